@@ -1,0 +1,150 @@
+//! Element types of buffers and weights, and the conversions between them and `f32`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+/// The type of one element of a buffer or weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE 754 single precision; activations, scores and sums are always this.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper 16 bits of an `f32`.
+    BF16,
+    /// Unsigned indices: token ids, row ids, counts.
+    U32,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F32 | DType::U32 => 4,
+            DType::F16 | DType::BF16 => 2,
+        }
+    }
+
+    /// The lower-case name used on command lines and in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::U32 => "u32",
+        }
+    }
+
+    /// Whether elements are numbers that attention and matmul can read.
+    pub const fn is_float(self) -> bool {
+        !matches!(self, DType::U32)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no data type.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown data type '{0}': use f32, f16 or bf16")]
+pub struct ParseDTypeError(String);
+
+impl FromStr for DType {
+    type Err = ParseDTypeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "f32" => Ok(DType::F32),
+            "f16" => Ok(DType::F16),
+            "bf16" => Ok(DType::BF16),
+            other => Err(ParseDTypeError(other.to_owned())),
+        }
+    }
+}
+
+/// Rounds `values` to `dtype` (nearest even) and returns the little-endian bytes.
+///
+/// # Panics
+/// If `dtype` is [`DType::U32`], which holds no numbers with fractions.
+pub fn encode_f32(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(values.len() * dtype.size());
+    encode_f32_into(dtype, values, &mut bytes);
+    bytes
+}
+
+/// As [`encode_f32`], appended to `bytes`: allocates only where its capacity does not suffice.
+///
+/// # Panics
+/// As [`encode_f32`].
+pub fn encode_f32_into(dtype: DType, values: &[f32], bytes: &mut Vec<u8>) {
+    match dtype {
+        DType::F32 => values.iter().for_each(|v| bytes.extend(v.to_le_bytes())),
+        DType::F16 => values.iter().for_each(|v| bytes.extend(f16::from_f32(*v).to_le_bytes())),
+        DType::BF16 => values.iter().for_each(|v| bytes.extend(bf16::from_f32(*v).to_le_bytes())),
+        DType::U32 => panic!("encode_f32: u32 is no floating-point type"),
+    }
+}
+
+/// Widens little-endian `bytes` of `dtype` to `f32`; the inverse of [`encode_f32`].
+///
+/// # Panics
+/// If `dtype` is [`DType::U32`] or `bytes` is no whole number of elements.
+pub fn decode_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    assert_eq!(bytes.len() % dtype.size(), 0, "decode_f32: a partial element");
+    let mut values = vec![0.0; bytes.len() / dtype.size()];
+    decode_f32_into(dtype, bytes, &mut values);
+    values
+}
+
+/// As [`decode_f32`], into `out`.
+///
+/// # Panics
+/// As [`decode_f32`], and if `out` has another number of elements than `bytes`.
+pub fn decode_f32_into(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), out.len() * dtype.size(), "decode_f32: lengths differ");
+    let pairs = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match dtype {
+        DType::F32 => {
+            let quads = bytes.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
+            out.iter_mut().zip(quads).for_each(|(o, b)| *o = f32::from_le_bytes(b));
+        }
+        DType::F16 => {
+            out.iter_mut().zip(pairs()).for_each(|(o, b)| *o = f16::from_le_bytes(b).to_f32());
+        }
+        DType::BF16 => {
+            out.iter_mut().zip(pairs()).for_each(|(o, b)| *o = bf16::from_le_bytes(b).to_f32());
+        }
+        DType::U32 => panic!("decode_f32: u32 is no floating-point type"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_pattern_survives_a_round_trip() {
+        for bits in 0..=u16::MAX {
+            for dtype in [DType::F16, DType::BF16] {
+                let wide = decode_f32(dtype, &bits.to_le_bytes());
+                if !wide[0].is_nan() {
+                    assert_eq!(encode_f32(dtype, &wide), bits.to_le_bytes(), "{dtype} {bits:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_parse_back_and_others_say_what_to_use() {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            assert_eq!(dtype.name().parse::<DType>(), Ok(dtype));
+        }
+        let message = "q8".parse::<DType>().unwrap_err().to_string();
+        assert_eq!(message, "unknown data type 'q8': use f32, f16 or bf16");
+    }
+}

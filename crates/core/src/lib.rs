@@ -1,0 +1,15 @@
+//! Words that every crate of Longview shares: data types, index newtypes, host bytes, a seeded generator.
+//!
+//! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
+//! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`], so that
+//! the same arguments give the same tokens on every machine.
+
+mod bytes;
+mod dtype;
+mod ids;
+mod rng;
+
+pub use bytes::HostBytes;
+pub use dtype::{DType, ParseDTypeError, decode_f32, decode_f32_into, encode_f32, encode_f32_into};
+pub use ids::{ClusterId, LayerId, Slot, TokenPos};
+pub use rng::SplitMix64;
