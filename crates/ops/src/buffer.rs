@@ -1,0 +1,120 @@
+//! Views of device buffers: what descriptors hold.
+
+use longview_core::DType;
+
+use crate::Backend;
+
+/// What every device buffer can say without the device.
+pub trait DeviceBuffer {
+    /// Type of the elements.
+    fn dtype(&self) -> DType;
+
+    /// Number of elements.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes taken.
+    fn size_bytes(&self) -> u64 {
+        (self.len() * self.dtype().size()) as u64
+    }
+}
+
+/// A run of elements of a buffer, to be read. Offsets count elements; a kernel gets them as a parameter, so any
+/// offset is allowed.
+pub struct View<'a, B: Backend> {
+    /// The buffer.
+    pub buffer: &'a B::Buffer,
+    /// First element.
+    pub offset: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+impl<B: Backend> Clone for View<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for View<'_, B> {}
+
+impl<'a, B: Backend> View<'a, B> {
+    /// The whole buffer.
+    pub fn all(buffer: &'a B::Buffer) -> Self {
+        Self { buffer, offset: 0, len: buffer.len() }
+    }
+
+    /// `len` elements from `offset`.
+    pub fn part(buffer: &'a B::Buffer, offset: usize, len: usize) -> Self {
+        Self { buffer, offset, len }
+    }
+
+    /// Whether the run lies inside the buffer.
+    pub fn in_bounds(&self) -> bool {
+        self.offset.checked_add(self.len).is_some_and(|end| end <= self.buffer.len())
+    }
+}
+
+/// A run of elements of a buffer, to be written. Elements outside the run are never touched.
+pub struct ViewMut<'a, B: Backend> {
+    /// The buffer.
+    pub buffer: &'a mut B::Buffer,
+    /// First element.
+    pub offset: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+impl<'a, B: Backend> ViewMut<'a, B> {
+    /// The whole buffer.
+    pub fn all(buffer: &'a mut B::Buffer) -> Self {
+        let len = buffer.len();
+        Self { buffer, offset: 0, len }
+    }
+
+    /// `len` elements from `offset`.
+    pub fn part(buffer: &'a mut B::Buffer, offset: usize, len: usize) -> Self {
+        Self { buffer, offset, len }
+    }
+
+    /// Whether the run lies inside the buffer.
+    pub fn in_bounds(&self) -> bool {
+        self.offset.checked_add(self.len).is_some_and(|end| end <= self.buffer.len())
+    }
+}
+
+/// An array of KV rows `[Hkv, head_stride, 2, Dh]`: row r of KV head h starts at element
+/// `offset + (h * head_stride + r) * 2 * Dh`.
+pub struct KvView<'a, B: Backend> {
+    /// The buffer, of a KV data type.
+    pub buffer: &'a B::Buffer,
+    /// Element of row 0 of head 0.
+    pub offset: usize,
+    /// Rows from one head to the next.
+    pub head_stride: usize,
+}
+
+impl<B: Backend> Clone for KvView<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for KvView<'_, B> {}
+
+impl<'a, B: Backend> KvView<'a, B> {
+    /// Rows from the start of `buffer`.
+    pub fn new(buffer: &'a B::Buffer, head_stride: usize) -> Self {
+        Self { buffer, offset: 0, head_stride }
+    }
+
+    /// Whether rows `0..n_rows` of all heads lie inside the buffer.
+    pub fn holds(&self, n_kv_heads: usize, head_dim: usize, n_rows: usize) -> bool {
+        let rows = (n_kv_heads - 1) * self.head_stride + n_rows;
+        n_rows <= self.head_stride && self.offset + rows * 2 * head_dim <= self.buffer.len()
+    }
+}

@@ -1,0 +1,279 @@
+//! Descriptors of clustering, scoring and selection.
+
+use bytemuck::{Pod, Zeroable};
+use longview_core::DType;
+
+use super::{ensure, grouped, of_float, reads, writes};
+use crate::{Backend, DeviceBuffer, Op, OpResult, View, ViewMut};
+
+/// What "near" means between a key and a centroid (ClusterKV's ablation).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Distance {
+    /// Largest cosine: the paper's choice; magnitudes do not count.
+    #[default]
+    Cosine = 0,
+    /// Smallest Euclidean distance.
+    L2 = 1,
+    /// Largest inner product.
+    InnerProduct = 2,
+}
+
+/// How the scores of the G query heads of a KV head become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Pooling {
+    /// `sum_g softmax_g[c]`: keeps the meaning of attention mass.
+    #[default]
+    SumSoftmax = 0,
+    /// `max_g softmax_g[c]`.
+    MaxSoftmax = 1,
+    /// `sum_g` of a softmax in which a cluster weighs by its size: `size_c e^(s_c) / sum_i size_i e^(s_i)`.
+    SizeWeighted = 2,
+}
+
+/// Parameters of the k-means ops.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct KmeansParams {
+    /// Hkv: independent problems side by side.
+    pub n_kv_heads: u32,
+    /// N.
+    pub n_points: u32,
+    /// C.
+    pub n_clusters: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// [`Distance`] as a number.
+    pub distance: u32,
+}
+
+impl KmeansParams {
+    fn check<B: Backend>(&self, op: Op, points: &View<'_, B>) -> OpResult<()> {
+        ensure(op, self.n_kv_heads > 0 && self.head_dim > 0 && self.n_clusters > 0, || {
+            format!("{} heads, {} clusters, width {}", self.n_kv_heads, self.n_clusters, self.head_dim)
+        })?;
+        ensure(op, self.distance <= 2, || format!("distance {}", self.distance))?;
+        reads(op, "points", points, DType::F32, self.n_labels() * self.head_dim as usize)
+    }
+
+    fn n_labels(&self) -> usize {
+        self.n_kv_heads as usize * self.n_points as usize
+    }
+
+    fn n_centroids(&self) -> usize {
+        self.n_kv_heads as usize * self.n_clusters as usize
+    }
+}
+
+/// Nearest centroid of each point.
+///
+/// The score that is maximised, so that every distance is one kernel: cosine `k.c / |c|` (the norm of k does not
+/// change the order; a zero centroid scores 0), L2 `k.c - |c|^2 / 2`, inner product `k.c`. Ties: lowest cluster.
+pub struct KmeansAssign<'a, B: Backend> {
+    /// Sizes.
+    pub p: KmeansParams,
+    /// F32 `[Hkv, N, Dh]`.
+    pub points: View<'a, B>,
+    /// F32 `[Hkv, C, Dh]`.
+    pub centroids: View<'a, B>,
+    /// U32 `[Hkv, N]`, read (to count changes) and written.
+    pub labels: ViewMut<'a, B>,
+    /// F32 `[Hkv, N]`: the score of the label.
+    pub scores: ViewMut<'a, B>,
+    /// U32 `[Hkv]`: labels that differ from what `labels` held.
+    pub n_changed: ViewMut<'a, B>,
+}
+
+impl<B: Backend> KmeansAssign<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::KmeansAssign, &self.p);
+        p.check(op, &self.points)?;
+        reads(op, "centroids", &self.centroids, DType::F32, p.n_centroids() * p.head_dim as usize)?;
+        writes(op, "labels", &self.labels, DType::U32, p.n_labels())?;
+        writes(op, "scores", &self.scores, DType::F32, p.n_labels())?;
+        writes(op, "n_changed", &self.n_changed, DType::U32, p.n_kv_heads as usize)
+    }
+}
+
+/// Means of the clusters.
+pub struct KmeansUpdate<'a, B: Backend> {
+    /// Sizes; `distance` is not used.
+    pub p: KmeansParams,
+    /// F32 `[Hkv, N, Dh]`.
+    pub points: View<'a, B>,
+    /// U32 `[Hkv, N]`, each below C.
+    pub labels: View<'a, B>,
+    /// F32 `[Hkv, C, Dh]`, read (empty clusters keep theirs) and written.
+    pub centroids: ViewMut<'a, B>,
+    /// U32 `[Hkv, C]`.
+    pub counts: ViewMut<'a, B>,
+}
+
+impl<B: Backend> KmeansUpdate<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::KmeansUpdate, &self.p);
+        p.check(op, &self.points)?;
+        reads(op, "labels", &self.labels, DType::U32, p.n_labels())?;
+        writes(op, "centroids", &self.centroids, DType::F32, p.n_centroids() * p.head_dim as usize)?;
+        writes(op, "counts", &self.counts, DType::U32, p.n_centroids())
+    }
+}
+
+/// Closeness of points and radius of clusters, for labels that are final.
+pub struct ClusterStats<'a, B: Backend> {
+    /// Sizes.
+    pub p: KmeansParams,
+    /// F32 `[Hkv, N, Dh]`.
+    pub points: View<'a, B>,
+    /// U32 `[Hkv, N]`, each below C.
+    pub labels: View<'a, B>,
+    /// F32 `[Hkv, C, Dh]`.
+    pub centroids: View<'a, B>,
+    /// F32 `[Hkv, N]`: greater is closer. Cosine `k.c / (|k||c|)` (0 if either is 0), L2 `-|k - c|`, inner product `k.c`.
+    pub closeness: ViewMut<'a, B>,
+    /// F32 `[Hkv, C]`: `max |k - c|` over the members.
+    pub radius: ViewMut<'a, B>,
+}
+
+impl<B: Backend> ClusterStats<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::ClusterStats, &self.p);
+        p.check(op, &self.points)?;
+        reads(op, "labels", &self.labels, DType::U32, p.n_labels())?;
+        reads(op, "centroids", &self.centroids, DType::F32, p.n_centroids() * p.head_dim as usize)?;
+        writes(op, "closeness", &self.closeness, DType::F32, p.n_labels())?;
+        writes(op, "radius", &self.radius, DType::F32, p.n_centroids())
+    }
+}
+
+/// Parameters of [`CentroidScores`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct CentroidScoresParams {
+    /// Query tokens of all sequences together.
+    pub n_tokens: u32,
+    /// Hq.
+    pub n_q_heads: u32,
+    /// Hkv; divides Hq.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// Clusters from one head's scores to the next.
+    pub score_stride: u32,
+    /// Multiplies q . centroid.
+    pub scale: f32,
+    /// [`Pooling`] as a number.
+    pub pooling: u32,
+}
+
+/// One sequence's clusters, for scoring.
+pub struct ScoreSpan<'a, B: Backend> {
+    /// The sequence's query token among the step's tokens.
+    pub q_index: u32,
+    /// F32, F16 or BF16 `[Hkv, cluster_stride, Dh]`.
+    pub centroids: View<'a, B>,
+    /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
+    pub sizes: View<'a, B>,
+    /// U32 `[Hkv]`: clusters in use, each at most `cluster_stride` and `score_stride`; may be 0.
+    pub n_clusters: View<'a, B>,
+    /// Clusters from one head to the next.
+    pub cluster_stride: u32,
+}
+
+/// Pooled scores of all clusters.
+pub struct CentroidScores<'a, B: Backend> {
+    /// Sizes.
+    pub p: CentroidScoresParams,
+    /// F32 `[T, Hq, Dh]`.
+    pub q: View<'a, B>,
+    /// One entry per sequence.
+    pub spans: &'a [ScoreSpan<'a, B>],
+    /// F32 `[sequences, Hkv, score_stride]`; only clusters in use are written.
+    pub scores: ViewMut<'a, B>,
+}
+
+impl<B: Backend> CentroidScores<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::CentroidScores, &self.p);
+        grouped(op, p.n_q_heads, p.n_kv_heads, p.head_dim)?;
+        ensure(op, p.pooling <= 2, || format!("pooling {}", p.pooling))?;
+        let (h, d) = (p.n_kv_heads as usize, p.head_dim as usize);
+        reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * p.n_q_heads as usize * d)?;
+        let scores = self.spans.len() * h * p.score_stride as usize;
+        writes(op, "scores", &self.scores, DType::F32, scores)?;
+        for (i, s) in self.spans.iter().enumerate() {
+            let clusters = h * s.cluster_stride as usize;
+            ensure(op, s.q_index < p.n_tokens, || format!("span {i}: token {}", s.q_index))?;
+            of_float(op, "centroids", s.centroids.buffer.dtype())?;
+            reads(op, "centroids", &s.centroids, s.centroids.buffer.dtype(), clusters * d)?;
+            reads(op, "sizes", &s.sizes, DType::U32, clusters)?;
+            reads(op, "n_clusters", &s.n_clusters, DType::U32, h)?;
+        }
+        Ok(())
+    }
+}
+
+/// Parameters of [`SelectClusters`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct SelectClustersParams {
+    /// Hkv.
+    pub n_kv_heads: u32,
+    /// Clusters from one head's scores to the next.
+    pub score_stride: u32,
+    /// Entries from one head's output to the next; at least the largest budget or the largest cluster count,
+    /// whichever is smaller (a taken cluster has a token).
+    pub max_selected: u32,
+}
+
+/// One sequence's clusters, for selection.
+pub struct SelectSpan<'a, B: Backend> {
+    /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
+    pub sizes: View<'a, B>,
+    /// U32 `[Hkv]`: clusters in use.
+    pub n_clusters: View<'a, B>,
+    /// U32 `[Hkv]`: tokens that each head may take; may be 0.
+    pub budgets: View<'a, B>,
+    /// Clusters from one head to the next.
+    pub cluster_stride: u32,
+}
+
+/// The clusters that each KV head attends, best first.
+pub struct SelectClusters<'a, B: Backend> {
+    /// Sizes.
+    pub p: SelectClustersParams,
+    /// F32 `[sequences, Hkv, score_stride]`.
+    pub scores: View<'a, B>,
+    /// One entry per sequence.
+    pub spans: &'a [SelectSpan<'a, B>],
+    /// U32 `[sequences, Hkv, max_selected]`: cluster ids.
+    pub clusters: ViewMut<'a, B>,
+    /// U32 `[sequences, Hkv, max_selected]`: tokens taken of each, its size but for the last.
+    pub takes: ViewMut<'a, B>,
+    /// U32 `[sequences, Hkv]`: entries written.
+    pub n_selected: ViewMut<'a, B>,
+}
+
+impl<B: Backend> SelectClusters<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::SelectClusters, &self.p);
+        let heads = self.spans.len() * p.n_kv_heads as usize;
+        reads(op, "scores", &self.scores, DType::F32, heads * p.score_stride as usize)?;
+        writes(op, "clusters", &self.clusters, DType::U32, heads * p.max_selected as usize)?;
+        writes(op, "takes", &self.takes, DType::U32, heads * p.max_selected as usize)?;
+        writes(op, "n_selected", &self.n_selected, DType::U32, heads)?;
+        for s in self.spans {
+            let h = p.n_kv_heads as usize;
+            reads(op, "sizes", &s.sizes, DType::U32, h * s.cluster_stride as usize)?;
+            reads(op, "n_clusters", &s.n_clusters, DType::U32, h)?;
+            reads(op, "budgets", &s.budgets, DType::U32, h)?;
+        }
+        Ok(())
+    }
+}

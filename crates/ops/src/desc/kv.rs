@@ -1,0 +1,95 @@
+//! Descriptors of the ops that move KV rows.
+
+use bytemuck::{Pod, Zeroable};
+use longview_core::DType;
+
+use super::{ensure, of_float, of_type, reads};
+use crate::{Backend, DeviceBuffer, KvView, Op, OpResult, View};
+
+/// Parameters of [`KvScatter`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct KvScatterParams {
+    /// T.
+    pub n_tokens: u32,
+    /// Hkv.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// Rows from one head of `dst` to the next.
+    pub dst_head_stride: u32,
+}
+
+/// New keys and values into KV rows.
+pub struct KvScatter<'a, B: Backend> {
+    /// Sizes.
+    pub p: KvScatterParams,
+    /// F32 `[T, Hkv, Dh]`.
+    pub k: View<'a, B>,
+    /// F32 `[T, Hkv, Dh]`.
+    pub v: View<'a, B>,
+    /// U32 `[T]`: the row of each token, below `dst_head_stride`.
+    pub rows: View<'a, B>,
+    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0.
+    pub dst: &'a mut B::Buffer,
+}
+
+impl<B: Backend> KvScatter<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let op = Op::KvScatter;
+        let (n, h, d) = (self.p.n_tokens as usize, self.p.n_kv_heads as usize, self.p.head_dim as usize);
+        reads(op, "k", &self.k, DType::F32, n * h * d)?;
+        reads(op, "v", &self.v, DType::F32, n * h * d)?;
+        reads(op, "rows", &self.rows, DType::U32, n)?;
+        of_float(op, "dst", self.dst.dtype())?;
+        let len = h * self.p.dst_head_stride as usize * 2 * d;
+        ensure(op, self.dst.len() >= len, || format!("dst has {} elements, needs {len}", self.dst.len()))
+    }
+}
+
+/// Parameters of [`KvGather`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct KvGatherParams {
+    /// Hkv.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// Entries from one head's list to the next.
+    pub list_stride: u32,
+    /// Rows from one head of `dst` to the next.
+    pub dst_head_stride: u32,
+}
+
+/// KV rows to KV rows, a list for each KV head.
+pub struct KvGather<'a, B: Backend> {
+    /// Sizes.
+    pub p: KvGatherParams,
+    /// Where rows come from.
+    pub src: KvView<'a, B>,
+    /// U32 `[Hkv, list_stride]`: rows of `src`.
+    pub src_rows: View<'a, B>,
+    /// U32 `[Hkv, list_stride]`: rows of `dst`, distinct within a head.
+    pub dst_rows: View<'a, B>,
+    /// U32 `[Hkv]`: entries in use.
+    pub n_rows: View<'a, B>,
+    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0, of the data type of `src`.
+    pub dst: &'a mut B::Buffer,
+}
+
+impl<B: Backend> KvGather<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let op = Op::KvGather;
+        let (h, d) = (self.p.n_kv_heads as usize, self.p.head_dim as usize);
+        let list = h * self.p.list_stride as usize;
+        reads(op, "src_rows", &self.src_rows, DType::U32, list)?;
+        reads(op, "dst_rows", &self.dst_rows, DType::U32, list)?;
+        reads(op, "n_rows", &self.n_rows, DType::U32, h)?;
+        of_float(op, "src", self.src.buffer.dtype())?;
+        of_type(op, "dst", self.dst.dtype(), self.src.buffer.dtype())?;
+        let len = h * self.p.dst_head_stride as usize * 2 * d;
+        ensure(op, self.dst.len() >= len, || format!("dst has {} elements, needs {len}", self.dst.len()))
+    }
+}

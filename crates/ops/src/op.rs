@@ -1,0 +1,79 @@
+//! The list of ops: one stem for each, everywhere.
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $variant:ident = $stem:literal,)*) => {
+        /// An operation of the contract. [`Op::stem`] names its reference, CPU module, shader, kernel and parity case.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Op {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Op {
+            /// Every op, in the order of the contract.
+            pub const ALL: &'static [Op] = &[$(Op::$variant,)*];
+
+            /// The snake-case name that files and cases carry.
+            pub const fn stem(self) -> &'static str {
+                match self {
+                    $(Op::$variant => $stem,)*
+                }
+            }
+        }
+    };
+}
+
+ops! {
+    /// Embedding lookup.
+    Embed = "embed",
+    /// Root-mean-square norm.
+    RmsNorm = "rms_norm",
+    /// Matrix product for many rows.
+    Matmul = "matmul",
+    /// Matrix product for few rows.
+    Matvec = "matvec",
+    /// Rotary position embedding.
+    Rope = "rope",
+    /// SiLU of the gate times the up projection.
+    SiluMul = "silu_mul",
+    /// Keys and values into KV rows.
+    KvScatter = "kv_scatter",
+    /// KV rows to KV rows.
+    KvGather = "kv_gather",
+    /// Attention of a chunk over a run of rows.
+    AttendChunk = "attend_chunk",
+    /// Attention of one token over a list of rows.
+    AttendList = "attend_list",
+    /// Merge of two attentions.
+    LseMerge = "lse_merge",
+    /// Nearest centroid.
+    KmeansAssign = "kmeans_assign",
+    /// Means of clusters.
+    KmeansUpdate = "kmeans_update",
+    /// Closeness and radius.
+    ClusterStats = "cluster_stats",
+    /// Scores of clusters.
+    CentroidScores = "centroid_scores",
+    /// Rank, prefix sum, trim.
+    SelectClusters = "select_clusters",
+    /// Index of the largest.
+    Argmax = "argmax",
+    /// Sum of outer products.
+    Gram = "gram",
+}
+
+impl std::fmt::Display for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.stem())
+    }
+}
+
+impl std::str::FromStr for Op {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Op::ALL.iter().copied().find(|op| op.stem() == text).ok_or_else(|| {
+            let known: Vec<_> = Op::ALL.iter().map(|op| op.stem()).collect();
+            format!("unknown op '{text}': one of {}", known.join(", "))
+        })
+    }
+}

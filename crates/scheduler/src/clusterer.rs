@@ -1,0 +1,537 @@
+//! Makes clusters of keys: k-means on a backend queue, then the ordering that the host store wants.
+//!
+//! A [`ClusterJob`] owns its buffers and is reused, so that clustering a decode window allocates nothing. A
+//! [`ClusterWorker`] runs jobs beside the caller's work: on a thread with the backend's background queue, or,
+//! where there are no threads, when the result is asked for. When a result is applied is the caller's choice and
+//! never depends on how fast the worker was; so the same seed gives the same tokens.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bytemuck::cast_slice;
+use longview_core::{DType, SplitMix64};
+use longview_ops::{
+    Backend, ClusterStats, DeviceBuffer, Distance, KmeansAssign, KmeansParams, KmeansUpdate,
+    OpError, OpResult, View, ViewMut,
+};
+
+/// What to cluster and how; fixed before a job runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusterTask {
+    /// Layer, for the caller.
+    pub layer: usize,
+    /// First row of the run in the host store, for the caller.
+    pub row_start: usize,
+    /// Hkv.
+    pub n_kv_heads: usize,
+    /// N.
+    pub n_points: usize,
+    /// C.
+    pub n_clusters: usize,
+    /// Dh.
+    pub head_dim: usize,
+    /// What near means.
+    pub distance: Distance,
+    /// Most iterations.
+    pub iterations: usize,
+    /// Larger clusters are split.
+    pub max_cluster: usize,
+    /// Seed of the initial centroids.
+    pub seed: u64,
+}
+
+/// The clusters of one KV head, members of a cluster side by side and closest first.
+#[derive(Clone, Debug, Default)]
+pub struct HeadClusters {
+    /// The points (0..N) in cluster-major order.
+    pub order: Vec<u32>,
+    /// Members of each cluster; never 0.
+    pub sizes: Vec<u32>,
+    /// `[clusters, Dh]`: the mean of the members' keys.
+    pub centroids: Vec<f32>,
+    /// Largest distance of a member's key from the centroid.
+    pub radius: Vec<f32>,
+}
+
+/// A run of keys being clustered, with all the memory that takes.
+pub struct ClusterJob<B: Backend> {
+    /// What to do.
+    pub task: ClusterTask,
+    /// Keys `[Hkv, N, Dh]`, filled in by the caller.
+    pub points: Vec<f32>,
+    /// The result, one entry per KV head.
+    pub heads: Vec<HeadClusters>,
+    /// Iterations that ran before no label changed or the limit was reached.
+    pub iterations_run: usize,
+    buffers: Option<JobBuffers<B>>,
+    host: HostScratch,
+    capacity: usize,
+}
+
+struct JobBuffers<B: Backend> {
+    points: B::Buffer,
+    centroids: B::Buffer,
+    labels: B::Buffer,
+    scores: B::Buffer,
+    n_changed: B::Buffer,
+    counts: B::Buffer,
+    radius: B::Buffer,
+}
+
+#[derive(Default)]
+struct HostScratch {
+    labels: Vec<u32>,
+    centroids: Vec<f32>,
+    counts: Vec<u32>,
+    closeness: Vec<f32>,
+    radius: Vec<f32>,
+    n_changed: Vec<u32>,
+    starts: Vec<u32>,
+    chosen: Vec<u32>,
+}
+
+impl<B: Backend> ClusterJob<B> {
+    /// A job with memory for `task`; later tasks that are not larger need no more.
+    pub fn new(task: ClusterTask) -> Self {
+        let mut job = Self {
+            task,
+            points: Vec::new(),
+            heads: vec![HeadClusters::default(); task.n_kv_heads],
+            iterations_run: 0,
+            buffers: None,
+            host: HostScratch::default(),
+            capacity: 0,
+        };
+        job.reset(task);
+        job
+    }
+
+    /// Takes on another task, growing what is too small.
+    pub fn reset(&mut self, task: ClusterTask) {
+        let ClusterTask { n_kv_heads, n_points, head_dim, .. } = task;
+        let room = task.room();
+        self.task = task;
+        self.capacity = self.capacity.max(n_points);
+        self.points.clear();
+        self.points.resize(n_kv_heads * n_points * head_dim, 0.0);
+        self.heads.resize(n_kv_heads, HeadClusters::default());
+        for head in &mut self.heads {
+            head.order.clear();
+            head.sizes.clear();
+            head.centroids.clear();
+            head.radius.clear();
+            head.order.reserve(n_points);
+            head.sizes.reserve(room);
+            head.centroids.reserve(room * head_dim);
+            head.radius.reserve(room);
+        }
+        self.host.reset(&task);
+    }
+
+    /// Points of the largest task so far.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Device and host memory for the current task, allocated now instead of when the job runs.
+    pub fn reserve(&mut self, backend: &B) -> OpResult<()> {
+        let ClusterTask { n_kv_heads: h, n_points: n, head_dim: d, .. } = self.task;
+        let c = self.task.room();
+        if self.buffers.as_ref().is_some_and(|b| b.fits(h * n, h * n * d, h * c, h * c * d)) {
+            return Ok(());
+        }
+        let alloc =
+            |dtype, len, what: &str| backend.alloc(dtype, len, &format!("clustering: {what}"));
+        self.buffers = Some(JobBuffers {
+            points: alloc(DType::F32, h * n * d, "keys")?,
+            centroids: alloc(DType::F32, h * c * d, "centroids")?,
+            labels: alloc(DType::U32, h * n, "labels")?,
+            scores: alloc(DType::F32, h * n, "scores")?,
+            n_changed: alloc(DType::U32, h, "changes")?,
+            counts: alloc(DType::U32, h * c, "counts")?,
+            radius: alloc(DType::F32, h * c, "radius")?,
+        });
+        Ok(())
+    }
+
+    /// Clusters the points; the result is in `heads`.
+    pub async fn run(&mut self, backend: &B) -> OpResult<()> {
+        self.reserve(backend)?;
+        let mut n_clusters = self.task.n_clusters;
+        self.upload_start(backend)?;
+        self.lloyd(backend, n_clusters).await?;
+        if let Some(more) = self.split_oversized(n_clusters) {
+            n_clusters = more;
+            self.upload_labels(backend)?;
+            self.update(backend, n_clusters)?;
+        }
+        self.download(backend, n_clusters).await?;
+        self.order_members(n_clusters);
+        Ok(())
+    }
+
+    fn params(&self, n_clusters: usize) -> KmeansParams {
+        KmeansParams {
+            n_kv_heads: self.task.n_kv_heads as u32,
+            n_points: self.task.n_points as u32,
+            n_clusters: n_clusters as u32,
+            head_dim: self.task.head_dim as u32,
+            distance: self.task.distance as u32,
+        }
+    }
+
+    /// Keys and initial centroids: distinct random keys, drawn for each head alone.
+    fn upload_start(&mut self, backend: &B) -> OpResult<()> {
+        let ClusterTask { n_kv_heads, n_points, n_clusters, head_dim: d, seed, .. } = self.task;
+        self.host.centroids.clear();
+        for head in 0..n_kv_heads {
+            let mut rng = SplitMix64::new(seed ^ (head as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93));
+            draw_distinct(&mut rng, n_points, n_clusters, &mut self.host.chosen);
+            for i in &self.host.chosen {
+                let start = (head * n_points + *i as usize) * d;
+                self.host.centroids.extend_from_slice(&self.points[start..start + d]);
+            }
+        }
+        self.host.labels.clear();
+        self.host.labels.resize(n_kv_heads * n_points, u32::MAX);
+        let b = self.buffers.as_mut().expect("reserved");
+        write(backend, &mut b.points, cast_slice(&self.points), self.points.len())?;
+        write(
+            backend,
+            &mut b.centroids,
+            cast_slice(&self.host.centroids),
+            self.host.centroids.len(),
+        )?;
+        write(backend, &mut b.labels, cast_slice(&self.host.labels), self.host.labels.len())
+    }
+
+    /// Lloyd's iterations until no label changes, ending with means of the final members.
+    async fn lloyd(&mut self, backend: &B, n_clusters: usize) -> OpResult<()> {
+        let mut iteration = 0;
+        loop {
+            self.assign(backend, n_clusters)?;
+            self.update(backend, n_clusters)?;
+            iteration += 1;
+            if iteration >= self.task.iterations || !self.any_changed(backend).await? {
+                break;
+            }
+        }
+        self.iterations_run = iteration;
+        let b = self.buffers.as_ref().expect("reserved");
+        let labels = View::part(&b.labels, 0, self.host.labels.len());
+        backend.read(labels, bytemuck::cast_slice_mut(&mut self.host.labels)).await?;
+        let n = self.task.n_kv_heads * n_clusters;
+        self.host.counts.resize(n, 0);
+        backend
+            .read(View::part(&b.counts, 0, n), bytemuck::cast_slice_mut(&mut self.host.counts))
+            .await
+    }
+
+    async fn any_changed(&mut self, backend: &B) -> OpResult<bool> {
+        let b = self.buffers.as_ref().expect("reserved");
+        let out = bytemuck::cast_slice_mut(&mut self.host.n_changed);
+        backend.read(View::part(&b.n_changed, 0, self.task.n_kv_heads), out).await?;
+        Ok(self.host.n_changed.iter().any(|n| *n > 0))
+    }
+
+    fn assign(&mut self, backend: &B, n_clusters: usize) -> OpResult<()> {
+        let p = self.params(n_clusters);
+        let (h, n, d) = (self.task.n_kv_heads, self.task.n_points, self.task.head_dim);
+        let b = self.buffers.as_mut().expect("reserved");
+        backend.kmeans_assign(KmeansAssign {
+            p,
+            points: View::part(&b.points, 0, h * n * d),
+            centroids: View::part(&b.centroids, 0, h * n_clusters * d),
+            labels: ViewMut::part(&mut b.labels, 0, h * n),
+            scores: ViewMut::part(&mut b.scores, 0, h * n),
+            n_changed: ViewMut::part(&mut b.n_changed, 0, h),
+        })
+    }
+
+    fn update(&mut self, backend: &B, n_clusters: usize) -> OpResult<()> {
+        let p = self.params(n_clusters);
+        let (h, n, d) = (self.task.n_kv_heads, self.task.n_points, self.task.head_dim);
+        let b = self.buffers.as_mut().expect("reserved");
+        backend.kmeans_update(KmeansUpdate {
+            p,
+            points: View::part(&b.points, 0, h * n * d),
+            labels: View::part(&b.labels, 0, h * n),
+            centroids: ViewMut::part(&mut b.centroids, 0, h * n_clusters * d),
+            counts: ViewMut::part(&mut b.counts, 0, h * n_clusters),
+        })
+    }
+
+    /// Relabels members of clusters above the limit, so that each becomes equal parts in the order of the tokens;
+    /// returns the new number of clusters if any was split. (Oversized clusters are piles of nearly equal keys:
+    /// a cut by position keeps neighbours together and needs no second k-means.)
+    fn split_oversized(&mut self, n_clusters: usize) -> Option<usize> {
+        let ClusterTask { n_kv_heads, n_points, max_cluster, .. } = self.task;
+        let mut most = n_clusters;
+        for head in 0..n_kv_heads {
+            let counts = &self.host.counts[head * n_clusters..(head + 1) * n_clusters];
+            let labels = &mut self.host.labels[head * n_points..(head + 1) * n_points];
+            let mut next = n_clusters as u32;
+            for (cluster, count) in counts.iter().enumerate() {
+                let count = *count as usize;
+                if count <= max_cluster {
+                    continue;
+                }
+                let parts = count.div_ceil(max_cluster);
+                relabel_parts(labels, cluster as u32, count.div_ceil(parts), next);
+                next += parts as u32 - 1;
+            }
+            most = most.max(next as usize);
+        }
+        (most > n_clusters).then_some(most)
+    }
+
+    fn upload_labels(&mut self, backend: &B) -> OpResult<()> {
+        let b = self.buffers.as_mut().expect("reserved");
+        write(backend, &mut b.labels, cast_slice(&self.host.labels), self.host.labels.len())
+    }
+
+    async fn download(&mut self, backend: &B, n_clusters: usize) -> OpResult<()> {
+        let p = self.params(n_clusters);
+        let (h, n, d) = (self.task.n_kv_heads, self.task.n_points, self.task.head_dim);
+        let b = self.buffers.as_mut().expect("reserved");
+        backend.cluster_stats(ClusterStats {
+            p,
+            points: View::part(&b.points, 0, h * n * d),
+            labels: View::part(&b.labels, 0, h * n),
+            centroids: View::part(&b.centroids, 0, h * n_clusters * d),
+            closeness: ViewMut::part(&mut b.scores, 0, h * n),
+            radius: ViewMut::part(&mut b.radius, 0, h * n_clusters),
+        })?;
+        let s = &mut self.host;
+        s.closeness.resize(h * n, 0.0);
+        s.radius.resize(h * n_clusters, 0.0);
+        s.counts.resize(h * n_clusters, 0);
+        s.centroids.resize(h * n_clusters * d, 0.0);
+        let out = bytemuck::cast_slice_mut(&mut s.closeness);
+        backend.read(View::part(&b.scores, 0, h * n), out).await?;
+        let out = bytemuck::cast_slice_mut(&mut s.radius);
+        backend.read(View::part(&b.radius, 0, h * n_clusters), out).await?;
+        let out = bytemuck::cast_slice_mut(&mut s.counts);
+        backend.read(View::part(&b.counts, 0, h * n_clusters), out).await?;
+        let out = bytemuck::cast_slice_mut(&mut s.centroids);
+        backend.read(View::part(&b.centroids, 0, h * n_clusters * d), out).await
+    }
+
+    /// Counting sort by label, then closest first inside each cluster; empty clusters vanish.
+    fn order_members(&mut self, n_clusters: usize) {
+        let (n, d) = (self.task.n_points, self.task.head_dim);
+        for (h, head) in self.heads.iter_mut().enumerate() {
+            let labels = &self.host.labels[h * n..(h + 1) * n];
+            let closeness = &self.host.closeness[h * n..(h + 1) * n];
+            let counts = &self.host.counts[h * n_clusters..(h + 1) * n_clusters];
+            let starts = &mut self.host.starts;
+            starts.clear();
+            starts.extend(counts.iter().scan(0, |sum, c| Some(std::mem::replace(sum, *sum + c))));
+            head.order.resize(n, 0);
+            for (i, label) in labels.iter().enumerate() {
+                let place = &mut starts[*label as usize];
+                head.order[*place as usize] = i as u32;
+                *place += 1;
+            }
+            let mut start = 0;
+            for (c, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let members = &mut head.order[start..start + *count as usize];
+                members.sort_unstable_by(|a, b| {
+                    closeness[*b as usize].total_cmp(&closeness[*a as usize]).then(a.cmp(b))
+                });
+                let row = (h * n_clusters + c) * d;
+                head.sizes.push(*count);
+                head.centroids.extend_from_slice(&self.host.centroids[row..row + d]);
+                head.radius.push(self.host.radius[h * n_clusters + c]);
+                start += *count as usize;
+            }
+        }
+    }
+}
+
+impl ClusterTask {
+    /// Clusters there may be after splitting.
+    pub fn room(&self) -> usize {
+        self.n_clusters + 2 * self.n_points.div_ceil(self.max_cluster)
+    }
+}
+
+impl HostScratch {
+    fn reset(&mut self, task: &ClusterTask) {
+        let (labels, room) = (task.n_kv_heads * task.n_points, task.n_kv_heads * task.room());
+        reserve(&mut self.labels, labels);
+        reserve(&mut self.closeness, labels);
+        reserve(&mut self.centroids, room * task.head_dim);
+        reserve(&mut self.counts, room);
+        reserve(&mut self.radius, room);
+        reserve(&mut self.starts, task.room());
+        reserve(&mut self.chosen, task.n_points);
+        self.n_changed.resize(task.n_kv_heads, 0);
+    }
+}
+
+fn reserve<T>(vec: &mut Vec<T>, len: usize) {
+    vec.clear();
+    vec.reserve(len);
+}
+
+impl<B: Backend> JobBuffers<B> {
+    fn fits(&self, labels: usize, points: usize, clusters: usize, centroids: usize) -> bool {
+        self.labels.len() >= labels
+            && self.points.len() >= points
+            && self.counts.len() >= clusters
+            && self.centroids.len() >= centroids
+    }
+}
+
+fn write<B: Backend>(
+    backend: &B,
+    buffer: &mut B::Buffer,
+    bytes: &[u8],
+    len: usize,
+) -> OpResult<()> {
+    backend.write(ViewMut::part(buffer, 0, len), bytes)
+}
+
+/// Gives the members of `cluster` after the first `part` the labels `next`, `next + 1`, .. in parts of that length.
+fn relabel_parts(labels: &mut [u32], cluster: u32, part: usize, next: u32) {
+    let members = labels.iter_mut().filter(|label| **label == cluster);
+    for (i, label) in members.enumerate().skip(part) {
+        *label = next + (i / part) as u32 - 1;
+    }
+}
+
+/// `k` distinct numbers below `n` in `out`, without allocating beyond its capacity of `n`.
+fn draw_distinct(rng: &mut SplitMix64, n: usize, k: usize, out: &mut Vec<u32>) {
+    out.clear();
+    out.extend(0..n as u32);
+    for i in 0..k {
+        let j = i + rng.below(n - i);
+        out.swap(i, j);
+    }
+    out.truncate(k);
+}
+
+/// Runs jobs beside the caller's work, first come first served.
+pub struct ClusterWorker<B: Backend> {
+    shared: Arc<Shared<B>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared<B: Backend> {
+    state: Mutex<State<B>>,
+    changed: Condvar,
+}
+
+struct State<B: Backend> {
+    waiting: VecDeque<Box<ClusterJob<B>>>,
+    running: usize,
+    done: VecDeque<(Box<ClusterJob<B>>, OpResult<()>)>,
+    busy: Duration,
+    stop: bool,
+}
+
+impl<B: Backend> ClusterWorker<B> {
+    /// A worker with a thread of its own (`threaded`) or one that works when it is waited for. `most` is a
+    /// reservation of queue places.
+    pub fn new(backend: &Arc<B>, threaded: bool, most: usize) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                waiting: VecDeque::with_capacity(most),
+                running: 0,
+                done: VecDeque::with_capacity(most),
+                busy: Duration::ZERO,
+                stop: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let thread = threaded.then(|| {
+            let (shared, queue) = (Arc::clone(&shared), backend.background());
+            std::thread::Builder::new()
+                .name("longview-cluster".into())
+                .spawn(move || shared.serve(&queue))
+                .expect("the system can start a thread")
+        });
+        Self { shared, thread }
+    }
+
+    /// Hands a job over.
+    pub fn submit(&self, job: Box<ClusterJob<B>>) {
+        self.shared.lock().waiting.push_back(job);
+        self.shared.changed.notify_all();
+    }
+
+    /// The oldest finished or unfinished job of `layer`, waited for: a job that has not begun runs here, on the
+    /// caller's queue. `None` if there is none.
+    pub async fn take(&self, backend: &B, layer: usize) -> OpResult<Option<Box<ClusterJob<B>>>> {
+        loop {
+            let mut state = self.shared.lock();
+            if let Some(at) = state.done.iter().position(|(job, _)| job.task.layer == layer) {
+                let (job, result) = state.done.remove(at).expect("a place just found");
+                return result.map(|()| Some(job));
+            }
+            if let Some(at) = state.waiting.iter().position(|job| job.task.layer == layer) {
+                let mut job = state.waiting.remove(at).expect("a place just found");
+                drop(state);
+                job.run(backend).await?;
+                return Ok(Some(job));
+            }
+            if state.running == 0 {
+                return Ok(None);
+            }
+            drop(self.shared.changed.wait(state).expect("the worker does not panic"));
+        }
+    }
+
+    /// Time that the worker's thread has spent on jobs.
+    pub fn busy(&self) -> Duration {
+        self.shared.lock().busy
+    }
+}
+
+impl<B: Backend> Drop for ClusterWorker<B> {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A worker that panicked has already left its message; nothing is lost by going on.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<B>> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn serve(&self, queue: &B) {
+        let mut state = self.lock();
+        loop {
+            if state.stop {
+                return;
+            }
+            let Some(mut job) = state.waiting.pop_front() else {
+                state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+                continue;
+            };
+            state.running += 1;
+            drop(state);
+            let start = queue.now();
+            let run = std::panic::AssertUnwindSafe(|| pollster::block_on(job.run(queue)));
+            let result = std::panic::catch_unwind(run).unwrap_or_else(|_| {
+                Err(OpError::DeviceLost {
+                    backend: queue.name(),
+                    reason: "the clustering worker panicked".into(),
+                })
+            });
+            let spent = queue.now().saturating_sub(start);
+            state = self.lock();
+            state.running -= 1;
+            state.busy += spent;
+            state.done.push_back((job, result));
+            self.changed.notify_all();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Moves KV rows between the host tier and device buffers, whichever kind the tier is.
+//!
+//! Where kernels read the tier, every move is one gather over row lists; where they do not, rows pass through host
+//! memory and a staging buffer. The lists are buffers made once, so a step allocates nothing.
+
+use longview_core::DType;
+use longview_ops::{Backend, KvGather, KvGatherParams, KvView, OpResult, View, ViewMut};
+
+use crate::shape::KvShape;
+use crate::tier::HostTier;
+
+/// Row lists of one move, `[Hkv, stride]`, on the host and on the device.
+pub(crate) struct RowMover<B: Backend> {
+    stride: usize,
+    src: Vec<u32>,
+    dst: Vec<u32>,
+    n: Vec<u32>,
+    src_dev: B::Buffer,
+    dst_dev: B::Buffer,
+    n_dev: B::Buffer,
+    /// `[Hkv, stride]` rows on the device, for tiers that kernels do not read.
+    staging: Option<B::Buffer>,
+    bytes: Vec<u8>,
+}
+
+/// A device buffer of KV rows and its stride.
+pub(crate) struct DeviceRows<'a, B: Backend> {
+    pub buffer: &'a mut B::Buffer,
+    pub head_stride: usize,
+}
+
+impl<B: Backend> RowMover<B> {
+    /// Lists for at most `stride` rows a head; `mapped` says whether kernels read the tier.
+    pub fn new(backend: &B, shape: &KvShape, stride: usize, mapped: bool) -> OpResult<Self> {
+        let (h, stride) = (shape.n_kv_heads, stride.max(1));
+        let staging_len = h * stride * 2 * shape.head_dim;
+        Ok(Self {
+            stride,
+            src: vec![0; h * stride],
+            dst: vec![0; h * stride],
+            n: vec![0; h],
+            src_dev: backend.alloc(DType::U32, h * stride, "row lists")?,
+            dst_dev: backend.alloc(DType::U32, h * stride, "row lists")?,
+            n_dev: backend.alloc(DType::U32, h, "row lists")?,
+            staging: match mapped {
+                true => None,
+                false => Some(backend.alloc(shape.kv_dtype, staging_len, "row staging")?),
+            },
+            bytes: Vec::with_capacity(if mapped { 0 } else { stride * shape.row_bytes() }),
+        })
+    }
+
+    /// Most rows a head in one move.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Starts a new list.
+    pub fn clear(&mut self) {
+        self.n.fill(0);
+    }
+
+    /// Adds one row of `head` to the list.
+    pub fn push(&mut self, head: usize, src: usize, dst: usize) {
+        let at = head * self.stride + self.n[head] as usize;
+        assert!((self.n[head] as usize) < self.stride, "a move of more than {} rows", self.stride);
+        self.src[at] = src as u32;
+        self.dst[at] = dst as u32;
+        self.n[head] += 1;
+    }
+
+    /// Rows in the list over all heads.
+    pub fn len(&self) -> usize {
+        self.n.iter().map(|n| *n as usize).sum()
+    }
+
+    /// Carries the listed tier rows of `layer` to the listed device rows.
+    pub fn load(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        tier: &dyn HostTier<B>,
+        layer: usize,
+        device: DeviceRows<'_, B>,
+    ) -> OpResult<()> {
+        if self.len() == 0 {
+            return Ok(());
+        }
+        if let Some(buffer) = tier.buffer(layer) {
+            self.upload_lists(backend)?;
+            return self.gather(backend, shape, KvView::new(buffer, shape.capacity), device);
+        }
+        self.stage(backend, shape, tier, layer)?;
+        self.upload_lists(backend)?;
+        let staging = self.staging.take().expect("made for tiers that kernels do not read");
+        let result = self.gather(backend, shape, KvView::new(&staging, self.stride), device);
+        self.staging = Some(staging);
+        result
+    }
+
+    /// Carries the listed device rows to the listed tier rows of `layer`, which per head are one run.
+    pub async fn store(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        tier: &mut dyn HostTier<B>,
+        layer: usize,
+        device: KvView<'_, B>,
+    ) -> OpResult<()> {
+        if let Some(buffer) = tier.buffer_mut(layer) {
+            self.upload_lists(backend)?;
+            let rows = DeviceRows { buffer, head_stride: shape.capacity };
+            return self.gather(backend, shape, device, rows);
+        }
+        let width = 2 * shape.head_dim;
+        for head in 0..shape.n_kv_heads {
+            for i in 0..self.n[head] as usize {
+                let at = head * self.stride + i;
+                let row =
+                    device.offset + (head * device.head_stride + self.src[at] as usize) * width;
+                self.bytes.resize(shape.row_bytes(), 0);
+                backend.read(View::part(device.buffer, row, width), &mut self.bytes).await?;
+                tier.write_rows(layer, head, self.dst[at] as usize, &self.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies listed tier rows to the staging buffer and points the source list there.
+    fn stage(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        tier: &dyn HostTier<B>,
+        layer: usize,
+    ) -> OpResult<()> {
+        let width = 2 * shape.head_dim;
+        let row_bytes = shape.row_bytes();
+        for head in 0..shape.n_kv_heads {
+            let (first, n) = (head * self.stride, self.n[head] as usize);
+            if n == 0 {
+                continue;
+            }
+            self.bytes.resize(n * row_bytes, 0);
+            for (i, out) in self.bytes.chunks_exact_mut(row_bytes).enumerate() {
+                let row = self.src[first + i] as usize;
+                tier.read_rows(layer, head, row..row + 1, out);
+                self.src[first + i] = i as u32;
+            }
+            let staging = self.staging.as_mut().expect("made for tiers that kernels do not read");
+            backend.write(ViewMut::part(staging, first * width, n * width), &self.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn upload_lists(&mut self, backend: &B) -> OpResult<()> {
+        for (h, n) in self.n.iter().enumerate() {
+            let (at, n) = (h * self.stride, *n as usize);
+            backend.write(
+                ViewMut::part(&mut self.src_dev, at, n),
+                bytemuck::cast_slice(&self.src[at..at + n]),
+            )?;
+            backend.write(
+                ViewMut::part(&mut self.dst_dev, at, n),
+                bytemuck::cast_slice(&self.dst[at..at + n]),
+            )?;
+        }
+        backend.write(ViewMut::all(&mut self.n_dev), bytemuck::cast_slice(&self.n))
+    }
+
+    fn gather(
+        &self,
+        backend: &B,
+        shape: &KvShape,
+        src: KvView<'_, B>,
+        dst: DeviceRows<'_, B>,
+    ) -> OpResult<()> {
+        backend.kv_gather(KvGather {
+            p: KvGatherParams {
+                n_kv_heads: shape.n_kv_heads as u32,
+                head_dim: shape.head_dim as u32,
+                list_stride: self.stride as u32,
+                dst_head_stride: dst.head_stride as u32,
+            },
+            src,
+            src_rows: View::all(&self.src_dev),
+            dst_rows: View::all(&self.dst_dev),
+            n_rows: View::all(&self.n_dev),
+            dst: dst.buffer,
+        })
+    }
+}

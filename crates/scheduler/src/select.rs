@@ -1,0 +1,213 @@
+//! One layer's recall in one decode step: score, choose, resolve hits and misses, list the rows to attend.
+
+use longview_core::{DType, Slot};
+use longview_ops::{
+    Backend, CentroidScores, CentroidScoresParams, OpResult, ScoreSpan, SelectClusters,
+    SelectClustersParams, SelectSpan, View, ViewMut,
+};
+
+use crate::cache::{ClusterCache, Miss, Want};
+use crate::index::LayerIndex;
+use crate::policy::Policy;
+use crate::shape::KvShape;
+use longview_core::ClusterId;
+
+/// Buffers of selection and the list of rows to attend, made once per sequence.
+pub(crate) struct Selector<B: Backend> {
+    scores: B::Buffer,
+    clusters: B::Buffer,
+    takes: B::Buffer,
+    n_selected: B::Buffer,
+    budgets: B::Buffer,
+    max_selected: usize,
+    score_stride: usize,
+    host_clusters: Vec<u32>,
+    host_takes: Vec<u32>,
+    host_n: Vec<u32>,
+    host_budgets: Vec<u32>,
+    wants: Vec<Want>,
+    slots: Vec<Slot>,
+    pub misses: Vec<Miss>,
+}
+
+/// The rows that each KV head attends, on the host and on the device.
+pub(crate) struct RowLists<B: Backend> {
+    pub stride: usize,
+    rows: Vec<u32>,
+    n: Vec<u32>,
+    rows_dev: B::Buffer,
+    n_dev: B::Buffer,
+}
+
+impl<B: Backend> RowLists<B> {
+    pub fn new(backend: &B, n_kv_heads: usize, stride: usize) -> OpResult<Self> {
+        let stride = stride.max(1);
+        Ok(Self {
+            stride,
+            rows: vec![0; n_kv_heads * stride],
+            n: vec![0; n_kv_heads],
+            rows_dev: backend.alloc(DType::U32, n_kv_heads * stride, "attended rows")?,
+            n_dev: backend.alloc(DType::U32, n_kv_heads, "attended rows")?,
+        })
+    }
+
+    pub fn clear(&mut self) {
+        self.n.fill(0);
+    }
+
+    pub fn push(&mut self, head: usize, row: usize) {
+        let n = self.n[head] as usize;
+        assert!(n < self.stride, "a head attends more than {} rows", self.stride);
+        self.rows[head * self.stride + n] = row as u32;
+        self.n[head] += 1;
+    }
+
+    pub fn head(&self, head: usize) -> &[u32] {
+        &self.rows[head * self.stride..][..self.n[head] as usize]
+    }
+
+    pub fn counts(&self) -> &[u32] {
+        &self.n
+    }
+
+    pub fn upload(&mut self, backend: &B) -> OpResult<()> {
+        for (h, n) in self.n.iter().enumerate() {
+            let (at, n) = (h * self.stride, *n as usize);
+            let bytes = bytemuck::cast_slice(&self.rows[at..at + n]);
+            backend.write(ViewMut::part(&mut self.rows_dev, at, n), bytes)?;
+        }
+        backend.write(ViewMut::all(&mut self.n_dev), bytemuck::cast_slice(&self.n))
+    }
+
+    pub fn rows(&self) -> View<'_, B> {
+        View::all(&self.rows_dev)
+    }
+
+    pub fn n_rows(&self) -> View<'_, B> {
+        View::all(&self.n_dev)
+    }
+}
+
+/// The query that selects.
+pub(crate) struct Query<'a, B: Backend> {
+    pub q: View<'a, B>,
+    pub n_tokens: usize,
+    pub index: usize,
+}
+
+impl<B: Backend> Selector<B> {
+    pub fn new(backend: &B, shape: &KvShape, policy: &Policy, capacity: usize) -> OpResult<Self> {
+        let h = shape.n_kv_heads;
+        let budget = policy.budget.unwrap_or(0).min(shape.capacity);
+        let max_selected = budget.min(capacity).max(1);
+        Ok(Self {
+            scores: backend.alloc(DType::F32, h * capacity.max(1), "cluster scores")?,
+            clusters: backend.alloc(DType::U32, h * max_selected, "selection")?,
+            takes: backend.alloc(DType::U32, h * max_selected, "selection")?,
+            n_selected: backend.alloc(DType::U32, h, "selection")?,
+            budgets: backend.alloc(DType::U32, h, "budgets")?,
+            max_selected,
+            score_stride: capacity.max(1),
+            host_clusters: vec![0; h * max_selected],
+            host_takes: vec![0; h * max_selected],
+            host_n: vec![0; h],
+            host_budgets: vec![0; h],
+            wants: Vec::with_capacity(max_selected),
+            slots: Vec::with_capacity(budget),
+            misses: Vec::with_capacity(budget),
+        })
+    }
+
+    /// Scores all clusters, ranks them and cuts at `budget` tokens per head; the result is read back.
+    pub async fn select(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        index: &LayerIndex<B>,
+        query: Query<'_, B>,
+        budget: usize,
+    ) -> OpResult<()> {
+        let h = shape.n_kv_heads;
+        let pooling = policy.index.map_or(0, |c| c.pooling as u32);
+        backend.centroid_scores(CentroidScores {
+            p: CentroidScoresParams {
+                n_tokens: query.n_tokens as u32,
+                n_q_heads: shape.n_q_heads as u32,
+                n_kv_heads: h as u32,
+                head_dim: shape.head_dim as u32,
+                score_stride: self.score_stride as u32,
+                scale: shape.scale,
+                pooling,
+            },
+            q: query.q,
+            spans: &[ScoreSpan {
+                q_index: query.index as u32,
+                centroids: index.centroids(),
+                sizes: index.sizes(),
+                n_clusters: index.n_clusters(),
+                cluster_stride: index.capacity() as u32,
+            }],
+            scores: ViewMut::all(&mut self.scores),
+        })?;
+        self.host_budgets.fill(budget as u32);
+        backend.write(ViewMut::all(&mut self.budgets), bytemuck::cast_slice(&self.host_budgets))?;
+        backend.select_clusters(SelectClusters {
+            p: SelectClustersParams {
+                n_kv_heads: h as u32,
+                score_stride: self.score_stride as u32,
+                max_selected: self.max_selected as u32,
+            },
+            scores: View::all(&self.scores),
+            spans: &[SelectSpan {
+                sizes: index.sizes(),
+                n_clusters: index.n_clusters(),
+                budgets: View::all(&self.budgets),
+                cluster_stride: index.capacity() as u32,
+            }],
+            clusters: ViewMut::all(&mut self.clusters),
+            takes: ViewMut::all(&mut self.takes),
+            n_selected: ViewMut::all(&mut self.n_selected),
+        })?;
+        let cast = bytemuck::cast_slice_mut::<u32, u8>;
+        backend.read(View::all(&self.clusters), cast(&mut self.host_clusters)).await?;
+        backend.read(View::all(&self.takes), cast(&mut self.host_takes)).await?;
+        backend.read(View::all(&self.n_selected), cast(&mut self.host_n)).await
+    }
+
+    /// The clusters that `head` selected, best first, with the tokens taken of each.
+    pub fn selected(&self, head: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let (at, n) = (head * self.max_selected, self.host_n[head] as usize);
+        let clusters = self.host_clusters[at..at + n].iter().map(|c| *c as usize);
+        clusters.zip(self.host_takes[at..at + n].iter().map(|t| *t as usize))
+    }
+
+    /// Clusters selected over all heads.
+    pub fn n_selected(&self) -> u64 {
+        self.host_n.iter().map(|n| u64::from(*n)).sum()
+    }
+
+    /// Resolves one head's selection in its cache: slots go to `lists` (shifted by `first_slot_row`), absent rows to
+    /// `self.misses`. Returns the hits.
+    pub fn resolve(
+        &mut self,
+        head: usize,
+        cache: &mut ClusterCache,
+        lists: &mut RowLists<B>,
+        first_slot_row: usize,
+    ) -> usize {
+        self.wants.clear();
+        let (at, n) = (head * self.max_selected, self.host_n[head] as usize);
+        for i in at..at + n {
+            let cluster = ClusterId(self.host_clusters[i]);
+            self.wants.push(Want { cluster, take: self.host_takes[i] });
+        }
+        self.slots.clear();
+        self.misses.clear();
+        let hits = cache.resolve(&self.wants, &mut self.slots, &mut self.misses);
+        for slot in &self.slots {
+            lists.push(head, first_slot_row + slot.index());
+        }
+        hits
+    }
+}

@@ -1,0 +1,60 @@
+//! What a sequence counts: per step, and in total.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Counters of one sequence. Rows are KV rows: one token of one KV head of one layer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stats {
+    /// Decode steps.
+    pub steps: u64,
+    /// Recalled rows that were on the device.
+    pub hits: u64,
+    /// Recalled rows that were fetched.
+    pub misses: u64,
+    /// Bytes of the fetched rows.
+    pub fetched_bytes: u64,
+    /// Rows attended in decode steps.
+    pub attended_rows: u64,
+    /// Rows attended in the last decode step, `[L, Hkv]`.
+    pub attended_last: Vec<u32>,
+    /// Clusters selected in decode steps.
+    pub selected_clusters: u64,
+    /// Time scoring and choosing clusters.
+    pub select: Duration,
+    /// Time resolving hits and misses and moving rows.
+    pub fetch: Duration,
+    /// Time in decode attention.
+    pub attend: Duration,
+    /// Time waited for clustering that other work did not hide.
+    pub cluster_wait: Duration,
+    /// Windows and segments that were clustered.
+    pub clusterings: u64,
+}
+
+impl Stats {
+    /// Counters at zero for `n_layers` x `n_kv_heads`.
+    pub fn new(n_layers: usize, n_kv_heads: usize) -> Self {
+        Self { attended_last: vec![0; n_layers * n_kv_heads], ..Self::default() }
+    }
+
+    /// Share of recalled rows that were on the device; `None` if nothing was recalled through the cache.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let all = self.hits + self.misses;
+        (all > 0).then(|| self.hits as f64 / all as f64)
+    }
+
+    /// Mean tokens attended by a KV head of a layer in a step.
+    pub fn mean_attended(&self) -> Option<f64> {
+        let cells = self.steps * self.attended_last.len() as u64;
+        (cells > 0).then(|| self.attended_rows as f64 / cells as f64)
+    }
+
+    /// Zero again, without allocating.
+    pub fn reset(&mut self) {
+        let mut attended_last = std::mem::take(&mut self.attended_last);
+        attended_last.fill(0);
+        *self = Self { attended_last, ..Self::default() };
+    }
+}

@@ -1,0 +1,660 @@
+//! One step of the model over a list of sequences: where each layer's attention happens.
+//!
+//! The model hands over queries, keys and values after RoPE; the scheduler stores the rows, chooses what each KV head
+//! attends, and writes the attention's output. Prefill spans attend exactly; decode spans follow their policy.
+
+use longview_core::DType;
+use longview_ops::{
+    AttendChunk, AttendList, AttendParams, Backend, ChunkSpan, Gram, GramParams, KvScatter,
+    KvScatterParams, KvView, ListSpan, OpResult, View, ViewMut,
+};
+use smallvec::SmallVec;
+
+use crate::error::SchedulerError;
+use crate::layer::{LAST_QUERIES, LayerMode};
+use crate::rows::DeviceRows;
+use crate::select::Query;
+use crate::sequence::{Placement, Sequence};
+use crate::shape::KvShape;
+
+/// How a span attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanMode {
+    /// To everything before it and itself, causally; prefill. `remaining` tokens of the same prompt follow.
+    Exact {
+        /// Prompt tokens after this chunk.
+        remaining: usize,
+    },
+    /// As the policy says; one token.
+    Policy,
+}
+
+/// One sequence's part of a step.
+pub struct StepSpan<'a, B: Backend> {
+    /// The sequence.
+    pub sequence: &'a mut Sequence<B>,
+    /// Its first token among the step's tokens.
+    pub start: usize,
+    /// Its tokens.
+    pub len: usize,
+    /// How it attends.
+    pub mode: SpanMode,
+}
+
+/// Buffers that steps share, made once per model and device.
+pub struct StepScratch<B: Backend> {
+    max_tokens: usize,
+    lse: B::Buffer,
+    row_ids: B::Buffer,
+    host_row_ids: Vec<u32>,
+    /// `[Hkv, chunk, 2, Dh]`: the rows of the chunk being prefilled; only where rows are not attended in place.
+    chunk: Option<B::Buffer>,
+    /// Two tiles `[Hkv, tile, 2, Dh]` of the past.
+    tiles: Option<[B::Buffer; 2]>,
+}
+
+/// Queries, keys and values of one layer after RoPE, and where the output goes.
+pub struct LayerTensors<'a, B: Backend> {
+    /// F32 `[T, Hq, Dh]`.
+    pub q: View<'a, B>,
+    /// F32 `[T, Hkv, Dh]`.
+    pub k: View<'a, B>,
+    /// F32 `[T, Hkv, Dh]`.
+    pub v: View<'a, B>,
+    /// F32 `[T, Hq, Dh]`.
+    pub out: ViewMut<'a, B>,
+}
+
+/// A step in progress.
+pub struct Step<'a, B: Backend> {
+    /// The step's sequences.
+    pub spans: &'a mut [StepSpan<'a, B>],
+    /// Shared buffers.
+    pub scratch: &'a mut StepScratch<B>,
+}
+
+impl<B: Backend> StepScratch<B> {
+    /// Buffers for steps of up to `max_tokens` tokens of sequences of this shape.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        max_tokens: usize,
+        tile: usize,
+        placement: Placement,
+    ) -> OpResult<Self> {
+        let rows = |n: usize| shape.n_kv_heads * n * 2 * shape.head_dim;
+        let separate = placement == Placement::Device;
+        let tile_buffer = || backend.alloc(shape.kv_dtype, rows(tile), "prefill tile");
+        Ok(Self {
+            max_tokens,
+            lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
+            row_ids: backend.alloc(DType::U32, max_tokens, "row ids")?,
+            host_row_ids: vec![0; max_tokens],
+            chunk: match separate {
+                true => Some(backend.alloc(shape.kv_dtype, rows(max_tokens), "prefill chunk")?),
+                false => None,
+            },
+            tiles: match separate {
+                true => Some([tile_buffer()?, tile_buffer()?]),
+                false => None,
+            },
+        })
+    }
+}
+
+impl<B: Backend> Step<'_, B> {
+    /// Checks that all spans fit before anything is stored.
+    pub fn check(&self) -> Result<(), SchedulerError> {
+        for span in self.spans.iter() {
+            span.sequence.check_room(span.len)?;
+            if span.start + span.len > self.scratch.max_tokens {
+                let len = span.start + span.len;
+                return Err(SchedulerError::Chunk { len, chunk: self.scratch.max_tokens });
+            }
+        }
+        Ok(())
+    }
+
+    /// Attention of `layer` for all spans.
+    pub async fn attend(
+        &mut self,
+        layer: usize,
+        mut t: LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        for span in self.spans.iter_mut() {
+            match span.mode {
+                SpanMode::Exact { remaining } => {
+                    let chunk = Chunk { layer, start: span.start, len: span.len, remaining };
+                    chunk.attend(span.sequence, self.scratch, &mut t).await?;
+                }
+                SpanMode::Policy => {
+                    assert_eq!(span.len, 1, "a policy span is one token");
+                    let token = Token { layer, index: span.start };
+                    token.prepare(span.sequence, self.scratch, &t).await?;
+                }
+            }
+        }
+        self.attend_tokens(layer, &mut t)
+    }
+
+    /// Ends the step: the tokens count, and full windows go to the clustering worker.
+    pub fn finish(self) {
+        for span in self.spans.iter_mut() {
+            let sequence = &mut *span.sequence;
+            sequence.n_tokens += span.len;
+            if span.mode == SpanMode::Policy {
+                sequence.stats.steps += 1;
+                sequence.submit_windows();
+            }
+        }
+    }
+
+    /// One launch for all decode spans with lists, one for those that attend to everything.
+    fn attend_tokens(
+        &mut self,
+        layer: usize,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let decode = || self.spans.iter().filter(|span| span.mode == SpanMode::Policy);
+        let Some(first) = decode().next() else { return Ok(()) };
+        let (backend, shape) = (&first.sequence.backend, first.sequence.shape.clone());
+        let begin = backend.now();
+        let mut lists: SmallVec<[ListSpan<'_, B>; 4]> = SmallVec::new();
+        let mut runs: SmallVec<[ChunkSpan<'_, B>; 4]> = SmallVec::new();
+        for span in decode() {
+            let sequence = &*span.sequence;
+            let kv = sequence.attended_rows(layer);
+            match sequence.layers[layer].mode {
+                LayerMode::Dense => runs.push(ChunkSpan {
+                    q_start: span.start as u32,
+                    q_len: 1,
+                    kv,
+                    row_start: 0,
+                    n_rows: sequence.n_tokens as u32 + 1,
+                    diagonal: i32::MAX,
+                }),
+                LayerMode::Window | LayerMode::Recall => lists.push(ListSpan {
+                    q_index: span.start as u32,
+                    kv,
+                    rows: sequence.lists.rows(),
+                    n_rows: sequence.lists.n_rows(),
+                    list_stride: sequence.lists.stride as u32,
+                }),
+            }
+        }
+        let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
+        let p = attend_params(&shape, n_tokens, false);
+        let lse_len = n_tokens * shape.n_q_heads;
+        if !lists.is_empty() {
+            backend.attend_list(AttendList {
+                p,
+                q: t.q,
+                spans: &lists,
+                out: reborrow(&mut t.out),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
+            })?;
+        }
+        if !runs.is_empty() {
+            backend.attend_chunk(AttendChunk {
+                p,
+                q: t.q,
+                spans: &runs,
+                out: reborrow(&mut t.out),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
+            })?;
+        }
+        let spent = backend.now().saturating_sub(begin);
+        drop((lists, runs));
+        if let Some(span) = self.spans.iter_mut().find(|span| span.mode == SpanMode::Policy) {
+            span.sequence.stats.attend += spent;
+        }
+        Ok(())
+    }
+}
+
+fn reborrow<'a, B: Backend>(view: &'a mut ViewMut<'_, B>) -> ViewMut<'a, B> {
+    ViewMut { buffer: view.buffer, offset: view.offset, len: view.len }
+}
+
+fn attend_params(shape: &KvShape, n_tokens: usize, accumulate: bool) -> AttendParams {
+    AttendParams {
+        n_tokens: n_tokens as u32,
+        n_q_heads: shape.n_q_heads as u32,
+        n_kv_heads: shape.n_kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        scale: shape.scale,
+        accumulate: accumulate.into(),
+    }
+}
+
+/// Writes `len` tokens' keys and values to rows `first_row..` of `dst`.
+fn scatter<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    t: &LayerTensors<'_, B>,
+    span: (usize, usize),
+    row_ids: View<'_, B>,
+    dst: DeviceRows<'_, B>,
+) -> OpResult<()> {
+    let (start, len) = span;
+    let width = shape.n_kv_heads * shape.head_dim;
+    backend.kv_scatter(KvScatter {
+        p: KvScatterParams {
+            n_tokens: len as u32,
+            n_kv_heads: shape.n_kv_heads as u32,
+            head_dim: shape.head_dim as u32,
+            dst_head_stride: dst.head_stride as u32,
+        },
+        k: View::part(t.k.buffer, t.k.offset + start * width, len * width),
+        v: View::part(t.v.buffer, t.v.offset + start * width, len * width),
+        rows: row_ids,
+        dst: dst.buffer,
+    })
+}
+
+impl<B: Backend> StepScratch<B> {
+    fn set_rows(&mut self, backend: &B, rows: impl Iterator<Item = usize>) -> OpResult<usize> {
+        let mut n = 0;
+        for row in rows {
+            self.host_row_ids[n] = row as u32;
+            n += 1;
+        }
+        let bytes = bytemuck::cast_slice(&self.host_row_ids[..n]);
+        backend.write(ViewMut::part(&mut self.row_ids, 0, n), bytes)?;
+        Ok(n)
+    }
+}
+
+/// A prefill chunk in one layer.
+struct Chunk {
+    layer: usize,
+    start: usize,
+    len: usize,
+    remaining: usize,
+}
+
+impl Chunk {
+    async fn attend<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let n = sequence.n_tokens;
+        self.record(sequence, t).await?;
+        sequence.layers[self.layer].push_positions(n, self.len);
+        if sequence.options.placement == Placement::InPlace {
+            self.attend_in_place(sequence, scratch, t)?;
+        } else if sequence.layers[self.layer].mode == LayerMode::Dense {
+            self.attend_resident(sequence, scratch, t).await?;
+        } else {
+            self.attend_streamed(sequence, scratch, t).await?;
+        }
+        sequence.submit_segments(self.layer, n + self.len).await
+    }
+
+    /// The rows are stored and attended where they are.
+    fn attend_in_place<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let (n, shape, backend) = (sequence.n_tokens, &sequence.shape, &*sequence.backend);
+        scratch.set_rows(backend, n..n + self.len)?;
+        let buffer = sequence.tier.buffer_mut(self.layer).expect("in place: kernels read the tier");
+        let dst = DeviceRows { buffer, head_stride: shape.capacity };
+        let row_ids = View::part(&scratch.row_ids, 0, self.len);
+        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
+        let buffer = sequence.tier.buffer(self.layer).expect("in place: kernels read the tier");
+        let run = Run {
+            kv: KvView::new(buffer, shape.capacity),
+            n_rows: n + self.len,
+            diagonal: n as i32,
+        };
+        self.attend_run(backend, shape, scratch, t, run, false)?;
+        Ok(())
+    }
+
+    /// Dense layers on a device: stored and attended there, mirrored to the host.
+    async fn attend_resident<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let (n, shape) = (sequence.n_tokens, &sequence.shape);
+        let backend = &*sequence.backend;
+        scratch.set_rows(backend, n..n + self.len)?;
+        let state = &mut sequence.layers[self.layer];
+        let buffer = state.device.as_mut().expect("dense layers have device rows");
+        let dst = DeviceRows { buffer, head_stride: state.device_rows };
+        let row_ids = View::part(&scratch.row_ids, 0, self.len);
+        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
+        let buffer = state.device.as_ref().expect("dense layers have device rows");
+        let kv = KvView::new(buffer, state.device_rows);
+        self.attend_run(
+            backend,
+            shape,
+            scratch,
+            t,
+            Run { kv, n_rows: n + self.len, diagonal: n as i32 },
+            false,
+        )?;
+        sequence.mover.clear();
+        for head in 0..shape.n_kv_heads {
+            (n..n + self.len).for_each(|row| sequence.mover.push(head, row, row));
+        }
+        sequence.mover.store(backend, shape, &mut *sequence.tier, self.layer, kv).await?;
+        Ok(())
+    }
+
+    /// The past is streamed from the host in tiles and merged by log-sum-exp; the chunk goes to the host.
+    async fn attend_streamed<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let mut chunk = scratch.chunk.take().expect("device placement has a chunk buffer");
+        let mut tiles = scratch.tiles.take().expect("device placement has tiles");
+        let result = self.stream(sequence, scratch, t, &mut chunk, &mut tiles).await;
+        scratch.chunk = Some(chunk);
+        scratch.tiles = Some(tiles);
+        result
+    }
+
+    async fn stream<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+        chunk: &mut B::Buffer,
+        tiles: &mut [B::Buffer; 2],
+    ) -> Result<(), SchedulerError> {
+        let (n, shape) = (sequence.n_tokens, &sequence.shape);
+        let (backend, tile) = (&*sequence.backend, sequence.options.tile);
+        scratch.set_rows(backend, 0..self.len)?;
+        let chunk_stride = scratch.max_tokens;
+        let dst = DeviceRows { buffer: &mut *chunk, head_stride: chunk_stride };
+        let row_ids = View::part(&scratch.row_ids, 0, self.len);
+        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
+        for (i, first) in (0..n).step_by(tile).enumerate() {
+            let rows = tile.min(n - first);
+            sequence.mover.clear();
+            for head in 0..shape.n_kv_heads {
+                (0..rows).for_each(|r| sequence.mover.push(head, first + r, r));
+            }
+            let dst = DeviceRows { buffer: &mut tiles[i % 2], head_stride: tile };
+            sequence.mover.load(backend, shape, &*sequence.tier, self.layer, dst)?;
+            let kv = KvView::new(&tiles[i % 2], tile);
+            let run = Run { kv, n_rows: rows, diagonal: i32::MAX };
+            self.attend_run(backend, shape, scratch, t, run, i > 0)?;
+        }
+        let kv = KvView::new(&*chunk, chunk_stride);
+        let run = Run { kv, n_rows: self.len, diagonal: 0 };
+        self.attend_run(backend, shape, scratch, t, run, n > 0)?;
+        sequence.mover.clear();
+        for head in 0..shape.n_kv_heads {
+            (0..self.len).for_each(|r| sequence.mover.push(head, r, n + r));
+        }
+        sequence.mover.store(backend, shape, &mut *sequence.tier, self.layer, kv).await?;
+        Ok(())
+    }
+
+    fn attend_run<B: Backend>(
+        &self,
+        backend: &B,
+        shape: &KvShape,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+        run: Run<'_, B>,
+        accumulate: bool,
+    ) -> OpResult<()> {
+        let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
+        backend.attend_chunk(AttendChunk {
+            p: attend_params(shape, n_tokens, accumulate),
+            q: t.q,
+            spans: &[ChunkSpan {
+                q_start: self.start as u32,
+                q_len: self.len as u32,
+                kv: run.kv,
+                row_start: 0,
+                n_rows: run.n_rows as u32,
+                diagonal: run.diagonal,
+            }],
+            out: reborrow(&mut t.out),
+            lse: ViewMut::part(&mut scratch.lse, 0, n_tokens * shape.n_q_heads),
+        })
+    }
+
+    /// Adds to the Gram sums and keeps the prompt's last queries.
+    async fn record<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let (shape, backend) = (&sequence.shape, &*sequence.backend);
+        let recorded = &mut sequence.layers[self.layer].recorded;
+        let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
+        let gram = |n_heads: usize, group: usize| GramParams {
+            n_tokens: self.len as u32,
+            n_heads: n_heads as u32,
+            group: group as u32,
+            head_dim: d as u32,
+        };
+        let part = |view: &View<'_, B>, heads: usize, skip: usize| {
+            let at = view.offset + (self.start + skip) * heads * d;
+            (at, (self.len - skip) * heads * d)
+        };
+        let (at, len) = part(&t.q, hq, 0);
+        backend.gram(Gram {
+            p: gram(hq, hq / hkv),
+            x: View::part(t.q.buffer, at, len),
+            out: ViewMut::all(&mut recorded.gram_q),
+        })?;
+        let (at, len) = part(&t.k, hkv, 0);
+        backend.gram(Gram {
+            p: gram(hkv, 1),
+            x: View::part(t.k.buffer, at, len),
+            out: ViewMut::all(&mut recorded.gram_k),
+        })?;
+        if self.remaining < LAST_QUERIES {
+            let keep = (LAST_QUERIES - self.remaining).min(self.len);
+            let (at, len) = part(&t.q, hq, self.len - keep);
+            let old = recorded.last_queries.len();
+            recorded.last_queries.resize(old + len, 0.0);
+            let out = bytemuck::cast_slice_mut(&mut recorded.last_queries[old..]);
+            backend.read(View::part(t.q.buffer, at, len), out).await?;
+            let excess = recorded.last_queries.len().saturating_sub(LAST_QUERIES * hq * d);
+            recorded.last_queries.drain(..excess);
+        }
+        Ok(())
+    }
+}
+
+/// A run of rows to attend.
+struct Run<'a, B: Backend> {
+    kv: KvView<'a, B>,
+    n_rows: usize,
+    diagonal: i32,
+}
+
+/// A decoded token in one layer.
+struct Token {
+    layer: usize,
+    index: usize,
+}
+
+impl Token {
+    /// Stores the token's row and lists the rows that each KV head attends.
+    async fn prepare<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        sequence.apply_window(self.layer).await?;
+        self.store(sequence, scratch, t).await?;
+        match sequence.layers[self.layer].mode {
+            LayerMode::Dense => self.count_all(sequence),
+            LayerMode::Window => self.list_window(sequence, true)?,
+            LayerMode::Recall => self.recall(sequence, t).await?,
+        }
+        Ok(())
+    }
+
+    async fn store<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let (row, layer) = (sequence.n_tokens, self.layer);
+        sequence.layers[layer].push_positions(row, 1);
+        let in_place = sequence.options.placement == Placement::InPlace;
+        let at = if in_place { row } else { sequence.device_row(layer, row) };
+        let (shape, backend) = (&sequence.shape, &*sequence.backend);
+        scratch.set_rows(backend, std::iter::once(at))?;
+        let row_ids = View::part(&scratch.row_ids, 0, 1);
+        if in_place {
+            let buffer = sequence.tier.buffer_mut(layer).expect("in place: kernels read the tier");
+            let dst = DeviceRows { buffer, head_stride: shape.capacity };
+            return Ok(scatter(backend, shape, t, (self.index, 1), row_ids, dst)?);
+        }
+        let state = &mut sequence.layers[layer];
+        let buffer = state.device.as_mut().expect("device placement has device rows");
+        let dst = DeviceRows { buffer, head_stride: state.device_rows };
+        scatter(backend, shape, t, (self.index, 1), row_ids, dst)?;
+        sequence.mover.clear();
+        (0..shape.n_kv_heads).for_each(|head| sequence.mover.push(head, at, row));
+        let buffer = state.device.as_ref().expect("device placement has device rows");
+        let kv = KvView::new(buffer, state.device_rows);
+        sequence.mover.store(backend, shape, &mut *sequence.tier, layer, kv).await?;
+        Ok(())
+    }
+
+    fn count_all<B: Backend>(&self, sequence: &mut Sequence<B>) {
+        let (heads, rows) = (sequence.shape.n_kv_heads, sequence.n_tokens as u32 + 1);
+        sequence.stats.attended_last[self.layer * heads..][..heads].fill(rows);
+        sequence.stats.attended_rows += u64::from(rows) * heads as u64;
+    }
+
+    /// Sinks and the rows that no cluster holds.
+    fn list_window<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        complete: bool,
+    ) -> Result<(), SchedulerError> {
+        let n_rows = sequence.n_tokens + 1;
+        let sinks = sequence.layout.sinks.min(n_rows);
+        let window = sequence.window_start(self.layer, n_rows)..n_rows;
+        let in_place = sequence.options.placement == Placement::InPlace;
+        sequence.lists.clear();
+        for head in 0..sequence.shape.n_kv_heads {
+            for row in (0..sinks).chain(window.clone()) {
+                let at = if in_place { row } else { sequence.device_row(self.layer, row) };
+                sequence.lists.push(head, at);
+            }
+        }
+        if complete {
+            self.seal(sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Hands the lists to the device and counts them.
+    fn seal<B: Backend>(&self, sequence: &mut Sequence<B>) -> Result<(), SchedulerError> {
+        let heads = sequence.shape.n_kv_heads;
+        sequence.lists.upload(&*sequence.backend)?;
+        let counts = sequence.lists.counts();
+        sequence.stats.attended_last[self.layer * heads..][..heads].copy_from_slice(counts);
+        sequence.stats.attended_rows += counts.iter().map(|n| u64::from(*n)).sum::<u64>();
+        Ok(())
+    }
+
+    async fn recall<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        self.list_window(sequence, false)?;
+        let always = sequence.lists.counts()[0] as usize;
+        let budget = sequence.policy.budget.unwrap_or(usize::MAX).saturating_sub(always);
+        let begin = sequence.backend.now();
+        let shape = &sequence.shape;
+        let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
+        let index =
+            sequence.layers[self.layer].index.as_ref().expect("recall layers have an index");
+        let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
+        let query = Query { q: t.q, n_tokens, index: self.index };
+        selector.select(&*sequence.backend, shape, &sequence.policy, index, query, budget).await?;
+        let selected = sequence.backend.now();
+        sequence.stats.select += selected.saturating_sub(begin);
+        sequence.stats.selected_clusters += selector.n_selected();
+        match sequence.options.placement {
+            Placement::InPlace => self.list_in_place(sequence),
+            Placement::Device => self.fetch(sequence)?,
+        }
+        self.seal(sequence)?;
+        sequence.stats.fetch += sequence.backend.now().saturating_sub(selected);
+        Ok(())
+    }
+
+    /// Recalled rows are attended in the host tier.
+    fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>) {
+        let index =
+            sequence.layers[self.layer].index.as_ref().expect("recall layers have an index");
+        let selector = sequence.selector.as_ref().expect("a recall policy has a selector");
+        for (head, clusters) in index.heads().iter().enumerate() {
+            for (cluster, take) in selector.selected(head) {
+                let start = clusters.starts[cluster] as usize;
+                (start..start + take).for_each(|row| sequence.lists.push(head, row));
+            }
+        }
+    }
+
+    /// Recalled rows that are not in the device cache are fetched into it.
+    fn fetch<B: Backend>(&self, sequence: &mut Sequence<B>) -> Result<(), SchedulerError> {
+        let state = &mut sequence.layers[self.layer];
+        let index = state.index.as_ref().expect("recall layers have an index");
+        let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
+        let first_slot = sequence.layout.first_slot_row();
+        sequence.mover.clear();
+        for (head, cache) in state.caches.iter_mut().enumerate() {
+            let hits = selector.resolve(head, cache, &mut sequence.lists, first_slot);
+            let starts = &index.heads()[head].starts;
+            for miss in &selector.misses {
+                let row = starts[miss.cluster.index()] as usize + miss.member as usize;
+                sequence.mover.push(head, row, first_slot + miss.slot.index());
+            }
+            sequence.stats.hits += hits as u64;
+            sequence.stats.misses += selector.misses.len() as u64;
+        }
+        let rows = sequence.mover.len();
+        sequence.stats.fetched_bytes += (rows * sequence.shape.row_bytes()) as u64;
+        let buffer = state.device.as_mut().expect("device placement has device rows");
+        let dst = DeviceRows { buffer, head_stride: state.device_rows };
+        sequence.mover.load(
+            &*sequence.backend,
+            &sequence.shape,
+            &*sequence.tier,
+            self.layer,
+            dst,
+        )?;
+        Ok(())
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// The rows that attention of `layer` reads.
+    fn attended_rows(&self, layer: usize) -> KvView<'_, B> {
+        match &self.layers[layer].device {
+            Some(buffer) => KvView::new(buffer, self.layers[layer].device_rows),
+            None => {
+                let buffer = self.tier.buffer(layer).expect("in place: kernels read the tier");
+                KvView::new(buffer, self.shape.capacity)
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The host tier: where all KV rows live.
+//!
+//! One array of KV rows `[Hkv, capacity, 2, Dh]` per layer, written once per token and read in runs. The scheduler
+//! decides which row goes where; a tier only stores. [`MappedTier`] keeps rows where kernels can read them (plain
+//! memory for the CPU, pinned memory for CUDA); [`PlainTier`] keeps them in memory that only the host sees, as a
+//! WGSL device or a browser needs it, and rows travel through a staging buffer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use longview_ops::{Backend, OpError, OpResult};
+
+use crate::shape::KvShape;
+
+/// Storage of KV rows on the host.
+pub trait HostTier<B: Backend>: Send {
+    /// Copies rows `rows` of one head into `out` (whole rows).
+    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]);
+
+    /// Overwrites rows from `start` with `bytes` (whole rows).
+    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]);
+
+    /// The layer's rows as a buffer that kernels of the device read and write; `None` if they cannot.
+    fn buffer(&self, layer: usize) -> Option<&B::Buffer>;
+
+    /// As [`HostTier::buffer`], to be written.
+    fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer>;
+
+    /// Bytes reserved.
+    fn size_bytes(&self) -> u64;
+
+    /// Replaces row `start + i` by the former row `start + order[i]`; `scratch` is a buffer to reuse.
+    fn permute_rows(
+        &mut self,
+        place: RowRange,
+        order: &[u32],
+        row_bytes: usize,
+        scratch: &mut Vec<u8>,
+    ) {
+        scratch.clear();
+        scratch.resize(order.len() * row_bytes, 0);
+        let RowRange { layer, head, start } = place;
+        self.read_rows(layer, head, start..start + order.len(), scratch);
+        for (i, from) in order.iter().enumerate() {
+            let from = *from as usize * row_bytes;
+            self.write_rows(layer, head, start + i, &scratch[from..from + row_bytes]);
+        }
+    }
+}
+
+/// The start of a run of rows.
+#[derive(Clone, Copy, Debug)]
+pub struct RowRange {
+    /// Layer.
+    pub layer: usize,
+    /// KV head.
+    pub head: usize,
+    /// First row.
+    pub start: usize,
+}
+
+/// Rows in memory that both the host and the device's kernels address.
+pub struct MappedTier<B: Backend> {
+    backend: Arc<B>,
+    layers: Vec<B::Buffer>,
+    shape: KvShape,
+}
+
+impl<B: Backend> MappedTier<B> {
+    /// Reserves all layers. `Ok(None)` where the device reads no host memory.
+    pub fn new(backend: &Arc<B>, shape: &KvShape) -> OpResult<Option<Self>> {
+        let mut layers = Vec::with_capacity(shape.n_layers);
+        for layer in 0..shape.n_layers {
+            let label = format!("host KV of layer {layer}");
+            match backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &label)? {
+                Some(buffer) => layers.push(buffer),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Self { backend: Arc::clone(backend), layers, shape: shape.clone() }))
+    }
+}
+
+impl<B: Backend> HostTier<B> for MappedTier<B> {
+    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
+        let bytes = self.backend.host_bytes(&self.layers[layer]).expect("made by alloc_host");
+        out.copy_from_slice(&bytes[self.shape.row_bytes_range(head, rows)]);
+    }
+
+    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+        let range =
+            self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
+        let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
+        all[range].copy_from_slice(bytes);
+    }
+
+    fn buffer(&self, layer: usize) -> Option<&B::Buffer> {
+        Some(&self.layers[layer])
+    }
+
+    fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer> {
+        Some(&mut self.layers[layer])
+    }
+
+    fn size_bytes(&self) -> u64 {
+        (self.shape.n_layers * self.shape.layer_bytes()) as u64
+    }
+}
+
+/// Rows in memory that only the host addresses.
+pub struct PlainTier {
+    layers: Vec<Vec<u8>>,
+    shape: KvShape,
+}
+
+impl PlainTier {
+    /// Reserves all layers.
+    pub fn new(shape: &KvShape) -> OpResult<Self> {
+        let mut layers = Vec::with_capacity(shape.n_layers);
+        for layer in 0..shape.n_layers {
+            layers.push(zeroed(shape.layer_bytes()).ok_or_else(|| OpError::OutOfMemory {
+                backend: "host",
+                label: format!("host KV of layer {layer}"),
+                bytes: shape.layer_bytes() as u64,
+            })?);
+        }
+        Ok(Self { layers, shape: shape.clone() })
+    }
+}
+
+/// Zeroed bytes, or `None` where there is no memory for them.
+fn zeroed(len: usize) -> Option<Vec<u8>> {
+    // Reserving first turns a failure into `None`; `vec![0; len]` then takes untouched zero pages.
+    Vec::<u8>::new().try_reserve_exact(len).ok()?;
+    Some(vec![0; len])
+}
+
+impl<B: Backend> HostTier<B> for PlainTier {
+    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
+        out.copy_from_slice(&self.layers[layer][self.shape.row_bytes_range(head, rows)]);
+    }
+
+    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+        let range =
+            self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
+        self.layers[layer][range].copy_from_slice(bytes);
+    }
+
+    fn buffer(&self, _layer: usize) -> Option<&B::Buffer> {
+        None
+    }
+
+    fn buffer_mut(&mut self, _layer: usize) -> Option<&mut B::Buffer> {
+        None
+    }
+
+    fn size_bytes(&self) -> u64 {
+        (self.shape.n_layers * self.shape.layer_bytes()) as u64
+    }
+}
