@@ -114,7 +114,7 @@ impl<'a, B: Backend> KvView<'a, B> {
 
     /// Whether rows `0..n_rows` of all heads lie inside the buffer.
     pub fn holds(&self, n_kv_heads: usize, head_dim: usize, n_rows: usize) -> bool {
-        let rows = (n_kv_heads - 1) * self.head_stride + n_rows;
+        let rows = n_kv_heads.saturating_sub(1) * self.head_stride + n_rows;
         n_rows <= self.head_stride && self.offset + rows * 2 * head_dim <= self.buffer.len()
     }
 }

@@ -10,6 +10,7 @@ mod clusterer;
 mod error;
 mod index;
 mod layer;
+mod plan;
 mod policy;
 mod rows;
 mod select;
@@ -24,6 +25,7 @@ pub use clusterer::{ClusterJob, ClusterTask, ClusterWorker, HeadClusters};
 pub use error::SchedulerError;
 pub use index::{HeadIndex, LayerIndex};
 pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
+pub use plan::KvPlan;
 pub use policy::{
     BudgetOption, ClusterConfig, FLUSH_STEPS, Policy, PolicyError, PolicyOptions, Preset, Residency,
 };

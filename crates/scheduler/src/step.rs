@@ -66,11 +66,11 @@ pub struct LayerTensors<'a, B: Backend> {
 }
 
 /// A step in progress.
-pub struct Step<'a, B: Backend> {
+pub struct Step<'s, 'a, B: Backend> {
     /// The step's sequences.
-    pub spans: &'a mut [StepSpan<'a, B>],
+    pub spans: &'s mut [StepSpan<'a, B>],
     /// Shared buffers.
-    pub scratch: &'a mut StepScratch<B>,
+    pub scratch: &'s mut StepScratch<B>,
 }
 
 impl<B: Backend> StepScratch<B> {
@@ -102,7 +102,7 @@ impl<B: Backend> StepScratch<B> {
     }
 }
 
-impl<B: Backend> Step<'_, B> {
+impl<B: Backend> Step<'_, '_, B> {
     /// Checks that all spans fit before anything is stored.
     pub fn check(&self) -> Result<(), SchedulerError> {
         for span in self.spans.iter() {

@@ -84,9 +84,16 @@ impl<B: Backend> AttendChunk<'_, B> {
                 format!("span {i}: tokens {}..{end} of {}", s.q_start, self.p.n_tokens)
             })?;
             let rows = s.row_start as usize + s.n_rows as usize;
-            ensure(op, s.kv.holds(self.p.n_kv_heads as usize, self.p.head_dim as usize, rows), || {
-                format!("span {i}: {rows} rows of stride {} do not lie in the buffer", s.kv.head_stride)
-            })?;
+            ensure(
+                op,
+                s.kv.holds(self.p.n_kv_heads as usize, self.p.head_dim as usize, rows),
+                || {
+                    format!(
+                        "span {i}: {rows} rows of stride {} do not lie in the buffer",
+                        s.kv.head_stride
+                    )
+                },
+            )?;
         }
         Ok(())
     }

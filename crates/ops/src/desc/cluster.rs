@@ -51,7 +51,10 @@ pub struct KmeansParams {
 impl KmeansParams {
     fn check<B: Backend>(&self, op: Op, points: &View<'_, B>) -> OpResult<()> {
         ensure(op, self.n_kv_heads > 0 && self.head_dim > 0 && self.n_clusters > 0, || {
-            format!("{} heads, {} clusters, width {}", self.n_kv_heads, self.n_clusters, self.head_dim)
+            format!(
+                "{} heads, {} clusters, width {}",
+                self.n_kv_heads, self.n_clusters, self.head_dim
+            )
         })?;
         ensure(op, self.distance <= 2, || format!("distance {}", self.distance))?;
         reads(op, "points", points, DType::F32, self.n_labels() * self.head_dim as usize)
@@ -117,7 +120,13 @@ impl<B: Backend> KmeansUpdate<'_, B> {
         let (op, p) = (Op::KmeansUpdate, &self.p);
         p.check(op, &self.points)?;
         reads(op, "labels", &self.labels, DType::U32, p.n_labels())?;
-        writes(op, "centroids", &self.centroids, DType::F32, p.n_centroids() * p.head_dim as usize)?;
+        writes(
+            op,
+            "centroids",
+            &self.centroids,
+            DType::F32,
+            p.n_centroids() * p.head_dim as usize,
+        )?;
         writes(op, "counts", &self.counts, DType::U32, p.n_centroids())
     }
 }

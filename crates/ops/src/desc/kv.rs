@@ -38,13 +38,16 @@ impl<B: Backend> KvScatter<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::KvScatter;
-        let (n, h, d) = (self.p.n_tokens as usize, self.p.n_kv_heads as usize, self.p.head_dim as usize);
+        let (n, h, d) =
+            (self.p.n_tokens as usize, self.p.n_kv_heads as usize, self.p.head_dim as usize);
         reads(op, "k", &self.k, DType::F32, n * h * d)?;
         reads(op, "v", &self.v, DType::F32, n * h * d)?;
         reads(op, "rows", &self.rows, DType::U32, n)?;
         of_float(op, "dst", self.dst.dtype())?;
         let len = h * self.p.dst_head_stride as usize * 2 * d;
-        ensure(op, self.dst.len() >= len, || format!("dst has {} elements, needs {len}", self.dst.len()))
+        ensure(op, self.dst.len() >= len, || {
+            format!("dst has {} elements, needs {len}", self.dst.len())
+        })
     }
 }
 
@@ -89,7 +92,12 @@ impl<B: Backend> KvGather<'_, B> {
         reads(op, "n_rows", &self.n_rows, DType::U32, h)?;
         of_float(op, "src", self.src.buffer.dtype())?;
         of_type(op, "dst", self.dst.dtype(), self.src.buffer.dtype())?;
+        ensure(op, self.src.holds(h, d, self.src.head_stride), || {
+            format!("src: {} rows a head do not lie in the buffer", self.src.head_stride)
+        })?;
         let len = h * self.p.dst_head_stride as usize * 2 * d;
-        ensure(op, self.dst.len() >= len, || format!("dst has {} elements, needs {len}", self.dst.len()))
+        ensure(op, self.dst.len() >= len, || {
+            format!("dst has {} elements, needs {len}", self.dst.len())
+        })
     }
 }

@@ -63,7 +63,9 @@ pub(crate) fn of_float(op: Op, buffer: &'static str, found: DType) -> OpResult<(
 
 /// Heads that form whole groups, none of them empty.
 pub(crate) fn grouped(op: Op, n_q_heads: u32, n_kv_heads: u32, head_dim: u32) -> OpResult<()> {
-    ensure(op, n_kv_heads > 0 && head_dim > 0 && n_q_heads > 0 && n_q_heads.is_multiple_of(n_kv_heads), || {
-        format!("{n_q_heads} query heads, {n_kv_heads} KV heads, head width {head_dim}")
-    })
+    ensure(
+        op,
+        n_kv_heads > 0 && head_dim > 0 && n_q_heads > 0 && n_q_heads.is_multiple_of(n_kv_heads),
+        || format!("{n_q_heads} query heads, {n_kv_heads} KV heads, head width {head_dim}"),
+    )
 }

@@ -1,0 +1,206 @@
+//! A model on a device, ready for sessions.
+
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_model::chat::ChatTemplate;
+use longview_model::folder::ModelFolder;
+use longview_model::generation::GenerationDefaults;
+use longview_model::tokenizer::Tokenizer;
+use longview_model::transformer::{Model, Workspace};
+use longview_ops::Backend;
+use longview_scheduler::{
+    KvPlan, KvShape, Policy, PolicyOptions, Sequence, SequenceOptions, StepScratch,
+};
+use serde::Serialize;
+
+use crate::error::EngineError;
+use crate::options::EngineOptions;
+use crate::session::Session;
+
+/// Longest context that positions can count.
+const MAX_CONTEXT: usize = 1 << 30;
+
+/// Bytes that a model and one session take, before anything is loaded.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MemoryPlan {
+    /// Weights as stored.
+    pub weight_bytes: u64,
+    /// Activations, logits and lists of a step.
+    pub workspace_bytes: u64,
+    /// Keys, values and index.
+    #[serde(flatten)]
+    pub kv: KvPlan,
+}
+
+impl MemoryPlan {
+    /// Everything.
+    pub fn total_bytes(&self) -> u64 {
+        self.weight_bytes + self.workspace_bytes + self.kv.total_bytes()
+    }
+
+    /// Fails if a device that shares memory with the host has less.
+    fn check(&self, available: Option<u64>) -> Result<(), EngineError> {
+        let needed = self.total_bytes();
+        match available {
+            Some(available) if needed > available => {
+                let (weights, kv) = (self.weight_bytes, self.kv.host_kv_bytes);
+                Err(EngineError::Memory {
+                    needed,
+                    weights,
+                    kv,
+                    rest: needed - weights - kv,
+                    available,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A model on a device with the buffers of its steps.
+pub struct Engine<B: Backend> {
+    pub(crate) backend: Arc<B>,
+    pub(crate) model: Model<B>,
+    pub(crate) workspace: Workspace<B>,
+    pub(crate) scratch: StepScratch<B>,
+    pub(crate) options: EngineOptions,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) best: B::Buffer,
+    pub(crate) eos_ids: Vec<u32>,
+    tokenizer: Option<Tokenizer>,
+    chat: Option<ChatTemplate>,
+    generation: GenerationDefaults,
+}
+
+impl<B: Backend> Engine<B> {
+    /// The bytes that `folder` and one session under `policy` take on this kind of device.
+    pub fn plan(
+        backend: &B,
+        folder: &ModelFolder,
+        options: &EngineOptions,
+        policy: &PolicyOptions,
+    ) -> Result<MemoryPlan, EngineError> {
+        check_options(options)?;
+        let policy = Policy::resolve(policy, options.ctx_size)?;
+        let sequence = options.sequence_options(backend.capabilities().unified_memory);
+        let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
+        let (tokens, rows) = step_size(options);
+        Ok(MemoryPlan {
+            weight_bytes: folder.tensors.weight_bytes(&folder.config),
+            workspace_bytes: Workspace::<B>::device_bytes(&folder.config, tokens, rows),
+            kv,
+        })
+    }
+
+    /// Loads a model. Memory is planned first and refused with numbers if it does not suffice.
+    pub fn load(
+        backend: Arc<B>,
+        mut folder: ModelFolder,
+        options: EngineOptions,
+        policy: &PolicyOptions,
+    ) -> Result<Self, EngineError> {
+        if let Some(rope) = options.rope {
+            rope.apply(&mut folder.config);
+        }
+        Self::plan(&backend, &folder, &options, policy)?
+            .check(backend.capabilities().memory_bytes)?;
+        let config = &folder.config;
+        let model =
+            Model::load(&*backend, config, &folder.tensors, options.ctx_size, &mut |_, _| {})?;
+        let (tokens, rows) = step_size(&options);
+        let shape = kv_shape(&folder, &options);
+        let SequenceOptions { placement, tile, .. } =
+            options.sequence_options(backend.capabilities().unified_memory);
+        Ok(Self {
+            workspace: Workspace::new(&*backend, config, tokens, rows)?,
+            scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
+            ids: Vec::with_capacity(tokens),
+            best: backend.alloc(DType::U32, 1, "best token")?,
+            eos_ids: folder.eos_token_ids(),
+            tokenizer: folder.tokenizer,
+            chat: folder.chat,
+            generation: folder.generation,
+            backend,
+            model,
+            options,
+        })
+    }
+
+    /// An empty session.
+    pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
+        let policy = Policy::resolve(policy, self.options.ctx_size)?;
+        let config = self.model.config();
+        let shape = shape_of(config, &self.options);
+        let options = self.options.sequence_options(self.backend.capabilities().unified_memory);
+        let sequence = Sequence::new(&self.backend, shape, policy, options)?;
+        Ok(Session::new(sequence, config.vocab_size))
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &Arc<B> {
+        &self.backend
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<B> {
+        &self.model
+    }
+
+    /// How the engine was set up.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// The tokenizer, if the model came with one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// The chat template, if the model came with one.
+    pub fn chat(&self) -> Option<&ChatTemplate> {
+        self.chat.as_ref()
+    }
+
+    /// How the model's authors would sample.
+    pub fn generation_defaults(&self) -> &GenerationDefaults {
+        &self.generation
+    }
+
+    /// Tokens that end an answer.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+}
+
+fn check_options(options: &EngineOptions) -> Result<(), EngineError> {
+    if options.ctx_size == 0 || options.ctx_size > MAX_CONTEXT {
+        return Err(EngineError::Context(options.ctx_size, MAX_CONTEXT));
+    }
+    if options.chunk_size == 0 || options.tile_rows == 0 {
+        return Err(EngineError::ChunkSize);
+    }
+    Ok(())
+}
+
+/// Tokens and rows of logits of the largest step.
+fn step_size(options: &EngineOptions) -> (usize, usize) {
+    let sequences = options.max_sequences.max(1);
+    (options.chunk_size.max(sequences), sequences)
+}
+
+fn kv_shape(folder: &ModelFolder, options: &EngineOptions) -> KvShape {
+    shape_of(&folder.config, options)
+}
+
+fn shape_of(config: &longview_model::config::ModelConfig, options: &EngineOptions) -> KvShape {
+    KvShape {
+        n_layers: config.n_layers,
+        n_q_heads: config.n_q_heads,
+        n_kv_heads: config.n_kv_heads,
+        head_dim: config.head_dim,
+        kv_dtype: options.kv_dtype,
+        capacity: options.ctx_size,
+        scale: 1.0 / (config.head_dim as f32).sqrt(),
+    }
+}

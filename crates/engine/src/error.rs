@@ -1,0 +1,123 @@
+//! What can go wrong while a model is loaded or runs.
+
+use longview_model::batch::BatchError;
+use longview_model::chat::ChatError;
+use longview_model::folder::FolderError;
+use longview_model::tokenizer::TokenizerError;
+use longview_model::transformer::{ForwardError, LoadError, LogitsError};
+use longview_ops::OpError;
+use longview_scheduler::{PolicyError, SchedulerError};
+
+/// A call that did not happen. The session it was meant for stays usable.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The model folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The weights on the device.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A tokenizer that failed on a text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A chat template that failed on a conversation.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// Tokens that the model cannot run.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// The device.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// Options that cannot work together.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The scheduler.
+    #[error(transparent)]
+    Scheduler(#[from] SchedulerError),
+    /// A prompt that does not fit; nothing was computed, nothing was cut off.
+    #[error(
+        "the prompt has {prompt} tokens and {used} are in use, but the context holds {context}; \
+         start with a larger --ctx-size or shorten the prompt"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens in the session before it.
+        used: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
+    /// A prompt of no tokens where one is needed.
+    #[error("the prompt is empty: give at least one token to continue from")]
+    EmptyPrompt,
+    /// Not enough memory, found before loading.
+    #[error(
+        "not enough memory: {needed} bytes are needed ({weights} weights, {kv} keys and values, {rest} index and \
+         buffers) and {available} are available; lower --ctx-size, or use --kv-type f16"
+    )]
+    Memory {
+        /// Bytes in all.
+        needed: u64,
+        /// Of which weights.
+        weights: u64,
+        /// Of which keys and values.
+        kv: u64,
+        /// Of which the rest.
+        rest: u64,
+        /// Bytes that the device or machine has free.
+        available: u64,
+    },
+    /// A context longer than the model knows positions for.
+    #[error("a context of {0} tokens: --ctx-size must be from 1 to {1}")]
+    Context(usize, usize),
+    /// A chunk size of nothing.
+    #[error("--chunk-size must be at least 1")]
+    ChunkSize,
+    /// A sampling parameter that means nothing.
+    #[error("{option} {value}: must be {range}")]
+    Sampling {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        value: f32,
+        /// What may be given.
+        range: &'static str,
+    },
+    /// The model made a logit that is no number: weights or arithmetic are broken.
+    #[error("the logit of token {token} is {value}: the weights or the arithmetic are broken")]
+    NonFinite {
+        /// The token.
+        token: u32,
+        /// The logit.
+        value: f32,
+    },
+    /// A step that failed in a way this version has no name for.
+    #[error("{0}")]
+    Step(String),
+    /// The caller cancelled in the middle of a step; what was complete is kept.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<ForwardError<EngineError>> for EngineError {
+    fn from(error: ForwardError<EngineError>) -> Self {
+        match error {
+            ForwardError::Op(error) => error.into(),
+            ForwardError::Batch(error) => error.into(),
+            ForwardError::Attention(error) => error,
+            other => EngineError::Step(other.to_string()),
+        }
+    }
+}
+
+impl From<LogitsError> for EngineError {
+    fn from(error: LogitsError) -> Self {
+        match error {
+            LogitsError::Op(error) => error.into(),
+            LogitsError::Batch(error) => error.into(),
+            other => EngineError::Step(other.to_string()),
+        }
+    }
+}

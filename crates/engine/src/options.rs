@@ -1,0 +1,116 @@
+//! How an engine is set up, apart from the policy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use longview_core::DType;
+use longview_model::config::{ModelConfig, RopeScaling};
+use longview_scheduler::{Placement, SequenceOptions, TierKind};
+
+/// Options of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Most tokens of a session; memory and RoPE are planned for it.
+    pub ctx_size: usize,
+    /// Prompt tokens computed at a time.
+    pub chunk_size: usize,
+    /// Storage of keys and values.
+    pub kv_dtype: DType,
+    /// Keep rows in separate device buffers of fixed size even where the device shares memory with the host, so that
+    /// fetch, hits, misses and eviction are real.
+    pub simulate_device: bool,
+    /// Rows of a tile of the past that prefill streams to the device.
+    pub tile_rows: usize,
+    /// Cluster on a thread beside other work.
+    pub overlap: bool,
+    /// Most sequences in one step.
+    pub max_sequences: usize,
+    /// RoPE scaling in place of the model's own.
+    pub rope: Option<RopeOverride>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            ctx_size: 4096,
+            chunk_size: 512,
+            kv_dtype: DType::F16,
+            simulate_device: false,
+            tile_rows: 2048,
+            overlap: true,
+            max_sequences: 1,
+            rope: None,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// How sequences are laid out under these options on a device that does or does not share memory with the host.
+    pub(crate) fn sequence_options(&self, unified_memory: bool) -> SequenceOptions {
+        let in_place = unified_memory && !self.simulate_device;
+        SequenceOptions {
+            placement: if in_place { Placement::InPlace } else { Placement::Device },
+            tier: TierKind::Auto,
+            chunk: self.chunk_size,
+            tile: self.tile_rows,
+            overlap: self.overlap,
+        }
+    }
+}
+
+/// RoPE scaling that the user asks for, as llama.cpp's `--rope-scaling`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeOverride {
+    /// As if the model had none.
+    None,
+    /// All frequencies divided.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// YaRN (Peng et al., 2023) with its published defaults.
+    Yarn {
+        /// The divisor of slow frequencies.
+        factor: f64,
+        /// The context that the model was trained for.
+        original_context: usize,
+    },
+}
+
+impl RopeOverride {
+    pub(crate) fn apply(self, config: &mut ModelConfig) {
+        config.rope.scaling = match self {
+            RopeOverride::None => RopeScaling::Default,
+            RopeOverride::Linear { factor } => RopeScaling::Linear { factor },
+            RopeOverride::Yarn { factor, original_context } => RopeScaling::Yarn {
+                factor,
+                attention_factor: 0.1 * factor.ln() + 1.0,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                truncate: true,
+                original_max_positions: original_context,
+            },
+        };
+    }
+}
+
+/// A flag that ends a running call at the next layer. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Asks the call to end.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the token usable again.
+    pub fn reset(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the call should end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,403 @@
+//! A session: one sequence of tokens with its keys and values, and what the model said last.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use longview_core::{LayerId, TokenPos};
+use longview_model::attention::{Attention, AttentionTensors};
+use longview_model::batch::{Batch, Span};
+use longview_ops::{Argmax, ArgmaxParams, Backend, View, ViewMut};
+use longview_scheduler::{
+    LayerTensors, Policy, PolicyOptions, Sequence, SpanMode, Stats, Step, StepSpan,
+};
+use serde::Serialize;
+use smallvec::SmallVec;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::options::CancelToken;
+
+/// How far a prefill is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Prompt tokens computed.
+    pub done: usize,
+    /// Prompt tokens in all.
+    pub total: usize,
+    /// Time since the call.
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// Tokens per second so far.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.done as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Time left at this speed, or longer: attention to a longer past makes later tokens dearer.
+    pub fn eta(&self) -> Duration {
+        self.elapsed.mul_f64((self.total - self.done) as f64 / self.done.max(1) as f64)
+    }
+}
+
+/// Tokens and time of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Timings {
+    /// Tokens computed by prefill.
+    pub prefill_tokens: u64,
+    /// Time in prefill.
+    pub prefill: Duration,
+    /// Tokens computed one at a time, through the policy.
+    pub decode_tokens: u64,
+    /// Time in decode.
+    pub decode: Duration,
+}
+
+impl Timings {
+    /// Prefill speed; `None` before any.
+    pub fn prefill_tokens_per_s(&self) -> Option<f64> {
+        rate(self.prefill_tokens, self.prefill)
+    }
+
+    /// Decode speed; `None` before any.
+    pub fn decode_tokens_per_s(&self) -> Option<f64> {
+        rate(self.decode_tokens, self.decode)
+    }
+}
+
+fn rate(tokens: u64, time: Duration) -> Option<f64> {
+    (tokens > 0).then(|| tokens as f64 / time.as_secs_f64().max(1e-9))
+}
+
+/// What the model said about the token after the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastOutput {
+    /// Nothing yet, or it was taken back.
+    None,
+    /// Logits in the session's vector.
+    Logits,
+    /// Only the most likely token.
+    Best(u32),
+}
+
+/// One sequence under one policy.
+pub struct Session<B: Backend> {
+    pub(crate) sequence: Sequence<B>,
+    /// Tokens whose keys and values are stored.
+    pub(crate) tokens: Vec<u32>,
+    /// A generated token that was not computed yet: it goes first in the next step.
+    pub(crate) unfed: Option<u32>,
+    pub(crate) logits: Vec<f32>,
+    pub(crate) last: LastOutput,
+    pub(crate) timings: Timings,
+    pub(crate) cancel: CancelToken,
+    /// A step began and did not end: layers disagree about the length.
+    pub(crate) torn: bool,
+}
+
+/// What a step should say about a sequence's last token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Nothing,
+    Logits,
+    Best,
+}
+
+/// One session's part of a step.
+pub struct SessionStep<'a, B: Backend> {
+    /// The session.
+    pub session: &'a mut Session<B>,
+    /// New tokens; exactly one under [`SpanMode::Policy`].
+    pub ids: &'a [u32],
+    /// How they attend.
+    pub mode: SpanMode,
+    pub(crate) output: Output,
+}
+
+impl<'a, B: Backend> SessionStep<'a, B> {
+    /// A step that ends with logits in the session.
+    pub fn new(session: &'a mut Session<B>, ids: &'a [u32], mode: SpanMode) -> Self {
+        Self { session, ids, mode, output: Output::Logits }
+    }
+}
+
+impl<B: Backend> Session<B> {
+    pub(crate) fn new(sequence: Sequence<B>, n_vocab: usize) -> Self {
+        let capacity = sequence.shape().capacity;
+        Self {
+            sequence,
+            tokens: Vec::with_capacity(capacity),
+            unfed: None,
+            logits: Vec::with_capacity(n_vocab),
+            last: LastOutput::None,
+            timings: Timings::default(),
+            cancel: CancelToken::default(),
+            torn: false,
+        }
+    }
+
+    /// The tokens so far, computed or about to be.
+    pub fn n_tokens(&self) -> usize {
+        self.tokens.len() + usize::from(self.unfed.is_some())
+    }
+
+    /// The tokens whose keys and values are stored.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        self.sequence.policy()
+    }
+
+    /// The sequence, for probes.
+    pub fn sequence(&self) -> &Sequence<B> {
+        &self.sequence
+    }
+
+    /// The scheduler's counters.
+    pub fn stats(&self) -> &Stats {
+        self.sequence.stats()
+    }
+
+    /// Tokens and time.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Sets counters and times to zero.
+    pub fn reset_stats(&mut self) {
+        self.sequence.reset_stats();
+        self.timings = Timings::default();
+    }
+
+    /// The logits after the last prompt, or after the last step that kept them; empty before.
+    pub fn logits(&self) -> &[f32] {
+        match self.last {
+            LastOutput::Logits => &self.logits,
+            LastOutput::None | LastOutput::Best(_) => &[],
+        }
+    }
+
+    /// A token to cancel calls on this session from elsewhere.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Changes the policy without a second prefill.
+    pub async fn set_policy(&mut self, options: &PolicyOptions) -> Result<(), EngineError> {
+        let policy = Policy::resolve(options, self.sequence.shape().capacity)?;
+        self.mend().await?;
+        Ok(self.sequence.set_policy(policy).await?)
+    }
+
+    /// Cuts the session back to its first `n_tokens` tokens.
+    pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {
+        self.unfed = None;
+        self.last = LastOutput::None;
+        self.tokens.truncate(n_tokens);
+        self.sequence.truncate(self.tokens.len()).await?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Undoes a step that did not end.
+    pub(crate) async fn mend(&mut self) -> Result<(), EngineError> {
+        if self.torn {
+            self.sequence.truncate(self.tokens.len()).await?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+}
+
+/// Puts the scheduler where the model calls for attention.
+struct SchedulerAttention<'s, 'a, B: Backend> {
+    step: Step<'s, 'a, B>,
+    cancel: CancelToken,
+}
+
+impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
+    type Error = EngineError;
+
+    async fn attend(
+        &mut self,
+        layer: LayerId,
+        _batch: &Batch<'_>,
+        t: AttentionTensors<'_, B>,
+    ) -> Result<(), EngineError> {
+        if self.cancel.is_cancelled() {
+            return Err(EngineError::Cancelled);
+        }
+        let tensors = LayerTensors { q: t.q, k: t.k, v: t.v, out: t.out };
+        Ok(self.step.attend(layer.index(), tensors).await?)
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// One step of the model over a list of sessions. Nothing is stored if it fails.
+    pub async fn step(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        for part in batch.iter_mut() {
+            part.session.mend().await?;
+        }
+        let result = self.forward(batch).await;
+        if result.is_err() {
+            for part in batch.iter_mut() {
+                part.session.mend().await?;
+            }
+        }
+        result
+    }
+
+    async fn forward(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        let mut spans: SmallVec<[Span; 4]> = SmallVec::new();
+        let mut rows: SmallVec<[usize; 4]> = SmallVec::new();
+        self.ids.clear();
+        for part in batch.iter() {
+            let first_pos = TokenPos(part.session.tokens.len() as u32);
+            spans.push(Span { start: self.ids.len(), len: part.ids.len(), first_pos });
+            self.ids.extend_from_slice(part.ids);
+            if part.output != Output::Nothing {
+                rows.push(self.ids.len() - 1);
+            }
+        }
+        let cancel = batch.first().map(|part| part.session.cancel.clone()).unwrap_or_default();
+        let mut parts: SmallVec<[StepSpan<'_, B>; 4]> = SmallVec::new();
+        for (part, span) in batch.iter_mut().zip(&spans) {
+            part.session.torn = true;
+            part.session.last = LastOutput::None;
+            parts.push(StepSpan {
+                sequence: &mut part.session.sequence,
+                start: span.start,
+                len: span.len,
+                mode: part.mode,
+            });
+        }
+        let step = Step { spans: &mut parts, scratch: &mut self.scratch };
+        step.check()?;
+        let mut attention = SchedulerAttention { step, cancel };
+        let tokens = Batch { ids: &self.ids, spans: &spans };
+        self.model.forward(&*self.backend, &mut self.workspace, &tokens, &mut attention).await?;
+        attention.step.finish();
+        drop(parts);
+        for part in batch.iter_mut() {
+            part.session.tokens.extend_from_slice(part.ids);
+            part.session.torn = false;
+        }
+        self.collect(batch, &rows).await
+    }
+
+    /// Computes the logits of `rows` and reads what they say into the sessions.
+    async fn collect(
+        &mut self,
+        batch: &mut [SessionStep<'_, B>],
+        rows: &[usize],
+    ) -> Result<(), EngineError> {
+        let n_vocab = self.model.config().vocab_size;
+        let all = self.model.logits(&*self.backend, &mut self.workspace, rows)?;
+        let wanted = batch.iter_mut().filter(|part| part.output != Output::Nothing);
+        for (row, part) in wanted.enumerate() {
+            let logits = View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
+            if part.output == Output::Best {
+                self.backend.argmax(Argmax {
+                    p: ArgmaxParams { n_rows: 1, width: n_vocab as u32 },
+                    x: logits,
+                    out: ViewMut::all(&mut self.best),
+                })?;
+                let mut best = 0u32;
+                self.backend.read(View::all(&self.best), bytemuck::bytes_of_mut(&mut best)).await?;
+                part.session.last = LastOutput::Best(best);
+            } else {
+                part.session.logits.resize(n_vocab, 0.0);
+                let out = bytemuck::cast_slice_mut(&mut part.session.logits);
+                self.backend.read(logits, out).await?;
+                part.session.last = LastOutput::Logits;
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes a prompt, or a further part of one, with exact attention. `progress` is called after each chunk and may
+    /// break off: what is computed is kept, and `Ok(false)` says that the rest is missing.
+    pub async fn prefill(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<bool, EngineError> {
+        let start = self.backend.now();
+        let all = self.with_unfed(session, ids)?;
+        session.mend().await?;
+        let result = self.prefill_chunks(session, &all, start, progress).await;
+        session.sequence.finish_prefill().await?;
+        session.timings.prefill += self.backend.now().saturating_sub(start);
+        match result {
+            Err(EngineError::Cancelled) => Ok(false),
+            other => other,
+        }
+    }
+
+    async fn prefill_chunks(
+        &mut self,
+        session: &mut Session<B>,
+        all: &[u32],
+        start: Duration,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<bool, EngineError> {
+        let mut done = 0;
+        for ids in all.chunks(self.options.chunk_size) {
+            let remaining = all.len() - done - ids.len();
+            let mode = SpanMode::Exact { remaining };
+            let output = if remaining == 0 { Output::Logits } else { Output::Nothing };
+            self.step(&mut [SessionStep { session, ids, mode, output }]).await?;
+            session.unfed = None;
+            done += ids.len();
+            session.timings.prefill_tokens += ids.len() as u64;
+            let elapsed = self.backend.now().saturating_sub(start);
+            let flow = progress(Progress { done, total: all.len(), elapsed });
+            if flow.is_break() && remaining > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Computes tokens one at a time through the policy: a question that only sees what is recalled.
+    pub async fn feed(&mut self, session: &mut Session<B>, ids: &[u32]) -> Result<(), EngineError> {
+        let all = self.with_unfed(session, ids)?;
+        for (i, id) in all.iter().enumerate() {
+            let output = if i + 1 == all.len() { Output::Logits } else { Output::Nothing };
+            self.decode(session, *id, output).await?;
+        }
+        Ok(())
+    }
+
+    /// Computes one token through the policy.
+    pub(crate) async fn decode(
+        &mut self,
+        session: &mut Session<B>,
+        id: u32,
+        output: Output,
+    ) -> Result<(), EngineError> {
+        let start = self.backend.now();
+        self.step(&mut [SessionStep { session, ids: &[id], mode: SpanMode::Policy, output }])
+            .await?;
+        session.unfed = None;
+        session.timings.decode_tokens += 1;
+        session.timings.decode += self.backend.now().saturating_sub(start);
+        Ok(())
+    }
+
+    /// The tokens to compute: one that is still owed, then `ids`. Fails before anything is computed if they do not fit.
+    fn with_unfed(&self, session: &Session<B>, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
+        if ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let (used, context) = (session.n_tokens(), session.sequence.shape().capacity);
+        if used + ids.len() > context {
+            return Err(EngineError::PromptTooLong { prompt: ids.len(), used, context });
+        }
+        Ok(session.unfed.into_iter().chain(ids.iter().copied()).collect())
+    }
+}

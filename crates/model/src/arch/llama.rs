@@ -1,0 +1,17 @@
+//! Llama: the plain decoder the others differ from. Biases only where the config asks for them.
+
+use super::{ArchTraits, BiasRule, SlidingRule};
+
+/// Llama 2 to 3.2; the RoPE scaling between them is config, not architecture.
+pub(super) const TRAITS: ArchTraits = ArchTraits {
+    class_name: "LlamaForCausalLM",
+    model_type: "llama",
+    qkv_bias: BiasRule::AttentionBias,
+    o_bias: BiasRule::AttentionBias,
+    mlp_bias: BiasRule::MlpBias,
+    qk_norm: false,
+    sliding: SlidingRule::Never,
+    default_head_dim: None,
+    default_n_kv_heads: None,
+    default_max_positions: 2048,
+};

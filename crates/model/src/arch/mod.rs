@@ -1,0 +1,116 @@
+//! What each architecture does differently, as data.
+//!
+//! Every model Longview runs is one decoder: norm, attention, norm, gated MLP. An architecture
+//! is a row of flags, so that adding one is a small file here and never a copy of the transformer.
+
+mod llama;
+mod mistral;
+mod qwen2;
+mod qwen3;
+
+/// A supported architecture, named as `architectures` in `config.json` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// `LlamaForCausalLM`: Llama 2, 3, 3.1, 3.2 and what follows their layout.
+    Llama,
+    /// `MistralForCausalLM`.
+    Mistral,
+    /// `Qwen2ForCausalLM`: Qwen2 and Qwen2.5.
+    Qwen2,
+    /// `Qwen3ForCausalLM`.
+    Qwen3,
+}
+
+/// Whether a projection carries a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BiasRule {
+    /// There is none, whatever the config says.
+    Never,
+    /// There always is one.
+    Always,
+    /// `attention_bias` of the config decides.
+    AttentionBias,
+    /// `mlp_bias` of the config decides.
+    MlpBias,
+}
+
+/// Which config fields switch a sliding attention window on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlidingRule {
+    /// The architecture has no such window.
+    Never,
+    /// `sliding_window` alone, on every layer; the value is what an absent field means.
+    Everywhere(usize),
+    /// `use_sliding_window` and then `layer_types` or `max_window_layers`.
+    WhenEnabled,
+}
+
+/// The flags of one architecture, with the defaults transformers gives to absent fields.
+#[derive(Clone, Copy, Debug)]
+pub struct ArchTraits {
+    /// The class in `architectures`.
+    pub class_name: &'static str,
+    /// The `model_type` beside it.
+    pub model_type: &'static str,
+    /// Bias of the q, k and v projections.
+    pub qkv_bias: BiasRule,
+    /// Bias of the output projection.
+    pub o_bias: BiasRule,
+    /// Bias of the gate, up and down projections.
+    pub mlp_bias: BiasRule,
+    /// An RMS norm over each head of q and k before RoPE.
+    pub qk_norm: bool,
+    /// How a sliding window is declared.
+    pub sliding: SlidingRule,
+    /// Head width where `head_dim` is absent; `None` divides the hidden size by the heads.
+    pub default_head_dim: Option<usize>,
+    /// KV heads where `num_key_value_heads` is absent; `None` means as many as query heads.
+    pub default_n_kv_heads: Option<usize>,
+    /// Positions where `max_position_embeddings` is absent.
+    pub default_max_positions: usize,
+}
+
+/// Every supported architecture with its row.
+const TABLE: [(Architecture, &ArchTraits); 4] = [
+    (Architecture::Llama, &llama::TRAITS),
+    (Architecture::Mistral, &mistral::TRAITS),
+    (Architecture::Qwen2, &qwen2::TRAITS),
+    (Architecture::Qwen3, &qwen3::TRAITS),
+];
+
+impl Architecture {
+    /// The architecture whose class name is `name`.
+    pub fn from_class_name(name: &str) -> Option<Self> {
+        TABLE.iter().find(|(_, traits)| traits.class_name == name).map(|(arch, _)| *arch)
+    }
+
+    /// The architecture whose `model_type` is `name`, for configs that list no class.
+    pub fn from_model_type(name: &str) -> Option<Self> {
+        TABLE.iter().find(|(_, traits)| traits.model_type == name).map(|(arch, _)| *arch)
+    }
+
+    /// This architecture's flags.
+    pub fn traits(self) -> &'static ArchTraits {
+        TABLE.iter().find(|(arch, _)| *arch == self).expect("every variant has a row").1
+    }
+
+    /// The supported class names, comma separated, for messages.
+    pub fn supported() -> String {
+        TABLE.map(|(_, traits)| traits.class_name).join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_architecture_is_found_by_both_names() {
+        for (arch, traits) in TABLE {
+            assert_eq!(Architecture::from_class_name(traits.class_name), Some(arch));
+            assert_eq!(Architecture::from_model_type(traits.model_type), Some(arch));
+            assert_eq!(arch.traits().class_name, traits.class_name);
+        }
+        assert_eq!(Architecture::from_class_name("GPT2LMHeadModel"), None);
+    }
+}

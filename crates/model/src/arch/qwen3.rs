@@ -1,0 +1,17 @@
+//! Qwen3: no q/k/v bias, an RMS norm over each head of q and k instead, heads of 128 by default.
+
+use super::{ArchTraits, BiasRule, SlidingRule};
+
+/// Qwen3, the dense models.
+pub(super) const TRAITS: ArchTraits = ArchTraits {
+    class_name: "Qwen3ForCausalLM",
+    model_type: "qwen3",
+    qkv_bias: BiasRule::AttentionBias,
+    o_bias: BiasRule::AttentionBias,
+    mlp_bias: BiasRule::Never,
+    qk_norm: true,
+    sliding: SlidingRule::WhenEnabled,
+    default_head_dim: Some(128),
+    default_n_kv_heads: Some(32),
+    default_max_positions: 32_768,
+};

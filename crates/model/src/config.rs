@@ -1,0 +1,403 @@
+//! `config.json` as a validated [`ModelConfig`].
+//!
+//! Everything a model may vary is read here once and bounded, so that later code divides and
+//! allocates without asking again. What Longview cannot run exactly is refused by name rather
+//! than run approximately: a wrong activation or window would still produce fluent text.
+
+mod raw;
+mod rope;
+
+use std::path::{Path, PathBuf};
+
+use self::raw::RawConfig;
+pub(crate) use self::raw::TokenIds;
+pub use self::rope::{RopeConfig, RopeScaling};
+use crate::arch::{ArchTraits, Architecture, BiasRule, SlidingRule};
+
+/// The most decoder layers a config may ask for.
+pub const MAX_LAYERS: usize = 1024;
+/// The most query heads a config may ask for.
+pub const MAX_HEADS: usize = 1024;
+/// The largest vocabulary a config may ask for.
+pub const MAX_VOCAB: usize = 4 << 20;
+/// The widest hidden or intermediate state a config may ask for.
+pub const MAX_WIDTH: usize = 1 << 20;
+/// The widest attention head a config may ask for.
+pub const MAX_HEAD_DIM: usize = 4096;
+/// The most positions a config may declare; they must fit `u32` with room to spare.
+pub const MAX_POSITIONS: usize = 1 << 30;
+
+/// One model's dimensions and choices, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// Which row of the architecture table applies.
+    pub architecture: Architecture,
+    /// D, the width of the residual stream.
+    pub hidden_size: usize,
+    /// F, the width inside the MLP.
+    pub intermediate_size: usize,
+    /// L, decoder layers.
+    pub n_layers: usize,
+    /// Hq, query heads.
+    pub n_q_heads: usize,
+    /// Hkv, key and value heads; divides `n_q_heads`.
+    pub n_kv_heads: usize,
+    /// Dh, the width of a head; even. Not always `hidden_size / n_q_heads`.
+    pub head_dim: usize,
+    /// V, rows of the embedding.
+    pub vocab_size: usize,
+    /// Added to the mean square before the root in every norm.
+    pub rms_norm_eps: f32,
+    /// Rotary position embedding.
+    pub rope: RopeConfig,
+    /// The output projection is the embedding.
+    pub tie_word_embeddings: bool,
+    /// q, k and v projections have biases.
+    pub qkv_bias: bool,
+    /// The attention output projection has a bias.
+    pub o_bias: bool,
+    /// The MLP projections have biases.
+    pub mlp_bias: bool,
+    /// q and k are normed per head before RoPE.
+    pub qk_norm: bool,
+    /// The context the model was made for, as the config declares it.
+    pub max_position_embeddings: usize,
+    /// Tokens that the narrowest layer sees, itself included, where a window is active.
+    pub sliding_window: Option<usize>,
+    /// The token a sequence begins with.
+    pub bos_token_id: Option<u32>,
+    /// Tokens that end a sequence; `generation_config.json` may name others.
+    pub eos_token_ids: Vec<u32>,
+}
+
+/// A config that cannot be run: which file, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct ConfigError {
+    /// The file that was read.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: ConfigProblem,
+}
+
+/// Why a config was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigProblem {
+    /// The file could not be read.
+    #[error("cannot be read ({source}); a Hugging Face model folder holds config.json")]
+    Read {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not JSON of the expected form.
+    #[error("is not a model config ({source}); download the file again")]
+    Json {
+        /// Line and column are in it.
+        source: serde_json::Error,
+    },
+    /// The architecture is not in the table.
+    #[error("architecture {name:?} is not supported; Longview runs {supported}")]
+    UnknownArchitecture {
+        /// As the config names it.
+        name: String,
+        /// The classes that are supported.
+        supported: String,
+    },
+    /// The weights are quantised in a way that is not read.
+    #[error(
+        "the checkpoint is quantised ({method}); Longview reads F32, F16 and BF16 weights: \
+         use the unquantised checkpoint"
+    )]
+    Quantised {
+        /// `quant_method` of the config.
+        method: String,
+    },
+    /// A field without a default is absent.
+    #[error("{field} is missing; it cannot be guessed, take config.json from the model's source")]
+    Missing {
+        /// The field.
+        field: &'static str,
+    },
+    /// A number is outside what Longview accepts.
+    #[error("{field} is {value}; it must be from {min} to {max}")]
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// The smallest accepted value.
+        min: usize,
+        /// The largest accepted value.
+        max: usize,
+    },
+    /// A real number is outside what the formula allows.
+    #[error("{field} is {value}; it must be {requirement}")]
+    BadNumber {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+        /// What it must be.
+        requirement: &'static str,
+    },
+    /// Query heads do not divide among the KV heads.
+    #[error(
+        "num_attention_heads {n_q_heads} is not a multiple of num_key_value_heads {n_kv_heads}"
+    )]
+    HeadGroups {
+        /// Query heads.
+        n_q_heads: usize,
+        /// KV heads.
+        n_kv_heads: usize,
+    },
+    /// The head width cannot be derived.
+    #[error(
+        "hidden_size {hidden_size} is not a multiple of num_attention_heads {n_q_heads} and \
+         head_dim is absent; set head_dim"
+    )]
+    NoHeadDim {
+        /// D.
+        hidden_size: usize,
+        /// Hq.
+        n_q_heads: usize,
+    },
+    /// RoPE rotates pairs.
+    #[error("the head width {head_dim} is odd; RoPE needs pairs of components")]
+    OddHeadDim {
+        /// Dh.
+        head_dim: usize,
+    },
+    /// The MLP's activation is not the one the kernels compute.
+    #[error("hidden_act {name:?} is not supported; Longview's MLP computes silu")]
+    Activation {
+        /// As the config names it.
+        name: String,
+    },
+    /// The RoPE scaling is not known.
+    #[error("rope type {name:?} is not supported; Longview computes {supported}")]
+    RopeType {
+        /// As the config names it.
+        name: String,
+        /// Those that are known.
+        supported: &'static str,
+    },
+    /// Only part of each head would be rotated, or each layer differently.
+    #[error("{what} is not supported: every head is rotated in full, alike in every layer")]
+    RopeForm {
+        /// The field and its value.
+        what: String,
+    },
+}
+
+/// The context asked for is longer than the model's sliding window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a context of {context} tokens is longer than this model's sliding window of {window}; \
+     beyond it the model was trained to forget, which Longview does not imitate: \
+     use a context of at most {window} (-c {window})"
+)]
+pub struct WindowError {
+    /// Tokens asked for.
+    pub context: usize,
+    /// Tokens the window spans.
+    pub window: usize,
+}
+
+impl ModelConfig {
+    /// Reads and checks `path`.
+    pub fn open(path: &Path) -> Result<Self, ConfigError> {
+        let fail = |problem| ConfigError { path: path.to_owned(), problem };
+        let text =
+            std::fs::read_to_string(path).map_err(|source| fail(ConfigProblem::Read { source }))?;
+        Self::from_json(&text).map_err(fail)
+    }
+
+    /// Checks the text of a `config.json`.
+    pub fn from_json(text: &str) -> Result<Self, ConfigProblem> {
+        let raw: RawConfig =
+            serde_json::from_str(text).map_err(|source| ConfigProblem::Json { source })?;
+        let architecture = architecture(&raw)?;
+        let traits = architecture.traits();
+        check_computable(&raw)?;
+        let hidden_size = required("hidden_size", raw.hidden_size, MAX_WIDTH)?;
+        let n_q_heads = required("num_attention_heads", raw.num_attention_heads, MAX_HEADS)?;
+        let n_kv_heads = kv_heads(&raw, traits, n_q_heads)?;
+        let head_dim = head_dim(&raw, traits, hidden_size, n_q_heads)?;
+        let max_position_embeddings = bounded(
+            "max_position_embeddings",
+            raw.max_position_embeddings.unwrap_or(traits.default_max_positions as u64),
+            MAX_POSITIONS,
+        )?;
+        let n_layers = required("num_hidden_layers", raw.num_hidden_layers, MAX_LAYERS)?;
+        let bias = |rule| match rule {
+            BiasRule::Never => false,
+            BiasRule::Always => true,
+            BiasRule::AttentionBias => raw.attention_bias.unwrap_or(false),
+            BiasRule::MlpBias => raw.mlp_bias.unwrap_or(false),
+        };
+        Ok(Self {
+            architecture,
+            hidden_size,
+            intermediate_size: required("intermediate_size", raw.intermediate_size, MAX_WIDTH)?,
+            n_layers,
+            n_q_heads,
+            n_kv_heads,
+            head_dim,
+            vocab_size: required("vocab_size", raw.vocab_size, MAX_VOCAB)?,
+            rms_norm_eps: rms_norm_eps(&raw)?,
+            rope: RopeConfig::from_raw(&raw, head_dim, max_position_embeddings)?,
+            tie_word_embeddings: raw.tie_word_embeddings.unwrap_or(false),
+            qkv_bias: bias(traits.qkv_bias),
+            o_bias: bias(traits.o_bias),
+            mlp_bias: bias(traits.mlp_bias),
+            qk_norm: traits.qk_norm,
+            max_position_embeddings,
+            sliding_window: sliding_window(&raw, traits, n_layers)?,
+            bos_token_id: raw.bos_token_id.first(),
+            eos_token_ids: raw.eos_token_id.into_vec(),
+        })
+    }
+
+    /// G, query heads per KV head.
+    pub fn group_size(&self) -> usize {
+        self.n_q_heads / self.n_kv_heads
+    }
+
+    /// Width of all query heads together.
+    pub fn q_width(&self) -> usize {
+        self.n_q_heads * self.head_dim
+    }
+
+    /// Width of all key (or value) heads together.
+    pub fn kv_width(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// The longest context that is computed as the model was trained, if a window limits it.
+    pub fn max_exact_context(&self) -> Option<usize> {
+        self.sliding_window
+    }
+
+    /// Refuses a context longer than an active sliding window.
+    pub fn check_context(&self, context: usize) -> Result<(), WindowError> {
+        match self.max_exact_context() {
+            Some(window) if context > window => Err(WindowError { context, window }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The architecture by its class, or by `model_type` where no class is listed.
+fn architecture(raw: &RawConfig) -> Result<Architecture, ConfigProblem> {
+    let class = raw.architectures.as_ref().and_then(|names| names.first());
+    let (found, name) = match (class, &raw.model_type) {
+        (Some(name), _) => (Architecture::from_class_name(name), name),
+        (None, Some(name)) => (Architecture::from_model_type(name), name),
+        (None, None) => return Err(ConfigProblem::Missing { field: "architectures" }),
+    };
+    found.ok_or_else(|| ConfigProblem::UnknownArchitecture {
+        name: name.clone(),
+        supported: Architecture::supported(),
+    })
+}
+
+/// Refuses what the kernels do not compute.
+fn check_computable(raw: &RawConfig) -> Result<(), ConfigProblem> {
+    if let Some(quantisation) = &raw.quantization_config {
+        let method = quantisation.get("quant_method").and_then(|name| name.as_str());
+        return Err(ConfigProblem::Quantised { method: method.unwrap_or("unnamed").to_owned() });
+    }
+    // "swish" is the older name of the same function.
+    match raw.hidden_act.as_deref() {
+        None | Some("silu" | "swish") => Ok(()),
+        Some(name) => Err(ConfigProblem::Activation { name: name.to_owned() }),
+    }
+}
+
+fn required(field: &'static str, value: Option<u64>, max: usize) -> Result<usize, ConfigProblem> {
+    bounded(field, value.ok_or(ConfigProblem::Missing { field })?, max)
+}
+
+/// `value` as a size from 1 to `max`; zero would become a divisor.
+fn bounded(field: &'static str, value: u64, max: usize) -> Result<usize, ConfigProblem> {
+    match usize::try_from(value) {
+        Ok(size) if (1..=max).contains(&size) => Ok(size),
+        _ => Err(ConfigProblem::OutOfRange { field, value, min: 1, max }),
+    }
+}
+
+fn kv_heads(
+    raw: &RawConfig,
+    traits: &ArchTraits,
+    n_q_heads: usize,
+) -> Result<usize, ConfigProblem> {
+    let n_kv_heads = match raw.num_key_value_heads {
+        raw::Field::Value(value) => bounded("num_key_value_heads", value, MAX_HEADS)?,
+        raw::Field::Null => n_q_heads,
+        raw::Field::Absent => traits.default_n_kv_heads.unwrap_or(n_q_heads),
+    };
+    if !n_q_heads.is_multiple_of(n_kv_heads) {
+        return Err(ConfigProblem::HeadGroups { n_q_heads, n_kv_heads });
+    }
+    Ok(n_kv_heads)
+}
+
+fn head_dim(
+    raw: &RawConfig,
+    traits: &ArchTraits,
+    hidden_size: usize,
+    n_q_heads: usize,
+) -> Result<usize, ConfigProblem> {
+    let head_dim = match (raw.head_dim, traits.default_head_dim) {
+        (Some(value), _) => bounded("head_dim", value, MAX_HEAD_DIM)?,
+        (None, Some(default)) => default,
+        (None, None) if hidden_size.is_multiple_of(n_q_heads) => hidden_size / n_q_heads,
+        (None, None) => return Err(ConfigProblem::NoHeadDim { hidden_size, n_q_heads }),
+    };
+    if !head_dim.is_multiple_of(2) {
+        return Err(ConfigProblem::OddHeadDim { head_dim });
+    }
+    bounded("head_dim", head_dim as u64, MAX_HEAD_DIM)
+}
+
+fn rms_norm_eps(raw: &RawConfig) -> Result<f32, ConfigProblem> {
+    let value = raw.rms_norm_eps.unwrap_or(1e-6);
+    if !(value > 0.0 && value < 1.0) {
+        let requirement = "above 0 and below 1";
+        return Err(ConfigProblem::BadNumber { field: "rms_norm_eps", value, requirement });
+    }
+    Ok(value as f32)
+}
+
+/// The window of the narrowest layer, if any layer has one.
+fn sliding_window(
+    raw: &RawConfig,
+    traits: &ArchTraits,
+    n_layers: usize,
+) -> Result<Option<usize>, ConfigProblem> {
+    let window = match (traits.sliding, raw.sliding_window) {
+        (SlidingRule::Never, _) | (_, raw::Field::Null) => None,
+        (SlidingRule::Everywhere(_), raw::Field::Value(window)) => Some(window),
+        (SlidingRule::Everywhere(default), raw::Field::Absent) => Some(default as u64),
+        (SlidingRule::WhenEnabled, _) if !slides_anywhere(raw, n_layers) => None,
+        (SlidingRule::WhenEnabled, raw::Field::Value(window)) => Some(window),
+        (SlidingRule::WhenEnabled, raw::Field::Absent) => Some(4096),
+    };
+    window.map(|tokens| bounded("sliding_window", tokens, MAX_POSITIONS)).transpose()
+}
+
+/// Whether the Qwen rule gives any layer a window: `layer_types`, else layers from
+/// `max_window_layers` on.
+fn slides_anywhere(raw: &RawConfig, n_layers: usize) -> bool {
+    if !raw.use_sliding_window.unwrap_or(false) {
+        return false;
+    }
+    match &raw.layer_types {
+        Some(types) => types.iter().any(|name| name == "sliding_attention"),
+        None => raw.max_window_layers.unwrap_or(28) < n_layers as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests;

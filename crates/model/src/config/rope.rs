@@ -1,0 +1,244 @@
+//! The rotary embedding as the config declares it, in either spelling.
+//!
+//! Up to transformers 4 the base stood in `rope_theta` and the rest in `rope_scaling`;
+//! transformers 5 writes both in `rope_parameters`. Checkpoints of both kinds are common.
+
+use serde_json::{Map, Value};
+
+use super::raw::RawConfig;
+use super::{ConfigProblem, MAX_POSITIONS, bounded};
+
+/// Rotary position embedding: base, scaling, and how much of a head it rotates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// The base of the geometric series of frequencies.
+    pub theta: f64,
+    /// How frequencies are stretched beyond the trained context.
+    pub scaling: RopeScaling,
+    /// Components of each head that rotate; all of them in every supported architecture.
+    pub rotary_dim: usize,
+}
+
+/// How frequencies are stretched. Formulas are in [`crate::rope`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    Default,
+    /// Every frequency divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Dynamic NTK: the base grows with the context planned, once it exceeds the trained one.
+    Dynamic {
+        /// Growth of the base.
+        factor: f64,
+        /// The context the model was trained for.
+        original_max_positions: usize,
+    },
+    /// Llama 3.1: slow frequencies divided, fast ones kept, a smooth passage between.
+    Llama3 {
+        /// The divisor of slow frequencies.
+        factor: f64,
+        /// Wavelengths above the original context over this are slow.
+        low_freq_factor: f64,
+        /// Wavelengths below the original context over this are fast.
+        high_freq_factor: f64,
+        /// The context the model was trained for.
+        original_max_positions: usize,
+    },
+    /// YaRN: a linear passage between divided and kept, and an attention factor.
+    Yarn {
+        /// The divisor of slow frequencies.
+        factor: f64,
+        /// Multiplies cosine and sine.
+        attention_factor: f64,
+        /// Rotations within the original context above which a component is kept.
+        beta_fast: f64,
+        /// Rotations below which it is divided.
+        beta_slow: f64,
+        /// The ends of the passage are rounded outwards to whole components.
+        truncate: bool,
+        /// The context the model was trained for.
+        original_max_positions: usize,
+    },
+}
+
+/// Names for the message about unknown ones.
+const SUPPORTED: &str = "default, linear, dynamic, llama3, yarn";
+
+impl RopeConfig {
+    /// Reads either spelling; `max_positions` fills in for an absent original context.
+    pub(super) fn from_raw(
+        raw: &RawConfig,
+        head_dim: usize,
+        max_positions: usize,
+    ) -> Result<Self, ConfigProblem> {
+        let empty = Map::new();
+        let new_form = raw.rope_parameters.as_ref().unwrap_or(&empty);
+        // People extend a context by adding `rope_scaling`, so it wins, as in transformers.
+        let old_form = raw.rope_scaling.as_ref().filter(|map| !map.is_empty());
+        let map = old_form.unwrap_or(new_form);
+        let fields = Fields { map, raw, max_positions };
+        fields.refuse_other_forms()?;
+        let beside = Fields { map: new_form, raw, max_positions }.number("rope_theta")?;
+        let theta = fields.number("rope_theta")?.or(raw.rope_theta).or(beside).unwrap_or(10_000.0);
+        if !(theta.is_finite() && theta > 1.0) {
+            return Err(bad("rope_theta", theta, "a finite number above 1"));
+        }
+        Ok(Self { theta, scaling: fields.scaling(head_dim)?, rotary_dim: head_dim })
+    }
+}
+
+/// The scaling dictionary with what stands in for absent entries.
+struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    raw: &'a RawConfig,
+    max_positions: usize,
+}
+
+impl Fields<'_> {
+    fn refuse_other_forms(&self) -> Result<(), ConfigProblem> {
+        let in_map = self.number("partial_rotary_factor")?;
+        if let Some(part) = in_map.or(self.raw.partial_rotary_factor)
+            && part != 1.0
+        {
+            return Err(ConfigProblem::RopeForm { what: format!("partial_rotary_factor {part}") });
+        }
+        // Models with two kinds of layers nest one dictionary per kind.
+        if let Some((name, _)) = self.map.iter().find(|(_, value)| value.is_object()) {
+            return Err(ConfigProblem::RopeForm { what: format!("RoPE per layer type ({name})") });
+        }
+        Ok(())
+    }
+
+    fn scaling(&self, head_dim: usize) -> Result<RopeScaling, ConfigProblem> {
+        match self.rope_type()? {
+            "default" => Ok(RopeScaling::Default),
+            "linear" => Ok(RopeScaling::Linear { factor: self.factor()? }),
+            "dynamic" => self.dynamic(head_dim),
+            "llama3" => self.llama3(),
+            "yarn" => self.yarn(),
+            name => Err(ConfigProblem::RopeType { name: name.to_owned(), supported: SUPPORTED }),
+        }
+    }
+
+    fn rope_type(&self) -> Result<&str, ConfigProblem> {
+        match self.map.get("rope_type").or_else(|| self.map.get("type")) {
+            None | Some(Value::Null) => Ok("default"),
+            Some(Value::String(name)) => Ok(name),
+            Some(other) => {
+                Err(ConfigProblem::RopeType { name: other.to_string(), supported: SUPPORTED })
+            }
+        }
+    }
+
+    fn dynamic(&self, head_dim: usize) -> Result<RopeScaling, ConfigProblem> {
+        // The exponent of the new base is d / (d - 2).
+        if head_dim <= 2 {
+            let requirement = "above 2 for dynamic RoPE scaling";
+            return Err(bad("head_dim", head_dim as f64, requirement));
+        }
+        let original_max_positions = self.max_positions;
+        Ok(RopeScaling::Dynamic { factor: self.factor()?, original_max_positions })
+    }
+
+    fn llama3(&self) -> Result<RopeScaling, ConfigProblem> {
+        let low_freq_factor = self.required("low_freq_factor")?;
+        let high_freq_factor = self.required("high_freq_factor")?;
+        positive("low_freq_factor", low_freq_factor)?;
+        if !(high_freq_factor.is_finite() && high_freq_factor > low_freq_factor) {
+            return Err(bad("high_freq_factor", high_freq_factor, "above low_freq_factor"));
+        }
+        Ok(RopeScaling::Llama3 {
+            factor: self.factor()?,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_positions: self.original_max_positions()?,
+        })
+    }
+
+    fn yarn(&self) -> Result<RopeScaling, ConfigProblem> {
+        let original_max_positions = self.original_max_positions()?;
+        let factor = match self.number("factor")? {
+            Some(_) => self.factor()?,
+            None => self.max_positions as f64 / original_max_positions as f64,
+        };
+        // transformers treats 0 like absence for both.
+        let beta = |value: Option<f64>, default| value.filter(|v| *v != 0.0).unwrap_or(default);
+        let beta_fast = beta(self.number("beta_fast")?, 32.0);
+        let beta_slow = beta(self.number("beta_slow")?, 1.0);
+        positive("beta_fast", beta_fast)?;
+        positive("beta_slow", beta_slow)?;
+        let truncate = self.map.get("truncate").and_then(Value::as_bool).unwrap_or(true);
+        Ok(RopeScaling::Yarn {
+            factor,
+            attention_factor: self.attention_factor(factor)?,
+            beta_fast,
+            beta_slow,
+            truncate,
+            original_max_positions,
+        })
+    }
+
+    /// The factor on cosine and sine: given, or from the paper's 0.1 ln(s) + 1.
+    fn attention_factor(&self, factor: f64) -> Result<f64, ConfigProblem> {
+        if let Some(given) = self.number("attention_factor")? {
+            positive("attention_factor", given)?;
+            return Ok(given);
+        }
+        let paper =
+            |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+        let nonzero = |value: Option<f64>| value.filter(|v| *v != 0.0);
+        let mscale = nonzero(self.number("mscale")?);
+        let mscale_all_dim = nonzero(self.number("mscale_all_dim")?);
+        Ok(match (mscale, mscale_all_dim) {
+            (Some(mscale), Some(all_dim)) => paper(mscale) / paper(all_dim),
+            _ => paper(1.0),
+        })
+    }
+
+    fn factor(&self) -> Result<f64, ConfigProblem> {
+        let factor = self.required("factor")?;
+        if !(factor.is_finite() && factor >= 1.0) {
+            return Err(bad("rope factor", factor, "a finite number of at least 1"));
+        }
+        Ok(factor)
+    }
+
+    /// A top-level entry wins over the dictionary's, as in transformers.
+    fn original_max_positions(&self) -> Result<usize, ConfigProblem> {
+        const FIELD: &str = "original_max_position_embeddings";
+        if let Some(value) = self.raw.original_max_position_embeddings {
+            return bounded(FIELD, value, MAX_POSITIONS);
+        }
+        match self.number(FIELD)? {
+            Some(value) if value >= 0.0 => bounded(FIELD, value as u64, MAX_POSITIONS),
+            Some(value) => Err(bad(FIELD, value, "at least 1")),
+            None => Ok(self.max_positions),
+        }
+    }
+
+    fn required(&self, field: &'static str) -> Result<f64, ConfigProblem> {
+        self.number(field)?.ok_or(ConfigProblem::Missing { field })
+    }
+
+    fn number(&self, field: &'static str) -> Result<Option<f64>, ConfigProblem> {
+        match self.map.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Number(number)) => Ok(number.as_f64()),
+            Some(other) => Err(ConfigProblem::RopeForm { what: format!("{field} {other}") }),
+        }
+    }
+}
+
+fn positive(field: &'static str, value: f64) -> Result<(), ConfigProblem> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(bad(field, value, "a finite number above 0"))
+}
+
+fn bad(field: &'static str, value: f64, requirement: &'static str) -> ConfigProblem {
+    ConfigProblem::BadNumber { field, value, requirement }
+}

@@ -1,0 +1,225 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn llama() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 256, "hidden_act": "silu", "max_position_embeddings": 512,
+        "rope_theta": 500000.0, "bos_token_id": 1, "eos_token_id": [2, 3]
+    })
+}
+
+fn with(changes: Value) -> Value {
+    let mut config = llama();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+fn parse(changes: Value) -> ModelConfig {
+    ModelConfig::from_json(&with(changes).to_string()).unwrap()
+}
+
+fn message(changes: Value) -> String {
+    ModelConfig::from_json(&with(changes).to_string()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_plain_llama_is_read() {
+    let config = parse(json!({}));
+    assert_eq!(config.architecture, Architecture::Llama);
+    assert_eq!((config.head_dim, config.group_size()), (16, 2));
+    assert_eq!(config.rope.theta, 500_000.0);
+    assert_eq!(config.rope.scaling, RopeScaling::Default);
+    assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(1), vec![2, 3]));
+    assert!(!config.qkv_bias && !config.o_bias && !config.mlp_bias && !config.qk_norm);
+}
+
+#[test]
+fn architectures_differ_by_their_flags() {
+    let biased = parse(json!({"attention_bias": true, "mlp_bias": true}));
+    assert!(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
+    let qwen2 = parse(json!({"architectures": ["Qwen2ForCausalLM"]}));
+    assert!(qwen2.qkv_bias && !qwen2.o_bias);
+    let qwen3 = parse(json!({"architectures": ["Qwen3ForCausalLM"]}));
+    assert!(qwen3.qk_norm && qwen3.head_dim == 128);
+    let by_type = parse(json!({"architectures": null, "model_type": "mistral"}));
+    assert_eq!(by_type.architecture, Architecture::Mistral);
+}
+
+#[test]
+fn absent_kv_heads_mean_what_transformers_means() {
+    let mut config = llama();
+    config.as_object_mut().unwrap().remove("num_key_value_heads");
+    assert_eq!(ModelConfig::from_json(&config.to_string()).unwrap().n_kv_heads, 4);
+    assert_eq!(parse(json!({"num_key_value_heads": null})).n_kv_heads, 4);
+}
+
+#[test]
+fn a_given_head_dim_wins() {
+    assert_eq!(parse(json!({"head_dim": 20})).q_width(), 80);
+    assert_eq!(
+        message(json!({"head_dim": 15})),
+        "the head width 15 is odd; RoPE needs pairs of components"
+    );
+    assert_eq!(
+        message(json!({"hidden_size": 66})),
+        "hidden_size 66 is not a multiple of num_attention_heads 4 and head_dim is absent; \
+         set head_dim"
+    );
+}
+
+#[test]
+fn both_rope_spellings_agree() {
+    let scaling = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 128
+    });
+    let old = parse(json!({"rope_scaling": scaling}));
+    let mut parameters = scaling.clone();
+    parameters["rope_theta"] = json!(500000.0);
+    let new = parse(json!({"rope_parameters": parameters, "rope_theta": null}));
+    assert_eq!(old.rope, new.rope);
+    let both = parse(json!({
+        "rope_theta": null, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 7000.0}
+    }));
+    assert_eq!(both.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    assert_eq!(both.rope.theta, 7000.0);
+    let typed = parse(json!({"rope_scaling": {"type": "linear", "factor": 2}}));
+    assert_eq!(typed.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+}
+
+#[test]
+fn yarn_fills_in_what_the_paper_says() {
+    let config = parse(json!({"rope_scaling": {
+        "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128
+    }}));
+    let RopeScaling::Yarn { attention_factor, beta_fast, beta_slow, truncate, .. } =
+        config.rope.scaling
+    else {
+        panic!("not yarn");
+    };
+    assert!((attention_factor - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
+    assert_eq!((beta_fast, beta_slow, truncate), (32.0, 1.0, true));
+}
+
+#[test]
+fn unknown_models_are_named_with_what_is_known() {
+    assert_eq!(
+        message(json!({"architectures": ["MambaForCausalLM"]})),
+        "architecture \"MambaForCausalLM\" is not supported; Longview runs LlamaForCausalLM, \
+         MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+    );
+    assert_eq!(
+        message(json!({"hidden_act": "gelu"})),
+        "hidden_act \"gelu\" is not supported; Longview's MLP computes silu"
+    );
+    assert_eq!(
+        message(json!({"quantization_config": {"quant_method": "gptq"}})),
+        "the checkpoint is quantised (gptq); Longview reads F32, F16 and BF16 weights: use the \
+         unquantised checkpoint"
+    );
+}
+
+#[test]
+fn rope_that_cannot_be_computed_is_refused() {
+    assert_eq!(
+        message(json!({"rope_scaling": {"rope_type": "longrope"}})),
+        "rope type \"longrope\" is not supported; Longview computes default, linear, dynamic, \
+         llama3, yarn"
+    );
+    assert_eq!(
+        message(json!({"partial_rotary_factor": 0.5})),
+        "partial_rotary_factor 0.5 is not supported: every head is rotated in full, alike in \
+         every layer"
+    );
+    assert_eq!(
+        message(json!({"rope_scaling": {"type": "linear", "factor": 0.0}})),
+        "rope factor is 0; it must be a finite number of at least 1"
+    );
+    assert_eq!(
+        message(json!({"rope_scaling": {"type": "linear"}})),
+        "factor is missing; it cannot be guessed, take config.json from the model's source"
+    );
+    assert_eq!(
+        message(json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}})),
+        "RoPE per layer type (full_attention) is not supported: every head is rotated in full, \
+         alike in every layer"
+    );
+    assert_eq!(
+        message(json!({"rope_theta": 0.0})),
+        "rope_theta is 0; it must be a finite number above 1"
+    );
+}
+
+#[test]
+fn sizes_are_bounded_and_never_zero() {
+    for field in ["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"] {
+        let text = message(json!({field: 0}));
+        assert!(text.starts_with(&format!("{field} is 0; it must be from 1 to")), "{text}");
+    }
+    assert_eq!(
+        message(json!({"num_hidden_layers": 1025})),
+        "num_hidden_layers is 1025; it must be from 1 to 1024"
+    );
+    assert_eq!(
+        message(json!({"vocab_size": 4194305})),
+        "vocab_size is 4194305; it must be from 1 to 4194304"
+    );
+    assert_eq!(
+        message(json!({"num_attention_heads": 1025})),
+        "num_attention_heads is 1025; it must be from 1 to 1024"
+    );
+    assert_eq!(
+        message(json!({"num_key_value_heads": 3})),
+        "num_attention_heads 4 is not a multiple of num_key_value_heads 3"
+    );
+    assert_eq!(
+        message(json!({"rms_norm_eps": 0.0})),
+        "rms_norm_eps is 0; it must be above 0 and below 1"
+    );
+    assert_eq!(
+        message(json!({"hidden_size": null})),
+        "hidden_size is missing; it cannot be guessed, take config.json from the model's source"
+    );
+}
+
+#[test]
+fn a_sliding_window_limits_the_context() {
+    let mistral = |window: Value| {
+        parse(json!({"architectures": ["MistralForCausalLM"], "sliding_window": window}))
+    };
+    assert_eq!(mistral(Value::Null).max_exact_context(), None);
+    let first = mistral(json!(4096));
+    assert_eq!(first.check_context(4096), Ok(()));
+    assert_eq!(
+        first.check_context(8192).unwrap_err().to_string(),
+        "a context of 8192 tokens is longer than this model's sliding window of 4096; beyond it \
+         the model was trained to forget, which Longview does not imitate: use a context of at \
+         most 4096 (-c 4096)"
+    );
+    let qwen = |changes: Value| {
+        let mut all = json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64});
+        for (key, value) in changes.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        parse(all).max_exact_context()
+    };
+    assert_eq!(qwen(json!({"use_sliding_window": false})), None);
+    assert_eq!(qwen(json!({"use_sliding_window": true, "max_window_layers": 1})), Some(64));
+    assert_eq!(qwen(json!({"use_sliding_window": true, "max_window_layers": 2})), None);
+}
+
+#[test]
+fn files_that_are_not_configs_are_named() {
+    let missing = ModelConfig::open(Path::new("/nowhere/config.json")).unwrap_err().to_string();
+    assert!(missing.starts_with("/nowhere/config.json: cannot be read ("), "{missing}");
+    let text = ModelConfig::from_json("{\"hidden_size\": \"big\"}").unwrap_err().to_string();
+    assert!(text.starts_with("is not a model config ("), "{text}");
+    let text = ModelConfig::from_json("").unwrap_err().to_string();
+    assert!(text.contains("EOF"), "{text}");
+}

@@ -1,0 +1,167 @@
+//! A Hugging Face model folder, read and checked as a whole.
+
+use std::path::{Path, PathBuf};
+
+use crate::chat::{ChatError, ChatTemplate};
+use crate::config::{ConfigError, ModelConfig};
+use crate::generation::{GenerationDefaults, GenerationError};
+use crate::tokenizer::{Tokenizer, TokenizerConfig, TokenizerError};
+use crate::weights::{TensorSet, WeightsError};
+
+/// Everything a folder holds. Weights are mapped, not read.
+pub struct ModelFolder {
+    /// The folder.
+    pub path: PathBuf,
+    /// Dimensions and choices.
+    pub config: ModelConfig,
+    /// How its authors would sample.
+    pub generation: GenerationDefaults,
+    /// The weights, each tensor checked against the config.
+    pub tensors: TensorSet,
+    /// Absent in folders made for tests.
+    pub tokenizer: Option<Tokenizer>,
+    /// Absent in models that are not for chat.
+    pub chat: Option<ChatTemplate>,
+}
+
+/// A folder that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderError {
+    /// There is no such folder.
+    #[error("{}: is not a folder; name the folder that holds config.json", path.display())]
+    NotAFolder {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// `config.json`.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// `generation_config.json`.
+    #[error(transparent)]
+    Generation(#[from] GenerationError),
+    /// `*.safetensors`.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// `tokenizer.json` or `tokenizer_config.json`.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// Text was to be read or written, and there is no tokenizer.
+    #[error("{}: holds no tokenizer.json, so no text can be encoded", path.display())]
+    NoTokenizer {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+impl ModelFolder {
+    /// Reads and checks every file in the folder `path`.
+    pub fn open(path: &Path) -> Result<Self, FolderError> {
+        if !path.is_dir() {
+            return Err(FolderError::NotAFolder { path: path.to_owned() });
+        }
+        let config = ModelConfig::open(&path.join("config.json"))?;
+        let tensors = TensorSet::open(path)?;
+        tensors.check(&config)?;
+        let tokenizer_config = open_if_there(path, "tokenizer_config.json", TokenizerConfig::open)?
+            .unwrap_or_default();
+        let tokenizer = open_if_there(path, "tokenizer.json", |file| {
+            Tokenizer::open(file, &tokenizer_config)?.with_vocab_size(config.vocab_size)
+        })?;
+        let generation = open_if_there(path, "generation_config.json", GenerationDefaults::open)?;
+        Ok(Self {
+            path: path.to_owned(),
+            generation: generation.unwrap_or_default(),
+            tensors,
+            tokenizer,
+            chat: ChatTemplate::open(path, &tokenizer_config)?,
+            config,
+        })
+    }
+
+    /// The tokenizer, or an error that names the folder.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, FolderError> {
+        self.tokenizer.as_ref().ok_or_else(|| FolderError::NoTokenizer { path: self.path.clone() })
+    }
+
+    /// Every token that ends an answer: by `generation_config.json`, else by `config.json`, and
+    /// by the tokenizer. Sorted.
+    ///
+    /// Chat models end a turn with another token than a document; which file says so varies.
+    pub fn eos_token_ids(&self) -> Vec<u32> {
+        let mut ids = self.generation.eos_token_ids.clone();
+        if ids.is_empty() {
+            ids.clone_from(&self.config.eos_token_ids);
+        }
+        ids.extend(self.tokenizer.as_ref().and_then(Tokenizer::eos_id));
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+fn open_if_there<T, E>(
+    folder: &Path,
+    name: &str,
+    open: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    let path = folder.join(name);
+    if path.exists() { open(&path).map(Some) } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TempFolder, fixture};
+
+    fn message(path: &Path) -> String {
+        ModelFolder::open(path).map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn fixtures_open_without_a_tokenizer() {
+        let folder = ModelFolder::open(&fixture("llama2-mha")).unwrap();
+        assert_eq!(folder.eos_token_ids(), [1]);
+        assert!(folder.chat.is_none());
+        let text = folder.tokenizer().map(drop).unwrap_err().to_string();
+        assert!(text.ends_with("llama2-mha: holds no tokenizer.json, so no text can be encoded"));
+        assert_eq!(ModelFolder::open(&fixture("llama-sharded")).unwrap().tensors.len(), 21);
+    }
+
+    #[test]
+    fn the_embedded_model_opens() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle");
+        let folder = ModelFolder::open(&path).unwrap();
+        assert_eq!(folder.tokenizer().unwrap().bos_id(), Some(0));
+        assert_eq!(folder.eos_token_ids(), [1]);
+    }
+
+    #[test]
+    fn the_first_thing_missing_is_named() {
+        let folder = TempFolder::new();
+        let nowhere = folder.path().join("nowhere");
+        assert!(message(&nowhere).ends_with("name the folder that holds config.json"));
+        assert!(message(folder.path()).contains("config.json: cannot be read ("));
+        let config = fixture("llama2-mha").join("config.json");
+        std::fs::copy(config, folder.path().join("config.json")).unwrap();
+        assert!(message(folder.path()).contains(": no model.safetensors and no"));
+    }
+
+    #[test]
+    fn weights_of_another_model_are_refused() {
+        let folder = TempFolder::new();
+        let copy = |name: &str, file: &str| {
+            std::fs::copy(fixture(name).join(file), folder.path().join(file)).unwrap();
+        };
+        copy("llama2-mha", "config.json");
+        copy("llama-mqa", "model.safetensors");
+        let text = message(folder.path());
+        assert!(text.contains("model.safetensors: 4 tensors do not fit config.json:\n"), "{text}");
+        assert!(
+            text.contains("self_attn.k_proj.weight: shape [16, 64], the config gives [64, 64]")
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! Hugging Face model folders as calls on Longview's ops.
+//!
+//! A folder is read in full and checked before anything is computed: [`config`] bounds every
+//! dimension, [`weights`] compares every tensor with it, [`tokenizer`] and [`chat`] turn
+//! conversations into token ids. The [`transformer`] knows neither the device (it is generic over
+//! `ops::Backend`) nor where keys and values live ([`attention`] is a trait that others implement).
+
+pub mod arch;
+pub mod attention;
+pub mod batch;
+pub mod chat;
+pub mod config;
+pub mod folder;
+pub mod generation;
+pub mod rope;
+pub mod tokenizer;
+pub mod transformer;
+pub mod weights;
+
+#[cfg(test)]
+mod testing;

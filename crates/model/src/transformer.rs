@@ -1,0 +1,174 @@
+//! The decoder, as calls on ops: generic over the device and over how attention is done.
+//!
+//! A step runs all tokens of all its sequences through every layer and leaves the last hidden
+//! states in the workspace; logits are a second call, for the rows somebody wants, because the
+//! output projection of a 150,000-word vocabulary costs as much as several layers. Neither
+//! allocates: buffers are made once, in the [`Workspace`].
+
+mod layer;
+mod load;
+mod workspace;
+
+use longview_core::LayerId;
+use longview_ops::{Backend, Embed, EmbedParams, OpError, OpResult, View, ViewMut};
+
+use self::layer::{Layer, Pass, Projection};
+pub use self::load::LoadError;
+pub use self::workspace::Workspace;
+use crate::attention::{Attention, AttentionTensors};
+use crate::batch::{Batch, BatchError};
+use crate::config::ModelConfig;
+use crate::rope::RopeTable;
+
+/// A model on a device.
+pub struct Model<B: Backend> {
+    config: ModelConfig,
+    rope: RopeTable,
+    planned_context: usize,
+    embedding: B::Weight,
+    layers: Vec<Layer<B>>,
+    final_norm: B::Weight,
+    /// `None` where the output projection is the embedding.
+    lm_head: Option<B::Weight>,
+}
+
+/// A step that did not happen or did not end. `E` is what attention may say.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError<E: std::error::Error + 'static> {
+    /// The device refused.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The batch does not fit; nothing was computed.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// Attention refused.
+    #[error(transparent)]
+    Attention(E),
+}
+
+/// Logits that were not computed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogitsError {
+    /// The device refused.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The rows do not exist or do not fit.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+}
+
+impl<B: Backend> Model<B> {
+    /// Dimensions and choices.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Tokens that a sequence may have.
+    pub fn planned_context(&self) -> usize {
+        self.planned_context
+    }
+
+    /// The factor on q . k: `1 / sqrt(Dh)`.
+    pub fn attention_scale(&self) -> f32 {
+        (1.0 / (self.config.head_dim as f64).sqrt()) as f32
+    }
+
+    /// Runs the tokens of `batch` through all layers. Their final hidden states stay in `ws` for
+    /// [`Model::logits`] until the next step. An empty batch does nothing.
+    pub async fn forward<A: Attention<B>>(
+        &self,
+        backend: &B,
+        ws: &mut Workspace<B>,
+        batch: &Batch<'_>,
+        attention: &mut A,
+    ) -> Result<(), ForwardError<A::Error>> {
+        let n_tokens = batch.n_tokens();
+        batch.check(self.config.vocab_size, self.planned_context)?;
+        ws.begin(n_tokens)?;
+        if n_tokens == 0 {
+            return Ok(());
+        }
+        ws.upload(backend, &self.rope, batch)?;
+        self.embed(backend, ws, n_tokens)?;
+        let pass = Pass { backend, config: &self.config, n_tokens };
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.project(&pass, ws)?;
+            let tensors = self.attention_tensors(ws, n_tokens);
+            let attended = attention.attend(LayerId(index as u32), batch, tensors).await;
+            attended.map_err(ForwardError::Attention)?;
+            layer.finish(&pass, ws)?;
+        }
+        Ok(backend.submit()?)
+    }
+
+    /// Logits `[rows, V]` of tokens of the last step, given by their places in the batch.
+    ///
+    /// The view stays valid until the next call with this workspace.
+    pub fn logits<'w>(
+        &self,
+        backend: &B,
+        ws: &'w mut Workspace<B>,
+        rows: &[usize],
+    ) -> Result<View<'w, B>, LogitsError> {
+        ws.check_rows(rows)?;
+        let (d, vocab_size) = (self.config.hidden_size, self.config.vocab_size);
+        let pass = Pass { backend, config: &self.config, n_tokens: rows.len() };
+        if !rows.is_empty() {
+            self.norm_rows(&pass, ws, rows)?;
+            let head = Projection {
+                weight: self.lm_head.as_ref().unwrap_or(&self.embedding),
+                bias: None,
+                n_in: d,
+                n_out: vocab_size,
+            };
+            pass.linear(head, &ws.normed, &mut ws.logits, false)?;
+            backend.submit()?;
+        }
+        Ok(View::part(&ws.logits, 0, rows.len() * vocab_size))
+    }
+
+    /// The final norm of the wanted rows, written one after the other: the norm is the gather.
+    fn norm_rows(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>, rows: &[usize]) -> OpResult<()> {
+        let d = self.config.hidden_size;
+        let mut done = 0;
+        // Neighbours go together; for evaluation all rows are one call.
+        for run in rows.chunk_by(|a, b| a + 1 == *b) {
+            let len = run.len() * d;
+            let x = View::part(&ws.hidden, run[0] * d, len);
+            let out = ViewMut::part(&mut ws.normed, done * d, len);
+            pass.rms_norm_views(x, &self.final_norm, out, run.len(), d)?;
+            done += run.len();
+        }
+        Ok(())
+    }
+
+    fn embed(&self, backend: &B, ws: &mut Workspace<B>, n_tokens: usize) -> OpResult<()> {
+        let width = self.config.hidden_size;
+        backend.embed(Embed {
+            p: EmbedParams { n_tokens: n_tokens as u32, width: width as u32 },
+            ids: View::part(&ws.ids, 0, n_tokens),
+            table: &self.embedding,
+            out: ViewMut::part(&mut ws.hidden, 0, n_tokens * width),
+        })
+    }
+
+    fn attention_tensors<'w>(
+        &self,
+        ws: &'w mut Workspace<B>,
+        n_tokens: usize,
+    ) -> AttentionTensors<'w, B> {
+        let q_len = n_tokens * self.config.q_width();
+        let kv_len = n_tokens * self.config.kv_width();
+        AttentionTensors {
+            q: View::part(&ws.q, 0, q_len),
+            k: View::part(&ws.k, 0, kv_len),
+            v: View::part(&ws.v, 0, kv_len),
+            out: ViewMut::part(&mut ws.attended, 0, q_len),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! From checked tensors to weights on a device.
+
+use longview_ops::{Backend, OpError};
+
+use super::Model;
+use super::layer::{Layer, LinearWeights};
+use crate::config::{ModelConfig, WindowError};
+use crate::rope::RopeTable;
+use crate::weights::{
+    EMBEDDING, ExpectedTensor, FINAL_NORM, LM_HEAD, LinearTensors, TensorSet, WeightsError,
+    layer_tensors,
+};
+
+/// A model that could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A file is wrong.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The device refused.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The context is longer than the model's window.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+}
+
+impl<B: Backend> Model<B> {
+    /// Hands every tensor to `backend`, for contexts of up to `planned_context` tokens.
+    ///
+    /// `progress` hears the bytes handed over so far and the bytes in all, after each tensor.
+    pub fn load(
+        backend: &B,
+        config: &ModelConfig,
+        tensors: &TensorSet,
+        planned_context: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
+        config.check_context(planned_context)?;
+        tensors.check(config)?;
+        let total = tensors.weight_bytes(config);
+        let mut loader = Loader { backend, tensors, done: 0, total, progress };
+        let embedding = loader.weight(EMBEDDING)?;
+        let layers = (0..config.n_layers).map(|index| loader.layer(config, index));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let lm_head = if config.tie_word_embeddings { None } else { Some(loader.weight(LM_HEAD)?) };
+        Ok(Self {
+            rope: RopeTable::new(&config.rope, planned_context),
+            planned_context,
+            embedding,
+            layers,
+            final_norm: loader.weight(FINAL_NORM)?,
+            lm_head,
+            config: config.clone(),
+        })
+    }
+}
+
+struct Loader<'a, B: Backend> {
+    backend: &'a B,
+    tensors: &'a TensorSet,
+    done: u64,
+    total: u64,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl<B: Backend> Loader<'_, B> {
+    fn weight(&mut self, name: &str) -> Result<B::Weight, LoadError> {
+        let source = self.tensors.source(name)?;
+        let bytes = source.bytes.len() as u64;
+        let weight = self.backend.load_weight(source)?;
+        self.done += bytes;
+        (self.progress)(self.done, self.total);
+        Ok(weight)
+    }
+
+    fn optional(&mut self, t: Option<ExpectedTensor>) -> Result<Option<B::Weight>, LoadError> {
+        t.map(|tensor| self.weight(&tensor.name)).transpose()
+    }
+
+    fn linear(&mut self, tensors: LinearTensors) -> Result<LinearWeights<B>, LoadError> {
+        let (n_out, n_in) = (tensors.weight.shape[0], tensors.weight.shape[1]);
+        let weight = self.weight(&tensors.weight.name)?;
+        Ok(LinearWeights { weight, bias: self.optional(tensors.bias)?, n_in, n_out })
+    }
+
+    fn layer(&mut self, config: &ModelConfig, index: usize) -> Result<Layer<B>, LoadError> {
+        let tensors = layer_tensors(config, index);
+        Ok(Layer {
+            input_norm: self.weight(&tensors.input_norm.name)?,
+            q: self.linear(tensors.q)?,
+            k: self.linear(tensors.k)?,
+            v: self.linear(tensors.v)?,
+            q_norm: self.optional(tensors.q_norm)?,
+            k_norm: self.optional(tensors.k_norm)?,
+            o: self.linear(tensors.o)?,
+            post_norm: self.weight(&tensors.post_norm.name)?,
+            gate: self.linear(tensors.gate)?,
+            up: self.linear(tensors.up)?,
+            down: self.linear(tensors.down)?,
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! Weights of a Hugging Face folder: one `model.safetensors`, or shards behind an index.
+//!
+//! Files are mapped, not read: a backend that computes in place (the CPU) pages in what it
+//! touches, and one that uploads reads each byte once. Headers are checked against the file and
+//! every tensor against the config before anything is computed, because the file came from a
+//! stranger and a wrong shape would otherwise surface as nonsense or a crash much later.
+
+mod error;
+mod expected;
+mod shard;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Component, Path, PathBuf};
+
+use longview_core::{DType, HostBytes};
+use longview_ops::WeightSource;
+use serde::Deserialize;
+
+pub use self::error::{Mismatch, WeightsError};
+pub(crate) use self::expected::{EMBEDDING, FINAL_NORM, LM_HEAD};
+pub use self::expected::{
+    ExpectedTensor, LayerTensors, LinearTensors, expected_tensors, layer_tensors,
+};
+use self::shard::Shard;
+use crate::config::ModelConfig;
+
+/// The longest safetensors header (and index) that is read, in bytes.
+pub const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// The most tensors in a file or index.
+pub const MAX_TENSORS: usize = 65_536;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A tensor as it lies in a mapped file.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// `None` for a type that Longview does not read.
+    dtype: Option<DType>,
+    /// The type as the file names it, for messages.
+    stored: String,
+    shape: Vec<usize>,
+    bytes: HostBytes,
+}
+
+impl Tensor {
+    /// The element type, if Longview reads it.
+    pub fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements, little-endian, at whatever address the file puts them.
+    pub fn bytes(&self) -> &HostBytes {
+        &self.bytes
+    }
+
+    /// The elements at an address that fits their type: in place, or else copied.
+    ///
+    /// safetensors aligns the data only if the writer padded the header; older writers did not.
+    pub fn aligned_bytes(&self) -> HostBytes {
+        let align = self.dtype.map_or(1, DType::size);
+        if (self.bytes.as_ref().as_ptr() as usize).is_multiple_of(align) {
+            return self.bytes.clone();
+        }
+        shard::aligned_copy(self.bytes.as_ref())
+    }
+}
+
+/// All tensors of a model folder by name.
+#[derive(Clone, Debug)]
+pub struct TensorSet {
+    /// The file or index that was opened, for messages.
+    path: PathBuf,
+    tensors: HashMap<String, Tensor>,
+}
+
+impl TensorSet {
+    /// Maps the weights in the folder `dir` and checks every header.
+    pub fn open(dir: &Path) -> Result<Self, WeightsError> {
+        let single = dir.join(SINGLE);
+        if single.is_file() {
+            let tensors = Shard::open(&single)?.tensors;
+            return Ok(Self { path: single, tensors });
+        }
+        let index = dir.join(INDEX);
+        if index.is_file() {
+            return Self::open_sharded(dir, index);
+        }
+        let has_pickle = dir.join("pytorch_model.bin").is_file()
+            || dir.join("pytorch_model.bin.index.json").is_file();
+        Err(WeightsError::NoWeights { dir: dir.to_owned(), has_pickle })
+    }
+
+    /// Follows the index's map. Tensors it does not name are not part of the model.
+    fn open_sharded(dir: &Path, path: PathBuf) -> Result<Self, WeightsError> {
+        let map = read_index(&path)?;
+        let names: BTreeSet<&String> = map.values().collect();
+        if let Some(name) = names.iter().find(|name| !is_plain_file_name(name)) {
+            return Err(WeightsError::ShardName { path, name: (*name).clone() });
+        }
+        let missing: Vec<String> =
+            names.iter().filter(|name| !dir.join(name).is_file()).map(|n| (*n).clone()).collect();
+        if !missing.is_empty() {
+            return Err(WeightsError::MissingShards { path, missing });
+        }
+        let mut shards = HashMap::with_capacity(names.len());
+        for name in names {
+            shards.insert(name.as_str(), Shard::open(&dir.join(name))?);
+        }
+        let mut absent = Vec::new();
+        let mut tensors = HashMap::with_capacity(map.len());
+        for (name, shard) in &map {
+            match shards.get_mut(shard.as_str()).and_then(|shard| shard.tensors.remove(name)) {
+                Some(tensor) => drop(tensors.insert(name.clone(), tensor)),
+                None => {
+                    absent.push(Mismatch::NotInShard { name: name.clone(), shard: shard.clone() })
+                }
+            }
+        }
+        WeightsError::from_mismatches(&path, absent)?;
+        Ok(Self { path, tensors })
+    }
+
+    /// The file or index that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of tensors.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Compares every tensor with what `config` calls for; all differences in one error.
+    pub fn check(&self, config: &ModelConfig) -> Result<(), WeightsError> {
+        let expected = expected_tensors(config);
+        let mut found: Vec<Mismatch> =
+            expected.iter().filter_map(|tensor| self.compare(tensor, config)).collect();
+        found.extend(self.unexpected(&expected));
+        WeightsError::from_mismatches(&self.path, found)
+    }
+
+    fn compare(&self, expected: &ExpectedTensor, config: &ModelConfig) -> Option<Mismatch> {
+        let name = expected.name.clone();
+        let Some(tensor) = self.get(&expected.name) else {
+            let untied_head = !config.tie_word_embeddings && name == "lm_head.weight";
+            return Some(Mismatch::Missing { name, untied_head });
+        };
+        if tensor.dtype.is_none() {
+            return Some(Mismatch::Type { name, stored: tensor.stored.clone() });
+        }
+        (tensor.shape != expected.shape).then(|| Mismatch::Shape {
+            name,
+            found: tensor.shape.clone(),
+            expected: expected.shape.clone(),
+        })
+    }
+
+    /// Tensors inside the model that would be ignored although they change the result, such as a
+    /// bias of a config without biases. Saved frequency tables are harmless, and so is a copy of
+    /// a tied embedding, which stands outside `model.`.
+    fn unexpected(&self, expected: &[ExpectedTensor]) -> Vec<Mismatch> {
+        let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
+        let mut names: Vec<&String> = self
+            .tensors
+            .keys()
+            .filter(|name| name.starts_with("model.") && !known.contains(name.as_str()))
+            .filter(|name| !name.ends_with("rotary_emb.inv_freq"))
+            .collect();
+        names.sort();
+        names.into_iter().map(|name| Mismatch::Unexpected { name: name.clone() }).collect()
+    }
+
+    /// Bytes of the tensors that `config` uses.
+    pub fn weight_bytes(&self, config: &ModelConfig) -> u64 {
+        let tensors = expected_tensors(config);
+        tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.bytes.len() as u64).sum()
+    }
+
+    /// The tensor `name` as a backend takes it: a matrix, or a vector as one row.
+    pub fn source(&self, name: &str) -> Result<WeightSource, WeightsError> {
+        let mismatch = |what| WeightsError::from_mismatches(&self.path, vec![what]);
+        let Some(tensor) = self.get(name) else {
+            mismatch(Mismatch::Missing { name: name.to_owned(), untied_head: false })?;
+            unreachable!("a mismatch is an error");
+        };
+        let Some(dtype) = tensor.dtype else {
+            mismatch(Mismatch::Type { name: name.to_owned(), stored: tensor.stored.clone() })?;
+            unreachable!("a mismatch is an error");
+        };
+        let n_cols = tensor.shape.last().copied().unwrap_or(1);
+        let n_rows = tensor.shape.iter().rev().skip(1).product();
+        let bytes = tensor.aligned_bytes();
+        Ok(WeightSource { name: name.to_owned(), dtype, n_rows, n_cols, bytes })
+    }
+}
+
+/// The index file; its metadata is not used.
+#[derive(Deserialize)]
+struct IndexFile {
+    weight_map: HashMap<String, String>,
+}
+
+fn read_index(path: &Path) -> Result<HashMap<String, String>, WeightsError> {
+    let read = |source| WeightsError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(read)?.len();
+    if bytes > MAX_HEADER_BYTES {
+        return Err(WeightsError::HeaderTooLarge { path: path.to_owned(), bytes });
+    }
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    let index: IndexFile = serde_json::from_str(&text)
+        .map_err(|source| WeightsError::Index { path: path.to_owned(), source })?;
+    if index.weight_map.len() > MAX_TENSORS {
+        return Err(WeightsError::TooManyTensors { path: path.to_owned() });
+    }
+    Ok(index.weight_map)
+}
+
+/// Whether `name` stays inside the folder on every system: no separator, no drive, no dots.
+fn is_plain_file_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let one_part = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    one_part && !name.contains(['/', '\\', ':', '\0'])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+use std::fs;
+
+use super::*;
+use crate::testing::TempFolder;
+
+/// A safetensors file by hand; `pad` moves the data off its alignment.
+fn file(tensors: &[(&str, &str, &[usize], Vec<u8>)], pad: usize) -> Vec<u8> {
+    let mut entries = serde_json::Map::new();
+    let mut data = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let start = data.len();
+        data.extend_from_slice(bytes);
+        entries.insert(
+            (*name).to_owned(),
+            serde_json::json!({
+                "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()]
+            }),
+        );
+    }
+    let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
+    while !(header.len() + 8).is_multiple_of(8) {
+        header.push(b' ');
+    }
+    header.extend(std::iter::repeat_n(b' ', pad));
+    let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    out.extend(header);
+    out.extend(data);
+    out
+}
+
+fn floats(n: usize) -> Vec<u8> {
+    (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect()
+}
+
+fn one(pad: usize) -> Vec<u8> {
+    file(&[("a", "F32", &[2, 3], floats(6))], pad)
+}
+
+fn open_single(bytes: &[u8]) -> Result<TensorSet, WeightsError> {
+    let folder = TempFolder::new();
+    fs::write(folder.path().join(SINGLE), bytes).unwrap();
+    TensorSet::open(folder.path())
+}
+
+/// The message after the file's path.
+fn message(bytes: &[u8]) -> String {
+    let text = open_single(bytes).unwrap_err().to_string();
+    text.split_once("model.safetensors: ").expect("names the file").1.to_owned()
+}
+
+#[test]
+fn a_tensor_is_found_with_its_bytes() {
+    let set = open_single(&one(0)).unwrap();
+    let source = set.source("a").unwrap();
+    assert_eq!((source.dtype, source.n_rows, source.n_cols), (DType::F32, 2, 3));
+    assert_eq!(source.bytes.as_ref(), floats(6));
+    assert_eq!(set.len(), 1);
+}
+
+#[test]
+fn unaligned_data_is_copied_and_aligned_data_is_not() {
+    for pad in 0..8 {
+        let set = open_single(&one(pad)).unwrap();
+        let tensor = set.get("a").unwrap();
+        let aligned = tensor.aligned_bytes();
+        assert_eq!(aligned.as_ref(), floats(6), "pad {pad}");
+        assert!((aligned.as_ref().as_ptr() as usize).is_multiple_of(4), "pad {pad}");
+        let in_place = aligned.as_ref().as_ptr() == tensor.bytes().as_ref().as_ptr();
+        assert_eq!(in_place, pad % 4 == 0, "pad {pad}");
+    }
+}
+
+#[test]
+fn damaged_files_say_what_is_wrong_and_what_to_do() {
+    let whole = one(0);
+    let n = whole.len();
+    assert_eq!(message(&[]), "the file is empty; download it again");
+    assert_eq!(message(&whole[..5]), "truncated, 5 bytes of 8; download it again");
+    let header = n - 24;
+    assert_eq!(
+        message(&whole[..20]),
+        format!("truncated, 20 bytes of {header}; download it again")
+    );
+    assert_eq!(
+        message(&whole[..n - 1]),
+        format!("truncated, {} bytes of {n}; download it again", n - 1)
+    );
+    let longer = [whole.clone(), vec![0; 3]].concat();
+    assert_eq!(
+        message(&longer),
+        format!(
+            "corrupt safetensors header ({} bytes, the header accounts for {n}); \
+             download it again",
+            n + 3
+        )
+    );
+    let mut huge = whole.clone();
+    huge[..8].copy_from_slice(&200_000_000u64.to_le_bytes());
+    assert_eq!(
+        message(&huge),
+        "a header of 200000000 bytes is above the cap of 100000000; the file is corrupt or not \
+         safetensors"
+    );
+    let mut garbage = whole.clone();
+    garbage[8] = b'?';
+    assert!(message(&garbage).starts_with("corrupt safetensors header (expected value at line 1"));
+    let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    assert_eq!(message(lfs), "is a Git LFS pointer, not the weights; run `git lfs pull`");
+}
+
+#[test]
+fn headers_that_lie_are_corrupt() {
+    let overlapping = String::from_utf8_lossy(&one(0)).replace("[0,24]", "[8,32]");
+    assert!(message(overlapping.as_bytes()).starts_with("corrupt safetensors header"));
+    let wrong_size = file(&[("a", "F32", &[2, 4], floats(6))], 0);
+    assert!(message(&wrong_size).starts_with("corrupt safetensors header"));
+    let overflow = file(&[("a", "F32", &[usize::MAX, usize::MAX], floats(6))], 0);
+    assert!(message(&overflow).starts_with("corrupt safetensors header"));
+}
+
+#[test]
+fn too_many_tensors_are_counted_before_they_are_built() {
+    let mut header = String::from("{");
+    for i in 0..=MAX_TENSORS {
+        header.push_str(&format!("\"{i}\":0,"));
+    }
+    header.pop();
+    header.push('}');
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.into_bytes());
+    assert_eq!(message(&bytes), "more than 65536 tensors; the file is corrupt");
+}
+
+#[test]
+fn a_folder_without_weights_says_what_it_looked_for() {
+    let folder = TempFolder::new();
+    let text = TensorSet::open(folder.path()).unwrap_err().to_string();
+    assert!(text.ends_with(
+        ": no model.safetensors and no model.safetensors.index.json; a Hugging Face model folder \
+         holds one of them"
+    ));
+    fs::write(folder.path().join("pytorch_model.bin"), b"x").unwrap();
+    let text = TensorSet::open(folder.path()).unwrap_err().to_string();
+    assert!(text.ends_with("can run code: save the model again as safetensors"), "{text}");
+}
+
+fn sharded(map: serde_json::Value) -> (TempFolder, Result<TensorSet, WeightsError>) {
+    let folder = TempFolder::new();
+    fs::write(folder.path().join("one.safetensors"), one(0)).unwrap();
+    let index = serde_json::json!({"metadata": {}, "weight_map": map});
+    fs::write(folder.path().join(INDEX), index.to_string()).unwrap();
+    let set = TensorSet::open(folder.path());
+    (folder, set)
+}
+
+#[test]
+fn shards_are_followed_and_checked() {
+    let (_folder, set) = sharded(serde_json::json!({"a": "one.safetensors"}));
+    assert_eq!(set.unwrap().get("a").unwrap().shape(), [2, 3]);
+    let missing = serde_json::json!({"a": "two.safetensors", "b": "three.safetensors"});
+    let text = sharded(missing).1.unwrap_err().to_string();
+    assert!(text.ends_with(
+        "2 of the shards it names are missing: three.safetensors, two.safetensors; download them"
+    ));
+    let elsewhere = sharded(serde_json::json!({"b": "one.safetensors"})).1;
+    let text = elsewhere.unwrap_err().to_string();
+    assert!(text.ends_with("\n  b: not in one.safetensors, where the index puts it"), "{text}");
+}
+
+#[test]
+fn shards_outside_the_folder_are_refused() {
+    for name in ["../one.safetensors", "/etc/passwd", "a/b", "..", ".", "", "C:x", "a\\b"] {
+        let text = sharded(serde_json::json!({"a": name})).1.unwrap_err().to_string();
+        assert!(text.contains("is not a plain file name; shards must lie beside"), "{text}");
+    }
+}
+
+#[test]
+fn an_index_that_is_none_is_named() {
+    let folder = TempFolder::new();
+    fs::write(folder.path().join(INDEX), "{}").unwrap();
+    let text = TensorSet::open(folder.path()).unwrap_err().to_string();
+    assert!(text.contains("index.json: not a safetensors index (missing field `weight_map`"));
+}
+
+fn tiny_config(tied: bool) -> ModelConfig {
+    let text = serde_json::json!({
+        "architectures": ["Qwen2ForCausalLM"], "hidden_size": 4, "intermediate_size": 6,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "vocab_size": 5, "tie_word_embeddings": tied
+    });
+    ModelConfig::from_json(&text.to_string()).unwrap()
+}
+
+fn tiny_tensors(config: &ModelConfig) -> Vec<(String, &'static str, Vec<usize>)> {
+    expected_tensors(config).into_iter().map(|t| (t.name, "F32", t.shape)).collect()
+}
+
+fn tiny_set(tensors: &[(String, &'static str, Vec<usize>)]) -> TensorSet {
+    let with_data: Vec<_> = tensors
+        .iter()
+        .map(|(name, dtype, shape)| {
+            let elements = shape.iter().product::<usize>();
+            let size = if *dtype == "I8" { 1 } else { 4 };
+            (name.as_str(), *dtype, shape.as_slice(), vec![0u8; elements * size])
+        })
+        .collect();
+    open_single(&file(&with_data, 0)).unwrap()
+}
+
+#[test]
+fn tensors_that_fit_pass_and_tied_heads_are_ignored() {
+    let config = tiny_config(true);
+    let mut tensors = tiny_tensors(&config);
+    tiny_set(&tensors).check(&config).unwrap();
+    tensors.push(("lm_head.weight".into(), "F32", vec![5, 4]));
+    tensors.push(("model.layers.0.self_attn.rotary_emb.inv_freq".into(), "F32", vec![1]));
+    let set = tiny_set(&tensors);
+    set.check(&config).unwrap();
+    let used: usize = tiny_tensors(&config).iter().map(|t| t.2.iter().product::<usize>()).sum();
+    assert_eq!(set.weight_bytes(&config), 4 * used as u64);
+}
+
+#[test]
+fn all_mismatches_come_in_one_error() {
+    let config = tiny_config(false);
+    let mut tensors = tiny_tensors(&config);
+    tensors.retain(|t| t.0 != "model.norm.weight" && t.0 != "lm_head.weight");
+    for tensor in &mut tensors {
+        match tensor.0.as_str() {
+            "model.layers.0.self_attn.q_proj.weight" => tensor.2 = vec![4, 5],
+            "model.layers.0.mlp.up_proj.weight" => tensor.1 = "I8",
+            _ => {}
+        }
+    }
+    tensors.push(("model.layers.0.self_attn.o_proj.bias".into(), "F32", vec![4]));
+    let text = tiny_set(&tensors).check(&config).unwrap_err().to_string();
+    let (head, lines) = text.split_once(":\n").unwrap();
+    assert!(head.ends_with("model.safetensors: 5 tensors do not fit config.json"), "{head}");
+    assert_eq!(
+        lines,
+        "  lm_head.weight: missing; if the output is the embedding, config.json must say \
+         \"tie_word_embeddings\": true\n\
+         \x20 model.layers.0.mlp.up_proj.weight: type I8, Longview reads F32, F16 and BF16\n\
+         \x20 model.layers.0.self_attn.o_proj.bias: the config has no such tensor; ignoring it \
+         would give wrong results\n\
+         \x20 model.layers.0.self_attn.q_proj.weight: shape [4, 5], the config gives [4, 4]\n\
+         \x20 model.norm.weight: missing"
+    );
+}

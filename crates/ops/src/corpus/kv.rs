@@ -1,0 +1,237 @@
+//! Cases of the ops that move KV rows. Rows that no token or list names are the guards.
+
+use std::fmt;
+use std::ops::Range;
+
+use longview_core::{DType, SplitMix64};
+
+use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, kv_rows, normals};
+use super::{Buffers, Input, OpCase, OutputPlan, Plan, lacks};
+use crate::*;
+
+/// A case of [`Op::KvScatter`].
+#[derive(Clone, Debug)]
+pub struct KvScatterCase {
+    /// T.
+    pub t: u32,
+    /// Hkv.
+    pub heads: u32,
+    /// Dh.
+    pub dh: u32,
+    /// Rows of a head.
+    pub stride: u32,
+    /// Of the rows.
+    pub kv: DType,
+}
+
+impl KvScatterCase {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for kv in FLOATS {
+            let mut add = |t, heads, dh, stride| all.push(Self { t, heads, dh, stride, kv });
+            EDGES.iter().for_each(|t| add(*t, 2, 20, t + 11));
+            for dh in HEAD_DIMS {
+                [1, 2, 8].into_iter().for_each(|heads| add(9, heads, dh, 31));
+            }
+            [(1, 1, 1, 1), (13, 3, 7, 13), (0, 2, 64, 5)]
+                .into_iter()
+                .for_each(|(t, h, dh, s)| add(t, h, dh, s));
+        }
+        all
+    }
+}
+
+impl fmt::Display for KvScatterCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { t, heads, dh, stride, kv } = self;
+        write!(f, "kv_scatter[t={t},hkv={heads},dh={dh},rows={stride},kv={kv}]")
+    }
+}
+
+impl OpCase for KvScatterCase {
+    fn op(&self) -> Op {
+        Op::KvScatter
+    }
+
+    fn dtype(&self) -> DType {
+        self.kv
+    }
+
+    fn excused(&self, c: &Capabilities) -> Option<String> {
+        lacks(&c.kv_dtypes, self.kv, "KV rows")
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> Plan {
+        let rows = rng.distinct(self.stride as usize, self.t as usize);
+        let len = (self.t * self.heads * self.dh) as usize;
+        let named = vec![rows.clone(); self.heads as usize];
+        let dst = rows_written("dst", self.kv, (self.stride, self.dh), &named);
+        Plan {
+            inputs: vec![
+                Input::floats("k", normals(rng, len, 3.0)),
+                Input::floats("v", normals(rng, len, 1.0)),
+                Input::ints("rows", rows),
+            ],
+            weights: Vec::new(),
+            outputs: vec![dst],
+        }
+    }
+
+    fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
+        let [dst] = exactly(&mut b.outputs);
+        let Self { t: n_tokens, heads: n_kv_heads, dh: head_dim, stride, .. } = *self;
+        backend.kv_scatter(KvScatter {
+            p: KvScatterParams { n_tokens, n_kv_heads, head_dim, dst_head_stride: stride },
+            k: b.inputs[0].view(),
+            v: b.inputs[1].view(),
+            rows: b.inputs[2].view(),
+            dst: &mut dst.buffer,
+        })
+    }
+}
+
+/// A case of [`Op::KvGather`]. Head h moves `rows - h % 3 * rows / 3` rows.
+#[derive(Clone, Debug)]
+pub struct KvGatherCase {
+    /// Rows that the first head moves.
+    pub rows: u32,
+    /// Hkv.
+    pub heads: u32,
+    /// Dh.
+    pub dh: u32,
+    /// Of both sides.
+    pub kv: DType,
+    /// Whether the rows come from host memory.
+    pub from_host: bool,
+}
+
+impl KvGatherCase {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for kv in FLOATS {
+            let mut add =
+                |rows, heads, dh, from_host| all.push(Self { rows, heads, dh, kv, from_host });
+            EDGES.iter().for_each(|rows| add(*rows, 2, 20, false));
+            for dh in HEAD_DIMS {
+                [1, 2, 8].into_iter().for_each(|heads| add(17, heads, dh, heads == 2));
+            }
+            [(65, 4, 64), (0, 2, 40), (1, 1, 1)]
+                .into_iter()
+                .for_each(|(rows, heads, dh)| add(rows, heads, dh, true));
+            add(0, 3, 20, false);
+        }
+        all
+    }
+
+    /// Rows that each head moves.
+    fn counts(&self) -> Vec<u32> {
+        (0..self.heads).map(|h| self.rows - h % 3 * self.rows / 3).collect()
+    }
+
+    fn src_stride(&self) -> u32 {
+        self.rows + 19
+    }
+
+    fn dst_stride(&self) -> u32 {
+        self.rows + 5
+    }
+
+    fn list_stride(&self) -> u32 {
+        self.rows + 3
+    }
+
+    /// One list per head, `limit` rows to choose from; repeats only where `distinct` is false.
+    fn lists(&self, rng: &mut SplitMix64, limit: u32, distinct: bool) -> Vec<Vec<u32>> {
+        let mut one = |n: u32| match distinct {
+            true => rng.distinct(limit as usize, n as usize),
+            false => (0..n).map(|_| rng.below(limit as usize) as u32).collect(),
+        };
+        self.counts().into_iter().map(&mut one).collect()
+    }
+}
+
+impl fmt::Display for KvGatherCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, heads, dh, kv, from_host } = self;
+        let host = if *from_host { ",host" } else { "" };
+        write!(f, "kv_gather[rows={rows},hkv={heads},dh={dh},kv={kv}{host}]")
+    }
+}
+
+impl OpCase for KvGatherCase {
+    fn op(&self) -> Op {
+        Op::KvGather
+    }
+
+    fn dtype(&self) -> DType {
+        self.kv
+    }
+
+    fn excused(&self, c: &Capabilities) -> Option<String> {
+        let no_host = self.from_host && !c.reads_host_memory;
+        let host = no_host.then(|| "kernels do not read host memory".to_owned());
+        host.or_else(|| lacks(&c.kv_dtypes, self.kv, "KV rows"))
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> Plan {
+        let src_lists = self.lists(rng, self.src_stride(), false);
+        let dst_lists = self.lists(rng, self.dst_stride(), true);
+        let used = |head: u32, row: u32| src_lists[head as usize].contains(&row);
+        let rows = kv_rows(rng, self.heads, self.src_stride(), self.dh, used);
+        let src = Input::kv("src", self.kv, self.dh as usize, rows);
+        Plan {
+            inputs: vec![
+                Input { on_host: self.from_host, ..src },
+                Input::ints("src_rows", padded(&src_lists, self.list_stride())),
+                Input::ints("dst_rows", padded(&dst_lists, self.list_stride())),
+                Input::ints("n_rows", self.counts()),
+            ],
+            weights: Vec::new(),
+            outputs: vec![rows_written("dst", self.kv, (self.dst_stride(), self.dh), &dst_lists)],
+        }
+    }
+
+    fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
+        let [dst] = exactly(&mut b.outputs);
+        backend.kv_gather(KvGather {
+            p: KvGatherParams {
+                n_kv_heads: self.heads,
+                head_dim: self.dh,
+                list_stride: self.list_stride(),
+                dst_head_stride: self.dst_stride(),
+            },
+            src: b.inputs[0].kv(self.src_stride() as usize),
+            src_rows: b.inputs[1].view(),
+            dst_rows: b.inputs[2].view(),
+            n_rows: b.inputs[3].view(),
+            dst: &mut dst.buffer,
+        })
+    }
+}
+
+/// Lists side by side, `stride` entries each; entries not in use point far outside.
+pub(super) fn padded(lists: &[Vec<u32>], stride: u32) -> Vec<u32> {
+    let pad = |list: &Vec<u32>| {
+        let mut list = list.clone();
+        list.resize(stride as usize, u32::MAX);
+        list
+    };
+    lists.iter().flat_map(pad).collect()
+}
+
+/// KV rows of which those listed for each head are written.
+fn rows_written(
+    name: &'static str,
+    kv: DType,
+    (stride, head_dim): (u32, u32),
+    lists: &[Vec<u32>],
+) -> OutputPlan {
+    let (stride, width) = (stride as usize, 2 * head_dim as usize);
+    let row_range = |head: usize, row: u32| -> Range<usize> {
+        let start = (head * stride + row as usize) * width;
+        start..start + width
+    };
+    let heads = lists.iter().enumerate();
+    let written = heads.flat_map(|(h, rows)| rows.iter().map(move |r| row_range(h, *r))).collect();
+    OutputPlan::kv(name, kv, lists.len() * stride * width, written)
+}

@@ -1,0 +1,202 @@
+//! The case corpus: one list of cases for the parity run, the tests and the benches.
+//!
+//! A case is a small struct of sizes; its name says all of them, its data is a pure function of its
+//! name. What is swept: every dimension on its own over the edges of the usual tiles, then
+//! combinations; all data types; one to three sequences of unequal length. Data carries traps on
+//! purpose: poison around every view, large scores, ties, empty lists.
+
+mod attention;
+mod cluster;
+mod data;
+mod dense;
+mod kv;
+mod plan;
+mod select;
+
+pub use attention::{AttendChunkCase, AttendListCase, ChunkMask, LseMergeCase, QueryKind};
+pub use cluster::{
+    CentroidScoresCase, ClusterStatsCase, KmeansAssignCase, KmeansShape, KmeansUpdateCase,
+};
+pub use dense::{
+    ArgmaxCase, ArgmaxKind, EmbedCase, GramCase, LinearCase, NormKind, RmsNormCase, RopeCase,
+    SiluMulCase,
+};
+pub use kv::{KvGatherCase, KvScatterCase};
+pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
+pub use select::{ScoreKind, SelectClustersCase};
+
+use std::collections::HashSet;
+use std::fmt::Display;
+
+use longview_core::{DType, SplitMix64};
+
+use crate::compare::{Comparison, compare_outcomes};
+use crate::tolerance::{Tolerance, tolerance};
+use crate::{Backend, Capabilities, Op, OpResult};
+
+/// What a case of one op knows. `Display` is its whole name.
+pub trait OpCase: Display {
+    /// The op.
+    fn op(&self) -> Op;
+
+    /// The data type that the tolerance goes by.
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+
+    /// The data, drawn from a generator that is seeded by the name.
+    fn draw(&self, rng: &mut SplitMix64) -> Plan;
+
+    /// Calls the op once.
+    fn launch<B: Backend>(&self, backend: &B, buffers: &mut Buffers<B>) -> OpResult<()>;
+
+    /// Why a backend need not run this; `None` where it must.
+    fn excused(&self, _capabilities: &Capabilities) -> Option<String> {
+        None
+    }
+
+    /// Whether `got` is as right as `want`.
+    fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
+        compare_outcomes(plan, got, want, tol)
+    }
+}
+
+macro_rules! cases {
+    ($($variant:ident($case:ty),)*) => {
+        /// A case of any op.
+        #[derive(Clone, Debug)]
+        pub enum Case {
+            $(#[doc = concat!("[`", stringify!($case), "`]")] $variant($case),)*
+        }
+
+        $(impl From<$case> for Case {
+            fn from(case: $case) -> Self {
+                Case::$variant(case)
+            }
+        })*
+
+        macro_rules! each {
+            ($self:expr, $c:ident => $body:expr) => {
+                match $self { $(Case::$variant($c) => $body,)* }
+            };
+        }
+    };
+}
+
+cases! {
+    Embed(EmbedCase),
+    RmsNorm(RmsNormCase),
+    Linear(LinearCase),
+    Rope(RopeCase),
+    SiluMul(SiluMulCase),
+    KvScatter(KvScatterCase),
+    KvGather(KvGatherCase),
+    AttendChunk(AttendChunkCase),
+    AttendList(AttendListCase),
+    LseMerge(LseMergeCase),
+    KmeansAssign(KmeansAssignCase),
+    KmeansUpdate(KmeansUpdateCase),
+    ClusterStats(ClusterStatsCase),
+    CentroidScores(CentroidScoresCase),
+    SelectClusters(SelectClustersCase),
+    Argmax(ArgmaxCase),
+    Gram(GramCase),
+}
+
+impl Case {
+    /// Stem and sizes: `rope[t=17,heads=2,dh=20,rotary=10]`.
+    pub fn name(&self) -> String {
+        each!(self, c => c.to_string())
+    }
+
+    /// The op.
+    pub fn op(&self) -> Op {
+        each!(self, c => c.op())
+    }
+
+    /// The data type that the tolerance goes by.
+    pub fn dtype(&self) -> DType {
+        each!(self, c => c.dtype())
+    }
+
+    /// The data: always the same for the same name.
+    pub fn plan(&self) -> Plan {
+        let mut rng = SplitMix64::new(data::seed_of(&self.name()));
+        each!(self, c => c.draw(&mut rng))
+    }
+
+    /// Calls the op once on buffers of [`Plan::upload`]; benches call it again and again.
+    pub fn launch<B: Backend>(&self, backend: &B, buffers: &mut Buffers<B>) -> OpResult<()> {
+        each!(self, c => c.launch(backend, buffers))
+    }
+
+    /// Why a backend with these capabilities need not run this case.
+    pub fn excused(&self, capabilities: &Capabilities) -> Option<String> {
+        each!(self, c => c.excused(capabilities))
+    }
+
+    /// Makes the buffers, runs the op and reads the outputs back with their guards.
+    pub async fn execute<B: Backend>(&self, backend: &B) -> OpResult<Outcome> {
+        let plan = self.plan();
+        let mut buffers = plan.upload(backend)?;
+        self.launch(backend, &mut buffers)?;
+        backend.submit()?;
+        plan.read_back(backend, &buffers).await
+    }
+
+    /// [`Case::execute`] for threads that may wait.
+    pub fn execute_blocking<B: Backend>(&self, backend: &B) -> OpResult<Outcome> {
+        pollster::block_on(self.execute(backend))
+    }
+
+    /// Compares with what the reference gave, by the table's tolerance.
+    pub fn compare(&self, got: &Outcome, want: &Outcome) -> Comparison {
+        let tol = tolerance(self.op(), self.dtype());
+        each!(self, c => c.judge(&self.plan(), got, want, &tol))
+    }
+}
+
+/// Every case of every op.
+pub fn corpus() -> Vec<Case> {
+    Op::ALL.iter().flat_map(|op| cases_of(*op)).collect()
+}
+
+/// Every case of one op. Where sweeps cross, a case is listed once.
+pub fn cases_of(op: Op) -> Vec<Case> {
+    let mut names = HashSet::new();
+    let mut cases = listed(op);
+    cases.retain(|case| names.insert(case.name()));
+    cases
+}
+
+fn listed(op: Op) -> Vec<Case> {
+    match op {
+        Op::Embed => cases(EmbedCase::all()),
+        Op::RmsNorm => cases(RmsNormCase::all()),
+        Op::Matmul => cases(LinearCase::all_matmul()),
+        Op::Matvec => cases(LinearCase::all_matvec()),
+        Op::Rope => cases(RopeCase::all()),
+        Op::SiluMul => cases(SiluMulCase::all()),
+        Op::KvScatter => cases(KvScatterCase::all()),
+        Op::KvGather => cases(KvGatherCase::all()),
+        Op::AttendChunk => cases(AttendChunkCase::all()),
+        Op::AttendList => cases(AttendListCase::all()),
+        Op::LseMerge => cases(LseMergeCase::all()),
+        Op::KmeansAssign => cases(KmeansAssignCase::all()),
+        Op::KmeansUpdate => cases(KmeansUpdateCase::all()),
+        Op::ClusterStats => cases(ClusterStatsCase::all()),
+        Op::CentroidScores => cases(CentroidScoresCase::all()),
+        Op::SelectClusters => cases(SelectClustersCase::all()),
+        Op::Argmax => cases(ArgmaxCase::all()),
+        Op::Gram => cases(GramCase::all()),
+    }
+}
+
+fn cases<C: Into<Case>>(list: Vec<C>) -> Vec<Case> {
+    list.into_iter().map(Into::into).collect()
+}
+
+/// The excuse of a backend that does not have `dtype` among `known`.
+fn lacks(known: &[DType], dtype: DType, what: &str) -> Option<String> {
+    (!known.contains(&dtype)).then(|| format!("no {dtype} {what}"))
+}

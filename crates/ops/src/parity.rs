@@ -1,0 +1,235 @@
+//! The parity run: every case of the corpus on a backend against the reference, and the table of
+//! what came out.
+//!
+//! Absence is reported, never skipped in silence: an op that a backend lacks, a data type it does
+//! not take and a device that is not there are rows `NOT RUN` with their reason.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::corpus::{Case, cases_of};
+use crate::reference::ReferenceBackend;
+use crate::{Backend, Op};
+
+/// Failed cases of one row whose messages are kept.
+const SHOWN: usize = 6;
+
+/// How an op went on a backend.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParityStatus {
+    /// All cases are right.
+    Passed {
+        /// Cases run.
+        cases: usize,
+        /// Largest error as a share of the tolerance.
+        worst: f64,
+        /// Largest normalised mean square error.
+        nmse: f64,
+        /// Indices that differed within the tolerance.
+        ties: usize,
+    },
+    /// Some cases are wrong.
+    Failed {
+        /// Cases that are right.
+        passed: usize,
+        /// Cases that are wrong.
+        failed: usize,
+        /// The first of them, with what is wrong.
+        messages: Vec<String>,
+    },
+    /// Some or all cases were not run.
+    NotRun {
+        /// Cases concerned.
+        cases: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// One line of the table. An op has a second row where a part of its cases could not run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParityRow {
+    /// The op; `None` for a whole backend that is not there.
+    pub op: Option<Op>,
+    /// The backend's name.
+    pub backend: String,
+    /// How it went.
+    pub status: ParityStatus,
+}
+
+impl ParityRow {
+    /// The row of a backend that is unknown or whose device is absent.
+    pub fn absent(backend: impl Into<String>, reason: impl Into<String>) -> Self {
+        let status = ParityStatus::NotRun { cases: 0, reason: reason.into() };
+        Self { op: None, backend: backend.into(), status }
+    }
+}
+
+/// Runs the corpus, or the cases of one op, on `backend`. Blocks the thread; a browser uses
+/// [`parity_rows`].
+pub fn run_parity<B: Backend>(backend: &B, filter: Option<Op>) -> Vec<ParityRow> {
+    pollster::block_on(parity_rows(backend, filter))
+}
+
+/// [`run_parity`] as a future.
+pub async fn parity_rows<B: Backend>(backend: &B, filter: Option<Op>) -> Vec<ParityRow> {
+    let mut rows = Vec::new();
+    for op in Op::ALL.iter().copied().filter(|op| filter.is_none_or(|only| only == *op)) {
+        for status in op_statuses(backend, op).await {
+            rows.push(ParityRow { op: Some(op), backend: backend.name().into(), status });
+        }
+    }
+    rows
+}
+
+/// What happened to the cases of one op.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    messages: Vec<String>,
+    worst: f64,
+    nmse: f64,
+    ties: usize,
+}
+
+impl Tally {
+    fn fail(&mut self, message: String) {
+        self.failed += 1;
+        if self.messages.len() < SHOWN {
+            self.messages.push(message);
+        }
+    }
+
+    /// `None` where nothing was run.
+    fn status(self) -> Option<ParityStatus> {
+        let Self { passed, failed, messages, worst, nmse, ties } = self;
+        match (passed, failed) {
+            (0, 0) => None,
+            (cases, 0) => Some(ParityStatus::Passed { cases, worst, nmse, ties }),
+            _ => Some(ParityStatus::Failed { passed, failed, messages }),
+        }
+    }
+}
+
+async fn op_statuses<B: Backend>(backend: &B, op: Op) -> Vec<ParityStatus> {
+    let cases = cases_of(op);
+    let missing = backend.capabilities().missing_ops.iter().find(|(missing, _)| *missing == op);
+    if let Some((_, reason)) = missing {
+        return vec![ParityStatus::NotRun { cases: cases.len(), reason: reason.clone() }];
+    }
+    let mut tally = Tally::default();
+    let mut excused = BTreeMap::<String, usize>::new();
+    for case in cases {
+        match case.excused(backend.capabilities()) {
+            Some(reason) => *excused.entry(reason).or_default() += 1,
+            None => run_case(backend, &case, &mut tally).await,
+        }
+    }
+    let not_run = |(reason, cases)| ParityStatus::NotRun { cases, reason };
+    tally.status().into_iter().chain(excused.into_iter().map(not_run)).collect()
+}
+
+async fn run_case<B: Backend>(backend: &B, case: &Case, tally: &mut Tally) {
+    let want = match case.execute(&ReferenceBackend::new()).await {
+        Ok(want) => want,
+        Err(e) => return tally.fail(format!("{}: the reference says: {e}", case.name())),
+    };
+    let got = match case.execute(backend).await {
+        Ok(got) => got,
+        Err(e) => return tally.fail(format!("{}: {e}", case.name())),
+    };
+    let comparison = case.compare(&got, &want);
+    if !comparison.passed() {
+        return tally.fail(format!("{}: {comparison}", case.name()));
+    }
+    tally.passed += 1;
+    tally.ties += comparison.ties;
+    tally.worst = tally.worst.max(comparison.worst);
+    tally.nmse = tally.nmse.max(comparison.nmse);
+}
+
+/// The closing line: **cases** that passed and failed, and **rows** that were not run (an op, or a
+/// part of its cases, or a whole backend).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParitySummary {
+    /// Cases.
+    pub passed: usize,
+    /// Cases.
+    pub failed: usize,
+    /// Rows.
+    pub not_run: usize,
+}
+
+impl ParitySummary {
+    /// Counts rows of any number of backends.
+    pub fn of(rows: &[ParityRow]) -> Self {
+        let mut sum = Self::default();
+        for row in rows {
+            match &row.status {
+                ParityStatus::Passed { cases, .. } => sum.passed += cases,
+                ParityStatus::Failed { passed, failed, .. } => {
+                    sum.passed += passed;
+                    sum.failed += failed;
+                }
+                ParityStatus::NotRun { .. } => sum.not_run += 1,
+            }
+        }
+        sum
+    }
+}
+
+impl fmt::Display for ParitySummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} not run", self.passed, self.failed, self.not_run)
+    }
+}
+
+/// The table `op x backend x status`, failures with their messages below their row, and the closing
+/// line.
+pub fn format_parity(rows: &[ParityRow]) -> String {
+    let mut text = format!("{:<16} {:<10} status\n", "op", "backend");
+    for row in rows {
+        let op = row.op.map_or("(all)", Op::stem);
+        text += &format!("{op:<16} {:<10} {}\n", row.backend, status_text(&row.status));
+        if let ParityStatus::Failed { messages, .. } = &row.status {
+            messages.iter().for_each(|m| text += &format!("    {m}\n"));
+        }
+    }
+    text += &format!("{}\n", ParitySummary::of(rows));
+    text
+}
+
+fn status_text(status: &ParityStatus) -> String {
+    match status {
+        ParityStatus::Passed { cases, worst, nmse, ties } => {
+            let ties = if *ties > 0 { format!(", {ties} ties") } else { String::new() };
+            format!("passed {cases} cases, worst {worst:.2} of tolerance, NMSE {nmse:.0e}{ties}")
+        }
+        ParityStatus::Failed { passed, failed, .. } => {
+            format!("FAILED {failed} of {} cases", passed + failed)
+        }
+        ParityStatus::NotRun { cases: 0, reason } => format!("NOT RUN: {reason}"),
+        ParityStatus::NotRun { cases, reason } => format!("NOT RUN {cases} cases: {reason}"),
+    }
+}
+
+/// One message per backend of `required` that was not run: it has no row, or a row that says it is
+/// not there. `required` is the list of the environment variable `REQUIRE_BACKENDS`; the face reads
+/// it. A missing op of a present backend is no absence: its row says so.
+pub fn missing_required(rows: &[ParityRow], required: &[&str]) -> Vec<String> {
+    required.iter().filter_map(|name| absence(rows, name)).collect()
+}
+
+fn absence(rows: &[ParityRow], name: &str) -> Option<String> {
+    let mut own = rows.iter().filter(|row| row.backend == name).peekable();
+    if own.peek().is_none() {
+        return Some(format!("required backend {name} was not asked for"));
+    }
+    own.find_map(|row| match (&row.op, &row.status) {
+        (None, ParityStatus::NotRun { reason, .. }) => {
+            Some(format!("required backend {name} was not run: {reason}"))
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,220 @@
+//! Reference of clustering, scoring and selection.
+
+use std::cmp::Ordering;
+
+use super::buffer::{floats, held_ints, ints, put, put_ints};
+use super::dense::first_largest;
+use super::{Ref, ReferenceBackend as R, below, counts_fit, dot};
+use crate::*;
+
+/// The label of each point is the centroid of the largest score.
+pub(super) fn kmeans_assign(mut d: KmeansAssign<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n, c, width) = sizes(&d.p);
+    let (points, centroids) = (floats(&d.points), floats(&d.centroids));
+    let before = held_ints(&d.labels);
+    for head in 0..d.p.n_kv_heads as usize {
+        let mut n_changed = 0;
+        for i in head * n..(head + 1) * n {
+            let point = &points[i * width..][..width];
+            let own = centroids[head * c * width..][..c * width].chunks_exact(width);
+            let scores: Vec<f64> = own.map(|m| assign_score(d.p.distance, point, m)).collect();
+            let best = first_largest(&scores);
+            n_changed += usize::from(best != before[i]);
+            put_ints(&mut d.labels, i, &[best]);
+            put(&mut d.scores, i, &[scores[best]]);
+        }
+        put_ints(&mut d.n_changed, head, &[n_changed]);
+    }
+    Ok(())
+}
+
+/// What k-means maximises: for cosine and L2 the terms that do not depend on the centroid are left
+/// out.
+pub(crate) fn assign_score(distance: u32, point: &[f64], centroid: &[f64]) -> f64 {
+    let product = dot(point, centroid);
+    let square = dot(centroid, centroid);
+    match distance {
+        0 if square == 0.0 => 0.0,
+        0 => product / square.sqrt(),
+        1 => product - square / 2.0,
+        _ => product,
+    }
+}
+
+/// Each centroid becomes the mean of its points.
+pub(super) fn kmeans_update(mut d: KmeansUpdate<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n, c, width) = sizes(&d.p);
+    let (points, labels) = (floats(&d.points), checked_labels(Op::KmeansUpdate, &d.labels, c)?);
+    for head in 0..d.p.n_kv_heads as usize {
+        for cluster in 0..c {
+            let members = (head * n..(head + 1) * n).filter(|i| labels[*i] == cluster);
+            let mut sum = vec![0.0; width];
+            let mut count = 0;
+            for i in members {
+                count += 1;
+                sum.iter_mut().zip(&points[i * width..]).for_each(|(s, x)| *s += x);
+            }
+            let at = head * c + cluster;
+            put_ints(&mut d.counts, at, &[count]);
+            if count > 0 {
+                sum.iter_mut().for_each(|s| *s /= count as f64);
+                put(&mut d.centroids, at * width, &sum);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Closeness of each point to its centroid, and the radius of each cluster.
+pub(super) fn cluster_stats(mut d: ClusterStats<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n, c, width) = sizes(&d.p);
+    let (points, centroids) = (floats(&d.points), floats(&d.centroids));
+    let labels = checked_labels(Op::ClusterStats, &d.labels, c)?;
+    let mut radius = vec![0.0f64; d.radius.len];
+    for (i, label) in labels.into_iter().enumerate() {
+        let cluster = i / n * c + label;
+        let point = &points[i * width..][..width];
+        let centroid = &centroids[cluster * width..][..width];
+        put(&mut d.closeness, i, &[closeness(d.p.distance, point, centroid)]);
+        radius[cluster] = radius[cluster].max(gap(point, centroid));
+    }
+    put(&mut d.radius, 0, &radius);
+    Ok(())
+}
+
+fn closeness(distance: u32, point: &[f64], centroid: &[f64]) -> f64 {
+    let lengths = (dot(point, point) * dot(centroid, centroid)).sqrt();
+    match distance {
+        0 if lengths == 0.0 => 0.0,
+        0 => dot(point, centroid) / lengths,
+        1 => -gap(point, centroid),
+        _ => dot(point, centroid),
+    }
+}
+
+/// `|a - b|`.
+fn gap(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum::<f64>().sqrt()
+}
+
+/// Softmax over the clusters for each query head, pooled over the group.
+pub(super) fn centroid_scores(mut d: CentroidScores<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (p, q) = (d.p, floats(&d.q));
+    let n_kv_heads = p.n_kv_heads as usize;
+    for s in d.spans {
+        let room = s.cluster_stride.min(p.score_stride) as usize;
+        counts_fit(Op::CentroidScores, "n_clusters", &ints(&s.n_clusters), room)?;
+    }
+    for (i, span) in d.spans.iter().enumerate() {
+        for head in 0..n_kv_heads {
+            let pooled = pooled_scores(&p, &q, span, head);
+            put(&mut d.scores, (i * n_kv_heads + head) * p.score_stride as usize, &pooled);
+        }
+    }
+    Ok(())
+}
+
+fn pooled_scores(
+    p: &CentroidScoresParams,
+    q: &[f64],
+    span: &ScoreSpan<'_, R>,
+    kv_head: usize,
+) -> Vec<f64> {
+    let (width, group) = (p.head_dim as usize, (p.n_q_heads / p.n_kv_heads) as usize);
+    let first = kv_head * span.cluster_stride as usize;
+    let n = ints(&span.n_clusters)[kv_head];
+    let centroids = &floats(&span.centroids)[first * width..][..n * width];
+    let sizes = &ints(&span.sizes)[first..][..n];
+    let mut pooled = vec![0.0f64; n];
+    for g in 0..group {
+        let head = span.q_index as usize * p.n_q_heads as usize + kv_head * group + g;
+        let query = &q[head * width..][..width];
+        let scores: Vec<f64> =
+            centroids.chunks_exact(width).map(|c| f64::from(p.scale) * dot(query, c)).collect();
+        let mass = softmax(&scores, |c| if p.pooling == 2 { sizes[c] as f64 } else { 1.0 });
+        for (pool, m) in pooled.iter_mut().zip(mass) {
+            *pool = if p.pooling == 1 { pool.max(m) } else { *pool + m };
+        }
+    }
+    pooled
+}
+
+/// `w_c e^(s_c) / sum_i w_i e^(s_i)`; all 0 where every weight is 0.
+fn softmax(scores: &[f64], weight: impl Fn(usize) -> f64) -> Vec<f64> {
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let terms: Vec<f64> =
+        scores.iter().enumerate().map(|(c, s)| weight(c) * (s - max).exp()).collect();
+    let sum: f64 = terms.iter().sum();
+    terms.iter().map(|t| if sum == 0.0 { 0.0 } else { t / sum }).collect()
+}
+
+/// The clusters of each head, best first, until their sizes fill the budget.
+pub(super) fn select_clusters(mut d: SelectClusters<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let room = d.p.max_selected as usize;
+    let picks = picks(&d)?;
+    for pick in &picks {
+        below(Op::SelectClusters, "number of selected clusters", pick.len(), room + 1)?;
+    }
+    for (i, pick) in picks.iter().enumerate() {
+        let (clusters, takes): (Vec<usize>, Vec<usize>) = pick.iter().copied().unzip();
+        put_ints(&mut d.clusters, i * room, &clusters);
+        put_ints(&mut d.takes, i * room, &takes);
+        put_ints(&mut d.n_selected, i, &[pick.len()]);
+    }
+    Ok(())
+}
+
+/// Per sequence and head the (cluster, tokens taken) pairs.
+fn picks(d: &SelectClusters<'_, R>) -> OpResult<Vec<Vec<(usize, usize)>>> {
+    let (scores, stride) = (floats(&d.scores), d.p.score_stride as usize);
+    let n_kv_heads = d.p.n_kv_heads as usize;
+    let mut picks = Vec::new();
+    for (i, span) in d.spans.iter().enumerate() {
+        let (counts, budgets, sizes) =
+            (ints(&span.n_clusters), ints(&span.budgets), ints(&span.sizes));
+        let room = (span.cluster_stride as usize).min(stride);
+        counts_fit(Op::SelectClusters, "n_clusters", &counts, room)?;
+        for head in 0..n_kv_heads {
+            let own = &scores[(i * n_kv_heads + head) * stride..][..counts[head]];
+            let sizes = &sizes[head * span.cluster_stride as usize..][..counts[head]];
+            picks.push(pick(own, sizes, budgets[head]));
+        }
+    }
+    Ok(picks)
+}
+
+/// One head's selection. Not-a-number ranks last.
+fn pick(scores: &[f64], sizes: &[usize], budget: usize) -> Vec<(usize, usize)> {
+    let mut order: Vec<usize> = (0..scores.len()).filter(|c| sizes[*c] > 0).collect();
+    order.sort_by(|a, b| descending(scores[*a], scores[*b]).then(a.cmp(b)));
+    let mut left = budget;
+    let mut picked = Vec::new();
+    for cluster in order {
+        if left == 0 {
+            break;
+        }
+        let take = sizes[cluster].min(left);
+        left -= take;
+        picked.push((cluster, take));
+    }
+    picked
+}
+
+fn descending(a: f64, b: f64) -> Ordering {
+    b.partial_cmp(&a).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+fn sizes(p: &KmeansParams) -> (usize, usize, usize) {
+    (p.n_points as usize, p.n_clusters as usize, p.head_dim as usize)
+}
+
+fn checked_labels(op: Op, labels: &Ref<'_>, n_clusters: usize) -> OpResult<Vec<usize>> {
+    let labels = ints(labels);
+    labels.iter().try_for_each(|label| below(op, "label", *label, n_clusters))?;
+    Ok(labels)
+}

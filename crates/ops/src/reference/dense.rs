@@ -1,0 +1,128 @@
+//! Reference of the dense ops.
+
+use super::buffer::{floats, held, ints, put, put_ints};
+use super::{RefWeight, ReferenceBackend as R, below, dot};
+use crate::desc::ensure;
+use crate::*;
+
+/// `out[t] = table[ids[t]]`.
+pub(super) fn embed(mut d: Embed<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let width = d.p.width as usize;
+    shaped(Op::Embed, "table", d.table, d.table.n_rows, width)?;
+    let ids = ints(&d.ids);
+    ids.iter().try_for_each(|id| below(Op::Embed, "token id", *id, d.table.n_rows))?;
+    for (t, id) in ids.into_iter().enumerate() {
+        put(&mut d.out, t * width, d.table.row(id));
+    }
+    Ok(())
+}
+
+/// `out = x / sqrt(mean(x^2) + eps) * weight`.
+pub(super) fn rms_norm(mut d: RmsNorm<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let width = d.p.width as usize;
+    shaped(Op::RmsNorm, "weight", d.weight, 1, width)?;
+    for (r, x) in floats(&d.x).chunks_exact(width).enumerate() {
+        let mean_square = dot(x, x) / width as f64;
+        let root = (mean_square + f64::from(d.p.eps)).sqrt();
+        let out: Vec<f64> = x.iter().zip(d.weight.row(0)).map(|(x, w)| x / root * w).collect();
+        put(&mut d.out, r * width, &out);
+    }
+    Ok(())
+}
+
+/// `out = x W^T (+ bias) (+ out)`.
+pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
+    d.check(op)?;
+    let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
+    shaped(op, "weight", d.weight, n_out, n_in)?;
+    if let Some(bias) = d.bias {
+        shaped(op, "bias", bias, 1, n_out)?;
+    }
+    let x = floats(&d.x);
+    let mut out = if d.p.accumulate == 1 { held(&d.out) } else { vec![0.0; d.out.len] };
+    for t in 0..d.p.n_rows as usize {
+        for o in 0..n_out {
+            let product = dot(&x[t * n_in..(t + 1) * n_in], d.weight.row(o));
+            out[t * n_out + o] += product + d.bias.map_or(0.0, |bias| bias.values[o]);
+        }
+    }
+    put(&mut d.out, 0, &out);
+    Ok(())
+}
+
+/// The rotation of pairs `(i, i + rotary_dim / 2)` by the token's angles.
+pub(super) fn rope(mut d: Rope<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n_heads, head_dim) = (d.p.n_heads as usize, d.p.head_dim as usize);
+    let (rotary_dim, half) = (d.p.rotary_dim as usize, d.p.rotary_dim as usize / 2);
+    let (x, table) = (floats(&d.x), floats(&d.table));
+    let mut out = x.clone();
+    for t in 0..d.p.n_tokens as usize {
+        let (cos, sin) = table[t * rotary_dim..(t + 1) * rotary_dim].split_at(half);
+        for head in 0..n_heads {
+            let at = (t * n_heads + head) * head_dim;
+            for i in 0..half {
+                let (a, b) = (x[at + i], x[at + i + half]);
+                out[at + i] = a * cos[i] - b * sin[i];
+                out[at + i + half] = b * cos[i] + a * sin[i];
+            }
+        }
+    }
+    put(&mut d.out, 0, &out);
+    Ok(())
+}
+
+/// `out = gate / (1 + exp(-gate)) * up`.
+pub(super) fn silu_mul(mut d: SiluMul<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let silu = |gate: f64| gate / (1.0 + (-gate).exp());
+    let pairs = floats(&d.gate).into_iter().zip(floats(&d.up));
+    let out: Vec<f64> = pairs.map(|(gate, up)| silu(gate) * up).collect();
+    put(&mut d.out, 0, &out);
+    Ok(())
+}
+
+/// The first not-a-number, else the first of the largest.
+pub(super) fn argmax(mut d: Argmax<'_, R>) -> OpResult<()> {
+    d.check()?;
+    for (r, x) in floats(&d.x).chunks_exact(d.p.width as usize).enumerate() {
+        let best = x.iter().position(|v| v.is_nan()).unwrap_or_else(|| first_largest(x));
+        put_ints(&mut d.out, r, &[best]);
+    }
+    Ok(())
+}
+
+/// `out[h / G] += sum over t of x x^T`.
+pub(super) fn gram(mut d: Gram<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n_heads, group, width) = (d.p.n_heads as usize, d.p.group as usize, d.p.head_dim as usize);
+    let (x, mut out) = (floats(&d.x), held(&d.out));
+    for t in 0..d.p.n_tokens as usize {
+        for head in 0..n_heads {
+            let v = &x[(t * n_heads + head) * width..][..width];
+            let sum = &mut out[head / group * width * width..][..width * width];
+            for i in 0..width {
+                for j in 0..width {
+                    sum[i * width + j] += v[i] * v[j];
+                }
+            }
+        }
+    }
+    put(&mut d.out, 0, &out);
+    Ok(())
+}
+
+/// Index of the first of the largest elements.
+pub(super) fn first_largest(x: &[f64]) -> usize {
+    (1..x.len()).fold(0, |best, i| if x[i] > x[best] { i } else { best })
+}
+
+/// A weight's shape; `check` cannot see it, since weights are opaque to the contract.
+fn shaped(op: Op, name: &str, weight: &RefWeight, n_rows: usize, n_cols: usize) -> OpResult<()> {
+    ensure(op, weight.n_rows == n_rows && weight.n_cols == n_cols, || {
+        let (rows, cols) = (weight.n_rows, weight.n_cols);
+        format!("{name} is [{rows}, {cols}], expected [{n_rows}, {n_cols}]")
+    })
+}

@@ -1,0 +1,54 @@
+//! Reference of the ops that move KV rows.
+
+use super::buffer::{floats, ints};
+use super::{ReferenceBackend as R, below, counts_fit};
+use crate::*;
+
+/// Row `rows[t]` of every KV head gets the key and the value of token t.
+pub(super) fn kv_scatter(d: KvScatter<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n_heads, width) = (d.p.n_kv_heads as usize, d.p.head_dim as usize);
+    let stride = d.p.dst_head_stride as usize;
+    let rows = ints(&d.rows);
+    rows.iter().try_for_each(|row| below(Op::KvScatter, "row", *row, stride))?;
+    let (k, v) = (floats(&d.k), floats(&d.v));
+    for (t, row) in rows.into_iter().enumerate() {
+        for head in 0..n_heads {
+            let src = (t * n_heads + head) * width;
+            let dst = (head * stride + row) * 2 * width;
+            d.dst.put_floats(dst, &k[src..src + width]);
+            d.dst.put_floats(dst + width, &v[src..src + width]);
+        }
+    }
+    Ok(())
+}
+
+/// Row `dst_rows[i]` of `dst` gets row `src_rows[i]` of `src`, for each KV head.
+pub(super) fn kv_gather(d: KvGather<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let width = 2 * d.p.head_dim as usize;
+    let (src_stride, dst_stride) = (d.src.head_stride, d.p.dst_head_stride as usize);
+    let moves = moves(&d)?;
+    for (head, from, to) in moves {
+        let src = d.src.offset + (head * src_stride + from) * width;
+        d.dst.copy_from((head * dst_stride + to) * width, d.src.buffer, src, width);
+    }
+    Ok(())
+}
+
+/// Every (head, source row, destination row), each seen to be inside.
+fn moves(d: &KvGather<'_, R>) -> OpResult<Vec<(usize, usize, usize)>> {
+    let op = Op::KvGather;
+    let (src_rows, dst_rows, counts) = (ints(&d.src_rows), ints(&d.dst_rows), ints(&d.n_rows));
+    let stride = d.p.list_stride as usize;
+    counts_fit(op, "n_rows", &counts, stride)?;
+    let mut moves = Vec::new();
+    for (head, n) in counts.into_iter().enumerate() {
+        for i in head * stride..head * stride + n {
+            below(op, "source row", src_rows[i], d.src.head_stride)?;
+            below(op, "destination row", dst_rows[i], d.p.dst_head_stride as usize)?;
+            moves.push((head, src_rows[i], dst_rows[i]));
+        }
+    }
+    Ok(moves)
+}

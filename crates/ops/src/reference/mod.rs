@@ -1,0 +1,234 @@
+//! The reference backend: what every op means, written as plainly as its equation.
+//!
+//! Loops stand in the order of the equation, sums are f64, there is no SIMD, no thread and no
+//! unsafe code, so that a reader can check it against the paper. It is slow on purpose; its only
+//! use is to be compared with. Every op checks its descriptor first, then every index, and writes
+//! only after both.
+
+mod attention;
+mod buffer;
+mod cluster;
+mod dense;
+mod kv;
+
+pub use buffer::{RefBuffer, RefWeight};
+pub(crate) use cluster::assign_score;
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use longview_core::{DType, decode_f32};
+
+use crate::*;
+
+/// A view of a reference buffer.
+type Ref<'a> = View<'a, ReferenceBackend>;
+/// A writable view of a reference buffer.
+type RefMut<'a> = ViewMut<'a, ReferenceBackend>;
+
+/// The backend that defines the right answer. Clones and [`Backend::background`] queues are the
+/// same device.
+#[derive(Clone, Debug)]
+pub struct ReferenceBackend {
+    capabilities: Arc<Capabilities>,
+    allocations: Arc<AtomicU64>,
+    ticks: Arc<AtomicU64>,
+}
+
+impl ReferenceBackend {
+    /// A reference device. It can do everything and has unified memory.
+    pub fn new() -> Self {
+        let floats = vec![DType::F32, DType::F16, DType::BF16];
+        let capabilities = Capabilities {
+            device: "reference (f64, one thread)".into(),
+            reads_host_memory: true,
+            unified_memory: true,
+            matvec_max_rows: usize::MAX,
+            kv_dtypes: floats.clone(),
+            weight_dtypes: floats,
+            missing_ops: Vec::new(),
+            memory_bytes: None,
+        };
+        Self::with_capabilities(capabilities)
+    }
+
+    /// A reference that says to lack something, to test how callers cope. Only host memory really
+    /// goes away.
+    pub fn with_capabilities(capabilities: Capabilities) -> Self {
+        Self {
+            capabilities: Arc::new(capabilities),
+            allocations: Arc::default(),
+            ticks: Arc::default(),
+        }
+    }
+
+    fn make(&self, dtype: DType, len: usize, host: bool) -> RefBuffer {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        RefBuffer::zeroed(dtype, len, host)
+    }
+}
+
+impl Default for ReferenceBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for ReferenceBackend {
+    type Buffer = RefBuffer;
+    type Weight = RefWeight;
+
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn background(&self) -> Self {
+        self.clone()
+    }
+
+    /// Counts its own calls: the reference must run where `std` has no clock.
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.ticks.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn allocations(&self) -> u64 {
+        self.allocations.load(Ordering::Relaxed)
+    }
+
+    fn alloc(&self, dtype: DType, len: usize, _label: &str) -> OpResult<RefBuffer> {
+        Ok(self.make(dtype, len, false))
+    }
+
+    fn alloc_host(&self, dtype: DType, len: usize, _label: &str) -> OpResult<Option<RefBuffer>> {
+        Ok(self.capabilities.reads_host_memory.then(|| self.make(dtype, len, true)))
+    }
+
+    fn host_bytes<'a>(&self, buffer: &'a RefBuffer) -> Option<&'a [u8]> {
+        buffer.is_host().then(|| buffer.bytes())
+    }
+
+    fn host_bytes_mut<'a>(&self, buffer: &'a mut RefBuffer) -> Option<&'a mut [u8]> {
+        buffer.is_host().then(|| buffer.bytes_mut())
+    }
+
+    fn load_weight(&self, source: WeightSource) -> OpResult<RefWeight> {
+        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        let expected = n_rows * n_cols * dtype.size();
+        if !dtype.is_float() || bytes.len() != expected {
+            let found = bytes.len();
+            let what =
+                format!("{found} bytes of {dtype}, expected {expected} for [{n_rows}, {n_cols}]");
+            return Err(OpError::Weight { name, what });
+        }
+        let values = decode_f32(dtype, bytes.as_ref()).into_iter().map(f64::from).collect();
+        Ok(RefWeight { n_rows, n_cols, values })
+    }
+
+    fn write(&self, dst: RefMut<'_>, bytes: &[u8]) -> OpResult<()> {
+        let range = buffer::byte_range(dst.buffer, dst.offset, dst.len, bytes.len())?;
+        dst.buffer.bytes_mut()[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, src: Ref<'_>, out: &mut [u8]) -> impl Future<Output = OpResult<()>> {
+        let range = buffer::byte_range(src.buffer, src.offset, src.len, out.len());
+        ready(range.map(|range| out.copy_from_slice(&src.buffer.bytes()[range])))
+    }
+
+    fn submit(&self) -> OpResult<()> {
+        Ok(())
+    }
+
+    fn embed(&self, d: Embed<'_, Self>) -> OpResult<()> {
+        dense::embed(d)
+    }
+
+    fn rms_norm(&self, d: RmsNorm<'_, Self>) -> OpResult<()> {
+        dense::rms_norm(d)
+    }
+
+    fn matmul(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        dense::linear(Op::Matmul, d)
+    }
+
+    fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        dense::linear(Op::Matvec, d)
+    }
+
+    fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
+        dense::rope(d)
+    }
+
+    fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
+        dense::silu_mul(d)
+    }
+
+    fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
+        kv::kv_scatter(d)
+    }
+
+    fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
+        kv::kv_gather(d)
+    }
+
+    fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
+        attention::attend_chunk(d)
+    }
+
+    fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()> {
+        attention::attend_list(d)
+    }
+
+    fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()> {
+        attention::lse_merge(d)
+    }
+
+    fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()> {
+        cluster::kmeans_assign(d)
+    }
+
+    fn kmeans_update(&self, d: KmeansUpdate<'_, Self>) -> OpResult<()> {
+        cluster::kmeans_update(d)
+    }
+
+    fn cluster_stats(&self, d: ClusterStats<'_, Self>) -> OpResult<()> {
+        cluster::cluster_stats(d)
+    }
+
+    fn centroid_scores(&self, d: CentroidScores<'_, Self>) -> OpResult<()> {
+        cluster::centroid_scores(d)
+    }
+
+    fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
+        cluster::select_clusters(d)
+    }
+
+    fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
+        dense::argmax(d)
+    }
+
+    fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
+        dense::gram(d)
+    }
+}
+
+/// Fails with the op's [`OpError::Index`] unless `index < limit`.
+fn below(op: Op, what: &'static str, index: usize, limit: usize) -> OpResult<()> {
+    if index < limit { Ok(()) } else { Err(OpError::Index { op, what, index, limit }) }
+}
+
+/// Every count of a list must be at most the room that the list has.
+fn counts_fit(op: Op, what: &'static str, counts: &[usize], room: usize) -> OpResult<()> {
+    counts.iter().try_for_each(|n| below(op, what, *n, room + 1))
+}
+
+/// The sum of products, in order.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}

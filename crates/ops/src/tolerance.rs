@@ -1,0 +1,86 @@
+//! How far a result may lie from the reference: one table, by op and data type, never by backend.
+//!
+//! The elementwise bound decides; the bound on the normalised mean square error (NMSE) finds what
+//! is a little wrong everywhere. Entries are a few times the error that f32 sums in any order can
+//! make on the corpus, and far below the error of one missing row, element or head. A backend that
+//! needs more shows why, here, in a comment.
+
+use longview_core::DType;
+
+use crate::Op;
+
+/// Bounds on one output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// An element may be off by `atol + rtol * |reference|`.
+    pub atol: f64,
+    /// See `atol`.
+    pub rtol: f64,
+    /// `sum (got - reference)^2 / sum reference^2` may be at most this.
+    pub nmse: f64,
+}
+
+impl Tolerance {
+    /// Nothing but equality; among equal scores the lowest index.
+    pub const EXACT: Self = Self { atol: 0.0, rtol: 0.0, nmse: 0.0 };
+
+    const fn of(atol: f64, rtol: f64, nmse: f64) -> Self {
+        Self { atol, rtol, nmse }
+    }
+
+    /// How far from `reference` an element may lie.
+    pub fn allows(&self, reference: f64) -> f64 {
+        self.atol + self.rtol * reference.abs()
+    }
+
+    /// Whether only equality passes.
+    pub fn is_exact(&self) -> bool {
+        *self == Self::EXACT
+    }
+}
+
+/// The table. `dtype` is that of the weights, the KV rows or the centroids; F32 for ops without
+/// them.
+pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
+    match (op, dtype) {
+        // Widening a stored number to f32 is exact.
+        (Op::Embed, _) => Tolerance::EXACT,
+        // One sum of squares of like sign, one root (2 ulp on some devices), two products.
+        (Op::RmsNorm, _) => Tolerance::of(1e-6, 1e-5, 1e-11),
+        // f16 and bf16 dot products of the hardware (tensor cores, AVX-512 BF16) round x to the
+        // weight's type: 2^-12 and 2^-9 a term at random, for outputs of size 1. Otherwise f32 sums
+        // of up to 4864 terms.
+        (Op::Matmul | Op::Matvec, DType::F16) => Tolerance::of(3e-3, 1e-3, 5e-7),
+        (Op::Matmul | Op::Matvec, DType::BF16) => Tolerance::of(2e-2, 5e-3, 2e-5),
+        (Op::Matmul | Op::Matvec, _) => Tolerance::of(2e-5, 1e-5, 1e-11),
+        // Two products and a sum of numbers of size 1.
+        (Op::Rope, _) => Tolerance::of(2e-6, 1e-5, 1e-12),
+        // `exp` in f32 may be off by 3 + 2 |x| ulp (WGSL), and x goes up to about 300 here, where
+        // the result is nearly 0.
+        (Op::SiluMul, _) => Tolerance::of(1e-5, 2e-5, 1e-10),
+        // Storing in the row's type may round either way where the device's conversion does (WGSL):
+        // one ulp of f16. bf16 is made of the bits of an f32, and f32 is copied: both exact.
+        (Op::KvScatter, DType::F16) => Tolerance::of(6e-8, 9.8e-4, 3e-7),
+        (Op::KvScatter, _) => Tolerance::EXACT,
+        // A copy.
+        (Op::KvGather, _) => Tolerance::EXACT,
+        // Scores up to 100 carry f32 errors of 2e-5, which softmax makes relative errors of the
+        // weights. Rows are widened exactly, so the row type does not count.
+        (Op::AttendChunk | Op::AttendList, _) => Tolerance::of(1e-4, 1e-4, 1e-8),
+        // Two weights of e^(difference), a mean.
+        (Op::LseMerge, _) => Tolerance::of(1e-5, 1e-5, 1e-10),
+        // f32 dot products of up to 128 terms of size 1; L2 adds |c|^2 / 2 of size 64.
+        (Op::KmeansAssign, _) => Tolerance::of(5e-5, 1e-5, 1e-10),
+        // f32 sums of up to a few hundred terms, divided by their number.
+        (Op::KmeansUpdate, _) => Tolerance::of(1e-5, 1e-5, 1e-11),
+        // |k - c| must be summed from the differences: |k|^2 - 2 k.c + |c|^2 loses half of the
+        // digits and fails.
+        (Op::ClusterStats, _) => Tolerance::of(3e-5, 1e-5, 1e-11),
+        // As attention, on probabilities: small ones count too, hence a smaller absolute part.
+        (Op::CentroidScores, _) => Tolerance::of(2e-6, 2e-4, 1e-8),
+        // Scores are inputs and nothing is rounded, so the order, ties included, has one answer.
+        (Op::SelectClusters | Op::Argmax, _) => Tolerance::EXACT,
+        // f32 sums of up to 257 * 8 products.
+        (Op::Gram, _) => Tolerance::of(1e-3, 1e-5, 1e-11),
+    }
+}

@@ -1,0 +1,67 @@
+//! The parameter blocks, written down: WGSL and CUDA declare the same fields at the same offsets,
+//! all of four bytes and without padding. A change here is a change of every kernel.
+
+use std::mem::{align_of, offset_of, size_of};
+
+use longview_ops::*;
+
+macro_rules! layout {
+    ($params:ident, $size:literal, $($field:ident: $offset:literal),+) => {
+        // The pattern names every field, so a new one does not go unnoticed.
+        let $params { $($field: _),+ } = bytemuck::Zeroable::zeroed();
+        assert_eq!(size_of::<$params>(), $size, stringify!($params));
+        assert_eq!(align_of::<$params>(), 4, stringify!($params));
+        $(assert_eq!(
+            offset_of!($params, $field), $offset,
+            "{}.{}", stringify!($params), stringify!($field)
+        );)+
+    };
+}
+
+#[test]
+fn dense_parameters_are_where_kernels_read_them() {
+    layout!(EmbedParams, 8, n_tokens: 0, width: 4);
+    layout!(RmsNormParams, 12, n_rows: 0, width: 4, eps: 8);
+    layout!(LinearParams, 16, n_rows: 0, n_in: 4, n_out: 8, accumulate: 12);
+    layout!(RopeParams, 16, n_tokens: 0, n_heads: 4, head_dim: 8, rotary_dim: 12);
+    layout!(SiluMulParams, 4, n: 0);
+    layout!(ArgmaxParams, 8, n_rows: 0, width: 4);
+    layout!(GramParams, 16, n_tokens: 0, n_heads: 4, group: 8, head_dim: 12);
+}
+
+#[test]
+fn kv_parameters_are_where_kernels_read_them() {
+    layout!(KvScatterParams, 16, n_tokens: 0, n_kv_heads: 4, head_dim: 8, dst_head_stride: 12);
+    layout!(KvGatherParams, 16, n_kv_heads: 0, head_dim: 4, list_stride: 8, dst_head_stride: 12);
+}
+
+#[test]
+fn attention_parameters_are_where_kernels_read_them() {
+    layout!(
+        AttendParams, 24,
+        n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, scale: 16, accumulate: 20
+    );
+    layout!(LseMergeParams, 8, n_rows: 0, head_dim: 4);
+}
+
+#[test]
+fn cluster_parameters_are_where_kernels_read_them() {
+    layout!(
+        KmeansParams, 20,
+        n_kv_heads: 0, n_points: 4, n_clusters: 8, head_dim: 12, distance: 16
+    );
+    layout!(
+        CentroidScoresParams, 28,
+        n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, score_stride: 16, scale: 20,
+        pooling: 24
+    );
+    layout!(SelectClustersParams, 12, n_kv_heads: 0, score_stride: 4, max_selected: 8);
+}
+
+#[test]
+fn numbers_of_choices_are_those_that_kernels_compare_with() {
+    let distances = [Distance::Cosine, Distance::L2, Distance::InnerProduct];
+    assert_eq!(distances.map(|d| d as u32), [0, 1, 2]);
+    let poolings = [Pooling::SumSoftmax, Pooling::MaxSoftmax, Pooling::SizeWeighted];
+    assert_eq!(poolings.map(|p| p as u32), [0, 1, 2]);
+}

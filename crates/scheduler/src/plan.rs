@@ -1,0 +1,87 @@
+//! Bytes that a sequence will take, before anything is allocated.
+
+use longview_core::DType;
+use serde::Serialize;
+
+use crate::layer::{DeviceLayout, LayerMode, device_rows, layer_mode};
+use crate::policy::Policy;
+use crate::sequence::{Placement, SequenceOptions};
+use crate::shape::KvShape;
+
+/// Bytes of one sequence under a policy at full context. The parts on the device add up to what
+/// [`crate::Sequence::device_kv_bytes`] reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KvPlan {
+    /// All keys and values, in host memory.
+    pub host_kv_bytes: u64,
+    /// The host's copy of the index and the rows' positions.
+    pub host_index_bytes: u64,
+    /// Device: KV of layers that attend to everything.
+    pub dense_bytes: u64,
+    /// Device: sinks and recent window.
+    pub window_bytes: u64,
+    /// Device: slots of recalled clusters.
+    pub cache_bytes: u64,
+    /// Device: centroids, sizes and counts of clusters.
+    pub index_bytes: u64,
+    /// Device: prefill tiles and chunk.
+    pub prefill_bytes: u64,
+}
+
+impl KvPlan {
+    /// The plan for `shape` under `policy`.
+    pub fn new(shape: &KvShape, policy: &Policy, options: &SequenceOptions) -> Self {
+        let row = shape.row_bytes() as u64;
+        let heads = shape.n_kv_heads as u64;
+        let mut plan = Self {
+            host_kv_bytes: (shape.n_layers * shape.layer_bytes()) as u64,
+            host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
+            ..Self::default()
+        };
+        for layer in 0..shape.n_layers {
+            let mode = layer_mode(policy, layer);
+            plan.add_index(shape, policy, mode);
+            if options.placement == Placement::Device {
+                plan.add_rows(shape, policy, mode, heads * row);
+            }
+        }
+        if options.placement == Placement::Device {
+            plan.prefill_bytes = (2 * options.tile + options.chunk) as u64 * heads * row;
+        }
+        plan
+    }
+
+    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode, row: u64) {
+        let layout = DeviceLayout::of(policy, shape.capacity);
+        match mode {
+            LayerMode::Dense => self.dense_bytes += device_rows(policy, shape, mode) as u64 * row,
+            LayerMode::Window | LayerMode::Recall => {
+                self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
+                self.cache_bytes += layout.slots as u64 * row;
+            }
+        }
+    }
+
+    fn add_index(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode) {
+        if mode != LayerMode::Recall {
+            return;
+        }
+        let clusters = policy.max_clusters(shape.capacity);
+        let centroid = shape.head_dim * shape.kv_dtype.size();
+        let word = DType::U32.size();
+        let per_head = clusters * (centroid + word) + word;
+        self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+        // Starts, sizes and radii beside the centroids.
+        self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;
+    }
+
+    /// Everything on the device but the prefill buffers.
+    pub fn device_kv_bytes(&self) -> u64 {
+        self.dense_bytes + self.window_bytes + self.cache_bytes + self.index_bytes
+    }
+
+    /// Everything.
+    pub fn total_bytes(&self) -> u64 {
+        self.host_kv_bytes + self.host_index_bytes + self.device_kv_bytes() + self.prefill_bytes
+    }
+}
