@@ -1,0 +1,261 @@
+//! [`CpuBackend`]: start-up, memory and the dispatch of ops.
+
+use std::future::{Future, ready};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use longview_core::DType;
+use longview_ops::{
+    Argmax, AttendChunk, AttendList, Backend, Capabilities, CentroidScores, ClusterStats, Embed,
+    Gram, KmeansAssign, KmeansUpdate, KvGather, KvScatter, Linear, LseMerge, Op, OpError, OpResult,
+    RmsNorm, Rope, SelectClusters, SiluMul, View, ViewMut, WeightSource,
+};
+
+use crate::buffer::CpuBuffer;
+use crate::isa::{Isa, Tier};
+use crate::limits::Limits;
+use crate::scratch::Scratch;
+use crate::team::Team;
+use crate::weight::CpuWeight;
+use crate::{CpuError, NAME, kernels, machine, ops};
+
+/// How to start the backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads for one op, the calling one included; 0: one for each physical core.
+    pub threads: usize,
+    /// Force a tier of kernels; `None`: the best that the processor has.
+    pub isa: Option<Isa>,
+}
+
+/// The CPU as a device. Ops on one value happen one after the other; a second thread that calls waits.
+pub struct CpuBackend {
+    device: Arc<Device>,
+    queue: Mutex<Queue>,
+}
+
+/// What all queues share.
+struct Device {
+    tier: Tier,
+    capabilities: Capabilities,
+    allocations: AtomicU64,
+    #[cfg(not(target_arch = "wasm32"))]
+    start: std::time::Instant,
+}
+
+/// The workers and scratch of one queue.
+pub(crate) struct Queue {
+    /// Who works.
+    pub(crate) team: Team,
+    /// Scratch of the op as a whole, read by all workers.
+    pub(crate) shared: Scratch,
+}
+
+impl CpuBackend {
+    /// Starts the backend and its threads. Errors: a forced tier that the processor lacks, no threads.
+    pub fn new(options: CpuOptions) -> Result<Self, CpuError> {
+        let tier = Tier::choose(options.isa)?;
+        let threads = match options.threads {
+            0 => machine::physical_cores(),
+            n => n,
+        };
+        let device = Arc::new(Device {
+            tier,
+            capabilities: capabilities(tier, threads),
+            allocations: AtomicU64::new(0),
+            #[cfg(not(target_arch = "wasm32"))]
+            start: std::time::Instant::now(),
+        });
+        let team = team(tier, threads)?;
+        Ok(Self { device, queue: Mutex::new(Queue { team, shared: Scratch::default() }) })
+    }
+
+    /// The tier of kernels in use.
+    pub fn isa(&self) -> Isa {
+        self.device.tier.isa()
+    }
+
+    /// Measures bandwidth and arithmetic peak with this backend's threads and tier; takes about a second.
+    pub fn measure_limits(&self) -> Limits {
+        Limits::measure(&mut self.queue())
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // An op that panicked left outputs half written, but nothing of the queue.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn buffer(&self, dtype: DType, len: usize, label: &str, is_host: bool) -> OpResult<CpuBuffer> {
+        self.device.allocations.fetch_add(1, Ordering::Relaxed);
+        CpuBuffer::zeroed(dtype, len, is_host).ok_or_else(|| OpError::OutOfMemory {
+            backend: NAME,
+            label: label.to_owned(),
+            bytes: (len as u64).saturating_mul(dtype.size() as u64),
+        })
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn team(tier: Tier, threads: usize) -> Result<Team, CpuError> {
+    Team::with_threads(tier, threads).map_err(|source| CpuError::Threads { threads, source })
+}
+
+#[cfg(target_arch = "wasm32")]
+fn team(tier: Tier, _threads: usize) -> Result<Team, CpuError> {
+    Ok(Team::alone(tier))
+}
+
+fn capabilities(tier: Tier, threads: usize) -> Capabilities {
+    let floats = vec![DType::F32, DType::F16, DType::BF16];
+    let threads_text = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
+    Capabilities {
+        device: format!("{}, {}, {threads_text}", machine::model_name(), tier.isa()),
+        reads_host_memory: true,
+        unified_memory: true,
+        matvec_max_rows: kernels::matvec::MAX_ROWS,
+        kv_dtypes: floats.clone(),
+        weight_dtypes: floats,
+        missing_ops: Vec::new(),
+        memory_bytes: machine::available_memory(),
+    }
+}
+
+impl Backend for CpuBackend {
+    type Buffer = CpuBuffer;
+    type Weight = CpuWeight;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.device.capabilities
+    }
+
+    fn background(&self) -> Self {
+        let team = Team::alone(self.device.tier);
+        let queue = Mutex::new(Queue { team, shared: Scratch::default() });
+        Self { device: Arc::clone(&self.device), queue }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn now(&self) -> Duration {
+        self.device.start.elapsed()
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn now(&self) -> Duration {
+        // `std` has no clock in a browser, and this backend is not the one to use there.
+        Duration::ZERO
+    }
+
+    fn allocations(&self) -> u64 {
+        self.device.allocations.load(Ordering::Relaxed)
+    }
+
+    fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<CpuBuffer> {
+        self.buffer(dtype, len, label, false)
+    }
+
+    fn alloc_host(&self, dtype: DType, len: usize, label: &str) -> OpResult<Option<CpuBuffer>> {
+        self.buffer(dtype, len, label, true).map(Some)
+    }
+
+    fn host_bytes<'a>(&self, buffer: &'a CpuBuffer) -> Option<&'a [u8]> {
+        buffer.is_host().then(|| buffer.bytes())
+    }
+
+    fn host_bytes_mut<'a>(&self, buffer: &'a mut CpuBuffer) -> Option<&'a mut [u8]> {
+        if buffer.is_host() { Some(buffer.bytes_mut()) } else { None }
+    }
+
+    fn load_weight(&self, source: WeightSource) -> OpResult<CpuWeight> {
+        self.device.allocations.fetch_add(1, Ordering::Relaxed);
+        CpuWeight::load(source)
+    }
+
+    fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
+        ops::copy::write(dst, bytes)
+    }
+
+    fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> impl Future<Output = OpResult<()>> {
+        ready(ops::copy::read(src, out))
+    }
+
+    fn submit(&self) -> OpResult<()> {
+        Ok(())
+    }
+
+    fn embed(&self, d: Embed<'_, Self>) -> OpResult<()> {
+        ops::embed::run(&mut self.queue(), d)
+    }
+
+    fn rms_norm(&self, d: RmsNorm<'_, Self>) -> OpResult<()> {
+        ops::rms_norm::run(&mut self.queue(), d)
+    }
+
+    fn matmul(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        ops::matmul::run(&mut self.queue(), d, Op::Matmul)
+    }
+
+    fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        ops::matvec::run(&mut self.queue(), d, Op::Matvec)
+    }
+
+    fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
+        ops::rope::run(&mut self.queue(), d)
+    }
+
+    fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
+        ops::silu_mul::run(&mut self.queue(), d)
+    }
+
+    fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
+        ops::kv_scatter::run(&mut self.queue(), d)
+    }
+
+    fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
+        ops::kv_gather::run(&mut self.queue(), d)
+    }
+
+    fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
+        ops::attend_chunk::run(&mut self.queue(), d)
+    }
+
+    fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()> {
+        ops::attend_list::run(&mut self.queue(), d)
+    }
+
+    fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()> {
+        ops::lse_merge::run(&mut self.queue(), d)
+    }
+
+    fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()> {
+        ops::kmeans_assign::run(&mut self.queue(), d)
+    }
+
+    fn kmeans_update(&self, d: KmeansUpdate<'_, Self>) -> OpResult<()> {
+        ops::kmeans_update::run(&mut self.queue(), d)
+    }
+
+    fn cluster_stats(&self, d: ClusterStats<'_, Self>) -> OpResult<()> {
+        ops::cluster_stats::run(&mut self.queue(), d)
+    }
+
+    fn centroid_scores(&self, d: CentroidScores<'_, Self>) -> OpResult<()> {
+        ops::centroid_scores::run(&mut self.queue(), d)
+    }
+
+    fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
+        ops::select_clusters::run(&mut self.queue(), d)
+    }
+
+    fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
+        ops::argmax::run(&mut self.queue(), d)
+    }
+
+    fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
+        ops::gram::run(&mut self.queue(), d)
+    }
+}

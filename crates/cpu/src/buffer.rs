@@ -1,0 +1,195 @@
+//! Device buffers: aligned, zeroed, tagged with their data type.
+//!
+//! Memory comes from `alloc_zeroed` with the alignment that the system allocator gives for free, because only then
+//! are large blocks fresh pages of the kernel that cost nothing until they are touched; the start is aligned
+//! to a cache line by hand. One of the modules that may use `unsafe`.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use longview_core::DType;
+use longview_ops::{DeviceBuffer, View, ViewMut};
+
+use crate::CpuBackend;
+
+/// A cache line, and an AVX-512 register.
+const LINE: usize = 64;
+
+/// From here on, huge pages are asked for: a gather of rows from all over gigabytes else misses the TLB each time.
+#[cfg(target_os = "linux")]
+const HUGE: usize = 8 << 20;
+
+/// Owned bytes on a cache-line boundary, zeroed when made.
+pub(crate) struct AlignedBytes {
+    block: *mut u8,
+    layout: Layout,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the bytes are owned, and reached only through `&self` (shared) and `&mut self` (unique) like a vector's.
+unsafe impl Send for AlignedBytes {}
+// SAFETY: as above; there is no interior mutability.
+unsafe impl Sync for AlignedBytes {}
+
+impl Default for AlignedBytes {
+    fn default() -> Self {
+        let start = NonNull::<[u64; 8]>::dangling().cast();
+        Self { block: std::ptr::null_mut(), layout: Layout::new::<()>(), start, len: 0 }
+    }
+}
+
+impl AlignedBytes {
+    /// `len` zero bytes, or `None` without memory for them.
+    pub(crate) fn zeroed(len: usize) -> Option<Self> {
+        if len == 0 {
+            return Some(Self::default());
+        }
+        let layout = Layout::from_size_align(len.checked_add(LINE)?, 16).ok()?;
+        // SAFETY: the layout's size is not 0.
+        let block = unsafe { alloc_zeroed(layout) };
+        let block = NonNull::new(block)?;
+        let skip = block.as_ptr().align_offset(LINE);
+        // SAFETY: `skip < LINE`, and the block has `LINE` bytes more than `len`.
+        let start = unsafe { block.add(skip) };
+        advise_huge_pages(start.as_ptr(), len);
+        Some(Self { block: block.as_ptr(), layout, start, len })
+    }
+
+    /// Makes room for at least `len` bytes; what was in them is lost when it grows.
+    ///
+    /// # Panics
+    /// Without memory: scratch is small, and an op has no half-way state to return to.
+    pub(crate) fn grow(&mut self, len: usize) {
+        if len > self.len {
+            let bytes = Self::zeroed(len.next_multiple_of(4096));
+            *self = bytes.unwrap_or_else(|| panic!("cpu: no memory for {len} bytes of scratch"));
+        }
+    }
+}
+
+impl Drop for AlignedBytes {
+    fn drop(&mut self) {
+        if !self.block.is_null() {
+            // SAFETY: `block` came from `alloc_zeroed` with this layout, and is freed once.
+            unsafe { dealloc(self.block, self.layout) }
+        }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBytes {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `start` is valid for `len` initialised bytes (or dangling and aligned for 0) while `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsMut<[u8]> for AlignedBytes {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `as_ref`; `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(start: *mut u8, len: usize) {
+    let skip = start.align_offset(4096);
+    if len >= HUGE + skip {
+        // SAFETY: the range lies inside the block just allocated; the advice changes no contents, and a refusal
+        // (an old kernel) only means small pages.
+        unsafe { libc::madvise(start.add(skip).cast(), len - skip, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_start: *mut u8, _len: usize) {}
+
+/// Memory of the CPU backend.
+pub struct CpuBuffer {
+    bytes: AlignedBytes,
+    dtype: DType,
+    is_host: bool,
+}
+
+impl CpuBuffer {
+    /// `len` zeros, or `None` without memory for them.
+    pub(crate) fn zeroed(dtype: DType, len: usize, is_host: bool) -> Option<Self> {
+        let bytes = AlignedBytes::zeroed(len.checked_mul(dtype.size())?)?;
+        Some(Self { bytes, dtype, is_host })
+    }
+
+    /// Whether the host may address it ([`longview_ops::Backend::alloc_host`]).
+    pub(crate) fn is_host(&self) -> bool {
+        self.is_host
+    }
+
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// All bytes, writable.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes.as_mut()
+    }
+
+    /// All elements; `E` must be the Rust type of the data type, which descriptors check.
+    pub(crate) fn elements<E: bytemuck::Pod>(&self) -> &[E] {
+        debug_assert_eq!(size_of::<E>(), self.dtype.size());
+        bytemuck::cast_slice(self.bytes())
+    }
+
+    /// All elements, writable.
+    pub(crate) fn elements_mut<E: bytemuck::Pod>(&mut self) -> &mut [E] {
+        debug_assert_eq!(size_of::<E>(), self.dtype.size());
+        bytemuck::cast_slice_mut(self.bytes_mut())
+    }
+}
+
+impl DeviceBuffer for CpuBuffer {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len / self.dtype.size()
+    }
+}
+
+/// The elements of a view.
+pub(crate) fn slice<'a, E: bytemuck::Pod>(view: &View<'a, CpuBackend>) -> &'a [E] {
+    &view.buffer.elements()[view.offset..view.offset + view.len]
+}
+
+/// The elements of a view, writable.
+pub(crate) fn slice_mut<E: bytemuck::Pod>(view: ViewMut<'_, CpuBackend>) -> &mut [E] {
+    &mut view.buffer.elements_mut()[view.offset..view.offset + view.len]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_start_on_cache_lines_and_hold_zeros() {
+        for len in [1, 63, 64, 65, 4096, 10 << 20] {
+            let bytes = AlignedBytes::zeroed(len).unwrap();
+            assert_eq!(bytes.as_ref().as_ptr() as usize % LINE, 0);
+            assert_eq!(bytes.as_ref().len(), len);
+            assert!(bytes.as_ref().iter().all(|b| *b == 0));
+        }
+    }
+
+    #[test]
+    fn a_size_beyond_all_memory_is_none() {
+        assert!(AlignedBytes::zeroed(usize::MAX - 100).is_none());
+        assert!(AlignedBytes::zeroed(isize::MAX as usize).is_none());
+        assert!(CpuBuffer::zeroed(DType::F32, usize::MAX / 2, false).is_none());
+    }
+
+    #[test]
+    fn a_capacity_far_beyond_memory_costs_nothing_until_touched() {
+        let bytes = AlignedBytes::zeroed(4 << 30).unwrap();
+        assert_eq!(bytes.as_ref()[(4 << 30) - 1], 0);
+    }
+}

@@ -1,0 +1,177 @@
+//! Dot products of a few f32 vectors with many stored rows, each row read once from memory.
+
+use crate::isa::Kernel;
+use crate::simd::{Elem, MAX_LANES, Simd};
+
+/// `out[g * out_row + i] = q_g . row(i)` for n rows. `q` has rows of `q_row` floats, zeros after `k`.
+///
+/// # Safety
+/// `row(i)` is valid for k elements, `q` for `n_q * q_row` with `q_row` at least k rounded up to LANES,
+/// `out` for `n_q` rows of n; the tier's features are there.
+#[inline(always)]
+pub(crate) unsafe fn dots<S: Simd, E: Elem>(
+    (q, q_row, n_q): (*const f32, usize, usize),
+    row: impl Fn(usize) -> *const E,
+    n: usize,
+    k: usize,
+    (out, out_row): (*mut f32, usize),
+) {
+    let mut i = 0;
+    while i < n {
+        let rows = (n - i).min(S::LANES);
+        // A short group repeats its last row: no branch inside, and the spare results are not stored.
+        let at = |j: usize| row(i + j.min(rows - 1));
+        for g in 0..n_q {
+            let sums = lane_dots::<S, E>(q.add(g * q_row), &at, k);
+            let to = out.add(g * out_row + i);
+            if rows == S::LANES {
+                S::store(to, sums);
+            } else {
+                S::store_n(to, rows, sums);
+            }
+        }
+        i += S::LANES;
+    }
+}
+
+/// The dot products of `q` with LANES rows, one in each lane.
+#[inline(always)]
+unsafe fn lane_dots<S: Simd, E: Elem>(
+    q: *const f32,
+    row: &impl Fn(usize) -> *const E,
+    k: usize,
+) -> S::V {
+    let mut sums = [S::zero(); MAX_LANES];
+    let mut p = 0;
+    while p + S::LANES <= k {
+        let x = S::load(q.add(p));
+        for j in 0..S::LANES {
+            sums[j] = S::fma(x, E::load::<S>(row(j).add(p)), sums[j]);
+        }
+        p += S::LANES;
+    }
+    if p < k {
+        let x = S::load(q.add(p));
+        for j in 0..S::LANES {
+            sums[j] = S::fma(x, E::load_n::<S>(row(j).add(p), k - p), sums[j]);
+        }
+    }
+    S::sums(sums)
+}
+
+/// Dot products of `n_q` vectors with a run of rows.
+pub(crate) struct Dots<'a, E> {
+    /// `[n_q, q_row]`, zeros after `k`, `q_row` a multiple of 16 elements.
+    pub(crate) q: &'a [f32],
+    pub(crate) q_row: usize,
+    /// `[n, k]`.
+    pub(crate) rows: &'a [E],
+    pub(crate) k: usize,
+    /// `[n_q, out_row]`; n of each row are written.
+    pub(crate) out: &'a mut [f32],
+    pub(crate) out_row: usize,
+}
+
+impl<E: Elem> Kernel for Dots<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { q, q_row, rows, k, out, out_row } = self;
+        let (n, n_q) = (rows.len() / k, q.len() / q_row);
+        assert!(q_row >= k.next_multiple_of(S::LANES) && n <= out_row);
+        assert!(n_q == 0 || out.len() >= (n_q - 1) * out_row + n);
+        let row = |i: usize| rows.as_ptr().add(i * k);
+        dots::<S, E>((q.as_ptr(), q_row, n_q), row, n, k, (out.as_mut_ptr(), out_row));
+    }
+}
+
+/// `o_r += sum over i of p[r, i] * row(i)` for the rows of `o`.
+///
+/// # Safety
+/// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o_row` with `o_row` at least
+/// k rounded up to LANES; the tier's features are there.
+#[inline(always)]
+pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
+    (p, p_row): (*const f32, usize),
+    row: impl Fn(usize) -> *const E,
+    n: usize,
+    k: usize,
+    (o, o_row, n_rows): (*mut f32, usize, usize),
+) {
+    let mut r = 0;
+    while r < n_rows {
+        let (p, o) = ((p.add(r * p_row), p_row), (o.add(r * o_row), o_row));
+        match n_rows - r {
+            1 => weighted_rows::<S, E, 1>(p, &row, n, k, o),
+            2 | 3 => weighted_rows::<S, E, 2>(p, &row, n, k, o),
+            _ => weighted_rows::<S, E, 4>(p, &row, n, k, o),
+        }
+        r += match n_rows - r {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+    }
+}
+
+#[inline(always)]
+unsafe fn weighted_rows<S: Simd, E: Elem, const R: usize>(
+    p: (*const f32, usize),
+    row: &impl Fn(usize) -> *const E,
+    n: usize,
+    k: usize,
+    (o, o_row): (*mut f32, usize),
+) {
+    let mut c = 0;
+    while c < k {
+        let left = k - c;
+        let part = |i: usize| row(i).add(c);
+        let to = (o.add(c), o_row);
+        if left >= 4 * S::LANES {
+            weighted_columns::<S, E, R, 4>(p, part, n, S::LANES, to);
+            c += 4 * S::LANES;
+        } else if left >= 2 * S::LANES {
+            weighted_columns::<S, E, R, 2>(p, part, n, S::LANES, to);
+            c += 2 * S::LANES;
+        } else {
+            weighted_columns::<S, E, R, 1>(p, part, n, left.min(S::LANES), to);
+            c += S::LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
+    (p, p_row): (*const f32, usize),
+    row: impl Fn(usize) -> *const E,
+    n: usize,
+    last: usize,
+    (o, o_row): (*mut f32, usize),
+) {
+    let mut sums = [[S::zero(); W]; R];
+    for r in 0..R {
+        for w in 0..W {
+            sums[r][w] = S::load(o.add(r * o_row + w * S::LANES));
+        }
+    }
+    for i in 0..n {
+        let from = row(i);
+        let mut v = [S::zero(); W];
+        for w in 0..W {
+            let at = from.add(w * S::LANES);
+            v[w] = if last == S::LANES { E::load::<S>(at) } else { E::load_n::<S>(at, last) };
+        }
+        for r in 0..R {
+            let x = S::splat(*p.add(r * p_row + i));
+            for w in 0..W {
+                sums[r][w] = S::fma(x, v[w], sums[r][w]);
+            }
+        }
+    }
+    for r in 0..R {
+        for w in 0..W {
+            S::store(o.add(r * o_row + w * S::LANES), sums[r][w]);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The loops that take the time, generic over the instruction set and the element type.
+//!
+//! Everything here is `unsafe fn`, `#[inline(always)]`, reached through [`crate::isa::Tier::run`] from a
+//! [`crate::isa::Kernel`] whose safe constructor (in the same file) checks lengths.
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "kernels are unsafe line by line, for the reason their `# Safety` section gives"
+)]
+
+pub(crate) mod attend;
+pub(crate) mod dots;
+pub(crate) mod gemm;
+pub(crate) mod gram;
+pub(crate) mod limits;
+pub(crate) mod matvec;
+pub(crate) mod nearest;
+pub(crate) mod pack;
+pub(crate) mod tile;
+pub(crate) mod vector;

@@ -1,0 +1,336 @@
+//! Elementwise and row-wise loops of the small ops.
+
+use crate::isa::Kernel;
+use crate::simd::{Elem, Simd, math};
+
+/// Calls `f(offset, n)` for each vector of `len` elements; n is LANES but for the last.
+#[inline(always)]
+unsafe fn vectors<S: Simd>(len: usize, mut f: impl FnMut(usize, usize)) {
+    let mut i = 0;
+    while i + S::LANES <= len {
+        f(i, S::LANES);
+        i += S::LANES;
+    }
+    if i < len {
+        f(i, len - i);
+    }
+}
+
+#[inline(always)]
+unsafe fn load<S: Simd>(p: *const f32, n: usize) -> S::V {
+    if n == S::LANES { S::load(p) } else { S::load_n(p, n) }
+}
+
+#[inline(always)]
+unsafe fn store<S: Simd>(p: *mut f32, n: usize, v: S::V) {
+    if n == S::LANES { S::store(p, v) } else { S::store_n(p, n, v) }
+}
+
+/// `to = from` with widening or rounding (nearest even); equal lengths.
+pub(crate) struct Convert<'a, A, B> {
+    pub(crate) from: &'a [A],
+    pub(crate) to: &'a mut [B],
+}
+
+impl<A: Elem, B: Elem> Kernel for Convert<'_, A, B> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        assert_eq!(self.from.len(), self.to.len());
+        let (from, to) = (self.from.as_ptr(), self.to.as_mut_ptr());
+        vectors::<S>(self.from.len(), |i, n| {
+            if n == S::LANES {
+                B::store::<S>(to.add(i), A::load::<S>(from.add(i)));
+            } else {
+                B::store_n::<S>(to.add(i), n, A::load_n::<S>(from.add(i), n));
+            }
+        });
+    }
+}
+
+/// Root-mean-square norm of rows of `weight.len()` elements.
+pub(crate) struct Norm<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) weight: &'a [f32],
+    pub(crate) eps: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Norm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let width = self.weight.len();
+        assert!(width > 0 && self.x.len() == self.out.len());
+        let rows = self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width));
+        let weight = self.weight.as_ptr();
+        for (x, out) in rows {
+            let squares = dot::<S>(x, x);
+            let scale = S::splat(1.0 / (squares / width as f32 + self.eps).sqrt());
+            let (x, out) = (x.as_ptr(), out.as_mut_ptr());
+            vectors::<S>(width, |i, n| {
+                let y = S::mul(load::<S>(x.add(i), n), scale);
+                store::<S>(out.add(i), n, S::mul(y, load::<S>(weight.add(i), n)));
+            });
+        }
+    }
+}
+
+/// The dot product of equal lengths.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let (a, b, len) = (a.as_ptr(), b.as_ptr(), a.len());
+    let mut sums = [S::zero(); 4];
+    let mut i = 0;
+    while i + 4 * S::LANES <= len {
+        for (u, sum) in sums.iter_mut().enumerate() {
+            let at = i + u * S::LANES;
+            *sum = S::fma(S::load(a.add(at)), S::load(b.add(at)), *sum);
+        }
+        i += 4 * S::LANES;
+    }
+    vectors::<S>(len - i, |j, n| {
+        let (x, y) = (load::<S>(a.add(i + j), n), load::<S>(b.add(i + j), n));
+        sums[0] = S::fma(x, y, sums[0]);
+    });
+    S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
+}
+
+/// `out = gate / (1 + exp(-gate)) * up`.
+pub(crate) struct Silu<'a> {
+    pub(crate) gate: &'a [f32],
+    pub(crate) up: &'a [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Silu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        assert!(self.gate.len() == self.out.len() && self.up.len() == self.out.len());
+        let (gate, up, out) = (self.gate.as_ptr(), self.up.as_ptr(), self.out.as_mut_ptr());
+        vectors::<S>(self.out.len(), |i, n| {
+            let x = load::<S>(gate.add(i), n);
+            let e = math::exp::<S>(S::sub(S::zero(), x));
+            let y = S::div(x, S::add(S::splat(1.0), e));
+            store::<S>(out.add(i), n, S::mul(y, load::<S>(up.add(i), n)));
+        });
+    }
+}
+
+/// The rotation of one head: `2 h` elements, `h` cosines, `h` sines.
+pub(crate) struct Rotate<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) table: &'a [f32],
+    /// Elements of a head; the rotated ones come first, the rest is copied.
+    pub(crate) head_dim: usize,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Rotate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let h = self.table.len() / 2;
+        assert!(2 * h <= self.head_dim && self.x.len() == self.out.len());
+        let heads = self.x.chunks_exact(self.head_dim);
+        for (x, out) in heads.zip(self.out.chunks_exact_mut(self.head_dim)) {
+            out[2 * h..].copy_from_slice(&x[2 * h..]);
+            let (x, out, table) = (x.as_ptr(), out.as_mut_ptr(), self.table.as_ptr());
+            vectors::<S>(h, |i, n| {
+                let (cos, sin) = (load::<S>(table.add(i), n), load::<S>(table.add(h + i), n));
+                let (a, b) = (load::<S>(x.add(i), n), load::<S>(x.add(h + i), n));
+                let minus = S::sub(S::zero(), S::mul(b, sin));
+                store::<S>(out.add(i), n, S::fma(a, cos, minus));
+                store::<S>(out.add(h + i), n, S::fma(b, cos, S::mul(a, sin)));
+            });
+        }
+    }
+}
+
+/// `out = out * keep + x * add`.
+pub(crate) struct Blend<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) add: f32,
+    pub(crate) keep: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Blend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        assert_eq!(self.x.len(), self.out.len());
+        let (x, out) = (self.x.as_ptr(), self.out.as_mut_ptr());
+        let (add, keep) = (S::splat(self.add), S::splat(self.keep));
+        vectors::<S>(self.out.len(), |i, n| {
+            let kept = S::mul(load::<S>(out.add(i), n), keep);
+            store::<S>(out.add(i), n, S::fma(load::<S>(x.add(i), n), add, kept));
+        });
+    }
+}
+
+/// Index of the largest of a row; the first not-a-number if there is one.
+pub(crate) struct Largest<'a> {
+    pub(crate) x: &'a [f32],
+}
+
+impl Kernel for Largest<'_> {
+    type Output = u32;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> u32 {
+        let (x, len) = (self.x.as_ptr(), self.x.len());
+        let mut best = S::splat(f32::NEG_INFINITY);
+        // x - x is 0 for numbers; infinities are rare enough to be looked at twice.
+        let mut odd = S::zero();
+        let mut i = 0;
+        while i + S::LANES <= len {
+            let v = S::load(x.add(i));
+            best = S::max(v, best);
+            odd = S::add(odd, S::sub(v, v));
+            i += S::LANES;
+        }
+        let tail = &self.x[i..];
+        let mut max = S::max_lane(best);
+        for &v in tail {
+            max = if v > max { v } else { max };
+        }
+        let is_odd = S::sum(odd) != 0.0 || tail.iter().any(|v| v.is_nan());
+        let nan = if is_odd { self.x.iter().position(|v| v.is_nan()) } else { None };
+        let at = nan.or_else(|| self.x.iter().position(|v| *v == max));
+        at.unwrap_or(0) as u32
+    }
+}
+
+/// Squared distance and dot product of a point and a centre, and the squared norms of both.
+pub(crate) struct Pair<'a> {
+    pub(crate) a: &'a [f32],
+    pub(crate) b: &'a [f32],
+}
+
+/// What [`Pair`] measures.
+pub(crate) struct Measures {
+    pub(crate) dot: f32,
+    pub(crate) distance2: f32,
+    pub(crate) a2: f32,
+    pub(crate) b2: f32,
+}
+
+impl Kernel for Pair<'_> {
+    type Output = Measures;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> Measures {
+        assert_eq!(self.a.len(), self.b.len());
+        let (a, b) = (self.a.as_ptr(), self.b.as_ptr());
+        let [mut ab, mut d2, mut a2, mut b2] = [S::zero(); 4];
+        vectors::<S>(self.a.len(), |i, n| {
+            let (x, y) = (load::<S>(a.add(i), n), load::<S>(b.add(i), n));
+            let d = S::sub(x, y);
+            ab = S::fma(x, y, ab);
+            d2 = S::fma(d, d, d2);
+            a2 = S::fma(x, x, a2);
+            b2 = S::fma(y, y, b2);
+        });
+        let sum = |v| S::sum(v);
+        Measures { dot: sum(ab), distance2: sum(d2), a2: sum(a2), b2: sum(b2) }
+    }
+}
+
+/// `x = max`, then `x = sum of exp(x - max)`, for a softmax over blocks.
+pub(crate) struct SoftmaxParts<'a> {
+    /// Logits.
+    pub(crate) x: &'a [f32],
+    /// Multiplies each term; none for 1.
+    pub(crate) weights: Option<&'a [u32]>,
+}
+
+impl Kernel for SoftmaxParts<'_> {
+    /// The largest logit and the sum of `weight * exp(x - largest)`.
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> (f32, f32) {
+        let (x, len) = (self.x.as_ptr(), self.x.len());
+        let mut best = S::splat(f32::NEG_INFINITY);
+        let mut max = f32::NEG_INFINITY;
+        let mut i = 0;
+        while i + S::LANES <= len {
+            best = S::max(S::load(x.add(i)), best);
+            i += S::LANES;
+        }
+        for &v in &self.x[i..] {
+            max = if v > max { v } else { max };
+        }
+        max = max.max(S::max_lane(best));
+        let shift = S::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
+        let mut sum = S::zero();
+        vectors::<S>(len, |i, n| {
+            let mut e = math::exp::<S>(S::sub(load::<S>(x.add(i), n), shift));
+            if let Some(weights) = self.weights {
+                e = S::mul(e, counts::<S>(&weights[i..i + n]));
+            } else if n < S::LANES {
+                let mut ones = [0.0; crate::simd::MAX_LANES];
+                ones[..n].fill(1.0);
+                e = S::mul(e, S::load(ones.as_ptr()));
+            }
+            sum = S::add(sum, e);
+        });
+        (max, S::sum(sum))
+    }
+}
+
+/// Whole numbers as floats, zeros after the last.
+#[inline(always)]
+unsafe fn counts<S: Simd>(words: &[u32]) -> S::V {
+    let mut t = [0.0f32; crate::simd::MAX_LANES];
+    for (f, w) in t.iter_mut().zip(words) {
+        *f = *w as f32;
+    }
+    S::load(t.as_ptr())
+}
+
+/// `out (+)= exp(x - max) * factor (* weight)`, or the maximum with what `out` holds.
+pub(crate) struct SoftmaxPool<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) max: f32,
+    pub(crate) factor: f32,
+    pub(crate) weights: Option<&'a [u32]>,
+    /// Take the larger instead of the sum.
+    pub(crate) take_max: bool,
+    /// Nothing in `out` yet.
+    pub(crate) is_first: bool,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for SoftmaxPool<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        assert_eq!(self.x.len(), self.out.len());
+        let (x, out) = (self.x.as_ptr(), self.out.as_mut_ptr());
+        let (max, factor) = (S::splat(self.max), S::splat(self.factor));
+        vectors::<S>(self.out.len(), |i, n| {
+            let mut p = S::mul(math::exp::<S>(S::sub(load::<S>(x.add(i), n), max)), factor);
+            if let Some(weights) = self.weights {
+                p = S::mul(p, counts::<S>(&weights[i..i + n]));
+            }
+            if !self.is_first {
+                let old = load::<S>(out.add(i), n);
+                p = if self.take_max { S::max(old, p) } else { S::add(old, p) };
+            }
+            store::<S>(out.add(i), n, p);
+        });
+    }
+}

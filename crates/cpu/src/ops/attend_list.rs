@@ -1,0 +1,114 @@
+//! Attention of one token per sequence over lists of KV rows: the hook for recall.
+
+use longview_ops::{AttendList, AttendParams, DeviceBuffer, ListSpan, Op, OpResult};
+
+use super::partials::Partials;
+use super::{ensure_at_most, ensure_below};
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::{slice, slice_mut};
+use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
+use crate::simd::Elem;
+use crate::simd::elem::with_elem;
+use crate::team::{Cost, Shared};
+
+/// Keys of an item.
+const PART: usize = 2 * KEYS;
+
+/// Each span on its own, in order.
+pub(crate) fn run(queue: &mut Queue, d: AttendList<'_, CpuBackend>) -> OpResult<()> {
+    d.check()?;
+    for span in d.spans {
+        let (counts, rows) = (slice::<u32>(&span.n_rows), slice::<u32>(&span.rows));
+        let stride = span.list_stride as usize;
+        ensure_at_most(Op::AttendList, "number of rows", counts, stride)?;
+        for (head, &n) in counts.iter().enumerate() {
+            let used = &rows[head * stride..head * stride + n as usize];
+            ensure_below(Op::AttendList, "row", used, span.kv.head_stride)?;
+        }
+    }
+    let q = slice::<f32>(&d.q);
+    let (out, lse) = (slice_mut::<f32>(d.out), slice_mut::<f32>(d.lse));
+    let (heads, dh) = (d.p.n_q_heads as usize, d.p.head_dim as usize);
+    for span in d.spans {
+        let rows = span.q_index as usize * heads..(span.q_index as usize + 1) * heads;
+        let elements = rows.start * dh..rows.end * dh;
+        with_elem!(span.kv.buffer.dtype(), E => {
+            let part = Part { p: d.p, span, q: &q[elements.clone()] };
+            part.run::<E>(queue, &mut out[elements], &mut lse[rows]);
+        });
+    }
+    Ok(())
+}
+
+/// One span with its own query.
+struct Part<'a> {
+    p: AttendParams,
+    span: &'a ListSpan<'a, CpuBackend>,
+    q: &'a [f32],
+}
+
+impl Part<'_> {
+    fn run<E: Elem>(&self, queue: &mut Queue, out: &mut [f32], lse: &mut [f32]) {
+        let counts: &[u32] = slice(&self.span.n_rows);
+        let longest = counts.iter().copied().max().unwrap_or(0) as usize;
+        let n_parts = longest.div_ceil(PART).max(1);
+        let accumulate = self.p.accumulate != 0;
+        if n_parts == 1 {
+            let targets = (Shared::new(out), Shared::new(lse));
+            return self.items::<E>(queue, n_parts, targets, accumulate);
+        }
+        // The parts' results live in the op's scratch, which is put back for the next op.
+        let mut shared = std::mem::take(&mut queue.shared);
+        let [part_out, part_lse] = shared.floats([out.len() * n_parts, lse.len() * n_parts]);
+        let targets = (Shared::new(&mut *part_out), Shared::new(&mut *part_lse));
+        self.items::<E>(queue, n_parts, targets, false);
+        let head_dim = self.p.head_dim as usize;
+        let partials = Partials { out: part_out, lse: part_lse, n_parts, head_dim, accumulate };
+        partials.merge(&mut queue.team, out, lse);
+        queue.shared = shared;
+    }
+
+    fn items<E: Elem>(
+        &self,
+        queue: &mut Queue,
+        n_parts: usize,
+        (out, lse): (Shared<'_, f32>, Shared<'_, f32>),
+        accumulate: bool,
+    ) {
+        let p = self.p;
+        let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
+        let (counts, rows) = (slice::<u32>(&self.span.n_rows), slice::<u32>(&self.span.rows));
+        let (kv, stride) = (self.span.kv, self.span.list_stride as usize);
+        let elements = &kv.buffer.elements::<E>()[kv.offset..];
+        let total: usize = counts.iter().map(|&n| n as usize).sum();
+        let cost = Cost::bytes(total * 2 * dh * size_of::<E>() * (hq / hkv).div_ceil(2));
+        let tier = queue.team.tier();
+        queue.team.for_each(hkv * n_parts, cost, |scratch, i| {
+            let (part, head) = (i / hkv, i % hkv);
+            let n = counts[head] as usize;
+            let (key, end) = ((part * PART).min(n), ((part + 1) * PART).min(n));
+            let list = &rows[head * stride + key..head * stride + end];
+            let start = head * kv.head_stride * 2 * dh;
+            let elements = &elements[start..start + kv.head_stride * 2 * dh];
+            tier.run(AttendBlock {
+                queries: Queries {
+                    q: self.q,
+                    n_tokens: 1,
+                    n_q_heads: hq,
+                    first_head: head * (hq / hkv),
+                    group: hq / hkv,
+                    head_dim: dh,
+                    scale: p.scale,
+                    out,
+                    lse,
+                    out_token: part,
+                    accumulate,
+                },
+                rows: Rows::<E> { elements, list: Some(list), head_dim: dh, n: list.len() },
+                diagonal: i64::from(i32::MAX),
+                scratch,
+            });
+        });
+    }
+}

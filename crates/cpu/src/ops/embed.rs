@@ -1,0 +1,30 @@
+//! Embedding lookup: rows of the table, widened.
+
+use longview_ops::{Embed, Op, OpResult};
+
+use super::ensure_below;
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::{slice, slice_mut};
+use crate::kernels::vector::Convert;
+use crate::simd::elem::with_elem;
+use crate::team::Cost;
+
+/// `out[t] = table[ids[t]]`.
+pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
+    d.check()?;
+    let width = d.p.width as usize;
+    d.table.expect_cols(Op::Embed, width)?;
+    let ids: &[u32] = slice(&d.ids);
+    ensure_below(Op::Embed, "token", ids, d.table.n_rows())?;
+    let out = slice_mut::<f32>(d.out);
+    let (tier, cost) = (queue.team.tier(), Cost::bytes(out.len() * 6));
+    with_elem!(d.table.dtype(), E => {
+        let table: &[E] = d.table.elements();
+        queue.team.for_chunks(out, width, cost, |_, t, out| {
+            let row = ids[t] as usize * width;
+            tier.run(Convert { from: &table[row..row + width], to: out });
+        });
+    });
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! New keys and values into KV rows.
+
+use longview_ops::{DeviceBuffer, KvScatter, Op, OpResult};
+
+use super::ensure_below;
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::slice;
+use crate::kernels::vector::Convert;
+use crate::simd::elem::with_elem;
+use crate::team::Cost;
+
+/// Row `rows[t]` of every head gets the token's key and value, rounded.
+pub(crate) fn run(queue: &mut Queue, d: KvScatter<'_, CpuBackend>) -> OpResult<()> {
+    d.check()?;
+    let (h, dh) = (d.p.n_kv_heads as usize, d.p.head_dim as usize);
+    let stride = d.p.dst_head_stride as usize;
+    let rows: &[u32] = slice(&d.rows);
+    ensure_below(Op::KvScatter, "row", rows, stride)?;
+    if rows.is_empty() || h == 0 || dh == 0 {
+        return Ok(());
+    }
+    let (k, v) = (slice::<f32>(&d.k), slice::<f32>(&d.v));
+    let (tier, cost) = (queue.team.tier(), Cost::bytes(k.len() * 12));
+    with_elem!(d.dst.dtype(), E => {
+        let dst = &mut d.dst.elements_mut::<E>()[..h * stride * 2 * dh];
+        queue.team.for_chunks(dst, stride * 2 * dh, cost, |_, head, dst| {
+            for (t, &row) in rows.iter().enumerate() {
+                let from = (t * h + head) * dh;
+                let (key, value) = dst[row as usize * 2 * dh..][..2 * dh].split_at_mut(dh);
+                tier.run(Convert { from: &k[from..from + dh], to: key });
+                tier.run(Convert { from: &v[from..from + dh], to: value });
+            }
+        });
+    });
+    Ok(())
+}

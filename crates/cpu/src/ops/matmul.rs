@@ -1,0 +1,80 @@
+//! A linear layer for many rows: packed panels and register tiles.
+
+use longview_ops::{Linear, Op, OpResult};
+
+use super::matvec::{Problem, no_products};
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::{slice, slice_mut};
+use crate::kernels::gemm::{Block, KC, PackStrip};
+use crate::simd::Elem;
+use crate::simd::elem::with_elem;
+use crate::team::{Cost, Shared};
+
+/// Up to here a pass over the weights with dot products beats packing them.
+const MATVEC_ROWS: usize = 8;
+
+/// Rows that are packed at a time: 1024 rows of 4096 are 16 MiB.
+const ROWS: usize = 1024;
+
+/// `out = x W^T (+ bias) (+ out)`.
+pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpResult<()> {
+    if d.p.n_rows as usize <= MATVEC_ROWS {
+        return super::matvec::run(queue, d, op);
+    }
+    d.check(op)?;
+    let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
+    d.weight.expect(op, n_out, n_in)?;
+    if let Some(bias) = d.bias {
+        bias.expect(op, 1, n_out)?;
+    }
+    let problem = Problem {
+        x: slice(&d.x),
+        n_in,
+        n_out,
+        bias: d.bias.map(|b| b.elements()),
+        add: d.p.accumulate != 0,
+    };
+    let out = slice_mut(d.out);
+    if n_in == 0 || n_out == 0 {
+        if n_out > 0 {
+            no_products(&problem, out);
+        }
+        return Ok(());
+    }
+    with_elem!(d.weight.dtype(), E => {
+        let weights = d.weight.elements::<E>();
+        let groups = problem.x.chunks(ROWS * n_in).zip(out.chunks_mut(ROWS * n_out));
+        for (x, out) in groups {
+            multiply(queue, &Problem { x, ..problem }, weights, out);
+        }
+    });
+    Ok(())
+}
+
+fn multiply<E: Elem>(queue: &mut Queue, p: &Problem<'_>, weights: &[E], out: &mut [f32]) {
+    let Problem { x, n_in: k, n_out, bias, add } = *p;
+    let tier = queue.team.tier();
+    let (mr, nr) = (tier.tile_rows(), tier.tile_cols());
+    let m = x.len() / k;
+    let [strips] = queue.shared.floats([m.div_ceil(mr) * mr * k]);
+    queue.team.for_chunks(strips, mr * k, Cost::bytes(x.len() * 16), |_, index, strip| {
+        tier.run(PackStrip { x, k, index, strip });
+    });
+    let (strips, out) = (&*strips, Shared::new(out));
+    let block = block_columns(n_out, nr);
+    let cost = Cost::flop(2 * m * k * n_out);
+    queue.team.for_each(n_out.div_ceil(block), cost, |scratch, i| {
+        let first = i * block;
+        let last = (first + block).min(n_out);
+        let [panels] = scratch.floats([k.min(KC) * (last - first).next_multiple_of(nr)]);
+        let weights = &weights[first * k..last * k];
+        tier.run(Block { strips, m, weights, k, bias, add, out, n_out, first, panels });
+    });
+}
+
+/// Columns of an item: panels of 128 KiB where there are enough columns for all cores, else fewer.
+fn block_columns(n_out: usize, nr: usize) -> usize {
+    let wide = 128usize.next_multiple_of(nr);
+    if n_out >= 16 * wide { wide } else { (n_out / 16).next_multiple_of(nr).clamp(nr, wide) }
+}

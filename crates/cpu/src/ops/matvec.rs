@@ -1,0 +1,81 @@
+//! A linear layer for few rows: one pass over the weights.
+
+use longview_ops::{Linear, Op, OpResult};
+
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::{slice, slice_mut};
+use crate::kernels::matvec::{MAX_ROWS, Matvec};
+use crate::simd::Elem;
+use crate::simd::elem::with_elem;
+use crate::team::{Cost, Shared};
+
+/// Bytes of weights in an item: some 3 us of one core, so that the last item is soon done.
+const ITEM_BYTES: usize = 64 * 1024;
+
+/// `out = x W^T (+ bias) (+ out)`.
+pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpResult<()> {
+    d.check(op)?;
+    let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
+    d.weight.expect(op, n_out, n_in)?;
+    if let Some(bias) = d.bias {
+        bias.expect(op, 1, n_out)?;
+    }
+    let problem = Problem {
+        x: slice(&d.x),
+        n_in,
+        n_out,
+        bias: d.bias.map(|b| b.elements()),
+        add: d.p.accumulate != 0,
+    };
+    let out = slice_mut(d.out);
+    with_elem!(d.weight.dtype(), E => problem.run::<E>(queue, d.weight.elements(), out));
+    Ok(())
+}
+
+/// A checked [`Linear`].
+pub(super) struct Problem<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) n_in: usize,
+    pub(super) n_out: usize,
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) add: bool,
+}
+
+impl Problem<'_> {
+    fn run<E: Elem>(&self, queue: &mut Queue, weights: &[E], out: &mut [f32]) {
+        let Self { x, n_in, n_out, bias, add } = *self;
+        if n_out == 0 || out.is_empty() {
+            return;
+        }
+        if n_in == 0 {
+            return no_products(self, out);
+        }
+        let row_bytes = n_in * size_of::<E>();
+        // A multiple of 4, the rows that the kernel does side by side.
+        let block = (ITEM_BYTES / row_bytes).next_multiple_of(4).max(4);
+        let tier = queue.team.tier();
+        // More rows than the op is meant for cost one more pass each time, not an error.
+        let groups = x.chunks(MAX_ROWS * n_in).zip(out.chunks_mut(MAX_ROWS * n_out));
+        for (x, out) in groups {
+            let n_rows = x.len() / n_in;
+            let out = Shared::new(out);
+            let cost = Cost::bytes(weights.len() * size_of::<E>() * n_rows.div_ceil(4));
+            queue.team.for_each(n_out.div_ceil(block), cost, |_, i| {
+                let first = i * block;
+                let last = (first + block).min(n_out);
+                let weights = &weights[first * n_in..last * n_in];
+                tier.run(Matvec { weights, x, n_rows, k: n_in, bias, add, out, n_out, first });
+            });
+        }
+    }
+}
+
+/// The product with no columns: the bias alone.
+pub(super) fn no_products(p: &Problem<'_>, out: &mut [f32]) {
+    for row in out.chunks_exact_mut(p.n_out) {
+        for (o, value) in row.iter_mut().enumerate() {
+            *value = p.bias.map_or(0.0, |b| b[o]) + if p.add { *value } else { 0.0 };
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Work memory that only grows: after warm-up, taking a piece of it allocates nothing.
+
+use crate::buffer::AlignedBytes;
+
+/// A grow-only arena, cut anew by every use.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    bytes: AlignedBytes,
+}
+
+/// Pieces start on cache lines.
+const ALIGN_ELEMENTS: usize = 16;
+
+impl Scratch {
+    /// Cuts `N` arrays of f32 with the given lengths. What they hold is left over from earlier uses.
+    pub(crate) fn floats<const N: usize>(&mut self, lens: [usize; N]) -> [&mut [f32]; N] {
+        let round = |n: usize| n.next_multiple_of(ALIGN_ELEMENTS);
+        let total: usize = lens.iter().map(|&n| round(n)).sum();
+        self.bytes.grow(total * size_of::<f32>());
+        let mut rest: &mut [f32] = bytemuck::cast_slice_mut(self.bytes.as_mut());
+        lens.map(|n| {
+            let (piece, tail) = std::mem::take(&mut rest).split_at_mut(round(n));
+            rest = tail;
+            &mut piece[..n]
+        })
+    }
+
+    /// As [`Scratch::floats`], as whole numbers.
+    pub(crate) fn words<const N: usize>(&mut self, lens: [usize; N]) -> [&mut [u32]; N] {
+        self.floats(lens).map(bytemuck::cast_slice_mut)
+    }
+}

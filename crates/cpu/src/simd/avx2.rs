@@ -1,0 +1,168 @@
+//! AVX2 with FMA and F16C: eight lanes, sixteen registers.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{MAX_LANES, Simd};
+
+/// The tier of most x86-64 processors since 2013.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const MR: usize = 6;
+    const NV: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        _mm256_set1_ps(x)
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m256 {
+        _mm256_loadu_ps(p)
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m256) {
+        _mm256_storeu_ps(p, v);
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> __m256 {
+        _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> __m256 {
+        let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: __m256) {
+        _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: __m256) {
+        let bits = _mm256_castps_si256(v);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+        let high = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(up, quiet, nan));
+        let packed = _mm256_packus_epi32(high, high);
+        let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
+        _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        _mm256_add_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        _mm256_sub_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        _mm256_mul_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        _mm256_div_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        _mm256_fmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        _mm256_max_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: __m256, b: __m256) -> __m256 {
+        _mm256_min_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn select_gt(a: __m256, b: __m256, x: __m256, y: __m256) -> __m256 {
+        _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_GT_OQ>(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn round(a: __m256) -> __m256 {
+        _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+    }
+
+    #[inline(always)]
+    unsafe fn ldexp(a: __m256, n: __m256) -> __m256 {
+        // Two factors, because 2^n alone may be denormal or too large.
+        let n = _mm256_cvtps_epi32(n);
+        let half = _mm256_srai_epi32::<1>(n);
+        let rest = _mm256_sub_epi32(n, half);
+        let bias = _mm256_set1_epi32(127);
+        let x = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
+        let y = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
+        _mm256_mul_ps(_mm256_mul_ps(a, _mm256_castsi256_ps(x)), _mm256_castsi256_ps(y))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(v: &mut [__m256; MAX_LANES]) {
+        for i in (0..8).step_by(2) {
+            let (a, b) = (v[i], v[i + 1]);
+            v[i] = _mm256_unpacklo_ps(a, b);
+            v[i + 1] = _mm256_unpackhi_ps(a, b);
+        }
+        for i in [0, 4] {
+            let (a, b, c, d) = (v[i], v[i + 1], v[i + 2], v[i + 3]);
+            v[i] = _mm256_shuffle_ps::<0b01_00_01_00>(a, c);
+            v[i + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(a, c);
+            v[i + 2] = _mm256_shuffle_ps::<0b01_00_01_00>(b, d);
+            v[i + 3] = _mm256_shuffle_ps::<0b11_10_11_10>(b, d);
+        }
+        for i in 0..4 {
+            let (a, b) = (v[i], v[i + 4]);
+            v[i] = _mm256_permute2f128_ps::<0x20>(a, b);
+            v[i + 4] = _mm256_permute2f128_ps::<0x31>(a, b);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(v: [__m256; MAX_LANES]) -> __m256 {
+        let a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+        let b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
+        let low = _mm256_permute2f128_ps::<0x20>(a, b);
+        let high = _mm256_permute2f128_ps::<0x31>(a, b);
+        _mm256_add_ps(low, high)
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: __m256) -> f32 {
+        let x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+    }
+
+    #[inline(always)]
+    unsafe fn max_lane(v: __m256) -> f32 {
+        let x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<T>(p: *const T) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+}

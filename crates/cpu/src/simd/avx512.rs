@@ -1,0 +1,221 @@
+//! AVX-512 (F, BW, DQ, VL): sixteen lanes, thirty-two registers, masks for tails.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{MAX_LANES, Simd};
+
+/// The tier of Zen 4, Ice Lake and later.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
+}
+
+#[inline(always)]
+unsafe fn round_bf16(v: __m512) -> __m256i {
+    // Not vcvtneps2bf16: that flushes denormals, and the contract rounds to nearest even.
+    let bits = _mm512_castps_si512(v);
+    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+    let rounded = _mm512_mask_mov_epi32(up, nan, quiet);
+    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded))
+}
+
+#[inline(always)]
+unsafe fn widen_bf16(bits: __m256i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const MR: usize = 12;
+    const NV: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        _mm512_loadu_ps(p)
+    }
+
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> __m512 {
+        _mm512_maskz_loadu_ps(first(n), p)
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        _mm512_storeu_ps(p, v);
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(p: *mut f32, n: usize, v: __m512) {
+        _mm512_mask_storeu_ps(p, first(n), v);
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> __m512 {
+        _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16_n(p: *const f16, n: usize) -> __m512 {
+        _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> __m512 {
+        widen_bf16(_mm256_loadu_si256(p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_n(p: *const bf16, n: usize) -> __m512 {
+        widen_bf16(_mm256_maskz_loadu_epi16(first(n), p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: __m512) {
+        let bits = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
+        _mm256_storeu_si256(p.cast(), bits);
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16_n(p: *mut f16, n: usize, v: __m512) {
+        let bits = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
+        _mm256_mask_storeu_epi16(p.cast(), first(n), bits);
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: __m512) {
+        _mm256_storeu_si256(p.cast(), round_bf16(v));
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16_n(p: *mut bf16, n: usize, v: __m512) {
+        _mm256_mask_storeu_epi16(p.cast(), first(n), round_bf16(v));
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        _mm512_sub_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        _mm512_div_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        _mm512_max_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        _mm512_min_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn select_gt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
+        _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), x)
+    }
+
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512 {
+        _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+    }
+
+    #[inline(always)]
+    unsafe fn ldexp(a: __m512, n: __m512) -> __m512 {
+        _mm512_scalef_ps(a, n)
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(v: &mut [__m512; MAX_LANES]) {
+        // Pairs, then quadruples inside each 128-bit part; then the parts themselves.
+        for i in (0..16).step_by(2) {
+            let (a, b) = (v[i], v[i + 1]);
+            v[i] = _mm512_unpacklo_ps(a, b);
+            v[i + 1] = _mm512_unpackhi_ps(a, b);
+        }
+        for i in (0..16).step_by(4) {
+            let (a, b, c, d) = (v[i], v[i + 1], v[i + 2], v[i + 3]);
+            v[i] = _mm512_shuffle_ps::<0b01_00_01_00>(a, c);
+            v[i + 1] = _mm512_shuffle_ps::<0b11_10_11_10>(a, c);
+            v[i + 2] = _mm512_shuffle_ps::<0b01_00_01_00>(b, d);
+            v[i + 3] = _mm512_shuffle_ps::<0b11_10_11_10>(b, d);
+        }
+        for i in 0..4 {
+            let (a, b, c, d) = (v[i], v[i + 4], v[i + 8], v[i + 12]);
+            let ab_even = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+            let ab_odd = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
+            let cd_even = _mm512_shuffle_f32x4::<0b10_00_10_00>(c, d);
+            let cd_odd = _mm512_shuffle_f32x4::<0b11_01_11_01>(c, d);
+            v[i] = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab_even, cd_even);
+            v[i + 8] = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab_even, cd_even);
+            v[i + 4] = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab_odd, cd_odd);
+            v[i + 12] = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab_odd, cd_odd);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(mut v: [__m512; MAX_LANES]) -> __m512 {
+        // Each round halves the number of vectors: 15 additions and 30 shuffles for 16 sums.
+        for i in 0..8 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            v[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        }
+        for i in 0..4 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            let low = _mm512_shuffle_ps::<0b01_00_01_00>(a, b);
+            v[i] = _mm512_add_ps(low, _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
+        }
+        for i in 0..2 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+            v[i] = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b));
+        }
+        let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(v[0], v[1]);
+        _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(v[0], v[1]))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: __m512) -> f32 {
+        _mm512_reduce_add_ps(v)
+    }
+
+    #[inline(always)]
+    unsafe fn max_lane(v: __m512) -> f32 {
+        _mm512_reduce_max_ps(v)
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<T>(p: *const T) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+}

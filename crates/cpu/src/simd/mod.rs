@@ -1,0 +1,172 @@
+//! Vectors of f32, one type per instruction set, and the traits that kernels are generic over.
+//!
+//! A kernel is written once over [`Simd`] and compiled once per tier: [`crate::isa::Tier::run`] enters it through
+//! a function that has the tier's target features, and every method here is `#[inline(always)]`, so that the
+//! intrinsics end up inside that function. That is also the one safety rule of this module: a method of a tier may
+//! only run inside such an entry, and pointers must be valid for the lanes that are named.
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "every line here is unsafe for the one reason in the module doc; blocks would say nothing more"
+)]
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod elem;
+pub(crate) mod math;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+pub(crate) mod portable;
+
+pub(crate) use elem::Elem;
+
+use half::{bf16, f16};
+
+/// The most lanes that any tier has.
+pub(crate) const MAX_LANES: usize = 16;
+
+/// One vector instruction set.
+///
+/// # Safety
+/// All methods: the CPU has the tier's features, the caller was compiled with them (see the module doc), and
+/// pointers are valid for `LANES` elements, or for `n` where a method takes `n <= LANES`. No alignment is needed.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// A vector of f32.
+    type V: Copy;
+    /// Elements of a vector.
+    const LANES: usize;
+    /// Rows of the register tile of a matrix product.
+    const MR: usize;
+    /// Vectors in a row of that tile.
+    const NV: usize;
+    /// Columns of the tile.
+    const NR: usize = Self::NV * Self::LANES;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn load_f16(p: *const f16) -> Self::V;
+    unsafe fn load_bf16(p: *const bf16) -> Self::V;
+    /// Rounds to nearest even.
+    unsafe fn store_f16(p: *mut f16, v: Self::V);
+    /// Rounds to nearest even.
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V);
+
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a > b ? a : b`: with not-a-number in either, `b` (or not-a-number).
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b ? a : b`: with not-a-number in either, `b` (or not-a-number).
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// `a > b ? x : y` for each lane; x and y may hold any bits.
+    unsafe fn select_gt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// To the nearest integer, ties to even.
+    unsafe fn round(a: Self::V) -> Self::V;
+    /// `a * 2^n` for integers n in -252..=254, right down to denormals.
+    unsafe fn ldexp(a: Self::V, n: Self::V) -> Self::V;
+
+    /// Transposes the first `LANES` vectors as a square.
+    unsafe fn transpose(v: &mut [Self::V; MAX_LANES]);
+
+    #[inline(always)]
+    unsafe fn zero() -> Self::V {
+        Self::splat(0.0)
+    }
+
+    /// Element j is the sum of the lanes of `v[j]`.
+    #[inline(always)]
+    unsafe fn sums(mut v: [Self::V; MAX_LANES]) -> Self::V {
+        Self::transpose(&mut v);
+        let mut half = Self::LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                v[i] = Self::add(v[i], v[i + half]);
+            }
+            half /= 2;
+        }
+        v[0]
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        let t = spill::<Self>(v);
+        let mut half = Self::LANES / 2;
+        let mut t = t;
+        while half > 0 {
+            for i in 0..half {
+                t[i] += t[i + half];
+            }
+            half /= 2;
+        }
+        t[0]
+    }
+
+    /// The largest lane; with not-a-number in some lane, any of the lanes.
+    #[inline(always)]
+    unsafe fn max_lane(v: Self::V) -> f32 {
+        let t = spill::<Self>(v);
+        let mut best = t[0];
+        for &x in &t[1..Self::LANES] {
+            best = if x > best { x } else { best };
+        }
+        best
+    }
+
+    /// The first `n` elements, then zeros.
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> Self::V {
+        let mut t = [0.0f32; MAX_LANES];
+        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+        Self::load(t.as_ptr())
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(p: *mut f32, n: usize, v: Self::V) {
+        let t = spill::<Self>(v);
+        std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16_n(p: *const f16, n: usize) -> Self::V {
+        let mut t = [f16::ZERO; MAX_LANES];
+        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+        Self::load_f16(t.as_ptr())
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_n(p: *const bf16, n: usize) -> Self::V {
+        let mut t = [bf16::ZERO; MAX_LANES];
+        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+        Self::load_bf16(t.as_ptr())
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16_n(p: *mut f16, n: usize, v: Self::V) {
+        let mut t = [f16::ZERO; MAX_LANES];
+        Self::store_f16(t.as_mut_ptr(), v);
+        std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16_n(p: *mut bf16, n: usize, v: Self::V) {
+        let mut t = [bf16::ZERO; MAX_LANES];
+        Self::store_bf16(t.as_mut_ptr(), v);
+        std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
+    }
+
+    /// Asks for the cache line of `p`; any address is allowed.
+    #[inline(always)]
+    unsafe fn prefetch<T>(_p: *const T) {}
+}
+
+#[inline(always)]
+unsafe fn spill<S: Simd + ?Sized>(v: S::V) -> [f32; MAX_LANES] {
+    let mut t = [0.0f32; MAX_LANES];
+    S::store(t.as_mut_ptr(), v);
+    t
+}

@@ -1,0 +1,208 @@
+//! Who does an op's work: the calling thread alone, or with the pool; each worker with scratch of its own.
+//!
+//! Work is cut into items by the op, always the same way for the same shape, and handed out by one shared cursor,
+//! so that a slow or preempted core takes fewer items. Results do not depend on who does which item. One of the
+//! modules that may use `unsafe`.
+
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::isa::{Kernel, Tier};
+use crate::scratch::Scratch;
+
+#[cfg(not(target_arch = "wasm32"))]
+use crate::pool::Pool;
+
+/// Below this much work, in nanoseconds of one core, waking a second core costs more than it saves.
+const ALONE_NS: u64 = 5_000;
+
+/// A rough cost of an op on one core: bytes from memory at 16 GB/s, FLOP at 32 GFLOP/s.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost(u64);
+
+impl Cost {
+    /// Work bound by memory.
+    pub(crate) fn bytes(n: usize) -> Self {
+        Self(n as u64 / 16)
+    }
+
+    /// Work bound by arithmetic.
+    pub(crate) fn flop(n: usize) -> Self {
+        Self(n as u64 / 32)
+    }
+}
+
+/// The workers of one queue.
+pub(crate) struct Team {
+    tier: Tier,
+    locals: Box<[Local]>,
+    #[cfg(not(target_arch = "wasm32"))]
+    pool: Option<Pool>,
+}
+
+struct Local(UnsafeCell<Scratch>);
+
+// SAFETY: worker i alone touches local i while a task runs, and `&mut Team` guards it otherwise.
+unsafe impl Sync for Local {}
+
+impl Team {
+    /// The calling thread alone.
+    pub(crate) fn alone(tier: Tier) -> Self {
+        Self {
+            tier,
+            locals: Box::new([Local(UnsafeCell::default())]),
+            #[cfg(not(target_arch = "wasm32"))]
+            pool: None,
+        }
+    }
+
+    /// `n_workers` threads, the calling one included.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn with_threads(tier: Tier, n_workers: usize) -> std::io::Result<Self> {
+        let pool = if n_workers > 1 { Some(Pool::new(n_workers)?) } else { None };
+        let locals = (0..n_workers.max(1)).map(|_| Local(UnsafeCell::default())).collect();
+        Ok(Self { tier, locals, pool })
+    }
+
+    /// The kernels' tier.
+    pub(crate) fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// Runs one kernel on the calling thread.
+    pub(crate) fn run<K: Kernel>(&self, kernel: K) -> K::Output {
+        self.tier.run(kernel)
+    }
+
+    /// Scratch of the calling thread.
+    pub(crate) fn scratch(&mut self) -> &mut Scratch {
+        self.locals[0].0.get_mut()
+    }
+
+    /// Calls `item(scratch, i)` for each i below `n_items`, in any order, and returns when all are done.
+    pub(crate) fn for_each(
+        &mut self,
+        n_items: usize,
+        cost: Cost,
+        item: impl Fn(&mut Scratch, usize) + Sync,
+    ) {
+        #[cfg(not(target_arch = "wasm32"))]
+        if n_items > 1 && cost.0 >= ALONE_NS {
+            if let Some(pool) = &mut self.pool {
+                let cursor = AtomicUsize::new(0);
+                let locals = &self.locals;
+                pool.run(&|worker| {
+                    // SAFETY: each worker has its own number, hence its own scratch, for the whole task.
+                    let scratch = unsafe { &mut *locals[worker].0.get() };
+                    loop {
+                        let i = cursor.fetch_add(1, Ordering::Relaxed);
+                        if i >= n_items {
+                            return;
+                        }
+                        item(scratch, i);
+                    }
+                });
+                return;
+            }
+        }
+        let _ = cost;
+        let scratch = self.scratch();
+        for i in 0..n_items {
+            item(scratch, i);
+        }
+    }
+
+    /// As [`Team::for_each`] over pieces of `out`, `len` elements each but for the last.
+    pub(crate) fn for_chunks<T: Send>(
+        &mut self,
+        out: &mut [T],
+        len: usize,
+        cost: Cost,
+        item: impl Fn(&mut Scratch, usize, &mut [T]) + Sync,
+    ) {
+        let (total, len) = (out.len(), len.max(1));
+        let shared = Shared::new(out);
+        self.for_each(total.div_ceil(len), cost, |scratch, i| {
+            let start = i * len;
+            // SAFETY: pieces of different items do not overlap, and each item is done once.
+            let piece = unsafe { shared.slice(start, len.min(total - start)) };
+            item(scratch, i, piece);
+        });
+    }
+
+    /// As [`Team::for_chunks`] over two arrays in step.
+    pub(crate) fn for_chunks2<T: Send, U: Send>(
+        &mut self,
+        (a, a_len): (&mut [T], usize),
+        (b, b_len): (&mut [U], usize),
+        cost: Cost,
+        item: impl Fn(&mut Scratch, usize, &mut [T], &mut [U]) + Sync,
+    ) {
+        let (b_total, b_len) = (b.len(), b_len.max(1));
+        let shared = Shared::new(b);
+        self.for_chunks(a, a_len, cost, |scratch, i, a| {
+            let start = (i * b_len).min(b_total);
+            // SAFETY: as in `for_chunks`.
+            let b = unsafe { shared.slice(start, b_len.min(b_total - start)) };
+            item(scratch, i, a, b);
+        });
+    }
+
+    /// As [`Team::for_chunks`] over three arrays in step.
+    pub(crate) fn for_chunks3<T: Send, U: Send, W: Send>(
+        &mut self,
+        a: (&mut [T], usize),
+        b: (&mut [U], usize),
+        (c, c_len): (&mut [W], usize),
+        cost: Cost,
+        item: impl Fn(&mut Scratch, usize, &mut [T], &mut [U], &mut [W]) + Sync,
+    ) {
+        let (c_total, c_len) = (c.len(), c_len.max(1));
+        let shared = Shared::new(c);
+        self.for_chunks2(a, b, cost, |scratch, i, a, b| {
+            let start = (i * c_len).min(c_total);
+            // SAFETY: as in `for_chunks`.
+            let c = unsafe { shared.slice(start, c_len.min(c_total - start)) };
+            item(scratch, i, a, b, c);
+        });
+    }
+}
+
+/// A slice that several workers write, each its own part.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it is a `&mut [T]` that was handed to several threads; `slice` makes its callers promise disjoint parts.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    /// Shares `all` for as long as it is borrowed.
+    pub(crate) fn new(all: &'a mut [T]) -> Self {
+        Self { start: all.as_mut_ptr(), len: all.len(), life: PhantomData }
+    }
+
+    /// The part of `len` elements from `start`.
+    ///
+    /// # Safety
+    /// No other part that overlaps is alive on any thread.
+    ///
+    /// # Panics
+    /// If the part reaches past the end.
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
+        assert!(start <= self.len && len <= self.len - start, "{start} + {len} of {}", self.len);
+        // SAFETY: inside the slice that `new` borrowed for 'a; disjoint from others by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
+    }
+
+    /// The first element, for kernels that write scattered tiles of their own.
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.start
+    }
+}
