@@ -428,10 +428,12 @@ impl<B: Backend> Sequence<B> {
         self.drop_jobs().await?;
         let mut rebuild = false;
         for layer in 0..self.layers.len() {
-            let first_row = self.policy.sinks;
+            let (first_row, recent) = (self.policy.sinks, self.policy.recent);
             let state = &mut self.layers[layer];
             if let Some(index) = &mut state.index {
-                state.n_indexed = index.truncate(&*self.backend, n, first_row)?;
+                // The new last tokens are the recent window: no cluster may hold them.
+                let kept = n.saturating_sub(recent);
+                state.n_indexed = index.truncate(&*self.backend, kept, first_row)?;
                 state.n_submitted = state.n_indexed;
                 for (cache, head) in state.caches.iter_mut().zip(index.heads()) {
                     cache.set_clusters(head.sizes.len());

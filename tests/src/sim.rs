@@ -1,0 +1,229 @@
+//! A scheduler without a model: random queries, keys and values, and the truth beside it.
+//!
+//! [`Sim`] keeps every key and value that it ever gave to a sequence, by token position, so that a test can ask whether
+//! the scheduler attended the right rows and got the right sum.
+
+use std::sync::Arc;
+
+use longview_core::{DType, SplitMix64};
+use longview_ops::{Backend, View, ViewMut};
+use longview_scheduler::{
+    KvShape, LayerTensors, Policy, PolicyOptions, SchedulerError, Sequence, SequenceOptions,
+    SpanMode, Step, StepScratch, StepSpan,
+};
+use pollster::block_on;
+
+/// Queries, keys and values of one token in one layer: `[Hq, Dh]`, `[Hkv, Dh]`, `[Hkv, Dh]`.
+#[derive(Clone, Debug)]
+pub struct TokenData {
+    /// Queries.
+    pub q: Vec<f32>,
+    /// Keys.
+    pub k: Vec<f32>,
+    /// Values.
+    pub v: Vec<f32>,
+}
+
+/// A sequence under test with its truth.
+pub struct Sim<B: Backend> {
+    /// The device.
+    pub backend: Arc<B>,
+    /// The sequence.
+    pub sequence: Sequence<B>,
+    /// `truth[layer][position]`.
+    pub truth: Vec<Vec<TokenData>>,
+    /// The last step's attention `[layer][T * Hq * Dh]`.
+    pub out: Vec<Vec<f32>>,
+    scratch: StepScratch<B>,
+    max_tokens: usize,
+}
+
+/// A shape for quick tests: GQA with two query heads a KV head, f32 rows.
+pub fn small_shape(capacity: usize) -> KvShape {
+    KvShape {
+        n_layers: 2,
+        n_q_heads: 4,
+        n_kv_heads: 2,
+        head_dim: 8,
+        kv_dtype: DType::F32,
+        capacity,
+        scale: 0.6,
+    }
+}
+
+/// Random data of one token, the same for the same seed, layer and position. Keys gather around eight directions, as
+/// the keys of real models do.
+pub fn token_data(shape: &KvShape, seed: u64, layer: usize, position: usize) -> TokenData {
+    let mut rng =
+        SplitMix64::new(seed ^ ((layer as u64) << 48) ^ (position as u64).wrapping_mul(0x9E37));
+    let mut normal =
+        |n: usize, scale: f32| (0..n).map(|_| rng.next_normal() * scale).collect::<Vec<_>>();
+    let (q, noise) = (
+        normal(shape.n_q_heads * shape.head_dim, 1.5),
+        normal(shape.n_kv_heads * shape.head_dim, 0.3),
+    );
+    let v = normal(shape.n_kv_heads * shape.head_dim, 1.0);
+    let mut direction = SplitMix64::new(seed ^ 77 ^ (rng.below(8) as u64) << 8);
+    let k = noise.iter().map(|x| x + 2.0 * direction.next_normal()).collect();
+    TokenData { q, k, v }
+}
+
+impl<B: Backend> Sim<B> {
+    /// An empty sequence on `backend`.
+    pub fn new(
+        backend: &Arc<B>,
+        shape: KvShape,
+        policy: &PolicyOptions,
+        options: SequenceOptions,
+    ) -> Result<Self, SchedulerError> {
+        let policy = Policy::resolve(policy, shape.capacity)?;
+        let max_tokens = options.chunk;
+        let scratch =
+            StepScratch::new(&**backend, &shape, max_tokens, options.tile, options.placement)?;
+        Ok(Self {
+            backend: Arc::clone(backend),
+            truth: vec![Vec::new(); shape.n_layers],
+            out: vec![Vec::new(); shape.n_layers],
+            sequence: Sequence::new(backend, shape, policy, options)?,
+            scratch,
+            max_tokens,
+        })
+    }
+
+    /// Tokens so far.
+    pub fn n_tokens(&self) -> usize {
+        self.sequence.n_tokens()
+    }
+
+    /// Adds tokens by exact prefill in chunks, without ending the prefill.
+    pub fn prefill(&mut self, seed: u64, n_tokens: usize) {
+        let mut left = n_tokens;
+        while left > 0 {
+            let len = left.min(self.max_tokens);
+            left -= len;
+            self.step(seed, len, SpanMode::Exact { remaining: left }).expect("prefill");
+        }
+        block_on(self.sequence.finish_prefill()).expect("prefill");
+    }
+
+    /// Adds one token through the policy.
+    pub fn decode(&mut self, seed: u64) {
+        self.step(seed, 1, SpanMode::Policy).expect("decode");
+    }
+
+    /// One step of `len` tokens with data of `seed`.
+    pub fn step(&mut self, seed: u64, len: usize, mode: SpanMode) -> Result<(), SchedulerError> {
+        let first = self.n_tokens();
+        let shape = self.sequence.shape().clone();
+        let data: Vec<Vec<TokenData>> = (0..shape.n_layers)
+            .map(|layer| (first..first + len).map(|p| token_data(&shape, seed, layer, p)).collect())
+            .collect();
+        let spans = &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode }];
+        let mut step = Step { spans, scratch: &mut self.scratch };
+        step.check()?;
+        for (layer, tokens) in data.iter().enumerate() {
+            self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
+        }
+        step.finish();
+        for (layer, tokens) in data.into_iter().enumerate() {
+            self.truth[layer].truncate(first);
+            self.truth[layer].extend(tokens);
+        }
+        Ok(())
+    }
+
+    /// Attention of query head `h` of the last token of the last step over the tokens at `positions`, in f64.
+    pub fn oracle(&self, layer: usize, h: usize, positions: &[u32]) -> Vec<f64> {
+        let shape = self.sequence.shape();
+        let (d, kv_head) = (shape.head_dim, h / (shape.n_q_heads / shape.n_kv_heads));
+        let q = &self.truth[layer].last().expect("a token").q[h * d..(h + 1) * d];
+        let truth = |p: u32| &self.truth[layer][p as usize];
+        let score = |p: u32| {
+            let k = &truth(p).k[kv_head * d..(kv_head + 1) * d];
+            q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+                * f64::from(shape.scale)
+        };
+        let scores: Vec<f64> = positions.iter().map(|p| score(*p)).collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut out = vec![0.0; d];
+        let mut sum = 0.0;
+        for (p, s) in positions.iter().zip(&scores) {
+            let weight = (s - top).exp();
+            sum += weight;
+            let v = &truth(*p).v[kv_head * d..(kv_head + 1) * d];
+            out.iter_mut().zip(v).for_each(|(o, v)| *o += weight * f64::from(*v));
+        }
+        out.iter().map(|o| o / sum).collect()
+    }
+
+    /// Checks that every row of the host tier holds the key and value of the position that it claims, and that
+    /// positions are each there once.
+    pub fn check_rows(&self) {
+        let shape = self.sequence.shape();
+        let d = shape.head_dim;
+        for (l, layer) in self.sequence.layers().iter().enumerate() {
+            for (h, positions) in layer.positions.iter().enumerate() {
+                let mut sorted = positions.clone();
+                sorted.sort_unstable();
+                assert!(
+                    sorted.iter().enumerate().all(|(i, p)| i as u32 == *p),
+                    "positions are 0..n"
+                );
+                let mut bytes = vec![0; positions.len() * shape.row_bytes()];
+                self.sequence.tier().read_rows(l, h, 0..positions.len(), &mut bytes);
+                let rows = longview_core::decode_f32(shape.kv_dtype, &bytes);
+                for (row, p) in rows.chunks_exact(2 * d).zip(positions) {
+                    let truth = &self.truth[l][*p as usize];
+                    assert_eq!(
+                        &row[..d],
+                        &truth.k[h * d..(h + 1) * d],
+                        "layer {l} head {h} key {p}"
+                    );
+                    assert_eq!(
+                        &row[d..],
+                        &truth.v[h * d..(h + 1) * d],
+                        "layer {l} head {h} value {p}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One layer of a step whose tokens are `tokens`, in the order of the spans; returns the attention.
+pub fn attend<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    step: &mut Step<'_, '_, B>,
+    layer: usize,
+    tokens: &[TokenData],
+) -> Result<Vec<f32>, SchedulerError> {
+    let buffer = |values: Vec<f32>| {
+        let mut buffer = backend.alloc(DType::F32, values.len(), "test").expect("memory");
+        backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(&values)).expect("write");
+        buffer
+    };
+    let q = buffer(tokens.iter().flat_map(|t| t.q.clone()).collect());
+    let k = buffer(tokens.iter().flat_map(|t| t.k.clone()).collect());
+    let v = buffer(tokens.iter().flat_map(|t| t.v.clone()).collect());
+    let mut out = buffer(vec![f32::NAN; tokens.len() * shape.n_q_heads * shape.head_dim]);
+    let tensors = LayerTensors {
+        q: View::all(&q),
+        k: View::all(&k),
+        v: View::all(&v),
+        out: ViewMut::all(&mut out),
+    };
+    block_on(step.attend(layer, tensors))?;
+    let mut values = vec![0.0f32; tokens.len() * shape.n_q_heads * shape.head_dim];
+    block_on(backend.read(View::all(&out), bytemuck::cast_slice_mut(&mut values))).expect("read");
+    Ok(values)
+}
+
+/// Fails unless every element is within `1e-4 + 1e-4 |want|`.
+pub fn assert_near(got: &[f32], want: &[f64], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: lengths");
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let error = (f64::from(*g) - w).abs();
+        assert!(error <= 1e-4 + 1e-4 * w.abs(), "{what}: element {i} is {g}, expected {w}");
+    }
+}
