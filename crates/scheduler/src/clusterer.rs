@@ -430,6 +430,8 @@ struct State<B: Backend> {
     done: VecDeque<(Box<ClusterJob<B>>, OpResult<()>)>,
     busy: Duration,
     stop: bool,
+    /// The worker panicked.
+    dead: bool,
 }
 
 impl<B: Backend> ClusterWorker<B> {
@@ -443,6 +445,7 @@ impl<B: Backend> ClusterWorker<B> {
                 done: VecDeque::with_capacity(most),
                 busy: Duration::ZERO,
                 stop: false,
+                dead: false,
             }),
             changed: Condvar::new(),
         });
@@ -450,7 +453,7 @@ impl<B: Backend> ClusterWorker<B> {
             let (shared, queue) = (Arc::clone(&shared), backend.background());
             std::thread::Builder::new()
                 .name("longview-cluster".into())
-                .spawn(move || shared.serve(&queue))
+                .spawn(move || pollster::block_on(shared.serve(&queue)))
                 .expect("the system can start a thread")
         });
         Self { shared, thread }
@@ -477,10 +480,16 @@ impl<B: Backend> ClusterWorker<B> {
                 job.run(backend).await?;
                 return Ok(Some(job));
             }
+            if state.dead {
+                let reason = "the clustering worker panicked".into();
+                return Err(OpError::DeviceLost { backend: backend.name(), reason });
+            }
             if state.running == 0 {
                 return Ok(None);
             }
-            drop(self.shared.changed.wait(state).expect("the worker does not panic"));
+            drop(
+                self.shared.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+            );
         }
     }
 
@@ -506,32 +515,44 @@ impl<B: Backend> Shared<B> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn serve(&self, queue: &B) {
-        let mut state = self.lock();
-        loop {
-            if state.stop {
-                return;
-            }
-            let Some(mut job) = state.waiting.pop_front() else {
-                state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
-                continue;
-            };
-            state.running += 1;
-            drop(state);
+    /// The worker's life. One future for all jobs: an executor may allocate for each that it drives.
+    async fn serve(&self, queue: &B) {
+        let _mourner = Mourner(self);
+        while let Some(mut job) = self.next_job() {
             let start = queue.now();
-            let run = std::panic::AssertUnwindSafe(|| pollster::block_on(job.run(queue)));
-            let result = std::panic::catch_unwind(run).unwrap_or_else(|_| {
-                Err(OpError::DeviceLost {
-                    backend: queue.name(),
-                    reason: "the clustering worker panicked".into(),
-                })
-            });
+            let result = job.run(queue).await;
             let spent = queue.now().saturating_sub(start);
-            state = self.lock();
+            let mut state = self.lock();
             state.running -= 1;
             state.busy += spent;
             state.done.push_back((job, result));
+            drop(state);
             self.changed.notify_all();
         }
+    }
+
+    /// Waits for a job; `None` when the owner is gone.
+    fn next_job(&self) -> Option<Box<ClusterJob<B>>> {
+        let mut state = self.lock();
+        loop {
+            if state.stop {
+                return None;
+            }
+            if let Some(job) = state.waiting.pop_front() {
+                state.running += 1;
+                return Some(job);
+            }
+            state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+}
+
+/// Tells those who wait that the worker panicked, so that nobody waits for ever.
+struct Mourner<'a, B: Backend>(&'a Shared<B>);
+
+impl<B: Backend> Drop for Mourner<'_, B> {
+    fn drop(&mut self) {
+        self.0.lock().dead = std::thread::panicking();
+        self.0.changed.notify_all();
     }
 }

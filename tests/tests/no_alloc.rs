@@ -1,0 +1,99 @@
+//! A decode step allocates nothing, on the device or on the heap, on any thread.
+//!
+//! A counting allocator watches the whole process while the embedded model decodes 700 tokens through the policy, with
+//! two windows clustered by the worker on the way. (The warm-up has a window too: the
+//! worker's scratch grows once.) One test alone in its file: another would be counted too.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_engine::{Engine, EngineOptions, Sampler, SamplingParams, SessionStep};
+use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
+use longview_scheduler::{PolicyOptions, Preset, SpanMode};
+use pollster::block_on;
+
+/// The system's allocator with a count of the calls that take memory.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is handed on to the system's allocator unchanged; counting has no effect on memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Steps before counting begins: a window is full after 320.
+const WARM_UP: usize = 350;
+
+/// Decodes 700 steps after a warm-up and returns (heap allocations, device allocations, clusterings) of the steps.
+fn count(policy: &PolicyOptions, simulate_device: bool) -> (u64, u64, u64) {
+    let backend = Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"));
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/needle");
+    let folder = ModelFolder::open(&model).expect("the embedded model");
+    let options = EngineOptions { ctx_size: 4096, simulate_device, ..EngineOptions::default() };
+    let mut engine = Engine::load(Arc::clone(&backend), folder, options, policy).expect("it loads");
+    let mut session = engine.session(policy).expect("a session");
+    let prompt: Vec<u32> = (0..2000u32).map(|i| 2 + i * 7919 % 2000).collect();
+    // One future for the whole run: an executor may allocate for each that it drives.
+    block_on(async {
+        let mut go_on = |_| ControlFlow::Continue(());
+        assert!(engine.prefill(&mut session, &prompt, &mut go_on).await.expect("prefill"));
+        let mut sampler = Sampler::new(SamplingParams::default(), 2048).expect("sound parameters");
+        let (mut heap, mut device, mut clusterings) = (0, 0, 0);
+        for step in 0..WARM_UP + 700 {
+            if step == WARM_UP {
+                heap = ALLOCATIONS.load(Ordering::Relaxed);
+                device = backend.allocations();
+                clusterings = session.stats().clusterings;
+            }
+            let id = sampler.sample(session.logits(), session.tokens()).expect("numbers");
+            let ids = [id];
+            let part = SessionStep::new(&mut session, &ids, SpanMode::Policy);
+            engine.step(&mut [part]).await.expect("a step");
+        }
+        heap = ALLOCATIONS.load(Ordering::Relaxed) - heap;
+        (heap, backend.allocations() - device, session.stats().clusterings - clusterings)
+    })
+}
+
+#[test]
+fn seven_hundred_steps_allocate_nothing() {
+    let mut clusterkv = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
+    clusterkv.window = Some(320);
+    for (policy, n_layers_clustered) in [
+        (clusterkv, 4),
+        (PolicyOptions::new(Preset::Full), 0),
+        (PolicyOptions::new(Preset::StreamingLlm), 0),
+    ] {
+        for simulate_device in [false, true] {
+            let (heap, device, clusterings) = count(&policy, simulate_device);
+            let case = format!("{} simulate_device={simulate_device}", policy.preset);
+            assert_eq!(heap, 0, "{case}: heap allocations in 700 steps");
+            assert_eq!(device, 0, "{case}: device allocations in 700 steps");
+            assert_eq!(clusterings, 2 * n_layers_clustered, "{case}: two windows in every layer");
+        }
+    }
+}
