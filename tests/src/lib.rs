@@ -1,1 +1,4 @@
 //! Helpers that the tests across crates share.
+
+pub mod backends;
+pub mod sim;

@@ -78,9 +78,12 @@ impl Run {
     }
 
     fn greedy(&mut self, n: usize) -> Vec<u32> {
-        let params = GenerationParams { max_tokens: Some(n), ignore_eos: true, ..Default::default() };
+        let params =
+            GenerationParams { max_tokens: Some(n), ignore_eos: true, ..Default::default() };
         let mut go_on = |_: &str| ControlFlow::Continue(());
-        pollster::block_on(self.engine.generate(&mut self.session, &params, &mut go_on)).expect("decode").ids
+        pollster::block_on(self.engine.generate(&mut self.session, &params, &mut go_on))
+            .expect("decode")
+            .ids
     }
 }
 

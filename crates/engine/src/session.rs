@@ -192,6 +192,19 @@ impl<B: Backend> Session<B> {
         Ok(self.sequence.set_policy(policy).await?)
     }
 
+    /// Adds tokens whose keys and values come from elsewhere; see [`Sequence::inject`].
+    pub async fn inject(
+        &mut self,
+        ids: &[u32],
+        fill: &mut dyn FnMut(usize, usize, usize, &mut [f32]),
+    ) -> Result<(), EngineError> {
+        self.mend().await?;
+        self.sequence.inject(ids.len(), fill).await?;
+        self.tokens.extend_from_slice(ids);
+        self.last = LastOutput::None;
+        Ok(self.sequence.finish_prefill().await?)
+    }
+
     /// Cuts the session back to its first `n_tokens` tokens.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {
         self.unfed = None;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use longview_core::{SplitMix64, decode_f32_into};
+use longview_core::{SplitMix64, decode_f32_into, encode_f32};
 use longview_ops::Backend;
 
 use crate::clusterer::{ClusterJob, ClusterTask, ClusterWorker};
@@ -340,6 +340,34 @@ impl<B: Backend> Sequence<B> {
     async fn apply_outstanding(&mut self, layer: usize) -> Result<(), SchedulerError> {
         while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
             self.apply_job(layer).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds `n` tokens whose keys and values come from elsewhere (a saved sequence, a bench), as a prefill would: `fill` is
+    /// asked for runs of rows `[rows, 2, Dh]` of one layer and KV head, given the first row. Finished segments are
+    /// clustered on the way; call [`Sequence::finish_prefill`] at the end.
+    pub async fn inject(
+        &mut self,
+        n: usize,
+        fill: &mut dyn FnMut(usize, usize, usize, &mut [f32]),
+    ) -> Result<(), SchedulerError> {
+        self.check_room(n)?;
+        let width = 2 * self.shape.head_dim;
+        let end = self.n_tokens + n;
+        while self.n_tokens < end {
+            let (first, len) = (self.n_tokens, self.options.chunk.min(end - self.n_tokens));
+            let mut rows = vec![0.0; len * width];
+            for layer in 0..self.layers.len() {
+                for head in 0..self.shape.n_kv_heads {
+                    fill(layer, head, first, &mut rows);
+                    let bytes = encode_f32(self.shape.kv_dtype, &rows);
+                    self.tier.write_rows(layer, head, first, &bytes);
+                }
+                self.layers[layer].push_positions(first, len);
+                self.submit_segments(layer, first + len).await?;
+            }
+            self.n_tokens += len;
         }
         Ok(())
     }

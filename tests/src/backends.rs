@@ -1,0 +1,46 @@
+//! Backends by name: the one place where tests learn which there are.
+
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_ops::Op;
+use longview_ops::parity::{ParityRow, run_parity};
+
+/// Every backend that Longview has or will have, by the name it carries on command lines.
+pub const KNOWN: &[&str] = &["cpu", "wgpu", "cuda"];
+
+/// A name that is not in [`KNOWN`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnknownBackend(pub String);
+
+impl std::fmt::Display for UnknownBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "unknown backend '{}': one of {}", self.0, KNOWN.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownBackend {}
+
+/// Reads a list such as `cpu,wgpu`; empty entries are left out.
+pub fn parse_list(text: &str) -> Result<Vec<&'static str>, UnknownBackend> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(find).collect()
+}
+
+/// The parity rows of a backend: of the corpus, or the one row that says why it is absent.
+pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
+    match name {
+        "cpu" => cpu_rows(CpuOptions::default(), op),
+        _ => vec![ParityRow::absent(name, "not in this build")],
+    }
+}
+
+/// The parity rows of the CPU backend, started as told.
+pub fn cpu_rows(options: CpuOptions, op: Option<Op>) -> Vec<ParityRow> {
+    match CpuBackend::new(options) {
+        Ok(backend) => run_parity(&backend, op),
+        Err(e) => vec![ParityRow::absent("cpu", e.to_string())],
+    }
+}
+
+fn find(name: &str) -> Result<&'static str, UnknownBackend> {
+    let known = KNOWN.iter().copied().find(|known| *known == name);
+    known.ok_or_else(|| UnknownBackend(name.to_owned()))
+}

@@ -1,0 +1,110 @@
+//! `cargo xtask <verb>`: the one place for set-up, CI, checks and benches.
+//!
+//! Plain Rust instead of scripts, so that every machine runs the same steps in the same way. It
+//! depends on none of Longview's crates: it builds in seconds, and it still runs when they do not
+//! compile. Whatever needs them is a program of its own that a verb starts through cargo.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a face: it talks to a terminal")]
+
+mod args;
+mod bench;
+mod ci;
+mod demo;
+mod parity;
+mod process;
+mod setup;
+
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+
+use crate::args::UsageError;
+use crate::process::ChildFailed;
+
+/// Something `cargo xtask` can do.
+struct Verb {
+    name: &'static str,
+    options: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<()>,
+}
+
+const VERBS: &[Verb] = &[
+    Verb { name: "ci", options: ci::OPTIONS, about: ci::ABOUT, run: ci::run },
+    Verb { name: "setup", options: "", about: setup::ABOUT, run: setup::run },
+    Verb { name: "parity", options: parity::OPTIONS, about: parity::ABOUT, run: parity::run },
+    Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
+    Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
+    Verb { name: "help", options: "", about: "prints this", run: help },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn dispatch(args: &[String]) -> Result<()> {
+    let Some((name, rest)) = args.split_first() else {
+        return Err(UsageError("which verb?".into()).into());
+    };
+    if matches!(name.as_str(), "-h" | "--help") || rest.iter().any(|arg| arg == "--help") {
+        return help(&[]);
+    }
+    match VERBS.iter().find(|verb| verb.name == name) {
+        Some(verb) => (verb.run)(rest),
+        None => Err(UsageError(format!("unknown verb '{name}'")).into()),
+    }
+}
+
+fn help(rest: &[String]) -> Result<()> {
+    args::Parsed::parse(rest, &[], &[])?;
+    print!("{}", usage());
+    Ok(())
+}
+
+fn usage() -> String {
+    let mut text = String::from("usage: cargo xtask <verb>\n\n");
+    for verb in VERBS {
+        let call = format!("{} {}", verb.name, verb.options);
+        text += &format!("  {}\n      {}\n", call.trim_end(), verb.about);
+    }
+    text
+}
+
+/// 2 for a wrong call, the child's own code where a child failed, else 1.
+fn report(error: &Error) -> ExitCode {
+    eprintln!("xtask: {error:#}");
+    if error.is::<UsageError>() {
+        eprint!("\n{}", usage());
+        return ExitCode::from(2);
+    }
+    let child = error.downcast_ref::<ChildFailed>().and_then(|child| child.code);
+    ExitCode::from(child.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(line: &str) -> Result<()> {
+        dispatch(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn wrong_calls_are_usage_errors() {
+        for line in ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"] {
+            let error = call(line).expect_err(line);
+            assert!(error.is::<UsageError>(), "{line}: {error:#}");
+        }
+    }
+
+    #[test]
+    fn usage_names_every_verb_and_stage() {
+        let text = usage();
+        assert!(VERBS.iter().all(|verb| text.contains(&format!("\n  {}", verb.name))), "{text}");
+        assert!(ci::STAGES.iter().all(|stage| text.contains(stage.name)), "{text}");
+    }
+}

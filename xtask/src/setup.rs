@@ -1,0 +1,103 @@
+//! `cargo xtask setup`: what must be on the machine, looked for and installed where that is possible.
+//!
+//! Longview needs Rust with rustfmt and clippy, and a C linker; no other system package, no GPU.
+//! The linker row is there for the shape of the table (xtask itself was linked, after all): what
+//! later parts need becomes a row.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::args::Parsed;
+use crate::process::{run as run_child, succeeds};
+
+pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy and a C linker; installs what is \
+                                missing where it may";
+
+/// Something the build calls.
+struct Tool {
+    name: &'static str,
+    /// A call that succeeds where the tool is there.
+    probe: &'static [&'static str],
+    source: Source,
+}
+
+/// Where a missing tool comes from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// <https://rustup.rs>; not for us to install.
+    Rustup,
+    /// A component of the toolchain.
+    Component(&'static str),
+    /// Debian packages, separated by spaces.
+    Packages(&'static str),
+}
+
+const TOOLS: &[Tool] = &[
+    Tool { name: "cargo", probe: &["cargo", "--version"], source: Source::Rustup },
+    Tool {
+        name: "rustfmt",
+        probe: &["cargo", "fmt", "--version"],
+        source: Source::Component("rustfmt"),
+    },
+    Tool {
+        name: "clippy",
+        probe: &["cargo", "clippy", "--version"],
+        source: Source::Component("clippy"),
+    },
+    #[cfg(unix)]
+    Tool {
+        name: "C linker",
+        probe: &["cc", "--version"],
+        source: Source::Packages("gcc libc6-dev"),
+    },
+];
+
+/// The verb, and the first stage of CI.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    Parsed::parse(args, &[], &[])?;
+    for tool in TOOLS {
+        if is_there(tool) {
+            println!("{}: found", tool.name);
+            continue;
+        }
+        install(tool)?;
+        if !is_there(tool) {
+            bail!("{} is still missing after its installation", tool.name);
+        }
+        println!("{}: installed", tool.name);
+    }
+    println!("nothing else is needed: no system package beyond a C linker, no GPU");
+    Ok(())
+}
+
+fn is_there(tool: &Tool) -> bool {
+    succeeds(Command::new(tool.probe[0]).args(&tool.probe[1..]))
+}
+
+fn install(tool: &Tool) -> Result<()> {
+    match tool.source {
+        Source::Rustup => bail!("no cargo on the PATH: install Rust from https://rustup.rs"),
+        Source::Component(name) => {
+            println!("{} is missing: asking rustup for it", tool.name);
+            run_child(Command::new("rustup").args(["component", "add", name]))
+        }
+        Source::Packages(packages) if may_install_packages() => {
+            println!("{} is missing: installing {packages} as root", tool.name);
+            run_child(Command::new("apt-get").arg("update"))?;
+            let mut apt = Command::new("apt-get");
+            apt.args(["install", "-y", "--no-install-recommends"]).args(packages.split(' '));
+            run_child(apt.env("DEBIAN_FRONTEND", "noninteractive"))
+        }
+        Source::Packages(packages) => {
+            bail!("{} is missing: install it (Debian: apt-get install {packages})", tool.name)
+        }
+    }
+}
+
+/// Root on a machine with apt-get, as CI is.
+fn may_install_packages() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    let is_root = id.is_ok_and(|id| id.stdout.trim_ascii() == b"0");
+    is_root && succeeds(Command::new("apt-get").arg("--version"))
+}
