@@ -1,8 +1,10 @@
-//! Decode over long contexts, measured: recall against full attention, on shapes of published models, and at a million tokens.
+//! Decode over long contexts, measured: recall against full attention, on shapes of published
+//! models, and at a million tokens.
 //!
-//! Weights are random and keys and values injected, because speed does not depend on them (clusterable keys: drawn around
-//! directions, as real ones are). Prints what a step costs and the share of the memory bandwidth of this machine that it
-//! reaches. Run by `cargo xtask bench decode [attention|qwen|million]`.
+//! Weights are random and keys and values injected, because speed does not depend on them
+//! (clusterable keys: drawn around directions, as real ones are). Prints what a step costs and the
+//! share of the memory bandwidth of this machine that it reaches. Run by `cargo xtask bench decode
+//! [attention|qwen|million]`.
 #![expect(clippy::print_stdout, reason = "a bench reports on standard output")]
 
 use std::io::Write;
@@ -109,7 +111,8 @@ fn compare(dims: &Dims, bandwidth: f64) {
     drop(weights);
     println!("\n{}: {:.0} MB of bf16 weights, f16 rows", dims.name, weight_bytes as f64 / 1e6);
     println!(
-        "  context  policy     budget  ms/step  of which attention  select  fetch  hit rate  GB/s  share"
+        "  context  policy     budget  ms/step  of which attention  select  fetch  hit rate  GB/s  \
+         share"
     );
     let clusterkv = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
     let full = PolicyOptions::new(Preset::Full);
@@ -127,7 +130,8 @@ fn compare(dims: &Dims, bandwidth: f64) {
     }
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
     println!(
-        "  at 32K recall is {:.2} x as fast as full attention (attention alone {:.2} x), and takes {:.2} x its time at 4K",
+        "  at 32K recall is {:.2} x as fast as full attention (attention alone {:.2} x), and takes \
+         {:.2} x its time at 4K",
         ratio(results[3].step, results[2].step),
         ratio(results[3].attention(), results[2].attention()),
         ratio(results[2].step, results[0].step),
@@ -150,7 +154,8 @@ fn report(
     let gb_s = bytes as f64 / m.step.as_secs_f64() / 1e9;
     let ms = |d: Duration| d.as_secs_f64() * 1e3 / steps as f64;
     println!(
-        "  {context:>7}  {:<9}  {:>6}  {:>7.2}  {:>18.2}  {:>6.2}  {:>5.2}  {:>8}  {gb_s:>4.1}  {:>4.0}%",
+        "  {context:>7}  {:<9}  {:>6}  {:>7.2}  {:>18.2}  {:>6.2}  {:>5.2}  {:>8}  {gb_s:>4.1}  \
+         {:>4.0}%",
         policy.preset,
         if clusters > 0 { "1024" } else { "all" },
         m.step.as_secs_f64() * 1e3,
@@ -275,7 +280,8 @@ fn million() {
         let per_step = |d: Duration| d.as_secs_f64() * 1e3 / stats.steps as f64;
         if !warm {
             println!(
-                "  attention of a step, all layers: {:.2} ms: select {:.2}, list {:.2}, attend {:.2}; centroids are {:.1} MB",
+                "  attention of a step, all layers: {:.2} ms: select {:.2}, list {:.2}, attend \
+                 {:.2}; centroids are {:.1} MB",
                 elapsed.as_secs_f64() * 1e3,
                 per_step(stats.select),
                 per_step(stats.fetch),
@@ -310,10 +316,11 @@ impl RandomFolder {
         std::fs::create_dir_all(&path).expect("a temporary folder");
         let folder = Self { path };
         let config = format!(
-            r#"{{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":{},"intermediate_size":{},
-            "num_hidden_layers":{},"num_attention_heads":{},"num_key_value_heads":{},"head_dim":64,"vocab_size":{},
-            "max_position_embeddings":131072,"rms_norm_eps":1e-6,"rope_theta":1000000.0,"tie_word_embeddings":true,
-            "hidden_act":"silu"}}"#,
+            r#"{{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":{},
+            "intermediate_size":{},"num_hidden_layers":{},"num_attention_heads":{},
+            "num_key_value_heads":{},"head_dim":64,"vocab_size":{},"rms_norm_eps":1e-6,
+            "max_position_embeddings":131072,"rope_theta":1000000.0,
+            "tie_word_embeddings":true,"hidden_act":"silu"}}"#,
             dims.hidden, dims.ffn, dims.n_layers, dims.n_q_heads, dims.n_kv_heads, dims.vocab
         );
         std::fs::write(folder.path.join("config.json"), config).expect("room on the disk");
@@ -329,7 +336,8 @@ impl RandomFolder {
             let comma = if i > 0 { "," } else { "" };
             let end = offset + bytes;
             header += &format!(
-                r#"{comma}"{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{offset},{end}]}}"#
+                r#"{comma}"{name}":{{"dtype":"BF16","shape":{shape:?},
+                "data_offsets":[{offset},{end}]}}"#
             );
             offset = end;
         }

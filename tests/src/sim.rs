@@ -1,7 +1,7 @@
 //! A scheduler without a model: random queries, keys and values, and the truth beside it.
 //!
-//! [`Sim`] keeps every key and value that it ever gave to a sequence, by token position, so that a test can ask whether
-//! the scheduler attended the right rows and got the right sum.
+//! [`Sim`] keeps every key and value that it ever gave to a sequence, by token position, so that a
+//! test can ask whether the scheduler attended the right rows and got the right sum.
 
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ pub fn small_shape(capacity: usize) -> KvShape {
     }
 }
 
-/// Random data of one token, the same for the same seed, layer and position. Keys gather around eight directions, as
-/// the keys of real models do.
+/// Random data of one token, the same for the same seed, layer and position. Keys gather around
+/// eight directions, as the keys of real models do.
 pub fn token_data(shape: &KvShape, seed: u64, layer: usize, position: usize) -> TokenData {
     let mut rng =
         SplitMix64::new(seed ^ ((layer as u64) << 48) ^ (position as u64).wrapping_mul(0x9E37));
@@ -132,7 +132,8 @@ impl<B: Backend> Sim<B> {
         Ok(())
     }
 
-    /// Attention of query head `h` of the last token of the last step over the tokens at `positions`, in f64.
+    /// Attention of query head `h` of the last token of the last step over the tokens at
+    /// `positions`, in f64.
     pub fn oracle(&self, layer: usize, h: usize, positions: &[u32]) -> Vec<f64> {
         let shape = self.sequence.shape();
         let (d, kv_head) = (shape.head_dim, h / (shape.n_q_heads / shape.n_kv_heads));
@@ -156,8 +157,8 @@ impl<B: Backend> Sim<B> {
         out.iter().map(|o| o / sum).collect()
     }
 
-    /// Checks that every row of the host tier holds the key and value of the position that it claims, and that
-    /// positions are each there once.
+    /// Checks that every row of the host tier holds the key and value of the position that it
+    /// claims, and that positions are each there once.
     pub fn check_rows(&self) {
         let shape = self.sequence.shape();
         let d = shape.head_dim;

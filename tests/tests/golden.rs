@@ -1,8 +1,10 @@
-//! Logits and greedy tokens against a published implementation, through the engine and the CPU backend.
+//! Logits and greedy tokens against a published implementation, through the engine and the CPU
+//! backend.
 //!
-//! The fixtures are tiny random checkpoints of every architecture and RoPE scaling, with logits and tokens computed by
-//! Hugging Face transformers (`tests/fixtures/make_fixtures.py`). Full attention must agree, and so must ClusterKV with
-//! a budget that holds the whole context: then recall has nothing to leave out.
+//! The fixtures are tiny random checkpoints of every architecture and RoPE scaling, with logits and
+//! tokens computed by Hugging Face transformers (`tests/fixtures/make_fixtures.py`). Full attention
+//! must agree, and so must ClusterKV with a budget that holds the whole context: then recall has
+//! nothing to leave out.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

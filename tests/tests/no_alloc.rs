@@ -1,8 +1,9 @@
 //! A decode step allocates nothing, on the device or on the heap, on any thread.
 //!
-//! A counting allocator watches the whole process while the embedded model decodes 700 tokens through the policy, with
-//! two windows clustered by the worker on the way. (The warm-up has a window too: the
-//! worker's scratch grows once.) One test alone in its file: another would be counted too.
+//! A counting allocator watches the whole process while the embedded model decodes 700 tokens
+//! through the policy, with two windows clustered by the worker on the way. (The warm-up has a
+//! window too: the worker's scratch grows once.) One test alone in its file: another would be
+//! counted too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
@@ -22,7 +23,8 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is handed on to the system's allocator unchanged; counting has no effect on memory.
+// SAFETY: every call is handed on to the system's allocator unchanged; counting has no effect on
+// memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +50,8 @@ static COUNTING: Counting = Counting;
 /// Steps before counting begins: a window is full after 320.
 const WARM_UP: usize = 350;
 
-/// Decodes 700 steps after a warm-up and returns (heap allocations, device allocations, clusterings) of the steps.
+/// Decodes 700 steps after a warm-up and returns (heap allocations, device allocations,
+/// clusterings) of the steps.
 fn count(policy: &PolicyOptions, simulate_device: bool) -> (u64, u64, u64) {
     let backend = Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"));
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/needle");

@@ -1,4 +1,5 @@
-//! Every preset on a backend, without a model: the right rows, the right sums, within the budget, whatever happens.
+//! Every preset on a backend, without a model: the right rows, the right sums, within the budget,
+//! whatever happens.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,13 +34,15 @@ fn options(placement: Placement) -> SequenceOptions {
     SequenceOptions { placement, tier: TierKind::Auto, chunk: 48, tile: 40, overlap: true }
 }
 
-/// The positions that a head attended, for a sequence that reads rows in place. (Only the last layer's lists remain.)
+/// The positions that a head attended, for a sequence that reads rows in place. (Only the last
+/// layer's lists remain.)
 fn attended<B: Backend>(sim: &Sim<B>, head: usize) -> Vec<u32> {
     let last = sim.sequence.layers().last().expect("layers");
     sim.sequence.last_attended(head).iter().map(|row| last.positions[head][*row as usize]).collect()
 }
 
-/// No token twice, the budget kept and used up, sinks and recent tokens there, and the attention is that of these tokens.
+/// No token twice, the budget kept and used up, sinks and recent tokens there, and the attention is
+/// that of these tokens.
 fn check_step<B: Backend>(sim: &Sim<B>, budget: usize, sinks: u32, recent: u32) {
     let shape = sim.sequence.shape().clone();
     let (n, layer) = (sim.n_tokens(), shape.n_layers - 1);
@@ -315,7 +318,8 @@ fn selection_equals_a_brute_force_oracle() {
     }
 }
 
-/// Takes clusters by pooled score until the budget is full, with the index's own centroids and sizes, in f64.
+/// Takes clusters by pooled score until the budget is full, with the index's own centroids and
+/// sizes, in f64.
 fn check_selection(sim: &Sim<CpuBackend>, head: usize, pooling: Pooling) {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);

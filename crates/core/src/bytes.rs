@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 /// A shared, immutable range of host memory. Cloning shares; nothing is copied.
 ///
-/// A backend that reads weights in place (the CPU) keeps this handle, and with it the mapping, alive.
+/// A backend that reads weights in place (the CPU) keeps this handle, and with it the mapping,
+/// alive.
 #[derive(Clone)]
 pub struct HostBytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,

@@ -4,7 +4,8 @@ macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, bytemuck::Pod, bytemuck::Zeroable,
+            Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord,
+            bytemuck::Pod, bytemuck::Zeroable,
         )]
         #[repr(transparent)]
         pub struct $name(pub u32);

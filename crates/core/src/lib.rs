@@ -1,8 +1,9 @@
-//! Words that every crate of Longview shares: data types, index newtypes, host bytes, a seeded generator.
+//! Words that every crate of Longview shares: data types, index newtypes, host bytes, a seeded
+//! generator.
 //!
 //! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
-//! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`], so that
-//! the same arguments give the same tokens on every machine.
+//! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`],
+//! so that the same arguments give the same tokens on every machine.
 
 mod bytes;
 mod dtype;

@@ -1,6 +1,7 @@
 //! The one generator of pseudo-random numbers in Longview.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): 64 bits of state, every seed good, the same on every machine.
+/// SplitMix64 (Steele, Lea, Flood 2014): 64 bits of state, every seed good, the same on every
+/// machine.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 

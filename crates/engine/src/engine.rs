@@ -82,7 +82,8 @@ impl<B: Backend> Engine<B> {
         policy: &PolicyOptions,
     ) -> Result<MemoryPlan, EngineError> {
         check_options(options)?;
-        let policy = Policy::resolve(policy, options.ctx_size)?;
+        let policy =
+            Policy::resolve(&policy.clone().for_depth(folder.config.n_layers), options.ctx_size)?;
         let sequence = options.sequence_options(backend.capabilities().unified_memory);
         let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
         let (tokens, rows) = step_size(options);
@@ -129,8 +130,9 @@ impl<B: Backend> Engine<B> {
 
     /// An empty session.
     pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
-        let policy = Policy::resolve(policy, self.options.ctx_size)?;
         let config = self.model.config();
+        let policy = policy.clone().for_depth(config.n_layers);
+        let policy = Policy::resolve(&policy, self.options.ctx_size)?;
         let shape = shape_of(config, &self.options);
         let options = self.options.sequence_options(self.backend.capabilities().unified_memory);
         let sequence = Sequence::new(&self.backend, shape, policy, options)?;

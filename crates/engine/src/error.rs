@@ -54,8 +54,9 @@ pub enum EngineError {
     EmptyPrompt,
     /// Not enough memory, found before loading.
     #[error(
-        "not enough memory: {needed} bytes are needed ({weights} weights, {kv} keys and values, {rest} index and \
-         buffers) and {available} are available; lower --ctx-size, or use --kv-type f16"
+        "not enough memory: {needed} bytes are needed ({weights} weights, {kv} keys and values, \
+         {rest} index and buffers) and {available} are available; lower --ctx-size, or use \
+         --kv-type f16"
     )]
     Memory {
         /// Bytes in all.

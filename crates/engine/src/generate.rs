@@ -60,11 +60,12 @@ struct TextOut {
 }
 
 impl<B: Backend> Engine<B> {
-    /// Generates from where the session is. `on_text` gets each piece of text as it is complete (never part of a
-    /// character, never part of a stop string) and may break off.
+    /// Generates from where the session is. `on_text` gets each piece of text as it is complete
+    /// (never part of a character, never part of a stop string) and may break off.
     ///
     /// # Errors
-    /// If nothing was computed to continue from, or the model fails; the session keeps all complete steps.
+    /// If nothing was computed to continue from, or the model fails; the session keeps all complete
+    /// steps.
     pub async fn generate(
         &mut self,
         session: &mut Session<B>,

@@ -1,8 +1,8 @@
 //! The engine: a model on a device, sessions over it, prefill, decode and sampling.
 //!
-//! Everything is async and nothing blocks, so that the same code runs in a browser; native faces block with a small
-//! executor. Progress and cancellation are part of the calls, and a call that is cancelled or fails leaves its
-//! session as it was after the last complete step.
+//! Everything is async and nothing blocks, so that the same code runs in a browser; native faces
+//! block with a small executor. Progress and cancellation are part of the calls, and a call that is
+//! cancelled or fails leaves its session as it was after the last complete step.
 
 mod engine;
 mod error;

@@ -16,8 +16,8 @@ pub struct EngineOptions {
     pub chunk_size: usize,
     /// Storage of keys and values.
     pub kv_dtype: DType,
-    /// Keep rows in separate device buffers of fixed size even where the device shares memory with the host, so that
-    /// fetch, hits, misses and eviction are real.
+    /// Keep rows in separate device buffers of fixed size even where the device shares memory with
+    /// the host, so that fetch, hits, misses and eviction are real.
     pub simulate_device: bool,
     /// Rows of a tile of the past that prefill streams to the device.
     pub tile_rows: usize,
@@ -45,7 +45,8 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// How sequences are laid out under these options on a device that does or does not share memory with the host.
+    /// How sequences are laid out under these options on a device that does or does not share
+    /// memory with the host.
     pub(crate) fn sequence_options(&self, unified_memory: bool) -> SequenceOptions {
         let in_place = unified_memory && !self.simulate_device;
         SequenceOptions {

@@ -1,7 +1,8 @@
-//! From logits to a token: penalties, then truncation, then temperature, in the order of llama.cpp's chain.
+//! From logits to a token: penalties, then truncation, then temperature, in the order of
+//! llama.cpp's chain.
 //!
-//! Seeded and deterministic: the same logits, parameters and seed give the same tokens on every machine. After
-//! the first call nothing is allocated.
+//! Seeded and deterministic: the same logits, parameters and seed give the same tokens on every
+//! machine. After the first call nothing is allocated.
 
 use longview_core::SplitMix64;
 use serde::Serialize;
@@ -19,7 +20,8 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Keep tokens at least this likely relative to the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the penalty window (Keskar et al. 2019); 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the penalty window (Keskar et
+    /// al. 2019); 1 is off.
     pub repeat_penalty: f32,
     /// Tokens that the penalty looks back; 0 is off.
     pub repeat_last_n: usize,
@@ -89,7 +91,8 @@ impl Sampler {
         &self.params
     }
 
-    /// Chooses a token; `history` holds the tokens so far, oldest first. Fails on logits that are not numbers.
+    /// Chooses a token; `history` holds the tokens so far, oldest first. Fails on logits that are
+    /// not numbers.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, EngineError> {
         if let Some(token) = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY) {
             return Err(EngineError::NonFinite { token: token as u32, value: logits[token] });

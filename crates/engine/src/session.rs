@@ -187,7 +187,8 @@ impl<B: Backend> Session<B> {
 
     /// Changes the policy without a second prefill.
     pub async fn set_policy(&mut self, options: &PolicyOptions) -> Result<(), EngineError> {
-        let policy = Policy::resolve(options, self.sequence.shape().capacity)?;
+        let shape = self.sequence.shape();
+        let policy = Policy::resolve(&options.clone().for_depth(shape.n_layers), shape.capacity)?;
         self.mend().await?;
         Ok(self.sequence.set_policy(policy).await?)
     }
@@ -331,8 +332,9 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Computes a prompt, or a further part of one, with exact attention. `progress` is called after each chunk and may
-    /// break off: what is computed is kept, and `Ok(false)` says that the rest is missing.
+    /// Computes a prompt, or a further part of one, with exact attention. `progress` is called
+    /// after each chunk and may break off: what is computed is kept, and `Ok(false)` says that the
+    /// rest is missing.
     pub async fn prefill(
         &mut self,
         session: &mut Session<B>,
@@ -376,7 +378,8 @@ impl<B: Backend> Engine<B> {
         Ok(true)
     }
 
-    /// Computes tokens one at a time through the policy: a question that only sees what is recalled.
+    /// Computes tokens one at a time through the policy: a question that only sees what is
+    /// recalled.
     pub async fn feed(&mut self, session: &mut Session<B>, ids: &[u32]) -> Result<(), EngineError> {
         let all = self.with_unfed(session, ids)?;
         for (i, id) in all.iter().enumerate() {
@@ -402,7 +405,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// The tokens to compute: one that is still owed, then `ids`. Fails before anything is computed if they do not fit.
+    /// The tokens to compute: one that is still owed, then `ids`. Fails before anything is computed
+    /// if they do not fit.
     fn with_unfed(&self, session: &Session<B>, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
         if ids.is_empty() {
             return Err(EngineError::EmptyPrompt);

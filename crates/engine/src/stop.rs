@@ -13,8 +13,8 @@ impl StopFilter {
         Self { stops: stops.into_iter().filter(|s| !s.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes new text and appends what may be shown to `out`. Returns the stop string that ended the text, if one did;
-    /// nothing behind it is shown.
+    /// Takes new text and appends what may be shown to `out`. Returns the stop string that ended
+    /// the text, if one did; nothing behind it is shown.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<&str> {
         self.held.push_str(text);
         let first = self.stops.iter().filter_map(|s| self.held.find(s).map(|at| (at, s)));

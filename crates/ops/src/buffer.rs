@@ -23,8 +23,8 @@ pub trait DeviceBuffer {
     }
 }
 
-/// A run of elements of a buffer, to be read. Offsets count elements; a kernel gets them as a parameter, so any
-/// offset is allowed.
+/// A run of elements of a buffer, to be read. Offsets count elements; a kernel gets them as a
+/// parameter, so any offset is allowed.
 pub struct View<'a, B: Backend> {
     /// The buffer.
     pub buffer: &'a B::Buffer,

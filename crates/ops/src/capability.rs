@@ -5,9 +5,11 @@ use longview_core::DType;
 /// Capability flags and limits of a backend; constant after start-up.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// The device in words, for `doctor` and reports: processor or adapter, instruction set or tier.
+    /// The device in words, for `doctor` and reports: processor or adapter, instruction set or
+    /// tier.
     pub device: String,
-    /// Kernels read buffers of [`crate::Backend::alloc_host`] directly, so recall can be one gather, or none at all.
+    /// Kernels read buffers of [`crate::Backend::alloc_host`] directly, so recall can be one
+    /// gather, or none at all.
     pub reads_host_memory: bool,
     /// Device memory *is* host memory: recall in place costs nothing.
     pub unified_memory: bool,

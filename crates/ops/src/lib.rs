@@ -1,29 +1,34 @@
 //! The contract between Longview and its compute backends.
 //!
-//! One trait, [`Backend`], with one method and one descriptor struct per [`Op`]. A descriptor holds a plain
-//! parameter block (`#[repr(C)]`, the same field names in Rust, WGSL and CUDA) and views of buffers; its
-//! `check` method is the one place where shapes are validated, and every backend calls it on entry.
+//! One trait, [`Backend`], with one method and one descriptor struct per [`Op`]. A descriptor holds
+//! a plain parameter block (`#[repr(C)]`, the same field names in Rust, WGSL and CUDA) and views of
+//! buffers; its `check` method is the one place where shapes are validated, and every backend calls
+//! it on entry.
 //!
 //! What a backend may rely on and must obey, for every op:
 //!
-//! - **Order.** Ops on one backend value happen in the order of the calls. [`Backend::background`] gives a second
-//!   queue of the same device with an order of its own; whoever uses both orders them with [`Backend::read`].
-//! - **Aliasing.** Outputs are `&mut`: no op reads and writes one buffer through two views. Ops that update in
-//!   place (`accumulate`) say so.
-//! - **Errors and panics.** A descriptor that fails its `check` is an [`OpError::Shape`] and nothing was written.
-//!   A missing feature is [`OpError::Unsupported`]. A lost device is [`OpError::DeviceLost`], for ever after.
-//!   Indices inside buffers (row ids, token ids) are the caller's promise: a backend returns
-//!   [`OpError::Index`] where it can see them and must not touch memory outside the buffer where it cannot.
-//! - **Arithmetic.** Sums are made in `f32` or better, storage is what the buffer says. Not-a-number in gives
-//!   not-a-number out, never a hang. Ties go to the lowest index.
-//! - **Sequences.** Where an op serves several sequences in one step it takes a list of spans; an empty list is
-//!   allowed and does nothing.
+//! - **Order.** Ops on one backend value happen in the order of the calls. [`Backend::background`]
+//!   gives a second queue of the same device with an order of its own; whoever uses both orders
+//!   them with [`Backend::read`].
+//! - **Aliasing.** Outputs are `&mut`: no op reads and writes one buffer through two views. Ops
+//!   that update in place (`accumulate`) say so.
+//! - **Errors and panics.** A descriptor that fails its `check` is an [`OpError::Shape`] and
+//!   nothing was written. A missing feature is [`OpError::Unsupported`]. A lost device is
+//!   [`OpError::DeviceLost`], for ever after. Indices inside buffers (row ids, token ids) are the
+//!   caller's promise: a backend returns [`OpError::Index`] where it can see them and must not
+//!   touch memory outside the buffer where it cannot.
+//! - **Arithmetic.** Sums are made in `f32` or better, storage is what the buffer says.
+//!   Not-a-number in gives not-a-number out, never a hang. Ties go to the lowest index.
+//! - **Sequences.** Where an op serves several sequences in one step it takes a list of spans; an
+//!   empty list is allowed and does nothing.
 //!
-//! Letters in shapes: T query tokens, S kv tokens, D model width, Hq / Hkv heads, G = Hq / Hkv, Dh head width,
-//! F ffn, V vocabulary, C clusters, N points, B budget. `[T, Hq, Dh]` is row-major, the last index fastest.
+//! Letters in shapes: T query tokens, S kv tokens, D model width, Hq / Hkv heads, G = Hq / Hkv, Dh
+//! head width, F ffn, V vocabulary, C clusters, N points, B budget. `[T, Hq, Dh]` is row-major, the
+//! last index fastest.
 //!
-//! A **KV row** is one token of one KV head: Dh elements of the key, then Dh elements of the value. Every
-//! place that stores KV (host tier, device cache, prefill tile) is an array of rows `[Hkv, rows, 2, Dh]`.
+//! A **KV row** is one token of one KV head: Dh elements of the key, then Dh elements of the value.
+//! Every place that stores KV (host tier, device cache, prefill tile) is an array of rows `[Hkv,
+//! rows, 2, Dh]`.
 
 pub mod buffer;
 pub mod capability;
@@ -65,8 +70,9 @@ pub struct WeightSource {
 
 /// A compute device with its memory, its queue and every [`Op`].
 ///
-/// Generic on purpose: buffer types are associated, nothing is boxed per call, and a face picks the backend once.
-/// After warm-up no op allocates device or host memory; [`Backend::allocations`] proves it.
+/// Generic on purpose: buffer types are associated, nothing is boxed per call, and a face picks the
+/// backend once. After warm-up no op allocates device or host memory; [`Backend::allocations`]
+/// proves it.
 pub trait Backend: Sized + Send + Sync + 'static {
     /// Device memory with a data type and a length.
     type Buffer: DeviceBuffer + Send + Sync;
@@ -79,11 +85,13 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// What this device can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// A second queue on the same device, for work that overlaps with the caller's (a CUDA stream; on the CPU a
-    /// queue that runs on the calling thread alone). Buffers may be used on either queue.
+    /// A second queue on the same device, for work that overlaps with the caller's (a CUDA stream;
+    /// on the CPU a queue that runs on the calling thread alone). Buffers may be used on either
+    /// queue.
     fn background(&self) -> Self;
 
-    /// Host time since some start, for statistics only. (A clock is the backend's because a browser has none in `std`.)
+    /// Host time since some start, for statistics only. (A clock is the backend's because a browser
+    /// has none in `std`.)
     fn now(&self) -> Duration;
 
     /// Number of device allocations so far, over all queues of this device.
@@ -92,12 +100,13 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Allocates `len` zeroed elements in device memory. `label` names them in errors.
     fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<Self::Buffer>;
 
-    /// Allocates `len` zeroed elements of host memory that kernels can read and the host can address
-    /// (CPU: plain memory; CUDA: pinned and mapped). `Ok(None)` where the device has no such thing (WGSL).
+    /// Allocates `len` zeroed elements of host memory that kernels can read and the host can
+    /// address (CPU: plain memory; CUDA: pinned and mapped). `Ok(None)` where the device has no
+    /// such thing (WGSL).
     fn alloc_host(&self, dtype: DType, len: usize, label: &str) -> OpResult<Option<Self::Buffer>>;
 
-    /// The bytes of a buffer made by [`Backend::alloc_host`]; `None` for any other. Work that writes the buffer must
-    /// be finished (see [`Backend::read`]).
+    /// The bytes of a buffer made by [`Backend::alloc_host`]; `None` for any other. Work that
+    /// writes the buffer must be finished (see [`Backend::read`]).
     fn host_bytes<'a>(&self, buffer: &'a Self::Buffer) -> Option<&'a [u8]>;
 
     /// As [`Backend::host_bytes`], writable.
@@ -109,11 +118,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Copies little-endian elements from the host into `dst`. `bytes` must fill the view exactly.
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()>;
 
-    /// Copies `src` into `out` once everything before it on this queue is done. `out` must have the view's size.
-    /// Never blocks the thread in a browser: hence a future.
+    /// Copies `src` into `out` once everything before it on this queue is done. `out` must have the
+    /// view's size. Never blocks the thread in a browser: hence a future.
     fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> impl Future<Output = OpResult<()>>;
 
-    /// Hands recorded work to the device. Ops may run earlier; they need not run before this or a read.
+    /// Hands recorded work to the device. Ops may run earlier; they need not run before this or a
+    /// read.
     fn submit(&self) -> OpResult<()>;
 
     /// `out[t] = table[ids[t]]`, widened to f32. Index error: an id that is not below V.
@@ -125,63 +135,71 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// `out = x W^T (+ bias) (+ out)` for many rows (prefill); W is `[n_out, n_in]`.
     fn matmul(&self, d: Linear<'_, Self>) -> OpResult<()>;
 
-    /// The same equation as [`Backend::matmul`] for up to [`Capabilities::matvec_max_rows`] rows (decode): bound by
-    /// the bytes of W, which are read once for all rows.
+    /// The same equation as [`Backend::matmul`] for up to [`Capabilities::matvec_max_rows`] rows
+    /// (decode): bound by the bytes of W, which are read once for all rows.
     fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()>;
 
     /// Rotates the first `rotary_dim` elements of each head: with `h = rotary_dim / 2`,
-    /// `out[i] = x[i] cos[i] - x[i+h] sin[i]`, `out[i+h] = x[i+h] cos[i] + x[i] sin[i]` (Su et al. 2021, half-split
-    /// form); the rest is copied. The angles come in a table row per token, made on the host in f64.
+    /// `out[i] = x[i] cos[i] - x[i+h] sin[i]`, `out[i+h] = x[i+h] cos[i] + x[i] sin[i]` (Su et al.
+    /// 2021, half-split form); the rest is copied. The angles come in a table row per token, made
+    /// on the host in f64.
     fn rope(&self, d: Rope<'_, Self>) -> OpResult<()>;
 
     /// `out = gate / (1 + exp(-gate)) * up`.
     fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()>;
 
-    /// Writes the keys and values of T tokens into KV rows, rounding to the rows' data type: row `rows[t]` of every
-    /// KV head gets `k[t, head]` and `v[t, head]`. Two tokens with one row: unspecified which wins.
+    /// Writes the keys and values of T tokens into KV rows, rounding to the rows' data type: row
+    /// `rows[t]` of every KV head gets `k[t, head]` and `v[t, head]`. Two tokens with one row:
+    /// unspecified which wins.
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()>;
 
-    /// Copies KV rows bit for bit, per KV head, from `src` rows to `dst` rows of the same data type. `src` may be
-    /// host memory ([`Backend::alloc_host`]): then this is the recall, in one launch.
+    /// Copies KV rows bit for bit, per KV head, from `src` rows to `dst` rows of the same data
+    /// type. `src` may be host memory ([`Backend::alloc_host`]): then this is the recall, in one
+    /// launch.
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()>;
 
-    /// Attention of a chunk of queries against a run of KV rows, with log-sum-exp out (online softmax; GQA).
-    /// Query i of a span sees row j of its run iff `j <= i + diagonal`. A query that sees nothing gets `out = 0`,
-    /// `lse = -inf`. With `accumulate`, the result is merged into what `out` and `lse` hold.
+    /// Attention of a chunk of queries against a run of KV rows, with log-sum-exp out (online
+    /// softmax; GQA). Query i of a span sees row j of its run iff `j <= i + diagonal`. A query that
+    /// sees nothing gets `out = 0`, `lse = -inf`. With `accumulate`, the result is merged into what
+    /// `out` and `lse` hold.
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()>;
 
-    /// Attention of one query token per sequence against a list of KV rows for each KV head, with log-sum-exp out.
-    /// The list is the hook for recall. Rows appear in any order; a row listed twice counts twice.
+    /// Attention of one query token per sequence against a list of KV rows for each KV head, with
+    /// log-sum-exp out. The list is the hook for recall. Rows appear in any order; a row listed
+    /// twice counts twice.
     fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()>;
 
-    /// Merges two attentions over disjoint keys: `lse = log(e^a + e^b)`, `out` the mean weighted by `e^(lse_i - lse)`.
-    /// Both empty: `out = 0`, `lse = -inf`.
+    /// Merges two attentions over disjoint keys: `lse = log(e^a + e^b)`, `out` the mean weighted by
+    /// `e^(lse_i - lse)`. Both empty: `out = 0`, `lse = -inf`.
     fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()>;
 
-    /// Labels each point with the nearest centroid under `distance`, per KV head; also how near it is
-    /// (the score that was maximised) and how many labels changed.
+    /// Labels each point with the nearest centroid under `distance`, per KV head; also how near it
+    /// is (the score that was maximised) and how many labels changed.
     fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()>;
 
-    /// Replaces each centroid by the mean of its points (summed in f32 or better) and counts them; a cluster
-    /// without points keeps its centroid.
+    /// Replaces each centroid by the mean of its points (summed in f32 or better) and counts them;
+    /// a cluster without points keeps its centroid.
     fn kmeans_update(&self, d: KmeansUpdate<'_, Self>) -> OpResult<()>;
 
     /// For fixed labels: each point's score against its own centroid, and per cluster the radius
     /// `max |k - centroid|` (0 for an empty one).
     fn cluster_stats(&self, d: ClusterStats<'_, Self>) -> OpResult<()>;
 
-    /// Scores every cluster of every KV head for one query token per sequence: softmax over clusters of
-    /// `scale * q . centroid` for each query head, pooled over the group as [`Pooling`] says.
+    /// Scores every cluster of every KV head for one query token per sequence: softmax over
+    /// clusters of `scale * q . centroid` for each query head, pooled over the group as [`Pooling`]
+    /// says.
     fn centroid_scores(&self, d: CentroidScores<'_, Self>) -> OpResult<()>;
 
-    /// Ranks clusters by score (ties: lowest id), takes them until the sizes' prefix sum reaches the head's budget and
-    /// trims the last one. Clusters of size 0 are never taken. Any number of clusters.
+    /// Ranks clusters by score (ties: lowest id), takes them until the sizes' prefix sum reaches
+    /// the head's budget and trims the last one. Clusters of size 0 are never taken. Any number of
+    /// clusters.
     fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()>;
 
-    /// Index of the largest element of each row; the lowest among equals. A row with not-a-number: that index.
+    /// Index of the largest element of each row; the lowest among equals. A row with not-a-number:
+    /// that index.
     fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()>;
 
-    /// `out[h] += sum over t and over the group of x x^T` (f32 sums, `[H/G, Dh, Dh]`): QᵀQ with G = Hq / Hkv,
-    /// KᵀK with G = 1.
+    /// `out[h] += sum over t and over the group of x x^T` (f32 sums, `[H/G, Dh, Dh]`): QᵀQ with
+    /// G = Hq / Hkv, KᵀK with G = 1.
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()>;
 }

@@ -2,7 +2,8 @@
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $variant:ident = $stem:literal,)*) => {
-        /// An operation of the contract. [`Op::stem`] names its reference, CPU module, shader, kernel and parity case.
+        /// An operation of the contract. [`Op::stem`] names its reference, CPU module, shader,
+        /// kernel and parity case.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op {
             $($(#[$doc])* $variant,)*

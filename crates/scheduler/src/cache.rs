@@ -1,9 +1,10 @@
 //! Which KV rows of a head are on the device: the hit/miss cache of recalled clusters.
 //!
-//! Cluster-granular: one table entry per cluster holds the epoch (step) of its last use and a chain of slots. A
-//! cluster is stored closest member first, so what is cached of it is always a prefix, and a trimmed cluster is a
-//! shorter prefix of the same rows. A step costs O(tokens selected): clusters fall out by a queue of uses in
-//! epoch order, never by a scan over the sequence. Plain bookkeeping: no device, no clock.
+//! Cluster-granular: one table entry per cluster holds the epoch (step) of its last use and a chain
+//! of slots. A cluster is stored closest member first, so what is cached of it is always a prefix,
+//! and a trimmed cluster is a shorter prefix of the same rows. A step costs O(tokens selected):
+//! clusters fall out by a queue of uses in epoch order, never by a scan over the sequence. Plain
+//! bookkeeping: no device, no clock.
 
 use std::collections::VecDeque;
 
@@ -54,9 +55,9 @@ pub struct ClusterCache {
 }
 
 impl ClusterCache {
-    /// A cache of `n_slots` rows that keeps clusters for `cache_steps` steps (R >= 1). Clusters of the last R
-    /// steps must fit: `n_slots` is at least R times the tokens that one step selects. `max_clusters` is a
-    /// reservation, so that growth does not allocate.
+    /// A cache of `n_slots` rows that keeps clusters for `cache_steps` steps (R >= 1). Clusters of
+    /// the last R steps must fit: `n_slots` is at least R times the tokens that one step selects.
+    /// `max_clusters` is a reservation, so that growth does not allocate.
     pub fn new(
         n_slots: usize,
         cache_steps: usize,
@@ -90,12 +91,13 @@ impl ClusterCache {
         self.set_clusters(n);
     }
 
-    /// One step: marks the wanted clusters as used, lets go of those not used for R steps, and appends the slot of each
-    /// wanted token to `slots` (in the order of `wants`, closest first) and each absent one to `misses`.
-    /// Returns the number of hits.
+    /// One step: marks the wanted clusters as used, lets go of those not used for R steps, and
+    /// appends the slot of each wanted token to `slots` (in the order of `wants`, closest first)
+    /// and each absent one to `misses`. Returns the number of hits.
     ///
     /// # Panics
-    /// If the wants of R steps exceed the slots, or a cluster is wanted twice (a broken invariant of the caller).
+    /// If the wants of R steps exceed the slots, or a cluster is wanted twice (a broken invariant
+    /// of the caller).
     pub fn resolve(
         &mut self,
         wants: &[Want],
@@ -180,7 +182,8 @@ impl ClusterCache {
         self.free.len()
     }
 
-    /// Slots that hold a row, counted along the chains (for tests of the invariant free + used = total).
+    /// Slots that hold a row, counted along the chains (for tests of the invariant free + used =
+    /// total).
     pub fn n_used(&self) -> usize {
         self.entries.iter().map(|e| e.cached as usize).sum()
     }

@@ -1,9 +1,10 @@
 //! Makes clusters of keys: k-means on a backend queue, then the ordering that the host store wants.
 //!
-//! A [`ClusterJob`] owns its buffers and is reused, so that clustering a decode window allocates nothing. A
-//! [`ClusterWorker`] runs jobs beside the caller's work: on a thread with the backend's background queue, or,
-//! where there are no threads, when the result is asked for. When a result is applied is the caller's choice and
-//! never depends on how fast the worker was; so the same seed gives the same tokens.
+//! A [`ClusterJob`] owns its buffers and is reused, so that clustering a decode window allocates
+//! nothing. A [`ClusterWorker`] runs jobs beside the caller's work: on a thread with the backend's
+//! background queue, or, where there are no threads, when the result is asked for. When a result is
+//! applied is the caller's choice and never depends on how fast the worker was; so the same seed
+//! gives the same tokens.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -262,9 +263,10 @@ impl<B: Backend> ClusterJob<B> {
         })
     }
 
-    /// Relabels members of clusters above the limit, so that each becomes equal parts in the order of the tokens;
-    /// returns the new number of clusters if any was split. (Oversized clusters are piles of nearly equal keys:
-    /// a cut by position keeps neighbours together and needs no second k-means.)
+    /// Relabels members of clusters above the limit, so that each becomes equal parts in the order
+    /// of the tokens; returns the new number of clusters if any was split. (Oversized clusters are
+    /// piles of nearly equal keys: a cut by position keeps neighbours together and needs no second
+    /// k-means.)
     fn split_oversized(&mut self, n_clusters: usize) -> Option<usize> {
         let ClusterTask { n_kv_heads, n_points, max_cluster, .. } = self.task;
         let mut most = n_clusters;
@@ -394,7 +396,8 @@ fn write<B: Backend>(
     backend.write(ViewMut::part(buffer, 0, len), bytes)
 }
 
-/// Gives the members of `cluster` after the first `part` the labels `next`, `next + 1`, .. in parts of that length.
+/// Gives the members of `cluster` after the first `part` the labels `next`, `next + 1`, .. in parts
+/// of that length.
 fn relabel_parts(labels: &mut [u32], cluster: u32, part: usize, next: u32) {
     let members = labels.iter_mut().filter(|label| **label == cluster);
     for (i, label) in members.enumerate().skip(part) {
@@ -435,8 +438,8 @@ struct State<B: Backend> {
 }
 
 impl<B: Backend> ClusterWorker<B> {
-    /// A worker with a thread of its own (`threaded`) or one that works when it is waited for. `most` is a
-    /// reservation of queue places.
+    /// A worker with a thread of its own (`threaded`) or one that works when it is waited for.
+    /// `most` is a reservation of queue places.
     pub fn new(backend: &Arc<B>, threaded: bool, most: usize) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -465,8 +468,8 @@ impl<B: Backend> ClusterWorker<B> {
         self.shared.changed.notify_all();
     }
 
-    /// The oldest finished or unfinished job of `layer`, waited for: a job that has not begun runs here, on the
-    /// caller's queue. `None` if there is none.
+    /// The oldest finished or unfinished job of `layer`, waited for: a job that has not begun runs
+    /// here, on the caller's queue. `None` if there is none.
     pub async fn take(&self, backend: &B, layer: usize) -> OpResult<Option<Box<ClusterJob<B>>>> {
         loop {
             let mut state = self.shared.lock();
@@ -515,7 +518,8 @@ impl<B: Backend> Shared<B> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The worker's life. One future for all jobs: an executor may allocate for each that it drives.
+    /// The worker's life. One future for all jobs: an executor may allocate for each that it
+    /// drives.
     async fn serve(&self, queue: &B) {
         let _mourner = Mourner(self);
         while let Some(mut job) = self.next_job() {

@@ -31,7 +31,8 @@ pub enum SchedulerError {
     },
     /// In-place recall on a device that does not share memory with the host.
     #[error(
-        "{backend} does not share memory with the host: in-place recall is not possible, use a device cache"
+        "{backend} does not share memory with the host: in-place recall is not possible, \
+         use a device cache"
     )]
     NotUnified {
         /// The backend.

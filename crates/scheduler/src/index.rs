@@ -1,8 +1,9 @@
-//! The index of one layer: centroids on the device, where each cluster's rows are, and how they came to be.
+//! The index of one layer: centroids on the device, where each cluster's rows are, and how they
+//! came to be.
 //!
-//! Clusters are appended in batches, one per clustered run of rows, and never merged; so a sequence can be cut
-//! back by dropping batches. Centroids are kept on the host too, in the data type of the device copy: a lost
-//! device is rebuilt from them, and they are what a saved session will hold.
+//! Clusters are appended in batches, one per clustered run of rows, and never merged; so a sequence
+//! can be cut back by dropping batches. Centroids are kept on the host too, in the data type of the
+//! device copy: a lost device is rebuilt from them, and they are what a saved session will hold.
 
 use longview_core::encode_f32_into;
 use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
@@ -101,8 +102,8 @@ impl<B: Backend> LayerIndex<B> {
         Ok(())
     }
 
-    /// Drops the batches that reach beyond row `n_rows` and returns the number of rows still indexed
-    /// (`first_row` if none).
+    /// Drops the batches that reach beyond row `n_rows` and returns the number of rows still
+    /// indexed (`first_row` if none).
     pub fn truncate(&mut self, backend: &B, n_rows: usize, first_row: usize) -> OpResult<usize> {
         while self.batches.last().is_some_and(|(end, _)| *end > n_rows) {
             self.spare_counts.extend(self.batches.pop().map(|(_, counts)| counts));

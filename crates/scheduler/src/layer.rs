@@ -1,4 +1,5 @@
-//! The state of one layer of one sequence: which rows it has, which are indexed, which are on the device.
+//! The state of one layer of one sequence: which rows it has, which are indexed, which are on the
+//! device.
 
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, OpResult};
@@ -25,7 +26,8 @@ pub struct Recorded<B: Backend> {
     pub gram_q: B::Buffer,
     /// `sum k k^T`, F32 `[Hkv, Dh, Dh]`.
     pub gram_k: B::Buffer,
-    /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most [`LAST_QUERIES`].
+    /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most
+    /// [`LAST_QUERIES`].
     pub last_queries: Vec<f32>,
 }
 
@@ -44,8 +46,8 @@ pub struct Layer<B: Backend> {
     pub n_submitted: usize,
     /// Rows below this may be out of token order.
     pub permuted_to: usize,
-    /// Rows on the device `[Hkv, device_rows, 2, Dh]`: all of them (dense), or sinks, ring and cache slots.
-    /// `None` where attention reads the host tier in place.
+    /// Rows on the device `[Hkv, device_rows, 2, Dh]`: all of them (dense), or sinks, ring and
+    /// cache slots. `None` where attention reads the host tier in place.
     pub device: Option<B::Buffer>,
     /// Rows of a head on the device.
     pub device_rows: usize,
@@ -133,7 +135,8 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// Gives the layer the device rows, the empty index and the empty caches that `policy` asks for.
+    /// Gives the layer the device rows, the empty index and the empty caches that `policy` asks
+    /// for.
     pub(crate) fn adopt(
         &mut self,
         backend: &B,

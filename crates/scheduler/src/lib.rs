@@ -1,9 +1,10 @@
 //! The scheduler: which KV rows each head attends, where they are, and what must move.
 //!
-//! A policy is an index, a budget and a residency ([`Policy`]). A [`Sequence`] keeps every KV row in a [`HostTier`],
-//! an index over them, and the device rows that steps attend; a [`Step`] carries one layer after the other through
-//! store, select, resolve, fetch and attend. Generic over the device ([`longview_ops::Backend`]) and the host tier;
-//! knows neither model nor tokenizer, reads no environment and takes its seeds as arguments.
+//! A policy is an index, a budget and a residency ([`Policy`]). A [`Sequence`] keeps every KV row
+//! in a [`HostTier`], an index over them, and the device rows that steps attend; a [`Step`] carries
+//! one layer after the other through store, select, resolve, fetch and attend. Generic over the
+//! device ([`longview_ops::Backend`]) and the host tier; knows neither model nor tokenizer, reads
+//! no environment and takes its seeds as arguments.
 
 mod cache;
 mod clusterer;
@@ -27,7 +28,8 @@ pub use index::{HeadIndex, LayerIndex};
 pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
 pub use plan::KvPlan;
 pub use policy::{
-    BudgetOption, ClusterConfig, FLUSH_STEPS, Policy, PolicyError, PolicyOptions, Preset, Residency,
+    BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, Policy, PolicyError, PolicyOptions,
+    Preset, Residency,
 };
 pub use sequence::{Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;

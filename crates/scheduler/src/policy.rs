@@ -1,14 +1,19 @@
 //! A policy is an index, a budget and a residency; presets name the published combinations.
 //!
-//! Users fill in [`PolicyOptions`]; [`Policy::resolve`] turns them into one validated [`Policy`] or says which
-//! combination cannot work. Nothing else in the crate reads raw options.
+//! Users fill in [`PolicyOptions`]; [`Policy::resolve`] turns them into one validated [`Policy`] or
+//! says which combination cannot work. Nothing else in the crate reads raw options.
 
 use longview_ops::{Distance, Pooling};
 use serde::{Deserialize, Serialize};
 
-/// Steps between handing a full window to the clustering worker and using its clusters: a fixed number, so that the
-/// worker has time and the tokens do not depend on how much it took.
+/// Steps between handing a full window to the clustering worker and using its clusters: a fixed
+/// number, so that the worker has time and the tokens do not depend on how much it took.
 pub const FLUSH_STEPS: usize = 4;
+
+/// Models at least this deep attend to everything in their first two layers unless told otherwise,
+/// as in the papers: attention there is spread too evenly for any selection, and two layers of many
+/// cost little.
+pub const DEEP_LAYERS: usize = 16;
 
 /// The published systems that this release has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -18,8 +23,8 @@ pub enum Preset {
     Full,
     /// Semantic clusters recalled from the host (Liu et al., DAC 2025).
     Clusterkv,
-    /// Sinks and the most recent tokens only (Xiao et al., ICLR 2024): the control that shows what recall adds.
-    /// Keys keep their true positions.
+    /// Sinks and the most recent tokens only (Xiao et al., ICLR 2024): the control that shows what
+    /// recall adds. Keys keep their true positions.
     StreamingLlm,
 }
 
@@ -85,16 +90,19 @@ pub struct PolicyOptions {
     pub budget: BudgetOption,
     /// First tokens, always attended. Default 16 (4 for `streaming-llm`, as its paper).
     pub sinks: Option<usize>,
-    /// Last tokens, always attended and not yet clustered. Default 64, or a quarter of a small budget.
+    /// Last tokens, always attended and not yet clustered. Default 64, or a quarter of a small
+    /// budget.
     pub recent: Option<usize>,
-    /// m: tokens that gather behind the recent window before they are clustered. Default 320 as in the paper, or a
-    /// quarter of a small budget.
+    /// m: tokens that gather behind the recent window before they are clustered. Default 320 as in
+    /// the paper, or a quarter of a small budget.
     pub window: Option<usize>,
-    /// C+: clusters made of a full window. Default: as many as keep `cluster_tokens` (the paper: 4 of 320).
+    /// C+: clusters made of a full window. Default: as many as keep `cluster_tokens` (the paper: 4
+    /// of 320).
     pub window_clusters: Option<usize>,
     /// Mean tokens per cluster. Default 16; the paper's C0 = L / 80 is 80.
     pub cluster_tokens: Option<usize>,
-    /// Tokens of a segment that is clustered alone as soon as it is finished; 0: the whole prompt as in the paper.
+    /// Tokens of a segment that is clustered alone as soon as it is finished; 0: the whole prompt
+    /// as in the paper.
     pub cluster_segment: Option<usize>,
     /// What near means. Default cosine.
     pub distance: Distance,
@@ -104,7 +112,8 @@ pub struct PolicyOptions {
     pub iterations: Option<usize>,
     /// R: steps for which recalled clusters stay in the device cache. Default 2.
     pub cache_steps: Option<usize>,
-    /// First layers that attend to everything. Default 0; the papers use 2 for their models.
+    /// First layers that attend to everything. Default by depth ([`PolicyOptions::for_depth`]): the
+    /// papers use 2 for their models of 28 layers and more; shallow models need none.
     pub dense_layers: Option<usize>,
     /// Seed of k-means.
     pub seed: u64,
@@ -129,6 +138,14 @@ impl PolicyOptions {
             dense_layers: None,
             seed: 0,
         }
+    }
+
+    /// The same with what depends on the model's depth filled in: 2 dense layers from
+    /// [`DEEP_LAYERS`] layers on, else 0.
+    pub fn for_depth(mut self, n_layers: usize) -> Self {
+        let default = if n_layers >= DEEP_LAYERS { 2 } else { 0 };
+        self.dense_layers.get_or_insert(default);
+        self
     }
 
     /// The same with a budget of `tokens`.
@@ -168,7 +185,8 @@ pub enum Residency {
     Resident,
     /// They are not attended again.
     Evict,
-    /// In host memory, recalled cluster by cluster; the device keeps those of the last `cache_steps` steps.
+    /// In host memory, recalled cluster by cluster; the device keeps those of the last
+    /// `cache_steps` steps.
     Recall {
         /// R.
         cache_steps: usize,
@@ -206,8 +224,9 @@ pub enum PolicyError {
     ZeroBudget,
     /// The always-attended tokens alone exceed the budget.
     #[error(
-        "--policy {preset} --budget {budget}: {sinks} sinks, {recent} recent and a window of {window} tokens leave \
-         nothing to recall; raise --budget above {needed} or lower --recent or --window"
+        "--policy {preset} --budget {budget}: {sinks} sinks, {recent} recent and a window of \
+         {window} tokens leave nothing to recall; raise --budget above {needed} or lower --recent \
+         or --window"
     )]
     BudgetTooSmall {
         /// The preset.
@@ -228,7 +247,8 @@ pub enum PolicyError {
     Zero(&'static str),
     /// More clusters than tokens.
     #[error(
-        "--window-clusters {clusters} of a --window of {window} tokens: at most one cluster per token"
+        "--window-clusters {clusters} of a --window of {window} tokens: at most one cluster per \
+         token"
     )]
     WindowClusters {
         /// C+.
@@ -238,7 +258,8 @@ pub enum PolicyError {
     },
     /// A segment that a cluster does not fit.
     #[error(
-        "--cluster-segment {segment} is shorter than --cluster-tokens {tokens}; use 0 for the whole prompt"
+        "--cluster-segment {segment} is shorter than --cluster-tokens {tokens}; use 0 for the \
+         whole prompt"
     )]
     Segment {
         /// Tokens of a segment.
@@ -402,7 +423,8 @@ impl Policy {
         }
     }
 
-    /// Rows of the device cache of one KV head: what R steps may select, and no more than there are tokens.
+    /// Rows of the device cache of one KV head: what R steps may select, and no more than there are
+    /// tokens.
     pub fn cache_slots(&self, context: usize) -> usize {
         match (self.residency, self.budget) {
             (Residency::Recall { cache_steps }, Some(budget)) => {
@@ -412,8 +434,8 @@ impl Policy {
         }
     }
 
-    /// Most clusters that `context` tokens can make: segments and windows round up, and a split adds at most one
-    /// cluster for each `max_cluster / 2` tokens.
+    /// Most clusters that `context` tokens can make: segments and windows round up, and a split
+    /// adds at most one cluster for each `max_cluster / 2` tokens.
     pub fn max_clusters(&self, context: usize) -> usize {
         let Some(c) = self.index else { return 0 };
         let by_density = (context * c.window_clusters).div_ceil(c.window);
@@ -493,6 +515,19 @@ mod tests {
         }));
         assert_eq!(streaming, "--cluster-tokens has no meaning for --policy streaming-llm");
         assert!("quest".parse::<Preset>().unwrap_err().to_string().contains("one of full"));
+    }
+
+    #[test]
+    fn deep_models_have_dense_layers_unless_told_otherwise() {
+        let dense = |n_layers, chosen| {
+            let options =
+                PolicyOptions { dense_layers: chosen, ..PolicyOptions::new(Preset::Clusterkv) };
+            Policy::resolve(&options.for_depth(n_layers), 32768).unwrap().dense_layers
+        };
+        assert_eq!(
+            [dense(4, None), dense(32, None), dense(32, Some(0)), dense(4, Some(1))],
+            [0, 2, 0, 1]
+        );
     }
 
     #[test]

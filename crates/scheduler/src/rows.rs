@@ -1,7 +1,8 @@
 //! Moves KV rows between the host tier and device buffers, whichever kind the tier is.
 //!
-//! Where kernels read the tier, every move is one gather over row lists; where they do not, rows pass through host
-//! memory and a staging buffer. The lists are buffers made once, so a step allocates nothing.
+//! Where kernels read the tier, every move is one gather over row lists; where they do not, rows
+//! pass through host memory and a staging buffer. The lists are buffers made once, so a step
+//! allocates nothing.
 
 use longview_core::DType;
 use longview_ops::{Backend, KvGather, KvGatherParams, KvView, OpResult, View, ViewMut};
@@ -98,7 +99,8 @@ impl<B: Backend> RowMover<B> {
         result
     }
 
-    /// Carries the listed device rows to the listed tier rows of `layer`, which per head are one run.
+    /// Carries the listed device rows to the listed tier rows of `layer`, which per head are one
+    /// run.
     pub async fn store(
         &mut self,
         backend: &B,

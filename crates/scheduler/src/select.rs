@@ -1,4 +1,5 @@
-//! One layer's recall in one decode step: score, choose, resolve hits and misses, list the rows to attend.
+//! One layer's recall in one decode step: score, choose, resolve hits and misses, list the rows to
+//! attend.
 
 use longview_core::{DType, Slot};
 use longview_ops::{
@@ -118,7 +119,8 @@ impl<B: Backend> Selector<B> {
         })
     }
 
-    /// Scores all clusters, ranks them and cuts at `budget` tokens per head; the result is read back.
+    /// Scores all clusters, ranks them and cuts at `budget` tokens per head; the result is read
+    /// back.
     pub async fn select(
         &mut self,
         backend: &B,
@@ -187,8 +189,8 @@ impl<B: Backend> Selector<B> {
         self.host_n.iter().map(|n| u64::from(*n)).sum()
     }
 
-    /// Resolves one head's selection in its cache: slots go to `lists` (shifted by `first_slot_row`), absent rows to
-    /// `self.misses`. Returns the hits.
+    /// Resolves one head's selection in its cache: slots go to `lists` (shifted by
+    /// `first_slot_row`), absent rows to `self.misses`. Returns the hits.
     pub fn resolve(
         &mut self,
         head: usize,

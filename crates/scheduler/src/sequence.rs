@@ -1,8 +1,9 @@
-//! One sequence: its rows in the host tier, its layers, and how it grows, shrinks and changes policy.
+//! One sequence: its rows in the host tier, its layers, and how it grows, shrinks and changes
+//! policy.
 //!
-//! The rows and their positions are the truth; index, device rows and caches are derived from them and can be made
-//! again. That is what lets one prefill serve several policies, lets a question be taken back, and lets a lost
-//! device be replaced.
+//! The rows and their positions are the truth; index, device rows and caches are derived from them
+//! and can be made again. That is what lets one prefill serve several policies, lets a question be
+//! taken back, and lets a lost device be replaced.
 
 use std::sync::Arc;
 
@@ -168,8 +169,8 @@ impl<B: Backend> Sequence<B> {
         self.stats.reset();
     }
 
-    /// Bytes of KV rows and index on the device: with [`Placement::InPlace`] the index alone, because the rows are read
-    /// where they are.
+    /// Bytes of KV rows and index on the device: with [`Placement::InPlace`] the index alone,
+    /// because the rows are read where they are.
     pub fn device_kv_bytes(&self) -> u64 {
         self.layers.iter().map(Layer::device_bytes).sum()
     }
@@ -179,12 +180,14 @@ impl<B: Backend> Sequence<B> {
         (self.n_tokens * self.shape.token_bytes()) as u64
     }
 
-    /// The rows that each KV head attended in the last decoded layer, in the numbering of the place that was read.
+    /// The rows that each KV head attended in the last decoded layer, in the numbering of the place
+    /// that was read.
     pub fn last_attended(&self, head: usize) -> &[u32] {
         self.lists.head(head)
     }
 
-    /// Changes the policy. Rows are put back into token order where the new one needs that, and are indexed anew.
+    /// Changes the policy. Rows are put back into token order where the new one needs that, and are
+    /// indexed anew.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
         self.drop_jobs().await?;
         self.policy = policy;
@@ -319,8 +322,9 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// In prefill: hands every finished segment of `layer` to the worker. The one before is applied first, so that a
-    /// segment has the time of a whole segment to be clustered and the order of rows is a function of the input.
+    /// In prefill: hands every finished segment of `layer` to the worker. The one before is applied
+    /// first, so that a segment has the time of a whole segment to be clustered and the order of
+    /// rows is a function of the input.
     pub(crate) async fn submit_segments(
         &mut self,
         layer: usize,
@@ -344,9 +348,10 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Adds `n` tokens whose keys and values come from elsewhere (a saved sequence, a bench), as a prefill would: `fill` is
-    /// asked for runs of rows `[rows, 2, Dh]` of one layer and KV head, given the first row. Finished segments are
-    /// clustered on the way; call [`Sequence::finish_prefill`] at the end.
+    /// Adds `n` tokens whose keys and values come from elsewhere (a saved sequence, a bench), as a
+    /// prefill would: `fill` is asked for runs of rows `[rows, 2, Dh]` of one layer and KV head,
+    /// given the first row. Finished segments are clustered on the way; call
+    /// [`Sequence::finish_prefill`] at the end.
     pub async fn inject(
         &mut self,
         n: usize,
@@ -372,8 +377,8 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Ends a prefill: everything but the recent window is indexed if it is at least a window long, and the device holds
-    /// what decode needs. Must be called before the first decode step.
+    /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
+    /// and the device holds what decode needs. Must be called before the first decode step.
     pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
         for layer in 0..self.layers.len() {
             if self.layers[layer].mode == LayerMode::Recall {
@@ -449,8 +454,8 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled step is undone.
-    /// Clusters that hold later tokens are dissolved.
+    /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled
+    /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
         self.drop_jobs().await?;
@@ -502,8 +507,8 @@ impl<B: Backend> Sequence<B> {
         self.layers[layer].permuted_to = from;
     }
 
-    /// Fills device rows from the host tier: all rows of dense layers, sinks and ring of the others. Cached clusters
-    /// stay where they are.
+    /// Fills device rows from the host tier: all rows of dense layers, sinks and ring of the
+    /// others. Cached clusters stay where they are.
     fn load_device(&mut self) -> Result<(), SchedulerError> {
         for layer in 0..self.layers.len() {
             if self.layers[layer].device.is_none() {
@@ -563,8 +568,8 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Replaces everything that was on a lost device by fresh copies from the host. (The tier of a device that maps
-    /// host memory must have survived.)
+    /// Replaces everything that was on a lost device by fresh copies from the host. (The tier of a
+    /// device that maps host memory must have survived.)
     pub fn recover(&mut self) -> Result<(), SchedulerError> {
         for layer in &mut self.layers {
             if layer.device.is_some() {

@@ -39,7 +39,8 @@ impl Stats {
         Self { attended_last: vec![0; n_layers * n_kv_heads], ..Self::default() }
     }
 
-    /// Share of recalled rows that were on the device; `None` if nothing was recalled through the cache.
+    /// Share of recalled rows that were on the device; `None` if nothing was recalled through the
+    /// cache.
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;
         (all > 0).then(|| self.hits as f64 / all as f64)

@@ -1,7 +1,8 @@
 //! One step of the model over a list of sequences: where each layer's attention happens.
 //!
-//! The model hands over queries, keys and values after RoPE; the scheduler stores the rows, chooses what each KV head
-//! attends, and writes the attention's output. Prefill spans attend exactly; decode spans follow their policy.
+//! The model hands over queries, keys and values after RoPE; the scheduler stores the rows, chooses
+//! what each KV head attends, and writes the attention's output. Prefill spans attend exactly;
+//! decode spans follow their policy.
 
 use longview_core::DType;
 use longview_ops::{
@@ -20,7 +21,8 @@ use crate::shape::KvShape;
 /// How a span attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanMode {
-    /// To everything before it and itself, causally; prefill. `remaining` tokens of the same prompt follow.
+    /// To everything before it and itself, causally; prefill. `remaining` tokens of the same prompt
+    /// follow.
     Exact {
         /// Prompt tokens after this chunk.
         remaining: usize,
@@ -47,7 +49,8 @@ pub struct StepScratch<B: Backend> {
     lse: B::Buffer,
     row_ids: B::Buffer,
     host_row_ids: Vec<u32>,
-    /// `[Hkv, chunk, 2, Dh]`: the rows of the chunk being prefilled; only where rows are not attended in place.
+    /// `[Hkv, chunk, 2, Dh]`: the rows of the chunk being prefilled; only where rows are not
+    /// attended in place.
     chunk: Option<B::Buffer>,
     /// Two tiles `[Hkv, tile, 2, Dh]` of the past.
     tiles: Option<[B::Buffer; 2]>,
@@ -349,7 +352,8 @@ impl Chunk {
         Ok(())
     }
 
-    /// The past is streamed from the host in tiles and merged by log-sum-exp; the chunk goes to the host.
+    /// The past is streamed from the host in tiles and merged by log-sum-exp; the chunk goes to the
+    /// host.
     async fn attend_streamed<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,

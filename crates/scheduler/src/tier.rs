@@ -1,9 +1,10 @@
 //! The host tier: where all KV rows live.
 //!
-//! One array of KV rows `[Hkv, capacity, 2, Dh]` per layer, written once per token and read in runs. The scheduler
-//! decides which row goes where; a tier only stores. [`MappedTier`] keeps rows where kernels can read them (plain
-//! memory for the CPU, pinned memory for CUDA); [`PlainTier`] keeps them in memory that only the host sees, as a
-//! WGSL device or a browser needs it, and rows travel through a staging buffer.
+//! One array of KV rows `[Hkv, capacity, 2, Dh]` per layer, written once per token and read in
+//! runs. The scheduler decides which row goes where; a tier only stores. [`MappedTier`] keeps rows
+//! where kernels can read them (plain memory for the CPU, pinned memory for CUDA); [`PlainTier`]
+//! keeps them in memory that only the host sees, as a WGSL device or a browser needs it, and rows
+//! travel through a staging buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ pub trait HostTier<B: Backend>: Send {
     /// Overwrites rows from `start` with `bytes` (whole rows).
     fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]);
 
-    /// The layer's rows as a buffer that kernels of the device read and write; `None` if they cannot.
+    /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
+    /// cannot.
     fn buffer(&self, layer: usize) -> Option<&B::Buffer>;
 
     /// As [`HostTier::buffer`], to be written.
@@ -29,7 +31,8 @@ pub trait HostTier<B: Backend>: Send {
     /// Bytes reserved.
     fn size_bytes(&self) -> u64;
 
-    /// Replaces row `start + i` by the former row `start + order[i]`; `scratch` is a buffer to reuse.
+    /// Replaces row `start + i` by the former row `start + order[i]`; `scratch` is a buffer to
+    /// reuse.
     fn permute_rows(
         &mut self,
         place: RowRange,

@@ -1,4 +1,5 @@
-//! Descriptors of attention: a chunk over a run of rows, one token over a list of rows, and the merge.
+//! Descriptors of attention: a chunk over a run of rows, one token over a list of rows, and the
+//! merge.
 
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
@@ -53,12 +54,13 @@ pub struct ChunkSpan<'a, B: Backend> {
     pub row_start: u32,
     /// Rows of the run; may be 0.
     pub n_rows: u32,
-    /// Query i sees row j of the run iff `j <= i + diagonal`; `i32::MAX` shows everything (a tile of the past),
-    /// `n_rows - q_len` is the causal mask of a run that ends with the chunk itself.
+    /// Query i sees row j of the run iff `j <= i + diagonal`; `i32::MAX` shows everything (a tile
+    /// of the past), `n_rows - q_len` is the causal mask of a run that ends with the chunk itself.
     pub diagonal: i32,
 }
 
-/// Attention of chunks of queries over runs of KV rows. Tokens that no span names are left as they are.
+/// Attention of chunks of queries over runs of KV rows. Tokens that no span names are left as they
+/// are.
 pub struct AttendChunk<'a, B: Backend> {
     /// Sizes.
     pub p: AttendParams,
@@ -113,7 +115,8 @@ pub struct ListSpan<'a, B: Backend> {
     pub list_stride: u32,
 }
 
-/// Attention of one token per sequence over a list of KV rows. Tokens that no span names are left as they are.
+/// Attention of one token per sequence over a list of KV rows. Tokens that no span names are left
+/// as they are.
 pub struct AttendList<'a, B: Backend> {
     /// Sizes.
     pub p: AttendParams,

@@ -28,7 +28,8 @@ pub enum Pooling {
     SumSoftmax = 0,
     /// `max_g softmax_g[c]`.
     MaxSoftmax = 1,
-    /// `sum_g` of a softmax in which a cluster weighs by its size: `size_c e^(s_c) / sum_i size_i e^(s_i)`.
+    /// `sum_g` of a softmax in which a cluster weighs by its size: `size_c e^(s_c) / sum_i size_i
+    /// e^(s_i)`.
     SizeWeighted = 2,
 }
 
@@ -71,8 +72,9 @@ impl KmeansParams {
 
 /// Nearest centroid of each point.
 ///
-/// The score that is maximised, so that every distance is one kernel: cosine `k.c / |c|` (the norm of k does not
-/// change the order; a zero centroid scores 0), L2 `k.c - |c|^2 / 2`, inner product `k.c`. Ties: lowest cluster.
+/// The score that is maximised, so that every distance is one kernel: cosine `k.c / |c|` (the norm
+/// of k does not change the order; a zero centroid scores 0), L2 `k.c - |c|^2 / 2`, inner product
+/// `k.c`. Ties: lowest cluster.
 pub struct KmeansAssign<'a, B: Backend> {
     /// Sizes.
     pub p: KmeansParams,
@@ -141,7 +143,8 @@ pub struct ClusterStats<'a, B: Backend> {
     pub labels: View<'a, B>,
     /// F32 `[Hkv, C, Dh]`.
     pub centroids: View<'a, B>,
-    /// F32 `[Hkv, N]`: greater is closer. Cosine `k.c / (|k||c|)` (0 if either is 0), L2 `-|k - c|`, inner product `k.c`.
+    /// F32 `[Hkv, N]`: greater is closer. Cosine `k.c / (|k||c|)` (0 if either is 0), L2 `-|k -
+    /// c|`, inner product `k.c`.
     pub closeness: ViewMut<'a, B>,
     /// F32 `[Hkv, C]`: `max |k - c|` over the members.
     pub radius: ViewMut<'a, B>,
@@ -235,8 +238,8 @@ pub struct SelectClustersParams {
     pub n_kv_heads: u32,
     /// Clusters from one head's scores to the next.
     pub score_stride: u32,
-    /// Entries from one head's output to the next; at least the largest budget or the largest cluster count,
-    /// whichever is smaller (a taken cluster has a token).
+    /// Entries from one head's output to the next; at least the largest budget or the largest
+    /// cluster count, whichever is smaller (a taken cluster has a token).
     pub max_selected: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Descriptors of the dense part of a transformer: embedding, norms, products, rotation, activation.
+//! Descriptors of the dense part of a transformer: embedding, norms, products, rotation,
+//! activation.
 
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
