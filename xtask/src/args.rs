@@ -1,4 +1,4 @@
-//! Options of verbs: `--flag`, `--name value`, `--name=value`, and what follows `--`.
+//! Options of verbs: `--flag`, `--name value`, `--name=value`.
 
 use std::fmt;
 
@@ -21,28 +21,11 @@ impl std::error::Error for UsageError {}
 pub(crate) struct Parsed {
     flags: Vec<String>,
     values: Vec<(String, String)>,
-    /// Arguments without dashes.
-    pub(crate) words: Vec<String>,
-    /// What follows `--`, for a child.
-    pub(crate) rest: Vec<String>,
 }
 
 impl Parsed {
     /// Sorts `args`; `flags` take no value, `options` take one.
     pub(crate) fn parse(args: &[String], flags: &[&str], options: &[&str]) -> Result<Self> {
-        let parsed = Self::parse_with_words(args, flags, options)?;
-        match parsed.words.first() {
-            Some(word) => Err(UsageError(format!("unexpected argument '{word}'")).into()),
-            None => Ok(parsed),
-        }
-    }
-
-    /// As [`Parsed::parse`], for verbs that take words.
-    pub(crate) fn parse_with_words(
-        args: &[String],
-        flags: &[&str],
-        options: &[&str],
-    ) -> Result<Self> {
         let mut parsed = Self::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -50,10 +33,8 @@ impl Parsed {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (arg.as_str(), None),
             };
-            if arg == "--" {
-                parsed.rest = args.by_ref().cloned().collect();
-            } else if !arg.starts_with('-') {
-                parsed.words.push(arg.clone());
+            if !arg.starts_with('-') {
+                return Err(UsageError(format!("unexpected argument '{arg}'")).into());
             } else if options.contains(&name) {
                 let value = inline.or_else(|| args.next().cloned());
                 let value = value.ok_or_else(|| UsageError(format!("{name} needs a value")))?;
@@ -88,11 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn flags_values_and_the_rest_are_told_apart() {
-        let parsed = parse("--op a --loud --op=b -- --op x").unwrap();
+    fn flags_and_values_are_told_apart() {
+        let parsed = parse("--op a --loud --op=b").unwrap();
         assert!(parsed.has("--loud"));
         assert_eq!(parsed.value("--op"), Some("b"));
-        assert_eq!(parsed.rest, ["--op", "x"]);
         assert_eq!(parse("").unwrap(), Parsed::default());
     }
 

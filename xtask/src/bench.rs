@@ -2,33 +2,28 @@
 
 use anyhow::Result;
 
-use crate::args::{Parsed, UsageError};
+use crate::args::UsageError;
 use crate::process::{cargo, run as run_child};
 
-pub(crate) const OPTIONS: &str = "[NAME] [-- ARGS]";
-pub(crate) const ABOUT: &str = "runs a bench in release (cpu: kernels of the CPU backend against \
-                                the machine's limits; decode: long contexts, recall against full)";
+pub(crate) const OPTIONS: &str = "NAME [ARGS]";
+pub(crate) const ABOUT: &str = "a bench in release. cpu: kernels of the CPU backend against the \
+                                machine's limits; decode: steps over long contexts";
 
-/// Names, and the cargo arguments behind them. The first is the default.
+/// Names, and the cargo arguments behind them.
 const BENCHES: &[(&str, &str)] = &[
     ("cpu", "run --release -p longview-cpu --example cpu_bench --"),
     ("decode", "bench -p longview-tests --bench decode --"),
 ];
 
-/// The verb.
+/// The verb. What follows the name is the bench's own.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse_with_words(args, &[], &[])?;
-    let command = match parsed.words.as_slice() {
-        [] => BENCHES[0].1,
-        [name] => find(name)?,
-        [_, extra, ..] => return Err(UsageError(format!("unexpected argument '{extra}'")).into()),
-    };
-    run_child(cargo(command).args(&parsed.rest))
+    let (name, rest) = args.split_first().ok_or_else(|| unknown("which bench?"))?;
+    let found = BENCHES.iter().find(|(known, _)| known == name);
+    let (_, command) = found.ok_or_else(|| unknown(&format!("unknown bench '{name}'")))?;
+    run_child(cargo(command).args(rest))
 }
 
-fn find(name: &str) -> Result<&'static str> {
-    let found = BENCHES.iter().find(|(known, _)| *known == name);
+fn unknown(message: &str) -> UsageError {
     let known: Vec<_> = BENCHES.iter().map(|(name, _)| *name).collect();
-    let message = || UsageError(format!("unknown bench '{name}': one of {}", known.join(", ")));
-    found.map(|(_, command)| *command).ok_or_else(|| message().into())
+    UsageError(format!("{message}: one of {}", known.join(", ")))
 }

@@ -31,7 +31,7 @@ pub(crate) const STAGES: &[Stage] = &[
         run: || run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings")),
     },
     Stage { name: "rustdoc", run: rustdoc },
-    Stage { name: "tests", run: || run_child(&mut cargo("test --workspace")) },
+    Stage { name: "tests", run: || run_child(&mut cargo("test --workspace --no-fail-fast")) },
     Stage { name: "parity", run: parity::stage },
     Stage { name: "demo", run: demo::check },
 ];

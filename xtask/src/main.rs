@@ -50,7 +50,7 @@ fn dispatch(args: &[String]) -> Result<()> {
     let Some((name, rest)) = args.split_first() else {
         return Err(UsageError("which verb?".into()).into());
     };
-    if matches!(name.as_str(), "-h" | "--help") || rest.iter().any(|arg| arg == "--help") {
+    if matches!(name.as_str(), "-h" | "--help") || rest == ["--help"] {
         return help(&[]);
     }
     match VERBS.iter().find(|verb| verb.name == name) {
@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn wrong_calls_are_usage_errors() {
-        for line in ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"] {
+        let calls = ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"];
+        for line in calls.into_iter().chain(["bench", "bench gpu", "bench --fast", "setup x"]) {
             let error = call(line).expect_err(line);
             assert!(error.is::<UsageError>(), "{line}: {error:#}");
         }

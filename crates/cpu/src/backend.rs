@@ -29,7 +29,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
 }
 
-/// The CPU as a device. Ops on one value happen one after the other; a second thread that calls waits.
+/// The CPU as a device. Ops on one value happen one after the other; a second thread that calls
+/// waits.
 pub struct CpuBackend {
     device: Arc<Device>,
     queue: Mutex<Queue>,
@@ -53,7 +54,8 @@ pub(crate) struct Queue {
 }
 
 impl CpuBackend {
-    /// Starts the backend and its threads. Errors: a forced tier that the processor lacks, no threads.
+    /// Starts the backend and its threads. Errors: a forced tier that the processor lacks, no
+    /// threads.
     pub fn new(options: CpuOptions) -> Result<Self, CpuError> {
         let tier = Tier::choose(options.isa)?;
         let threads = match options.threads {
@@ -76,7 +78,8 @@ impl CpuBackend {
         self.device.tier.isa()
     }
 
-    /// Measures bandwidth and arithmetic peak with this backend's threads and tier; takes about a second.
+    /// Measures bandwidth and arithmetic peak with this backend's threads and tier; takes about a
+    /// second.
     pub fn measure_limits(&self) -> Limits {
         Limits::measure(&mut self.queue())
     }

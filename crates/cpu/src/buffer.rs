@@ -1,8 +1,8 @@
 //! Device buffers: aligned, zeroed, tagged with their data type.
 //!
-//! Memory comes from `alloc_zeroed` with the alignment that the system allocator gives for free, because only then
-//! are large blocks fresh pages of the kernel that cost nothing until they are touched; the start is aligned
-//! to a cache line by hand. One of the modules that may use `unsafe`.
+//! Memory comes from `alloc_zeroed` with the alignment that the system allocator gives for free,
+//! because only then are large blocks fresh pages of the kernel that cost nothing until they are
+//! touched; the start is aligned to a cache line by hand. One of the modules that may use `unsafe`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -15,7 +15,8 @@ use crate::CpuBackend;
 /// A cache line, and an AVX-512 register.
 const LINE: usize = 64;
 
-/// From here on, huge pages are asked for: a gather of rows from all over gigabytes else misses the TLB each time.
+/// From here on, huge pages are asked for: a gather of rows from all over gigabytes else misses the
+/// TLB each time.
 #[cfg(target_os = "linux")]
 const HUGE: usize = 8 << 20;
 
@@ -27,7 +28,8 @@ pub(crate) struct AlignedBytes {
     len: usize,
 }
 
-// SAFETY: the bytes are owned, and reached only through `&self` (shared) and `&mut self` (unique) like a vector's.
+// SAFETY: the bytes are owned, and reached only through `&self` (shared) and `&mut self` (unique)
+// like a vector's.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: as above; there is no interior mutability.
 unsafe impl Sync for AlignedBytes {}
@@ -79,7 +81,8 @@ impl Drop for AlignedBytes {
 
 impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `start` is valid for `len` initialised bytes (or dangling and aligned for 0) while `self` lives.
+        // SAFETY: `start` is valid for `len` initialised bytes (or dangling and aligned for 0)
+        // while `self` lives.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -95,8 +98,8 @@ impl AsMut<[u8]> for AlignedBytes {
 fn advise_huge_pages(start: *mut u8, len: usize) {
     let skip = start.align_offset(4096);
     if len >= HUGE + skip {
-        // SAFETY: the range lies inside the block just allocated; the advice changes no contents, and a refusal
-        // (an old kernel) only means small pages.
+        // SAFETY: the range lies inside the block just allocated; the advice changes no contents,
+        // and a refusal (an old kernel) only means small pages.
         unsafe { libc::madvise(start.add(skip).cast(), len - skip, libc::MADV_HUGEPAGE) };
     }
 }

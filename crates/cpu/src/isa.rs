@@ -1,7 +1,8 @@
-//! Instruction sets: which there are, which this machine has, and the doors into code compiled for them.
+//! Instruction sets: which there are, which this machine has, and the doors into code compiled for
+//! them.
 //!
-//! The choice is made once, when the backend starts. [`Tier`] can only be made for a set that the processor has,
-//! so that everything behind [`Tier::run`] may rely on it.
+//! The choice is made once, when the backend starts. [`Tier`] can only be made for a set that the
+//! processor has, so that everything behind [`Tier::run`] may rely on it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -118,7 +119,8 @@ impl Tier {
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Tier` of AVX-512 is only made by `choose`, after all these features were detected.
+            // SAFETY: a `Tier` of AVX-512 is only made by `choose`, after all these features were
+            // detected.
             Isa::Avx512 => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above, for AVX2, FMA and F16C.

@@ -1,16 +1,20 @@
-//! The CPU backend: vector kernels chosen once at start, a thread pool fit for decode, weights read in place.
+//! The CPU backend: vector kernels chosen once at start, a thread pool fit for decode, weights read
+//! in place.
 //!
-//! - [`Isa`] tiers (portable, NEON, AVX2, AVX-512) are detected once; each can be forced ([`CpuOptions::isa`]).
-//!   A kernel is written once, generic over `simd::Simd`, and compiled for every tier.
-//! - An op runs when it is called, on the calling thread and, where it is large enough, on the pool's workers.
-//!   How work is cut depends on shapes alone, so results are the same for any number of threads.
+//! - [`Isa`] tiers (portable, NEON, AVX2, AVX-512) are detected once; each can be forced
+//!   ([`CpuOptions::isa`]). A kernel is written once, generic over `simd::Simd`, and compiled for
+//!   every tier.
+//! - An op runs when it is called, on the calling thread and, where it is large enough, on the
+//!   pool's workers. How work is cut depends on shapes alone, so results are the same for any
+//!   number of threads.
 //! - After warm-up no op allocates: buffers are the caller's, scratch only grows.
 //!
-//! The trade-off taken everywhere: full f32 arithmetic. Weights and KV rows of 16 bits are widened exactly;
-//! activations are never rounded to bf16 for `vdpbf16ps`, although that would double the peak.
+//! The trade-off taken everywhere: full f32 arithmetic. Weights and KV rows of 16 bits are widened
+//! exactly; activations are never rounded to bf16 for `vdpbf16ps`, although that would double the
+//! peak.
 //!
-//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and `isa`; modules under `ops` are safe
-//! code that cuts slices and calls kernels.
+//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and `isa`; modules
+//! under `ops` are safe code that cuts slices and calls kernels.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("buffers and weights are little-endian");
@@ -42,7 +46,9 @@ pub(crate) const NAME: &str = "cpu";
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
     /// A tier was forced that this machine lacks.
-    #[error("this processor has no {isa}: leave the instruction set to the program, or use portable")]
+    #[error(
+        "this processor has no {isa}: leave the instruction set to the program, or use portable"
+    )]
     MissingIsa {
         /// The tier.
         isa: Isa,

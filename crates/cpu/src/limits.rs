@@ -1,6 +1,8 @@
-//! What this machine can do at best, measured the way ops run: the same threads, the same instructions.
+//! What this machine can do at best, measured the way ops run: the same threads, the same
+//! instructions.
 //!
-//! Benches report shares of these. Both are upper bounds only as far as the machine is otherwise idle.
+//! Benches report shares of these. Both are upper bounds only as far as the machine is otherwise
+//! idle.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -11,7 +11,8 @@ pub(crate) fn model_name() -> String {
     cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Memory that could be used now: what the kernel calls available, or what the control group leaves.
+/// Memory that could be used now: what the kernel calls available, or what the control group
+/// leaves.
 pub(crate) fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let available = field(&text, "MemAvailable")?.split_whitespace().next()?.parse::<u64>().ok()?;

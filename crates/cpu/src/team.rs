@@ -1,14 +1,16 @@
-//! Who does an op's work: the calling thread alone, or with the pool; each worker with scratch of its own.
+//! Who does an op's work: the calling thread alone, or with the pool; each worker with scratch of
+//! its own.
 //!
-//! Work is cut into items by the op, always the same way for the same shape, and handed out by one shared cursor,
-//! so that a slow or preempted core takes fewer items. Results do not depend on who does which item. One of the
-//! modules that may use `unsafe`.
+//! Work is cut into items by the op, always the same way for the same shape, and handed out by one
+//! shared cursor, so that a slow or preempted core takes fewer items. Results do not depend on who
+//! does which item. One of the modules that may use `unsafe`.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
+#[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::isa::{Kernel, Tier};
+use crate::isa::Tier;
 use crate::scratch::Scratch;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -70,43 +72,39 @@ impl Team {
         self.tier
     }
 
-    /// Runs one kernel on the calling thread.
-    pub(crate) fn run<K: Kernel>(&self, kernel: K) -> K::Output {
-        self.tier.run(kernel)
-    }
-
     /// Scratch of the calling thread.
     pub(crate) fn scratch(&mut self) -> &mut Scratch {
         self.locals[0].0.get_mut()
     }
 
-    /// Calls `item(scratch, i)` for each i below `n_items`, in any order, and returns when all are done.
+    /// Calls `item(scratch, i)` for each i below `n_items`, in any order, and returns when all are
+    /// done.
     pub(crate) fn for_each(
         &mut self,
         n_items: usize,
         cost: Cost,
         item: impl Fn(&mut Scratch, usize) + Sync,
     ) {
+        let is_worth_it = n_items > 1 && cost.0 >= ALONE_NS;
         #[cfg(not(target_arch = "wasm32"))]
-        if n_items > 1 && cost.0 >= ALONE_NS {
-            if let Some(pool) = &mut self.pool {
-                let cursor = AtomicUsize::new(0);
-                let locals = &self.locals;
-                pool.run(&|worker| {
-                    // SAFETY: each worker has its own number, hence its own scratch, for the whole task.
-                    let scratch = unsafe { &mut *locals[worker].0.get() };
-                    loop {
-                        let i = cursor.fetch_add(1, Ordering::Relaxed);
-                        if i >= n_items {
-                            return;
-                        }
-                        item(scratch, i);
+        if is_worth_it && let Some(pool) = &mut self.pool {
+            level(&mut self.locals);
+            let cursor = AtomicUsize::new(0);
+            let locals = &self.locals;
+            return pool.run(&|worker| {
+                // SAFETY: each worker has its own number, hence its own scratch, for the whole
+                // task.
+                let scratch = unsafe { &mut *locals[worker].0.get() };
+                loop {
+                    let i = cursor.fetch_add(1, Ordering::Relaxed);
+                    if i >= n_items {
+                        return;
                     }
-                });
-                return;
-            }
+                    item(scratch, i);
+                }
+            });
         }
-        let _ = cost;
+        let _ = is_worth_it;
         let scratch = self.scratch();
         for i in 0..n_items {
             item(scratch, i);
@@ -169,6 +167,19 @@ impl Team {
     }
 }
 
+/// Gives every worker as much scratch as the one with the most: which worker met a large item first
+/// is chance, and must not make another one allocate long after warm-up.
+#[cfg(not(target_arch = "wasm32"))]
+fn level(locals: &mut [Local]) {
+    let most = locals.iter_mut().map(|local| local.0.get_mut().size()).max().unwrap_or(0);
+    for local in locals {
+        let scratch = local.0.get_mut();
+        if scratch.size() < most {
+            scratch.reserve(most.div_ceil(2));
+        }
+    }
+}
+
 /// A slice that several workers write, each its own part.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a, T> {
@@ -177,7 +188,8 @@ pub(crate) struct Shared<'a, T> {
     life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a `&mut [T]` that was handed to several threads; `slice` makes its callers promise disjoint parts.
+// SAFETY: it is a `&mut [T]` that was handed to several threads; `slice` makes its callers promise
+// disjoint parts.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
@@ -197,7 +209,8 @@ impl<'a, T> Shared<'a, T> {
     /// If the part reaches past the end.
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "{start} + {len} of {}", self.len);
-        // SAFETY: inside the slice that `new` borrowed for 'a; disjoint from others by the caller's promise.
+        // SAFETY: inside the slice that `new` borrowed for 'a; disjoint from others by the caller's
+        // promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
 

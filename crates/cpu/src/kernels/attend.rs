@@ -1,9 +1,10 @@
 //! Attention of a block of query rows over a run or a list of KV rows, with online softmax.
 //!
-//! A query row is one (token, query head) pair; all heads of a KV head's group are in one block, so that each KV
-//! row is widened and transposed once for all of them. Many rows: two small matrix products per key tile
-//! ([`Many`]), bound by FMAs. Few rows (decode): dot products straight from the stored rows ([`Few`]), bound by
-//! memory. Scores are kept in units of log2, so that the softmax is `2^x`.
+//! A query row is one (token, query head) pair; all heads of a KV head's group are in one block, so
+//! that each KV row is widened and transposed once for all of them. Many rows: two small matrix
+//! products per key tile (`many`), bound by FMAs. Few rows (decode): dot products straight from the
+//! stored rows (`few`), bound by memory. Scores are kept in units of log2, so that the softmax is
+//! `2^x`.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
@@ -17,8 +18,12 @@ use super::{dots, pack, tile};
 /// Keys of a tile; a multiple of every tier's NR.
 pub(crate) const KEYS: usize = 256;
 
-/// Floats from one row of scores to the next: not a power of two, or all rows would share a few cache sets.
+/// Floats from one row of scores to the next: not a power of two, or all rows would share a few
+/// cache sets.
 const SCORE_ROW: usize = KEYS + 16;
+
+/// Rows that are asked for ahead of their use (decode).
+const AHEAD: usize = 32;
 
 /// Up to here, rows are few.
 const FEW: usize = 8;
@@ -35,18 +40,7 @@ pub(crate) struct Rows<'a, E> {
     pub(crate) n: usize,
 }
 
-impl<'a, E> Rows<'a, E> {
-    /// The rows from..to of these.
-    pub(crate) fn part(self, from: usize, to: usize) -> Self {
-        match self.list {
-            Some(list) => Self { list: Some(&list[from..to]), n: to - from, ..self },
-            None => {
-                let elements = &self.elements[from * 2 * self.head_dim..];
-                Self { elements, n: to - from, ..self }
-            }
-        }
-    }
-
+impl<E> Rows<'_, E> {
     /// # Safety
     /// `i < n`.
     #[inline(always)]
@@ -63,6 +57,22 @@ impl<'a, E> Rows<'a, E> {
     #[inline(always)]
     unsafe fn value(&self, i: usize) -> *const E {
         self.key(i).add(self.head_dim)
+    }
+
+    /// Asks for both halves of row i, if there is one.
+    ///
+    /// # Safety
+    /// The tier's features are there.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(&self, i: usize) {
+        if i < self.n {
+            let row = self.key(i).cast::<u8>();
+            let mut line = 0;
+            while line < 2 * self.head_dim * size_of::<E>() {
+                S::prefetch(row.wrapping_add(line));
+                line += 64;
+            }
+        }
     }
 
     fn check(&self) {
@@ -330,13 +340,17 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         o.fill(0.0);
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
+        for i in 0..AHEAD {
+            self.rows.prefetch::<S>(i);
+        }
         let limit = self.limit();
         let mut first = 0;
         while first < limit {
             let n = (limit - first).min(KEYS);
             let key = |i: usize| self.rows.key(first + i);
             let to = (scores.as_mut_ptr(), SCORE_ROW);
-            dots::dots::<S, E>((q.as_ptr(), width, n_rows), key, n, dh, to);
+            let ahead = |i: usize| self.rows.prefetch::<S>(first + i + AHEAD);
+            dots::dots::<S, E>((q.as_ptr(), width, n_rows), key, ahead, n, dh, to);
             for r in 0..n_rows {
                 let visible = self.visible(r / self.queries.group, first, n);
                 let row = scores.as_mut_ptr().add(r * SCORE_ROW);
@@ -389,8 +403,8 @@ struct Strip {
     sum: *mut f32,
 }
 
-/// Turns the `visible` first of `n` scores into `2^(score - max)` and the rest, up to n, into 0; `max` and `sum` (per
-/// lane) run on. Returns the factor for what was summed before.
+/// Turns the `visible` first of `n` scores into `2^(score - max)` and the rest, up to n, into 0;
+/// `max` and `sum` (per lane) run on. Returns the factor for what was summed before.
 #[inline(always)]
 unsafe fn softmax<S: Simd>(
     scores: *mut f32,

@@ -3,15 +3,18 @@
 use crate::isa::Kernel;
 use crate::simd::{Elem, MAX_LANES, Simd};
 
-/// `out[g * out_row + i] = q_g . row(i)` for n rows. `q` has rows of `q_row` floats, zeros after `k`.
+/// `out[g * out_row + i] = q_g . row(i)` for n rows. `q` has rows of `q_row` floats, zeros after
+/// `k`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements, `q` for `n_q * q_row` with `q_row` at least k rounded up to LANES,
-/// `out` for `n_q` rows of n; the tier's features are there.
+/// `row(i)` is valid for k elements (`ahead(i)` only asks for what will be needed after row i), `q`
+/// for `n_q * q_row` with `q_row` at least k rounded up to LANES, `out` for `n_q` rows of n; the
+/// tier's features are there.
 #[inline(always)]
 pub(crate) unsafe fn dots<S: Simd, E: Elem>(
     (q, q_row, n_q): (*const f32, usize, usize),
     row: impl Fn(usize) -> *const E,
+    ahead: impl Fn(usize),
     n: usize,
     k: usize,
     (out, out_row): (*mut f32, usize),
@@ -19,42 +22,88 @@ pub(crate) unsafe fn dots<S: Simd, E: Elem>(
     let mut i = 0;
     while i < n {
         let rows = (n - i).min(S::LANES);
-        // A short group repeats its last row: no branch inside, and the spare results are not stored.
-        let at = |j: usize| row(i + j.min(rows - 1));
-        for g in 0..n_q {
-            let sums = lane_dots::<S, E>(q.add(g * q_row), &at, k);
-            let to = out.add(g * out_row + i);
-            if rows == S::LANES {
-                S::store(to, sums);
-            } else {
-                S::store_n(to, rows, sums);
-            }
+        for j in 0..rows {
+            ahead(i + j);
+        }
+        let mut g = 0;
+        while g < n_q {
+            let (q, out) = ((q.add(g * q_row), q_row), (out.add(g * out_row + i), out_row));
+            let part = |j: usize| row(i + j);
+            g += match n_q - g {
+                1 => group::<S, E, 1>(q, part, rows, k, out),
+                2 | 3 => group::<S, E, 2>(q, part, rows, k, out),
+                _ => group::<S, E, 4>(q, part, rows, k, out),
+            };
         }
         i += S::LANES;
     }
 }
 
-/// The dot products of `q` with LANES rows, one in each lane.
+/// H vectors with up to LANES rows, LANES / H rows at a time: one load of a row then serves H
+/// vectors, and one of a vector all these rows. Returns H.
 #[inline(always)]
-unsafe fn lane_dots<S: Simd, E: Elem>(
-    q: *const f32,
-    row: &impl Fn(usize) -> *const E,
+unsafe fn group<S: Simd, E: Elem, const H: usize>(
+    (q, q_row): (*const f32, usize),
+    row: impl Fn(usize) -> *const E,
+    n: usize,
+    k: usize,
+    (out, out_row): (*mut f32, usize),
+) -> usize {
+    let step = S::LANES / H;
+    let mut i = 0;
+    while i < n {
+        let rows = (n - i).min(step);
+        // A short group repeats its last row: no branch inside, and the spare results are not
+        // stored.
+        let mut from = [row(i); MAX_LANES];
+        for j in 1..step {
+            from[j] = row(i + j.min(rows - 1));
+        }
+        let sums = lane_dots::<S, E, H>((q, q_row), &from, k);
+        let out = out.add(i);
+        if H == 1 && rows == step {
+            S::store(out, sums);
+        } else {
+            let mut t = [0.0f32; MAX_LANES];
+            S::store(t.as_mut_ptr(), sums);
+            for h in 0..H {
+                let to = out.add(h * out_row);
+                if rows == step {
+                    std::ptr::copy_nonoverlapping(t.as_ptr().add(h * step), to, step);
+                } else {
+                    std::ptr::copy_nonoverlapping(t.as_ptr().add(h * step), to, rows);
+                }
+            }
+        }
+        i += step;
+    }
+    H
+}
+
+/// Lane `h * LANES / H + j` is the dot product of vector h with row j.
+#[inline(always)]
+unsafe fn lane_dots<S: Simd, E: Elem, const H: usize>(
+    (q, q_row): (*const f32, usize),
+    rows: &[*const E; MAX_LANES],
     k: usize,
 ) -> S::V {
+    let step = S::LANES / H;
     let mut sums = [S::zero(); MAX_LANES];
     let mut p = 0;
-    while p + S::LANES <= k {
-        let x = S::load(q.add(p));
-        for j in 0..S::LANES {
-            sums[j] = S::fma(x, E::load::<S>(row(j).add(p)), sums[j]);
+    while p < k {
+        let whole = k - p >= S::LANES;
+        let mut x = [S::zero(); H];
+        for h in 0..H {
+            x[h] = S::load(q.add(h * q_row + p));
+        }
+        for j in 0..step {
+            let from = rows[j].add(p);
+            let v = if whole { E::load::<S>(from) } else { E::load_n::<S>(from, k - p) };
+            for h in 0..H {
+                sums[h * step + j] = S::fma(x[h], v, sums[h * step + j]);
+            }
         }
         p += S::LANES;
-    }
-    if p < k {
-        let x = S::load(q.add(p));
-        for j in 0..S::LANES {
-            sums[j] = S::fma(x, E::load_n::<S>(row(j).add(p), k - p), sums[j]);
-        }
     }
     S::sums(sums)
 }
@@ -82,15 +131,17 @@ impl<E: Elem> Kernel for Dots<'_, E> {
         assert!(q_row >= k.next_multiple_of(S::LANES) && n <= out_row);
         assert!(n_q == 0 || out.len() >= (n_q - 1) * out_row + n);
         let row = |i: usize| rows.as_ptr().add(i * k);
-        dots::<S, E>((q.as_ptr(), q_row, n_q), row, n, k, (out.as_mut_ptr(), out_row));
+        // The prefetchers follow a run by themselves.
+        let ahead = |_| {};
+        dots::<S, E>((q.as_ptr(), q_row, n_q), row, ahead, n, k, (out.as_mut_ptr(), out_row));
     }
 }
 
 /// `o_r += sum over i of p[r, i] * row(i)` for the rows of `o`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o_row` with `o_row` at least
-/// k rounded up to LANES; the tier's features are there.
+/// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o_row`
+/// with `o_row` at least k rounded up to LANES; the tier's features are there.
 #[inline(always)]
 pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
     (p, p_row): (*const f32, usize),
@@ -104,14 +155,11 @@ pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
         let (p, o) = ((p.add(r * p_row), p_row), (o.add(r * o_row), o_row));
         match n_rows - r {
             1 => weighted_rows::<S, E, 1>(p, &row, n, k, o),
-            2 | 3 => weighted_rows::<S, E, 2>(p, &row, n, k, o),
+            2 => weighted_rows::<S, E, 2>(p, &row, n, k, o),
+            3 => weighted_rows::<S, E, 3>(p, &row, n, k, o),
             _ => weighted_rows::<S, E, 4>(p, &row, n, k, o),
         }
-        r += match n_rows - r {
-            1 => 1,
-            2 | 3 => 2,
-            _ => 4,
-        };
+        r += (n_rows - r).min(4);
     }
 }
 

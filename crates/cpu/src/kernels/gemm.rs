@@ -1,8 +1,9 @@
 //! Many rows of activations times a matrix of any weight type, in full f32.
 //!
-//! Activations are packed once into strips of MR rows. Each worker takes a block of weight rows, widens and
-//! transposes a slice of k of it into its own panels (they stay in L2), and runs the register tile over all
-//! strips. Packing costs one pass over the weights; it pays from about 16 rows on.
+//! Activations are packed once into strips of MR rows. Each worker takes a block of weight rows,
+//! widens and transposes a slice of k of it into its own panels (they stay in L2), and runs the
+//! register tile over all strips. Packing costs one pass over the weights; it pays from about 16
+//! rows on.
 
 use crate::isa::Kernel;
 use crate::simd::{Elem, Simd};
@@ -30,7 +31,7 @@ impl Kernel for PackStrip<'_> {
     unsafe fn run<S: Simd>(self) {
         let k = self.k;
         let rows = &self.x[(self.index * S::MR * k).min(self.x.len())..];
-        let m = if k == 0 { 0 } else { (rows.len() / k).min(S::MR) };
+        let m = rows.len().checked_div(k).unwrap_or(0).min(S::MR);
         assert!(self.strip.len() >= S::MR * k);
         let row = |i: usize| rows.as_ptr().add(i * k);
         pack::panel::<S, f32>(row, m, k, 1.0, S::MR, self.strip.as_mut_ptr());

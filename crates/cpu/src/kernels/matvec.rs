@@ -1,7 +1,9 @@
-//! A few rows of activations times a matrix that is streamed once: bound by the bytes of the weights.
+//! A few rows of activations times a matrix that is streamed once: bound by the bytes of the
+//! weights.
 //!
-//! Weights are widened in registers; activations stay f32. Several weight rows run side by side, so that there
-//! are enough independent sums to hide the FMA's latency and enough streams for the prefetchers.
+//! Weights are widened in registers; activations stay f32. Several weight rows run side by side, so
+//! that there are enough independent sums to hide the FMA's latency and enough streams for the
+//! prefetchers.
 
 use crate::isa::Kernel;
 use crate::simd::{Elem, Simd};
@@ -10,15 +12,17 @@ use crate::team::Shared;
 /// Most activation rows.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// Bytes that are asked for ahead of their use, in each weight row.
-const AHEAD: usize = 512;
+/// Activation rows that share a load of the weights: more would not stay in L1, and take a second
+/// pass over a block of weights that is still in L2.
+const SIDE: usize = 4;
 
 /// `out[r, first..] = x_r . w_o (+ bias) (+ out)` for a block of weight rows.
 pub(crate) struct Matvec<'a, E> {
     /// `[n, k]`: the block.
     pub(crate) weights: &'a [E],
-    /// `[n_rows, k]`, at most [`MAX_ROWS`] rows.
+    /// As [`pack_rows`] makes it.
     pub(crate) x: &'a [f32],
+    /// At most [`MAX_ROWS`].
     pub(crate) n_rows: usize,
     pub(crate) k: usize,
     /// All biases.
@@ -36,66 +40,82 @@ impl<E: Elem> Kernel for Matvec<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        assert!(self.x.len() == self.n_rows * self.k && self.n_rows <= MAX_ROWS);
-        match self.n_rows {
-            1 => self.blocks::<S, 1, 4>(),
-            2 => self.blocks::<S, 2, 4>(),
-            3 => self.blocks::<S, 3, 2>(),
-            4 => self.blocks::<S, 4, 2>(),
-            5 => self.blocks::<S, 5, 2>(),
-            6 => self.blocks::<S, 6, 2>(),
-            7 => self.blocks::<S, 7, 1>(),
-            8 => self.blocks::<S, 8, 1>(),
-            _ => {}
+        assert!(self.n_rows <= MAX_ROWS && self.x.len() == packed_len(self.n_rows, self.k));
+        let mut first = 0;
+        while first < self.n_rows {
+            let x = self.x.as_ptr().add(packed_len(first, self.k));
+            match self.n_rows - first {
+                1 => self.blocks::<S, 1, 4>(x, first),
+                2 => self.blocks::<S, 2, 4>(x, first),
+                // As many sums as registers allow: a load of x then serves more rows of weights.
+                3 if S::MR * S::NV >= 24 => self.blocks::<S, 3, 4>(x, first),
+                3 => self.blocks::<S, 3, 2>(x, first),
+                _ if S::MR * S::NV >= 24 => self.blocks::<S, 4, 4>(x, first),
+                _ => self.blocks::<S, 4, 2>(x, first),
+            }
+            first += SIDE;
         }
     }
 }
 
 impl<E: Elem> Matvec<'_, E> {
     #[inline(always)]
-    unsafe fn blocks<S: Simd, const R: usize, const O: usize>(&self) {
-        let n = if self.k == 0 { 0 } else { self.weights.len() / self.k };
+    unsafe fn blocks<S: Simd, const R: usize, const O: usize>(&self, x: *const f32, r: usize) {
+        let n = self.weights.len().checked_div(self.k).unwrap_or(0);
         let mut o = 0;
         while o + O <= n {
-            self.block::<S, R, O>(o);
+            self.block::<S, R, O>(x, r, o);
             o += O;
         }
         while o < n {
-            self.block::<S, R, 1>(o);
+            self.block::<S, R, 1>(x, r, o);
             o += 1;
         }
     }
 
     #[inline(always)]
-    unsafe fn block<S: Simd, const R: usize, const O: usize>(&self, o: usize) {
-        let (k, x) = (self.k, self.x.as_ptr());
+    unsafe fn block<S: Simd, const R: usize, const O: usize>(
+        &self,
+        x: *const f32,
+        first: usize,
+        o: usize,
+    ) {
+        let k = self.k;
         let w = self.weights.as_ptr().add(o * k);
         let mut sums = [[S::zero(); O]; R];
         let mut p = 0;
         while p + 2 * S::LANES <= k {
             for j in 0..O {
-                S::prefetch(w.add(j * k + p).cast::<u8>().wrapping_add(AHEAD));
+                // The same place of the next block: far enough, and right across the ends of rows
+                // and pages.
+                let next = w.wrapping_add((j + O) * k + p).cast::<u8>();
+                let mut line = 0;
+                while line < 2 * S::LANES * size_of::<E>() {
+                    S::prefetch(next.wrapping_add(line));
+                    line += 64;
+                }
             }
-            for half in [p, p + S::LANES] {
-                step::<S, E, R, O>(&mut sums, w.add(half), x.add(half), k);
-            }
-            p += 2 * S::LANES;
+            step::<S, E, R, O>(&mut sums, w.add(p), k, x, p);
+            p += S::LANES;
+            step::<S, E, R, O>(&mut sums, w.add(p), k, x, p);
+            p += S::LANES;
         }
         if p + S::LANES <= k {
-            step::<S, E, R, O>(&mut sums, w.add(p), x.add(p), k);
+            step::<S, E, R, O>(&mut sums, w.add(p), k, x, p);
             p += S::LANES;
         }
         if p < k {
             for j in 0..O {
                 let v = E::load_n::<S>(w.add(j * k + p), k - p);
                 for r in 0..R {
-                    sums[r][j] = S::fma(v, S::load_n(x.add(r * k + p), k - p), sums[r][j]);
+                    let x = S::load_n(x.add(place::<R>(r, p)), k - p);
+                    sums[r][j] = S::fma(v, x, sums[r][j]);
                 }
             }
         }
         for r in 0..R {
             for j in 0..O {
-                self.finish(r, o + j, S::sum(sums[r][j]));
+                self.finish(first + r, o + j, S::sum(sums[r][j]));
             }
         }
     }
@@ -109,20 +129,50 @@ impl<E: Elem> Matvec<'_, E> {
     }
 }
 
+/// Elements of a row of x that lie together.
+const GROUP: usize = 16;
+
+/// Where element p of row r is.
+#[inline(always)]
+fn place<const R: usize>(r: usize, p: usize) -> usize {
+    (p / GROUP * R + r) * GROUP + p % GROUP
+}
+
+/// Length of what [`pack_rows`] makes. A single row needs no packing and stays as it is.
+pub(crate) fn packed_len(n_rows: usize, k: usize) -> usize {
+    n_rows * if n_rows == 1 { k } else { k.next_multiple_of(GROUP) }
+}
+
+/// Interleaves [`SIDE`] rows of x at a time in groups of 16 elements, so that they are one stream:
+/// rows of 8 KiB side by side would fall into the same sets of L1.
+pub(crate) fn pack_rows(x: &[f32], k: usize, packed: &mut [f32]) {
+    let width = k.next_multiple_of(GROUP);
+    for (rows, packed) in x.chunks(SIDE * k).zip(packed.chunks_mut(SIDE * width)) {
+        for (g, group) in packed.chunks_exact_mut(rows.len() / k * GROUP).enumerate() {
+            let columns = g * GROUP..((g + 1) * GROUP).min(k);
+            for (row, to) in rows.chunks_exact(k).zip(group.chunks_exact_mut(GROUP)) {
+                to[..columns.len()].copy_from_slice(&row[columns.clone()]);
+                to[columns.len()..].fill(0.0);
+            }
+        }
+    }
+}
+
 /// One vector of each weight row against each row of x.
 #[inline(always)]
 unsafe fn step<S: Simd, E: Elem, const R: usize, const O: usize>(
     sums: &mut [[S::V; O]; R],
     w: *const E,
-    x: *const f32,
     k: usize,
+    x: *const f32,
+    p: usize,
 ) {
     let mut v = [S::zero(); O];
     for j in 0..O {
         v[j] = E::load::<S>(w.add(j * k));
     }
     for r in 0..R {
-        let x = S::load(x.add(r * k));
+        let x = S::load(x.add(place::<R>(r, p)));
         for j in 0..O {
             sums[r][j] = S::fma(v[j], x, sums[r][j]);
         }

@@ -1,10 +1,14 @@
 //! The loops that take the time, generic over the instruction set and the element type.
 //!
-//! Everything here is `unsafe fn`, `#[inline(always)]`, reached through [`crate::isa::Tier::run`] from a
-//! [`crate::isa::Kernel`] whose safe constructor (in the same file) checks lengths.
+//! Everything here is `unsafe fn`, `#[inline(always)]`, reached through [`crate::isa::Tier::run`]
+//! from a [`crate::isa::Kernel`] whose safe constructor (in the same file) checks lengths.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "kernels are unsafe line by line, for the reason their `# Safety` section gives"
+)]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "loops over register tiles index several arrays at once, and must unroll to constants"
 )]
 
 pub(crate) mod attend;

@@ -5,7 +5,8 @@ use crate::simd::{MAX_LANES, Simd};
 
 use super::{pack, tile};
 
-/// Packs NR centroids and the two numbers that turn a dot product into a score: `score = dot * mul + add`.
+/// Packs NR centroids and the two numbers that turn a dot product into a score: `score = dot * mul
+/// + add`.
 pub(crate) struct PackCentroids<'a> {
     /// `[n, k]`, n at most NR.
     pub(crate) centroids: &'a [f32],

@@ -1,14 +1,16 @@
 //! Rows of any element type into f32 panels for [`super::tile`].
 //!
-//! A panel of `width` rows with k columns is stored as k groups of `width`: the tile then reads it front to
-//! back. Rows beyond the last are zeros. Squares of LANES x LANES are transposed in registers.
+//! A panel of `width` rows with k columns is stored as k groups of `width`: the tile then reads it
+//! front to back. Rows beyond the last are zeros. Squares of LANES x LANES are transposed in
+//! registers.
 
 use crate::simd::{Elem, MAX_LANES, Simd};
 
 /// Packs `n <= width` rows of `k` elements into one panel, multiplied by `scale`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the tier's features are there.
+/// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the tier's
+/// features are there.
 #[inline(always)]
 pub(crate) unsafe fn panel<S: Simd, E: Elem>(
     row: impl Fn(usize) -> *const E,
@@ -65,10 +67,12 @@ unsafe fn square<S: Simd, E: Elem>(
     S::transpose(v);
 }
 
-/// Copies n rows of `k` elements as f32 with `stride` from one to the next, zeros up to the next multiple of LANES.
+/// Copies n rows of `k` elements as f32 with `stride` from one to the next, zeros up to the next
+/// multiple of LANES.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements, `out` for `n * stride`; `stride` is at least k rounded up to LANES.
+/// `row(i)` is valid for k elements, `out` for `n * stride`; `stride` is at least k rounded up to
+/// LANES.
 #[inline(always)]
 pub(crate) unsafe fn widen<S: Simd, E: Elem>(
     row: impl Fn(usize) -> *const E,

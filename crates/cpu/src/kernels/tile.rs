@@ -1,11 +1,14 @@
-//! The register tile: `C (+)= A B` for MR rows of A and NR columns of B, sums in registers over all of k.
+//! The register tile: `C (+)= A B` for MR rows of A and NR columns of B, sums in registers over all
+//! of k.
 //!
-//! Everything heavy (matmul, both products of attention, k-means, Gram matrices) is this loop over panels that
-//! [`super::pack`] made. AVX-512: 12 x 32, 24 sums, 2 loads and 12 broadcasts for 24 FMAs in each step of k.
+//! Everything heavy (matmul, both products of attention, k-means, Gram matrices) is this loop over
+//! panels that [`super::pack`] made. AVX-512: 12 x 32, 24 sums, 2 loads and 12 broadcasts for 24
+//! FMAs in each step of k.
 
 use crate::simd::Simd;
 
-/// A tile's operands. Element (i, p) of A is `a[i * a_row + p * a_col]`, row p of B starts at `b[p * b_row]`.
+/// A tile's operands. Element (i, p) of A is `a[i * a_row + p * a_col]`, row p of B starts at `b[p
+/// * b_row]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     pub(crate) k: usize,
@@ -54,7 +57,8 @@ pub(crate) unsafe fn narrow<S: Simd>(t: Tile) {
     }
 }
 
-/// A strip of MR rows of C and `n` columns, from B with row stride `b_row` whose rows are padded to LANES.
+/// A strip of MR rows of C and `n` columns, from B with row stride `b_row` whose rows are padded to
+/// LANES.
 ///
 /// # Safety
 /// As for [`full`], with B valid for k rows of `n` rounded up to LANES.

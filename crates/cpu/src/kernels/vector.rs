@@ -3,17 +3,20 @@
 use crate::isa::Kernel;
 use crate::simd::{Elem, Simd, math};
 
-/// Calls `f(offset, n)` for each vector of `len` elements; n is LANES but for the last.
-#[inline(always)]
-unsafe fn vectors<S: Simd>(len: usize, mut f: impl FnMut(usize, usize)) {
-    let mut i = 0;
-    while i + S::LANES <= len {
-        f(i, S::LANES);
-        i += S::LANES;
-    }
-    if i < len {
-        f(i, len - i);
-    }
+/// Runs the body for each vector of `len` elements, with its offset and its length, LANES but for
+/// the last.
+///
+/// A macro and not a function with a closure: a closure that is not inlined would be compiled
+/// without the tier's target features, and every intrinsic in it would be a call.
+macro_rules! vectors {
+    ($S:ty, $len:expr, |$i:ident, $n:ident| $body:block) => {
+        let (len, mut at) = ($len, 0);
+        while at < len {
+            let ($i, $n) = (at, (len - at).min(<$S>::LANES));
+            $body
+            at += <$S>::LANES;
+        }
+    };
 }
 
 #[inline(always)]
@@ -39,7 +42,7 @@ impl<A: Elem, B: Elem> Kernel for Convert<'_, A, B> {
     unsafe fn run<S: Simd>(self) {
         assert_eq!(self.from.len(), self.to.len());
         let (from, to) = (self.from.as_ptr(), self.to.as_mut_ptr());
-        vectors::<S>(self.from.len(), |i, n| {
+        vectors!(S, self.from.len(), |i, n| {
             if n == S::LANES {
                 B::store::<S>(to.add(i), A::load::<S>(from.add(i)));
             } else {
@@ -70,7 +73,7 @@ impl Kernel for Norm<'_> {
             let squares = dot::<S>(x, x);
             let scale = S::splat(1.0 / (squares / width as f32 + self.eps).sqrt());
             let (x, out) = (x.as_ptr(), out.as_mut_ptr());
-            vectors::<S>(width, |i, n| {
+            vectors!(S, width, |i, n| {
                 let y = S::mul(load::<S>(x.add(i), n), scale);
                 store::<S>(out.add(i), n, S::mul(y, load::<S>(weight.add(i), n)));
             });
@@ -95,7 +98,7 @@ pub(crate) unsafe fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
         }
         i += 4 * S::LANES;
     }
-    vectors::<S>(len - i, |j, n| {
+    vectors!(S, len - i, |j, n| {
         let (x, y) = (load::<S>(a.add(i + j), n), load::<S>(b.add(i + j), n));
         sums[0] = S::fma(x, y, sums[0]);
     });
@@ -116,7 +119,7 @@ impl Kernel for Silu<'_> {
     unsafe fn run<S: Simd>(self) {
         assert!(self.gate.len() == self.out.len() && self.up.len() == self.out.len());
         let (gate, up, out) = (self.gate.as_ptr(), self.up.as_ptr(), self.out.as_mut_ptr());
-        vectors::<S>(self.out.len(), |i, n| {
+        vectors!(S, self.out.len(), |i, n| {
             let x = load::<S>(gate.add(i), n);
             let e = math::exp::<S>(S::sub(S::zero(), x));
             let y = S::div(x, S::add(S::splat(1.0), e));
@@ -145,7 +148,7 @@ impl Kernel for Rotate<'_> {
         for (x, out) in heads.zip(self.out.chunks_exact_mut(self.head_dim)) {
             out[2 * h..].copy_from_slice(&x[2 * h..]);
             let (x, out, table) = (x.as_ptr(), out.as_mut_ptr(), self.table.as_ptr());
-            vectors::<S>(h, |i, n| {
+            vectors!(S, h, |i, n| {
                 let (cos, sin) = (load::<S>(table.add(i), n), load::<S>(table.add(h + i), n));
                 let (a, b) = (load::<S>(x.add(i), n), load::<S>(x.add(h + i), n));
                 let minus = S::sub(S::zero(), S::mul(b, sin));
@@ -172,7 +175,7 @@ impl Kernel for Blend<'_> {
         assert_eq!(self.x.len(), self.out.len());
         let (x, out) = (self.x.as_ptr(), self.out.as_mut_ptr());
         let (add, keep) = (S::splat(self.add), S::splat(self.keep));
-        vectors::<S>(self.out.len(), |i, n| {
+        vectors!(S, self.out.len(), |i, n| {
             let kept = S::mul(load::<S>(out.add(i), n), keep);
             store::<S>(out.add(i), n, S::fma(load::<S>(x.add(i), n), add, kept));
         });
@@ -234,7 +237,7 @@ impl Kernel for Pair<'_> {
         assert_eq!(self.a.len(), self.b.len());
         let (a, b) = (self.a.as_ptr(), self.b.as_ptr());
         let [mut ab, mut d2, mut a2, mut b2] = [S::zero(); 4];
-        vectors::<S>(self.a.len(), |i, n| {
+        vectors!(S, self.a.len(), |i, n| {
             let (x, y) = (load::<S>(a.add(i), n), load::<S>(b.add(i), n));
             let d = S::sub(x, y);
             ab = S::fma(x, y, ab);
@@ -275,7 +278,7 @@ impl Kernel for SoftmaxParts<'_> {
         max = max.max(S::max_lane(best));
         let shift = S::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
         let mut sum = S::zero();
-        vectors::<S>(len, |i, n| {
+        vectors!(S, len, |i, n| {
             let mut e = math::exp::<S>(S::sub(load::<S>(x.add(i), n), shift));
             if let Some(weights) = self.weights {
                 e = S::mul(e, counts::<S>(&weights[i..i + n]));
@@ -321,7 +324,7 @@ impl Kernel for SoftmaxPool<'_> {
         assert_eq!(self.x.len(), self.out.len());
         let (x, out) = (self.x.as_ptr(), self.out.as_mut_ptr());
         let (max, factor) = (S::splat(self.max), S::splat(self.factor));
-        vectors::<S>(self.out.len(), |i, n| {
+        vectors!(S, self.out.len(), |i, n| {
             let mut p = S::mul(math::exp::<S>(S::sub(load::<S>(x.add(i), n), max)), factor);
             if let Some(weights) = self.weights {
                 p = S::mul(p, counts::<S>(&weights[i..i + n]));

@@ -1,7 +1,8 @@
 //! Attention of chunks of queries over runs of KV rows.
 //!
-//! An item is (KV head, block of tokens, part of the keys). Keys are split only where heads and blocks alone would
-//! not keep a machine busy (decode with full attention); how is a function of the shape alone.
+//! An item is (KV head, block of tokens, part of the keys). Keys are split only where heads and
+//! blocks alone would not keep a machine busy (decode with full attention); how is a function of
+//! the shape alone.
 
 use longview_ops::{AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, OpResult};
 

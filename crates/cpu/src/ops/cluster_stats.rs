@@ -30,8 +30,8 @@ pub(crate) fn run(queue: &mut Queue, d: ClusterStats<'_, CpuBackend>) -> OpResul
             let measures = tier.run(Pair { a, b });
             *closeness = score(distance, &measures);
             let distance = measures.distance2.sqrt();
-            // Written so that not-a-number stays.
-            if !(distance <= radius[label]) {
+            // Not-a-number stays.
+            if distance > radius[label] || distance.is_nan() {
                 radius[label] = distance;
             }
         }

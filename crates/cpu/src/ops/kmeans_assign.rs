@@ -58,13 +58,20 @@ impl Head<'_> {
         });
         let (panels, cost) = (&*panels, Cost::flop(2 * n * c * dh));
         let parts = ((labels, BLOCK), (scores, BLOCK), (&mut *changed, 1));
-        queue.team.for_chunks3(parts.0, parts.1, parts.2, cost, |scratch, i, labels, scores, changed| {
-            let m = labels.len();
-            let [strips, best, dots] =
-                scratch.floats([m.next_multiple_of(mr) * dh, m * 2 * lanes, mr * nr]);
-            let points = &points[i * BLOCK * dh..][..m * dh];
-            changed[0] = tier.run(Nearest { points, k: dh, panels, labels, scores, strips, best, dots });
-        });
+        queue.team.for_chunks3(
+            parts.0,
+            parts.1,
+            parts.2,
+            cost,
+            |scratch, i, labels, scores, changed| {
+                let m = labels.len();
+                let [strips, best, dots] =
+                    scratch.floats([m.next_multiple_of(mr) * dh, m * 2 * lanes, mr * nr]);
+                let points = &points[i * BLOCK * dh..][..m * dh];
+                changed[0] =
+                    tier.run(Nearest { points, k: dh, panels, labels, scores, strips, best, dots });
+            },
+        );
         changed.iter().sum()
     }
 }

@@ -5,13 +5,17 @@ use longview_ops::{Linear, Op, OpResult};
 use crate::CpuBackend;
 use crate::backend::Queue;
 use crate::buffer::{slice, slice_mut};
-use crate::kernels::matvec::{MAX_ROWS, Matvec};
+use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
 use crate::simd::Elem;
 use crate::simd::elem::with_elem;
 use crate::team::{Cost, Shared};
 
-/// Bytes of weights in an item: some 3 us of one core, so that the last item is soon done.
-const ITEM_BYTES: usize = 64 * 1024;
+/// Least and most bytes of weights in an item: long enough for the prefetches to run ahead, short
+/// enough that the last item is soon done.
+const ITEM_BYTES: [usize; 2] = [32 << 10, 256 << 10];
+
+/// Items that keep a machine busy.
+const ENOUGH_ITEMS: usize = 32;
 
 /// `out = x W^T (+ bias) (+ out)`.
 pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpResult<()> {
@@ -53,14 +57,23 @@ impl Problem<'_> {
         }
         let row_bytes = n_in * size_of::<E>();
         // A multiple of 4, the rows that the kernel does side by side.
-        let block = (ITEM_BYTES / row_bytes).next_multiple_of(4).max(4);
+        let wanted = n_out * row_bytes / ENOUGH_ITEMS;
+        let item_bytes = wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]);
+        let block = (item_bytes / row_bytes).next_multiple_of(4).max(4);
         let tier = queue.team.tier();
         // More rows than the op is meant for cost one more pass each time, not an error.
         let groups = x.chunks(MAX_ROWS * n_in).zip(out.chunks_mut(MAX_ROWS * n_out));
         for (x, out) in groups {
             let n_rows = x.len() / n_in;
+            let x = if n_rows == 1 {
+                x
+            } else {
+                let [packed] = queue.shared.floats([packed_len(n_rows, n_in)]);
+                pack_rows(x, n_in, packed);
+                packed
+            };
             let out = Shared::new(out);
-            let cost = Cost::bytes(weights.len() * size_of::<E>() * n_rows.div_ceil(4));
+            let cost = Cost::bytes(size_of_val(weights) * n_rows.div_ceil(4));
             queue.team.for_each(n_out.div_ceil(block), cost, |_, i| {
                 let first = i * block;
                 let last = (first + block).min(n_out);

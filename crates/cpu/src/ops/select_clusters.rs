@@ -1,8 +1,9 @@
 //! Rank, prefix sum, trim: without sorting all clusters.
 //!
-//! A head takes at most `min(C, budget)` clusters, since each has a token. So the best that many are split off by
-//! quickselect (linear in C), and only these are sorted. Each cluster is one 64-bit key whose order is the
-//! contract's: greater score first, then lower id; not-a-number comes last.
+//! A head takes at most `min(C, budget)` clusters, since each has a token. So the best that many
+//! are split off by quickselect (linear in C), and only these are sorted. Each cluster is one
+//! 64-bit key whose order is the contract's: greater score first, then lower id; not-a-number comes
+//! last.
 
 use longview_ops::{Op, OpError, OpResult, SelectClusters};
 
@@ -151,7 +152,8 @@ mod tests {
 
     #[test]
     fn odd_scores_have_their_place() {
-        let scores = [f32::NAN, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, -1e-40, 1e-40, -f32::NAN];
+        let scores =
+            [f32::NAN, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, -1e-40, 1e-40, -f32::NAN];
         compare(&scores, &[1; 8], 100);
         compare(&scores, &[3; 8], 10);
         compare(&[5.0; 9], &[0, 2, 0, 2, 2, 0, 2, 2, 2], 5);

@@ -163,6 +163,6 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn prefetch<T>(p: *const T) {
-        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
 }

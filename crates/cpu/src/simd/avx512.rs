@@ -216,6 +216,6 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn prefetch<T>(p: *const T) {
-        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
 }

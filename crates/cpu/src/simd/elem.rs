@@ -1,15 +1,11 @@
 //! The element types of weights and KV rows, as kernels see them.
 
 use half::{bf16, f16};
-use longview_core::DType;
 
 use super::Simd;
 
 /// A stored floating-point type that widens to f32 exactly.
 pub(crate) trait Elem: bytemuck::Pod + Send + Sync {
-    /// Its name in descriptors.
-    const DTYPE: DType;
-
     /// # Safety
     /// As for [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
@@ -25,10 +21,8 @@ pub(crate) trait Elem: bytemuck::Pod + Send + Sync {
 }
 
 macro_rules! elem {
-    ($type:ty, $dtype:ident, $load:ident, $load_n:ident, $store:ident, $store_n:ident) => {
+    ($type:ty, $load:ident, $load_n:ident, $store:ident, $store_n:ident) => {
         impl Elem for $type {
-            const DTYPE: DType = DType::$dtype;
-
             #[inline(always)]
             unsafe fn load<S: Simd>(p: *const Self) -> S::V {
                 S::$load(p)
@@ -52,9 +46,9 @@ macro_rules! elem {
     };
 }
 
-elem!(f32, F32, load, load_n, store, store_n);
-elem!(f16, F16, load_f16, load_f16_n, store_f16, store_f16_n);
-elem!(bf16, BF16, load_bf16, load_bf16_n, store_bf16, store_bf16_n);
+elem!(f32, load, load_n, store, store_n);
+elem!(f16, load_f16, load_f16_n, store_f16, store_f16_n);
+elem!(bf16, load_bf16, load_bf16_n, store_bf16, store_bf16_n);
 
 /// Runs `$body` with `$E` set to the Rust type of the floating-point `$dtype`.
 macro_rules! with_elem {

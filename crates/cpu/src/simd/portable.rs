@@ -129,7 +129,8 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn round(a: F32x8) -> F32x8 {
-        // Adding and subtracting 1.5 * 2^23 leaves the integer; exact below 2^22, which is all that is asked for.
+        // Adding and subtracting 1.5 * 2^23 leaves the integer; exact below 2^22, which is all that
+        // is asked for.
         let magic = 12_582_912.0;
         F32x8(a.0.map(|x| (x + magic) - magic))
     }

@@ -1,0 +1,73 @@
+//! Which command runs, and what the shell gets back.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::completions::CompletionsArgs;
+use crate::demo::DemoArgs;
+use crate::doctor::DoctorArgs;
+use crate::plan::PlanArgs;
+use crate::run::RunArgs;
+use crate::{completions, demo, doctor, failure, plan, run};
+
+/// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
+///
+/// Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted.
+#[derive(Parser)]
+#[command(name = "longview", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hide facts in a long document and ask the embedded model for them.
+    Demo(DemoArgs),
+    /// Continue a prompt, answer about a document, or chat.
+    Run(RunArgs),
+    /// Show the bytes that a model would take under each policy, before loading it.
+    Plan(PlanArgs),
+    /// Show what Longview finds on this machine.
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+}
+
+/// Parses, runs and reports.
+pub fn main() -> ExitCode {
+    failure::report(dispatch(&Cli::parse().command))
+}
+
+fn dispatch(command: &Command) -> Result<()> {
+    match command {
+        Command::Demo(args) => demo::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => completions::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_has_help() {
+        for command in Cli::command().get_subcommands() {
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How the engine computes, apart from the policy.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Args;
+use clap::builder::TypedValueParser;
+use longview_core::DType;
+use longview_cpu::{CpuBackend, CpuOptions, Isa};
+use longview_engine::EngineOptions;
+
+const KV_TYPES: &[(DType, &str)] =
+    &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
+
+/// The types in which keys and values can be kept.
+pub fn kv_types() -> impl Iterator<Item = DType> {
+    KV_TYPES.iter().map(|(dtype, _)| *dtype)
+}
+
+/// Options of the engine and its device.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// How keys and values are stored.
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::one_of(KV_TYPES))]
+    pub kv_type: DType,
+
+    /// Prompt tokens computed at a time: more is faster and takes more memory.
+    #[arg(
+        long,
+        visible_alias = "ubatch-size",
+        value_name = "TOKENS",
+        default_value_t = EngineOptions::default().chunk_size
+    )]
+    pub chunk_size: usize,
+
+    /// Threads of the CPU backend; 0: one for each physical core.
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+
+    /// Vector instructions of the CPU backend [default: the best that the processor has].
+    #[arg(long, value_name = "NAME", value_parser = isas())]
+    pub isa: Option<Isa>,
+}
+
+fn isas() -> impl TypedValueParser<Value = Isa> {
+    clap::builder::PossibleValuesParser::new(Isa::ALL.iter().map(|isa| isa.name()))
+        .map(|name: String| name.parse::<Isa>().expect("the parser lets known names through"))
+}
+
+impl EngineArgs {
+    /// Starts the backend.
+    pub fn backend(&self) -> Result<Arc<CpuBackend>> {
+        let options = CpuOptions { threads: self.threads, isa: self.isa };
+        Ok(Arc::new(CpuBackend::new(options)?))
+    }
+
+    /// The engine's options for a context of `ctx_size` tokens.
+    pub fn options(&self, ctx_size: usize) -> EngineOptions {
+        EngineOptions {
+            ctx_size,
+            chunk_size: self.chunk_size,
+            kv_dtype: self.kv_type,
+            ..EngineOptions::default()
+        }
+    }
+}

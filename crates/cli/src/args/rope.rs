@@ -1,0 +1,69 @@
+//! Contexts beyond what a model was trained for.
+
+use clap::{Args, ValueEnum};
+use longview_engine::RopeOverride;
+use longview_model::config::ModelConfig;
+
+/// How positions are stretched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All frequencies divided alike.
+    Linear,
+    /// Slow frequencies divided, fast ones kept.
+    Yarn,
+}
+
+/// RoPE scaling in place of the model's own.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "RoPE")]
+pub struct RopeArgs {
+    /// RoPE scaling in place of the model's own [default: what config.json says].
+    #[arg(long, value_name = "METHOD", value_enum)]
+    rope_scaling: Option<RopeScaling>,
+
+    /// By how much the context is expanded, a factor of 1 or more; needed by linear and yarn
+    /// [default: none].
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        value_parser = factor,
+        requires = "rope_scaling",
+        required_if_eq_any([("rope_scaling", "linear"), ("rope_scaling", "yarn")])
+    )]
+    rope_scale: Option<f64>,
+
+    /// Tokens of the context that the model was trained for, for yarn [default:
+    /// max_position_embeddings of config.json].
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 30),
+        requires = "rope_scaling"
+    )]
+    yarn_orig_ctx: Option<u64>,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor.is_finite() && factor >= 1.0 => Ok(factor),
+        _ => Err("must be a number, 1 or more".to_owned()),
+    }
+}
+
+impl RopeArgs {
+    /// The scaling to use instead of the model's, if any.
+    pub fn scaling(&self, config: &ModelConfig) -> Option<RopeOverride> {
+        let factor = self.rope_scale.unwrap_or(1.0);
+        let trained = || config.max_position_embeddings;
+        Some(match self.rope_scaling? {
+            RopeScaling::None => RopeOverride::None,
+            RopeScaling::Linear => RopeOverride::Linear { factor },
+            RopeScaling::Yarn => RopeOverride::Yarn {
+                factor,
+                original_context: self.yarn_orig_ctx.map_or_else(trained, |tokens| tokens as usize),
+            },
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! `longview demo`: hide facts in a long document, prefill it once, and ask for all of them under
+//! a policy and under full attention.
+//!
+//! Everything it prints is measured in this run. Keys and values lie in separate device buffers of
+//! fixed size even on the CPU, so that fetches, hits and evictions are those of a real device.
+
+mod document;
+mod exam;
+mod facts;
+mod filler;
+mod report;
+mod view;
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use longview_cpu::CpuBackend;
+use longview_engine::{EngineOptions, RopeOverride, Session};
+use longview_scheduler::{Policy, PolicyOptions, Preset};
+use pollster::block_on;
+
+use self::document::{Document, DocumentSpec};
+use self::report::Report;
+use self::view::View;
+use crate::args::{EngineArgs, PolicyArgs};
+use crate::failure::Interrupted;
+use crate::interrupt::Interrupt;
+use crate::load::{self, CpuEngine};
+use crate::progress::PrefillBar;
+use crate::{embedded, out, units};
+
+/// Contexts up to this length use the model's own RoPE.
+const OWN_ROPE: usize = 8192;
+/// Beyond, YaRN; measured at 32K, full attention: 23 to 24 of 24 against 17 without.
+const YARN: RopeOverride = RopeOverride::Yarn { factor: 4.0, original_context: OWN_ROPE };
+
+/// Options of `longview demo`.
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Tokens of the document with one question and its answer.
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "TOKENS", default_value_t = 32768)]
+    context: usize,
+
+    /// Facts to hide and questions to ask, 1 to 33.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 24,
+        value_parser = clap::value_parser!(u64).range(1..=facts::MAX_FACTS as u64)
+    )]
+    questions: u64,
+
+    /// Seed of the document and its facts.
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Print one JSON object and nothing else on stdout [default: off].
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    policy: PolicyArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Runs the demo.
+pub fn run(args: &DemoArgs) -> Result<()> {
+    let interrupt = Interrupt::install()?;
+    let folder = embedded::open()?;
+    let n_questions = args.questions as usize;
+    let spec = DocumentSpec { context: args.context, n_questions, seed: args.seed };
+    let document = Document::write(folder.tokenizer()?, spec)?;
+    let policy = args.policy.options();
+    let resolved = Policy::resolve(&policy, args.context)?;
+    if !args.json {
+        introduce(args, &document, &resolved)?;
+    }
+    let (mut engine, _) = load::engine(args.engine.backend()?, folder, options(args), &policy)?;
+    let mut session = engine.session(&policy)?;
+    prefill(&mut engine, &mut session, &document, &interrupt)?;
+    let report = block_on(examine(&mut engine, &mut session, &document, args, &interrupt))?;
+    match args.json {
+        true => report.print_json(),
+        false => report.print_table(),
+    }
+}
+
+fn options(args: &DemoArgs) -> EngineOptions {
+    EngineOptions {
+        simulate_device: true,
+        rope: (args.context > OWN_ROPE).then_some(YARN),
+        ..args.engine.options(args.context)
+    }
+}
+
+/// What will happen, and what it does and does not show.
+fn introduce(args: &DemoArgs, document: &Document, policy: &Policy) -> Result<()> {
+    let mut out = out::stdout();
+    let budget = policy.budget.map_or("all".to_owned(), units::count);
+    writeln!(
+        out,
+        "A document of {} tokens: generated filler with {} four-digit numbers at all depths.",
+        units::count(document.ids.len()),
+        document.questions.len(),
+    )?;
+    writeln!(
+        out,
+        "Each question gives the first two digits of a number, and the model has to complete it \
+         from the\ndocument: the two digits behind the bar are its answer."
+    )?;
+    writeln!(
+        out,
+        "Under {}, a KV head attends {budget} of these tokens per step, question and answer alike.",
+        policy.preset
+    )?;
+    match args.context > OWN_ROPE {
+        true => writeln!(
+            out,
+            "RoPE: YaRN, factor 4 over 8,192 tokens, because the context is longer than that."
+        )?,
+        false => writeln!(out, "RoPE: the model's own.")?,
+    }
+    Ok(out.flush()?)
+}
+
+fn prefill(
+    engine: &mut CpuEngine,
+    session: &mut Session<CpuBackend>,
+    document: &Document,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let watch = interrupt.watch(session.cancel_token());
+    let n_tokens = document.ids.len();
+    let bar = PrefillBar::new(n_tokens);
+    let mut update = |progress| bar.update(progress, &watch);
+    let is_complete = block_on(engine.prefill(session, &document.ids, &mut update))?;
+    drop(bar);
+    if !is_complete {
+        return Err(Interrupted(format!(
+            "{} of {} document tokens were computed and kept until now; nothing is left on disk",
+            units::count(session.n_tokens()),
+            units::count(n_tokens),
+        ))
+        .into());
+    }
+    let timings = session.timings();
+    out::note(format_args!(
+        "prefill: {} tokens in {:.1} s, {} tokens/s",
+        units::count(n_tokens),
+        timings.prefill.as_secs_f64(),
+        units::rate(timings.prefill_tokens_per_s()),
+    ));
+    Ok(())
+}
+
+/// Both exams, the policy's first: its index was built during the prefill.
+async fn examine(
+    engine: &mut CpuEngine,
+    session: &mut Session<CpuBackend>,
+    document: &Document,
+    args: &DemoArgs,
+    interrupt: &Interrupt,
+) -> Result<Report> {
+    let _watch = interrupt.watch(session.cancel_token());
+    let n_questions = document.questions.len();
+    let mut sit = async |session: &mut Session<CpuBackend>| {
+        if !args.json {
+            out::piece(&format!("\nunder {}\n", session.policy().preset))?;
+        }
+        let mut view = View::new(n_questions, args.json);
+        exam::sit(engine, session, document, &mut view).await
+    };
+    let recall = sit(session).await?;
+    session.set_policy(&PolicyOptions::new(Preset::Full)).await?;
+    let full = sit(session).await?;
+    Ok(Report { context: args.context, n_questions, full, recall })
+}

@@ -1,0 +1,136 @@
+//! `longview doctor`: what Longview finds on this machine, and why something is missing.
+
+use std::io::Write;
+use std::thread::available_parallelism;
+
+use anyhow::Result;
+use clap::Args;
+use longview_cpu::{CpuBackend, CpuOptions, Isa};
+use longview_engine::{EngineOptions, GenerationParams};
+use longview_ops::Backend;
+use longview_scheduler::{PolicyOptions, Preset};
+use pollster::block_on;
+use serde::Serialize;
+
+use crate::failure::describe;
+use crate::{embedded, load, out, units};
+
+/// Options of `longview doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Print one JSON object [default: off].
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    platform: String,
+    /// Hardware threads that this process may use.
+    cores: usize,
+    /// Instruction sets of the kernels, and whether the processor has them.
+    simd: Vec<Simd>,
+    memory_available_bytes: Option<u64>,
+    backends: Vec<BackendReport>,
+    /// `null` if the embedded model answers, else what went wrong.
+    embedded_model_error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Simd {
+    name: &'static str,
+    available: bool,
+}
+
+#[derive(Serialize)]
+struct BackendReport {
+    name: &'static str,
+    available: bool,
+    /// The device, or the reason for its absence.
+    detail: String,
+}
+
+/// Looks and prints. Fails if the embedded model does not run.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let report = examine();
+    match args.json {
+        true => out::json(&report)?,
+        false => print(&report)?,
+    }
+    match report.embedded_model_error {
+        None => Ok(()),
+        Some(error) => anyhow::bail!("the embedded model does not run: {error}"),
+    }
+}
+
+fn examine() -> Report {
+    let cpu = CpuBackend::new(CpuOptions::default());
+    let memory = cpu.as_ref().ok().and_then(|cpu| cpu.capabilities().memory_bytes);
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        platform: format!("{} {}", std::env::consts::ARCH, std::env::consts::OS),
+        cores: available_parallelism().map_or(1, |n| n.get()),
+        simd: Isa::ALL
+            .iter()
+            .map(|isa| Simd { name: isa.name(), available: isa.is_available() })
+            .collect(),
+        memory_available_bytes: memory,
+        backends: vec![
+            match &cpu {
+                Ok(cpu) => found("cpu", &cpu.capabilities().device),
+                Err(error) => missing("cpu", error.to_string()),
+            },
+            missing("wgpu", "not in this build: WGSL kernels come with a later release"),
+            missing("cuda", "not in this build: CUDA kernels come with a later release"),
+        ],
+        embedded_model_error: try_embedded().err().map(|error| describe(&error)),
+    }
+}
+
+fn found(name: &'static str, device: &str) -> BackendReport {
+    BackendReport { name, available: true, detail: device.to_owned() }
+}
+
+fn missing(name: &'static str, reason: impl Into<String>) -> BackendReport {
+    BackendReport { name, available: false, detail: reason.into() }
+}
+
+/// Loads the embedded model and lets it say one token.
+fn try_embedded() -> Result<()> {
+    let backend = CpuBackend::new(CpuOptions::default())?.into();
+    let options = EngineOptions { ctx_size: 64, chunk_size: 16, ..EngineOptions::default() };
+    let policy = PolicyOptions::new(Preset::Full);
+    let (mut engine, _) = load::engine(backend, embedded::open()?, options, &policy)?;
+    let mut session = engine.session(&policy)?;
+    let params = GenerationParams { max_tokens: Some(1), ..GenerationParams::default() };
+    block_on(async {
+        engine.prefill(&mut session, &[0], &mut |_| std::ops::ControlFlow::Continue(())).await?;
+        engine
+            .generate(&mut session, &params, &mut |_| std::ops::ControlFlow::Continue(()))
+            .await
+            .map(drop)
+    })?;
+    Ok(())
+}
+
+fn print(report: &Report) -> Result<()> {
+    let mut out = out::stdout();
+    let simd: Vec<String> = report
+        .simd
+        .iter()
+        .map(|s| format!("{} {}", s.name, if s.available { "yes" } else { "no" }))
+        .collect();
+    writeln!(out, "longview   {} on {}", report.version, report.platform)?;
+    writeln!(out, "cores      {}", report.cores)?;
+    writeln!(out, "simd       {}", simd.join(", "))?;
+    let memory = report.memory_available_bytes.map_or("unknown".to_owned(), units::bytes);
+    writeln!(out, "memory     {memory} available")?;
+    for backend in &report.backends {
+        let state = if backend.available { "found" } else { "missing" };
+        writeln!(out, "backend    {:<5} {state:<8} {}", backend.name, backend.detail)?;
+    }
+    let model = report.embedded_model_error.as_deref().unwrap_or("loads and answers");
+    writeln!(out, "model      embedded: {model}")?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,80 @@
+//! How a command ends: the exit code, and the words on stderr.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use crate::out::note;
+
+/// What shells report for a program that Ctrl-C ended.
+pub const INTERRUPTED: u8 = 130;
+
+/// The user broke off; the text says what was kept.
+#[derive(Debug)]
+pub struct Interrupted(pub String);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted: {}", self.0)
+    }
+}
+
+impl Error for Interrupted {}
+
+/// Says what went wrong, if something did.
+pub fn report(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if is_closed_pipe(&error) {
+        // The reader has what it wanted (`longview ... | head`).
+        return ExitCode::SUCCESS;
+    }
+    if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+        note(interrupted);
+        return ExitCode::from(INTERRUPTED);
+    }
+    note(format_args!("error: {}", describe(&error)));
+    ExitCode::FAILURE
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// An error on one line with those of its causes that it does not quote itself.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str("\n  caused by: ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let inner = anyhow::anyhow!("disk full");
+        assert_eq!(
+            describe(&inner.context("cannot write x")),
+            "cannot write x\n  caused by: disk full"
+        );
+        let inner = anyhow::anyhow!("disk full");
+        assert_eq!(describe(&inner.context("x: disk full")), "x: disk full");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_found_behind_context() {
+        let pipe = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_closed_pipe(&anyhow::Error::from(pipe).context("while writing")));
+        assert!(!is_closed_pipe(&anyhow::anyhow!("else")));
+    }
+}

@@ -1,0 +1,76 @@
+//! From options to a model that is ready to run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use longview_cpu::CpuBackend;
+use longview_engine::{Engine, EngineOptions};
+use longview_model::config::ModelConfig;
+use longview_model::folder::ModelFolder;
+use longview_scheduler::PolicyOptions;
+
+use crate::out::note;
+use crate::units;
+
+/// The engine of this build.
+pub type CpuEngine = Engine<CpuBackend>;
+
+/// Which model, and for how long a context.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// Folder of the model in Hugging Face layout: config.json, *.safetensors, tokenizer.json.
+    #[arg(short, long, value_name = "DIR")]
+    pub model: PathBuf,
+
+    /// Most tokens of prompt and answer together; memory is planned for it. 0: what the model was
+    /// made for.
+    #[arg(short, long, value_name = "TOKENS", default_value_t = EngineOptions::default().ctx_size)]
+    pub ctx_size: usize,
+}
+
+impl ModelArgs {
+    /// Opens the folder and fixes the context.
+    pub fn open(&self) -> Result<(ModelFolder, usize)> {
+        let folder = ModelFolder::open(&self.model)?;
+        let context = match self.ctx_size {
+            0 => trained_context(&folder.config),
+            n => n,
+        };
+        Ok((folder, context))
+    }
+}
+
+/// Tokens that the model was made for.
+pub fn trained_context(config: &ModelConfig) -> usize {
+    let window = config.max_exact_context().unwrap_or(usize::MAX);
+    config.max_position_embeddings.min(window)
+}
+
+/// Loads a model and says how long it took.
+pub fn engine(
+    backend: Arc<CpuBackend>,
+    folder: ModelFolder,
+    options: EngineOptions,
+    policy: &PolicyOptions,
+) -> Result<(CpuEngine, Duration)> {
+    warn_of_length(&folder.config, &folder.path, &options);
+    let start = Instant::now();
+    let engine = Engine::load(backend, folder, options, policy)?;
+    Ok((engine, start.elapsed()))
+}
+
+/// Longer contexts run, but nobody trained the model for them.
+fn warn_of_length(config: &ModelConfig, path: &Path, options: &EngineOptions) {
+    let trained = config.max_position_embeddings;
+    if options.ctx_size > trained && options.rope.is_none() {
+        note(format_args!(
+            "warning: {} was made for {} tokens, not {}; consider --rope-scaling yarn",
+            path.display(),
+            units::count(trained),
+            units::count(options.ctx_size),
+        ));
+    }
+}

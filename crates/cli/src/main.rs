@@ -1,0 +1,21 @@
+//! The `longview` command: a demo that proves itself, runs, plans, and a look at the machine.
+
+mod app;
+mod args;
+mod completions;
+mod demo;
+mod doctor;
+mod embedded;
+mod failure;
+mod interrupt;
+mod load;
+mod out;
+mod plan;
+mod progress;
+mod run;
+mod table;
+mod units;
+
+fn main() -> std::process::ExitCode {
+    app::main()
+}

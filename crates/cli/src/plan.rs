@@ -1,0 +1,163 @@
+//! `longview plan`: bytes before anything is loaded.
+//!
+//! Planned as for a device with memory of its own, because that is where bytes decide; the CPU
+//! attends in the host tier itself and needs none of the device rows.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use longview_core::DType;
+use longview_cpu::CpuBackend;
+use longview_engine::{Engine, EngineError, EngineOptions, MemoryPlan};
+use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
+use longview_scheduler::{Policy, PolicyError, Preset};
+use serde::Serialize;
+
+use crate::args::{EngineArgs, TuningArgs, kv_types};
+use crate::load::ModelArgs;
+use crate::out;
+use crate::table::Table;
+use crate::units;
+
+/// Options of `longview plan`.
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Print one JSON object [default: off].
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: TuningArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// The bytes of one policy with one type of keys and values.
+#[derive(Serialize)]
+struct Entry {
+    policy: &'static str,
+    budget_tokens: Option<usize>,
+    kv_type: &'static str,
+    #[serde(flatten)]
+    plan: MemoryPlan,
+    device_bytes: u64,
+    host_bytes: u64,
+    total_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    context_tokens: usize,
+    available_bytes: Option<u64>,
+    plans: Vec<Entry>,
+}
+
+/// Prints the plan of every policy.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let (folder, context) = args.model.open()?;
+    let backend = args.engine.backend()?;
+    let mut plans = Vec::new();
+    for dtype in kv_types() {
+        for (preset, _) in Preset::ALL {
+            let mut options = args.engine.options(context);
+            options.kv_dtype = dtype;
+            options.simulate_device = true;
+            plans.push(entry(&backend, &folder, &options, args, *preset)?);
+        }
+    }
+    let report = Report {
+        model: args.model.model.display().to_string(),
+        context_tokens: context,
+        available_bytes: backend.capabilities().memory_bytes,
+        plans,
+    };
+    match args.json {
+        true => out::json(&report),
+        false => print(&report, args.engine.kv_type),
+    }
+}
+
+fn entry(
+    backend: &CpuBackend,
+    folder: &ModelFolder,
+    options: &EngineOptions,
+    args: &PlanArgs,
+    preset: Preset,
+) -> Result<Entry> {
+    let mut policy = args.tuning.options(preset);
+    let mut plan = Engine::plan(backend, folder, options, &policy);
+    if let Err(EngineError::Policy(PolicyError::NotForPreset { .. })) = plan {
+        policy = args.tuning.common_options(preset);
+        plan = Engine::plan(backend, folder, options, &policy);
+    }
+    let plan = plan?;
+    let host_bytes = plan.kv.host_kv_bytes + plan.kv.host_index_bytes;
+    Ok(Entry {
+        policy: preset.name(),
+        budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget,
+        kv_type: options.kv_dtype.name(),
+        device_bytes: plan.total_bytes() - host_bytes,
+        host_bytes,
+        total_bytes: plan.total_bytes(),
+        plan,
+    })
+}
+
+type Figure = (&'static str, fn(&Entry) -> u64);
+
+const DEVICE: &[Figure] = &[
+    ("  weights", |e| e.plan.weight_bytes),
+    ("  layers that attend everything", |e| e.plan.kv.dense_bytes),
+    ("  first and last tokens", |e| e.plan.kv.window_bytes),
+    ("  cache of recalled tokens", |e| e.plan.kv.cache_bytes),
+    ("  index", |e| e.plan.kv.index_bytes),
+    ("  prefill buffers", |e| e.plan.kv.prefill_bytes),
+    ("  activations", |e| e.plan.workspace_bytes),
+    ("  in all", |e| e.device_bytes),
+];
+
+const HOST: &[Figure] = &[
+    ("  keys and values", |e| e.plan.kv.host_kv_bytes),
+    ("  index and positions", |e| e.plan.kv.host_index_bytes),
+    ("  in all", |e| e.host_bytes),
+];
+
+fn print(report: &Report, dtype: DType) -> Result<()> {
+    let shown: Vec<&Entry> = report.plans.iter().filter(|e| e.kv_type == dtype.name()).collect();
+    let mut table = Table::new("", shown.iter().map(|e| e.policy));
+    let budget = |e: &&Entry| e.budget_tokens.map_or("all".to_owned(), units::count);
+    table.row("tokens attended per KV head", shown.iter().map(budget));
+    for (heading, figures) in [("device", DEVICE), ("host", HOST)] {
+        table.heading(heading);
+        for (name, figure) in figures {
+            table.row(name, shown.iter().map(|e| units::bytes(figure(e))));
+        }
+    }
+    table.heading("device + host, by --kv-type");
+    for dtype in kv_types() {
+        let of_type = report.plans.iter().filter(|e| e.kv_type == dtype.name());
+        let both = |e: &Entry| {
+            format!("{} + {}", units::bytes(e.device_bytes), units::bytes(e.host_bytes))
+        };
+        table.row(&format!("  {dtype}"), of_type.map(both));
+    }
+    let mut out = out::stdout();
+    writeln!(
+        out,
+        "{}: context {} tokens, keys and values in {dtype}, as a device with its own memory has it",
+        report.model,
+        units::count(report.context_tokens),
+    )?;
+    table.write(&mut out)?;
+    if let Some(available) = report.available_bytes {
+        writeln!(out, "this machine has {} available", units::bytes(available))?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,63 @@
+//! Prefill on stderr: a bar where it is a terminal, one line at the end.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use longview_engine::Progress;
+
+use crate::interrupt::Watch;
+use crate::units;
+
+/// The bar of one prefill; draws nothing where stderr is no terminal.
+pub struct PrefillBar(ProgressBar);
+
+impl PrefillBar {
+    /// An empty bar for `n_tokens` tokens.
+    pub fn new(n_tokens: usize) -> Self {
+        let bar = ProgressBar::new(n_tokens as u64);
+        let style = ProgressStyle::with_template(
+            "prefill [{bar:32}] {human_pos}/{human_len} tokens  {msg}",
+        );
+        bar.set_style(style.expect("a constant template").progress_chars("=> "));
+        bar.tick();
+        Self(bar)
+    }
+
+    /// Shows how far the prefill is, and breaks off if Ctrl-C was pressed.
+    pub fn update(&self, progress: Progress, watch: &Watch<'_>) -> ControlFlow<()> {
+        self.0.set_position(progress.done as u64);
+        self.0.set_message(format!(
+            "{} tokens/s  ETA {}",
+            units::rate(Some(progress.tokens_per_s())),
+            clock(progress.eta())
+        ));
+        match watch.is_raised() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+impl Drop for PrefillBar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// `1:05`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_is_rounded_up() {
+        assert_eq!(clock(Duration::from_millis(64_100)), "1:05");
+        assert_eq!(clock(Duration::ZERO), "0:00");
+    }
+}

@@ -1,0 +1,142 @@
+//! A conversation on stdin and stdout.
+//!
+//! Each turn is rendered whole, as the template wants it; what the session has computed already is
+//! found by the common prefix of the tokens, and only the rest is prefilled.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::ops::ControlFlow;
+
+use anyhow::{Context, Result};
+use longview_cpu::CpuBackend;
+use longview_engine::{EngineError, Generation, GenerationParams, Session};
+use longview_model::chat::ChatMessage;
+use pollster::block_on;
+
+use super::prompt::{encode_chat, system, utf8};
+use super::report::print_turn;
+use super::{RunArgs, params};
+use crate::interrupt::Interrupt;
+use crate::load::CpuEngine;
+use crate::progress::PrefillBar;
+use crate::{out, units};
+
+struct Chat<'a> {
+    args: &'a RunArgs,
+    engine: CpuEngine,
+    session: Session<CpuBackend>,
+    interrupt: &'a Interrupt,
+    params: GenerationParams,
+    messages: Vec<ChatMessage>,
+}
+
+/// Talks until stdin ends.
+pub fn run(
+    args: &RunArgs,
+    engine: CpuEngine,
+    session: Session<CpuBackend>,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let (params, messages) = (params(args, &engine), system(args));
+    let mut chat = Chat { args, engine, session, interrupt, params, messages };
+    let is_terminal = io::stdin().is_terminal();
+    loop {
+        if is_terminal {
+            out::piece("> ")?;
+        }
+        let Some(line) = read_line()? else { break };
+        if !line.trim().is_empty() {
+            chat.turn(line)?;
+        }
+    }
+    if is_terminal {
+        out::piece("\n")?;
+    }
+    Ok(())
+}
+
+fn read_line() -> Result<Option<String>> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_until(b'\n', &mut bytes).context("stdin: cannot be read")?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let line = utf8(bytes, "stdin (one line)")?;
+    Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+impl Chat<'_> {
+    /// One question and its answer. A turn that does not fit is taken back, and the chat goes on.
+    fn turn(&mut self, line: String) -> Result<()> {
+        self.messages.push(ChatMessage::new("user", line));
+        self.session.reset_stats();
+        match self.answer() {
+            Ok(Some(answer)) => {
+                out::piece("\n")?;
+                self.messages.push(ChatMessage::new("assistant", answer.text));
+                if self.args.stats {
+                    print_turn(&self.session);
+                }
+            }
+            Ok(None) => {
+                self.messages.pop();
+            }
+            Err(error) => match error.downcast_ref::<EngineError>() {
+                Some(EngineError::PromptTooLong { .. }) => {
+                    self.messages.pop();
+                    out::note(format_args!("error: {error}"));
+                }
+                _ => return Err(error),
+            },
+        }
+        Ok(())
+    }
+
+    /// The model's answer; `None` if Ctrl-C came before its first word.
+    fn answer(&mut self) -> Result<Option<Generation>> {
+        let watch = self.interrupt.watch(self.session.cancel_token());
+        let chat = self.engine.chat().expect("checked before loading");
+        let tokenizer = self.engine.tokenizer().expect("checked before loading");
+        let ids = encode_chat(chat, tokenizer, &self.messages)?;
+        // At least one token is computed anew: its logits are wanted.
+        let known = common_prefix(self.session.tokens(), &ids).min(ids.len().saturating_sub(1));
+        block_on(self.session.truncate(known))?;
+        let bar = PrefillBar::new(ids.len() - known);
+        let mut update = |progress| bar.update(progress, &watch);
+        let rest = &ids[known..];
+        let is_complete = block_on(self.engine.prefill(&mut self.session, rest, &mut update))?;
+        drop(bar);
+        if !is_complete {
+            out::note(format_args!(
+                "interrupted: {} of {} tokens of the conversation are computed and kept",
+                units::count(self.session.n_tokens()),
+                units::count(ids.len()),
+            ));
+            return Ok(None);
+        }
+        let mut written = Ok(());
+        let mut show = |text: &str| {
+            written = out::piece(text);
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let generate = self.engine.generate(&mut self.session, &self.params, &mut show);
+        let generation = block_on(generate)?;
+        written?;
+        Ok(Some(generation))
+    }
+}
+
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_tokens_differ() {
+        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 4]), 2);
+        assert_eq!(common_prefix(&[], &[1]), 0);
+        assert_eq!(common_prefix(&[1, 2], &[1, 2, 3]), 2);
+    }
+}

@@ -1,0 +1,124 @@
+//! `longview run`: one shot with a prompt, a chat without.
+
+mod chat;
+mod one_shot;
+mod prompt;
+mod report;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use longview_engine::{EngineOptions, GenerationParams};
+use std::path::PathBuf;
+
+use crate::args::{EngineArgs, PolicyArgs, RopeArgs, SamplingArgs};
+use crate::interrupt::Interrupt;
+use crate::load::{self, ModelArgs};
+
+/// Options of `longview run`.
+#[derive(Args)]
+#[command(after_help = "\
+With -f or -p: one shot. The text is the file followed by the prompt. A model with a chat template
+gets it as one user message (file, blank line, prompt); --no-chat-template continues the plain text
+instead, the prompt directly behind the file.
+Without either: a chat on stdin, one line for each turn. Ctrl-C stops an answer, Ctrl-D ends.")]
+pub struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin
+    /// [default: none].
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// The prompt [default: none].
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+
+    /// Most tokens to generate; -1: until the model ends or the context is full.
+    #[arg(
+        short = 'n',
+        long,
+        visible_alias = "n-predict",
+        value_name = "TOKENS",
+        default_value = "-1",
+        allow_hyphen_values = true,
+        value_parser = clap::value_parser!(i64).range(-1..)
+    )]
+    predict: i64,
+
+    /// System message of the chat template [default: none].
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
+    system: Option<String>,
+
+    /// Continue the plain text even if the model has a chat template [default: off].
+    #[arg(long, conflicts_with = "system")]
+    no_chat_template: bool,
+
+    /// Print one JSON object instead of the text: token ids, text, timings, statistics
+    /// [default: off].
+    #[arg(long)]
+    json: bool,
+
+    /// Print timings and what the policy did to stderr [default: off].
+    #[arg(long)]
+    stats: bool,
+
+    /// Keep recalled tokens in separate device buffers although the CPU could read them where they
+    /// are, so that hits and misses are real [default: off].
+    #[arg(long)]
+    simulate_device: bool,
+
+    #[command(flatten)]
+    sampling: SamplingArgs,
+
+    #[command(flatten)]
+    policy: PolicyArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    #[command(flatten)]
+    rope: RopeArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let text = prompt::read(args)?;
+    let (folder, context) = args.model.open()?;
+    folder.tokenizer()?;
+    if text.is_none() {
+        check_chat(args, folder.chat.is_some())?;
+    }
+    let options = EngineOptions {
+        simulate_device: args.simulate_device,
+        rope: args.rope.scaling(&folder.config),
+        ..args.engine.options(context)
+    };
+    let interrupt = Interrupt::install()?;
+    let policy = args.policy.options();
+    let (engine, load) = load::engine(args.engine.backend()?, folder, options, &policy)?;
+    let session = engine.session(&policy)?;
+    match text {
+        Some(text) => one_shot::run(args, engine, session, &text, &interrupt, load),
+        None => chat::run(args, engine, session, &interrupt),
+    }
+}
+
+/// A chat needs a template, and nowhere to put a JSON object.
+fn check_chat(args: &RunArgs, has_template: bool) -> Result<()> {
+    if args.json {
+        bail!("--json describes one answer: give a prompt with -p or -f");
+    }
+    if args.no_chat_template || !has_template {
+        bail!(
+            "{}: without a chat template there is no chat: give a prompt with -p or -f",
+            args.model.model.display()
+        );
+    }
+    Ok(())
+}
+
+fn params(args: &RunArgs, engine: &load::CpuEngine) -> GenerationParams {
+    let max_tokens = usize::try_from(args.predict).ok();
+    args.sampling.params(engine.generation_defaults(), max_tokens)
+}

@@ -1,0 +1,87 @@
+//! One prompt, one answer.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::Result;
+use longview_cpu::CpuBackend;
+use longview_engine::{FinishReason, Generation, Session};
+use pollster::block_on;
+
+use super::prompt::{self, PromptText};
+use super::report::Report;
+use super::{RunArgs, params};
+use crate::failure::Interrupted;
+use crate::interrupt::{Interrupt, Watch};
+use crate::load::CpuEngine;
+use crate::progress::PrefillBar;
+use crate::{out, units};
+
+/// Prefills `text`, generates, and prints text or JSON.
+pub fn run(
+    args: &RunArgs,
+    mut engine: CpuEngine,
+    mut session: Session<CpuBackend>,
+    text: &PromptText,
+    interrupt: &Interrupt,
+    load: Duration,
+) -> Result<()> {
+    let (ids, has_template) = prompt::encode(args, &engine, text)?;
+    let watch = interrupt.watch(session.cancel_token());
+    prefill(&mut engine, &mut session, &ids, &watch)?;
+    let generation = generate(args, &mut engine, &mut session)?;
+    let report = Report::new(args, &session, load, ids, has_template, generation);
+    match args.json {
+        true => report.print_json()?,
+        false => out::piece("\n")?,
+    }
+    if args.stats {
+        report.print_stats();
+    }
+    match report.finish_reason() {
+        FinishReason::Cancelled => {
+            let n = units::count(report.n_generated());
+            Err(Interrupted(format!("the answer ends after {n} tokens")).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn prefill(
+    engine: &mut CpuEngine,
+    session: &mut Session<CpuBackend>,
+    ids: &[u32],
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let bar = PrefillBar::new(ids.len());
+    let mut update = |progress| bar.update(progress, watch);
+    if block_on(engine.prefill(session, ids, &mut update))? {
+        return Ok(());
+    }
+    drop(bar);
+    Err(Interrupted(format!(
+        "{} of {} prompt tokens were computed and kept until now; nothing was generated and \
+         nothing is left on disk",
+        units::count(session.n_tokens()),
+        units::count(ids.len()),
+    ))
+    .into())
+}
+
+fn generate(
+    args: &RunArgs,
+    engine: &mut CpuEngine,
+    session: &mut Session<CpuBackend>,
+) -> Result<Generation> {
+    let params = params(args, engine);
+    let mut written = Ok(());
+    let mut show = |text: &str| {
+        if !args.json {
+            written = out::piece(text);
+        }
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let generation = block_on(engine.generate(session, &params, &mut show))?;
+    written?;
+    Ok(generation)
+}

@@ -1,0 +1,100 @@
+//! From files and options to the tokens of a prompt.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
+use longview_model::tokenizer::{Specials, Tokenizer};
+
+use super::RunArgs;
+use crate::load::CpuEngine;
+
+/// What was given with `-f` and `-p`.
+pub struct PromptText {
+    document: String,
+    prompt: String,
+}
+
+/// Reads `-f` and `-p`; `None` if there is neither.
+pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
+    if args.file.is_none() && args.prompt.is_none() {
+        return Ok(None);
+    }
+    let document = args.file.as_deref().map(read_text).transpose()?.unwrap_or_default();
+    Ok(Some(PromptText { document, prompt: args.prompt.clone().unwrap_or_default() }))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        fs::read(path)
+    };
+    let bytes = bytes.with_context(|| format!("{}: cannot be read", path.display()))?;
+    utf8(bytes, &path.display().to_string())
+}
+
+/// `bytes` as text, or an error that says where they are none.
+pub fn utf8(bytes: Vec<u8>, origin: &str) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let byte = error.as_bytes()[at];
+        anyhow!(
+            "{origin}: not UTF-8: byte 0x{byte:02x} at offset {at}; convert the text first, for \
+             example with iconv -t utf-8"
+        )
+    })
+}
+
+/// The tokens to compute, and whether the chat template made them.
+pub fn encode(args: &RunArgs, engine: &CpuEngine, text: &PromptText) -> Result<(Vec<u32>, bool)> {
+    let tokenizer = engine.tokenizer().expect("checked before loading");
+    match engine.chat().filter(|_| !args.no_chat_template) {
+        Some(chat) => {
+            let mut messages = system(args);
+            let parts = [text.document.as_str(), text.prompt.as_str()];
+            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            messages.push(ChatMessage::new("user", parts.join("\n\n")));
+            Ok((encode_chat(chat, tokenizer, &messages)?, true))
+        }
+        None if args.system.is_some() => {
+            bail!("--system: {} has no chat template to put it in", args.model.model.display())
+        }
+        None => {
+            let joined = format!("{}{}", text.document, text.prompt);
+            Ok((tokenizer.encode(&joined, Specials::Add)?, false))
+        }
+    }
+}
+
+/// The messages that come before the first turn.
+pub fn system(args: &RunArgs) -> Vec<ChatMessage> {
+    args.system.iter().map(|text| ChatMessage::new("system", text.as_str())).collect()
+}
+
+/// A conversation up to where the assistant speaks.
+pub fn encode_chat(
+    chat: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    messages: &[ChatMessage],
+) -> Result<Vec<u32>> {
+    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    let text = chat.render(messages, &options)?;
+    Ok(tokenizer.encode(&text, Specials::AsWritten)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_are_named_with_their_place() {
+        let message = utf8(b"caf\xe9 au lait".to_vec(), "menu.txt").unwrap_err().to_string();
+        assert!(message.starts_with("menu.txt: not UTF-8: byte 0xe9 at offset 3;"), "{message}");
+        let cut = utf8("é".as_bytes()[..1].to_vec(), "x").unwrap_err().to_string();
+        assert!(cut.contains("offset 0"), "{cut}");
+    }
+}

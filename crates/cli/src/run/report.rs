@@ -1,0 +1,169 @@
+//! What a run can say about itself.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use longview_cpu::CpuBackend;
+use longview_engine::{FinishReason, Generation, Session, Timings};
+use longview_scheduler::Stats;
+use serde::Serialize;
+
+use super::RunArgs;
+use crate::out::{self, note};
+use crate::units;
+
+/// The object of `--json`.
+#[derive(Serialize)]
+pub struct Report {
+    model: String,
+    policy: &'static str,
+    budget_tokens: Option<usize>,
+    chat_template: bool,
+    prompt_ids: Vec<u32>,
+    generated_ids: Vec<u32>,
+    text: String,
+    finish_reason: FinishReason,
+    timings: TimingsJson,
+    statistics: StatsJson,
+}
+
+#[derive(Serialize)]
+struct TimingsJson {
+    load_s: f64,
+    prefill_tokens: u64,
+    prefill_s: f64,
+    prefill_tokens_per_s: Option<f64>,
+    decode_tokens: u64,
+    decode_s: f64,
+    decode_tokens_per_s: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct StatsJson {
+    steps: u64,
+    hits: u64,
+    misses: u64,
+    hit_rate: Option<f64>,
+    fetched_bytes: u64,
+    mean_attended: Option<f64>,
+    selected_clusters: u64,
+    clusterings: u64,
+    select_s: f64,
+    fetch_s: f64,
+    attend_s: f64,
+    cluster_wait_s: f64,
+    device_kv_bytes: u64,
+    host_kv_bytes: u64,
+}
+
+impl Report {
+    /// The report of a run that has ended.
+    pub fn new(
+        args: &RunArgs,
+        session: &Session<CpuBackend>,
+        load: Duration,
+        prompt_ids: Vec<u32>,
+        chat_template: bool,
+        generation: Generation,
+    ) -> Self {
+        Self {
+            model: args.model.model.display().to_string(),
+            policy: session.policy().preset.name(),
+            budget_tokens: session.policy().budget,
+            chat_template,
+            prompt_ids,
+            generated_ids: generation.ids,
+            text: generation.text,
+            finish_reason: generation.finish_reason,
+            timings: TimingsJson::new(load, session.timings()),
+            statistics: StatsJson::new(session),
+        }
+    }
+
+    /// Why it ended.
+    pub fn finish_reason(&self) -> &FinishReason {
+        &self.finish_reason
+    }
+
+    /// New tokens.
+    pub fn n_generated(&self) -> usize {
+        self.generated_ids.len()
+    }
+
+    /// Writes the object to stdout.
+    pub fn print_json(&self) -> Result<()> {
+        out::json(self)
+    }
+
+    /// Writes timings and statistics to stderr.
+    pub fn print_stats(&self) {
+        note(format_args!("load     {:.2} s", self.timings.load_s));
+        print_figures(&self.timings, &self.statistics, self.policy);
+    }
+}
+
+/// Writes timings and statistics of a turn to stderr.
+pub fn print_turn(session: &Session<CpuBackend>) {
+    let timings = TimingsJson::new(Duration::ZERO, session.timings());
+    print_figures(&timings, &StatsJson::new(session), session.policy().preset.name());
+}
+
+fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
+    let line = |name: &str, tokens: u64, seconds: f64, rate: Option<f64>| {
+        let (tokens, rate) = (units::count(tokens), units::rate(rate));
+        note(format_args!("{name}  {tokens} tokens in {seconds:.2} s, {rate} tokens/s"));
+    };
+    line("prefill", t.prefill_tokens, t.prefill_s, t.prefill_tokens_per_s);
+    line("decode ", t.decode_tokens, t.decode_s, t.decode_tokens_per_s);
+    note(format_args!(
+        "policy   {policy}: {} tokens attended per step and KV head; {} hits, {} fetched",
+        units::rate(s.mean_attended.map(f64::round)),
+        units::share(s.hit_rate),
+        units::bytes(s.fetched_bytes),
+    ));
+    note(format_args!(
+        "time     select {:.2} s, fetch {:.2} s, attend {:.2} s, waited for clustering {:.2} s",
+        s.select_s, s.fetch_s, s.attend_s, s.cluster_wait_s,
+    ));
+    note(format_args!(
+        "memory   keys and values: {} on the device, {} on the host",
+        units::bytes(s.device_kv_bytes),
+        units::bytes(s.host_kv_bytes),
+    ));
+}
+
+impl TimingsJson {
+    fn new(load: Duration, timings: Timings) -> Self {
+        Self {
+            load_s: load.as_secs_f64(),
+            prefill_tokens: timings.prefill_tokens,
+            prefill_s: timings.prefill.as_secs_f64(),
+            prefill_tokens_per_s: timings.prefill_tokens_per_s(),
+            decode_tokens: timings.decode_tokens,
+            decode_s: timings.decode.as_secs_f64(),
+            decode_tokens_per_s: timings.decode_tokens_per_s(),
+        }
+    }
+}
+
+impl StatsJson {
+    fn new(session: &Session<CpuBackend>) -> Self {
+        let stats: &Stats = session.stats();
+        Self {
+            steps: stats.steps,
+            hits: stats.hits,
+            misses: stats.misses,
+            hit_rate: stats.hit_rate(),
+            fetched_bytes: stats.fetched_bytes,
+            mean_attended: stats.mean_attended(),
+            selected_clusters: stats.selected_clusters,
+            clusterings: stats.clusterings,
+            select_s: stats.select.as_secs_f64(),
+            fetch_s: stats.fetch.as_secs_f64(),
+            attend_s: stats.attend.as_secs_f64(),
+            cluster_wait_s: stats.cluster_wait.as_secs_f64(),
+            device_kv_bytes: session.sequence().device_kv_bytes(),
+            host_kv_bytes: session.sequence().host_kv_bytes(),
+        }
+    }
+}

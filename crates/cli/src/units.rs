@@ -1,0 +1,73 @@
+//! Numbers for people.
+
+/// `7.6 MiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = n as f64 / 1024.0;
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `32,768`.
+pub fn count(n: impl TryInto<u64>) -> String {
+    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A rate: one decimal below 100, none above.
+pub fn rate(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 100.0 => format!("{value:.1}"),
+        Some(value) => count(value.round() as u64),
+    }
+}
+
+/// `83.1 %`.
+pub fn share(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |v| format!("{:.1} %", 100.0 * v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_change_unit_where_the_number_would_grow_wide() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes(1024 * 1024 - 1), "1.0 MiB");
+        assert_eq!(bytes(8_009_512), "7.6 MiB");
+        assert_eq!(bytes(u64::MAX), "16384.0 PiB");
+    }
+
+    #[test]
+    fn counts_are_grouped() {
+        assert_eq!(count(0u64), "0");
+        assert_eq!(count(999usize), "999");
+        assert_eq!(count(32768usize), "32,768");
+        assert_eq!(count(1_000_000u64), "1,000,000");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash() {
+        assert_eq!((rate(None), share(None)), ("-".into(), "-".into()));
+        assert_eq!((rate(Some(12.34)), rate(Some(1234.5))), ("12.3".into(), "1,235".into()));
+        assert_eq!(share(Some(0.5)), "50.0 %");
+    }
+}
