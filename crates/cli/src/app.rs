@@ -23,6 +23,7 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "one value for each process")]
 enum Command {
     /// Hide facts in a long document and ask the embedded model for them.
     Demo(DemoArgs),

@@ -56,10 +56,12 @@ pub fn engine(
     options: EngineOptions,
     policy: &PolicyOptions,
 ) -> Result<(CpuEngine, Duration)> {
-    warn_of_length(&folder.config, &folder.path, &options);
+    let path = folder.path.clone();
     let start = Instant::now();
     let engine = Engine::load(backend, folder, options, policy)?;
-    Ok((engine, start.elapsed()))
+    let elapsed = start.elapsed();
+    warn_of_length(engine.model().config(), &path, engine.options());
+    Ok((engine, elapsed))
 }
 
 /// Longer contexts run, but nobody trained the model for them.

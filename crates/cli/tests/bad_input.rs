@@ -169,7 +169,12 @@ fn usage_is_exit_code_2() {
 #[test]
 fn not_enough_memory_is_said_before_loading() {
     let done = run(&needle(), &["-c", "1000000000", "-p", "x"]);
-    done.fails_with(&["not enough memory: ", "bytes are needed", "are available", "--ctx-size"]);
+    done.fails_with(&[
+        "not enough memory: ",
+        "GiB are needed (0.01 GiB weights, 1907.35 GiB keys and values",
+        "are available",
+        "--ctx-size",
+    ]);
     let done = run(&needle(), &["-c", "2000000000", "-p", "x"]);
     done.fails_with(&["a context of 2000000000 tokens", "--ctx-size must be from 1"]);
 }

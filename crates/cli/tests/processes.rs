@@ -162,7 +162,6 @@ fn a_chat_goes_on_from_what_is_computed() {
     let done = Done::from(child.wait_with_output().unwrap());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.contains("error: the prompt has"), "{}", done.stderr);
-    assert_eq!(done.stdout.lines().count(), 2, "{}", done.stdout);
     let prefilled = |line: &&str| line.strip_prefix("prefill  ")?.split(' ').next()?.parse().ok();
     let prefilled = |line: &str| -> Option<usize> { prefilled(&line) };
     let counts: Vec<usize> = done.stderr.lines().filter_map(prefilled).collect();

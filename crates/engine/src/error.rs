@@ -1,5 +1,7 @@
 //! What can go wrong while a model is loaded or runs.
 
+use std::fmt;
+
 use longview_model::batch::BatchError;
 use longview_model::chat::ChatError;
 use longview_model::folder::FolderError;
@@ -54,9 +56,13 @@ pub enum EngineError {
     EmptyPrompt,
     /// Not enough memory, found before loading.
     #[error(
-        "not enough memory: {needed} bytes are needed ({weights} weights, {kv} keys and values, \
-         {rest} index and buffers) and {available} are available; lower --ctx-size, or use \
-         --kv-type f16"
+        "not enough memory: {} are needed ({} weights, {} keys and values, {} index and buffers) \
+         and {} are available; lower --ctx-size, or use --kv-type f16",
+        Bytes(*needed),
+        Bytes(*weights),
+        Bytes(*kv),
+        Bytes(*rest),
+        Bytes(*available)
     )]
     Memory {
         /// Bytes in all.
@@ -100,6 +106,16 @@ pub enum EngineError {
     /// The caller cancelled in the middle of a step; what was complete is kept.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// Bytes in the unit that a person compares memory in.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const GIB: f64 = (1u64 << 30) as f64;
+        write!(f, "{:.2} GiB", self.0 as f64 / GIB)
+    }
 }
 
 impl From<ForwardError<EngineError>> for EngineError {

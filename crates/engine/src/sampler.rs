@@ -104,7 +104,7 @@ impl Sampler {
             return Ok(self.largest());
         }
         self.keep_top_k();
-        self.to_probabilities(1.0);
+        self.normalise(1.0);
         self.keep_top_p();
         self.keep_min_p();
         self.draw_at_temperature();
@@ -146,7 +146,7 @@ impl Sampler {
     }
 
     /// Softmax of the sorted candidates, kept beside nothing else: logits become probabilities.
-    fn to_probabilities(&mut self, temperature: f32) {
+    fn normalise(&mut self, temperature: f32) {
         let top = self.candidates[0].0;
         let mut sum = 0.0f64;
         for (value, _) in &mut self.candidates {
@@ -180,7 +180,7 @@ impl Sampler {
         for (value, _) in &mut self.candidates {
             *value = value.ln();
         }
-        self.to_probabilities(self.params.temperature);
+        self.normalise(self.params.temperature);
     }
 
     fn draw(&mut self) -> u32 {

@@ -8,7 +8,7 @@ use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, Span};
 use longview_ops::{Argmax, ArgmaxParams, Backend, View, ViewMut};
 use longview_scheduler::{
-    LayerTensors, Policy, PolicyOptions, Sequence, SpanMode, Stats, Step, StepSpan,
+    FillRows, LayerTensors, Policy, PolicyOptions, Sequence, SpanMode, Stats, Step, StepSpan,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -197,7 +197,7 @@ impl<B: Backend> Session<B> {
     pub async fn inject(
         &mut self,
         ids: &[u32],
-        fill: &mut dyn FnMut(usize, usize, usize, &mut [f32]),
+        fill: &mut FillRows<'_>,
     ) -> Result<(), EngineError> {
         self.mend().await?;
         self.sequence.inject(ids.len(), fill).await?;

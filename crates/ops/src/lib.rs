@@ -17,6 +17,11 @@
 //!   [`OpError::DeviceLost`], for ever after. Indices inside buffers (row ids, token ids) are the
 //!   caller's promise: a backend returns [`OpError::Index`] where it can see them and must not
 //!   touch memory outside the buffer where it cannot.
+//!   A weight is opaque to `check`: the backend compares its shape with the parameters itself and
+//!   answers [`OpError::Shape`].
+//! - **Threads.** Two threads may call one backend value; their ops take turns.
+//! - **Masked rows.** A row that the mask hides may be read and multiplied by 0: rows inside a run
+//!   hold numbers, never not-a-number or infinity.
 //! - **Arithmetic.** Sums are made in `f32` or better, storage is what the buffer says.
 //!   Not-a-number in gives not-a-number out, never a hang. Ties go to the lowest index.
 //! - **Sequences.** Where an op serves several sequences in one step it takes a list of spans; an
@@ -192,7 +197,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
 
     /// Ranks clusters by score (ties: lowest id), takes them until the sizes' prefix sum reaches
     /// the head's budget and trims the last one. Clusters of size 0 are never taken. Any number of
-    /// clusters.
+    /// clusters; too little room for what may be taken is an [`OpError::Shape`].
     fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()>;
 
     /// Index of the largest element of each row; the lowest among equals. A row with not-a-number:

@@ -422,6 +422,13 @@ pub struct ClusterWorker<B: Backend> {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// A layer's job, as far as it is.
+enum Taken<B: Backend> {
+    Nothing,
+    Waiting(Box<ClusterJob<B>>),
+    Done(Box<ClusterJob<B>>),
+}
+
 struct Shared<B: Backend> {
     state: Mutex<State<B>>,
     changed: Condvar,
@@ -471,28 +478,36 @@ impl<B: Backend> ClusterWorker<B> {
     /// The oldest finished or unfinished job of `layer`, waited for: a job that has not begun runs
     /// here, on the caller's queue. `None` if there is none.
     pub async fn take(&self, backend: &B, layer: usize) -> OpResult<Option<Box<ClusterJob<B>>>> {
+        match self.wait_for(backend, layer)? {
+            Taken::Nothing => Ok(None),
+            Taken::Done(job) => Ok(Some(job)),
+            Taken::Waiting(mut job) => {
+                job.run(backend).await?;
+                Ok(Some(job))
+            }
+        }
+    }
+
+    /// Waits while the layer's job, or one before it, is running.
+    fn wait_for(&self, backend: &B, layer: usize) -> OpResult<Taken<B>> {
+        let mut state = self.shared.lock();
         loop {
-            let mut state = self.shared.lock();
             if let Some(at) = state.done.iter().position(|(job, _)| job.task.layer == layer) {
                 let (job, result) = state.done.remove(at).expect("a place just found");
-                return result.map(|()| Some(job));
+                return result.map(|()| Taken::Done(job));
             }
             if let Some(at) = state.waiting.iter().position(|job| job.task.layer == layer) {
-                let mut job = state.waiting.remove(at).expect("a place just found");
-                drop(state);
-                job.run(backend).await?;
-                return Ok(Some(job));
+                return Ok(Taken::Waiting(state.waiting.remove(at).expect("a place just found")));
             }
             if state.dead {
                 let reason = "the clustering worker panicked".into();
                 return Err(OpError::DeviceLost { backend: backend.name(), reason });
             }
             if state.running == 0 {
-                return Ok(None);
+                return Ok(Taken::Nothing);
             }
-            drop(
-                self.shared.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
-            );
+            let woken = self.shared.changed.wait(state);
+            state = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
 

@@ -31,7 +31,7 @@ pub use policy::{
     BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, Policy, PolicyError, PolicyOptions,
     Preset, Residency,
 };
-pub use sequence::{Placement, Sequence, SequenceOptions, TierKind};
+pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;
 pub use stats::Stats;
 pub use step::{LayerTensors, SpanMode, Step, StepScratch, StepSpan};

@@ -67,6 +67,9 @@ impl Default for SequenceOptions {
     }
 }
 
+/// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on: arguments in this order.
+pub type FillRows<'a> = dyn FnMut(usize, usize, usize, &mut [f32]) + 'a;
+
 /// The KV of one sequence under a policy.
 pub struct Sequence<B: Backend> {
     pub(crate) backend: Arc<B>,
@@ -355,7 +358,7 @@ impl<B: Backend> Sequence<B> {
     pub async fn inject(
         &mut self,
         n: usize,
-        fill: &mut dyn FnMut(usize, usize, usize, &mut [f32]),
+        fill: &mut FillRows<'_>,
     ) -> Result<(), SchedulerError> {
         self.check_room(n)?;
         let width = 2 * self.shape.head_dim;
