@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what must be on the machine, looked for and installed where that is possible.
+//! `cargo xtask setup`: what must be on the machine, installed where that is possible.
 //!
 //! Longview needs Rust with rustfmt and clippy, and a C linker; no other system package, no GPU.
 //! The linker row is there for the shape of the table (xtask itself was linked, after all): what

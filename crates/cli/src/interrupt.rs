@@ -1,4 +1,8 @@
-//! Ctrl-C: the first ends the running call and keeps what is complete, the second ends at once.
+//! Ctrl-C: what it does depends on what runs, and the second one ends the program at once.
+//!
+//! Where a session goes on afterwards (a chat), the running call is cancelled and keeps what is
+//! complete. Where nothing follows, the program says how far it came and ends without waiting for
+//! a step that may take long.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +18,18 @@ pub struct Interrupt(Arc<State>);
 #[derive(Default)]
 struct State {
     raised: AtomicBool,
-    /// The call that can be cancelled now.
-    running: Mutex<Option<CancelToken>>,
+    running: Mutex<Option<Running>>,
 }
 
-/// While it lives, Ctrl-C cancels a call instead of ending the program.
+/// What runs now.
+enum Running {
+    /// A call that can be cancelled.
+    Call(CancelToken),
+    /// Something that only matters if it completes, with what is said in place of that.
+    Last(Box<dyn Fn() + Send>),
+}
+
+/// While it lives, the first Ctrl-C does what [`Interrupt`] was told.
 pub struct Watch<'a>(&'a State);
 
 impl Interrupt {
@@ -32,7 +43,13 @@ impl Interrupt {
 
     /// Lets Ctrl-C cancel calls that look at `token`.
     pub fn watch(&self, token: CancelToken) -> Watch<'_> {
-        *self.0.running() = Some(token);
+        *self.0.running() = Some(Running::Call(token));
+        Watch(&self.0)
+    }
+
+    /// Lets Ctrl-C call `last_words` and end the program.
+    pub fn end_with(&self, last_words: impl Fn() + Send + 'static) -> Watch<'_> {
+        *self.0.running() = Some(Running::Last(Box::new(last_words)));
         Watch(&self.0)
     }
 }
@@ -40,13 +57,16 @@ impl Interrupt {
 impl State {
     fn on_signal(&self) {
         let running = self.running();
-        match (&*running, self.raised.swap(true, Ordering::Relaxed)) {
-            (Some(token), false) => token.cancel(),
-            _ => std::process::exit(INTERRUPTED.into()),
+        let is_first = !self.raised.swap(true, Ordering::Relaxed);
+        match &*running {
+            Some(Running::Call(token)) if is_first => return token.cancel(),
+            Some(Running::Last(last_words)) => last_words(),
+            _ => {}
         }
+        std::process::exit(INTERRUPTED.into());
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<CancelToken>> {
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
         // Nothing that holds the lock can leave it half changed.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +81,7 @@ impl Watch<'_> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if let Some(token) = self.0.running().take() {
+        if let Some(Running::Call(token)) = self.0.running().take() {
             token.reset();
         }
         self.0.raised.store(false, Ordering::Relaxed);

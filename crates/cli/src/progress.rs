@@ -6,7 +6,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use longview_engine::Progress;
 
+use crate::failure::Interrupted;
 use crate::interrupt::Watch;
+use crate::out::note;
 use crate::units;
 
 /// The bar of one prefill; draws nothing where stderr is no terminal.
@@ -22,6 +24,20 @@ impl PrefillBar {
         bar.set_style(style.expect("a constant template").progress_chars("=> "));
         bar.tick();
         Self(bar)
+    }
+
+    /// Takes the bar away and says how much of `what` was computed, for a program that ends now.
+    pub fn last_words(&self, what: &'static str) -> impl Fn() + Send + 'static {
+        let bar = self.0.clone();
+        move || {
+            bar.finish_and_clear();
+            note(Interrupted(format!(
+                "{} of {} {what} tokens were computed; they are not kept, because nothing is \
+                 written to disk",
+                units::count(bar.position()),
+                units::count(bar.length().unwrap_or_default()),
+            )));
+        }
     }
 
     /// Shows how far the prefill is, and breaks off if Ctrl-C was pressed.

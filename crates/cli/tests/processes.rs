@@ -72,8 +72,12 @@ fn ctrl_c_in_prefill_says_what_was_kept() {
     let done = Done::from(child.wait_with_output().unwrap());
     assert_eq!(done.code, Some(130), "{}", done.stderr);
     assert!(done.stderr.contains("interrupted: "), "{}", done.stderr);
-    assert!(done.stderr.contains("document tokens were computed and kept"), "{}", done.stderr);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(
+        done.stderr.contains("of 131,031 document tokens were computed; they are not kept"),
+        "{}",
+        done.stderr
+    );
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -157,7 +161,8 @@ fn a_chat_goes_on_from_what_is_computed() {
         .spawn()
         .unwrap();
     let too_long = "word ".repeat(100);
-    let turns = format!("Hello there, how are you?\n{too_long}\nGood.\n");
+    let turns =
+        format!("Hello there, how are you on this fine morning by the river?\n{too_long}\nGood.\n");
     child.stdin.take().unwrap().write_all(turns.as_bytes()).unwrap();
     let done = Done::from(child.wait_with_output().unwrap());
     assert_eq!(done.code, Some(0), "{}", done.stderr);

@@ -67,7 +67,8 @@ impl Default for SequenceOptions {
     }
 }
 
-/// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on: arguments in this order.
+/// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on: arguments in that
+/// order.
 pub type FillRows<'a> = dyn FnMut(usize, usize, usize, &mut [f32]) + 'a;
 
 /// The KV of one sequence under a policy.

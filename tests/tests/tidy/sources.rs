@@ -30,6 +30,7 @@ const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/cpu/src/pool.rs", "hands a borrowed closure to threads that outlive the borrow"),
     ("crates/cpu/src/simd/", "intrinsics"),
     ("crates/cpu/src/team.rs", "disjoint parts of one slice for several threads"),
+    ("crates/cpu/tests/allocations.rs", "an allocator that counts"),
     ("crates/model/src/weights/shard.rs", "memory-mapped weights"),
     ("tests/tests/no_alloc.rs", "an allocator that counts"),
 ];

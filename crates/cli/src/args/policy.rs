@@ -94,7 +94,7 @@ pub struct TuningArgs {
     #[arg(long, value_name = "STEPS")]
     cache_steps: Option<usize>,
 
-    /// First layers that attend every token [default: 0; the papers use 2].
+    /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].
     #[arg(long, value_name = "LAYERS")]
     dense_layers: Option<usize>,
 

@@ -24,7 +24,6 @@ use self::document::{Document, DocumentSpec};
 use self::report::Report;
 use self::view::View;
 use crate::args::{EngineArgs, PolicyArgs};
-use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::load::{self, CpuEngine};
 use crate::progress::PrefillBar;
@@ -132,20 +131,12 @@ fn prefill(
     document: &Document,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let watch = interrupt.watch(session.cancel_token());
     let n_tokens = document.ids.len();
     let bar = PrefillBar::new(n_tokens);
+    let watch = interrupt.end_with(bar.last_words("document"));
     let mut update = |progress| bar.update(progress, &watch);
-    let is_complete = block_on(engine.prefill(session, &document.ids, &mut update))?;
-    drop(bar);
-    if !is_complete {
-        return Err(Interrupted(format!(
-            "{} of {} document tokens were computed and kept until now; nothing is left on disk",
-            units::count(session.n_tokens()),
-            units::count(n_tokens),
-        ))
-        .into());
-    }
+    block_on(engine.prefill(session, &document.ids, &mut update))?;
+    drop((watch, bar));
     let timings = session.timings();
     out::note(format_args!(
         "prefill: {} tokens in {:.1} s, {} tokens/s",

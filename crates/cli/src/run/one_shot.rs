@@ -12,7 +12,7 @@ use super::prompt::{self, PromptText};
 use super::report::Report;
 use super::{RunArgs, params};
 use crate::failure::Interrupted;
-use crate::interrupt::{Interrupt, Watch};
+use crate::interrupt::Interrupt;
 use crate::load::CpuEngine;
 use crate::progress::PrefillBar;
 use crate::{out, units};
@@ -27,8 +27,8 @@ pub fn run(
     load: Duration,
 ) -> Result<()> {
     let (ids, has_template) = prompt::encode(args, &engine, text)?;
-    let watch = interrupt.watch(session.cancel_token());
-    prefill(&mut engine, &mut session, &ids, &watch)?;
+    prefill(&mut engine, &mut session, &ids, interrupt)?;
+    let _watch = interrupt.watch(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
     let report = Report::new(args, &session, load, ids, has_template, generation);
     match args.json {
@@ -51,21 +51,13 @@ fn prefill(
     engine: &mut CpuEngine,
     session: &mut Session<CpuBackend>,
     ids: &[u32],
-    watch: &Watch<'_>,
+    interrupt: &Interrupt,
 ) -> Result<()> {
     let bar = PrefillBar::new(ids.len());
-    let mut update = |progress| bar.update(progress, watch);
-    if block_on(engine.prefill(session, ids, &mut update))? {
-        return Ok(());
-    }
-    drop(bar);
-    Err(Interrupted(format!(
-        "{} of {} prompt tokens were computed and kept until now; nothing was generated and \
-         nothing is left on disk",
-        units::count(session.n_tokens()),
-        units::count(ids.len()),
-    ))
-    .into())
+    let watch = interrupt.end_with(bar.last_words("prompt"));
+    let mut update = |progress| bar.update(progress, &watch);
+    block_on(engine.prefill(session, ids, &mut update))?;
+    Ok(())
 }
 
 fn generate(

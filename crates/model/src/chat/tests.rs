@@ -1,3 +1,5 @@
+//! Chat templates: what real ones need, rendered as Hugging Face does, and bad ones refused.
+
 use serde_json::{Value as Json, json};
 
 use super::*;

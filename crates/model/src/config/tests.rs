@@ -1,3 +1,5 @@
+//! Configs of every architecture and spelling, and each way that one can be wrong.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Encoding and streaming against goldens of Hugging Face, and broken files.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The transformer on the reference backend against logits and tokens of Hugging Face.
+
 use std::convert::Infallible;
 use std::path::Path;
 

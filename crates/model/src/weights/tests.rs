@@ -1,3 +1,5 @@
+//! Safetensors folders, whole, sharded and damaged.
+
 use std::fs;
 
 use super::*;
