@@ -119,7 +119,7 @@ impl<B: Backend> Recorded<B> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// An empty layer without device rows or index; [`Layer::adopt`] gives it both.
+    /// An empty layer; device rows and index come with the policy.
     pub fn new(backend: &B, shape: &KvShape) -> OpResult<Self> {
         Ok(Self {
             mode: LayerMode::Dense,
