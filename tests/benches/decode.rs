@@ -116,12 +116,14 @@ fn compare(dims: &Dims, bandwidth: f64) {
     );
     let clusterkv = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
     let full = PolicyOptions::new(Preset::Full);
+    let mut nowhere_dense = clusterkv.clone();
+    nowhere_dense.dense_layers = Some(0);
     let mut results = Vec::new();
     for context in [4096, 32_768] {
         let mut engine = load(&folder.path, context + 256);
         let mut session = engine.session(&clusterkv).expect("a session");
         inject(&mut session, context, dims);
-        for policy in [&clusterkv, &full] {
+        for policy in [&clusterkv, &full, &nowhere_dense] {
             block_on(session.set_policy(policy)).expect("a policy");
             let measured = measure(&mut engine, &mut session, context);
             report(dims, context, &measured, policy, weight_bytes, bandwidth);
@@ -129,12 +131,15 @@ fn compare(dims: &Dims, bandwidth: f64) {
         }
     }
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
+    println!("  * no dense layers; models of 16 layers and more have 2 unless told otherwise");
+    let (short, long) = results.split_at(3);
     println!(
         "  at 32K recall is {:.2} x as fast as full attention (attention alone {:.2} x), and takes \
-         {:.2} x its time at 4K",
-        ratio(results[3].step, results[2].step),
-        ratio(results[3].attention(), results[2].attention()),
-        ratio(results[2].step, results[0].step),
+         {:.2} x its time at 4K ({:.2} x without dense layers)",
+        ratio(long[1].step, long[0].step),
+        ratio(long[1].attention(), long[0].attention()),
+        ratio(long[0].step, short[0].step),
+        ratio(long[2].step, short[2].step),
     );
 }
 
@@ -157,7 +162,11 @@ fn report(
         "  {context:>7}  {:<9}  {:>6}  {:>7.2}  {:>18.2}  {:>6.2}  {:>5.2}  {:>8}  {gb_s:>4.1}  \
          {:>4.0}%",
         policy.preset,
-        if clusters > 0 { "1024" } else { "all" },
+        match (clusters, policy.dense_layers) {
+            (0, _) => "all",
+            (_, None) => "1024",
+            (_, Some(_)) => "1024*",
+        },
         m.step.as_secs_f64() * 1e3,
         m.attention().as_secs_f64() * 1e3,
         ms(m.stats.select),
