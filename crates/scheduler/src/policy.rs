@@ -15,6 +15,11 @@ pub const FLUSH_STEPS: usize = 4;
 /// cost little.
 pub const DEEP_LAYERS: usize = 16;
 
+/// Contexts up to this many tokens are clustered whole, as in the paper: segments cost the embedded
+/// model two of 24 answers at 32K. Longer ones go in segments of 8,192, because the work of one
+/// clustering is quadratic.
+pub const WHOLE_PROMPT_CONTEXT: usize = 32_768;
+
 /// The published systems that this release has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -102,7 +107,7 @@ pub struct PolicyOptions {
     /// Mean tokens per cluster. Default 16; the paper's C0 = L / 80 is 80.
     pub cluster_tokens: Option<usize>,
     /// Tokens of a segment that is clustered alone as soon as it is finished; 0: the whole prompt
-    /// as in the paper.
+    /// as in the paper. Default 0 for contexts up to [`WHOLE_PROMPT_CONTEXT`], else 8192.
     pub cluster_segment: Option<usize>,
     /// What near means. Default cosine.
     pub distance: Distance,
@@ -354,7 +359,7 @@ impl Policy {
                 needed,
             });
         }
-        let cluster = Self::cluster_config(options, budget, window)?;
+        let cluster = Self::cluster_config(options, context, budget, window)?;
         let cache_steps = options.cache_steps.unwrap_or(2);
         if cache_steps == 0 {
             return Err(PolicyError::Zero("--cache-steps"));
@@ -372,6 +377,7 @@ impl Policy {
 
     fn cluster_config(
         options: &PolicyOptions,
+        context: usize,
         budget: usize,
         window: usize,
     ) -> Result<ClusterConfig, PolicyError> {
@@ -393,7 +399,8 @@ impl Policy {
         if window_clusters > window {
             return Err(PolicyError::WindowClusters { clusters: window_clusters, window });
         }
-        let segment = options.cluster_segment.unwrap_or(8192);
+        let whole = context <= WHOLE_PROMPT_CONTEXT;
+        let segment = options.cluster_segment.unwrap_or(if whole { 0 } else { 8192 });
         if segment > 0 && segment < cluster_tokens {
             return Err(PolicyError::Segment { segment, tokens: cluster_tokens });
         }

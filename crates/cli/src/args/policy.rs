@@ -68,7 +68,7 @@ pub struct TuningArgs {
     cluster_tokens: Option<usize>,
 
     /// Prompt tokens that are clustered by themselves as soon as they are computed; 0: the whole
-    /// prompt at its end, as in the paper [default: 8192].
+    /// prompt at its end, as in the paper [default: 0 up to a context of 32768, else 8192].
     #[arg(long, value_name = "TOKENS")]
     cluster_segment: Option<usize>,
 
