@@ -29,7 +29,7 @@ pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
 pub use plan::KvPlan;
 pub use policy::{
     BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, Policy, PolicyError, PolicyOptions,
-    Preset, Residency,
+    Preset, Residency, WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;
