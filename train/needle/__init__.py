@@ -1,0 +1,1 @@
+"""Training of the small retrieval models that Longview embeds."""
