@@ -3,6 +3,7 @@
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Op;
 use longview_ops::parity::{ParityRow, run_parity};
+use longview_wgpu::{Tier, WgpuBackend, WgpuOptions};
 
 /// Every backend that Longview has or will have, by the name it carries on command lines.
 pub const KNOWN: &[&str] = &["cpu", "wgpu", "cuda"];
@@ -28,6 +29,10 @@ pub fn parse_list(text: &str) -> Result<Vec<&'static str>, UnknownBackend> {
 pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
     match name {
         "cpu" => cpu_rows(CpuOptions::default(), op),
+        "wgpu" => match wgpu_tier() {
+            Ok(tier) => wgpu_rows(&WgpuOptions { tier, adapter: None }, op),
+            Err(reason) => vec![ParityRow::absent(name, reason)],
+        },
         _ => vec![ParityRow::absent(name, "not in this build")],
     }
 }
@@ -37,6 +42,22 @@ pub fn cpu_rows(options: CpuOptions, op: Option<Op>) -> Vec<ParityRow> {
     match CpuBackend::new(options) {
         Ok(backend) => run_parity(&backend, op),
         Err(e) => vec![ParityRow::absent("cpu", e.to_string())],
+    }
+}
+
+/// The tier named in `LONGVIEW_TIER`; none leaves the choice to the backend.
+pub fn wgpu_tier() -> Result<Option<Tier>, String> {
+    match std::env::var("LONGVIEW_TIER") {
+        Ok(name) => name.parse().map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The parity rows of the WGSL backend, opened as told.
+pub fn wgpu_rows(options: &WgpuOptions, op: Option<Op>) -> Vec<ParityRow> {
+    match pollster::block_on(WgpuBackend::new(options)) {
+        Ok(backend) => run_parity(&backend, op),
+        Err(e) => vec![ParityRow::absent("wgpu", e.to_string())],
     }
 }
 

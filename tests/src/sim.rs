@@ -125,6 +125,7 @@ impl<B: Backend> Sim<B> {
             self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
         }
         step.finish();
+        block_on(self.sequence.mirror())?;
         for (layer, tokens) in data.into_iter().enumerate() {
             self.truth[layer].truncate(first);
             self.truth[layer].extend(tokens);

@@ -6,17 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use longview_cpu::CpuBackend;
 use longview_engine::{Engine, EngineOptions};
 use longview_model::config::ModelConfig;
 use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 
 use crate::out::note;
 use crate::units;
-
-/// The engine of this build.
-pub type CpuEngine = Engine<CpuBackend>;
 
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
@@ -50,12 +47,12 @@ pub fn trained_context(config: &ModelConfig) -> usize {
 }
 
 /// Loads a model and says how long it took.
-pub fn engine(
-    backend: Arc<CpuBackend>,
+pub fn engine<B: Backend>(
+    backend: Arc<B>,
     folder: ModelFolder,
     options: EngineOptions,
     policy: &PolicyOptions,
-) -> Result<(CpuEngine, Duration)> {
+) -> Result<(Engine<B>, Duration)> {
     let path = folder.path.clone();
     let start = Instant::now();
     let engine = Engine::load(backend, folder, options, policy)?;

@@ -4,6 +4,7 @@ mod app;
 mod args;
 mod completions;
 mod demo;
+mod device;
 mod doctor;
 mod embedded;
 mod failure;

@@ -8,7 +8,6 @@ use std::io::Write;
 use anyhow::Result;
 use clap::Args;
 use longview_core::DType;
-use longview_cpu::CpuBackend;
 use longview_engine::{Engine, EngineError, EngineOptions, MemoryPlan};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
@@ -16,6 +15,7 @@ use longview_scheduler::{Policy, PolicyError, Preset};
 use serde::Serialize;
 
 use crate::args::{EngineArgs, TuningArgs, kv_types};
+use crate::device::with_device;
 use crate::load::ModelArgs;
 use crate::out;
 use crate::table::Table;
@@ -62,14 +62,22 @@ struct Report {
 /// Prints the plan of every policy.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let (folder, context) = args.model.open()?;
-    let backend = args.engine.backend()?;
+    with_device!(args.engine.device()?, backend => plan(args, &folder, context, &*backend))
+}
+
+fn plan<B: Backend>(
+    args: &PlanArgs,
+    folder: &ModelFolder,
+    context: usize,
+    backend: &B,
+) -> Result<()> {
     let mut plans = Vec::new();
     for dtype in kv_types() {
         for (preset, _) in Preset::ALL {
             let mut options = args.engine.options(context);
             options.kv_dtype = dtype;
             options.simulate_device = true;
-            plans.push(entry(&backend, &folder, &options, args, *preset)?);
+            plans.push(entry(backend, folder, &options, args, *preset)?);
         }
     }
     let report = Report {
@@ -84,8 +92,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
 }
 
-fn entry(
-    backend: &CpuBackend,
+fn entry<B: Backend>(
+    backend: &B,
     folder: &ModelFolder,
     options: &EngineOptions,
     args: &PlanArgs,

@@ -117,7 +117,7 @@ impl<B: Backend> Engine<B> {
             workspace: Workspace::new(&*backend, config, tokens, rows)?,
             scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
             ids: Vec::with_capacity(tokens),
-            best: backend.alloc(DType::U32, 1, "best token")?,
+            best: backend.alloc(DType::U32, rows, "best tokens")?,
             eos_ids: folder.eos_token_ids(),
             tokenizer: folder.tokenizer,
             chat: folder.chat,

@@ -8,10 +8,10 @@ use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, Span};
 use longview_ops::{Argmax, ArgmaxParams, Backend, View, ViewMut};
 use longview_scheduler::{
-    FillRows, LayerTensors, Policy, PolicyOptions, Sequence, SpanMode, Stats, Step, StepSpan,
+    FillRows, LayerTensors, Policy, PolicyOptions, ReadParts, Sequence, SpanMode, Stats, Step, StepSpan,
 };
 use serde::Serialize;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -295,14 +295,16 @@ impl<B: Backend> Engine<B> {
         self.model.forward(&*self.backend, &mut self.workspace, &tokens, &mut attention).await?;
         attention.step.finish();
         drop(parts);
+        self.collect(batch, &rows).await?;
         for part in batch.iter_mut() {
             part.session.tokens.extend_from_slice(part.ids);
             part.session.torn = false;
         }
-        self.collect(batch, &rows).await
+        Ok(())
     }
 
-    /// Computes the logits of `rows` and reads what they say into the sessions.
+    /// Computes the logits of `rows` and reads what they say into the sessions, together with rows
+    /// that the host tier does not have yet: one wait for the device.
     async fn collect(
         &mut self,
         batch: &mut [SessionStep<'_, B>],
@@ -310,24 +312,51 @@ impl<B: Backend> Engine<B> {
     ) -> Result<(), EngineError> {
         let n_vocab = self.model.config().vocab_size;
         let all = self.model.logits(&*self.backend, &mut self.workspace, rows)?;
-        let wanted = batch.iter_mut().filter(|part| part.output != Output::Nothing);
-        for (row, part) in wanted.enumerate() {
-            let logits = View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
+        let mut row = 0;
+        for part in batch.iter().filter(|part| part.output != Output::Nothing) {
             if part.output == Output::Best {
                 self.backend.argmax(Argmax {
                     p: ArgmaxParams { n_rows: 1, width: n_vocab as u32 },
-                    x: logits,
-                    out: ViewMut::all(&mut self.best),
+                    x: View::part(all.buffer, all.offset + row * n_vocab, n_vocab),
+                    out: ViewMut::part(&mut self.best, row, 1),
                 })?;
-                let mut best = 0u32;
-                self.backend.read(View::all(&self.best), bytemuck::bytes_of_mut(&mut best)).await?;
-                part.session.last = LastOutput::Best(best);
-            } else {
-                part.session.logits.resize(n_vocab, 0.0);
-                let out = bytemuck::cast_slice_mut(&mut part.session.logits);
-                self.backend.read(logits, out).await?;
-                part.session.last = LastOutput::Logits;
             }
+            row += 1;
+        }
+        let mut best: SmallVec<[u32; 4]> = smallvec![0; batch.len()];
+        let mut best_out = best.as_mut_slice();
+        let mut parts = ReadParts::<B>::new();
+        let mut row = 0;
+        for part in batch.iter_mut() {
+            let Session { sequence, logits, .. } = &mut *part.session;
+            parts.extend(sequence.mirror_parts());
+            match part.output {
+                Output::Nothing => continue,
+                Output::Best => {
+                    let (one, rest) = std::mem::take(&mut best_out).split_at_mut(1);
+                    best_out = rest;
+                    parts.push((View::part(&self.best, row, 1), bytemuck::cast_slice_mut(one)));
+                }
+                Output::Logits => {
+                    logits.resize(n_vocab, 0.0);
+                    let view = View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
+                    parts.push((view, bytemuck::cast_slice_mut(logits)));
+                }
+            }
+            row += 1;
+        }
+        if !parts.is_empty() {
+            self.backend.read_all(&mut parts).await?;
+        }
+        drop(parts);
+        let mut best = best.into_iter();
+        for part in batch.iter_mut() {
+            part.session.sequence.finish_mirror();
+            part.session.last = match part.output {
+                Output::Nothing => LastOutput::None,
+                Output::Logits => LastOutput::Logits,
+                Output::Best => LastOutput::Best(best.next().unwrap_or_default()),
+            };
         }
         Ok(())
     }

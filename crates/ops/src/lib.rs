@@ -127,6 +127,19 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// view's size. Never blocks the thread in a browser: hence a future.
     fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> impl Future<Output = OpResult<()>>;
 
+    /// Reads several views at once: where a wait is expensive, one wait serves all.
+    fn read_all(
+        &self,
+        parts: &mut [(View<'_, Self>, &mut [u8])],
+    ) -> impl Future<Output = OpResult<()>> {
+        async move {
+            for (src, out) in parts.iter_mut() {
+                self.read(*src, out).await?;
+            }
+            Ok(())
+        }
+    }
+
     /// Hands recorded work to the device. Ops may run earlier; they need not run before this or a
     /// read.
     fn submit(&self) -> OpResult<()>;

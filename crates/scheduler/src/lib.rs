@@ -11,6 +11,7 @@ mod clusterer;
 mod error;
 mod index;
 mod layer;
+mod mirror;
 mod plan;
 mod policy;
 mod rows;
@@ -26,6 +27,7 @@ pub use clusterer::{ClusterJob, ClusterTask, ClusterWorker, HeadClusters};
 pub use error::SchedulerError;
 pub use index::{HeadIndex, LayerIndex};
 pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
+pub use mirror::ReadParts;
 pub use plan::KvPlan;
 pub use policy::{
     BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, Policy, PolicyError, PolicyOptions,

@@ -6,6 +6,7 @@
 
 use longview_core::DType;
 use longview_ops::{Backend, KvGather, KvGatherParams, KvView, OpResult, View, ViewMut};
+use smallvec::SmallVec;
 
 use crate::shape::KvShape;
 use crate::tier::HostTier;
@@ -28,6 +29,28 @@ pub(crate) struct RowMover<B: Backend> {
 pub(crate) struct DeviceRows<'a, B: Backend> {
     pub buffer: &'a mut B::Buffer,
     pub head_stride: usize,
+}
+
+/// Rows that follow each other on both sides.
+struct RowRun {
+    src: usize,
+    dst: usize,
+    len: usize,
+}
+
+/// The runs of two lists of one length.
+fn runs<'a>(src: &'a [u32], dst: &'a [u32]) -> impl Iterator<Item = RowRun> + 'a {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        let follows = |i: usize| src[i] == src[i - 1] + 1 && dst[i] == dst[i - 1] + 1;
+        at += usize::from(at < src.len());
+        while at < src.len() && follows(at) {
+            at += 1;
+        }
+        let run = || RowRun { src: src[start] as usize, dst: dst[start] as usize, len: at - start };
+        (at > start).then(run)
+    })
 }
 
 impl<B: Backend> RowMover<B> {
@@ -114,18 +137,46 @@ impl<B: Backend> RowMover<B> {
             let rows = DeviceRows { buffer, head_stride: shape.capacity };
             return self.gather(backend, shape, device, rows);
         }
-        let width = 2 * shape.head_dim;
+        self.download(backend, shape, device).await?;
+        let mut rest = self.bytes.as_slice();
         for head in 0..shape.n_kv_heads {
-            for i in 0..self.n[head] as usize {
-                let at = head * self.stride + i;
-                let row =
-                    device.offset + (head * device.head_stride + self.src[at] as usize) * width;
-                self.bytes.resize(shape.row_bytes(), 0);
-                backend.read(View::part(device.buffer, row, width), &mut self.bytes).await?;
-                tier.write_rows(layer, head, self.dst[at] as usize, &self.bytes);
+            for run in runs(self.list(&self.src, head), self.list(&self.dst, head)) {
+                let (bytes, next) = rest.split_at(run.len * shape.row_bytes());
+                tier.write_rows(layer, head, run.dst, bytes);
+                rest = next;
             }
         }
         Ok(())
+    }
+
+    /// Reads the listed device rows into `self.bytes`, one after the other, with one wait.
+    async fn download(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        device: KvView<'_, B>,
+    ) -> OpResult<()> {
+        let width = 2 * shape.head_dim;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.resize(self.len() * shape.row_bytes(), 0);
+        let mut parts = SmallVec::<[_; 16]>::new();
+        let mut rest = bytes.as_mut_slice();
+        for head in 0..shape.n_kv_heads {
+            for run in runs(self.list(&self.src, head), self.list(&self.dst, head)) {
+                let row = device.offset + (head * device.head_stride + run.src) * width;
+                let (out, next) = rest.split_at_mut(run.len * shape.row_bytes());
+                parts.push((View::part(device.buffer, row, run.len * width), out));
+                rest = next;
+            }
+        }
+        let result = backend.read_all(&mut parts).await;
+        drop(parts);
+        self.bytes = bytes;
+        result
+    }
+
+    fn list<'a>(&self, lists: &'a [u32], head: usize) -> &'a [u32] {
+        &lists[head * self.stride..][..self.n[head] as usize]
     }
 
     /// Copies listed tier rows to the staging buffer and points the source list there.
@@ -144,10 +195,16 @@ impl<B: Backend> RowMover<B> {
                 continue;
             }
             self.bytes.resize(n * row_bytes, 0);
-            for (i, out) in self.bytes.chunks_exact_mut(row_bytes).enumerate() {
-                let row = self.src[first + i] as usize;
-                tier.read_rows(layer, head, row..row + 1, out);
-                self.src[first + i] = i as u32;
+            // Staged rows lie in the order of the list, so only the source changes.
+            let mut rest = self.bytes.as_mut_slice();
+            let list = self.src[first..first + n].chunk_by(|a, b| a + 1 == *b);
+            for run in list {
+                let (out, next) = rest.split_at_mut(run.len() * row_bytes);
+                tier.read_rows(layer, head, run[0] as usize..run[0] as usize + run.len(), out);
+                rest = next;
+            }
+            for (i, row) in self.src[first..first + n].iter_mut().enumerate() {
+                *row = i as u32;
             }
             let staging = self.staging.as_mut().expect("made for tiers that kernels do not read");
             backend.write(ViewMut::part(staging, first * width, n * width), &self.bytes)?;

@@ -172,9 +172,12 @@ impl<B: Backend> Selector<B> {
             n_selected: ViewMut::all(&mut self.n_selected),
         })?;
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
-        backend.read(View::all(&self.clusters), cast(&mut self.host_clusters)).await?;
-        backend.read(View::all(&self.takes), cast(&mut self.host_takes)).await?;
-        backend.read(View::all(&self.n_selected), cast(&mut self.host_n)).await
+        let mut parts = [
+            (View::all(&self.clusters), cast(&mut self.host_clusters)),
+            (View::all(&self.takes), cast(&mut self.host_takes)),
+            (View::all(&self.n_selected), cast(&mut self.host_n)),
+        ];
+        backend.read_all(&mut parts).await
     }
 
     /// The clusters that `head` selected, best first, with the tokens taken of each.

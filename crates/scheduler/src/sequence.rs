@@ -13,6 +13,7 @@ use longview_ops::Backend;
 use crate::clusterer::{ClusterJob, ClusterTask, ClusterWorker};
 use crate::error::SchedulerError;
 use crate::layer::{DeviceLayout, Layer, LayerMode, layer_mode};
+use crate::mirror::Mirror;
 use crate::policy::{FLUSH_STEPS, Policy};
 use crate::rows::{DeviceRows, RowMover};
 use crate::select::{RowLists, Selector};
@@ -85,6 +86,7 @@ pub struct Sequence<B: Backend> {
     pub(crate) lists: RowLists<B>,
     pub(crate) selector: Option<Selector<B>>,
     pub(crate) stats: Stats,
+    pub(crate) mirror: Mirror,
     worker: ClusterWorker<B>,
     spare_jobs: Vec<Box<ClusterJob<B>>>,
     bytes: Vec<u8>,
@@ -120,6 +122,7 @@ impl<B: Backend> Sequence<B> {
             mover: RowMover::new(&**backend, &shape, 1, true)?,
             lists: RowLists::new(&**backend, shape.n_kv_heads, 1)?,
             selector: None,
+            mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),
             backend: Arc::clone(backend),
@@ -193,6 +196,7 @@ impl<B: Backend> Sequence<B> {
     /// Changes the policy. Rows are put back into token order where the new one needs that, and are
     /// indexed anew.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
+        self.mirror().await?;
         self.drop_jobs().await?;
         self.policy = policy;
         self.layout = DeviceLayout::of(&self.policy, self.shape.capacity);
@@ -462,6 +466,10 @@ impl<B: Backend> Sequence<B> {
     /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
+        match n < self.n_tokens {
+            true => self.mirror.clear(),
+            false => self.mirror().await?,
+        }
         self.drop_jobs().await?;
         let mut rebuild = false;
         for layer in 0..self.layers.len() {

@@ -140,14 +140,19 @@ impl<B: Backend> Step<'_, '_, B> {
         self.attend_tokens(layer, &mut t)
     }
 
-    /// Ends the step: the tokens count, and full windows go to the clustering worker.
+    /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the host
+    /// tier is not mapped, new rows are still on the device until somebody reads
+    /// [`Sequence::mirror_parts`]; the next step does so if nobody else has.
     pub fn finish(self) {
         for span in self.spans.iter_mut() {
             let sequence = &mut *span.sequence;
             sequence.n_tokens += span.len;
             if span.mode == SpanMode::Policy {
                 sequence.stats.steps += 1;
-                sequence.submit_windows();
+                match sequence.mirror.is_empty() {
+                    true => sequence.submit_windows(),
+                    false => sequence.mirror.finish_step(sequence.n_tokens - 1),
+                }
             }
         }
     }
@@ -498,6 +503,9 @@ impl Token {
         scratch: &mut StepScratch<B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
+        if self.layer == 0 {
+            sequence.mirror().await?;
+        }
         sequence.apply_window(self.layer).await?;
         self.store(sequence, scratch, t).await?;
         match sequence.layers[self.layer].mode {
@@ -530,6 +538,10 @@ impl Token {
         let buffer = state.device.as_mut().expect("device placement has device rows");
         let dst = DeviceRows { buffer, head_stride: state.device_rows };
         scatter(backend, shape, t, (self.index, 1), row_ids, dst)?;
+        if sequence.tier.buffer(layer).is_none() {
+            sequence.mirror.push(at);
+            return Ok(());
+        }
         sequence.mover.clear();
         (0..shape.n_kv_heads).for_each(|head| sequence.mover.push(head, at, row));
         let buffer = state.device.as_ref().expect("device placement has device rows");

@@ -1,16 +1,26 @@
 //! How the engine computes, apart from the policy.
 
-use std::sync::Arc;
-
 use anyhow::Result;
 use clap::Args;
 use clap::builder::TypedValueParser;
 use longview_core::DType;
-use longview_cpu::{CpuBackend, CpuOptions, Isa};
+use longview_cpu::{CpuOptions, Isa};
 use longview_engine::EngineOptions;
+use longview_wgpu::{Tier, WgpuOptions};
+
+use crate::device::{Device, DeviceChoice};
 
 const KV_TYPES: &[(DType, &str)] =
     &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
+
+const DEVICES: &[(DeviceChoice, &str)] = &[
+    (DeviceChoice::Auto, "auto"),
+    (DeviceChoice::Cpu, "cpu"),
+    (DeviceChoice::Wgpu, "wgpu"),
+];
+
+const TIERS: &[(Tier, &str)] =
+    &[(Tier::Core, "core"), (Tier::F16, "f16"), (Tier::Subgroups, "subgroups")];
 
 /// The types in which keys and values can be kept.
 pub fn kv_types() -> impl Iterator<Item = DType> {
@@ -34,6 +44,19 @@ pub struct EngineArgs {
     )]
     pub chunk_size: usize,
 
+    /// Where to compute: cpu, wgpu (any GPU), or auto: a GPU if there is one, else the CPU.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::one_of(DEVICES))]
+    pub device: DeviceChoice,
+
+    /// GPU for --device wgpu: its number in `longview doctor` or a part of its name [default: the
+    /// fastest].
+    #[arg(long, value_name = "GPU")]
+    pub adapter: Option<String>,
+
+    /// WGSL features for --device wgpu [default: the best that computes right numbers].
+    #[arg(long, value_name = "NAME", value_parser = super::one_of(TIERS))]
+    pub tier: Option<Tier>,
+
     /// Threads of the CPU backend; 0: one for each physical core.
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -49,10 +72,11 @@ fn isas() -> impl TypedValueParser<Value = Isa> {
 }
 
 impl EngineArgs {
-    /// Starts the backend.
-    pub fn backend(&self) -> Result<Arc<CpuBackend>> {
-        let options = CpuOptions { threads: self.threads, isa: self.isa };
-        Ok(Arc::new(CpuBackend::new(options)?))
+    /// Starts the device.
+    pub fn device(&self) -> Result<Device> {
+        let cpu = CpuOptions { threads: self.threads, isa: self.isa };
+        let wgpu = WgpuOptions { adapter: self.adapter.clone(), tier: self.tier };
+        Device::open(self.device, cpu, &wgpu)
     }
 
     /// The engine's options for a context of `ctx_size` tokens.

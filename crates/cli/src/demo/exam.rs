@@ -7,14 +7,13 @@
 use std::ops::ControlFlow;
 
 use anyhow::Result;
-use longview_cpu::CpuBackend;
-use longview_engine::{EngineError, FinishReason, GenerationParams, Session};
+use longview_engine::{Engine, EngineError, FinishReason, GenerationParams, Session};
+use longview_ops::Backend;
 use longview_scheduler::Preset;
 
 use super::document::{Document, Question};
 use super::view::View;
 use crate::failure::Interrupted;
-use crate::load::CpuEngine;
 
 /// What one policy achieved; everything is measured.
 #[derive(Clone, Debug)]
@@ -38,9 +37,9 @@ pub struct Outcome {
 }
 
 /// Asks every question under the policy that `session` has. The session holds the document.
-pub async fn sit(
-    engine: &mut CpuEngine,
-    session: &mut Session<CpuBackend>,
+pub async fn sit<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
     document: &Document,
     view: &mut View,
 ) -> Result<Outcome> {
@@ -71,9 +70,9 @@ pub async fn sit(
 }
 
 /// The model's answer, or `None` if the user broke off.
-async fn ask(
-    engine: &mut CpuEngine,
-    session: &mut Session<CpuBackend>,
+async fn ask<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
     question: &Question,
     view: &mut View,
 ) -> Result<Option<String>> {

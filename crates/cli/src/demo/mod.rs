@@ -15,8 +15,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use longview_cpu::CpuBackend;
-use longview_engine::{EngineOptions, RopeOverride, Session};
+use longview_engine::{Engine, EngineOptions, RopeOverride, Session};
+use longview_ops::Backend;
 use longview_scheduler::{Policy, PolicyOptions, Preset};
 use pollster::block_on;
 
@@ -24,8 +24,9 @@ use self::document::{Document, DocumentSpec};
 use self::report::Report;
 use self::view::View;
 use crate::args::{EngineArgs, PolicyArgs};
+use crate::device::with_device;
 use crate::interrupt::Interrupt;
-use crate::load::{self, CpuEngine};
+use crate::load;
 use crate::progress::PrefillBar;
 use crate::{embedded, out, units};
 
@@ -82,10 +83,12 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     if !args.json {
         introduce(args, &document, &resolved)?;
     }
-    let (mut engine, _) = load::engine(args.engine.backend()?, folder, options(args), &policy)?;
-    let mut session = engine.session(&policy)?;
-    prefill(&mut engine, &mut session, &document, &interrupt)?;
-    let report = block_on(examine(&mut engine, &mut session, &document, args, &interrupt))?;
+    let report = with_device!(args.engine.device()?, backend => {
+        let (mut engine, _) = load::engine(backend, folder, options(args), &policy)?;
+        let mut session = engine.session(&policy)?;
+        prefill(&mut engine, &mut session, &document, &interrupt)?;
+        block_on(examine(&mut engine, &mut session, &document, args, &interrupt))?
+    });
     match args.json {
         true => report.print_json(),
         false => report.print_table(),
@@ -153,9 +156,9 @@ fn introduce(args: &DemoArgs, document: &Document, policy: &Policy) -> Result<()
     Ok(out.flush()?)
 }
 
-fn prefill(
-    engine: &mut CpuEngine,
-    session: &mut Session<CpuBackend>,
+fn prefill<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
     document: &Document,
     interrupt: &Interrupt,
 ) -> Result<()> {
@@ -176,16 +179,16 @@ fn prefill(
 }
 
 /// Both exams, the policy's first: its index was built during the prefill.
-async fn examine(
-    engine: &mut CpuEngine,
-    session: &mut Session<CpuBackend>,
+async fn examine<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
     document: &Document,
     args: &DemoArgs,
     interrupt: &Interrupt,
 ) -> Result<Report> {
     let _watch = interrupt.watch(session.cancel_token());
     let n_questions = document.questions.len();
-    let mut sit = async |session: &mut Session<CpuBackend>| {
+    let mut sit = async |session: &mut Session<B>| {
         if !args.json {
             out::piece(&format!("\nunder {}\n", session.policy().preset))?;
         }

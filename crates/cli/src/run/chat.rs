@@ -7,33 +7,32 @@ use std::io::{self, BufRead, IsTerminal};
 use std::ops::ControlFlow;
 
 use anyhow::{Context, Result};
-use longview_cpu::CpuBackend;
-use longview_engine::{EngineError, Generation, GenerationParams, Session};
+use longview_engine::{Engine, EngineError, Generation, GenerationParams, Session};
 use longview_model::chat::ChatMessage;
+use longview_ops::Backend;
 use pollster::block_on;
 
 use super::prompt::{encode_chat, system, utf8};
 use super::report::print_turn;
 use super::{RunArgs, params};
 use crate::interrupt::Interrupt;
-use crate::load::CpuEngine;
 use crate::progress::PrefillBar;
 use crate::{out, units};
 
-struct Chat<'a> {
+struct Chat<'a, B: Backend> {
     args: &'a RunArgs,
-    engine: CpuEngine,
-    session: Session<CpuBackend>,
+    engine: Engine<B>,
+    session: Session<B>,
     interrupt: &'a Interrupt,
     params: GenerationParams,
     messages: Vec<ChatMessage>,
 }
 
 /// Talks until stdin ends.
-pub fn run(
+pub fn run<B: Backend>(
     args: &RunArgs,
-    engine: CpuEngine,
-    session: Session<CpuBackend>,
+    engine: Engine<B>,
+    session: Session<B>,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let (params, messages) = (params(args, &engine), system(args));
@@ -64,7 +63,7 @@ fn read_line() -> Result<Option<String>> {
     Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-impl Chat<'_> {
+impl<B: Backend> Chat<'_, B> {
     /// One question and its answer. A turn that does not fit is taken back, and the chat goes on.
     fn turn(&mut self, line: String) -> Result<()> {
         self.messages.push(ChatMessage::new("user", line));

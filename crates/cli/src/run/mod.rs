@@ -7,10 +7,12 @@ mod report;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use longview_engine::{EngineOptions, GenerationParams};
+use longview_engine::{Engine, EngineOptions, GenerationParams};
+use longview_ops::Backend;
 use std::path::PathBuf;
 
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs, SamplingArgs};
+use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
 
@@ -96,12 +98,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
     };
     let interrupt = Interrupt::install()?;
     let policy = args.policy.options();
-    let (engine, load) = load::engine(args.engine.backend()?, folder, options, &policy)?;
-    let session = engine.session(&policy)?;
-    match text {
-        Some(text) => one_shot::run(args, engine, session, &text, &interrupt, load),
-        None => chat::run(args, engine, session, &interrupt),
-    }
+    with_device!(args.engine.device()?, backend => {
+        let (engine, load) = load::engine(backend, folder, options, &policy)?;
+        let session = engine.session(&policy)?;
+        match text {
+            Some(text) => one_shot::run(args, engine, session, &text, &interrupt, load),
+            None => chat::run(args, engine, session, &interrupt),
+        }
+    })
 }
 
 /// A chat needs a template, and nowhere to put a JSON object.
@@ -118,7 +122,7 @@ fn check_chat(args: &RunArgs, has_template: bool) -> Result<()> {
     Ok(())
 }
 
-fn params(args: &RunArgs, engine: &load::CpuEngine) -> GenerationParams {
+fn params<B: Backend>(args: &RunArgs, engine: &Engine<B>) -> GenerationParams {
     let max_tokens = usize::try_from(args.predict).ok();
     args.sampling.params(engine.generation_defaults(), max_tokens)
 }

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
-use longview_cpu::CpuBackend;
-use longview_engine::{FinishReason, Generation, Session};
+use longview_engine::{Engine, FinishReason, Generation, Session};
+use longview_ops::Backend;
 use pollster::block_on;
 
 use super::prompt::{self, PromptText};
@@ -13,15 +13,14 @@ use super::report::Report;
 use super::{RunArgs, params};
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::load::CpuEngine;
 use crate::progress::PrefillBar;
 use crate::{out, units};
 
 /// Prefills `text`, generates, and prints text or JSON.
-pub fn run(
+pub fn run<B: Backend>(
     args: &RunArgs,
-    mut engine: CpuEngine,
-    mut session: Session<CpuBackend>,
+    mut engine: Engine<B>,
+    mut session: Session<B>,
     text: &PromptText,
     interrupt: &Interrupt,
     load: Duration,
@@ -47,9 +46,9 @@ pub fn run(
     }
 }
 
-fn prefill(
-    engine: &mut CpuEngine,
-    session: &mut Session<CpuBackend>,
+fn prefill<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
     ids: &[u32],
     interrupt: &Interrupt,
 ) -> Result<()> {
@@ -60,10 +59,10 @@ fn prefill(
     Ok(())
 }
 
-fn generate(
+fn generate<B: Backend>(
     args: &RunArgs,
-    engine: &mut CpuEngine,
-    session: &mut Session<CpuBackend>,
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
 ) -> Result<Generation> {
     let params = params(args, engine);
     let mut written = Ok(());

@@ -5,11 +5,12 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
+use longview_engine::Engine;
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
 use longview_model::tokenizer::{Specials, Tokenizer};
+use longview_ops::Backend;
 
 use super::RunArgs;
-use crate::load::CpuEngine;
 
 /// What was given with `-f` and `-p`.
 pub struct PromptText {
@@ -50,7 +51,11 @@ pub fn utf8(bytes: Vec<u8>, origin: &str) -> Result<String> {
 }
 
 /// The tokens to compute, and whether the chat template made them.
-pub fn encode(args: &RunArgs, engine: &CpuEngine, text: &PromptText) -> Result<(Vec<u32>, bool)> {
+pub fn encode<B: Backend>(
+    args: &RunArgs,
+    engine: &Engine<B>,
+    text: &PromptText,
+) -> Result<(Vec<u32>, bool)> {
     let tokenizer = engine.tokenizer().expect("checked before loading");
     match engine.chat().filter(|_| !args.no_chat_template) {
         Some(chat) => {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use longview_cpu::CpuBackend;
 use longview_engine::{FinishReason, Generation, Session, Timings};
+use longview_ops::Backend;
 use longview_scheduler::Stats;
 use serde::Serialize;
 
@@ -58,9 +58,9 @@ struct StatsJson {
 
 impl Report {
     /// The report of a run that has ended.
-    pub fn new(
+    pub fn new<B: Backend>(
         args: &RunArgs,
-        session: &Session<CpuBackend>,
+        session: &Session<B>,
         load: Duration,
         prompt_ids: Vec<u32>,
         chat_template: bool,
@@ -103,7 +103,7 @@ impl Report {
 }
 
 /// Writes timings and statistics of a turn to stderr.
-pub fn print_turn(session: &Session<CpuBackend>) {
+pub fn print_turn<B: Backend>(session: &Session<B>) {
     let timings = TimingsJson::new(Duration::ZERO, session.timings());
     print_figures(&timings, &StatsJson::new(session), session.policy().preset.name());
 }
@@ -147,7 +147,7 @@ impl TimingsJson {
 }
 
 impl StatsJson {
-    fn new(session: &Session<CpuBackend>) -> Self {
+    fn new<B: Backend>(session: &Session<B>) -> Self {
         let stats: &Stats = session.stats();
         Self {
             steps: stats.steps,

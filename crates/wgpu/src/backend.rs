@@ -1,0 +1,399 @@
+//! The backend: the device, one queue's record, and the contract's plumbing.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use longview_core::DType;
+use longview_ops::*;
+
+use crate::adapter;
+use crate::buffer::{RawBuffer, WgpuBuffer};
+use crate::counters::{Counters, Tally};
+use crate::error::StartError;
+use crate::gpu::{Gpu, lock};
+use crate::launch::{Launch, Variant};
+use crate::ops;
+use crate::readback::{ReadRing, map};
+use crate::recorder::Recorder;
+use crate::tier::Tier;
+use crate::weight::{self, UPLOAD_PIECE, WeightArena, WgpuWeight};
+
+/// How to open a device.
+#[derive(Clone, Debug, Default)]
+pub struct WgpuOptions {
+    /// A number of [`crate::adapters`] or a part of a name; `None` leaves the choice to the system.
+    pub adapter: Option<String>,
+    /// The tier; `None` takes the highest that computes right numbers.
+    pub tier: Option<Tier>,
+}
+
+/// A GPU through wgpu.
+pub struct WgpuBackend {
+    pub(crate) gpu: Arc<Gpu>,
+    capabilities: Arc<Capabilities>,
+    weights: Arc<Mutex<WeightArena>>,
+    recorder: Mutex<Recorder>,
+    ring: Mutex<ReadRing>,
+    start: Instant,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+type Instant = std::time::Instant;
+
+/// A browser has no clock in `std`; statistics of time are then zero.
+#[cfg(target_arch = "wasm32")]
+#[derive(Clone, Copy)]
+struct Instant;
+
+#[cfg(target_arch = "wasm32")]
+impl Instant {
+    fn now() -> Self {
+        Self
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl WgpuBackend {
+    /// Opens a device.
+    pub async fn new(options: &WgpuOptions) -> Result<Self, StartError> {
+        Self::on(adapter::choose(options.adapter.as_deref()).await?, options).await
+    }
+
+    /// Opens a device of real hardware; `None` where there is no adapter or only a software one.
+    pub async fn hardware(options: &WgpuOptions) -> Result<Option<Self>, StartError> {
+        match adapter::choose(options.adapter.as_deref()).await {
+            Err(StartError::NoAdapter { .. }) => Ok(None),
+            Err(other) => Err(other),
+            Ok(adapter) if adapter.get_info().device_type == wgpu::DeviceType::Cpu => Ok(None),
+            Ok(adapter) => Self::on(adapter, options).await.map(Some),
+        }
+    }
+
+    async fn on(adapter: wgpu::Adapter, options: &WgpuOptions) -> Result<Self, StartError> {
+        let info = adapter.get_info();
+        let report_tiers = tiers_of(&adapter);
+        let tier = match options.tier {
+            Some(tier) if !report_tiers.contains(&tier) => {
+                return Err(StartError::Tier {
+                    adapter: info.name,
+                    tier: tier.name(),
+                    reason: "its features are missing".into(),
+                });
+            }
+            Some(tier) => tier,
+            None => *report_tiers.last().expect("core is always there"),
+        };
+        let (device, queue) = adapter::open(&adapter).await?;
+        Ok(Self::with_device(Gpu::new(device, queue, info, tier)))
+    }
+
+    fn with_device(gpu: Gpu) -> Self {
+        let capabilities = Arc::new(Capabilities {
+            device: format!("{} ({}), tier {}", gpu.info.name, gpu.info.backend, gpu.tier),
+            reads_host_memory: false,
+            unified_memory: false,
+            matvec_max_rows: 8,
+            kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
+            weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
+            missing_ops: Vec::new(),
+            memory_bytes: None,
+        });
+        let recorder = Mutex::new(Recorder::new(&gpu));
+        Self {
+            gpu: Arc::new(gpu),
+            capabilities,
+            weights: Arc::default(),
+            recorder,
+            ring: Mutex::default(),
+            start: Instant::now(),
+        }
+    }
+
+    /// The tier in use.
+    pub fn tier(&self) -> Tier {
+        self.gpu.tier
+    }
+
+    /// What the device was asked to do so far, over all queues.
+    pub fn counters(&self) -> Counters {
+        self.gpu.tally.read()
+    }
+
+    /// Destroys the device, as a driver fault would: everything after fails with
+    /// [`OpError::DeviceLost`]. For tests of recovery.
+    pub fn destroy_device(&self) {
+        self.gpu.destroy();
+    }
+
+    pub(crate) fn record(
+        &self,
+        variant: &Variant,
+        launch: &Launch<'_>,
+        params: &[u8],
+        grid: [u32; 3],
+        bytes_read: u64,
+    ) -> OpResult<()> {
+        self.gpu.check()?;
+        Tally::add(&self.gpu.tally.bytes_read, bytes_read);
+        lock(&self.recorder).dispatch(&self.gpu, variant, launch, params, grid)
+    }
+
+    /// Words of the host into a buffer, in order with the ops.
+    fn upload(&self, dst: &RawBuffer, offset: u64, bytes: &[u8]) -> OpResult<()> {
+        self.gpu.check()?;
+        lock(&self.recorder).upload(&self.gpu, dst, offset, bytes)
+    }
+
+    /// Writes bytes that do not begin or end at a word: only halves can.
+    fn write_halves(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
+        let first = dst.offset % 2;
+        let n_words = (first + dst.len).div_ceil(2);
+        let mut padded = vec![0; n_words * 4];
+        padded[first * 2..first * 2 + bytes.len()].copy_from_slice(bytes);
+        let words = WgpuBuffer::new(&self.gpu, DType::U32, n_words, "unaligned write")?;
+        self.upload(&words.raw, 0, &padded)?;
+        Launch::new(self, "write_halves", "write_halves")
+            .u32(dst.len)
+            .u32(dst.offset)
+            .reads(&words.raw)
+            .writes(&dst.buffer.raw)
+            .run(n_words.div_ceil(64))
+    }
+}
+
+fn tiers_of(adapter: &wgpu::Adapter) -> Vec<Tier> {
+    let features = adapter.features();
+    let mut tiers = vec![Tier::Core];
+    tiers.extend(features.contains(wgpu::Features::SHADER_F16).then_some(Tier::F16));
+    tiers.extend(features.contains(wgpu::Features::SUBGROUP).then_some(Tier::Subgroups));
+    tiers
+}
+
+/// The bytes of a copy must fill its view.
+fn same_size(bytes: usize, view_bytes: usize, in_bounds: bool) -> OpResult<()> {
+    if bytes == view_bytes && in_bounds {
+        return Ok(());
+    }
+    Err(OpError::Copy { bytes, view_bytes })
+}
+
+impl Backend for WgpuBackend {
+    type Buffer = WgpuBuffer;
+    type Weight = WgpuWeight;
+
+    fn name(&self) -> &'static str {
+        "wgpu"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn background(&self) -> Self {
+        Self {
+            gpu: Arc::clone(&self.gpu),
+            capabilities: Arc::clone(&self.capabilities),
+            weights: Arc::clone(&self.weights),
+            recorder: Mutex::new(Recorder::new(&self.gpu)),
+            ring: Mutex::default(),
+            start: self.start,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn allocations(&self) -> u64 {
+        self.counters().allocations
+    }
+
+    fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<WgpuBuffer> {
+        WgpuBuffer::new(&self.gpu, dtype, len, label)
+    }
+
+    fn alloc_host(&self, _: DType, _: usize, _: &str) -> OpResult<Option<WgpuBuffer>> {
+        Ok(None)
+    }
+
+    fn host_bytes<'a>(&self, _: &'a WgpuBuffer) -> Option<&'a [u8]> {
+        None
+    }
+
+    fn host_bytes_mut<'a>(&self, _: &'a mut WgpuBuffer) -> Option<&'a mut [u8]> {
+        None
+    }
+
+    fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {
+        let row_words = weight::row_words(&source)?;
+        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        let shards = lock(&self.weights).place(&self.gpu, &name, n_rows, row_words)?;
+        let (from_bytes, to_bytes) = (n_cols * dtype.size(), row_words * 4);
+        let rows_at_once = (UPLOAD_PIECE / to_bytes.max(1)).max(1);
+        let mut padded = Vec::new();
+        for shard in &shards {
+            for first in (0..shard.n_rows).step_by(rows_at_once) {
+                let n = rows_at_once.min(shard.n_rows - first);
+                let from = (shard.first_row + first) * from_bytes;
+                let piece = &bytes.as_ref()[from..from + n * from_bytes];
+                let at = (shard.word_offset * 4 + first * to_bytes) as u64;
+                if from_bytes == to_bytes {
+                    self.upload(&shard.raw, at, piece)?;
+                } else {
+                    padded.clear();
+                    padded.resize(n * to_bytes, 0);
+                    for (row, out) in
+                        piece.chunks_exact(from_bytes).zip(padded.chunks_exact_mut(to_bytes))
+                    {
+                        out[..from_bytes].copy_from_slice(row);
+                    }
+                    self.upload(&shard.raw, at, &padded)?;
+                }
+            }
+        }
+        Ok(WgpuWeight { name, dtype, n_rows, n_cols, row_words, shards })
+    }
+
+    fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
+        let size = dst.buffer.dtype.size();
+        same_size(bytes.len(), dst.len * size, dst.in_bounds())?;
+        let at = dst.offset * size;
+        if dst.len == 0 {
+            return Ok(());
+        }
+        if !at.is_multiple_of(4) || !bytes.len().is_multiple_of(4) {
+            return self.write_halves(dst, bytes);
+        }
+        self.upload(&dst.buffer.raw, at as u64, bytes)
+    }
+
+    async fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> OpResult<()> {
+        self.read_all(&mut [(src, out)]).await
+    }
+
+    async fn read_all(&self, parts: &mut [(View<'_, Self>, &mut [u8])]) -> OpResult<()> {
+        let mut size = 0;
+        for (src, out) in parts.iter() {
+            same_size(out.len(), src.len * src.buffer.dtype.size(), src.in_bounds())?;
+            size += out.len() as u64 + 8;
+        }
+        self.gpu.check()?;
+        let staging = lock(&self.ring).take(&self.gpu, size)?;
+        {
+            let mut recorder = lock(&self.recorder);
+            let mut at = 0;
+            for (src, out) in parts.iter() {
+                let first = (src.offset * src.buffer.dtype.size()) as u64;
+                let end = (first + out.len() as u64).next_multiple_of(4);
+                let first = first / 4 * 4;
+                if end > first {
+                    let len = end - first;
+                    recorder.copy(&src.buffer.raw.buffer, first, &staging, at, len);
+                    at += len;
+                }
+            }
+            recorder.submit(&self.gpu)?;
+            if at == 0 {
+                drop(recorder);
+                lock(&self.ring).put(staging);
+                return Ok(());
+            }
+        }
+        let size = size.next_multiple_of(4).min(staging.size());
+        map(&self.gpu, &staging, size).await?;
+        let lost = |_| OpError::DeviceLost { backend: "wgpu", reason: "unmapped".into() };
+        {
+            let mapped = staging.slice(..size).get_mapped_range();
+            let mapped = mapped.map_err(lost)?;
+            let mut at = 0;
+            for (src, out) in parts.iter_mut() {
+                let first = src.offset * src.buffer.dtype.size();
+                let skip = first % 4;
+                out.copy_from_slice(&mapped[at + skip..at + skip + out.len()]);
+                at += (first + out.len()).next_multiple_of(4) - first / 4 * 4;
+            }
+        }
+        staging.unmap();
+        lock(&self.ring).put(staging);
+        Ok(())
+    }
+
+    fn submit(&self) -> OpResult<()> {
+        lock(&self.recorder).submit(&self.gpu)
+    }
+
+    fn embed(&self, d: Embed<'_, Self>) -> OpResult<()> {
+        ops::embed::run(self, d)
+    }
+
+    fn rms_norm(&self, d: RmsNorm<'_, Self>) -> OpResult<()> {
+        ops::rms_norm::run(self, d)
+    }
+
+    fn matmul(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        ops::matmul::run(self, d)
+    }
+
+    fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        ops::matvec::run(self, d)
+    }
+
+    fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
+        ops::rope::run(self, d)
+    }
+
+    fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
+        ops::silu_mul::run(self, d)
+    }
+
+    fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
+        ops::kv_scatter::run(self, d)
+    }
+
+    fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
+        ops::kv_gather::run(self, d)
+    }
+
+    fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
+        ops::attend_chunk::run(self, d)
+    }
+
+    fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()> {
+        ops::attend_list::run(self, d)
+    }
+
+    fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()> {
+        ops::lse_merge::run(self, d)
+    }
+
+    fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()> {
+        ops::kmeans_assign::run(self, d)
+    }
+
+    fn kmeans_update(&self, d: KmeansUpdate<'_, Self>) -> OpResult<()> {
+        ops::kmeans_update::run(self, d)
+    }
+
+    fn cluster_stats(&self, d: ClusterStats<'_, Self>) -> OpResult<()> {
+        ops::cluster_stats::run(self, d)
+    }
+
+    fn centroid_scores(&self, d: CentroidScores<'_, Self>) -> OpResult<()> {
+        ops::centroid_scores::run(self, d)
+    }
+
+    fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
+        ops::select_clusters::run(self, d)
+    }
+
+    fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
+        ops::argmax::run(self, d)
+    }
+
+    fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
+        ops::gram::run(self, d)
+    }
+}

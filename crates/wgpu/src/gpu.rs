@@ -1,0 +1,232 @@
+//! The open device: what all queues of it share.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use longview_ops::{OpError, OpResult};
+
+use crate::buffer::RawBuffer;
+use crate::counters::Tally;
+use crate::launch::Variant;
+use crate::shader;
+use crate::tier::Tier;
+
+/// Bytes of one dispatch's parameters, at most.
+pub(crate) const PARAMS_SIZE: u64 = 256;
+
+pub(crate) struct Gpu {
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub limits: wgpu::Limits,
+    pub features: wgpu::Features,
+    pub info: wgpu::AdapterInfo,
+    pub tier: Tier,
+    pub tally: Tally,
+    kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
+    layouts: Mutex<HashMap<Vec<bool>, Arc<Layout>>>,
+    lost: Arc<Mutex<Option<String>>>,
+    next_id: AtomicU64,
+    pub dropped: Arc<AtomicU64>,
+}
+
+/// A compiled variant.
+pub(crate) struct Kernel {
+    pub pipeline: wgpu::ComputePipeline,
+    pub layout: Arc<Layout>,
+}
+
+/// Parameters at binding 0, then storage buffers, of which some are written.
+pub(crate) struct Layout {
+    pub id: u64,
+    pub groups: wgpu::BindGroupLayout,
+    pipeline: wgpu::PipelineLayout,
+}
+
+/// Locks; whoever panicked in between left counts and caches whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gpu {
+    pub fn new(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        info: wgpu::AdapterInfo,
+        tier: Tier,
+    ) -> Self {
+        let lost = Arc::new(Mutex::new(None));
+        let on_lost = Arc::clone(&lost);
+        device.set_device_lost_callback(move |reason, message| {
+            lock(&on_lost).get_or_insert(format!("{reason:?}: {message}"));
+        });
+        let on_error = Arc::clone(&lost);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            lock(&on_error).get_or_insert(error.to_string());
+        }));
+        Self {
+            limits: device.limits(),
+            features: device.features(),
+            device,
+            queue,
+            info,
+            tier,
+            tally: Tally::default(),
+            kernels: Mutex::default(),
+            layouts: Mutex::default(),
+            lost,
+            next_id: AtomicU64::new(1),
+            dropped: Arc::default(),
+        }
+    }
+
+    /// Whether shaders may use f16.
+    pub fn has_f16(&self) -> bool {
+        self.tier >= Tier::F16 && self.features.contains(wgpu::Features::SHADER_F16)
+    }
+
+    /// Whether shaders may use subgroup operations.
+    pub fn has_subgroups(&self) -> bool {
+        self.tier >= Tier::Subgroups
+    }
+
+    /// The error of a device that is gone.
+    pub fn check(&self) -> OpResult<()> {
+        match &*lock(&self.lost) {
+            None => Ok(()),
+            Some(reason) => {
+                Err(OpError::DeviceLost { backend: "wgpu", reason: reason.clone() })
+            }
+        }
+    }
+
+    /// Destroys the device, as a driver fault would.
+    pub fn destroy(&self) {
+        lock(&self.lost).get_or_insert("destroyed".into());
+        self.device.destroy();
+    }
+
+    /// Zeroed storage of `bytes`, rounded up to whole vectors of 16 bytes.
+    pub fn storage(&self, bytes: u64, label: &str) -> OpResult<RawBuffer> {
+        self.check()?;
+        let size = bytes.max(16).next_multiple_of(16);
+        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        let no_memory =
+            || OpError::OutOfMemory { backend: "wgpu", label: label.to_owned(), bytes: size };
+        if size > most {
+            return Err(no_memory());
+        }
+        let usage = wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST;
+        self.buffer(size, usage, label).ok_or_else(no_memory)
+    }
+
+    /// A buffer, or `None` where the device has no memory for it.
+    pub fn buffer(&self, size: u64, usage: wgpu::BufferUsages, label: &str) -> Option<RawBuffer> {
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
+        // In a browser the answer comes later, through the lost device.
+        let answer = scope.pop();
+        if cfg!(not(target_arch = "wasm32")) && pollster::block_on(answer).is_some() {
+            return None;
+        }
+        Tally::add(&self.tally.allocations, 1);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Some(RawBuffer::new(id, buffer, &self.dropped))
+    }
+
+    /// The pipeline of a variant; `writes` says for each storage binding whether it is written.
+    pub fn kernel(&self, variant: &Variant, writes: &[bool]) -> Arc<Kernel> {
+        if let Some(kernel) = lock(&self.kernels).get(variant) {
+            return Arc::clone(kernel);
+        }
+        let kernel = Arc::new(self.compile(variant, writes));
+        lock(&self.kernels).insert(variant.clone(), Arc::clone(&kernel));
+        kernel
+    }
+
+    fn compile(&self, variant: &Variant, writes: &[bool]) -> Kernel {
+        let layout = self.layout(writes);
+        let mut enables = Vec::new();
+        if self.has_f16() {
+            enables.push("f16");
+        }
+        if self.has_subgroups() && cfg!(target_arch = "wasm32") {
+            // Browsers want the line; naga refuses it.
+            enables.push("subgroups");
+        }
+        let mut defines = variant.defines.to_vec();
+        defines.push(("HAS_F16", self.has_f16().into()));
+        defines.push(("HAS_SUBGROUPS", self.has_subgroups().into()));
+        let text = shader::expand(variant.stem, &defines, &enables);
+        let text = text.unwrap_or_else(|e| panic!("{e}"));
+        let module = self.module(variant.stem, text);
+        Tally::add(&self.tally.pipelines, 1);
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(variant.entry),
+            layout: Some(&layout.pipeline),
+            module: &module,
+            entry_point: Some(variant.entry),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        Kernel { pipeline, layout }
+    }
+
+    fn module(&self, label: &str, text: String) -> wgpu::ShaderModule {
+        let source = wgpu::ShaderSource::Wgsl(text.into());
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
+        // Bounds stay checked: an index in a buffer is the caller's promise, and a broken promise
+        // must not touch other memory. Loops are ours and end.
+        let checks = wgpu::ShaderRuntimeChecks {
+            force_loop_bounding: false,
+            ..wgpu::ShaderRuntimeChecks::checked()
+        };
+        // SAFETY: every loop of every shader is bounded by a parameter or a constant.
+        unsafe { self.device.create_shader_module_trusted(descriptor, checks) }
+    }
+
+    fn layout(&self, writes: &[bool]) -> Arc<Layout> {
+        let mut layouts = lock(&self.layouts);
+        if let Some(layout) = layouts.get(writes) {
+            return Arc::clone(layout);
+        }
+        let entry = |binding: usize, ty: wgpu::BufferBindingType| wgpu::BindGroupLayoutEntry {
+            binding: binding as u32,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty,
+                has_dynamic_offset: binding == 0,
+                min_binding_size: if binding == 0 { NonZeroU64::new(PARAMS_SIZE) } else { None },
+            },
+            count: None,
+        };
+        let mut entries = vec![entry(0, wgpu::BufferBindingType::Uniform)];
+        for (i, write) in writes.iter().enumerate() {
+            entries.push(entry(i + 1, wgpu::BufferBindingType::Storage { read_only: !write }));
+        }
+        let groups = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: None,
+            entries: &entries,
+        });
+        let pipeline = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&groups)],
+            immediate_size: 0,
+        });
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let layout = Arc::new(Layout { id, groups, pipeline });
+        layouts.insert(writes.to_vec(), Arc::clone(&layout));
+        layout
+    }
+}

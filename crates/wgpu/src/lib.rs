@@ -1,0 +1,33 @@
+//! The WGSL backend: every op of the contract as a shader, on Vulkan, Metal, DX12 and, in the
+//! browser, WebGPU.
+//!
+//! How a call becomes work on the GPU: an op checks its descriptor, picks a *variant* of its shader
+//! (a stem, an entry point and a list of constants), and records a dispatch. Records are played into
+//! one command buffer when somebody reads, submits, or many have gathered. What the host writes goes
+//! through a staging ring and is played in its place among the dispatches, so the order of calls is
+//! the order on the device. Everything that a step needs again is kept: pipelines by variant, bind
+//! groups by buffers, staging chunks by size.
+//!
+//! Shaders lie in the workspace's `shaders/`, one stem per op; see [`shader`] for the include step.
+
+mod adapter;
+mod backend;
+mod buffer;
+mod counters;
+mod error;
+mod gpu;
+mod launch;
+mod ops;
+mod readback;
+mod recorder;
+pub mod shader;
+mod tier;
+mod weight;
+
+pub use adapter::{AdapterReport, adapters};
+pub use backend::{WgpuBackend, WgpuOptions};
+pub use buffer::WgpuBuffer;
+pub use counters::Counters;
+pub use error::StartError;
+pub use tier::Tier;
+pub use weight::WgpuWeight;

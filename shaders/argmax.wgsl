@@ -1,0 +1,83 @@
+// The index of the largest element of each row: the lowest among equals; a not-a-number wins.
+//
+// A workgroup owns one row. Elements become whole numbers of the same order, not-a-number above
+// all, so that no device's comparison of numbers counts. Each invocation strides over the row with
+// four loads under way, then a tree finds the best of all.
+//
+// Bytes: 4 rows V. Bound: latency; a row has one workgroup only.
+
+//# import common
+
+struct Params {
+    n_rows: u32,
+    width: u32,
+    x_offset: u32,
+    out_offset: u32,
+}
+
+const GROUP: u32 = 256u;
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<u32>;
+@group(0) @binding(2) var<storage, read_write> out: array<u32>;
+
+var<workgroup> keys: array<u32, GROUP>;
+var<workgroup> places: array<u32, GROUP>;
+
+// Of the order of the numbers; the zeros are equal.
+fn key(bits: u32) -> u32 {
+    if (bits & 0x7fffffffu) > 0x7f800000u {
+        return 0xffffffffu;
+    }
+    if bits == 0x80000000u {
+        return 0x80000000u;
+    }
+    return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
+}
+
+// The better of two, each a key and a place.
+fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y));
+}
+
+@compute @workgroup_size(256)
+fn argmax(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let row = flat_index(workgroup, grid);
+    if row >= p.n_rows {
+        return;
+    }
+    let from = p.x_offset + row * p.width;
+    // No element has key 0, so this loses against all.
+    var best = vec2<u32>(0u, 0xffffffffu);
+    for (var i = lane; i < p.width; i += 4u * GROUP) {
+        let at = vec4<u32>(i, i + GROUP, i + 2u * GROUP, i + 3u * GROUP);
+        // The last element again is never better than itself.
+        let there = min(at, vec4<u32>(p.width - 1u));
+        let a = x[from + there.x];
+        let b = x[from + there.y];
+        let c = x[from + there.z];
+        let d = x[from + there.w];
+        best = better(best, vec2<u32>(key(a), there.x));
+        best = better(best, vec2<u32>(key(b), there.y));
+        best = better(best, vec2<u32>(key(c), there.z));
+        best = better(best, vec2<u32>(key(d), there.w));
+    }
+    keys[lane] = best.x;
+    places[lane] = best.y;
+    workgroupBarrier();
+    for (var half = GROUP / 2u; half > 0u; half /= 2u) {
+        if lane < half {
+            best = better(best, vec2<u32>(keys[lane + half], places[lane + half]));
+            keys[lane] = best.x;
+            places[lane] = best.y;
+        }
+        workgroupBarrier();
+    }
+    if lane == 0u {
+        out[p.out_offset + row] = best.y;
+    }
+}

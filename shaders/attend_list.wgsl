@@ -1,0 +1,386 @@
+// One query token over a list of KV rows (LISTED) or over a run of them: for each query head
+//
+//     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale * q . k_j)
+//
+// The rows of a KV head are cut into splits. A workgroup takes one split for ROWS query heads of the
+// KV head, so that keys and values are read once for all of them. It goes through the split in
+// tiles of GROUP * KEYS rows:
+//   scores   an invocation takes KEYS rows whole and sums up their dot products with all queries;
+//   softmax  the maximum over the tile, the running maximum, weights into shared memory;
+//   values   an invocation takes one octet of every ROW_GROUPS-th row, so that loads are whole
+//            rows, and its sums stay in registers to the end of the split.
+//
+// With PARTIAL the splits' results go to `partials` for `attend_merge`; without there is one split,
+// whose result goes to `out` and `lse`.
+//
+// Bound: memory, 2 * Dh * size bytes a row and KV head for 4 * Dh * Hq / Hkv operations.
+// HEAD_DIM <= 256, ROWS <= 8, KEYS <= 2. Shared memory 14.8 KiB at most.
+
+//# import common
+//# import kv_rows
+//# import attend_shares
+
+const GROUP: u32 = 64u;
+const TILE: u32 = GROUP * KEYS;
+// Query heads in fours.
+const QUADS: u32 = (ROWS + 3u) / 4u;
+const ROW_GROUPS: u32 = GROUP / OCTETS;
+
+struct Params {
+    n_tokens: u32,
+    n_q_heads: u32,
+    n_kv_heads: u32,
+    head_dim: u32,
+    scale: f32,
+    accumulate: u32,
+    minus_infinity: f32,
+    // The span: its first token, the workgroups that share a KV head's query heads, the rows.
+    first_token: u32,
+    n_parts: u32,
+    head_stride: u32,
+    split_rows: u32,
+    n_splits: u32,
+    // Entries from one head's list to the next, or rows of the run and the first of them.
+    n_rows: u32,
+    first_row: u32,
+    // Token i of the span sees lead + i rows of the run.
+    lead: i32,
+    q_offset: u32,
+    kv_offset: u32,
+//# if PARTIAL
+//# else
+    out_offset: u32,
+    lse_offset: u32,
+//# end
+//# if LISTED
+    rows_offset: u32,
+    counts_offset: u32,
+//# end
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(2) var<storage, read> kv: array<KvUnit>;
+//# if PARTIAL
+// For each query row of the span and split (m, l, -, -), then the octets of o.
+@group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>;
+//# if LISTED
+@group(0) @binding(4) var<storage, read> rows: array<u32>;
+@group(0) @binding(5) var<storage, read> counts: array<u32>;
+//# end
+//# else
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(4) var<storage, read_write> lse: array<f32>;
+//# if LISTED
+@group(0) @binding(5) var<storage, read> rows: array<u32>;
+@group(0) @binding(6) var<storage, read> counts: array<u32>;
+//# end
+//# end
+
+var<workgroup> queries: array<vec4<f32>, 2u * OCTETS * ROWS>;
+// [row of the tile][query head]; at the end the sums of the row groups.
+var<workgroup> weights: array<vec4<f32>, 2u * GROUP * QUADS>;
+// The element at which each row's key begins.
+var<workgroup> starts: array<u32, TILE>;
+var<workgroup> lane_parts: array<vec4<f32>, GROUP * QUADS>;
+var<workgroup> lane_sums: array<vec4<f32>, GROUP / 4u * QUADS>;
+var<workgroup> final_shares: array<vec2<f32>, ROWS>;
+
+// Rows that a token of the span attends to.
+fn attended(token: u32, kv_head: u32) -> u32 {
+//# if LISTED
+    return min(counts[p.counts_offset + kv_head], p.n_rows);
+//# else
+    return min(u32(max(p.lead + i32(token), 0)), p.n_rows);
+//# end
+}
+
+fn key_start(kv_head: u32, i: u32) -> u32 {
+//# if LISTED
+    let row = rows[p.rows_offset + kv_head * p.n_rows + i];
+//# else
+    let row = p.first_row + i;
+//# end
+    return p.kv_offset + (kv_head * p.head_stride + row) * (2u * HEAD_DIM);
+}
+
+// Elements 4c.. of the query that begins at element `start`.
+fn query_quad(start: u32, c: u32) -> vec4<f32> {
+    var x = vec4<f32>(0.0);
+    for (var i = 0u; i < 4u; i++) {
+        if 4u * c + i < HEAD_DIM {
+            x[i] = q[start + 4u * c + i];
+        }
+    }
+    return x;
+}
+
+@compute @workgroup_size(64)
+fn attend_list(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+//# if HAS_SUBGROUPS
+    @builtin(subgroup_invocation_id) subgroup_lane: u32,
+    @builtin(subgroup_size) subgroup_size: u32,
+//# end
+) {
+//# if HAS_SUBGROUPS
+//# else
+    let subgroup_lane = 0u;
+    let subgroup_size = 0u;
+//# end
+    let split = workgroup.x;
+    let part = workgroup.y % p.n_parts;
+    let kv_head = workgroup.y / p.n_parts % p.n_kv_heads;
+    let token = workgroup.y / (p.n_parts * p.n_kv_heads);
+    let group = p.n_q_heads / p.n_kv_heads;
+    let n_heads = min(ROWS, group - min(part * ROWS, group));
+    // The first query row in the span.
+    let first = token * p.n_q_heads + kv_head * group + part * ROWS;
+    let n = attended(token, kv_head);
+    let begin = min(split * p.split_rows, n);
+    let end = min(begin + p.split_rows, n);
+//# if PARTIAL
+    if begin >= end {
+        if lane < n_heads {
+            partials[partial_start(first + lane, split)] = vec4<f32>(LOWEST, 0.0, 0.0, 0.0);
+        }
+        return;
+    }
+//# end
+
+    let q_start = p.q_offset + (p.first_token * p.n_q_heads + first) * HEAD_DIM;
+    for (var i = lane; i < 2u * OCTETS * ROWS; i += GROUP) {
+        let head = i / (2u * OCTETS);
+        var x = vec4<f32>(0.0);
+        if head < n_heads {
+            x = p.scale * query_quad(q_start + head * HEAD_DIM, i % (2u * OCTETS));
+        }
+        queries[i] = x;
+    }
+    workgroupBarrier();
+
+    // Two vectors of o for each query head.
+    var o = array<vec4<f32>, 8u * QUADS>();
+    var l = array<vec4<f32>, QUADS>();
+    var m = array<vec4<f32>, QUADS>();
+    for (var h = 0u; h < QUADS; h++) {
+        m[h] = vec4<f32>(LOWEST);
+    }
+    let octet = lane % OCTETS;
+    let row_group = lane / OCTETS;
+
+    for (var tile = begin; tile < end; tile += TILE) {
+        let n_tile = min(end - tile, TILE);
+        // Lanes without a row take the last one's, whose weight is then left out.
+        var key = array<u32, KEYS>();
+        for (var k = 0u; k < KEYS; k++) {
+            key[k] = key_start(kv_head, tile + min(lane + k * GROUP, n_tile - 1u));
+        }
+        var sums = array<f32, 4u * QUADS * KEYS>();
+        for (var c = 0u; c < OCTETS; c++) {
+            var x = array<Octet, KEYS>();
+            for (var k = 0u; k < KEYS; k++) {
+                x[k] = kv_octet(key[k], c);
+            }
+            for (var g = 0u; g < ROWS; g++) {
+                let low = queries[2u * (g * OCTETS + c)];
+                let high = queries[2u * (g * OCTETS + c) + 1u];
+                for (var k = 0u; k < KEYS; k++) {
+                    sums[4u * QUADS * k + g] += dot(low, x[k].low) + dot(high, x[k].high);
+                }
+            }
+        }
+
+        var scores = array<vec4<f32>, QUADS * KEYS>();
+        var top = array<vec4<f32>, QUADS>();
+        for (var h = 0u; h < QUADS; h++) {
+            top[h] = vec4<f32>(LOWEST);
+            for (var k = 0u; k < KEYS; k++) {
+                let i = 4u * (QUADS * k + h);
+                let s = vec4<f32>(sums[i], sums[i + 1u], sums[i + 2u], sums[i + 3u]);
+                scores[QUADS * k + h] = select(vec4<f32>(LOWEST), s, lane + k * GROUP < n_tile);
+                top[h] = max(top[h], scores[QUADS * k + h]);
+            }
+        }
+        top = all_max(top, lane, subgroup_lane, subgroup_size);
+        for (var h = 0u; h < QUADS; h++) {
+            let next = max(m[h], top[h]);
+            let factor = exp(m[h] - next);
+            m[h] = next;
+            l[h] *= factor;
+            for (var i = 0u; i < 4u; i++) {
+                o[8u * h + 2u * i] *= factor[i];
+                o[8u * h + 2u * i + 1u] *= factor[i];
+            }
+            for (var k = 0u; k < KEYS; k++) {
+                let s = scores[QUADS * k + h];
+                let w = select(exp(s - next), vec4<f32>(0.0), s <= vec4<f32>(LOWEST));
+                l[h] += w;
+                weights[(lane + k * GROUP) * QUADS + h] = w;
+            }
+        }
+        for (var k = 0u; k < KEYS; k++) {
+            starts[lane + k * GROUP] = key[k];
+        }
+        workgroupBarrier();
+
+        if row_group < ROW_GROUPS {
+            for (var j = row_group; j < n_tile; j += ROW_GROUPS) {
+                let v = kv_octet(starts[j] + HEAD_DIM, octet);
+                for (var h = 0u; h < QUADS; h++) {
+                    let w = weights[j * QUADS + h];
+                    o[8u * h] += w.x * v.low;
+                    o[8u * h + 1u] += w.x * v.high;
+                    o[8u * h + 2u] += w.y * v.low;
+                    o[8u * h + 3u] += w.y * v.high;
+                    o[8u * h + 4u] += w.z * v.low;
+                    o[8u * h + 5u] += w.z * v.high;
+                    o[8u * h + 6u] += w.w * v.low;
+                    o[8u * h + 7u] += w.w * v.high;
+                }
+            }
+        }
+    }
+
+    l = all_sum(l, lane, subgroup_lane, subgroup_size);
+//# if PARTIAL
+//# else
+    // One lane alone reads and writes a head's log-sum-exp.
+    if lane == 0u {
+        for (var g = 0u; g < ROWS; g++) {
+            if g < n_heads {
+                let at = p.lse_offset + p.first_token * p.n_q_heads + first + g;
+                var held = p.minus_infinity;
+                if p.accumulate == 1u {
+                    held = lse[at];
+                }
+                let both = shares(m[g / 4u][g % 4u], l[g / 4u][g % 4u], held, p.minus_infinity);
+                final_shares[g] = vec2<f32>(both.held, both.made);
+                lse[at] = both.lse;
+            }
+        }
+    }
+//# end
+    for (var g = 0u; g < ROWS; g++) {
+        workgroupBarrier();
+        weights[2u * lane] = o[2u * g];
+        weights[2u * lane + 1u] = o[2u * g + 1u];
+        workgroupBarrier();
+        if g < n_heads && lane < 2u * OCTETS {
+            var sum = vec4<f32>(0.0);
+            for (var i = 0u; i < ROW_GROUPS; i++) {
+                sum += weights[2u * OCTETS * i + lane];
+            }
+            let row = first + g;
+//# if PARTIAL
+            let at = partial_start(row, split);
+            partials[at + 1u + lane] = sum;
+            if lane == 0u {
+                partials[at] = vec4<f32>(m[g / 4u][g % 4u], l[g / 4u][g % 4u], 0.0, 0.0);
+            }
+//# else
+            let at = p.out_offset + (p.first_token * p.n_q_heads + row) * HEAD_DIM;
+            for (var i = 0u; i < 4u; i++) {
+                let d = 4u * lane + i;
+                if d < HEAD_DIM {
+                    var x = final_shares[g].y * sum[i];
+                    // Nothing held may hold anything.
+                    if final_shares[g].x != 0.0 {
+                        x += final_shares[g].x * out[at + d];
+                    }
+                    out[at + d] = x;
+                }
+            }
+//# end
+        }
+    }
+}
+
+//# if PARTIAL
+fn partial_start(row: u32, split: u32) -> u32 {
+    return (row * p.n_splits + split) * (2u * OCTETS + 1u);
+}
+//# end
+
+// Maximum and sum over all lanes, given to all of them. Some lanes first gather what a subgroup or
+// eight lanes have; each lane then gathers what those have.
+fn all_max(
+    x: array<vec4<f32>, QUADS>,
+    lane: u32,
+    subgroup_lane: u32,
+    subgroup_size: u32,
+) -> array<vec4<f32>, QUADS> {
+    var all = x;
+//# if HAS_SUBGROUPS
+    for (var h = 0u; h < QUADS; h++) {
+        let part = subgroupMax(all[h]);
+        if subgroup_lane == 0u {
+            lane_sums[lane / subgroup_size * QUADS + h] = part;
+        }
+    }
+    let n = (GROUP + subgroup_size - 1u) / subgroup_size;
+//# else
+    for (var h = 0u; h < QUADS; h++) {
+        lane_parts[lane * QUADS + h] = all[h];
+    }
+    workgroupBarrier();
+    let n = 8u;
+    if lane < n * QUADS {
+        let at = lane / QUADS * (GROUP / n * QUADS) + lane % QUADS;
+        var part = lane_parts[at];
+        for (var i = 1u; i < GROUP / n; i++) {
+            part = max(part, lane_parts[at + i * QUADS]);
+        }
+        lane_sums[lane] = part;
+    }
+//# end
+    workgroupBarrier();
+    for (var h = 0u; h < QUADS; h++) {
+        all[h] = lane_sums[h];
+        for (var i = 1u; i < n; i++) {
+            all[h] = max(all[h], lane_sums[i * QUADS + h]);
+        }
+    }
+    return all;
+}
+
+fn all_sum(
+    x: array<vec4<f32>, QUADS>,
+    lane: u32,
+    subgroup_lane: u32,
+    subgroup_size: u32,
+) -> array<vec4<f32>, QUADS> {
+    var all = x;
+//# if HAS_SUBGROUPS
+    for (var h = 0u; h < QUADS; h++) {
+        let part = subgroupAdd(all[h]);
+        if subgroup_lane == 0u {
+            lane_sums[lane / subgroup_size * QUADS + h] = part;
+        }
+    }
+    let n = (GROUP + subgroup_size - 1u) / subgroup_size;
+//# else
+    for (var h = 0u; h < QUADS; h++) {
+        lane_parts[lane * QUADS + h] = all[h];
+    }
+    workgroupBarrier();
+    let n = 8u;
+    if lane < n * QUADS {
+        let at = lane / QUADS * (GROUP / n * QUADS) + lane % QUADS;
+        var part = lane_parts[at];
+        for (var i = 1u; i < GROUP / n; i++) {
+            part += lane_parts[at + i * QUADS];
+        }
+        lane_sums[lane] = part;
+    }
+//# end
+    workgroupBarrier();
+    for (var h = 0u; h < QUADS; h++) {
+        all[h] = lane_sums[h];
+        for (var i = 1u; i < n; i++) {
+            all[h] += lane_sums[i * QUADS + h];
+        }
+    }
+    return all;
+}
