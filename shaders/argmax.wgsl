@@ -50,17 +50,17 @@ fn argmax(
     if row >= p.n_rows {
         return;
     }
-    let from = p.x_offset + row * p.width;
+    let start = p.x_offset + row * p.width;
     // No element has key 0, so this loses against all.
     var best = vec2<u32>(0u, 0xffffffffu);
     for (var i = lane; i < p.width; i += 4u * GROUP) {
         let at = vec4<u32>(i, i + GROUP, i + 2u * GROUP, i + 3u * GROUP);
         // The last element again is never better than itself.
         let there = min(at, vec4<u32>(p.width - 1u));
-        let a = x[from + there.x];
-        let b = x[from + there.y];
-        let c = x[from + there.z];
-        let d = x[from + there.w];
+        let a = x[start + there.x];
+        let b = x[start + there.y];
+        let c = x[start + there.z];
+        let d = x[start + there.w];
         best = better(best, vec2<u32>(key(a), there.x));
         best = better(best, vec2<u32>(key(b), there.y));
         best = better(best, vec2<u32>(key(c), there.z));

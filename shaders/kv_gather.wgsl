@@ -59,11 +59,11 @@ fn kv_gather(
     if entry - head * p.list_stride >= n_rows[p.n_rows_offset + head] {
         return;
     }
-    let from = src_rows[p.src_rows_offset + entry];
-    let to = dst_rows[p.dst_rows_offset + entry];
-    if from >= p.src_head_stride || to >= p.dst_head_stride {
+    let src_row = src_rows[p.src_rows_offset + entry];
+    let dst_row = dst_rows[p.dst_rows_offset + entry];
+    if src_row >= p.src_head_stride || dst_row >= p.dst_head_stride {
         return;
     }
-    let src_at = p.src_offset + (head * p.src_head_stride + from) * p.row_units + i;
-    dst[(head * p.dst_head_stride + to) * p.row_units + i] = unit(src_at);
+    let src_at = p.src_offset + (head * p.src_head_stride + src_row) * p.row_units + i;
+    dst[(head * p.dst_head_stride + dst_row) * p.row_units + i] = unit(src_at);
 }

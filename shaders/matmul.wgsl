@@ -66,14 +66,14 @@ var<workgroup> tiles: array<vec4<f32>, 2u * W_TILE>;
 
 // Columns [k, k + 4) of row `row` of x; rows beyond the last are the last again.
 fn x_load4(row: u32, k: u32) -> vec4<f32> {
-    let from = p.x_offset + min(row, p.n_rows - 1u) * p.n_in;
+    let start = p.x_offset + min(row, p.n_rows - 1u) * p.n_in;
 //# if X_VECTOR
     if k < p.n_in {
-        return x[(from + k) / 4u];
+        return x[(start + k) / 4u];
     }
     return vec4<f32>(0.0);
 //# else
-    let at = from + min(vec4<u32>(k, k + 1u, k + 2u, k + 3u), vec4<u32>(p.n_in - 1u));
+    let at = start + min(vec4<u32>(k, k + 1u, k + 2u, k + 3u), vec4<u32>(p.n_in - 1u));
     let elements = vec4<f32>(x[at.x], x[at.y], x[at.z], x[at.w]);
     let inside = vec4<u32>(k, k + 1u, k + 2u, k + 3u) < vec4<u32>(p.n_in);
     return select(vec4<f32>(0.0), elements, inside);

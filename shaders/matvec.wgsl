@@ -87,13 +87,13 @@ fn matvec(
     let first = flat_index(workgroup, grid) * 4u;
     let rows = min(vec4<u32>(first, first + 1u, first + 2u, first + 3u),
         vec4<u32>(p.shard_rows - 1u));
-    let from = p.weight_offset + rows * p.row_units;
+    let start = p.weight_offset + rows * p.row_units;
     var sums = array<vec4<f32>, ROWS>();
     for (var unit = lane; unit < p.row_units; unit += GROUP) {
-        let unit_a = weight[from.x + unit];
-        let unit_b = weight[from.y + unit];
-        let unit_c = weight[from.z + unit];
-        let unit_d = weight[from.w + unit];
+        let unit_a = weight[start.x + unit];
+        let unit_b = weight[start.y + unit];
+        let unit_c = weight[start.z + unit];
+        let unit_d = weight[start.w + unit];
 //# if WEIGHT_KIND == 0
         let a = bitcast<vec4<f32>>(unit_a);
         let b = bitcast<vec4<f32>>(unit_b);

@@ -38,10 +38,10 @@ fn rms_norm(
     if row >= p.n_rows {
         return;
     }
-    let from = p.x_offset + row * p.width;
+    let start = p.x_offset + row * p.width;
     var squares = 0.0;
     for (var i = lane; i < p.width; i += GROUP) {
-        let element = x[from + i];
+        let element = x[start + i];
         squares += element * element;
     }
 //# if HAS_SUBGROUPS
@@ -52,6 +52,6 @@ fn rms_norm(
     let scale = inverseSqrt(total / f32(p.width) + p.eps);
     let to = p.out_offset + row * p.width;
     for (var i = lane; i < p.width; i += GROUP) {
-        out[to + i] = x[from + i] * scale * weight_element(p.kind, p.weight_offset + i);
+        out[to + i] = x[start + i] * scale * weight_element(p.kind, p.weight_offset + i);
     }
 }

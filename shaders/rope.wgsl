@@ -37,17 +37,17 @@ fn rope(
     }
     let head = item / per_head;
     let i = item - head * per_head;
-    let from = p.x_offset + head * p.head_dim;
+    let start = p.x_offset + head * p.head_dim;
     let to = p.out_offset + head * p.head_dim;
     if i >= half {
-        out[to + half + i] = x[from + half + i];
+        out[to + half + i] = x[start + half + i];
         return;
     }
     let angle = p.table_offset + head / p.n_heads * p.rotary_dim + i;
     let cosine = table[angle];
     let sine = table[angle + half];
-    let a = x[from + i];
-    let b = x[from + half + i];
+    let a = x[start + i];
+    let b = x[start + half + i];
     out[to + i] = a * cosine - b * sine;
     out[to + half + i] = b * cosine + a * sine;
 }

@@ -1,0 +1,342 @@
+// The clusters of each KV head, best first, until their sizes fill the budget; the last is trimmed.
+// Rank: greater score, then lower id; not-a-number last. Empty clusters are never taken.
+//
+// One workgroup per KV head of a sequence, any number of clusters:
+//
+// 1. Scores become keys, whole numbers of the same order. Three rounds over their bits, most
+//    significant first, find the key at which the budget is reached: a histogram of tokens by the
+//    round's bits, summed from the greatest down.
+// 2. Greater keys are collected as they come; of those that equal it, the lowest ids until the
+//    budget is full.
+// 3. What was collected is sorted in the output buffers by a bitonic network, tiles of it in shared
+//    memory, and the keys give way to the tokens taken.
+//
+// Reads scores and sizes five times, from caches; bound by latency. Comparisons are of bits, so
+// nothing depends on how a device treats the smallest numbers. The sizes of a head sum up to less
+// than 2^32: they are tokens of a sequence.
+
+struct Params {
+    n_kv_heads: u32,
+    score_stride: u32,
+    max_selected: u32,
+    // Heads of the sequences before this one.
+    first_head: u32,
+    cluster_stride: u32,
+    scores_offset: u32,
+    sizes_offset: u32,
+    n_clusters_offset: u32,
+    budgets_offset: u32,
+    clusters_offset: u32,
+    takes_offset: u32,
+    n_selected_offset: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+// The bits of numbers.
+@group(0) @binding(1) var<storage, read> scores: array<u32>;
+@group(0) @binding(2) var<storage, read> sizes: array<u32>;
+@group(0) @binding(3) var<storage, read> n_clusters: array<u32>;
+@group(0) @binding(4) var<storage, read> budgets: array<u32>;
+@group(0) @binding(5) var<storage, read_write> clusters: array<u32>;
+@group(0) @binding(6) var<storage, read_write> takes: array<u32>;
+@group(0) @binding(7) var<storage, read_write> n_selected: array<u32>;
+
+const GROUP: u32 = 256u;
+const BINS: u32 = 2048u;
+const BINS_EACH: u32 = BINS / GROUP;
+// Entries that are sorted in shared memory: two for each invocation.
+const TILE: u32 = 2u * GROUP;
+const NONE: u32 = 0xffffffffu;
+
+var<workgroup> bins: array<atomic<u32>, BINS>;
+var<workgroup> sums: array<u32, GROUP>;
+var<workgroup> tile_ranks: array<u32, TILE>;
+var<workgroup> tile_ids: array<u32, TILE>;
+var<workgroup> found_bin: u32;
+var<workgroup> found_left: u32;
+var<workgroup> n_collected: atomic<u32>;
+var<workgroup> n_sorted: u32;
+// Tokens taken of the last cluster, at most.
+var<workgroup> last_take: u32;
+
+// A whole number that is greater for a greater score; 0 for not-a-number.
+fn key_of(score: u32) -> u32 {
+    let size = score & 0x7fffffffu;
+    if size > 0x7f800000u {
+        return 0u;
+    }
+    if size == 0u {
+        return 0x80000000u;
+    }
+    return select(score | 0x80000000u, ~score, score != size);
+}
+
+// The sum of x over the invocations before this one.
+fn sum_before(x: u32, lane: u32) -> u32 {
+    workgroupBarrier();
+    sums[lane] = x;
+    workgroupBarrier();
+    for (var step = 1u; step < GROUP; step *= 2u) {
+        var other = 0u;
+        if lane >= step {
+            other = sums[lane - step];
+        }
+        workgroupBarrier();
+        sums[lane] += other;
+        workgroupBarrier();
+    }
+    return sums[lane] - x;
+}
+
+// Adds up the tokens of keys whose bits under `mask` are `prefix`, by the bits at `shift`.
+fn fill_bins(head: u32, n: u32, mask: u32, prefix: u32, shift: u32, n_bins: u32, lane: u32) {
+    for (var i = lane; i < BINS; i += GROUP) {
+        atomicStore(&bins[i], 0u);
+    }
+    workgroupBarrier();
+    let first_score = p.scores_offset + (p.first_head + head) * p.score_stride;
+    let first_size = p.sizes_offset + head * p.cluster_stride;
+    // Neighbours often share a bin (a softmax gives few exponents): one addition for a run of them.
+    var held = 0u;
+    var tokens = 0u;
+    for (var c = lane; c < n; c += GROUP) {
+        let key = key_of(scores[first_score + c]);
+        if (key & mask) == prefix {
+            let bin = (key >> shift) & (n_bins - 1u);
+            if bin != held && tokens > 0u {
+                atomicAdd(&bins[held], tokens);
+                tokens = 0u;
+            }
+            held = bin;
+            tokens += sizes[first_size + c];
+        }
+    }
+    if tokens > 0u {
+        atomicAdd(&bins[held], tokens);
+    }
+    workgroupBarrier();
+}
+
+// The bin in which the sum from the greatest down reaches `left`, and what is left above it goes to
+// `found_bin` and `found_left`. Where all tokens are too few, NONE.
+fn find_bin(left: u32, lane: u32) {
+    if lane == 0u {
+        found_bin = NONE;
+    }
+    var own = 0u;
+    for (var i = 0u; i < BINS_EACH; i++) {
+        own += atomicLoad(&bins[BINS - 1u - (lane * BINS_EACH + i)]);
+    }
+    var before = sum_before(own, lane);
+    if before < left && left - before <= own {
+        for (var i = 0u; i < BINS_EACH; i++) {
+            let bin = BINS - 1u - (lane * BINS_EACH + i);
+            let tokens = atomicLoad(&bins[bin]);
+            if before < left && left - before <= tokens {
+                found_bin = bin;
+                found_left = left - before;
+            }
+            before += tokens;
+        }
+    }
+    workgroupBarrier();
+}
+
+// Takes what is greater than `key`, and of what equals it the lowest ids until `left` is reached.
+fn collect(head: u32, n: u32, key: u32, left: u32, lane: u32) {
+    let first_score = p.scores_offset + (p.first_head + head) * p.score_stride;
+    let first_size = p.sizes_offset + head * p.cluster_stride;
+    let out = (p.first_head + head) * p.max_selected;
+    // Each invocation has a run of ids.
+    let each = (n + GROUP - 1u) / GROUP;
+    let start = min(lane * each, n);
+    let end = min(start + each, n);
+    var equal = 0u;
+    for (var c = start; c < end; c++) {
+        if key_of(scores[first_score + c]) == key {
+            equal += sizes[first_size + c];
+        }
+    }
+    var before = sum_before(equal, lane);
+    for (var c = start; c < end; c++) {
+        let own = key_of(scores[first_score + c]);
+        let size = sizes[first_size + c];
+        var take = own > key && size > 0u;
+        if own == key {
+            take = size > 0u && before < left;
+            if take && left - before <= size {
+                last_take = left - before;
+            }
+            before += size;
+        }
+        if take {
+            let place = atomicAdd(&n_collected, 1u);
+            if place < p.max_selected {
+                clusters[p.clusters_offset + out + place] = c;
+                takes[p.takes_offset + out + place] = ~own;
+            }
+        }
+    }
+    storageBarrier();
+    workgroupBarrier();
+}
+
+fn is_after(rank: u32, id: u32, other_rank: u32, other_id: u32) -> bool {
+    return rank > other_rank || (rank == other_rank && id > other_id);
+}
+
+// Puts entries i < j of the tile in order; what lies beyond `n` counts as greatest.
+fn order_in_tile(i: u32, j: u32, n: u32) {
+    if j < n && is_after(tile_ranks[i], tile_ids[i], tile_ranks[j], tile_ids[j]) {
+        let rank = tile_ranks[i];
+        let id = tile_ids[i];
+        tile_ranks[i] = tile_ranks[j];
+        tile_ids[i] = tile_ids[j];
+        tile_ranks[j] = rank;
+        tile_ids[j] = id;
+    }
+}
+
+// As order_in_tile, for entries of the output.
+fn order_in_output(ids: u32, ranks: u32, i: u32, j: u32, n: u32) {
+    if j < n {
+        let rank = takes[ranks + i];
+        let id = clusters[ids + i];
+        let other_rank = takes[ranks + j];
+        let other_id = clusters[ids + j];
+        if is_after(rank, id, other_rank, other_id) {
+            takes[ranks + i] = other_rank;
+            clusters[ids + i] = other_id;
+            takes[ranks + j] = rank;
+            clusters[ids + j] = id;
+        }
+    }
+}
+
+// The first step of a merge to runs of `size`: an entry meets its mirror image.
+fn mirrored(pair: u32, size: u32) -> vec2<u32> {
+    let start = pair / (size / 2u) * size;
+    let at = pair % (size / 2u);
+    return vec2<u32>(start + at, start + size - 1u - at);
+}
+
+fn beside(pair: u32, stride: u32) -> vec2<u32> {
+    let first = pair / stride * 2u * stride + pair % stride;
+    return vec2<u32>(first, first + stride);
+}
+
+// For each tile: the whole network if `from_start`, else only the end of a merge.
+fn sort_tiles(ids: u32, ranks: u32, n: u32, from_start: bool, lane: u32) {
+    for (var start = 0u; start < n; start += TILE) {
+        let in_tile = min(TILE, n - start);
+        for (var i = lane; i < in_tile; i += GROUP) {
+            tile_ranks[i] = takes[ranks + start + i];
+            tile_ids[i] = clusters[ids + start + i];
+        }
+        workgroupBarrier();
+        if from_start {
+            for (var size = 2u; size < 2u * in_tile; size *= 2u) {
+                let pair = mirrored(lane, size);
+                order_in_tile(pair.x, pair.y, in_tile);
+                workgroupBarrier();
+                for (var stride = size / 4u; stride > 0u; stride /= 2u) {
+                    let pair = beside(lane, stride);
+                    order_in_tile(pair.x, pair.y, in_tile);
+                    workgroupBarrier();
+                }
+            }
+        } else {
+            for (var stride = TILE / 2u; stride > 0u; stride /= 2u) {
+                let pair = beside(lane, stride);
+                order_in_tile(pair.x, pair.y, in_tile);
+                workgroupBarrier();
+            }
+        }
+        for (var i = lane; i < in_tile; i += GROUP) {
+            takes[ranks + start + i] = tile_ranks[i];
+            clusters[ids + start + i] = tile_ids[i];
+        }
+        storageBarrier();
+        workgroupBarrier();
+    }
+}
+
+// The part of a merge to runs of `size` whose steps are wider than a tile.
+fn merge_wide(ids: u32, ranks: u32, n: u32, size: u32, lane: u32) {
+    let n_pairs = (n + size - 1u) / size * (size / 2u);
+    for (var i = lane; i < n_pairs; i += GROUP) {
+        let pair = mirrored(i, size);
+        order_in_output(ids, ranks, pair.x, pair.y, n);
+    }
+    storageBarrier();
+    workgroupBarrier();
+    for (var stride = size / 4u; stride >= TILE; stride /= 2u) {
+        for (var i = lane; i < n_pairs; i += GROUP) {
+            let pair = beside(i, stride);
+            order_in_output(ids, ranks, pair.x, pair.y, n);
+        }
+        storageBarrier();
+        workgroupBarrier();
+    }
+}
+
+@compute @workgroup_size(256)
+fn select_clusters(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let head = workgroup.x;
+    let in_use = n_clusters[p.n_clusters_offset + head];
+    let n = min(in_use, min(p.cluster_stride, p.score_stride));
+    let asked = budgets[p.budgets_offset + head];
+    // The contract promises room; without it the budget is what surely fits.
+    let budget = select(asked, p.max_selected, min(n, asked) > p.max_selected);
+    if n == 0u || budget == 0u {
+        if lane == 0u {
+            n_selected[p.n_selected_offset + p.first_head + head] = 0u;
+        }
+        return;
+    }
+    if lane == 0u {
+        atomicStore(&n_collected, 0u);
+        last_take = NONE;
+    }
+
+    // Bits of the key that are known, and the tokens still to be found below what is greater.
+    var key = 0u;
+    var left = budget;
+    var mask = 0u;
+    for (var shift = 21u; shift < 32u; shift = select(select(32u, 0u, shift == 10u), 10u, shift == 21u)) {
+        let n_bins = select(BINS, BINS / 2u, shift == 0u);
+        fill_bins(head, n, mask, key, shift, n_bins, lane);
+        find_bin(left, lane);
+        let bin = workgroupUniformLoad(&found_bin);
+        if bin == NONE {
+            // All there is.
+            left = NONE;
+            break;
+        }
+        left = workgroupUniformLoad(&found_left);
+        key |= bin << shift;
+        mask |= (n_bins - 1u) << shift;
+    }
+    collect(head, n, key, left, lane);
+
+    if lane == 0u {
+        n_sorted = min(atomicLoad(&n_collected), p.max_selected);
+        n_selected[p.n_selected_offset + p.first_head + head] = n_sorted;
+    }
+    let count = workgroupUniformLoad(&n_sorted);
+    let out = (p.first_head + head) * p.max_selected;
+    let ids = p.clusters_offset + out;
+    let ranks = p.takes_offset + out;
+    sort_tiles(ids, ranks, count, true, lane);
+    for (var size = 2u * TILE; size < 2u * count; size *= 2u) {
+        merge_wide(ids, ranks, count, size, lane);
+        sort_tiles(ids, ranks, count, false, lane);
+    }
+    for (var i = lane; i < count; i += GROUP) {
+        let size = sizes[p.sizes_offset + head * p.cluster_stride + clusters[ids + i]];
+        takes[ranks + i] = select(size, min(size, last_take), i + 1u == count);
+    }
+}

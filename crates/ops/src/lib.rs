@@ -220,4 +220,24 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// `out[h] += sum over t and over the group of x x^T` (f32 sums, `[H/G, Dh, Dh]`): QᵀQ with
     /// G = Hq / Hkv, KᵀK with G = 1.
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()>;
+
+    /// [`Backend::rms_norm`] and linear layers of its result, in as few launches as the device can.
+    fn norm_linears(&self, d: NormLinears<'_, Self>) -> OpResult<()> {
+        d.unfused(self)
+    }
+
+    /// [`Backend::rms_norm`], gate and up projection and [`Backend::silu_mul`].
+    fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
+        d.unfused(self)
+    }
+
+    /// [`Backend::rope`] of queries and keys, after their norms if the model has any.
+    fn place_heads(&self, d: PlaceHeads<'_, Self>) -> OpResult<()> {
+        d.unfused(self)
+    }
+
+    /// [`Backend::centroid_scores`] and [`Backend::select_clusters`].
+    fn score_select(&self, d: ScoreSelect<'_, Self>) -> OpResult<()> {
+        d.unfused(self)
+    }
 }

@@ -3,8 +3,8 @@
 
 use longview_core::{DType, Slot};
 use longview_ops::{
-    Backend, CentroidScores, CentroidScoresParams, OpResult, ScoreSpan, SelectClusters,
-    SelectClustersParams, SelectSpan, View, ViewMut,
+    Backend, CentroidScoresParams, OpResult, ScoreSelect, ScoreSpan, SelectClustersParams,
+    SelectSpan, View, ViewMut,
 };
 
 use crate::cache::{ClusterCache, Miss, Want};
@@ -102,7 +102,12 @@ impl<B: Backend> Selector<B> {
         let budget = policy.budget.unwrap_or(0).min(shape.capacity);
         let max_selected = budget.min(capacity).max(1);
         Ok(Self {
-            scores: backend.alloc(DType::F32, h * capacity.max(1), "cluster scores")?,
+            // A backend may keep the scores of every query head.
+            scores: backend.alloc(
+                DType::F32,
+                shape.n_q_heads * capacity.max(1),
+                "cluster scores",
+            )?,
             clusters: backend.alloc(DType::U32, h * max_selected, "selection")?,
             takes: backend.alloc(DType::U32, h * max_selected, "selection")?,
             n_selected: backend.alloc(DType::U32, h, "selection")?,
@@ -132,7 +137,9 @@ impl<B: Backend> Selector<B> {
     ) -> OpResult<()> {
         let h = shape.n_kv_heads;
         let pooling = policy.index.map_or(0, |c| c.pooling as u32);
-        backend.centroid_scores(CentroidScores {
+        self.host_budgets.fill(budget as u32);
+        backend.write(ViewMut::all(&mut self.budgets), bytemuck::cast_slice(&self.host_budgets))?;
+        backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
                 n_tokens: query.n_tokens as u32,
                 n_q_heads: shape.n_q_heads as u32,
@@ -142,31 +149,26 @@ impl<B: Backend> Selector<B> {
                 scale: shape.scale,
                 pooling,
             },
+            select: SelectClustersParams {
+                n_kv_heads: h as u32,
+                score_stride: self.score_stride as u32,
+                max_selected: self.max_selected as u32,
+            },
             q: query.q,
-            spans: &[ScoreSpan {
+            score_spans: &[ScoreSpan {
                 q_index: query.index as u32,
                 centroids: index.centroids(),
                 sizes: index.sizes(),
                 n_clusters: index.n_clusters(),
                 cluster_stride: index.capacity() as u32,
             }],
-            scores: ViewMut::all(&mut self.scores),
-        })?;
-        self.host_budgets.fill(budget as u32);
-        backend.write(ViewMut::all(&mut self.budgets), bytemuck::cast_slice(&self.host_budgets))?;
-        backend.select_clusters(SelectClusters {
-            p: SelectClustersParams {
-                n_kv_heads: h as u32,
-                score_stride: self.score_stride as u32,
-                max_selected: self.max_selected as u32,
-            },
-            scores: View::all(&self.scores),
-            spans: &[SelectSpan {
+            select_spans: &[SelectSpan {
                 sizes: index.sizes(),
                 n_clusters: index.n_clusters(),
                 budgets: View::all(&self.budgets),
                 cluster_stride: index.capacity() as u32,
             }],
+            scratch: ViewMut::all(&mut self.scores),
             clusters: ViewMut::all(&mut self.clusters),
             takes: ViewMut::all(&mut self.takes),
             n_selected: ViewMut::all(&mut self.n_selected),

@@ -8,6 +8,7 @@ use longview_ops::*;
 
 use crate::adapter;
 use crate::buffer::{RawBuffer, WgpuBuffer};
+use crate::cluster_scratch::ClusterScratch;
 use crate::counters::{Counters, Tally};
 use crate::error::StartError;
 use crate::gpu::{Gpu, lock};
@@ -15,6 +16,7 @@ use crate::launch::{Launch, Variant};
 use crate::ops;
 use crate::readback::{ReadRing, map};
 use crate::recorder::Recorder;
+use crate::scratch::Scratch;
 use crate::tier::Tier;
 use crate::weight::{self, UPLOAD_PIECE, WeightArena, WgpuWeight};
 
@@ -34,6 +36,8 @@ pub struct WgpuBackend {
     weights: Arc<Mutex<WeightArena>>,
     recorder: Mutex<Recorder>,
     ring: Mutex<ReadRing>,
+    pub(crate) scratch: Scratch,
+    pub(crate) cluster_scratch: ClusterScratch,
     start: Instant,
 }
 
@@ -108,6 +112,8 @@ impl WgpuBackend {
             weights: Arc::default(),
             recorder,
             ring: Mutex::default(),
+            scratch: Scratch::default(),
+            cluster_scratch: ClusterScratch::default(),
             start: Instant::now(),
         }
     }
@@ -199,6 +205,8 @@ impl Backend for WgpuBackend {
             weights: Arc::clone(&self.weights),
             recorder: Mutex::new(Recorder::new(&self.gpu)),
             ring: Mutex::default(),
+            scratch: Scratch::default(),
+            cluster_scratch: ClusterScratch::default(),
             start: self.start,
         }
     }

@@ -13,6 +13,7 @@
 mod adapter;
 mod backend;
 mod buffer;
+mod cluster_scratch;
 mod counters;
 mod error;
 mod gpu;
@@ -20,6 +21,7 @@ mod launch;
 mod ops;
 mod readback;
 mod recorder;
+mod scratch;
 pub mod shader;
 mod tier;
 mod weight;

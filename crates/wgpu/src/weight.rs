@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use longview_core::DType;
-use longview_ops::{OpError, OpResult, WeightSource};
+use longview_ops::{Op, OpError, OpResult, WeightSource};
 
 use crate::buffer::RawBuffer;
 use crate::gpu::Gpu;
@@ -41,6 +41,20 @@ pub struct WgpuWeight {
 }
 
 impl WgpuWeight {
+    /// Fails with `op`'s shape error unless this is `n_rows x n_cols`.
+    pub(crate) fn expect(&self, op: Op, n_rows: usize, n_cols: usize) -> OpResult<()> {
+        if (self.n_rows, self.n_cols) == (n_rows, n_cols) {
+            return Ok(());
+        }
+        let (name, r, c) = (&self.name, self.n_rows, self.n_cols);
+        Err(OpError::shape(op, format!("weight {name} is {r} x {c}, expected {n_rows} x {n_cols}")))
+    }
+
+    /// How many elements lie in `words` words.
+    pub(crate) fn elements_of(&self, words: usize) -> usize {
+        words * 4 / self.dtype.size()
+    }
+
     /// Bytes that a kernel reads for the whole weight.
     pub(crate) fn size_bytes(&self) -> u64 {
         (self.n_rows * self.row_words * 4) as u64

@@ -1,8 +1,8 @@
 //! One decoder layer around its attention.
 
 use longview_ops::{
-    Backend, Linear, LinearParams, OpResult, RmsNorm, RmsNormParams, Rope, RopeParams, SiluMul,
-    SiluMulParams, View, ViewMut,
+    Backend, Heads, Linear, LinearOut, LinearParams, NormGated, NormLinears, OpResult, PlaceHeads,
+    RmsNorm, RmsNormParams, RopeParams, View, ViewMut,
 };
 
 use super::workspace::Workspace;
@@ -20,6 +20,16 @@ impl<B: Backend> LinearWeights<B> {
     fn projection(&self) -> Projection<'_, B> {
         let bias = self.bias.as_ref();
         Projection { weight: &self.weight, bias, n_in: self.n_in, n_out: self.n_out }
+    }
+
+    /// This layer as a part of a fused call that writes `n_tokens` rows to the start of `out`.
+    fn of<'a>(&'a self, out: &'a mut B::Buffer, n_tokens: usize) -> LinearOut<'a, B> {
+        LinearOut {
+            weight: &self.weight,
+            bias: self.bias.as_ref(),
+            n_out: self.n_out as u32,
+            out: ViewMut::part(out, 0, n_tokens * self.n_out),
+        }
     }
 }
 
@@ -56,72 +66,81 @@ pub(super) struct Pass<'a, B: Backend> {
 impl<B: Backend> Layer<B> {
     /// Norm, q, k and v with their norms and RoPE: from `ws.hidden` to `ws.q`, `ws.k`, `ws.v`.
     pub(super) fn project(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
-        pass.rms_norm(&ws.hidden, &self.input_norm, &mut ws.normed, 1, pass.config.hidden_size)?;
-        pass.linear(self.q.projection(), &ws.normed, &mut ws.q, false)?;
-        pass.linear(self.k.projection(), &ws.normed, &mut ws.k, false)?;
-        pass.linear(self.v.projection(), &ws.normed, &mut ws.v, false)?;
-        let Workspace { q, q_scratch, k, k_scratch, rope, .. } = ws;
-        let (n_q_heads, n_kv_heads) = (pass.config.n_q_heads, pass.config.n_kv_heads);
-        pass.place_heads(q, q_scratch, self.q_norm.as_ref(), rope, n_q_heads)?;
-        pass.place_heads(k, k_scratch, self.k_norm.as_ref(), rope, n_kv_heads)
+        let n = pass.n_tokens;
+        let Workspace { hidden, normed, q, k, v, .. } = ws;
+        pass.backend.norm_linears(NormLinears {
+            p: pass.norm_params(),
+            x: View::part(hidden, 0, n * pass.config.hidden_size),
+            norm: &self.input_norm,
+            scratch: ViewMut::part(normed, 0, n * pass.config.hidden_size),
+            layers: &mut [self.q.of(q, n), self.k.of(k, n), self.v.of(v, n)],
+        })?;
+        self.place_heads(pass, ws)
+    }
+
+    /// Norm per head where the model has one, then RoPE, of queries and keys. Ops do not work in
+    /// place, so the result goes to the scratch buffers and each pair changes names.
+    fn place_heads(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
+        let (config, n) = (pass.config, pass.n_tokens);
+        let Workspace { q, q_scratch, k, k_scratch, rope, attended, .. } = ws;
+        let (q_len, k_len) = (n * config.q_width(), n * config.kv_width());
+        let rotary_dim = config.rope.rotary_dim;
+        pass.backend.place_heads(PlaceHeads {
+            p: RopeParams {
+                n_tokens: n as u32,
+                n_heads: 0,
+                head_dim: config.head_dim as u32,
+                rotary_dim: rotary_dim as u32,
+            },
+            eps: config.rms_norm_eps,
+            table: View::part(rope, 0, n * rotary_dim),
+            heads: [
+                Heads {
+                    n_heads: config.n_q_heads as u32,
+                    x: View::part(q, 0, q_len),
+                    norm: self.q_norm.as_ref(),
+                    out: ViewMut::part(q_scratch, 0, q_len),
+                },
+                Heads {
+                    n_heads: config.n_kv_heads as u32,
+                    x: View::part(k, 0, k_len),
+                    norm: self.k_norm.as_ref(),
+                    out: ViewMut::part(k_scratch, 0, k_len),
+                },
+            ],
+            // Attention writes it later; until then it is free.
+            scratch: ViewMut::part(attended, 0, q_len.max(k_len)),
+        })?;
+        std::mem::swap(q, q_scratch);
+        std::mem::swap(k, k_scratch);
+        Ok(())
     }
 
     /// Output projection and MLP, each added to `ws.hidden`.
     pub(super) fn finish(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
         pass.linear(self.o.projection(), &ws.attended, &mut ws.hidden, true)?;
-        pass.rms_norm(&ws.hidden, &self.post_norm, &mut ws.normed, 1, pass.config.hidden_size)?;
-        pass.linear(self.gate.projection(), &ws.normed, &mut ws.gate, false)?;
-        pass.linear(self.up.projection(), &ws.normed, &mut ws.up, false)?;
-        pass.silu_mul(ws)?;
+        let n = pass.n_tokens;
+        let Workspace { hidden, normed, gate, up, activated, .. } = ws;
+        pass.backend.norm_gated(NormGated {
+            p: pass.norm_params(),
+            x: View::part(hidden, 0, n * pass.config.hidden_size),
+            norm: &self.post_norm,
+            scratch: ViewMut::part(normed, 0, n * pass.config.hidden_size),
+            gate: self.gate.of(gate, n),
+            up: self.up.of(up, n),
+            out: ViewMut::part(activated, 0, n * pass.config.intermediate_size),
+        })?;
         pass.linear(self.down.projection(), &ws.activated, &mut ws.hidden, true)
     }
 }
 
 impl<B: Backend> Pass<'_, B> {
-    /// Norm per head where the model has one, then RoPE. Ops do not work in place, so each writes
-    /// to the scratch buffer and the two change names; the result is in `x`.
-    fn place_heads(
-        &self,
-        x: &mut B::Buffer,
-        scratch: &mut B::Buffer,
-        norm: Option<&B::Weight>,
-        rope: &B::Buffer,
-        n_heads: usize,
-    ) -> OpResult<()> {
-        if let Some(norm) = norm {
-            self.rms_norm(x, norm, scratch, n_heads, self.config.head_dim)?;
-            std::mem::swap(x, scratch);
+    fn norm_params(&self) -> RmsNormParams {
+        RmsNormParams {
+            n_rows: self.n_tokens as u32,
+            width: self.config.hidden_size as u32,
+            eps: self.config.rms_norm_eps,
         }
-        let len = self.n_tokens * n_heads * self.config.head_dim;
-        let rotary_dim = self.config.rope.rotary_dim;
-        self.backend.rope(Rope {
-            p: RopeParams {
-                n_tokens: self.n_tokens as u32,
-                n_heads: n_heads as u32,
-                head_dim: self.config.head_dim as u32,
-                rotary_dim: rotary_dim as u32,
-            },
-            x: View::part(x, 0, len),
-            table: View::part(rope, 0, self.n_tokens * rotary_dim),
-            out: ViewMut::part(scratch, 0, len),
-        })?;
-        std::mem::swap(x, scratch);
-        Ok(())
-    }
-
-    /// Norm of `per_token` rows of `width` elements for each token, from the start of the buffers.
-    fn rms_norm(
-        &self,
-        x: &B::Buffer,
-        weight: &B::Weight,
-        out: &mut B::Buffer,
-        per_token: usize,
-        width: usize,
-    ) -> OpResult<()> {
-        let n_rows = self.n_tokens * per_token;
-        let len = n_rows * width;
-        let (x, out) = (View::part(x, 0, len), ViewMut::part(out, 0, len));
-        self.rms_norm_views(x, weight, out, n_rows, width)
     }
 
     /// Norm of given rows.
@@ -163,15 +182,5 @@ impl<B: Backend> Pass<'_, B> {
         } else {
             self.backend.matmul(descriptor)
         }
-    }
-
-    fn silu_mul(&self, ws: &mut Workspace<B>) -> OpResult<()> {
-        let n = self.n_tokens * self.config.intermediate_size;
-        self.backend.silu_mul(SiluMul {
-            p: SiluMulParams { n: n as u32 },
-            gate: View::part(&ws.gate, 0, n),
-            up: View::part(&ws.up, 0, n),
-            out: ViewMut::part(&mut ws.activated, 0, n),
-        })
     }
 }

@@ -3,11 +3,13 @@
 mod attention;
 mod cluster;
 mod dense;
+mod fused;
 mod kv;
 
 pub use attention::*;
 pub use cluster::*;
 pub use dense::*;
+pub use fused::*;
 pub use kv::*;
 
 use longview_core::DType;

@@ -1,11 +1,106 @@
-//! Launches `attend_chunk.wgsl`.
+//! Launches `attend_chunk.wgsl`, and for few queries `attend_list.wgsl` over the run.
 
-use longview_ops::{AttendChunk, Op, OpError, OpResult};
+use longview_ops::{AttendChunk, ChunkSpan, DeviceBuffer, Op, OpResult};
 
+use super::attention::{
+    ListLaunch, ListRows, Splits, check_width, kv_defines, lead, merge, partial_buffer,
+};
 use crate::backend::WgpuBackend;
+use crate::launch::Launch;
 
-pub(crate) fn run(_: &WgpuBackend, d: AttendChunk<'_, WgpuBackend>) -> OpResult<()> {
+/// Query heads of one KV head that the list kernel takes: more fill the tiles of the other.
+const FEW_QUERIES: u32 = 16;
+/// Workgroups below which a run is split.
+const FULL: usize = 256;
+/// Rows of a split, at least.
+const SPLIT_ROWS: usize = 256;
+
+pub(crate) fn run(backend: &WgpuBackend, d: AttendChunk<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
-    let reason = "not written yet".into();
-    Err(OpError::Unsupported { backend: "wgpu", op: Op::AttendChunk, reason })
+    check_width(Op::AttendChunk, d.p.head_dim)?;
+    d.spans.iter().filter(|span| span.q_len > 0).try_for_each(|span| one(backend, &d, span))
+}
+
+fn one(
+    backend: &WgpuBackend,
+    d: &AttendChunk<'_, WgpuBackend>,
+    span: &ChunkSpan<'_, WgpuBackend>,
+) -> OpResult<()> {
+    let group = d.p.n_q_heads / d.p.n_kv_heads;
+    let lead = lead(span.diagonal, span.q_len, span.n_rows);
+    if span.q_len == 1 || (span.q_len <= 4 && span.q_len * group <= FEW_QUERIES) {
+        let (first, n) = (span.row_start as usize, span.n_rows as usize);
+        let launch = ListLaunch {
+            p: d.p,
+            q: d.q,
+            first_token: span.q_start as usize,
+            n_tokens: span.q_len as usize,
+            kv: span.kv,
+            rows: ListRows::Run { first, n, lead },
+        };
+        return launch.run(backend, &d.out, &d.lse);
+    }
+    tiles(backend, d, span, lead)
+}
+
+fn tiles(
+    backend: &WgpuBackend,
+    d: &AttendChunk<'_, WgpuBackend>,
+    span: &ChunkSpan<'_, WgpuBackend>,
+    lead: i32,
+) -> OpResult<()> {
+    let p = d.p;
+    // Wide heads leave registers for fewer queries.
+    let (query_tile, key_tile) = if p.head_dim <= 128 { (64, 32) } else { (32, 64) };
+    let octets = p.head_dim.div_ceil(8);
+    let slice = if matches!(octets % 4, 1 | 2) { 2 } else { 4 };
+    let group = (p.n_q_heads / p.n_kv_heads) as usize;
+    let n_tiles = (span.q_len as usize * group).div_ceil(query_tile);
+    let n_groups = n_tiles * p.n_kv_heads as usize;
+    let splits = tile_splits(span.n_rows as usize, n_groups);
+    let query_vector = p.head_dim.is_multiple_of(8) && d.q.offset.is_multiple_of(4);
+    let launch = Launch::new(backend, "attend_chunk", "attend_chunk");
+    let mut launch = kv_defines(launch, &span.kv, p.head_dim)
+        .define("QUERY_VECTOR", query_vector.into())
+        .define("QUERY_TILE", query_tile as u32)
+        .define("KEY_TILE", key_tile)
+        .define("SLICE", slice)
+        .define("PARTIAL", (splits.n > 1).into())
+        .params(&p)
+        .params(&f32::NEG_INFINITY)
+        .params(&span.q_start)
+        .params(&span.q_len)
+        .u32(n_tiles)
+        .u32(span.kv.head_stride)
+        .u32(splits.rows)
+        .u32(splits.n)
+        .params(&span.n_rows)
+        .params(&span.row_start)
+        .params(&lead)
+        .view(&d.q)
+        .reads(&span.kv.buffer.raw)
+        .u32(span.kv.offset);
+    let tokens = (span.q_start as usize, span.q_len as usize);
+    let mut partials = None;
+    if splits.n > 1 {
+        let entries = tokens.1 * p.n_q_heads as usize * splits.n;
+        let buffer = partial_buffer(backend, entries, p.head_dim)?;
+        launch = launch.writes(&buffer);
+        partials = Some(buffer);
+    } else {
+        launch = launch.view_mut(&d.out).view_mut(&d.lse);
+    }
+    let row_bytes = 2 * p.head_dim as usize * span.kv.buffer.dtype().size();
+    let bytes = span.n_rows as usize * p.n_kv_heads as usize * row_bytes;
+    launch.counts(bytes as u64).run_grid([n_groups, 1, splits.n])?;
+    let Some(partials) = partials else { return Ok(()) };
+    merge(backend, &p, tokens, splits.n, &partials, &d.out, &d.lse)
+}
+
+/// How a run is cut where each split takes `n_groups` workgroups of the tile kernel: only so that
+/// the device is full.
+fn tile_splits(n_rows: usize, n_groups: usize) -> Splits {
+    let wanted = (FULL / n_groups.max(1)).clamp(1, (n_rows / SPLIT_ROWS).max(1));
+    let rows = n_rows.div_ceil(wanted).next_multiple_of(64).max(64);
+    Splits { n: n_rows.div_ceil(rows).max(1), rows }
 }

@@ -1,11 +1,28 @@
-//! Launches `attend_list.wgsl`.
+//! Launches `attend_list.wgsl` over lists of rows.
 
-use longview_ops::{AttendList, Op, OpError, OpResult};
+use longview_ops::{AttendList, Op, OpResult};
 
+use super::attention::{ListLaunch, ListRows, check_width};
 use crate::backend::WgpuBackend;
 
-pub(crate) fn run(_: &WgpuBackend, d: AttendList<'_, WgpuBackend>) -> OpResult<()> {
+pub(crate) fn run(backend: &WgpuBackend, d: AttendList<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
-    let reason = "not written yet".into();
-    Err(OpError::Unsupported { backend: "wgpu", op: Op::AttendList, reason })
+    check_width(Op::AttendList, d.p.head_dim)?;
+    for span in d.spans {
+        let rows = ListRows::Listed {
+            rows: span.rows,
+            counts: span.n_rows,
+            stride: span.list_stride as usize,
+        };
+        let launch = ListLaunch {
+            p: d.p,
+            q: d.q,
+            first_token: span.q_index as usize,
+            n_tokens: 1,
+            kv: span.kv,
+            rows,
+        };
+        launch.run(backend, &d.out, &d.lse)?;
+    }
+    Ok(())
 }

@@ -1,11 +1,33 @@
-//! Launches `embed.wgsl`.
+//! Launches `embed.wgsl`, once for each shard of the table.
 
-use longview_ops::{Embed, Op, OpError, OpResult};
+use longview_ops::{Embed, Op, OpResult};
 
+use super::kind;
 use crate::backend::WgpuBackend;
+use crate::launch::Launch;
 
-pub(crate) fn run(_: &WgpuBackend, d: Embed<'_, WgpuBackend>) -> OpResult<()> {
+const GROUP: usize = 256;
+
+pub(crate) fn run(backend: &WgpuBackend, d: Embed<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
-    let reason = "not written yet".into();
-    Err(OpError::Unsupported { backend: "wgpu", op: Op::Embed, reason })
+    let (n_tokens, width) = (d.p.n_tokens as usize, d.p.width as usize);
+    let table = d.table;
+    table.expect(Op::Embed, table.n_rows, width)?;
+    let n = n_tokens * width;
+    for shard in &table.shards {
+        Launch::new(backend, "embed", "embed")
+            .params(&d.p)
+            .params(&kind(table.dtype))
+            .u32(table.n_rows)
+            .u32(shard.first_row)
+            .u32(shard.n_rows)
+            .reads(&shard.raw)
+            .u32(table.elements_of(shard.word_offset))
+            .u32(table.elements_of(table.row_words))
+            .view(&d.ids)
+            .view_mut(&d.out)
+            .counts((n * table.dtype.size() / table.shards.len()) as u64)
+            .run(n.div_ceil(GROUP))?;
+    }
+    Ok(())
 }

@@ -1,11 +1,32 @@
-//! Launches `matmul.wgsl`.
+//! Launches `matmul.wgsl`, once for each shard of the weight.
 
-use longview_ops::{Linear, Op, OpError, OpResult};
+use longview_core::DType;
+use longview_ops::{Linear, Op, OpResult};
 
+use super::linear::{self, Part, Rows};
 use crate::backend::WgpuBackend;
+use crate::launch::Launch;
 
-pub(crate) fn run(_: &WgpuBackend, d: Linear<'_, WgpuBackend>) -> OpResult<()> {
+/// Tiles of 128 x 128 that keep a large device busy; below, tiles of 64 x 64 spread better.
+const ENOUGH_TILES: usize = 128;
+
+pub(crate) fn run(backend: &WgpuBackend, d: Linear<'_, WgpuBackend>) -> OpResult<()> {
     d.check(Op::Matmul)?;
-    let reason = "not written yet".into();
-    Err(OpError::Unsupported { backend: "wgpu", op: Op::Matmul, reason })
+    linear::expect(Op::Matmul, &d)?;
+    let rows = Rows { first: 0, n: d.p.n_rows as usize };
+    // Words of 4 elements.
+    let unit = if d.weight.dtype == DType::F32 { 4 } else { 2 };
+    for shard in &d.weight.shards {
+        let is_wide = is_wide(rows.n, shard.n_rows);
+        let tile = if is_wide { 128 } else { 64 };
+        let launch = Launch::new(backend, "matmul", "matmul").define("WIDE", is_wide.into());
+        Part { d: &d, rows, shard }
+            .add_to(launch, unit)
+            .run_grid([shard.n_rows.div_ceil(tile), rows.n.div_ceil(tile), 1])?;
+    }
+    Ok(())
+}
+
+fn is_wide(n_rows: usize, n_outs: usize) -> bool {
+    n_rows.div_ceil(128) * n_outs.div_ceil(128) >= ENOUGH_TILES
 }

@@ -3,6 +3,7 @@
 pub(crate) mod argmax;
 pub(crate) mod attend_chunk;
 pub(crate) mod attend_list;
+pub(crate) mod attention;
 pub(crate) mod centroid_scores;
 pub(crate) mod cluster_stats;
 pub(crate) mod embed;
@@ -11,6 +12,7 @@ pub(crate) mod kmeans_assign;
 pub(crate) mod kmeans_update;
 pub(crate) mod kv_gather;
 pub(crate) mod kv_scatter;
+mod linear;
 pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
@@ -18,3 +20,18 @@ pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
+
+use longview_core::DType;
+
+/// What `common.wgsl` calls a type of stored elements.
+pub(crate) fn kind(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        DType::U32 => NO_KIND,
+    }
+}
+
+/// The kind of something that is not there.
+pub(crate) const NO_KIND: u32 = 3;

@@ -1,11 +1,27 @@
 //! Launches `rms_norm.wgsl`.
 
-use longview_ops::{RmsNorm, Op, OpError, OpResult};
+use longview_ops::{Op, OpResult, RmsNorm};
 
+use super::kind;
 use crate::backend::WgpuBackend;
+use crate::launch::Launch;
 
-pub(crate) fn run(_: &WgpuBackend, d: RmsNorm<'_, WgpuBackend>) -> OpResult<()> {
+/// Widths up to this (norms of heads) have a small workgroup for each row.
+const NARROW: usize = 256;
+
+pub(crate) fn run(backend: &WgpuBackend, d: RmsNorm<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
-    let reason = "not written yet".into();
-    Err(OpError::Unsupported { backend: "wgpu", op: Op::RmsNorm, reason })
+    let (n_rows, width) = (d.p.n_rows as usize, d.p.width as usize);
+    d.weight.expect(Op::RmsNorm, 1, width)?;
+    let Some(shard) = d.weight.shards.first() else { return Ok(()) };
+    Launch::new(backend, "rms_norm", "rms_norm")
+        .define("GROUP", if width <= NARROW { 32 } else { 256 })
+        .params(&d.p)
+        .params(&kind(d.weight.dtype))
+        .reads(&shard.raw)
+        .u32(d.weight.elements_of(shard.word_offset))
+        .view(&d.x)
+        .view_mut(&d.out)
+        .counts((n_rows * width * 4) as u64 + d.weight.size_bytes())
+        .run(n_rows)
 }

@@ -1,0 +1,191 @@
+//! What the launches of attention share: variants, how rows are cut into splits, and the splits'
+//! merge.
+
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_ops::{AttendParams, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut};
+
+use crate::backend::WgpuBackend;
+use crate::buffer::RawBuffer;
+use crate::launch::Launch;
+
+/// Widest head that the kernels hold in registers and shared memory.
+const MAX_HEAD_DIM: u32 = 256;
+/// Query heads that the list kernel sums up at the same time.
+const MAX_ROWS: u32 = 8;
+/// Workgroups of the list kernel, at most: what fills large devices several times over. It also
+/// bounds the scratch.
+const MAX_WORKGROUPS: usize = 2048;
+
+/// Widths that the kernels can do.
+pub(crate) fn check_width(op: Op, head_dim: u32) -> OpResult<()> {
+    if head_dim <= MAX_HEAD_DIM {
+        return Ok(());
+    }
+    let reason = format!("heads of width {head_dim}, of at most {MAX_HEAD_DIM}");
+    Err(OpError::Unsupported { backend: "wgpu", op, reason })
+}
+
+/// Constants of `kv_rows.wgsl`.
+pub(crate) fn kv_defines<'a>(
+    launch: Launch<'a>,
+    kv: &KvView<'_, WgpuBackend>,
+    head_dim: u32,
+) -> Launch<'a> {
+    let (kind, alignment) = match kv.buffer.dtype() {
+        DType::F16 => (1, 8),
+        DType::BF16 => (2, 8),
+        _ => (0, 4),
+    };
+    let vector = head_dim.is_multiple_of(8) && kv.offset.is_multiple_of(alignment);
+    launch.define("HEAD_DIM", head_dim).define("KV_KIND", kind).define("VECTOR", vector.into())
+}
+
+/// Rows cut into parts that different workgroups take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Splits {
+    pub n: usize,
+    /// Rows of a split.
+    pub rows: usize,
+}
+
+/// How `n_rows` rows are cut where each split takes `n_groups` workgroups of the list kernel. Short
+/// splits while few workgroups have work, then longer ones, since each has to be merged.
+pub(crate) fn list_splits(n_rows: usize, n_groups: usize) -> Splits {
+    // One workgroup is through before a second dispatch would begin.
+    if n_rows <= 128 {
+        return Splits { n: 1, rows: 128 };
+    }
+    let of = |rows: usize| Splits { n: n_rows.div_ceil(rows), rows };
+    for (rows, most) in [(64, 256), (128, 1024)] {
+        if of(rows).n * n_groups <= most {
+            return of(rows);
+        }
+    }
+    let n = (MAX_WORKGROUPS / n_groups.max(1)).max(1);
+    of(n_rows.div_ceil(n).next_multiple_of(128).max(256))
+}
+
+/// Vectors of 16 bytes that a split leaves for one query row: its state and its sums.
+pub(crate) fn partial_vectors(head_dim: u32) -> usize {
+    1 + 2 * head_dim.div_ceil(8) as usize
+}
+
+/// Where a query's rows come from.
+pub(crate) enum ListRows<'a> {
+    /// Lists of ids, with their lengths on the device.
+    Listed { rows: View<'a, WgpuBackend>, counts: View<'a, WgpuBackend>, stride: usize },
+    /// Rows from `first`; token i sees `lead + i` of the `n`.
+    Run { first: usize, n: usize, lead: i32 },
+}
+
+/// One span of the list kernel: few tokens over many rows.
+pub(crate) struct ListLaunch<'a> {
+    pub p: AttendParams,
+    pub q: View<'a, WgpuBackend>,
+    pub first_token: usize,
+    pub n_tokens: usize,
+    pub kv: KvView<'a, WgpuBackend>,
+    pub rows: ListRows<'a>,
+}
+
+impl ListLaunch<'_> {
+    pub fn run(
+        self,
+        backend: &WgpuBackend,
+        out: &ViewMut<'_, WgpuBackend>,
+        lse: &ViewMut<'_, WgpuBackend>,
+    ) -> OpResult<()> {
+        let p = self.p;
+        let (n_rows, first_row, lead) = match &self.rows {
+            ListRows::Listed { stride, .. } => (*stride, 0, 0),
+            ListRows::Run { first, n, lead } => (*n, *first, *lead),
+        };
+        let group = p.n_q_heads / p.n_kv_heads;
+        let n_parts = group.div_ceil(MAX_ROWS);
+        let n_groups = self.n_tokens * p.n_kv_heads as usize * n_parts as usize;
+        let splits = list_splits(n_rows, n_groups);
+        let listed = matches!(self.rows, ListRows::Listed { .. });
+        let launch = Launch::new(backend, "attend_list", "attend_list");
+        let mut launch = kv_defines(launch, &self.kv, p.head_dim)
+            .define("ROWS", group.div_ceil(n_parts))
+            .define("KEYS", if splits.rows == 64 { 1 } else { 2 })
+            .define("LISTED", listed.into())
+            .define("PARTIAL", (splits.n > 1).into())
+            .params(&p)
+            .params(&f32::NEG_INFINITY)
+            .u32(self.first_token)
+            .params(&n_parts)
+            .u32(self.kv.head_stride)
+            .u32(splits.rows)
+            .u32(splits.n)
+            .u32(n_rows)
+            .u32(first_row)
+            .params(&lead)
+            .view(&self.q)
+            .reads(&self.kv.buffer.raw)
+            .u32(self.kv.offset);
+        let mut partials = None;
+        if splits.n > 1 {
+            let heads = self.n_tokens * p.n_q_heads as usize;
+            // As much as the longest lists will want, so that it need not grow with the context.
+            let most = MAX_WORKGROUPS * MAX_ROWS.min(group) as usize;
+            let entries = (heads * splits.n).max(most);
+            let buffer = partial_buffer(backend, entries, p.head_dim)?;
+            launch = launch.writes(&buffer);
+            partials = Some(buffer);
+        } else {
+            launch = launch.view_mut(out).view_mut(lse);
+        }
+        if let ListRows::Listed { rows, counts, .. } = &self.rows {
+            launch = launch.view(rows).view(counts);
+        }
+        let bytes = n_rows * 2 * p.head_dim as usize * self.kv.buffer.dtype().size();
+        launch
+            .counts(bytes as u64 * u64::from(p.n_kv_heads) * self.n_tokens as u64)
+            .run_grid([splits.n, n_groups, 1])?;
+        let Some(partials) = partials else { return Ok(()) };
+        merge(backend, &p, (self.first_token, self.n_tokens), splits.n, &partials, out, lse)
+    }
+}
+
+/// Scratch for the results of splits: `entries` query rows and splits.
+pub(crate) fn partial_buffer(
+    backend: &WgpuBackend,
+    entries: usize,
+    head_dim: u32,
+) -> OpResult<Arc<RawBuffer>> {
+    backend.scratch.take(&backend.gpu, (entries * partial_vectors(head_dim) * 16) as u64)
+}
+
+/// Merges the splits of the `n_tokens` tokens from `first_token`.
+pub(crate) fn merge(
+    backend: &WgpuBackend,
+    p: &AttendParams,
+    (first_token, n_tokens): (usize, usize),
+    n_splits: usize,
+    partials: &Arc<RawBuffer>,
+    out: &ViewMut<'_, WgpuBackend>,
+    lse: &ViewMut<'_, WgpuBackend>,
+) -> OpResult<()> {
+    let n_rows = n_tokens * p.n_q_heads as usize;
+    Launch::new(backend, "attend_merge", "attend_merge")
+        .define("HEAD_DIM", p.head_dim)
+        .params(p)
+        .params(&f32::NEG_INFINITY)
+        .u32(first_token)
+        .u32(n_rows)
+        .u32(n_splits)
+        .reads(partials)
+        .view_mut(out)
+        .view_mut(lse)
+        .run(n_rows)
+}
+
+/// Rows that token 0 of a span sees, of `n_rows`: `diagonal + 1`, brought to a size that no sum
+/// overflows with.
+pub(crate) fn lead(diagonal: i32, q_len: u32, n_rows: u32) -> i32 {
+    let lead = (i64::from(diagonal) + 1).clamp(-i64::from(q_len), i64::from(n_rows));
+    i32::try_from(lead).unwrap_or(i32::MAX / 2)
+}
