@@ -306,8 +306,10 @@ fn select_clusters(
     var key = 0u;
     var left = budget;
     var mask = 0u;
-    for (var shift = 21u; shift < 32u; shift = select(select(32u, 0u, shift == 10u), 10u, shift == 21u)) {
-        let n_bins = select(BINS, BINS / 2u, shift == 0u);
+    for (var round = 0u; round < 3u; round++) {
+        // 11, 11 and 10 bits.
+        let shift = select(select(0u, 10u, round == 1u), 21u, round == 0u);
+        let n_bins = select(BINS, BINS / 2u, round == 2u);
         fill_bins(head, n, mask, key, shift, n_bins, lane);
         find_bin(left, lane);
         let bin = workgroupUniformLoad(&found_bin);

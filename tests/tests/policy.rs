@@ -149,7 +149,8 @@ fn rows_that_kernels_cannot_read_arrive_through_staging() {
 fn a_lost_device_is_replaced_from_the_host() {
     twins(96, TierKind::Auto, 200, |step, sim| {
         if step % 37 == 5 {
-            sim.sequence.recover().unwrap();
+            let backend = Arc::clone(&sim.backend);
+            sim.sequence.recover(&backend).unwrap();
         }
     });
 }

@@ -8,6 +8,7 @@ use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
 use longview_model::transformer::{Model, Workspace};
+use longview_model::weights::TensorSet;
 use longview_ops::Backend;
 use longview_scheduler::{
     KvPlan, KvShape, Policy, PolicyOptions, Sequence, SequenceOptions, StepScratch,
@@ -68,6 +69,8 @@ pub struct Engine<B: Backend> {
     pub(crate) ids: Vec<u32>,
     pub(crate) best: B::Buffer,
     pub(crate) eos_ids: Vec<u32>,
+    /// Where the weights come from, for a device that was lost.
+    tensors: TensorSet,
     tokenizer: Option<Tokenizer>,
     chat: Option<ChatTemplate>,
     generation: GenerationDefaults,
@@ -119,6 +122,7 @@ impl<B: Backend> Engine<B> {
             ids: Vec::with_capacity(tokens),
             best: backend.alloc(DType::U32, rows, "best tokens")?,
             eos_ids: folder.eos_token_ids(),
+            tensors: folder.tensors,
             tokenizer: folder.tokenizer,
             chat: folder.chat,
             generation: folder.generation,
@@ -126,6 +130,28 @@ impl<B: Backend> Engine<B> {
             model,
             options,
         })
+    }
+
+    /// Opens a lost device again and loads the model anew. Sessions follow when they are used next:
+    /// what they need lies in host memory.
+    pub(crate) async fn revive(&mut self) -> Result<(), EngineError> {
+        if !self.backend.is_lost() {
+            return Ok(());
+        }
+        let backend = Arc::new(self.backend.reopen().await?);
+        let config = self.model.config().clone();
+        let context = self.options.ctx_size;
+        let model = Model::load(&*backend, &config, &self.tensors, context, &mut |_, _| {})?;
+        let (tokens, rows) = step_size(&self.options);
+        let shape = shape_of(&config, &self.options);
+        let SequenceOptions { placement, tile, .. } =
+            self.options.sequence_options(backend.capabilities().unified_memory);
+        self.workspace = Workspace::new(&*backend, &config, tokens, rows)?;
+        self.scratch = StepScratch::new(&*backend, &shape, tokens, tile, placement)?;
+        self.best = backend.alloc(DType::U32, rows, "best tokens")?;
+        self.model = model;
+        self.backend = backend;
+        Ok(())
     }
 
     /// An empty session.

@@ -251,17 +251,29 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
 
 impl<B: Backend> Engine<B> {
     /// One step of the model over a list of sessions. Nothing is stored if it fails.
+    ///
+    /// After [`longview_ops::OpError::DeviceLost`] the sessions keep every complete step, and the
+    /// next call opens the device again and goes on.
     pub async fn step(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        self.revive().await?;
         for part in batch.iter_mut() {
-            part.session.mend().await?;
+            self.welcome(part.session).await?;
         }
         let result = self.forward(batch).await;
-        if result.is_err() {
+        if result.is_err() && !self.backend.is_lost() {
             for part in batch.iter_mut() {
                 part.session.mend().await?;
             }
         }
         result
+    }
+
+    /// Brings a session to the device in use and undoes a step of it that did not end.
+    async fn welcome(&self, session: &mut Session<B>) -> Result<(), EngineError> {
+        if !session.sequence.is_on(&self.backend) {
+            session.sequence.recover(&self.backend)?;
+        }
+        session.mend().await
     }
 
     async fn forward(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
@@ -372,9 +384,14 @@ impl<B: Backend> Engine<B> {
     ) -> Result<bool, EngineError> {
         let start = self.backend.now();
         let all = self.with_unfed(session, ids)?;
-        session.mend().await?;
+        self.revive().await?;
+        self.welcome(session).await?;
         let result = self.prefill_chunks(session, &all, start, progress).await;
-        session.sequence.finish_prefill().await?;
+        let finished = session.sequence.finish_prefill().await;
+        // A device that was lost in a chunk is lost here too; the first words say more.
+        if result.is_ok() {
+            finished?;
+        }
         session.timings.prefill += self.backend.now().saturating_sub(start);
         match result {
             Err(EngineError::Cancelled) => Ok(false),

@@ -140,6 +140,21 @@ pub trait Backend: Sized + Send + Sync + 'static {
         }
     }
 
+    /// Opens the device again, as it was opened the first time, after it was lost. Buffers and
+    /// weights of the old one are gone.
+    fn reopen(&self) -> impl Future<Output = OpResult<Self>> {
+        let backend = self.name();
+        async move {
+            let reason = "this device cannot be opened again".into();
+            Err(OpError::DeviceLost { backend, reason })
+        }
+    }
+
+    /// Whether the device is gone: every call fails with [`OpError::DeviceLost`].
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Hands recorded work to the device. Ops may run earlier; they need not run before this or a
     /// read.
     fn submit(&self) -> OpResult<()>;

@@ -2,7 +2,7 @@
 //! device.
 
 use longview_core::DType;
-use longview_ops::{Backend, DeviceBuffer, OpResult};
+use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
 use crate::cache::ClusterCache;
 use crate::index::LayerIndex;
@@ -29,6 +29,8 @@ pub struct Recorded<B: Backend> {
     /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most
     /// [`LAST_QUERIES`].
     pub last_queries: Vec<f32>,
+    /// Both sums as of the last finished prefill, on the host.
+    saved: Vec<f32>,
 }
 
 /// Queries that [`Recorded::last_queries`] keeps.
@@ -114,7 +116,26 @@ impl<B: Backend> Recorded<B> {
             gram_q: backend.alloc(DType::F32, len, "sum of q q^T")?,
             gram_k: backend.alloc(DType::F32, len, "sum of k k^T")?,
             last_queries: Vec::new(),
+            saved: vec![0.0; 2 * len],
         })
+    }
+
+    /// Both sums and where their host copies go.
+    pub(crate) fn read_parts(&mut self) -> [(View<'_, B>, &mut [u8]); 2] {
+        let (q, k) = self.saved.split_at_mut(self.gram_q.len());
+        [
+            (View::all(&self.gram_q), bytemuck::cast_slice_mut(q)),
+            (View::all(&self.gram_k), bytemuck::cast_slice_mut(k)),
+        ]
+    }
+
+    /// Makes the sums again on a fresh device.
+    pub(crate) fn restore(&mut self, backend: &B, shape: &KvShape) -> OpResult<()> {
+        let fresh = Self::new(backend, shape)?;
+        (self.gram_q, self.gram_k) = (fresh.gram_q, fresh.gram_k);
+        let (q, k) = self.saved.split_at(self.gram_q.len());
+        backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
+        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
     }
 }
 

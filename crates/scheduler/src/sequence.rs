@@ -216,6 +216,12 @@ impl<B: Backend> Sequence<B> {
             let mode = layer_mode(&self.policy, i);
             layer.adopt(&*self.backend, &self.shape, &self.policy, mode, in_place)?;
         }
+        self.alloc_lists()
+    }
+
+    /// Lists, staging and jobs for the policy.
+    fn alloc_lists(&mut self) -> Result<(), SchedulerError> {
+        let in_place = self.options.placement == Placement::InPlace;
         let window = self.layout.sinks + self.layout.ring;
         let attended = self.policy.budget.map_or(0, |b| b.min(self.shape.capacity)).max(window);
         self.lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, attended)?;
@@ -393,7 +399,20 @@ impl<B: Backend> Sequence<B> {
                 self.index_prompt(layer).await?;
             }
         }
+        self.save_recorded().await?;
         self.load_device()
+    }
+
+    /// Copies what prefill recorded on the device to the host, where a lost device leaves it.
+    async fn save_recorded(&mut self) -> Result<(), SchedulerError> {
+        if self.options.placement == Placement::InPlace {
+            return Ok(());
+        }
+        let mut parts = crate::mirror::ReadParts::<B>::new();
+        for layer in &mut self.layers {
+            parts.extend(layer.recorded.read_parts());
+        }
+        Ok(self.backend.read_all(&mut parts).await?)
     }
 
     async fn index_prompt(&mut self, layer: usize) -> Result<(), SchedulerError> {
@@ -580,19 +599,32 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// Replaces everything that was on a lost device by fresh copies from the host. (The tier of a
-    /// device that maps host memory must have survived.)
-    pub fn recover(&mut self) -> Result<(), SchedulerError> {
+    /// Goes on with `backend` after the device was lost: everything that was on the old one is made
+    /// again from the host. (The tier of a device that maps host memory must have survived.) Jobs of
+    /// the clustering worker are forgotten and submitted again; rows of a token that had not
+    /// reached the host are gone, so cut the sequence back by it first or compute it again.
+    pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
+        self.backend = Arc::clone(backend);
+        self.mirror.clear();
+        self.worker = ClusterWorker::new(backend, self.options.overlap, 2 * self.shape.n_layers);
         for layer in &mut self.layers {
             if layer.device.is_some() {
-                layer.device = Some(layer.alloc_device(&*self.backend, &self.shape)?);
+                layer.device = Some(layer.alloc_device(&**backend, &self.shape)?);
             }
             layer.caches.iter_mut().for_each(crate::cache::ClusterCache::clear);
             if let Some(index) = &mut layer.index {
-                index.restore(&*self.backend)?;
+                index.restore(&**backend)?;
             }
+            layer.n_submitted = layer.n_indexed;
+            layer.recorded.restore(&**backend, &self.shape)?;
         }
+        self.alloc_lists()?;
         self.load_device()
+    }
+
+    /// Whether the sequence lives on this backend.
+    pub fn is_on(&self, backend: &Arc<B>) -> bool {
+        Arc::ptr_eq(&self.backend, backend)
     }
 
     pub(crate) fn check_room(&self, more: usize) -> Result<(), SchedulerError> {

@@ -32,6 +32,7 @@ pub struct WgpuOptions {
 /// A GPU through wgpu.
 pub struct WgpuBackend {
     pub(crate) gpu: Arc<Gpu>,
+    options: WgpuOptions,
     capabilities: Arc<Capabilities>,
     weights: Arc<Mutex<WeightArena>>,
     recorder: Mutex<Recorder>,
@@ -91,10 +92,10 @@ impl WgpuBackend {
             None => *report_tiers.last().expect("core is always there"),
         };
         let (device, queue) = adapter::open(&adapter).await?;
-        Ok(Self::with_device(Gpu::new(device, queue, info, tier)))
+        Ok(Self::with_device(Gpu::new(device, queue, info, tier), options.clone()))
     }
 
-    fn with_device(gpu: Gpu) -> Self {
+    fn with_device(gpu: Gpu, options: WgpuOptions) -> Self {
         let capabilities = Arc::new(Capabilities {
             device: format!("{} ({}), tier {}", gpu.info.name, gpu.info.backend, gpu.tier),
             reads_host_memory: false,
@@ -108,6 +109,7 @@ impl WgpuBackend {
         let recorder = Mutex::new(Recorder::new(&gpu));
         Self {
             gpu: Arc::new(gpu),
+            options,
             capabilities,
             weights: Arc::default(),
             recorder,
@@ -201,6 +203,7 @@ impl Backend for WgpuBackend {
     fn background(&self) -> Self {
         Self {
             gpu: Arc::clone(&self.gpu),
+            options: self.options.clone(),
             capabilities: Arc::clone(&self.capabilities),
             weights: Arc::clone(&self.weights),
             recorder: Mutex::new(Recorder::new(&self.gpu)),
@@ -327,6 +330,15 @@ impl Backend for WgpuBackend {
         staging.unmap();
         lock(&self.ring).put(staging);
         Ok(())
+    }
+
+    async fn reopen(&self) -> OpResult<Self> {
+        let fresh = Self::new(&self.options).await;
+        fresh.map_err(|e| OpError::DeviceLost { backend: "wgpu", reason: e.to_string() })
+    }
+
+    fn is_lost(&self) -> bool {
+        self.gpu.check().is_err()
     }
 
     fn submit(&self) -> OpResult<()> {
