@@ -369,12 +369,12 @@ fn put(query: u32, split: u32, octet: u32, x: Octet) {
     }
 }
 
-fn put_quad(row: u32, first: u32, w: vec2<f32>, new: vec4<f32>) {
+fn put_quad(row: u32, first: u32, w: vec2<f32>, made: vec4<f32>) {
     let at = p.out_offset + (p.first_token * p.n_q_heads + row) * HEAD_DIM;
     for (var i = 0u; i < 4u; i++) {
         let d = first + i;
         if d < HEAD_DIM {
-            var x = w.y * new[i];
+            var x = w.y * made[i];
             // Nothing held may hold anything.
             if w.x != 0.0 {
                 x += w.x * out[at + d];

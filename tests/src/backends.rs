@@ -1,5 +1,7 @@
 //! Backends by name: the one place where tests learn which there are.
 
+use std::sync::Arc;
+
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Op;
 use longview_ops::parity::{ParityRow, run_parity};
@@ -50,6 +52,23 @@ pub fn wgpu_tier() -> Result<Option<Tier>, String> {
     match std::env::var("LONGVIEW_TIER") {
         Ok(name) => name.parse().map(Some),
         Err(_) => Ok(None),
+    }
+}
+
+/// The WGSL backend for a test; `None`, with a line that says so, where `LONGVIEW_NO_GPU` is set.
+///
+/// # Panics
+/// If there is no adapter and nobody said that there need not be one.
+pub fn wgpu() -> Option<Arc<WgpuBackend>> {
+    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
+        println!("NOT RUN on wgpu: LONGVIEW_NO_GPU is set");
+        return None;
+    }
+    let tier = wgpu_tier().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
+    let options = WgpuOptions { adapter: None, tier };
+    match pollster::block_on(WgpuBackend::new(&options)) {
+        Ok(backend) => Some(Arc::new(backend)),
+        Err(e) => panic!("{e}; set LONGVIEW_NO_GPU to go without"),
     }
 }
 

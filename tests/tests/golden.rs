@@ -1,4 +1,4 @@
-//! Logits and greedy tokens against a published implementation, through the engine and the CPU
+//! Logits and greedy tokens against a published implementation, through the engine on every
 //! backend.
 //!
 //! The fixtures are tiny random checkpoints of every architecture and RoPE scaling, with logits and
@@ -14,6 +14,7 @@ use longview_core::DType;
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{Engine, EngineOptions, GenerationParams, Session};
 use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
 use longview_scheduler::{BudgetOption, PolicyOptions, Preset};
 use serde::Deserialize;
 
@@ -51,14 +52,23 @@ fn clusterkv(budget: usize) -> PolicyOptions {
     options
 }
 
-struct Run {
-    engine: Engine<CpuBackend>,
-    session: Session<CpuBackend>,
+fn cpu() -> Arc<CpuBackend> {
+    Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"))
 }
 
-impl Run {
-    fn new(path: &Path, golden: &Golden, policy: &PolicyOptions, simulate_device: bool) -> Self {
-        let backend = Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"));
+struct Run<B: Backend> {
+    engine: Engine<B>,
+    session: Session<B>,
+}
+
+impl<B: Backend> Run<B> {
+    fn new(
+        backend: &Arc<B>,
+        path: &Path,
+        golden: &Golden,
+        policy: &PolicyOptions,
+        simulate_device: bool,
+    ) -> Self {
         let folder = ModelFolder::open(path).expect("a sound fixture");
         let options = EngineOptions {
             ctx_size: golden.planned_context,
@@ -68,7 +78,7 @@ impl Run {
             simulate_device,
             ..EngineOptions::default()
         };
-        let engine = Engine::load(backend, folder, options, policy).expect("a sound fixture");
+        let engine = Engine::load(Arc::clone(backend), folder, options, policy).expect("a sound fixture");
         let session = engine.session(policy).expect("a session");
         Self { engine, session }
     }
@@ -97,9 +107,14 @@ fn worst(found: &[f32], expected: &[f32]) -> f32 {
 }
 
 /// Prefill in two parts (the second sees a past that may be clustered), then greedy tokens.
-fn check(path: &Path, policy: &PolicyOptions, simulate_device: bool) {
+fn check<B: Backend>(
+    backend: &Arc<B>,
+    path: &Path,
+    policy: &PolicyOptions,
+    simulate_device: bool,
+) {
     let (name, golden) = (path.display(), golden(path));
-    let mut run = Run::new(path, &golden, policy, simulate_device);
+    let mut run = Run::new(backend, path, &golden, policy, simulate_device);
     let mut done = 0;
     for (position, expected) in golden.positions.iter().zip(&golden.logits) {
         run.prefill(&golden.prompt[done..=*position]);
@@ -120,34 +135,43 @@ fn there_is_a_fixture_of_every_kind() {
 #[test]
 fn full_attention_agrees() {
     for path in fixtures() {
-        check(&path, &PolicyOptions::new(Preset::Full), false);
+        check(&cpu(), &path, &PolicyOptions::new(Preset::Full), false);
     }
 }
 
 #[test]
 fn full_attention_agrees_through_a_separate_device() {
     for path in fixtures() {
-        check(&path, &PolicyOptions::new(Preset::Full), true);
+        check(&cpu(), &path, &PolicyOptions::new(Preset::Full), true);
     }
 }
 
 #[test]
 fn clusterkv_with_the_whole_context_as_budget_agrees() {
     for path in fixtures() {
-        check(&path, &clusterkv(512), false);
+        check(&cpu(), &path, &clusterkv(512), false);
     }
 }
 
 #[test]
 fn clusterkv_agrees_through_a_separate_device() {
     for path in fixtures() {
-        check(&path, &clusterkv(512), true);
+        check(&cpu(), &path, &clusterkv(512), true);
     }
 }
 
 #[test]
 fn a_budget_beyond_the_context_equals_full() {
     for path in fixtures().iter().take(3) {
-        check(path, &clusterkv(100_000), true);
+        check(&cpu(), path, &clusterkv(100_000), true);
+    }
+}
+
+#[test]
+fn a_gpu_agrees_under_full_attention_and_clusterkv() {
+    let Some(gpu) = longview_tests::backends::wgpu() else { return };
+    for path in fixtures() {
+        check(&gpu, &path, &PolicyOptions::new(Preset::Full), false);
+        check(&gpu, &path, &clusterkv(512), false);
     }
 }

@@ -1,8 +1,7 @@
 //! `cargo xtask setup`: what must be on the machine, installed where that is possible.
 //!
-//! Longview needs Rust with rustfmt and clippy, and a C linker; no other system package, no GPU.
-//! The linker row is there for the shape of the table (xtask itself was linked, after all): what
-//! later parts need becomes a row.
+//! Building needs Rust with rustfmt and clippy, and a C linker. Testing needs a Vulkan device for the
+//! WGSL kernels; without a GPU, Mesa's lavapipe computes on the CPU.
 
 use std::process::Command;
 
@@ -11,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::args::Parsed;
 use crate::process::{run as run_child, succeeds};
 
-pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy and a C linker; installs what is \
+pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker and a Vulkan device; installs what is \
                                 missing where it may";
 
 /// Something the build calls.
@@ -51,6 +50,18 @@ const TOOLS: &[Tool] = &[
         probe: &["cc", "--version"],
         source: Source::Packages("gcc libc6-dev"),
     },
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "Vulkan loader",
+        probe: &["sh", "-c", "PATH=$PATH:/sbin ldconfig -p | grep -q libvulkan.so.1"],
+        source: Source::Packages("libvulkan1"),
+    },
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "Vulkan device",
+        probe: &["sh", "-c", "ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json | grep -q ."],
+        source: Source::Packages("mesa-vulkan-drivers"),
+    },
 ];
 
 /// The verb, and the first stage of CI.
@@ -67,7 +78,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         }
         println!("{}: installed", tool.name);
     }
-    println!("nothing else is needed: no system package beyond a C linker, no GPU");
+    println!("nothing else is needed; tests of WGSL kernels run on the CPU where there is no GPU");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use longview_cpu::{CpuBackend, CpuOptions, Isa};
 use longview_engine::{EngineOptions, GenerationParams};
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
+use longview_wgpu::{WgpuBackend, WgpuOptions};
 use pollster::block_on;
 use serde::Serialize;
 
@@ -33,6 +34,8 @@ struct Report {
     simd: Vec<Simd>,
     memory_available_bytes: Option<u64>,
     backends: Vec<BackendReport>,
+    /// GPUs for --device wgpu.
+    adapters: Vec<Adapter>,
     /// `null` if the embedded model answers, else what went wrong.
     embedded_model_error: Option<String>,
 }
@@ -66,6 +69,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
 
 fn examine() -> Report {
     let cpu = CpuBackend::new(CpuOptions::default());
+    let adapters: Vec<Adapter> = block_on(longview_wgpu::adapters()).iter().map(adapter).collect();
     let memory = cpu.as_ref().ok().and_then(|cpu| cpu.capabilities().memory_bytes);
     Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -81,10 +85,61 @@ fn examine() -> Report {
                 Ok(cpu) => found("cpu", &cpu.capabilities().device),
                 Err(error) => missing("cpu", error.to_string()),
             },
-            missing("wgpu", "not in this build: WGSL kernels come with a later release"),
+            wgpu_report(&adapters),
             missing("cuda", "not in this build: CUDA kernels come with a later release"),
         ],
+        adapters,
         embedded_model_error: try_embedded().err().map(|error| describe(&error)),
+    }
+}
+
+/// One GPU; `index` and `name` are what `--adapter` takes.
+#[derive(Serialize)]
+struct Adapter {
+    index: usize,
+    name: String,
+    api: String,
+    kind: String,
+    driver: String,
+    max_binding_bytes: u64,
+    max_buffer_bytes: u64,
+    shared_memory_bytes: u32,
+    subgroup_sizes: Option<(u32, u32)>,
+    f16: bool,
+    /// The self-test at each tier: `null` where it computes right numbers, else what is wrong.
+    tiers: Vec<(&'static str, Option<String>)>,
+}
+
+fn adapter(a: &longview_wgpu::AdapterReport) -> Adapter {
+    let tested = block_on(WgpuBackend::test_tiers(&a.index.to_string()));
+    let tiers = match tested {
+        Ok(tiers) => tiers.into_iter().map(|(tier, r)| (tier.name(), r.err())).collect(),
+        Err(error) => vec![("core", Some(error.to_string()))],
+    };
+    Adapter {
+        index: a.index,
+        name: a.name.clone(),
+        api: a.api.clone(),
+        kind: a.kind.clone(),
+        driver: a.driver.clone(),
+        max_binding_bytes: a.max_binding,
+        max_buffer_bytes: a.max_buffer,
+        shared_memory_bytes: a.shared_memory,
+        subgroup_sizes: a.subgroup_sizes,
+        f16: a.f16,
+        tiers,
+    }
+}
+
+/// The adapter that `--device wgpu` would take, or why there is none.
+fn wgpu_report(adapters: &[Adapter]) -> BackendReport {
+    if adapters.is_empty() {
+        let what = "no adapter: install a Vulkan, Metal or DX12 driver";
+        return missing("wgpu", what);
+    }
+    match block_on(WgpuBackend::new(&WgpuOptions::default())) {
+        Ok(backend) => found("wgpu", &backend.capabilities().device),
+        Err(error) => missing("wgpu", error.to_string()),
     }
 }
 
@@ -114,6 +169,28 @@ fn try_embedded() -> Result<()> {
     Ok(())
 }
 
+fn print_adapter(out: &mut impl Write, a: &Adapter) -> Result<()> {
+    let subgroups = match a.subgroup_sizes {
+        Some((least, most)) if least == most => format!("subgroups of {least}"),
+        Some((least, most)) => format!("subgroups of {least} to {most}"),
+        None => "no subgroups".to_owned(),
+    };
+    writeln!(out, "adapter    {} {}, {} ({}), {}", a.index, a.name, a.api, a.kind, a.driver)?;
+    writeln!(
+        out,
+        "           bindings of {}, buffers of {}, {} shared memory, {subgroups}, {}",
+        units::bytes(a.max_binding_bytes),
+        units::bytes(a.max_buffer_bytes),
+        units::bytes(u64::from(a.shared_memory_bytes)),
+        if a.f16 { "f16" } else { "no f16" },
+    )?;
+    for (tier, error) in &a.tiers {
+        let result = error.as_deref().unwrap_or("computes right numbers");
+        writeln!(out, "           tier {tier}: {result}")?;
+    }
+    Ok(())
+}
+
 fn print(report: &Report) -> Result<()> {
     let mut out = out::stdout();
     let simd: Vec<String> = report
@@ -129,6 +206,9 @@ fn print(report: &Report) -> Result<()> {
     for backend in &report.backends {
         let state = if backend.available { "found" } else { "missing" };
         writeln!(out, "backend    {:<5} {state:<8} {}", backend.name, backend.detail)?;
+    }
+    for a in &report.adapters {
+        print_adapter(&mut out, a)?;
     }
     let model = report.embedded_model_error.as_deref().unwrap_or("loads and answers");
     writeln!(out, "model      embedded: {model}")?;

@@ -9,7 +9,7 @@ use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, Capabilities, CentroidScores, ClusterStats, Embed,
     Gram, KmeansAssign, KmeansUpdate, KvGather, KvScatter, Linear, LseMerge, Op, OpError, OpResult,
-    RmsNorm, Rope, SelectClusters, SiluMul, View, ViewMut, WeightSource,
+    QueryGate, RmsNorm, Rope, SelectClusters, SiluMul, View, ViewMut, WeightSource,
 };
 
 use crate::buffer::CpuBuffer;
@@ -34,6 +34,7 @@ pub struct CpuOptions {
 pub struct CpuBackend {
     device: Arc<Device>,
     queue: Mutex<Queue>,
+    readbacks: AtomicU64,
 }
 
 /// What all queues share.
@@ -70,7 +71,13 @@ impl CpuBackend {
             start: std::time::Instant::now(),
         });
         let team = team(tier, threads)?;
-        Ok(Self { device, queue: Mutex::new(Queue { team, shared: Scratch::default() }) })
+        Ok(Self::on(device, team))
+    }
+
+    /// A queue of `device`.
+    fn on(device: Arc<Device>, team: Team) -> Self {
+        let queue = Mutex::new(Queue { team, shared: Scratch::default() });
+        Self { device, queue, readbacks: AtomicU64::new(0) }
     }
 
     /// The tier of kernels in use.
@@ -82,6 +89,12 @@ impl CpuBackend {
     /// second.
     pub fn measure_limits(&self) -> Limits {
         Limits::measure(&mut self.queue())
+    }
+
+    /// Calls of [`Backend::read`] and [`Backend::read_all`] on this queue so far: what would be
+    /// waits for a device with memory of its own.
+    pub fn readbacks(&self) -> u64 {
+        self.readbacks.load(Ordering::Relaxed)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -137,9 +150,7 @@ impl Backend for CpuBackend {
     }
 
     fn background(&self) -> Self {
-        let team = Team::alone(self.device.tier);
-        let queue = Mutex::new(Queue { team, shared: Scratch::default() });
-        Self { device: Arc::clone(&self.device), queue }
+        Self::on(Arc::clone(&self.device), Team::alone(self.device.tier))
     }
 
     #[cfg(not(target_arch = "wasm32"))]
@@ -183,7 +194,16 @@ impl Backend for CpuBackend {
     }
 
     fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> impl Future<Output = OpResult<()>> {
+        self.readbacks.fetch_add(1, Ordering::Relaxed);
         ready(ops::copy::read(src, out))
+    }
+
+    fn read_all(
+        &self,
+        parts: &mut [(View<'_, Self>, &mut [u8])],
+    ) -> impl Future<Output = OpResult<()>> {
+        self.readbacks.fetch_add(1, Ordering::Relaxed);
+        ready(parts.iter_mut().try_for_each(|(src, out)| ops::copy::read(*src, out)))
     }
 
     fn submit(&self) -> OpResult<()> {
@@ -260,5 +280,9 @@ impl Backend for CpuBackend {
 
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         ops::gram::run(&mut self.queue(), d)
+    }
+
+    fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
+        ops::query_gate::run(&mut self.queue(), d)
     }
 }

@@ -236,6 +236,11 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// G = Hq / Hkv, KᵀK with G = 1.
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()>;
 
+    /// For one query token: `cosines[h] = mean over the group of cos(q, last)`, and then `last = q`.
+    /// A vector of zeros has cosine 0 with every other. Each group reads and replaces its own part
+    /// of `last`.
+    fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()>;
+
     /// [`Backend::rms_norm`] and linear layers of its result, in as few launches as the device can.
     fn norm_linears(&self, d: NormLinears<'_, Self>) -> OpResult<()> {
         d.unfused(self)

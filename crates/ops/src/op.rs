@@ -60,6 +60,8 @@ ops! {
     Argmax = "argmax",
     /// Sum of outer products.
     Gram = "gram",
+    /// How near a query is to the one before it.
+    QueryGate = "query_gate",
 }
 
 impl std::fmt::Display for Op {

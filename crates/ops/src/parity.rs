@@ -82,6 +82,26 @@ pub async fn parity_rows<B: Backend>(backend: &B, filter: Option<Op>) -> Vec<Par
     rows
 }
 
+/// Runs two cases of each of `ops`: what a backend does at its start to see whether the device
+/// computes. The error names the first case that does not and what is wrong.
+pub async fn spot_check<B: Backend>(backend: &B, ops: &[Op]) -> Result<(), String> {
+    for op in ops {
+        let mut cases = cases_of(*op);
+        cases.retain(|case| case.excused(backend.capabilities()).is_none());
+        let n = cases.len();
+        let mut tally = Tally::default();
+        for place in [n / 3, 2 * n / 3] {
+            if let Some(case) = cases.get(place) {
+                run_case(backend, case, &mut tally).await;
+            }
+        }
+        if let Some(message) = tally.messages.pop() {
+            return Err(message);
+        }
+    }
+    Ok(())
+}
+
 /// What happened to the cases of one op.
 #[derive(Default)]
 struct Tally {

@@ -370,6 +370,30 @@ fn gram_of_a_group_is_the_sum_of_its_outer_products() {
 }
 
 #[test]
+fn a_query_is_compared_with_the_last_one_and_takes_its_place() {
+    let b = R::new();
+    // Two tokens of four heads of width 2; the second token is meant. Cosines: 1, 0.6, of a zero
+    // vector, -1.
+    let q = floats(
+        &b,
+        &[9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 2.0, 0.0, 3.0, 4.0, 1.0, 1.0, 1.0, 2.0],
+    );
+    let mut last = floats(&b, &[5.0, 0.0, 7.0, 0.0, 0.0, 0.0, -2.0, -4.0]);
+    let mut cosines = floats(&b, &[0.0; 2]);
+    let p =
+        QueryGateParams { n_tokens: 2, n_q_heads: 4, n_kv_heads: 2, head_dim: 2, q_index: 1 };
+    let d = QueryGate {
+        p,
+        q: View::all(&q),
+        last: ViewMut::all(&mut last),
+        cosines: ViewMut::all(&mut cosines),
+    };
+    b.query_gate(d).unwrap();
+    near(&numbers(&b, &cosines), &[0.8, -0.5]);
+    near(&numbers(&b, &last), &[2.0, 0.0, 3.0, 4.0, 1.0, 1.0, 1.0, 2.0]);
+}
+
+#[test]
 fn rows_go_where_they_are_sent_and_no_further() {
     let b = R::new();
     let (k, v, rows) = (floats(&b, &[1.0, 2.0]), floats(&b, &[3.0, 4.0]), ints(&b, &[1]));

@@ -56,6 +56,10 @@ fn cluster_parameters_are_where_kernels_read_them() {
         pooling: 24
     );
     layout!(SelectClustersParams, 12, n_kv_heads: 0, score_stride: 4, max_selected: 8);
+    layout!(
+        QueryGateParams, 20,
+        n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, q_index: 16
+    );
 }
 
 #[test]

@@ -8,7 +8,6 @@ use longview_ops::*;
 
 use crate::adapter;
 use crate::buffer::{RawBuffer, WgpuBuffer};
-use crate::cluster_scratch::ClusterScratch;
 use crate::counters::{Counters, Tally};
 use crate::error::StartError;
 use crate::gpu::{Gpu, lock};
@@ -38,7 +37,6 @@ pub struct WgpuBackend {
     recorder: Mutex<Recorder>,
     ring: Mutex<ReadRing>,
     pub(crate) scratch: Scratch,
-    pub(crate) cluster_scratch: ClusterScratch,
     start: Instant,
 }
 
@@ -61,8 +59,12 @@ impl Instant {
     }
 }
 
+/// What the self-test runs at the start: one op of each kind of kernel.
+const TESTED: &[Op] =
+    &[Op::Matvec, Op::Matmul, Op::AttendList, Op::AttendChunk, Op::CentroidScores];
+
 impl WgpuBackend {
-    /// Opens a device.
+    /// Opens a device: at the tier asked for, or at the highest that computes right numbers.
     pub async fn new(options: &WgpuOptions) -> Result<Self, StartError> {
         Self::on(adapter::choose(options.adapter.as_deref()).await?, options).await
     }
@@ -79,20 +81,43 @@ impl WgpuBackend {
 
     async fn on(adapter: wgpu::Adapter, options: &WgpuOptions) -> Result<Self, StartError> {
         let info = adapter.get_info();
-        let report_tiers = tiers_of(&adapter);
-        let tier = match options.tier {
-            Some(tier) if !report_tiers.contains(&tier) => {
+        let tiers = tiers_of(&adapter);
+        let tiers = match options.tier {
+            Some(tier) if !tiers.contains(&tier) => {
                 return Err(StartError::Tier {
                     adapter: info.name,
                     tier: tier.name(),
                     reason: "its features are missing".into(),
                 });
             }
-            Some(tier) => tier,
-            None => *report_tiers.last().expect("core is always there"),
+            Some(tier) => vec![tier],
+            None => tiers,
         };
-        let (device, queue) = adapter::open(&adapter).await?;
-        Ok(Self::with_device(Gpu::new(device, queue, info, tier), options.clone()))
+        let mut reason = String::new();
+        for tier in tiers.into_iter().rev() {
+            // A device of its own for each try: a kernel that fails may take the device with it.
+            let (device, queue) = adapter::open(&adapter).await?;
+            let backend =
+                Self::with_device(Gpu::new(device, queue, info.clone(), tier), options.clone());
+            match parity::spot_check(&backend, TESTED).await {
+                Ok(()) => return Ok(backend),
+                Err(message) => reason = message,
+            }
+        }
+        Err(match options.tier {
+            Some(tier) => StartError::Tier { adapter: info.name, tier: tier.name(), reason },
+            None => StartError::SelfTest { adapter: info.name, reason },
+        })
+    }
+
+    /// What the self-test says of each tier that the adapter's features allow.
+    pub async fn test_tiers(adapter: &str) -> Result<Vec<(Tier, Result<(), String>)>, StartError> {
+        let mut results = Vec::new();
+        for tier in tiers_of(&adapter::choose(Some(adapter)).await?) {
+            let options = WgpuOptions { adapter: Some(adapter.to_owned()), tier: Some(tier) };
+            results.push((tier, Self::new(&options).await.map(drop).map_err(|e| e.to_string())));
+        }
+        Ok(results)
     }
 
     fn with_device(gpu: Gpu, options: WgpuOptions) -> Self {
@@ -115,7 +140,6 @@ impl WgpuBackend {
             recorder,
             ring: Mutex::default(),
             scratch: Scratch::default(),
-            cluster_scratch: ClusterScratch::default(),
             start: Instant::now(),
         }
     }
@@ -209,7 +233,6 @@ impl Backend for WgpuBackend {
             recorder: Mutex::new(Recorder::new(&self.gpu)),
             ring: Mutex::default(),
             scratch: Scratch::default(),
-            cluster_scratch: ClusterScratch::default(),
             start: self.start,
         }
     }
@@ -415,5 +438,9 @@ impl Backend for WgpuBackend {
 
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         ops::gram::run(self, d)
+    }
+
+    fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
+        ops::query_gate::run(self, d)
     }
 }

@@ -110,7 +110,7 @@ impl Gpu {
     /// Zeroed storage of `bytes`, rounded up to whole vectors of 16 bytes.
     pub fn storage(&self, bytes: u64, label: &str) -> OpResult<RawBuffer> {
         self.check()?;
-        let size = bytes.max(16).next_multiple_of(16);
+        let size = bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX);
         let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
         let no_memory =
             || OpError::OutOfMemory { backend: "wgpu", label: label.to_owned(), bytes: size };

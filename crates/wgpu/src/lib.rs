@@ -13,7 +13,6 @@
 mod adapter;
 mod backend;
 mod buffer;
-mod cluster_scratch;
 mod counters;
 mod error;
 mod gpu;

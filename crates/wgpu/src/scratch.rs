@@ -25,7 +25,7 @@ impl Scratch {
         }
         let most = gpu.limits.max_buffer_size.min(gpu.limits.max_storage_buffer_binding_size);
         let size = bytes.max(FIRST).next_power_of_two().min(most).max(bytes);
-        let buffer = Arc::new(gpu.storage(size, "attention of splits")?);
+        let buffer = Arc::new(gpu.storage(size, "scratch")?);
         *held = Some(Arc::clone(&buffer));
         Ok(buffer)
     }

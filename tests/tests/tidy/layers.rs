@@ -47,6 +47,11 @@ const ABSENCES: &[Absence] = &[
         why: "a backend knows the contract alone",
     },
     Absence {
+        package: "longview-wgpu",
+        never: &["longview-scheduler", "longview-model", "longview-engine", "longview-cpu"],
+        why: "a backend knows the contract alone",
+    },
+    Absence {
         package: "longview-scheduler",
         never: &["longview-model", "longview-engine", "tokenizers"],
         why: "policies run without a model or a tokenizer",

@@ -105,6 +105,31 @@ pub(crate) unsafe fn dot<S: Simd>(a: &[f32], b: &[f32]) -> f32 {
     S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
 }
 
+/// The mean cosine of vectors of `width` elements with their partners; 0 counts for a vector of
+/// zeros.
+pub(crate) struct MeanCosine<'a> {
+    pub(crate) a: &'a [f32],
+    pub(crate) b: &'a [f32],
+    pub(crate) width: usize,
+}
+
+impl Kernel for MeanCosine<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f32 {
+        assert!(self.width > 0 && self.a.len() == self.b.len() && self.a.len() >= self.width);
+        let mut sum = 0.0;
+        let pairs = self.a.chunks_exact(self.width).zip(self.b.chunks_exact(self.width));
+        for (a, b) in pairs {
+            // Two roots: the product of both squares can leave the range of f32.
+            let lengths = dot::<S>(a, a).sqrt() * dot::<S>(b, b).sqrt();
+            sum += if lengths == 0.0 { 0.0 } else { dot::<S>(a, b) / lengths };
+        }
+        sum / (self.a.len() / self.width) as f32
+    }
+}
+
 /// `out = gate / (1 + exp(-gate)) * up`.
 pub(crate) struct Silu<'a> {
     pub(crate) gate: &'a [f32],

@@ -16,6 +16,7 @@ pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 mod partials;
+pub(crate) mod query_gate;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;

@@ -38,6 +38,8 @@ pub struct Rig {
     n_clusters: CpuBuffer,
     budgets: CpuBuffer,
     gram: CpuBuffer,
+    last_query: CpuBuffer,
+    cosines: CpuBuffer,
     square: CpuWeight,
     norm: CpuWeight,
 }
@@ -92,6 +94,8 @@ impl Rig {
             n_clusters: words(b, &[C as u32 - 7, C as u32]),
             budgets: words(b, &[200, 280]),
             gram: floats(b, DType::F32, HKV * DH * DH, rng),
+            last_query: floats(b, DType::F32, D, rng),
+            cosines: floats(b, DType::F32, HKV, rng),
             square: weight(b, D, D, rng),
             norm: weight(b, 1, D, rng),
         }
@@ -101,8 +105,8 @@ impl Rig {
     #[allow(dead_code, reason = "not every test that includes this file compares results")]
     pub fn bytes(&self, b: &CpuBackend) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for buffer in [&self.x, &self.y, &self.lse, &self.cluster_scores, &self.labels, &self.gram]
-        {
+        let floats = [&self.x, &self.y, &self.lse, &self.cluster_scores, &self.gram];
+        for buffer in floats.into_iter().chain([&self.labels, &self.cosines]) {
             let mut part = vec![0; buffer.size_bytes() as usize];
             pollster::block_on(b.read(View::all(buffer), &mut part)).unwrap();
             bytes.extend(part);
@@ -259,6 +263,18 @@ impl Rig {
                 cluster_stride: stride,
             }],
             scores: ViewMut::all(&mut self.cluster_scores),
+        })?;
+        b.query_gate(QueryGate {
+            p: QueryGateParams {
+                n_tokens: T as u32,
+                n_q_heads: HQ as u32,
+                n_kv_heads,
+                head_dim: DH as u32,
+                q_index: 3,
+            },
+            q: View::all(&self.x),
+            last: ViewMut::all(&mut self.last_query),
+            cosines: ViewMut::all(&mut self.cosines),
         })?;
         b.select_clusters(SelectClusters {
             p: SelectClustersParams { n_kv_heads, score_stride: stride, max_selected: stride },

@@ -9,6 +9,7 @@ mod attention;
 mod cluster;
 mod data;
 mod dense;
+mod gate;
 mod kv;
 mod plan;
 mod select;
@@ -21,6 +22,7 @@ pub use dense::{
     ArgmaxCase, ArgmaxKind, EmbedCase, GramCase, LinearCase, NormKind, RmsNormCase, RopeCase,
     SiluMulCase,
 };
+pub use gate::{GateKind, QueryGateCase};
 pub use kv::{KvGatherCase, KvScatterCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
 pub use select::{ScoreKind, SelectClustersCase};
@@ -101,6 +103,7 @@ cases! {
     SelectClusters(SelectClustersCase),
     Argmax(ArgmaxCase),
     Gram(GramCase),
+    QueryGate(QueryGateCase),
 }
 
 impl Case {
@@ -189,6 +192,7 @@ fn listed(op: Op) -> Vec<Case> {
         Op::SelectClusters => cases(SelectClustersCase::all()),
         Op::Argmax => cases(ArgmaxCase::all()),
         Op::Gram => cases(GramCase::all()),
+        Op::QueryGate => cases(QueryGateCase::all()),
     }
 }
 

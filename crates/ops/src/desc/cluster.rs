@@ -289,3 +289,44 @@ impl<B: Backend> SelectClusters<'_, B> {
         Ok(())
     }
 }
+
+/// Parameters of [`QueryGate`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct QueryGateParams {
+    /// Query tokens of all sequences together.
+    pub n_tokens: u32,
+    /// Hq.
+    pub n_q_heads: u32,
+    /// Hkv; divides Hq.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// The sequence's query token among the step's tokens.
+    pub q_index: u32,
+}
+
+/// How near one sequence's query is to its last one, which it replaces.
+pub struct QueryGate<'a, B: Backend> {
+    /// Sizes.
+    pub p: QueryGateParams,
+    /// F32 `[T, Hq, Dh]`.
+    pub q: View<'a, B>,
+    /// F32 `[Hq, Dh]`, read and then overwritten by token `q_index` of `q`.
+    pub last: ViewMut<'a, B>,
+    /// F32 `[Hkv]`: the mean cosine of each group.
+    pub cosines: ViewMut<'a, B>,
+}
+
+impl<B: Backend> QueryGate<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::QueryGate, &self.p);
+        grouped(op, p.n_q_heads, p.n_kv_heads, p.head_dim)?;
+        ensure(op, p.q_index < p.n_tokens, || format!("token {} of {}", p.q_index, p.n_tokens))?;
+        let token = p.n_q_heads as usize * p.head_dim as usize;
+        reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * token)?;
+        writes(op, "last", &self.last, DType::F32, token)?;
+        writes(op, "cosines", &self.cosines, DType::F32, p.n_kv_heads as usize)
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::buffer::{floats, held_ints, ints, put, put_ints};
+use super::buffer::{floats, held, held_ints, ints, put, put_ints};
 use super::dense::first_largest;
 use super::{Ref, ReferenceBackend as R, below, counts_fit, dot};
 use crate::*;
@@ -207,6 +207,25 @@ fn pick(scores: &[f64], sizes: &[usize], budget: usize) -> Vec<(usize, usize)> {
 
 fn descending(a: f64, b: f64) -> Ordering {
     b.partial_cmp(&a).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+/// The mean cosine of each group's queries with the last ones; then the last ones are these.
+pub(super) fn query_gate(mut d: QueryGate<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (p, width) = (d.p, d.p.head_dim as usize);
+    let (group, token) = ((p.n_q_heads / p.n_kv_heads) as usize, p.n_q_heads as usize * width);
+    let (q, last) = (floats(&d.q), held(&d.last));
+    let q = &q[p.q_index as usize * token..][..token];
+    for kv_head in 0..p.n_kv_heads as usize {
+        let mut sum = 0.0;
+        for head in kv_head * group..(kv_head + 1) * group {
+            let own = head * width..(head + 1) * width;
+            sum += closeness(Distance::Cosine as u32, &q[own.clone()], &last[own]);
+        }
+        put(&mut d.cosines, kv_head, &[sum / group as f64]);
+    }
+    put(&mut d.last, 0, q);
+    Ok(())
 }
 
 fn sizes(p: &KmeansParams) -> (usize, usize, usize) {

@@ -216,6 +216,10 @@ impl Backend for ReferenceBackend {
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         dense::gram(d)
     }
+
+    fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
+        cluster::query_gate(d)
+    }
 }
 
 /// Fails with the op's [`OpError::Index`] unless `index < limit`.

@@ -30,7 +30,7 @@ pub(crate) fn run(backend: &WgpuBackend, d: CentroidScores<'_, WgpuBackend>) -> 
             n_blocks,
             share: room.div_ceil(MOST_SHARES).max(1).next_multiple_of(256),
             first_score: d.scores.offset + i * n_heads * d.p.score_stride as usize,
-            scratch: backend.cluster_scratch.words(&backend.gpu, words)?,
+            scratch: backend.scratch.take(&backend.gpu, (words * 4) as u64)?,
         };
         part.logits(backend)?;
         part.pool(backend)?;

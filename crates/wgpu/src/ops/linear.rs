@@ -64,3 +64,98 @@ impl Part<'_, '_> {
             .counts((shard.n_rows * row_bytes + rows.n * n_in as usize * 4) as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use longview_core::{DType, HostBytes, decode_f32, encode_f32};
+    use longview_ops::*;
+    use pollster::block_on;
+
+    use crate::{WgpuBackend, WgpuBuffer, WgpuOptions};
+
+    const N_IN: usize = 5;
+    const N_OUT: usize = 40;
+    const N_ROWS: usize = 2;
+
+    fn value(row: usize, column: usize) -> f32 {
+        ((3 * row + 5 * column) % 11) as f32 - 4.0
+    }
+
+    fn holding(backend: &WgpuBackend, values: &[f32]) -> WgpuBuffer {
+        let mut buffer = backend.alloc(DType::F32, values.len(), "test").unwrap();
+        let bytes = encode_f32(DType::F32, values);
+        backend.write(ViewMut::all(&mut buffer), &bytes).unwrap();
+        buffer
+    }
+
+    fn read(backend: &WgpuBackend, buffer: &WgpuBuffer) -> Vec<f32> {
+        let mut bytes = vec![0; buffer.len() * 4];
+        block_on(backend.read(View::all(buffer), &mut bytes)).unwrap();
+        decode_f32(DType::F32, &bytes)
+    }
+
+    fn weight(backend: &WgpuBackend, n_rows: usize, n_cols: usize) -> crate::WgpuWeight {
+        let values: Vec<f32> =
+            (0..n_rows).flat_map(|r| (0..n_cols).map(move |c| value(r, c))).collect();
+        let bytes = HostBytes::from_vec(encode_f32(DType::F16, &values));
+        let name = "w".to_owned();
+        backend
+            .load_weight(WeightSource { name, dtype: DType::F16, n_rows, n_cols, bytes })
+            .unwrap()
+    }
+
+    /// Needs an adapter, as `tests/runtime.rs` does.
+    #[test]
+    fn a_weight_may_lie_in_several_buffers() {
+        if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
+            return;
+        }
+        let mut backend = block_on(WgpuBackend::new(&WgpuOptions::default())).unwrap();
+        let x: Vec<f32> = (0..N_ROWS * N_IN).map(|i| i as f32 - 3.0).collect();
+        let x_buffer = holding(&backend, &x);
+        let ids = [39u32, 0, 15, 16, 31, 32, 17, 40];
+        let mut id_buffer = backend.alloc(DType::U32, ids.len(), "ids").unwrap();
+        backend.write(ViewMut::all(&mut id_buffer), bytemuck::cast_slice(&ids)).unwrap();
+        let mut outs = [(); 2].map(|()| holding(&backend, &[9.0; N_ROWS * N_OUT]));
+        let mut embedded = holding(&backend, &[9.0; 8 * N_IN]);
+
+        // From now on a buffer holds 16 rows of 16 bytes.
+        let gpu = Arc::get_mut(&mut backend.gpu).expect("nobody else has the device");
+        gpu.limits.max_storage_buffer_binding_size = 256;
+        let w = weight(&backend, N_OUT, N_IN);
+        let bias = weight(&backend, 1, N_OUT);
+        let rows: Vec<_> = w.shards.iter().map(|s| (s.first_row, s.n_rows)).collect();
+        assert_eq!(rows, [(0, 16), (16, 16), (32, 8)]);
+
+        let expected: Vec<f32> = (0..N_ROWS * N_OUT)
+            .map(|i| {
+                let (t, o) = (i / N_OUT, i % N_OUT);
+                let product: f32 = (0..N_IN).map(|c| x[t * N_IN + c] * value(o, c)).sum();
+                product + value(0, o)
+            })
+            .collect();
+        for (i, out) in outs.iter_mut().enumerate() {
+            let [n_rows, n_in, n_out] = [N_ROWS, N_IN, N_OUT].map(|n| n as u32);
+            let d = Linear {
+                p: LinearParams { n_rows, n_in, n_out, accumulate: 0 },
+                x: View::all(&x_buffer),
+                weight: &w,
+                bias: Some(&bias),
+                out: ViewMut::all(out),
+            };
+            if i == 0 { backend.matvec(d) } else { backend.matmul(d) }.unwrap();
+        }
+        assert_eq!(read(&backend, &outs[0]), expected);
+        assert_eq!(read(&backend, &outs[1]), expected);
+
+        let p = EmbedParams { n_tokens: ids.len() as u32, width: N_IN as u32 };
+        let (ids_view, out) = (View::all(&id_buffer), ViewMut::all(&mut embedded));
+        backend.embed(Embed { p, ids: ids_view, table: &w, out }).unwrap();
+        let row = |id: u32| (0..N_IN).map(move |c| (id, c));
+        let element = |(id, c)| if (id as usize) < N_OUT { value(id as usize, c) } else { 0.0 };
+        let expected: Vec<f32> = ids.into_iter().flat_map(row).map(element).collect();
+        assert_eq!(read(&backend, &embedded), expected);
+    }
+}

@@ -16,6 +16,7 @@ mod linear;
 pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
+pub(crate) mod query_gate;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;
@@ -35,3 +36,9 @@ pub(crate) fn kind(dtype: DType) -> u32 {
 
 /// The kind of something that is not there.
 pub(crate) const NO_KIND: u32 = 3;
+
+/// Whether rows of `width` f32 elements that follow each other from these offsets can be read as
+/// vectors of 4.
+fn rows_are_vectors(width: u32, offsets: &[usize]) -> bool {
+    width.is_multiple_of(4) && offsets.iter().all(|offset| offset.is_multiple_of(4))
+}

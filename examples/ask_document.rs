@@ -1,0 +1,43 @@
+//! Prefills a text file once and asks it two questions.
+//!
+//!     cargo run --release --example ask_document -- MODEL_FOLDER TEXT_FILE QUESTION QUESTION
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_engine::{Engine, EngineOptions, GenerationParams};
+use longview_model::folder::ModelFolder;
+use longview_model::tokenizer::Specials;
+use longview_scheduler::{PolicyOptions, Preset};
+use pollster::block_on;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [model, file, questions @ ..] = args.as_slice() else {
+        bail!("usage: ask_document MODEL_FOLDER TEXT_FILE QUESTION QUESTION");
+    };
+    let folder = ModelFolder::open(model.as_ref())?;
+    let text = std::fs::read_to_string(file).with_context(|| file.clone())?;
+    let document = folder.tokenizer()?.encode(&text, Specials::Add)?;
+
+    let options = EngineOptions { ctx_size: document.len() + 512, ..EngineOptions::default() };
+    let policy = PolicyOptions::new(Preset::Clusterkv);
+    let backend = Arc::new(CpuBackend::new(CpuOptions::default())?);
+    let mut engine = Engine::load(backend, folder, options, &policy)?;
+    let mut session = engine.session(&policy)?;
+    block_on(engine.prefill(&mut session, &document, &mut |_| ControlFlow::Continue(())))?;
+
+    for question in questions {
+        // The question and its answer go through the policy: they see what is recalled.
+        let ids = engine.tokenizer().context("no tokenizer")?.encode(question, Specials::AsWritten)?;
+        block_on(engine.feed(&mut session, &ids))?;
+        let params = GenerationParams { max_tokens: Some(64), ..GenerationParams::default() };
+        let answer =
+            block_on(engine.generate(&mut session, &params, &mut |_| ControlFlow::Continue(())))?;
+        println!("{question}{}", answer.text);
+        block_on(session.truncate(document.len()))?;
+    }
+    Ok(())
+}
