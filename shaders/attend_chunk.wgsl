@@ -205,7 +205,8 @@ fn attend_chunk(
     var l = vec4<f32>(0.0);
     // Values: an octet of the queries of quads quad_group + QUAD_GROUPS * 0..LANE_QUADS.
     let octet = lane % OCTETS;
-    let quad_group = lane / OCTETS;
+    // Lanes that are left over get none.
+    let quad_group = select(ROW_QUADS, lane / OCTETS, lane < QUAD_GROUPS * OCTETS);
     var o = array<vec4<f32>, 8u * LANE_QUADS>();
 
     for (var key = begin; key < end; key += KEY_TILE) {

@@ -47,15 +47,15 @@ fn query_gate(
     var sum = 0.0;
     for (var g = 0u; g < group; g++) {
         let head = (kv_head * group + g) * p.head_dim;
-        let from = p.q_offset + p.q_index * p.n_q_heads * p.head_dim + head;
-        let to = p.last_offset + head;
+        let q_row = p.q_offset + p.q_index * p.n_q_heads * p.head_dim + head;
+        let last_row = p.last_offset + head;
         // q . last, q . q, last . last.
         var products = vec3<f32>(0.0);
         for (var i = lane; i < p.head_dim; i += GROUP) {
-            let new = q[from + i];
-            let old = last[to + i];
-            products += vec3<f32>(new * old, new * new, old * old);
-            last[to + i] = new;
+            let now = q[q_row + i];
+            let old = last[last_row + i];
+            products += vec3<f32>(now * old, now * now, old * old);
+            last[last_row + i] = now;
         }
         let both = reduce_sum(products.x, lane, place.x, place.y);
         let new_square = reduce_sum(products.y, lane, place.x, place.y);

@@ -38,4 +38,19 @@ pub enum SchedulerError {
         /// The backend.
         backend: &'static str,
     },
+    /// Speculative recall where nothing is fetched.
+    #[error(
+        "--recall speculative: this device attends keys and values where they are, so no fetch is \
+         there to be ahead of; use --recall exact, or a device with memory of its own"
+    )]
+    NothingToSpeculate,
+    /// A threshold of cosines that is none.
+    #[error("--recall-gate {0}: must be a number from -1 (never run again) to above 1 (always)")]
+    RecallGate(f32),
+    /// A step that may have to be run again, and another call before that was found out.
+    #[error(
+        "the last step recalled by the query before: read whether it stands \
+         (Sequence::mirror) before going on"
+    )]
+    VerdictUnread,
 }

@@ -18,6 +18,7 @@ mod rows;
 mod select;
 mod sequence;
 mod shape;
+mod speculate;
 mod stats;
 mod step;
 mod tier;
@@ -35,6 +36,7 @@ pub use policy::{
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;
+pub use speculate::{RecallMode, StepVerdict};
 pub use stats::Stats;
 pub use step::{LayerTensors, SpanMode, Step, StepScratch, StepSpan};
 pub use tier::{HostTier, MappedTier, PlainTier, RowRange};

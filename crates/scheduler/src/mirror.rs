@@ -3,13 +3,15 @@
 //! A decoded token's row is written on the device. Where the host tier is mapped, a gather carries it
 //! there in the same step. Where it is not, a read per layer would stop the device as often; so the
 //! step only remembers where the rows lie, and one read at its end, together with the token that the
-//! caller waits for anyway, brings all of them.
+//! caller waits for anyway, brings all of them. What a speculative step chose for the next one, and
+//! whether it stands, comes with the same read.
 
 use longview_ops::{Backend, View};
 use smallvec::SmallVec;
 
 use crate::error::SchedulerError;
 use crate::sequence::Sequence;
+use crate::speculate::StepVerdict;
 
 /// Views of the device and where their bytes go.
 pub type ReadParts<'a, B> = SmallVec<[(View<'a, B>, &'a mut [u8]); 8]>;
@@ -50,9 +52,11 @@ impl Mirror {
 }
 
 impl<B: Backend> Sequence<B> {
-    /// What has to be read after a decode step; nothing where the host tier is mapped. Once it is
-    /// read, call [`Sequence::finish_mirror`].
+    /// What has to be read after a decode step: the new rows where the host tier is not mapped, and
+    /// what a speculative step chose and compared. Once it is read, call
+    /// [`Sequence::finish_mirror`].
     pub fn mirror_parts(&mut self) -> ReadParts<'_, B> {
+        let is_unread = self.is_unread();
         let (d, row_bytes) = (self.shape.head_dim, self.shape.row_bytes());
         let heads = self.shape.n_kv_heads;
         self.mirror.bytes.resize(self.mirror.rows.len() * heads * row_bytes, 0);
@@ -67,33 +71,57 @@ impl<B: Backend> Sequence<B> {
                 rest = next;
             }
         }
+        if is_unread {
+            parts.extend(self.selector.iter_mut().flat_map(|selector| selector.read_parts()));
+            parts.extend(self.speculation.iter_mut().map(|speculation| speculation.read_part()));
+        }
         parts
     }
 
-    /// Puts what was read for [`Sequence::mirror_parts`] into the host tier.
-    pub fn finish_mirror(&mut self) {
+    /// Takes in what was read for [`Sequence::mirror_parts`]: rows go to the host tier, or the step
+    /// is taken back.
+    pub fn finish_mirror(&mut self) -> StepVerdict {
+        let token = self.mirror.token.filter(|_| !self.mirror.is_empty());
+        let is_unread = self.is_unread();
+        if token.is_none() && !is_unread {
+            return StepVerdict::Stands;
+        }
+        if is_unread && self.judge() == StepVerdict::RunAgain {
+            return StepVerdict::RunAgain;
+        }
         let (row_bytes, heads) = (self.shape.row_bytes(), self.shape.n_kv_heads);
-        let Some(row) = self.mirror.token.filter(|_| !self.mirror.is_empty()) else { return };
-        for (i, bytes) in self.mirror.bytes.chunks_exact(row_bytes).enumerate() {
-            self.tier.write_rows(i / heads, i % heads, row, bytes);
+        if let Some(row) = token {
+            for (i, bytes) in self.mirror.bytes.chunks_exact(row_bytes).enumerate() {
+                self.tier.write_rows(i / heads, i % heads, row, bytes);
+            }
         }
         self.mirror.clear();
         self.submit_windows();
+        StepVerdict::Stands
     }
 
-    /// Brings the last token's rows to the host now, if nobody has. Rows of a step that did not end are
-    /// forgotten.
-    pub async fn mirror(&mut self) -> Result<(), SchedulerError> {
+    /// Brings what the last step left on the device to the host now, if nobody has. Rows of a step
+    /// that did not end are forgotten.
+    pub async fn mirror(&mut self) -> Result<StepVerdict, SchedulerError> {
         if self.mirror.token.is_none() {
             self.mirror.clear();
         }
-        if !self.mirror.is_empty() {
-            let backend = std::sync::Arc::clone(&self.backend);
-            let mut parts = self.mirror_parts();
-            backend.read_all(&mut parts).await?;
-            drop(parts);
-            self.finish_mirror();
+        if self.mirror.is_empty() && !self.is_unread() {
+            return Ok(StepVerdict::Stands);
         }
-        Ok(())
+        let backend = std::sync::Arc::clone(&self.backend);
+        let mut parts = self.mirror_parts();
+        backend.read_all(&mut parts).await?;
+        drop(parts);
+        Ok(self.finish_mirror())
+    }
+
+    /// [`Sequence::mirror`] for calls that build on the last step. One that may not stand is the
+    /// caller's to look at first.
+    pub(crate) async fn bring_rows(&mut self) -> Result<(), SchedulerError> {
+        if self.is_unread() {
+            return Err(SchedulerError::VerdictUnread);
+        }
+        self.mirror().await.map(|_| ())
     }
 }

@@ -1,5 +1,9 @@
 //! One layer's recall in one decode step: score, choose, resolve hits and misses, list the rows to
 //! attend.
+//!
+//! A selection lives in a slot, on the device and on the host. Exact recall uses one slot for all
+//! layers, one after the other; speculative recall has one for each layer that recalls, because they
+//! wait there for the next step.
 
 use longview_core::{DType, Slot};
 use longview_ops::{
@@ -20,6 +24,7 @@ pub(crate) struct Selector<B: Backend> {
     takes: B::Buffer,
     n_selected: B::Buffer,
     budgets: B::Buffer,
+    n_kv_heads: usize,
     max_selected: usize,
     score_stride: usize,
     host_clusters: Vec<u32>,
@@ -94,11 +99,20 @@ pub(crate) struct Query<'a, B: Backend> {
     pub q: View<'a, B>,
     pub n_tokens: usize,
     pub index: usize,
+    /// Where the selection goes.
+    pub slot: usize,
 }
 
 impl<B: Backend> Selector<B> {
-    pub fn new(backend: &B, shape: &KvShape, policy: &Policy, capacity: usize) -> OpResult<Self> {
-        let h = shape.n_kv_heads;
+    /// Room for `n_slots` selections among up to `capacity` clusters.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        capacity: usize,
+        n_slots: usize,
+    ) -> OpResult<Self> {
+        let (h, heads) = (shape.n_kv_heads, n_slots * shape.n_kv_heads);
         let budget = policy.budget.unwrap_or(0).min(shape.capacity);
         let max_selected = budget.min(capacity).max(1);
         Ok(Self {
@@ -108,15 +122,16 @@ impl<B: Backend> Selector<B> {
                 shape.n_q_heads * capacity.max(1),
                 "cluster scores",
             )?,
-            clusters: backend.alloc(DType::U32, h * max_selected, "selection")?,
-            takes: backend.alloc(DType::U32, h * max_selected, "selection")?,
-            n_selected: backend.alloc(DType::U32, h, "selection")?,
+            clusters: backend.alloc(DType::U32, heads * max_selected, "selection")?,
+            takes: backend.alloc(DType::U32, heads * max_selected, "selection")?,
+            n_selected: backend.alloc(DType::U32, heads, "selection")?,
             budgets: backend.alloc(DType::U32, h, "budgets")?,
+            n_kv_heads: h,
             max_selected,
             score_stride: capacity.max(1),
-            host_clusters: vec![0; h * max_selected],
-            host_takes: vec![0; h * max_selected],
-            host_n: vec![0; h],
+            host_clusters: vec![0; heads * max_selected],
+            host_takes: vec![0; heads * max_selected],
+            host_n: vec![0; heads],
             host_budgets: vec![0; h],
             wants: Vec::with_capacity(max_selected),
             slots: Vec::with_capacity(budget),
@@ -124,18 +139,19 @@ impl<B: Backend> Selector<B> {
         })
     }
 
-    /// Scores all clusters, ranks them and cuts at `budget` tokens per head; the result is read
-    /// back.
-    pub async fn select(
+    /// Scores all clusters, ranks them and cuts at `budget` tokens per head. The result is on the
+    /// device; [`Selector::read`] or [`Selector::read_parts`] bring it.
+    pub fn select(
         &mut self,
         backend: &B,
         shape: &KvShape,
         policy: &Policy,
         index: &LayerIndex<B>,
-        query: Query<'_, B>,
+        query: &Query<'_, B>,
         budget: usize,
     ) -> OpResult<()> {
         let h = shape.n_kv_heads;
+        let (first, len) = (query.slot * h, h * self.max_selected);
         let pooling = policy.index.map_or(0, |c| c.pooling as u32);
         self.host_budgets.fill(budget as u32);
         backend.write(ViewMut::all(&mut self.budgets), bytemuck::cast_slice(&self.host_budgets))?;
@@ -169,43 +185,82 @@ impl<B: Backend> Selector<B> {
                 cluster_stride: index.capacity() as u32,
             }],
             scratch: ViewMut::all(&mut self.scores),
-            clusters: ViewMut::all(&mut self.clusters),
-            takes: ViewMut::all(&mut self.takes),
-            n_selected: ViewMut::all(&mut self.n_selected),
-        })?;
+            clusters: ViewMut::part(&mut self.clusters, first * self.max_selected, len),
+            takes: ViewMut::part(&mut self.takes, first * self.max_selected, len),
+            n_selected: ViewMut::part(&mut self.n_selected, first, h),
+        })
+    }
+
+    /// Brings the selection of one slot to the host.
+    pub async fn read(&mut self, backend: &B, slot: usize) -> OpResult<()> {
+        let (first, h) = (slot * self.n_kv_heads, self.n_kv_heads);
+        let (at, len) = (first * self.max_selected, h * self.max_selected);
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
         let mut parts = [
-            (View::all(&self.clusters), cast(&mut self.host_clusters)),
-            (View::all(&self.takes), cast(&mut self.host_takes)),
-            (View::all(&self.n_selected), cast(&mut self.host_n)),
+            (View::part(&self.clusters, at, len), cast(&mut self.host_clusters[at..at + len])),
+            (View::part(&self.takes, at, len), cast(&mut self.host_takes[at..at + len])),
+            (View::part(&self.n_selected, first, h), cast(&mut self.host_n[first..first + h])),
         ];
         backend.read_all(&mut parts).await
     }
 
+    /// The selections of all slots and where they go.
+    pub fn read_parts(&mut self) -> [(View<'_, B>, &mut [u8]); 3] {
+        let cast = bytemuck::cast_slice_mut::<u32, u8>;
+        [
+            (View::all(&self.clusters), cast(&mut self.host_clusters)),
+            (View::all(&self.takes), cast(&mut self.host_takes)),
+            (View::all(&self.n_selected), cast(&mut self.host_n)),
+        ]
+    }
+
+    /// Cuts a selection at `budget` tokens per head: what it would be had it been made with that
+    /// budget, because clusters are taken in the order of their scores.
+    pub fn trim(&mut self, slot: usize, budget: usize) {
+        for head in slot * self.n_kv_heads..(slot + 1) * self.n_kv_heads {
+            let at = head * self.max_selected;
+            let (mut left, mut n) = (budget as u32, 0);
+            for take in &mut self.host_takes[at..at + self.host_n[head] as usize] {
+                *take = left.min(*take);
+                left -= *take;
+                n += u32::from(*take > 0);
+            }
+            self.host_n[head] = n;
+        }
+    }
+
+    /// The place of a head's selection in the host's lists.
+    fn place(&self, slot: usize, head: usize) -> std::ops::Range<usize> {
+        let head = slot * self.n_kv_heads + head;
+        let at = head * self.max_selected;
+        at..at + self.host_n[head] as usize
+    }
+
     /// The clusters that `head` selected, best first, with the tokens taken of each.
-    pub fn selected(&self, head: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let (at, n) = (head * self.max_selected, self.host_n[head] as usize);
-        let clusters = self.host_clusters[at..at + n].iter().map(|c| *c as usize);
-        clusters.zip(self.host_takes[at..at + n].iter().map(|t| *t as usize))
+    pub fn selected(&self, slot: usize, head: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let place = self.place(slot, head);
+        let clusters = self.host_clusters[place.clone()].iter().map(|c| *c as usize);
+        clusters.zip(self.host_takes[place].iter().map(|t| *t as usize))
     }
 
     /// Clusters selected over all heads.
-    pub fn n_selected(&self) -> u64 {
-        self.host_n.iter().map(|n| u64::from(*n)).sum()
+    pub fn n_selected(&self, slot: usize) -> u64 {
+        let heads = &self.host_n[slot * self.n_kv_heads..][..self.n_kv_heads];
+        heads.iter().map(|n| u64::from(*n)).sum()
     }
 
     /// Resolves one head's selection in its cache: slots go to `lists` (shifted by
     /// `first_slot_row`), absent rows to `self.misses`. Returns the hits.
     pub fn resolve(
         &mut self,
+        slot: usize,
         head: usize,
         cache: &mut ClusterCache,
         lists: &mut RowLists<B>,
         first_slot_row: usize,
     ) -> usize {
         self.wants.clear();
-        let (at, n) = (head * self.max_selected, self.host_n[head] as usize);
-        for i in at..at + n {
+        for i in self.place(slot, head) {
             let cluster = ClusterId(self.host_clusters[i]);
             self.wants.push(Want { cluster, take: self.host_takes[i] });
         }

@@ -18,6 +18,7 @@ use crate::policy::{FLUSH_STEPS, Policy};
 use crate::rows::{DeviceRows, RowMover};
 use crate::select::{RowLists, Selector};
 use crate::shape::KvShape;
+use crate::speculate::{RecallMode, Speculation};
 use crate::stats::Stats;
 use crate::tier::{HostTier, MappedTier, PlainTier, RowRange};
 
@@ -54,6 +55,8 @@ pub struct SequenceOptions {
     pub tile: usize,
     /// Cluster on a thread beside other work.
     pub overlap: bool,
+    /// Which query chooses what is recalled.
+    pub recall: RecallMode,
 }
 
 impl Default for SequenceOptions {
@@ -64,6 +67,7 @@ impl Default for SequenceOptions {
             chunk: 512,
             tile: 2048,
             overlap: true,
+            recall: RecallMode::Exact,
         }
     }
 }
@@ -85,6 +89,8 @@ pub struct Sequence<B: Backend> {
     pub(crate) mover: RowMover<B>,
     pub(crate) lists: RowLists<B>,
     pub(crate) selector: Option<Selector<B>>,
+    /// With [`RecallMode::Speculative`], where the policy recalls at all.
+    pub(crate) speculation: Option<Speculation<B>>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
     worker: ClusterWorker<B>,
@@ -101,6 +107,7 @@ impl<B: Backend> Sequence<B> {
         policy: Policy,
         options: SequenceOptions,
     ) -> Result<Self, SchedulerError> {
+        options.check()?;
         if options.placement == Placement::InPlace && !backend.capabilities().unified_memory {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
@@ -122,6 +129,7 @@ impl<B: Backend> Sequence<B> {
             mover: RowMover::new(&**backend, &shape, 1, true)?,
             lists: RowLists::new(&**backend, shape.n_kv_heads, 1)?,
             selector: None,
+            speculation: None,
             mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),
@@ -196,7 +204,7 @@ impl<B: Backend> Sequence<B> {
     /// Changes the policy. Rows are put back into token order where the new one needs that, and are
     /// indexed anew.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
-        self.mirror().await?;
+        self.bring_rows().await?;
         self.drop_jobs().await?;
         self.policy = policy;
         self.layout = DeviceLayout::of(&self.policy, self.shape.capacity);
@@ -231,13 +239,27 @@ impl<B: Backend> Sequence<B> {
         };
         let mapped = self.tier.buffer(0).is_some();
         self.mover = RowMover::new(&*self.backend, &self.shape, moved, mapped)?;
-        self.selector = match self.layers.iter().find_map(|layer| layer.index.as_ref()) {
-            Some(index) => {
-                Some(Selector::new(&*self.backend, &self.shape, &self.policy, index.capacity())?)
-            }
-            None => None,
-        };
+        self.alloc_selector()?;
         self.reserve_jobs()
+    }
+
+    /// What layers that recall choose with; nothing where none does.
+    fn alloc_selector(&mut self) -> Result<(), SchedulerError> {
+        (self.selector, self.speculation) = (None, None);
+        let (backend, shape) = (&*self.backend, &self.shape);
+        let mut indexes = self.layers.iter().filter_map(|layer| layer.index.as_ref());
+        let Some(index) = indexes.next() else { return Ok(()) };
+        let (capacity, n_layers) = (index.capacity(), 1 + indexes.count());
+        let n_slots = match self.options.recall {
+            RecallMode::Exact => 1,
+            RecallMode::Speculative { gate } => {
+                self.speculation = Some(Speculation::new(backend, shape, n_layers, gate)?);
+                n_layers
+            }
+        };
+        let selector = Selector::new(backend, shape, &self.policy, capacity, n_slots)?;
+        self.selector = Some(selector);
+        Ok(())
     }
 
     /// One job per recall layer, so that clustering a decode window allocates nothing.
@@ -446,17 +468,24 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Before a decode step: the window submitted [`FLUSH_STEPS`] steps ago becomes clusters.
-    pub(crate) async fn apply_window(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    /// Whether the decode step that begins finds a window of `layer` that was submitted
+    /// [`FLUSH_STEPS`] steps ago.
+    pub(crate) fn window_is_due(&self, layer: usize) -> bool {
         let state = &self.layers[layer];
-        if state.n_submitted > state.n_indexed {
-            let pending = self.n_tokens - state.n_indexed;
-            let cluster = self.policy.index.expect("only recall layers submit");
-            if pending + 1 >= self.policy.recent + cluster.window + FLUSH_STEPS {
-                self.apply_job(layer).await?;
-            }
+        if state.n_submitted <= state.n_indexed {
+            return false;
         }
-        Ok(())
+        let pending = self.n_tokens - state.n_indexed;
+        let cluster = self.policy.index.expect("only recall layers submit");
+        pending + 1 >= self.policy.recent + cluster.window + FLUSH_STEPS
+    }
+
+    /// In a decode step: a window that is due becomes clusters.
+    pub(crate) async fn apply_window(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        match self.window_is_due(layer) {
+            true => self.apply_job(layer).await,
+            false => Ok(()),
+        }
     }
 
     /// Waits for outstanding clusterings and forgets them.
@@ -487,8 +516,9 @@ impl<B: Backend> Sequence<B> {
         let n = n_tokens.min(self.n_tokens);
         match n < self.n_tokens {
             true => self.mirror.clear(),
-            false => self.mirror().await?,
+            false => self.bring_rows().await?,
         }
+        self.forget_choice();
         self.drop_jobs().await?;
         let mut rebuild = false;
         for layer in 0..self.layers.len() {
@@ -541,6 +571,7 @@ impl<B: Backend> Sequence<B> {
     /// Fills device rows from the host tier: all rows of dense layers, sinks and ring of the
     /// others. Cached clusters stay where they are.
     fn load_device(&mut self) -> Result<(), SchedulerError> {
+        self.forget_choice();
         for layer in 0..self.layers.len() {
             if self.layers[layer].device.is_none() {
                 continue;

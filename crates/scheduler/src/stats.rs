@@ -21,6 +21,14 @@ pub struct Stats {
     pub attended_last: Vec<u32>,
     /// Clusters selected in decode steps.
     pub selected_clusters: u64,
+    /// Decode steps that recalled what the query before chose, those taken back included.
+    pub speculated_steps: u64,
+    /// Of these, steps that were taken back and run again exactly. `hits`, `misses`,
+    /// `fetched_bytes` and times include both runs; `steps`, `attended_rows` and
+    /// `selected_clusters` the second alone.
+    pub repeated_steps: u64,
+    /// KV heads of layers whose query had moved too far.
+    pub failed_gates: u64,
     /// Time scoring and choosing clusters.
     pub select: Duration,
     /// Time resolving hits and misses and moving rows.

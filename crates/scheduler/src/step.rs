@@ -137,21 +137,30 @@ impl<B: Backend> Step<'_, '_, B> {
                 }
             }
         }
-        self.attend_tokens(layer, &mut t)
+        self.attend_tokens(layer, &mut t)?;
+        match self.spans.iter().find(|span| span.sequence.speculates()) {
+            // Without a wait in the layer nothing else hands the layer over; the device computes it
+            // while the host resolves the next one's misses.
+            Some(span) => Ok(span.sequence.backend.submit()?),
+            None => Ok(()),
+        }
     }
 
     /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the host
     /// tier is not mapped, new rows are still on the device until somebody reads
-    /// [`Sequence::mirror_parts`]; the next step does so if nobody else has.
+    /// [`Sequence::mirror_parts`]; the next step does so if nobody else has. With
+    /// [`crate::RecallMode::Speculative`] the caller must, and look at the verdict.
     pub fn finish(self) {
         for span in self.spans.iter_mut() {
             let sequence = &mut *span.sequence;
             sequence.n_tokens += span.len;
             if span.mode == SpanMode::Policy {
                 sequence.stats.steps += 1;
-                match sequence.mirror.is_empty() {
-                    true => sequence.submit_windows(),
-                    false => sequence.mirror.finish_step(sequence.n_tokens - 1),
+                sequence.end_token();
+                if !sequence.mirror.is_empty() {
+                    sequence.mirror.finish_step(sequence.n_tokens - 1);
+                } else if !sequence.is_unread() {
+                    sequence.submit_windows();
                 }
             }
         }
@@ -504,7 +513,8 @@ impl Token {
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         if self.layer == 0 {
-            sequence.mirror().await?;
+            sequence.bring_rows().await?;
+            sequence.begin_token();
         }
         sequence.apply_window(self.layer).await?;
         self.store(sequence, scratch, t).await?;
@@ -597,33 +607,57 @@ impl Token {
         self.list_window(sequence, false)?;
         let always = sequence.lists.counts()[0] as usize;
         let budget = sequence.policy.budget.unwrap_or(usize::MAX).saturating_sub(always);
+        let n_tokens = t.q.len / (sequence.shape.n_q_heads * sequence.shape.head_dim);
+        let slot = sequence.selection_slot(self.layer);
+        let query = Query { q: t.q, n_tokens, index: self.index, slot };
         let begin = sequence.backend.now();
-        let shape = &sequence.shape;
-        let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
-        let index =
-            sequence.layers[self.layer].index.as_ref().expect("recall layers have an index");
+        let speculates = sequence.speculates();
+        if !speculates {
+            self.choose(sequence, &query, budget)?;
+        }
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
-        let query = Query { q: t.q, n_tokens, index: self.index };
-        selector.select(&*sequence.backend, shape, &sequence.policy, index, query, budget).await?;
+        match speculates {
+            true => selector.trim(slot, budget),
+            false => selector.read(&*sequence.backend, slot).await?,
+        }
         let selected = sequence.backend.now();
         sequence.stats.select += selected.saturating_sub(begin);
-        sequence.stats.selected_clusters += selector.n_selected();
+        sequence.stats.selected_clusters += selector.n_selected(slot);
         match sequence.options.placement {
-            Placement::InPlace => self.list_in_place(sequence),
-            Placement::Device => self.fetch(sequence)?,
+            Placement::InPlace => self.list_in_place(sequence, slot),
+            Placement::Device => self.fetch(sequence, slot)?,
         }
         self.seal(sequence)?;
-        sequence.stats.fetch += sequence.backend.now().saturating_sub(selected);
+        let fetched = sequence.backend.now();
+        sequence.stats.fetch += fetched.saturating_sub(selected);
+        if speculates {
+            self.choose(sequence, &query, budget)?;
+        }
+        sequence.keep_query(&query)?;
+        sequence.stats.select += sequence.backend.now().saturating_sub(fetched);
         Ok(())
     }
 
+    /// Lets the device choose the layer's clusters.
+    fn choose<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        query: &Query<'_, B>,
+        budget: usize,
+    ) -> OpResult<()> {
+        let Sequence { backend, shape, policy, layers, selector, .. } = sequence;
+        let index = layers[self.layer].index.as_ref().expect("recall layers have an index");
+        let selector = selector.as_mut().expect("a recall policy has a selector");
+        selector.select(&**backend, shape, policy, index, query, budget)
+    }
+
     /// Recalled rows are attended in the host tier.
-    fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>) {
+    fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>, slot: usize) {
         let index =
             sequence.layers[self.layer].index.as_ref().expect("recall layers have an index");
         let selector = sequence.selector.as_ref().expect("a recall policy has a selector");
         for (head, clusters) in index.heads().iter().enumerate() {
-            for (cluster, take) in selector.selected(head) {
+            for (cluster, take) in selector.selected(slot, head) {
                 let start = clusters.starts[cluster] as usize;
                 (start..start + take).for_each(|row| sequence.lists.push(head, row));
             }
@@ -631,14 +665,18 @@ impl Token {
     }
 
     /// Recalled rows that are not in the device cache are fetched into it.
-    fn fetch<B: Backend>(&self, sequence: &mut Sequence<B>) -> Result<(), SchedulerError> {
+    fn fetch<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        slot: usize,
+    ) -> Result<(), SchedulerError> {
         let state = &mut sequence.layers[self.layer];
         let index = state.index.as_ref().expect("recall layers have an index");
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
         let first_slot = sequence.layout.first_slot_row();
         sequence.mover.clear();
         for (head, cache) in state.caches.iter_mut().enumerate() {
-            let hits = selector.resolve(head, cache, &mut sequence.lists, first_slot);
+            let hits = selector.resolve(slot, head, cache, &mut sequence.lists, first_slot);
             let starts = &index.heads()[head].starts;
             for miss in &selector.misses {
                 let row = starts[miss.cluster.index()] as usize + miss.member as usize;

@@ -152,6 +152,11 @@ impl Gpu {
         kernel
     }
 
+    /// The variants that were compiled.
+    pub fn variants(&self) -> Vec<Variant> {
+        lock(&self.kernels).keys().cloned().collect()
+    }
+
     fn compile(&self, variant: &Variant, writes: &[bool]) -> Kernel {
         let layout = self.layout(writes);
         let mut enables = Vec::new();

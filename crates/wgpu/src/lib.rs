@@ -23,6 +23,7 @@ mod recorder;
 mod scratch;
 pub mod shader;
 mod tier;
+mod variants;
 mod weight;
 
 pub use adapter::{AdapterReport, adapters};
@@ -31,4 +32,5 @@ pub use buffer::WgpuBuffer;
 pub use counters::Counters;
 pub use error::StartError;
 pub use tier::Tier;
+pub use variants::{ShaderVariant, variants};
 pub use weight::WgpuWeight;

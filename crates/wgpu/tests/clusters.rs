@@ -1,14 +1,15 @@
-//! Clustering and selection on a device: against a brute-force oracle, and on planted clusters.
+//! Clustering and selection on a device: against a brute-force oracle, on planted clusters, and the
+//! corpus once more with views at whole vectors, where it has none.
 //!
 //! Fails where no adapter is found, unless `LONGVIEW_NO_GPU` says that there is none.
 
 #![expect(clippy::print_stderr, reason = "says what was not run")]
 
 use longview_core::{DType, SplitMix64};
-use longview_ops::corpus::cases_of;
+use longview_ops::corpus::{Case, Outcome, Plan, cases_of};
 use longview_ops::{
-    Backend, Distance, KmeansAssign, KmeansParams, KmeansUpdate, Op, OpResult, SelectClusters,
-    SelectClustersParams, SelectSpan, View, ViewMut,
+    Backend, Distance, KmeansAssign, KmeansParams, KmeansUpdate, Op, OpResult, ReferenceBackend,
+    SelectClusters, SelectClustersParams, SelectSpan, View, ViewMut,
 };
 use longview_wgpu::{StartError, Tier, WgpuBackend, WgpuBuffer, WgpuOptions};
 use pollster::block_on;
@@ -322,5 +323,35 @@ fn nothing_is_allocated_after_the_first_selection() {
         let before = backend.allocations();
         case.launch(&backend, &mut buffers).expect("scores");
         assert_eq!(backend.allocations(), before);
+    }
+}
+
+/// Runs a case on the views of `plan`.
+fn run_case<B: Backend>(backend: &B, case: &Case, plan: &Plan) -> OpResult<Outcome> {
+    let mut buffers = plan.upload(backend)?;
+    case.launch(backend, &mut buffers)?;
+    block_on(plan.read_back(backend, &buffers))
+}
+
+#[test]
+fn views_at_whole_vectors_give_the_same() {
+    let ops = [
+        Op::KmeansAssign,
+        Op::KmeansUpdate,
+        Op::ClusterStats,
+        Op::CentroidScores,
+        Op::SelectClusters,
+    ];
+    let backends = backends();
+    for case in ops.into_iter().flat_map(cases_of) {
+        let mut plan = case.plan();
+        plan.inputs.iter_mut().for_each(|input| input.front = 64);
+        plan.outputs.iter_mut().for_each(|output| output.front = 64);
+        let want = run_case(&ReferenceBackend::new(), &case, &plan).expect("the reference");
+        for backend in &backends {
+            let got = run_case(backend, &case, &plan).expect("an outcome");
+            let compared = case.compare(&got, &want);
+            assert!(compared.passed(), "{}, tier {}: {compared}", case.name(), backend.tier());
+        }
     }
 }

@@ -9,7 +9,7 @@
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::corpus::{Case, LinearCase, cases_of};
 use longview_ops::*;
-use longview_wgpu::{WgpuBackend, WgpuBuffer, WgpuOptions};
+use longview_wgpu::{Tier, WgpuBackend, WgpuBuffer, WgpuOptions};
 use pollster::block_on;
 
 /// The device, or nothing where the environment says that there is none.
@@ -306,40 +306,48 @@ fn indices_outside_touch_nothing() {
     assert_eq!(floats_of(&backend, &dst), [7.0, 7.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0]);
 }
 
+/// The device at every tier that it has.
+fn open_tiers() -> Vec<WgpuBackend> {
+    let Some(highest) = open() else { return Vec::new() };
+    let lower = Tier::ALL.into_iter().filter(|tier| *tier < highest.tier());
+    let lower = lower.filter_map(|tier| {
+        let options = WgpuOptions { tier: Some(tier), ..WgpuOptions::default() };
+        block_on(WgpuBackend::new(&options)).ok()
+    });
+    lower.collect::<Vec<_>>().into_iter().chain([highest]).collect()
+}
+
 /// Runs `cases` without the corpus' odd offsets, so that every vector load is taken.
-fn check_aligned(backend: &WgpuBackend, cases: impl Iterator<Item = Case>) {
+fn check_aligned(cases: &[Case]) {
     let reference = ReferenceBackend::new();
-    let mut n = 0;
+    let backends = open_tiers();
     for case in cases {
         let mut plan = case.plan();
         plan.inputs.iter_mut().for_each(|input| input.front = 0);
         plan.outputs.iter_mut().for_each(|output| output.front = 0);
-        let mut buffers = plan.upload(backend).unwrap();
-        case.launch(backend, &mut buffers).unwrap();
-        let got = block_on(plan.read_back(backend, &buffers)).unwrap();
         let want = case.execute_blocking(&reference).unwrap();
-        let compared = case.compare(&got, &want);
-        assert!(compared.passed(), "{}: {compared}", case.name());
-        n += 1;
+        for backend in &backends {
+            if case.excused(backend.capabilities()).is_some() {
+                continue;
+            }
+            let mut buffers = plan.upload(backend).unwrap();
+            case.launch(backend, &mut buffers).unwrap();
+            let got = block_on(plan.read_back(backend, &buffers)).unwrap();
+            let compared = case.compare(&got, &want);
+            assert!(compared.passed(), "{}, {}: {compared}", backend.tier(), case.name());
+        }
     }
-    assert!(n > 0);
 }
 
 #[test]
 fn aligned_views_give_the_same() {
-    let Some(backend) = open() else { return };
-    for op in [Op::Embed, Op::RmsNorm, Op::Rope, Op::Argmax, Op::Gram, Op::KvScatter] {
-        check_aligned(&backend, cases_of(op).into_iter());
-    }
-    let wanted = |case: &Case| case.excused(backend.capabilities()).is_none();
     for op in [Op::Matvec, Op::Matmul, Op::KvGather] {
-        check_aligned(&backend, cases_of(op).into_iter().filter(wanted));
+        check_aligned(&cases_of(op));
     }
 }
 
 #[test]
 fn wide_tiles_give_the_same() {
-    let Some(backend) = open() else { return };
     // Enough rows and columns for tiles of 128 x 128, and a little more.
     let sizes = [(130, 67, 8200), (257, 68, 5441)];
     let cases = sizes.into_iter().flat_map(|(rows, n_in, n_out)| {
@@ -348,5 +356,5 @@ fn wide_tiles_give_the_same() {
             LinearCase { op: Op::Matmul, rows, n_in, n_out, dtype, bias, accumulate }.into()
         })
     });
-    check_aligned(&backend, cases);
+    check_aligned(&cases.collect::<Vec<Case>>());
 }

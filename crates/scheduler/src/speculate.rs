@@ -1,0 +1,231 @@
+//! Speculative recall: a step attends the clusters that the query of the step before chose.
+//!
+//! Exact recall waits for the device in every layer, because which rows to fetch depends on a query
+//! that was just computed. Queries of neighbouring steps are close (FreeKV, arXiv 2505.13109), so
+//! the choice made with the last one is known when a step begins: rows are fetched without a wait,
+//! and the choice for the next step travels with the token that the caller waits for anyway.
+//!
+//! What makes it safe is the gate: each KV head's mean cosine of this query and the last one. If one
+//! head of one layer falls below, the step is taken back and run again with exact recall. FreeKV
+//! corrects the heads alone, in the layer; that needs the wait in the layer that this mode exists to
+//! avoid.
+
+use longview_core::DType;
+use longview_ops::{Backend, OpResult, QueryGate, QueryGateParams, View, ViewMut};
+
+use crate::error::SchedulerError;
+use crate::layer::LayerMode;
+use crate::select::Query;
+use crate::sequence::{Placement, Sequence, SequenceOptions};
+use crate::shape::KvShape;
+use crate::stats::Stats;
+
+/// Which query chooses the clusters that a decode step attends.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum RecallMode {
+    /// The step's own. The host waits for the device once in every layer that recalls.
+    #[default]
+    Exact,
+    /// That of the step before. The host waits once a step, and again for steps that are repeated.
+    Speculative {
+        /// A step is run again exactly if a KV head's mean cosine of this query and the last one is
+        /// below: -1 never runs again, above 1 always does.
+        gate: f32,
+    },
+}
+
+impl RecallMode {
+    /// The paper's threshold for long answers.
+    pub const DEFAULT_GATE: f32 = 0.9;
+}
+
+impl SequenceOptions {
+    /// Fails for options that mean nothing together.
+    pub fn check(&self) -> Result<(), SchedulerError> {
+        match (self.recall, self.placement) {
+            (RecallMode::Speculative { gate }, _) if !gate.is_finite() || gate < -1.0 => {
+                Err(SchedulerError::RecallGate(gate))
+            }
+            (RecallMode::Speculative { .. }, Placement::InPlace) => {
+                Err(SchedulerError::NothingToSpeculate)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether the result of a step may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a step that does not stand has been taken back and must be run again"]
+pub enum StepVerdict {
+    /// Yes.
+    Stands,
+    /// No: a head's query had moved too far. The step has been taken back; the same token again will
+    /// recall exactly.
+    RunAgain,
+}
+
+/// Where the speculation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No layer has a choice to go by: the next step is exact.
+    Unknown,
+    /// Every layer has the choice of the last step.
+    Ready,
+    /// An exact step has begun.
+    Exact,
+    /// A speculative step has begun.
+    Speculative,
+    /// A speculative step has ended, and what it left on the device was not read.
+    Unread,
+}
+
+/// What speculation keeps beside the selections.
+pub(crate) struct Speculation<B: Backend> {
+    gate: f32,
+    phase: Phase,
+    /// The query that chose, F32 `[recall layers, Hq, Dh]`.
+    last: B::Buffer,
+    /// F32 `[recall layers, Hkv]`.
+    cosines: B::Buffer,
+    host_cosines: Vec<f32>,
+    /// Counters of results before the step: steps, attended rows, selected clusters.
+    before: [u64; 3],
+}
+
+impl<B: Backend> Speculation<B> {
+    pub fn new(backend: &B, shape: &KvShape, n_layers: usize, gate: f32) -> OpResult<Self> {
+        let (queries, heads) = (n_layers * shape.n_q_heads, n_layers * shape.n_kv_heads);
+        Ok(Self {
+            gate,
+            phase: Phase::Unknown,
+            last: backend.alloc(DType::F32, queries * shape.head_dim, "last queries")?,
+            cosines: backend.alloc(DType::F32, heads, "query gates")?,
+            host_cosines: vec![0.0; heads],
+            before: [0; 3],
+        })
+    }
+
+    /// Compares the query with the one that chose for this step, and keeps it.
+    fn compare(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        query: &Query<'_, B>,
+    ) -> OpResult<()> {
+        let (token, heads) = (shape.n_q_heads * shape.head_dim, shape.n_kv_heads);
+        backend.query_gate(QueryGate {
+            p: QueryGateParams {
+                n_tokens: query.n_tokens as u32,
+                n_q_heads: shape.n_q_heads as u32,
+                n_kv_heads: heads as u32,
+                head_dim: shape.head_dim as u32,
+                q_index: query.index as u32,
+            },
+            q: query.q,
+            last: ViewMut::part(&mut self.last, query.slot * token, token),
+            cosines: ViewMut::part(&mut self.cosines, query.slot * heads, heads),
+        })
+    }
+
+    /// The comparisons of the step, all layers, and where they go.
+    pub fn read_part(&mut self) -> (View<'_, B>, &mut [u8]) {
+        (View::all(&self.cosines), bytemuck::cast_slice_mut(&mut self.host_cosines))
+    }
+
+    /// Heads whose query has moved too far. Not-a-number has.
+    fn failed_gates(&self) -> usize {
+        let fails = |cosine: &&f32| cosine.is_nan() || cosine.clamp(-1.0, 1.0) < self.gate;
+        self.host_cosines.iter().filter(fails).count()
+    }
+}
+
+/// The counters that a step taken back must not leave changed; what was moved was moved.
+fn results(stats: &mut Stats) -> [&mut u64; 3] {
+    [&mut stats.steps, &mut stats.attended_rows, &mut stats.selected_clusters]
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Decides how the decode step that begins recalls.
+    ///
+    /// A window that becomes clusters in this step makes it exact: the last choice knows nothing of
+    /// the new clusters, whose tokens were all attended until now, and leaves their share of the
+    /// budget empty.
+    pub(crate) fn begin_token(&mut self) {
+        let changes = (0..self.layers.len()).any(|layer| self.window_is_due(layer));
+        let Some(speculation) = &mut self.speculation else { return };
+        speculation.phase = match speculation.phase == Phase::Ready && !changes {
+            true => Phase::Speculative,
+            false => Phase::Exact,
+        };
+        speculation.before = results(&mut self.stats).map(|count| *count);
+    }
+
+    /// Whether the step in progress goes by the last step's choice.
+    pub(crate) fn speculates(&self) -> bool {
+        self.speculation.as_ref().is_some_and(|s| s.phase == Phase::Speculative)
+    }
+
+    /// Whether a speculative step has ended whose verdict nobody has read.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.speculation.as_ref().is_some_and(|s| s.phase == Phase::Unread)
+    }
+
+    /// Which of the selector's selections is that of `layer`.
+    pub(crate) fn selection_slot(&self, layer: usize) -> usize {
+        match self.speculation {
+            Some(_) => {
+                self.layers[..layer].iter().filter(|l| l.mode == LayerMode::Recall).count()
+            }
+            None => 0,
+        }
+    }
+
+    /// Keeps the query with which `query`'s layer chose, if the next step may go by it.
+    pub(crate) fn keep_query(&mut self, query: &Query<'_, B>) -> OpResult<()> {
+        match &mut self.speculation {
+            Some(speculation) => speculation.compare(&*self.backend, &self.shape, query),
+            None => Ok(()),
+        }
+    }
+
+    /// The step's layers are done. What an exact step chose is on the host already.
+    pub(crate) fn end_token(&mut self) {
+        let Some(speculation) = &mut self.speculation else { return };
+        speculation.phase = match speculation.phase {
+            Phase::Speculative => Phase::Unread,
+            Phase::Exact => Phase::Ready,
+            other => other,
+        };
+        self.stats.speculated_steps += u64::from(speculation.phase == Phase::Unread);
+    }
+
+    /// Rows, clusters or device buffers changed: the last choice says nothing about the next step.
+    pub(crate) fn forget_choice(&mut self) {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.phase = Phase::Unknown;
+        }
+    }
+
+    /// Looks at the gates of a step that was read, and takes the step back if one fails.
+    pub(crate) fn judge(&mut self) -> StepVerdict {
+        let Some(speculation) = &mut self.speculation else { return StepVerdict::Stands };
+        let failed = speculation.failed_gates();
+        if failed == 0 {
+            speculation.phase = Phase::Ready;
+            return StepVerdict::Stands;
+        }
+        speculation.phase = Phase::Unknown;
+        for (count, before) in results(&mut self.stats).into_iter().zip(speculation.before) {
+            *count = before;
+        }
+        self.stats.repeated_steps += 1;
+        self.stats.failed_gates += failed as u64;
+        self.mirror.clear();
+        self.n_tokens -= 1;
+        for positions in self.layers.iter_mut().flat_map(|layer| &mut layer.positions) {
+            positions.truncate(self.n_tokens);
+        }
+        StepVerdict::RunAgain
+    }
+}

@@ -1,0 +1,138 @@
+//! Which variants of the shaders the ops launch: for tests that look at all of them without a
+//! device.
+//!
+//! Where a constant has many values (widths of heads), the list has those of real models, and where
+//! constants do not meet in a shader, not every combination. A test runs the corpus and finds every
+//! value of every constant here, so that the list stays whole.
+
+use crate::backend::WgpuBackend;
+use crate::shader::Define;
+
+/// A shader with its constants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ShaderVariant {
+    /// The file.
+    pub stem: &'static str,
+    /// The entry point.
+    pub entry: &'static str,
+    /// Its constants, without those of the tier.
+    pub defines: Vec<Define>,
+}
+
+impl WgpuBackend {
+    /// What was compiled so far.
+    pub fn compiled_variants(&self) -> Vec<ShaderVariant> {
+        let variants = self.gpu.variants().into_iter();
+        variants
+            .map(|v| ShaderVariant { stem: v.stem, entry: v.entry, defines: v.defines })
+            .collect()
+    }
+}
+
+/// Every variant.
+pub fn variants() -> Vec<ShaderVariant> {
+    let mut list = List(Vec::new());
+    let plain = ["argmax", "embed", "gram", "kv_scatter", "lse_merge", "rope", "silu_mul"];
+    plain.into_iter().for_each(|stem| list.add(stem, stem, &[]));
+    list.add("write_halves", "write_halves", &[]);
+    list.add("query_gate", "query_gate", &[("GROUP", &[64])]);
+    list.add("rms_norm", "rms_norm", &[("GROUP", &[32, 256])]);
+    list.add("kv_gather", "kv_gather", &[("VECTOR", BOTH), ("SHIFTED", &[0])]);
+    list.add("kv_gather", "kv_gather", &[("VECTOR", &[0]), ("SHIFTED", &[1])]);
+    list.add_linear();
+    list.add_attend_list();
+    list.add_attend_chunk();
+    list.add_clusters();
+    list.0
+}
+
+const BOTH: &[u32] = &[0, 1];
+/// F32, F16, BF16.
+const KINDS: &[u32] = &[0, 1, 2];
+
+struct List(Vec<ShaderVariant>);
+
+impl List {
+    /// Every combination of the values of these constants.
+    fn add(&mut self, stem: &'static str, entry: &'static str, axes: &[(&'static str, &[u32])]) {
+        let mut all = vec![Vec::new()];
+        for (name, values) in axes {
+            all = all
+                .iter()
+                .flat_map(|defines: &Vec<Define>| {
+                    values.iter().map(|value| [&defines[..], &[(*name, *value)]].concat())
+                })
+                .collect();
+        }
+        self.0.extend(all.into_iter().map(|defines| ShaderVariant { stem, entry, defines }));
+    }
+
+    fn add_linear(&mut self) {
+        let (kind, vector) = (("WEIGHT_KIND", KINDS), ("X_VECTOR", BOTH));
+        self.add("matmul", "matmul", &[("WIDE", BOTH), kind, vector]);
+        let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[64, 128, 256]), (&[8], &[64, 128])];
+        for (rows, groups) in sizes {
+            self.add("matvec", "matvec", &[("ROWS", rows), ("GROUP", groups), kind, vector]);
+        }
+    }
+
+    fn add_attend_list(&mut self) {
+        let widths: &[u32] = &[40, 64, 80, 96, 128, 192, 256];
+        self.add("attend_merge", "attend_merge", &[("HEAD_DIM", &[20])]);
+        self.add("attend_merge", "attend_merge", &[("HEAD_DIM", widths)]);
+        let sets: [[&[u32]; 4]; 3] = [
+            [&[20], KINDS, &[0], &[1, 3]],
+            [&[64], KINDS, BOTH, &[1, 3]],
+            [widths, &[1], &[1], &[2, 4, 5, 6, 7, 8]],
+        ];
+        for [widths, kinds, vector, rows] in sets {
+            let axes: [(_, &[u32]); 7] = [
+                ("HEAD_DIM", widths),
+                ("KV_KIND", kinds),
+                ("VECTOR", vector),
+                ("ROWS", rows),
+                ("KEYS", &[1, 2]),
+                ("LISTED", BOTH),
+                ("PARTIAL", BOTH),
+            ];
+            self.add("attend_list", "attend_list", &axes);
+        }
+    }
+
+    fn add_attend_chunk(&mut self) {
+        // Widths that share their tiles and slices.
+        let sets: [(&[u32], &[u32], [u32; 3]); 4] = [
+            (&[20], &[0], [64, 32, 4]),
+            (&[40, 80], BOTH, [64, 32, 2]),
+            (&[64, 96, 128], BOTH, [64, 32, 4]),
+            (&[192, 256], BOTH, [32, 64, 4]),
+        ];
+        for (widths, vector, [queries, keys, slice]) in sets {
+            let axes: [(_, &[u32]); 8] = [
+                ("HEAD_DIM", widths),
+                ("KV_KIND", KINDS),
+                ("VECTOR", vector),
+                ("QUERY_VECTOR", vector),
+                ("QUERY_TILE", &[queries]),
+                ("KEY_TILE", &[keys]),
+                ("SLICE", &[slice]),
+                ("PARTIAL", BOTH),
+            ];
+            self.add("attend_chunk", "attend_chunk", &axes);
+        }
+    }
+
+    fn add_clusters(&mut self) {
+        let vector = ("VECTOR", BOTH);
+        self.add("kmeans_assign", "find_terms", &[vector, ("TERMS", &[1])]);
+        self.add("kmeans_assign", "kmeans_assign", &[vector]);
+        self.add("kmeans_update", "kmeans_update", &[vector]);
+        self.add("cluster_stats", "clear", &[("CLEAR", &[1])]);
+        self.add("cluster_stats", "cluster_stats", &[vector]);
+        let heads: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8];
+        let kind = ("CENTROID_KIND", KINDS);
+        self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", heads)]);
+        self.add("centroid_scores", "pool", &[("POOL", &[1])]);
+        self.add("select_clusters", "select_clusters", &[]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Every variant of every shader is parsed and validated, at all tiers, without a device; and stays
+//! inside of what WebGPU guarantees.
+
+use std::collections::{BTreeMap, HashSet};
+
+use longview_wgpu::shader::{FILES, expand};
+use longview_wgpu::{ShaderVariant, Tier, variants};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module};
+
+/// WebGPU's guaranteed limits.
+const STORAGE_BUFFERS: usize = 8;
+const SHARED_BYTES: u32 = 16384;
+const INVOCATIONS: u32 = 256;
+const UNIFORM_BYTES: u32 = 256;
+
+/// The text of a variant at a tier, as the device gets it outside of a browser.
+fn text_of(variant: &ShaderVariant, tier: Tier) -> String {
+    let enables: &[&str] = if tier >= Tier::F16 { &["f16"] } else { &[] };
+    let mut defines = variant.defines.clone();
+    defines.push(("HAS_F16", (tier >= Tier::F16).into()));
+    defines.push(("HAS_SUBGROUPS", (tier >= Tier::Subgroups).into()));
+    expand(variant.stem, &defines, enables).unwrap_or_else(|e| panic!("{variant:?}: {e}"))
+}
+
+fn capabilities(tier: Tier) -> Capabilities {
+    // `unpack2x16float` is WebGPU's; only old OpenGL lacks it.
+    let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    match tier {
+        Tier::Core => core,
+        Tier::F16 => core | Capabilities::SHADER_FLOAT16,
+        Tier::Subgroups => core | Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP,
+    }
+}
+
+/// Parses and validates; panics with what naga says.
+fn validate(variant: &ShaderVariant, tier: Tier) -> (Module, ModuleInfo) {
+    let text = text_of(variant, tier);
+    assert!(!text.contains("enable subgroups"), "{variant:?}: naga refuses it, browsers get it");
+    let module = naga::front::wgsl::parse_str(&text);
+    let module =
+        module.unwrap_or_else(|e| panic!("{variant:?}, {tier}: {}", e.emit_to_string(&text)));
+    let info = Validator::new(ValidationFlags::all(), capabilities(tier)).validate(&module);
+    let info = info.unwrap_or_else(|e| panic!("{variant:?}, {tier}: {}", e.emit_to_string(&text)));
+    (module, info)
+}
+
+/// Storage buffers, bytes of workgroup memory and of parameters that an entry point uses.
+fn used(module: &Module, info: &ModuleInfo, entry: usize) -> (usize, u32, u32) {
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).expect("a valid module has a layout");
+    let (mut buffers, mut shared, mut uniform) = (0, 0, 0);
+    let function = info.get_entry_point(entry);
+    for (handle, variable) in module.global_variables.iter() {
+        if function[handle].is_empty() {
+            continue;
+        }
+        let size = layouter[variable.ty].size;
+        match variable.space {
+            AddressSpace::Storage { .. } => buffers += 1,
+            AddressSpace::WorkGroup => shared += size.next_multiple_of(16),
+            AddressSpace::Uniform => uniform += size,
+            _ => {}
+        }
+    }
+    (buffers, shared, uniform)
+}
+
+#[test]
+fn every_variant_is_valid_at_every_tier() {
+    let mut texts = HashSet::new();
+    for variant in variants() {
+        for tier in Tier::ALL {
+            // Many variants do not know of tiers.
+            let text = text_of(&variant, tier);
+            let own = |line: &&str| !line.contains("HAS_") && !line.starts_with("enable ");
+            let text: Vec<&str> = text.lines().filter(own).collect();
+            if !texts.insert((variant.entry, text.join("\n"))) {
+                continue;
+            }
+            let (module, info) = validate(&variant, tier);
+            let entry = module.entry_points.iter().position(|e| e.name == variant.entry);
+            let entry = entry.unwrap_or_else(|| panic!("{variant:?} has no such entry point"));
+            let size = module.entry_points[entry].workgroup_size;
+            assert!(size.iter().product::<u32>() <= INVOCATIONS, "{variant:?}: {size:?}");
+            let (buffers, shared, uniform) = used(&module, &info, entry);
+            assert!(buffers <= STORAGE_BUFFERS, "{variant:?}, {tier}: {buffers} storage buffers");
+            assert!(shared <= SHARED_BYTES, "{variant:?}, {tier}: {shared} bytes of shared memory");
+            assert!(uniform <= UNIFORM_BYTES, "{variant:?}, {tier}: {uniform} bytes of parameters");
+        }
+    }
+}
+
+#[test]
+fn every_file_is_launched_or_imported() {
+    let launched: HashSet<&str> = variants().iter().map(|variant| variant.stem).collect();
+    for (name, _) in FILES {
+        let imports = |line: &str| {
+            let rest = line.strip_prefix("//# import ").and_then(|rest| rest.strip_prefix(name));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        let imported = FILES.iter().any(|(_, text)| text.lines().any(imports));
+        assert!(launched.contains(name) || imported, "nobody needs {name}.wgsl");
+    }
+}
+
+#[test]
+fn every_file_is_in_the_list() {
+    let known: BTreeMap<&str, &str> = FILES.iter().copied().collect();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shaders");
+    for entry in std::fs::read_dir(folder).expect("the shaders") {
+        let path = entry.expect("a file").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+        assert!(known.contains_key(name), "{name}.wgsl is not in shader::FILES");
+    }
+}

@@ -1,0 +1,45 @@
+//! The list of variants has what the ops launch: the corpus is run, at its odd offsets and at even
+//! ones, and what was compiled is looked up.
+
+#![expect(clippy::print_stderr, reason = "says what was not run")]
+
+use longview_ops::Backend;
+use longview_ops::corpus::corpus;
+use longview_wgpu::{ShaderVariant, WgpuBackend, WgpuOptions, variants};
+use pollster::block_on;
+
+#[test]
+fn what_the_corpus_compiles_is_listed() {
+    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
+        eprintln!("not run: LONGVIEW_NO_GPU is set");
+        return;
+    }
+    let backend = block_on(WgpuBackend::new(&WgpuOptions::default()));
+    let backend = backend.unwrap_or_else(|e| panic!("{e} (LONGVIEW_NO_GPU: there is no device)"));
+    for case in corpus().iter().filter(|case| case.excused(backend.capabilities()).is_none()) {
+        for front in [None, Some(0)] {
+            let mut plan = case.plan();
+            if let Some(front) = front {
+                plan.inputs.iter_mut().for_each(|input| input.front = front);
+                plan.outputs.iter_mut().for_each(|output| output.front = front);
+            }
+            let mut buffers = plan.upload(&backend).expect("memory");
+            case.launch(&backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+        }
+    }
+    backend.submit().expect("a device that is there");
+    let listed = variants();
+    for found in backend.compiled_variants() {
+        let names = |v: &ShaderVariant| v.defines.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        let same = |v: &&ShaderVariant| {
+            (v.stem, v.entry) == (found.stem, found.entry) && names(v) == names(&found)
+        };
+        let same: Vec<_> = listed.iter().filter(same).collect();
+        assert!(!same.is_empty(), "not listed: {found:?}");
+        // The corpus has widths that no model has.
+        for define in found.defines.iter().filter(|(name, _)| *name != "HEAD_DIM") {
+            let has = same.iter().any(|v| v.defines.contains(define));
+            assert!(has, "{define:?} of {found:?} is not listed");
+        }
+    }
+}
