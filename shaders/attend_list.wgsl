@@ -25,6 +25,10 @@ const TILE: u32 = GROUP * KEYS;
 // Query heads in fours.
 const QUADS: u32 = (ROWS + 3u) / 4u;
 const ROW_GROUPS: u32 = GROUP / OCTETS;
+// Values that an invocation loads before it uses them.
+const UNROLL: u32 = 4u;
+// The row of weights that are 0.
+const NOTHING: u32 = 2u * GROUP;
 
 struct Params {
     n_tokens: u32,
@@ -77,14 +81,22 @@ struct Params {
 //# end
 //# end
 
-var<workgroup> queries: array<vec4<f32>, 2u * OCTETS * ROWS>;
-// [row of the tile][query head]; at the end the sums of the row groups.
-var<workgroup> weights: array<vec4<f32>, 2u * GROUP * QUADS>;
+// [octet][query head, low and high]: constant places in rows that vary, of which addresses and
+// bounds checks are made once for all query heads.
+var<workgroup> queries: array<array<vec4<f32>, 2u * ROWS>, OCTETS>;
+// [row of the tile][query head], and zeros; at the end the sums of the row groups.
+var<workgroup> weights: array<array<vec4<f32>, QUADS>, 2u * GROUP + 1u>;
 // The element at which each row's key begins.
 var<workgroup> starts: array<u32, TILE>;
 var<workgroup> lane_parts: array<vec4<f32>, GROUP * QUADS>;
 var<workgroup> lane_sums: array<vec4<f32>, GROUP / 4u * QUADS>;
 var<workgroup> final_shares: array<vec2<f32>, ROWS>;
+
+// A lane's scores: for each of its keys those of the query heads.
+alias Sums = array<f32, 4u * QUADS * KEYS>;
+
+// Two vectors of o for each query head.
+alias Outs = array<vec4<f32>, 8u * QUADS>;
 
 // Rows that a token of the span attends to.
 fn attended(token: u32, kv_head: u32) -> u32 {
@@ -113,6 +125,40 @@ fn query_quad(start: u32, c: u32) -> vec4<f32> {
         }
     }
     return x;
+}
+
+// Adds octet c of a lane's key k to its products with all queries, one product at a time: such sums
+// become fused multiplications.
+fn add_scores(sums: ptr<function, Sums>, k: u32, c: u32, x: Octet) {
+    for (var g = 0u; g < ROWS; g++) {
+        let low = queries[c][2u * g];
+        let high = queries[c][2u * g + 1u];
+        var sum = (*sums)[4u * QUADS * k + g];
+        sum += x.low.x * low.x;
+        sum += x.low.y * low.y;
+        sum += x.low.z * low.z;
+        sum += x.low.w * low.w;
+        sum += x.high.x * high.x;
+        sum += x.high.y * high.y;
+        sum += x.high.z * high.z;
+        sum += x.high.w * high.w;
+        (*sums)[4u * QUADS * k + g] = sum;
+    }
+}
+
+// Adds an octet of the value of a row of the tile.
+fn add_values(o: ptr<function, Outs>, row: u32, v: Octet) {
+    for (var h = 0u; h < QUADS; h++) {
+        let w = weights[row][h];
+        (*o)[8u * h] += w.x * v.low;
+        (*o)[8u * h + 1u] += w.x * v.high;
+        (*o)[8u * h + 2u] += w.y * v.low;
+        (*o)[8u * h + 3u] += w.y * v.high;
+        (*o)[8u * h + 4u] += w.z * v.low;
+        (*o)[8u * h + 5u] += w.z * v.high;
+        (*o)[8u * h + 6u] += w.w * v.low;
+        (*o)[8u * h + 7u] += w.w * v.high;
+    }
 }
 
 @compute @workgroup_size(64)
@@ -152,16 +198,19 @@ fn attend_list(
     let q_start = p.q_offset + (p.first_token * p.n_q_heads + first) * HEAD_DIM;
     for (var i = lane; i < 2u * OCTETS * ROWS; i += GROUP) {
         let head = i / (2u * OCTETS);
+        let c = i % (2u * OCTETS);
         var x = vec4<f32>(0.0);
         if head < n_heads {
-            x = p.scale * query_quad(q_start + head * HEAD_DIM, i % (2u * OCTETS));
+            x = p.scale * query_quad(q_start + head * HEAD_DIM, c);
         }
-        queries[i] = x;
+        queries[c / 2u][2u * head + c % 2u] = x;
+    }
+    if lane < QUADS {
+        weights[NOTHING][lane] = vec4<f32>(0.0);
     }
     workgroupBarrier();
 
-    // Two vectors of o for each query head.
-    var o = array<vec4<f32>, 8u * QUADS>();
+    var o = Outs();
     var l = array<vec4<f32>, QUADS>();
     var m = array<vec4<f32>, QUADS>();
     for (var h = 0u; h < QUADS; h++) {
@@ -177,17 +226,20 @@ fn attend_list(
         for (var k = 0u; k < KEYS; k++) {
             key[k] = key_start(kv_head, tile + min(lane + k * GROUP, n_tile - 1u));
         }
-        var sums = array<f32, 4u * QUADS * KEYS>();
-        for (var c = 0u; c < OCTETS; c++) {
-            var x = array<Octet, KEYS>();
+        var sums = Sums();
+        // Two octets at a time, so that more loads are under way.
+        for (var c = 0u; c < OCTETS; c += 2u) {
+            var x = array<Octet, 2u * KEYS>();
             for (var k = 0u; k < KEYS; k++) {
-                x[k] = kv_octet(key[k], c);
+                x[2u * k] = kv_octet(key[k], c);
+                x[2u * k + 1u] = kv_octet(key[k], min(c + 1u, OCTETS - 1u));
             }
-            for (var g = 0u; g < ROWS; g++) {
-                let low = queries[2u * (g * OCTETS + c)];
-                let high = queries[2u * (g * OCTETS + c) + 1u];
+            for (var k = 0u; k < KEYS; k++) {
+                add_scores(&sums, k, c, x[2u * k]);
+            }
+            if c + 1u < OCTETS {
                 for (var k = 0u; k < KEYS; k++) {
-                    sums[4u * QUADS * k + g] += dot(low, x[k].low) + dot(high, x[k].high);
+                    add_scores(&sums, k, c + 1u, x[2u * k + 1u]);
                 }
             }
         }
@@ -217,7 +269,7 @@ fn attend_list(
                 let s = scores[QUADS * k + h];
                 let w = select(exp(s - next), vec4<f32>(0.0), s <= vec4<f32>(LOWEST));
                 l[h] += w;
-                weights[(lane + k * GROUP) * QUADS + h] = w;
+                weights[lane + k * GROUP][h] = w;
             }
         }
         for (var k = 0u; k < KEYS; k++) {
@@ -226,18 +278,14 @@ fn attend_list(
         workgroupBarrier();
 
         if row_group < ROW_GROUPS {
-            for (var j = row_group; j < n_tile; j += ROW_GROUPS) {
-                let v = kv_octet(starts[j] + HEAD_DIM, octet);
-                for (var h = 0u; h < QUADS; h++) {
-                    let w = weights[j * QUADS + h];
-                    o[8u * h] += w.x * v.low;
-                    o[8u * h + 1u] += w.x * v.high;
-                    o[8u * h + 2u] += w.y * v.low;
-                    o[8u * h + 3u] += w.y * v.high;
-                    o[8u * h + 4u] += w.z * v.low;
-                    o[8u * h + 5u] += w.z * v.high;
-                    o[8u * h + 6u] += w.w * v.low;
-                    o[8u * h + 7u] += w.w * v.high;
+            for (var j = row_group; j < n_tile; j += UNROLL * ROW_GROUPS) {
+                var x = array<Octet, UNROLL>();
+                for (var u = 0u; u < UNROLL; u++) {
+                    x[u] = kv_octet(starts[min(j + u * ROW_GROUPS, n_tile - 1u)] + HEAD_DIM, octet);
+                }
+                for (var u = 0u; u < UNROLL; u++) {
+                    let row = j + u * ROW_GROUPS;
+                    add_values(&o, select(NOTHING, row, row < n_tile), x[u]);
                 }
             }
         }
@@ -264,13 +312,13 @@ fn attend_list(
 //# end
     for (var g = 0u; g < ROWS; g++) {
         workgroupBarrier();
-        weights[2u * lane] = o[2u * g];
-        weights[2u * lane + 1u] = o[2u * g + 1u];
+        weights[2u * lane][0] = o[2u * g];
+        weights[2u * lane + 1u][0] = o[2u * g + 1u];
         workgroupBarrier();
         if g < n_heads && lane < 2u * OCTETS {
             var sum = vec4<f32>(0.0);
             for (var i = 0u; i < ROW_GROUPS; i++) {
-                sum += weights[2u * OCTETS * i + lane];
+                sum += weights[2u * OCTETS * i + lane][0];
             }
             let row = first + g;
 //# if PARTIAL

@@ -2,8 +2,10 @@
 //
 //     out = sum_s e_s o_s / sum_s e_s l_s,   lse = M + ln sum_s e_s l_s,   e_s = exp(m_s - M)
 //
-// with M the largest m_s. A workgroup takes a query row; an invocation takes one vector of every
-// SPLIT_GROUPS-th split.
+// with M the largest m_s. A workgroup takes a query row: its invocations find M and the e_s of a
+// split each, then take one vector of o of every SPLIT_GROUPS-th split.
+//
+// At most 2048 splits. Shared memory 13 KiB.
 
 //# import common
 //# import reduce
@@ -13,6 +15,9 @@ const GROUP: u32 = 256u;
 // Vectors of o.
 const VECTORS: u32 = (HEAD_DIM + 7u) / 8u * 2u;
 const SPLIT_GROUPS: u32 = GROUP / VECTORS;
+const MOST_SPLITS: u32 = 2048u;
+// Vectors that an invocation loads before it uses them.
+const UNROLL: u32 = 4u;
 
 struct Params {
     n_tokens: u32,
@@ -35,6 +40,8 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
 
+// The e_s; 0 where a split saw nothing and left its o unwritten.
+var<workgroup> weights: array<f32, MOST_SPLITS>;
 var<workgroup> sums: array<vec4<f32>, GROUP>;
 var<workgroup> final_shares: vec2<f32>;
 
@@ -57,31 +64,40 @@ fn attend_merge(
     if row >= p.n_rows {
         return;
     }
-    let begin = row * p.n_splits * (VECTORS + 1u);
+    let n = min(p.n_splits, MOST_SPLITS);
+    let begin = row * n * (VECTORS + 1u);
     var top = LOWEST;
-    for (var s = lane; s < p.n_splits; s += GROUP) {
+    for (var s = lane; s < n; s += GROUP) {
         top = max(top, partials[begin + s * (VECTORS + 1u)].x);
     }
     let m = reduce_max(top, lane, subgroup_lane, subgroup_size);
+    var l_part = 0.0;
+    for (var s = lane; s < n; s += GROUP) {
+        let state = partials[begin + s * (VECTORS + 1u)];
+        let e = select(exp(state.x - m), 0.0, state.y == 0.0);
+        weights[s] = e;
+        l_part += e * state.y;
+    }
+    let l = reduce_sum(l_part, lane, subgroup_lane, subgroup_size);
 
-    let column = lane % VECTORS;
+    let column = begin + 1u + lane % VECTORS;
     let split_group = lane / VECTORS;
     var o = vec4<f32>(0.0);
-    var l_part = 0.0;
     if split_group < SPLIT_GROUPS {
-        for (var s = split_group; s < p.n_splits; s += SPLIT_GROUPS) {
-            let at = begin + s * (VECTORS + 1u);
-            let state = partials[at];
-            // What saw nothing left its o unwritten.
-            if state.y != 0.0 {
-                let e = exp(state.x - m);
-                o += e * partials[at + 1u + column];
-                l_part += e * state.y;
+        for (var s = split_group; s < n; s += UNROLL * SPLIT_GROUPS) {
+            var x = array<vec4<f32>, UNROLL>();
+            for (var u = 0u; u < UNROLL; u++) {
+                let split = min(s + u * SPLIT_GROUPS, n - 1u);
+                x[u] = partials[column + split * (VECTORS + 1u)];
+            }
+            for (var u = 0u; u < UNROLL; u++) {
+                let split = s + u * SPLIT_GROUPS;
+                let e = weights[min(split, n - 1u)];
+                o += select(vec4<f32>(0.0), e * x[u], split < n && e != 0.0);
             }
         }
     }
     sums[lane] = o;
-    let l = reduce_sum(select(0.0, l_part, column == 0u), lane, subgroup_lane, subgroup_size);
     if lane == 0u {
         let at = p.lse_offset + p.first_token * p.n_q_heads + row;
         var held = p.minus_infinity;

@@ -1,5 +1,5 @@
-// closeness = how near a point is to its centroid (greater is nearer); radius = the largest distance
-// of a cluster's members from its centroid, 0 without members.
+// closeness = how near a point is to its centroid (greater is nearer); radius = the largest
+// distance of a cluster's members from its centroid, 0 without members.
 //
 //   cosine x . c / (|x| |c|), 0 if either is 0       L2 -|x - c|       inner product x . c
 //

@@ -1,5 +1,6 @@
-// Elements of the binding X, an `array<u32>`, one at a time; `kind` (F32, F16 or BF16) is known only
-// when the kernel runs, which keeps variants few. For what is read little; see `packed` otherwise.
+// Elements of the binding X, an `array<u32>`, one at a time; `kind` (F32, F16 or BF16) is known
+// only when the kernel runs, which keeps variants few. For what is read little; see `packed`
+// otherwise.
 // Needs `common`.
 
 fn X_element(kind: u32, at: u32) -> f32 {

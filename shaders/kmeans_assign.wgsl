@@ -13,6 +13,8 @@
 // 2 N C Dh operations on a traffic of N C Dh / 16 bytes (each tile of points is read again for each
 // tile of centroids, from caches): bound by arithmetic.
 //
+// NARROW: at most 64 clusters, half of a tile of centroids, so half of the products.
+//
 // A point that is not a number gets cluster 0 and a score that is not a number.
 
 //# import common
@@ -28,6 +30,8 @@ struct Params {
     labels_offset: u32,
     scores_offset: u32,
     n_changed_offset: u32,
+    // First point of this dispatch.
+    start: u32,
 }
 
 const COSINE: u32 = 0u;
@@ -104,6 +108,17 @@ fn place(k: u32, quad: u32) -> u32 {
     return k * QUADS + (quad ^ (k / 4u * 2u));
 }
 
+// Four channels of one row, zeros beyond the last.
+fn load(is_point: bool, start: u32, i: u32, n: u32, k: u32) -> vec4<f32> {
+    if i >= n {
+        return vec4<f32>(0.0);
+    }
+    if is_point {
+        return points_row4(start + i * p.head_dim, k, p.head_dim);
+    }
+    return centroids_row4(start + i * p.head_dim, k, p.head_dim);
+}
+
 // Half of the workgroup loads points, half centroids, each invocation 4 rows of 4 channels.
 fn load_tiles(head: u32, first_point: u32, first_cluster: u32, k0: u32, lane: u32) {
     let depth = lane % 4u * 4u;
@@ -113,22 +128,14 @@ fn load_tiles(head: u32, first_point: u32, first_cluster: u32, k0: u32, lane: u3
     let first = select(first_cluster, first_point, is_point) + quad * 4u;
     let start = select(p.centroids_offset, p.points_offset, is_point) + head * n * p.head_dim;
     let k = k0 + depth;
-    var rows = array<vec4<f32>, 4>();
-    for (var i = 0u; i < 4u; i++) {
-        rows[i] = vec4<f32>(0.0);
-        if first + i < n {
-            let row = start + (first + i) * p.head_dim;
-            if is_point {
-                rows[i] = points_row4(row, k, p.head_dim);
-            } else {
-                rows[i] = centroids_row4(row, k, p.head_dim);
-            }
-        }
-    }
-    let x = vec4<f32>(rows[0].x, rows[1].x, rows[2].x, rows[3].x);
-    let y = vec4<f32>(rows[0].y, rows[1].y, rows[2].y, rows[3].y);
-    let z = vec4<f32>(rows[0].z, rows[1].z, rows[2].z, rows[3].z);
-    let w = vec4<f32>(rows[0].w, rows[1].w, rows[2].w, rows[3].w);
+    let a = load(is_point, start, first, n, k);
+    let b = load(is_point, start, first + 1u, n, k);
+    let c = load(is_point, start, first + 2u, n, k);
+    let d = load(is_point, start, first + 3u, n, k);
+    let x = vec4<f32>(a.x, b.x, c.x, d.x);
+    let y = vec4<f32>(a.y, b.y, c.y, d.y);
+    let z = vec4<f32>(a.z, b.z, c.z, d.z);
+    let w = vec4<f32>(a.w, b.w, c.w, d.w);
     let at = place(depth, quad);
     if is_point {
         tile_a[at] = x;
@@ -149,16 +156,19 @@ struct Terms {
     shift: vec4<f32>,
 }
 
-fn terms_of(head: u32, cluster: u32) -> Terms {
-    var found = Terms(vec4<f32>(0.0), vec4<f32>(-LOWEST));
-    for (var i = 0u; i < 4u; i++) {
-        if cluster + i < p.n_clusters {
-            let term = terms[head * p.n_clusters + cluster + i];
-            found.factor[i] = term.x;
-            found.shift[i] = term.y;
-        }
+fn term_of(head: u32, cluster: u32) -> vec2<f32> {
+    if cluster < p.n_clusters {
+        return terms[head * p.n_clusters + cluster];
     }
-    return found;
+    return vec2<f32>(0.0, -LOWEST);
+}
+
+fn terms_of(head: u32, cluster: u32) -> Terms {
+    let a = term_of(head, cluster);
+    let b = term_of(head, cluster + 1u);
+    let c = term_of(head, cluster + 2u);
+    let d = term_of(head, cluster + 3u);
+    return Terms(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(a.y, b.y, c.y, d.y));
 }
 
 // (score, cluster): the better one, the earlier one of equals. Numbers below 2^24 are exact.
@@ -181,22 +191,19 @@ fn kmeans_assign(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let head = workgroup.y;
-    let first_point = workgroup.x * ROWS;
+    let first_point = p.start + workgroup.x * ROWS;
     // 16 x 16 invocations: points 4 y + i and 64 + 4 y + i, centroids 4 x + i and 64 + 4 x + i.
     let x = lane % SIDE;
     let y = lane / SIDE;
-    var best = array<vec2<f32>, 8>();
-    for (var i = 0u; i < 8u; i++) {
-        best[i] = vec2<f32>(LOWEST, 0.0);
-    }
+    // Arrays that registers hold: only constants index them.
+    let none = vec2<f32>(LOWEST, 0.0);
+    var best = array<vec2<f32>, 8>(none, none, none, none, none, none, none, none);
     for (var cluster = 0u; cluster < p.n_clusters; cluster += ROWS) {
         // Products with the first and the last four centroids, for each point.
         var lo = array<vec4<f32>, 8>();
+//# if NARROW == 0
         var hi = array<vec4<f32>, 8>();
-        for (var i = 0u; i < 8u; i++) {
-            lo[i] = vec4<f32>(0.0);
-            hi[i] = vec4<f32>(0.0);
-        }
+//# end
         for (var k0 = 0u; k0 < p.head_dim; k0 += DEPTH) {
             workgroupBarrier();
             load_tiles(head, first_point, cluster, k0, lane);
@@ -205,32 +212,49 @@ fn kmeans_assign(
                 let a = tile_a[place(k, y)];
                 let c = tile_a[place(k, y) + QUADS / 2u];
                 let b = tile_b[place(k, x)];
-                let d = tile_b[place(k, x) + QUADS / 2u];
                 lo[0] += a.x * b;
-                hi[0] += a.x * d;
                 lo[1] += a.y * b;
-                hi[1] += a.y * d;
                 lo[2] += a.z * b;
-                hi[2] += a.z * d;
                 lo[3] += a.w * b;
-                hi[3] += a.w * d;
                 lo[4] += c.x * b;
-                hi[4] += c.x * d;
                 lo[5] += c.y * b;
-                hi[5] += c.y * d;
                 lo[6] += c.z * b;
-                hi[6] += c.z * d;
                 lo[7] += c.w * b;
+//# if NARROW == 0
+                let d = tile_b[place(k, x) + QUADS / 2u];
+                hi[0] += a.x * d;
+                hi[1] += a.y * d;
+                hi[2] += a.z * d;
+                hi[3] += a.w * d;
+                hi[4] += c.x * d;
+                hi[5] += c.y * d;
+                hi[6] += c.z * d;
                 hi[7] += c.w * d;
+//# end
             }
         }
         let first = cluster + 4u * x;
-        let lo_terms = terms_of(head, first);
-        let hi_terms = terms_of(head, first + ROWS / 2u);
-        for (var i = 0u; i < 8u; i++) {
-            best[i] = best_of(best[i], lo[i], lo_terms, first);
-            best[i] = best_of(best[i], hi[i], hi_terms, first + ROWS / 2u);
-        }
+        var t = terms_of(head, first);
+        best[0] = best_of(best[0], lo[0], t, first);
+        best[1] = best_of(best[1], lo[1], t, first);
+        best[2] = best_of(best[2], lo[2], t, first);
+        best[3] = best_of(best[3], lo[3], t, first);
+        best[4] = best_of(best[4], lo[4], t, first);
+        best[5] = best_of(best[5], lo[5], t, first);
+        best[6] = best_of(best[6], lo[6], t, first);
+        best[7] = best_of(best[7], lo[7], t, first);
+//# if NARROW == 0
+        let second = first + ROWS / 2u;
+        t = terms_of(head, second);
+        best[0] = best_of(best[0], hi[0], t, second);
+        best[1] = best_of(best[1], hi[1], t, second);
+        best[2] = best_of(best[2], hi[2], t, second);
+        best[3] = best_of(best[3], hi[3], t, second);
+        best[4] = best_of(best[4], hi[4], t, second);
+        best[5] = best_of(best[5], hi[5], t, second);
+        best[6] = best_of(best[6], hi[6], t, second);
+        best[7] = best_of(best[7], hi[7], t, second);
+//# end
     }
 
     workgroupBarrier();

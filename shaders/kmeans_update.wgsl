@@ -1,9 +1,9 @@
 // centroid = mean of the points with its label; without any it stays. count = their number.
 //
 // A workgroup owns CLUSTERS clusters and 64 channels of a head. It reads all labels, ROUND at a
-// time, and notes its clusters' members as bits in shared memory; a team of 16 invocations then adds
-// up the members of its two clusters, 4 channels each, in registers. Members are added in order of
-// their number, so the result does not depend on who came first, and no scratch is needed.
+// time, and notes its clusters' members as bits in shared memory; a team of 16 invocations then
+// adds up the members of its two clusters, 4 channels each, in registers. Members are added in
+// order of their number, so the result does not depend on who came first, and no scratch is needed.
 //
 // Bound by reading the points once (4 N Dh bytes); the labels come from caches, N C / 8 bytes for
 // each 64 channels.
@@ -44,18 +44,35 @@ struct Sum {
     count: u32,
 }
 
+// The point of the lowest of these bits of a word; 0 without.
+fn member(bits: u32, word: u32, row: u32, k: u32) -> vec4<f32> {
+    if bits == 0u {
+        return vec4<f32>(0.0);
+    }
+    let i = word * 32u + firstTrailingBit(bits);
+    return points_row4(row + i * p.head_dim, k, p.head_dim);
+}
+
 // Adds the members of a cluster in this round, which begins with the point at `row`.
 fn add_members(sum: Sum, cluster: u32, row: u32, k: u32) -> Sum {
     var total = sum.total;
     var count = sum.count;
-    // Each turn clears the lowest bit: at most 32 turns.
+    // Each turn clears the lowest bits: at most 32 turns.
     for (var words = atomicLoad(&filled[cluster]); words != 0u; words &= words - 1u) {
         let word = firstTrailingBit(words);
         let bits = atomicLoad(&members[cluster * WORDS + word]);
         count += countOneBits(bits);
-        for (var left = bits; left != 0u; left &= left - 1u) {
-            let i = word * 32u + firstTrailingBit(left);
-            total += points_row4(row + i * p.head_dim, k, p.head_dim);
+        // Four at a time: in a large cluster the loads need not wait for each other.
+        for (var left = bits; left != 0u;) {
+            let second = left & (left - 1u);
+            let third = second & (second - 1u);
+            let fourth = third & (third - 1u);
+            let a = member(left, word, row, k);
+            let b = member(second, word, row, k);
+            let c = member(third, word, row, k);
+            let d = member(fourth, word, row, k);
+            total = total + a + b + c + d;
+            left = fourth & (fourth - 1u);
         }
     }
     return Sum(total, count);

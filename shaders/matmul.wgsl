@@ -1,8 +1,8 @@
 // out = x W^T (+ bias) (+ out) for many rows of x; x is [T, n_in], W is [n_out, n_in].
 //
-// A workgroup of SIDE x SIDE invocations owns a tile of TILE x TILE of out (64, or 128 with WIDE), an
-// invocation 8 x 8 of it: 4 quarters of 4 x 4, TILE / 2 apart, in registers. Along n_in it goes 16
-// elements at a time: the tiles of x and W are loaded in blocks of 4 rows x 4 columns, widened,
+// A workgroup of SIDE x SIDE invocations owns a tile of TILE x TILE of out (64, or 128 with WIDE),
+// an invocation 8 x 8 of it: 4 quarters of 4 x 4, TILE / 2 apart, in registers. Along n_in it goes
+// 16 elements at a time: the tiles of x and W are loaded in blocks of 4 rows x 4 columns, widened,
 // turned and put into shared memory (8 or 16 KiB), while the blocks after those are on their way.
 //
 // Shared memory holds vectors of 4 rows, [DEPTH, TILE / 4]. Vector m of depth k lies at

@@ -6,14 +6,14 @@
 // 1. Scores become keys, whole numbers of the same order. Three rounds over their bits, most
 //    significant first, find the key at which the budget is reached: a histogram of tokens by the
 //    round's bits, summed from the greatest down.
-// 2. Greater keys are collected as they come; of those that equal it, the lowest ids until the
-//    budget is full.
+// 2. Greater keys are collected as they come; of those that equal it (mostly one), the lowest ids
+//    until the budget is full.
 // 3. What was collected is sorted in the output buffers by a bitonic network, tiles of it in shared
 //    memory, and the keys give way to the tokens taken.
 //
-// Reads scores and sizes five times, from caches; bound by latency. Comparisons are of bits, so
-// nothing depends on how a device treats the smallest numbers. The sizes of a head sum up to less
-// than 2^32: they are tokens of a sequence.
+// Reads scores and sizes four times, from caches, BATCH at a time; bound by latency. Comparisons
+// are of bits, so nothing depends on how a device treats the smallest numbers. The sizes of a head
+// sum up to less than 2^32: they are tokens of a sequence.
 
 struct Params {
     n_kv_heads: u32,
@@ -46,15 +46,21 @@ const BINS: u32 = 2048u;
 const BINS_EACH: u32 = BINS / GROUP;
 // Entries that are sorted in shared memory: two for each invocation.
 const TILE: u32 = 2u * GROUP;
+// Clusters that an invocation reads together, GROUP apart.
+const BATCH: u32 = 4u;
 const NONE: u32 = 0xffffffffu;
 
 var<workgroup> bins: array<atomic<u32>, BINS>;
-var<workgroup> sums: array<u32, GROUP>;
+var<workgroup> sums: array<u32, 2u * GROUP>;
 var<workgroup> tile_ranks: array<u32, TILE>;
 var<workgroup> tile_ids: array<u32, TILE>;
 var<workgroup> found_bin: u32;
 var<workgroup> found_left: u32;
 var<workgroup> n_collected: atomic<u32>;
+var<workgroup> n_equal: atomic<u32>;
+var<workgroup> equal_id: atomic<u32>;
+// Counts, when they are final.
+var<workgroup> final_equal: u32;
 var<workgroup> n_sorted: u32;
 // Tokens taken of the last cluster, at most.
 var<workgroup> last_take: u32;
@@ -71,21 +77,46 @@ fn key_of(score: u32) -> u32 {
     return select(score | 0x80000000u, ~score, score != size);
 }
 
+// Keys of BATCH clusters; beyond the last, its own again.
+fn keys_at(head: u32, c: u32, n: u32) -> vec4<u32> {
+    let first = p.scores_offset + (p.first_head + head) * p.score_stride;
+    return vec4<u32>(
+        key_of(scores[first + min(c, n - 1u)]),
+        key_of(scores[first + min(c + GROUP, n - 1u)]),
+        key_of(scores[first + min(c + 2u * GROUP, n - 1u)]),
+        key_of(scores[first + min(c + 3u * GROUP, n - 1u)]),
+    );
+}
+
+// Sizes of BATCH clusters; 0 beyond the last.
+fn sizes_at(head: u32, c: u32, n: u32) -> vec4<u32> {
+    let first = p.sizes_offset + head * p.cluster_stride;
+    let found = vec4<u32>(
+        sizes[first + min(c, n - 1u)],
+        sizes[first + min(c + GROUP, n - 1u)],
+        sizes[first + min(c + 2u * GROUP, n - 1u)],
+        sizes[first + min(c + 3u * GROUP, n - 1u)],
+    );
+    let all = vec4<u32>(c, c + GROUP, c + 2u * GROUP, c + 3u * GROUP);
+    return select(vec4<u32>(0u), found, all < vec4<u32>(n));
+}
+
 // The sum of x over the invocations before this one.
 fn sum_before(x: u32, lane: u32) -> u32 {
     workgroupBarrier();
     sums[lane] = x;
-    workgroupBarrier();
+    // Each step reads one half and writes the other.
+    var from_half = 0u;
     for (var step = 1u; step < GROUP; step *= 2u) {
-        var other = 0u;
+        workgroupBarrier();
+        var sum = sums[from_half + lane];
         if lane >= step {
-            other = sums[lane - step];
+            sum += sums[from_half + lane - step];
         }
-        workgroupBarrier();
-        sums[lane] += other;
-        workgroupBarrier();
+        from_half = GROUP - from_half;
+        sums[from_half + lane] = sum;
     }
-    return sums[lane] - x;
+    return sums[from_half + lane] - x;
 }
 
 // Adds up the tokens of keys whose bits under `mask` are `prefix`, by the bits at `shift`.
@@ -94,21 +125,22 @@ fn fill_bins(head: u32, n: u32, mask: u32, prefix: u32, shift: u32, n_bins: u32,
         atomicStore(&bins[i], 0u);
     }
     workgroupBarrier();
-    let first_score = p.scores_offset + (p.first_head + head) * p.score_stride;
-    let first_size = p.sizes_offset + head * p.cluster_stride;
     // Neighbours often share a bin (a softmax gives few exponents): one addition for a run of them.
     var held = 0u;
     var tokens = 0u;
-    for (var c = lane; c < n; c += GROUP) {
-        let key = key_of(scores[first_score + c]);
-        if (key & mask) == prefix {
-            let bin = (key >> shift) & (n_bins - 1u);
-            if bin != held && tokens > 0u {
-                atomicAdd(&bins[held], tokens);
-                tokens = 0u;
+    for (var c = lane; c < n; c += BATCH * GROUP) {
+        let keys = keys_at(head, c, n);
+        let counts = sizes_at(head, c, n);
+        for (var i = 0u; i < BATCH; i++) {
+            if (keys[i] & mask) == prefix {
+                let bin = (keys[i] >> shift) & (n_bins - 1u);
+                if bin != held && tokens > 0u {
+                    atomicAdd(&bins[held], tokens);
+                    tokens = 0u;
+                }
+                held = bin;
+                tokens += counts[i];
             }
-            held = bin;
-            tokens += sizes[first_size + c];
         }
     }
     if tokens > 0u {
@@ -125,7 +157,8 @@ fn find_bin(left: u32, lane: u32) {
     }
     var own = 0u;
     for (var i = 0u; i < BINS_EACH; i++) {
-        own += atomicLoad(&bins[BINS - 1u - (lane * BINS_EACH + i)]);
+        // Each at another place of its bins: in different banks.
+        own += atomicLoad(&bins[BINS - 1u - (lane * BINS_EACH + (i + lane) % BINS_EACH)]);
     }
     var before = sum_before(own, lane);
     if before < left && left - before <= own {
@@ -142,43 +175,57 @@ fn find_bin(left: u32, lane: u32) {
     workgroupBarrier();
 }
 
-// Takes what is greater than `key`, and of what equals it the lowest ids until `left` is reached.
-fn collect(head: u32, n: u32, key: u32, left: u32, lane: u32) {
+fn take(head: u32, cluster: u32, key: u32) {
+    let place = atomicAdd(&n_collected, 1u);
+    if place < p.max_selected {
+        let out = (p.first_head + head) * p.max_selected + place;
+        clusters[p.clusters_offset + out] = cluster;
+        // Until all are sorted: a rank, lower for a greater key.
+        takes[p.takes_offset + out] = ~key;
+    }
+}
+
+// Takes what is greater than `key`, and notes what equals it.
+fn take_greater(head: u32, n: u32, key: u32, lane: u32) {
+    for (var c = lane; c < n; c += BATCH * GROUP) {
+        let keys = keys_at(head, c, n);
+        let counts = sizes_at(head, c, n);
+        for (var i = 0u; i < BATCH; i++) {
+            if counts[i] > 0u && keys[i] > key {
+                take(head, c + i * GROUP, keys[i]);
+            } else if counts[i] > 0u && keys[i] == key {
+                atomicAdd(&n_equal, 1u);
+                atomicStore(&equal_id, c + i * GROUP);
+            }
+        }
+    }
+}
+
+// Of what equals `key`, takes the lowest ids until `left` is reached.
+fn take_equal(head: u32, n: u32, key: u32, left: u32, lane: u32) {
     let first_score = p.scores_offset + (p.first_head + head) * p.score_stride;
     let first_size = p.sizes_offset + head * p.cluster_stride;
-    let out = (p.first_head + head) * p.max_selected;
     // Each invocation has a run of ids.
     let each = (n + GROUP - 1u) / GROUP;
     let start = min(lane * each, n);
     let end = min(start + each, n);
-    var equal = 0u;
+    var own = 0u;
     for (var c = start; c < end; c++) {
         if key_of(scores[first_score + c]) == key {
-            equal += sizes[first_size + c];
+            own += sizes[first_size + c];
         }
     }
-    var before = sum_before(equal, lane);
+    var before = sum_before(own, lane);
     for (var c = start; c < end; c++) {
-        let own = key_of(scores[first_score + c]);
         let size = sizes[first_size + c];
-        var take = own > key && size > 0u;
-        if own == key {
-            take = size > 0u && before < left;
-            if take && left - before <= size {
+        if size > 0u && before < left && key_of(scores[first_score + c]) == key {
+            take(head, c, key);
+            if left - before <= size {
                 last_take = left - before;
             }
             before += size;
         }
-        if take {
-            let place = atomicAdd(&n_collected, 1u);
-            if place < p.max_selected {
-                clusters[p.clusters_offset + out + place] = c;
-                takes[p.takes_offset + out + place] = ~own;
-            }
-        }
     }
-    storageBarrier();
-    workgroupBarrier();
 }
 
 fn is_after(rank: u32, id: u32, other_rank: u32, other_id: u32) -> bool {
@@ -299,6 +346,7 @@ fn select_clusters(
     }
     if lane == 0u {
         atomicStore(&n_collected, 0u);
+        atomicStore(&n_equal, 0u);
         last_take = NONE;
     }
 
@@ -322,7 +370,19 @@ fn select_clusters(
         key |= bin << shift;
         mask |= (n_bins - 1u) << shift;
     }
-    collect(head, n, key, left, lane);
+    take_greater(head, n, key, lane);
+    workgroupBarrier();
+    if lane == 0u {
+        final_equal = atomicLoad(&n_equal);
+    }
+    if workgroupUniformLoad(&final_equal) > 1u {
+        take_equal(head, n, key, left, lane);
+    } else if lane == 0u && final_equal == 1u {
+        take(head, atomicLoad(&equal_id), key);
+        last_take = left;
+    }
+    storageBarrier();
+    workgroupBarrier();
 
     if lane == 0u {
         n_sorted = min(atomicLoad(&n_collected), p.max_selected);

@@ -9,7 +9,7 @@ use longview_core::{DType, SplitMix64};
 use longview_ops::{Backend, View, ViewMut};
 use longview_scheduler::{
     KvShape, LayerTensors, Policy, PolicyOptions, SchedulerError, Sequence, SequenceOptions,
-    SpanMode, Step, StepScratch, StepSpan,
+    SpanMode, Step, StepScratch, StepSpan, StepVerdict,
 };
 use pollster::block_on;
 
@@ -34,6 +34,8 @@ pub struct Sim<B: Backend> {
     pub truth: Vec<Vec<TokenData>>,
     /// The last step's attention `[layer][T * Hq * Dh]`.
     pub out: Vec<Vec<f32>>,
+    /// Reads that the simulation itself made, to look at results.
+    pub own_readbacks: u64,
     scratch: StepScratch<B>,
     max_tokens: usize,
 }
@@ -84,6 +86,7 @@ impl<B: Backend> Sim<B> {
             backend: Arc::clone(backend),
             truth: vec![Vec::new(); shape.n_layers],
             out: vec![Vec::new(); shape.n_layers],
+            own_readbacks: 0,
             sequence: Sequence::new(backend, shape, policy, options)?,
             scratch,
             max_tokens,
@@ -111,26 +114,53 @@ impl<B: Backend> Sim<B> {
         self.step(seed, 1, SpanMode::Policy).expect("decode");
     }
 
-    /// One step of `len` tokens with data of `seed`.
+    /// One step of `len` tokens with data of `seed`, and once more if it does not stand.
     pub fn step(&mut self, seed: u64, len: usize, mode: SpanMode) -> Result<(), SchedulerError> {
-        let first = self.n_tokens();
         let shape = self.sequence.shape().clone();
-        let data: Vec<Vec<TokenData>> = (0..shape.n_layers)
-            .map(|layer| (first..first + len).map(|p| token_data(&shape, seed, layer, p)).collect())
-            .collect();
-        let spans = &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode }];
-        let mut step = Step { spans, scratch: &mut self.scratch };
-        step.check()?;
-        for (layer, tokens) in data.iter().enumerate() {
-            self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
+        let tokens = self.n_tokens()..self.n_tokens() + len;
+        let data = move |layer: usize| -> Vec<TokenData> {
+            tokens.clone().map(|p| token_data(&shape, seed, layer, p)).collect()
+        };
+        self.step_with(len, mode, &data)
+    }
+
+    /// One step of `len` tokens whose data `data` makes for each layer, and once more if it does not
+    /// stand.
+    pub fn step_with(
+        &mut self,
+        len: usize,
+        mode: SpanMode,
+        data: &dyn Fn(usize) -> Vec<TokenData>,
+    ) -> Result<(), SchedulerError> {
+        let first = self.n_tokens();
+        let data: Vec<_> = (0..self.sequence.shape().n_layers).map(data).collect();
+        if self.run(&data, len, mode)? == StepVerdict::RunAgain {
+            assert_eq!(self.n_tokens(), first, "a step that is taken back leaves nothing");
+            assert_eq!(self.run(&data, len, mode)?, StepVerdict::Stands, "an exact step stands");
         }
-        step.finish();
-        block_on(self.sequence.mirror())?;
         for (layer, tokens) in data.into_iter().enumerate() {
             self.truth[layer].truncate(first);
             self.truth[layer].extend(tokens);
         }
         Ok(())
+    }
+
+    fn run(
+        &mut self,
+        data: &[Vec<TokenData>],
+        len: usize,
+        mode: SpanMode,
+    ) -> Result<StepVerdict, SchedulerError> {
+        let shape = self.sequence.shape().clone();
+        let spans = &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode }];
+        let mut step = Step { spans, scratch: &mut self.scratch };
+        step.check()?;
+        for (layer, tokens) in data.iter().enumerate() {
+            self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
+            self.own_readbacks += 1;
+        }
+        step.finish();
+        block_on(self.sequence.mirror())
     }
 
     /// Attention of query head `h` of the last token of the last step over the tokens at

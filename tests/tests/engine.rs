@@ -11,7 +11,7 @@ use longview_engine::{
 };
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::Specials;
-use longview_scheduler::{PolicyOptions, Preset, SpanMode};
+use longview_scheduler::{PolicyOptions, Preset, RecallMode, SpanMode};
 use pollster::block_on;
 
 type Cpu = CpuBackend;
@@ -25,11 +25,25 @@ fn clusterkv() -> PolicyOptions {
 }
 
 fn engine(ctx_size: usize, max_sequences: usize) -> Engine<Cpu> {
+    let options = EngineOptions { ctx_size, max_sequences, ..EngineOptions::default() };
+    load(options).expect("it loads")
+}
+
+/// With keys and values in separate device buffers.
+fn device_engine(max_sequences: usize, recall: RecallMode) -> Engine<Cpu> {
+    let options = EngineOptions { ctx_size: 2048, max_sequences, recall, ..on_device() };
+    load(options).expect("it loads")
+}
+
+fn on_device() -> EngineOptions {
+    EngineOptions { simulate_device: true, ..EngineOptions::default() }
+}
+
+fn load(options: EngineOptions) -> Result<Engine<Cpu>, EngineError> {
     let backend = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
     let folder = ModelFolder::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/needle"));
-    let options =
-        EngineOptions { ctx_size, max_sequences, chunk_size: 64, ..EngineOptions::default() };
-    Engine::load(backend, folder.expect("the embedded model"), options, &full()).expect("it loads")
+    let options = EngineOptions { chunk_size: 64, ..options };
+    Engine::load(backend, folder.expect("the embedded model"), options, &full())
 }
 
 fn ids(engine: &Engine<Cpu>, text: &str) -> Vec<u32> {
@@ -280,4 +294,122 @@ fn memory_is_planned_and_refused_before_loading() {
         message.starts_with("not enough memory") && message.contains("--ctx-size"),
         "{message}"
     );
+}
+
+/// Logits of the question and tokens of the answer, in full precision, with the session.
+fn question_and_answer(engine: &mut Engine<Cpu>) -> (Vec<Vec<f32>>, Vec<u32>, Session<Cpu>) {
+    let mut session = engine.session(&clusterkv()).unwrap();
+    let document = document(engine);
+    prefill(engine, &mut session, &document);
+    let question = ids(engine, QUESTION);
+    let mut logits = Vec::new();
+    for id in &question[1..] {
+        block_on(engine.feed(&mut session, &[*id])).unwrap();
+        logits.push(session.logits().to_vec());
+    }
+    let (answer, text, _) = generate(engine, &mut session, &most(40));
+    assert!(text.starts_with(" 48213"), "{text}");
+    (logits, answer, session)
+}
+
+#[test]
+fn speculation_that_is_always_repeated_equals_exact_recall_to_the_bit() {
+    let (logits, answer, session) =
+        question_and_answer(&mut device_engine(1, RecallMode::Exact));
+    assert_eq!(session.stats().speculated_steps, 0);
+    let mut engine = device_engine(1, RecallMode::Speculative { gate: 2.0 });
+    let (again, again_answer, session) = question_and_answer(&mut engine);
+    assert!(logits == again, "other logits");
+    assert_eq!(answer, again_answer);
+    let stats = session.stats();
+    assert!(stats.speculated_steps > 40, "{stats:?}");
+    assert_eq!(stats.repeated_steps, stats.speculated_steps);
+}
+
+#[test]
+fn speculation_waits_for_the_device_once_a_token() {
+    for (gate, reads_of_step) in [(-1.0, 1), (2.0, 1 + 4 + 1)] {
+        let mut engine = device_engine(1, RecallMode::Speculative { gate });
+        let mut session = engine.session(&clusterkv()).unwrap();
+        let document = document(&engine);
+        prefill(&mut engine, &mut session, &document);
+        for i in 0..30 {
+            let (reads, before) = (engine.backend().readbacks(), session.stats().clone());
+            let ids = [document[i]];
+            let part = SessionStep::new(&mut session, &ids, SpanMode::Policy);
+            block_on(engine.step(&mut [part])).unwrap();
+            let reads = engine.backend().readbacks() - reads;
+            match session.stats().speculated_steps > before.speculated_steps {
+                true => assert_eq!(reads, reads_of_step, "gate {gate}, step {i}"),
+                // Four layers choose, each with a wait, and the logits are one more.
+                false => assert_eq!((i, reads), (0, 4 + 1), "gate {gate}"),
+            }
+        }
+        let repeated = if gate > 1.0 { 29 } else { 0 };
+        let stats = session.stats();
+        assert_eq!((stats.steps, stats.repeated_steps), (30, repeated), "{stats:?}");
+        assert_eq!(session.tokens().len(), document.len() + 30);
+    }
+}
+
+#[test]
+fn a_session_that_is_repeated_leaves_its_company_alone() {
+    let mut engine = device_engine(2, RecallMode::Speculative { gate: 2.0 });
+    let document = document(&engine);
+    let make = |engine: &mut Engine<Cpu>| {
+        [(clusterkv(), 700), (full(), 90)].map(|(policy, n)| {
+            let mut session = engine.session(&policy).unwrap();
+            prefill(engine, &mut session, &document[..n]);
+            session
+        })
+    };
+    let (mut alone, mut together) = (make(&mut engine), make(&mut engine));
+    for i in 0..5 {
+        let ids = [[document[700 + i]], [document[90 + i]]];
+        for (session, id) in alone.iter_mut().zip(&ids) {
+            block_on(engine.step(&mut [SessionStep::new(session, id, SpanMode::Policy)])).unwrap();
+        }
+        let [a, b] = &mut together;
+        let mut batch = [
+            SessionStep::new(a, &ids[0], SpanMode::Policy),
+            SessionStep::new(b, &ids[1], SpanMode::Policy),
+        ];
+        block_on(engine.step(&mut batch)).unwrap();
+        for (a, b) in alone.iter().zip(&together) {
+            near(a.logits(), b.logits(), 1e-3);
+            assert_eq!(a.tokens(), b.tokens());
+        }
+    }
+    let repeated = together.each_ref().map(|session| session.stats().repeated_steps);
+    assert_eq!(repeated, [4, 0]);
+}
+
+#[test]
+fn a_speculative_step_that_is_cancelled_undoes_its_token() {
+    let mut engine = device_engine(1, RecallMode::Speculative { gate: 2.0 });
+    let document = document(&engine);
+    let mut session = engine.session(&clusterkv()).unwrap();
+    prefill(&mut engine, &mut session, &document);
+    block_on(engine.feed(&mut session, &document[..3])).unwrap();
+    session.cancel_token().cancel();
+    assert!(block_on(engine.feed(&mut session, &document[3..4])).is_err());
+    session.cancel_token().reset();
+    assert_eq!(session.tokens().len(), document.len() + 3);
+    block_on(engine.feed(&mut session, &document[3..6])).unwrap();
+    let mut exact = device_engine(1, RecallMode::Exact);
+    let mut other = exact.session(&clusterkv()).unwrap();
+    prefill(&mut exact, &mut other, &document);
+    block_on(exact.feed(&mut other, &document[..6])).unwrap();
+    assert!(session.logits() == other.logits(), "other logits");
+}
+
+#[test]
+fn speculation_where_nothing_is_fetched_is_refused_before_loading() {
+    let recall = RecallMode::Speculative { gate: RecallMode::DEFAULT_GATE };
+    let in_place = load(EngineOptions { recall, ..EngineOptions::default() });
+    let message = in_place.err().expect("rows are attended in place").to_string();
+    assert!(message.contains("use --recall exact, or a device with memory of its own"), "{message}");
+    let recall = RecallMode::Speculative { gate: f32::NAN };
+    let message = load(EngineOptions { recall, ..on_device() }).err().expect("no number");
+    assert!(message.to_string().starts_with("--recall-gate NaN"), "{message}");
 }

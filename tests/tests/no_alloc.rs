@@ -15,7 +15,7 @@ use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{Engine, EngineOptions, Sampler, SamplingParams, SessionStep};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_scheduler::{PolicyOptions, Preset, SpanMode};
+use longview_scheduler::{PolicyOptions, Preset, RecallMode, SpanMode};
 use pollster::block_on;
 
 /// The system's allocator with a count of the calls that take memory.
@@ -52,11 +52,12 @@ const WARM_UP: usize = 350;
 
 /// Decodes 700 steps after a warm-up and returns (heap allocations, device allocations,
 /// clusterings) of the steps.
-fn count(policy: &PolicyOptions, simulate_device: bool) -> (u64, u64, u64) {
+fn count(policy: &PolicyOptions, simulate_device: bool, recall: RecallMode) -> (u64, u64, u64) {
     let backend = Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"));
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/needle");
     let folder = ModelFolder::open(&model).expect("the embedded model");
-    let options = EngineOptions { ctx_size: 4096, simulate_device, ..EngineOptions::default() };
+    let options =
+        EngineOptions { ctx_size: 4096, simulate_device, recall, ..EngineOptions::default() };
     let mut engine = Engine::load(Arc::clone(&backend), folder, options, policy).expect("it loads");
     let mut session = engine.session(policy).expect("a session");
     let prompt: Vec<u32> = (0..2000u32).map(|i| 2 + i * 7919 % 2000).collect();
@@ -86,14 +87,18 @@ fn count(policy: &PolicyOptions, simulate_device: bool) -> (u64, u64, u64) {
 fn seven_hundred_steps_allocate_nothing() {
     let mut clusterkv = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
     clusterkv.window = Some(320);
-    for (policy, n_layers_clustered) in [
-        (clusterkv, 4),
-        (PolicyOptions::new(Preset::Full), 0),
-        (PolicyOptions::new(Preset::StreamingLlm), 0),
+    let exact = [(false, RecallMode::Exact), (true, RecallMode::Exact)];
+    // Never run again, and always.
+    let speculative = [-1.0, 2.0].map(|gate| (true, RecallMode::Speculative { gate }));
+    let all = [exact, speculative].concat();
+    for (policy, n_layers_clustered, modes) in [
+        (clusterkv, 4, &all[..]),
+        (PolicyOptions::new(Preset::Full), 0, &exact),
+        (PolicyOptions::new(Preset::StreamingLlm), 0, &exact),
     ] {
-        for simulate_device in [false, true] {
-            let (heap, device, clusterings) = count(&policy, simulate_device);
-            let case = format!("{} simulate_device={simulate_device}", policy.preset);
+        for (simulate_device, recall) in modes {
+            let (heap, device, clusterings) = count(&policy, *simulate_device, *recall);
+            let case = format!("{} simulate_device={simulate_device} {recall:?}", policy.preset);
             assert_eq!(heap, 0, "{case}: heap allocations in 700 steps");
             assert_eq!(device, 0, "{case}: device allocations in 700 steps");
             assert_eq!(clusterings, 2 * n_layers_clustered, "{case}: two windows in every layer");

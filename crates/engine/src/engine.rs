@@ -88,6 +88,7 @@ impl<B: Backend> Engine<B> {
         let policy =
             Policy::resolve(&policy.clone().for_depth(folder.config.n_layers), options.ctx_size)?;
         let sequence = options.sequence_options(backend.capabilities().unified_memory);
+        sequence.check()?;
         let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
         let (tokens, rows) = step_size(options);
         Ok(MemoryPlan {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use longview_core::DType;
 use longview_model::config::{ModelConfig, RopeScaling};
-use longview_scheduler::{Placement, SequenceOptions, TierKind};
+use longview_scheduler::{Placement, RecallMode, SequenceOptions, TierKind};
 
 /// Options of an engine.
 #[derive(Clone, Debug)]
@@ -23,6 +23,9 @@ pub struct EngineOptions {
     pub tile_rows: usize,
     /// Cluster on a thread beside other work.
     pub overlap: bool,
+    /// Which query chooses what a step recalls. Speculation needs rows in separate device buffers:
+    /// a device with memory of its own, or `simulate_device`.
+    pub recall: RecallMode,
     /// Most sequences in one step.
     pub max_sequences: usize,
     /// RoPE scaling in place of the model's own.
@@ -38,6 +41,7 @@ impl Default for EngineOptions {
             simulate_device: false,
             tile_rows: 2048,
             overlap: true,
+            recall: RecallMode::Exact,
             max_sequences: 1,
             rope: None,
         }
@@ -55,6 +59,7 @@ impl EngineOptions {
             chunk: self.chunk_size,
             tile: self.tile_rows,
             overlap: self.overlap,
+            recall: self.recall,
         }
     }
 }

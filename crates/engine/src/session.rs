@@ -8,7 +8,8 @@ use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, Span};
 use longview_ops::{Argmax, ArgmaxParams, Backend, View, ViewMut};
 use longview_scheduler::{
-    FillRows, LayerTensors, Policy, PolicyOptions, ReadParts, Sequence, SpanMode, Stats, Step, StepSpan,
+    FillRows, LayerTensors, Policy, PolicyOptions, ReadParts, Sequence, SpanMode, Stats, Step,
+    StepSpan, StepVerdict,
 };
 use serde::Serialize;
 use smallvec::{SmallVec, smallvec};
@@ -91,7 +92,8 @@ pub struct Session<B: Backend> {
     pub(crate) last: LastOutput,
     pub(crate) timings: Timings,
     pub(crate) cancel: CancelToken,
-    /// A step began and did not end: layers disagree about the length.
+    /// A step began and did not end: layers disagree about the length; or it ended, was taken back
+    /// and has to be run again.
     pub(crate) torn: bool,
 }
 
@@ -118,6 +120,12 @@ impl<'a, B: Backend> SessionStep<'a, B> {
     /// A step that ends with logits in the session.
     pub fn new(session: &'a mut Session<B>, ids: &'a [u32], mode: SpanMode) -> Self {
         Self { session, ids, mode, output: Output::Logits }
+    }
+
+    /// The same once more, borrowed for less long.
+    fn again(&mut self) -> SessionStep<'_, B> {
+        let Self { ids, mode, output, .. } = *self;
+        SessionStep { session: &mut *self.session, ids, mode, output }
     }
 }
 
@@ -259,7 +267,7 @@ impl<B: Backend> Engine<B> {
         for part in batch.iter_mut() {
             self.welcome(part.session).await?;
         }
-        let result = self.forward(batch).await;
+        let result = self.forward_until_it_stands(batch).await;
         if result.is_err() && !self.backend.is_lost() {
             for part in batch.iter_mut() {
                 part.session.mend().await?;
@@ -276,6 +284,22 @@ impl<B: Backend> Engine<B> {
         session.mend().await
     }
 
+    /// A step, and once more for the sessions whose speculation failed: these then recall exactly,
+    /// so the second time stands.
+    async fn forward_until_it_stands(
+        &mut self,
+        batch: &mut [SessionStep<'_, B>],
+    ) -> Result<(), EngineError> {
+        self.forward(batch).await?;
+        let mut failed: SmallVec<[SessionStep<'_, B>; 4]> =
+            batch.iter_mut().filter(|p| p.session.torn).map(SessionStep::again).collect();
+        match failed.is_empty() {
+            true => Ok(()),
+            false => self.forward(&mut failed).await,
+        }
+    }
+
+    /// Runs the step. Sessions for which it does not stand are left as they were, torn.
     async fn forward(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
         let mut spans: SmallVec<[Span; 4]> = SmallVec::new();
         let mut rows: SmallVec<[usize; 4]> = SmallVec::new();
@@ -307,16 +331,12 @@ impl<B: Backend> Engine<B> {
         self.model.forward(&*self.backend, &mut self.workspace, &tokens, &mut attention).await?;
         attention.step.finish();
         drop(parts);
-        self.collect(batch, &rows).await?;
-        for part in batch.iter_mut() {
-            part.session.tokens.extend_from_slice(part.ids);
-            part.session.torn = false;
-        }
-        Ok(())
+        self.collect(batch, &rows).await
     }
 
     /// Computes the logits of `rows` and reads what they say into the sessions, together with rows
-    /// that the host tier does not have yet: one wait for the device.
+    /// that the host tier does not have yet and with what speculation needs: one wait for the
+    /// device.
     async fn collect(
         &mut self,
         batch: &mut [SessionStep<'_, B>],
@@ -363,12 +383,17 @@ impl<B: Backend> Engine<B> {
         drop(parts);
         let mut best = best.into_iter();
         for part in batch.iter_mut() {
-            part.session.sequence.finish_mirror();
-            part.session.last = match part.output {
+            let said = match part.output {
                 Output::Nothing => LastOutput::None,
                 Output::Logits => LastOutput::Logits,
                 Output::Best => LastOutput::Best(best.next().unwrap_or_default()),
             };
+            let session = &mut *part.session;
+            if session.sequence.finish_mirror() == StepVerdict::Stands {
+                session.last = said;
+                session.tokens.extend_from_slice(part.ids);
+                session.torn = false;
+            }
         }
         Ok(())
     }

@@ -241,18 +241,14 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// of `last`.
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()>;
 
-    /// [`Backend::rms_norm`] and linear layers of its result, in as few launches as the device can.
-    fn norm_linears(&self, d: NormLinears<'_, Self>) -> OpResult<()> {
+    /// [`Backend::rms_norm`], q, k and v, and [`Backend::rope`] of q and k (after their norms, if the
+    /// model has any), in as few launches as the device can.
+    fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }
 
     /// [`Backend::rms_norm`], gate and up projection and [`Backend::silu_mul`].
     fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
-        d.unfused(self)
-    }
-
-    /// [`Backend::rope`] of queries and keys, after their norms if the model has any.
-    fn place_heads(&self, d: PlaceHeads<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }
 

@@ -41,7 +41,8 @@ pub enum SchedulerError {
     /// Speculative recall where nothing is fetched.
     #[error(
         "--recall speculative: this device attends keys and values where they are, so no fetch is \
-         there to be ahead of; use --recall exact, or a device with memory of its own"
+         there to be ahead of; use --recall exact, or a device with memory of its own \
+         (--simulate-device makes the CPU one)"
     )]
     NothingToSpeculate,
     /// A threshold of cosines that is none.

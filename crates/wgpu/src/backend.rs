@@ -34,6 +34,8 @@ pub struct WgpuBackend {
     options: WgpuOptions,
     capabilities: Arc<Capabilities>,
     weights: Arc<Mutex<WeightArena>>,
+    /// Norms and biases: they lie together, so that one binding shows all of a call.
+    vectors: Arc<Mutex<WeightArena>>,
     recorder: Mutex<Recorder>,
     ring: Mutex<ReadRing>,
     pub(crate) scratch: Scratch,
@@ -137,6 +139,7 @@ impl WgpuBackend {
             options,
             capabilities,
             weights: Arc::default(),
+            vectors: Arc::default(),
             recorder,
             ring: Mutex::default(),
             scratch: Scratch::default(),
@@ -230,6 +233,7 @@ impl Backend for WgpuBackend {
             options: self.options.clone(),
             capabilities: Arc::clone(&self.capabilities),
             weights: Arc::clone(&self.weights),
+            vectors: Arc::clone(&self.vectors),
             recorder: Mutex::new(Recorder::new(&self.gpu)),
             ring: Mutex::default(),
             scratch: Scratch::default(),
@@ -264,7 +268,8 @@ impl Backend for WgpuBackend {
     fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {
         let row_words = weight::row_words(&source)?;
         let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-        let shards = lock(&self.weights).place(&self.gpu, &name, n_rows, row_words)?;
+        let arena = if n_rows == 1 { &self.vectors } else { &self.weights };
+        let shards = lock(arena).place(&self.gpu, &name, n_rows, row_words)?;
         let (from_bytes, to_bytes) = (n_cols * dtype.size(), row_words * 4);
         let rows_at_once = (UPLOAD_PIECE / to_bytes.max(1)).max(1);
         let mut padded = Vec::new();
@@ -438,6 +443,14 @@ impl Backend for WgpuBackend {
 
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         ops::gram::run(self, d)
+    }
+
+    fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
+        ops::fused::project(self, d)
+    }
+
+    fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
+        ops::fused::gated(self, d)
     }
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {

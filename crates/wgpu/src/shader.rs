@@ -41,6 +41,7 @@ files![
     "lse_merge",
     "matmul",
     "matvec",
+    "norm_matvec",
     "packed",
     "query_gate",
     "reduce",

@@ -74,6 +74,12 @@ impl List {
         for (rows, groups) in sizes {
             self.add("matvec", "matvec", &[("ROWS", rows), ("GROUP", groups), kind, vector]);
         }
+        let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[128]), (&[8], &[64])];
+        for (rows, groups) in sizes {
+            let common = |project| [kind, ("ROWS", rows), ("GROUP", groups), ("PROJECT", project)];
+            self.add("norm_matvec", "project", &common(&[1]));
+            self.add("norm_matvec", "gated", &common(&[0]));
+        }
     }
 
     fn add_attend_list(&mut self) {
@@ -125,7 +131,7 @@ impl List {
     fn add_clusters(&mut self) {
         let vector = ("VECTOR", BOTH);
         self.add("kmeans_assign", "find_terms", &[vector, ("TERMS", &[1])]);
-        self.add("kmeans_assign", "kmeans_assign", &[vector]);
+        self.add("kmeans_assign", "kmeans_assign", &[vector, ("NARROW", BOTH)]);
         self.add("kmeans_update", "kmeans_update", &[vector]);
         self.add("cluster_stats", "clear", &[("CLEAR", &[1])]);
         self.add("cluster_stats", "cluster_stats", &[vector]);

@@ -268,8 +268,8 @@ fn planted_clusters_are_found() {
         let centroids = download::<f32>(&backend, &means.centroids, c * width);
         let members: Vec<&[f32]> = points[..n * width].chunks(c * width).collect();
         let mean = |k: usize| members.iter().map(|m| m[k]).sum::<f32>() / members.len() as f32;
-        for k in 0..width {
-            assert!((centroids[k] - mean(k)).abs() < 1e-5, "channel {k} of cluster 0");
+        for (k, x) in centroids[..width].iter().enumerate() {
+            assert!((x - mean(k)).abs() < 1e-5, "channel {k} of cluster 0");
         }
     }
 }

@@ -253,8 +253,7 @@ fn rows_are_rounded_as_on_the_host() {
     let rows = ints(&backend, &(0..n).collect::<Vec<_>>());
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let mut dst = backend.alloc(dtype, 2 * values.len(), "rows").unwrap();
-        let p =
-            KvScatterParams { n_tokens: n, n_kv_heads: 1, head_dim: 8, dst_head_stride: n };
+        let p = KvScatterParams { n_tokens: n, n_kv_heads: 1, head_dim: 8, dst_head_stride: n };
         let (k, rows) = (View::all(&k), View::all(&rows));
         backend.kv_scatter(KvScatter { p, k, v: k, rows, dst: &mut dst }).unwrap();
         let expected = encode_f32(dtype, values);
@@ -321,6 +320,9 @@ fn open_tiers() -> Vec<WgpuBackend> {
 fn check_aligned(cases: &[Case]) {
     let reference = ReferenceBackend::new();
     let backends = open_tiers();
+    if backends.is_empty() {
+        return;
+    }
     for case in cases {
         let mut plan = case.plan();
         plan.inputs.iter_mut().for_each(|input| input.front = 0);

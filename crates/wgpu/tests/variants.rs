@@ -1,5 +1,5 @@
-//! The list of variants has what the ops launch: the corpus is run, at its odd offsets and at even
-//! ones, and what was compiled is looked up.
+//! The list of variants has what the ops launch: the corpus is run, every other case at even
+//! offsets, and what was compiled is looked up.
 
 #![expect(clippy::print_stderr, reason = "says what was not run")]
 
@@ -16,16 +16,16 @@ fn what_the_corpus_compiles_is_listed() {
     }
     let backend = block_on(WgpuBackend::new(&WgpuOptions::default()));
     let backend = backend.unwrap_or_else(|e| panic!("{e} (LONGVIEW_NO_GPU: there is no device)"));
-    for case in corpus().iter().filter(|case| case.excused(backend.capabilities()).is_none()) {
-        for front in [None, Some(0)] {
-            let mut plan = case.plan();
-            if let Some(front) = front {
-                plan.inputs.iter_mut().for_each(|input| input.front = front);
-                plan.outputs.iter_mut().for_each(|output| output.front = front);
-            }
-            let mut buffers = plan.upload(&backend).expect("memory");
-            case.launch(&backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+    let cases = corpus();
+    let wanted = cases.iter().filter(|case| case.excused(backend.capabilities()).is_none());
+    for (i, case) in wanted.enumerate() {
+        let mut plan = case.plan();
+        if i % 2 == 0 {
+            plan.inputs.iter_mut().for_each(|input| input.front = 0);
+            plan.outputs.iter_mut().for_each(|output| output.front = 0);
         }
+        let mut buffers = plan.upload(&backend).expect("memory");
+        case.launch(&backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
     }
     backend.submit().expect("a device that is there");
     let listed = variants();

@@ -1,11 +1,12 @@
 //! How the engine computes, apart from the policy.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::TypedValueParser;
 use longview_core::DType;
 use longview_cpu::{CpuOptions, Isa};
 use longview_engine::EngineOptions;
+use longview_scheduler::RecallMode;
 use longview_wgpu::{Tier, WgpuOptions};
 
 use crate::device::{Device, DeviceChoice};
@@ -21,6 +22,16 @@ const DEVICES: &[(DeviceChoice, &str)] = &[
 
 const TIERS: &[(Tier, &str)] =
     &[(Tier::Core, "core"), (Tier::F16, "f16"), (Tier::Subgroups, "subgroups")];
+
+/// Which query chooses what a step recalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recall {
+    Exact,
+    Speculative,
+}
+
+const RECALLS: &[(Recall, &str)] =
+    &[(Recall::Exact, "exact"), (Recall::Speculative, "speculative")];
 
 /// The types in which keys and values can be kept.
 pub fn kv_types() -> impl Iterator<Item = DType> {
@@ -43,6 +54,17 @@ pub struct EngineArgs {
         default_value_t = EngineOptions::default().chunk_size
     )]
     pub chunk_size: usize,
+
+    /// Which query chooses what a step recalls: exact: its own, at the price of a wait for the
+    /// device in every layer; speculative: that of the step before, with one wait a step, and once
+    /// more exactly where a query has moved too far. For a device with memory of its own.
+    #[arg(long, value_name = "MODE", default_value = "exact", value_parser = super::one_of(RECALLS))]
+    pub recall: Recall,
+
+    /// How near two queries in a row must be for --recall speculative: the least mean cosine of a
+    /// KV head, from -1 (never run a step again) to above 1 (always) [default: 0.9].
+    #[arg(long, value_name = "COSINE", allow_negative_numbers = true, value_parser = gate)]
+    pub recall_gate: Option<f32>,
 
     /// Where to compute: cpu, wgpu (any GPU), or auto: a GPU if there is one, else the CPU.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::one_of(DEVICES))]
@@ -71,9 +93,19 @@ fn isas() -> impl TypedValueParser<Value = Isa> {
         .map(|name: String| name.parse::<Isa>().expect("the parser lets known names through"))
 }
 
+fn gate(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(gate) if gate.is_finite() && gate >= -1.0 => Ok(gate),
+        _ => Err("must be a number from -1 (never run a step again) to above 1 (always)".into()),
+    }
+}
+
 impl EngineArgs {
     /// Starts the device.
     pub fn device(&self) -> Result<Device> {
+        if self.recall == Recall::Exact && self.recall_gate.is_some() {
+            bail!("--recall-gate has no meaning for --recall exact: use --recall speculative");
+        }
         let cpu = CpuOptions { threads: self.threads, isa: self.isa };
         let wgpu = WgpuOptions { adapter: self.adapter.clone(), tier: self.tier };
         Device::open(self.device, cpu, &wgpu)
@@ -85,6 +117,12 @@ impl EngineArgs {
             ctx_size,
             chunk_size: self.chunk_size,
             kv_dtype: self.kv_type,
+            recall: match self.recall {
+                Recall::Exact => RecallMode::Exact,
+                Recall::Speculative => RecallMode::Speculative {
+                    gate: self.recall_gate.unwrap_or(RecallMode::DEFAULT_GATE),
+                },
+            },
             ..EngineOptions::default()
         }
     }

@@ -48,6 +48,9 @@ struct StatsJson {
     mean_attended: Option<f64>,
     selected_clusters: u64,
     clusterings: u64,
+    speculated_steps: u64,
+    repeated_steps: u64,
+    failed_gates: u64,
     select_s: f64,
     fetch_s: f64,
     attend_s: f64,
@@ -121,6 +124,15 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
         units::share(s.hit_rate),
         units::bytes(s.fetched_bytes),
     ));
+    if s.speculated_steps > 0 {
+        note(format_args!(
+            "recall   speculative in {} of {} steps; {} run again exactly, {} gates failed",
+            units::count(s.speculated_steps),
+            units::count(s.steps),
+            units::count(s.repeated_steps),
+            units::count(s.failed_gates),
+        ));
+    }
     note(format_args!(
         "time     select {:.2} s, fetch {:.2} s, attend {:.2} s, waited for clustering {:.2} s",
         s.select_s, s.fetch_s, s.attend_s, s.cluster_wait_s,
@@ -158,6 +170,9 @@ impl StatsJson {
             mean_attended: stats.mean_attended(),
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
+            speculated_steps: stats.speculated_steps,
+            repeated_steps: stats.repeated_steps,
+            failed_gates: stats.failed_gates,
             select_s: stats.select.as_secs_f64(),
             fetch_s: stats.fetch.as_secs_f64(),
             attend_s: stats.attend.as_secs_f64(),

@@ -1,8 +1,7 @@
 //! One decoder layer around its attention.
 
 use longview_ops::{
-    Backend, Heads, Linear, LinearOut, LinearParams, NormGated, NormLinears, OpResult, PlaceHeads,
-    RmsNorm, RmsNormParams, RopeParams, View, ViewMut,
+    Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm, RmsNormParams, RopeParams, View, ViewMut,
 };
 
 use super::workspace::Workspace;
@@ -64,52 +63,31 @@ pub(super) struct Pass<'a, B: Backend> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// Norm, q, k and v with their norms and RoPE: from `ws.hidden` to `ws.q`, `ws.k`, `ws.v`.
+    /// Norm, q, k and v with their norms and RoPE: from `ws.hidden` to `ws.q`, `ws.k`, `ws.v`. Ops do
+    /// not work in place, so queries and keys end in the scratch buffers, and each pair changes
+    /// names.
     pub(super) fn project(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
-        let n = pass.n_tokens;
-        let Workspace { hidden, normed, q, k, v, .. } = ws;
-        pass.backend.norm_linears(NormLinears {
-            p: pass.norm_params(),
-            x: View::part(hidden, 0, n * pass.config.hidden_size),
-            norm: &self.input_norm,
-            scratch: ViewMut::part(normed, 0, n * pass.config.hidden_size),
-            layers: &mut [self.q.of(q, n), self.k.of(k, n), self.v.of(v, n)],
-        })?;
-        self.place_heads(pass, ws)
-    }
-
-    /// Norm per head where the model has one, then RoPE, of queries and keys. Ops do not work in
-    /// place, so the result goes to the scratch buffers and each pair changes names.
-    fn place_heads(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
         let (config, n) = (pass.config, pass.n_tokens);
-        let Workspace { q, q_scratch, k, k_scratch, rope, attended, .. } = ws;
+        let Workspace { hidden, normed, q, q_scratch, k, k_scratch, v, rope, attended, .. } = ws;
         let (q_len, k_len) = (n * config.q_width(), n * config.kv_width());
         let rotary_dim = config.rope.rotary_dim;
-        pass.backend.place_heads(PlaceHeads {
-            p: RopeParams {
+        pass.backend.project(Project {
+            p: pass.norm_params(),
+            x: View::part(hidden, 0, n * config.hidden_size),
+            norm: &self.input_norm,
+            scratch: ViewMut::part(normed, 0, n * config.hidden_size),
+            layers: [self.q.of(q, n), self.k.of(k, n), self.v.of(v, n)],
+            rope: RopeParams {
                 n_tokens: n as u32,
                 n_heads: 0,
                 head_dim: config.head_dim as u32,
                 rotary_dim: rotary_dim as u32,
             },
-            eps: config.rms_norm_eps,
             table: View::part(rope, 0, n * rotary_dim),
-            heads: [
-                Heads {
-                    n_heads: config.n_q_heads as u32,
-                    x: View::part(q, 0, q_len),
-                    norm: self.q_norm.as_ref(),
-                    out: ViewMut::part(q_scratch, 0, q_len),
-                },
-                Heads {
-                    n_heads: config.n_kv_heads as u32,
-                    x: View::part(k, 0, k_len),
-                    norm: self.k_norm.as_ref(),
-                    out: ViewMut::part(k_scratch, 0, k_len),
-                },
-            ],
+            head_norms: [self.q_norm.as_ref(), self.k_norm.as_ref()],
+            out: [ViewMut::part(q_scratch, 0, q_len), ViewMut::part(k_scratch, 0, k_len)],
             // Attention writes it later; until then it is free.
-            scratch: ViewMut::part(attended, 0, q_len.max(k_len)),
+            head_scratch: ViewMut::part(attended, 0, q_len),
         })?;
         std::mem::swap(q, q_scratch);
         std::mem::swap(k, k_scratch);

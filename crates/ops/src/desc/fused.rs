@@ -8,6 +8,9 @@ use super::{
     RmsNormParams, Rope, RopeParams, ScoreSpan, SelectClusters, SelectClustersParams, SelectSpan,
     SiluMul, SiluMulParams,
 };
+use longview_core::DType;
+
+use super::{ensure, reads, writes};
 use crate::{Backend, Op, OpResult, View, ViewMut};
 
 /// One linear layer of a fused call.
@@ -20,20 +23,6 @@ pub struct LinearOut<'a, B: Backend> {
     pub n_out: u32,
     /// F32 `[T, n_out]`.
     pub out: ViewMut<'a, B>,
-}
-
-/// A norm and linear layers of its result: q, k and v.
-pub struct NormLinears<'a, B: Backend> {
-    /// T rows of D elements.
-    pub p: RmsNormParams,
-    /// F32 `[T, D]`.
-    pub x: View<'a, B>,
-    /// `[1, D]`.
-    pub norm: &'a B::Weight,
-    /// F32 `[T, D]`.
-    pub scratch: ViewMut<'a, B>,
-    /// What is computed from the norm.
-    pub layers: &'a mut [LinearOut<'a, B>],
 }
 
 /// A norm and a gated MLP's first half: `silu(gate(norm(x))) * up(norm(x))`.
@@ -54,30 +43,29 @@ pub struct NormGated<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-/// The heads of one tensor of a [`PlaceHeads`].
-pub struct Heads<'a, B: Backend> {
-    /// Heads.
-    pub n_heads: u32,
-    /// F32 `[T, heads, Dh]`.
+/// Everything from the residual stream to queries, keys and values that attention can use: norm,
+/// linear layers, norm per head where the model has one, RoPE of q and k.
+pub struct Project<'a, B: Backend> {
+    /// T rows of D elements.
+    pub p: RmsNormParams,
+    /// F32 `[T, D]`.
     pub x: View<'a, B>,
-    /// `[1, Dh]`: a norm of each head before the rotation.
-    pub norm: Option<&'a B::Weight>,
-    /// F32 `[T, heads, Dh]`.
-    pub out: ViewMut<'a, B>,
-}
-
-/// RoPE of queries and keys, with the norm per head that some models have before it.
-pub struct PlaceHeads<'a, B: Backend> {
-    /// Sizes; `n_heads` is not used.
-    pub p: RopeParams,
-    /// Of the norms.
-    pub eps: f32,
+    /// `[1, D]`.
+    pub norm: &'a B::Weight,
+    /// F32 `[T, D]`.
+    pub scratch: ViewMut<'a, B>,
+    /// q, k and v; where the first two are written is scratch.
+    pub layers: [LinearOut<'a, B>; 3],
+    /// Sizes of the rotation; `n_heads` is not used.
+    pub rope: RopeParams,
     /// F32 `[T, rotary_dim]`, as [`Rope::table`].
     pub table: View<'a, B>,
-    /// Queries and keys.
-    pub heads: [Heads<'a, B>; 2],
-    /// F32, as long as the longer of the two.
-    pub scratch: ViewMut<'a, B>,
+    /// Norms of each head of q and k before the rotation.
+    pub head_norms: [Option<&'a B::Weight>; 2],
+    /// F32 `[T, heads, Dh]` of q and k.
+    pub out: [ViewMut<'a, B>; 2],
+    /// F32, as long as q.
+    pub head_scratch: ViewMut<'a, B>,
 }
 
 /// [`CentroidScores`] and [`SelectClusters`] of the same clusters.
@@ -136,19 +124,81 @@ fn linear<B: Backend>(
     }
 }
 
-impl<B: Backend> NormLinears<'_, B> {
+impl<B: Backend> LinearOut<'_, B> {
+    fn check(&self, norm: RmsNormParams) -> OpResult<()> {
+        let len = norm.n_rows as usize * self.n_out as usize;
+        writes(Op::Matvec, "out", &self.out, DType::F32, len)
+    }
+}
+
+impl<B: Backend> Project<'_, B> {
+    /// Checks lengths and types of what is read and of results; the single calls check the rest.
+    pub fn check(&self) -> OpResult<()> {
+        let n = self.p.n_rows as usize;
+        reads(Op::RmsNorm, "x", &self.x, DType::F32, n * self.p.width as usize)?;
+        let RopeParams { head_dim, rotary_dim, n_tokens, .. } = self.rope;
+        ensure(
+            Op::Rope,
+            rotary_dim.is_multiple_of(2) && rotary_dim <= head_dim && n_tokens == self.p.n_rows,
+            || format!("rotary_dim {rotary_dim} of head width {head_dim}, {n_tokens} tokens"),
+        )?;
+        reads(Op::Rope, "table", &self.table, DType::F32, n * rotary_dim as usize)?;
+        for (layer, out) in self.layers.iter().zip(&self.out) {
+            let n_out = layer.n_out;
+            ensure(Op::Rope, head_dim > 0 && n_out.is_multiple_of(head_dim), || {
+                format!("{n_out} rows in heads of {head_dim}")
+            })?;
+            writes(Op::Rope, "out", out, DType::F32, n * n_out as usize)?;
+        }
+        self.layers.iter().try_for_each(|layer| layer.check(self.p))
+    }
+
     /// The single calls.
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
         let out = again(&mut self.scratch);
         backend.rms_norm(RmsNorm { p: self.p, x: self.x, weight: self.norm, out })?;
-        for layer in self.layers.iter_mut() {
+        for layer in &mut self.layers {
             linear(backend, self.p, written(&self.scratch), layer)?;
         }
+        for i in 0..self.out.len() {
+            self.place(backend, i)?;
+        }
         Ok(())
+    }
+
+    /// Norm per head where there is one, then RoPE, of q or k.
+    fn place(&mut self, backend: &B, which: usize) -> OpResult<()> {
+        let layer = &self.layers[which];
+        let p = RopeParams { n_heads: layer.n_out / self.rope.head_dim.max(1), ..self.rope };
+        let mut x = written(&layer.out);
+        let mut scratch = again(&mut self.head_scratch);
+        if let Some(weight) = self.head_norms[which] {
+            scratch.len = x.len;
+            let norm = RmsNormParams {
+                n_rows: p.n_tokens * p.n_heads,
+                width: p.head_dim,
+                eps: self.p.eps,
+            };
+            backend.rms_norm(RmsNorm { p: norm, x, weight, out: again(&mut scratch) })?;
+            x = written(&scratch);
+        }
+        backend.rope(Rope { p, x, table: self.table, out: again(&mut self.out[which]) })
     }
 }
 
 impl<B: Backend> NormGated<'_, B> {
+    /// Checks lengths and types of what is read and of the result; the single calls check the rest.
+    pub fn check(&self) -> OpResult<()> {
+        let n = self.p.n_rows as usize;
+        reads(Op::RmsNorm, "x", &self.x, DType::F32, n * self.p.width as usize)?;
+        ensure(Op::SiluMul, self.gate.n_out == self.up.n_out, || {
+            format!("a gate of {} rows and {} rows to gate", self.gate.n_out, self.up.n_out)
+        })?;
+        writes(Op::SiluMul, "out", &self.out, DType::F32, n * self.up.n_out as usize)?;
+        self.gate.check(self.p)?;
+        self.up.check(self.p)
+    }
+
     /// The single calls.
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
         let out = again(&mut self.scratch);
@@ -161,31 +211,6 @@ impl<B: Backend> NormGated<'_, B> {
             up: written(&self.up.out),
             out: self.out,
         })
-    }
-}
-
-impl<B: Backend> PlaceHeads<'_, B> {
-    /// The single calls.
-    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        for heads in &mut self.heads {
-            let p = RopeParams { n_heads: heads.n_heads, ..self.p };
-            let mut x = heads.x;
-            let scratch;
-            if let Some(weight) = heads.norm {
-                let mut out = again(&mut self.scratch);
-                out.len = x.len;
-                let norm = RmsNormParams {
-                    n_rows: p.n_tokens * p.n_heads,
-                    width: p.head_dim,
-                    eps: self.eps,
-                };
-                backend.rms_norm(RmsNorm { p: norm, x, weight, out: again(&mut out) })?;
-                scratch = out;
-                x = written(&scratch);
-            }
-            backend.rope(Rope { p, x, table: self.table, out: again(&mut heads.out) })?;
-        }
-        Ok(())
     }
 }
 

@@ -52,8 +52,9 @@ fn tiles(
     let p = d.p;
     // Wide heads leave registers for fewer queries.
     let (query_tile, key_tile) = if p.head_dim <= 128 { (64, 32) } else { (32, 64) };
-    let octets = p.head_dim.div_ceil(8);
-    let slice = if matches!(octets % 4, 1 | 2) { 2 } else { 4 };
+    // Octets of a slice: four, or two where four would leave much of the last slice empty.
+    let left = p.head_dim.div_ceil(8) % 4;
+    let slice = if query_tile == 64 && matches!(left, 1 | 2) { 2 } else { 4 };
     let group = (p.n_q_heads / p.n_kv_heads) as usize;
     let n_tiles = (span.q_len as usize * group).div_ceil(query_tile);
     let n_groups = n_tiles * p.n_kv_heads as usize;

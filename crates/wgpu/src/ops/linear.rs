@@ -108,8 +108,10 @@ mod tests {
 
     /// Needs an adapter, as `tests/runtime.rs` does.
     #[test]
+    #[expect(clippy::print_stderr, reason = "a test that did not run says so")]
     fn a_weight_may_lie_in_several_buffers() {
         if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
+            eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
             return;
         }
         let mut backend = block_on(WgpuBackend::new(&WgpuOptions::default())).unwrap();

@@ -20,9 +20,11 @@ pub(crate) fn run(backend: &WgpuBackend, d: Linear<'_, WgpuBackend>) -> OpResult
         let is_wide = is_wide(rows.n, shard.n_rows);
         let tile = if is_wide { 128 } else { 64 };
         let launch = Launch::new(backend, "matmul", "matmul").define("WIDE", is_wide.into());
-        Part { d: &d, rows, shard }
-            .add_to(launch, unit)
-            .run_grid([shard.n_rows.div_ceil(tile), rows.n.div_ceil(tile), 1])?;
+        Part { d: &d, rows, shard }.add_to(launch, unit).run_grid([
+            shard.n_rows.div_ceil(tile),
+            rows.n.div_ceil(tile),
+            1,
+        ])?;
     }
     Ok(())
 }

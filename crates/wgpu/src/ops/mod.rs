@@ -7,6 +7,7 @@ pub(crate) mod attention;
 pub(crate) mod centroid_scores;
 pub(crate) mod cluster_stats;
 pub(crate) mod embed;
+pub(crate) mod fused;
 pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
 pub(crate) mod kmeans_update;

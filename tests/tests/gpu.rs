@@ -1,0 +1,147 @@
+//! The whole runtime on a device with memory of its own, through the WGSL backend: what a token
+//! costs in dispatches and waits, what a lost device costs, what prefill keeps on the device.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longview_engine::{Engine, EngineError, EngineOptions, GenerationParams, Session};
+use longview_model::folder::ModelFolder;
+use longview_scheduler::{LayerMode, PolicyOptions, Preset};
+use longview_tests::backends;
+use longview_wgpu::WgpuBackend;
+use pollster::block_on;
+
+type Gpu = WgpuBackend;
+
+fn clusterkv(budget: usize) -> PolicyOptions {
+    let mut options = PolicyOptions::new(Preset::Clusterkv).with_budget(budget);
+    (options.window, options.recent) = (Some(32), Some(16));
+    options
+}
+
+fn engine(backend: Arc<Gpu>, ctx_size: usize, policy: &PolicyOptions) -> Engine<Gpu> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/llama3-gqa");
+    let folder = ModelFolder::open(&path).expect("a sound fixture");
+    let options = EngineOptions { ctx_size, chunk_size: 64, tile_rows: 64, ..Default::default() };
+    Engine::load(backend, folder, options, policy).expect("it loads")
+}
+
+fn prefill(engine: &mut Engine<Gpu>, session: &mut Session<Gpu>, n: usize) {
+    let n_vocab = engine.model().config().vocab_size as u32;
+    let ids: Vec<u32> = (0..n as u32).map(|i| (i * 31 + 7) % n_vocab).collect();
+    let mut go_on = |_| ControlFlow::Continue(());
+    assert!(block_on(engine.prefill(session, &ids, &mut go_on)).expect("prefill"));
+}
+
+fn generate(
+    engine: &mut Engine<Gpu>,
+    session: &mut Session<Gpu>,
+    n: usize,
+) -> Result<Vec<u32>, EngineError> {
+    let params =
+        GenerationParams { max_tokens: Some(n), ignore_eos: true, ..GenerationParams::default() };
+    let mut go_on = |_: &str| ControlFlow::Continue(());
+    block_on(engine.generate(session, &params, &mut go_on)).map(|generation| generation.ids)
+}
+
+/// A dispatch is the first-order cost of a decoded token on a GPU, a wait for the device the second.
+/// With a budget that holds everything, every recalled row is a hit after the first steps.
+#[test]
+fn a_token_takes_few_dispatches_and_the_allowed_waits() {
+    let Some(gpu) = backends::wgpu() else { return };
+    for (policy, recalls) in [(PolicyOptions::new(Preset::Full), false), (clusterkv(256), true)] {
+        let mut engine = engine(Arc::clone(&gpu), 512, &policy);
+        let mut session = engine.session(&policy).expect("a session");
+        prefill(&mut engine, &mut session, 150);
+        generate(&mut engine, &mut session, 8).expect("warm-up");
+
+        let (before, misses, steps) = (gpu.counters(), session.stats().misses, 12);
+        generate(&mut engine, &mut session, steps).expect("decode");
+        let cost = gpu.counters().since(before);
+        assert_eq!(session.stats().misses, misses, "nothing was fetched");
+        let n_layers = engine.model().config().n_layers as u64;
+        let modes = session.sequence().layers().iter().map(|layer| layer.mode);
+        let n_recalled = modes.filter(|mode| *mode == LayerMode::Recall).count() as u64;
+        assert_eq!(n_recalled > 0, recalls);
+
+        // Embedding, final norm, output projection, argmax; then at most 10 a layer.
+        let steps = steps as u64;
+        let per_layer = (cost.dispatches as f64 / steps as f64 - 4.0) / n_layers as f64;
+        println!("{}: {per_layer:.1} dispatches a layer, {cost:?}", session.policy().preset);
+        assert!(per_layer <= 10.0, "{per_layer} dispatches a layer");
+        // One selection for each recalled layer, and one read at the end with the token.
+        assert_eq!(cost.readbacks, steps * (n_recalled + 1));
+        assert_eq!(cost.allocations, 0, "device buffers made after warm-up");
+    }
+}
+
+/// Between calls a lost device is not even noticed; in the middle of a step the call says so, and the
+/// next one goes on.
+#[test]
+fn a_device_lost_twenty_times_changes_no_token() {
+    let Some(gpu) = backends::wgpu() else { return };
+    let policy = clusterkv(96);
+    let start = |backend| {
+        let mut engine = engine(backend, 512, &policy);
+        let mut session = engine.session(&policy).expect("a session");
+        prefill(&mut engine, &mut session, 200);
+        (engine, session)
+    };
+    let (mut engine, mut session) = start(gpu);
+    generate(&mut engine, &mut session, 101).expect("decode");
+    let expected = session.tokens().to_vec();
+
+    let (mut engine, mut session) = start(backends::wgpu().expect("it was there a moment ago"));
+    let mut errors = 0;
+    for loss in 0..20 {
+        let backend = Arc::clone(engine.backend());
+        let vandal = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(700 * loss));
+            backend.destroy_device();
+        });
+        match generate(&mut engine, &mut session, 3) {
+            Ok(_) => {}
+            Err(error) => {
+                assert!(error.to_string().contains("the device was lost"), "{error}");
+                errors += 1;
+            }
+        }
+        vandal.join().expect("destroying does not panic");
+    }
+    println!("{errors} of 20 calls noticed the loss");
+    assert!(errors > 0, "no loss hit the middle of a step");
+    let left = expected.len() + 1 - session.n_tokens();
+    generate(&mut engine, &mut session, left).expect("decode");
+    assert_eq!(session.tokens(), expected);
+}
+
+/// The device holds sinks, ring, cache and two tiles, however long the prompt is; only the index
+/// grows.
+#[test]
+fn a_longer_prompt_takes_no_more_device_memory_but_for_its_index() {
+    let Some(gpu) = backends::wgpu() else { return };
+    let policy = clusterkv(128);
+    let device_bytes_without_index = |n: usize| {
+        let mut engine = engine(Arc::clone(&gpu), 2048, &policy);
+        let mut session = engine.session(&policy).expect("a session");
+        let before = gpu.counters();
+        prefill(&mut engine, &mut session, n);
+        let moved = gpu.counters().since(before);
+        let index: u64 = session
+            .sequence()
+            .layers()
+            .iter()
+            .filter_map(|layer| layer.index.as_ref())
+            .map(|index| index.device_bytes())
+            .sum();
+        println!("{n} tokens: {} bytes up, {} down", moved.bytes_up, moved.bytes_down);
+        (session.sequence().device_kv_bytes() - index, moved.bytes_up)
+    };
+    let (short, few) = device_bytes_without_index(300);
+    let (long, many) = device_bytes_without_index(1200);
+    assert_eq!(short, long);
+    // The past of each chunk is streamed again: traffic grows with the square of the length.
+    assert!(many > 4 * few, "{few} and {many} bytes up");
+}
