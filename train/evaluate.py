@@ -3,8 +3,8 @@
     python evaluate.py --model MODEL_FOLDER --books FOLDER --hold-out log-school-house.txt
 
 Every question is asked after its document on a copy of one prefill. An answer is right if greedy
-decoding gives exactly its tokens. Intervals are Wilson's, 95 %. Results go to stdout as Markdown and
-to --out as JSON, one entry at a time, so that a stopped run goes on where it was.
+decoding gives exactly its tokens. Intervals are Wilson's, 95 %. Results go to stdout as Markdown
+and to --out as JSON, one entry at a time, so that a stopped run goes on where it was.
 """
 
 import argparse
@@ -24,8 +24,9 @@ from needle.filler import NOISE, read_books
 SINKS, RECENT, TOP = 4, 64, 1024
 
 ADJECTIVES = (
-    "abrasive bitter candid drowsy elastic frantic glossy hasty icy jagged keen lavish mellow nimble "
-    "opaque prickly quaint rustic sullen tepid unruly vivid wistful zesty brittle cosmic dainty feral"
+    "abrasive bitter candid drowsy elastic frantic glossy hasty icy jagged keen lavish mellow "
+    "nimble opaque prickly quaint rustic sullen tepid unruly vivid wistful zesty brittle "
+    "cosmic dainty feral"
 ).split()
 NOUNS = (
     "anchor beacon compass dolphin engine fossil gazelle hermit icicle jungle kernel lagoon magnet "
@@ -111,7 +112,7 @@ class Bench:
         self.out.write_text(json.dumps(self.results, indent=1) + "\n")
 
     def count(self, name, length, make, n_documents):
-        """`make(rng, i)` gives (kind, quizzes, noise) of a document; counts right answers by kind."""
+        """Right answers by kind; `make(rng, i)` gives [(kind, quiz)] of document i, and its noise."""
         key = f"{name} {length}"
         state = self.results.get(key, {"documents": 0, "seconds": 0.0, "right": {}, "asked": {}})
         while state["documents"] < n_documents:
@@ -129,7 +130,10 @@ class Bench:
             state["seconds"] += time.time() - begun
             self.done(key, state)
             if i % 10 == 9:
-                print(f"  {key}: {state['right']} of {state['asked']} {state['seconds']:.0f} s", flush=True)
+                print(
+                    f"  {key}: {state['right']} of {state['asked']} {state['seconds']:.0f} s",
+                    flush=True,
+                )
         return state
 
     def single(self, rng, i):
@@ -181,7 +185,7 @@ class Bench:
 
     @torch.inference_mode()
     def concentration(self, length, prompts=4):
-        """Share of the mass outside sinks and recent tokens that the top tokens hold, while answering.
+        """What share of the mass outside sinks and recent tokens the top tokens hold in answers.
 
         By (layer, KV head): probabilities are averaged over the head's query heads.
         """
@@ -232,8 +236,12 @@ def main():
     p.add_argument("--hold-out", nargs="*", default=["log-school-house.txt"])
     p.add_argument("--out", default="evaluation.json")
     p.add_argument("--dtype", default="float32", help="of the arithmetic; weights are bf16")
-    p.add_argument("--documents", type=int, default=1, help="divide the number of documents by this")
-    p.add_argument("--only", nargs="*", help="names of parts: 4096, 32768, perplexity, concentration")
+    p.add_argument(
+        "--documents", type=int, default=1, help="divide the number of documents by this"
+    )
+    p.add_argument(
+        "--only", nargs="*", help="names of parts: 4096, 32768, perplexity, concentration"
+    )
     a = p.parse_args()
     bench = Bench(a)
     wanted = lambda part: not a.only or part in a.only

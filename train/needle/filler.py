@@ -1,4 +1,4 @@
-"""Text between the facts: books from a folder, generated sentences, and the noise lines of RULER."""
+"""Text between the facts: books from a folder, generated sentences, noise lines of RULER."""
 
 import random
 import re
@@ -8,12 +8,12 @@ import numpy as np
 
 # One letter in braces is a slot that takes a word of its list.
 WORDS = {
-    "P": "Anna Thomas Clara Edwin Martha Peter Helen Samuel Lucy Walter Alice Henry Rose Albert Emma "
-    "Oliver Grace Philip Nora Arthur Ingrid Tobias Marion Felix",
+    "P": "Anna Thomas Clara Edwin Martha Peter Helen Samuel Lucy Walter Alice Henry Rose Albert "
+    "Emma Oliver Grace Philip Nora Arthur Ingrid Tobias Marion Felix",
     "R": "baker miller gardener teacher sailor doctor tailor clerk porter painter cook fisherman "
     "postman weaver cooper nurse traveller guide scholar neighbour pilot judge",
-    "A": "old quiet narrow bright heavy gentle cold pale broken simple warm tidy dusty crooked green "
-    "faded busy empty pleasant plain damp patient clever hollow",
+    "A": "old quiet narrow bright heavy gentle cold pale broken simple warm tidy dusty crooked "
+    "green faded busy empty pleasant plain damp patient clever hollow",
     "N": "basket lantern ladder kettle blanket bucket ribbon bottle cushion hammer candle saddle "
     "pillow trumpet barrel carpet mirror drawer wagon shovel jacket parcel teapot curtain",
     "L": "kitchen meadow orchard bakery library stable cellar market valley hillside courtyard "
@@ -21,11 +21,14 @@ WORDS = {
     "U": "bread straw butter wool honey paper rope flour timber cider salt linen",
     "V": "carried mended painted borrowed cleaned lifted polished packed forgot sold noticed "
     "admired moved measured covered washed",
-    "I": "waited laughed rested sang slept listened whistled smiled worked lingered wandered talked",
-    "S": "geese sparrows cattle clouds lambs bees swallows guests children cousins visitors shepherds",
+    "I": "waited laughed rested sang slept listened whistled smiled worked lingered wandered "
+    "talked",
+    "S": "geese sparrows cattle clouds lambs bees swallows guests children cousins visitors "
+    "shepherds",
     "G": "drifted gathered settled scattered hurried passed circled rested",
     "D": "slowly softly calmly gladly carefully politely quietly eagerly seldom often",
-    "T": "spring summer autumn winter evening afternoon breakfast supper harvest rain snowfall frost",
+    "T": "spring summer autumn winter evening afternoon breakfast supper harvest rain "
+    "snowfall frost",
     "H": "wind rain fog sunlight dust smoke thunder moonlight drizzle mist",
 }
 TEMPLATES = [

@@ -5,10 +5,10 @@ with the circuit of induction heads (arXiv:2209.11895) in place, and training re
 
 - the rotary base is 1e10: its fast components tell neighbours apart, and half of them do not turn
   within 32K tokens, so that a match of contents is the same at any distance;
-- in layer 0 biases make query heads attend to the tokens 1, 2, 3 and 4 back, and the others to wider
-  windows; the former write what they find to places of their own;
-- in layer 1 one KV head matches the last four tokens before the query with the four before a key, in
-  components that do not turn, and copies the token there;
+- in layer 0 biases make query heads attend to the tokens 1, 2, 3 and 4 back, and the others to
+  wider windows; the former write what they find to places of their own;
+- in layer 1 one KV head matches the last four tokens before the query with the four before a key,
+  in components that do not turn, and copies the token there;
 - the output matrix starts as a scaled copy of the embedding.
 """
 

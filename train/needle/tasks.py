@@ -52,7 +52,11 @@ class Words:
     def keys(self, rng, n):
         """`n` keys of one shape, all different."""
         shape = rng.random()
-        make = {0: self.word, 1: lambda r: f"{self.word(r)}-{self.word(r)}", 2: lambda r: digits(r, 6)}
+        make = {
+            0: self.word,
+            1: lambda r: f"{self.word(r)}-{self.word(r)}",
+            2: lambda r: digits(r, 6),
+        }
         maker = make[0 if shape < 0.4 else 1 if shape < 0.75 else 2]
         found = []
         while len(found) < n:
@@ -100,7 +104,11 @@ def magic_numbers(rng, words, n=1, value_digits=None, asked=None, values_per_key
             order = sorted(values[k], key="".join(needles).index)
             lead, answer = f" The{about[3:]} are", f" {', '.join(order)}."
             questions.append(Question(f" What are all {about}?", lead, answer))
-    kind = "A special magic number is" if n * values_per_key == 1 else "Some special magic numbers are"
+    kind = (
+        "A special magic number is"
+        if n * values_per_key == 1
+        else "Some special magic numbers are"
+    )
     them = "number" if n * values_per_key == 1 else "numbers"
     preface = (
         f" {kind} hidden within the following text. Make sure to memorize it."
@@ -146,7 +154,11 @@ def facts(rng, words, n=4, asked=None):
     while len(pairs) < n:
         owner = rng.choice(NAMES) if rng.random() < 0.6 else f"the {words.word(rng)}"
         thing = rng.choice(THINGS)
-        value = words.word(rng) if "word" in thing or "name" in thing else digits(rng, rng.choice([3, 4, 5, 6]))
+        value = (
+            words.word(rng)
+            if "word" in thing or "name" in thing
+            else digits(rng, rng.choice([3, 4, 5, 6]))
+        )
         pairs[owner, thing] = value
     form = rng.random()
     needles = []
@@ -158,7 +170,11 @@ def facts(rng, words, n=4, asked=None):
         else:
             needles.append(f" Remember that the {thing} of {owner} is {value}.")
     questions = [
-        Question(f" What is the {thing} of {owner}?", f" The {thing} of {owner} is", f" {pairs[owner, thing]}.")
+        Question(
+            f" What is the {thing} of {owner}?",
+            f" The {thing} of {owner} is",
+            f" {pairs[owner, thing]}.",
+        )
         for owner, thing in rng.sample(sorted(pairs), min(n, asked or n))
     ]
     return Quiz(needles, questions)
@@ -225,11 +241,15 @@ def one_quiz(rng, words, n_tokens):
     if kind < 0.12:
         return passkey(rng, words)
     if kind < 0.48:
-        return magic_numbers(rng, words, many([1, 1, 2, 4, 4, 8, 12, 16]), asked=rng.choice([1, 2, 4, 8]))
+        return magic_numbers(
+            rng, words, many([1, 1, 2, 4, 4, 8, 12, 16]), asked=rng.choice([1, 2, 4, 8])
+        )
     if kind < 0.56:
         per_key = rng.choice([2, 3, 4])
         n = many([1, 2, 3])
-        return magic_numbers(rng, words, n, asked=1, values_per_key=per_key if room >= n * per_key else 1)
+        return magic_numbers(
+            rng, words, n, asked=1, values_per_key=per_key if room >= n * per_key else 1
+        )
     if kind < 0.80:
         return lines(rng, words, many([4, 8, 16, 32, 64, 96]), asked=rng.choice([1, 2, 4, 8]))
     if kind < 0.93:

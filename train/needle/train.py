@@ -1,6 +1,6 @@
 """Trains a model by a recipe. Run it again to go on from the last checkpoint.
 
-    python -m needle.train --recipe recipes/needle.toml --books FOLDER --out RUN
+python -m needle.train --recipe recipes/needle.toml --books FOLDER --out RUN
 """
 
 import argparse
@@ -43,7 +43,9 @@ class Run:
         shape = Shape(**recipe["shape"])
         texts = read_books(books, recipe.get("hold_out", ()))
         self.tokenizer = self.load_tokenizer(texts, shape.vocab)
-        self.data = Data(self.tokenizer, Filler(self.tokenizer, texts), tasks.Words(texts, EXTRA), self.rng)
+        self.data = Data(
+            self.tokenizer, Filler(self.tokenizer, texts), tasks.Words(texts, EXTRA), self.rng
+        )
         self.model = Model(shape).to(device)
         self.stages = [Stage(**s) for s in recipe["stage"]]
         self.optimizers = optimizers(self.model, recipe)
@@ -151,7 +153,13 @@ class Run:
                 group["lr"] = rate * group["times"]
 
     def export(self):
-        export(self.model, self.tokenizer, self.out / "model", self.recipe["max_position"], CHAT_TEMPLATE)
+        export(
+            self.model,
+            self.tokenizer,
+            self.out / "model",
+            self.recipe["max_position"],
+            CHAT_TEMPLATE,
+        )
 
 
 class Report:
@@ -161,7 +169,12 @@ class Report:
 
     def add(self, result):
         loss, right, asked = result
-        self.loss, self.right, self.asked, self.n = self.loss + loss, self.right + right, self.asked + asked, self.n + 1
+        self.loss, self.right, self.asked, self.n = (
+            self.loss + loss,
+            self.right + right,
+            self.asked + asked,
+            self.n + 1,
+        )
 
     def line(self, run, stage):
         rate = self.n * stage.batch * stage.tokens / (time.time() - self.begun)
@@ -194,14 +207,32 @@ def optimizers(model, recipe):
     for name, p in model.named_parameters():
         (matrices if p.dim() == 2 and name.startswith("layers.") else rest).append(p)
     if recipe.get("optimizer", "muon") == "adamw":
-        return [torch.optim.AdamW([{"params": matrices + rest, "times": 1.0}], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.02)]
+        return [
+            torch.optim.AdamW(
+                [{"params": matrices + rest, "times": 1.0}],
+                lr=1e-3,
+                betas=(0.9, 0.95),
+                weight_decay=0.02,
+            )
+        ]
     return [
-        torch.optim.Muon([{"params": matrices, "times": 1.0}], lr=1e-3, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW([{"params": rest, "times": 1.0}], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(
+            [{"params": matrices, "times": 1.0}],
+            lr=1e-3,
+            weight_decay=0.02,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(
+            [{"params": rest, "times": 1.0}], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0
+        ),
     ]
 
 
-EXTRA = "apple river copper lantern violet meadow falcon harbor winter garden silver thunder marble orchid canyon".split()
+# Words for keys where there are no books.
+EXTRA = (
+    "apple river copper lantern violet meadow falcon harbor winter garden silver thunder marble "
+    "orchid canyon"
+).split()
 
 
 def main():
