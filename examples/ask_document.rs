@@ -31,7 +31,8 @@ fn main() -> Result<()> {
 
     for question in questions {
         // The question and its answer go through the policy: they see what is recalled.
-        let ids = engine.tokenizer().context("no tokenizer")?.encode(question, Specials::AsWritten)?;
+        let ids =
+            engine.tokenizer().context("no tokenizer")?.encode(question, Specials::AsWritten)?;
         block_on(engine.feed(&mut session, &ids))?;
         let params = GenerationParams { max_tokens: Some(64), ..GenerationParams::default() };
         let answer =

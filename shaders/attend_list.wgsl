@@ -292,24 +292,30 @@ fn attend_list(
     }
 
     l = all_sum(l, lane, subgroup_lane, subgroup_size);
-//# if PARTIAL
-//# else
-    // One lane alone reads and writes a head's log-sum-exp.
+    // From here on a lane for each head, which alone reads and writes its log-sum-exp.
     if lane == 0u {
-        for (var g = 0u; g < ROWS; g++) {
-            if g < n_heads {
-                let at = p.lse_offset + p.first_token * p.n_q_heads + first + g;
-                var held = p.minus_infinity;
-                if p.accumulate == 1u {
-                    held = lse[at];
-                }
-                let both = shares(m[g / 4u][g % 4u], l[g / 4u][g % 4u], held, p.minus_infinity);
-                final_shares[g] = vec2<f32>(both.held, both.made);
-                lse[at] = both.lse;
-            }
+        for (var h = 0u; h < QUADS; h++) {
+            lane_parts[h] = m[h];
+            lane_parts[QUADS + h] = l[h];
         }
     }
+    workgroupBarrier();
+    if lane < n_heads {
+        let m_head = lane_parts[lane / 4u][lane % 4u];
+        let l_head = lane_parts[QUADS + lane / 4u][lane % 4u];
+//# if PARTIAL
+        partials[partial_start(first + lane, split)] = vec4<f32>(m_head, l_head, 0.0, 0.0);
+//# else
+        let at = p.lse_offset + p.first_token * p.n_q_heads + first + lane;
+        var held = p.minus_infinity;
+        if p.accumulate == 1u {
+            held = lse[at];
+        }
+        let both = shares(m_head, l_head, held, p.minus_infinity);
+        final_shares[lane] = vec2<f32>(both.held, both.made);
+        lse[at] = both.lse;
 //# end
+    }
     for (var g = 0u; g < ROWS; g++) {
         workgroupBarrier();
         weights[2u * lane][0] = o[2u * g];
@@ -317,16 +323,12 @@ fn attend_list(
         workgroupBarrier();
         if g < n_heads && lane < 2u * OCTETS {
             var sum = vec4<f32>(0.0);
-            for (var i = 0u; i < ROW_GROUPS; i++) {
-                sum += weights[2u * OCTETS * i + lane][0];
+            for (var i = lane; i < 2u * OCTETS * ROW_GROUPS; i += 2u * OCTETS) {
+                sum += weights[i][0];
             }
             let row = first + g;
 //# if PARTIAL
-            let at = partial_start(row, split);
-            partials[at + 1u + lane] = sum;
-            if lane == 0u {
-                partials[at] = vec4<f32>(m[g / 4u][g % 4u], l[g / 4u][g % 4u], 0.0, 0.0);
-            }
+            partials[partial_start(row, split) + 1u + lane] = sum;
 //# else
             let at = p.out_offset + (p.first_token * p.n_q_heads + row) * HEAD_DIM;
             for (var i = 0u; i < 4u; i++) {

@@ -112,7 +112,7 @@ class Bench:
         self.out.write_text(json.dumps(self.results, indent=1) + "\n")
 
     def count(self, name, length, make, n_documents):
-        """Right answers by kind; `make(rng, i)` gives [(kind, quiz)] of document i, and its noise."""
+        """Right answers by kind; `make(rng, i)` gives [(kind, quiz)] of document i."""
         key = f"{name} {length}"
         state = self.results.get(key, {"documents": 0, "seconds": 0.0, "right": {}, "asked": {}})
         while state["documents"] < n_documents:

@@ -46,8 +46,8 @@ fn generate(
     block_on(engine.generate(session, &params, &mut go_on)).map(|generation| generation.ids)
 }
 
-/// A dispatch is the first-order cost of a decoded token on a GPU, a wait for the device the second.
-/// With a budget that holds everything, every recalled row is a hit after the first steps.
+/// A dispatch is the first-order cost of a decoded token on a GPU, a wait for the device the
+/// second. With a budget that holds everything, every recalled row is a hit after the first steps.
 #[test]
 fn a_token_takes_few_dispatches_and_the_allowed_waits() {
     let Some(gpu) = backends::wgpu() else { return };
@@ -77,8 +77,8 @@ fn a_token_takes_few_dispatches_and_the_allowed_waits() {
     }
 }
 
-/// Between calls a lost device is not even noticed; in the middle of a step the call says so, and the
-/// next one goes on.
+/// Between calls a lost device is not even noticed; in the middle of a step the call says so, and
+/// the next one goes on.
 #[test]
 fn a_device_lost_twenty_times_changes_no_token() {
     let Some(gpu) = backends::wgpu() else { return };

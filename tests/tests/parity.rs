@@ -1,8 +1,8 @@
 //! Every backend against the reference, over the whole corpus.
 //!
 //! The CPU backend runs once for each instruction set that this machine has; the run of its own
-//! crate varies the number of threads. The WGSL backend runs at each tier. The program behind `cargo xtask parity` is called as a user
-//! calls it.
+//! crate varies the number of threads. The WGSL backend runs at each tier. The program behind
+//! `cargo xtask parity` is called as a user calls it.
 
 use std::process::{Command, Output};
 

@@ -24,7 +24,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_child(&mut command)
 }
 
-/// The stage of CI: the CPU and a Vulkan device must be there; the binary is the one that the tests built.
+/// The stage of CI: the CPU and a Vulkan device must be there; the binary is the one that the tests
+/// built.
 pub(crate) fn stage() -> Result<()> {
     let mut command = std::process::Command::new(dev_binary("parity")?);
     run_child(command.env("REQUIRE_BACKENDS", "cpu,wgpu"))

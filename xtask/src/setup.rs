@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: what must be on the machine, installed where that is possible.
 //!
-//! Building needs Rust with rustfmt and clippy, and a C linker. Testing needs a Vulkan device for the
-//! WGSL kernels; without a GPU, Mesa's lavapipe computes on the CPU.
+//! Building needs Rust with rustfmt and clippy, and a C linker. Testing needs a Vulkan device for
+//! the WGSL kernels; without a GPU, Mesa's lavapipe computes on the CPU.
 
 use std::process::Command;
 
@@ -59,7 +59,11 @@ const TOOLS: &[Tool] = &[
     #[cfg(target_os = "linux")]
     Tool {
         name: "Vulkan device",
-        probe: &["sh", "-c", "ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json | grep -q ."],
+        probe: &[
+            "sh",
+            "-c",
+            "ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json | grep -q .",
+        ],
         source: Source::Packages("mesa-vulkan-drivers"),
     },
 ];

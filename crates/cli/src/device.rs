@@ -34,9 +34,7 @@ impl Device {
     pub fn open(choice: DeviceChoice, cpu: CpuOptions, wgpu: &WgpuOptions) -> Result<Self> {
         match choice {
             DeviceChoice::Cpu => Self::cpu(cpu),
-            DeviceChoice::Wgpu => {
-                Ok(Device::Wgpu(Arc::new(block_on(WgpuBackend::new(wgpu))?)))
-            }
+            DeviceChoice::Wgpu => Ok(Device::Wgpu(Arc::new(block_on(WgpuBackend::new(wgpu))?))),
             DeviceChoice::Auto => match block_on(WgpuBackend::hardware(wgpu)) {
                 Ok(Some(backend)) => {
                     let name = &longview_ops::Backend::capabilities(&backend).device;

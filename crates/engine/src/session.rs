@@ -6,7 +6,7 @@ use std::time::Duration;
 use longview_core::{LayerId, TokenPos};
 use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, Span};
-use longview_ops::{Argmax, ArgmaxParams, Backend, View, ViewMut};
+use longview_ops::{Argmax, ArgmaxParams, Backend, DeviceCounters, View, ViewMut};
 use longview_scheduler::{
     FillRows, LayerTensors, Policy, PolicyOptions, ReadParts, Sequence, SpanMode, Stats, Step,
     StepSpan, StepVerdict,
@@ -52,6 +52,9 @@ pub struct Timings {
     pub decode_tokens: u64,
     /// Time in decode.
     pub decode: Duration,
+    /// What decode asked of the device; zero on the CPU.
+    #[serde(skip)]
+    pub decode_device: DeviceCounters,
 }
 
 impl Timings {
@@ -467,11 +470,14 @@ impl<B: Backend> Engine<B> {
         id: u32,
         output: Output,
     ) -> Result<(), EngineError> {
-        let start = self.backend.now();
+        let (start, before) = (self.backend.now(), self.backend.device_counters());
         self.step(&mut [SessionStep { session, ids: &[id], mode: SpanMode::Policy, output }])
             .await?;
         session.unfed = None;
         session.timings.decode_tokens += 1;
+        if let (Some(before), Some(after)) = (before, self.backend.device_counters()) {
+            session.timings.decode_device += after.since(before);
+        }
         session.timings.decode += self.backend.now().saturating_sub(start);
         Ok(())
     }

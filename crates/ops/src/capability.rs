@@ -2,6 +2,44 @@
 
 use longview_core::DType;
 
+/// Totals of a device since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Kernels launched.
+    pub dispatches: u64,
+    /// Batches of work handed over.
+    pub submits: u64,
+    /// Times that the host waited for data.
+    pub readbacks: u64,
+    /// Bytes from host to device.
+    pub bytes_up: u64,
+    /// Bytes from device to host.
+    pub bytes_down: u64,
+}
+
+impl DeviceCounters {
+    /// What happened since `before`; nothing if the device was opened again in between.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            dispatches: self.dispatches.saturating_sub(before.dispatches),
+            submits: self.submits.saturating_sub(before.submits),
+            readbacks: self.readbacks.saturating_sub(before.readbacks),
+            bytes_up: self.bytes_up.saturating_sub(before.bytes_up),
+            bytes_down: self.bytes_down.saturating_sub(before.bytes_down),
+        }
+    }
+}
+
+impl std::ops::AddAssign for DeviceCounters {
+    fn add_assign(&mut self, more: Self) {
+        self.dispatches += more.dispatches;
+        self.submits += more.submits;
+        self.readbacks += more.readbacks;
+        self.bytes_up += more.bytes_up;
+        self.bytes_down += more.bytes_down;
+    }
+}
+
 /// Capability flags and limits of a backend; constant after start-up.
 #[derive(Clone, Debug)]
 pub struct Capabilities {

@@ -47,7 +47,7 @@ pub mod reference;
 pub mod tolerance;
 
 pub use buffer::{DeviceBuffer, KvView, View, ViewMut};
-pub use capability::Capabilities;
+pub use capability::{Capabilities, DeviceCounters};
 pub use desc::*;
 pub use error::{OpError, OpResult};
 pub use op::Op;
@@ -101,6 +101,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
 
     /// Number of device allocations so far, over all queues of this device.
     fn allocations(&self) -> u64;
+
+    /// What the device was asked to do so far, over all its queues; `None` where nothing is asked
+    /// of a device (the CPU).
+    fn device_counters(&self) -> Option<DeviceCounters> {
+        None
+    }
 
     /// Allocates `len` zeroed elements in device memory. `label` names them in errors.
     fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<Self::Buffer>;
@@ -236,13 +242,13 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// G = Hq / Hkv, KᵀK with G = 1.
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()>;
 
-    /// For one query token: `cosines[h] = mean over the group of cos(q, last)`, and then `last = q`.
-    /// A vector of zeros has cosine 0 with every other. Each group reads and replaces its own part
-    /// of `last`.
+    /// For one query token: `cosines[h] = mean over the group of cos(q, last)`, and then
+    /// `last = q`. A vector of zeros has cosine 0 with every other. Each group reads and replaces
+    /// its own part of `last`.
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()>;
 
-    /// [`Backend::rms_norm`], q, k and v, and [`Backend::rope`] of q and k (after their norms, if the
-    /// model has any), in as few launches as the device can.
+    /// [`Backend::rms_norm`], q, k and v, and [`Backend::rope`] of q and k (after their norms, if
+    /// the model has any), in as few launches as the device can.
     fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }

@@ -380,8 +380,7 @@ fn a_query_is_compared_with_the_last_one_and_takes_its_place() {
     );
     let mut last = floats(&b, &[5.0, 0.0, 7.0, 0.0, 0.0, 0.0, -2.0, -4.0]);
     let mut cosines = floats(&b, &[0.0; 2]);
-    let p =
-        QueryGateParams { n_tokens: 2, n_q_heads: 4, n_kv_heads: 2, head_dim: 2, q_index: 1 };
+    let p = QueryGateParams { n_tokens: 2, n_q_heads: 4, n_kv_heads: 2, head_dim: 2, q_index: 1 };
     let d = QueryGate {
         p,
         q: View::all(&q),

@@ -14,8 +14,7 @@ const MIN_CASES: usize = 40;
 /// are fused calls of others and no ops.
 fn trait_methods() -> Vec<String> {
     let source = include_str!("../src/lib.rs");
-    let methods =
-        source.lines().filter(|line| line.contains("(&self, d: ") && line.ends_with(';'));
+    let methods = source.lines().filter(|line| line.contains("(&self, d: ") && line.ends_with(';'));
     let name =
         |line: &str| line.trim().trim_start_matches("fn ").split('(').next().map(str::to_owned);
     methods.filter_map(name).collect()

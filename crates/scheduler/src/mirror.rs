@@ -1,10 +1,10 @@
 //! New rows on their way to a host tier that kernels do not write.
 //!
-//! A decoded token's row is written on the device. Where the host tier is mapped, a gather carries it
-//! there in the same step. Where it is not, a read per layer would stop the device as often; so the
-//! step only remembers where the rows lie, and one read at its end, together with the token that the
-//! caller waits for anyway, brings all of them. What a speculative step chose for the next one, and
-//! whether it stands, comes with the same read.
+//! A decoded token's row is written on the device. Where the host tier is mapped, a gather carries
+//! it there in the same step. Where it is not, a read per layer would stop the device as often; so
+//! the step only remembers where the rows lie, and one read at its end, together with the token
+//! that the caller waits for anyway, brings all of them. What a speculative step chose for the next
+//! one, and whether it stands, comes with the same read.
 
 use longview_ops::{Backend, View};
 use smallvec::SmallVec;
@@ -53,10 +53,10 @@ impl Mirror {
 
 impl<B: Backend> Sequence<B> {
     /// What has to be read after a decode step: the new rows where the host tier is not mapped, and
-    /// what a speculative step chose and compared. Once it is read, call
+    /// what a step that speculates chose and compared. Once it is read, call
     /// [`Sequence::finish_mirror`].
     pub fn mirror_parts(&mut self) -> ReadParts<'_, B> {
-        let is_unread = self.is_unread();
+        let (is_unread, was_compared) = (self.is_unread(), self.was_compared());
         let (d, row_bytes) = (self.shape.head_dim, self.shape.row_bytes());
         let heads = self.shape.n_kv_heads;
         self.mirror.bytes.resize(self.mirror.rows.len() * heads * row_bytes, 0);
@@ -73,6 +73,8 @@ impl<B: Backend> Sequence<B> {
         }
         if is_unread {
             parts.extend(self.selector.iter_mut().flat_map(|selector| selector.read_parts()));
+        }
+        if was_compared {
             parts.extend(self.speculation.iter_mut().map(|speculation| speculation.read_part()));
         }
         parts
@@ -82,11 +84,8 @@ impl<B: Backend> Sequence<B> {
     /// is taken back.
     pub fn finish_mirror(&mut self) -> StepVerdict {
         let token = self.mirror.token.filter(|_| !self.mirror.is_empty());
-        let is_unread = self.is_unread();
-        if token.is_none() && !is_unread {
-            return StepVerdict::Stands;
-        }
-        if is_unread && self.judge() == StepVerdict::RunAgain {
+        let ends_step = token.is_some() || self.is_unread();
+        if self.judge() == StepVerdict::RunAgain {
             return StepVerdict::RunAgain;
         }
         let (row_bytes, heads) = (self.shape.row_bytes(), self.shape.n_kv_heads);
@@ -96,7 +95,9 @@ impl<B: Backend> Sequence<B> {
             }
         }
         self.mirror.clear();
-        self.submit_windows();
+        if ends_step {
+            self.submit_windows();
+        }
         StepVerdict::Stands
     }
 
@@ -106,7 +107,7 @@ impl<B: Backend> Sequence<B> {
         if self.mirror.token.is_none() {
             self.mirror.clear();
         }
-        if self.mirror.is_empty() && !self.is_unread() {
+        if self.mirror.is_empty() && !self.was_compared() {
             return Ok(StepVerdict::Stands);
         }
         let backend = std::sync::Arc::clone(&self.backend);

@@ -394,6 +394,7 @@ impl<B: Backend> Sequence<B> {
         fill: &mut FillRows<'_>,
     ) -> Result<(), SchedulerError> {
         self.check_room(n)?;
+        self.bring_rows().await?;
         let width = 2 * self.shape.head_dim;
         let end = self.n_tokens + n;
         while self.n_tokens < end {
@@ -631,8 +632,8 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Goes on with `backend` after the device was lost: everything that was on the old one is made
-    /// again from the host. (The tier of a device that maps host memory must have survived.) Jobs of
-    /// the clustering worker are forgotten and submitted again; rows of a token that had not
+    /// again from the host. (The tier of a device that maps host memory must have survived.) Jobs
+    /// of the clustering worker are forgotten and submitted again; rows of a token that had not
     /// reached the host are gone, so cut the sequence back by it first or compute it again.
     pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
         self.backend = Arc::clone(backend);

@@ -8,7 +8,9 @@
 //! What makes it safe is the gate: each KV head's mean cosine of this query and the last one. If one
 //! head of one layer falls below, the step is taken back and run again with exact recall. FreeKV
 //! corrects the heads alone, in the layer; that needs the wait in the layer that this mode exists to
-//! avoid.
+//! avoid. The price is that one head of many spoils a step, so a step speculates only if the queries
+//! of the one before it were near: exact steps compare theirs too, at no wait. Text on which queries
+//! turn all the time then costs what exact recall costs, not twice that.
 
 use longview_core::DType;
 use longview_ops::{Backend, OpResult, QueryGate, QueryGateParams, View, ViewMut};
@@ -29,7 +31,8 @@ pub enum RecallMode {
     /// That of the step before. The host waits once a step, and again for steps that are repeated.
     Speculative {
         /// A step is run again exactly if a KV head's mean cosine of this query and the last one is
-        /// below: -1 never runs again, above 1 always does.
+        /// below, and the next one does not speculate. -1 never runs again; above 1 speculates and
+        /// runs again always, which is a test.
         gate: f32,
     },
 }
@@ -68,16 +71,28 @@ pub enum StepVerdict {
 /// Where the speculation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No layer has a choice to go by: the next step is exact.
+    /// No layer has a choice that is worth going by: the next step is exact.
     Unknown,
     /// Every layer has the choice of the last step.
     Ready,
     /// An exact step has begun.
     Exact,
+    /// An exact step has ended, and its comparisons were not read.
+    Compared,
     /// A speculative step has begun.
     Speculative,
     /// A speculative step has ended, and what it left on the device was not read.
     Unread,
+    /// A speculative step was taken back: the next step repeats it.
+    TakenBack,
+    /// That exact step has begun.
+    Repetition,
+}
+
+impl Phase {
+    fn was_compared(self) -> bool {
+        matches!(self, Phase::Compared | Phase::Unread)
+    }
 }
 
 /// What speculation keeps beside the selections.
@@ -133,6 +148,11 @@ impl<B: Backend> Speculation<B> {
         (View::all(&self.cosines), bytemuck::cast_slice_mut(&mut self.host_cosines))
     }
 
+    /// What follows a step whose queries were near to those before, or not.
+    fn next_phase(&self, was_near: bool) -> Phase {
+        if was_near || self.gate > 1.0 { Phase::Ready } else { Phase::Unknown }
+    }
+
     /// Heads whose query has moved too far. Not-a-number has.
     fn failed_gates(&self) -> usize {
         let fails = |cosine: &&f32| cosine.is_nan() || cosine.clamp(-1.0, 1.0) < self.gate;
@@ -154,9 +174,10 @@ impl<B: Backend> Sequence<B> {
     pub(crate) fn begin_token(&mut self) {
         let changes = (0..self.layers.len()).any(|layer| self.window_is_due(layer));
         let Some(speculation) = &mut self.speculation else { return };
-        speculation.phase = match speculation.phase == Phase::Ready && !changes {
-            true => Phase::Speculative,
-            false => Phase::Exact,
+        speculation.phase = match speculation.phase {
+            Phase::Ready if !changes => Phase::Speculative,
+            Phase::TakenBack => Phase::Repetition,
+            _ => Phase::Exact,
         };
         speculation.before = results(&mut self.stats).map(|count| *count);
     }
@@ -169,6 +190,11 @@ impl<B: Backend> Sequence<B> {
     /// Whether a speculative step has ended whose verdict nobody has read.
     pub(crate) fn is_unread(&self) -> bool {
         self.speculation.as_ref().is_some_and(|s| s.phase == Phase::Unread)
+    }
+
+    /// Whether a step has ended whose comparisons nobody has read.
+    pub(crate) fn was_compared(&self) -> bool {
+        self.speculation.as_ref().is_some_and(|s| s.phase.was_compared())
     }
 
     /// Which of the selector's selections is that of `layer`.
@@ -189,12 +215,14 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// The step's layers are done. What an exact step chose is on the host already.
+    /// The step's layers are done.
     pub(crate) fn end_token(&mut self) {
         let Some(speculation) = &mut self.speculation else { return };
         speculation.phase = match speculation.phase {
             Phase::Speculative => Phase::Unread,
-            Phase::Exact => Phase::Ready,
+            Phase::Exact => Phase::Compared,
+            // It compared the token's query with that of the step taken back, which says nothing.
+            Phase::Repetition => speculation.next_phase(false),
             other => other,
         };
         self.stats.speculated_steps += u64::from(speculation.phase == Phase::Unread);
@@ -207,15 +235,27 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Looks at the gates of a step that was read, and takes the step back if one fails.
+    /// Looks at the comparisons that were read: whether the next step may speculate, and whether the
+    /// last one should have. If not, it is taken back.
     pub(crate) fn judge(&mut self) -> StepVerdict {
-        let Some(speculation) = &mut self.speculation else { return StepVerdict::Stands };
+        let is_unread = self.is_unread();
+        let Some(speculation) = self.speculation.as_mut().filter(|s| s.phase.was_compared()) else {
+            return StepVerdict::Stands;
+        };
         let failed = speculation.failed_gates();
-        if failed == 0 {
-            speculation.phase = Phase::Ready;
+        speculation.phase = speculation.next_phase(failed == 0);
+        if !is_unread || failed == 0 {
             return StepVerdict::Stands;
         }
-        speculation.phase = Phase::Unknown;
+        self.take_back(failed);
+        StepVerdict::RunAgain
+    }
+
+    /// Undoes a speculative step, of which `failed` gates failed. What it fetched stays in the
+    /// cache.
+    fn take_back(&mut self, failed: usize) {
+        let Some(speculation) = &mut self.speculation else { return };
+        speculation.phase = Phase::TakenBack;
         for (count, before) in results(&mut self.stats).into_iter().zip(speculation.before) {
             *count = before;
         }
@@ -226,6 +266,5 @@ impl<B: Backend> Sequence<B> {
         for positions in self.layers.iter_mut().flat_map(|layer| &mut layer.positions) {
             positions.truncate(self.n_tokens);
         }
-        StepVerdict::RunAgain
     }
 }

@@ -146,8 +146,8 @@ impl<B: Backend> Step<'_, '_, B> {
         }
     }
 
-    /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the host
-    /// tier is not mapped, new rows are still on the device until somebody reads
+    /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the
+    /// host tier is not mapped, new rows are still on the device until somebody reads
     /// [`Sequence::mirror_parts`]; the next step does so if nobody else has. With
     /// [`crate::RecallMode::Speculative`] the caller must, and look at the verdict.
     pub fn finish(self) {
@@ -297,6 +297,9 @@ impl Chunk {
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
+        if self.layer == 0 {
+            sequence.bring_rows().await?;
+        }
         let n = sequence.n_tokens;
         self.record(sequence, t).await?;
         sequence.layers[self.layer].push_positions(n, self.len);

@@ -245,6 +245,11 @@ impl Backend for WgpuBackend {
         self.start.elapsed()
     }
 
+    fn device_counters(&self) -> Option<DeviceCounters> {
+        let Counters { dispatches, submits, readbacks, bytes_up, bytes_down, .. } = self.counters();
+        Some(DeviceCounters { dispatches, submits, readbacks, bytes_up, bytes_down })
+    }
+
     fn allocations(&self) -> u64 {
         self.counters().allocations
     }

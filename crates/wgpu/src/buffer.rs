@@ -41,7 +41,12 @@ pub struct WgpuBuffer {
 }
 
 impl WgpuBuffer {
-    pub(crate) fn new(gpu: &Gpu, dtype: DType, len: usize, label: &str) -> longview_ops::OpResult<Self> {
+    pub(crate) fn new(
+        gpu: &Gpu,
+        dtype: DType,
+        len: usize,
+        label: &str,
+    ) -> longview_ops::OpResult<Self> {
         let bytes = len.saturating_mul(dtype.size()) as u64;
         Ok(Self { raw: Arc::new(gpu.storage(bytes, label)?), dtype, len })
     }

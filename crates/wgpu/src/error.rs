@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum StartError {
     /// No adapter at all.
-    #[error("no GPU adapter was found ({reason}); install a Vulkan, Metal or DX12 driver, or use --device cpu")]
+    #[error(
+        "no GPU adapter was found ({reason}); install a Vulkan, Metal or DX12 driver, or use --device cpu"
+    )]
     NoAdapter {
         /// What the system said.
         reason: String,
@@ -19,7 +21,9 @@ pub enum StartError {
         found: String,
     },
     /// The adapter lacks what every kernel needs.
-    #[error("adapter {adapter} offers {what} {found}, but {needed} are needed; use another --adapter or --device cpu")]
+    #[error(
+        "adapter {adapter} offers {what} {found}, but {needed} are needed; use another --adapter or --device cpu"
+    )]
     Limits {
         /// The adapter's name.
         adapter: String,
@@ -49,7 +53,9 @@ pub enum StartError {
         reason: String,
     },
     /// No tier computes right numbers.
-    #[error("adapter {adapter} computes wrong numbers at every tier ({reason}); update its driver, or use --device cpu")]
+    #[error(
+        "adapter {adapter} computes wrong numbers at every tier ({reason}); update its driver, or use --device cpu"
+    )]
     SelfTest {
         /// The adapter's name.
         adapter: String,

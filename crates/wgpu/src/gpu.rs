@@ -95,9 +95,7 @@ impl Gpu {
     pub fn check(&self) -> OpResult<()> {
         match &*lock(&self.lost) {
             None => Ok(()),
-            Some(reason) => {
-                Err(OpError::DeviceLost { backend: "wgpu", reason: reason.clone() })
-            }
+            Some(reason) => Err(OpError::DeviceLost { backend: "wgpu", reason: reason.clone() }),
         }
     }
 

@@ -2,11 +2,11 @@
 //! browser, WebGPU.
 //!
 //! How a call becomes work on the GPU: an op checks its descriptor, picks a *variant* of its shader
-//! (a stem, an entry point and a list of constants), and records a dispatch. Records are played into
-//! one command buffer when somebody reads, submits, or many have gathered. What the host writes goes
-//! through a staging ring and is played in its place among the dispatches, so the order of calls is
-//! the order on the device. Everything that a step needs again is kept: pipelines by variant, bind
-//! groups by buffers, staging chunks by size.
+//! (a stem, an entry point and a list of constants), and records a dispatch. Records are played
+//! into one command buffer when somebody reads, submits, or many have gathered. What the host
+//! writes goes through a staging ring and is played in its place among the dispatches, so the order
+//! of calls is the order on the device. Everything that a step needs again is kept: pipelines by
+//! variant, bind groups by buffers, staging chunks by size.
 //!
 //! Shaders lie in the workspace's `shaders/`, one stem per op; see [`shader`] for the include step.
 

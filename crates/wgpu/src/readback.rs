@@ -28,11 +28,8 @@ impl ReadRing {
         }
         let size = size.max(SMALLEST).next_power_of_two();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let no_memory = || OpError::OutOfMemory {
-            backend: "wgpu",
-            label: "read staging".into(),
-            bytes: size,
-        };
+        let no_memory =
+            || OpError::OutOfMemory { backend: "wgpu", label: "read staging".into(), bytes: size };
         let raw = gpu.buffer(size, usage, "read staging").ok_or_else(no_memory)?;
         Ok(raw.buffer.clone())
     }

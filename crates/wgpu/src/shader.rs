@@ -4,8 +4,8 @@
 //!
 //! - `//# import FILE [FROM=TO ..]` puts another file in place of the line, each word FROM in it
 //!   replaced by TO;
-//! - `//# if NAME`, `//# if NAME == 3`, `//# if NAME != 3`, `//# else`, `//# end` keep or drop lines
-//!   by a constant of the variant (a constant that was not given counts as 0).
+//! - `//# if NAME`, `//# if NAME == 3`, `//# if NAME != 3`, `//# else`, `//# end` keep or drop
+//!   lines by a constant of the variant (a constant that was not given counts as 0).
 //!
 //! The constants of a variant are also written above the text, as `const NAME: u32 = 3u;`, so most
 //! choices need no `if`.

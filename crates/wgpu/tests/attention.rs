@@ -319,7 +319,8 @@ fn heads_of_any_width_and_groups_of_any_size() {
     ];
     for (heads, dtype) in cases {
         let data = Data::new(heads, dtype, 40, 330);
-        let one = Data { n_tokens: 1, q: data.q[..(heads.0 * heads.2) as usize].into(), ..data.clone() };
+        let one =
+            Data { n_tokens: 1, q: data.q[..(heads.0 * heads.2) as usize].into(), ..data.clone() };
         let lists = lists(&one, 300);
         for backend in backends() {
             with_reference(&backend, &data, |device| device.chunk((0, 330), 290, false));

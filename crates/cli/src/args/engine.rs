@@ -14,11 +14,8 @@ use crate::device::{Device, DeviceChoice};
 const KV_TYPES: &[(DType, &str)] =
     &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
 
-const DEVICES: &[(DeviceChoice, &str)] = &[
-    (DeviceChoice::Auto, "auto"),
-    (DeviceChoice::Cpu, "cpu"),
-    (DeviceChoice::Wgpu, "wgpu"),
-];
+const DEVICES: &[(DeviceChoice, &str)] =
+    &[(DeviceChoice::Auto, "auto"), (DeviceChoice::Cpu, "cpu"), (DeviceChoice::Wgpu, "wgpu")];
 
 const TIERS: &[(Tier, &str)] =
     &[(Tier::Core, "core"), (Tier::F16, "f16"), (Tier::Subgroups, "subgroups")];

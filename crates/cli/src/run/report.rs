@@ -36,6 +36,31 @@ struct TimingsJson {
     decode_tokens: u64,
     decode_s: f64,
     decode_tokens_per_s: Option<f64>,
+    /// What the device was asked for each decoded token; `null` on the CPU.
+    decode_device_per_token: Option<PerToken>,
+}
+
+#[derive(Serialize)]
+struct PerToken {
+    dispatches: f64,
+    submits: f64,
+    readbacks: f64,
+    bytes_up: f64,
+    bytes_down: f64,
+}
+
+impl PerToken {
+    fn new(timings: &Timings) -> Option<Self> {
+        let (n, d) = (timings.decode_tokens as f64, timings.decode_device);
+        let each = |total: u64| total as f64 / n;
+        (n > 0.0 && d.dispatches > 0).then(|| Self {
+            dispatches: each(d.dispatches),
+            submits: each(d.submits),
+            readbacks: each(d.readbacks),
+            bytes_up: each(d.bytes_up),
+            bytes_down: each(d.bytes_down),
+        })
+    }
 }
 
 #[derive(Serialize)]
@@ -137,6 +162,16 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
         "time     select {:.2} s, fetch {:.2} s, attend {:.2} s, waited for clustering {:.2} s",
         s.select_s, s.fetch_s, s.attend_s, s.cluster_wait_s,
     ));
+    if let Some(d) = &t.decode_device_per_token {
+        note(format_args!(
+            "device   per token: {:.1} dispatches, {:.1} submits, {:.1} readbacks, {} up, {} down",
+            d.dispatches,
+            d.submits,
+            d.readbacks,
+            units::bytes(d.bytes_up as u64),
+            units::bytes(d.bytes_down as u64),
+        ));
+    }
     note(format_args!(
         "memory   keys and values: {} on the device, {} on the host",
         units::bytes(s.device_kv_bytes),
@@ -154,6 +189,7 @@ impl TimingsJson {
             decode_tokens: timings.decode_tokens,
             decode_s: timings.decode.as_secs_f64(),
             decode_tokens_per_s: timings.decode_tokens_per_s(),
+            decode_device_per_token: PerToken::new(&timings),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! One decoder layer around its attention.
 
 use longview_ops::{
-    Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm, RmsNormParams, RopeParams, View, ViewMut,
+    Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm, RmsNormParams,
+    RopeParams, View, ViewMut,
 };
 
 use super::workspace::Workspace;
@@ -63,8 +64,8 @@ pub(super) struct Pass<'a, B: Backend> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// Norm, q, k and v with their norms and RoPE: from `ws.hidden` to `ws.q`, `ws.k`, `ws.v`. Ops do
-    /// not work in place, so queries and keys end in the scratch buffers, and each pair changes
+    /// Norm, q, k and v with their norms and RoPE: from `ws.hidden` to `ws.q`, `ws.k`, `ws.v`. Ops
+    /// do not work in place, so queries and keys end in the scratch buffers, and each pair changes
     /// names.
     pub(super) fn project(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
         let (config, n) = (pass.config, pass.n_tokens);

@@ -1,12 +1,12 @@
 //! Descriptors of fused calls: several ops that a backend may do in one launch.
 //!
-//! Each has a default in [`Backend`] that makes the single calls, so a backend that has nothing to gain
-//! does nothing. What a fused call leaves in a buffer named `scratch` is unspecified.
+//! Each has a default in [`Backend`] that makes the single calls, so a backend that has nothing to
+//! gain does nothing. What a fused call leaves in a buffer named `scratch` is unspecified.
 
 use super::{
-    CentroidScores, CentroidScoresParams, Linear, LinearParams, RmsNorm,
-    RmsNormParams, Rope, RopeParams, ScoreSpan, SelectClusters, SelectClustersParams, SelectSpan,
-    SiluMul, SiluMulParams,
+    CentroidScores, CentroidScoresParams, Linear, LinearParams, RmsNorm, RmsNormParams, Rope,
+    RopeParams, ScoreSpan, SelectClusters, SelectClustersParams, SelectSpan, SiluMul,
+    SiluMulParams,
 };
 use longview_core::DType;
 
@@ -217,9 +217,8 @@ impl<B: Backend> NormGated<'_, B> {
 impl<B: Backend> ScoreSelect<'_, B> {
     /// The single calls.
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        let len = self.score_spans.len()
-            * self.p.n_kv_heads as usize
-            * self.p.score_stride as usize;
+        let len =
+            self.score_spans.len() * self.p.n_kv_heads as usize * self.p.score_stride as usize;
         let mut scores = again(&mut self.scratch);
         scores.len = len;
         backend.centroid_scores(CentroidScores {

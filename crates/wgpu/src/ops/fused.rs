@@ -1,7 +1,7 @@
 //! Launches `norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow them.
 //!
-//! What a launch needs: few rows, whole vectors, each weight in one piece, all matrices of the call in
-//! one buffer and all vectors (norms, biases) in one. Anything else takes the single calls.
+//! What a launch needs: few rows, whole vectors, each weight in one piece, all matrices of the call
+//! in one buffer and all vectors (norms, biases) in one. Anything else takes the single calls.
 
 use std::sync::Arc;
 
@@ -102,7 +102,11 @@ fn layer_params(layer: &LinearOut<'_, WgpuBackend>, out_offset: usize) -> LayerP
     }
 }
 
-fn expect(p: RmsNormParams, norm: &WgpuWeight, layers: &[&LinearOut<'_, WgpuBackend>]) -> OpResult<()> {
+fn expect(
+    p: RmsNormParams,
+    norm: &WgpuWeight,
+    layers: &[&LinearOut<'_, WgpuBackend>],
+) -> OpResult<()> {
     norm.expect(Op::RmsNorm, 1, p.width as usize)?;
     for layer in layers {
         layer.weight.expect(Op::Matvec, layer.n_out as usize, p.width as usize)?;
