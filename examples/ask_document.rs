@@ -2,6 +2,8 @@
 //!
 //!     cargo run --release --example ask_document -- MODEL_FOLDER TEXT_FILE QUESTION QUESTION
 
+#![expect(clippy::print_stdout, reason = "an example talks to a terminal")]
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

@@ -271,8 +271,8 @@ fn attend_chunk(
     }
     var m = vec4<f32>(LOWEST);
     var l = vec4<f32>(0.0);
-    // Values: an octet of the queries of quads quad and quad + QUAD_GROUPS. Lanes that are left over
-    // repeat the last quad, whose sums they do not put.
+    // Values: an octet of the queries of quads quad and quad + QUAD_GROUPS. Lanes that are left
+    // over repeat the last quad and do not put its sums.
     let octet = lane % OCTETS;
     let quad = min(lane / OCTETS, ROW_QUADS - 1u);
     let quad1 = min(quad + QUAD_GROUPS, ROW_QUADS - 1u);

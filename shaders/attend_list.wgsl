@@ -2,8 +2,8 @@
 //
 //     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale * q . k_j)
 //
-// The rows of a KV head are cut into splits. A workgroup takes one split for ROWS query heads of the
-// KV head, so that keys and values are read once for all of them. It goes through the split in
+// The rows of a KV head are cut into splits. A workgroup takes one split for ROWS query heads of
+// the KV head, so that keys and values are read once for all of them. It goes through the split in
 // tiles of GROUP * KEYS rows:
 //   scores   an invocation takes KEYS rows whole and sums up their dot products with all queries;
 //   softmax  the maximum over the tile, the running maximum, weights into shared memory;
@@ -14,7 +14,7 @@
 // whose result goes to `out` and `lse`.
 //
 // Bound: memory, 2 * Dh * size bytes a row and KV head for 4 * Dh * Hq / Hkv operations.
-// HEAD_DIM <= 256, ROWS <= 8, KEYS <= 2. Shared memory 14.8 KiB at most.
+// HEAD_DIM <= 256, ROWS <= 8, KEYS <= 2. Shared memory 15.1 KiB at most.
 
 //# import common
 //# import kv_rows

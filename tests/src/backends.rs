@@ -55,13 +55,19 @@ pub fn wgpu_tier() -> Result<Option<Tier>, String> {
     }
 }
 
+/// Says on stderr that a test on a GPU was not run, because `LONGVIEW_NO_GPU` is set.
+#[expect(clippy::print_stderr, reason = "a test that did not run says so")]
+pub fn not_run() {
+    eprintln!("NOT RUN on wgpu: LONGVIEW_NO_GPU is set");
+}
+
 /// The WGSL backend for a test; `None`, with a line that says so, where `LONGVIEW_NO_GPU` is set.
 ///
 /// # Panics
 /// If there is no adapter and nobody said that there need not be one.
 pub fn wgpu() -> Option<Arc<WgpuBackend>> {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-        println!("NOT RUN on wgpu: LONGVIEW_NO_GPU is set");
+        not_run();
         return None;
     }
     let tier = wgpu_tier().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));

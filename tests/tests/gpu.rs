@@ -1,6 +1,8 @@
 //! The whole runtime on a device with memory of its own, through the WGSL backend: what a token
 //! costs in dispatches and waits, what a lost device costs, what prefill keeps on the device.
 
+#![expect(clippy::print_stdout, reason = "tests say what they counted")]
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;

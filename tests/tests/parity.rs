@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use longview_cpu::{CpuOptions, Isa};
 use longview_ops::Op;
 use longview_ops::parity::{ParityStatus, ParitySummary, format_parity};
-use longview_tests::backends::{UnknownBackend, cpu_rows, parse_list, wgpu_rows};
+use longview_tests::backends::{UnknownBackend, cpu_rows, not_run, parse_list, wgpu_rows};
 use longview_wgpu::{Tier, WgpuOptions};
 
 fn passes_everything(isa: Isa) {
@@ -44,7 +44,7 @@ fn stderr(output: &Output) -> String {
 /// Nothing may be missing from a run but what no WGSL device has: host memory that kernels read.
 fn wgpu_passes(tier: Tier) {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-        println!("NOT RUN on wgpu: LONGVIEW_NO_GPU is set");
+        not_run();
         return;
     }
     let rows = wgpu_rows(&WgpuOptions { adapter: None, tier: Some(tier) }, None);

@@ -347,8 +347,8 @@ impl<B: Backend> Engine<B> {
     ) -> Result<(), EngineError> {
         let n_vocab = self.model.config().vocab_size;
         let all = self.model.logits(&*self.backend, &mut self.workspace, rows)?;
-        let mut row = 0;
-        for part in batch.iter().filter(|part| part.output != Output::Nothing) {
+        let wanted = batch.iter().filter(|part| part.output != Output::Nothing);
+        for (row, part) in wanted.enumerate() {
             if part.output == Output::Best {
                 self.backend.argmax(Argmax {
                     p: ArgmaxParams { n_rows: 1, width: n_vocab as u32 },
@@ -356,7 +356,6 @@ impl<B: Backend> Engine<B> {
                     out: ViewMut::part(&mut self.best, row, 1),
                 })?;
             }
-            row += 1;
         }
         let mut best: SmallVec<[u32; 4]> = smallvec![0; batch.len()];
         let mut best_out = best.as_mut_slice();

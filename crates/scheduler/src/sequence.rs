@@ -164,6 +164,11 @@ impl<B: Backend> Sequence<B> {
         &self.policy
     }
 
+    /// Which query chooses what steps recall.
+    pub fn recall_mode(&self) -> RecallMode {
+        self.options.recall
+    }
+
     /// The layers' state, for probes and tests.
     pub fn layers(&self) -> &[Layer<B>] {
         &self.layers

@@ -7,25 +7,20 @@ use longview_ops::OpResult;
 use crate::buffer::RawBuffer;
 use crate::gpu::{Gpu, lock};
 
-/// Smallest size: steps of small models never make it grow.
-const FIRST: u64 = 1 << 20;
-
 /// Memory whose content lasts from one dispatch of an op to the op's next. The queue plays its
 /// dispatches in order, so ops that follow each other may all have it.
 #[derive(Default)]
 pub(crate) struct Scratch(Mutex<Option<Arc<RawBuffer>>>);
 
 impl Scratch {
-    /// At least `bytes`, twice as much at each growth. Recorded dispatches keep the buffer that
-    /// they were recorded with.
+    /// At least `bytes`. Who asks for the most that it may ever need allocates once. Recorded
+    /// dispatches keep the buffer that they were recorded with.
     pub fn take(&self, gpu: &Gpu, bytes: u64) -> OpResult<Arc<RawBuffer>> {
         let mut held = lock(&self.0);
         if let Some(buffer) = held.as_ref().filter(|buffer| buffer.size >= bytes) {
             return Ok(Arc::clone(buffer));
         }
-        let most = gpu.limits.max_buffer_size.min(gpu.limits.max_storage_buffer_binding_size);
-        let size = bytes.max(FIRST).next_power_of_two().min(most).max(bytes);
-        let buffer = Arc::new(gpu.storage(size, "scratch")?);
+        let buffer = Arc::new(gpu.storage(bytes, "splits of attention")?);
         *held = Some(Arc::clone(&buffer));
         Ok(buffer)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use longview_engine::{FinishReason, Generation, Session, Timings};
 use longview_ops::Backend;
-use longview_scheduler::Stats;
+use longview_scheduler::{RecallMode, Stats};
 use serde::Serialize;
 
 use super::RunArgs;
@@ -73,6 +73,8 @@ struct StatsJson {
     mean_attended: Option<f64>,
     selected_clusters: u64,
     clusterings: u64,
+    /// Which query chose what was recalled.
+    recall: &'static str,
     speculated_steps: u64,
     repeated_steps: u64,
     failed_gates: u64,
@@ -149,7 +151,7 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
         units::share(s.hit_rate),
         units::bytes(s.fetched_bytes),
     ));
-    if s.speculated_steps > 0 {
+    if s.recall == "speculative" {
         note(format_args!(
             "recall   speculative in {} of {} steps; {} run again exactly, {} gates failed",
             units::count(s.speculated_steps),
@@ -206,6 +208,10 @@ impl StatsJson {
             mean_attended: stats.mean_attended(),
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
+            recall: match session.sequence().recall_mode() {
+                RecallMode::Exact => "exact",
+                RecallMode::Speculative { .. } => "speculative",
+            },
             speculated_steps: stats.speculated_steps,
             repeated_steps: stats.repeated_steps,
             failed_gates: stats.failed_gates,

@@ -3,15 +3,17 @@
 use longview_ops::{AttendChunk, ChunkSpan, DeviceBuffer, Op, OpResult};
 
 use super::attention::{
-    ListLaunch, ListRows, Splits, check_width, kv_defines, lead, merge, partial_buffer,
+    ListLaunch, ListRows, MAX_PARTIALS, Splits, check_width, kv_defines, lead, merge,
+    partial_buffer,
 };
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 
 /// Query heads of one KV head that the list kernel takes: more fill the tiles of the other.
 const FEW_QUERIES: u32 = 16;
-/// Workgroups below which a run is split.
+/// Workgroups below which a run is split. Times the queries of a tile it is [`MAX_PARTIALS`].
 const FULL: usize = 256;
+const _: () = assert!(FULL * 64 <= MAX_PARTIALS);
 /// Rows of a split, at least.
 const SPLIT_ROWS: usize = 256;
 
@@ -82,19 +84,14 @@ fn tiles(
         .reads(&span.kv.buffer.raw)
         .u32(span.kv.offset);
     let tokens = (span.q_start as usize, span.q_len as usize);
-    let mut partials = None;
-    if splits.n > 1 {
-        let entries = tokens.1 * p.n_q_heads as usize * splits.n;
-        let buffer = partial_buffer(backend, entries, p.head_dim)?;
-        launch = launch.writes(&buffer);
-        partials = Some(buffer);
-    } else {
-        launch = launch.view_mut(&d.out).view_mut(&d.lse);
-    }
+    let partials = partial_buffer(backend, p.head_dim)?;
+    launch = match splits.n > 1 {
+        true => launch.writes(&partials),
+        false => launch.view_mut(&d.out).view_mut(&d.lse),
+    };
     let row_bytes = 2 * p.head_dim as usize * span.kv.buffer.dtype().size();
     let bytes = span.n_rows as usize * p.n_kv_heads as usize * row_bytes;
     launch.counts(bytes as u64).run_grid([n_groups, 1, splits.n])?;
-    let Some(partials) = partials else { return Ok(()) };
     merge(backend, &p, tokens, splits.n, &partials, &d.out, &d.lse)
 }
 

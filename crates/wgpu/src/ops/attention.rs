@@ -14,9 +14,11 @@ use crate::launch::Launch;
 const MAX_HEAD_DIM: u32 = 256;
 /// Query heads that the list kernel sums up at the same time.
 const MAX_ROWS: u32 = 8;
-/// Workgroups of the list kernel, at most: what fills large devices several times over. It also
-/// bounds the scratch.
+/// Workgroups of the list kernel, at most, where rows are split: what fills large devices several
+/// times over.
 const MAX_WORKGROUPS: usize = 2048;
+/// Query rows times splits, at most, of both kernels: each has workgroups times queries of one.
+pub(crate) const MAX_PARTIALS: usize = MAX_WORKGROUPS * MAX_ROWS as usize;
 
 /// Widths that the kernels can do.
 pub(crate) fn check_width(op: Op, head_dim: u32) -> OpResult<()> {
@@ -52,7 +54,7 @@ pub(crate) struct Splits {
 
 /// How `n_rows` rows are cut where each split takes `n_groups` workgroups of the list kernel. Short
 /// splits while few workgroups have work, then longer ones, since each has to be merged.
-pub(crate) fn list_splits(n_rows: usize, n_groups: usize) -> Splits {
+fn list_splits(n_rows: usize, n_groups: usize) -> Splits {
     // One workgroup is through before a second dispatch would begin.
     if n_rows <= 128 {
         return Splits { n: 1, rows: 128 };
@@ -68,7 +70,7 @@ pub(crate) fn list_splits(n_rows: usize, n_groups: usize) -> Splits {
 }
 
 /// Vectors of 16 bytes that a split leaves for one query row: its state and its sums.
-pub(crate) fn partial_vectors(head_dim: u32) -> usize {
+fn partial_vectors(head_dim: u32) -> usize {
     1 + 2 * head_dim.div_ceil(8) as usize
 }
 
@@ -91,6 +93,7 @@ pub(crate) struct ListLaunch<'a> {
 }
 
 impl ListLaunch<'_> {
+    /// Attends, with a merge where rows are split.
     pub fn run(
         self,
         backend: &WgpuBackend,
@@ -126,18 +129,11 @@ impl ListLaunch<'_> {
             .view(&self.q)
             .reads(&self.kv.buffer.raw)
             .u32(self.kv.offset);
-        let mut partials = None;
-        if splits.n > 1 {
-            let heads = self.n_tokens * p.n_q_heads as usize;
-            // As much as the longest lists will want, so that it need not grow with the context.
-            let most = MAX_WORKGROUPS * MAX_ROWS.min(group) as usize;
-            let entries = (heads * splits.n).max(most);
-            let buffer = partial_buffer(backend, entries, p.head_dim)?;
-            launch = launch.writes(&buffer);
-            partials = Some(buffer);
-        } else {
-            launch = launch.view_mut(out).view_mut(lse);
-        }
+        let partials = partial_buffer(backend, p.head_dim)?;
+        launch = match splits.n > 1 {
+            true => launch.writes(&partials),
+            false => launch.view_mut(out).view_mut(lse),
+        };
         if let ListRows::Listed { rows, counts, .. } = &self.rows {
             launch = launch.view(rows).view(counts);
         }
@@ -145,21 +141,18 @@ impl ListLaunch<'_> {
         launch
             .counts(bytes as u64 * u64::from(p.n_kv_heads) * self.n_tokens as u64)
             .run_grid([splits.n, n_groups, 1])?;
-        let Some(partials) = partials else { return Ok(()) };
         merge(backend, &p, (self.first_token, self.n_tokens), splits.n, &partials, out, lse)
     }
 }
 
-/// Scratch for the results of splits: `entries` query rows and splits.
-pub(crate) fn partial_buffer(
-    backend: &WgpuBackend,
-    entries: usize,
-    head_dim: u32,
-) -> OpResult<Arc<RawBuffer>> {
-    backend.scratch.take(&backend.gpu, (entries * partial_vectors(head_dim) * 16) as u64)
+/// Scratch for the results of splits: all that they may ever take, and also where nothing is split,
+/// so that a growing context allocates nothing.
+pub(crate) fn partial_buffer(backend: &WgpuBackend, head_dim: u32) -> OpResult<Arc<RawBuffer>> {
+    let bytes = MAX_PARTIALS * partial_vectors(head_dim) * 16;
+    backend.scratch.take(&backend.gpu, bytes as u64)
 }
 
-/// Merges the splits of the `n_tokens` tokens from `first_token`.
+/// Merges the splits of the `n_tokens` tokens from `first_token`, where there are several.
 pub(crate) fn merge(
     backend: &WgpuBackend,
     p: &AttendParams,
@@ -169,6 +162,9 @@ pub(crate) fn merge(
     out: &ViewMut<'_, WgpuBackend>,
     lse: &ViewMut<'_, WgpuBackend>,
 ) -> OpResult<()> {
+    if n_splits == 1 {
+        return Ok(());
+    }
     let n_rows = n_tokens * p.n_q_heads as usize;
     Launch::new(backend, "attend_merge", "attend_merge")
         .define("HEAD_DIM", p.head_dim)

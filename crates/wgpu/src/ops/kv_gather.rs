@@ -18,7 +18,7 @@ pub(crate) fn run(backend: &WgpuBackend, d: KvGather<'_, WgpuBackend>) -> OpResu
     // How many of the entries are in use only the device knows.
     Launch::new(backend, "kv_gather", "kv_gather")
         .define("VECTOR", is_vector.into())
-        .define("SHIFTED", (src_bytes % 4 != 0).into())
+        .define("SHIFTED", (!src_bytes.is_multiple_of(4)).into())
         .params(&d.p)
         .u32(d.src.head_stride)
         .u32(row_bytes / unit)
