@@ -124,8 +124,8 @@ impl<B: Backend> Sim<B> {
         self.step_with(len, mode, &data)
     }
 
-    /// One step of `len` tokens whose data `data` makes for each layer, and once more if it does not
-    /// stand.
+    /// One step of `len` tokens whose data `data` makes for each layer, and once more if it does
+    /// not stand.
     pub fn step_with(
         &mut self,
         len: usize,

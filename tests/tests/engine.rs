@@ -314,8 +314,7 @@ fn question_and_answer(engine: &mut Engine<Cpu>) -> (Vec<Vec<f32>>, Vec<u32>, Se
 
 #[test]
 fn speculation_that_is_always_repeated_equals_exact_recall_to_the_bit() {
-    let (logits, answer, session) =
-        question_and_answer(&mut device_engine(1, RecallMode::Exact));
+    let (logits, answer, session) = question_and_answer(&mut device_engine(1, RecallMode::Exact));
     assert_eq!(session.stats().speculated_steps, 0);
     let mut engine = device_engine(1, RecallMode::Speculative { gate: 2.0 });
     let (again, again_answer, session) = question_and_answer(&mut engine);
@@ -333,9 +332,9 @@ fn speculation_waits_for_the_device_once_a_token() {
         let mut session = engine.session(&clusterkv()).unwrap();
         let document = document(&engine);
         prefill(&mut engine, &mut session, &document);
-        for i in 0..30 {
+        for (i, id) in document.iter().take(30).enumerate() {
             let (reads, before) = (engine.backend().readbacks(), session.stats().clone());
-            let ids = [document[i]];
+            let ids = [*id];
             let part = SessionStep::new(&mut session, &ids, SpanMode::Policy);
             block_on(engine.step(&mut [part])).unwrap();
             let reads = engine.backend().readbacks() - reads;
@@ -408,7 +407,10 @@ fn speculation_where_nothing_is_fetched_is_refused_before_loading() {
     let recall = RecallMode::Speculative { gate: RecallMode::DEFAULT_GATE };
     let in_place = load(EngineOptions { recall, ..EngineOptions::default() });
     let message = in_place.err().expect("rows are attended in place").to_string();
-    assert!(message.contains("use --recall exact, or a device with memory of its own"), "{message}");
+    assert!(
+        message.contains("use --recall exact, or a device with memory of its own"),
+        "{message}"
+    );
     let recall = RecallMode::Speculative { gate: f32::NAN };
     let message = load(EngineOptions { recall, ..on_device() }).err().expect("no number");
     assert!(message.to_string().starts_with("--recall-gate NaN"), "{message}");

@@ -78,7 +78,8 @@ impl<B: Backend> Run<B> {
             simulate_device,
             ..EngineOptions::default()
         };
-        let engine = Engine::load(Arc::clone(backend), folder, options, policy).expect("a sound fixture");
+        let engine =
+            Engine::load(Arc::clone(backend), folder, options, policy).expect("a sound fixture");
         let session = engine.session(policy).expect("a session");
         Self { engine, session }
     }
@@ -107,12 +108,7 @@ fn worst(found: &[f32], expected: &[f32]) -> f32 {
 }
 
 /// Prefill in two parts (the second sees a past that may be clustered), then greedy tokens.
-fn check<B: Backend>(
-    backend: &Arc<B>,
-    path: &Path,
-    policy: &PolicyOptions,
-    simulate_device: bool,
-) {
+fn check<B: Backend>(backend: &Arc<B>, path: &Path, policy: &PolicyOptions, simulate_device: bool) {
     let (name, golden) = (path.display(), golden(path));
     let mut run = Run::new(backend, path, &golden, policy, simulate_device);
     let mut done = 0;

@@ -2,8 +2,8 @@
 //! attend.
 //!
 //! A selection lives in a slot, on the device and on the host. Exact recall uses one slot for all
-//! layers, one after the other; speculative recall has one for each layer that recalls, because they
-//! wait there for the next step.
+//! layers, one after the other; speculative recall has one for each layer that recalls, because
+//! they wait there for the next step.
 
 use longview_core::{DType, Slot};
 use longview_ops::{

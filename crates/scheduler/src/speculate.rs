@@ -5,12 +5,12 @@
 //! the choice made with the last one is known when a step begins: rows are fetched without a wait,
 //! and the choice for the next step travels with the token that the caller waits for anyway.
 //!
-//! What makes it safe is the gate: each KV head's mean cosine of this query and the last one. If one
-//! head of one layer falls below, the step is taken back and run again with exact recall. FreeKV
-//! corrects the heads alone, in the layer; that needs the wait in the layer that this mode exists to
-//! avoid. The price is that one head of many spoils a step, so a step speculates only if the queries
-//! of the one before it were near: exact steps compare theirs too, at no wait. Text on which queries
-//! turn all the time then costs what exact recall costs, not twice that.
+//! What makes it safe is the gate: each KV head's mean cosine of this query and the last one. If
+//! one head of one layer falls below, the step is taken back and run again with exact recall.
+//! FreeKV corrects the heads alone, in the layer; that needs the wait in the layer that this mode
+//! exists to avoid. The price is that one head of many spoils a step, so a step speculates only if
+//! the queries of the one before it were near: exact steps compare theirs too, at no wait. Text on
+//! which queries turn all the time then costs what exact recall costs, not twice that.
 
 use longview_core::DType;
 use longview_ops::{Backend, OpResult, QueryGate, QueryGateParams, View, ViewMut};
@@ -63,8 +63,8 @@ impl SequenceOptions {
 pub enum StepVerdict {
     /// Yes.
     Stands,
-    /// No: a head's query had moved too far. The step has been taken back; the same token again will
-    /// recall exactly.
+    /// No: a head's query had moved too far. The step has been taken back; the same token again
+    /// will recall exactly.
     RunAgain,
 }
 
@@ -122,12 +122,7 @@ impl<B: Backend> Speculation<B> {
     }
 
     /// Compares the query with the one that chose for this step, and keeps it.
-    fn compare(
-        &mut self,
-        backend: &B,
-        shape: &KvShape,
-        query: &Query<'_, B>,
-    ) -> OpResult<()> {
+    fn compare(&mut self, backend: &B, shape: &KvShape, query: &Query<'_, B>) -> OpResult<()> {
         let (token, heads) = (shape.n_q_heads * shape.head_dim, shape.n_kv_heads);
         backend.query_gate(QueryGate {
             p: QueryGateParams {
@@ -200,9 +195,7 @@ impl<B: Backend> Sequence<B> {
     /// Which of the selector's selections is that of `layer`.
     pub(crate) fn selection_slot(&self, layer: usize) -> usize {
         match self.speculation {
-            Some(_) => {
-                self.layers[..layer].iter().filter(|l| l.mode == LayerMode::Recall).count()
-            }
+            Some(_) => self.layers[..layer].iter().filter(|l| l.mode == LayerMode::Recall).count(),
             None => 0,
         }
     }
@@ -235,8 +228,8 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Looks at the comparisons that were read: whether the next step may speculate, and whether the
-    /// last one should have. If not, it is taken back.
+    /// Looks at the comparisons that were read: whether the next step may speculate, and whether
+    /// the last one should have. If not, it is taken back.
     pub(crate) fn judge(&mut self) -> StepVerdict {
         let is_unread = self.is_unread();
         let Some(speculation) = self.speculation.as_mut().filter(|s| s.phase.was_compared()) else {

@@ -312,9 +312,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
         ((2, 1, 256), DType::F16),
         ((1, 1, 200), DType::F32),
         ((2, 1, 255), DType::BF16),
-        ((2, 2, 136), DType::BF16),
         ((2, 1, 1), DType::F16),
-        ((16, 1, 96), DType::F16),
         ((27, 1, 16), DType::F32),
     ];
     for (heads, dtype) in cases {
@@ -325,7 +323,6 @@ fn heads_of_any_width_and_groups_of_any_size() {
         for backend in backends() {
             with_reference(&backend, &data, |device| device.chunk((0, 330), 290, false));
             with_reference(&backend, &one, |device| device.list(&lists, 320, false));
-            with_reference(&backend, &one, |device| device.chunk((0, 120), i32::MAX, false));
         }
     }
 }

@@ -55,7 +55,12 @@ pub struct EngineArgs {
     /// Which query chooses what a step recalls: exact: its own, at the price of a wait for the
     /// device in every layer; speculative: that of the step before, with one wait a step, and once
     /// more exactly where a query has moved too far. For a device with memory of its own.
-    #[arg(long, value_name = "MODE", default_value = "exact", value_parser = super::one_of(RECALLS))]
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "exact",
+        value_parser = super::one_of(RECALLS)
+    )]
     pub recall: Recall,
 
     /// How near two queries in a row must be for --recall speculative: the least mean cosine of a
