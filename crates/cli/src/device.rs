@@ -55,6 +55,18 @@ impl Device {
     }
 }
 
+/// Mesa's layer that orders GPUs asks the display server first, and where there is none it complains
+/// on stderr whenever GPUs are listed. Without a display there is nothing to order by.
+///
+/// Call it before the first thread starts.
+pub fn silence_mesa() {
+    let unset = |name| std::env::var_os(name).is_none();
+    if cfg!(target_os = "linux") && unset("XDG_RUNTIME_DIR") && unset("NODEVICE_SELECT") {
+        // SAFETY: no other thread exists yet that could read the environment meanwhile.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
+}
+
 /// Runs a block with the backend behind a [`Device`], whichever it is.
 macro_rules! with_device {
     ($device:expr, $backend:ident => $body:expr) => {

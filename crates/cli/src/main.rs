@@ -18,5 +18,6 @@ mod table;
 mod units;
 
 fn main() -> std::process::ExitCode {
+    device::silence_mesa();
     app::main()
 }

@@ -28,6 +28,7 @@ const WIDE_FILES: &[(&str, &str)] =
 
 /// Where `unsafe` may be, with the reason. A prefix that ends in a slash is a folder.
 const UNSAFE_MODULES: &[(&str, &str)] = &[
+    ("crates/cli/src/device.rs", "an environment variable, set before there are threads"),
     ("crates/cpu/src/buffer.rs", "typed views of aligned bytes, and slices cut for threads"),
     ("crates/cpu/src/isa.rs", "calls into code compiled for a detected instruction set"),
     ("crates/cpu/src/kernels/", "raw pointers in inner loops"),
