@@ -55,8 +55,8 @@ impl Device {
     }
 }
 
-/// Mesa's layer that orders GPUs asks the display server first, and where there is none it complains
-/// on stderr whenever GPUs are listed. Without a display there is nothing to order by.
+/// Mesa's layer that orders GPUs asks the display server first, and where there is none it
+/// complains on stderr whenever GPUs are listed. Without a display there is nothing to order by.
 ///
 /// Call it before the first thread starts.
 pub fn silence_mesa() {
