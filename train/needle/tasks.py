@@ -236,7 +236,7 @@ def shuffled_together(rng, a, b):
 def one_quiz(rng, words, n_tokens):
     """A quiz that fits a document of `n_tokens`; long documents hold more facts."""
     room = max(1, n_tokens // 40)
-    many = lambda options: rng.choice([o for o in options if o <= room] or [1])
+    many = lambda options, room=room: rng.choice([o for o in options if o <= room] or [1])
     kind = rng.random()
     if kind < 0.12:
         return passkey(rng, words)
@@ -251,7 +251,7 @@ def one_quiz(rng, words, n_tokens):
             rng, words, n, asked=1, values_per_key=per_key if room >= n * per_key else 1
         )
     if kind < 0.80:
-        return lines(rng, words, many([4, 8, 16, 32, 64, 96]), asked=rng.choice([1, 2, 4, 8]))
+        return lines(rng, words, many([8, 16, 32, 64, 64, 96], n_tokens // 22), asked=rng.choice([1, 2, 4, 8]))
     if kind < 0.93:
         return facts(rng, words, many([1, 2, 4, 8, 16]), asked=rng.choice([1, 2, 4, 8]))
     return variables(rng, words, many([1, 2, 3]), hops=rng.choice([1, 1, 2]), asked=1)
