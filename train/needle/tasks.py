@@ -251,7 +251,8 @@ def one_quiz(rng, words, n_tokens):
             rng, words, n, asked=1, values_per_key=per_key if room >= n * per_key else 1
         )
     if kind < 0.80:
-        return lines(rng, words, many([8, 16, 32, 64, 64, 96], n_tokens // 22), asked=rng.choice([1, 2, 4, 8]))
+        n = many([8, 16, 32, 64, 64, 96], n_tokens // 22)
+        return lines(rng, words, n, asked=rng.choice([1, 2, 4, 8]))
     if kind < 0.93:
         return facts(rng, words, many([1, 2, 4, 8, 16]), asked=rng.choice([1, 2, 4, 8]))
     return variables(rng, words, many([1, 2, 3]), hops=rng.choice([1, 1, 2]), asked=1)
