@@ -5,10 +5,11 @@
 // with M the largest m_s. A workgroup takes a query row: its invocations find M and the e_s of a
 // split each, then take one vector of o of every SPLIT_GROUPS-th split.
 //
-// At most 2048 splits. Shared memory 13 KiB.
+// At most 2048 splits. Shared memory 14 KiB.
 
 //# import common
-//# import reduce
+//# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
+//# import reduce X=reduce_max COMBINE=max SUBGROUP_COMBINE=subgroupMax
 //# import attend_shares
 
 const GROUP: u32 = 256u;

@@ -54,6 +54,15 @@ fn bf16_bits(x: f32) -> u32 {
     return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
+// Additions with a name, for imports that take one.
+fn plus(a: f32, b: f32) -> f32 {
+    return a + b;
+}
+
+fn plus4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {
+    return a + b;
+}
+
 // The number of a workgroup in a grid that may be split over two dimensions.
 fn flat_index(workgroup: vec3<u32>, grid: vec3<u32>) -> u32 {
     return workgroup.x + workgroup.y * grid.x;

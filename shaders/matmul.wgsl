@@ -16,6 +16,7 @@
 
 //# import common
 //# import element X=bias
+//# import row4 X=x VECTOR=X_VECTOR
 
 struct Params {
     n_rows: u32,
@@ -43,11 +44,7 @@ alias Packed = vec2<u32>;
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> weight: array<Packed>;
 @group(0) @binding(2) var<storage, read> bias: array<u32>;
-//# if X_VECTOR
-@group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
-//# else
-@group(0) @binding(3) var<storage, read> x: array<f32>;
-//# end
+@group(0) @binding(3) var<storage, read> x: array<x_unit>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
 //# if WIDE
@@ -66,18 +63,7 @@ var<workgroup> tiles: array<vec4<f32>, 2u * W_TILE>;
 
 // Columns [k, k + 4) of row `row` of x; rows beyond the last are the last again.
 fn x_load4(row: u32, k: u32) -> vec4<f32> {
-    let start = p.x_offset + min(row, p.n_rows - 1u) * p.n_in;
-//# if X_VECTOR
-    if k < p.n_in {
-        return x[(start + k) / 4u];
-    }
-    return vec4<f32>(0.0);
-//# else
-    let at = start + min(vec4<u32>(k, k + 1u, k + 2u, k + 3u), vec4<u32>(p.n_in - 1u));
-    let elements = vec4<f32>(x[at.x], x[at.y], x[at.z], x[at.w]);
-    let inside = vec4<u32>(k, k + 1u, k + 2u, k + 3u) < vec4<u32>(p.n_in);
-    return select(vec4<f32>(0.0), elements, inside);
-//# end
+    return x_row4(p.x_offset + min(row, p.n_rows - 1u) * p.n_in, k, p.n_in);
 }
 
 // Columns [k, k + 4) of row `row` of the shard.

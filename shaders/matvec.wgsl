@@ -11,6 +11,7 @@
 
 //# import common
 //# import element X=bias
+//# import row4 X=x VECTOR=X_VECTOR
 
 struct Params {
     n_rows: u32,
@@ -32,27 +33,12 @@ struct Params {
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> bias: array<u32>;
-//# if X_VECTOR
-@group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
-//# else
-@group(0) @binding(3) var<storage, read> x: array<f32>;
-//# end
+@group(0) @binding(3) var<storage, read> x: array<x_unit>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
-// Elements [i, i + 4) of row t of x.
+// Elements [i, i + 4) of row t of x; rows beyond the last are the last again.
 fn x_load4(t: u32, i: u32) -> vec4<f32> {
-    let row = p.x_offset + min(t, p.n_rows - 1u) * p.n_in;
-//# if X_VECTOR
-    if i < p.n_in {
-        return x[(row + i) / 4u];
-    }
-    return vec4<f32>(0.0);
-//# else
-    let at = row + min(vec4<u32>(i, i + 1u, i + 2u, i + 3u), vec4<u32>(p.n_in - 1u));
-    let elements = vec4<f32>(x[at.x], x[at.y], x[at.z], x[at.w]);
-    let inside = vec4<u32>(i, i + 1u, i + 2u, i + 3u) < vec4<u32>(p.n_in);
-    return select(vec4<f32>(0.0), elements, inside);
-//# end
+    return x_row4(p.x_offset + min(t, p.n_rows - 1u) * p.n_in, i, p.n_in);
 }
 
 //# if WEIGHT_KIND != 0

@@ -6,7 +6,7 @@
 // Bytes: 12 Hq Dh. Bound: the launch.
 
 //# import common
-//# import reduce
+//# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
 
 struct Params {
     n_tokens: u32,

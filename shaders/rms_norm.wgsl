@@ -6,7 +6,7 @@
 // Bytes: 4 rows width in, as many out. Bound: memory.
 
 //# import common
-//# import reduce
+//# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
 //# import element X=weight
 
 struct Params {

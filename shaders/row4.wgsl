@@ -14,19 +14,19 @@ fn X_row4(row: u32, k: u32, width: u32) -> vec4<f32> {
 alias X_unit = f32;
 
 fn X_row4(row: u32, k: u32, width: u32) -> vec4<f32> {
-    var x = vec4<f32>(0.0);
+    var quad = vec4<f32>(0.0);
     if k < width {
-        x.x = X[row + k];
+        quad.x = X[row + k];
     }
     if k + 1u < width {
-        x.y = X[row + k + 1u];
+        quad.y = X[row + k + 1u];
     }
     if k + 2u < width {
-        x.z = X[row + k + 2u];
+        quad.z = X[row + k + 2u];
     }
     if k + 3u < width {
-        x.w = X[row + k + 3u];
+        quad.w = X[row + k + 3u];
     }
-    return x;
+    return quad;
 }
 //# end

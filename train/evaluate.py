@@ -147,19 +147,7 @@ class Bench:
         return [("4 keys", tasks.magic_numbers(rng, self.words, 4, value_digits=7))], False
 
     def lines(self, rng, i):
-        keys = self.words.keys(rng, 64)
-        pairs = [(k, tasks.digits(rng, 5)) for k in keys]
-        quiz = tasks.Quiz(
-            [f" line {k}: REGISTER_CONTENT is {v}." for k, v in pairs],
-            [
-                tasks.Question(
-                    f" Tell me what is the REGISTER_CONTENT in line {k}?",
-                    f" The REGISTER_CONTENT in line {k} is",
-                    f" {v}.",
-                )
-                for k, v in rng.sample(pairs, 4)
-            ],
-        )
+        quiz = tasks.lines(rng, self.words, 64, asked=4, value_digits=5, block=False)
         return [("64 lines", quiz)], False
 
     @torch.inference_mode()
@@ -237,7 +225,7 @@ def main():
     p.add_argument("--out", default="evaluation.json")
     p.add_argument("--dtype", default="float32", help="of the arithmetic; weights are bf16")
     p.add_argument(
-        "--documents", type=int, default=1, help="divide the number of documents by this"
+        "--fewer", type=int, default=1, help="divide the number of documents by this"
     )
     p.add_argument(
         "--only", nargs="*", help="names of parts: 4096, 32768, perplexity, concentration"
@@ -253,7 +241,7 @@ def main():
         plan += [("single", 32768, bench.single, 50), ("four", 32768, bench.four, 13)]
     rows = []
     for name, length, make, documents in plan:
-        state = bench.count(name, length, make, max(1, documents // a.documents))
+        state = bench.count(name, length, make, max(1, documents // a.fewer))
         for kind, asked in state["asked"].items():
             right = state["right"][kind]
             low, high = wilson(right, asked)

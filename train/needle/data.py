@@ -55,7 +55,6 @@ class Stage:
     copy_share: float = 0.1
     text_share: float = 0.15
     dilution: int = 1
-    vocabulary_of_random: int = 0
 
 
 class Data:

@@ -13,8 +13,7 @@ with the circuit of induction heads (arXiv:2209.11895) in place, and training re
 """
 
 import json
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -243,13 +242,3 @@ def export(model, tokenizer, folder, max_position, chat_template):
     ):
         (folder / name).write_text(json.dumps(value, indent=1) + "\n")
     tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def describe(shape):
-    s = asdict(shape)
-    model = Model(shape)
-    s["parameters"] = sum(p.numel() for p in model.parameters())
-    s["parameters_m"] = round(s["parameters"] / 1e6, 2)
-    s["bytes_kv_per_token"] = 2 * 2 * shape.layers * shape.kv_heads * shape.head
-    s["log2_vocab"] = math.log2(shape.vocab)
-    return s

@@ -6,7 +6,7 @@ and of LongEval's lines. A `Quiz` holds what to hide and what to ask; `data` wri
 
 import re
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 CONSONANTS, VOWELS = "bcdfghklmnprstvw", "aeiou"
 
@@ -29,7 +29,6 @@ class Quiz:
     preface: str = ""
     # Whether the needles stand together as lines instead of scattered in filler.
     block: bool = False
-    expected: list[list[str]] = field(default_factory=list)
 
 
 class Words:
@@ -43,11 +42,6 @@ class Words:
         if rng.random() < 0.25:
             return made_up(rng)
         return rng.choice(self.words)
-
-    def key(self, rng):
-        if rng.random() < 0.5:
-            return self.word(rng)
-        return f"{self.word(rng)}-{self.word(rng)}"
 
     def keys(self, rng, n):
         """`n` keys of one shape, all different."""
@@ -117,11 +111,11 @@ def magic_numbers(rng, words, n=1, value_digits=None, asked=None, values_per_key
     return Quiz(needles, questions, preface if rng.random() < 0.5 else "")
 
 
-def lines(rng, words, n=16, asked=None):
+def lines(rng, words, n=16, asked=None, value_digits=None, block=None):
     """LongEval lines: a register's content by the name of its line."""
     keys = words.keys(rng, n)
-    if rng.random() < 0.65:
-        width = rng.choice([4, 5, 5, 6])
+    if value_digits or rng.random() < 0.65:
+        width = value_digits or rng.choice([4, 5, 5, 6])
         values = [digits(rng, width) for _ in keys]
     else:
         values = [words.word(rng) for _ in keys]
@@ -135,7 +129,7 @@ def lines(rng, words, n=16, asked=None):
         )
         for k in rng.sample(keys, min(n, asked or n))
     ]
-    return Quiz(needles, questions, block=rng.random() < 0.5)
+    return Quiz(needles, questions, block=rng.random() < 0.5 if block is None else block)
 
 
 THINGS = [

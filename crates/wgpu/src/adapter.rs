@@ -50,14 +50,15 @@ impl AdapterReport {
             f16: features.contains(wgpu::Features::SHADER_F16),
         }
     }
+}
 
-    /// The tiers that its features allow.
-    pub fn tiers(&self) -> Vec<Tier> {
-        let mut tiers = vec![Tier::Core];
-        tiers.extend(self.f16.then_some(Tier::F16));
-        tiers.extend(self.subgroup_sizes.map(|_| Tier::Subgroups));
-        tiers
-    }
+/// The tiers that an adapter's features allow, lowest first.
+pub(crate) fn tiers(adapter: &wgpu::Adapter) -> Vec<Tier> {
+    let has = |feature| adapter.features().contains(feature);
+    let mut tiers = vec![Tier::Core];
+    tiers.extend(has(wgpu::Features::SHADER_F16).then_some(Tier::F16));
+    tiers.extend(has(wgpu::Features::SUBGROUP).then_some(Tier::Subgroups));
+    tiers
 }
 
 fn instance() -> wgpu::Instance {

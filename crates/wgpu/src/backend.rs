@@ -83,7 +83,7 @@ impl WgpuBackend {
 
     async fn on(adapter: wgpu::Adapter, options: &WgpuOptions) -> Result<Self, StartError> {
         let info = adapter.get_info();
-        let tiers = tiers_of(&adapter);
+        let tiers = adapter::tiers(&adapter);
         let tiers = match options.tier {
             Some(tier) if !tiers.contains(&tier) => {
                 return Err(StartError::Tier {
@@ -96,7 +96,7 @@ impl WgpuBackend {
             None => tiers,
         };
         let mut reason = String::new();
-        for tier in tiers.into_iter().rev() {
+        for &tier in tiers.iter().rev() {
             // A device of its own for each try: a kernel that fails may take the device with it.
             let (device, queue) = adapter::open(&adapter).await?;
             let backend =
@@ -106,16 +106,14 @@ impl WgpuBackend {
                 Err(message) => reason = message,
             }
         }
-        Err(match options.tier {
-            Some(tier) => StartError::Tier { adapter: info.name, tier: tier.name(), reason },
-            None => StartError::SelfTest { adapter: info.name, reason },
-        })
+        let tiers: Vec<_> = tiers.into_iter().map(Tier::name).collect();
+        Err(StartError::SelfTest { adapter: info.name, tiers: tiers.join(", "), reason })
     }
 
     /// What the self-test says of each tier that the adapter's features allow.
     pub async fn test_tiers(adapter: &str) -> Result<Vec<(Tier, Result<(), String>)>, StartError> {
         let mut results = Vec::new();
-        for tier in tiers_of(&adapter::choose(Some(adapter)).await?) {
+        for tier in adapter::tiers(&adapter::choose(Some(adapter)).await?) {
             let options = WgpuOptions { adapter: Some(adapter.to_owned()), tier: Some(tier) };
             results.push((tier, Self::new(&options).await.map(drop).map_err(|e| e.to_string())));
         }
@@ -199,14 +197,6 @@ impl WgpuBackend {
     }
 }
 
-fn tiers_of(adapter: &wgpu::Adapter) -> Vec<Tier> {
-    let features = adapter.features();
-    let mut tiers = vec![Tier::Core];
-    tiers.extend(features.contains(wgpu::Features::SHADER_F16).then_some(Tier::F16));
-    tiers.extend(features.contains(wgpu::Features::SUBGROUP).then_some(Tier::Subgroups));
-    tiers
-}
-
 /// The bytes of a copy must fill its view.
 fn same_size(bytes: usize, view_bytes: usize, in_bounds: bool) -> OpResult<()> {
     if bytes == view_bytes && in_bounds {
@@ -246,8 +236,7 @@ impl Backend for WgpuBackend {
     }
 
     fn device_counters(&self) -> Option<DeviceCounters> {
-        let Counters { dispatches, submits, readbacks, bytes_up, bytes_down, .. } = self.counters();
-        Some(DeviceCounters { dispatches, submits, readbacks, bytes_up, bytes_down })
+        Some(self.counters().device)
     }
 
     fn allocations(&self) -> u64 {

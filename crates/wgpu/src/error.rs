@@ -41,7 +41,7 @@ pub enum StartError {
         adapter: String,
         /// The tier asked for.
         tier: &'static str,
-        /// What is missing or wrong.
+        /// What is missing.
         reason: String,
     },
     /// The driver refused.
@@ -52,14 +52,17 @@ pub enum StartError {
         /// What the driver said.
         reason: String,
     },
-    /// No tier computes right numbers.
+    /// None of the tiers tried computes right numbers.
     #[error(
-        "adapter {adapter} computes wrong numbers at every tier ({reason}); update its driver, or use --device cpu"
+        "adapter {adapter} computes wrong numbers at tier {tiers} ({reason}); update its driver, or \
+         use another --tier or --device cpu"
     )]
     SelfTest {
         /// The adapter's name.
         adapter: String,
-        /// Which test failed at the lowest tier.
+        /// The tiers tried.
+        tiers: String,
+        /// Which test failed at the lowest of them.
         reason: String,
     },
 }

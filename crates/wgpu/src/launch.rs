@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 use longview_ops::{OpResult, View, ViewMut};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::backend::WgpuBackend;
@@ -14,7 +15,8 @@ use crate::shader::Define;
 pub(crate) struct Variant {
     pub stem: &'static str,
     pub entry: &'static str,
-    pub defines: Vec<Define>,
+    /// In line: a dispatch allocates nothing to look its pipeline up.
+    pub defines: SmallVec<[Define; 8]>,
 }
 
 /// Most storage buffers of one kernel (WebGPU's guaranteed 8).
@@ -38,7 +40,7 @@ impl<'a> Launch<'a> {
     pub fn new(backend: &'a WgpuBackend, stem: &'static str, entry: &'static str) -> Self {
         Self {
             backend,
-            variant: Variant { stem, entry, defines: Vec::new() },
+            variant: Variant { stem, entry, defines: SmallVec::new() },
             buffers: [const { None }; MAX_BINDINGS],
             writes: [false; MAX_BINDINGS],
             n_buffers: 0,

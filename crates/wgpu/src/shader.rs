@@ -22,6 +22,7 @@ macro_rules! files {
 }
 
 files![
+    "all_lanes",
     "argmax",
     "attend_chunk",
     "attend_list",

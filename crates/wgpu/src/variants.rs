@@ -24,7 +24,7 @@ impl WgpuBackend {
     pub fn compiled_variants(&self) -> Vec<ShaderVariant> {
         let variants = self.gpu.variants().into_iter();
         variants
-            .map(|v| ShaderVariant { stem: v.stem, entry: v.entry, defines: v.defines })
+            .map(|v| ShaderVariant { stem: v.stem, entry: v.entry, defines: v.defines.to_vec() })
             .collect()
     }
 }

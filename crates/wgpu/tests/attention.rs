@@ -1,35 +1,12 @@
 //! Attention where the corpus does not go: splits of long runs and lists, their merge, wide heads,
 //! large groups, aligned queries; against the reference and against itself cut otherwise.
-//!
-//! The tests need an adapter (a software one will do) and fail without. `LONGVIEW_NO_GPU` says that
-//! there is none; then they say that they were not run.
 
-#![expect(clippy::print_stderr, reason = "a test that did not run says so")]
+mod common;
 
 use longview_core::{DType, SplitMix64, decode_f32, encode_f32};
 use longview_ops::*;
-use longview_wgpu::{StartError, Tier, WgpuBackend, WgpuOptions};
+use longview_wgpu::WgpuBackend;
 use pollster::block_on;
-
-/// The device at each tier that it has; none where there is said to be no device.
-fn backends() -> Vec<WgpuBackend> {
-    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-        eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
-        return Vec::new();
-    }
-    let open = |tier: Tier| {
-        let options = WgpuOptions { tier: Some(tier), adapter: None };
-        match block_on(WgpuBackend::new(&options)) {
-            Ok(backend) => Some(backend),
-            Err(StartError::Tier { reason, .. }) => {
-                eprintln!("NOT RUN: tier {tier}: {reason}");
-                None
-            }
-            Err(e) => panic!("{e} (LONGVIEW_NO_GPU=1 leaves these tests out)"),
-        }
-    };
-    Tier::ALL.into_iter().filter_map(open).collect()
-}
 
 /// Queries of some tokens and the KV rows of one sequence.
 #[derive(Clone)]
@@ -199,7 +176,7 @@ fn lists(data: &Data, n: usize) -> Vec<Vec<u32>> {
 #[test]
 fn the_order_of_a_list_does_not_matter() {
     let data = Data::new((4, 2, 64), DType::F16, 1, 1200);
-    for backend in backends() {
+    for backend in common::tiers() {
         for n in [60, 128, 1000] {
             let forwards = lists(&data, n);
             let backwards: Vec<Vec<u32>> =
@@ -215,7 +192,7 @@ fn the_order_of_a_list_does_not_matter() {
 #[test]
 fn a_list_in_splits_is_the_list_in_one() {
     let data = Data::new((6, 2, 40), DType::BF16, 1, 900);
-    for backend in backends() {
+    for backend in common::tiers() {
         for n in [1, 64, 100, 128] {
             let lists = lists(&data, n);
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
@@ -245,7 +222,7 @@ fn a_list_of_20_000_rows() {
     {
         let data = Data::new(heads, dtype, 1, 20_100);
         let lists = lists(&data, 20_000);
-        for backend in backends() {
+        for backend in common::tiers() {
             with_reference(&backend, &data, |device| {
                 device.list(&lists, 20_000, false);
                 device.list(&lists[..], 20_050, true);
@@ -258,7 +235,7 @@ fn a_list_of_20_000_rows() {
 fn one_token_over_a_long_run() {
     for (heads, dtype) in [((14, 2, 64), DType::F16), ((9, 1, 33), DType::F16)] {
         let data = Data::new(heads, dtype, 1, 20_000);
-        for backend in backends() {
+        for backend in common::tiers() {
             with_reference(&backend, &data, |device| {
                 device.chunk((3, 19_990), i32::MAX, false);
                 device.chunk((0, 3), i32::MAX, true);
@@ -280,7 +257,7 @@ fn a_chunk_in_tiles_is_the_whole() {
     for (heads, dtype, n_tokens, n_rows) in cases {
         let data = Data::new(heads, dtype, n_tokens, n_rows);
         let causal = n_rows as i32 - n_tokens as i32;
-        for backend in backends() {
+        for backend in common::tiers() {
             with_reference(&backend, &data, |device| device.chunk((0, n_rows), causal, false));
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
             a.chunk((0, n_rows), causal, false);
@@ -297,7 +274,7 @@ fn a_chunk_in_tiles_is_the_whole() {
 fn a_split_run_that_many_queries_do_not_see() {
     // Queries before the run see nothing, those at its begin see the first splits alone.
     let data = Data::new((2, 2, 64), DType::F16, 200, 1000);
-    for backend in backends() {
+    for backend in common::tiers() {
         with_reference(&backend, &data, |device| device.chunk((0, 1000), -50, false));
         with_reference(&backend, &data, |device| {
             device.chunk((0, 10), i32::MAX, false);
@@ -320,7 +297,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
         let one =
             Data { n_tokens: 1, q: data.q[..(heads.0 * heads.2) as usize].into(), ..data.clone() };
         let lists = lists(&one, 300);
-        for backend in backends() {
+        for backend in common::tiers() {
             with_reference(&backend, &data, |device| device.chunk((0, 330), 290, false));
             with_reference(&backend, &one, |device| device.list(&lists, 320, false));
         }
@@ -330,7 +307,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
 #[test]
 fn too_wide_a_head_is_an_error() {
     let data = Data::new((1, 1, 264), DType::F32, 1, 2);
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut device = OnDevice::new(&backend, &data);
         let attend = AttendChunk {
             p: data.params(false),
@@ -347,7 +324,7 @@ fn too_wide_a_head_is_an_error() {
 #[test]
 fn a_growing_context_allocates_nothing() {
     let data = Data::new((14, 2, 64), DType::F16, 1, 20_000);
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut device = OnDevice::new(&backend, &data);
         device.chunk((0, 200), i32::MAX, false);
         let before = backend.allocations();

@@ -1,9 +1,7 @@
 //! Clustering and selection on a device: against a brute-force oracle, on planted clusters, and the
 //! corpus once more with views at whole vectors, where it has none.
-//!
-//! Fails where no adapter is found, unless `LONGVIEW_NO_GPU` says that there is none.
 
-#![expect(clippy::print_stderr, reason = "says what was not run")]
+mod common;
 
 use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{Case, Outcome, Plan, cases_of};
@@ -11,28 +9,8 @@ use longview_ops::{
     Backend, Distance, KmeansAssign, KmeansParams, KmeansUpdate, Op, OpResult, ReferenceBackend,
     SelectClusters, SelectClustersParams, SelectSpan, View, ViewMut,
 };
-use longview_wgpu::{StartError, Tier, WgpuBackend, WgpuBuffer, WgpuOptions};
+use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
-
-/// The device at each tier that it has; none where there is said to be no device.
-fn backends() -> Vec<WgpuBackend> {
-    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-        eprintln!("not run: LONGVIEW_NO_GPU is set");
-        return Vec::new();
-    }
-    let open = |tier: Tier| {
-        let options = WgpuOptions { tier: Some(tier), adapter: None };
-        match block_on(WgpuBackend::new(&options)) {
-            Ok(backend) => Some(backend),
-            Err(StartError::Tier { reason, .. }) => {
-                eprintln!("tier {tier} not run: {reason}");
-                None
-            }
-            Err(e) => panic!("no device (set LONGVIEW_NO_GPU where there is none): {e}"),
-        }
-    };
-    Tier::ALL.into_iter().filter_map(open).collect()
-}
 
 fn upload<T: bytemuck::Pod>(backend: &WgpuBackend, dtype: DType, values: &[T]) -> WgpuBuffer {
     let mut buffer = backend.alloc(dtype, values.len(), "test").expect("memory");
@@ -155,7 +133,7 @@ impl Choice {
 
 #[test]
 fn selections_agree_with_a_full_sort() {
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut rng = SplitMix64::new(7);
         for n in [1, 2, 17, 255, 256, 511, 512, 513, 1000, 2048, 5000, 20_000] {
             for budgets in [[0, 1, 2], [7, 300, 4096], [17 * n as u32, 60_000, u32::MAX]] {
@@ -169,7 +147,7 @@ fn selections_agree_with_a_full_sort() {
 
 #[test]
 fn a_head_may_have_more_than_65536_clusters() {
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut rng = SplitMix64::new(8);
         for budget in [1024, 500_000, u32::MAX] {
             Choice::draw(&mut rng, 70_001, &[budget]).check(&backend);
@@ -242,7 +220,7 @@ fn planted_clusters_are_found() {
         distance: Distance::L2 as u32,
     };
     let (n, c, width) = (p.n_points as usize, p.n_clusters as usize, p.head_dim as usize);
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut rng = SplitMix64::new(3);
         let mut points = Vec::new();
         let mut starts = Vec::new();
@@ -278,7 +256,7 @@ fn planted_clusters_are_found() {
 fn means_do_not_depend_on_who_came_first() {
     let p =
         KmeansParams { n_kv_heads: 2, n_points: 5000, n_clusters: 70, head_dim: 64, distance: 0 };
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut rng = SplitMix64::new(5);
         let points: Vec<f32> = (0..2 * 5000 * 64).map(|_| rng.next_normal()).collect();
         let run = || {
@@ -296,7 +274,7 @@ fn means_do_not_depend_on_who_came_first() {
 #[test]
 fn what_is_not_a_number_gets_a_label_that_exists() {
     let p = KmeansParams { n_kv_heads: 1, n_points: 300, n_clusters: 7, head_dim: 20, distance: 0 };
-    for backend in backends() {
+    for backend in common::tiers() {
         let mut points = vec![1.0; 300 * 20];
         points[5 * 20 + 3] = f32::NAN;
         points[299 * 20..].fill(f32::NAN);
@@ -316,7 +294,7 @@ fn what_is_not_a_number_gets_a_label_that_exists() {
 
 #[test]
 fn nothing_is_allocated_after_the_first_selection() {
-    for backend in backends() {
+    for backend in common::tiers() {
         let case = cases_of(Op::CentroidScores).pop().expect("a case");
         let mut buffers = case.plan().upload(&backend).expect("memory");
         case.launch(&backend, &mut buffers).expect("scores");
@@ -342,7 +320,7 @@ fn views_at_whole_vectors_give_the_same() {
         Op::CentroidScores,
         Op::SelectClusters,
     ];
-    let backends = backends();
+    let backends = common::tiers();
     for case in ops.into_iter().flat_map(cases_of) {
         let mut plan = case.plan();
         plan.inputs.iter_mut().for_each(|input| input.front = 64);

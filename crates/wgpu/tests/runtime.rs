@@ -1,26 +1,13 @@
 //! The runtime below the ops: copies at any place, their order among the ops, the limits, the loss
 //! of the device; and what the parity corpus, which aligns nothing, does not reach.
-//!
-//! The tests need an adapter (a software one will do) and fail without. `LONGVIEW_NO_GPU` says that
-//! there is none; then they say that they were not run.
 
-#![expect(clippy::print_stderr, reason = "a test that did not run says so")]
+mod common;
 
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::corpus::{Case, LinearCase, cases_of};
 use longview_ops::*;
-use longview_wgpu::{Tier, WgpuBackend, WgpuBuffer, WgpuOptions};
+use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
-
-/// The device, or nothing where the environment says that there is none.
-fn open() -> Option<WgpuBackend> {
-    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-        eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
-        return None;
-    }
-    let opened = block_on(WgpuBackend::new(&WgpuOptions::default()));
-    Some(opened.unwrap_or_else(|e| panic!("{e} (LONGVIEW_NO_GPU=1 leaves these tests out)")))
-}
 
 /// A buffer that holds `bytes`.
 fn holding(backend: &WgpuBackend, dtype: DType, bytes: &[u8]) -> WgpuBuffer {
@@ -54,7 +41,7 @@ fn pattern(seed: u8, len: usize) -> Vec<u8> {
 
 #[test]
 fn halves_are_written_and_read_at_any_place() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     for dtype in [DType::F16, DType::BF16] {
         let mut model = pattern(1, 2 * 300);
         let mut buffer = holding(&backend, dtype, &model);
@@ -75,7 +62,7 @@ fn halves_are_written_and_read_at_any_place() {
 
 #[test]
 fn an_odd_buffer_of_halves_ends_where_it_ends() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     for len in [1, 3, 7, 9] {
         let mut buffer = backend.alloc(DType::F16, len, "odd").unwrap();
         let bytes = pattern(9, 2 * len);
@@ -86,7 +73,7 @@ fn an_odd_buffer_of_halves_ends_where_it_ends() {
 
 #[test]
 fn writes_and_ops_keep_their_order() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     // More of both than are recorded before something is submitted, and no read between.
     let n = 700;
     let mut x = backend.alloc(DType::F32, 4, "x").unwrap();
@@ -109,7 +96,7 @@ fn writes_and_ops_keep_their_order() {
 
 #[test]
 fn unaligned_writes_keep_their_order_too() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     let rows = ints(&backend, &[0]);
     let one = ints(&backend, &[1]);
     let mut src = holding(&backend, DType::F16, &pattern(3, 32));
@@ -139,7 +126,7 @@ fn unaligned_writes_keep_their_order_too() {
 
 #[test]
 fn several_views_are_read_at_once() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     let (halves, words) = (pattern(1, 2 * 31), pattern(2, 4 * 70));
     let a = holding(&backend, DType::F16, &halves);
     let b = holding(&backend, DType::U32, &words);
@@ -155,7 +142,7 @@ fn several_views_are_read_at_once() {
     ];
     let mut parts: Vec<_> = views.into_iter().zip(outs.iter_mut().map(Vec::as_mut_slice)).collect();
     block_on(backend.read_all(&mut parts)).unwrap();
-    assert_eq!(backend.counters().since(before).readbacks, 1);
+    assert_eq!(backend.counters().device.since(before.device).readbacks, 1);
     assert_eq!(outs[0], halves[6..16]);
     assert_eq!(outs[1], words);
     assert_eq!(outs[3], halves[60..]);
@@ -168,7 +155,7 @@ fn several_views_are_read_at_once() {
 
 #[test]
 fn copies_of_the_wrong_size_are_errors() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     let mut buffer = floats(&backend, &[1.0, 2.0]);
     let mut out = [0; 12];
     for result in [
@@ -185,7 +172,7 @@ fn copies_of_the_wrong_size_are_errors() {
 
 #[test]
 fn more_than_the_device_has_is_out_of_memory() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     for len in [1 << 40, usize::MAX / 4, usize::MAX] {
         let result = backend.alloc(DType::F32, len, "far too much");
         assert!(matches!(result, Err(OpError::OutOfMemory { .. })), "{len}: {result:?}");
@@ -195,7 +182,7 @@ fn more_than_the_device_has_is_out_of_memory() {
 
 #[test]
 fn a_lost_device_stays_lost() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     let mut buffer = floats(&backend, &[1.0; 8]);
     let other = floats(&backend, &[1.0; 8]);
     let background = backend.background();
@@ -223,14 +210,14 @@ fn a_lost_device_stays_lost() {
         }
     }
     // Another device does not mind.
-    if let Some(backend) = open() {
+    if let Some(backend) = common::device() {
         assert_eq!(floats_of(&backend, &floats(&backend, &[3.0])), [3.0]);
     }
 }
 
 #[test]
 fn rows_are_rounded_as_on_the_host() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     // Around every boundary: of subnormals, of infinity, ties to even, and bits at random.
     let mut bits: Vec<u32> = Vec::new();
     for edge in [0u32, 0x3300_0000, 0x3380_0000, 0x387f_e000, 0x3880_0000, 0x3f80_0000] {
@@ -268,7 +255,7 @@ fn rows_are_rounded_as_on_the_host() {
 
 #[test]
 fn indices_outside_touch_nothing() {
-    let Some(backend) = open() else { return };
+    let Some(backend) = common::device() else { return };
     let table = WeightSource {
         name: "table".into(),
         dtype: DType::BF16,
@@ -305,21 +292,10 @@ fn indices_outside_touch_nothing() {
     assert_eq!(floats_of(&backend, &dst), [7.0, 7.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0]);
 }
 
-/// The device at every tier that it has.
-fn open_tiers() -> Vec<WgpuBackend> {
-    let Some(highest) = open() else { return Vec::new() };
-    let lower = Tier::ALL.into_iter().filter(|tier| *tier < highest.tier());
-    let lower = lower.filter_map(|tier| {
-        let options = WgpuOptions { tier: Some(tier), ..WgpuOptions::default() };
-        block_on(WgpuBackend::new(&options)).ok()
-    });
-    lower.collect::<Vec<_>>().into_iter().chain([highest]).collect()
-}
-
 /// Runs `cases` without the corpus' odd offsets, so that every vector load is taken.
 fn check_aligned(cases: &[Case]) {
     let reference = ReferenceBackend::new();
-    let backends = open_tiers();
+    let backends = common::tiers();
     if backends.is_empty() {
         return;
     }

@@ -1,21 +1,15 @@
 //! The list of variants has what the ops launch: the corpus is run, every other case at even
 //! offsets, and what was compiled is looked up.
 
-#![expect(clippy::print_stderr, reason = "says what was not run")]
+mod common;
 
 use longview_ops::Backend;
 use longview_ops::corpus::corpus;
-use longview_wgpu::{ShaderVariant, WgpuBackend, WgpuOptions, variants};
-use pollster::block_on;
+use longview_wgpu::{ShaderVariant, variants};
 
 #[test]
 fn what_the_corpus_compiles_is_listed() {
-    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-        eprintln!("not run: LONGVIEW_NO_GPU is set");
-        return;
-    }
-    let backend = block_on(WgpuBackend::new(&WgpuOptions::default()));
-    let backend = backend.unwrap_or_else(|e| panic!("{e} (LONGVIEW_NO_GPU: there is no device)"));
+    let Some(backend) = common::device() else { return };
     let cases = corpus();
     let wanted = cases.iter().filter(|case| case.excused(backend.capabilities()).is_none());
     for (i, case) in wanted.enumerate() {
