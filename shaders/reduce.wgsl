@@ -1,5 +1,6 @@
-// X: one number of all GROUP invocations of a workgroup (a power of two, at most 256), given to all of
-// them. COMBINE puts two together, SUBGROUP_COMBINE those of a subgroup; import once for each.
+// X: one number of all GROUP invocations of a workgroup (a power of two, at most 256), given to
+// all of them. COMBINE puts two together, SUBGROUP_COMBINE those of a subgroup; import once for
+// each.
 // Call from uniform control flow. Needs `common`.
 
 var<workgroup> X_parts: array<f32, GROUP>;

@@ -103,6 +103,7 @@ struct Adapter {
     driver: String,
     max_binding_bytes: u64,
     max_buffer_bytes: u64,
+    memory_bytes: Option<u64>,
     shared_memory_bytes: u32,
     subgroup_sizes: Option<(u32, u32)>,
     f16: bool,
@@ -124,6 +125,7 @@ fn adapter(a: &longview_wgpu::AdapterReport) -> Adapter {
         driver: a.driver.clone(),
         max_binding_bytes: a.max_binding,
         max_buffer_bytes: a.max_buffer,
+        memory_bytes: a.memory,
         shared_memory_bytes: a.shared_memory,
         subgroup_sizes: a.subgroup_sizes,
         f16: a.f16,
@@ -178,7 +180,8 @@ fn print_adapter(out: &mut impl Write, a: &Adapter) -> Result<()> {
     writeln!(out, "adapter    {} {}, {} ({}), {}", a.index, a.name, a.api, a.kind, a.driver)?;
     writeln!(
         out,
-        "           bindings of {}, buffers of {}, {} shared memory, {subgroups}, {}",
+        "           memory {}, bindings of {}, buffers of {}, {} shared, {subgroups}, {}",
+        a.memory_bytes.map_or("unknown".to_owned(), units::bytes),
         units::bytes(a.max_binding_bytes),
         units::bytes(a.max_buffer_bytes),
         units::bytes(u64::from(a.shared_memory_bytes)),

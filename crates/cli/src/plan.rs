@@ -106,13 +106,12 @@ fn entry<B: Backend>(
         plan = Engine::plan(backend, folder, options, &policy);
     }
     let plan = plan?;
-    let host_bytes = plan.kv.host_kv_bytes + plan.kv.host_index_bytes;
     Ok(Entry {
         policy: preset.name(),
         budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget,
         kv_type: options.kv_dtype.name(),
-        device_bytes: plan.total_bytes() - host_bytes,
-        host_bytes,
+        device_bytes: plan.device_bytes(),
+        host_bytes: plan.host_bytes(),
         total_bytes: plan.total_bytes(),
         plan,
     })
@@ -127,6 +126,7 @@ const DEVICE: &[Figure] = &[
     ("  cache of recalled tokens", |e| e.plan.kv.cache_bytes),
     ("  index", |e| e.plan.kv.index_bytes),
     ("  prefill buffers", |e| e.plan.kv.prefill_bytes),
+    ("  clustering and staging", |e| e.plan.kv.work_bytes),
     ("  activations", |e| e.plan.workspace_bytes),
     ("  in all", |e| e.device_bytes),
 ];

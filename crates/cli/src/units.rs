@@ -15,6 +15,28 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// The number behind `7.6 MiB`, `512MB` or `4096`; units with an i are powers of 1024, others of
+/// 1000.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_lowercase();
+    let scale = match unit.as_str() {
+        "" | "b" => Some(1.0),
+        "kb" | "k" => Some(1e3),
+        "mb" | "m" => Some(1e6),
+        "gb" | "g" => Some(1e9),
+        "kib" => Some(1024.0),
+        "mib" => Some(1024.0 * 1024.0),
+        "gib" => Some(1024.0 * 1024.0 * 1024.0),
+        _ => None,
+    };
+    let value = digits.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value > 0.0);
+    match value.zip(scale) {
+        Some((value, scale)) => Ok((value * scale) as u64),
+        None => Err("must be a size such as 512MiB, 4GB or 1000000".to_owned()),
+    }
+}
+
 /// `32,768`.
 pub fn count(n: impl TryInto<u64>) -> String {
     let digits = n.try_into().unwrap_or(u64::MAX).to_string();
@@ -54,6 +76,16 @@ mod tests {
         assert_eq!(bytes(1024 * 1024 - 1), "1.0 MiB");
         assert_eq!(bytes(8_009_512), "7.6 MiB");
         assert_eq!(bytes(u64::MAX), "16384.0 PiB");
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("512MiB"), Ok(512 << 20));
+        assert_eq!(parse_bytes("1.5 gb"), Ok(1_500_000_000));
+        for wrong in ["", "GB", "-1", "0", "1 TB extra", "12x", "nanGB", "infMB"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -175,6 +175,10 @@ fn not_enough_memory_is_said_before_loading() {
         "are available",
         "--ctx-size",
     ]);
+    let done = run(&needle(), &["--device", "cpu", "--device-memory", "1MB", "-p", "x"]);
+    done.fails_with(&["not enough memory: ", "976.6 KiB are available"]);
+    let done = run(&needle(), &["--device-memory", "much", "-p", "x"]);
+    done.fails_with(&["--device-memory", "must be a size such as 512MiB"]);
     let done = run(&needle(), &["-c", "2000000000", "-p", "x"]);
     done.fails_with(&["a context of 2000000000 tokens", "--ctx-size must be from 1"]);
 }

@@ -29,6 +29,9 @@ pub struct MemoryPlan {
     pub weight_bytes: u64,
     /// Activations, logits and lists of a step.
     pub workspace_bytes: u64,
+    /// Whether the device's memory is the host's.
+    #[serde(skip)]
+    pub unified: bool,
     /// Keys, values and index.
     #[serde(flatten)]
     pub kv: KvPlan,
@@ -40,22 +43,33 @@ impl MemoryPlan {
         self.weight_bytes + self.workspace_bytes + self.kv.total_bytes()
     }
 
-    /// Fails if a device that shares memory with the host has less.
+    /// What lies in host memory on a device with memory of its own.
+    pub fn host_bytes(&self) -> u64 {
+        self.kv.host_kv_bytes + self.kv.host_index_bytes
+    }
+
+    /// What lies on such a device.
+    pub fn device_bytes(&self) -> u64 {
+        self.total_bytes() - self.host_bytes()
+    }
+
+    /// Fails if the device has less. (A host without room for keys and values says so when they are
+    /// allocated.)
     fn check(&self, available: Option<u64>) -> Result<(), EngineError> {
-        let needed = self.total_bytes();
-        match available {
-            Some(available) if needed > available => {
-                let (weights, kv) = (self.weight_bytes, self.kv.host_kv_bytes);
-                Err(EngineError::Memory {
-                    needed,
-                    weights,
-                    kv,
-                    rest: needed - weights - kv,
-                    available,
-                })
-            }
-            _ => Ok(()),
+        let Some(available) = available else { return Ok(()) };
+        let weights = self.weight_bytes;
+        let (needed, kv) = match self.unified {
+            true => (self.total_bytes(), self.kv.host_kv_bytes),
+            false => (self.device_bytes(), self.kv.device_kv_bytes()),
+        };
+        if needed <= available {
+            return Ok(());
         }
+        let rest = needed - weights - kv;
+        Err(match self.unified {
+            true => EngineError::Memory { needed, weights, kv, rest, available },
+            false => EngineError::DeviceMemory { needed, weights, kv, rest, available },
+        })
     }
 }
 
@@ -87,13 +101,15 @@ impl<B: Backend> Engine<B> {
         check_options(options)?;
         let policy =
             Policy::resolve(&policy.clone().for_depth(folder.config.n_layers), options.ctx_size)?;
-        let sequence = options.sequence_options(backend.capabilities().unified_memory);
+        let unified = backend.capabilities().unified_memory;
+        let sequence = options.sequence_options(unified);
         sequence.check()?;
         let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
         let (tokens, rows) = step_size(options);
         Ok(MemoryPlan {
             weight_bytes: folder.tensors.weight_bytes(&folder.config),
             workspace_bytes: Workspace::<B>::device_bytes(&folder.config, tokens, rows),
+            unified,
             kv,
         })
     }
@@ -108,8 +124,8 @@ impl<B: Backend> Engine<B> {
         if let Some(rope) = options.rope {
             rope.apply(&mut folder.config);
         }
-        Self::plan(&backend, &folder, &options, policy)?
-            .check(backend.capabilities().memory_bytes)?;
+        let memory = options.device_memory.or(backend.capabilities().memory_bytes);
+        Self::plan(&backend, &folder, &options, policy)?.check(memory)?;
         let config = &folder.config;
         let model =
             Model::load(&*backend, config, &folder.tensors, options.ctx_size, &mut |_, _| {})?;

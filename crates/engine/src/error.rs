@@ -76,6 +76,29 @@ pub enum EngineError {
         /// Bytes that the device or machine has free.
         available: u64,
     },
+    /// Not enough memory on a device that has its own, found before loading.
+    #[error(
+        "not enough device memory: {} are needed ({} weights, {} keys, values and index, {} \
+         buffers) and {} are available; lower --budget, --chunk-size or --ctx-size, or use a \
+         policy that keeps less on the device (`longview plan` compares them)",
+        Bytes(*needed),
+        Bytes(*weights),
+        Bytes(*kv),
+        Bytes(*rest),
+        Bytes(*available)
+    )]
+    DeviceMemory {
+        /// Bytes on the device in all.
+        needed: u64,
+        /// Of which weights.
+        weights: u64,
+        /// Of which keys, values and index.
+        kv: u64,
+        /// Of which the rest.
+        rest: u64,
+        /// Bytes that the device has.
+        available: u64,
+    },
     /// A context longer than the model knows positions for.
     #[error("a context of {0} tokens: --ctx-size must be from 1 to {1}")]
     Context(usize, usize),

@@ -26,6 +26,8 @@ pub struct EngineOptions {
     /// Which query chooses what a step recalls. Speculation needs rows in separate device buffers:
     /// a device with memory of its own, or `simulate_device`.
     pub recall: RecallMode,
+    /// Bytes of device memory to plan with, in place of what the device says it has.
+    pub device_memory: Option<u64>,
     /// Most sequences in one step.
     pub max_sequences: usize,
     /// RoPE scaling in place of the model's own.
@@ -42,6 +44,7 @@ impl Default for EngineOptions {
             tile_rows: 2048,
             overlap: true,
             recall: RecallMode::Exact,
+            device_memory: None,
             max_sequences: 1,
             rope: None,
         }

@@ -123,6 +123,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// As [`Backend::host_bytes`], writable.
     fn host_bytes_mut<'a>(&self, buffer: &'a mut Self::Buffer) -> Option<&'a mut [u8]>;
 
+    /// Says that matrices of about `bytes` in `n` weights will be loaded, so that a backend which
+    /// keeps them together takes as much memory as they need.
+    fn expect_weights(&self, _bytes: u64, _n: usize) {}
+
     /// Takes a weight over. Errors: a byte count that does not fit the shape, or no memory.
     fn load_weight(&self, source: WeightSource) -> OpResult<Self::Weight>;
 

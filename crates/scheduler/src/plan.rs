@@ -26,6 +26,8 @@ pub struct KvPlan {
     pub index_bytes: u64,
     /// Device: prefill tiles and chunk.
     pub prefill_bytes: u64,
+    /// Device: clustering, staging, row lists, and what prefill records for later policies.
+    pub work_bytes: u64,
 }
 
 impl KvPlan {
@@ -47,7 +49,11 @@ impl KvPlan {
         }
         if options.placement == Placement::Device {
             plan.prefill_bytes = (2 * options.tile + options.chunk) as u64 * heads * row;
+            // A staged row with its two row numbers.
+            let staged = options.tile.max(options.chunk).max(policy.budget.unwrap_or(0));
+            plan.work_bytes += staged as u64 * heads * (row + 8);
         }
+        plan.add_work(shape, policy);
         plan
     }
 
@@ -60,6 +66,27 @@ impl KvPlan {
                 self.cache_bytes += layout.slots as u64 * row;
             }
         }
+    }
+
+    /// What the prompt and the windows of all layers are clustered in, and the sums of q qᵀ and
+    /// k kᵀ.
+    fn add_work(&mut self, shape: &KvShape, policy: &Policy) {
+        let (h, d) = (shape.n_kv_heads as u64, shape.head_dim as u64);
+        self.work_bytes += 2 * 4 * shape.n_layers as u64 * h * d * d;
+        let Some(cluster) = policy.index else { return };
+        let n_recall = (0..shape.n_layers)
+            .filter(|layer| layer_mode(policy, *layer) == LayerMode::Recall)
+            .count() as u64;
+        // A key, its label and its score; a centroid, its count and its radius.
+        let job = |points: usize, clusters: usize| {
+            4 * h * (points as u64 * (d + 2) + clusters as u64 * (d + 2))
+        };
+        let prompt = match cluster.segment {
+            0 => shape.capacity,
+            segment => segment.min(shape.capacity),
+        };
+        self.work_bytes += n_recall * job(cluster.window, cluster.window_clusters)
+            + job(prompt, prompt.div_ceil(cluster.cluster_tokens));
     }
 
     fn add_index(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode) {
@@ -82,6 +109,10 @@ impl KvPlan {
 
     /// Everything.
     pub fn total_bytes(&self) -> u64 {
-        self.host_kv_bytes + self.host_index_bytes + self.device_kv_bytes() + self.prefill_bytes
+        self.host_kv_bytes
+            + self.host_index_bytes
+            + self.device_kv_bytes()
+            + self.prefill_bytes
+            + self.work_bytes
     }
 }

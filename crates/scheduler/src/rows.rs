@@ -93,6 +93,12 @@ impl<B: Backend> RowMover<B> {
         self.n[head] += 1;
     }
 
+    /// The longest list: what the lists on the device are laid out by, so that a small move is a
+    /// small launch.
+    fn width(&self) -> usize {
+        self.n.iter().copied().max().unwrap_or(0) as usize
+    }
+
     /// Rows in the list over all heads.
     pub fn len(&self) -> usize {
         self.n.iter().map(|n| *n as usize).sum()
@@ -117,7 +123,7 @@ impl<B: Backend> RowMover<B> {
         self.stage(backend, shape, tier, layer)?;
         self.upload_lists(backend)?;
         let staging = self.staging.take().expect("made for tiers that kernels do not read");
-        let result = self.gather(backend, shape, KvView::new(&staging, self.stride), device);
+        let result = self.gather(backend, shape, KvView::new(&staging, self.width()), device);
         self.staging = Some(staging);
         result
     }
@@ -132,6 +138,9 @@ impl<B: Backend> RowMover<B> {
         layer: usize,
         device: KvView<'_, B>,
     ) -> OpResult<()> {
+        if self.len() == 0 {
+            return Ok(());
+        }
         if let Some(buffer) = tier.buffer_mut(layer) {
             self.upload_lists(backend)?;
             let rows = DeviceRows { buffer, head_stride: shape.capacity };
@@ -187,7 +196,7 @@ impl<B: Backend> RowMover<B> {
         tier: &dyn HostTier<B>,
         layer: usize,
     ) -> OpResult<()> {
-        let width = 2 * shape.head_dim;
+        let (row, width) = (2 * shape.head_dim, self.width());
         let row_bytes = shape.row_bytes();
         for head in 0..shape.n_kv_heads {
             let (first, n) = (head * self.stride, self.n[head] as usize);
@@ -207,22 +216,20 @@ impl<B: Backend> RowMover<B> {
                 *row = i as u32;
             }
             let staging = self.staging.as_mut().expect("made for tiers that kernels do not read");
-            backend.write(ViewMut::part(staging, first * width, n * width), &self.bytes)?;
+            let rows = ViewMut::part(staging, head * width * row, n * row);
+            backend.write(rows, &self.bytes)?;
         }
         Ok(())
     }
 
     fn upload_lists(&mut self, backend: &B) -> OpResult<()> {
+        let width = self.width();
         for (h, n) in self.n.iter().enumerate() {
             let (at, n) = (h * self.stride, *n as usize);
-            backend.write(
-                ViewMut::part(&mut self.src_dev, at, n),
-                bytemuck::cast_slice(&self.src[at..at + n]),
-            )?;
-            backend.write(
-                ViewMut::part(&mut self.dst_dev, at, n),
-                bytemuck::cast_slice(&self.dst[at..at + n]),
-            )?;
+            for (list, host) in [(&mut self.src_dev, &self.src), (&mut self.dst_dev, &self.dst)] {
+                let bytes = bytemuck::cast_slice(&host[at..at + n]);
+                backend.write(ViewMut::part(list, h * width, n), bytes)?;
+            }
         }
         backend.write(ViewMut::all(&mut self.n_dev), bytemuck::cast_slice(&self.n))
     }
@@ -238,12 +245,12 @@ impl<B: Backend> RowMover<B> {
             p: KvGatherParams {
                 n_kv_heads: shape.n_kv_heads as u32,
                 head_dim: shape.head_dim as u32,
-                list_stride: self.stride as u32,
+                list_stride: self.width() as u32,
                 dst_head_stride: dst.head_stride as u32,
             },
             src,
-            src_rows: View::all(&self.src_dev),
-            dst_rows: View::all(&self.dst_dev),
+            src_rows: View::part(&self.src_dev, 0, shape.n_kv_heads * self.width()),
+            dst_rows: View::part(&self.dst_dev, 0, shape.n_kv_heads * self.width()),
             n_rows: View::all(&self.n_dev),
             dst: dst.buffer,
         })

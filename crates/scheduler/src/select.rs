@@ -7,8 +7,8 @@
 
 use longview_core::{DType, Slot};
 use longview_ops::{
-    Backend, CentroidScoresParams, OpResult, ScoreSelect, ScoreSpan, SelectClustersParams,
-    SelectSpan, View, ViewMut,
+    Backend, CentroidScoresParams, KvView, ListSpan, OpResult, ScoreSelect, ScoreSpan,
+    SelectClustersParams, SelectSpan, View, ViewMut,
 };
 
 use crate::cache::{ClusterCache, Miss, Want};
@@ -41,24 +41,68 @@ pub(crate) struct RowLists<B: Backend> {
     pub stride: usize,
     rows: Vec<u32>,
     n: Vec<u32>,
-    rows_dev: B::Buffer,
-    n_dev: B::Buffer,
+    /// Rows of each head that are attended first; all of them, unless the list was divided.
+    n_first: Vec<u32>,
+    n_rest: Vec<u32>,
+    first: ListBuffers<B>,
+    /// The others; only where lists are divided.
+    rest: Option<ListBuffers<B>>,
+}
+
+/// One list of rows for each KV head on the device.
+struct ListBuffers<B: Backend> {
+    rows: B::Buffer,
+    n: B::Buffer,
+}
+
+impl<B: Backend> ListBuffers<B> {
+    fn new(backend: &B, n_kv_heads: usize, stride: usize) -> OpResult<Self> {
+        Ok(Self {
+            rows: backend.alloc(DType::U32, n_kv_heads * stride, "attended rows")?,
+            n: backend.alloc(DType::U32, n_kv_heads, "attended rows")?,
+        })
+    }
+
+    fn write(&mut self, backend: &B, at: usize, rows: &[u32]) -> OpResult<()> {
+        let view = ViewMut::part(&mut self.rows, at, rows.len());
+        backend.write(view, bytemuck::cast_slice(rows))
+    }
+
+    fn span<'a>(&'a self, kv: KvView<'a, B>, q_index: usize, stride: usize) -> ListSpan<'a, B> {
+        ListSpan {
+            q_index: q_index as u32,
+            kv,
+            rows: View::all(&self.rows),
+            n_rows: View::all(&self.n),
+            list_stride: stride as u32,
+        }
+    }
 }
 
 impl<B: Backend> RowLists<B> {
-    pub fn new(backend: &B, n_kv_heads: usize, stride: usize) -> OpResult<Self> {
+    /// Lists of up to `stride` rows a head; `divided` if some may have to be attended later.
+    pub fn new(backend: &B, n_kv_heads: usize, stride: usize, divided: bool) -> OpResult<Self> {
         let stride = stride.max(1);
+        let buffers = || ListBuffers::new(backend, n_kv_heads, stride);
         Ok(Self {
             stride,
             rows: vec![0; n_kv_heads * stride],
             n: vec![0; n_kv_heads],
-            rows_dev: backend.alloc(DType::U32, n_kv_heads * stride, "attended rows")?,
-            n_dev: backend.alloc(DType::U32, n_kv_heads, "attended rows")?,
+            n_first: vec![0; n_kv_heads],
+            n_rest: vec![0; n_kv_heads],
+            first: buffers()?,
+            rest: if divided { Some(buffers()?) } else { None },
         })
     }
 
     pub fn clear(&mut self) {
         self.n.fill(0);
+        self.n_first.fill(u32::MAX);
+    }
+
+    /// What `head` has so far is attended first; what follows, later.
+    pub fn divide(&mut self, head: usize) {
+        self.n_first[head] = self.n[head];
     }
 
     pub fn push(&mut self, head: usize, row: usize) {
@@ -77,20 +121,34 @@ impl<B: Backend> RowLists<B> {
     }
 
     pub fn upload(&mut self, backend: &B) -> OpResult<()> {
-        for (h, n) in self.n.iter().enumerate() {
-            let (at, n) = (h * self.stride, *n as usize);
-            let bytes = bytemuck::cast_slice(&self.rows[at..at + n]);
-            backend.write(ViewMut::part(&mut self.rows_dev, at, n), bytes)?;
+        for (h, (n, first)) in self.n.iter().zip(&mut self.n_first).enumerate() {
+            let at = h * self.stride;
+            *first = (*first).min(*n);
+            self.first.write(backend, at, &self.rows[at..at + *first as usize])?;
         }
-        backend.write(ViewMut::all(&mut self.n_dev), bytemuck::cast_slice(&self.n))
+        let counts = bytemuck::cast_slice(&self.n_first);
+        backend.write(ViewMut::all(&mut self.first.n), counts)
     }
 
-    pub fn rows(&self) -> View<'_, B> {
-        View::all(&self.rows_dev)
+    /// Hands the second parts over.
+    pub fn upload_rest(&mut self, backend: &B) -> OpResult<()> {
+        let rest = self.rest.as_mut().expect("lists that are divided have a second part");
+        for (h, (n, first)) in self.n.iter().zip(&self.n_first).enumerate() {
+            let at = h * self.stride;
+            rest.write(backend, at, &self.rows[at + *first as usize..at + *n as usize])?;
+            self.n_rest[h] = n - first;
+        }
+        backend.write(ViewMut::all(&mut rest.n), bytemuck::cast_slice(&self.n_rest))
     }
 
-    pub fn n_rows(&self) -> View<'_, B> {
-        View::all(&self.n_dev)
+    /// What the query at `q_index` attends first.
+    pub fn first<'a>(&'a self, kv: KvView<'a, B>, q_index: usize) -> ListSpan<'a, B> {
+        self.first.span(kv, q_index, self.stride)
+    }
+
+    /// What it attends later.
+    pub fn rest<'a>(&'a self, kv: KvView<'a, B>, q_index: usize) -> Option<ListSpan<'a, B>> {
+        self.rest.as_ref().map(|rest| rest.span(kv, q_index, self.stride))
     }
 }
 
@@ -250,7 +308,8 @@ impl<B: Backend> Selector<B> {
     }
 
     /// Resolves one head's selection in its cache: slots go to `lists` (shifted by
-    /// `first_slot_row`), absent rows to `self.misses`. Returns the hits.
+    /// `first_slot_row`), absent rows to `self.misses`. With `hits_first` the list is divided, and
+    /// absent rows are in its second part. Returns the hits.
     pub fn resolve(
         &mut self,
         slot: usize,
@@ -258,6 +317,7 @@ impl<B: Backend> Selector<B> {
         cache: &mut ClusterCache,
         lists: &mut RowLists<B>,
         first_slot_row: usize,
+        hits_first: bool,
     ) -> usize {
         self.wants.clear();
         for i in self.place(slot, head) {
@@ -267,8 +327,20 @@ impl<B: Backend> Selector<B> {
         self.slots.clear();
         self.misses.clear();
         let hits = cache.resolve(&self.wants, &mut self.slots, &mut self.misses);
+        if !hits_first {
+            self.slots.iter().for_each(|slot| lists.push(head, first_slot_row + slot.index()));
+            return hits;
+        }
+        // Slots of misses are among the others, in the same order.
+        let mut misses = self.misses.iter().peekable();
         for slot in &self.slots {
-            lists.push(head, first_slot_row + slot.index());
+            if misses.next_if(|miss| miss.slot == *slot).is_none() {
+                lists.push(head, first_slot_row + slot.index());
+            }
+        }
+        lists.divide(head);
+        for miss in &self.misses {
+            lists.push(head, first_slot_row + miss.slot.index());
         }
         hits
     }

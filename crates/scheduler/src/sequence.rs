@@ -88,6 +88,9 @@ pub struct Sequence<B: Backend> {
     pub(crate) n_tokens: usize,
     pub(crate) mover: RowMover<B>,
     pub(crate) lists: RowLists<B>,
+    /// Rows of the layer in progress are yet to be fetched and attended: those on the device go
+    /// first.
+    pub(crate) misses_wait: bool,
     pub(crate) selector: Option<Selector<B>>,
     /// With [`RecallMode::Speculative`], where the policy recalls at all.
     pub(crate) speculation: Option<Speculation<B>>,
@@ -127,7 +130,8 @@ impl<B: Backend> Sequence<B> {
         let worker = ClusterWorker::new(backend, options.overlap, 2 * shape.n_layers);
         let mut sequence = Self {
             mover: RowMover::new(&**backend, &shape, 1, true)?,
-            lists: RowLists::new(&**backend, shape.n_kv_heads, 1)?,
+            lists: RowLists::new(&**backend, shape.n_kv_heads, 1, false)?,
+            misses_wait: false,
             selector: None,
             speculation: None,
             mirror: Mirror::with_layers(shape.n_layers),
@@ -206,6 +210,26 @@ impl<B: Backend> Sequence<B> {
         self.lists.head(head)
     }
 
+    /// Which of the selector's selections is that of `layer`.
+    pub(crate) fn selection_slot(&self, layer: usize) -> usize {
+        self.layers[..layer].iter().filter(|l| l.mode == LayerMode::Recall).count()
+    }
+
+    /// The tokens that a KV head recalled in the last decode step, cluster by cluster, best first:
+    /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall.
+    pub fn last_recalled(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
+        let state = &self.layers[layer];
+        let slot = self.selection_slot(layer);
+        let chosen = state.index.as_ref().zip(self.selector.as_ref());
+        chosen.into_iter().flat_map(move |(index, selector)| {
+            let starts = &index.heads()[head].starts;
+            selector.selected(slot, head).flat_map(move |(cluster, take)| {
+                let first = starts[cluster] as usize;
+                state.positions[head][first..first + take].iter().copied()
+            })
+        })
+    }
+
     /// Changes the policy. Rows are put back into token order where the new one needs that, and are
     /// indexed anew.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
@@ -237,7 +261,8 @@ impl<B: Backend> Sequence<B> {
         let in_place = self.options.placement == Placement::InPlace;
         let window = self.layout.sinks + self.layout.ring;
         let attended = self.policy.budget.map_or(0, |b| b.min(self.shape.capacity)).max(window);
-        self.lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, attended)?;
+        let divided = self.options.recall != RecallMode::Exact;
+        self.lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, attended, divided)?;
         let moved = match in_place {
             true => 1,
             false => self.options.tile.max(self.options.chunk).max(attended),
@@ -255,14 +280,10 @@ impl<B: Backend> Sequence<B> {
         let mut indexes = self.layers.iter().filter_map(|layer| layer.index.as_ref());
         let Some(index) = indexes.next() else { return Ok(()) };
         let (capacity, n_layers) = (index.capacity(), 1 + indexes.count());
-        let n_slots = match self.options.recall {
-            RecallMode::Exact => 1,
-            RecallMode::Speculative { gate } => {
-                self.speculation = Some(Speculation::new(backend, shape, n_layers, gate)?);
-                n_layers
-            }
-        };
-        let selector = Selector::new(backend, shape, &self.policy, capacity, n_slots)?;
+        if let RecallMode::Speculative { gate } = self.options.recall {
+            self.speculation = Some(Speculation::new(backend, shape, n_layers, gate)?);
+        }
+        let selector = Selector::new(backend, shape, &self.policy, capacity, n_layers)?;
         self.selector = Some(selector);
         Ok(())
     }

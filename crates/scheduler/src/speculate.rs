@@ -16,7 +16,6 @@ use longview_core::DType;
 use longview_ops::{Backend, OpResult, QueryGate, QueryGateParams, View, ViewMut};
 
 use crate::error::SchedulerError;
-use crate::layer::LayerMode;
 use crate::select::Query;
 use crate::sequence::{Placement, Sequence, SequenceOptions};
 use crate::shape::KvShape;
@@ -190,14 +189,6 @@ impl<B: Backend> Sequence<B> {
     /// Whether a step has ended whose comparisons nobody has read.
     pub(crate) fn was_compared(&self) -> bool {
         self.speculation.as_ref().is_some_and(|s| s.phase.was_compared())
-    }
-
-    /// Which of the selector's selections is that of `layer`.
-    pub(crate) fn selection_slot(&self, layer: usize) -> usize {
-        match self.speculation {
-            Some(_) => self.layers[..layer].iter().filter(|l| l.mode == LayerMode::Recall).count(),
-            None => 0,
-        }
     }
 
     /// Keeps the query with which `query`'s layer chose, if the next step may go by it.

@@ -4,6 +4,8 @@
 //! what each KV head attends, and writes the attention's output. Prefill spans attend exactly;
 //! decode spans follow their policy.
 
+use std::sync::Arc;
+
 use longview_core::DType;
 use longview_ops::{
     AttendChunk, AttendList, AttendParams, Backend, ChunkSpan, Gram, GramParams, KvScatter,
@@ -138,12 +140,50 @@ impl<B: Backend> Step<'_, '_, B> {
             }
         }
         self.attend_tokens(layer, &mut t)?;
-        match self.spans.iter().find(|span| span.sequence.speculates()) {
-            // Without a wait in the layer nothing else hands the layer over; the device computes it
-            // while the host resolves the next one's misses.
-            Some(span) => Ok(span.sequence.backend.submit()?),
-            None => Ok(()),
+        self.attend_misses(layer, &mut t)
+    }
+
+    /// Where a step speculates, rows that are on the device are attended first. While the device is
+    /// busy with them the host collects the others, which are then attended and merged by
+    /// log-sum-exp.
+    fn attend_misses(
+        &mut self,
+        layer: usize,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let Some(first) = self.spans.iter().find(|span| span.sequence.speculates()) else {
+            return Ok(());
+        };
+        let backend = Arc::clone(&first.sequence.backend);
+        let shape = first.sequence.shape.clone();
+        backend.submit()?;
+        let begin = backend.now();
+        for span in self.spans.iter_mut().filter(|span| span.sequence.misses_wait) {
+            span.sequence.lists.upload_rest(&*backend)?;
+            span.sequence.load_misses(layer)?;
         }
+        let missing = self.spans.iter().filter(|span| span.sequence.misses_wait);
+        let lists: SmallVec<[ListSpan<'_, B>; 4]> = missing
+            .filter_map(|span| {
+                span.sequence.lists.rest(span.sequence.attended_rows(layer), span.start)
+            })
+            .collect();
+        if !lists.is_empty() {
+            let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
+            backend.attend_list(AttendList {
+                p: attend_params(&shape, n_tokens, true),
+                q: t.q,
+                spans: &lists,
+                out: reborrow(&mut t.out),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, n_tokens * shape.n_q_heads),
+            })?;
+        }
+        drop(lists);
+        let spent = backend.now().saturating_sub(begin);
+        if let Some(span) = self.spans.iter_mut().find(|span| span.sequence.speculates()) {
+            span.sequence.stats.fetch += spent;
+        }
+        Ok(())
     }
 
     /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the
@@ -190,13 +230,9 @@ impl<B: Backend> Step<'_, '_, B> {
                     n_rows: sequence.n_tokens as u32 + 1,
                     diagonal: i32::MAX,
                 }),
-                LayerMode::Window | LayerMode::Recall => lists.push(ListSpan {
-                    q_index: span.start as u32,
-                    kv,
-                    rows: sequence.lists.rows(),
-                    n_rows: sequence.lists.n_rows(),
-                    list_stride: sequence.lists.stride as u32,
-                }),
+                LayerMode::Window | LayerMode::Recall => {
+                    lists.push(sequence.lists.first(kv, span.start));
+                }
             }
         }
         let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
@@ -519,6 +555,7 @@ impl Token {
             sequence.bring_rows().await?;
             sequence.begin_token();
         }
+        sequence.misses_wait = false;
         sequence.apply_window(self.layer).await?;
         self.store(sequence, scratch, t).await?;
         match sequence.layers[self.layer].mode {
@@ -673,13 +710,15 @@ impl Token {
         sequence: &mut Sequence<B>,
         slot: usize,
     ) -> Result<(), SchedulerError> {
+        let speculates = sequence.speculates();
         let state = &mut sequence.layers[self.layer];
         let index = state.index.as_ref().expect("recall layers have an index");
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
         let first_slot = sequence.layout.first_slot_row();
         sequence.mover.clear();
         for (head, cache) in state.caches.iter_mut().enumerate() {
-            let hits = selector.resolve(slot, head, cache, &mut sequence.lists, first_slot);
+            let hits =
+                selector.resolve(slot, head, cache, &mut sequence.lists, first_slot, speculates);
             let starts = &index.heads()[head].starts;
             for miss in &selector.misses {
                 let row = starts[miss.cluster.index()] as usize + miss.member as usize;
@@ -690,20 +729,24 @@ impl Token {
         }
         let rows = sequence.mover.len();
         sequence.stats.fetched_bytes += (rows * sequence.shape.row_bytes()) as u64;
-        let buffer = state.device.as_mut().expect("device placement has device rows");
-        let dst = DeviceRows { buffer, head_stride: state.device_rows };
-        sequence.mover.load(
-            &*sequence.backend,
-            &sequence.shape,
-            &*sequence.tier,
-            self.layer,
-            dst,
-        )?;
-        Ok(())
+        sequence.misses_wait = speculates && rows > 0;
+        match sequence.misses_wait {
+            true => Ok(()),
+            false => sequence.load_misses(self.layer),
+        }
     }
 }
 
 impl<B: Backend> Sequence<B> {
+    /// Carries the rows that were listed from the host tier into their slots.
+    fn load_misses(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, tier, mover, layers, .. } = self;
+        let state = &mut layers[layer];
+        let buffer = state.device.as_mut().expect("device placement has device rows");
+        let dst = DeviceRows { buffer, head_stride: state.device_rows };
+        Ok(mover.load(&**backend, shape, &**tier, layer, dst)?)
+    }
+
     /// The rows that attention of `layer` reads.
     fn attended_rows(&self, layer: usize) -> KvView<'_, B> {
         match &self.layers[layer].device {

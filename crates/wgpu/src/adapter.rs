@@ -1,6 +1,7 @@
 //! Adapters: which there are, and the opening of one.
 
 use crate::error::StartError;
+use crate::memory;
 use crate::tier::Tier;
 
 /// What every kernel needs: WebGPU's guaranteed limits.
@@ -25,6 +26,8 @@ pub struct AdapterReport {
     pub max_binding: u64,
     /// Most bytes of one buffer.
     pub max_buffer: u64,
+    /// Bytes of device memory, where the driver tells.
+    pub memory: Option<u64>,
     /// Bytes of workgroup memory.
     pub shared_memory: u32,
     /// Smallest and largest subgroup, if there are subgroup operations.
@@ -45,6 +48,7 @@ impl AdapterReport {
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
             max_binding: limits.max_storage_buffer_binding_size,
             max_buffer: limits.max_buffer_size,
+            memory: memory::device_bytes(adapter),
             shared_memory: limits.max_compute_workgroup_storage_size,
             subgroup_sizes: subgroups.then_some((info.subgroup_min_size, info.subgroup_max_size)),
             f16: features.contains(wgpu::Features::SHADER_F16),

@@ -12,6 +12,7 @@ use crate::counters::{Counters, Tally};
 use crate::error::StartError;
 use crate::gpu::{Gpu, lock};
 use crate::launch::{Launch, Variant};
+use crate::memory;
 use crate::ops;
 use crate::readback::{ReadRing, map};
 use crate::recorder::Recorder;
@@ -99,8 +100,9 @@ impl WgpuBackend {
         for &tier in tiers.iter().rev() {
             // A device of its own for each try: a kernel that fails may take the device with it.
             let (device, queue) = adapter::open(&adapter).await?;
-            let backend =
-                Self::with_device(Gpu::new(device, queue, info.clone(), tier), options.clone());
+            let gpu = Gpu::new(device, queue, info.clone(), tier);
+            let memory = memory::device_bytes(&adapter);
+            let backend = Self::with_device(gpu, memory, options.clone());
             match parity::spot_check(&backend, TESTED).await {
                 Ok(()) => return Ok(backend),
                 Err(message) => reason = message,
@@ -120,7 +122,7 @@ impl WgpuBackend {
         Ok(results)
     }
 
-    fn with_device(gpu: Gpu, options: WgpuOptions) -> Self {
+    fn with_device(gpu: Gpu, memory_bytes: Option<u64>, options: WgpuOptions) -> Self {
         let capabilities = Arc::new(Capabilities {
             device: format!("{} ({}), tier {}", gpu.info.name, gpu.info.backend, gpu.tier),
             reads_host_memory: false,
@@ -129,15 +131,15 @@ impl WgpuBackend {
             kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
             weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
             missing_ops: Vec::new(),
-            memory_bytes: None,
+            memory_bytes,
         });
         let recorder = Mutex::new(Recorder::new(&gpu));
         Self {
             gpu: Arc::new(gpu),
             options,
             capabilities,
-            weights: Arc::default(),
-            vectors: Arc::default(),
+            weights: Arc::new(Mutex::new(WeightArena::of_matrices())),
+            vectors: Arc::new(Mutex::new(WeightArena::of_vectors())),
             recorder,
             ring: Mutex::default(),
             scratch: Scratch::default(),
@@ -257,6 +259,10 @@ impl Backend for WgpuBackend {
 
     fn host_bytes_mut<'a>(&self, _: &'a mut WgpuBuffer) -> Option<&'a mut [u8]> {
         None
+    }
+
+    fn expect_weights(&self, bytes: u64, n: usize) {
+        lock(&self.weights).expect(bytes, n);
     }
 
     fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {

@@ -1,11 +1,11 @@
 //! Device buffers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use longview_core::DType;
 use longview_ops::DeviceBuffer;
 
+use crate::counters::Tally;
 use crate::gpu::Gpu;
 
 /// Memory on the device. Its number is what bind groups are remembered by.
@@ -14,21 +14,21 @@ pub(crate) struct RawBuffer {
     pub id: u64,
     pub buffer: wgpu::Buffer,
     pub size: u64,
-    /// Ids of buffers that are gone, for those who keep bind groups.
-    dropped: Arc<AtomicU64>,
+    tally: Arc<Tally>,
 }
 
 impl RawBuffer {
-    pub fn new(id: u64, buffer: wgpu::Buffer, dropped: &Arc<AtomicU64>) -> Self {
+    pub fn new(id: u64, buffer: wgpu::Buffer, tally: &Arc<Tally>) -> Self {
         let size = buffer.size();
-        Self { id, buffer, size, dropped: Arc::clone(dropped) }
+        tally.take(size);
+        Self { id, buffer, size, tally: Arc::clone(tally) }
     }
 }
 
 impl Drop for RawBuffer {
     fn drop(&mut self) {
-        // Bind groups hold the memory; recorders see the count change and let go of theirs.
-        self.dropped.fetch_add(1, Ordering::Release);
+        // Bind groups still hold the memory; recorders let go of theirs.
+        self.tally.give_back(self.size);
     }
 }
 

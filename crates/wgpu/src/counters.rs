@@ -13,6 +13,10 @@ pub struct Counters {
     pub bytes_read: u64,
     /// Device buffers made.
     pub allocations: u64,
+    /// Bytes of the device buffers that exist.
+    pub bytes_live: u64,
+    /// Most bytes of device buffers that existed at once.
+    pub bytes_peak: u64,
     /// Pipelines compiled.
     pub pipelines: u64,
     /// Bind groups made.
@@ -29,13 +33,31 @@ pub(crate) struct Tally {
     pub bytes_down: AtomicU64,
     pub bytes_read: AtomicU64,
     pub allocations: AtomicU64,
+    pub bytes_live: AtomicU64,
+    pub bytes_peak: AtomicU64,
     pub pipelines: AtomicU64,
     pub bind_groups: AtomicU64,
+    /// Buffers that are gone, for those who keep bind groups.
+    pub buffers_dropped: AtomicU64,
 }
 
 impl Tally {
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// A device buffer of so many bytes was made.
+    pub fn take(&self, bytes: u64) {
+        Self::add(&self.allocations, 1);
+        let live = self.bytes_live.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.bytes_peak.fetch_max(live, Ordering::Relaxed);
+    }
+
+    /// It is gone.
+    pub fn give_back(&self, bytes: u64) {
+        self.bytes_live.fetch_sub(bytes, Ordering::Relaxed);
+        // Recorders that see the count change let go of bind groups.
+        self.buffers_dropped.fetch_add(1, Ordering::Release);
     }
 
     pub fn read(&self) -> Counters {
@@ -50,6 +72,8 @@ impl Tally {
             },
             bytes_read: get(&self.bytes_read),
             allocations: get(&self.allocations),
+            bytes_live: get(&self.bytes_live),
+            bytes_peak: get(&self.bytes_peak),
             pipelines: get(&self.pipelines),
             bind_groups: get(&self.bind_groups),
         }

@@ -23,12 +23,11 @@ pub(crate) struct Gpu {
     pub features: wgpu::Features,
     pub info: wgpu::AdapterInfo,
     pub tier: Tier,
-    pub tally: Tally,
+    pub tally: Arc<Tally>,
     kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
     layouts: Mutex<HashMap<Vec<bool>, Arc<Layout>>>,
     lost: Arc<Mutex<Option<String>>>,
     next_id: AtomicU64,
-    pub dropped: Arc<AtomicU64>,
 }
 
 /// A compiled variant.
@@ -72,12 +71,11 @@ impl Gpu {
             queue,
             info,
             tier,
-            tally: Tally::default(),
+            tally: Arc::default(),
             kernels: Mutex::default(),
             layouts: Mutex::default(),
             lost,
             next_id: AtomicU64::new(1),
-            dropped: Arc::default(),
         }
     }
 
@@ -135,9 +133,8 @@ impl Gpu {
         if cfg!(not(target_arch = "wasm32")) && pollster::block_on(answer).is_some() {
             return None;
         }
-        Tally::add(&self.tally.allocations, 1);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Some(RawBuffer::new(id, buffer, &self.dropped))
+        Some(RawBuffer::new(id, buffer, &self.tally))
     }
 
     /// The pipeline of a variant; `writes` says for each storage binding whether it is written.

@@ -17,6 +17,7 @@ mod counters;
 mod error;
 mod gpu;
 mod launch;
+mod memory;
 mod ops;
 mod readback;
 mod recorder;

@@ -209,7 +209,7 @@ impl Recorder {
 
     /// Bind groups keep memory alive; those of buffers that nobody has any more go.
     fn forget_dropped(&mut self, gpu: &Gpu) {
-        let dropped = gpu.dropped.load(Ordering::Acquire);
+        let dropped = gpu.tally.buffers_dropped.load(Ordering::Acquire);
         if dropped != self.dropped_seen {
             self.dropped_seen = dropped;
             self.groups.retain(|_, (_, held)| held.iter().all(|b| b.strong_count() > 0));

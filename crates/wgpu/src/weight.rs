@@ -13,8 +13,10 @@ use crate::gpu::Gpu;
 
 /// Words of a vector load.
 pub(crate) const VECTOR: usize = 4;
-/// The first chunk; later ones double.
-const FIRST_CHUNK: u64 = 4 << 20;
+/// The least chunk of matrices, and of vectors, where nobody said how much will come.
+const LEAST_CHUNK: [u64; 2] = [4 << 20, 64 << 10];
+/// Places begin at multiples of this: whole vectors, and what a binding may need one day.
+const ALIGNMENT: u64 = 256;
 /// Bytes handed over at once: the staging of an upload stays small.
 pub(crate) const UPLOAD_PIECE: usize = 16 << 20;
 
@@ -62,14 +64,28 @@ impl WgpuWeight {
 }
 
 /// Where the next weight goes.
-#[derive(Default)]
 pub(crate) struct WeightArena {
     chunk: Option<Arc<RawBuffer>>,
     used: u64,
-    next_size: u64,
+    /// Bytes that are still to come, if somebody said so.
+    expected: u64,
+    least_chunk: u64,
 }
 
 impl WeightArena {
+    pub fn of_matrices() -> Self {
+        Self { chunk: None, used: 0, expected: 0, least_chunk: LEAST_CHUNK[0] }
+    }
+
+    pub fn of_vectors() -> Self {
+        Self { least_chunk: LEAST_CHUNK[1], ..Self::of_matrices() }
+    }
+
+    /// About `bytes` in `n` weights will come: chunks are made for them, and not for more.
+    pub fn expect(&mut self, bytes: u64, n: usize) {
+        self.expected += bytes + n as u64 * ALIGNMENT;
+    }
+
     /// Places for `n_rows` rows of `row_words` words: as few buffers as bindings allow.
     pub fn place(
         &mut self,
@@ -100,15 +116,16 @@ impl WeightArena {
         bytes: u64,
         most: u64,
     ) -> OpResult<(Arc<RawBuffer>, u64)> {
-        // Whole vectors, and the alignment that a binding may need one day.
-        let bytes = bytes.next_multiple_of(256);
+        let bytes = bytes.next_multiple_of(ALIGNMENT);
+        let to_come = self.expected;
+        self.expected = to_come.saturating_sub(bytes);
         if let Some(chunk) = self.chunk.as_ref().filter(|chunk| self.used + bytes <= chunk.size) {
             let at = self.used;
             self.used += bytes;
             return Ok((Arc::clone(chunk), at));
         }
-        let size = self.next_size.max(FIRST_CHUNK).max(bytes).min(most.max(bytes));
-        self.next_size = (size * 2).min(most);
+        let size = if to_come > 0 { to_come } else { self.least_chunk };
+        let size = size.min(most).max(bytes);
         let chunk = Arc::new(gpu.storage(size, name)?);
         self.chunk = Some(Arc::clone(&chunk));
         self.used = bytes;

@@ -37,6 +37,7 @@ const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/cpu/src/team.rs", "disjoint parts of one slice for several threads"),
     ("crates/cpu/tests/allocations.rs", "an allocator that counts"),
     ("crates/model/src/weights/shard.rs", "memory-mapped weights"),
+    ("crates/wgpu/src/memory.rs", "a question to the Vulkan driver"),
     ("crates/wgpu/src/gpu.rs", "shader modules without bounding of loops"),
     ("tests/tests/no_alloc.rs", "an allocator that counts"),
 ];

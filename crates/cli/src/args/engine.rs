@@ -10,6 +10,7 @@ use longview_scheduler::RecallMode;
 use longview_wgpu::{Tier, WgpuOptions};
 
 use crate::device::{Device, DeviceChoice};
+use crate::units;
 
 const KV_TYPES: &[(DType, &str)] =
     &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
@@ -81,6 +82,11 @@ pub struct EngineArgs {
     #[arg(long, value_name = "NAME", value_parser = super::one_of(TIERS))]
     pub tier: Option<Tier>,
 
+    /// Plan as if the device had so much memory, as 512MiB or 4GB: what does not fit is refused
+    /// before anything is loaded [default: what the device has].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub device_memory: Option<u64>,
+
     /// Threads of the CPU backend; 0: one for each physical core.
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
@@ -125,6 +131,7 @@ impl EngineArgs {
                     gate: self.recall_gate.unwrap_or(RecallMode::DEFAULT_GATE),
                 },
             },
+            device_memory: self.device_memory,
             ..EngineOptions::default()
         }
     }

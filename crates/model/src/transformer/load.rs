@@ -8,7 +8,7 @@ use crate::config::{ModelConfig, WindowError};
 use crate::rope::RopeTable;
 use crate::weights::{
     EMBEDDING, ExpectedTensor, FINAL_NORM, LM_HEAD, LinearTensors, TensorSet, WeightsError,
-    layer_tensors,
+    expected_tensors, layer_tensors,
 };
 
 /// A model that could not be loaded.
@@ -40,6 +40,7 @@ impl<B: Backend> Model<B> {
         config.check_context(planned_context)?;
         tensors.check(config)?;
         let total = tensors.weight_bytes(config);
+        backend.expect_weights(total, expected_tensors(config).len());
         let mut loader = Loader { backend, tensors, done: 0, total, progress };
         let embedding = loader.weight(EMBEDDING)?;
         let layers = (0..config.n_layers).map(|index| loader.layer(config, index));

@@ -1,5 +1,6 @@
 //! The whole runtime on a device with memory of its own, through the WGSL backend: what a token
-//! costs in dispatches and waits, what a lost device costs, what prefill keeps on the device.
+//! costs in dispatches, waits and bytes, what a lost device costs, what prefill keeps on the
+//! device, and whether it chooses what the CPU chooses.
 
 #![expect(clippy::print_stdout, reason = "tests say what they counted")]
 
@@ -14,6 +15,9 @@ use longview_scheduler::{LayerMode, PolicyOptions, Preset};
 use longview_tests::backends;
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
+
+mod memory;
+mod selection;
 
 type Gpu = WgpuBackend;
 
@@ -118,33 +122,4 @@ fn a_device_lost_twenty_times_changes_no_token() {
     let left = expected.len() + 1 - session.n_tokens();
     generate(&mut engine, &mut session, left).expect("decode");
     assert_eq!(session.tokens(), expected);
-}
-
-/// The device holds sinks, ring, cache and two tiles, however long the prompt is; only the index
-/// grows.
-#[test]
-fn a_longer_prompt_takes_no_more_device_memory_but_for_its_index() {
-    let Some(gpu) = backends::wgpu() else { return };
-    let policy = clusterkv(128);
-    let device_bytes_without_index = |n: usize| {
-        let mut engine = engine(Arc::clone(&gpu), 2048, &policy);
-        let mut session = engine.session(&policy).expect("a session");
-        let before = gpu.counters();
-        prefill(&mut engine, &mut session, n);
-        let moved = gpu.counters().device.since(before.device);
-        let index: u64 = session
-            .sequence()
-            .layers()
-            .iter()
-            .filter_map(|layer| layer.index.as_ref())
-            .map(|index| index.device_bytes())
-            .sum();
-        println!("{n} tokens: {} bytes up, {} down", moved.bytes_up, moved.bytes_down);
-        (session.sequence().device_kv_bytes() - index, moved.bytes_up)
-    };
-    let (short, few) = device_bytes_without_index(300);
-    let (long, many) = device_bytes_without_index(1200);
-    assert_eq!(short, long);
-    // The past of each chunk is streamed again: traffic grows with the square of the length.
-    assert!(many > 4 * few, "{few} and {many} bytes up");
 }
