@@ -1,4 +1,5 @@
 //! Helpers that the tests across crates share.
 
 pub mod backends;
+pub mod bench;
 pub mod sim;

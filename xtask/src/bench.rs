@@ -1,29 +1,44 @@
-//! `cargo xtask bench`: a table of benches, each a program of the crate that it measures.
+//! `cargo xtask bench`: benches in release, each a program of the `tests` crate.
 
 use anyhow::Result;
 
-use crate::args::UsageError;
+use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, run as run_child};
 
-pub(crate) const OPTIONS: &str = "NAME [ARGS]";
-pub(crate) const ABOUT: &str = "a bench in release. cpu: kernels of the CPU backend against the \
-                                machine's limits; decode: steps over long contexts";
+pub(crate) const OPTIONS: &str = "--device cpu|wgpu [--filter TEXT] [--quick] [--threads N] \
+                                  [--isa NAME] [--adapter NAME] [--tier NAME] | decode [ARGS]";
+pub(crate) const ABOUT: &str = "a bench in release. --device: every heavy op of a backend against \
+                                the device's measured limits, and what a decoded token costs; \
+                                decode: steps over long contexts on the CPU";
 
-/// Names, and the cargo arguments behind them.
-const BENCHES: &[(&str, &str)] = &[
-    ("cpu", "run --release -p longview-cpu --example cpu_bench --"),
-    ("decode", "bench -p longview-tests --bench decode --"),
-];
+const FLAGS: &[&str] = &["--quick"];
+const TAKES_VALUE: &[&str] = &["--device", "--filter", "--threads", "--isa", "--adapter", "--tier"];
 
-/// The verb. What follows the name is the bench's own.
+/// Benches that go by a name; what follows it is the bench's own.
+const NAMED: &[&str] = &["decode"];
+
+/// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let (name, rest) = args.split_first().ok_or_else(|| unknown("which bench?"))?;
-    let found = BENCHES.iter().find(|(known, _)| known == name);
-    let (_, command) = found.ok_or_else(|| unknown(&format!("unknown bench '{name}'")))?;
-    run_child(cargo(command).args(rest))
+    let (bench, rest) = match args.split_first() {
+        Some((name, rest)) if !name.starts_with('-') => (named(name)?, rest),
+        _ => ("ops", ops_arguments(args)?),
+    };
+    run_child(cargo(&format!("bench -p longview-tests --bench {bench} --")).args(rest))
 }
 
-fn unknown(message: &str) -> UsageError {
-    let known: Vec<_> = BENCHES.iter().map(|(name, _)| *name).collect();
-    UsageError(format!("{message}: one of {}", known.join(", ")))
+fn named(name: &str) -> Result<&'static str> {
+    let found = NAMED.iter().copied().find(|known| *known == name);
+    found.ok_or_else(|| {
+        let message = format!("unknown bench '{name}': --device, or one of {}", NAMED.join(", "));
+        UsageError(message).into()
+    })
+}
+
+/// The arguments, where they make sense: a mistake is told before anything is built.
+fn ops_arguments(args: &[String]) -> Result<&[String]> {
+    let parsed = Parsed::parse(args, FLAGS, TAKES_VALUE)?;
+    match parsed.value("--device") {
+        Some(_) => Ok(args),
+        None => Err(UsageError("which --device, or which bench?".into()).into()),
+    }
 }

@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn wrong_calls_are_usage_errors() {
         let calls = ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"];
-        for line in calls.into_iter().chain(["bench", "bench gpu", "bench --fast", "setup x"]) {
+        let benches = ["bench", "bench gpu", "bench ops", "bench --fast", "bench --quick"];
+        for line in calls.into_iter().chain(benches).chain(["setup x"]) {
             let error = call(line).expect_err(line);
             assert!(error.is::<UsageError>(), "{line}: {error:#}");
         }

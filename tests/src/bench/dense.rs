@@ -1,0 +1,140 @@
+//! Matrix times vector, matrix times matrix, and what a launch costs.
+
+use anyhow::Result;
+use longview_core::DType;
+use longview_ops::{
+    Backend, Linear, LinearParams, OpResult, SiluMul, SiluMulParams, View, ViewMut,
+};
+
+use super::{Bench, Case, Table, Work};
+
+/// A linear layer.
+pub(super) struct LinearCase {
+    is_vector: bool,
+    dtype: DType,
+    n_rows: usize,
+    n_in: usize,
+    n_out: usize,
+}
+
+impl LinearCase {
+    /// Few rows: bound by the bytes of the weight.
+    fn matvec(dtype: DType, n_rows: usize, n_in: usize, n_out: usize) -> Self {
+        Self { is_vector: true, dtype, n_rows, n_in, n_out }
+    }
+
+    /// Many rows.
+    pub fn matmul(dtype: DType, n_rows: usize, n_in: usize, n_out: usize) -> Self {
+        Self { is_vector: false, dtype, n_rows, n_in, n_out }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.n_in * self.n_out * self.dtype.size()
+    }
+}
+
+impl<B: Backend> Case<B> for LinearCase {
+    fn title(&self) -> String {
+        let op = if self.is_vector { "matvec" } else { "matmul" };
+        format!("{op} {} {} x {} -> {}", self.dtype, self.n_rows, self.n_in, self.n_out)
+    }
+
+    fn work(&self) -> Work {
+        let Self { n_rows, n_in, n_out, .. } = *self;
+        let flop = 2.0 * (n_rows * n_in * n_out) as f64;
+        match self.is_vector {
+            true => Work::memory(self.weight_bytes(), flop),
+            false => Work::arithmetic(self.weight_bytes() + n_rows * (n_in + n_out) * 4, flop),
+        }
+    }
+
+    fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
+        let Self { is_vector, dtype, n_rows, n_in, n_out } = *self;
+        let backend = bench.backend;
+        let copies = if is_vector { bench.copies(self.weight_bytes()) } else { 1 };
+        let weights = bench.weights(dtype, n_out, n_in, copies)?;
+        let x = bench.buffer(DType::F32, n_rows * n_in)?;
+        let mut out = backend.alloc(DType::F32, n_rows * n_out, "out")?;
+        let p = LinearParams {
+            n_rows: n_rows as u32,
+            n_in: n_in as u32,
+            n_out: n_out as u32,
+            accumulate: 0,
+        };
+        let mut turn = 0;
+        bench.seconds(&mut || {
+            turn = (turn + 1) % copies;
+            let (x, out) = (View::all(&x), ViewMut::all(&mut out));
+            let d = Linear { p, x, weight: &weights[turn], bias: None, out };
+            if is_vector { backend.matvec(d) } else { backend.matmul(d) }
+        })
+    }
+}
+
+/// The activation of so few elements that its time is that of a launch.
+struct LaunchCase;
+
+const LAUNCH_ELEMENTS: usize = 256;
+
+impl<B: Backend> Case<B> for LaunchCase {
+    fn title(&self) -> String {
+        format!("silu_mul {LAUNCH_ELEMENTS} (a launch)")
+    }
+
+    fn work(&self) -> Work {
+        Work::memory(3 * 4 * LAUNCH_ELEMENTS, 0.0)
+    }
+
+    fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
+        let backend = bench.backend;
+        let gate = bench.buffer(DType::F32, LAUNCH_ELEMENTS)?;
+        let up = bench.buffer(DType::F32, LAUNCH_ELEMENTS)?;
+        let mut out = backend.alloc(DType::F32, LAUNCH_ELEMENTS, "out")?;
+        bench.seconds(&mut || {
+            backend.silu_mul(SiluMul {
+                p: SiluMulParams { n: LAUNCH_ELEMENTS as u32 },
+                gate: View::all(&gate),
+                up: View::all(&up),
+                out: ViewMut::all(&mut out),
+            })
+        })
+    }
+}
+
+/// Shapes far beyond any cache, of published models, and of the embedded model.
+pub(super) fn cases<B: Backend>(bench: &mut Bench<'_, B>, table: &mut Table<'_>) -> Result<()> {
+    let (f32, f16, bf16) = (DType::F32, DType::F16, DType::BF16);
+    let vector = LinearCase::matvec;
+    table.add(
+        bench,
+        &[
+            vector(f32, 1, 2048, 8192),
+            vector(f16, 1, 2048, 8192),
+            vector(bf16, 1, 2048, 8192),
+            vector(bf16, 2, 2048, 8192),
+            vector(bf16, 4, 2048, 8192),
+            vector(bf16, 8, 2048, 8192),
+            vector(bf16, 1, 8192, 2048),
+            vector(bf16, 1, 896, 4864),
+            // From cache, bound by how fast work starts.
+            vector(bf16, 1, 256, 512),
+            vector(bf16, 1, 256, 2048),
+        ],
+    )?;
+    let matrix = LinearCase::matmul;
+    table.add(
+        bench,
+        &[
+            matrix(f32, 512, 2048, 2048),
+            matrix(f16, 512, 2048, 2048),
+            matrix(bf16, 512, 2048, 2048),
+            matrix(bf16, 256, 2048, 8192),
+            matrix(bf16, 256, 896, 4864),
+            matrix(bf16, 512, 256, 256),
+            matrix(bf16, 512, 256, 704),
+            matrix(bf16, 512, 704, 256),
+            matrix(bf16, 16, 2048, 8192),
+        ],
+    )?;
+    table.add(bench, &[LaunchCase])
+}

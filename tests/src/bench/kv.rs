@@ -1,0 +1,105 @@
+//! Gathers of rows: recall, and the copy that is the yardstick of memory.
+
+use anyhow::Result;
+use longview_core::DType;
+use longview_ops::{Backend, KvGather, KvGatherParams, KvView, OpResult, View};
+
+use super::{Bench, Case, Table, Work};
+
+/// N rows a head out of S into the first N of a buffer: scattered ones, or a run.
+pub(super) struct GatherCase {
+    n_listed: usize,
+    n_rows: usize,
+    n_heads: usize,
+    head_dim: usize,
+    is_scattered: bool,
+}
+
+const DTYPE: DType = DType::F16;
+
+impl GatherCase {
+    /// `bytes` in rows so long that the lists weigh nothing.
+    pub fn long_rows(bytes: usize) -> Self {
+        let (n_heads, head_dim) = (8, 2048);
+        let n_rows = bytes / (n_heads * 2 * head_dim * DTYPE.size());
+        Self { n_listed: n_rows, n_rows, n_heads, head_dim, is_scattered: false }
+    }
+
+    fn bytes(&self) -> usize {
+        self.n_heads * self.n_listed * 2 * self.head_dim * DTYPE.size()
+    }
+}
+
+impl<B: Backend> Case<B> for GatherCase {
+    fn title(&self) -> String {
+        let Self { n_listed, n_rows, n_heads, head_dim, is_scattered } = self;
+        let what = if *is_scattered { "of" } else { "in a run of" };
+        format!("kv_gather {DTYPE} {n_listed} {what} {n_rows} heads {n_heads} x {head_dim}")
+    }
+
+    fn work(&self) -> Work {
+        Work::memory(2 * self.bytes(), 0.0)
+    }
+
+    fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
+        let Self { n_listed, n_rows, n_heads, head_dim, is_scattered } = *self;
+        let backend = bench.backend;
+        let row = 2 * head_dim;
+        let src = bench.buffer(DTYPE, n_heads * n_rows * row)?;
+        let mut dst = backend.alloc(DTYPE, n_heads * n_listed * row, "slots")?;
+        // Other rows in every turn, until no cache holds them.
+        let n_lists = bench.streamed_bytes().div_ceil(self.bytes()).min(n_rows / n_listed);
+        let mut lists = Vec::new();
+        for turn in 0..n_lists {
+            let list: Vec<u32> = (0..n_heads)
+                .flat_map(|_| match is_scattered {
+                    true => bench.rng.distinct(n_rows, n_listed),
+                    false => (0..n_listed).map(|i| (turn * n_listed + i) as u32).collect(),
+                })
+                .collect();
+            lists.push(bench.words(&list)?);
+        }
+        let slots: Vec<u32> = (0..n_heads).flat_map(|_| 0..n_listed as u32).collect();
+        let slots = bench.words(&slots)?;
+        let counts = bench.words(&vec![n_listed as u32; n_heads])?;
+        let p = KvGatherParams {
+            n_kv_heads: n_heads as u32,
+            head_dim: head_dim as u32,
+            list_stride: n_listed as u32,
+            dst_head_stride: n_listed as u32,
+        };
+        let mut turn = 0;
+        bench.seconds(&mut || {
+            turn = (turn + 1) % lists.len();
+            backend.kv_gather(KvGather {
+                p,
+                src: KvView::new(&src, n_rows),
+                src_rows: View::all(&lists[turn]),
+                dst_rows: View::all(&slots),
+                n_rows: View::all(&counts),
+                dst: &mut dst,
+            })
+        })
+    }
+}
+
+/// What a step fetches, at worst, and a tile of the past.
+pub(super) fn cases<B: Backend>(bench: &mut Bench<'_, B>, table: &mut Table<'_>) -> Result<()> {
+    let (n_heads, head_dim) = (2, 64);
+    let gather = |n_listed, n_rows, is_scattered| GatherCase {
+        n_listed,
+        n_rows,
+        n_heads,
+        head_dim,
+        is_scattered,
+    };
+    table.add(
+        bench,
+        &[
+            gather(1024, 262_144, true),
+            gather(16_384, 262_144, true),
+            gather(2048, 262_144, false),
+            gather(131_072, 262_144, false),
+        ],
+    )
+}
