@@ -7,6 +7,7 @@
 // Bytes: 4 rows V. Bound: latency; a row has one workgroup only.
 
 //# import common
+//# import order NAN_KEY=0xffffffffu
 
 struct Params {
     n_rows: u32,
@@ -23,17 +24,6 @@ const GROUP: u32 = 256u;
 
 var<workgroup> keys: array<u32, GROUP>;
 var<workgroup> places: array<u32, GROUP>;
-
-// Of the order of the numbers; the zeros are equal.
-fn key(bits: u32) -> u32 {
-    if (bits & 0x7fffffffu) > 0x7f800000u {
-        return 0xffffffffu;
-    }
-    if bits == 0x80000000u {
-        return 0x80000000u;
-    }
-    return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
-}
 
 // The better of two, each a key and a place.
 fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -61,10 +51,10 @@ fn argmax(
         let b = x[start + there.y];
         let c = x[start + there.z];
         let d = x[start + there.w];
-        best = better(best, vec2<u32>(key(a), there.x));
-        best = better(best, vec2<u32>(key(b), there.y));
-        best = better(best, vec2<u32>(key(c), there.z));
-        best = better(best, vec2<u32>(key(d), there.w));
+        best = better(best, vec2<u32>(key_of(a), there.x));
+        best = better(best, vec2<u32>(key_of(b), there.y));
+        best = better(best, vec2<u32>(key_of(c), there.z));
+        best = better(best, vec2<u32>(key_of(d), there.w));
     }
     keys[lane] = best.x;
     places[lane] = best.y;

@@ -15,6 +15,10 @@
 // are of bits, so nothing depends on how a device treats the smallest numbers. The sizes of a head
 // sum up to less than 2^32: they are tokens of a sequence.
 
+//# import order NAN_KEY=0u
+//# import radix AMOUNTS_AT=sizes_at
+//# import tile_sort
+
 struct Params {
     n_kv_heads: u32,
     score_stride: u32,
@@ -42,20 +46,10 @@ struct Params {
 @group(0) @binding(7) var<storage, read_write> n_selected: array<u32>;
 
 const GROUP: u32 = 256u;
-const BINS: u32 = 2048u;
-const BINS_EACH: u32 = BINS / GROUP;
-// Entries that are sorted in shared memory: two for each invocation.
-const TILE: u32 = 2u * GROUP;
 // Clusters that an invocation reads together, GROUP apart.
 const BATCH: u32 = 4u;
 const NONE: u32 = 0xffffffffu;
 
-var<workgroup> bins: array<atomic<u32>, BINS>;
-var<workgroup> sums: array<u32, 2u * GROUP>;
-var<workgroup> tile_ranks: array<u32, TILE>;
-var<workgroup> tile_ids: array<u32, TILE>;
-var<workgroup> found_bin: u32;
-var<workgroup> found_left: u32;
 var<workgroup> n_collected: atomic<u32>;
 var<workgroup> n_equal: atomic<u32>;
 var<workgroup> equal_id: atomic<u32>;
@@ -64,18 +58,6 @@ var<workgroup> final_equal: u32;
 var<workgroup> n_sorted: u32;
 // Tokens taken of the last cluster, at most.
 var<workgroup> last_take: u32;
-
-// A whole number that is greater for a greater score; 0 for not-a-number.
-fn key_of(score: u32) -> u32 {
-    let size = score & 0x7fffffffu;
-    if size > 0x7f800000u {
-        return 0u;
-    }
-    if size == 0u {
-        return 0x80000000u;
-    }
-    return select(score | 0x80000000u, ~score, score != size);
-}
 
 // Keys of BATCH clusters; beyond the last, its own again.
 fn keys_at(head: u32, c: u32, n: u32) -> vec4<u32> {
@@ -99,80 +81,6 @@ fn sizes_at(head: u32, c: u32, n: u32) -> vec4<u32> {
     );
     let all = vec4<u32>(c, c + GROUP, c + 2u * GROUP, c + 3u * GROUP);
     return select(vec4<u32>(0u), found, all < vec4<u32>(n));
-}
-
-// The sum of x over the invocations before this one.
-fn sum_before(x: u32, lane: u32) -> u32 {
-    workgroupBarrier();
-    sums[lane] = x;
-    // Each step reads one half and writes the other.
-    var from_half = 0u;
-    for (var step = 1u; step < GROUP; step *= 2u) {
-        workgroupBarrier();
-        var sum = sums[from_half + lane];
-        if lane >= step {
-            sum += sums[from_half + lane - step];
-        }
-        from_half = GROUP - from_half;
-        sums[from_half + lane] = sum;
-    }
-    return sums[from_half + lane] - x;
-}
-
-// Adds up the tokens of keys whose bits under `mask` are `prefix`, by the bits at `shift`.
-fn fill_bins(head: u32, n: u32, mask: u32, prefix: u32, shift: u32, n_bins: u32, lane: u32) {
-    for (var i = lane; i < BINS; i += GROUP) {
-        atomicStore(&bins[i], 0u);
-    }
-    workgroupBarrier();
-    // Neighbours often share a bin (a softmax gives few exponents): one addition for a run of them.
-    var held = 0u;
-    var tokens = 0u;
-    for (var c = lane; c < n; c += BATCH * GROUP) {
-        let keys = keys_at(head, c, n);
-        let counts = sizes_at(head, c, n);
-        for (var i = 0u; i < BATCH; i++) {
-            if (keys[i] & mask) == prefix {
-                let bin = (keys[i] >> shift) & (n_bins - 1u);
-                if bin != held && tokens > 0u {
-                    atomicAdd(&bins[held], tokens);
-                    tokens = 0u;
-                }
-                held = bin;
-                tokens += counts[i];
-            }
-        }
-    }
-    if tokens > 0u {
-        atomicAdd(&bins[held], tokens);
-    }
-    workgroupBarrier();
-}
-
-// The bin in which the sum from the greatest down reaches `left`, and what is left above it goes to
-// `found_bin` and `found_left`. Where all tokens are too few, NONE.
-fn find_bin(left: u32, lane: u32) {
-    if lane == 0u {
-        found_bin = NONE;
-    }
-    var own = 0u;
-    for (var i = 0u; i < BINS_EACH; i++) {
-        // Each at another place of its bins: in different banks.
-        own += atomicLoad(&bins[BINS - 1u - (lane * BINS_EACH + (i + lane) % BINS_EACH)]);
-    }
-    var before = sum_before(own, lane);
-    if before < left && left - before <= own {
-        for (var i = 0u; i < BINS_EACH; i++) {
-            let bin = BINS - 1u - (lane * BINS_EACH + i);
-            let tokens = atomicLoad(&bins[bin]);
-            if before < left && left - before <= tokens {
-                found_bin = bin;
-                found_left = left - before;
-            }
-            before += tokens;
-        }
-    }
-    workgroupBarrier();
 }
 
 fn take(head: u32, cluster: u32, key: u32) {
@@ -228,22 +136,6 @@ fn take_equal(head: u32, n: u32, key: u32, left: u32, lane: u32) {
     }
 }
 
-fn is_after(rank: u32, id: u32, other_rank: u32, other_id: u32) -> bool {
-    return rank > other_rank || (rank == other_rank && id > other_id);
-}
-
-// Puts entries i < j of the tile in order; what lies beyond `n` counts as greatest.
-fn order_in_tile(i: u32, j: u32, n: u32) {
-    if j < n && is_after(tile_ranks[i], tile_ids[i], tile_ranks[j], tile_ids[j]) {
-        let rank = tile_ranks[i];
-        let id = tile_ids[i];
-        tile_ranks[i] = tile_ranks[j];
-        tile_ids[i] = tile_ids[j];
-        tile_ranks[j] = rank;
-        tile_ids[j] = id;
-    }
-}
-
 // As order_in_tile, for entries of the output.
 fn order_in_output(ids: u32, ranks: u32, i: u32, j: u32, n: u32) {
     if j < n {
@@ -260,18 +152,6 @@ fn order_in_output(ids: u32, ranks: u32, i: u32, j: u32, n: u32) {
     }
 }
 
-// The first step of a merge to runs of `size`: an entry meets its mirror image.
-fn mirrored(pair: u32, size: u32) -> vec2<u32> {
-    let start = pair / (size / 2u) * size;
-    let at = pair % (size / 2u);
-    return vec2<u32>(start + at, start + size - 1u - at);
-}
-
-fn beside(pair: u32, stride: u32) -> vec2<u32> {
-    let first = pair / stride * 2u * stride + pair % stride;
-    return vec2<u32>(first, first + stride);
-}
-
 // For each tile: the whole network if `from_start`, else only the end of a merge.
 fn sort_tiles(ids: u32, ranks: u32, n: u32, from_start: bool, lane: u32) {
     for (var start = 0u; start < n; start += TILE) {
@@ -282,22 +162,9 @@ fn sort_tiles(ids: u32, ranks: u32, n: u32, from_start: bool, lane: u32) {
         }
         workgroupBarrier();
         if from_start {
-            for (var size = 2u; size < 2u * in_tile; size *= 2u) {
-                let pair = mirrored(lane, size);
-                order_in_tile(pair.x, pair.y, in_tile);
-                workgroupBarrier();
-                for (var stride = size / 4u; stride > 0u; stride /= 2u) {
-                    let pair = beside(lane, stride);
-                    order_in_tile(pair.x, pair.y, in_tile);
-                    workgroupBarrier();
-                }
-            }
+            sort_tile(in_tile, lane);
         } else {
-            for (var stride = TILE / 2u; stride > 0u; stride /= 2u) {
-                let pair = beside(lane, stride);
-                order_in_tile(pair.x, pair.y, in_tile);
-                workgroupBarrier();
-            }
+            merge_tile(in_tile, lane);
         }
         for (var i = lane; i < in_tile; i += GROUP) {
             takes[ranks + start + i] = tile_ranks[i];
@@ -355,13 +222,12 @@ fn select_clusters(
     var left = budget;
     var mask = 0u;
     for (var round = 0u; round < 3u; round++) {
-        // 11, 11 and 10 bits.
-        let shift = select(select(0u, 10u, round == 1u), 21u, round == 0u);
-        let n_bins = select(BINS, BINS / 2u, round == 2u);
+        let shift = round_shift(round);
+        let n_bins = round_bins(round);
         fill_bins(head, n, mask, key, shift, n_bins, lane);
         find_bin(left, lane);
         let bin = workgroupUniformLoad(&found_bin);
-        if bin == NONE {
+        if bin == NO_BIN {
             // All there is.
             left = NONE;
             break;

@@ -4,13 +4,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use longview_core::{DType, SplitMix64};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{
-    Engine, EngineError, EngineOptions, FinishReason, GenerationParams, Progress, SamplingParams,
-    Session, SessionStep,
+    Engine, EngineError, EngineOptions, FinishReason, GenerationParams, Progress, Sampler,
+    SamplingParams, Session, SessionStep,
 };
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::Specials;
+use longview_ops::{Backend, TopK, TopKParams, View, ViewMut};
 use longview_scheduler::{PolicyOptions, Preset, RecallMode, SpanMode};
 use pollster::block_on;
 
@@ -249,6 +251,132 @@ fn the_same_seed_gives_the_same_text() {
     };
     assert_eq!(draw(7), draw(7));
     assert_ne!(draw(7), draw(8));
+}
+
+/// Draws among the most likely tokens.
+fn sampling(top_k: usize, temperature: f32, top_p: f32, min_p: f32) -> SamplingParams {
+    SamplingParams { temperature, top_k, top_p, min_p, seed: 5, ..SamplingParams::default() }
+}
+
+/// The k largest logits and their tokens, from the device.
+fn candidates(backend: &Cpu, logits: &[f32], k: usize) -> (Vec<f32>, Vec<u32>) {
+    let alloc = |dtype, len| backend.alloc(dtype, len, "test").expect("memory");
+    let mut x = alloc(DType::F32, logits.len());
+    backend.write(ViewMut::all(&mut x), bytemuck::cast_slice(logits)).expect("a copy");
+    let (mut top, mut top_ids) = (alloc(DType::F32, k), alloc(DType::U32, k));
+    let p = TopKParams { n_rows: 1, width: logits.len() as u32, k: k as u32 };
+    let (x, values) = (View::all(&x), ViewMut::all(&mut top));
+    backend.top_k(TopK { p, x, values, ids: ViewMut::all(&mut top_ids) }).expect("k is in range");
+    let (mut values, mut ids) = (vec![0.0f32; k], vec![0u32; k]);
+    block_on(backend.read(View::all(&top), bytemuck::cast_slice_mut(&mut values))).expect("a copy");
+    block_on(backend.read(View::all(&top_ids), bytemuck::cast_slice_mut(&mut ids)))
+        .expect("a copy");
+    (values, ids)
+}
+
+#[test]
+fn a_sampler_draws_the_same_from_candidates_as_from_all_logits() {
+    let backend = Cpu::new(CpuOptions::default()).expect("a processor");
+    let mut rng = SplitMix64::new(3);
+    for params in [
+        sampling(1, 1.0, 1.0, 0.0),
+        sampling(40, 0.8, 1.0, 0.0),
+        sampling(40, 1.7, 0.9, 0.0),
+        sampling(256, 1.2, 0.95, 0.05),
+        sampling(7, 0.3, 1.0, 0.2),
+    ] {
+        let mut of_all = Sampler::new(params, 3000).expect("sound parameters");
+        let mut of_few = Sampler::new(params, 3000).expect("sound parameters");
+        for round in 0..300 {
+            // Every other time with many equals, zeros of both signs, and less than k numbers.
+            let logit = |_| match (round % 3, rng.below(9)) {
+                (0, _) => 3.0 * rng.next_normal(),
+                (1, n) => [0.0, -0.0, 0.25, -1.0][n % 4],
+                (_, 0) if rng.below(30) == 0 => 1.0,
+                _ => f32::NEG_INFINITY,
+            };
+            let logits: Vec<f32> = (0..3000).map(logit).chain([0.5]).collect();
+            let (values, ids) = candidates(&backend, &logits, params.top_k);
+            let expected = of_all.sample(&logits, &[]).expect("numbers");
+            assert_eq!(of_few.sample_candidates(&values, &ids).expect("numbers"), expected);
+        }
+    }
+}
+
+#[test]
+fn candidates_show_what_is_not_a_number() {
+    let backend = Cpu::new(CpuOptions::default()).expect("a processor");
+    let mut sampler = Sampler::new(sampling(2, 1.0, 1.0, 0.0), 1000).expect("sound parameters");
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+        let mut logits = vec![1e30f32; 1000];
+        logits[777] = bad;
+        let (values, ids) = candidates(&backend, &logits, 2);
+        let error = sampler.sample_candidates(&values, &ids).unwrap_err();
+        assert!(matches!(error, EngineError::NonFinite { token: 777, .. }), "{error}");
+    }
+}
+
+#[test]
+fn generation_from_candidates_equals_sampling_from_all_logits() {
+    let params = sampling(40, 0.8, 0.95, 0.0);
+    let always_again = RecallMode::Speculative { gate: 2.0 };
+    for mut engine in [engine(2048, 1), device_engine(1, always_again)] {
+        let document = document(&engine);
+        let mut start = || {
+            let mut session = engine.session(&clusterkv()).unwrap();
+            prefill(&mut engine, &mut session, &document);
+            session
+        };
+        let (mut session, mut other) = (start(), start());
+        let params = GenerationParams { sampling: params, ignore_eos: true, ..most(60) };
+        let (answer, _, _) = generate(&mut engine, &mut session, &params);
+        assert!(session.logits().is_empty(), "no step kept its logits");
+
+        let mut sampler = Sampler::new(params.sampling, 2048).expect("sound parameters");
+        let mut expected = Vec::new();
+        for _ in 0..60 {
+            let id = sampler.sample(other.logits(), other.tokens()).expect("numbers");
+            expected.push(id);
+            let ids = [id];
+            let part = SessionStep::new(&mut other, &ids, SpanMode::Policy);
+            block_on(engine.step(&mut [part])).unwrap();
+        }
+        assert_eq!(answer, expected);
+    }
+}
+
+#[test]
+fn each_session_of_a_step_gets_what_its_sampler_needs() {
+    let mut engine = engine(1024, 3);
+    let document = document(&engine);
+    let params =
+        [sampling(0, 1.0, 0.9, 0.0), sampling(9, 1.0, 1.0, 0.0), sampling(0, 0.0, 1.0, 0.0)];
+    let make = |engine: &mut Engine<Cpu>| {
+        let samplers = params.map(|p| Sampler::new(p, 2048).expect("sound parameters"));
+        let sessions = [200, 90, 300].map(|n| {
+            let mut session = engine.session(&full()).unwrap();
+            prefill(engine, &mut session, &document[..n]);
+            session
+        });
+        (samplers, sessions)
+    };
+    let (mut samplers, mut sessions) = make(&mut engine);
+    let (mut other_samplers, mut others) = make(&mut engine);
+    for _ in 0..10 {
+        let ids = [0, 1, 2].map(|i| [samplers[i].next_token(&sessions[i]).expect("numbers")]);
+        let expected = [0, 1, 2]
+            .map(|i| [other_samplers[i].sample(others[i].logits(), &[]).expect("numbers")]);
+        assert_eq!(ids, expected);
+        let parts = sessions.iter_mut().zip(&ids).zip(&samplers);
+        let mut batch: Vec<_> = parts
+            .map(|((s, ids), p)| SessionStep::new(s, ids, SpanMode::Policy).for_sampler(p))
+            .collect();
+        block_on(engine.step(&mut batch)).unwrap();
+        let parts = others.iter_mut().zip(&ids);
+        let mut batch: Vec<_> =
+            parts.map(|(s, ids)| SessionStep::new(s, ids, SpanMode::Policy)).collect();
+        block_on(engine.step(&mut batch)).unwrap();
+    }
 }
 
 #[test]

@@ -47,6 +47,21 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// In turn: the device chooses, the device finds candidates, the host reads all logits.
+const SAMPLING: [SamplingParams; 3] = {
+    let greedy = SamplingParams {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 0.9,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        repeat_last_n: 64,
+        seed: 1,
+    };
+    let drawn = SamplingParams { temperature: 0.8, ..greedy };
+    [greedy, SamplingParams { top_k: 40, ..drawn }, drawn]
+};
+
 /// Steps before counting begins: a window is full after 320.
 const WARM_UP: usize = 350;
 
@@ -65,7 +80,7 @@ fn count(policy: &PolicyOptions, simulate_device: bool, recall: RecallMode) -> (
     block_on(async {
         let mut go_on = |_| ControlFlow::Continue(());
         assert!(engine.prefill(&mut session, &prompt, &mut go_on).await.expect("prefill"));
-        let mut sampler = Sampler::new(SamplingParams::default(), 2048).expect("sound parameters");
+        let mut samplers = SAMPLING.map(|p| Sampler::new(p, 2048).expect("sound parameters"));
         let (mut heap, mut device, mut clusterings) = (0, 0, 0);
         for step in 0..WARM_UP + 700 {
             if step == WARM_UP {
@@ -73,9 +88,10 @@ fn count(policy: &PolicyOptions, simulate_device: bool, recall: RecallMode) -> (
                 device = backend.allocations();
                 clusterings = session.stats().clusterings;
             }
-            let id = sampler.sample(session.logits(), session.tokens()).expect("numbers");
+            let id = samplers[step % 3].next_token(&session).expect("numbers");
             let ids = [id];
             let part = SessionStep::new(&mut session, &ids, SpanMode::Policy);
+            let part = part.for_sampler(&samplers[(step + 1) % 3]);
             engine.step(&mut [part]).await.expect("a step");
         }
         heap = ALLOCATIONS.load(Ordering::Relaxed) - heap;

@@ -9,7 +9,7 @@ use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, Capabilities, CentroidScores, ClusterStats, Embed,
     Gram, KmeansAssign, KmeansUpdate, KvGather, KvScatter, Linear, LseMerge, Op, OpError, OpResult,
-    QueryGate, RmsNorm, Rope, SelectClusters, SiluMul, View, ViewMut, WeightSource,
+    QueryGate, RmsNorm, Rope, SelectClusters, SiluMul, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::buffer::CpuBuffer;
@@ -276,6 +276,10 @@ impl Backend for CpuBackend {
 
     fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
         ops::argmax::run(&mut self.queue(), d)
+    }
+
+    fn top_k(&self, d: TopK<'_, Self>) -> OpResult<()> {
+        ops::top_k::run(&mut self.queue(), d)
     }
 
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use longview_core::DType;
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
@@ -17,6 +16,7 @@ use serde::Serialize;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
+use crate::output::Choices;
 use crate::session::Session;
 
 /// Longest context that positions can count.
@@ -81,7 +81,7 @@ pub struct Engine<B: Backend> {
     pub(crate) scratch: StepScratch<B>,
     pub(crate) options: EngineOptions,
     pub(crate) ids: Vec<u32>,
-    pub(crate) best: B::Buffer,
+    pub(crate) choices: Choices<B>,
     pub(crate) eos_ids: Vec<u32>,
     /// Where the weights come from, for a device that was lost.
     tensors: TensorSet,
@@ -137,7 +137,7 @@ impl<B: Backend> Engine<B> {
             workspace: Workspace::new(&*backend, config, tokens, rows)?,
             scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
             ids: Vec::with_capacity(tokens),
-            best: backend.alloc(DType::U32, rows, "best tokens")?,
+            choices: Choices::new(&*backend, rows)?,
             eos_ids: folder.eos_token_ids(),
             tensors: folder.tensors,
             tokenizer: folder.tokenizer,
@@ -165,7 +165,7 @@ impl<B: Backend> Engine<B> {
             self.options.sequence_options(backend.capabilities().unified_memory);
         self.workspace = Workspace::new(&*backend, &config, tokens, rows)?;
         self.scratch = StepScratch::new(&*backend, &shape, tokens, tile, placement)?;
-        self.best = backend.alloc(DType::U32, rows, "best tokens")?;
+        self.choices = Choices::new(&*backend, rows)?;
         self.model = model;
         self.backend = backend;
         Ok(())

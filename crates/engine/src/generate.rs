@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::output::Output;
 use crate::sampler::{Sampler, SamplingParams};
-use crate::session::{LastOutput, Output, Session};
+use crate::session::Session;
 use crate::stop::StopFilter;
 
 /// How much to generate and how.
@@ -97,7 +98,7 @@ impl<B: Backend> Engine<B> {
         out: &mut TextOut,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<FinishReason, EngineError> {
-        let output = if params.sampling.is_argmax() { Output::Best } else { Output::Logits };
+        let output = params.sampling.output();
         loop {
             if params.max_tokens.is_some_and(|most| ids.len() >= most) {
                 return Ok(FinishReason::Length);
@@ -111,12 +112,12 @@ impl<B: Backend> Engine<B> {
                     result => result?,
                 }
             }
-            let id = next_token(session, sampler)?;
+            let id = sampler.next_token(session)?;
             if !params.ignore_eos && self.eos_ids.contains(&id) {
                 return Ok(FinishReason::Eos(id));
             }
             session.unfed = Some(id);
-            session.last = LastOutput::None;
+            session.last = Output::Nothing;
             ids.push(id);
             if let Some(reason) = self.show(id, out, on_text)? {
                 return Ok(reason);
@@ -160,17 +161,5 @@ impl<B: Backend> Engine<B> {
             let _ = on_text(&out.text[shown..]);
         }
         Ok(())
-    }
-}
-
-/// The next token by the session's last output.
-fn next_token<B: Backend>(
-    session: &mut Session<B>,
-    sampler: &mut Sampler,
-) -> Result<u32, EngineError> {
-    match session.last {
-        LastOutput::None => Err(EngineError::EmptyPrompt),
-        LastOutput::Best(id) => Ok(id),
-        LastOutput::Logits => sampler.sample(&session.logits, &session.tokens),
     }
 }

@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod generate;
 mod options;
+mod output;
 mod sampler;
 mod session;
 mod stop;

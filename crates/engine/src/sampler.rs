@@ -5,9 +5,12 @@
 //! machine. After the first call nothing is allocated.
 
 use longview_core::SplitMix64;
+use longview_ops::Backend;
 use serde::Serialize;
 
 use crate::error::EngineError;
+use crate::output::{MAX_CANDIDATES, Output};
+use crate::session::Session;
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -66,7 +69,21 @@ impl SamplingParams {
 
     /// Whether the choice is the largest logit, so that the device can make it.
     pub fn is_argmax(&self) -> bool {
-        self.temperature == 0.0 && (self.repeat_penalty == 1.0 || self.repeat_last_n == 0)
+        self.temperature == 0.0 && !self.penalises()
+    }
+
+    /// What a step has to say for this choice: where the K largest logits decide, the device finds
+    /// them. A penalty may bring any token among them.
+    pub(crate) fn output(&self) -> Output {
+        match self.top_k {
+            _ if self.is_argmax() => Output::Best,
+            k @ 1..=MAX_CANDIDATES if !self.penalises() => Output::Candidates(k),
+            _ => Output::Logits,
+        }
+    }
+
+    fn penalises(&self) -> bool {
+        self.repeat_penalty != 1.0 && self.repeat_last_n > 0
     }
 }
 
@@ -94,21 +111,56 @@ impl Sampler {
     /// Chooses a token; `history` holds the tokens so far, oldest first. Fails on logits that are
     /// not numbers.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, EngineError> {
-        if let Some(token) = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY) {
-            return Err(EngineError::NonFinite { token: token as u32, value: logits[token] });
-        }
-        self.candidates.clear();
-        self.candidates.extend(logits.iter().zip(0..).map(|(l, id)| (*l, id)));
+        self.take_in(logits.iter().copied().zip(0..))?;
         self.penalise(history);
+        Ok(self.choose())
+    }
+
+    /// Chooses among some of the logits and their tokens. Where these are the `top_k` largest and
+    /// there is no penalty, it is the choice that [`Sampler::sample`] makes from all. Fails on
+    /// logits that are not numbers.
+    ///
+    /// # Panics
+    /// Without any logits.
+    pub fn sample_candidates(&mut self, logits: &[f32], ids: &[u32]) -> Result<u32, EngineError> {
+        self.take_in(logits.iter().copied().zip(ids.iter().copied()))?;
+        Ok(self.choose())
+    }
+
+    /// Chooses the token after the session's last one from what the last step said about it: that
+    /// step was one [`SessionStep::for_sampler`] of these parameters, or said all logits. Fails on
+    /// logits that are not numbers, and where nothing was computed to continue from.
+    ///
+    /// [`SessionStep::for_sampler`]: crate::SessionStep::for_sampler
+    pub fn next_token<B: Backend>(&mut self, session: &Session<B>) -> Result<u32, EngineError> {
+        let said = &session.said;
+        match session.last {
+            Output::Nothing => Err(EngineError::EmptyPrompt),
+            Output::Best => Ok(said.ids[0]),
+            Output::Candidates(_) => self.sample_candidates(&said.logits, &said.ids),
+            Output::Logits => self.sample(&said.logits, &session.tokens),
+        }
+    }
+
+    fn take_in(&mut self, logits: impl Iterator<Item = (f32, u32)>) -> Result<(), EngineError> {
+        self.candidates.clear();
+        self.candidates.extend(logits);
+        match self.candidates.iter().find(|(l, _)| l.is_nan() || *l == f32::INFINITY) {
+            Some(&(value, token)) => Err(EngineError::NonFinite { token, value }),
+            None => Ok(()),
+        }
+    }
+
+    fn choose(&mut self) -> u32 {
         if self.params.temperature == 0.0 {
-            return Ok(self.largest());
+            return self.largest();
         }
         self.keep_top_k();
         self.normalise(1.0);
         self.keep_top_p();
         self.keep_min_p();
         self.draw_at_temperature();
-        Ok(self.draw())
+        self.draw()
     }
 
     fn penalise(&mut self, history: &[u32]) {
@@ -136,7 +188,10 @@ impl Sampler {
 
     /// The K most likely first; all are sorted, because the later cuts need the order.
     fn keep_top_k(&mut self) {
-        let order = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        // As the device orders them: plus zero, minus zero is zero.
+        let order = |a: &(f32, u32), b: &(f32, u32)| {
+            (b.0 + 0.0).total_cmp(&(a.0 + 0.0)).then(a.1.cmp(&b.1))
+        };
         let k = self.params.top_k;
         if k > 0 && k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(k - 1, order);
@@ -264,10 +319,34 @@ mod tests {
     }
 
     #[test]
+    fn a_step_is_asked_for_no_more_than_the_choice_needs() {
+        let greedy = SamplingParams::default();
+        let drawn = SamplingParams { temperature: 0.8, ..greedy };
+        let penalty = |p: SamplingParams| SamplingParams { repeat_penalty: 1.1, ..p };
+        assert_eq!(greedy.output(), Output::Best);
+        assert_eq!(SamplingParams { top_k: 40, ..greedy }.output(), Output::Best);
+        assert_eq!(penalty(greedy).output(), Output::Logits);
+        for (top_k, output) in [
+            (0, Output::Logits),
+            (1, Output::Candidates(1)),
+            (256, Output::Candidates(256)),
+            (257, Output::Logits),
+        ] {
+            let params = SamplingParams { top_k, ..drawn };
+            assert_eq!(params.output(), output);
+            assert_eq!(penalty(params).output(), Output::Logits);
+            let forgets = SamplingParams { repeat_last_n: 0, ..penalty(params) };
+            assert_eq!(forgets.output(), output);
+        }
+    }
+
+    #[test]
     fn logits_that_are_not_numbers_and_bad_parameters_are_errors() {
         let mut sampler = Sampler::new(SamplingParams::default(), 2).unwrap();
         let error = sampler.sample(&[0.0, f32::NAN], &[]).unwrap_err();
         assert!(error.to_string().contains("token 1"), "{error}");
+        let error = sampler.sample_candidates(&[f32::INFINITY, 0.0], &[9, 1]).unwrap_err();
+        assert!(error.to_string().contains("token 9"), "{error}");
         let params = SamplingParams { top_p: 0.0, ..Default::default() };
         assert!(Sampler::new(params, 2).unwrap_err().to_string().contains("--top-p 0"));
         let params = SamplingParams { temperature: f32::NAN, ..Default::default() };

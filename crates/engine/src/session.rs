@@ -6,17 +6,19 @@ use std::time::Duration;
 use longview_core::{LayerId, TokenPos};
 use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, Span};
-use longview_ops::{Argmax, ArgmaxParams, Backend, DeviceCounters, View, ViewMut};
+use longview_ops::{Backend, DeviceCounters, View};
 use longview_scheduler::{
     FillRows, LayerTensors, Policy, PolicyOptions, ReadParts, Sequence, SpanMode, Stats, Step,
     StepSpan, StepVerdict,
 };
 use serde::Serialize;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::options::CancelToken;
+use crate::output::{Output, Said};
+use crate::sampler::Sampler;
 
 /// How far a prefill is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,17 +75,6 @@ fn rate(tokens: u64, time: Duration) -> Option<f64> {
     (tokens > 0).then(|| tokens as f64 / time.as_secs_f64().max(1e-9))
 }
 
-/// What the model said about the token after the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LastOutput {
-    /// Nothing yet, or it was taken back.
-    None,
-    /// Logits in the session's vector.
-    Logits,
-    /// Only the most likely token.
-    Best(u32),
-}
-
 /// One sequence under one policy.
 pub struct Session<B: Backend> {
     pub(crate) sequence: Sequence<B>,
@@ -91,21 +82,14 @@ pub struct Session<B: Backend> {
     pub(crate) tokens: Vec<u32>,
     /// A generated token that was not computed yet: it goes first in the next step.
     pub(crate) unfed: Option<u32>,
-    pub(crate) logits: Vec<f32>,
-    pub(crate) last: LastOutput,
+    pub(crate) said: Said,
+    /// What `said` says about the token after the last one.
+    pub(crate) last: Output,
     pub(crate) timings: Timings,
     pub(crate) cancel: CancelToken,
     /// A step began and did not end: layers disagree about the length; or it ended, was taken back
     /// and has to be run again.
     pub(crate) torn: bool,
-}
-
-/// What a step should say about a sequence's last token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
-    Nothing,
-    Logits,
-    Best,
 }
 
 /// One session's part of a step.
@@ -125,6 +109,11 @@ impl<'a, B: Backend> SessionStep<'a, B> {
         Self { session, ids, mode, output: Output::Logits }
     }
 
+    /// The step ends with what [`Sampler::next_token`] needs: the device chooses where it can.
+    pub fn for_sampler(self, sampler: &Sampler) -> Self {
+        Self { output: sampler.params().output(), ..self }
+    }
+
     /// The same once more, borrowed for less long.
     fn again(&mut self) -> SessionStep<'_, B> {
         let Self { ids, mode, output, .. } = *self;
@@ -139,8 +128,8 @@ impl<B: Backend> Session<B> {
             sequence,
             tokens: Vec::with_capacity(capacity),
             unfed: None,
-            logits: Vec::with_capacity(n_vocab),
-            last: LastOutput::None,
+            said: Said::new(n_vocab),
+            last: Output::Nothing,
             timings: Timings::default(),
             cancel: CancelToken::default(),
             torn: false,
@@ -186,8 +175,8 @@ impl<B: Backend> Session<B> {
     /// The logits after the last prompt, or after the last step that kept them; empty before.
     pub fn logits(&self) -> &[f32] {
         match self.last {
-            LastOutput::Logits => &self.logits,
-            LastOutput::None | LastOutput::Best(_) => &[],
+            Output::Logits => &self.said.logits,
+            Output::Nothing | Output::Best | Output::Candidates(_) => &[],
         }
     }
 
@@ -213,14 +202,14 @@ impl<B: Backend> Session<B> {
         self.mend().await?;
         self.sequence.inject(ids.len(), fill).await?;
         self.tokens.extend_from_slice(ids);
-        self.last = LastOutput::None;
+        self.last = Output::Nothing;
         Ok(self.sequence.finish_prefill().await?)
     }
 
     /// Cuts the session back to its first `n_tokens` tokens.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {
         self.unfed = None;
-        self.last = LastOutput::None;
+        self.last = Output::Nothing;
         self.tokens.truncate(n_tokens);
         self.sequence.truncate(self.tokens.len()).await?;
         self.torn = false;
@@ -319,7 +308,7 @@ impl<B: Backend> Engine<B> {
         let mut parts: SmallVec<[StepSpan<'_, B>; 4]> = SmallVec::new();
         for (part, span) in batch.iter_mut().zip(&spans) {
             part.session.torn = true;
-            part.session.last = LastOutput::None;
+            part.session.last = Output::Nothing;
             parts.push(StepSpan {
                 sequence: &mut part.session.sequence,
                 start: span.start,
@@ -347,52 +336,29 @@ impl<B: Backend> Engine<B> {
     ) -> Result<(), EngineError> {
         let n_vocab = self.model.config().vocab_size;
         let all = self.model.logits(&*self.backend, &mut self.workspace, rows)?;
+        let row_of = |row: usize| View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
         let wanted = batch.iter().filter(|part| part.output != Output::Nothing);
         for (row, part) in wanted.enumerate() {
-            if part.output == Output::Best {
-                self.backend.argmax(Argmax {
-                    p: ArgmaxParams { n_rows: 1, width: n_vocab as u32 },
-                    x: View::part(all.buffer, all.offset + row * n_vocab, n_vocab),
-                    out: ViewMut::part(&mut self.best, row, 1),
-                })?;
-            }
+            self.choices.choose(&*self.backend, part.output, row_of(row), row)?;
         }
-        let mut best: SmallVec<[u32; 4]> = smallvec![0; batch.len()];
-        let mut best_out = best.as_mut_slice();
         let mut parts = ReadParts::<B>::new();
         let mut row = 0;
         for part in batch.iter_mut() {
-            let Session { sequence, logits, .. } = &mut *part.session;
+            let Session { sequence, said, .. } = &mut *part.session;
             parts.extend(sequence.mirror_parts());
-            match part.output {
-                Output::Nothing => continue,
-                Output::Best => {
-                    let (one, rest) = std::mem::take(&mut best_out).split_at_mut(1);
-                    best_out = rest;
-                    parts.push((View::part(&self.best, row, 1), bytemuck::cast_slice_mut(one)));
-                }
-                Output::Logits => {
-                    logits.resize(n_vocab, 0.0);
-                    let view = View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
-                    parts.push((view, bytemuck::cast_slice_mut(logits)));
-                }
+            if part.output != Output::Nothing {
+                said.read(part.output, row_of(row), &self.choices, row, &mut parts);
+                row += 1;
             }
-            row += 1;
         }
         if !parts.is_empty() {
             self.backend.read_all(&mut parts).await?;
         }
         drop(parts);
-        let mut best = best.into_iter();
         for part in batch.iter_mut() {
-            let said = match part.output {
-                Output::Nothing => LastOutput::None,
-                Output::Logits => LastOutput::Logits,
-                Output::Best => LastOutput::Best(best.next().unwrap_or_default()),
-            };
             let session = &mut *part.session;
             if session.sequence.finish_mirror() == StepVerdict::Stands {
-                session.last = said;
+                session.last = part.output;
                 session.tokens.extend_from_slice(part.ids);
                 session.torn = false;
             }

@@ -242,6 +242,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// that index.
     fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()>;
 
+    /// The k largest elements of each row, copied bit for bit, and their indices; the largest
+    /// first, the lowest index among equals first. Not-a-number is above all, so that whoever reads
+    /// the results sees that there was one; zero and minus zero are equal. A k outside of 1 to
+    /// [`TopKParams::MAX_K`], or above the width, is an [`OpError::Shape`].
+    fn top_k(&self, d: TopK<'_, Self>) -> OpResult<()>;
+
     /// `out[h] += sum over t and over the group of x x^T` (f32 sums, `[H/G, Dh, Dh]`): QᵀQ with
     /// G = Hq / Hkv, KᵀK with G = 1.
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()>;

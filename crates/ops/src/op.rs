@@ -58,6 +58,8 @@ ops! {
     SelectClusters = "select_clusters",
     /// Index of the largest.
     Argmax = "argmax",
+    /// The largest and their indices.
+    TopK = "top_k",
     /// Sum of outer products.
     Gram = "gram",
     /// How near a query is to the one before it.

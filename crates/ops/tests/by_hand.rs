@@ -360,6 +360,31 @@ fn argmax_takes_the_first_largest_or_the_first_not_a_number() {
 }
 
 #[test]
+fn top_k_takes_not_a_numbers_then_the_largest_and_of_equals_the_first() {
+    let b = R::new();
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let x = floats(&b, &[1.0, 3.0, 2.0, 3.0, inf, -nan, nan, 9.0, -inf, -0.0, -1.0, 0.0]);
+    let (mut values, mut ids) = (floats(&b, &[0.0; 9]), ints(&b, &[9; 9]));
+    let top_k = |k, values: ViewMut<'_, R>, ids: ViewMut<'_, R>| {
+        let p = TopKParams { n_rows: 3, width: 4, k };
+        b.top_k(TopK { p, x: View::all(&x), values, ids })
+    };
+    top_k(3, ViewMut::all(&mut values), ViewMut::all(&mut ids)).unwrap();
+    assert_eq!(indices(&b, &ids), [1, 3, 2, 1, 2, 0, 1, 3, 2]);
+    let values = numbers(&b, &values);
+    near(&values[..3], &[3.0, 3.0, 2.0]);
+    assert!(values[3].is_nan() && values[4].is_nan() && values[5] == inf);
+    near(&values[6..], &[0.0, 0.0, -1.0]);
+
+    for k in [0, 5, 257] {
+        let (mut values, mut ids) = (floats(&b, &vec![0.0; 3 * k]), ints(&b, &vec![9; 3 * k]));
+        let (values, ids) = (ViewMut::all(&mut values), ViewMut::all(&mut ids));
+        let message = top_k(k as u32, values, ids).unwrap_err().to_string();
+        assert_eq!(message, format!("top_k: k is {k}, expected 1 to 256 and at most the width 4"));
+    }
+}
+
+#[test]
 fn gram_of_a_group_is_the_sum_of_its_outer_products() {
     let b = R::new();
     let x = floats(&b, &[1.0, 2.0, 3.0, 4.0]);

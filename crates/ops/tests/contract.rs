@@ -86,6 +86,7 @@ fn the_corpus_covers_what_the_house_rules_ask_for() {
     }
     has(Op::SelectClusters, &["c=256,", "c=257,", "c=1025,", "c=2500,", "b=0,", "Ties", "Equal"]);
     has(Op::Argmax, &["Nan", "Ties", "Equal"]);
+    has(Op::TopK, &["k=1,", "k=40,", "k=256,", "rows=3,v=151936", "Nan", "Ties", "NegInfinite"]);
     has(Op::Matmul, &["accumulate", "bias", "bias,accumulate"]);
     has(Op::AttendChunk, &["dh=20", "dh=40", "dh=64", "dh=80", "dh=128"]);
     has(Op::AttendChunk, &["rows=0", "Sharp", "accumulate", "Past", "Causal"]);

@@ -441,6 +441,10 @@ impl Backend for WgpuBackend {
         ops::argmax::run(self, d)
     }
 
+    fn top_k(&self, d: TopK<'_, Self>) -> OpResult<()> {
+        ops::top_k::run(self, d)
+    }
+
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         ops::gram::run(self, d)
     }

@@ -43,14 +43,18 @@ files![
     "matmul",
     "matvec",
     "norm_matvec",
+    "order",
     "packed",
     "query_gate",
+    "radix",
     "reduce",
     "rms_norm",
     "rope",
     "row4",
     "select_clusters",
     "silu_mul",
+    "tile_sort",
+    "top_k",
     "write_halves",
 ];
 

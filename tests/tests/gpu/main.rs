@@ -9,9 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longview_engine::{Engine, EngineError, EngineOptions, GenerationParams, Session};
+use longview_engine::{
+    Engine, EngineError, EngineOptions, GenerationParams, Sampler, SamplingParams, Session,
+    SessionStep,
+};
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{LayerMode, PolicyOptions, Preset};
+use longview_scheduler::{LayerMode, PolicyOptions, Preset, SpanMode};
 use longview_tests::backends;
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
@@ -82,6 +85,37 @@ fn a_token_takes_few_dispatches_and_the_allowed_waits() {
         assert_eq!(cost.readbacks, steps * (n_recalled + 1));
         assert_eq!(after.allocations, before.allocations, "device buffers made after warm-up");
     }
+}
+
+/// Candidates come with the one read of a step, and are those of the whole vocabulary.
+#[test]
+fn a_drawn_token_costs_one_read_of_its_candidates() {
+    let Some(gpu) = backends::wgpu() else { return };
+    let policy = PolicyOptions::new(Preset::Full);
+    let mut engine = engine(Arc::clone(&gpu), 512, &policy);
+    let (steps, top_k) = (20, 8);
+    let sampling = SamplingParams { temperature: 1.0, top_k, ..SamplingParams::default() };
+    let mut run = |by_device: bool| {
+        let mut session = engine.session(&policy).expect("a session");
+        let mut sampler = Sampler::new(sampling, 2048).expect("sound parameters");
+        prefill(&mut engine, &mut session, 150);
+        let before = gpu.counters();
+        for _ in 0..steps {
+            let ids = [sampler.next_token(&session).expect("numbers")];
+            let part = SessionStep::new(&mut session, &ids, SpanMode::Policy);
+            let part = if by_device { part.for_sampler(&sampler) } else { part };
+            block_on(engine.step(&mut [part])).expect("a step");
+        }
+        (session.tokens().to_vec(), gpu.counters().device.since(before.device))
+    };
+    let ((all, all_cost), (few, few_cost)) = (run(false), run(true));
+    assert_eq!(few, all);
+    assert_eq!((all_cost.readbacks, few_cost.readbacks), (steps, steps));
+    assert_eq!(few_cost.dispatches, all_cost.dispatches + steps);
+    // Numbers and ids are two parts of the read, each with up to 8 bytes around it.
+    let (logits, few) = (4 * engine.model().config().vocab_size as u64, 8 * top_k as u64 + 16);
+    let saved = all_cost.bytes_down - few_cost.bytes_down;
+    assert!(saved >= steps * (logits - few), "{saved} bytes saved in {steps} steps");
 }
 
 /// Between calls a lost device is not even noticed; in the middle of a step the call says so, and

@@ -19,5 +19,6 @@ pub(crate) mod limits;
 pub(crate) mod matvec;
 pub(crate) mod nearest;
 pub(crate) mod pack;
+pub(crate) mod rank;
 pub(crate) mod tile;
 pub(crate) mod vector;

@@ -21,6 +21,7 @@ pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
+pub(crate) mod top_k;
 
 use longview_ops::{Op, OpError, OpResult};
 

@@ -11,6 +11,7 @@ use super::ensure_at_most;
 use crate::CpuBackend;
 use crate::backend::Queue;
 use crate::buffer::{slice, slice_mut};
+use crate::kernels::rank::{key, rank};
 use crate::team::Cost;
 
 /// Every (sequence, KV head) is one item.
@@ -54,16 +55,6 @@ fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
     Ok(())
 }
 
-/// A number that sorts ascending as the contract ranks.
-fn key(score: f32, id: u32) -> u64 {
-    // Zero plus minus zero is zero: the two are equal scores.
-    let bits = (score + 0.0).to_bits();
-    // Negative numbers descend with their bits, positive ones ascend.
-    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    let rank = if score.is_nan() { u32::MAX } else { !ascending };
-    u64::from(rank) << 32 | u64::from(id)
-}
-
 /// Fills `ids` and `takes`; returns how many.
 fn select(
     scores: &[f32],
@@ -75,7 +66,7 @@ fn select(
 ) -> usize {
     let mut n = 0;
     for (id, (&score, &size)) in scores.iter().zip(sizes).enumerate() {
-        keys[n] = key(score, id as u32);
+        keys[n] = key(rank(score, u32::MAX), id as u32);
         n += usize::from(size > 0);
     }
     let most = n.min(budget as usize);

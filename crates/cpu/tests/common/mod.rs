@@ -11,6 +11,7 @@ const DH: usize = 64;
 const D: usize = HQ * DH;
 const ROWS: usize = 4096;
 const C: usize = 300;
+const TOP: u32 = 40;
 
 /// Buffers and weights for [`Rig::step`].
 pub struct Rig {
@@ -40,6 +41,8 @@ pub struct Rig {
     gram: CpuBuffer,
     last_query: CpuBuffer,
     cosines: CpuBuffer,
+    top_values: CpuBuffer,
+    top_ids: CpuBuffer,
     square: CpuWeight,
     norm: CpuWeight,
 }
@@ -96,6 +99,8 @@ impl Rig {
             gram: floats(b, DType::F32, HKV * DH * DH, rng),
             last_query: floats(b, DType::F32, D, rng),
             cosines: floats(b, DType::F32, HKV, rng),
+            top_values: floats(b, DType::F32, T * TOP as usize, rng),
+            top_ids: words(b, &vec![0; T * TOP as usize]),
             square: weight(b, D, D, rng),
             norm: weight(b, 1, D, rng),
         }
@@ -106,7 +111,9 @@ impl Rig {
     pub fn bytes(&self, b: &CpuBackend) -> Vec<u8> {
         let mut bytes = Vec::new();
         let floats = [&self.x, &self.y, &self.lse, &self.cluster_scores, &self.gram];
-        for buffer in floats.into_iter().chain([&self.labels, &self.cosines]) {
+        for buffer in
+            floats.into_iter().chain([&self.labels, &self.cosines, &self.top_values, &self.top_ids])
+        {
             let mut part = vec![0; buffer.size_bytes() as usize];
             pollster::block_on(b.read(View::all(buffer), &mut part)).unwrap();
             bytes.extend(part);
@@ -147,6 +154,9 @@ impl Rig {
         b.silu_mul(SiluMul { p: SiluMulParams { n: (T * D) as u32 }, gate, up: gate, out })?;
         let p = ArgmaxParams { n_rows: n_tokens, width };
         b.argmax(Argmax { p, x: View::all(&self.x), out: ViewMut::all(&mut self.ids) })?;
+        let p = TopKParams { n_rows: n_tokens, width, k: TOP };
+        let (values, ids) = (ViewMut::all(&mut self.top_values), ViewMut::all(&mut self.top_ids));
+        b.top_k(TopK { p, x: View::all(&self.x), values, ids })?;
         let p = GramParams { n_tokens, n_heads, group: 2, head_dim: dh };
         b.gram(Gram { p, x: View::all(&self.x), out: ViewMut::all(&mut self.gram) })
     }

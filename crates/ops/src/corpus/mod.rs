@@ -13,6 +13,7 @@ mod gate;
 mod kv;
 mod plan;
 mod select;
+mod top_k;
 
 pub use attention::{AttendChunkCase, AttendListCase, ChunkMask, LseMergeCase, QueryKind};
 pub use cluster::{
@@ -26,6 +27,7 @@ pub use gate::{GateKind, QueryGateCase};
 pub use kv::{KvGatherCase, KvScatterCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
 pub use select::{ScoreKind, SelectClustersCase};
+pub use top_k::{TopKCase, TopKKind};
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -102,6 +104,7 @@ cases! {
     CentroidScores(CentroidScoresCase),
     SelectClusters(SelectClustersCase),
     Argmax(ArgmaxCase),
+    TopK(TopKCase),
     Gram(GramCase),
     QueryGate(QueryGateCase),
 }
@@ -191,6 +194,7 @@ fn listed(op: Op) -> Vec<Case> {
         Op::CentroidScores => cases(CentroidScoresCase::all()),
         Op::SelectClusters => cases(SelectClustersCase::all()),
         Op::Argmax => cases(ArgmaxCase::all()),
+        Op::TopK => cases(TopKCase::all()),
         Op::Gram => cases(GramCase::all()),
         Op::QueryGate => cases(QueryGateCase::all()),
     }

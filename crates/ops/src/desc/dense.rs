@@ -209,6 +209,49 @@ impl<B: Backend> Argmax<'_, B> {
     }
 }
 
+/// Parameters of [`TopK`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct TopKParams {
+    /// Rows.
+    pub n_rows: u32,
+    /// V.
+    pub width: u32,
+    /// Elements taken of each row: at least 1, at most V and [`TopKParams::MAX_K`].
+    pub k: u32,
+}
+
+impl TopKParams {
+    /// The largest k: what one workgroup sorts in its own memory.
+    pub const MAX_K: u32 = 256;
+}
+
+/// The k largest elements of each row.
+pub struct TopK<'a, B: Backend> {
+    /// Sizes.
+    pub p: TopKParams,
+    /// F32 `[n_rows, width]`.
+    pub x: View<'a, B>,
+    /// F32 `[n_rows, k]`: the elements, largest first.
+    pub values: ViewMut<'a, B>,
+    /// U32 `[n_rows, k]`: their indices.
+    pub ids: ViewMut<'a, B>,
+}
+
+impl<B: Backend> TopK<'_, B> {
+    /// Checks lengths and types, and that k is in its range.
+    pub fn check(&self) -> OpResult<()> {
+        let TopKParams { n_rows, width, k } = self.p;
+        ensure(Op::TopK, k > 0 && k <= width && k <= TopKParams::MAX_K, || {
+            format!("k is {k}, expected 1 to {} and at most the width {width}", TopKParams::MAX_K)
+        })?;
+        let (n, k) = (n_rows as usize, k as usize);
+        reads(Op::TopK, "x", &self.x, DType::F32, n * width as usize)?;
+        writes(Op::TopK, "values", &self.values, DType::F32, n * k)?;
+        writes(Op::TopK, "ids", &self.ids, DType::U32, n * k)
+    }
+}
+
 /// Parameters of [`Gram`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]

@@ -1,5 +1,7 @@
 //! Reference of the dense ops.
 
+use std::cmp::Ordering;
+
 use super::buffer::{floats, held, ints, put, put_ints};
 use super::{RefWeight, ReferenceBackend as R, below, dot};
 use crate::desc::ensure;
@@ -90,6 +92,23 @@ pub(super) fn argmax(mut d: Argmax<'_, R>) -> OpResult<()> {
     for (r, x) in floats(&d.x).chunks_exact(d.p.width as usize).enumerate() {
         let best = x.iter().position(|v| v.is_nan()).unwrap_or_else(|| first_largest(x));
         put_ints(&mut d.out, r, &[best]);
+    }
+    Ok(())
+}
+
+/// Not-a-numbers, then falling; equals by index.
+pub(super) fn top_k(mut d: TopK<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let k = d.p.k as usize;
+    for (r, x) in floats(&d.x).chunks_exact(d.p.width as usize).enumerate() {
+        let (nans, mut order): (Vec<usize>, Vec<usize>) =
+            (0..x.len()).partition(|i| x[*i].is_nan());
+        // The sort is stable, and of numbers that are not not-a-number any two can be compared.
+        order.sort_by(|i, j| x[*j].partial_cmp(&x[*i]).unwrap_or(Ordering::Equal));
+        let best: Vec<usize> = nans.into_iter().chain(order).take(k).collect();
+        let values: Vec<f64> = best.iter().map(|i| x[*i]).collect();
+        put(&mut d.values, r * k, &values);
+        put_ints(&mut d.ids, r * k, &best);
     }
     Ok(())
 }

@@ -213,6 +213,10 @@ impl Backend for ReferenceBackend {
         dense::argmax(d)
     }
 
+    fn top_k(&self, d: TopK<'_, Self>) -> OpResult<()> {
+        dense::top_k(d)
+    }
+
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         dense::gram(d)
     }
