@@ -9,6 +9,8 @@ from .tokenizer import BOS, EOS, IM_END, IM_START
 
 # Loss weights by what a token is.
 ANSWER, COPY, CHAT_LEAD, LEAD, TEXT, NEEDLE, GIVEN = 8.0, 1.0, 2.0, 0.2, 0.5, 0.15, 0.05
+# The tokens of an answer that choose it: what follows is copied.
+CHOICE, CHOICE_TOKENS = 24.0, 2
 
 
 class Row:
@@ -23,6 +25,10 @@ class Row:
         self.weights += [weight] * len(ids)
         self.filler += [filler] * len(ids)
         self.query += [self.asking] * len(ids)
+
+    def answer(self, ids):
+        self.add(ids[:CHOICE_TOKENS], CHOICE)
+        self.add(ids[CHOICE_TOKENS:], ANSWER)
 
     def expect(self, target, weight):
         """The next token must be `target`, whatever comes in the next piece."""
@@ -55,6 +61,8 @@ class Stage:
     copy_share: float = 0.1
     text_share: float = 0.15
     dilution: int = 1
+    # Documents with as many keys as fit, and many questions.
+    keys_share: float = 0.0
 
 
 class Data:
@@ -87,14 +95,17 @@ class Data:
         row.add(self.filler.book(self.rng, n), 1.0)
         return row
 
-    def document(self, quiz, n, chat):
-        """A document of about `n` tokens with the facts of `quiz` and questions after it."""
+    def document(self, quiz, n, chat, filled=0.6):
+        """A document of about `n` tokens with the facts of `quiz` and questions after it.
+
+        At most the share `filled` of it is facts and questions, the rest filler.
+        """
         rng, row = self.rng, Row()
         preface = self.encode(quiz.preface) if quiz.preface else []
         needles = [self.encode(s) for s in quiz.needles]
         asked = [self.asked(q, chat) for q in quiz.questions]
         fixed = len(preface) + sum(map(len, needles)) + (4 if chat else 0)
-        while len(asked) > 1 and fixed + sum(a.n for a in asked) > n * 0.6:
+        while len(asked) > 1 and fixed + sum(a.n for a in asked) > n * filled:
             asked.pop()
         space = n - fixed - sum(a.n for a in asked)
         if space < 0:
@@ -128,8 +139,12 @@ class Data:
             return self.text(stage.tokens)
         while True:
             chat = self.rng.random() < 0.25
-            quiz = tasks.quiz(self.rng, self.words, stage.tokens)
-            row = self.document(quiz, stage.tokens, chat)
+            if self.rng.random() < stage.keys_share:
+                quiz = tasks.many_keys(self.rng, self.words, stage.tokens)
+                row = self.document(quiz, stage.tokens, chat, filled=0.97)
+            else:
+                quiz = tasks.quiz(self.rng, self.words, stage.tokens)
+                row = self.document(quiz, stage.tokens, chat)
             if row is not None:
                 return row
 
@@ -154,7 +169,7 @@ class Plain:
 
     def write(self, row, first):
         row.add(self.lead, LEAD)
-        row.add(self.answer, ANSWER)
+        row.answer(self.answer)
         row.expect(EOS, 2.0)
 
 
@@ -173,7 +188,7 @@ class Chat:
     def write(self, row, first):
         row.add(self.first if first else self.later, LEAD)
         row.add(self.lead, CHAT_LEAD)
-        row.add(self.answer, ANSWER)
+        row.answer(self.answer)
         row.add(self.end, LEAD)
 
 

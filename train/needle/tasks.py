@@ -4,6 +4,7 @@ The forms are those of RULER (arXiv:2404.06654: niah, vt), of the passkey task (
 and of LongEval's lines. A `Quiz` holds what to hide and what to ask; `data` writes the document.
 """
 
+import math
 import re
 import string
 from dataclasses import dataclass
@@ -60,6 +61,14 @@ class Words:
         return found
 
 
+    def similar_keys(self, rng, n):
+        """`n` pairs of words, of which many share a word: both have to be matched."""
+        few = math.isqrt(2 * n) + 1
+        first, second = ([self.word(rng) for _ in range(few)] for _ in "ab")
+        pairs = sorted({f"{a}-{b}" for a in first for b in second})
+        return rng.sample(pairs, min(n, len(pairs)))
+
+
 def made_up(rng):
     return "".join(
         rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.choice([2, 3, 3, 4]))
@@ -78,10 +87,13 @@ def passkey(rng, words, n=1, value_digits=5):
     )
 
 
-def magic_numbers(rng, words, n=1, value_digits=None, asked=None, values_per_key=1):
+def magic_numbers(
+    rng, words, n=1, value_digits=None, asked=None, values_per_key=1, keys=None
+):
     """RULER niah: `n` keys, `values_per_key` numbers each; `asked` of the keys are asked about."""
     value_digits = value_digits or rng.choice([4, 5, 6, 7, 7, 7])
-    keys = words.keys(rng, n)
+    keys = keys or words.keys(rng, n)
+    n = len(keys)
     values = {k: [digits(rng, value_digits) for _ in range(values_per_key)] for k in keys}
     needles = [
         f" One of the special magic numbers for {k} is: {v}." for k in keys for v in values[k]
@@ -111,9 +123,10 @@ def magic_numbers(rng, words, n=1, value_digits=None, asked=None, values_per_key
     return Quiz(needles, questions, preface if rng.random() < 0.5 else "")
 
 
-def lines(rng, words, n=16, asked=None, value_digits=None, block=None):
+def lines(rng, words, n=16, asked=None, value_digits=None, block=None, keys=None):
     """LongEval lines: a register's content by the name of its line."""
-    keys = words.keys(rng, n)
+    keys = keys or words.keys(rng, n)
+    n = len(keys)
     if value_digits or rng.random() < 0.65:
         width = value_digits or rng.choice([4, 5, 5, 6])
         values = [digits(rng, width) for _ in keys]
@@ -216,6 +229,18 @@ def quiz(rng, words, n_tokens):
     questions = first.questions + second.questions
     rng.shuffle(questions)
     return Quiz(shuffled_together(rng, first.needles, second.needles), questions)
+
+
+def many_keys(rng, words, n_tokens):
+    """A quiz with many keys, in about half of the document's tokens, and as many questions."""
+    kind = rng.random()
+    n = max(2, int(n_tokens * rng.uniform(0.3, 0.6)) // (24 if kind < 0.6 else 30))
+    keys = words.similar_keys(rng, n) if rng.random() < 0.5 else None
+    if kind < 0.6:
+        return lines(rng, words, n, keys=keys)
+    if kind < 0.85:
+        return magic_numbers(rng, words, n, keys=keys)
+    return facts(rng, words, min(n, 48))
 
 
 def shuffled_together(rng, a, b):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from . import tasks
-from .data import ANSWER, Data, Stage
+from .data import CHOICE, Data, Stage
 from .filler import Filler, read_books
 from .model import Model, Shape, export
 from .tokenizer import CHAT_TEMPLATE, train as train_tokenizer
@@ -134,7 +134,7 @@ class Run:
             loss = F.cross_entropy(logits.float(), y, reduction="none")
             loss = (loss * w).sum() / scale
             loss.backward()
-            answers = w == ANSWER
+            answers = w == CHOICE
             total += loss.item()
             right += (logits.argmax(-1) == y)[answers].sum().item()
             asked += answers.sum().item()
@@ -180,7 +180,7 @@ class Report:
         rate = self.n * stage.batch * stage.tokens / (time.time() - self.begun)
         return (
             f"step {run.step} length {stage.tokens} loss {self.loss / self.n:.3f}"
-            f" answer tokens right {self.right / max(1, self.asked):.4f} {rate:.0f} tokens/s"
+            f" answers begun right {self.right / max(1, self.asked):.4f} {rate:.0f} tokens/s"
             f" {run.tokens / 1e6:.1f} M tokens {run.seconds / 60:.0f} min"
         )
 

@@ -206,14 +206,17 @@ impl<B: Backend> Session<B> {
         Ok(self.sequence.finish_prefill().await?)
     }
 
-    /// Cuts the session back to its first `n_tokens` tokens.
+    /// Cuts the session back to its first `n_tokens` tokens. If the device is lost, the next call
+    /// of the engine opens it again and cuts there.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {
         self.unfed = None;
         self.last = Output::Nothing;
         self.tokens.truncate(n_tokens);
-        self.sequence.truncate(self.tokens.len()).await?;
-        self.torn = false;
-        Ok(())
+        self.torn = true;
+        match self.mend().await {
+            Err(_) if self.sequence.is_lost() => Ok(()),
+            result => result,
+        }
     }
 
     /// Undoes a step that did not end.

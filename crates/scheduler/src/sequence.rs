@@ -680,6 +680,11 @@ impl<B: Backend> Sequence<B> {
         self.load_device()
     }
 
+    /// Whether the device is gone that the sequence lives on.
+    pub fn is_lost(&self) -> bool {
+        self.backend.is_lost()
+    }
+
     /// Whether the sequence lives on this backend.
     pub fn is_on(&self, backend: &Arc<B>) -> bool {
         Arc::ptr_eq(&self.backend, backend)

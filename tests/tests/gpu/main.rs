@@ -157,3 +157,25 @@ fn a_device_lost_twenty_times_changes_no_token() {
     generate(&mut engine, &mut session, left).expect("decode");
     assert_eq!(session.tokens(), expected);
 }
+
+/// A question can be taken back although the device is gone; the next call cuts and goes on.
+#[test]
+fn a_session_is_cut_back_on_a_lost_device() {
+    let Some(gpu) = backends::wgpu() else { return };
+    let policy = clusterkv(96);
+    let answer = |backend: Arc<Gpu>, is_lost: bool| {
+        let mut engine = engine(backend, 512, &policy);
+        let mut session = engine.session(&policy).expect("a session");
+        prefill(&mut engine, &mut session, 200);
+        generate(&mut engine, &mut session, 40).expect("decode");
+        if is_lost {
+            engine.backend().destroy_device();
+        }
+        block_on(session.truncate(180)).expect("it needs no device");
+        assert_eq!(session.tokens().len(), 180);
+        block_on(engine.feed(&mut session, &[5])).expect("the device is opened again");
+        generate(&mut engine, &mut session, 30).expect("decode")
+    };
+    let expected = answer(gpu, false);
+    assert_eq!(answer(backends::wgpu().expect("it was there a moment ago"), true), expected);
+}
