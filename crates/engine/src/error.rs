@@ -131,13 +131,15 @@ pub enum EngineError {
     Cancelled,
 }
 
-/// Bytes in the unit that a person compares memory in.
+/// Bytes in the largest unit of which there is at least one.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const GIB: f64 = (1u64 << 30) as f64;
-        write!(f, "{:.2} GiB", self.0 as f64 / GIB)
+        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20)];
+        let (unit, shift) =
+            units.into_iter().find(|(_, shift)| self.0 >> shift > 0).unwrap_or(("KiB", 10));
+        write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64)
     }
 }
 
