@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use longview_cpu::{CpuBackend, CpuOptions};
+use longview_cuda::{CudaBackend, CudaOptions};
+use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
 use longview_ops::Op;
 use longview_ops::parity::{ParityRow, run_parity};
 use longview_wgpu::{Tier, WgpuBackend, WgpuOptions};
 
-/// Every backend that Longview has or will have, by the name it carries on command lines.
-pub const KNOWN: &[&str] = &["cpu", "wgpu", "cuda"];
+/// Every backend that tests know, by the name it carries on command lines. `cuda-emulated` is
+/// `cuda` without a GPU: the same launches, the same kernels compiled as C++.
+pub const KNOWN: &[&str] = &["cpu", "wgpu", "cuda", "cuda-emulated"];
 
 /// A name that is not in [`KNOWN`].
 #[derive(Debug, PartialEq, Eq)]
@@ -35,6 +38,14 @@ pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
             Ok(tier) => wgpu_rows(&WgpuOptions { tier, adapter: None }, op),
             Err(reason) => vec![ParityRow::absent(name, reason)],
         },
+        "cuda" => match pollster::block_on(CudaBackend::new(&CudaOptions::default())) {
+            Ok(backend) => run_parity(&backend, op),
+            Err(e) => vec![ParityRow::absent(name, e.to_string())],
+        },
+        "cuda-emulated" => match cuda_emulated(EmulatedOptions::default()) {
+            Ok(backend) => run_parity(&backend, op),
+            Err(reason) => vec![ParityRow::absent(name, reason)],
+        },
         _ => vec![ParityRow::absent(name, "not in this build")],
     }
 }
@@ -45,6 +56,11 @@ pub fn cpu_rows(options: CpuOptions, op: Option<Op>) -> Vec<ParityRow> {
         Ok(backend) => run_parity(&backend, op),
         Err(e) => vec![ParityRow::absent("cpu", e.to_string())],
     }
+}
+
+/// The CUDA backend on the CPU.
+pub fn cuda_emulated(options: EmulatedOptions) -> Result<CudaBackend<EmulatedDriver>, String> {
+    CudaBackend::on(EmulatedDriver::new(options)?).map_err(|e| e.to_string())
 }
 
 /// The tier named in `LONGVIEW_TIER`; none leaves the choice to the backend.

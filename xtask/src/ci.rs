@@ -10,10 +10,10 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, run as run_child};
-use crate::{demo, parity, setup};
+use crate::{demo, kernels, parity, setup};
 
 pub(crate) const OPTIONS: &str = "[--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, clippy, rustdoc, tests, parity, demo; stops at \
+pub(crate) const ABOUT: &str = "stages setup, fmt, kernels, clippy, rustdoc, tests, parity, demo; stops at \
                                 the first that fails";
 
 /// A part of CI that passes or fails as a whole.
@@ -26,6 +26,7 @@ pub(crate) struct Stage {
 pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "setup", run: || setup::run(&[]) },
     Stage { name: "fmt", run: || run_child(&mut cargo("fmt --all --check")) },
+    Stage { name: "kernels", run: kernels::stage },
     Stage {
         name: "clippy",
         run: || run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings")),

@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod ci;
 mod demo;
+mod kernels;
 mod parity;
 mod process;
 mod setup;
@@ -33,6 +34,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "ci", options: ci::OPTIONS, about: ci::ABOUT, run: ci::run },
     Verb { name: "setup", options: "", about: setup::ABOUT, run: setup::run },
     Verb { name: "parity", options: parity::OPTIONS, about: parity::ABOUT, run: parity::run },
+    Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
     Verb { name: "help", options: "", about: "prints this", run: help },
@@ -97,7 +99,9 @@ mod tests {
     fn wrong_calls_are_usage_errors() {
         let calls = ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"];
         let benches = ["bench", "bench gpu", "bench ops", "bench --fast", "bench --quick"];
-        for line in calls.into_iter().chain(benches).chain(["setup x"]) {
+        for line in
+            calls.into_iter().chain(benches).chain(["setup x", "kernels all", "kernels --only"])
+        {
             let error = call(line).expect_err(line);
             assert!(error.is::<UsageError>(), "{line}: {error:#}");
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::args::Parsed;
 use crate::process::{cargo, dev_binary, run as run_child};
 
-pub(crate) const OPTIONS: &str = "[--backends cpu,wgpu,cuda] [--op NAME]";
+pub(crate) const OPTIONS: &str = "[--backends cpu,wgpu,cuda,cuda-emulated] [--op NAME]";
 pub(crate) const ABOUT: &str = "every case of every op on every backend against the f64 reference; \
                                 REQUIRE_BACKENDS=a,b makes their absence fail";
 
@@ -24,9 +24,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_child(&mut command)
 }
 
-/// The stage of CI: the CPU and a Vulkan device must be there; the binary is the one that the tests
-/// built.
+/// The stage of CI: the CPU, a Vulkan device and the emulation of CUDA must be there; the binary is
+/// the one that the tests built.
 pub(crate) fn stage() -> Result<()> {
     let mut command = std::process::Command::new(dev_binary("parity")?);
-    run_child(command.env("REQUIRE_BACKENDS", "cpu,wgpu"))
+    run_child(command.env("REQUIRE_BACKENDS", "cpu,wgpu,cuda-emulated"))
 }

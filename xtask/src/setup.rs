@@ -1,7 +1,8 @@
 //! `cargo xtask setup`: what must be on the machine, installed where that is possible.
 //!
 //! Building needs Rust with rustfmt and clippy, and a C linker. Testing needs a Vulkan device for
-//! the WGSL kernels; without a GPU, Mesa's lavapipe computes on the CPU.
+//! the WGSL kernels; without a GPU, Mesa's lavapipe computes on the CPU. The CUDA kernels are
+//! tested on the CPU, as C++, and compiled by wheels that pip fetches.
 
 use std::process::Command;
 
@@ -10,8 +11,8 @@ use anyhow::{Result, bail};
 use crate::args::Parsed;
 use crate::process::{run as run_child, succeeds};
 
-pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker and a Vulkan device; installs what is \
-                                missing where it may";
+pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker, a C++ compiler, pip and a Vulkan \
+                                device; installs what is missing where it may";
 
 /// Something the build calls.
 struct Tool {
@@ -49,6 +50,14 @@ const TOOLS: &[Tool] = &[
         name: "C linker",
         probe: &["cc", "--version"],
         source: Source::Packages("gcc libc6-dev"),
+    },
+    #[cfg(unix)]
+    Tool { name: "C++ compiler", probe: &["c++", "--version"], source: Source::Packages("g++") },
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "pip",
+        probe: &["python3", "-m", "pip", "--version"],
+        source: Source::Packages("python3 python3-pip"),
     },
     #[cfg(target_os = "linux")]
     Tool {

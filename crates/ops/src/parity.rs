@@ -208,10 +208,10 @@ impl fmt::Display for ParitySummary {
 /// The table `op x backend x status`, failures with their messages below their row, and the closing
 /// line.
 pub fn format_parity(rows: &[ParityRow]) -> String {
-    let mut text = format!("{:<16} {:<10} status\n", "op", "backend");
+    let mut text = format!("{:<16} {:<14} status\n", "op", "backend");
     for row in rows {
         let op = row.op.map_or("(all)", Op::stem);
-        text += &format!("{op:<16} {:<10} {}\n", row.backend, status_text(&row.status));
+        text += &format!("{op:<16} {:<14} {}\n", row.backend, status_text(&row.status));
         if let ParityStatus::Failed { messages, .. } = &row.status {
             messages.iter().for_each(|m| text += &format!("    {m}\n"));
         }

@@ -39,12 +39,12 @@ fn a_filter_leaves_one_op() {
 #[test]
 fn the_table_shows_every_row_and_counts_cases_and_rows() {
     let expected = "\
-op               backend    status
-embed            wgpu       passed 12 cases, worst 0.25 of tolerance, NMSE 3e-14, 2 ties
-rope             wgpu       FAILED 1 of 6 cases
+op               backend        status
+embed            wgpu           passed 12 cases, worst 0.25 of tolerance, NMSE 3e-14, 2 ties
+rope             wgpu           FAILED 1 of 6 cases
     rope[t=1]: out[3]: got 1, expected 2
-gram             wgpu       NOT RUN 40 cases: needs subgroups
-(all)            cuda       NOT RUN: no device
+gram             wgpu           NOT RUN 40 cases: needs subgroups
+(all)            cuda           NOT RUN: no device
 17 passed, 1 failed, 2 not run
 ";
     assert_eq!(format_parity(&rows()), expected);

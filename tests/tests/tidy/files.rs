@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Rust,
     /// WGSL: functions look as in Rust.
     Shader,
+    /// CUDA, and C++ beside it: comments look as in Rust.
+    Cpp,
     /// Hand-written code of another language.
     OtherCode,
     Manifest,
@@ -22,8 +24,15 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: &[Kind] =
-        &[Kind::Rust, Kind::Shader, Kind::OtherCode, Kind::Manifest, Kind::Markdown, Kind::Other];
+    pub(crate) const ALL: &[Kind] = &[
+        Kind::Rust,
+        Kind::Shader,
+        Kind::Cpp,
+        Kind::OtherCode,
+        Kind::Manifest,
+        Kind::Markdown,
+        Kind::Other,
+    ];
 }
 
 /// A text file.
@@ -41,7 +50,8 @@ impl File {
         match name.rsplit_once('.').map_or("", |(_, extension)| extension) {
             "rs" => Kind::Rust,
             "wgsl" => Kind::Shader,
-            "cu" | "cuh" | "ts" | "js" | "py" | "sh" => Kind::OtherCode,
+            "cu" | "cuh" | "hpp" | "cpp" => Kind::Cpp,
+            "ts" | "js" | "py" | "sh" => Kind::OtherCode,
             "toml" if name == "Cargo.toml" => Kind::Manifest,
             "md" => Kind::Markdown,
             _ => Kind::Other,
@@ -162,7 +172,7 @@ fn kinds_go_by_the_name() {
     let kind = |path| snippet(path, "").kind();
     assert_eq!(kind("crates/cpu/src/lib.rs"), Kind::Rust);
     assert_eq!(kind("shaders/rope.wgsl"), Kind::Shader);
-    assert_eq!(kind("kernels/rope.cu"), Kind::OtherCode);
+    assert_eq!(kind("kernels/rope.cu"), Kind::Cpp);
     assert_eq!(kind("tests/Cargo.toml"), Kind::Manifest);
     assert_eq!(kind("rustfmt.toml"), Kind::Other);
     assert_eq!(kind("LICENSE-MIT"), Kind::Other);

@@ -43,12 +43,29 @@ const ABSENCES: &[Absence] = &[
     },
     Absence {
         package: "longview-cpu",
-        never: &["longview-scheduler", "longview-model", "longview-engine", "longview-wgpu"],
+        never: &[
+            "longview-scheduler",
+            "longview-model",
+            "longview-engine",
+            "longview-wgpu",
+            "longview-cuda",
+        ],
         why: "a backend knows the contract alone",
     },
     Absence {
         package: "longview-wgpu",
         never: &["longview-scheduler", "longview-model", "longview-engine", "longview-cpu"],
+        why: "a backend knows the contract alone",
+    },
+    Absence {
+        package: "longview-cuda",
+        never: &[
+            "longview-scheduler",
+            "longview-model",
+            "longview-engine",
+            "longview-cpu",
+            "longview-wgpu",
+        ],
         why: "a backend knows the contract alone",
     },
     Absence {

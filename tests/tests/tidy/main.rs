@@ -24,7 +24,7 @@ fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "{} problems\n{}\n", problems.len(), problems.join("\n"));
 }
 
-const CODE: &[Kind] = &[Kind::Rust, Kind::Shader, Kind::OtherCode];
+const CODE: &[Kind] = &[Kind::Rust, Kind::Shader, Kind::Cpp, Kind::OtherCode];
 
 #[test]
 fn the_repository_was_found() {
@@ -53,6 +53,11 @@ fn functions_are_short() {
 #[test]
 fn rust_files_open_with_a_module_doc() {
     assert_none(&problems(&[Kind::Rust], sources::no_module_doc));
+}
+
+#[test]
+fn kernels_open_by_saying_what_they_compute() {
+    assert_none(&problems(&[Kind::Shader, Kind::Cpp], sources::no_head_comment));
 }
 
 #[test]

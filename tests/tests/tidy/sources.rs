@@ -36,10 +36,15 @@ const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/cpu/src/simd/", "intrinsics"),
     ("crates/cpu/src/team.rs", "disjoint parts of one slice for several threads"),
     ("crates/cpu/tests/allocations.rs", "an allocator that counts"),
+    ("crates/cuda/src/driver.rs", "a launch promises what its addresses point to"),
+    ("crates/cuda/src/nvidia.rs", "calls into the CUDA driver"),
+    ("crates/cuda/src/queue.rs", "launches of kernels"),
     ("crates/model/src/weights/shard.rs", "memory-mapped weights"),
     ("crates/wgpu/src/memory.rs", "a question to the Vulkan driver"),
     ("crates/wgpu/src/gpu.rs", "shader modules without bounding of loops"),
+    ("tests/cuda-emulation/src/", "kernels compiled as C++, and the memory that they get"),
     ("tests/tests/no_alloc.rs", "an allocator that counts"),
+    ("xtask/src/kernels/nvrtc.rs", "calls into the compiler of kernels"),
 ];
 
 /// Longer than [`MAX_FILE_LINES`].
@@ -58,7 +63,7 @@ pub(crate) fn long_lines(file: &File) -> Vec<String> {
     if WIDE_FILES.iter().any(|(path, _)| *path == file.path) {
         return vec![];
     }
-    let reads_as_rust = matches!(file.kind(), Kind::Rust | Kind::Shader);
+    let reads_as_rust = matches!(file.kind(), Kind::Rust | Kind::Shader | Kind::Cpp);
     let scan = if reads_as_rust { Scan::of(&file.text) } else { Scan::of("") };
     let (mut code, mut comments) = (scan.code.lines(), scan.comments.lines());
     let mut problems = Vec::new();
@@ -104,6 +109,14 @@ pub(crate) fn no_module_doc(file: &File) -> Vec<String> {
         return vec![];
     }
     vec![file.problem(0, "begin with `//!`: what is this module for, and what does it trade?")]
+}
+
+/// A kernel that does not begin with a comment.
+pub(crate) fn no_head_comment(file: &File) -> Vec<String> {
+    if file.text.starts_with("// ") {
+        return vec![];
+    }
+    vec![file.problem(0, "begin with `//`: what is computed, who owns what, what bounds it?")]
 }
 
 /// `unsafe` outside [`UNSAFE_MODULES`], or without a word on why it holds.
@@ -211,6 +224,12 @@ mod tests {
         assert_eq!(no_module_doc(&snippet("a.rs", "fn main() {}\n")).len(), 1);
         assert_eq!(no_module_doc(&snippet("a.rs", "\n//! Late.\n")).len(), 1);
         assert_eq!(no_module_doc(&snippet("a.rs", "")).len(), 1);
+    }
+
+    #[test]
+    fn a_kernel_opens_with_a_comment() {
+        assert!(no_head_comment(&snippet("a.cu", "// out = x.\n")).is_empty());
+        assert_eq!(no_head_comment(&snippet("a.cu", "#pragma once\n// Late.\n")).len(), 1);
     }
 
     const LISTED: &str = "crates/cpu/src/kernels/new.rs";

@@ -122,7 +122,7 @@ fn has(line: &str, token: &str) -> bool {
 }
 
 fn notes(file: &File) -> Vec<String> {
-    let is_rust = matches!(file.kind(), Kind::Rust | Kind::Shader);
+    let is_rust = matches!(file.kind(), Kind::Rust | Kind::Shader | Kind::Cpp);
     let text = if is_rust { Scan::of(&file.text).comments } else { file.text.clone() };
     let mut problems = Vec::new();
     for (i, line) in text.lines().enumerate() {

@@ -1,0 +1,291 @@
+//! The backend: the device, one queue, and the contract's plumbing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longview_core::DType;
+use longview_ops::*;
+
+use crate::args::KernelArgs;
+use crate::buffer::{CudaBuffer, Home};
+use crate::counters::Counters;
+use crate::device::Device;
+use crate::driver::{Driver, Grid, Memory, Place};
+use crate::error::StartError;
+use crate::kernels::{Kernel, Target};
+use crate::nvidia::NvidiaDriver;
+use crate::ops;
+use crate::queue::Queue;
+use crate::staging::Part;
+use crate::weight::CudaWeight;
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaOptions {
+    /// Its number, as `nvidia-smi` counts; `None` takes the first.
+    pub device: Option<usize>,
+}
+
+/// A device behind a [`Driver`].
+pub struct CudaBackend<D: Driver> {
+    device: Arc<Device<D>>,
+    pub(crate) queue: Queue<D>,
+    start: Instant,
+}
+
+/// What the self-test runs at the start: one op of each kind of kernel.
+const TESTED: &[Op] = &[Op::Matvec, Op::RmsNorm, Op::KvGather, Op::Argmax];
+
+impl CudaBackend<NvidiaDriver> {
+    /// Opens a GPU and sees whether it computes right numbers.
+    pub async fn new(options: &CudaOptions) -> Result<Self, StartError> {
+        let backend = Self::on(NvidiaDriver::open(options.device.unwrap_or(0))?)?;
+        let name = backend.device.driver.facts().name.clone();
+        match parity::spot_check(&backend, TESTED).await {
+            Ok(()) => Ok(backend),
+            Err(reason) => Err(StartError::SelfTest { name, reason }),
+        }
+    }
+}
+
+impl<D: Driver> CudaBackend<D> {
+    /// The backend on an open device.
+    pub fn on(driver: D) -> Result<Self, StartError> {
+        let capabilities = capabilities(&driver);
+        let device = Arc::new(Device::new(driver, capabilities));
+        let queue = Queue::new(&device);
+        let queue = queue.map_err(|e| StartError::Device { reason: e.to_string() })?;
+        Ok(Self { device, queue, start: Instant::now() })
+    }
+
+    /// What runs the kernels.
+    pub fn driver(&self) -> &D {
+        &self.device.driver
+    }
+
+    /// What the device was asked to do so far, over all queues.
+    pub fn counters(&self) -> Counters {
+        self.device.tally.read()
+    }
+
+    /// Takes the device for lost, as a fault of a kernel would: everything after fails with
+    /// [`OpError::DeviceLost`]. For tests of recovery.
+    pub fn lose_device(&self) {
+        self.device.lose("taken for lost");
+    }
+
+    /// Launches a kernel on this queue; see [`Queue::launch`].
+    pub(crate) fn launch<A: KernelArgs>(
+        &self,
+        kernel: Kernel,
+        grid: Grid,
+        args: &A,
+    ) -> OpResult<()> {
+        self.queue.launch(kernel, grid, args)
+    }
+}
+
+fn capabilities<D: Driver>(driver: &D) -> Capabilities {
+    let facts = driver.facts();
+    let (major, minor) = facts.compute_capability;
+    let target = Target::of(facts.compute_capability).map_or("no kernels", Target::name);
+    let n = facts.n_multiprocessors;
+    let missing = ops::MISSING.iter().map(|op| (*op, ops::missing_reason(*op)));
+    Capabilities {
+        device: format!(
+            "{} (compute capability {major}.{minor}, {n} multiprocessors, {target})",
+            facts.name
+        ),
+        reads_host_memory: true,
+        unified_memory: false,
+        matvec_max_rows: ops::matvec::MAX_ROWS,
+        kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
+        weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
+        missing_ops: missing.collect(),
+        memory_bytes: facts.memory_bytes,
+    }
+}
+
+/// The bytes of a copy must fill its view.
+fn same_size(bytes: usize, view_bytes: usize, in_bounds: bool) -> OpResult<()> {
+    if bytes == view_bytes && in_bounds {
+        return Ok(());
+    }
+    Err(OpError::Copy { bytes, view_bytes })
+}
+
+impl<D: Driver> Backend for CudaBackend<D> {
+    type Buffer = CudaBuffer<D>;
+    type Weight = CudaWeight<D>;
+
+    fn name(&self) -> &'static str {
+        D::NAME
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.device.capabilities
+    }
+
+    fn background(&self) -> Self {
+        let device = Arc::clone(&self.device);
+        Self { device, queue: self.queue.fork(), start: self.start }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn device_counters(&self) -> Option<DeviceCounters> {
+        Some(self.counters().device)
+    }
+
+    fn allocations(&self) -> u64 {
+        self.counters().allocations
+    }
+
+    fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<CudaBuffer<D>> {
+        let bytes = len.saturating_mul(dtype.size()) as u64;
+        Ok(CudaBuffer { home: Home::Device(self.device.alloc(bytes, label)?), dtype, len })
+    }
+
+    fn alloc_host(&self, dtype: DType, len: usize, label: &str) -> OpResult<Option<CudaBuffer<D>>> {
+        let bytes = len.saturating_mul(dtype.size()) as u64;
+        let home = Home::Host(self.device.alloc_host(bytes, label)?);
+        Ok(Some(CudaBuffer { home, dtype, len }))
+    }
+
+    fn host_bytes<'a>(&self, buffer: &'a CudaBuffer<D>) -> Option<&'a [u8]> {
+        let n = buffer.size_bytes() as usize;
+        buffer.memory().host_bytes().map(|bytes| &bytes[..n])
+    }
+
+    fn host_bytes_mut<'a>(&self, buffer: &'a mut CudaBuffer<D>) -> Option<&'a mut [u8]> {
+        let n = buffer.size_bytes() as usize;
+        match &mut buffer.home {
+            Home::Device(_) => None,
+            Home::Host(memory) => memory.host_bytes_mut().map(|bytes| &mut bytes[..n]),
+        }
+    }
+
+    fn load_weight(&self, source: WeightSource) -> OpResult<CudaWeight<D>> {
+        CudaWeight::load(&self.device, &self.queue, source)
+    }
+
+    fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
+        let size = dst.buffer.dtype.size();
+        same_size(bytes.len(), dst.len * size, dst.in_bounds())?;
+        let to = Place::new(dst.buffer.memory(), (dst.offset * size) as u64);
+        self.queue.upload(to, bytes.len(), |range, out| out.copy_from_slice(&bytes[range]))
+    }
+
+    async fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> OpResult<()> {
+        self.read_all(&mut [(src, out)]).await
+    }
+
+    async fn read_all(&self, parts: &mut [(View<'_, Self>, &mut [u8])]) -> OpResult<()> {
+        for (src, out) in parts.iter() {
+            same_size(out.len(), src.len * src.buffer.dtype.size(), src.in_bounds())?;
+        }
+        let mut wanted = Vec::with_capacity(parts.len());
+        for (src, out) in parts {
+            let offset = (src.offset * src.buffer.dtype.size()) as u64;
+            let from = Place::new(src.buffer.memory(), offset);
+            wanted.push(Part::<D> { from, out });
+        }
+        self.queue.download(&mut wanted)
+    }
+
+    async fn reopen(&self) -> OpResult<Self> {
+        let lost = |e: StartError| OpError::DeviceLost { backend: D::NAME, reason: e.to_string() };
+        Self::on(self.device.driver.reopen().map_err(lost)?).map_err(lost)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.device.check().is_err()
+    }
+
+    /// Launches are handed over as they are made.
+    fn submit(&self) -> OpResult<()> {
+        self.device.check()
+    }
+
+    fn embed(&self, d: Embed<'_, Self>) -> OpResult<()> {
+        ops::embed::run(self, d)
+    }
+
+    fn rms_norm(&self, d: RmsNorm<'_, Self>) -> OpResult<()> {
+        ops::rms_norm::run(self, d)
+    }
+
+    fn matmul(&self, _: Linear<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::Matmul)
+    }
+
+    fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        ops::matvec::run(self, d)
+    }
+
+    fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
+        ops::rope::run(self, d)
+    }
+
+    fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
+        ops::silu_mul::run(self, d)
+    }
+
+    fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
+        ops::kv_scatter::run(self, d)
+    }
+
+    fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
+        ops::kv_gather::run(self, d)
+    }
+
+    fn attend_chunk(&self, _: AttendChunk<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::AttendChunk)
+    }
+
+    fn attend_list(&self, _: AttendList<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::AttendList)
+    }
+
+    fn lse_merge(&self, _: LseMerge<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::LseMerge)
+    }
+
+    fn kmeans_assign(&self, _: KmeansAssign<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::KmeansAssign)
+    }
+
+    fn kmeans_update(&self, _: KmeansUpdate<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::KmeansUpdate)
+    }
+
+    fn cluster_stats(&self, _: ClusterStats<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::ClusterStats)
+    }
+
+    fn centroid_scores(&self, _: CentroidScores<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::CentroidScores)
+    }
+
+    fn select_clusters(&self, _: SelectClusters<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::SelectClusters)
+    }
+
+    fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
+        ops::argmax::run(self, d)
+    }
+
+    fn top_k(&self, _: TopK<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::TopK)
+    }
+
+    fn gram(&self, _: Gram<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::Gram)
+    }
+
+    fn query_gate(&self, _: QueryGate<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::QueryGate)
+    }
+}

@@ -1,0 +1,213 @@
+//! Every kernel, in one table: in which file it is, how many threads its block has, what it takes.
+//!
+//! A kernel is spelled here as in its `.cu` file; variants of one template are kernels of their own
+//! with names of their own. A test of the emulation compares this table with what the sources
+//! declare, both ways, so neither side can drift.
+
+use crate::args::{KernelArgs, Layout};
+use crate::ops::argmax::{ArgmaxMergeArgs, ArgmaxPartsArgs};
+use crate::ops::embed::EmbedArgs;
+use crate::ops::kv_gather::KvGatherArgs;
+use crate::ops::kv_scatter::KvScatterArgs;
+use crate::ops::matvec::MatvecArgs;
+use crate::ops::rms_norm::RmsNormArgs;
+use crate::ops::rope::RopeArgs;
+use crate::ops::silu_mul::SiluMulArgs;
+
+/// What the table says of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelFacts {
+    /// The name of its entry.
+    pub name: &'static str,
+    /// The stem of its file.
+    pub file: &'static str,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Its one argument.
+    pub args: Layout,
+}
+
+/// A file of kernels, compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// Its name without the extension.
+    pub stem: &'static str,
+    ptx: [&'static str; Target::ALL.len()],
+}
+
+impl Source {
+    /// Its PTX.
+    pub fn ptx(&self, target: Target) -> &'static str {
+        self.ptx[target as usize]
+    }
+}
+
+/// The architectures that PTX is made for; the driver compiles it for those above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// Turing.
+    Compute75,
+    /// Ampere and Ada: asynchronous copies, products of bf16.
+    Compute80,
+    /// Hopper and later.
+    Compute90,
+}
+
+impl Target {
+    /// Lowest first.
+    pub const ALL: [Target; 3] = [Target::Compute75, Target::Compute80, Target::Compute90];
+
+    /// As NVRTC calls it, and the folder of its PTX.
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Compute75 => "compute_75",
+            Target::Compute80 => "compute_80",
+            Target::Compute90 => "compute_90",
+        }
+    }
+
+    /// The lowest compute capability that runs it.
+    pub fn capability(self) -> (u32, u32) {
+        match self {
+            Target::Compute75 => (7, 5),
+            Target::Compute80 => (8, 0),
+            Target::Compute90 => (9, 0),
+        }
+    }
+
+    /// The highest that a device runs; `None` for one that is too old.
+    pub fn of(capability: (u32, u32)) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|target| target.capability() <= capability)
+    }
+}
+
+macro_rules! ptx {
+    ($target:literal, $file:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../kernels/ptx/",
+            $target,
+            "/",
+            $file,
+            ".ptx"
+        ))
+    };
+}
+
+macro_rules! kernels {
+    ($($file:literal: $($kernel:ident($args:ty, $threads:literal)),+;)+) => {
+        /// A kernel, spelled as in its source.
+        #[expect(non_camel_case_types, reason = "one spelling here and in `kernels/`")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kernel {
+            $($(#[doc = concat!("In `", $file, ".cu`.")] $kernel,)+)+
+        }
+
+        impl Kernel {
+            /// Every kernel, by file.
+            pub const ALL: &'static [Kernel] = &[$($(Kernel::$kernel,)+)+];
+        }
+
+        static FACTS: &[KernelFacts] = &[$($(KernelFacts {
+            name: stringify!($kernel),
+            file: $file,
+            threads: $threads,
+            args: <$args as KernelArgs>::LAYOUT,
+        },)+)+];
+
+        /// Every file of kernels.
+        pub static SOURCES: &[Source] = &[$(Source {
+            stem: $file,
+            ptx: [ptx!("compute_75", $file), ptx!("compute_80", $file), ptx!("compute_90", $file)],
+        },)+];
+    };
+}
+
+kernels! {
+    "argmax": argmax_parts(ArgmaxPartsArgs, 256), argmax_merge(ArgmaxMergeArgs, 32);
+    "embed": embed_f32(EmbedArgs, 256), embed_f16(EmbedArgs, 256), embed_bf16(EmbedArgs, 256);
+    "kv_gather":
+        kv_gather_16(KvGatherArgs, 256),
+        kv_gather_4(KvGatherArgs, 256),
+        kv_gather_2(KvGatherArgs, 256);
+    "kv_scatter":
+        kv_scatter_f32(KvScatterArgs, 256),
+        kv_scatter_f16(KvScatterArgs, 256),
+        kv_scatter_bf16(KvScatterArgs, 256);
+    "matvec":
+        matvec_f32_1(MatvecArgs, 128),
+        matvec_f32_2(MatvecArgs, 128),
+        matvec_f32_4(MatvecArgs, 128),
+        matvec_f32_8(MatvecArgs, 128),
+        matvec_f16_1(MatvecArgs, 128),
+        matvec_f16_2(MatvecArgs, 128),
+        matvec_f16_4(MatvecArgs, 128),
+        matvec_f16_8(MatvecArgs, 128),
+        matvec_bf16_1(MatvecArgs, 128),
+        matvec_bf16_2(MatvecArgs, 128),
+        matvec_bf16_4(MatvecArgs, 128),
+        matvec_bf16_8(MatvecArgs, 128);
+    "rms_norm":
+        rms_norm_wide_f32(RmsNormArgs, 512),
+        rms_norm_wide_f16(RmsNormArgs, 512),
+        rms_norm_wide_bf16(RmsNormArgs, 512),
+        rms_norm_narrow_f32(RmsNormArgs, 256),
+        rms_norm_narrow_f16(RmsNormArgs, 256),
+        rms_norm_narrow_bf16(RmsNormArgs, 256);
+    "rope": rope(RopeArgs, 256);
+    "silu_mul": silu_mul(SiluMulArgs, 256);
+}
+
+impl Kernel {
+    /// What the table says of it.
+    pub fn facts(self) -> &'static KernelFacts {
+        &FACTS[self as usize]
+    }
+
+    /// The file it is in.
+    ///
+    /// # Panics
+    /// Never: the table lists a file with its kernels.
+    pub fn source(self) -> usize {
+        let found = SOURCES.iter().position(|source| source.stem == self.facts().file);
+        found.expect("a kernel is listed below its file")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_in_the_ptx_of_its_file() {
+        for kernel in Kernel::ALL {
+            let facts = kernel.facts();
+            for target in Target::ALL {
+                let ptx = SOURCES[kernel.source()].ptx(target);
+                let entry = format!(".visible .entry {}(", facts.name);
+                assert!(ptx.contains(&entry), "{} for {}", facts.name, target.name());
+            }
+        }
+    }
+
+    #[test]
+    fn ptx_is_of_an_old_toolkit_and_for_its_target() {
+        for source in SOURCES {
+            for target in Target::ALL {
+                let ptx = source.ptx(target);
+                let arch = target.name().replace("compute_", ".target sm_");
+                assert!(ptx.contains(".version 8.1"), "{}", source.stem);
+                assert!(ptx.contains(&arch), "{} for {}", source.stem, target.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_gets_the_highest_target_it_runs() {
+        assert_eq!(Target::of((7, 0)), None);
+        assert_eq!(Target::of((7, 5)), Some(Target::Compute75));
+        assert_eq!(Target::of((8, 9)), Some(Target::Compute80));
+        assert_eq!(Target::of((9, 0)), Some(Target::Compute90));
+        assert_eq!(Target::of((12, 0)), Some(Target::Compute90));
+    }
+}

@@ -1,0 +1,39 @@
+//! The CUDA backend: every op of the contract as a kernel, on NVIDIA GPUs.
+//!
+//! How a call becomes work: an op checks its descriptor, turns views into addresses, fills the
+//! kernel's one struct of arguments and launches it on the queue's stream. Nothing else is
+//! remembered, so a decode step is a list of launches that a graph can capture: no op allocates,
+//! waits or reads anything back.
+//!
+//! What a device is stands behind [`Driver`]: memory, streams, events, launches. [`NvidiaDriver`]
+//! is the real one; the tests have another that runs the same kernels, compiled as C++, on the CPU.
+//! All above it, down to the bytes of the arguments, is the same code for both.
+//!
+//! Kernels lie in the workspace's `kernels/`, one stem per op, listed in [`Kernel`]. Their PTX is
+//! made by `cargo xtask kernels` and embedded here: no toolkit is needed, neither to build nor to
+//! run.
+
+#[macro_use]
+mod args;
+mod backend;
+mod buffer;
+mod counters;
+mod device;
+mod driver;
+mod error;
+mod kernels;
+mod nvidia;
+mod ops;
+mod queue;
+mod staging;
+mod weight;
+
+pub use args::{Address, Field, KernelArgs, Layout};
+pub use backend::{CudaBackend, CudaOptions};
+pub use buffer::CudaBuffer;
+pub use counters::Counters;
+pub use driver::{DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place};
+pub use error::StartError;
+pub use kernels::{Kernel, KernelFacts, SOURCES, Source, Target};
+pub use nvidia::NvidiaDriver;
+pub use weight::CudaWeight;

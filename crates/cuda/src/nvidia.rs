@@ -1,0 +1,461 @@
+//! The real device: [`Driver`] over libcuda, which is loaded at run time.
+//!
+//! cudarc's thin layer is used, call by call: its safe one tracks events for every slice, which is
+//! what a graph cannot capture. The library is probed before the first call, because cudarc panics
+//! where it is missing; and only calls that the driver of [`NEEDED`] has are made.
+//!
+//! A context of its own, not the primary one: it can be destroyed and made again after a fault,
+//! while buffers of the old one still wait to be dropped.
+
+use std::ffi::{CString, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice_attribute, CUevent, CUevent_flags, CUfunction, CUfunction_attribute,
+    CUmodule, CUresult, CUstream,
+};
+use cudarc::driver::{DriverError as CudaError, result};
+
+use crate::device::lock;
+use crate::driver::{DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, Place};
+use crate::error::StartError;
+use crate::kernels::{Kernel, SOURCES, Target};
+
+/// The CUDA that speaks the embedded PTX: 12.1.
+const NEEDED: c_int = 12_010;
+
+/// Portable, mapped, and not write-combined: the host reads it too.
+const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+
+/// A GPU of NVIDIA.
+pub struct NvidiaDriver {
+    context: Arc<Context>,
+    ordinal: usize,
+    facts: DeviceFacts,
+    target: Target,
+    /// What zeroes new memory.
+    zeroing: NvidiaStream,
+    /// By file, loaded when a kernel of it is first launched.
+    modules: Mutex<Vec<Option<CUmodule>>>,
+    /// By kernel.
+    functions: Vec<OnceLock<Function>>,
+}
+
+// SAFETY: handles of modules belong to the context, which any thread may use.
+unsafe impl Send for NvidiaDriver {}
+// SAFETY: as above, and the table of modules is behind a lock.
+unsafe impl Sync for NvidiaDriver {}
+
+/// A context, destroyed with all that is in it when the last handle is dropped.
+struct Context(CUcontext);
+
+// SAFETY: a context may be current on several threads at once; the driver locks.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+struct Function(CUfunction);
+
+// SAFETY: a function is launched from any thread whose current context is that of its module.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// A stream.
+pub struct NvidiaStream {
+    raw: CUstream,
+    context: Arc<Context>,
+}
+
+// SAFETY: the driver takes calls on one stream from several threads, in some order.
+unsafe impl Send for NvidiaStream {}
+// SAFETY: as above.
+unsafe impl Sync for NvidiaStream {}
+
+/// An event.
+pub struct NvidiaEvent {
+    raw: CUevent,
+    context: Arc<Context>,
+}
+
+// SAFETY: as for streams.
+unsafe impl Send for NvidiaEvent {}
+// SAFETY: as for streams.
+unsafe impl Sync for NvidiaEvent {}
+
+/// Device memory, or pinned host memory with the same address on both sides.
+pub struct NvidiaMemory {
+    address: u64,
+    len: u64,
+    is_host: bool,
+    context: Arc<Context>,
+}
+
+impl Context {
+    /// Makes it the current one of this thread.
+    fn bind(&self) -> DriverResult<()> {
+        // SAFETY: the context exists as long as this value.
+        told(unsafe { result::ctx::set_current(self.0) })
+    }
+
+    /// Waits for all work of all streams.
+    fn synchronize(&self) -> DriverResult<()> {
+        self.bind()?;
+        told(result::ctx::synchronize())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context was made by `create` and nothing of it is used any more. An error
+        // says that it was broken before.
+        let _ = unsafe { sys::cuCtxDestroy_v2(self.0) };
+    }
+}
+
+/// A refusal in the words of the driver.
+fn told<T>(result: Result<T, CudaError>) -> DriverResult<T> {
+    result.map_err(|error| match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => DriverError::OutOfMemory,
+        _ => DriverError::Lost(in_words(error)),
+    })
+}
+
+fn in_words(error: CudaError) -> String {
+    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+    format!("{:?} ({})", error.0, text.unwrap_or_else(|_| "unknown".into()))
+}
+
+impl NvidiaDriver {
+    /// Opens device `ordinal`, as `nvidia-smi` counts. Never panics where there is no driver.
+    pub fn open(ordinal: usize) -> Result<Self, StartError> {
+        // SAFETY: loads libcuda by its name, as every CUDA program does.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(StartError::NoDriver);
+        }
+        check_version()?;
+        let no_device = |e| StartError::NoDevice { reason: in_words(e) };
+        result::init().map_err(no_device)?;
+        let n_devices = result::device::get_count().map_err(no_device)?.max(0) as usize;
+        if n_devices == 0 {
+            return Err(StartError::NoDevice { reason: "it counts none".into() });
+        }
+        if ordinal >= n_devices {
+            return Err(StartError::NoSuchDevice { wanted: ordinal, n_devices });
+        }
+        let refused = |e| StartError::Device { reason: in_words(e) };
+        let device = result::device::get(ordinal as c_int).map_err(refused)?;
+        let (facts, target) = facts_of(device)?;
+        let context = Arc::new(Context::create(device).map_err(refused)?);
+        let refused = |e: DriverError| StartError::Device { reason: e.to_string() };
+        context.bind().map_err(refused)?;
+        // What other programs hold is not ours to plan with.
+        let free = result::mem_get_info().map(|(free, _)| free as u64).ok();
+        let zeroing = NvidiaStream::new(&context).map_err(refused)?;
+        Ok(Self {
+            ordinal,
+            facts: DeviceFacts { memory_bytes: free, ..facts },
+            target,
+            zeroing,
+            modules: Mutex::new(vec![None; SOURCES.len()]),
+            functions: Kernel::ALL.iter().map(|_| OnceLock::new()).collect(),
+            context,
+        })
+    }
+
+    /// The kernel's function; its file is loaded the first time, which is in the warm-up.
+    fn function(&self, kernel: Kernel) -> DriverResult<CUfunction> {
+        let place = &self.functions[kernel as usize];
+        if let Some(function) = place.get() {
+            return Ok(function.0);
+        }
+        let module = self.module(kernel.source())?;
+        let name = CString::new(kernel.facts().name)
+            .map_err(|_| DriverError::Lost("a kernel's name has a zero in it".into()))?;
+        // SAFETY: the module is loaded in the current context and is never unloaded before it.
+        let function = told(unsafe { result::module::get_function(module, name) })?;
+        self.allow_shared_memory(function)?;
+        Ok(place.get_or_init(|| Function(function)).0)
+    }
+
+    fn module(&self, source: usize) -> DriverResult<CUmodule> {
+        let mut modules = lock(&self.modules);
+        if let Some(module) = modules[source] {
+            return Ok(module);
+        }
+        let source_file = &SOURCES[source];
+        let ptx = CString::new(source_file.ptx(self.target))
+            .map_err(|_| DriverError::Lost("PTX with a zero in it".into()))?;
+        // SAFETY: the image is PTX that ends with a zero.
+        let module = unsafe { result::module::load_data(ptx.as_ptr().cast()) };
+        let module = module.map_err(|e| match e.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => DriverError::OutOfMemory,
+            _ => DriverError::Lost(format!("kernels/{}.cu: {}", source_file.stem, in_words(e))),
+        })?;
+        modules[source] = Some(module);
+        Ok(module)
+    }
+
+    /// Dynamic shared memory up to what the device has: beyond 48 KiB a function must ask for it.
+    fn allow_shared_memory(&self, function: CUfunction) -> DriverResult<()> {
+        use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as MOST;
+        use CUfunction_attribute::{
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC,
+            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as FIXED,
+        };
+        let device = told(result::device::get(self.ordinal as c_int))?;
+        // SAFETY: device and function are valid, and the attributes are of their kind.
+        unsafe {
+            let most = told(result::device::get_attribute(device, MOST))?;
+            let fixed = told(result::function::get_function_attribute(function, FIXED))?;
+            told(result::function::set_function_attribute(function, DYNAMIC, most - fixed))
+        }
+    }
+}
+
+impl Context {
+    fn create(device: sys::CUdevice) -> Result<Self, CudaError> {
+        let mut context = MaybeUninit::uninit();
+        // SAFETY: the driver is initialised and the device is one of its own; on success the
+        // context is written.
+        unsafe {
+            sys::cuCtxCreate_v2(context.as_mut_ptr(), 0, device).result()?;
+            Ok(Self(context.assume_init()))
+        }
+    }
+}
+
+/// Fails for a driver that does not speak the embedded PTX.
+fn check_version() -> Result<(), StartError> {
+    let mut version = 0;
+    // SAFETY: writes one integer; the call is as old as the driver interface.
+    let answer = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
+    answer.map_err(|e| StartError::Device { reason: in_words(e) })?;
+    if version >= NEEDED {
+        return Ok(());
+    }
+    let in_words = |version: c_int| format!("{}.{}", version / 1000, version % 1000 / 10);
+    Err(StartError::DriverTooOld { found: in_words(version), needed: in_words(NEEDED) })
+}
+
+fn facts_of(device: sys::CUdevice) -> Result<(DeviceFacts, Target), StartError> {
+    use CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS,
+    };
+    let refused = |e| StartError::Device { reason: in_words(e) };
+    let name = result::device::get_name(device).map_err(refused)?;
+    // SAFETY: the device is valid and the attributes are of devices.
+    let get = |attribute| unsafe { result::device::get_attribute(device, attribute) };
+    let get = |attribute| get(attribute).map(|n| n.max(0) as u32).map_err(refused);
+    let compute_capability = (get(MAJOR)?, get(MINOR)?);
+    let n_multiprocessors = get(MULTIPROCESSORS)?;
+    let Some(target) = Target::of(compute_capability) else {
+        let in_words = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+        return Err(StartError::DeviceTooOld {
+            name,
+            found: in_words(compute_capability),
+            needed: in_words(Target::ALL[0].capability()),
+        });
+    };
+    let facts = DeviceFacts { name, compute_capability, n_multiprocessors, memory_bytes: None };
+    Ok((facts, target))
+}
+
+impl NvidiaStream {
+    /// The context must be current.
+    fn new(context: &Arc<Context>) -> DriverResult<Self> {
+        // It never waits for the stream that everybody shares.
+        let raw = told(result::stream::create(result::stream::StreamKind::NonBlocking))?;
+        Ok(Self { raw, context: Arc::clone(context) })
+    }
+}
+
+impl Drop for NvidiaStream {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: the stream exists, and is used no more; the driver finishes its work first.
+            let _ = unsafe { result::stream::destroy(self.raw) };
+        }
+    }
+}
+
+impl Drop for NvidiaEvent {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: the event exists and is used no more; work that waits for it still does.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
+
+impl Drop for NvidiaMemory {
+    fn drop(&mut self) {
+        // Where the context is broken its memory is gone already.
+        if self.context.synchronize().is_err() {
+            return;
+        }
+        // SAFETY: the memory was made by the call that goes with this one, all work that may use
+        // it is done, and nobody has the address any more.
+        let _ = unsafe {
+            match self.is_host {
+                true => result::free_host(self.address as *mut c_void),
+                false => result::free_sync(self.address),
+            }
+        };
+    }
+}
+
+impl Memory for NvidiaMemory {
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn host_bytes(&self) -> Option<&[u8]> {
+        // SAFETY: pinned memory of that length, written when it was made; work that writes it is
+        // finished, as the caller promises.
+        let bytes =
+            || unsafe { std::slice::from_raw_parts(self.address as *const u8, self.len as usize) };
+        self.is_host.then(bytes)
+    }
+
+    fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: as above, and nobody else on the host has the memory.
+        let bytes = || unsafe {
+            std::slice::from_raw_parts_mut(self.address as *mut u8, self.len as usize)
+        };
+        self.is_host.then(bytes)
+    }
+}
+
+impl Driver for NvidiaDriver {
+    const NAME: &'static str = "cuda";
+
+    type Memory = NvidiaMemory;
+    type Stream = NvidiaStream;
+    type Event = NvidiaEvent;
+
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn reopen(&self) -> Result<Self, StartError> {
+        Self::open(self.ordinal)
+    }
+
+    fn alloc(&self, bytes: u64) -> DriverResult<NvidiaMemory> {
+        self.context.bind()?;
+        // SAFETY: a plain allocation in the current context.
+        let address = told(unsafe { result::malloc_sync(bytes as usize) })?;
+        let context = Arc::clone(&self.context);
+        let memory = NvidiaMemory { address, len: bytes, is_host: false, context };
+        // SAFETY: the memory has that length, and nobody else has it yet.
+        told(unsafe { result::memset_d8_async(address, 0, bytes as usize, self.zeroing.raw) })?;
+        self.synchronize(&self.zeroing)?;
+        Ok(memory)
+    }
+
+    fn alloc_host(&self, bytes: u64) -> DriverResult<NvidiaMemory> {
+        self.context.bind()?;
+        // SAFETY: a plain allocation in the current context; the whole of it is written at once.
+        // With one address space for both sides, the host's address is the kernels' too.
+        let host = unsafe {
+            let host = told(result::malloc_host(bytes as usize, HOST_FLAGS))?;
+            host.cast::<u8>().write_bytes(0, bytes as usize);
+            host
+        };
+        let context = Arc::clone(&self.context);
+        Ok(NvidiaMemory { address: host as u64, len: bytes, is_host: true, context })
+    }
+
+    fn new_stream(&self) -> DriverResult<NvidiaStream> {
+        self.context.bind()?;
+        NvidiaStream::new(&self.context)
+    }
+
+    fn new_event(&self) -> DriverResult<NvidiaEvent> {
+        self.context.bind()?;
+        let raw = told(result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING))?;
+        Ok(NvidiaEvent { raw, context: Arc::clone(&self.context) })
+    }
+
+    fn copy(
+        &self,
+        stream: &NvidiaStream,
+        to: Place<'_, NvidiaMemory>,
+        from: Place<'_, NvidiaMemory>,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let (to, from) = (to.address_of(bytes), from.address_of(bytes));
+        self.context.bind()?;
+        // SAFETY: both runs lie in their memories, which wait for work before they are freed; the
+        // driver sees by the addresses which side is which.
+        told(unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream.raw).result() })
+    }
+
+    unsafe fn launch(&self, stream: &NvidiaStream, call: KernelCall<'_>) -> DriverResult<()> {
+        self.context.bind()?;
+        let function = self.function(call.kernel)?;
+        let [x, y, z] = call.grid.blocks;
+        let threads = call.kernel.facts().threads;
+        let shared = call.grid.dynamic_shared;
+        let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the one parameter is a struct of the size that the kernel declares, which the
+        // driver copies; what its addresses point to is the caller's promise.
+        told(unsafe {
+            result::launch_kernel(
+                function,
+                (x, y, z),
+                (threads, 1, 1),
+                shared,
+                stream.raw,
+                &mut params,
+            )
+        })
+    }
+
+    fn record(&self, stream: &NvidiaStream, event: &NvidiaEvent) -> DriverResult<()> {
+        self.context.bind()?;
+        // SAFETY: both exist as long as these values.
+        told(unsafe { result::event::record(event.raw, stream.raw) })
+    }
+
+    fn wait(&self, stream: &NvidiaStream, event: &NvidiaEvent) -> DriverResult<()> {
+        use sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        self.context.bind()?;
+        // SAFETY: both exist as long as these values.
+        told(unsafe { result::stream::wait_event(stream.raw, event.raw, CU_EVENT_WAIT_DEFAULT) })
+    }
+
+    fn synchronize_event(&self, event: &NvidiaEvent) -> DriverResult<()> {
+        self.context.bind()?;
+        // SAFETY: the event exists as long as this value.
+        told(unsafe { result::event::synchronize(event.raw) })
+    }
+
+    fn synchronize(&self, stream: &NvidiaStream) -> DriverResult<()> {
+        self.context.bind()?;
+        // SAFETY: the stream exists as long as this value.
+        told(unsafe { result::stream::synchronize(stream.raw) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever this machine has: an answer, and no panic.
+    #[test]
+    fn a_machine_without_a_driver_is_told_so() {
+        match NvidiaDriver::open(0) {
+            Ok(driver) => assert!(driver.facts().compute_capability >= (7, 5)),
+            Err(error) => assert!(error.to_string().contains("device"), "{error}"),
+        }
+    }
+}

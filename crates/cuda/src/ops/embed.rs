@@ -1,0 +1,50 @@
+//! Launches `embed.cu`.
+
+use longview_ops::{Embed, Op, OpResult};
+
+use super::by_type;
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `embed.cu`.
+    EmbedArgs {
+        ids: Address,
+        table: Address,
+        out: Address,
+        row_bytes: u64,
+        n_tokens: u32,
+        width: u32,
+        n_vocab: u32,
+        unused: u32,
+    }
+}
+
+/// Columns of a block.
+const PER_BLOCK: usize = 1024;
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: Embed<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    let (n_tokens, width) = (d.p.n_tokens as usize, d.p.width as usize);
+    let table = d.table;
+    table.expect(Op::Embed, table.n_rows, width)?;
+    let args = EmbedArgs {
+        ids: d.ids.at(),
+        table: table.address(),
+        out: d.out.at(),
+        row_bytes: table.row_bytes as u64,
+        n_tokens: d.p.n_tokens,
+        width: d.p.width,
+        n_vocab: table.n_rows as u32,
+        unused: 0,
+    };
+    let kernels = [Kernel::embed_f32, Kernel::embed_f16, Kernel::embed_bf16];
+    let grid = Grid::new([n_tokens, width.div_ceil(PER_BLOCK), 1]);
+    backend.launch(by_type(table.dtype, kernels), grid, &args)
+}

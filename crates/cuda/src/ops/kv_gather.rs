@@ -1,0 +1,62 @@
+//! Launches `kv_gather.cu`.
+
+use longview_ops::{KvGather, KvGatherParams, OpResult};
+
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `kv_gather.cu`.
+    KvGatherArgs {
+        src: Address,
+        src_rows: Address,
+        dst_rows: Address,
+        n_rows: Address,
+        dst: Address,
+        n_kv_heads: u32,
+        list_stride: u32,
+        src_head_stride: u32,
+        dst_head_stride: u32,
+        row_units: u32,
+        unused: u32,
+    }
+}
+
+/// Entries of a block: a warp each.
+const PER_BLOCK: usize = 8;
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: KvGather<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    let KvGatherParams { n_kv_heads, head_dim, list_stride, dst_head_stride } = d.p;
+    let row_bytes = 2 * head_dim as usize * d.dst.dtype.size();
+    let (src, dst) = (d.src.at(), d.dst.address(0));
+    let fits = |unit| {
+        row_bytes.is_multiple_of(unit) && [src, dst].iter().all(|a| a.is_aligned(unit as u64))
+    };
+    let (kernel, unit) = match () {
+        () if fits(16) => (Kernel::kv_gather_16, 16),
+        () if fits(4) => (Kernel::kv_gather_4, 4),
+        () => (Kernel::kv_gather_2, 2),
+    };
+    let args = KvGatherArgs {
+        src,
+        src_rows: d.src_rows.at(),
+        dst_rows: d.dst_rows.at(),
+        n_rows: d.n_rows.at(),
+        dst,
+        n_kv_heads,
+        list_stride,
+        src_head_stride: d.src.head_stride as u32,
+        dst_head_stride,
+        row_units: (row_bytes / unit) as u32,
+        unused: 0,
+    };
+    let n_entries = n_kv_heads as usize * list_stride as usize;
+    backend.launch(kernel, Grid::over(n_entries, PER_BLOCK), &args)
+}

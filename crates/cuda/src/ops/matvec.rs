@@ -1,0 +1,74 @@
+//! Launches `matvec.cu`.
+
+use longview_ops::{Linear, Op, OpResult};
+
+use super::{NO_KIND, by_type, kind};
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `matvec.cu`.
+    MatvecArgs {
+        x: Address,
+        weight: Address,
+        bias: Address,
+        out: Address,
+        n_rows: u32,
+        n_in: u32,
+        n_out: u32,
+        row_units: u32,
+        bias_kind: u32,
+        accumulate: u32,
+        x_is_aligned: u32,
+        unused: u32,
+    }
+}
+
+/// Rows of x that one reading of the weight serves.
+pub(crate) const MAX_ROWS: usize = 8;
+/// Rows of W that a block owns.
+const OUTS: usize = 4;
+
+const F32: [Kernel; 4] =
+    [Kernel::matvec_f32_1, Kernel::matvec_f32_2, Kernel::matvec_f32_4, Kernel::matvec_f32_8];
+const F16: [Kernel; 4] =
+    [Kernel::matvec_f16_1, Kernel::matvec_f16_2, Kernel::matvec_f16_4, Kernel::matvec_f16_8];
+const BF16: [Kernel; 4] =
+    [Kernel::matvec_bf16_1, Kernel::matvec_bf16_2, Kernel::matvec_bf16_4, Kernel::matvec_bf16_8];
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: Linear<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check(Op::Matvec)?;
+    let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
+    d.weight.expect(Op::Matvec, n_out, n_in)?;
+    d.bias.map_or(Ok(()), |bias| bias.expect(Op::Matvec, 1, n_out))?;
+    let kernels = by_type(d.weight.dtype, [F32, F16, BF16]);
+    let n_rows = d.p.n_rows as usize;
+    // More rows than the op is meant for cost one more pass each time, not an error.
+    for first in (0..n_rows).step_by(MAX_ROWS) {
+        let n = MAX_ROWS.min(n_rows - first);
+        let x = d.x.buffer.address(d.x.offset + first * n_in);
+        let args = MatvecArgs {
+            x,
+            weight: d.weight.address(),
+            bias: d.bias.map_or(Address::NONE, |bias| bias.address()),
+            out: d.out.buffer.address(d.out.offset + first * n_out),
+            n_rows: n as u32,
+            n_in: d.p.n_in,
+            n_out: d.p.n_out,
+            row_units: d.weight.row_units(),
+            bias_kind: d.bias.map_or(NO_KIND, |bias| kind(bias.dtype)),
+            accumulate: d.p.accumulate,
+            x_is_aligned: (x.is_aligned(16) && n_in.is_multiple_of(4)).into(),
+            unused: 0,
+        };
+        // 1, 2, 4 or 8 rows.
+        let kernel = kernels[n.next_power_of_two().ilog2() as usize];
+        backend.launch(kernel, Grid::over(n_out, OUTS), &args)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! One module per op: the struct of arguments of its kernels, and how they are launched.
+//!
+//! To add an op: write `kernels/<op>.cu`, run `cargo xtask kernels`, list its kernels in
+//! `kernels.rs`, write the module here, call it in `backend.rs`, and take the op off [`MISSING`].
+
+pub(crate) mod argmax;
+pub(crate) mod embed;
+pub(crate) mod kv_gather;
+pub(crate) mod kv_scatter;
+pub(crate) mod matvec;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod silu_mul;
+
+use longview_core::DType;
+use longview_ops::{Op, OpError, OpResult};
+
+use crate::driver::Driver;
+
+/// Ops without a kernel.
+pub(crate) const MISSING: &[Op] = &[
+    Op::Matmul,
+    Op::AttendChunk,
+    Op::AttendList,
+    Op::LseMerge,
+    Op::KmeansAssign,
+    Op::KmeansUpdate,
+    Op::ClusterStats,
+    Op::CentroidScores,
+    Op::SelectClusters,
+    Op::TopK,
+    Op::Gram,
+    Op::QueryGate,
+];
+
+/// Why an op of [`MISSING`] is missing.
+pub(crate) fn missing_reason(op: Op) -> String {
+    format!("there is no kernel kernels/{op}.cu")
+}
+
+/// The answer of an op of [`MISSING`].
+pub(crate) fn missing<D: Driver>(op: Op) -> OpResult<()> {
+    Err(OpError::Unsupported { backend: D::NAME, op, reason: missing_reason(op) })
+}
+
+/// What `common.cuh` calls a type of stored elements.
+pub(crate) fn kind(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        DType::U32 => NO_KIND,
+    }
+}
+
+/// The kind of something that is not there.
+pub(crate) const NO_KIND: u32 = 3;
+
+/// Of three variants the one for a type of elements; the last for bf16 and for none.
+pub(crate) fn by_type<T: Copy>(dtype: DType, [f32, f16, bf16]: [T; 3]) -> T {
+    match dtype {
+        DType::F32 => f32,
+        DType::F16 => f16,
+        DType::BF16 | DType::U32 => bf16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::SOURCES;
+
+    #[test]
+    fn an_op_has_a_file_of_its_stem_or_is_missing() {
+        for op in Op::ALL {
+            let has_file = SOURCES.iter().any(|source| source.stem == op.stem());
+            assert_ne!(has_file, MISSING.contains(op), "{op}");
+        }
+    }
+}

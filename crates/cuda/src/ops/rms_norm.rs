@@ -1,0 +1,53 @@
+//! Launches `rms_norm.cu`.
+
+use longview_ops::{Op, OpResult, RmsNorm};
+
+use super::by_type;
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `rms_norm.cu`.
+    RmsNormArgs {
+        x: Address,
+        weight: Address,
+        out: Address,
+        n_rows: u32,
+        width: u32,
+        eps: f32,
+        unused: u32,
+    }
+}
+
+/// Rows up to this width (norms of heads) have a warp each; wider ones a block.
+const NARROW: usize = 256;
+/// Warps of a block for narrow rows.
+const NARROW_ROWS: usize = 8;
+
+const WIDE: [Kernel; 3] =
+    [Kernel::rms_norm_wide_f32, Kernel::rms_norm_wide_f16, Kernel::rms_norm_wide_bf16];
+const NARROWS: [Kernel; 3] =
+    [Kernel::rms_norm_narrow_f32, Kernel::rms_norm_narrow_f16, Kernel::rms_norm_narrow_bf16];
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: RmsNorm<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    let (n_rows, width) = (d.p.n_rows as usize, d.p.width as usize);
+    d.weight.expect(Op::RmsNorm, 1, width)?;
+    let args = RmsNormArgs {
+        x: d.x.at(),
+        weight: d.weight.address(),
+        out: d.out.at(),
+        n_rows: d.p.n_rows,
+        width: d.p.width,
+        eps: d.p.eps,
+        unused: 0,
+    };
+    let (kernels, rows) = if width <= NARROW { (NARROWS, NARROW_ROWS) } else { (WIDE, 1) };
+    backend.launch(by_type(d.weight.dtype, kernels), Grid::over(n_rows, rows), &args)
+}

@@ -1,0 +1,27 @@
+//! Launches `silu_mul.cu`.
+
+use longview_ops::{OpResult, SiluMul};
+
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `silu_mul.cu`.
+    SiluMulArgs { gate: Address, up: Address, out: Address, n: u64 }
+}
+
+/// Elements of a block.
+const PER_BLOCK: usize = 1024;
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: SiluMul<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    let n = d.p.n as usize;
+    let args = SiluMulArgs { gate: d.gate.at(), up: d.up.at(), out: d.out.at(), n: n as u64 };
+    backend.launch(Kernel::silu_mul, Grid::over(n, PER_BLOCK), &args)
+}

@@ -1,0 +1,123 @@
+//! Weights on the device: rows of whole units of 16 bytes, so that any row is loaded as such.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_ops::{Op, OpError, OpResult, WeightSource};
+
+use crate::args::Address;
+use crate::device::{Counted, Device};
+use crate::driver::{Driver, Memory, Place};
+use crate::queue::Queue;
+
+/// What a thread loads at once.
+pub(crate) const UNIT_BYTES: usize = 16;
+
+/// A weight on the device.
+pub struct CudaWeight<D: Driver> {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) n_rows: usize,
+    pub(crate) n_cols: usize,
+    /// Bytes from one row to the next; a multiple of [`UNIT_BYTES`]. What fills a row up is 0.
+    pub(crate) row_bytes: usize,
+    memory: Counted<D>,
+}
+
+impl<D: Driver> std::fmt::Debug for CudaWeight<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, dtype, n_rows, n_cols, .. } = self;
+        write!(f, "CudaWeight({name}, {n_rows} x {n_cols} {dtype})")
+    }
+}
+
+impl<D: Driver> CudaWeight<D> {
+    /// Copies a weight to the device, and waits: it may be used on any queue after.
+    pub(crate) fn load(
+        device: &Arc<Device<D>>,
+        queue: &Queue<D>,
+        source: WeightSource,
+    ) -> OpResult<Self> {
+        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        check(&name, dtype, (n_rows, n_cols), bytes.len())?;
+        let used = n_cols * dtype.size();
+        let row_bytes = used.next_multiple_of(UNIT_BYTES);
+        let n_bytes = n_rows * row_bytes;
+        let memory = device.alloc(n_bytes as u64, &name)?;
+        let rows = bytes.as_ref();
+        queue.upload(Place::new(&memory.memory, 0), n_bytes, |range, out| {
+            pad(rows, used, row_bytes, range, out);
+        })?;
+        queue.synchronize()?;
+        Ok(Self { name, dtype, n_rows, n_cols, row_bytes, memory })
+    }
+
+    /// Where its first row is.
+    pub(crate) fn address(&self) -> Address {
+        Address(self.memory.memory.address())
+    }
+
+    /// Units from one row to the next.
+    pub(crate) fn row_units(&self) -> u32 {
+        (self.row_bytes / UNIT_BYTES) as u32
+    }
+
+    /// Fails with `op`'s shape error unless this is `n_rows x n_cols`.
+    pub(crate) fn expect(&self, op: Op, n_rows: usize, n_cols: usize) -> OpResult<()> {
+        if (self.n_rows, self.n_cols) == (n_rows, n_cols) {
+            return Ok(());
+        }
+        let (name, r, c) = (&self.name, self.n_rows, self.n_cols);
+        Err(OpError::shape(op, format!("weight {name} is {r} x {c}, expected {n_rows} x {n_cols}")))
+    }
+}
+
+/// The type and the byte count of a weight.
+fn check(name: &str, dtype: DType, (n_rows, n_cols): (usize, usize), found: usize) -> OpResult<()> {
+    let fail = |what: String| Err(OpError::Weight { name: name.to_owned(), what });
+    if !dtype.is_float() {
+        return fail(format!("{dtype} is no type of weights"));
+    }
+    let expected = n_rows * n_cols * dtype.size();
+    if found != expected {
+        return fail(format!("{found} bytes for {n_rows} x {n_cols} {dtype}, expected {expected}"));
+    }
+    Ok(())
+}
+
+/// Bytes `range` of rows that are filled up with zeros from `used` to `row_bytes` bytes.
+fn pad(rows: &[u8], used: usize, row_bytes: usize, range: Range<usize>, out: &mut [u8]) {
+    if used == row_bytes {
+        return out.copy_from_slice(&rows[range]);
+    }
+    let mut at = range.start;
+    let mut out = out;
+    while at < range.end {
+        let (row, column) = (at / row_bytes, at % row_bytes);
+        let (part, rest) = out.split_at_mut((row_bytes - column).min(range.end - at));
+        let n_used = used.saturating_sub(column).min(part.len());
+        part[..n_used].copy_from_slice(&rows[row * used + column.min(used)..][..n_used]);
+        part[n_used..].fill(0);
+        at += part.len();
+        out = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pad;
+
+    #[test]
+    fn rows_are_filled_up_wherever_a_piece_is_cut() {
+        let rows: Vec<u8> = (1..=15).collect();
+        let whole = [1, 2, 3, 4, 5, 0, 0, 0, 6, 7, 8, 9, 10, 0, 0, 0, 11, 12, 13, 14, 15, 0, 0, 0];
+        for start in 0..24 {
+            for end in start..=24 {
+                let mut out = vec![99; end - start];
+                pad(&rows, 5, 8, start..end, &mut out);
+                assert_eq!(out, whole[start..end], "{start}..{end}");
+            }
+        }
+    }
+}

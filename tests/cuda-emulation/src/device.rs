@@ -1,0 +1,185 @@
+//! The emulated device: streams of work that is done when somebody waits for it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::library::{EmulatedKernel, Library, Machine};
+
+/// Launches of fewer threads are run by one machine: another would cost more than it does.
+const MANY_THREADS: u64 = 16_384;
+
+/// Work that was given to a stream.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Copies bytes between addresses.
+    Copy { to: u64, from: u64, bytes: u64 },
+    /// Runs a kernel.
+    Launch {
+        kernel: &'static EmulatedKernel,
+        grid: [u32; 3],
+        dynamic_shared: u32,
+        args: Box<[u64]>,
+    },
+    /// The first so many tasks of another stream come first.
+    Wait { stream: usize, n_tasks: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    tasks: VecDeque<Task>,
+    n_done: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    streams: Vec<Stream>,
+    /// What went wrong; for ever.
+    lost: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub library: &'static Library,
+    state: Mutex<State>,
+    machines: Mutex<Vec<Machine>>,
+    n_workers: usize,
+    backward: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    pub fn new(library: &'static Library, n_workers: usize, backward: bool) -> Self {
+        Self {
+            library,
+            state: Mutex::default(),
+            machines: Mutex::default(),
+            n_workers: n_workers.max(1),
+            backward,
+        }
+    }
+
+    pub fn new_stream(&self) -> usize {
+        let mut state = lock(&self.state);
+        state.streams.push(Stream::default());
+        state.streams.len() - 1
+    }
+
+    /// Gives a task to a stream.
+    ///
+    /// # Safety
+    /// Whatever the task reads and writes must be there until the stream has done it.
+    pub unsafe fn push(&self, stream: usize, task: Task) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        state.check()?;
+        state.streams[stream].tasks.push_back(task);
+        Ok(())
+    }
+
+    /// How many tasks a stream was given so far.
+    pub fn n_tasks(&self, stream: usize) -> u64 {
+        let state = lock(&self.state);
+        let stream = &state.streams[stream];
+        stream.n_done + stream.tasks.len() as u64
+    }
+
+    /// Does the first so many tasks of a stream, and those of others that come before them.
+    pub fn finish(&self, stream: usize, n_tasks: u64) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        self.finish_locked(&mut state, stream, n_tasks)
+    }
+
+    /// Does everything.
+    pub fn finish_all(&self) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        for stream in 0..state.streams.len() {
+            self.finish_locked(&mut state, stream, u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    fn finish_locked(&self, state: &mut State, stream: usize, n_tasks: u64) -> Result<(), String> {
+        state.check()?;
+        while state.streams[stream].n_done < n_tasks {
+            let Some(task) = state.streams[stream].tasks.pop_front() else { break };
+            let result = match task {
+                Task::Wait { stream, n_tasks } => self.finish_locked(state, stream, n_tasks),
+                task => self.run(&task),
+            };
+            if let Err(message) = &result {
+                state.lost.get_or_insert_with(|| message.clone());
+                // What comes after is never done.
+                state.streams.iter_mut().for_each(|stream| stream.tasks.clear());
+            }
+            result?;
+            state.streams[stream].n_done += 1;
+        }
+        Ok(())
+    }
+
+    fn run(&self, task: &Task) -> Result<(), String> {
+        match task {
+            Task::Copy { to, from, bytes } => {
+                // SAFETY: whoever gave the task promised that both runs are there.
+                unsafe {
+                    let (to, from) = (*to as *mut u8, *from as *const u8);
+                    std::ptr::copy(from, to, *bytes as usize);
+                }
+                Ok(())
+            }
+            Task::Launch { kernel, grid, dynamic_shared, args } => {
+                self.run_grid(kernel, (*grid, *dynamic_shared), args)
+            }
+            Task::Wait { .. } => Ok(()),
+        }
+    }
+
+    /// Runs a launch, on several threads of the system where it is large.
+    fn run_grid(
+        &self,
+        kernel: &EmulatedKernel,
+        (grid, dynamic_shared): ([u32; 3], u32),
+        args: &[u64],
+    ) -> Result<(), String> {
+        let n_blocks: u64 = grid.iter().map(|n| u64::from(*n)).product();
+        let is_large = n_blocks * u64::from(kernel.threads) >= MANY_THREADS;
+        let n_workers = if is_large { self.n_workers.min(n_blocks as usize) } else { 1 };
+        let next_block = AtomicU64::new(0);
+        let work = || {
+            let mut machine = self.machine();
+            // SAFETY: whoever gave the task promised that what the kernel uses is there.
+            let result = unsafe {
+                let size = (grid, dynamic_shared);
+                machine.run(kernel, size, args, &next_block, self.backward)
+            };
+            lock(&self.machines).push(machine);
+            result
+        };
+        if n_workers == 1 {
+            return work();
+        }
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..n_workers).map(|_| scope.spawn(work)).collect();
+            let mut result = Ok(());
+            for worker in workers {
+                let panicked = |_| Err("a worker of the emulation panicked".into());
+                result = result.and(worker.join().unwrap_or_else(panicked));
+            }
+            result
+        })
+    }
+
+    fn machine(&self) -> Machine {
+        let machine = lock(&self.machines).pop();
+        machine.unwrap_or_else(|| Machine::new(self.library))
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), String> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,267 @@
+//! [`Driver`] over the emulated device.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longview_cuda::{
+    DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place, StartError,
+};
+
+use crate::device::{Device, Task};
+use crate::library::Library;
+
+/// Addresses are multiples of this, as a real device's are.
+const ALIGNMENT: usize = 256;
+
+/// What the emulated device is like.
+#[derive(Clone, Debug)]
+pub struct EmulatedOptions {
+    /// Threads of a block, blocks of a grid and lanes of a warp run from the last to the first.
+    pub backward: bool,
+    /// Threads of the system that large launches are run on.
+    pub n_workers: usize,
+    /// What [`DeviceFacts`] says: launch code may cut work by it.
+    pub n_multiprocessors: u32,
+    /// Device memory in bytes; more than that is out of memory.
+    pub memory_bytes: u64,
+}
+
+impl Default for EmulatedOptions {
+    fn default() -> Self {
+        let n_workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        Self { backward: false, n_workers, n_multiprocessors: 4, memory_bytes: 4 << 30 }
+    }
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct EmulatedDriver {
+    device: Arc<Device>,
+    options: EmulatedOptions,
+    facts: DeviceFacts,
+    /// Bytes of device memory that exist.
+    used: Arc<AtomicU64>,
+    launched: Mutex<BTreeSet<&'static str>>,
+}
+
+impl EmulatedDriver {
+    /// Opens it; an error where the kernels were not compiled for this system.
+    pub fn new(options: EmulatedOptions) -> Result<Self, String> {
+        let library = Library::get()?;
+        let facts = DeviceFacts {
+            name: "emulated".into(),
+            compute_capability: (8, 0),
+            n_multiprocessors: options.n_multiprocessors,
+            memory_bytes: Some(options.memory_bytes),
+        };
+        let device = Arc::new(Device::new(library, options.n_workers, options.backward));
+        Ok(Self { device, options, facts, used: Arc::default(), launched: Mutex::default() })
+    }
+
+    /// The names of the kernels that were launched so far.
+    pub fn launched(&self) -> BTreeSet<&'static str> {
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives a kernel to a stream by its name; for kernels that only tests have.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`]; the arguments are the words of the kernel's struct.
+    pub unsafe fn launch_by_name(
+        &self,
+        stream: &EmulatedStream,
+        name: &str,
+        grid: Grid,
+        args: Box<[u64]>,
+    ) -> DriverResult<()> {
+        let kernel = self.device.library.kernel(name);
+        let kernel = told(kernel.ok_or_else(|| format!("{name} was not compiled as C++")))?;
+        let (expected, given) = (kernel.args.size as usize, size_of_val(&*args));
+        if given != expected.next_multiple_of(8) {
+            return told(Err(format!("{name} takes {expected} bytes of arguments, not {given}")));
+        }
+        let Grid { blocks: grid, dynamic_shared } = grid;
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(&kernel.name);
+        let task = Task::Launch { kernel, grid, dynamic_shared, args };
+        // SAFETY: the caller's word; memory does all work before it goes.
+        told(unsafe { self.device.push(stream.0, task) })
+    }
+
+    fn memory(&self, bytes: u64, is_host: bool) -> DriverResult<EmulatedMemory> {
+        let used = if is_host { None } else { Some(Arc::clone(&self.used)) };
+        if let Some(used) = &used {
+            let before = used.fetch_add(bytes, Ordering::Relaxed);
+            if before.saturating_add(bytes) > self.options.memory_bytes {
+                used.fetch_sub(bytes, Ordering::Relaxed);
+                return Err(DriverError::OutOfMemory);
+            }
+        }
+        EmulatedMemory::new(&self.device, bytes, used).ok_or(DriverError::OutOfMemory)
+    }
+}
+
+/// Host memory that stands for either kind, exactly as long as asked for.
+#[derive(Debug)]
+pub struct EmulatedMemory {
+    memory: NonNull<u8>,
+    layout: Layout,
+    /// The device memory that it counts as; `None` for host memory.
+    used: Option<Arc<AtomicU64>>,
+    device: Arc<Device>,
+}
+
+// SAFETY: plain bytes, owned; who may use them when is the contract of the driver.
+unsafe impl Send for EmulatedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for EmulatedMemory {}
+
+impl EmulatedMemory {
+    fn new(device: &Arc<Device>, bytes: u64, used: Option<Arc<AtomicU64>>) -> Option<Self> {
+        let layout = Layout::from_size_align(bytes.max(1) as usize, ALIGNMENT).ok()?;
+        // SAFETY: the layout is not empty.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { memory, layout, used, device: Arc::clone(device) })
+    }
+}
+
+impl Drop for EmulatedMemory {
+    fn drop(&mut self) {
+        // A lost device does nothing any more.
+        let _ = self.device.finish_all();
+        if let Some(used) = &self.used {
+            used.fetch_sub(self.layout.size() as u64, Ordering::Relaxed);
+        }
+        // SAFETY: made with this layout; all work that may use it is done.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+impl Memory for EmulatedMemory {
+    fn address(&self) -> u64 {
+        self.memory.as_ptr() as u64
+    }
+
+    fn len(&self) -> u64 {
+        self.layout.size() as u64
+    }
+
+    fn host_bytes(&self) -> Option<&[u8]> {
+        if self.used.is_some() {
+            return None;
+        }
+        // SAFETY: zeroed when made; work that writes it is finished, as the caller promises.
+        Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.layout.size()) })
+    }
+
+    fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if self.used.is_some() {
+            return None;
+        }
+        // SAFETY: as above, and nobody else on the host has it.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) })
+    }
+}
+
+/// A stream, by its number.
+#[derive(Debug)]
+pub struct EmulatedStream(usize);
+
+/// The first tasks of a stream.
+#[derive(Debug, Default)]
+pub struct EmulatedEvent {
+    stream: AtomicU64,
+    n_tasks: AtomicU64,
+}
+
+impl EmulatedEvent {
+    fn get(&self) -> (usize, u64) {
+        (self.stream.load(Ordering::Acquire) as usize, self.n_tasks.load(Ordering::Acquire))
+    }
+}
+
+fn told<T>(result: Result<T, String>) -> DriverResult<T> {
+    result.map_err(DriverError::Lost)
+}
+
+impl Driver for EmulatedDriver {
+    const NAME: &'static str = "cuda-emulated";
+
+    type Memory = EmulatedMemory;
+    type Stream = EmulatedStream;
+    type Event = EmulatedEvent;
+
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn reopen(&self) -> Result<Self, StartError> {
+        Self::new(self.options.clone()).map_err(|reason| StartError::Device { reason })
+    }
+
+    fn alloc(&self, bytes: u64) -> DriverResult<EmulatedMemory> {
+        self.memory(bytes.max(1), false)
+    }
+
+    fn alloc_host(&self, bytes: u64) -> DriverResult<EmulatedMemory> {
+        self.memory(bytes.max(1), true)
+    }
+
+    fn new_stream(&self) -> DriverResult<EmulatedStream> {
+        Ok(EmulatedStream(self.device.new_stream()))
+    }
+
+    fn new_event(&self) -> DriverResult<EmulatedEvent> {
+        Ok(EmulatedEvent::default())
+    }
+
+    fn copy(
+        &self,
+        stream: &EmulatedStream,
+        to: Place<'_, EmulatedMemory>,
+        from: Place<'_, EmulatedMemory>,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let (to, from) = (to.address_of(bytes), from.address_of(bytes));
+        let task = Task::Copy { to, from, bytes };
+        // SAFETY: both runs lie in their memories, which do all work before they go.
+        told(unsafe { self.device.push(stream.0, task) })
+    }
+
+    unsafe fn launch(&self, stream: &EmulatedStream, call: KernelCall<'_>) -> DriverResult<()> {
+        let words = call.args.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        });
+        // SAFETY: the caller's word.
+        unsafe { self.launch_by_name(stream, call.kernel.facts().name, call.grid, words.collect()) }
+    }
+
+    fn record(&self, stream: &EmulatedStream, event: &EmulatedEvent) -> DriverResult<()> {
+        event.stream.store(stream.0 as u64, Ordering::Release);
+        event.n_tasks.store(self.device.n_tasks(stream.0), Ordering::Release);
+        Ok(())
+    }
+
+    fn wait(&self, stream: &EmulatedStream, event: &EmulatedEvent) -> DriverResult<()> {
+        let (other, n_tasks) = event.get();
+        if other == stream.0 {
+            return Ok(());
+        }
+        let task = Task::Wait { stream: other, n_tasks };
+        // SAFETY: the task touches no memory.
+        told(unsafe { self.device.push(stream.0, task) })
+    }
+
+    fn synchronize_event(&self, event: &EmulatedEvent) -> DriverResult<()> {
+        let (stream, n_tasks) = event.get();
+        told(self.device.finish(stream, n_tasks))
+    }
+
+    fn synchronize(&self, stream: &EmulatedStream) -> DriverResult<()> {
+        told(self.device.finish(stream.0, u64::MAX))
+    }
+}

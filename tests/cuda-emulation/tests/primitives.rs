@@ -1,0 +1,178 @@
+//! What `common.cuh` offers, as the emulation gives it: against plain Rust, in both orders of
+//! threads; and the mistakes that must be noticed.
+
+use std::process::Command;
+
+use half::{bf16, f16};
+use longview_core::SplitMix64;
+use longview_cuda_emulation::{EmulatedOptions, Primitives, THREADS, sanitizer};
+
+fn both_orders() -> [Primitives; 2] {
+    [false, true].map(|backward| {
+        let options = EmulatedOptions { backward, n_workers: 3, ..Default::default() };
+        Primitives::new(options).expect("the kernels are compiled as C++")
+    })
+}
+
+#[test]
+fn lanes_and_threads_exchange_numbers() {
+    let mut rng = SplitMix64::new(7);
+    let x: Vec<f32> = (0..THREADS).map(|_| rng.next_normal()).collect();
+    for mut primitives in both_orders() {
+        let written = primitives.run("exchange", 1, (&x, &[], &[])).unwrap();
+        for i in 0..THREADS {
+            let (warp, lane) = (i / 32 * 32, i % 32);
+            let at = |array: usize| written.out[array * THREADS + i];
+            assert_eq!(at(0), x[warp + (lane + 1) % 32]);
+            assert_eq!(at(1), x[warp + (lane ^ 5)]);
+            assert_eq!(at(2), x[if lane < 3 { i } else { i - 3 }]);
+            assert_eq!(at(3), x[if lane + 3 < 32 { i + 3 } else { i }]);
+            let sum = |x: &[f32]| x.iter().map(|v| f64::from(*v)).sum::<f64>();
+            assert!((f64::from(at(4)) - sum(&x[warp..warp + 32])).abs() < 1e-5);
+            assert!((f64::from(at(5)) - sum(&x)).abs() < 1e-5);
+            assert_eq!(at(7), x[THREADS - 1 - i]);
+            let votes = (0..32).map(|l| u32::from(x[warp + l] > 0.0) << l).sum::<u32>();
+            let word = |array: usize| written.words[array * THREADS + i];
+            assert_eq!(word(0), votes);
+            assert_eq!(word(1), x[i].to_bits().count_ones());
+            assert_eq!(word(2), (x[i].to_bits() >> (i % 32)).leading_zeros());
+        }
+    }
+}
+
+#[test]
+fn numbers_are_converted_as_ieee_says() {
+    let [mut primitives, _] = both_orders();
+    for first in (0..=u16::MAX).step_by(THREADS) {
+        let halves: Vec<u16> = (0..THREADS as u16).map(|i| first + i).collect();
+        // Between a half and the next one, in the middle and a little beside it.
+        let between = |bits: &u16| {
+            let (low, high) = (f16::from_bits(*bits), f16::from_bits(bits.wrapping_add(1)));
+            let middle = (low.to_f32() + high.to_f32()) / 2.0;
+            f32::from_bits(middle.to_bits().wrapping_add(u32::from(bits % 3)).wrapping_sub(1))
+        };
+        let x: Vec<f32> = halves.iter().map(between).collect();
+        let written = primitives.run("exchange", 1, (&x, &halves, &[])).unwrap();
+        for i in 0..THREADS {
+            let (widened, wanted) =
+                (written.out[6 * THREADS + i], f16::from_bits(halves[i]).to_f32());
+            let both_nan = widened.is_nan() && wanted.is_nan();
+            assert!(both_nan || widened.to_bits() == wanted.to_bits(), "{:#x}", halves[i]);
+            let narrow = f16::from_bits(written.words[3 * THREADS + i] as u16);
+            let wanted = f16::from_f32(x[i]);
+            let both_nan = narrow.is_nan() && wanted.is_nan();
+            assert!(both_nan || narrow.to_bits() == wanted.to_bits(), "{:e}", x[i]);
+            let narrow = bf16::from_bits(written.words[4 * THREADS + i] as u16);
+            let wanted = bf16::from_f32(x[i]);
+            let both_nan = narrow.is_nan() && wanted.is_nan();
+            assert!(both_nan || narrow.to_bits() == wanted.to_bits(), "{:e}", x[i]);
+        }
+    }
+}
+
+#[test]
+fn atomics_of_many_blocks_meet() {
+    let n_blocks = 400;
+    let n = (n_blocks * THREADS) as u32;
+    for mut primitives in both_orders() {
+        let begin = [0, 0, u32::MAX];
+        let written = primitives.run("atomics", n_blocks, (&[], &[], &begin)).unwrap();
+        assert_eq!(written.words[..3], [n * (n - 1) / 2, n - 1, 0]);
+        assert_eq!(written.words[4..6], [0, n - 1]);
+        assert_eq!(written.out[0], n as f32);
+        assert!(written.words[8..8 + n_blocks].iter().all(|word| *word == 1));
+    }
+}
+
+#[test]
+fn warps_multiply_matrices() {
+    let mut rng = SplitMix64::new(11);
+    let halves: Vec<u16> = (0..384).map(|_| f16::from_f32(rng.next_normal()).to_bits()).collect();
+    let product = |widen: fn(u16) -> f64, row: usize, column: usize| -> f64 {
+        let term = |k| widen(halves[row * 16 + k]) * widen(halves[256 + column * 16 + k]);
+        (0..16).map(term).sum()
+    };
+    for mut primitives in both_orders() {
+        let written = primitives.run("products", 1, (&[], &halves, &[])).unwrap();
+        for row in 0..16 {
+            for column in 0..8 {
+                let at = row * 8 + column;
+                let wanted = product(|h| f16::from_bits(h).to_f64(), row, column);
+                assert!((f64::from(written.out[at]) - wanted).abs() < 1e-4, "{row}, {column}");
+                let wanted = product(|h| bf16::from_bits(h).to_f64(), row, column);
+                let got = f64::from(written.out[128 + at]);
+                assert!((got - wanted).abs() <= 1e-5 * (1.0 + wanted.abs()), "{row}, {column}");
+            }
+        }
+        // Register m of lane l has elements (2 (l % 4), l / 4) and the one below of matrix m.
+        for (i, word) in written.words[..128].iter().enumerate() {
+            let (m, lane) = (i / 32, i % 32);
+            let (row, column) = (m % 2 * 8 + 2 * (lane % 4), m / 2 * 8 + lane / 4);
+            let wanted = [halves[row * 16 + column], halves[(row + 1) * 16 + column]];
+            assert_eq!([*word as u16, (word >> 16) as u16], wanted, "{m}, {lane}");
+        }
+        // What is not there was copied as zeros.
+        for lane in 0..32 {
+            let unit = 256 + lane * 8;
+            let word = u32::from(*halves.get(unit).unwrap_or(&0))
+                | u32::from(*halves.get(unit + 1).unwrap_or(&0)) << 16;
+            assert_eq!(written.words[128 + lane], word, "{lane}");
+        }
+    }
+}
+
+#[test]
+fn who_does_not_wait_for_a_copy_reads_what_was_there() {
+    let halves: Vec<u16> = (1..=256).collect();
+    for mut primitives in both_orders() {
+        let written = primitives.run("copy_without_wait", 1, (&[], &halves, &[])).unwrap();
+        for lane in 0..32 {
+            let first = u32::from(halves[8 * lane]) | u32::from(halves[8 * lane + 1]) << 16;
+            assert_eq!(written.words[lane], 7);
+            assert_eq!(written.words[32 + lane], first);
+        }
+    }
+}
+
+#[test]
+fn mistakes_end_the_launch_with_a_message() {
+    let expected = [
+        (0, "for lanes of its warp that do not come"),
+        (1, "barriers do not match: lines "),
+        (2, "an address that is no multiple of 16"),
+    ];
+    for (which, message) in expected {
+        for mut primitives in both_orders() {
+            let error = primitives.mistake(which).unwrap_err();
+            assert!(error.starts_with("mistakes, block (0, 0, 0): "), "{error}");
+            assert!(error.contains(message), "{error}");
+            // The device is lost, for ever.
+            assert_eq!(primitives.mistake(4).unwrap_err(), error);
+        }
+    }
+}
+
+/// A missing barrier gives wrong numbers, in one order at least.
+#[test]
+fn a_missing_barrier_shows() {
+    let right: Vec<u32> = (0..THREADS as u32).rev().collect();
+    let are_right =
+        both_orders().map(|mut primitives| primitives.mistake(4).unwrap()[..THREADS] == right);
+    assert_ne!(are_right, [true, true]);
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that did not run says so")]
+fn the_sanitizer_sees_one_element_too_many() {
+    let Some(sanitizer) = sanitizer() else {
+        eprintln!("NOT RUN: the C++ compiler has no address sanitizer");
+        return;
+    };
+    for (which, message) in [(3, "heap-buffer-overflow"), (5, "use-after-poison")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mistake"));
+        let output = command.arg(which.to_string()).envs(sanitizer.env.clone()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(message), "{which}: {stderr}");
+        assert!(stderr.contains("primitives.cu:"), "{stderr}");
+    }
+}

@@ -1,0 +1,274 @@
+//! `cargo xtask kernels`: compiles every CUDA kernel for every target, without a GPU.
+//!
+//! The compilers are pinned wheels (NVRTC, ptxas) that pip fetches into `target/` and checks. The
+//! PTX that the binary embeds comes from an early toolkit, so that drivers of its age load it; what
+//! that toolkit does not know is compiled by a late one. ptxas then says what each kernel takes: a
+//! kernel that spills registers fails, the rest is written down in `kernels/resources.txt`.
+//!
+//! Without `--check` the PTX and the table are written; with it they must be what is committed.
+
+mod nvrtc;
+mod ptxas;
+mod toolchain;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::{Parsed, UsageError};
+use crate::process::root;
+use nvrtc::Nvrtc;
+use ptxas::Resources;
+
+pub(crate) const OPTIONS: &str = "[--check] [--only STEM]";
+pub(crate) const ABOUT: &str = "compiles kernels/*.cu for every target, writes the PTX that is \
+                                embedded and what each kernel takes; --check compares instead";
+
+/// A device that kernels are compiled for.
+pub(crate) struct Target {
+    /// As in `sm_75`.
+    pub(crate) arch: &'static str,
+    /// Whether the early toolkit knows it.
+    early: bool,
+    /// Whether its PTX is embedded.
+    ships: bool,
+}
+
+const TARGETS: &[Target] = &[
+    Target { arch: "75", early: true, ships: true },
+    Target { arch: "80", early: true, ships: true },
+    Target { arch: "86", early: true, ships: false },
+    Target { arch: "89", early: true, ships: false },
+    Target { arch: "90", early: true, ships: true },
+    Target { arch: "100", early: false, ships: false },
+    Target { arch: "120", early: false, ships: false },
+];
+
+/// Folders of kernels; only those of the first ship.
+const FOLDERS: [&str; 2] = ["kernels", "tests/cuda-emulation/kernels"];
+const RESOURCES: &str = "kernels/resources.txt";
+
+/// A file of kernels.
+struct Source {
+    stem: String,
+    text: String,
+    ships: bool,
+}
+
+/// The pinned compilers, loaded.
+struct Compilers {
+    early: Nvrtc,
+    late: Nvrtc,
+    ptxas: PathBuf,
+}
+
+/// What came out for all files that ship: by name, so that order is always the same.
+#[derive(Default)]
+struct Outcome {
+    /// Path from the root, and text.
+    ptx: BTreeMap<String, String>,
+    /// File and kernel; one for each target.
+    resources: BTreeMap<(String, String), Vec<Resources>>,
+    failures: Vec<String>,
+}
+
+/// The verb.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let parsed = Parsed::parse(args, &["--check"], &["--only"])?;
+    run_with(parsed.has("--check"), parsed.value("--only"))
+}
+
+/// The stage of CI.
+pub(crate) fn stage() -> Result<()> {
+    run_with(true, None)
+}
+
+fn run_with(check: bool, only: Option<&str>) -> Result<()> {
+    let headers = headers()?;
+    let mut sources = sources()?;
+    if let Some(stem) = only {
+        sources.retain(|source| source.stem == stem);
+        if sources.is_empty() {
+            return Err(UsageError(format!("there is no {}/{stem}.cu", FOLDERS[0])).into());
+        }
+    }
+    let tools = toolchain::fetch()?;
+    let compilers = Compilers {
+        early: Nvrtc::load(&tools.early, &headers)?,
+        late: Nvrtc::load(&tools.late, &headers)?,
+        ptxas: tools.ptxas,
+    };
+    let mut outcome = Outcome::default();
+    for source in &sources {
+        for target in TARGETS {
+            if let Err(error) = compile(source, target, &compilers, &mut outcome) {
+                let name = format!("{}.cu for sm_{}", source.stem, target.arch);
+                outcome.failures.push(format!("{name}: {error:#}"));
+            }
+        }
+        println!("{}.cu: {}", source.stem, told(source, &outcome));
+    }
+    if check {
+        compare(&mut outcome, only)?;
+    } else if outcome.failures.is_empty() {
+        write(&outcome, only)?;
+    }
+    outcome.failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    let n_kernels = outcome.resources.len();
+    let n_failed = outcome.failures.len();
+    println!("{n_kernels} kernels x {} targets, {n_failed} failed", TARGETS.len());
+    if n_failed > 0 {
+        bail!("{n_failed} failures; the committed PTX is made by `cargo xtask kernels`");
+    }
+    Ok(())
+}
+
+/// What kernels include: every `.cuh`, by name, with its text.
+fn headers() -> Result<Vec<(String, String)>> {
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let read = |path: PathBuf| Ok((name(&path), read(&path)?));
+    files_of(FOLDERS[0], "cuh")?.into_iter().map(read).collect()
+}
+
+/// Every `.cu`, by name.
+fn sources() -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for (i, folder) in FOLDERS.iter().enumerate() {
+        for path in files_of(folder, "cu")? {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            sources.push(Source { stem, text: read(&path)?, ships: i == 0 });
+        }
+    }
+    Ok(sources)
+}
+
+fn files_of(folder: &str, extension: &str) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(root().join(folder)).with_context(|| folder.to_owned())?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+    paths.sort();
+    Ok(paths)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+fn compile(
+    source: &Source,
+    target: &Target,
+    compilers: &Compilers,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let nvrtc = if target.early { &compilers.early } else { &compilers.late };
+    let ptx = nvrtc.compile(&source.stem, &source.text, target.arch)?;
+    let kernels = ptxas::measure(&compilers.ptxas, &ptx, target.arch)?;
+    if kernels.is_empty() {
+        bail!("there is no kernel in it");
+    }
+    if !source.ships {
+        return Ok(());
+    }
+    if target.ships {
+        let path = format!("kernels/ptx/compute_{}/{}.ptx", target.arch, source.stem);
+        outcome.ptx.insert(path, ptx);
+    }
+    for (kernel, resources) in kernels {
+        if resources.spills() {
+            outcome.failures.push(format!(
+                "{}.cu for sm_{}: {kernel} keeps {} bytes of locals in memory and spills {}: use \
+                 fewer registers",
+                source.stem, target.arch, resources.stack, resources.spilled
+            ));
+        }
+        let key = (source.stem.clone(), kernel);
+        outcome.resources.entry(key).or_default().push(resources);
+    }
+    Ok(())
+}
+
+/// One line on a file.
+fn told(source: &Source, outcome: &Outcome) -> String {
+    if !source.ships {
+        return "for tests".into();
+    }
+    let resources = outcome.resources.iter();
+    let own: Vec<_> = resources.filter(|((stem, _), _)| *stem == source.stem).collect();
+    let registers = own.iter().flat_map(|(_, list)| list.iter().map(|r| r.registers));
+    let most = registers.max().unwrap_or(0);
+    format!("{} kernels, at most {most} registers", own.len())
+}
+
+/// The committed table. A line a kernel: registers for each target, then what its blocks share.
+fn table(outcome: &Outcome) -> String {
+    let name = |target: &Target| format!("{:>6}", format!("sm_{}", target.arch));
+    let archs: Vec<_> = TARGETS.iter().map(name).collect();
+    let mut text = String::from(
+        "Registers of a thread for each target, and the most static shared memory of a block in \
+         bytes, as ptxas\nsays; made by `cargo xtask kernels`. No kernel spills.\n\n",
+    );
+    text += &format!("{:<24} {}  shared\n", "kernel", archs.join(""));
+    for ((_, kernel), list) in &outcome.resources {
+        let registers: Vec<_> = list.iter().map(|r| format!("{:>6}", r.registers)).collect();
+        let shared = list.iter().map(|r| r.shared).max().unwrap_or(0);
+        text += &format!("{kernel:<24} {}  {shared:>6}\n", registers.join(""));
+    }
+    text
+}
+
+fn write(outcome: &Outcome, only: Option<&str>) -> Result<()> {
+    for (path, text) in &outcome.ptx {
+        let path = root().join(path);
+        fs::create_dir_all(path.parent().unwrap_or(root()))?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    if only.is_none() {
+        fs::write(root().join(RESOURCES), table(outcome)).context(RESOURCES)?;
+        remove_stale(outcome)?;
+    }
+    Ok(())
+}
+
+/// PTX whose source is gone.
+fn stale(outcome: &Outcome) -> Vec<String> {
+    let mut found = Vec::new();
+    for target in TARGETS.iter().filter(|target| target.ships) {
+        let folder = format!("kernels/ptx/compute_{}", target.arch);
+        let entries = fs::read_dir(root().join(&folder)).into_iter().flatten().flatten();
+        let paths =
+            entries.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy()));
+        found.extend(paths.filter(|path| !outcome.ptx.contains_key(path)));
+    }
+    found
+}
+
+fn remove_stale(outcome: &Outcome) -> Result<()> {
+    for path in stale(outcome) {
+        fs::remove_file(root().join(&path)).context(path)?;
+    }
+    Ok(())
+}
+
+/// What is committed must be what came out.
+fn compare(outcome: &mut Outcome, only: Option<&str>) -> Result<()> {
+    let differs = |path: &str, text: &str| {
+        fs::read_to_string(root().join(path)).map_or(true, |committed| committed != text)
+    };
+    let mut failures: Vec<_> = outcome
+        .ptx
+        .iter()
+        .filter(|(path, text)| differs(path, text))
+        .map(|(path, _)| format!("{path} is not what its source gives"))
+        .collect();
+    if only.is_none() {
+        if differs(RESOURCES, &table(outcome)) {
+            failures.push(format!("{RESOURCES} is not what ptxas says"));
+        }
+        let gone = stale(outcome).into_iter();
+        failures.extend(gone.map(|path| format!("{path} has no source")));
+    }
+    outcome.failures.extend(failures);
+    Ok(())
+}

