@@ -160,7 +160,13 @@ impl<B: Backend> Sim<B> {
             self.own_readbacks += 1;
         }
         step.finish();
-        block_on(self.sequence.mirror())
+        // As the engine does, which adds the token.
+        let mut parts = self.sequence.mirror_parts();
+        if !parts.is_empty() {
+            block_on(self.backend.read_all(&mut parts))?;
+        }
+        drop(parts);
+        Ok(self.sequence.finish_mirror())
     }
 
     /// Attention of query head `h` of the last token of the last step over the tokens at

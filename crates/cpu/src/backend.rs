@@ -9,7 +9,8 @@ use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, Capabilities, CentroidScores, ClusterStats, Embed,
     Gram, KmeansAssign, KmeansUpdate, KvGather, KvScatter, Linear, LseMerge, Op, OpError, OpResult,
-    QueryGate, RmsNorm, Rope, SelectClusters, SiluMul, TopK, View, ViewMut, WeightSource,
+    QueryGate, ResolveRows, RmsNorm, Rope, SelectClusters, SiluMul, TopK, View, ViewMut,
+    WeightSource,
 };
 
 use crate::buffer::CpuBuffer;
@@ -284,6 +285,11 @@ impl Backend for CpuBackend {
 
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         ops::gram::run(&mut self.queue(), d)
+    }
+
+    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
+        let _turn = self.queue();
+        ops::resolve_rows::run(d)
     }
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {

@@ -63,6 +63,8 @@ impl EngineOptions {
             tile: self.tile_rows,
             overlap: self.overlap,
             recall: self.recall,
+            // Where kernels read host memory over a bus, the host need not know what is missing.
+            device_cache: !unified_memory,
         }
     }
 }

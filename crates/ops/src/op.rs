@@ -56,6 +56,8 @@ ops! {
     CentroidScores = "centroid_scores",
     /// Rank, prefix sum, trim.
     SelectClusters = "select_clusters",
+    /// Selected rows: on the device, or to be fetched.
+    ResolveRows = "resolve_rows",
     /// Index of the largest.
     Argmax = "argmax",
     /// The largest and their indices.

@@ -79,7 +79,7 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         // As attention, on probabilities: small ones count too, hence a smaller absolute part.
         (Op::CentroidScores, _) => Tolerance::of(2e-6, 2e-4, 1e-8),
         // Scores are inputs and nothing is rounded, so the order, ties included, has one answer.
-        (Op::SelectClusters | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
+        (Op::SelectClusters | Op::ResolveRows | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
         // f32 sums of up to 257 * 8 products.
         (Op::Gram, _) => Tolerance::of(1e-3, 1e-5, 1e-11),
         // A cosine: three f32 sums of up to 257 products, two roots, a quotient, of size 1.

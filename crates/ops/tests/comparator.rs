@@ -184,13 +184,14 @@ fn spoil(values: &mut Values, at: usize) {
     }
 }
 
-/// Places of an output that mean something: behind `n_selected`, entries of a selection do not.
+/// Places of an output that mean something: behind `n_selected`, entries of a selection do not, and
+/// the largest part of a cache's state is scratch.
 fn places(outcome: &Outcome, output: usize) -> Vec<usize> {
     let n = outcome.outputs[output].values.len();
-    let is_list = ["clusters", "takes"].contains(&outcome.outputs[output].name);
-    let used = match is_list && n > 0 {
-        true => outcome.output("n_selected").values.ints()[0] as usize,
-        false => n,
+    let used = match outcome.outputs[output].name {
+        "clusters" | "takes" if n > 0 => outcome.output("n_selected").values.ints()[0] as usize,
+        "state" => n.min(1),
+        _ => n,
     };
     let mut places = vec![0, used / 2, used.saturating_sub(1)];
     places.dedup();

@@ -33,6 +33,7 @@ pub struct LayerIndex<B: Backend> {
     spare_counts: Vec<Vec<u32>>,
     centroids: B::Buffer,
     sizes: B::Buffer,
+    starts: B::Buffer,
     n_clusters: B::Buffer,
     capacity: usize,
     head_dim: usize,
@@ -59,6 +60,7 @@ impl<B: Backend> LayerIndex<B> {
             spare_counts: (0..max_batches).map(|_| Vec::with_capacity(h)).collect(),
             centroids: backend.alloc(shape.kv_dtype, h * capacity * shape.head_dim, "centroids")?,
             sizes: backend.alloc(DType::U32, h * capacity, "cluster sizes")?,
+            starts: backend.alloc(DType::U32, h * capacity, "cluster starts")?,
             n_clusters: backend.alloc(DType::U32, h, "cluster counts")?,
             capacity,
             head_dim: shape.head_dim,
@@ -126,6 +128,7 @@ impl<B: Backend> LayerIndex<B> {
         self.centroids =
             backend.alloc(self.centroids.dtype(), self.centroids.len(), "centroids")?;
         self.sizes = backend.alloc(DType::U32, self.sizes.len(), "cluster sizes")?;
+        self.starts = backend.alloc(DType::U32, self.starts.len(), "cluster starts")?;
         self.n_clusters = backend.alloc(DType::U32, self.heads.len(), "cluster counts")?;
         for h in 0..self.heads.len() {
             self.upload_head(backend, h, 0)?;
@@ -141,7 +144,9 @@ impl<B: Backend> LayerIndex<B> {
         let bytes = &head.centroids[first * d * self.centroids.dtype().size()..];
         backend.write(ViewMut::part(&mut self.centroids, at * d, n * d), bytes)?;
         let sizes = bytemuck::cast_slice(&head.sizes[first..]);
-        backend.write(ViewMut::part(&mut self.sizes, at, n), sizes)
+        backend.write(ViewMut::part(&mut self.sizes, at, n), sizes)?;
+        let starts = bytemuck::cast_slice(&head.starts[first..]);
+        backend.write(ViewMut::part(&mut self.starts, at, n), starts)
     }
 
     /// The clusters of each head.
@@ -164,6 +169,11 @@ impl<B: Backend> LayerIndex<B> {
         View::all(&self.sizes)
     }
 
+    /// Host row of each cluster's first token `[Hkv, capacity]`, on the device.
+    pub fn starts(&self) -> View<'_, B> {
+        View::all(&self.starts)
+    }
+
     /// Clusters in use `[Hkv]` on the device.
     pub fn n_clusters(&self) -> View<'_, B> {
         View::all(&self.n_clusters)
@@ -171,6 +181,7 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Bytes on the device.
     pub fn device_bytes(&self) -> u64 {
-        self.centroids.size_bytes() + self.sizes.size_bytes() + self.n_clusters.size_bytes()
+        let words = [&self.sizes, &self.starts, &self.n_clusters];
+        self.centroids.size_bytes() + words.map(DeviceBuffer::size_bytes).iter().sum::<u64>()
     }
 }

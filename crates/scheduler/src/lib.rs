@@ -14,6 +14,7 @@ mod layer;
 mod mirror;
 mod plan;
 mod policy;
+mod resolver;
 mod rows;
 mod select;
 mod sequence;

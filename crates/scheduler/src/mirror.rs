@@ -10,6 +10,7 @@ use longview_ops::{Backend, View};
 use smallvec::SmallVec;
 
 use crate::error::SchedulerError;
+use crate::layer::LayerMode;
 use crate::sequence::Sequence;
 use crate::speculate::StepVerdict;
 
@@ -74,6 +75,9 @@ impl<B: Backend> Sequence<B> {
         if is_unread {
             parts.extend(self.selector.iter_mut().flat_map(|selector| selector.read_parts()));
         }
+        parts.extend(
+            self.resolver.iter_mut().filter(|r| r.is_unread()).map(|resolver| resolver.read_part()),
+        );
         if was_compared {
             parts.extend(self.speculation.iter_mut().map(|speculation| speculation.read_part()));
         }
@@ -89,6 +93,12 @@ impl<B: Backend> Sequence<B> {
             return StepVerdict::RunAgain;
         }
         let (row_bytes, heads) = (self.shape.row_bytes(), self.shape.n_kv_heads);
+        if let Some(resolver) = self.resolver.as_mut().filter(|resolver| resolver.is_unread()) {
+            let layers = self.layers.iter().enumerate();
+            let layers = layers.filter(|(_, layer)| layer.mode == LayerMode::Recall);
+            let layers = layers.map(|(i, _)| i);
+            resolver.report(&mut self.stats, layers, row_bytes);
+        }
         if let Some(row) = token {
             for (i, bytes) in self.mirror.bytes.chunks_exact(row_bytes).enumerate() {
                 self.tier.write_rows(i / heads, i % heads, row, bytes);

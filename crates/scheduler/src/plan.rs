@@ -96,7 +96,7 @@ impl KvPlan {
         let clusters = policy.max_clusters(shape.capacity);
         let centroid = shape.head_dim * shape.kv_dtype.size();
         let word = DType::U32.size();
-        let per_head = clusters * (centroid + word) + word;
+        let per_head = clusters * (centroid + 2 * word) + word;
         self.index_bytes += (shape.n_kv_heads * per_head) as u64;
         // Starts, sizes and radii beside the centroids.
         self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;

@@ -141,6 +141,11 @@ impl<B: Backend> RowLists<B> {
         backend.write(ViewMut::all(&mut rest.n), bytemuck::cast_slice(&self.n_rest))
     }
 
+    /// The lists on the device, to be added to.
+    pub fn rows_mut(&mut self) -> ViewMut<'_, B> {
+        ViewMut::all(&mut self.first.rows)
+    }
+
     /// What the query at `q_index` attends first.
     pub fn first<'a>(&'a self, kv: KvView<'a, B>, q_index: usize) -> ListSpan<'a, B> {
         self.first.span(kv, q_index, self.stride)
@@ -247,6 +252,22 @@ impl<B: Backend> Selector<B> {
             takes: ViewMut::part(&mut self.takes, first * self.max_selected, len),
             n_selected: ViewMut::part(&mut self.n_selected, first, h),
         })
+    }
+
+    /// Entries from one head's selection to the next.
+    pub fn max_selected(&self) -> usize {
+        self.max_selected
+    }
+
+    /// Clusters, takes and numbers of the selection of one slot, on the device.
+    pub fn selection(&self, slot: usize) -> [View<'_, B>; 3] {
+        let (first, h) = (slot * self.n_kv_heads, self.n_kv_heads);
+        let (at, len) = (first * self.max_selected, h * self.max_selected);
+        [
+            View::part(&self.clusters, at, len),
+            View::part(&self.takes, at, len),
+            View::part(&self.n_selected, first, h),
+        ]
     }
 
     /// Brings the selection of one slot to the host.

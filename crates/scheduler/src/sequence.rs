@@ -15,6 +15,7 @@ use crate::error::SchedulerError;
 use crate::layer::{DeviceLayout, Layer, LayerMode, layer_mode};
 use crate::mirror::Mirror;
 use crate::policy::{FLUSH_STEPS, Policy};
+use crate::resolver::Resolver;
 use crate::rows::{DeviceRows, RowMover};
 use crate::select::{RowLists, Selector};
 use crate::shape::KvShape;
@@ -57,6 +58,9 @@ pub struct SequenceOptions {
     pub overlap: bool,
     /// Which query chooses what is recalled.
     pub recall: RecallMode,
+    /// Let the device resolve hits and misses itself: with rows in separate buffers, a mapped host
+    /// tier and exact recall. Otherwise it says nothing.
+    pub device_cache: bool,
 }
 
 impl Default for SequenceOptions {
@@ -68,6 +72,7 @@ impl Default for SequenceOptions {
             tile: 2048,
             overlap: true,
             recall: RecallMode::Exact,
+            device_cache: false,
         }
     }
 }
@@ -94,6 +99,8 @@ pub struct Sequence<B: Backend> {
     pub(crate) selector: Option<Selector<B>>,
     /// With [`RecallMode::Speculative`], where the policy recalls at all.
     pub(crate) speculation: Option<Speculation<B>>,
+    /// Where the device resolves hits and misses.
+    pub(crate) resolver: Option<Resolver<B>>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
     worker: ClusterWorker<B>,
@@ -134,6 +141,7 @@ impl<B: Backend> Sequence<B> {
             misses_wait: false,
             selector: None,
             speculation: None,
+            resolver: None,
             mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),
@@ -275,13 +283,20 @@ impl<B: Backend> Sequence<B> {
 
     /// What layers that recall choose with; nothing where none does.
     fn alloc_selector(&mut self) -> Result<(), SchedulerError> {
-        (self.selector, self.speculation) = (None, None);
+        (self.selector, self.speculation, self.resolver) = (None, None, None);
         let (backend, shape) = (&*self.backend, &self.shape);
         let mut indexes = self.layers.iter().filter_map(|layer| layer.index.as_ref());
         let Some(index) = indexes.next() else { return Ok(()) };
         let (capacity, n_layers) = (index.capacity(), 1 + indexes.count());
         if let RecallMode::Speculative { gate } = self.options.recall {
             self.speculation = Some(Speculation::new(backend, shape, n_layers, gate)?);
+        }
+        if self.options.device_cache
+            && self.options.placement == Placement::Device
+            && self.options.recall == RecallMode::Exact
+            && self.tier.buffer(0).is_some()
+        {
+            self.resolver = Some(Resolver::new(backend, shape, &self.policy, n_layers)?);
         }
         let selector = Selector::new(backend, shape, &self.policy, capacity, n_layers)?;
         self.selector = Some(selector);
@@ -551,6 +566,7 @@ impl<B: Backend> Sequence<B> {
         for layer in 0..self.layers.len() {
             let (first_row, recent) = (self.policy.sinks, self.policy.recent);
             let state = &mut self.layers[layer];
+            let indexed_before = state.n_indexed;
             if let Some(index) = &mut state.index {
                 // The new last tokens are the recent window: no cluster may hold them.
                 let kept = n.saturating_sub(recent);
@@ -562,6 +578,10 @@ impl<B: Backend> Sequence<B> {
                 let indexed = state.n_indexed;
                 rebuild |= n.saturating_sub(indexed) > self.policy.ring_rows();
                 self.restore_token_order(layer, indexed);
+                let slot = self.selection_slot(layer);
+                if let (true, Some(resolver)) = (indexed < indexed_before, &mut self.resolver) {
+                    resolver.forget(&*self.backend, slot)?;
+                }
             } else if state.permuted_to > n {
                 self.restore_token_order(layer, 0);
             }

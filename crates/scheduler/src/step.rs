@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::error::SchedulerError;
 use crate::layer::{LAST_QUERIES, LayerMode};
+use crate::resolver::Resolution;
 use crate::rows::DeviceRows;
 use crate::select::Query;
 use crate::sequence::{Placement, Sequence};
@@ -230,8 +231,12 @@ impl<B: Backend> Step<'_, '_, B> {
                     n_rows: sequence.n_tokens as u32 + 1,
                     diagonal: i32::MAX,
                 }),
-                LayerMode::Window | LayerMode::Recall => {
-                    lists.push(sequence.lists.first(kv, span.start));
+                mode => {
+                    let mut list = sequence.lists.first(kv, span.start);
+                    if let (LayerMode::Recall, Some(resolver)) = (mode, &sequence.resolver) {
+                        list.n_rows = resolver.n_rows(sequence.selection_slot(layer));
+                    }
+                    lists.push(list);
                 }
             }
         }
@@ -651,6 +656,12 @@ impl Token {
         let slot = sequence.selection_slot(self.layer);
         let query = Query { q: t.q, n_tokens, index: self.index, slot };
         let begin = sequence.backend.now();
+        if sequence.resolver.is_some() {
+            self.choose(sequence, &query, budget)?;
+            self.resolve(sequence, slot)?;
+            sequence.stats.fetch += sequence.backend.now().saturating_sub(begin);
+            return Ok(());
+        }
         let speculates = sequence.speculates();
         if !speculates {
             self.choose(sequence, &query, budget)?;
@@ -676,6 +687,36 @@ impl Token {
         sequence.keep_query(&query)?;
         sequence.stats.select += sequence.backend.now().saturating_sub(fetched);
         Ok(())
+    }
+
+    /// Lets the device find the slots of what it chose, and fetch what is missing.
+    fn resolve<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        slot: usize,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, tier, layers, lists, selector, resolver, stats, .. } =
+            sequence;
+        lists.upload(&**backend)?;
+        let (resolver, selector) = (resolver.as_mut(), selector.as_ref());
+        let (resolver, selector) = resolver.zip(selector).expect("a recall policy has both");
+        let state = &mut layers[self.layer];
+        let src = tier.buffer(self.layer).expect("the device resolves where it reads the tier");
+        let n_listed: SmallVec<[u32; 16]> = lists.counts().into();
+        stats.attended_rows += n_listed.iter().map(|n| u64::from(*n)).sum::<u64>();
+        let resolution = Resolution {
+            slot,
+            index: state.index.as_ref().expect("recall layers have an index"),
+            selector,
+            list_stride: lists.stride,
+            rows: lists.rows_mut(),
+            src: KvView::new(src, shape.capacity),
+            dst: DeviceRows {
+                buffer: state.device.as_mut().expect("device placement has device rows"),
+                head_stride: state.device_rows,
+            },
+        };
+        Ok(resolver.run(&**backend, shape, resolution, &n_listed)?)
     }
 
     /// Lets the device choose the layer's clusters.

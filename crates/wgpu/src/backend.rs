@@ -457,6 +457,10 @@ impl Backend for WgpuBackend {
         ops::fused::gated(self, d)
     }
 
+    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
+        ops::resolve_rows::run(self, d)
+    }
+
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
         ops::query_gate::run(self, d)
     }

@@ -48,6 +48,7 @@ files![
     "query_gate",
     "radix",
     "reduce",
+    "resolve_rows",
     "rms_norm",
     "rope",
     "row4",

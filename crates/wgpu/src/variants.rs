@@ -32,7 +32,17 @@ impl WgpuBackend {
 /// Every variant.
 pub fn variants() -> Vec<ShaderVariant> {
     let mut list = List(Vec::new());
-    let plain = ["argmax", "embed", "gram", "kv_scatter", "lse_merge", "rope", "silu_mul", "top_k"];
+    let plain = [
+        "argmax",
+        "embed",
+        "gram",
+        "kv_scatter",
+        "lse_merge",
+        "resolve_rows",
+        "rope",
+        "silu_mul",
+        "top_k",
+    ];
     plain.into_iter().for_each(|stem| list.add(stem, stem, &[]));
     list.add("write_halves", "write_halves", &[]);
     list.add("query_gate", "query_gate", &[("GROUP", &[64])]);

@@ -1,6 +1,7 @@
 //! Every preset on a backend, without a model: the right rows, the right sums, within the budget,
 //! whatever happens.
 
+mod device_cache;
 mod speculate;
 
 use std::collections::HashSet;
@@ -34,7 +35,8 @@ fn streaming(budget: usize) -> PolicyOptions {
 
 fn options(placement: Placement) -> SequenceOptions {
     let (tier, recall) = (TierKind::Auto, RecallMode::Exact);
-    SequenceOptions { placement, tier, chunk: 48, tile: 40, overlap: true, recall }
+    let device_cache = false;
+    SequenceOptions { placement, tier, chunk: 48, tile: 40, overlap: true, recall, device_cache }
 }
 
 /// The positions that a head attended, for a sequence that reads rows in place. (Only the last

@@ -12,6 +12,7 @@ mod dense;
 mod gate;
 mod kv;
 mod plan;
+mod resolve;
 mod select;
 mod top_k;
 
@@ -26,6 +27,7 @@ pub use dense::{
 pub use gate::{GateKind, QueryGateCase};
 pub use kv::{KvGatherCase, KvScatterCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
+pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
 pub use top_k::{TopKCase, TopKKind};
 
@@ -103,6 +105,7 @@ cases! {
     ClusterStats(ClusterStatsCase),
     CentroidScores(CentroidScoresCase),
     SelectClusters(SelectClustersCase),
+    ResolveRows(ResolveRowsCase),
     Argmax(ArgmaxCase),
     TopK(TopKCase),
     Gram(GramCase),
@@ -193,6 +196,7 @@ fn listed(op: Op) -> Vec<Case> {
         Op::ClusterStats => cases(ClusterStatsCase::all()),
         Op::CentroidScores => cases(CentroidScoresCase::all()),
         Op::SelectClusters => cases(SelectClustersCase::all()),
+        Op::ResolveRows => cases(ResolveRowsCase::all()),
         Op::Argmax => cases(ArgmaxCase::all()),
         Op::TopK => cases(TopKCase::all()),
         Op::Gram => cases(GramCase::all()),

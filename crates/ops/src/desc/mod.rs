@@ -5,12 +5,14 @@ mod cluster;
 mod dense;
 mod fused;
 mod kv;
+mod resolve;
 
 pub use attention::*;
 pub use cluster::*;
 pub use dense::*;
 pub use fused::*;
 pub use kv::*;
+pub use resolve::*;
 
 use longview_core::DType;
 

@@ -237,3 +237,69 @@ fn checked_labels(op: Op, labels: &Ref<'_>, n_clusters: usize) -> OpResult<Vec<u
     labels.iter().try_for_each(|label| below(op, "label", *label, n_clusters))?;
     Ok(labels)
 }
+
+/// A step of the cache: hits, then what is let go, then misses in the order of the selection.
+pub(super) fn resolve_rows(mut d: ResolveRows<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let p = d.p;
+    let (room, stride) = (p.max_selected as usize, p.cluster_stride as usize);
+    let (starts, clusters) = (ints(&d.starts), ints(&d.clusters));
+    let (takes, n_selected) = (ints(&d.takes), ints(&d.n_selected));
+    counts_fit(Op::ResolveRows, "number of selected clusters", &n_selected, room)?;
+    let selected = |head: usize| head * room..head * room + n_selected[head];
+    for head in 0..p.n_kv_heads as usize {
+        let used = &clusters[selected(head)];
+        used.iter().try_for_each(|c| below(Op::ResolveRows, "cluster", *c, stride))?;
+    }
+    let n_slots = p.n_slots as usize;
+    for head in 0..p.n_kv_heads as usize {
+        let runs = selected(head).map(|i| (starts[head * stride + clusters[i]], takes[i]));
+        let wanted: Vec<usize> = runs.flat_map(|(first, n)| first..first + n).collect();
+        let at = head * ResolveRowsParams::state_len(n_slots);
+        let mut state = held_ints(&d.state)[at..][..ResolveRowsParams::kept_len(n_slots)].to_vec();
+        let now = state[2 * n_slots] + 1;
+        let (held, used) = state[..2 * n_slots].split_at_mut(n_slots);
+        for slot in 0..n_slots {
+            if held[slot] != 0 && wanted.contains(&(held[slot] - 1)) {
+                used[slot] = now;
+            }
+        }
+        for slot in 0..n_slots {
+            if used[slot] + p.cache_steps as usize <= now {
+                held[slot] = 0;
+            }
+        }
+        let mut moves = Vec::new();
+        let mut rows = Vec::new();
+        let mut hits = 0;
+        for row in wanted {
+            let hit = held.iter().position(|held| *held == row + 1);
+            let free = held.iter().position(|held| *held == 0);
+            let slot = match hit.or(free.filter(|_| moves.len() < p.move_stride as usize)) {
+                Some(slot) => slot,
+                None => continue,
+            };
+            if hit.is_none() {
+                (held[slot], used[slot]) = (row + 1, now);
+                moves.push((row, p.first_slot_row as usize + slot));
+            } else {
+                hits += 1;
+            }
+            rows.push(p.first_slot_row as usize + slot);
+        }
+        state[2 * n_slots] = now;
+        put_ints(&mut d.state, at, &state);
+        let (h, counts) = (p.n_kv_heads as usize, held_ints(&d.counts));
+        let before = counts[head];
+        rows.truncate((p.list_stride as usize).saturating_sub(before));
+        put_ints(&mut d.rows, head * p.list_stride as usize + before, &rows);
+        put_ints(&mut d.counts, head, &[before + rows.len()]);
+        put_ints(&mut d.counts, h + head, &[moves.len()]);
+        put_ints(&mut d.counts, 2 * h + head, &[counts[2 * h + head] + hits]);
+        put_ints(&mut d.counts, 3 * h + head, &[counts[3 * h + head] + moves.len()]);
+        let (src, dst): (Vec<usize>, Vec<usize>) = moves.into_iter().unzip();
+        put_ints(&mut d.moves, head * p.move_stride as usize, &src);
+        put_ints(&mut d.moves, (h + head) * p.move_stride as usize, &dst);
+    }
+    Ok(())
+}

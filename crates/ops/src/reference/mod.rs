@@ -221,6 +221,10 @@ impl Backend for ReferenceBackend {
         dense::gram(d)
     }
 
+    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
+        cluster::resolve_rows(d)
+    }
+
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
         cluster::query_gate(d)
     }

@@ -18,6 +18,7 @@ pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod query_gate;
+pub(crate) mod resolve_rows;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;

@@ -1,0 +1,83 @@
+//! The hit/miss cache that the device resolves: the same rows, and no wait in a layer.
+
+use super::*;
+
+/// On a device that reads the host tier.
+fn on(device_cache: bool) -> SequenceOptions {
+    SequenceOptions { device_cache, ..options(Placement::Device) }
+}
+
+fn cached(cache_steps: usize) -> PolicyOptions {
+    PolicyOptions { cache_steps: Some(cache_steps), ..clusterkv(96) }
+}
+
+/// The same random data to a sequence whose host resolves and to one whose device does.
+fn host_and_device(
+    cache_steps: usize,
+    mut disturb: impl FnMut(usize, &mut Sim<CpuBackend>),
+) -> [Sim<CpuBackend>; 2] {
+    let (shape, backend) = (small_shape(1400), cpu());
+    let mut sims = [false, true].map(|device_cache| {
+        Sim::new(&backend, shape.clone(), &cached(cache_steps), on(device_cache)).unwrap()
+    });
+    sims.iter_mut().for_each(|sim| sim.prefill(9, 500));
+    for step in 0..200 {
+        sims.iter_mut().for_each(|sim| sim.decode(9));
+        let [host, device] = &sims;
+        assert_eq!(host.out, device.out, "step {step}");
+        let attended = |sim: &Sim<CpuBackend>| sim.sequence.stats().attended_last.clone();
+        assert_eq!(attended(host), attended(device), "step {step}");
+        sims.iter_mut().for_each(|sim| disturb(step, sim));
+        let [host, device] = &sims;
+        assert_eq!(host.n_tokens(), device.n_tokens());
+    }
+    sims.iter().for_each(Sim::check_rows);
+    sims
+}
+
+#[test]
+fn the_device_attends_what_the_host_would_to_the_bit() {
+    for cache_steps in 1..=3 {
+        let [host, device] = host_and_device(cache_steps, |_, _| {});
+        let (a, b) = (host.sequence.stats(), device.sequence.stats());
+        assert_eq!((a.steps, a.attended_rows), (b.steps, b.attended_rows));
+        assert_eq!(a.hits + a.misses, b.hits + b.misses);
+        // The host cuts what it has of a cluster to what a step takes; the device keeps rows.
+        assert!(b.hits >= a.hits && (cache_steps > 1 || b.hits == a.hits), "{a:?} {b:?}");
+        assert!(b.hits > 0 && b.misses > 0, "{b:?}");
+        let row_bytes = device.sequence.shape().row_bytes() as u64;
+        assert_eq!(b.fetched_bytes, b.misses * row_bytes);
+    }
+}
+
+#[test]
+fn cuts_policies_and_lost_devices_leave_the_device_cache_right() {
+    host_and_device(2, |step, sim| match step % 41 {
+        5 => block_on(sim.sequence.truncate(sim.n_tokens() - 2)).unwrap(),
+        7 => {
+            let backend = Arc::clone(&sim.backend);
+            sim.sequence.recover(&backend).unwrap();
+        }
+        19 => block_on(sim.sequence.truncate(sim.n_tokens() - 40)).unwrap(),
+        25 => {
+            let policy = sim.sequence.policy().clone();
+            block_on(sim.sequence.set_policy(policy)).unwrap();
+        }
+        31 => sim.prefill(9, 30),
+        _ => {}
+    });
+}
+
+#[test]
+fn a_step_that_the_device_resolves_waits_once() {
+    let mut sim = Sim::new(&cpu(), small_shape(900), &cached(1), on(true)).unwrap();
+    sim.prefill(6, 500);
+    for step in 0..60 {
+        let made = |sim: &Sim<CpuBackend>| sim.backend.readbacks() - sim.own_readbacks;
+        let (reads, clusterings) = (made(&sim), sim.sequence.stats().clusterings);
+        sim.decode(6);
+        if sim.sequence.stats().clusterings == clusterings {
+            assert_eq!(made(&sim) - reads, 1, "step {step}: the counts, with the token");
+        }
+    }
+}
