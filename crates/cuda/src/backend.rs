@@ -285,6 +285,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::missing::<D>(Op::Gram)
     }
 
+    fn resolve_rows(&self, _: ResolveRows<'_, Self>) -> OpResult<()> {
+        ops::missing::<D>(Op::ResolveRows)
+    }
+
     fn query_gate(&self, _: QueryGate<'_, Self>) -> OpResult<()> {
         ops::missing::<D>(Op::QueryGate)
     }

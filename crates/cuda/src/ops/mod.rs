@@ -28,6 +28,7 @@ pub(crate) const MISSING: &[Op] = &[
     Op::ClusterStats,
     Op::CentroidScores,
     Op::SelectClusters,
+    Op::ResolveRows,
     Op::TopK,
     Op::Gram,
     Op::QueryGate,
