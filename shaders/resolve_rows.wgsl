@@ -1,8 +1,8 @@
 // A step of the device cache of one KV head: slots of the wanted rows, what is missing, what goes.
 //
-// A workgroup owns a head. It hashes the rows that are held, marks those that are wanted, lets go of
-// those that were not used for R steps, lists the free slots in order, and goes through the wanted
-// rows in chunks of GROUP: scans number the rows that are missing and the rows that are listed.
+// A workgroup owns a head. It hashes the rows that are held, marks those that are wanted, lets go
+// of those that were not used for R steps, lists the free slots in order, and goes through the
+// wanted rows in chunks of GROUP: scans number the rows that are missing and those that are listed.
 // Which invocation enters the table first changes nothing but where in the table a row stands.
 //
 // The state of a head: held rows + 1, steps of last use, steps so far, free slots, keys and values

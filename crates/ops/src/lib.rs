@@ -239,9 +239,9 @@ pub trait Backend: Sized + Send + Sync + 'static {
     fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()>;
 
     /// One step of a device cache of host rows, per KV head: finds the slots of the selected rows,
-    /// lets go of rows that were not used for R steps, gives the others the lowest free slots in the
-    /// order of the selection, and lists what to attend and what to fetch. What finds no room is
-    /// left out; entries behind those in use stay as they are.
+    /// lets go of rows that were not used for R steps, gives the others the lowest free slots in
+    /// the order of the selection, and lists what to attend and what to fetch. What finds no room
+    /// is left out; entries behind those in use stay as they are.
     fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()>;
 
     /// Index of the largest element of each row; the lowest among equals. A row with not-a-number:

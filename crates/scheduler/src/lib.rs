@@ -7,6 +7,7 @@
 //! no environment and takes its seeds as arguments.
 
 mod cache;
+mod chunk;
 mod clusterer;
 mod error;
 mod index;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use longview_core::DType;
 use longview_ops::{
-    AttendChunk, AttendList, AttendParams, Backend, ChunkSpan, Gram, GramParams, KvScatter,
-    KvScatterParams, KvView, ListSpan, OpResult, View, ViewMut,
+    AttendChunk, AttendList, AttendParams, Backend, ChunkSpan, KvScatter, KvScatterParams, KvView,
+    ListSpan, OpResult, View, ViewMut,
 };
 use smallvec::SmallVec;
 
+use crate::chunk::Chunk;
 use crate::error::SchedulerError;
-use crate::layer::{LAST_QUERIES, LayerMode};
+use crate::layer::LayerMode;
 use crate::resolver::Resolution;
 use crate::rows::DeviceRows;
 use crate::select::Query;
@@ -48,15 +49,15 @@ pub struct StepSpan<'a, B: Backend> {
 
 /// Buffers that steps share, made once per model and device.
 pub struct StepScratch<B: Backend> {
-    max_tokens: usize,
-    lse: B::Buffer,
-    row_ids: B::Buffer,
+    pub(crate) max_tokens: usize,
+    pub(crate) lse: B::Buffer,
+    pub(crate) row_ids: B::Buffer,
     host_row_ids: Vec<u32>,
     /// `[Hkv, chunk, 2, Dh]`: the rows of the chunk being prefilled; only where rows are not
     /// attended in place.
-    chunk: Option<B::Buffer>,
+    pub(crate) chunk: Option<B::Buffer>,
     /// Two tiles `[Hkv, tile, 2, Dh]` of the past.
-    tiles: Option<[B::Buffer; 2]>,
+    pub(crate) tiles: Option<[B::Buffer; 2]>,
 }
 
 /// Queries, keys and values of one layer after RoPE, and where the output goes.
@@ -270,11 +271,11 @@ impl<B: Backend> Step<'_, '_, B> {
     }
 }
 
-fn reborrow<'a, B: Backend>(view: &'a mut ViewMut<'_, B>) -> ViewMut<'a, B> {
+pub(crate) fn reborrow<'a, B: Backend>(view: &'a mut ViewMut<'_, B>) -> ViewMut<'a, B> {
     ViewMut { buffer: view.buffer, offset: view.offset, len: view.len }
 }
 
-fn attend_params(shape: &KvShape, n_tokens: usize, accumulate: bool) -> AttendParams {
+pub(crate) fn attend_params(shape: &KvShape, n_tokens: usize, accumulate: bool) -> AttendParams {
     AttendParams {
         n_tokens: n_tokens as u32,
         n_q_heads: shape.n_q_heads as u32,
@@ -286,7 +287,7 @@ fn attend_params(shape: &KvShape, n_tokens: usize, accumulate: bool) -> AttendPa
 }
 
 /// Writes `len` tokens' keys and values to rows `first_row..` of `dst`.
-fn scatter<B: Backend>(
+pub(crate) fn scatter<B: Backend>(
     backend: &B,
     shape: &KvShape,
     t: &LayerTensors<'_, B>,
@@ -311,7 +312,11 @@ fn scatter<B: Backend>(
 }
 
 impl<B: Backend> StepScratch<B> {
-    fn set_rows(&mut self, backend: &B, rows: impl Iterator<Item = usize>) -> OpResult<usize> {
+    pub(crate) fn set_rows(
+        &mut self,
+        backend: &B,
+        rows: impl Iterator<Item = usize>,
+    ) -> OpResult<usize> {
         let mut n = 0;
         for row in rows {
             self.host_row_ids[n] = row as u32;
@@ -321,225 +326,6 @@ impl<B: Backend> StepScratch<B> {
         backend.write(ViewMut::part(&mut self.row_ids, 0, n), bytes)?;
         Ok(n)
     }
-}
-
-/// A prefill chunk in one layer.
-struct Chunk {
-    layer: usize,
-    start: usize,
-    len: usize,
-    remaining: usize,
-}
-
-impl Chunk {
-    async fn attend<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
-        if self.layer == 0 {
-            sequence.bring_rows().await?;
-        }
-        let n = sequence.n_tokens;
-        self.record(sequence, t).await?;
-        sequence.layers[self.layer].push_positions(n, self.len);
-        if sequence.options.placement == Placement::InPlace {
-            self.attend_in_place(sequence, scratch, t)?;
-        } else if sequence.layers[self.layer].mode == LayerMode::Dense {
-            self.attend_resident(sequence, scratch, t).await?;
-        } else {
-            self.attend_streamed(sequence, scratch, t).await?;
-        }
-        sequence.submit_segments(self.layer, n + self.len).await
-    }
-
-    /// The rows are stored and attended where they are.
-    fn attend_in_place<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
-        let (n, shape, backend) = (sequence.n_tokens, &sequence.shape, &*sequence.backend);
-        scratch.set_rows(backend, n..n + self.len)?;
-        let buffer = sequence.tier.buffer_mut(self.layer).expect("in place: kernels read the tier");
-        let dst = DeviceRows { buffer, head_stride: shape.capacity };
-        let row_ids = View::part(&scratch.row_ids, 0, self.len);
-        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
-        let buffer = sequence.tier.buffer(self.layer).expect("in place: kernels read the tier");
-        let run = Run {
-            kv: KvView::new(buffer, shape.capacity),
-            n_rows: n + self.len,
-            diagonal: n as i32,
-        };
-        self.attend_run(backend, shape, scratch, t, run, false)?;
-        Ok(())
-    }
-
-    /// Dense layers on a device: stored and attended there, mirrored to the host.
-    async fn attend_resident<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
-        let (n, shape) = (sequence.n_tokens, &sequence.shape);
-        let backend = &*sequence.backend;
-        scratch.set_rows(backend, n..n + self.len)?;
-        let state = &mut sequence.layers[self.layer];
-        let buffer = state.device.as_mut().expect("dense layers have device rows");
-        let dst = DeviceRows { buffer, head_stride: state.device_rows };
-        let row_ids = View::part(&scratch.row_ids, 0, self.len);
-        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
-        let buffer = state.device.as_ref().expect("dense layers have device rows");
-        let kv = KvView::new(buffer, state.device_rows);
-        self.attend_run(
-            backend,
-            shape,
-            scratch,
-            t,
-            Run { kv, n_rows: n + self.len, diagonal: n as i32 },
-            false,
-        )?;
-        sequence.mover.clear();
-        for head in 0..shape.n_kv_heads {
-            (n..n + self.len).for_each(|row| sequence.mover.push(head, row, row));
-        }
-        sequence.mover.store(backend, shape, &mut *sequence.tier, self.layer, kv).await?;
-        Ok(())
-    }
-
-    /// The past is streamed from the host in tiles and merged by log-sum-exp; the chunk goes to the
-    /// host.
-    async fn attend_streamed<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
-        let mut chunk = scratch.chunk.take().expect("device placement has a chunk buffer");
-        let mut tiles = scratch.tiles.take().expect("device placement has tiles");
-        let result = self.stream(sequence, scratch, t, &mut chunk, &mut tiles).await;
-        scratch.chunk = Some(chunk);
-        scratch.tiles = Some(tiles);
-        result
-    }
-
-    async fn stream<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-        chunk: &mut B::Buffer,
-        tiles: &mut [B::Buffer; 2],
-    ) -> Result<(), SchedulerError> {
-        let (n, shape) = (sequence.n_tokens, &sequence.shape);
-        let (backend, tile) = (&*sequence.backend, sequence.options.tile);
-        scratch.set_rows(backend, 0..self.len)?;
-        let chunk_stride = scratch.max_tokens;
-        let dst = DeviceRows { buffer: &mut *chunk, head_stride: chunk_stride };
-        let row_ids = View::part(&scratch.row_ids, 0, self.len);
-        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
-        for (i, first) in (0..n).step_by(tile).enumerate() {
-            let rows = tile.min(n - first);
-            sequence.mover.clear();
-            for head in 0..shape.n_kv_heads {
-                (0..rows).for_each(|r| sequence.mover.push(head, first + r, r));
-            }
-            let dst = DeviceRows { buffer: &mut tiles[i % 2], head_stride: tile };
-            sequence.mover.load(backend, shape, &*sequence.tier, self.layer, dst)?;
-            let kv = KvView::new(&tiles[i % 2], tile);
-            let run = Run { kv, n_rows: rows, diagonal: i32::MAX };
-            self.attend_run(backend, shape, scratch, t, run, i > 0)?;
-        }
-        let kv = KvView::new(&*chunk, chunk_stride);
-        let run = Run { kv, n_rows: self.len, diagonal: 0 };
-        self.attend_run(backend, shape, scratch, t, run, n > 0)?;
-        sequence.mover.clear();
-        for head in 0..shape.n_kv_heads {
-            (0..self.len).for_each(|r| sequence.mover.push(head, r, n + r));
-        }
-        sequence.mover.store(backend, shape, &mut *sequence.tier, self.layer, kv).await?;
-        Ok(())
-    }
-
-    fn attend_run<B: Backend>(
-        &self,
-        backend: &B,
-        shape: &KvShape,
-        scratch: &mut StepScratch<B>,
-        t: &mut LayerTensors<'_, B>,
-        run: Run<'_, B>,
-        accumulate: bool,
-    ) -> OpResult<()> {
-        let n_tokens = t.q.len / (shape.n_q_heads * shape.head_dim);
-        backend.attend_chunk(AttendChunk {
-            p: attend_params(shape, n_tokens, accumulate),
-            q: t.q,
-            spans: &[ChunkSpan {
-                q_start: self.start as u32,
-                q_len: self.len as u32,
-                kv: run.kv,
-                row_start: 0,
-                n_rows: run.n_rows as u32,
-                diagonal: run.diagonal,
-            }],
-            out: reborrow(&mut t.out),
-            lse: ViewMut::part(&mut scratch.lse, 0, n_tokens * shape.n_q_heads),
-        })
-    }
-
-    /// Adds to the Gram sums and keeps the prompt's last queries.
-    async fn record<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        t: &LayerTensors<'_, B>,
-    ) -> Result<(), SchedulerError> {
-        let (shape, backend) = (&sequence.shape, &*sequence.backend);
-        let recorded = &mut sequence.layers[self.layer].recorded;
-        let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
-        let gram = |n_heads: usize, group: usize| GramParams {
-            n_tokens: self.len as u32,
-            n_heads: n_heads as u32,
-            group: group as u32,
-            head_dim: d as u32,
-        };
-        let part = |view: &View<'_, B>, heads: usize, skip: usize| {
-            let at = view.offset + (self.start + skip) * heads * d;
-            (at, (self.len - skip) * heads * d)
-        };
-        let (at, len) = part(&t.q, hq, 0);
-        backend.gram(Gram {
-            p: gram(hq, hq / hkv),
-            x: View::part(t.q.buffer, at, len),
-            out: ViewMut::all(&mut recorded.gram_q),
-        })?;
-        let (at, len) = part(&t.k, hkv, 0);
-        backend.gram(Gram {
-            p: gram(hkv, 1),
-            x: View::part(t.k.buffer, at, len),
-            out: ViewMut::all(&mut recorded.gram_k),
-        })?;
-        if self.remaining < LAST_QUERIES {
-            let keep = (LAST_QUERIES - self.remaining).min(self.len);
-            let (at, len) = part(&t.q, hq, self.len - keep);
-            let old = recorded.last_queries.len();
-            recorded.last_queries.resize(old + len, 0.0);
-            let out = bytemuck::cast_slice_mut(&mut recorded.last_queries[old..]);
-            backend.read(View::part(t.q.buffer, at, len), out).await?;
-            let excess = recorded.last_queries.len().saturating_sub(LAST_QUERIES * hq * d);
-            recorded.last_queries.drain(..excess);
-        }
-        Ok(())
-    }
-}
-
-/// A run of rows to attend.
-struct Run<'a, B: Backend> {
-    kv: KvView<'a, B>,
-    n_rows: usize,
-    diagonal: i32,
 }
 
 /// A decoded token in one layer.

@@ -49,8 +49,8 @@ impl ResolveRowsParams {
 /// host.
 ///
 /// A head's state begins with what lasts: for each slot the host row that it holds plus 1 (0: it is
-/// free), for each slot the step of its last use, then the number of steps so far. Zeros are an empty
-/// cache. The rest is scratch.
+/// free), for each slot the step of its last use, then the number of steps so far. Zeros are an
+/// empty cache. The rest is scratch.
 pub struct ResolveRows<'a, B: Backend> {
     /// Sizes.
     pub p: ResolveRowsParams,
