@@ -224,9 +224,7 @@ def main():
     p.add_argument("--hold-out", nargs="*", default=["log-school-house.txt"])
     p.add_argument("--out", default="evaluation.json")
     p.add_argument("--dtype", default="float32", help="of the arithmetic; weights are bf16")
-    p.add_argument(
-        "--fewer", type=int, default=1, help="divide the number of documents by this"
-    )
+    p.add_argument("--fewer", type=int, default=1, help="divide the number of documents by this")
     p.add_argument(
         "--only", nargs="*", help="names of parts: 4096, 32768, perplexity, concentration"
     )

@@ -55,8 +55,7 @@ TEMPLATES = [
 ]
 # The noise haystack of RULER and of the passkey task.
 NOISE = (
-    " The grass is green. The sky is blue. The sun is yellow. Here we go."
-    " There and back again."
+    " The grass is green. The sky is blue. The sun is yellow. Here we go." " There and back again."
 )
 
 

@@ -60,7 +60,6 @@ class Words:
                 found.append(key)
         return found
 
-
     def similar_keys(self, rng, n):
         """`n` pairs of words, of which many share a word: both have to be matched."""
         few = math.isqrt(2 * n) + 1
@@ -87,9 +86,7 @@ def passkey(rng, words, n=1, value_digits=5):
     )
 
 
-def magic_numbers(
-    rng, words, n=1, value_digits=None, asked=None, values_per_key=1, keys=None
-):
+def magic_numbers(rng, words, n=1, value_digits=None, asked=None, values_per_key=1, keys=None):
     """RULER niah: `n` keys, `values_per_key` numbers each; `asked` of the keys are asked about."""
     value_digits = value_digits or rng.choice([4, 5, 6, 7, 7, 7])
     keys = keys or words.keys(rng, n)
@@ -111,9 +108,7 @@ def magic_numbers(
             lead, answer = f" The{about[3:]} are", f" {', '.join(order)}."
             questions.append(Question(f" What are all {about}?", lead, answer))
     kind = (
-        "A special magic number is"
-        if n * values_per_key == 1
-        else "Some special magic numbers are"
+        "A special magic number is" if n * values_per_key == 1 else "Some special magic numbers are"
     )
     them = "number" if n * values_per_key == 1 else "numbers"
     preface = (

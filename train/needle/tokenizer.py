@@ -23,9 +23,7 @@ def train(books, vocab_size):
     texts = list(books) + ["".join(filler.sentence(rng) for _ in range(4000))]
     for _ in range(1500):
         q = tasks.quiz(rng, words, 600)
-        texts.append(
-            "".join(q.needles) + q.preface + "".join(x.ask + x.lead for x in q.questions)
-        )
+        texts.append("".join(q.needles) + q.preface + "".join(x.ask + x.lead for x in q.questions))
     texts += [filler.NOISE * 50, "user\nassistant\n" * 200]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -55,7 +55,7 @@ pub struct Layer<B: Backend> {
     pub device_rows: usize,
     /// Clusters; recall only.
     pub index: Option<LayerIndex<B>>,
-    /// Device cache of each KV head; recall on a device only.
+    /// Device cache of each KV head; only where the host resolves hits and misses.
     pub caches: Vec<ClusterCache>,
     /// What later policies need.
     pub recorded: Recorded<B>,
@@ -165,6 +165,7 @@ impl<B: Backend> Layer<B> {
         policy: &Policy,
         mode: LayerMode,
         in_place: bool,
+        host_resolves: bool,
     ) -> OpResult<()> {
         self.mode = mode;
         self.device = None;
@@ -181,7 +182,7 @@ impl<B: Backend> Layer<B> {
             let window = policy.index.map_or(1, |c| c.window);
             let max_batches = shape.capacity / window + 2;
             self.index = Some(LayerIndex::new(backend, shape, capacity, max_batches)?);
-            if let (false, Residency::Recall { cache_steps }) = (in_place, policy.residency) {
+            if let (true, Residency::Recall { cache_steps }) = (host_resolves, policy.residency) {
                 let (slots, most) =
                     (policy.cache_slots(shape.capacity), capacity.min(policy.budget.unwrap_or(0)));
                 self.caches = (0..shape.n_kv_heads)

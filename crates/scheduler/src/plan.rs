@@ -1,6 +1,7 @@
 //! Bytes that a sequence will take, before anything is allocated.
 
 use longview_core::DType;
+use longview_ops::ResolveRowsParams;
 use serde::Serialize;
 
 use crate::layer::{DeviceLayout, LayerMode, device_rows, layer_mode};
@@ -52,6 +53,9 @@ impl KvPlan {
             // A staged row with its two row numbers.
             let staged = options.tile.max(options.chunk).max(policy.budget.unwrap_or(0));
             plan.work_bytes += staged as u64 * heads * (row + 8);
+            if options.device_cache {
+                plan.add_device_caches(shape, policy);
+            }
         }
         plan.add_work(shape, policy);
         plan
@@ -68,15 +72,19 @@ impl KvPlan {
         }
     }
 
+    /// What the device resolves hits and misses with.
+    fn add_device_caches(&mut self, shape: &KvShape, policy: &Policy) {
+        let slots = DeviceLayout::of(policy, shape.capacity).slots;
+        let words = (shape.n_kv_heads * ResolveRowsParams::state_len(slots)) as u64;
+        self.work_bytes += 4 * n_recall(shape, policy) * words;
+    }
+
     /// What the prompt and the windows of all layers are clustered in, and the sums of q qᵀ and
     /// k kᵀ.
     fn add_work(&mut self, shape: &KvShape, policy: &Policy) {
         let (h, d) = (shape.n_kv_heads as u64, shape.head_dim as u64);
         self.work_bytes += 2 * 4 * shape.n_layers as u64 * h * d * d;
         let Some(cluster) = policy.index else { return };
-        let n_recall = (0..shape.n_layers)
-            .filter(|layer| layer_mode(policy, *layer) == LayerMode::Recall)
-            .count() as u64;
         // A key, its label and its score; a centroid, its count and its radius.
         let job = |points: usize, clusters: usize| {
             4 * h * (points as u64 * (d + 2) + clusters as u64 * (d + 2))
@@ -85,7 +93,7 @@ impl KvPlan {
             0 => shape.capacity,
             segment => segment.min(shape.capacity),
         };
-        self.work_bytes += n_recall * job(cluster.window, cluster.window_clusters)
+        self.work_bytes += n_recall(shape, policy) * job(cluster.window, cluster.window_clusters)
             + job(prompt, prompt.div_ceil(cluster.cluster_tokens));
     }
 
@@ -115,4 +123,10 @@ impl KvPlan {
             + self.prefill_bytes
             + self.work_bytes
     }
+}
+
+/// Layers that recall.
+fn n_recall(shape: &KvShape, policy: &Policy) -> u64 {
+    let layers = 0..shape.n_layers;
+    layers.filter(|layer| layer_mode(policy, *layer) == LayerMode::Recall).count() as u64
 }

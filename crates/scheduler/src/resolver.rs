@@ -14,7 +14,7 @@ use crate::index::LayerIndex;
 use crate::layer::DeviceLayout;
 use crate::policy::{Policy, Residency};
 use crate::rows::DeviceRows;
-use crate::select::Selector;
+use crate::select::{RowLists, Selector};
 use crate::shape::KvShape;
 use crate::stats::Stats;
 
@@ -48,9 +48,8 @@ pub(crate) struct Resolution<'a, B: Backend> {
     pub slot: usize,
     pub index: &'a LayerIndex<B>,
     pub selector: &'a Selector<B>,
-    /// The lists of rows to attend, to which the recalled ones are added, and their stride.
-    pub rows: ViewMut<'a, B>,
-    pub list_stride: usize,
+    /// The rows to attend, to which the recalled ones are added.
+    pub lists: &'a mut RowLists<B>,
     /// The host tier.
     pub src: KvView<'a, B>,
     /// The layer's rows on the device.
@@ -83,25 +82,18 @@ impl<B: Backend> Resolver<B> {
         })
     }
 
-    /// Adds the chosen rows to the lists and fetches those that are missing. `n_listed` says how
-    /// many entries each list has.
-    pub fn run(
-        &mut self,
-        backend: &B,
-        shape: &KvShape,
-        r: Resolution<'_, B>,
-        n_listed: &[u32],
-    ) -> OpResult<()> {
+    /// Adds the chosen rows to the lists and fetches those that are missing.
+    pub fn run(&mut self, backend: &B, shape: &KvShape, r: Resolution<'_, B>) -> OpResult<()> {
         let (h, counts_at) = (self.n_heads, r.slot * COUNTS * self.n_heads);
         let listed = ViewMut::part(&mut self.counts, counts_at, h);
-        backend.write(listed, bytemuck::cast_slice(n_listed))?;
+        backend.write(listed, bytemuck::cast_slice(r.lists.counts()))?;
         let [clusters, takes, n_selected] = r.selector.selection(r.slot);
         backend.resolve_rows(ResolveRows {
             p: ResolveRowsParams {
                 n_kv_heads: h as u32,
                 max_selected: r.selector.max_selected() as u32,
                 cluster_stride: r.index.capacity() as u32,
-                list_stride: r.list_stride as u32,
+                list_stride: r.lists.stride as u32,
                 move_stride: self.move_stride as u32,
                 n_slots: self.n_slots as u32,
                 first_slot_row: self.first_slot_row as u32,
@@ -112,7 +104,7 @@ impl<B: Backend> Resolver<B> {
             takes,
             n_selected,
             state: ViewMut::all(&mut self.states[r.slot]),
-            rows: r.rows,
+            rows: r.lists.rows_mut(),
             moves: ViewMut::all(&mut self.moves),
             counts: ViewMut::part(&mut self.counts, counts_at, COUNTS * h),
         })?;

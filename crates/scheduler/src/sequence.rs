@@ -224,7 +224,8 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The tokens that a KV head recalled in the last decode step, cluster by cluster, best first:
-    /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall.
+    /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall, and
+    /// nothing where the device resolves: its choice stays there.
     pub fn last_recalled(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
         let state = &self.layers[layer];
         let slot = self.selection_slot(layer);
@@ -257,11 +258,21 @@ impl<B: Backend> Sequence<B> {
     /// Buffers, index and caches for the policy; rows and positions stay.
     fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
         let in_place = self.options.placement == Placement::InPlace;
+        let host_resolves = !in_place && !self.device_resolves();
+        let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         for (i, layer) in self.layers.iter_mut().enumerate() {
-            let mode = layer_mode(&self.policy, i);
-            layer.adopt(&*self.backend, &self.shape, &self.policy, mode, in_place)?;
+            let mode = layer_mode(policy, i);
+            layer.adopt(backend, shape, policy, mode, in_place, host_resolves)?;
         }
         self.alloc_lists()
+    }
+
+    /// Whether the device finds hits and misses itself.
+    fn device_resolves(&self) -> bool {
+        self.options.device_cache
+            && self.options.placement == Placement::Device
+            && self.options.recall == RecallMode::Exact
+            && self.tier.buffer(0).is_some()
     }
 
     /// Lists, staging and jobs for the policy.
@@ -291,11 +302,7 @@ impl<B: Backend> Sequence<B> {
         if let RecallMode::Speculative { gate } = self.options.recall {
             self.speculation = Some(Speculation::new(backend, shape, n_layers, gate)?);
         }
-        if self.options.device_cache
-            && self.options.placement == Placement::Device
-            && self.options.recall == RecallMode::Exact
-            && self.tier.buffer(0).is_some()
-        {
+        if self.device_resolves() {
             self.resolver = Some(Resolver::new(backend, shape, &self.policy, n_layers)?);
         }
         let selector = Selector::new(backend, shape, &self.policy, capacity, n_layers)?;

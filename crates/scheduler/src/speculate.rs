@@ -201,9 +201,6 @@ impl<B: Backend> Sequence<B> {
 
     /// The step's layers are done.
     pub(crate) fn end_token(&mut self) {
-        if let Some(resolver) = &mut self.resolver {
-            resolver.end_step();
-        }
         let Some(speculation) = &mut self.speculation else { return };
         speculation.phase = match speculation.phase {
             Phase::Speculative => Phase::Unread,

@@ -19,7 +19,7 @@ pub struct Stats {
     pub attended_rows: u64,
     /// Rows attended in the last decode step, `[L, Hkv]`.
     pub attended_last: Vec<u32>,
-    /// Clusters selected in decode steps.
+    /// Clusters selected in decode steps; 0 where the device resolves, which does not tell.
     pub selected_clusters: u64,
     /// Decode steps that recalled what the query before chose, those taken back included.
     pub speculated_steps: u64,

@@ -199,6 +199,9 @@ impl<B: Backend> Step<'_, '_, B> {
             if span.mode == SpanMode::Policy {
                 sequence.stats.steps += 1;
                 sequence.end_token();
+                if let Some(resolver) = &mut sequence.resolver {
+                    resolver.end_step();
+                }
                 if !sequence.mirror.is_empty() {
                     sequence.mirror.finish_step(sequence.n_tokens - 1);
                 } else if !sequence.is_unread() {
@@ -488,21 +491,19 @@ impl Token {
         let (resolver, selector) = resolver.zip(selector).expect("a recall policy has both");
         let state = &mut layers[self.layer];
         let src = tier.buffer(self.layer).expect("the device resolves where it reads the tier");
-        let n_listed: SmallVec<[u32; 16]> = lists.counts().into();
-        stats.attended_rows += n_listed.iter().map(|n| u64::from(*n)).sum::<u64>();
+        stats.attended_rows += lists.counts().iter().map(|n| u64::from(*n)).sum::<u64>();
         let resolution = Resolution {
             slot,
             index: state.index.as_ref().expect("recall layers have an index"),
             selector,
-            list_stride: lists.stride,
-            rows: lists.rows_mut(),
+            lists,
             src: KvView::new(src, shape.capacity),
             dst: DeviceRows {
                 buffer: state.device.as_mut().expect("device placement has device rows"),
                 head_stride: state.device_rows,
             },
         };
-        Ok(resolver.run(&**backend, shape, resolution, &n_listed)?)
+        Ok(resolver.run(&**backend, shape, resolution)?)
     }
 
     /// Lets the device choose the layer's clusters.

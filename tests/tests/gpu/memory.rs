@@ -116,7 +116,8 @@ fn prefill_of_32k_tokens_takes_the_device_memory_of_8k_and_the_index() {
 #[test]
 fn device_memory_is_planned_before_loading() {
     let Some(gpu) = backends::wgpu() else { return };
-    assert!(gpu.capabilities().memory_bytes.is_some(), "Vulkan tells how much memory there is");
+    let tells = gpu.capabilities().memory_bytes.is_some();
+    assert!(tells || !cfg!(target_os = "linux"), "Vulkan tells how much memory there is");
     let policy = clusterkv(256);
     let options = EngineOptions { ctx_size: 2048, chunk_size: 256, ..Default::default() };
     let refused = EngineOptions { device_memory: Some(1 << 20), ..options.clone() };

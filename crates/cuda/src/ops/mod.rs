@@ -13,6 +13,7 @@ pub(crate) mod rope;
 pub(crate) mod silu_mul;
 
 use longview_core::DType;
+pub(crate) use longview_ops::{NO_KIND, kind};
 use longview_ops::{Op, OpError, OpResult};
 
 use crate::driver::Driver;
@@ -43,19 +44,6 @@ pub(crate) fn missing_reason(op: Op) -> String {
 pub(crate) fn missing<D: Driver>(op: Op) -> OpResult<()> {
     Err(OpError::Unsupported { backend: D::NAME, op, reason: missing_reason(op) })
 }
-
-/// What `common.cuh` calls a type of stored elements.
-pub(crate) fn kind(dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        DType::U32 => NO_KIND,
-    }
-}
-
-/// The kind of something that is not there.
-pub(crate) const NO_KIND: u32 = 3;
 
 /// Of three variants the one for a type of elements; the last for bf16 and for none.
 pub(crate) fn by_type<T: Copy>(dtype: DType, [f32, f16, bf16]: [T; 3]) -> T {

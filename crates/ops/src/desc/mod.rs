@@ -18,6 +18,19 @@ use longview_core::DType;
 
 use crate::{Backend, DeviceBuffer, Op, OpError, OpResult, View, ViewMut};
 
+/// What shaders and kernels call a type of stored elements.
+pub fn kind(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        DType::U32 => NO_KIND,
+    }
+}
+
+/// The kind of something that is not there.
+pub const NO_KIND: u32 = 3;
+
 /// Fails with the op's [`OpError::Shape`] unless `ok`.
 pub(crate) fn ensure(op: Op, ok: bool, what: impl FnOnce() -> String) -> OpResult<()> {
     if ok { Ok(()) } else { Err(OpError::shape(op, what())) }

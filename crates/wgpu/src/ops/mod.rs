@@ -25,20 +25,7 @@ pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
 pub(crate) mod top_k;
 
-use longview_core::DType;
-
-/// What `common.wgsl` calls a type of stored elements.
-pub(crate) fn kind(dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        DType::U32 => NO_KIND,
-    }
-}
-
-/// The kind of something that is not there.
-pub(crate) const NO_KIND: u32 = 3;
+pub(crate) use longview_ops::{NO_KIND, kind};
 
 /// Whether rows of `width` f32 elements that follow each other from these offsets can be read as
 /// vectors of 4.
