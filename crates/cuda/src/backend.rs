@@ -217,8 +217,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::rms_norm::run(self, d)
     }
 
-    fn matmul(&self, _: Linear<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::Matmul)
+    fn matmul(&self, d: Linear<'_, Self>) -> OpResult<()> {
+        ops::matmul::run(self, d)
     }
 
     fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
@@ -253,16 +253,16 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::missing::<D>(Op::LseMerge)
     }
 
-    fn kmeans_assign(&self, _: KmeansAssign<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::KmeansAssign)
+    fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()> {
+        ops::kmeans_assign::run(self, d)
     }
 
-    fn kmeans_update(&self, _: KmeansUpdate<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::KmeansUpdate)
+    fn kmeans_update(&self, d: KmeansUpdate<'_, Self>) -> OpResult<()> {
+        ops::kmeans_update::run(self, d)
     }
 
-    fn cluster_stats(&self, _: ClusterStats<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::ClusterStats)
+    fn cluster_stats(&self, d: ClusterStats<'_, Self>) -> OpResult<()> {
+        ops::cluster_stats::run(self, d)
     }
 
     fn centroid_scores(&self, _: CentroidScores<'_, Self>) -> OpResult<()> {
@@ -281,8 +281,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::missing::<D>(Op::TopK)
     }
 
-    fn gram(&self, _: Gram<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::Gram)
+    fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
+        ops::gram::run(self, d)
     }
 
     fn resolve_rows(&self, _: ResolveRows<'_, Self>) -> OpResult<()> {

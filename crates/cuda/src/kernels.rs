@@ -6,9 +6,14 @@
 
 use crate::args::{KernelArgs, Layout};
 use crate::ops::argmax::{ArgmaxMergeArgs, ArgmaxPartsArgs};
+use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
 use crate::ops::embed::EmbedArgs;
+use crate::ops::gram::GramArgs;
+use crate::ops::kmeans_assign::{KmeansAssignArgs, KmeansTermsArgs};
+use crate::ops::kmeans_update::KmeansUpdateArgs;
 use crate::ops::kv_gather::KvGatherArgs;
 use crate::ops::kv_scatter::KvScatterArgs;
+use crate::ops::matmul::MatmulArgs;
 use crate::ops::matvec::MatvecArgs;
 use crate::ops::rms_norm::RmsNormArgs;
 use crate::ops::rope::RopeArgs;
@@ -125,7 +130,16 @@ macro_rules! kernels {
 
 kernels! {
     "argmax": argmax_parts(ArgmaxPartsArgs, 256), argmax_merge(ArgmaxMergeArgs, 32);
+    "cluster_stats":
+        cluster_radius_clear(ClusterRadiusClearArgs, 256),
+        cluster_stats(ClusterStatsArgs, 256);
     "embed": embed_f32(EmbedArgs, 256), embed_f16(EmbedArgs, 256), embed_bf16(EmbedArgs, 256);
+    "gram": gram(GramArgs, 128);
+    "kmeans_assign":
+        kmeans_terms(KmeansTermsArgs, 256),
+        kmeans_assign_wide(KmeansAssignArgs, 256),
+        kmeans_assign_narrow(KmeansAssignArgs, 128);
+    "kmeans_update": kmeans_update(KmeansUpdateArgs, 256);
     "kv_gather":
         kv_gather_16(KvGatherArgs, 256),
         kv_gather_4(KvGatherArgs, 256),
@@ -134,6 +148,13 @@ kernels! {
         kv_scatter_f32(KvScatterArgs, 256),
         kv_scatter_f16(KvScatterArgs, 256),
         kv_scatter_bf16(KvScatterArgs, 256);
+    "matmul":
+        matmul_wide_f32(MatmulArgs, 256),
+        matmul_wide_f16(MatmulArgs, 256),
+        matmul_wide_bf16(MatmulArgs, 256),
+        matmul_narrow_f32(MatmulArgs, 128),
+        matmul_narrow_f16(MatmulArgs, 128),
+        matmul_narrow_bf16(MatmulArgs, 128);
     "matvec":
         matvec_f32_1(MatvecArgs, 128),
         matvec_f32_2(MatvecArgs, 128),

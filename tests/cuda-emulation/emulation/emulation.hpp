@@ -175,6 +175,14 @@ DEVICE u16 float_to_half(float value) {
     return static_cast<u16>(sign | rounded >> 13);
 }
 
+DEVICE u32 floats_to_bfloats(float low, float high) {
+    const auto round = [](u32 bits) {
+        const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        return is_nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    };
+    return round(float_bits(low)) | round(float_bits(high)) << 16;
+}
+
 DEVICE uint4 load_once(const uint4* from) {
     expect_aligned(from, 16);
     return *from;

@@ -4,9 +4,14 @@
 //! `kernels.rs`, write the module here, call it in `backend.rs`, and take the op off [`MISSING`].
 
 pub(crate) mod argmax;
+pub(crate) mod cluster_stats;
 pub(crate) mod embed;
+pub(crate) mod gram;
+pub(crate) mod kmeans_assign;
+pub(crate) mod kmeans_update;
 pub(crate) mod kv_gather;
 pub(crate) mod kv_scatter;
+pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
@@ -20,18 +25,13 @@ use crate::driver::Driver;
 
 /// Ops without a kernel.
 pub(crate) const MISSING: &[Op] = &[
-    Op::Matmul,
     Op::AttendChunk,
     Op::AttendList,
     Op::LseMerge,
-    Op::KmeansAssign,
-    Op::KmeansUpdate,
-    Op::ClusterStats,
     Op::CentroidScores,
     Op::SelectClusters,
     Op::ResolveRows,
     Op::TopK,
-    Op::Gram,
     Op::QueryGate,
 ];
 

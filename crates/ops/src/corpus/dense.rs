@@ -203,6 +203,8 @@ impl LinearCase {
             let mixed = [(130, 129, 131), (257, 300, 65), (33, 1031, 17), (64, 64, 64), (1, 1, 1)];
             mixed.iter().for_each(|(t, i, o)| (0..4).for_each(|_| add(*t, *i, *o)));
             (0..4).for_each(|_| add(0, 33, 9));
+            // Large tiles for every multiprocessor of a small device.
+            add(513, 17, 400);
         }
         all
     }

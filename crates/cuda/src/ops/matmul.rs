@@ -1,0 +1,85 @@
+//! Launches `matmul.cu`. A vendor's library (cuBLASLt) would come in behind [`run`], as one more
+//! choice of [`choose`] for large products where it is installed.
+
+use longview_ops::{Linear, Op, OpResult};
+
+use super::{NO_KIND, by_type, kind};
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `matmul.cu`.
+    MatmulArgs {
+        x: Address,
+        weight: Address,
+        bias: Address,
+        out: Address,
+        n_rows: u32,
+        n_in: u32,
+        n_out: u32,
+        row_units: u32,
+        bias_kind: u32,
+        accumulate: u32,
+        x_is_aligned: u32,
+        unused: u32,
+    }
+}
+
+const WIDE: [Kernel; 3] =
+    [Kernel::matmul_wide_f32, Kernel::matmul_wide_f16, Kernel::matmul_wide_bf16];
+const NARROW: [Kernel; 3] =
+    [Kernel::matmul_narrow_f32, Kernel::matmul_narrow_f16, Kernel::matmul_narrow_bf16];
+
+/// The kernels, and the side of their tiles. Large tiles read less; but where they are too few for
+/// all multiprocessors, or rows fill half of one at most, small ones are done earlier.
+fn choose(n_rows: usize, n_out: usize, n_multiprocessors: usize) -> ([Kernel; 3], usize) {
+    let n_wide = n_rows.div_ceil(128) * n_out.div_ceil(128);
+    if n_rows > 64 && n_wide >= n_multiprocessors { (WIDE, 128) } else { (NARROW, 64) }
+}
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: Linear<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check(Op::Matmul)?;
+    let (n_rows, n_in, n_out) = (d.p.n_rows as usize, d.p.n_in as usize, d.p.n_out as usize);
+    d.weight.expect(Op::Matmul, n_out, n_in)?;
+    d.bias.map_or(Ok(()), |bias| bias.expect(Op::Matmul, 1, n_out))?;
+    let n_multiprocessors = backend.driver().facts().n_multiprocessors as usize;
+    let (kernels, side) = choose(n_rows, n_out, n_multiprocessors);
+    let x = d.x.at();
+    let args = MatmulArgs {
+        x,
+        weight: d.weight.address(),
+        bias: d.bias.map_or(Address::NONE, |bias| bias.address()),
+        out: d.out.at(),
+        n_rows: d.p.n_rows,
+        n_in: d.p.n_in,
+        n_out: d.p.n_out,
+        row_units: d.weight.row_units(),
+        bias_kind: d.bias.map_or(NO_KIND, |bias| kind(bias.dtype)),
+        accumulate: d.p.accumulate,
+        x_is_aligned: (x.is_aligned(16) && n_in.is_multiple_of(4)).into(),
+        unused: 0,
+    };
+    // Blocks that share rows of W follow each other.
+    let grid = Grid::new([n_rows.div_ceil(side), n_out.div_ceil(side), 1]);
+    backend.launch(by_type(d.weight.dtype, kernels), grid, &args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::choose;
+
+    #[test]
+    fn tiles_are_large_where_there_are_enough() {
+        let side = |n_rows, n_out| choose(n_rows, n_out, 108).1;
+        assert_eq!(side(64, 151_936), 64);
+        assert_eq!(side(65, 151_936), 128);
+        assert_eq!(side(512, 896), 64);
+        assert_eq!(side(512, 4864), 128);
+    }
+}
