@@ -74,6 +74,8 @@ DEVICE u32 atomic_max(u32* at, u32 value) { return atomicMax(at, value); }
 DEVICE u32 atomic_min(u32* at, u32 value) { return atomicMin(at, value); }
 DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }
 DEVICE u32 atomic_exchange(u32* at, u32 value) { return atomicExch(at, value); }
+// Writes `value` where `expected` is.
+DEVICE u32 atomic_cas(u32* at, u32 expected, u32 value) { return atomicCAS(at, expected, value); }
 // Writes before are seen by other blocks before writes after.
 DEVICE void device_fence() { __threadfence(); }
 

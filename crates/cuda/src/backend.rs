@@ -265,28 +265,28 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::cluster_stats::run(self, d)
     }
 
-    fn centroid_scores(&self, _: CentroidScores<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::CentroidScores)
+    fn centroid_scores(&self, d: CentroidScores<'_, Self>) -> OpResult<()> {
+        ops::centroid_scores::run(self, d)
     }
 
-    fn select_clusters(&self, _: SelectClusters<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::SelectClusters)
+    fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
+        ops::select_clusters::run(self, d)
     }
 
     fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
         ops::argmax::run(self, d)
     }
 
-    fn top_k(&self, _: TopK<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::TopK)
+    fn top_k(&self, d: TopK<'_, Self>) -> OpResult<()> {
+        ops::top_k::run(self, d)
     }
 
     fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
         ops::gram::run(self, d)
     }
 
-    fn resolve_rows(&self, _: ResolveRows<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::ResolveRows)
+    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
+        ops::resolve_rows::run(self, d)
     }
 
     fn query_gate(&self, _: QueryGate<'_, Self>) -> OpResult<()> {

@@ -7,6 +7,7 @@
 use crate::args::{KernelArgs, Layout};
 use crate::ops::argmax::{ArgmaxMergeArgs, ArgmaxPartsArgs};
 use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
+use crate::ops::centroid_scores::{CentroidLogitsArgs, CentroidPoolArgs};
 use crate::ops::embed::EmbedArgs;
 use crate::ops::gram::GramArgs;
 use crate::ops::kmeans_assign::{KmeansAssignArgs, KmeansTermsArgs};
@@ -15,9 +16,12 @@ use crate::ops::kv_gather::KvGatherArgs;
 use crate::ops::kv_scatter::KvScatterArgs;
 use crate::ops::matmul::MatmulArgs;
 use crate::ops::matvec::MatvecArgs;
+use crate::ops::resolve_rows::ResolveRowsArgs;
 use crate::ops::rms_norm::RmsNormArgs;
 use crate::ops::rope::RopeArgs;
+use crate::ops::select_clusters::SelectClustersArgs;
 use crate::ops::silu_mul::SiluMulArgs;
+use crate::ops::top_k::TopKArgs;
 
 /// What the table says of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +137,17 @@ kernels! {
     "cluster_stats":
         cluster_radius_clear(ClusterRadiusClearArgs, 256),
         cluster_stats(ClusterStatsArgs, 256);
+    "centroid_scores":
+        centroid_logits_f32_1(CentroidLogitsArgs, 128),
+        centroid_logits_f32_2(CentroidLogitsArgs, 128),
+        centroid_logits_f32_8(CentroidLogitsArgs, 128),
+        centroid_logits_f16_1(CentroidLogitsArgs, 128),
+        centroid_logits_f16_2(CentroidLogitsArgs, 128),
+        centroid_logits_f16_8(CentroidLogitsArgs, 128),
+        centroid_logits_bf16_1(CentroidLogitsArgs, 128),
+        centroid_logits_bf16_2(CentroidLogitsArgs, 128),
+        centroid_logits_bf16_8(CentroidLogitsArgs, 128),
+        centroid_pool(CentroidPoolArgs, 256);
     "embed": embed_f32(EmbedArgs, 256), embed_f16(EmbedArgs, 256), embed_bf16(EmbedArgs, 256);
     "gram": gram(GramArgs, 128);
     "kmeans_assign":
@@ -168,6 +183,7 @@ kernels! {
         matvec_bf16_2(MatvecArgs, 128),
         matvec_bf16_4(MatvecArgs, 128),
         matvec_bf16_8(MatvecArgs, 128);
+    "resolve_rows": resolve_rows(ResolveRowsArgs, 512);
     "rms_norm":
         rms_norm_wide_f32(RmsNormArgs, 512),
         rms_norm_wide_f16(RmsNormArgs, 512),
@@ -176,7 +192,12 @@ kernels! {
         rms_norm_narrow_f16(RmsNormArgs, 256),
         rms_norm_narrow_bf16(RmsNormArgs, 256);
     "rope": rope(RopeArgs, 256);
+    "select_clusters": select_clusters(SelectClustersArgs, 512);
     "silu_mul": silu_mul(SiluMulArgs, 256);
+    "top_k":
+        top_k_row(TopKArgs, 256),
+        top_k_parts(TopKArgs, 256),
+        top_k_merge(TopKArgs, 256);
 }
 
 impl Kernel {

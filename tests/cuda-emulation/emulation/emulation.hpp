@@ -130,6 +130,10 @@ DEVICE u64 atomic_max(u64* at, u64 value) {
 DEVICE u32 atomic_exchange(u32* at, u32 value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }
+DEVICE u32 atomic_cas(u32* at, u32 expected, u32 value) {
+    __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
 DEVICE void device_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 DEVICE u32 float_bits(float value) {

@@ -5,6 +5,7 @@
 
 pub(crate) mod argmax;
 pub(crate) mod cluster_stats;
+pub(crate) mod centroid_scores;
 pub(crate) mod embed;
 pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
@@ -13,9 +14,12 @@ pub(crate) mod kv_gather;
 pub(crate) mod kv_scatter;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
+pub(crate) mod resolve_rows;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
+pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
+pub(crate) mod top_k;
 
 use longview_core::DType;
 pub(crate) use longview_ops::{NO_KIND, kind};
@@ -24,16 +28,7 @@ use longview_ops::{Op, OpError, OpResult};
 use crate::driver::Driver;
 
 /// Ops without a kernel.
-pub(crate) const MISSING: &[Op] = &[
-    Op::AttendChunk,
-    Op::AttendList,
-    Op::LseMerge,
-    Op::CentroidScores,
-    Op::SelectClusters,
-    Op::ResolveRows,
-    Op::TopK,
-    Op::QueryGate,
-];
+pub(crate) const MISSING: &[Op] = &[Op::AttendChunk, Op::AttendList, Op::LseMerge, Op::QueryGate];
 
 /// Why an op of [`MISSING`] is missing.
 pub(crate) fn missing_reason(op: Op) -> String {

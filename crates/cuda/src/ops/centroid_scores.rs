@@ -1,0 +1,153 @@
+//! Launches `centroid_scores.cu`: logits and their sums, then the pooled scores, for each sequence.
+
+use longview_ops::{CentroidScores, DeviceBuffer, OpResult, ScoreSpan};
+
+use super::by_type;
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `centroid_scores.cu`.
+    CentroidLogitsArgs {
+        q: Address,
+        centroids: Address,
+        sizes: Address,
+        n_clusters: Address,
+        logits: Address,
+        pairs: Address,
+        n_q_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        cluster_stride: u32,
+        room: u32,
+        per_block: u32,
+        n_blocks: u32,
+        scale: f32,
+        pooling: u32,
+        is_aligned: u32,
+    }
+}
+
+kernel_args! {
+    /// See `centroid_scores.cu`.
+    CentroidPoolArgs {
+        logits: Address,
+        pairs: Address,
+        sizes: Address,
+        n_clusters: Address,
+        scores: Address,
+        n_q_heads: u32,
+        n_kv_heads: u32,
+        cluster_stride: u32,
+        score_stride: u32,
+        room: u32,
+        per_block: u32,
+        n_blocks: u32,
+        share: u32,
+        pooling: u32,
+        unused: u32,
+    }
+}
+
+/// Clusters that a block reads together.
+const TILE: usize = 64;
+/// Blocks enough for every device; with more clusters a block has more tiles, and the queries are
+/// read less often.
+const MANY_BLOCKS: usize = 512;
+/// Threads of a block that pools.
+const POOL_THREADS: usize = 256;
+/// Blocks over which the scores of a head are spread, at most: each joins all pairs first.
+const MOST_SHARES: usize = 64;
+
+const F32: [Kernel; 3] =
+    [Kernel::centroid_logits_f32_1, Kernel::centroid_logits_f32_2, Kernel::centroid_logits_f32_8];
+const F16: [Kernel; 3] =
+    [Kernel::centroid_logits_f16_1, Kernel::centroid_logits_f16_2, Kernel::centroid_logits_f16_8];
+const BF16: [Kernel; 3] = [
+    Kernel::centroid_logits_bf16_1,
+    Kernel::centroid_logits_bf16_2,
+    Kernel::centroid_logits_bf16_8,
+];
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: CentroidScores<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    let token = d.p.n_q_heads as usize * d.p.head_dim as usize;
+    let sequence = d.p.n_kv_heads as usize * d.p.score_stride as usize;
+    for (i, span) in d.spans.iter().enumerate() {
+        let q = d.q.buffer.address(d.q.offset + span.q_index as usize * token);
+        let scores = d.scores.buffer.address(d.scores.offset + i * sequence);
+        one(backend, &d, span, [q, scores])?;
+    }
+    Ok(())
+}
+
+/// One sequence, with the places of its queries and scores.
+fn one<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: &CentroidScores<'_, CudaBackend<D>>,
+    span: &ScoreSpan<'_, CudaBackend<D>>,
+    [q, scores]: [Address; 2],
+) -> OpResult<()> {
+    let p = &d.p;
+    let (n_heads, n_q_heads) = (p.n_kv_heads as usize, p.n_q_heads as usize);
+    let room = span.cluster_stride.min(p.score_stride) as usize;
+    let per_block = TILE * (room * n_heads).div_ceil(TILE * MANY_BLOCKS).clamp(1, 8);
+    let n_blocks = room.div_ceil(per_block);
+    let share = room.div_ceil(MOST_SHARES).max(1).next_multiple_of(POOL_THREADS);
+    let dtype = span.centroids.buffer.dtype();
+    let centroids = span.centroids.at();
+    let row_bytes = p.head_dim as usize * dtype.size();
+    let pair_bytes = n_q_heads * n_blocks * 8;
+    let scratch_bytes = (pair_bytes + n_q_heads * room * 4) as u64;
+    backend.queue.with_scratch(scratch_bytes, |pairs| {
+        let logits = Address(pairs.0 + pair_bytes as u64);
+        let (sizes, n_clusters) = (span.sizes.at(), span.n_clusters.at());
+        let args = CentroidLogitsArgs {
+            q,
+            centroids,
+            sizes,
+            n_clusters,
+            logits,
+            pairs,
+            n_q_heads: p.n_q_heads,
+            n_kv_heads: p.n_kv_heads,
+            head_dim: p.head_dim,
+            cluster_stride: span.cluster_stride,
+            room: room as u32,
+            per_block: per_block as u32,
+            n_blocks: n_blocks as u32,
+            scale: p.scale,
+            pooling: p.pooling,
+            is_aligned: (row_bytes.is_multiple_of(16) && centroids.is_aligned(16)).into(),
+        };
+        // One query head at a time, two, or up to eight.
+        let variant = (n_q_heads / n_heads).min(3) - 1;
+        let kernel = by_type(dtype, [F32, F16, BF16])[variant];
+        backend.launch(kernel, Grid::new([n_blocks, n_heads, 1]), &args)?;
+        let args = CentroidPoolArgs {
+            logits,
+            pairs,
+            sizes,
+            n_clusters,
+            scores,
+            n_q_heads: p.n_q_heads,
+            n_kv_heads: p.n_kv_heads,
+            cluster_stride: span.cluster_stride,
+            score_stride: p.score_stride,
+            room: room as u32,
+            per_block: per_block as u32,
+            n_blocks: n_blocks as u32,
+            share: share as u32,
+            pooling: p.pooling,
+            unused: 0,
+        };
+        let grid = Grid::new([room.div_ceil(share), n_heads, 1]);
+        backend.launch(Kernel::centroid_pool, grid, &args)
+    })
+}

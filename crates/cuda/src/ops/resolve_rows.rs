@@ -1,0 +1,61 @@
+//! Launches `resolve_rows.cu`: a block for each KV head.
+
+use longview_ops::{OpResult, ResolveRows, ResolveRowsParams};
+
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `resolve_rows.cu`.
+    ResolveRowsArgs {
+        starts: Address,
+        clusters: Address,
+        takes: Address,
+        n_selected: Address,
+        state: Address,
+        rows: Address,
+        moves: Address,
+        counts: Address,
+        n_kv_heads: u32,
+        max_selected: u32,
+        cluster_stride: u32,
+        list_stride: u32,
+        move_stride: u32,
+        n_slots: u32,
+        first_slot_row: u32,
+        cache_steps: u32,
+        table_len: u32,
+        unused: u32,
+    }
+}
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: ResolveRows<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    let args = ResolveRowsArgs {
+        starts: d.starts.at(),
+        clusters: d.clusters.at(),
+        takes: d.takes.at(),
+        n_selected: d.n_selected.at(),
+        state: d.state.at(),
+        rows: d.rows.at(),
+        moves: d.moves.at(),
+        counts: d.counts.at(),
+        n_kv_heads: d.p.n_kv_heads,
+        max_selected: d.p.max_selected,
+        cluster_stride: d.p.cluster_stride,
+        list_stride: d.p.list_stride,
+        move_stride: d.p.move_stride,
+        n_slots: d.p.n_slots,
+        first_slot_row: d.p.first_slot_row,
+        cache_steps: d.p.cache_steps,
+        table_len: ResolveRowsParams::table_len(d.p.n_slots as usize) as u32,
+        unused: 0,
+    };
+    backend.launch(Kernel::resolve_rows, Grid::over(d.p.n_kv_heads as usize, 1), &args)
+}
