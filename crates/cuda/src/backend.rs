@@ -90,7 +90,6 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
     let (major, minor) = facts.compute_capability;
     let target = Target::of(facts.compute_capability).map_or("no kernels", Target::name);
     let n = facts.n_multiprocessors;
-    let missing = ops::MISSING.iter().map(|op| (*op, ops::missing_reason(*op)));
     Capabilities {
         device: format!(
             "{} (compute capability {major}.{minor}, {n} multiprocessors, {target})",
@@ -101,7 +100,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         matvec_max_rows: ops::matvec::MAX_ROWS,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-        missing_ops: missing.collect(),
+        missing_ops: Vec::new(),
         memory_bytes: facts.memory_bytes,
     }
 }
@@ -241,16 +240,16 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::kv_gather::run(self, d)
     }
 
-    fn attend_chunk(&self, _: AttendChunk<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::AttendChunk)
+    fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
+        ops::attend_chunk::run(self, d)
     }
 
-    fn attend_list(&self, _: AttendList<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::AttendList)
+    fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()> {
+        ops::attend_list::run(self, d)
     }
 
-    fn lse_merge(&self, _: LseMerge<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::LseMerge)
+    fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()> {
+        ops::lse_merge::run(self, d)
     }
 
     fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()> {
@@ -289,7 +288,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::resolve_rows::run(self, d)
     }
 
-    fn query_gate(&self, _: QueryGate<'_, Self>) -> OpResult<()> {
-        ops::missing::<D>(Op::QueryGate)
+    fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
+        ops::query_gate::run(self, d)
     }
 }

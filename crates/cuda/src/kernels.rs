@@ -6,16 +6,20 @@
 
 use crate::args::{KernelArgs, Layout};
 use crate::ops::argmax::{ArgmaxMergeArgs, ArgmaxPartsArgs};
-use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
+use crate::ops::attend_chunk::AttendChunkArgs;
+use crate::ops::attend_list::AttendListArgs;
 use crate::ops::centroid_scores::{CentroidLogitsArgs, CentroidPoolArgs};
+use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
 use crate::ops::embed::EmbedArgs;
 use crate::ops::gram::GramArgs;
 use crate::ops::kmeans_assign::{KmeansAssignArgs, KmeansTermsArgs};
 use crate::ops::kmeans_update::KmeansUpdateArgs;
 use crate::ops::kv_gather::KvGatherArgs;
 use crate::ops::kv_scatter::KvScatterArgs;
+use crate::ops::lse_merge::LseMergeArgs;
 use crate::ops::matmul::MatmulArgs;
 use crate::ops::matvec::MatvecArgs;
+use crate::ops::query_gate::QueryGateArgs;
 use crate::ops::resolve_rows::ResolveRowsArgs;
 use crate::ops::rms_norm::RmsNormArgs;
 use crate::ops::rope::RopeArgs;
@@ -134,9 +138,25 @@ macro_rules! kernels {
 
 kernels! {
     "argmax": argmax_parts(ArgmaxPartsArgs, 256), argmax_merge(ArgmaxMergeArgs, 32);
-    "cluster_stats":
-        cluster_radius_clear(ClusterRadiusClearArgs, 256),
-        cluster_stats(ClusterStatsArgs, 256);
+    "attend_chunk":
+        attend_chunk_f16_64(AttendChunkArgs, 128),
+        attend_chunk_f16_128(AttendChunkArgs, 128),
+        attend_chunk_bf16_64(AttendChunkArgs, 128),
+        attend_chunk_bf16_128(AttendChunkArgs, 128);
+    "attend_list":
+        attend_list_f16_64(AttendListArgs, 128),
+        attend_list_f16_128(AttendListArgs, 128),
+        attend_list_f16_256(AttendListArgs, 128),
+        attend_list_bf16_64(AttendListArgs, 128),
+        attend_list_bf16_128(AttendListArgs, 128),
+        attend_list_bf16_256(AttendListArgs, 128),
+        attend_list_plain_f32_128(AttendListArgs, 128),
+        attend_list_plain_f32_256(AttendListArgs, 128),
+        attend_list_plain_f16_128(AttendListArgs, 128),
+        attend_list_plain_f16_256(AttendListArgs, 128),
+        attend_list_plain_bf16_128(AttendListArgs, 128),
+        attend_list_plain_bf16_256(AttendListArgs, 128),
+        attend_list_merge(AttendListArgs, 128);
     "centroid_scores":
         centroid_logits_f32_1(CentroidLogitsArgs, 128),
         centroid_logits_f32_2(CentroidLogitsArgs, 128),
@@ -148,6 +168,9 @@ kernels! {
         centroid_logits_bf16_2(CentroidLogitsArgs, 128),
         centroid_logits_bf16_8(CentroidLogitsArgs, 128),
         centroid_pool(CentroidPoolArgs, 256);
+    "cluster_stats":
+        cluster_radius_clear(ClusterRadiusClearArgs, 256),
+        cluster_stats(ClusterStatsArgs, 256);
     "embed": embed_f32(EmbedArgs, 256), embed_f16(EmbedArgs, 256), embed_bf16(EmbedArgs, 256);
     "gram": gram(GramArgs, 128);
     "kmeans_assign":
@@ -163,6 +186,7 @@ kernels! {
         kv_scatter_f32(KvScatterArgs, 256),
         kv_scatter_f16(KvScatterArgs, 256),
         kv_scatter_bf16(KvScatterArgs, 256);
+    "lse_merge": lse_merge(LseMergeArgs, 256);
     "matmul":
         matmul_wide_f32(MatmulArgs, 256),
         matmul_wide_f16(MatmulArgs, 256),
@@ -183,6 +207,7 @@ kernels! {
         matvec_bf16_2(MatvecArgs, 128),
         matvec_bf16_4(MatvecArgs, 128),
         matvec_bf16_8(MatvecArgs, 128);
+    "query_gate": query_gate(QueryGateArgs, 128);
     "resolve_rows": resolve_rows(ResolveRowsArgs, 512);
     "rms_norm":
         rms_norm_wide_f32(RmsNormArgs, 512),

@@ -207,6 +207,10 @@ impl AttendChunkCase {
             all.push(Self { t: 9, rows: 300, dh: 128, mask: Past, ..sharp });
         }
         all.push(Self { t: 66, rows: 260, hq: 14, dh: 64, seqs: 2, ..base.clone() });
+        let wide = Self { t: 66, rows: 90, hq: 16, dh: 128, accumulate: true, ..base.clone() };
+        all.push(Self { query: QueryKind::Sharp, ..wide.clone() });
+        all.push(Self { dh: 80, mask: Past, ..wide.clone() });
+        all.push(Self { dh: 256, rows: 40, ..wide });
     }
 
     fn heads(&self) -> Heads {
@@ -373,6 +377,8 @@ impl AttendListCase {
         all.push(Self { repeats: true, rows: 61, ..base.clone() });
         all.push(Self { query: QueryKind::Nan, ..base.clone() });
         all.push(Self { rows: 1030, hq: 14, dh: 64, seqs: 2, ..base.clone() });
+        all.push(Self { rows: 129, hq: 9, hkv: 1, dh: 160, ..base.clone() });
+        all.push(Self { rows: 65, dh: 256, ..base.clone() });
     }
 
     fn heads(&self) -> Heads {

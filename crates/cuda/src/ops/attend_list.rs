@@ -1,0 +1,197 @@
+//! Launches `attend_list.cu`: few query rows over a list of KV rows, or over a run of them.
+
+use longview_core::DType;
+use longview_ops::{
+    AttendList, AttendParams, KvView, ListSpan, Op, OpError, OpResult, View, ViewMut,
+};
+
+use super::by_type;
+use crate::args::Address;
+use crate::backend::CudaBackend;
+use crate::buffer::At;
+use crate::driver::{Driver, Grid};
+use crate::kernels::Kernel;
+
+kernel_args! {
+    /// See `attend_list.cu`.
+    AttendListArgs {
+        q: Address,
+        kv: Address,
+        rows: Address,
+        n_rows: Address,
+        out: Address,
+        lse: Address,
+        states: Address,
+        sums: Address,
+        first_token: u32,
+        n_tokens: u32,
+        n_q_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        head_stride: u32,
+        room: u32,
+        first_row: u32,
+        lead: i32,
+        n_parts: u32,
+        n_splits: u32,
+        accumulate: u32,
+        scale: f32,
+        is_aligned: u32,
+    }
+}
+
+/// Widest head that the kernels of attention hold in registers.
+const MAX_HEAD_DIM: u32 = 256;
+/// Query rows of a block.
+const ROWS: usize = 8;
+/// KV rows of a split, at least.
+const SPLIT_UNIT: usize = 64;
+/// Splits that the merge can weigh.
+const MAX_SPLITS: usize = 256;
+/// Blocks that a multiprocessor has room for.
+const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
+
+const PLAIN: [[Kernel; 3]; 2] = [
+    [
+        Kernel::attend_list_plain_f32_128,
+        Kernel::attend_list_plain_f16_128,
+        Kernel::attend_list_plain_bf16_128,
+    ],
+    [
+        Kernel::attend_list_plain_f32_256,
+        Kernel::attend_list_plain_f16_256,
+        Kernel::attend_list_plain_bf16_256,
+    ],
+];
+const F16: [Kernel; 3] =
+    [Kernel::attend_list_f16_64, Kernel::attend_list_f16_128, Kernel::attend_list_f16_256];
+const BF16: [Kernel; 3] =
+    [Kernel::attend_list_bf16_64, Kernel::attend_list_bf16_128, Kernel::attend_list_bf16_256];
+
+pub(crate) fn run<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: AttendList<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    d.check()?;
+    check_width::<D>(Op::AttendList, d.p.head_dim)?;
+    d.spans.iter().try_for_each(|span| one(backend, &d, span))
+}
+
+/// Widths that the kernels can do.
+pub(crate) fn check_width<D: Driver>(op: Op, head_dim: u32) -> OpResult<()> {
+    if head_dim <= MAX_HEAD_DIM {
+        return Ok(());
+    }
+    let reason = format!("heads of width {head_dim}, of at most {MAX_HEAD_DIM}");
+    Err(OpError::Unsupported { backend: D::NAME, op, reason })
+}
+
+fn one<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: &AttendList<'_, CudaBackend<D>>,
+    span: &ListSpan<'_, CudaBackend<D>>,
+) -> OpResult<()> {
+    let launch = ListLaunch {
+        p: d.p,
+        q: d.q,
+        first_token: span.q_index,
+        n_tokens: 1,
+        kv: span.kv,
+        room: span.list_stride,
+        rows: ListRows::Listed { rows: span.rows.at(), n_rows: span.n_rows.at() },
+    };
+    launch.run(backend, &d.out, &d.lse)
+}
+
+/// Where the KV rows come from.
+pub(crate) enum ListRows {
+    /// Lists of ids, with their lengths on the device.
+    Listed { rows: Address, n_rows: Address },
+    /// Rows from `first`; token i sees `lead + i` of them.
+    Run { first: u32, lead: i32 },
+}
+
+/// One span: few tokens over many rows.
+pub(crate) struct ListLaunch<'a, D: Driver> {
+    pub p: AttendParams,
+    pub q: View<'a, CudaBackend<D>>,
+    pub first_token: u32,
+    pub n_tokens: u32,
+    pub kv: KvView<'a, CudaBackend<D>>,
+    /// Entries from one list to the next, or rows of the run.
+    pub room: u32,
+    pub rows: ListRows,
+}
+
+impl<D: Driver> ListLaunch<'_, D> {
+    /// Attends, with a merge where rows are split.
+    pub fn run(
+        self,
+        backend: &CudaBackend<D>,
+        out: &ViewMut<'_, CudaBackend<D>>,
+        lse: &ViewMut<'_, CudaBackend<D>>,
+    ) -> OpResult<()> {
+        let p = self.p;
+        let n_entries = self.n_tokens as usize * p.n_q_heads as usize;
+        let n_kv_heads = p.n_kv_heads as usize;
+        let n_parts = (n_entries / n_kv_heads).div_ceil(ROWS);
+        let n_groups = n_kv_heads * n_parts;
+        let n_multiprocessors = backend.driver().facts().n_multiprocessors as usize;
+        let blocks = n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+        let most = (blocks / n_groups.max(1)).clamp(1, MAX_SPLITS);
+        let n_splits = (self.room as usize).div_ceil(SPLIT_UNIT).clamp(1, most);
+        let (rows, n_rows, first_row, lead) = match self.rows {
+            ListRows::Listed { rows, n_rows } => (rows, n_rows, 0, 0),
+            ListRows::Run { first, lead } => (Address::NONE, Address::NONE, first, lead),
+        };
+        let (kernel, is_aligned) = self.kernel();
+        // As much as they may ever take, so that a growing context allocates nothing.
+        let state_bytes = (n_entries * most * 8) as u64;
+        let sum_bytes = (n_entries * most * p.head_dim as usize * 4) as u64;
+        backend.queue.with_scratch(state_bytes + sum_bytes, |states| {
+            let args = AttendListArgs {
+                q: self.q.at(),
+                kv: self.kv.at(),
+                rows,
+                n_rows,
+                out: out.at(),
+                lse: lse.at(),
+                states,
+                sums: Address(states.0 + state_bytes),
+                first_token: self.first_token,
+                n_tokens: self.n_tokens,
+                n_q_heads: p.n_q_heads,
+                n_kv_heads: p.n_kv_heads,
+                head_dim: p.head_dim,
+                head_stride: self.kv.head_stride as u32,
+                room: self.room,
+                first_row,
+                lead,
+                n_parts: n_parts as u32,
+                n_splits: n_splits as u32,
+                accumulate: p.accumulate,
+                scale: p.scale,
+                is_aligned: is_aligned.into(),
+            };
+            backend.launch(kernel, Grid::new([n_groups, n_splits, 1]), &args)?;
+            if n_splits == 1 {
+                return Ok(());
+            }
+            backend.launch(Kernel::attend_list_merge, Grid::over(n_entries, 1), &args)
+        })
+    }
+
+    /// The kernel for these rows, and whether it may load units of 16 bytes.
+    fn kernel(&self) -> (Kernel, bool) {
+        let (dtype, head_dim) = (self.kv.buffer.dtype, self.p.head_dim);
+        let half_bytes = head_dim as usize * dtype.size();
+        let is_aligned = self.kv.at().is_aligned(16) && half_bytes.is_multiple_of(16);
+        let width = usize::from(head_dim > 64) + usize::from(head_dim > 128);
+        let kernel = match dtype {
+            DType::F16 if is_aligned => F16[width],
+            DType::BF16 if is_aligned => BF16[width],
+            _ => by_type(dtype, PLAIN[usize::from(head_dim > 128)]),
+        };
+        (kernel, is_aligned)
+    }
+}

@@ -1,0 +1,209 @@
+// Attention of a chunk of tokens over a run of KV rows of 16 bits: for each query head, and each
+// token i over the rows j < lead + i,
+//
+//     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale q . k_j)
+//
+// A query row is a token and one of the query heads that share a KV head. A warp owns 16
+// neighbouring query rows and goes through the run up to the last row that one of them sees, 16 KV
+// rows at a time, straight from memory to the registers of products; see common.cuh. The 4 warps of
+// a block read the same rows at nearly the same time, so 3 of 4 reads come from the L1 cache. The
+// blocks with the longest way begin first.
+//
+// Rows of f32, those that are no whole units of 16 bytes, and heads wider than 128, for which there
+// are not enough registers, are `attend_list.cu`'s.
+//
+// FLOPs: 4 Dh for each query row and KV row that it sees, made of 4 (f16) or 6 (bf16) times as many
+// of products of matrices. Bound: products of matrices. Dh is at most DIM, 64 or 128.
+#include "common.cuh"
+
+struct AttendChunkArgs {
+    const float* q;
+    const void* kv;
+    float* out;
+    float* lse;
+    u32 first_token;
+    u32 n_tokens;
+    u32 n_q_heads;
+    u32 n_kv_heads;
+    u32 head_dim;
+    u32 head_stride;
+    u32 n_rows;
+    u32 first_row;
+    // Token i sees lead + i rows.
+    int lead;
+    // Blocks that share the query rows of a KV head.
+    u32 n_tiles;
+    u32 accumulate;
+    float scale;
+};
+
+constexpr u32 THREADS = 128;
+constexpr u32 N_WARPS = THREADS / WARP;
+// Query rows of a product.
+constexpr u32 ROWS = 8;
+// KV rows that a warp takes at a time.
+constexpr u32 TILE = 16;
+// Times 8 query rows of a warp.
+constexpr u32 N_SETS = 2;
+
+// Rows of the run that a query row sees.
+DEVICE u32 seen_by(const AttendChunkArgs& p, u32 row) {
+    const int seen = p.lead + static_cast<int>(row / (p.n_q_heads / p.n_kv_heads));
+    return seen < 0 ? 0 : min_of(static_cast<u32>(seen), p.n_rows);
+}
+
+// A query row of a KV head among those of the step: token * Hq + head.
+DEVICE u64 entry_of(const AttendChunkArgs& p, u32 kv_head, u32 row) {
+    const u32 group = p.n_q_heads / p.n_kv_heads;
+    const u64 token = p.first_token + row / group;
+    return token * p.n_q_heads + kv_head * group + row % group;
+}
+
+// 8 query rows of a warp, in the order of the registers of products.
+template <typename T, u32 DIM>
+DEVICE void store_queries(const AttendChunkArgs& p, u32 kv_head, u32 first, u32 n, uint4* firsts,
+                          uint2* thirds) {
+    const u32 lane = lane_of_thread();
+    const u32 row = first + lane / 4;
+    const float* q = p.q + entry_of(p, kv_head, min_of(row, n - 1)) * p.head_dim;
+    for (u32 j = 0; j < DIM / 32; j++) {
+        const u32 from = (4 * j + lane % 4) * 8;
+        float x[8];
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            x[i] = row < n && from < p.head_dim ? p.scale * q[from + i] : 0.0f;
+        }
+        uint4 ordered[2];
+        uint2 third[2];
+        order_query<T>(x, ordered, third);
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            firsts[(2 * j + half) * WARP + lane] = ordered[half];
+            if (NEEDS_THIRD<T>) {
+                thirds[(2 * j + half) * WARP + lane] = third[half];
+            }
+        }
+    }
+}
+
+// Writes what was made for 8 query rows, together with what is held.
+template <u32 UNITS, u32 BLOCKS>
+DEVICE void store_made(const AttendChunkArgs& p, u32 kv_head, u32 first, u32 n,
+                       const Made<BLOCKS>& made) {
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    float l = made.l + shfl_xor(made.l, 1u);
+    l += shfl_xor(l, 2u);
+    float* lse = p.lse + entry_of(p, kv_head, min_of(first + g, n - 1));
+    const Shares both = shares_of(made.m, l, p.accumulate ? *lse : minus_infinity());
+    // All have read it.
+    warp_sync();
+    if (t == 0 && first + g < n) {
+        *lse = both.lse;
+    }
+#pragma unroll
+    for (u32 c = 0; c < 2; c++) {
+        const float held = shfl(both.held, 8 * t + 4 * c);
+        const float share = shfl(both.made, 8 * t + 4 * c);
+        const u32 row = first + 2 * t + c;
+        if (row >= n) {
+            continue;
+        }
+        float* out = p.out + entry_of(p, kv_head, row) * p.head_dim;
+#pragma unroll
+        for (u32 i = 0; i < BLOCKS * UNITS * 8; i++) {
+            const u32 block = i / (UNITS * 8);
+            const u32 unit = i / 8 % UNITS;
+            const u32 d = (16 * block + 8 * unit + g) * 8 + i % 8;
+            if (d < p.head_dim) {
+                const float sum = share * made.o[block][i % 8][2 * unit + c];
+                // Nothing held may hold anything.
+                out[d] = held == 0.0f ? sum : sum + held * out[d];
+            }
+        }
+    }
+}
+
+template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p) {
+    constexpr u32 STEPS = DIM / 32;
+    // Units g and g + 8 of BLOCKS times 16.
+    constexpr u32 UNITS = DIM == 64 ? 1 : 2;
+    constexpr u32 BLOCKS = DIM / 64 / UNITS;
+    // Registers of a set of queries.
+    constexpr u32 SET = STEPS * 2 * WARP;
+    SHARED(uint4, all_firsts, N_WARPS * N_SETS * SET);
+    SHARED(uint2, all_thirds, NEEDS_THIRD<T> ? N_WARPS * N_SETS * SET : N_WARPS * N_SETS);
+    const u32 kv_head = blockIdx.x / p.n_tiles;
+    const u32 block = p.n_tiles - 1 - blockIdx.x % p.n_tiles;
+    const u32 n = p.n_tokens * (p.n_q_heads / p.n_kv_heads);
+    const u32 first = (block * N_WARPS + warp_of_thread()) * N_SETS * ROWS;
+    if (first >= n) {
+        return;
+    }
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    uint4* const firsts = all_firsts + warp_of_thread() * N_SETS * SET;
+    uint2* const thirds = all_thirds + warp_of_thread() * N_SETS * (NEEDS_THIRD<T> ? SET : 1);
+    u32 seen[N_SETS];
+    Made<BLOCKS> made[N_SETS];
+#pragma unroll
+    for (u32 s = 0; s < N_SETS; s++) {
+        const u32 row = first + s * ROWS;
+        store_queries<T, DIM>(p, kv_head, row, n, firsts + s * SET, thirds + s * SET);
+        seen[s] = seen_by(p, min_of(row + g, n - 1));
+        made[s] = Made<BLOCKS>{{}, LOWEST, 0};
+    }
+    warp_sync();
+
+    const u32 row_units = p.head_dim / 4;
+    const uint4* head = static_cast<const uint4*>(p.kv)
+        + (static_cast<u64>(kv_head) * p.head_stride + p.first_row) * row_units;
+    const auto load = [](const uint4* from) { return *from; };
+    const u32 end = seen_by(p, min_of(first + N_SETS * ROWS, n) - 1);
+    for (u32 tile = 0; tile < end; tile += TILE) {
+        uint4 keys[2][STEPS];
+#pragma unroll
+        for (u32 i = 0; i < 2 * STEPS; i++) {
+            const u32 row = tile + g + i / STEPS * 8;
+            const u32 id = row < end ? row : NO_KV_ROW;
+            const u32 unit = i % STEPS * 4 + t;
+            keys[i / STEPS][i % STEPS] = load_unit(head, id, row_units, 0, unit, load);
+        }
+        uint4 values[BLOCKS][UNITS][4];
+#pragma unroll
+        for (u32 i = 0; i < BLOCKS * UNITS * 4; i++) {
+            const u32 row = tile + 2 * t + i % 2 + i / 2 % 2 * 8;
+            const u32 id = row < end ? row : NO_KV_ROW;
+            const u32 unit = i / 4 * 8 + g;
+            values[i / 4 / UNITS][i / 4 % UNITS][i % 4] =
+                load_unit(head, id, row_units, row_units / 2, unit, load);
+        }
+#pragma unroll
+        for (u32 s = 0; s < N_SETS; s++) {
+            float scores[4];
+            score_tile<T, DIM>(keys, firsts + s * SET, thirds + s * SET, scores);
+            bool is_seen[4];
+#pragma unroll
+            for (u32 r = 0; r < 4; r++) {
+                is_seen[r] = tile + 2 * t + r % 2 + r / 2 * 8 < seen[s];
+            }
+            take_tile<T>(values, scores, is_seen, made[s]);
+        }
+    }
+#pragma unroll
+    for (u32 s = 0; s < N_SETS; s++) {
+        store_made<UNITS>(p, kv_head, first + s * ROWS, n, made[s]);
+    }
+}
+
+KERNEL(attend_chunk_f16_64, AttendChunkArgs, THREADS) { attend_chunk<f16, 64>(p); }
+KERNEL(attend_chunk_f16_128, AttendChunkArgs, THREADS) { attend_chunk<f16, 128>(p); }
+
+// Before compute capability 8.0 there are no products of bf16, and nobody launches these.
+#if HAS_SM80
+KERNEL(attend_chunk_bf16_64, AttendChunkArgs, THREADS) { attend_chunk<bf16, 64>(p); }
+KERNEL(attend_chunk_bf16_128, AttendChunkArgs, THREADS) { attend_chunk<bf16, 128>(p); }
+#else
+KERNEL(attend_chunk_bf16_64, AttendChunkArgs, THREADS) {}
+KERNEL(attend_chunk_bf16_128, AttendChunkArgs, THREADS) {}
+#endif

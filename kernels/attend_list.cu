@@ -1,0 +1,552 @@
+// Attention of a few query rows over a list of KV rows, or over a run of them: for each query row
+//
+//     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale q . k_j)
+//
+// A query row is a token and one of the query heads that share a KV head. The KV rows are cut into
+// splits; how long they are follows from the count on the device, so all have work or none. A block
+// owns one split for 8 query rows of a KV head: keys and values are read once for all of them. Its
+// 4 warps go through the split on their own and meet at the end. One split goes to `out` and `lse`;
+// several leave their parts for `attend_list_merge`. Ids outside of the buffer are left out.
+//
+// `mma`, for 16-bit rows of whole units of 16 bytes: a warp takes 16 rows at a time, straight from
+// memory to the registers that products of matrices want, since dimensions may stand in any order
+// as long as both factors agree. Scores are Q K^T; the 8 rows of Q that no query needs hold what
+// rounding to 16 bits left of it, and bf16 has a third part. Values are V^T P^T, P in two parts. So
+// results are as near as with f32 products.
+// `plain`, for all others: LANES lanes take a row, 4 elements each, and sum up with shuffles.
+//
+// Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
+#include "common.cuh"
+
+struct AttendListArgs {
+    const float* q;
+    const void* kv;
+    // [Hkv, room] and [Hkv]; absent for a run.
+    const u32* rows;
+    const u32* n_rows;
+    float* out;
+    float* lse;
+    // m and l for each query row and split; then o, Dh each.
+    float* states;
+    float* sums;
+    u32 first_token;
+    u32 n_tokens;
+    u32 n_q_heads;
+    u32 n_kv_heads;
+    u32 head_dim;
+    u32 head_stride;
+    // Entries from one head's list to the next, or rows of the run.
+    u32 room;
+    // Of the run.
+    u32 first_row;
+    // Token i of a run sees lead + i rows.
+    int lead;
+    // Blocks that share the query rows of a KV head.
+    u32 n_parts;
+    u32 n_splits;
+    u32 accumulate;
+    float scale;
+    // Whether units of 16 bytes can be loaded.
+    u32 is_aligned;
+};
+
+constexpr u32 THREADS = 128;
+constexpr u32 N_WARPS = THREADS / WARP;
+// Query rows of a block.
+constexpr u32 ROWS = 8;
+// Query rows of a warp of `plain`: two warps share the KV rows.
+constexpr u32 PLAIN_ROWS = 4;
+// KV rows that a warp of `mma` takes at a time.
+constexpr u32 TILE = 16;
+// A split is made of these.
+constexpr u32 SPLIT_UNIT = TILE * N_WARPS;
+constexpr u32 MAX_SPLITS = 256;
+
+// Rows of a run that a token sees.
+DEVICE u32 seen_of_run(const AttendListArgs& p, u32 token) {
+    const int seen = p.lead + static_cast<int>(token);
+    return seen < 0 ? 0 : min_of(static_cast<u32>(seen), p.room);
+}
+
+// Rows that some token sees.
+DEVICE u32 rows_of(const AttendListArgs& p, u32 kv_head) {
+    return p.n_rows != nullptr ? min_of(p.n_rows[kv_head], p.room)
+                               : seen_of_run(p, p.n_tokens - 1);
+}
+
+DEVICE u32 rows_of_split(const AttendListArgs& p, u32 n) {
+    const u32 rows = (n + p.n_splits - 1) / p.n_splits;
+    return (rows + SPLIT_UNIT - 1) / SPLIT_UNIT * SPLIT_UNIT;
+}
+
+// What a block does.
+struct Work {
+    u32 kv_head;
+    // Its first query row among those of the KV head, and how many it has.
+    u32 first;
+    u32 n;
+    u32 split;
+    // KV rows.
+    u32 begin;
+    u32 end;
+};
+
+DEVICE Work work_of_block(const AttendListArgs& p) {
+    Work work;
+    work.kv_head = blockIdx.x / p.n_parts;
+    const u32 part = blockIdx.x % p.n_parts;
+    const u32 n_all = p.n_tokens * (p.n_q_heads / p.n_kv_heads);
+    const u32 each = (n_all + p.n_parts - 1) / p.n_parts;
+    work.first = min_of(part * each, n_all);
+    work.n = min_of(each, n_all - work.first);
+    work.split = blockIdx.y;
+    const u32 n = rows_of(p, work.kv_head);
+    const u64 rows = rows_of_split(p, n);
+    const u64 begin = work.split * rows;
+    work.begin = begin < n ? static_cast<u32>(begin) : n;
+    work.end = begin + rows < n ? static_cast<u32>(begin + rows) : n;
+    return work;
+}
+
+// The token of a block's query row.
+DEVICE u32 token_of(const AttendListArgs& p, const Work& work, u32 row) {
+    return (work.first + row) / (p.n_q_heads / p.n_kv_heads);
+}
+
+// A block's query row among those of the call: token * Hq + head.
+DEVICE u64 entry_of(const AttendListArgs& p, const Work& work, u32 row) {
+    const u32 group = p.n_q_heads / p.n_kv_heads;
+    const u32 head = work.kv_head * group + (work.first + row) % group;
+    return static_cast<u64>(token_of(p, work, row)) * p.n_q_heads + head;
+}
+
+// KV rows that a query row sees, by their place in the list.
+DEVICE u32 seen_by(const AttendListArgs& p, const Work& work, u32 row) {
+    if (row >= work.n) {
+        return 0;
+    }
+    return p.n_rows != nullptr ? work.end : seen_of_run(p, token_of(p, work, row));
+}
+
+// The query row with the scale; 0 beyond its end, and for a row that is not there.
+template <u32 N>
+DEVICE void load_query(const AttendListArgs& p, const Work& work, u32 row, u32 from,
+                       float (&to)[N]) {
+    const u64 first = static_cast<u64>(p.first_token) * p.n_q_heads;
+    const float* q = p.q + (first + entry_of(p, work, min_of(row, work.n - 1))) * p.head_dim;
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        to[i] = row < work.n && from + i < p.head_dim ? p.scale * q[from + i] : 0.0f;
+    }
+}
+
+// The id of row i of the list.
+DEVICE u32 id_of(const AttendListArgs& p, const Work& work, u32 i) {
+    if (i >= work.end) {
+        return NO_KV_ROW;
+    }
+    const u32 id = p.rows != nullptr ? p.rows[static_cast<u64>(work.kv_head) * p.room + i]
+                                     : p.first_row + i;
+    return id < p.head_stride ? id : NO_KV_ROW;
+}
+
+// What the warps of a block leave for its end.
+struct Parts {
+    // [warp][row].
+    float* maxima;
+    float* totals;
+    // [warp][row][DIM].
+    float* sums;
+    // [warp][row], and [row].
+    float* factors;
+    float* held;
+};
+
+// The maximum and the sum of parts, and what each part's o is multiplied with.
+DEVICE void weigh(float* factors, const float* maxima, const float* totals, u32 stride, float& m,
+                  float& l) {
+    m = LOWEST;
+    for (u32 w = 0; w < N_WARPS; w++) {
+        m = fmaxf(m, maxima[w * stride]);
+    }
+    l = 0;
+    for (u32 w = 0; w < N_WARPS; w++) {
+        const float total = totals[w * stride];
+        const float factor = total == 0.0f ? 0.0f : expf(maxima[w * stride] - m);
+        factors[w * stride] = factor;
+        l += factor * total;
+    }
+}
+
+// Merges the warps' parts; to `out`, or to where `attend_list_merge` finds them.
+template <u32 DIM>
+DEVICE void finish(const AttendListArgs& p, const Work& work, const Parts& parts) {
+    __syncthreads();
+    const u64 first = static_cast<u64>(p.first_token) * p.n_q_heads;
+    const bool is_whole = p.n_splits == 1;
+    if (threadIdx.x < work.n) {
+        const u32 row = threadIdx.x;
+        const u64 entry = entry_of(p, work, row);
+        float* factors = parts.factors + row;
+        float m;
+        float l;
+        weigh(factors, parts.maxima + row, parts.totals + row, ROWS, m, l);
+        if (is_whole) {
+            float* lse = p.lse + first + entry;
+            const Shares both = shares_of(m, l, p.accumulate ? *lse : minus_infinity());
+            *lse = both.lse;
+            parts.held[row] = both.held;
+            for (u32 w = 0; w < N_WARPS; w++) {
+                factors[w * ROWS] *= both.made;
+            }
+        } else {
+            float* state = p.states + 2 * (entry * p.n_splits + work.split);
+            state[0] = m;
+            state[1] = l;
+        }
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < work.n * p.head_dim; i += THREADS) {
+        const u32 row = i / p.head_dim;
+        const u32 d = i % p.head_dim;
+        float sum = 0;
+#pragma unroll
+        for (u32 w = 0; w < N_WARPS; w++) {
+            sum += parts.factors[w * ROWS + row] * parts.sums[(w * ROWS + row) * DIM + d];
+        }
+        const u64 entry = entry_of(p, work, row);
+        if (!is_whole) {
+            p.sums[(entry * p.n_splits + work.split) * p.head_dim + d] = sum;
+            continue;
+        }
+        float* out = p.out + (first + entry) * p.head_dim + d;
+        // Nothing held may hold anything.
+        *out = parts.held[row] == 0.0f ? sum : sum + parts.held[row] * *out;
+    }
+}
+
+// Q in the order of its registers: two products of 16 dimensions for each 4 units.
+template <typename T, u32 DIM>
+DEVICE void store_queries(const AttendListArgs& p, const Work& work, uint4* firsts, uint2* thirds) {
+    for (u32 i = threadIdx.x; i < DIM / 32 * WARP; i += THREADS) {
+        const u32 lane = i % WARP;
+        float x[8];
+        load_query(p, work, lane / 4, (i / WARP * 4 + lane % 4) * 8, x);
+        uint4 first[2];
+        uint2 third[2];
+        order_query<T>(x, first, third);
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const u32 at = (i / WARP * 2 + half) * WARP + lane;
+            firsts[at] = first[half];
+            if (NEEDS_THIRD<T>) {
+                thirds[at] = third[half];
+            }
+        }
+    }
+    __syncthreads();
+}
+
+template <typename T, u32 DIM> DEVICE void attend_mma(const AttendListArgs& p) {
+    constexpr u32 STEPS = DIM / 32;
+    // Units g and g + 8 of BLOCKS times 16.
+    constexpr u32 UNITS = DIM == 64 ? 1 : 2;
+    constexpr u32 BLOCKS = DIM / 64 / UNITS;
+    SHARED(uint4, firsts, STEPS * 2 * WARP);
+    SHARED(uint2, thirds, NEEDS_THIRD<T> ? STEPS * 2 * WARP : 1);
+    SHARED(float, sums, N_WARPS * ROWS * DIM);
+    SHARED(float, maxima, N_WARPS * ROWS);
+    SHARED(float, totals, N_WARPS * ROWS);
+    SHARED(float, factors, N_WARPS * ROWS);
+    SHARED(float, held, ROWS);
+    const Work work = work_of_block(p);
+    if (work.n == 0 || (work.begin >= work.end && p.n_splits > 1)) {
+        return;
+    }
+    store_queries<T, DIM>(p, work, firsts, thirds);
+
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    const u32 row_units = p.head_dim / 4;
+    const u32 value_units = row_units / 2;
+    const u64 head_units = static_cast<u64>(work.kv_head) * p.head_stride * row_units;
+    const uint4* head = static_cast<const uint4*>(p.kv) + head_units;
+    const u32 seen = seen_by(p, work, g);
+    const auto load = [](const uint4* from) { return load_once(from); };
+    Made<BLOCKS> made = {{}, LOWEST, 0};
+    u32 tile = work.begin + warp_of_thread() * TILE;
+    u32 id = id_of(p, work, tile + lane_of_thread() % TILE);
+    for (; tile < work.end; tile += SPLIT_UNIT) {
+        uint4 keys[2][STEPS];
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            const u32 key_id = shfl(id, g + 8 * n);
+#pragma unroll
+            for (u32 j = 0; j < STEPS; j++) {
+                keys[n][j] = load_unit(head, key_id, row_units, 0, 4 * j + t, load);
+            }
+        }
+        u32 ids[4];
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            ids[r] = shfl(id, 2 * t + r % 2 + r / 2 * 8);
+        }
+        uint4 values[BLOCKS][UNITS][4];
+#pragma unroll
+        for (u32 b = 0; b < BLOCKS; b++) {
+#pragma unroll
+            for (u32 i = 0; i < UNITS * 4; i++) {
+                values[b][i / 4][i % 4] =
+                    load_unit(head, ids[i % 4], row_units, value_units, 16 * b + i / 4 * 8 + g,
+                              load);
+            }
+        }
+        id = id_of(p, work, tile + SPLIT_UNIT + lane_of_thread() % TILE);
+
+        float scores[4];
+        score_tile<T, DIM>(keys, firsts, thirds, scores);
+        bool is_seen[4];
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            is_seen[r] = ids[r] != NO_KV_ROW && tile + 2 * t + r % 2 + r / 2 * 8 < seen;
+        }
+        take_tile<T>(values, scores, is_seen, made);
+    }
+
+    float total = made.l + shfl_xor(made.l, 1u);
+    total += shfl_xor(total, 2u);
+    const u32 warp_row = warp_of_thread() * ROWS;
+    if (t == 0) {
+        maxima[warp_row + g] = made.m;
+        totals[warp_row + g] = total;
+    }
+#pragma unroll
+    for (u32 b = 0; b < BLOCKS; b++) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+#pragma unroll
+            for (u32 c = 0; c < 2 * UNITS; c++) {
+                const u32 d = (16 * b + g + c / 2 * 8) * 8 + i;
+                sums[(warp_row + 2 * t + c % 2) * DIM + d] = made.o[b][i][c];
+            }
+        }
+    }
+    finish<DIM>(p, work, Parts{maxima, totals, sums, factors, held});
+}
+
+// Elements [from, from + 4) of a key or a value; zeros beyond its end and for no row.
+template <typename T>
+DEVICE void load_four(const AttendListArgs& p, const T* head, u32 id, u32 offset, u32 from,
+                      float (&to)[4]) {
+    to[0] = to[1] = to[2] = to[3] = 0;
+    if (id == NO_KV_ROW || from >= p.head_dim) {
+        return;
+    }
+    const T* at = head + static_cast<u64>(id) * 2 * p.head_dim + offset + from;
+    if (sizeof(T) == 4 && p.is_aligned) {
+        const uint4 unit = load_once(reinterpret_cast<const uint4*>(at));
+        unpack(unit, to, 0.0f);
+        return;
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        if (from + i < p.head_dim) {
+            to[i] = widen(at[i]);
+        }
+    }
+}
+
+template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p) {
+    // Fours of a lane.
+    constexpr u32 FOURS = DIM / 128;
+    SHARED(float, queries, ROWS * DIM);
+    SHARED(float, sums, N_WARPS * ROWS * DIM);
+    SHARED(float, maxima, N_WARPS * ROWS);
+    SHARED(float, totals, N_WARPS * ROWS);
+    SHARED(float, factors, N_WARPS * ROWS);
+    SHARED(float, held, ROWS);
+    const Work work = work_of_block(p);
+    if (work.n == 0 || (work.begin >= work.end && p.n_splits > 1)) {
+        return;
+    }
+    for (u32 i = threadIdx.x; i < ROWS * DIM; i += THREADS) {
+        float x[1];
+        load_query(p, work, i / DIM, i % DIM, x);
+        queries[i] = x[0];
+        // Warps have the rows of others too, and leave nothing there.
+#pragma unroll
+        for (u32 w = 0; w < N_WARPS; w++) {
+            sums[w * ROWS * DIM + i] = 0;
+        }
+    }
+    if (threadIdx.x < N_WARPS * ROWS) {
+        maxima[threadIdx.x] = LOWEST;
+        totals[threadIdx.x] = 0;
+    }
+    __syncthreads();
+
+    u32 lanes = 1;
+    while (lanes < WARP && 4 * lanes < p.head_dim) {
+        lanes *= 2;
+    }
+    const u32 n_slots = WARP / lanes;
+    const u32 slot = lane_of_thread() / lanes;
+    const u32 column = lane_of_thread() % lanes * 4;
+    const u32 first_row = warp_of_thread() % (ROWS / PLAIN_ROWS) * PLAIN_ROWS;
+    const T* head = static_cast<const T*>(p.kv)
+        + static_cast<u64>(work.kv_head) * p.head_stride * 2 * p.head_dim;
+    float o[PLAIN_ROWS][FOURS][4] = {};
+    float m[PLAIN_ROWS];
+    float l[PLAIN_ROWS] = {};
+    u32 seen[PLAIN_ROWS];
+#pragma unroll
+    for (u32 r = 0; r < PLAIN_ROWS; r++) {
+        m[r] = LOWEST;
+        seen[r] = seen_by(p, work, first_row + r);
+    }
+    const u32 step = N_WARPS * PLAIN_ROWS / ROWS * n_slots;
+    u32 first = work.begin + warp_of_thread() / (ROWS / PLAIN_ROWS) * n_slots;
+    for (; first < work.end; first += step) {
+        const u32 i = first + slot;
+        const u32 id = id_of(p, work, i);
+        float key[FOURS][4];
+        float value[FOURS][4];
+#pragma unroll
+        for (u32 f = 0; f < FOURS; f++) {
+            load_four(p, head, id, 0, column + 128 * f, key[f]);
+            load_four(p, head, id, p.head_dim, column + 128 * f, value[f]);
+        }
+#pragma unroll
+        for (u32 r = 0; r < PLAIN_ROWS; r++) {
+            float score = 0;
+#pragma unroll
+            for (u32 f = 0; f < FOURS; f++) {
+                const float* q = queries + (first_row + r) * DIM + 128 * f + column;
+                const float4 x = *reinterpret_cast<const float4*>(q);
+                score += key[f][0] * x.x + key[f][1] * x.y + key[f][2] * x.z + key[f][3] * x.w;
+            }
+            for (u32 mask = lanes / 2; mask > 0; mask /= 2) {
+                score += shfl_xor(score, mask);
+            }
+            const bool is_seen = id != NO_KV_ROW && i < seen[r];
+            const float top = is_seen ? fmaxf(m[r], score) : m[r];
+            const float factor = expf(m[r] - top);
+            const float weight = is_seen ? expf(score - top) : 0.0f;
+            m[r] = top;
+            l[r] = factor * l[r] + weight;
+#pragma unroll
+            for (u32 e = 0; e < 4 * FOURS; e++) {
+                o[r][e / 4][e % 4] = factor * o[r][e / 4][e % 4] + weight * value[e / 4][e % 4];
+            }
+        }
+    }
+
+    // The slots of a warp.
+#pragma unroll
+    for (u32 r = 0; r < PLAIN_ROWS; r++) {
+        const u32 row = warp_of_thread() * ROWS + first_row + r;
+        float top = m[r];
+        for (u32 mask = lanes; mask < WARP; mask *= 2) {
+            top = fmaxf(top, shfl_xor(top, mask));
+        }
+        const float factor = l[r] == 0.0f ? 0.0f : expf(m[r] - top);
+        l[r] *= factor;
+#pragma unroll
+        for (u32 e = 0; e < 4 * FOURS; e++) {
+            o[r][e / 4][e % 4] *= factor;
+        }
+        for (u32 mask = lanes; mask < WARP; mask *= 2) {
+            l[r] += shfl_xor(l[r], mask);
+#pragma unroll
+            for (u32 e = 0; e < 4 * FOURS; e++) {
+                o[r][e / 4][e % 4] += shfl_xor(o[r][e / 4][e % 4], mask);
+            }
+        }
+        if (lane_of_thread() == 0) {
+            maxima[row] = top;
+            totals[row] = l[r];
+        }
+        if (slot == 0) {
+#pragma unroll
+            for (u32 e = 0; e < 4 * FOURS; e++) {
+                sums[row * DIM + e / 4 * 128 + column + e % 4] = o[r][e / 4][e % 4];
+            }
+        }
+    }
+    finish<DIM>(p, work, Parts{maxima, totals, sums, factors, held});
+}
+
+KERNEL(attend_list_f16_64, AttendListArgs, THREADS) { attend_mma<f16, 64>(p); }
+KERNEL(attend_list_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 128>(p); }
+KERNEL(attend_list_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256>(p); }
+
+// Before compute capability 8.0 there are no products of bf16.
+#if HAS_SM80
+KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_mma<bf16, 64>(p); }
+KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_mma<bf16, 128>(p); }
+KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_mma<bf16, 256>(p); }
+#else
+KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_plain<bf16, 128>(p); }
+KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128>(p); }
+KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256>(p); }
+#endif
+
+KERNEL(attend_list_plain_f32_128, AttendListArgs, THREADS) { attend_plain<float, 128>(p); }
+KERNEL(attend_list_plain_f32_256, AttendListArgs, THREADS) { attend_plain<float, 256>(p); }
+KERNEL(attend_list_plain_f16_128, AttendListArgs, THREADS) { attend_plain<f16, 128>(p); }
+KERNEL(attend_list_plain_f16_256, AttendListArgs, THREADS) { attend_plain<f16, 256>(p); }
+KERNEL(attend_list_plain_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128>(p); }
+KERNEL(attend_list_plain_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256>(p); }
+
+// A block owns a query row: its first warp weighs the splits, then a thread sums up an element.
+KERNEL(attend_list_merge, AttendListArgs, THREADS) {
+    SHARED(float, factors, MAX_SPLITS);
+    SHARED(float, held, 1);
+    const u64 row = blockIdx.x;
+    const u32 head = static_cast<u32>(row % p.n_q_heads);
+    const u32 n = rows_of(p, head / (p.n_q_heads / p.n_kv_heads));
+    // Splits without rows left nothing.
+    const u32 each = rows_of_split(p, n);
+    const u32 n_splits = n == 0 ? 0 : (n + each - 1) / each;
+    const u64 entry = static_cast<u64>(p.first_token) * p.n_q_heads + row;
+    if (warp_of_thread() == 0) {
+        const float* states = p.states + 2 * row * p.n_splits;
+        float m = LOWEST;
+        for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
+            m = fmaxf(m, states[2 * s]);
+        }
+#pragma unroll
+        for (u32 mask = WARP / 2; mask > 0; mask /= 2) {
+            m = fmaxf(m, shfl_xor(m, mask));
+        }
+        float l = 0;
+        for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
+            const float total = states[2 * s + 1];
+            factors[s] = total == 0.0f ? 0.0f : expf(states[2 * s] - m);
+            l += factors[s] * total;
+        }
+        l = warp_sum(l);
+        const float before = p.accumulate ? p.lse[entry] : minus_infinity();
+        const Shares both = shares_of(m, l, before);
+        for (u32 s = threadIdx.x; s < n_splits; s += WARP) {
+            factors[s] *= both.made;
+        }
+        // All have read it.
+        warp_sync();
+        if (threadIdx.x == 0) {
+            p.lse[entry] = both.lse;
+            held[0] = both.held;
+        }
+    }
+    __syncthreads();
+    for (u32 d = threadIdx.x; d < p.head_dim; d += THREADS) {
+        const float* sums = p.sums + row * p.n_splits * p.head_dim + d;
+        float sum = 0;
+#pragma unroll 8
+        for (u32 s = 0; s < n_splits; s++) {
+            sum += factors[s] * sums[static_cast<u64>(s) * p.head_dim];
+        }
+        float* out = p.out + entry * p.head_dim + d;
+        *out = held[0] == 0.0f ? sum : sum + held[0] * *out;
+    }
+}
