@@ -68,6 +68,12 @@ impl<D: Driver> CudaBackend<D> {
         self.device.tally.read()
     }
 
+    /// Why runs of commands are no longer made into graphs; `None` while they are. Everything
+    /// works without, but a decode step costs as many launches as it has kernels.
+    pub fn no_graphs(&self) -> Option<String> {
+        self.device.no_graphs()
+    }
+
     /// Takes the device for lost, as a fault of a kernel would: everything after fails with
     /// [`OpError::DeviceLost`]. For tests of recovery.
     pub fn lose_device(&self) {
@@ -162,7 +168,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let n = buffer.size_bytes() as usize;
         match &mut buffer.home {
             Home::Device(_) => None,
-            Home::Host(memory) => memory.host_bytes_mut().map(|bytes| &mut bytes[..n]),
+            Home::Host(counted) => counted.memory.host_bytes_mut().map(|bytes| &mut bytes[..n]),
         }
     }
 
@@ -203,9 +209,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         self.device.check().is_err()
     }
 
-    /// Launches are handed over as they are made.
     fn submit(&self) -> OpResult<()> {
-        self.device.check()
+        self.queue.submit()
     }
 
     fn embed(&self, d: Embed<'_, Self>) -> OpResult<()> {

@@ -11,7 +11,7 @@ use crate::driver::{Driver, Memory};
 /// Where the elements lie.
 pub(crate) enum Home<D: Driver> {
     Device(Counted<D>),
-    Host(D::Memory),
+    Host(Counted<D>),
 }
 
 /// A buffer in device memory, or in host memory that kernels read.
@@ -24,8 +24,7 @@ pub struct CudaBuffer<D: Driver> {
 impl<D: Driver> CudaBuffer<D> {
     pub(crate) fn memory(&self) -> &D::Memory {
         match &self.home {
-            Home::Device(counted) => &counted.memory,
-            Home::Host(memory) => memory,
+            Home::Device(counted) | Home::Host(counted) => &counted.memory,
         }
     }
 

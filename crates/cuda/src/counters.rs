@@ -7,8 +7,12 @@ use longview_ops::DeviceCounters;
 /// Totals since the device was opened, over all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// What every device counts. Each launch is handed over by itself, so submits are launches.
+    /// What every device counts. A submit is a graph, or a command that is handed over by itself.
     pub device: DeviceCounters,
+    /// Graphs made.
+    pub graphs: u64,
+    /// Nodes of graphs that were given other arguments.
+    pub nodes_set: u64,
     /// Memories made, device and host.
     pub allocations: u64,
     /// Bytes of device memory that exist.
@@ -21,6 +25,9 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub dispatches: AtomicU64,
+    pub submits: AtomicU64,
+    pub graphs: AtomicU64,
+    pub nodes_set: AtomicU64,
     pub readbacks: AtomicU64,
     pub bytes_up: AtomicU64,
     pub bytes_down: AtomicU64,
@@ -50,11 +57,13 @@ impl Tally {
         Counters {
             device: DeviceCounters {
                 dispatches: get(&self.dispatches),
-                submits: get(&self.dispatches),
+                submits: get(&self.submits),
                 readbacks: get(&self.readbacks),
                 bytes_up: get(&self.bytes_up),
                 bytes_down: get(&self.bytes_down),
             },
+            graphs: get(&self.graphs),
+            nodes_set: get(&self.nodes_set),
             allocations: get(&self.allocations),
             bytes_live: get(&self.bytes_live),
             bytes_peak: get(&self.bytes_peak),

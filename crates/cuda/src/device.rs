@@ -1,11 +1,14 @@
 //! The open device: what all queues of it share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use longview_ops::{Capabilities, OpError, OpResult};
+use smallvec::SmallVec;
 
 use crate::counters::Tally;
 use crate::driver::{Driver, DriverError, DriverResult, Memory};
+use crate::stream::Stream;
 
 /// Locks; whoever panicked in between left counts and buffers whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -17,11 +20,23 @@ pub(crate) struct Device<D: Driver> {
     pub capabilities: Capabilities,
     pub tally: Tally,
     lost: Mutex<Option<String>>,
+    streams: Mutex<Vec<Weak<Stream<D>>>>,
+    /// Why there are none any more.
+    no_graphs: Mutex<Option<String>>,
+    has_graphs: AtomicBool,
 }
 
 impl<D: Driver> Device<D> {
     pub fn new(driver: D, capabilities: Capabilities) -> Self {
-        Self { driver, capabilities, tally: Tally::default(), lost: Mutex::default() }
+        Self {
+            driver,
+            capabilities,
+            tally: Tally::default(),
+            lost: Mutex::default(),
+            streams: Mutex::default(),
+            no_graphs: Mutex::default(),
+            has_graphs: AtomicBool::new(true),
+        }
     }
 
     /// The error of a device that is gone.
@@ -54,6 +69,37 @@ impl<D: Driver> Device<D> {
         })
     }
 
+    /// Takes a stream among those that [`Device::hand_over`] is about.
+    pub fn know(&self, stream: &Arc<Stream<D>>) {
+        let mut streams = lock(&self.streams);
+        streams.retain(|known| known.strong_count() > 0);
+        streams.push(Arc::downgrade(stream));
+    }
+
+    /// Hands over what waits on any stream: before memory is freed that it may use.
+    fn hand_over(&self) {
+        let streams: SmallVec<[Arc<Stream<D>>; 8]> =
+            lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+        // An error is kept by the device.
+        streams.iter().for_each(|stream| drop(stream.hand_over()));
+    }
+
+    /// Whether runs of commands become graphs.
+    pub fn has_graphs(&self) -> bool {
+        self.has_graphs.load(Ordering::Relaxed)
+    }
+
+    /// From now on commands are handed over one by one.
+    pub fn give_up_graphs(&self, reason: &str) {
+        lock(&self.no_graphs).get_or_insert_with(|| reason.to_owned());
+        self.has_graphs.store(false, Ordering::Relaxed);
+    }
+
+    /// Why there are no graphs any more.
+    pub fn no_graphs(&self) -> Option<String> {
+        lock(&self.no_graphs).clone()
+    }
+
     /// Zeroed device memory that is counted as long as it is there.
     pub fn alloc(self: &Arc<Self>, bytes: u64, label: &str) -> OpResult<Counted<D>> {
         self.check()?;
@@ -61,26 +107,31 @@ impl<D: Driver> Device<D> {
         let memory = self.told_of(self.driver.alloc(bytes.max(1)), label, bytes)?;
         Tally::add(&self.tally.allocations, 1);
         self.tally.take(memory.len());
-        Ok(Counted { memory, device: Arc::clone(self) })
+        Ok(Counted { memory, is_host: false, device: Arc::clone(self) })
     }
 
     /// Zeroed host memory that kernels reach.
-    pub fn alloc_host(&self, bytes: u64, label: &str) -> OpResult<D::Memory> {
+    pub fn alloc_host(self: &Arc<Self>, bytes: u64, label: &str) -> OpResult<Counted<D>> {
         self.check()?;
         let memory = self.told_of(self.driver.alloc_host(bytes.max(1)), label, bytes)?;
         Tally::add(&self.tally.allocations, 1);
-        Ok(memory)
+        Ok(Counted { memory, is_host: true, device: Arc::clone(self) })
     }
 }
 
-/// Device memory that is counted as long as it is there.
+/// Memory that work is handed over for before it goes; device memory is counted as long as it is
+/// there.
 pub(crate) struct Counted<D: Driver> {
     pub memory: D::Memory,
+    is_host: bool,
     device: Arc<Device<D>>,
 }
 
 impl<D: Driver> Drop for Counted<D> {
     fn drop(&mut self) {
-        self.device.tally.give_back(self.memory.len());
+        self.device.hand_over();
+        if !self.is_host {
+            self.device.tally.give_back(self.memory.len());
+        }
     }
 }

@@ -4,9 +4,8 @@
 //! order of the calls and some time later; [`Driver::synchronize`] waits for it. Nothing is said
 //! about two streams unless an event says it.
 //!
-//! Capturing a decode step as a graph will be two more methods here, `begin_capture` and
-//! `end_capture` on a stream, and a graph type that launches: ops already launch without waiting
-//! and without allocating, and all that changes from step to step lies in device buffers.
+//! Work is given one by one ([`Driver::run`]) or as a graph: a chain of the same work, launched as
+//! one, whose nodes can be given other arguments in between.
 
 use crate::error::StartError;
 use crate::kernels::Kernel;
@@ -88,7 +87,7 @@ impl<'a, M: Memory> Place<'a, M> {
 }
 
 /// The blocks of a launch and the shared memory of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// `blockIdx` runs below these.
     pub blocks: [u32; 3],
@@ -135,6 +134,46 @@ pub struct KernelCall<'a> {
     pub args: &'a [u8],
 }
 
+/// A copy between memories of this device, by addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyCall {
+    /// Where the bytes go.
+    pub to: u64,
+    /// Where they come from.
+    pub from: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Whether `to` is host memory.
+    pub to_host: bool,
+    /// Whether `from` is host memory.
+    pub from_host: bool,
+}
+
+impl CopyCall {
+    /// A copy from place to place.
+    ///
+    /// # Panics
+    /// If it would leave one of the memories.
+    pub fn new<M: Memory>(to: &Place<'_, M>, from: &Place<'_, M>, bytes: u64) -> Self {
+        Self {
+            to: to.address_of(bytes),
+            from: from.address_of(bytes),
+            bytes,
+            to_host: to.memory.host_bytes().is_some(),
+            from_host: from.memory.host_bytes().is_some(),
+        }
+    }
+}
+
+/// What a stream can be given, and what a node of a graph is.
+#[derive(Clone, Copy, Debug)]
+pub enum Work<'a> {
+    /// A kernel.
+    Launch(KernelCall<'a>),
+    /// A copy, of at least one byte.
+    Copy(CopyCall),
+}
+
 /// A device, real or emulated.
 pub trait Driver: Sized + Send + Sync + 'static {
     /// The backend's name on command lines and in reports.
@@ -146,6 +185,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Stream: Send + Sync;
     /// A point in the work of a stream.
     type Event: Send + Sync;
+    /// A chain of work that is launched as one. Dropping it waits for its launches.
+    type Graph: Send;
 
     /// What the device says about itself.
     fn facts(&self) -> &DeviceFacts;
@@ -167,24 +208,40 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// An event; recorded again and again, so that none is made in a step.
     fn new_event(&self) -> DriverResult<Self::Event>;
 
-    /// Copies between any two memories. Both stay untouched by the caller until it has waited.
-    ///
-    /// # Panics
-    /// If the copy would leave one of them.
-    fn copy(
-        &self,
-        stream: &Self::Stream,
-        to: Place<'_, Self::Memory>,
-        from: Place<'_, Self::Memory>,
-        bytes: u64,
-    ) -> DriverResult<()>;
-
-    /// Launches a kernel. The arguments are copied before this returns.
+    /// Gives a kernel or a copy to a stream. Arguments are copied before this returns.
     ///
     /// # Safety
-    /// Addresses in the arguments must point into memory of this device, and what the kernel reads
-    /// and writes from there must lie in it.
-    unsafe fn launch(&self, stream: &Self::Stream, call: KernelCall<'_>) -> DriverResult<()>;
+    /// Addresses must point into memory of this device, and what the work reads and writes from
+    /// there must lie in it. The host leaves both alone until it has waited.
+    unsafe fn run(&self, stream: &Self::Stream, work: Work<'_>) -> DriverResult<()>;
+
+    /// A graph of works, each after the one before.
+    ///
+    /// # Safety
+    /// As for [`Driver::run`], whenever it is launched.
+    unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<Self::Graph>;
+
+    /// Gives node `i` of a graph other arguments or addresses, for launches from now on. Kernel,
+    /// grid, bytes and sides of a copy stay.
+    ///
+    /// # Safety
+    /// As for [`Driver::run`], whenever the graph is launched.
+    unsafe fn set_node(
+        &self,
+        graph: &mut Self::Graph,
+        i: usize,
+        work: Work<'_>,
+    ) -> DriverResult<()>;
+
+    /// Gives a graph to a stream: all of its works, in order.
+    ///
+    /// # Safety
+    /// As for [`Driver::run`], for each of its nodes.
+    unsafe fn launch_graph(
+        &self,
+        stream: &Self::Stream,
+        graph: &mut Self::Graph,
+    ) -> DriverResult<()>;
 
     /// The event stands for all work on the stream so far.
     fn record(&self, stream: &Self::Stream, event: &Self::Event) -> DriverResult<()>;

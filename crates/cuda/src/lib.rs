@@ -1,9 +1,9 @@
 //! The CUDA backend: every op of the contract as a kernel, on NVIDIA GPUs.
 //!
 //! How a call becomes work: an op checks its descriptor, turns views into addresses, fills the
-//! kernel's one struct of arguments and launches it on the queue's stream. Nothing else is
-//! remembered, so a decode step is a list of launches that a graph can capture: no op allocates,
-//! waits or reads anything back.
+//! kernel's one struct of arguments and gives it to the queue's stream. No op allocates, waits or
+//! reads anything back, so a decode step is a run of commands, the same at every token but for
+//! numbers and addresses: the stream hands it over as a graph.
 //!
 //! What a device is stands behind [`Driver`]: memory, streams, events, launches. [`NvidiaDriver`]
 //! is the real one; the tests have another that runs the same kernels, compiled as C++, on the CPU.
@@ -26,13 +26,16 @@ mod nvidia;
 mod ops;
 mod queue;
 mod staging;
+mod stream;
 mod weight;
 
 pub use args::{Address, Field, KernelArgs, Layout};
 pub use backend::{CudaBackend, CudaOptions};
 pub use buffer::CudaBuffer;
 pub use counters::Counters;
-pub use driver::{DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place};
+pub use driver::{
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place, Work,
+};
 pub use error::StartError;
 pub use kernels::{Kernel, KernelFacts, SOURCES, Source, Target};
 pub use nvidia::NvidiaDriver;

@@ -9,16 +9,20 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice_attribute, CUevent, CUevent_flags, CUfunction, CUfunction_attribute,
-    CUmodule, CUresult, CUstream,
+    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUcontext, CUdevice_attribute, CUevent,
+    CUevent_flags, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode,
+    CUmemorytype, CUmodule, CUresult, CUstream,
 };
 use cudarc::driver::{DriverError as CudaError, result};
 
 use crate::device::lock;
-use crate::driver::{DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, Place};
+use crate::driver::{
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, Work,
+};
 use crate::error::StartError;
 use crate::kernels::{Kernel, SOURCES, Target};
 
@@ -91,6 +95,18 @@ pub struct NvidiaMemory {
     is_host: bool,
     context: Arc<Context>,
 }
+
+/// A chain of nodes.
+pub struct NvidiaGraph {
+    raw: CUgraph,
+    /// What is launched; null until it is whole.
+    exec: CUgraphExec,
+    nodes: Vec<CUgraphNode>,
+    context: Arc<Context>,
+}
+
+// SAFETY: a graph is used by one thread at a time, whichever it is.
+unsafe impl Send for NvidiaGraph {}
 
 impl Context {
     /// Makes it the current one of this thread.
@@ -177,6 +193,63 @@ impl NvidiaDriver {
         let function = told(unsafe { result::module::get_function(module, name) })?;
         self.allow_shared_memory(function)?;
         Ok(place.get_or_init(|| Function(function)).0)
+    }
+
+    /// Adds a node after the last one; the context must be current.
+    ///
+    /// # Safety
+    /// As for [`Driver::run`], whenever the graph is launched.
+    unsafe fn add_node(&self, graph: &mut NvidiaGraph, work: Work<'_>) -> DriverResult<()> {
+        let before = graph.nodes.last().map_or(ptr::null(), ptr::from_ref);
+        let n_before = usize::from(!before.is_null());
+        let mut node: CUgraphNode = ptr::null_mut();
+        let result = match work {
+            Work::Launch(call) => {
+                let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
+                let params = self.node_params(&call, &mut params)?;
+                // SAFETY: the graph exists, the node before is one of it, and the parameters are
+                // copied.
+                unsafe {
+                    sys::cuGraphAddKernelNode_v2(&mut node, graph.raw, before, n_before, &params)
+                }
+            }
+            Work::Copy(call) => {
+                let params = copy_params(&call);
+                let context = self.context.0;
+                // SAFETY: as above; the addresses are the caller's word.
+                unsafe {
+                    sys::cuGraphAddMemcpyNode(
+                        &mut node, graph.raw, before, n_before, &params, context,
+                    )
+                }
+            }
+        };
+        told(result.result())?;
+        graph.nodes.push(node);
+        Ok(())
+    }
+
+    /// A launch as a node; `params` points to its arguments.
+    fn node_params(
+        &self,
+        call: &KernelCall<'_>,
+        params: &mut [*mut c_void; 1],
+    ) -> DriverResult<CUDA_KERNEL_NODE_PARAMS> {
+        let [x, y, z] = call.grid.blocks;
+        Ok(CUDA_KERNEL_NODE_PARAMS {
+            func: self.function(call.kernel)?,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: call.kernel.facts().threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: call.grid.dynamic_shared,
+            kernelParams: params.as_mut_ptr(),
+            extra: ptr::null_mut(),
+            kern: ptr::null_mut(),
+            ctx: ptr::null_mut(),
+        })
     }
 
     fn module(&self, source: usize) -> DriverResult<CUmodule> {
@@ -282,6 +355,70 @@ impl Drop for NvidiaStream {
     }
 }
 
+impl NvidiaGraph {
+    /// An empty one; the context must be current.
+    fn new(context: &Arc<Context>) -> DriverResult<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is written on success.
+        told(unsafe { sys::cuGraphCreate(&mut raw, 0) }.result())?;
+        let context = Arc::clone(context);
+        Ok(Self { raw, exec: ptr::null_mut(), nodes: Vec::new(), context })
+    }
+}
+
+/// A copy of one row.
+fn copy_params(call: &CopyCall) -> CUDA_MEMCPY3D {
+    let CopyCall { to, from, bytes, to_host, from_host } = *call;
+    let side = |is_host| match is_host {
+        true => CUmemorytype::CU_MEMORYTYPE_HOST,
+        false => CUmemorytype::CU_MEMORYTYPE_DEVICE,
+    };
+    let (host, device) = (|at: u64| at as *mut c_void, |at: u64| at);
+    CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: side(from_host),
+        srcHost: if from_host { host(from) } else { ptr::null_mut() },
+        srcDevice: if from_host { 0 } else { device(from) },
+        srcArray: ptr::null_mut(),
+        reserved0: ptr::null_mut(),
+        srcPitch: bytes as usize,
+        srcHeight: 1,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: side(to_host),
+        dstHost: if to_host { host(to) } else { ptr::null_mut() },
+        dstDevice: if to_host { 0 } else { device(to) },
+        dstArray: ptr::null_mut(),
+        reserved1: ptr::null_mut(),
+        dstPitch: bytes as usize,
+        dstHeight: 1,
+        WidthInBytes: bytes as usize,
+        Height: 1,
+        Depth: 1,
+    }
+}
+
+impl Drop for NvidiaGraph {
+    fn drop(&mut self) {
+        // It may still run.
+        if self.context.synchronize().is_err() {
+            return;
+        }
+        // SAFETY: both were made by the calls that go with these, and are used no more.
+        unsafe {
+            if !self.exec.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.exec);
+            }
+            let _ = sys::cuGraphDestroy(self.raw);
+        }
+    }
+}
+
 impl Drop for NvidiaEvent {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
@@ -340,6 +477,7 @@ impl Driver for NvidiaDriver {
     type Memory = NvidiaMemory;
     type Stream = NvidiaStream;
     type Event = NvidiaEvent;
+    type Graph = NvidiaGraph;
 
     fn facts(&self) -> &DeviceFacts {
         &self.facts
@@ -385,22 +523,16 @@ impl Driver for NvidiaDriver {
         Ok(NvidiaEvent { raw, context: Arc::clone(&self.context) })
     }
 
-    fn copy(
-        &self,
-        stream: &NvidiaStream,
-        to: Place<'_, NvidiaMemory>,
-        from: Place<'_, NvidiaMemory>,
-        bytes: u64,
-    ) -> DriverResult<()> {
-        let (to, from) = (to.address_of(bytes), from.address_of(bytes));
+    unsafe fn run(&self, stream: &NvidiaStream, work: Work<'_>) -> DriverResult<()> {
         self.context.bind()?;
-        // SAFETY: both runs lie in their memories, which wait for work before they are freed; the
-        // driver sees by the addresses which side is which.
-        told(unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream.raw).result() })
-    }
-
-    unsafe fn launch(&self, stream: &NvidiaStream, call: KernelCall<'_>) -> DriverResult<()> {
-        self.context.bind()?;
+        let call = match work {
+            Work::Launch(call) => call,
+            Work::Copy(CopyCall { to, from, bytes, .. }) => {
+                // SAFETY: the caller's word; the driver sees by the addresses which side is which.
+                let result = unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream.raw) };
+                return told(result.result());
+            }
+        };
         let function = self.function(call.kernel)?;
         let [x, y, z] = call.grid.blocks;
         let threads = call.kernel.facts().threads;
@@ -418,6 +550,68 @@ impl Driver for NvidiaDriver {
                 &mut params,
             )
         })
+    }
+
+    unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<NvidiaGraph> {
+        self.context.bind()?;
+        let mut graph = NvidiaGraph::new(&self.context)?;
+        for work in works {
+            // SAFETY: the caller's word.
+            unsafe { self.add_node(&mut graph, *work)? };
+        }
+        let mut exec = ptr::null_mut();
+        // SAFETY: the graph is whole, and `exec` is written on success.
+        told(unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph.raw, 0) }.result())?;
+        graph.exec = exec;
+        Ok(graph)
+    }
+
+    unsafe fn set_node(
+        &self,
+        graph: &mut NvidiaGraph,
+        i: usize,
+        work: Work<'_>,
+    ) -> DriverResult<()> {
+        self.context.bind()?;
+        let node = graph.nodes[i];
+        match work {
+            Work::Launch(call) => {
+                let mut params = [call.args.as_ptr().cast_mut().cast::<c_void>()];
+                let node_params = self.node_params(&call, &mut params)?;
+                // SAFETY: the node is one of this graph, of a kernel; arguments are copied.
+                told(
+                    unsafe {
+                        sys::cuGraphExecKernelNodeSetParams_v2(graph.exec, node, &node_params)
+                    }
+                    .result(),
+                )
+            }
+            Work::Copy(call) => {
+                let params = copy_params(&call);
+                // SAFETY: the node is one of this graph, a copy between the same sides.
+                told(
+                    unsafe {
+                        sys::cuGraphExecMemcpyNodeSetParams(
+                            graph.exec,
+                            node,
+                            &params,
+                            self.context.0,
+                        )
+                    }
+                    .result(),
+                )
+            }
+        }
+    }
+
+    unsafe fn launch_graph(
+        &self,
+        stream: &NvidiaStream,
+        graph: &mut NvidiaGraph,
+    ) -> DriverResult<()> {
+        self.context.bind()?;
+        // SAFETY: both exist; what the nodes point to is the caller's word.
+        told(unsafe { sys::cuGraphLaunch(graph.exec, stream.raw) }.result())
     }
 
     fn record(&self, stream: &NvidiaStream, event: &NvidiaEvent) -> DriverResult<()> {

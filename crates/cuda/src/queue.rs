@@ -9,13 +9,14 @@ use longview_ops::OpResult;
 use crate::args::{Address, KernelArgs};
 use crate::counters::Tally;
 use crate::device::{Counted, Device, lock};
-use crate::driver::{Driver, Grid, KernelCall, Memory, Place};
+use crate::driver::{Driver, Grid, KernelCall, Memory, Place, Work};
 use crate::kernels::Kernel;
 use crate::staging::{Downloads, Part, Uploads};
+use crate::stream::Stream;
 
 pub(crate) struct Queue<D: Driver> {
     device: Arc<Device<D>>,
-    stream: Arc<D::Stream>,
+    stream: Arc<Stream<D>>,
     uploads: Mutex<Uploads<D>>,
     downloads: Mutex<Downloads<D>>,
     scratch: Mutex<Option<Counted<D>>>,
@@ -23,11 +24,10 @@ pub(crate) struct Queue<D: Driver> {
 
 impl<D: Driver> Queue<D> {
     pub fn new(device: &Arc<Device<D>>) -> OpResult<Self> {
-        let stream = device.told(device.driver.new_stream())?;
-        Ok(Self::on(device, Arc::new(stream)))
+        Ok(Self::on(device, Stream::new(device)?))
     }
 
-    fn on(device: &Arc<Device<D>>, stream: Arc<D::Stream>) -> Self {
+    fn on(device: &Arc<Device<D>>, stream: Arc<Stream<D>>) -> Self {
         Self {
             device: Arc::clone(device),
             stream,
@@ -48,10 +48,9 @@ impl<D: Driver> Queue<D> {
 
     fn ordered_fork(&self) -> OpResult<Self> {
         let fork = Self::new(&self.device)?;
-        let driver = &self.device.driver;
-        let event = self.device.told(driver.new_event())?;
-        self.device.told(driver.record(&self.stream, &event))?;
-        self.device.told(driver.wait(&fork.stream, &event))?;
+        let event = self.device.told(self.device.driver.new_event())?;
+        self.stream.record(&event)?;
+        fork.stream.wait(&event)?;
         Ok(fork)
     }
 
@@ -66,9 +65,9 @@ impl<D: Driver> Queue<D> {
         Tally::add(&self.device.tally.dispatches, 1);
         let call = KernelCall { kernel, grid, args: bytemuck::bytes_of(args) };
         // SAFETY: addresses come from views and weights that a descriptor's check found to lie in
-        // their buffers, and kernels keep to the sizes beside them; memory waits for work before
-        // it is freed.
-        self.device.told(unsafe { self.device.driver.launch(&self.stream, call) })
+        // their buffers, and kernels keep to the sizes beside them; memory hands over and waits
+        // for work before it is freed.
+        unsafe { self.stream.push(Work::Launch(call)) }
     }
 
     /// Calls `launches` with device memory of at least `n_bytes` that holds anything. Nobody else
@@ -111,8 +110,14 @@ impl<D: Driver> Queue<D> {
         Ok(())
     }
 
+    /// Lets the device begin with what it was given.
+    pub fn submit(&self) -> OpResult<()> {
+        self.device.check()?;
+        self.stream.hand_over()
+    }
+
     /// Waits until all work on this queue is done.
     pub fn synchronize(&self) -> OpResult<()> {
-        self.device.told(self.device.driver.synchronize(&self.stream))
+        self.stream.synchronize()
     }
 }

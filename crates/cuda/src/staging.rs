@@ -5,11 +5,13 @@
 //! goes through in pieces: while the device copies one, the host fills the other.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use longview_ops::{OpError, OpResult};
 
-use crate::device::Device;
-use crate::driver::{Driver, Memory, Place};
+use crate::device::{Counted, Device};
+use crate::driver::{CopyCall, Driver, Memory, Place, Work};
+use crate::stream::Stream;
 
 /// Bytes of a piece.
 const PIECE: usize = 4 << 20;
@@ -20,7 +22,7 @@ const ALIGNMENT: usize = 16;
 const DOWNLOADS: Range<usize> = 64 << 10..16 << 20;
 
 struct Piece<D: Driver> {
-    memory: D::Memory,
+    memory: Counted<D>,
     /// After its last copy.
     done: D::Event,
     used: usize,
@@ -42,8 +44,8 @@ impl<D: Driver> Uploads<D> {
     /// Puts `n_bytes` bytes to `to` in the stream's order. `fill` writes any range of them.
     pub fn run(
         &mut self,
-        device: &Device<D>,
-        stream: &D::Stream,
+        device: &Arc<Device<D>>,
+        stream: &Stream<D>,
         to: Place<'_, D::Memory>,
         n_bytes: usize,
         mut fill: impl FnMut(Range<usize>, &mut [u8]),
@@ -53,10 +55,10 @@ impl<D: Driver> Uploads<D> {
             let piece = self.piece_with_room(device, stream)?;
             let n = (PIECE - piece.used).min(n_bytes - at);
             let from = piece.used;
-            fill(at..at + n, &mut host_mut::<D>(&mut piece.memory)?[from..from + n]);
+            fill(at..at + n, &mut host_mut::<D>(&mut piece.memory.memory)?[from..from + n]);
             let to = Place::new(to.memory, to.offset + at as u64);
-            let from = Place::new(&piece.memory, from as u64);
-            device.told(device.driver.copy(stream, to, from, n as u64))?;
+            let from = Place::new(&piece.memory.memory, from as u64);
+            copy(stream, &to, &from, n)?;
             piece.used = (piece.used + n).next_multiple_of(ALIGNMENT);
             at += n;
         }
@@ -66,8 +68,8 @@ impl<D: Driver> Uploads<D> {
     /// The current piece, or the next one as soon as the device is done with it.
     fn piece_with_room(
         &mut self,
-        device: &Device<D>,
-        stream: &D::Stream,
+        device: &Arc<Device<D>>,
+        stream: &Stream<D>,
     ) -> OpResult<&mut Piece<D>> {
         let driver = &device.driver;
         while self.pieces.len() < N_PIECES {
@@ -76,7 +78,7 @@ impl<D: Driver> Uploads<D> {
             self.pieces.push(Piece { memory, done, used: 0 });
         }
         if self.pieces[self.current].used >= PIECE {
-            device.told(driver.record(stream, &self.pieces[self.current].done))?;
+            stream.record(&self.pieces[self.current].done)?;
             self.current = (self.current + 1) % N_PIECES;
             let next = &mut self.pieces[self.current];
             if next.used > 0 {
@@ -90,7 +92,7 @@ impl<D: Driver> Uploads<D> {
 
 /// The way down.
 pub(crate) struct Downloads<D: Driver> {
-    memory: Option<D::Memory>,
+    memory: Option<Counted<D>>,
     jobs: Vec<Job>,
 }
 
@@ -119,8 +121,8 @@ impl<D: Driver> Downloads<D> {
     /// more than fits.
     pub fn run(
         &mut self,
-        device: &Device<D>,
-        stream: &D::Stream,
+        device: &Arc<Device<D>>,
+        stream: &Stream<D>,
         parts: &mut [Part<'_, '_, D>],
     ) -> OpResult<()> {
         let padded = |part: &Part<'_, '_, D>| part.out.len().next_multiple_of(ALIGNMENT);
@@ -135,14 +137,14 @@ impl<D: Driver> Downloads<D> {
                     part += 1;
                     continue;
                 }
-                let n = self.stage(device, stream, (from, out.len()), (part, at), &mut used)?;
+                let n = self.stage(stream, (from, out.len()), (part, at), &mut used)?;
                 at += n;
                 if at < out.len() {
                     break;
                 }
                 (part, at) = (part + 1, 0);
             }
-            device.told(device.driver.synchronize(stream))?;
+            stream.synchronize()?;
             self.finish(parts);
             if part == parts.len() {
                 return Ok(());
@@ -153,14 +155,14 @@ impl<D: Driver> Downloads<D> {
     /// Copies as much of a part as fits, from byte `at` on; returns how much that is.
     fn stage(
         &mut self,
-        device: &Device<D>,
-        stream: &D::Stream,
+        stream: &Stream<D>,
         (from, len): (&Place<'_, D::Memory>, usize),
         (part, at): (usize, usize),
         used: &mut usize,
     ) -> OpResult<usize> {
         let is_host = from.memory.host_bytes().is_some();
-        let Some(memory) = self.memory.as_ref().filter(|_| !is_host) else {
+        let memory = self.memory.as_ref().map(|counted| &counted.memory);
+        let Some(memory) = memory.filter(|_| !is_host) else {
             self.jobs.push(Job { part, range: at..len, staged_at: None });
             return Ok(len - at);
         };
@@ -168,7 +170,7 @@ impl<D: Driver> Downloads<D> {
         if n > 0 {
             let from = Place::new(from.memory, from.offset + at as u64);
             let to = Place::new(memory, *used as u64);
-            device.told(device.driver.copy(stream, to, from, n as u64))?;
+            copy(stream, &to, &from, n)?;
             self.jobs.push(Job { part, range: at..at + n, staged_at: Some(*used) });
             *used = (*used + n).next_multiple_of(ALIGNMENT);
         }
@@ -177,7 +179,8 @@ impl<D: Driver> Downloads<D> {
 
     /// Hands over what has arrived.
     fn finish(&mut self, parts: &mut [Part<'_, '_, D>]) {
-        let staged = self.memory.as_ref().and_then(Memory::host_bytes).unwrap_or_default();
+        let memory = self.memory.as_ref().map(|counted| &counted.memory);
+        let staged = memory.and_then(Memory::host_bytes).unwrap_or_default();
         for Job { part, range, staged_at } in self.jobs.drain(..) {
             let Part { from, out } = &mut parts[part];
             let bytes = match staged_at {
@@ -190,15 +193,27 @@ impl<D: Driver> Downloads<D> {
     }
 
     /// Room for `n_bytes`, or for as much as one wait brings.
-    fn reserve(&mut self, device: &Device<D>, n_bytes: usize) -> OpResult<()> {
+    fn reserve(&mut self, device: &Arc<Device<D>>, n_bytes: usize) -> OpResult<()> {
         let size = n_bytes.next_power_of_two().clamp(DOWNLOADS.start, DOWNLOADS.end);
-        let has = self.memory.as_ref().map_or(0, Memory::len);
+        let has = self.memory.as_ref().map_or(0, |counted| counted.memory.len());
         if has < size as u64 {
             self.memory = None;
             self.memory = Some(device.alloc_host(size as u64, "download staging")?);
         }
         Ok(())
     }
+}
+
+/// A copy after all work before.
+fn copy<D: Driver>(
+    stream: &Stream<D>,
+    to: &Place<'_, D::Memory>,
+    from: &Place<'_, D::Memory>,
+    n: usize,
+) -> OpResult<()> {
+    // SAFETY: both runs lie in their memories, which hand over and wait for work before they are
+    // freed; pieces are filled again, and downloads read, after waiting.
+    unsafe { stream.push(Work::Copy(CopyCall::new(to, from, n as u64))) }
 }
 
 /// The bytes of host memory.

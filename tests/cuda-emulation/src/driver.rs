@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longview_cuda::{
-    DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place, StartError,
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Memory, StartError, Work,
 };
 
 use crate::device::{Device, Task};
+use crate::graph::{EmulatedGraph, Node};
 use crate::library::Library;
 
 /// Addresses are multiples of this, as a real device's are.
@@ -27,12 +28,20 @@ pub struct EmulatedOptions {
     pub n_multiprocessors: u32,
     /// Device memory in bytes; more than that is out of memory.
     pub memory_bytes: u64,
+    /// Without, making a graph fails.
+    pub has_graphs: bool,
 }
 
 impl Default for EmulatedOptions {
     fn default() -> Self {
         let n_workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-        Self { backward: false, n_workers, n_multiprocessors: 4, memory_bytes: 4 << 30 }
+        Self {
+            backward: false,
+            n_workers,
+            n_multiprocessors: 4,
+            memory_bytes: 4 << 30,
+            has_graphs: true,
+        }
     }
 }
 
@@ -77,6 +86,12 @@ impl EmulatedDriver {
         grid: Grid,
         args: Box<[u64]>,
     ) -> DriverResult<()> {
+        let task = self.task(name, grid, args)?;
+        // SAFETY: the caller's word; memory does all work before it goes.
+        told(unsafe { self.device.push(stream.0, task) })
+    }
+
+    fn task(&self, name: &str, grid: Grid, args: Box<[u64]>) -> DriverResult<Task> {
         let kernel = self.device.library.kernel(name);
         let kernel = told(kernel.ok_or_else(|| format!("{name} was not compiled as C++")))?;
         let (expected, given) = (kernel.args.size as usize, size_of_val(&*args));
@@ -85,9 +100,7 @@ impl EmulatedDriver {
         }
         let Grid { blocks: grid, dynamic_shared } = grid;
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(&kernel.name);
-        let task = Task::Launch { kernel, grid, dynamic_shared, args };
-        // SAFETY: the caller's word; memory does all work before it goes.
-        told(unsafe { self.device.push(stream.0, task) })
+        Ok(Task::Launch { kernel, grid, dynamic_shared, args })
     }
 
     fn memory(&self, bytes: u64, is_host: bool) -> DriverResult<EmulatedMemory> {
@@ -182,6 +195,16 @@ impl EmulatedEvent {
     }
 }
 
+/// Arguments as words, the last filled up with zeros.
+fn words_of(args: &[u8]) -> Box<[u64]> {
+    let word = |chunk: &[u8]| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_ne_bytes(word)
+    };
+    args.chunks(8).map(word).collect()
+}
+
 fn told<T>(result: Result<T, String>) -> DriverResult<T> {
     result.map_err(DriverError::Lost)
 }
@@ -192,6 +215,7 @@ impl Driver for EmulatedDriver {
     type Memory = EmulatedMemory;
     type Stream = EmulatedStream;
     type Event = EmulatedEvent;
+    type Graph = EmulatedGraph;
 
     fn facts(&self) -> &DeviceFacts {
         &self.facts
@@ -217,27 +241,45 @@ impl Driver for EmulatedDriver {
         Ok(EmulatedEvent::default())
     }
 
-    fn copy(
-        &self,
-        stream: &EmulatedStream,
-        to: Place<'_, EmulatedMemory>,
-        from: Place<'_, EmulatedMemory>,
-        bytes: u64,
-    ) -> DriverResult<()> {
-        let (to, from) = (to.address_of(bytes), from.address_of(bytes));
-        let task = Task::Copy { to, from, bytes };
-        // SAFETY: both runs lie in their memories, which do all work before they go.
+    unsafe fn run(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
+        let task = match work {
+            Work::Copy(CopyCall { to, from, bytes, .. }) => Task::Copy { to, from, bytes },
+            Work::Launch(call) => {
+                self.task(call.kernel.facts().name, call.grid, words_of(call.args))?
+            }
+        };
+        // SAFETY: the caller's word; memory does all work before it goes.
         told(unsafe { self.device.push(stream.0, task) })
     }
 
-    unsafe fn launch(&self, stream: &EmulatedStream, call: KernelCall<'_>) -> DriverResult<()> {
-        let words = call.args.chunks(8).map(|chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_ne_bytes(word)
-        });
+    unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<EmulatedGraph> {
+        if !self.options.has_graphs {
+            return told(Err("graphs are not there".into()));
+        }
+        Ok(EmulatedGraph(works.iter().map(Node::new).collect()))
+    }
+
+    unsafe fn set_node(
+        &self,
+        graph: &mut EmulatedGraph,
+        i: usize,
+        work: Work<'_>,
+    ) -> DriverResult<()> {
+        let node = Node::new(&work);
+        if !graph.0[i].may_become(&node) {
+            return told(Err(format!("node {i} of a graph cannot become another command")));
+        }
+        graph.0[i] = node;
+        Ok(())
+    }
+
+    unsafe fn launch_graph(
+        &self,
+        stream: &EmulatedStream,
+        graph: &mut EmulatedGraph,
+    ) -> DriverResult<()> {
         // SAFETY: the caller's word.
-        unsafe { self.launch_by_name(stream, call.kernel.facts().name, call.grid, words.collect()) }
+        graph.0.iter().try_for_each(|node| unsafe { self.run(stream, node.work()) })
     }
 
     fn record(&self, stream: &EmulatedStream, event: &EmulatedEvent) -> DriverResult<()> {

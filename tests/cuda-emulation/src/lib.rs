@@ -9,9 +9,11 @@
 
 mod device;
 mod driver;
+mod graph;
 mod library;
 mod primitives;
 
 pub use driver::{EmulatedDriver, EmulatedEvent, EmulatedMemory, EmulatedOptions, EmulatedStream};
+pub use graph::EmulatedGraph;
 pub use library::{ArgsFacts, EmulatedKernel, Library, SANITIZE, Sanitizer, sanitizer};
 pub use primitives::{Primitives, THREADS, Written};

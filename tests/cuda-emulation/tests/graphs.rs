@@ -1,0 +1,131 @@
+//! Runs of commands that come again are handed over as graphs, and nobody can tell but by counting.
+
+use longview_core::{DType, SplitMix64, encode_f32};
+use longview_cuda::{Counters, CudaBackend};
+use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
+use longview_ops::*;
+use pollster::block_on;
+
+type Emulated = CudaBackend<EmulatedDriver>;
+type Buffer = <Emulated as Backend>::Buffer;
+
+fn backend(has_graphs: bool) -> Emulated {
+    let options = EmulatedOptions { has_graphs, ..Default::default() };
+    let driver = EmulatedDriver::new(options).expect("the kernels are compiled as C++");
+    CudaBackend::on(driver).expect("an emulated device")
+}
+
+/// `n` numbers on the device.
+fn buffer(backend: &Emulated, seed: u64, n: usize) -> Buffer {
+    let mut buffer = backend.alloc(DType::F32, n, "numbers").unwrap();
+    write(backend, &mut buffer, seed);
+    buffer
+}
+
+fn write(backend: &Emulated, to: &mut Buffer, seed: u64) {
+    let mut rng = SplitMix64::new(seed);
+    let numbers: Vec<f32> = (0..to.len()).map(|_| rng.next_normal()).collect();
+    backend.write(ViewMut::all(to), &encode_f32(DType::F32, &numbers)).unwrap();
+}
+
+fn silu(backend: &Emulated, gate: View<'_, Emulated>, to: &mut Buffer) {
+    let up = View::part(gate.buffer, 0, gate.len);
+    let p = SiluMulParams { n: gate.len as u32 };
+    backend.silu_mul(SiluMul { p, gate, up, out: ViewMut::all(to) }).unwrap();
+}
+
+fn read(backend: &Emulated, buffer: &Buffer) -> Vec<u8> {
+    let mut out = vec![0; 4 * buffer.len()];
+    block_on(backend.read(View::all(buffer), &mut out)).unwrap();
+    out
+}
+
+/// A step of `2 * n_pairs` kernels and one copy up: what goes in differs from step to step, and so
+/// does the place where it is read. Returns what comes out.
+fn step(backend: &Emulated, bufs: &mut [Buffer; 3], n_pairs: usize, i: usize) -> Vec<u8> {
+    let [from, mid, to] = bufs;
+    write(backend, from, 7 * i as u64);
+    for _ in 0..n_pairs {
+        silu(backend, View::part(from, i % 5, mid.len()), mid);
+        silu(backend, View::all(mid), to);
+    }
+    backend.submit().unwrap();
+    read(backend, to)
+}
+
+fn buffers(backend: &Emulated) -> [Buffer; 3] {
+    [69, 64, 64].map(|n| buffer(backend, 1, n))
+}
+
+#[test]
+fn the_second_time_makes_a_graph_and_nothing_else_changes() {
+    let (with, without) = (backend(true), backend(false));
+    let (mut a, mut b) = (buffers(&with), buffers(&without));
+    let mut before = Counters::default();
+    for i in 0..12 {
+        assert_eq!(step(&with, &mut a, 6, i), step(&without, &mut b, 6, i), "step {i}");
+        let now = with.counters();
+        // 13 commands before the submit; the read is one more, and is handed over by itself.
+        let submits = now.device.submits - before.device.submits;
+        // The three writes that made the buffers go with the first step.
+        assert_eq!(submits, [17, 14][i.min(1)] - if i > 1 { 12 } else { 0 }, "step {i}");
+        assert_eq!(now.graphs, u64::from(i > 1), "step {i}");
+        // The copy comes from another place of the staging at each step, and one kernel of each
+        // pair reads from another place.
+        assert_eq!(now.nodes_set - before.nodes_set, if i > 2 { 7 } else { 0 }, "step {i}");
+        before = now;
+    }
+    assert_eq!(with.no_graphs(), None);
+    assert!(without.no_graphs().is_some_and(|reason| reason.contains("graphs are not there")));
+    assert_eq!(without.counters().graphs, 0);
+}
+
+#[test]
+fn steps_of_many_shapes_push_the_least_used_graph_out() {
+    let (with, without) = (backend(true), backend(false));
+    let (mut a, mut b) = (buffers(&with), buffers(&without));
+    for i in 0..60 {
+        let n_pairs = 4 + i / 3;
+        assert_eq!(step(&with, &mut a, n_pairs, i), step(&without, &mut b, n_pairs, i), "step {i}");
+    }
+    let made = with.counters().graphs;
+    assert!(made >= 19, "{made} graphs of 20 shapes");
+    // The first shape was pushed out, and comes back.
+    assert_eq!(step(&with, &mut a, 5, 1), step(&without, &mut b, 5, 1));
+    assert_eq!(with.counters().graphs, made + 1);
+}
+
+#[test]
+fn memory_is_freed_after_what_waits_was_handed_over() {
+    let backend = backend(true);
+    let mut out: Vec<Buffer> = (0..3).map(|_| buffer(&backend, 2, 1000)).collect();
+    let expected = {
+        let from = buffer(&backend, 3, 1000);
+        silu(&backend, View::all(&from), &mut out[0]);
+        read(&backend, &out[0])
+    };
+    // Nothing was submitted when the buffer goes, twice: of device and of host memory.
+    {
+        let from = buffer(&backend, 3, 1000);
+        silu(&backend, View::all(&from), &mut out[1]);
+    }
+    {
+        let mut from = backend.alloc_host(DType::F32, 1000, "host").unwrap().expect("pinned");
+        write(&backend, &mut from, 3);
+        silu(&backend, View::all(&from), &mut out[2]);
+    }
+    assert!(read(&backend, &out[1]) == expected && read(&backend, &out[2]) == expected);
+}
+
+#[test]
+fn a_dropped_queue_did_what_it_was_given() {
+    let backend = backend(true);
+    let (from, mut to) = (buffer(&backend, 4, 64), buffer(&backend, 5, 64));
+    let before = read(&backend, &to);
+    let fork = backend.background();
+    silu(&fork, View::all(&from), &mut to);
+    drop(fork);
+    // The fork is another stream: its work is done when the whole device has been waited for.
+    drop(backend.alloc(DType::F32, 1, "frees").unwrap());
+    assert_ne!(read(&backend, &to), before);
+}
