@@ -143,8 +143,12 @@ fn options_that_cannot_work_together() {
     run(&needle(), &words).fails_with(&["--cluster-tokens has no meaning for --policy"]);
     run(&needle(), &["-p", "x", "--top-p", "2"]).fails_with(&["--top-p 2: must be above 0"]);
     run(&needle(), &["-p", "x", "--chunk-size", "0"]).fails_with(&["--chunk-size must be"]);
-    run(&needle(), &["-p", "x", "--system", "y"]).fails_with(&["has no chat template"]);
-    run(&needle(), &[]).fails_with(&["without a chat template there is no chat", "-p or -f"]);
+    let model = TempFolder::model();
+    let plain = r#"{"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}"#;
+    model.write("tokenizer_config.json", plain);
+    let words = ["-p", "x", "--system", "y"];
+    run(model.path(), &words).fails_with(&["has no chat template"]);
+    run(model.path(), &[]).fails_with(&["without a chat template there is no chat", "-p or -f"]);
     longview(["demo", "--context", "300"]).fails_with(&["--context 300: too short", "24 facts"]);
 }
 
@@ -155,7 +159,7 @@ fn usage_is_exit_code_2() {
         &["run", "-m", "x", "--policy", "quest"],
         &["run", "-m", "x", "--kv-type", "q8"],
         &["run", "-m", "x", "--rope-scaling", "yarn"],
-        &["demo", "--questions", "34"],
+        &["demo", "--questions", "97"],
         &["demo", "--budget", "many"],
         &["demo", "--device-memory", "much"],
         &["fly"],
@@ -172,7 +176,7 @@ fn not_enough_memory_is_said_before_loading() {
     let done = run(&needle(), &["-c", "1000000000", "-p", "x"]);
     done.fails_with(&[
         "not enough memory: ",
-        "TiB are needed (7.6 MiB weights, 1.9 TiB keys and values",
+        "TiB are needed (8.3 MiB weights, 2.3 TiB keys and values",
         "are available",
         "--ctx-size",
     ]);

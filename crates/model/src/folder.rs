@@ -136,7 +136,8 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle");
         let folder = ModelFolder::open(&path).unwrap();
         assert_eq!(folder.tokenizer().unwrap().bos_id(), Some(0));
-        assert_eq!(folder.eos_token_ids(), [1]);
+        assert_eq!(folder.eos_token_ids(), [1, 3], "the end of a text and of a turn");
+        assert!(folder.chat.is_some());
     }
 
     #[test]

@@ -155,8 +155,7 @@ mod tests {
         let folder = embedded::open().unwrap();
         let text = folder.tokenizer().unwrap().decode(&document.ids, true).unwrap();
         for question in &document.questions {
-            let given = &question.text[question.text.len() - 2..];
-            assert!(text.contains(&format!("{given}{}", question.answer)), "{question:?}");
+            assert!(text.contains(&question.answer), "{question:?}");
         }
     }
 

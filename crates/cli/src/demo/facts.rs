@@ -1,58 +1,60 @@
-//! Facts to hide: four-digit numbers of which no two share a pair of neighbouring digits.
+//! Facts to hide: numbers that are stored under names, in the forms of the field's needle tests.
 //!
-//! The embedded model is small and completes numbers pair by pair. If a pair of digits occurred
-//! twice in a document, two facts would fit one question, and an error would say nothing about
-//! what was recalled. The numbers are cut from a random closed walk that uses each of the 100
-//! ordered pairs of digits exactly once (Hierholzer's algorithm), so that no pair can repeat.
+//! Each fact has a name of its own, and a question gives the name: what answers it must be found by
+//! meaning, not by its place. The forms are those of RULER's magic numbers (arXiv 2404.06654),
+//! LongEval's lines, and plain sentences about people.
 
 use longview_core::SplitMix64;
 
-/// Facts that one document can hold: the walk of 101 digits in pieces of four that share an end.
-pub const MAX_FACTS: usize = 33;
+/// Facts that one document can hold.
+pub const MAX_FACTS: usize = 96;
 
-const DIGITS: usize = 4;
-/// Digits that a question gives.
-const GIVEN: usize = 2;
+const ADJECTIVES: &str = "amber brisk calm dusty early fierce golden hollow ivory jolly kind lunar \
+    mossy noble odd pale quiet rapid silver tiny urban velvet warm young";
+const NOUNS: &str = "anvil basket candle dragon eagle feather guitar hammer island jacket kettle \
+    ladder marble needle orchid pepper quiver ribbon saddle teapot urn violin wagon yarrow";
+const PEOPLE: &str = "Anna Thomas Clara Edwin Martha Peter Helen Samuel Lucy Walter Alice Henry \
+    Rose Albert Emma Oliver Grace Philip Nora Arthur Ingrid Tobias Marion Felix Judith Conrad \
+    Sylvia Bernard";
+const THINGS: [&str; 6] = [
+    "phone number",
+    "ticket number",
+    "room number",
+    "account number",
+    "order number",
+    "access code",
+];
 
-/// What the number belongs to, where a form asks for a thing.
-const THINGS: &str = "carpenter parish island widow knight thief witch chapel castle farmer bishop \
-    captain harbour colonel station post museum village tower palace college theatre bridge garage \
-    school office hospital hotel mill fort ferry tunnel dock pier abbey temple studio lodge";
-
-/// How a fact is stated and asked: `{a}` are the digits given, `{v}` those that answer.
+/// How a fact is stated and asked: `{k}` is its name, `{v}` the number.
 struct Form {
     statement: &'static str,
     question: &'static str,
+    digits: usize,
 }
 
-const FORMS: [Form; 4] = [
-    Form {
-        statement: " The ticket number is: {a}{v}.",
-        question: " Which ticket number begins with {a}? The ticket number is: {a}",
-    },
-    Form {
-        statement: " The special magic number for room {a} is: {a}{v}.",
-        question: " What is the special magic number for room {a}? \
-                   The special magic number for room {a} is: {a}",
-    },
-    Form {
-        statement: " The pass key is {a}{v}. Remember it. {a}{v} is the pass key.",
-        question: " What is the pass key that begins with {a}? The pass key is {a}",
-    },
-    Form {
-        statement: " The number of the {w} is: {a}{v}.",
-        question: " What is the number of the {w}? The number of the {w} is: {a}",
-    },
-];
+const MAGIC: Form = Form {
+    statement: " One of the special magic numbers for {k} is: {v}.",
+    question: " What is the special magic number for {k} mentioned in the provided text? \
+               The special magic number for {k} mentioned in the provided text is",
+    digits: 7,
+};
+const LINE: Form = Form {
+    statement: " line {k}: REGISTER_CONTENT is {v}.",
+    question: " Tell me what is the REGISTER_CONTENT in line {k}? \
+               The REGISTER_CONTENT in line {k} is",
+    digits: 5,
+};
+const PERSON: Form =
+    Form { statement: " The {k} is {v}.", question: " What is the {k}? The {k} is", digits: 5 };
 
 /// A fact as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// What stands in the document.
     pub statement: String,
-    /// What is asked; ends with the digits given.
+    /// What is asked, and how the answer begins.
     pub question: String,
-    /// The digits that must follow.
+    /// The text that must follow.
     pub answer: String,
 }
 
@@ -62,49 +64,43 @@ pub struct Fact {
 /// If `n` is above [`MAX_FACTS`].
 pub fn facts(n: usize, rng: &mut SplitMix64) -> Vec<Fact> {
     assert!(n <= MAX_FACTS, "{n} facts of at most {MAX_FACTS}");
-    let numbers = numbers(rng);
-    let chosen = rng.distinct(numbers.len(), n);
-    let things: Vec<&str> = THINGS.split_whitespace().collect();
-    let things_chosen = rng.distinct(things.len(), n);
-    let pairs = chosen.iter().zip(&things_chosen).enumerate();
-    pairs
-        .map(|(i, (number, thing))| {
-            let (given, answer) = numbers[*number as usize].split_at(GIVEN);
-            let fill = |form: &str| {
-                form.replace("{a}", given)
-                    .replace("{v}", answer)
-                    .replace("{w}", things[*thing as usize])
-            };
-            let form = &FORMS[i % FORMS.len()];
-            Fact {
-                statement: fill(form.statement),
-                question: fill(form.question),
-                answer: answer.to_owned(),
+    let pairs = pairs(n.div_ceil(3) * 2, rng);
+    let people: Vec<&str> = PEOPLE.split_whitespace().collect();
+    let owned = rng.distinct(people.len() * THINGS.len(), n.div_ceil(3));
+    (0..n)
+        .map(|i| match (i % 3, i / 3) {
+            (0, j) => MAGIC.fill(&pairs[2 * j], rng),
+            (1, j) => LINE.fill(&pairs[2 * j + 1], rng),
+            (_, j) => {
+                let (person, thing) =
+                    (owned[j] as usize % people.len(), owned[j] as usize / people.len());
+                PERSON.fill(&format!("{} of {}", THINGS[thing], people[person]), rng)
             }
         })
         .collect()
 }
 
-/// The pieces of one walk.
-fn numbers(rng: &mut SplitMix64) -> Vec<String> {
-    let walk = closed_walk(rng);
-    let starts = (0..=walk.len() - DIGITS).step_by(DIGITS - 1);
-    starts.map(|start| walk[start..start + DIGITS].iter().collect()).collect()
+/// `n` different names of an adjective and a noun.
+fn pairs(n: usize, rng: &mut SplitMix64) -> Vec<String> {
+    let adjectives: Vec<&str> = ADJECTIVES.split_whitespace().collect();
+    let nouns: Vec<&str> = NOUNS.split_whitespace().collect();
+    let chosen = rng.distinct(adjectives.len() * nouns.len(), n).into_iter();
+    chosen
+        .map(|i| i as usize)
+        .map(|i| format!("{}-{}", adjectives[i % adjectives.len()], nouns[i / adjectives.len()]))
+        .collect()
 }
 
-/// A random Eulerian circuit of the complete digraph with loops on ten digits.
-fn closed_walk(rng: &mut SplitMix64) -> Vec<char> {
-    let mut unused: Vec<Vec<u32>> = (0..10).map(|_| rng.distinct(10, 10)).collect();
-    let mut trail = vec![rng.below(10) as u32];
-    let mut walk = Vec::with_capacity(101);
-    while let Some(&digit) = trail.last() {
-        match unused[digit as usize].pop() {
-            Some(next) => trail.push(next),
-            None => walk.extend(trail.pop().and_then(|digit| char::from_digit(digit, 10))),
+impl Form {
+    fn fill(&self, name: &str, rng: &mut SplitMix64) -> Fact {
+        let number: String =
+            (0..self.digits).map(|_| char::from(b'0' + rng.below(10) as u8)).collect();
+        Fact {
+            statement: self.statement.replace("{k}", name).replace("{v}", &number),
+            question: self.question.replace("{k}", name),
+            answer: format!(" {number}."),
         }
     }
-    walk.reverse();
-    walk
 }
 
 #[cfg(test)]
@@ -114,26 +110,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_pair_of_digits_occurs_in_two_numbers() {
-        for seed in 0..50 {
-            let numbers = numbers(&mut SplitMix64::new(seed));
-            assert_eq!(numbers.len(), MAX_FACTS);
-            let pairs: BTreeSet<&str> =
-                numbers.iter().flat_map(|n| (0..3).map(move |i| &n[i..i + 2])).collect();
-            assert_eq!(pairs.len(), 3 * MAX_FACTS, "seed {seed}");
+    fn questions_differ_and_only_the_statement_holds_the_answer() {
+        for seed in 0..20 {
+            let all = facts(MAX_FACTS, &mut SplitMix64::new(seed));
+            let questions: BTreeSet<&String> = all.iter().map(|fact| &fact.question).collect();
+            assert_eq!(questions.len(), MAX_FACTS, "seed {seed}");
+            for fact in &all {
+                assert!(fact.statement.ends_with(&fact.answer), "{fact:?}");
+                assert!(!fact.question.contains(fact.answer.trim()), "{fact:?}");
+                assert!(!fact.statement.contains('{') && !fact.question.contains('{'), "{fact:?}");
+            }
         }
     }
 
     #[test]
-    fn a_question_gives_two_digits_and_the_statement_holds_the_rest() {
-        let all = facts(MAX_FACTS, &mut SplitMix64::new(1));
-        for fact in &all {
-            let given = &fact.question[fact.question.len() - GIVEN..];
-            assert!(fact.statement.contains(&format!("{given}{}", fact.answer)), "{fact:?}");
-            assert!(!fact.question.contains(&format!("{given}{}", fact.answer)), "{fact:?}");
-            assert!(!fact.statement.contains('{') && !fact.question.contains('{'), "{fact:?}");
+    fn facts_take_turns_in_three_forms() {
+        let all = facts(6, &mut SplitMix64::new(1));
+        for (i, fact) in all.iter().enumerate() {
+            let sign = [" magic ", " line ", " of "][i % 3];
+            assert!(fact.statement.contains(sign), "{fact:?}");
         }
-        let questions: BTreeSet<&String> = all.iter().map(|fact| &fact.question).collect();
-        assert_eq!(questions.len(), MAX_FACTS);
     }
 }

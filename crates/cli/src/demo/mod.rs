@@ -15,7 +15,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use longview_engine::{Engine, EngineOptions, RopeOverride, Session};
+use longview_engine::{Engine, EngineOptions, Session};
 use longview_ops::Backend;
 use longview_scheduler::{Policy, PolicyOptions, Preset};
 use pollster::block_on;
@@ -30,11 +30,6 @@ use crate::load;
 use crate::progress::PrefillBar;
 use crate::{embedded, out, units};
 
-/// Contexts up to this length use the model's own RoPE.
-const OWN_ROPE: usize = 8192;
-/// Beyond, YaRN; measured at 32K, full attention: 23 to 24 of 24 against 17 without.
-const YARN: RopeOverride = RopeOverride::Yarn { factor: 4.0, original_context: OWN_ROPE };
-
 /// Options of `longview demo`.
 #[derive(Args)]
 #[command(after_help = "\
@@ -47,7 +42,7 @@ pub struct DemoArgs {
     #[arg(short, long, visible_alias = "ctx-size", value_name = "TOKENS", default_value_t = 32768)]
     context: usize,
 
-    /// Facts to hide and questions to ask, 1 to 33.
+    /// Facts to hide and questions to ask, 1 to 96.
     #[arg(
         long,
         value_name = "N",
@@ -81,7 +76,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let policy = policy(args);
     let resolved = Policy::resolve(&policy, args.context)?;
     if !args.json {
-        introduce(args, &document, &resolved)?;
+        introduce(&document, &resolved)?;
     }
     let report = with_device!(args.engine.device()?, backend => {
         let (mut engine, _) = load::engine(backend, folder, options(args), &policy)?;
@@ -96,11 +91,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
 }
 
 fn options(args: &DemoArgs) -> EngineOptions {
-    EngineOptions {
-        simulate_device: true,
-        rope: (args.context > OWN_ROPE).then_some(YARN),
-        ..args.engine.options(args.context)
-    }
+    EngineOptions { simulate_device: true, ..args.engine.options(args.context) }
 }
 
 /// The policy that was asked for. The embedded model looks up single tokens that resemble nothing
@@ -116,19 +107,19 @@ fn policy(args: &DemoArgs) -> PolicyOptions {
 }
 
 /// What will happen, and what it does and does not show.
-fn introduce(args: &DemoArgs, document: &Document, policy: &Policy) -> Result<()> {
+fn introduce(document: &Document, policy: &Policy) -> Result<()> {
     let mut out = out::stdout();
     let budget = policy.budget.map_or("all".to_owned(), units::count);
     writeln!(
         out,
-        "A document of {} tokens: generated filler with {} four-digit numbers at all depths.",
+        "A document of {} tokens: generated filler with {} numbers at all depths, each under a name.",
         units::count(document.ids.len()),
         document.questions.len(),
     )?;
     writeln!(
         out,
-        "Each question gives the first two digits of a number, and the model has to complete it \
-         from the\ndocument: the two digits behind the bar are its answer."
+        "Each question gives a name, and the model has to find its number: what stands behind the \
+         bar is its answer."
     )?;
     writeln!(
         out,
@@ -145,13 +136,6 @@ fn introduce(args: &DemoArgs, document: &Document, policy: &Policy) -> Result<()
             out,
             "Clusters: {tokens} tokens on average, {iterations} iterations of k-means over {parts}."
         )?;
-    }
-    match args.context > OWN_ROPE {
-        true => writeln!(
-            out,
-            "RoPE: YaRN, factor 4 over 8,192 tokens, because the context is longer than that."
-        )?,
-        false => writeln!(out, "RoPE: the model's own.")?,
     }
     Ok(out.flush()?)
 }

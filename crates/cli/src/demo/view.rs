@@ -21,8 +21,8 @@ impl View {
     /// A view of `n_questions` questions.
     pub fn new(n_questions: usize, quiet: bool) -> Self {
         let mut stride = n_questions.div_ceil(STREAMED).max(1);
-        if stride > 1 && stride.is_multiple_of(2) {
-            // Facts take turns in four forms: an odd stride shows them all.
+        if stride > 1 && stride.is_multiple_of(3) {
+            // Facts take turns in three forms: this shows them all.
             stride += 1;
         }
         Self { quiet, stride, asked: 0, streaming: false }
