@@ -130,6 +130,7 @@ fn capabilities(tier: Tier, threads: usize) -> Capabilities {
         device: format!("{}, {}, {threads_text}", machine::model_name(), tier.isa()),
         reads_host_memory: true,
         unified_memory: true,
+        overlaps: false,
         matvec_max_rows: kernels::matvec::MAX_ROWS,
         kv_dtypes: floats.clone(),
         weight_dtypes: floats,
@@ -155,6 +156,11 @@ impl Backend for CpuBackend {
     }
 
     #[cfg(not(target_arch = "wasm32"))]
+    /// Every op is done when it returns.
+    fn after(&self, _other: &Self) -> OpResult<()> {
+        Ok(())
+    }
+
     fn now(&self) -> Duration {
         self.device.start.elapsed()
     }

@@ -103,6 +103,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         ),
         reads_host_memory: true,
         unified_memory: false,
+        overlaps: true,
         matvec_max_rows: ops::matvec::MAX_ROWS,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
@@ -134,6 +135,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn background(&self) -> Self {
         let device = Arc::clone(&self.device);
         Self { device, queue: self.queue.fork(), start: self.start }
+    }
+
+    fn after(&self, other: &Self) -> OpResult<()> {
+        self.queue.after(&other.queue)
     }
 
     fn now(&self) -> Duration {

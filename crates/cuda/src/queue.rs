@@ -20,6 +20,8 @@ pub(crate) struct Queue<D: Driver> {
     uploads: Mutex<Uploads<D>>,
     downloads: Mutex<Downloads<D>>,
     scratch: Mutex<Option<Counted<D>>>,
+    /// What other queues wait for this one with.
+    event: Mutex<Option<D::Event>>,
 }
 
 impl<D: Driver> Queue<D> {
@@ -34,6 +36,7 @@ impl<D: Driver> Queue<D> {
             uploads: Mutex::default(),
             downloads: Mutex::default(),
             scratch: Mutex::default(),
+            event: Mutex::default(),
         }
     }
 
@@ -48,10 +51,21 @@ impl<D: Driver> Queue<D> {
 
     fn ordered_fork(&self) -> OpResult<Self> {
         let fork = Self::new(&self.device)?;
-        let event = self.device.told(self.device.driver.new_event())?;
-        self.stream.record(&event)?;
-        fork.stream.wait(&event)?;
+        fork.after(self)?;
         Ok(fork)
+    }
+
+    /// What comes from now on happens after all that `other` was given so far.
+    pub fn after(&self, other: &Self) -> OpResult<()> {
+        self.device.check()?;
+        let mut event = lock(&other.event);
+        if event.is_none() {
+            *event = Some(self.device.told(self.device.driver.new_event())?);
+        }
+        let Some(event) = event.as_ref() else { return Ok(()) };
+        // A wait is for what was recorded last when it was asked for: one event serves always.
+        other.stream.record(event)?;
+        self.stream.wait(event)
     }
 
     /// Launches a kernel; none of no blocks. The descriptor was checked before: addresses are those

@@ -51,6 +51,9 @@ pub struct Capabilities {
     pub reads_host_memory: bool,
     /// Device memory *is* host memory: recall in place costs nothing.
     pub unified_memory: bool,
+    /// Work of queues made by [`crate::Backend::background`] runs beside that of the others on the
+    /// device, so that copies hide behind kernels.
+    pub overlaps: bool,
     /// Most rows for which [`crate::Backend::matvec`] is meant.
     pub matvec_max_rows: usize,
     /// Data types of KV rows that attention reads.

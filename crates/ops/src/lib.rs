@@ -95,6 +95,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// queue.
     fn background(&self) -> Self;
 
+    /// Work that this queue is given from now on happens after all that `other` was given so far.
+    /// Both are queues of one device.
+    fn after(&self, other: &Self) -> OpResult<()>;
+
     /// Host time since some start, for statistics only. (A clock is the backend's because a browser
     /// has none in `std`.)
     fn now(&self) -> Duration;

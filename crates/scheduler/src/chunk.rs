@@ -32,6 +32,7 @@ impl Chunk {
         if self.layer == 0 {
             sequence.bring_rows().await?;
         }
+        sequence.join_side()?;
         let n = sequence.n_tokens;
         self.record(sequence, t).await?;
         sequence.layers[self.layer].push_positions(n, self.len);
@@ -56,8 +57,7 @@ impl Chunk {
         scratch.set_rows(backend, n..n + self.len)?;
         let buffer = sequence.tier.buffer_mut(self.layer).expect("in place: kernels read the tier");
         let dst = DeviceRows { buffer, head_stride: shape.capacity };
-        let row_ids = View::part(&scratch.row_ids, 0, self.len);
-        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
+        scatter(backend, shape, t, (self.start, self.len), scratch.rows(0, self.len), dst)?;
         let buffer = sequence.tier.buffer(self.layer).expect("in place: kernels read the tier");
         let run = Run {
             kv: KvView::new(buffer, shape.capacity),
@@ -81,8 +81,7 @@ impl Chunk {
         let state = &mut sequence.layers[self.layer];
         let buffer = state.device.as_mut().expect("dense layers have device rows");
         let dst = DeviceRows { buffer, head_stride: state.device_rows };
-        let row_ids = View::part(&scratch.row_ids, 0, self.len);
-        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
+        scatter(backend, shape, t, (self.start, self.len), scratch.rows(0, self.len), dst)?;
         let buffer = state.device.as_ref().expect("dense layers have device rows");
         let kv = KvView::new(buffer, state.device_rows);
         self.attend_run(
@@ -130,28 +129,55 @@ impl Chunk {
         scratch.set_rows(backend, 0..self.len)?;
         let chunk_stride = scratch.max_tokens;
         let dst = DeviceRows { buffer: &mut *chunk, head_stride: chunk_stride };
-        let row_ids = View::part(&scratch.row_ids, 0, self.len);
-        scatter(backend, shape, t, (self.start, self.len), row_ids, dst)?;
-        for (i, first) in (0..n).step_by(tile).enumerate() {
-            let rows = tile.min(n - first);
-            sequence.mover.clear();
+        scatter(backend, shape, t, (self.start, self.len), scratch.rows(0, self.len), dst)?;
+
+        // Tile i + 1 is fetched while tile i is attended, and the chunk goes to the host while the
+        // layer is computed to its end.
+        let side = sequence.side.as_ref().unwrap_or(backend);
+        let after = |later: &B, earlier: &B| match sequence.side {
+            Some(_) => later.after(earlier),
+            None => Ok(()),
+        };
+        let (tier, mover) = (&mut *sequence.tier, &mut sequence.mover);
+        let mut fetch = |i: usize, buffer: &mut B::Buffer| {
+            let rows = i * tile..n.min((i + 1) * tile);
+            mover.clear();
             for head in 0..shape.n_kv_heads {
-                (0..rows).for_each(|r| sequence.mover.push(head, first + r, r));
+                rows.clone().enumerate().for_each(|(to, from)| mover.push(head, from, to));
             }
-            let dst = DeviceRows { buffer: &mut tiles[i % 2], head_stride: tile };
-            sequence.mover.load(backend, shape, &*sequence.tier, self.layer, dst)?;
+            let dst = DeviceRows { buffer, head_stride: tile };
+            mover.load(side, shape, tier, self.layer, dst)
+        };
+        let n_tiles = n.div_ceil(tile);
+        after(side, backend)?;
+        if n_tiles > 0 {
+            fetch(0, &mut tiles[0])?;
+        }
+        for i in 0..n_tiles {
+            after(backend, side)?;
+            if i + 1 < n_tiles {
+                // Tile i - 1, whose place it takes, was attended.
+                after(side, backend)?;
+                fetch(i + 1, &mut tiles[(i + 1) % 2])?;
+            }
             let kv = KvView::new(&tiles[i % 2], tile);
-            let run = Run { kv, n_rows: rows, diagonal: i32::MAX };
+            let run = Run { kv, n_rows: tile.min(n - i * tile), diagonal: i32::MAX };
             self.attend_run(backend, shape, scratch, t, run, i > 0)?;
         }
         let kv = KvView::new(&*chunk, chunk_stride);
         let run = Run { kv, n_rows: self.len, diagonal: 0 };
         self.attend_run(backend, shape, scratch, t, run, n > 0)?;
-        sequence.mover.clear();
+        mover.clear();
         for head in 0..shape.n_kv_heads {
-            (0..self.len).for_each(|r| sequence.mover.push(head, r, n + r));
+            (0..self.len).for_each(|r| mover.push(head, r, n + r));
         }
-        sequence.mover.store(backend, shape, &mut *sequence.tier, self.layer, kv).await?;
+        after(side, backend)?;
+        mover.store(side, shape, tier, self.layer, kv).await?;
+        sequence.side_is_busy = sequence.side.is_some();
+        if self.layer + 1 == sequence.shape.n_layers {
+            // Who waits for the step knows that all rows are with the host.
+            sequence.join_side()?;
+        }
         Ok(())
     }
 

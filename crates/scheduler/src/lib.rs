@@ -10,6 +10,7 @@ mod cache;
 mod chunk;
 mod clusterer;
 mod error;
+mod held;
 mod index;
 mod layer;
 mod mirror;

@@ -17,9 +17,9 @@ pub(crate) struct RowMover<B: Backend> {
     src: Vec<u32>,
     dst: Vec<u32>,
     n: Vec<u32>,
-    src_dev: B::Buffer,
-    dst_dev: B::Buffer,
-    n_dev: B::Buffer,
+    /// How many rows each head has, then the source rows and the destination rows of all heads.
+    lists: B::Buffer,
+    packed: Vec<u32>,
     /// `[Hkv, stride]` rows on the device, for tiers that kernels do not read.
     staging: Option<B::Buffer>,
     bytes: Vec<u8>,
@@ -63,9 +63,8 @@ impl<B: Backend> RowMover<B> {
             src: vec![0; h * stride],
             dst: vec![0; h * stride],
             n: vec![0; h],
-            src_dev: backend.alloc(DType::U32, h * stride, "row lists")?,
-            dst_dev: backend.alloc(DType::U32, h * stride, "row lists")?,
-            n_dev: backend.alloc(DType::U32, h, "row lists")?,
+            lists: backend.alloc(DType::U32, h + 2 * h * stride, "row lists")?,
+            packed: Vec::with_capacity(h + 2 * h * stride),
             staging: match mapped {
                 true => None,
                 false => Some(backend.alloc(shape.kv_dtype, staging_len, "row staging")?),
@@ -224,14 +223,14 @@ impl<B: Backend> RowMover<B> {
 
     fn upload_lists(&mut self, backend: &B) -> OpResult<()> {
         let width = self.width();
-        for (h, n) in self.n.iter().enumerate() {
-            let (at, n) = (h * self.stride, *n as usize);
-            for (list, host) in [(&mut self.src_dev, &self.src), (&mut self.dst_dev, &self.dst)] {
-                let bytes = bytemuck::cast_slice(&host[at..at + n]);
-                backend.write(ViewMut::part(list, h * width, n), bytes)?;
-            }
+        self.packed.clear();
+        self.packed.extend_from_slice(&self.n);
+        for list in [&self.src, &self.dst] {
+            let heads = list.chunks(self.stride).map(|head| &head[..width]);
+            heads.for_each(|head| self.packed.extend_from_slice(head));
         }
-        backend.write(ViewMut::all(&mut self.n_dev), bytemuck::cast_slice(&self.n))
+        let view = ViewMut::part(&mut self.lists, 0, self.packed.len());
+        backend.write(view, bytemuck::cast_slice(&self.packed))
     }
 
     fn gather(
@@ -241,17 +240,18 @@ impl<B: Backend> RowMover<B> {
         src: KvView<'_, B>,
         dst: DeviceRows<'_, B>,
     ) -> OpResult<()> {
+        let (h, n_listed) = (shape.n_kv_heads, shape.n_kv_heads * self.width());
         backend.kv_gather(KvGather {
             p: KvGatherParams {
-                n_kv_heads: shape.n_kv_heads as u32,
+                n_kv_heads: h as u32,
                 head_dim: shape.head_dim as u32,
                 list_stride: self.width() as u32,
                 dst_head_stride: dst.head_stride as u32,
             },
             src,
-            src_rows: View::part(&self.src_dev, 0, shape.n_kv_heads * self.width()),
-            dst_rows: View::part(&self.dst_dev, 0, shape.n_kv_heads * self.width()),
-            n_rows: View::all(&self.n_dev),
+            src_rows: View::part(&self.lists, h, n_listed),
+            dst_rows: View::part(&self.lists, h + n_listed, n_listed),
+            n_rows: View::part(&self.lists, 0, h),
             dst: dst.buffer,
         })
     }

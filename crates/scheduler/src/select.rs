@@ -12,6 +12,7 @@ use longview_ops::{
 };
 
 use crate::cache::{ClusterCache, Miss, Want};
+use crate::held::HeldLists;
 use crate::index::LayerIndex;
 use crate::policy::Policy;
 use crate::shape::KvShape;
@@ -23,7 +24,7 @@ pub(crate) struct Selector<B: Backend> {
     clusters: B::Buffer,
     takes: B::Buffer,
     n_selected: B::Buffer,
-    budgets: B::Buffer,
+    budgets: HeldLists<B>,
     n_kv_heads: usize,
     max_selected: usize,
     score_stride: usize,
@@ -51,29 +52,24 @@ pub(crate) struct RowLists<B: Backend> {
 
 /// One list of rows for each KV head on the device.
 struct ListBuffers<B: Backend> {
-    rows: B::Buffer,
-    n: B::Buffer,
+    rows: HeldLists<B>,
+    n: HeldLists<B>,
 }
 
 impl<B: Backend> ListBuffers<B> {
     fn new(backend: &B, n_kv_heads: usize, stride: usize) -> OpResult<Self> {
         Ok(Self {
-            rows: backend.alloc(DType::U32, n_kv_heads * stride, "attended rows")?,
-            n: backend.alloc(DType::U32, n_kv_heads, "attended rows")?,
+            rows: HeldLists::new(backend, n_kv_heads, stride, "attended rows")?,
+            n: HeldLists::new(backend, 1, n_kv_heads, "attended rows")?,
         })
-    }
-
-    fn write(&mut self, backend: &B, at: usize, rows: &[u32]) -> OpResult<()> {
-        let view = ViewMut::part(&mut self.rows, at, rows.len());
-        backend.write(view, bytemuck::cast_slice(rows))
     }
 
     fn span<'a>(&'a self, kv: KvView<'a, B>, q_index: usize, stride: usize) -> ListSpan<'a, B> {
         ListSpan {
             q_index: q_index as u32,
             kv,
-            rows: View::all(&self.rows),
-            n_rows: View::all(&self.n),
+            rows: self.rows.all(),
+            n_rows: self.n.all(),
             list_stride: stride as u32,
         }
     }
@@ -124,10 +120,9 @@ impl<B: Backend> RowLists<B> {
         for (h, (n, first)) in self.n.iter().zip(&mut self.n_first).enumerate() {
             let at = h * self.stride;
             *first = (*first).min(*n);
-            self.first.write(backend, at, &self.rows[at..at + *first as usize])?;
+            self.first.rows.put(backend, h, &self.rows[at..at + *first as usize])?;
         }
-        let counts = bytemuck::cast_slice(&self.n_first);
-        backend.write(ViewMut::all(&mut self.first.n), counts)
+        self.first.n.put(backend, 0, &self.n_first)
     }
 
     /// Hands the second parts over.
@@ -135,15 +130,15 @@ impl<B: Backend> RowLists<B> {
         let rest = self.rest.as_mut().expect("lists that are divided have a second part");
         for (h, (n, first)) in self.n.iter().zip(&self.n_first).enumerate() {
             let at = h * self.stride;
-            rest.write(backend, at, &self.rows[at + *first as usize..at + *n as usize])?;
+            rest.rows.put(backend, h, &self.rows[at + *first as usize..at + *n as usize])?;
             self.n_rest[h] = n - first;
         }
-        backend.write(ViewMut::all(&mut rest.n), bytemuck::cast_slice(&self.n_rest))
+        rest.n.put(backend, 0, &self.n_rest)
     }
 
     /// The lists on the device, to be added to.
     pub fn rows_mut(&mut self) -> ViewMut<'_, B> {
-        ViewMut::all(&mut self.first.rows)
+        self.first.rows.all_mut()
     }
 
     /// What the query at `q_index` attends first.
@@ -188,7 +183,7 @@ impl<B: Backend> Selector<B> {
             clusters: backend.alloc(DType::U32, heads * max_selected, "selection")?,
             takes: backend.alloc(DType::U32, heads * max_selected, "selection")?,
             n_selected: backend.alloc(DType::U32, heads, "selection")?,
-            budgets: backend.alloc(DType::U32, h, "budgets")?,
+            budgets: HeldLists::new(backend, 1, h, "budgets")?,
             n_kv_heads: h,
             max_selected,
             score_stride: capacity.max(1),
@@ -217,7 +212,7 @@ impl<B: Backend> Selector<B> {
         let (first, len) = (query.slot * h, h * self.max_selected);
         let pooling = policy.index.map_or(0, |c| c.pooling as u32);
         self.host_budgets.fill(budget as u32);
-        backend.write(ViewMut::all(&mut self.budgets), bytemuck::cast_slice(&self.host_budgets))?;
+        self.budgets.put(backend, 0, &self.host_budgets)?;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
                 n_tokens: query.n_tokens as u32,
@@ -244,7 +239,7 @@ impl<B: Backend> Selector<B> {
             select_spans: &[SelectSpan {
                 sizes: index.sizes(),
                 n_clusters: index.n_clusters(),
-                budgets: View::all(&self.budgets),
+                budgets: self.budgets.all(),
                 cluster_stride: index.capacity() as u32,
             }],
             scratch: ViewMut::all(&mut self.scores),

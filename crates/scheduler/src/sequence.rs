@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use longview_core::{SplitMix64, decode_f32_into, encode_f32};
-use longview_ops::Backend;
+use longview_ops::{Backend, OpError};
 
 use crate::clusterer::{ClusterJob, ClusterTask, ClusterWorker};
 use crate::error::SchedulerError;
@@ -92,6 +92,10 @@ pub struct Sequence<B: Backend> {
     pub(crate) layout: DeviceLayout,
     pub(crate) n_tokens: usize,
     pub(crate) mover: RowMover<B>,
+    /// Moves rows of a prompt between host and device while kernels run, where the device can.
+    pub(crate) side: Option<B>,
+    /// Whether it may still move some.
+    pub(crate) side_is_busy: bool,
     pub(crate) lists: RowLists<B>,
     /// Rows of the layer in progress are yet to be fetched and attended: those on the device go
     /// first.
@@ -107,6 +111,14 @@ pub struct Sequence<B: Backend> {
     spare_jobs: Vec<Box<ClusterJob<B>>>,
     bytes: Vec<u8>,
     order: Vec<u32>,
+}
+
+/// A queue for the moves of a prompt, where that lets them overlap with kernels.
+fn side_queue<B: Backend>(backend: &Arc<B>, options: &SequenceOptions) -> Option<B> {
+    let has_one = options.overlap
+        && options.placement == Placement::Device
+        && backend.capabilities().overlaps;
+    has_one.then(|| backend.background())
 }
 
 impl<B: Backend> Sequence<B> {
@@ -137,6 +149,8 @@ impl<B: Backend> Sequence<B> {
         let worker = ClusterWorker::new(backend, options.overlap, 2 * shape.n_layers);
         let mut sequence = Self {
             mover: RowMover::new(&**backend, &shape, 1, true)?,
+            side: side_queue(backend, &options),
+            side_is_busy: false,
             lists: RowLists::new(&**backend, shape.n_kv_heads, 1, false)?,
             misses_wait: false,
             selector: None,
@@ -661,11 +675,20 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
+    /// Work from now on sees the rows that the side queue was told to move.
+    pub(crate) fn join_side(&mut self) -> Result<(), OpError> {
+        match &self.side {
+            Some(side) if std::mem::take(&mut self.side_is_busy) => self.backend.after(side),
+            _ => Ok(()),
+        }
+    }
+
     fn load_rows(
         &mut self,
         layer: usize,
         rows: std::ops::Range<usize>,
     ) -> Result<(), SchedulerError> {
+        self.join_side()?;
         let mut row = rows.start;
         while row < rows.end {
             let end = rows.end.min(row + self.mover.stride());
@@ -685,11 +708,14 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Goes on with `backend` after the device was lost: everything that was on the old one is made
-    /// again from the host. (The tier of a device that maps host memory must have survived.) Jobs
-    /// of the clustering worker are forgotten and submitted again; rows of a token that had not
-    /// reached the host are gone, so cut the sequence back by it first or compute it again.
+    /// again from the host. Jobs of the clustering worker are forgotten and submitted again; rows of
+    /// a token that had not reached the host are gone, so cut the sequence back by it first or
+    /// compute it again.
     pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
         self.backend = Arc::clone(backend);
+        self.side = side_queue(backend, &self.options);
+        self.side_is_busy = false;
+        self.tier.move_to(backend)?;
         self.mirror.clear();
         self.worker = ClusterWorker::new(backend, self.options.overlap, 2 * self.shape.n_layers);
         for layer in &mut self.layers {

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::chunk::Chunk;
 use crate::error::SchedulerError;
+use crate::held::HeldLists;
 use crate::layer::LayerMode;
 use crate::resolver::Resolution;
 use crate::rows::DeviceRows;
@@ -51,7 +52,7 @@ pub struct StepSpan<'a, B: Backend> {
 pub struct StepScratch<B: Backend> {
     pub(crate) max_tokens: usize,
     pub(crate) lse: B::Buffer,
-    pub(crate) row_ids: B::Buffer,
+    row_ids: HeldLists<B>,
     host_row_ids: Vec<u32>,
     /// `[Hkv, chunk, 2, Dh]`: the rows of the chunk being prefilled; only where rows are not
     /// attended in place.
@@ -95,8 +96,8 @@ impl<B: Backend> StepScratch<B> {
         Ok(Self {
             max_tokens,
             lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
-            row_ids: backend.alloc(DType::U32, max_tokens, "row ids")?,
-            host_row_ids: vec![0; max_tokens],
+            row_ids: HeldLists::new(backend, 1, max_tokens.max(2), "row ids")?,
+            host_row_ids: Vec::with_capacity(max_tokens.max(2)),
             chunk: match separate {
                 true => Some(backend.alloc(shape.kv_dtype, rows(max_tokens), "prefill chunk")?),
                 false => None,
@@ -315,19 +316,20 @@ pub(crate) fn scatter<B: Backend>(
 }
 
 impl<B: Backend> StepScratch<B> {
+    /// Row numbers for [`scatter`], as many as a chunk has tokens; a token has two.
     pub(crate) fn set_rows(
         &mut self,
         backend: &B,
         rows: impl Iterator<Item = usize>,
-    ) -> OpResult<usize> {
-        let mut n = 0;
-        for row in rows {
-            self.host_row_ids[n] = row as u32;
-            n += 1;
-        }
-        let bytes = bytemuck::cast_slice(&self.host_row_ids[..n]);
-        backend.write(ViewMut::part(&mut self.row_ids, 0, n), bytes)?;
-        Ok(n)
+    ) -> OpResult<()> {
+        self.host_row_ids.clear();
+        self.host_row_ids.extend(rows.map(|row| row as u32));
+        self.row_ids.put(backend, 0, &self.host_row_ids)
+    }
+
+    /// Some of them.
+    pub(crate) fn rows(&self, first: usize, n: usize) -> View<'_, B> {
+        self.row_ids.part(first, n)
     }
 }
 
@@ -348,10 +350,11 @@ impl Token {
         if self.layer == 0 {
             sequence.bring_rows().await?;
             sequence.begin_token();
+            sequence.join_side()?;
         }
         sequence.misses_wait = false;
         sequence.apply_window(self.layer).await?;
-        self.store(sequence, scratch, t).await?;
+        self.store(sequence, scratch, t)?;
         match sequence.layers[self.layer].mode {
             LayerMode::Dense => self.count_all(sequence),
             LayerMode::Window => self.list_window(sequence, true)?,
@@ -360,7 +363,8 @@ impl Token {
         Ok(())
     }
 
-    async fn store<B: Backend>(
+    /// Writes the row to the device, and to the host where kernels reach it.
+    fn store<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         scratch: &mut StepScratch<B>,
@@ -371,27 +375,23 @@ impl Token {
         let in_place = sequence.options.placement == Placement::InPlace;
         let at = if in_place { row } else { sequence.device_row(layer, row) };
         let (shape, backend) = (&sequence.shape, &*sequence.backend);
-        scratch.set_rows(backend, std::iter::once(at))?;
-        let row_ids = View::part(&scratch.row_ids, 0, 1);
+        scratch.set_rows(backend, [at, row].into_iter())?;
+        let (on_device, on_host) = (scratch.rows(0, 1), scratch.rows(1, 1));
         if in_place {
             let buffer = sequence.tier.buffer_mut(layer).expect("in place: kernels read the tier");
             let dst = DeviceRows { buffer, head_stride: shape.capacity };
-            return Ok(scatter(backend, shape, t, (self.index, 1), row_ids, dst)?);
+            return Ok(scatter(backend, shape, t, (self.index, 1), on_device, dst)?);
         }
         let state = &mut sequence.layers[layer];
         let buffer = state.device.as_mut().expect("device placement has device rows");
         let dst = DeviceRows { buffer, head_stride: state.device_rows };
-        scatter(backend, shape, t, (self.index, 1), row_ids, dst)?;
-        if sequence.tier.buffer(layer).is_none() {
+        scatter(backend, shape, t, (self.index, 1), on_device, dst)?;
+        let Some(buffer) = sequence.tier.buffer_mut(layer) else {
             sequence.mirror.push(at);
             return Ok(());
-        }
-        sequence.mover.clear();
-        (0..shape.n_kv_heads).for_each(|head| sequence.mover.push(head, at, row));
-        let buffer = state.device.as_ref().expect("device placement has device rows");
-        let kv = KvView::new(buffer, state.device_rows);
-        sequence.mover.store(backend, shape, &mut *sequence.tier, layer, kv).await?;
-        Ok(())
+        };
+        let dst = DeviceRows { buffer, head_stride: shape.capacity };
+        Ok(scatter(backend, shape, t, (self.index, 1), on_host, dst)?)
     }
 
     fn count_all<B: Backend>(&self, sequence: &mut Sequence<B>) {

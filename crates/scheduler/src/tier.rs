@@ -28,6 +28,10 @@ pub trait HostTier<B: Backend>: Send {
     /// As [`HostTier::buffer`], to be written.
     fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer>;
 
+    /// Takes all rows along to a device that was opened again: kernels of the new one do not reach
+    /// memory of the old one.
+    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()>;
+
     /// Bytes reserved.
     fn size_bytes(&self) -> u64;
 
@@ -105,6 +109,20 @@ impl<B: Backend> HostTier<B> for MappedTier<B> {
         Some(&mut self.layers[layer])
     }
 
+    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()> {
+        for (layer, old) in self.layers.iter_mut().enumerate() {
+            let label = format!("host KV of layer {layer}");
+            let (kind, n) = (self.shape.kv_dtype, self.shape.layer_elements());
+            let mut new = backend.alloc_host(kind, n, &label)?.expect("as the old device had");
+            let from = self.backend.host_bytes(old).expect("made by alloc_host");
+            let to = backend.host_bytes_mut(&mut new).expect("made by alloc_host");
+            to.copy_from_slice(from);
+            *old = new;
+        }
+        self.backend = Arc::clone(backend);
+        Ok(())
+    }
+
     fn size_bytes(&self) -> u64 {
         (self.shape.n_layers * self.shape.layer_bytes()) as u64
     }
@@ -155,6 +173,10 @@ impl<B: Backend> HostTier<B> for PlainTier {
 
     fn buffer_mut(&mut self, _layer: usize) -> Option<&mut B::Buffer> {
         None
+    }
+
+    fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {
+        Ok(())
     }
 
     fn size_bytes(&self) -> u64 {

@@ -127,6 +127,7 @@ impl WgpuBackend {
             device: format!("{} ({}), tier {}", gpu.info.name, gpu.info.backend, gpu.tier),
             reads_host_memory: false,
             unified_memory: false,
+            overlaps: false,
             matvec_max_rows: 8,
             kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
             weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
@@ -231,6 +232,11 @@ impl Backend for WgpuBackend {
             scratch: Scratch::default(),
             start: self.start,
         }
+    }
+
+    /// The device takes what all queues submit in order.
+    fn after(&self, other: &Self) -> OpResult<()> {
+        other.submit()
     }
 
     fn now(&self) -> Duration {

@@ -45,6 +45,7 @@ impl ReferenceBackend {
             device: "reference (f64, one thread)".into(),
             reads_host_memory: true,
             unified_memory: true,
+            overlaps: false,
             matvec_max_rows: usize::MAX,
             kv_dtypes: floats.clone(),
             weight_dtypes: floats,
@@ -93,6 +94,11 @@ impl Backend for ReferenceBackend {
     }
 
     /// Counts its own calls: the reference must run where `std` has no clock.
+    /// Every op is done when it returns.
+    fn after(&self, _other: &Self) -> OpResult<()> {
+        Ok(())
+    }
+
     fn now(&self) -> Duration {
         Duration::from_nanos(self.ticks.fetch_add(1, Ordering::Relaxed))
     }

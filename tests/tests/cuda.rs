@@ -1,0 +1,192 @@
+//! The CUDA backend from prompt to answer on a machine without a GPU: the launch code, queues,
+//! graphs and all kernels, on the emulated device.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_cuda::CudaBackend;
+use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
+use longview_engine::{Engine, EngineError, EngineOptions, GenerationParams, Session};
+use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
+use longview_scheduler::{BudgetOption, PolicyOptions, Preset};
+use longview_tests::backends;
+use pollster::block_on;
+
+type Emulated = CudaBackend<EmulatedDriver>;
+
+fn emulated(options: EmulatedOptions) -> Arc<Emulated> {
+    Arc::new(backends::cuda_emulated(options).expect("the kernels are compiled as C++"))
+}
+
+fn cpu() -> Arc<CpuBackend> {
+    Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"))
+}
+
+fn full() -> PolicyOptions {
+    PolicyOptions::new(Preset::Full)
+}
+
+/// Clusters are made in prefill and in decode.
+fn clusterkv(budget: usize) -> PolicyOptions {
+    let mut options = PolicyOptions::new(Preset::Clusterkv);
+    options.budget = BudgetOption::Tokens(budget);
+    (options.sinks, options.recent) = (Some(2), Some(4));
+    (options.window, options.cluster_segment, options.cluster_tokens) =
+        (Some(8), Some(16), Some(4));
+    options
+}
+
+const PROMPT: usize = 41;
+const ANSWER: usize = 20;
+
+/// Chunks and tiles are small, so that the past is streamed in several tiles.
+fn options(kv_dtype: DType) -> EngineOptions {
+    EngineOptions {
+        ctx_size: PROMPT + ANSWER + 3,
+        chunk_size: 16,
+        tile_rows: 7,
+        kv_dtype,
+        simulate_device: true,
+        ..EngineOptions::default()
+    }
+}
+
+fn folder(fixture: &str) -> ModelFolder {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture);
+    ModelFolder::open(&path).expect("a sound fixture")
+}
+
+fn load<B: Backend>(
+    backend: &Arc<B>,
+    fixture: &str,
+    policy: &PolicyOptions,
+    kv_dtype: DType,
+) -> Result<(Engine<B>, Session<B>), EngineError> {
+    let mut engine = Engine::load(Arc::clone(backend), folder(fixture), options(kv_dtype), policy)?;
+    let session = engine.session(policy)?;
+    Ok((engine, session))
+}
+
+fn prefill<B: Backend>(engine: &mut Engine<B>, session: &mut Session<B>) {
+    let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| 2 + (i * i * 7 + 13 * i) % 300).collect();
+    let mut go_on = |_| ControlFlow::Continue(());
+    assert!(block_on(engine.prefill(session, &prompt, &mut go_on)).expect("prefill"));
+}
+
+fn generate<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
+    n: usize,
+) -> Result<Vec<u32>, EngineError> {
+    let params = GenerationParams { max_tokens: Some(n), ignore_eos: true, ..Default::default() };
+    let mut go_on = |_: &str| ControlFlow::Continue(());
+    block_on(engine.generate(session, &params, &mut go_on)).map(|answer| answer.ids)
+}
+
+/// Logits after the prompt, the answer, and how many rows were attended.
+fn run<B: Backend>(
+    backend: &Arc<B>,
+    fixture: &str,
+    policy: &PolicyOptions,
+    kv_dtype: DType,
+) -> (Vec<f32>, Vec<u32>, u64) {
+    let (mut engine, mut session) = load(backend, fixture, policy, kv_dtype).expect("it loads");
+    prefill(&mut engine, &mut session);
+    let logits = session.logits().to_vec();
+    let answer = generate(&mut engine, &mut session, ANSWER).expect("decode");
+    (logits, answer, session.stats().attended_rows)
+}
+
+#[test]
+fn answers_are_those_of_the_cpu() {
+    let (emulated, cpu) = (emulated(EmulatedOptions::default()), cpu());
+    for (fixture, kv_dtype) in [
+        ("llama3-gqa", DType::F16),
+        ("llama3-gqa", DType::F32),
+        ("qwen2-untied", DType::BF16),
+        ("qwen3-tied", DType::F16),
+    ] {
+        for policy in [full(), clusterkv(24), clusterkv(64)] {
+            let what = format!("{fixture} {kv_dtype} {}", policy.preset);
+            let (logits, answer, attended) = run(&emulated, fixture, &policy, kv_dtype);
+            let (expected, tokens, n) = run(&cpu, fixture, &policy, kv_dtype);
+            let worst = logits.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+            let worst = worst.fold(0.0, |worst, d| if d > worst || d.is_nan() { d } else { worst });
+            assert!(logits.len() == expected.len() && worst <= 2e-3, "{what}: off by {worst}");
+            assert_eq!((answer, attended), (tokens, n), "{what}");
+        }
+    }
+    let launched = emulated.driver().launched();
+    for kernel in ["resolve_rows", "kmeans_update", "select_clusters", "centroid_pool", "gram"] {
+        assert!(launched.contains(kernel), "{kernel} never ran");
+    }
+}
+
+/// One wait, graphs that were there before, nothing allocated.
+#[test]
+fn a_token_is_a_graph_and_one_wait() {
+    // The first window ends after the tokens that are counted.
+    let clusterkv = PolicyOptions { window: Some(16), ..clusterkv(28) };
+    for policy in [full(), clusterkv] {
+        let backend = emulated(EmulatedOptions::default());
+        let (mut engine, mut session) =
+            load(&backend, "llama3-gqa", &policy, DType::F16).expect("it loads");
+        prefill(&mut engine, &mut session);
+        // Every shape was seen twice then.
+        generate(&mut engine, &mut session, 9).expect("warm-up");
+        let before = backend.counters();
+        let n = 4;
+        generate(&mut engine, &mut session, n).expect("decode");
+        let after = backend.counters();
+        let cost = after.device.since(before.device);
+        println!("{}: {cost:?}, {} nodes set", policy.preset, after.nodes_set - before.nodes_set);
+        assert_eq!(after.allocations, before.allocations, "{}: allocations", policy.preset);
+        assert_eq!(after.graphs, before.graphs, "{}: graphs made", policy.preset);
+        assert_eq!(cost.readbacks, n as u64, "{}", policy.preset);
+        let n_kernels = cost.dispatches / n as u64;
+        assert!(n_kernels >= 30, "{n_kernels} kernels a token");
+        // The layers are a graph and the output is another; the choice of the token is too short
+        // for one.
+        let n_submits = cost.submits / n as u64;
+        assert!(n_submits <= 8, "{}: {n_submits} submits a token", policy.preset);
+    }
+}
+
+#[test]
+fn nothing_depends_on_graphs_or_on_the_order_of_threads() {
+    let policy = clusterkv(24);
+    let run = |options| run(&emulated(options), "llama3-gqa", &policy, DType::F16);
+    let usual = EmulatedOptions::default();
+    let expected = run(usual.clone());
+    assert_eq!(run(EmulatedOptions { has_graphs: false, ..usual.clone() }), expected);
+    assert_eq!(run(EmulatedOptions { backward: true, ..usual }), expected);
+}
+
+#[test]
+fn a_device_lost_and_opened_again_goes_on_with_the_answer() {
+    let policy = clusterkv(24);
+    let backend = emulated(EmulatedOptions::default());
+    let (mut engine, mut session) =
+        load(&backend, "llama3-gqa", &policy, DType::F16).expect("it loads");
+    let expected = run(&backend, "llama3-gqa", &policy, DType::F16).1;
+    prefill(&mut engine, &mut session);
+    let mut answer = generate(&mut engine, &mut session, 5).expect("decode");
+    backend.lose_device();
+    answer.extend(generate(&mut engine, &mut session, ANSWER - 5).expect("the device is back"));
+    assert_eq!(answer, expected);
+}
+
+#[test]
+fn too_little_memory_is_said_and_the_device_goes_on() {
+    let backend = emulated(EmulatedOptions { memory_bytes: 300 << 10, ..Default::default() });
+    let failed = load(&backend, "llama3-gqa", &full(), DType::F16).map(|_| ());
+    let message = failed.expect_err("300 KiB are too few").to_string();
+    assert!(message.contains("memory"), "{message}");
+    assert!(!backend.is_lost());
+    let buffer = backend.alloc(DType::F32, 1000, "small").expect("there is room");
+    drop(buffer);
+}
