@@ -36,7 +36,9 @@ fn main() -> Result<(), Failure> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let folders = [root.join("kernels"), root.join("tests/cuda-emulation/kernels")];
     let machine = root.join("tests/cuda-emulation/emulation");
-    // Not the whole of kernels/: what is compiled to PTX below it is no input here.
+    // Not the whole of kernels/: what is compiled to PTX below it is no input here. A new file is
+    // listed in the table of kernels.
+    println!("cargo::rerun-if-changed={}", root.join("crates/cuda/src/kernels.rs").display());
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", machine.display());
     println!("cargo::rerun-if-changed={}", folders[1].display());

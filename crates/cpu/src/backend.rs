@@ -8,8 +8,8 @@ use std::time::Duration;
 use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, Capabilities, CentroidScores, ClusterStats, Embed,
-    Gram, KmeansAssign, KmeansUpdate, KvGather, KvScatter, Linear, LseMerge, Op, OpError, OpResult,
-    QueryGate, ResolveRows, RmsNorm, Rope, SelectClusters, SiluMul, TopK, View, ViewMut,
+    Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LseMerge, Op, OpError,
+    OpResult, QueryGate, ResolveRows, RmsNorm, Rope, SelectClusters, SiluMul, TopK, View, ViewMut,
     WeightSource,
 };
 
@@ -247,6 +247,10 @@ impl Backend for CpuBackend {
 
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
         ops::kv_gather::run(&mut self.queue(), d)
+    }
+
+    fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()> {
+        ops::kv_keys::run(&mut self.queue(), d)
     }
 
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {

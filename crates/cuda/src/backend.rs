@@ -250,6 +250,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::kv_gather::run(self, d)
     }
 
+    fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()> {
+        ops::kv_keys::run(self, d)
+    }
+
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
         ops::attend_chunk::run(self, d)
     }

@@ -15,6 +15,7 @@ use crate::ops::gram::GramArgs;
 use crate::ops::kmeans_assign::{KmeansAssignArgs, KmeansTermsArgs};
 use crate::ops::kmeans_update::KmeansUpdateArgs;
 use crate::ops::kv_gather::KvGatherArgs;
+use crate::ops::kv_keys::KvKeysArgs;
 use crate::ops::kv_scatter::KvScatterArgs;
 use crate::ops::lse_merge::LseMergeArgs;
 use crate::ops::matmul::MatmulArgs;
@@ -182,6 +183,13 @@ kernels! {
         kv_gather_16(KvGatherArgs, 256),
         kv_gather_4(KvGatherArgs, 256),
         kv_gather_2(KvGatherArgs, 256);
+    "kv_keys":
+        kv_keys_plain_f32(KvKeysArgs, 256),
+        kv_keys_plain_f16(KvKeysArgs, 256),
+        kv_keys_plain_bf16(KvKeysArgs, 256),
+        kv_keys_unit_f32(KvKeysArgs, 256),
+        kv_keys_unit_f16(KvKeysArgs, 256),
+        kv_keys_unit_bf16(KvKeysArgs, 256);
     "kv_scatter":
         kv_scatter_f32(KvScatterArgs, 256),
         kv_scatter_f16(KvScatterArgs, 256),

@@ -205,6 +205,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// launch.
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()>;
 
+    /// The keys of KV rows, per KV head, widened to f32: what clusters are made of. `src` may be
+    /// host memory.
+    fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()>;
+
     /// Attention of a chunk of queries against a run of KV rows, with log-sum-exp out (online
     /// softmax; GQA). Query i of a span sees row j of its run iff `j <= i + diagonal`. A query that
     /// sees nothing gets `out = 0`, `lse = -inf`. With `accumulate`, the result is merged into what

@@ -40,6 +40,8 @@ ops! {
     KvScatter = "kv_scatter",
     /// KV rows to KV rows.
     KvGather = "kv_gather",
+    /// Keys of KV rows, as numbers.
+    KvKeys = "kv_keys",
     /// Attention of a chunk over a run of rows.
     AttendChunk = "attend_chunk",
     /// Attention of one token over a list of rows.

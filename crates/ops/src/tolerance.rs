@@ -62,8 +62,8 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         // one ulp of f16. bf16 is made of the bits of an f32, and f32 is copied: both exact.
         (Op::KvScatter, DType::F16) => Tolerance::of(6e-8, 9.8e-4, 3e-7),
         (Op::KvScatter, _) => Tolerance::EXACT,
-        // A copy.
-        (Op::KvGather, _) => Tolerance::EXACT,
+        // Copies; widening is exact.
+        (Op::KvGather | Op::KvKeys, _) => Tolerance::EXACT,
         // Scores up to 100 carry f32 errors of 2e-5, which softmax makes relative errors of the
         // weights. Rows are widened exactly, so the row type does not count.
         (Op::AttendChunk | Op::AttendList, _) => Tolerance::of(1e-4, 1e-4, 1e-8),

@@ -74,7 +74,7 @@ fn the_corpus_covers_what_the_house_rules_ask_for() {
     for op in [Op::Embed, Op::RmsNorm, Op::Matmul, Op::Matvec] {
         has(op, &["w=f32", "w=f16", "w=bf16"]);
     }
-    for op in [Op::KvScatter, Op::KvGather, Op::AttendChunk, Op::AttendList] {
+    for op in [Op::KvScatter, Op::KvGather, Op::KvKeys, Op::AttendChunk, Op::AttendList] {
         has(op, &["kv=f32", "kv=f16", "kv=bf16"]);
     }
     has(Op::CentroidScores, &["centroids=f32", "centroids=f16", "centroids=bf16"]);

@@ -34,6 +34,7 @@ fn dense_parameters_are_where_kernels_read_them() {
 fn kv_parameters_are_where_kernels_read_them() {
     layout!(KvScatterParams, 16, n_tokens: 0, n_kv_heads: 4, head_dim: 8, dst_head_stride: 12);
     layout!(KvGatherParams, 16, n_kv_heads: 0, head_dim: 4, list_stride: 8, dst_head_stride: 12);
+    layout!(KvKeysParams, 12, n_kv_heads: 0, head_dim: 4, n_rows: 8);
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Chunk {
 
         // Tile i + 1 is fetched while tile i is attended, and the chunk goes to the host while the
         // layer is computed to its end.
-        let side = sequence.side.as_ref().unwrap_or(backend);
+        let side = sequence.side.as_deref().unwrap_or(backend);
         let after = |later: &B, earlier: &B| match sequence.side {
             Some(_) => later.after(earlier),
             None => Ok(()),

@@ -14,7 +14,7 @@ use bytemuck::cast_slice;
 use longview_core::{DType, SplitMix64};
 use longview_ops::{
     Backend, ClusterStats, DeviceBuffer, Distance, KmeansAssign, KmeansParams, KmeansUpdate,
-    OpError, OpResult, View, ViewMut,
+    KvKeys, KvKeysParams, KvView, OpError, OpResult, View, ViewMut,
 };
 
 /// What to cluster and how; fixed before a job runs.
@@ -59,8 +59,10 @@ pub struct HeadClusters {
 pub struct ClusterJob<B: Backend> {
     /// What to do.
     pub task: ClusterTask,
-    /// Keys `[Hkv, N, Dh]`, filled in by the caller.
-    pub points: Vec<f32>,
+    /// Keys `[Hkv, N, Dh]` from the host; unused where they come from rows that kernels read.
+    points: Vec<f32>,
+    /// Whether the keys are on the device, or why they are not.
+    keys: OpResult<Keys<B>>,
     /// The result, one entry per KV head.
     pub heads: Vec<HeadClusters>,
     /// Iterations that ran before no label changed or the limit was reached.
@@ -68,6 +70,15 @@ pub struct ClusterJob<B: Backend> {
     buffers: Option<JobBuffers<B>>,
     host: HostScratch,
     capacity: usize,
+}
+
+/// Where a job's keys are.
+enum Keys<B: Backend> {
+    /// In `points`.
+    Host,
+    /// On the device, with the first centroids, once all work of the other queue is done, if there
+    /// is one.
+    Device(Option<Arc<B>>),
 }
 
 struct JobBuffers<B: Backend> {
@@ -98,6 +109,7 @@ impl<B: Backend> ClusterJob<B> {
         let mut job = Self {
             task,
             points: Vec::new(),
+            keys: Ok(Keys::Host),
             heads: vec![HeadClusters::default(); task.n_kv_heads],
             iterations_run: 0,
             buffers: None,
@@ -114,8 +126,7 @@ impl<B: Backend> ClusterJob<B> {
         let room = task.room();
         self.task = task;
         self.capacity = self.capacity.max(n_points);
-        self.points.clear();
-        self.points.resize(n_kv_heads * n_points * head_dim, 0.0);
+        self.keys = Ok(Keys::Host);
         self.heads.resize(n_kv_heads, HeadClusters::default());
         for head in &mut self.heads {
             head.order.clear();
@@ -128,6 +139,55 @@ impl<B: Backend> ClusterJob<B> {
             head.radius.reserve(room);
         }
         self.host.reset(&task);
+    }
+
+    /// The keys, to be filled in.
+    pub fn host_keys(&mut self) -> &mut [f32] {
+        let ClusterTask { n_kv_heads, n_points, head_dim, .. } = self.task;
+        self.points.clear();
+        self.points.resize(n_kv_heads * n_points * head_dim, 0.0);
+        &mut self.points
+    }
+
+    /// Takes the keys from rows that kernels read, without waiting: on `queue`, or on another queue
+    /// after it, which the job then runs after. An error is that of the run.
+    pub fn take_keys(&mut self, queue: &B, rows: KvView<'_, B>, other: Option<Arc<B>>) {
+        let result = match &other {
+            Some(other) => other.after(queue).and_then(|()| self.gather_keys(other, rows)),
+            None => self.gather_keys(queue, rows),
+        };
+        self.keys = result.map(|()| Keys::Device(other));
+    }
+
+    fn gather_keys(&mut self, queue: &B, src: KvView<'_, B>) -> OpResult<()> {
+        self.reserve(queue)?;
+        let ClusterTask { row_start, n_kv_heads: h, n_points, n_clusters, head_dim, .. } =
+            self.task;
+        let b = self.buffers.as_mut().expect("reserved");
+        // The labels are not needed yet: rows are listed in their place.
+        let list = &mut self.host.labels;
+        let mut gather = |list: &[u32], n: usize, out: &mut B::Buffer| {
+            write(queue, &mut b.labels, cast_slice(list), list.len())?;
+            queue.kv_keys(KvKeys {
+                p: KvKeysParams {
+                    n_kv_heads: h as u32,
+                    head_dim: head_dim as u32,
+                    n_rows: n as u32,
+                },
+                src,
+                rows: View::part(&b.labels, 0, list.len()),
+                out: ViewMut::part(out, 0, list.len() * head_dim),
+            })
+        };
+        list.clear();
+        (0..h).for_each(|_| list.extend(row_start as u32..(row_start + n_points) as u32));
+        gather(list, n_points, &mut b.points)?;
+        list.clear();
+        for head in 0..h {
+            self.task.draw_start(head, &mut self.host.chosen);
+            list.extend(self.host.chosen.iter().map(|i| row_start as u32 + i));
+        }
+        gather(list, n_clusters, &mut b.centroids)
     }
 
     /// Points of the largest task so far.
@@ -160,7 +220,14 @@ impl<B: Backend> ClusterJob<B> {
     pub async fn run(&mut self, backend: &B) -> OpResult<()> {
         self.reserve(backend)?;
         let mut n_clusters = self.task.n_clusters;
-        self.upload_start(backend)?;
+        match std::mem::replace(&mut self.keys, Ok(Keys::Host))? {
+            Keys::Host => self.upload_keys(backend)?,
+            Keys::Device(None) => {}
+            Keys::Device(Some(other)) => backend.after(&other)?,
+        }
+        self.host.labels.clear();
+        self.host.labels.resize(self.task.n_kv_heads * self.task.n_points, u32::MAX);
+        self.upload_labels(backend)?;
         self.lloyd(backend, n_clusters).await?;
         if let Some(more) = self.split_oversized(n_clusters) {
             n_clusters = more;
@@ -182,20 +249,17 @@ impl<B: Backend> ClusterJob<B> {
         }
     }
 
-    /// Keys and initial centroids: distinct random keys, drawn for each head alone.
-    fn upload_start(&mut self, backend: &B) -> OpResult<()> {
-        let ClusterTask { n_kv_heads, n_points, n_clusters, head_dim: d, seed, .. } = self.task;
+    /// Keys and initial centroids.
+    fn upload_keys(&mut self, backend: &B) -> OpResult<()> {
+        let ClusterTask { n_kv_heads, n_points, head_dim: d, .. } = self.task;
         self.host.centroids.clear();
         for head in 0..n_kv_heads {
-            let mut rng = SplitMix64::new(seed ^ (head as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93));
-            draw_distinct(&mut rng, n_points, n_clusters, &mut self.host.chosen);
+            self.task.draw_start(head, &mut self.host.chosen);
             for i in &self.host.chosen {
                 let start = (head * n_points + *i as usize) * d;
                 self.host.centroids.extend_from_slice(&self.points[start..start + d]);
             }
         }
-        self.host.labels.clear();
-        self.host.labels.resize(n_kv_heads * n_points, u32::MAX);
         let b = self.buffers.as_mut().expect("reserved");
         write(backend, &mut b.points, cast_slice(&self.points), self.points.len())?;
         write(
@@ -203,8 +267,7 @@ impl<B: Backend> ClusterJob<B> {
             &mut b.centroids,
             cast_slice(&self.host.centroids),
             self.host.centroids.len(),
-        )?;
-        write(backend, &mut b.labels, cast_slice(&self.host.labels), self.host.labels.len())
+        )
     }
 
     /// Lloyd's iterations until no label changes, ending with means of the final members.
@@ -353,6 +416,12 @@ impl<B: Backend> ClusterJob<B> {
 }
 
 impl ClusterTask {
+    /// The points that a head's centroids start as: distinct and random, drawn for each head alone.
+    fn draw_start(&self, head: usize, chosen: &mut Vec<u32>) {
+        let seed = self.seed ^ (head as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        draw_distinct(&mut SplitMix64::new(seed), self.n_points, self.n_clusters, chosen);
+    }
+
     /// Clusters there may be after splitting.
     pub fn room(&self) -> usize {
         self.n_clusters + 2 * self.n_points.div_ceil(self.max_cluster)

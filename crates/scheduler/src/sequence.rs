@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use longview_core::{SplitMix64, decode_f32_into, encode_f32};
-use longview_ops::{Backend, OpError};
+use longview_ops::{Backend, KvView, OpError};
 
 use crate::clusterer::{ClusterJob, ClusterTask, ClusterWorker};
 use crate::error::SchedulerError;
@@ -93,7 +93,7 @@ pub struct Sequence<B: Backend> {
     pub(crate) n_tokens: usize,
     pub(crate) mover: RowMover<B>,
     /// Moves rows of a prompt between host and device while kernels run, where the device can.
-    pub(crate) side: Option<B>,
+    pub(crate) side: Option<Arc<B>>,
     /// Whether it may still move some.
     pub(crate) side_is_busy: bool,
     pub(crate) lists: RowLists<B>,
@@ -114,11 +114,11 @@ pub struct Sequence<B: Backend> {
 }
 
 /// A queue for the moves of a prompt, where that lets them overlap with kernels.
-fn side_queue<B: Backend>(backend: &Arc<B>, options: &SequenceOptions) -> Option<B> {
+fn side_queue<B: Backend>(backend: &Arc<B>, options: &SequenceOptions) -> Option<Arc<B>> {
     let has_one = options.overlap
         && options.placement == Placement::Device
         && backend.capabilities().overlaps;
-    has_one.then(|| backend.background())
+    has_one.then(|| Arc::new(backend.background()))
 }
 
 impl<B: Backend> Sequence<B> {
@@ -372,18 +372,29 @@ impl<B: Backend> Sequence<B> {
             }
             None => Box::new(ClusterJob::new(task)),
         };
-        let (d, row_bytes) = (self.shape.head_dim, self.shape.row_bytes());
-        self.bytes.clear();
-        self.bytes.resize(n * row_bytes, 0);
-        for head in 0..self.shape.n_kv_heads {
-            self.tier.read_rows(layer, head, row_start..row_start + n, &mut self.bytes);
-            let keys = job.points[head * n * d..].chunks_exact_mut(d);
-            for (row, key) in self.bytes.chunks_exact(row_bytes).zip(keys) {
-                decode_f32_into(self.shape.kv_dtype, &row[..row_bytes / 2], key);
+        match self.tier.buffer(layer) {
+            Some(rows) => {
+                let rows = KvView::new(rows, self.shape.capacity);
+                job.take_keys(&self.backend, rows, self.side.clone());
             }
+            None => self.read_keys(&mut job),
         }
         self.layers[layer].n_submitted = row_start + n;
         self.worker.submit(job);
+    }
+
+    /// Fills in a job's keys from the host.
+    fn read_keys(&mut self, job: &mut ClusterJob<B>) {
+        let ClusterTask { layer, row_start, n_points: n, head_dim: d, .. } = job.task;
+        let row_bytes = self.shape.row_bytes();
+        self.bytes.clear();
+        self.bytes.resize(n * row_bytes, 0);
+        for (head, keys) in job.host_keys().chunks_exact_mut(n * d).enumerate() {
+            self.tier.read_rows(layer, head, row_start..row_start + n, &mut self.bytes);
+            for (row, key) in self.bytes.chunks_exact(row_bytes).zip(keys.chunks_exact_mut(d)) {
+                decode_f32_into(self.shape.kv_dtype, &row[..row_bytes / 2], key);
+            }
+        }
     }
 
     /// Waits for the clustering of `layer` that was submitted, and applies it.

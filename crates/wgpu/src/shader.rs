@@ -37,6 +37,7 @@ files![
     "kmeans_assign",
     "kmeans_update",
     "kv_gather",
+    "kv_keys",
     "kv_rows",
     "kv_scatter",
     "lse_merge",

@@ -36,6 +36,7 @@ pub fn variants() -> Vec<ShaderVariant> {
         "argmax",
         "embed",
         "gram",
+        "kv_keys",
         "kv_scatter",
         "lse_merge",
         "resolve_rows",

@@ -439,10 +439,11 @@ fn kmeans_recovers_planted_clusters() {
         let mut job = ClusterJob::new(task);
         let mut rng = SplitMix64::new(2);
         let centers: Vec<f32> = (0..planted * d).map(|_| 3.0 * rng.next_normal()).collect();
+        let keys = job.host_keys();
         for i in 0..2 * n_points {
             let center = i % n_points % planted;
             for j in 0..d {
-                job.points[i * d + j] = centers[center * d + j] + 0.1 * rng.next_normal();
+                keys[i * d + j] = centers[center * d + j] + 0.1 * rng.next_normal();
             }
         }
         block_on(job.run(&backend)).unwrap();

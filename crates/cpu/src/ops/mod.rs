@@ -11,6 +11,7 @@ pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
 pub(crate) mod kmeans_update;
 pub(crate) mod kv_gather;
+pub(crate) mod kv_keys;
 pub(crate) mod kv_scatter;
 pub(crate) mod lse_merge;
 pub(crate) mod matmul;

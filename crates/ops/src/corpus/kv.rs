@@ -209,6 +209,92 @@ impl OpCase for KvGatherCase {
     }
 }
 
+/// A case of [`Op::KvKeys`].
+#[derive(Clone, Debug)]
+pub struct KvKeysCase {
+    /// N.
+    pub rows: u32,
+    /// Hkv.
+    pub heads: u32,
+    /// Dh.
+    pub dh: u32,
+    /// Of the rows.
+    pub kv: DType,
+    /// Whether they are in host memory.
+    pub from_host: bool,
+}
+
+impl KvKeysCase {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for kv in FLOATS {
+            let mut add =
+                |rows, heads, dh, from_host| all.push(Self { rows, heads, dh, kv, from_host });
+            EDGES.iter().for_each(|rows| add(*rows, 2, 20, false));
+            for dh in HEAD_DIMS {
+                [1, 2, 8].into_iter().for_each(|heads| add(9, heads, dh, heads == 2));
+            }
+            [(65, 4, 64), (1, 1, 1), (13, 3, 7)]
+                .into_iter()
+                .for_each(|(rows, heads, dh)| add(rows, heads, dh, true));
+        }
+        all
+    }
+
+    fn stride(&self) -> u32 {
+        self.rows + 19
+    }
+}
+
+impl fmt::Display for KvKeysCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, heads, dh, kv, from_host } = self;
+        let host = if *from_host { ",host" } else { "" };
+        write!(f, "kv_keys[rows={rows},hkv={heads},dh={dh},kv={kv}{host}]")
+    }
+}
+
+impl OpCase for KvKeysCase {
+    fn op(&self) -> Op {
+        Op::KvKeys
+    }
+
+    fn dtype(&self) -> DType {
+        self.kv
+    }
+
+    fn excused(&self, c: &Capabilities) -> Option<String> {
+        let no_host = self.from_host && !c.reads_host_memory;
+        let host = no_host.then(|| "kernels do not read host memory".to_owned());
+        host.or_else(|| lacks(&c.kv_dtypes, self.kv, "KV rows"))
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> Plan {
+        let (stride, n) = (self.stride(), self.rows as usize);
+        let list: Vec<u32> =
+            (0..self.heads as usize * n).map(|_| rng.below(stride as usize) as u32).collect();
+        let used = |head: u32, row: u32| list[head as usize * n..][..n].contains(&row);
+        let rows = kv_rows(rng, self.heads, stride, self.dh, used);
+        let src = Input::kv("src", self.kv, self.dh as usize, rows);
+        Plan {
+            inputs: vec![Input { on_host: self.from_host, ..src }, Input::ints("rows", list)],
+            weights: Vec::new(),
+            outputs: vec![OutputPlan::floats("out", self.heads as usize * n * self.dh as usize)],
+        }
+    }
+
+    fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
+        let [out] = exactly(&mut b.outputs);
+        let Self { rows: n_rows, heads: n_kv_heads, dh: head_dim, .. } = *self;
+        backend.kv_keys(KvKeys {
+            p: KvKeysParams { n_kv_heads, head_dim, n_rows },
+            src: b.inputs[0].kv(self.stride() as usize),
+            rows: b.inputs[1].view(),
+            out: out.view_mut(),
+        })
+    }
+}
+
 /// Lists side by side, `stride` entries each; entries not in use point far outside.
 pub(super) fn padded(lists: &[Vec<u32>], stride: u32) -> Vec<u32> {
     let pad = |list: &Vec<u32>| {

@@ -25,7 +25,7 @@ pub use dense::{
     SiluMulCase,
 };
 pub use gate::{GateKind, QueryGateCase};
-pub use kv::{KvGatherCase, KvScatterCase};
+pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
 pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
@@ -97,6 +97,7 @@ cases! {
     SiluMul(SiluMulCase),
     KvScatter(KvScatterCase),
     KvGather(KvGatherCase),
+    KvKeys(KvKeysCase),
     AttendChunk(AttendChunkCase),
     AttendList(AttendListCase),
     LseMerge(LseMergeCase),
@@ -188,6 +189,7 @@ fn listed(op: Op) -> Vec<Case> {
         Op::SiluMul => cases(SiluMulCase::all()),
         Op::KvScatter => cases(KvScatterCase::all()),
         Op::KvGather => cases(KvGatherCase::all()),
+        Op::KvKeys => cases(KvKeysCase::all()),
         Op::AttendChunk => cases(AttendChunkCase::all()),
         Op::AttendList => cases(AttendListCase::all()),
         Op::LseMerge => cases(LseMergeCase::all()),

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, of_float, of_type, reads};
-use crate::{Backend, DeviceBuffer, KvView, Op, OpResult, View};
+use super::{ensure, of_float, of_type, reads, writes};
+use crate::{Backend, DeviceBuffer, KvView, Op, OpResult, View, ViewMut};
 
 /// Parameters of [`KvScatter`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -98,6 +98,45 @@ impl<B: Backend> KvGather<'_, B> {
         let len = h * self.p.dst_head_stride as usize * 2 * d;
         ensure(op, self.dst.len() >= len, || {
             format!("dst has {} elements, needs {len}", self.dst.len())
+        })
+    }
+}
+
+/// Parameters of [`KvKeys`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct KvKeysParams {
+    /// Hkv.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// N: rows of each head.
+    pub n_rows: u32,
+}
+
+/// Keys of listed KV rows, widened.
+pub struct KvKeys<'a, B: Backend> {
+    /// Sizes.
+    pub p: KvKeysParams,
+    /// Where rows are.
+    pub src: KvView<'a, B>,
+    /// U32 `[Hkv, N]`: rows of `src`.
+    pub rows: View<'a, B>,
+    /// F32 `[Hkv, N, Dh]`.
+    pub out: ViewMut<'a, B>,
+}
+
+impl<B: Backend> KvKeys<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let op = Op::KvKeys;
+        let (h, d, n) =
+            (self.p.n_kv_heads as usize, self.p.head_dim as usize, self.p.n_rows as usize);
+        reads(op, "rows", &self.rows, DType::U32, h * n)?;
+        writes(op, "out", &self.out, DType::F32, h * n * d)?;
+        of_float(op, "src", self.src.buffer.dtype())?;
+        ensure(op, self.src.holds(h, d, self.src.head_stride), || {
+            format!("src: {} rows a head do not lie in the buffer", self.src.head_stride)
         })
     }
 }

@@ -52,3 +52,19 @@ fn moves(d: &KvGather<'_, R>) -> OpResult<Vec<(usize, usize, usize)>> {
     }
     Ok(moves)
 }
+
+/// `out[h, i]` is the key of row `rows[h, i]`.
+pub(super) fn kv_keys(d: KvKeys<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (n, width) = (d.p.n_rows as usize, d.p.head_dim as usize);
+    let all = floats(&View::all(d.src.buffer));
+    let mut keys = Vec::with_capacity(d.out.len);
+    for (i, row) in ints(&d.rows).into_iter().enumerate() {
+        below(Op::KvKeys, "row", row, d.src.head_stride)?;
+        let at = d.src.offset + (i / n * d.src.head_stride + row) * 2 * width;
+        keys.extend_from_slice(&all[at..at + width]);
+    }
+    let at = d.out.offset;
+    d.out.buffer.put_floats(at, &keys);
+    Ok(())
+}

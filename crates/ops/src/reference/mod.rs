@@ -183,6 +183,10 @@ impl Backend for ReferenceBackend {
         kv::kv_gather(d)
     }
 
+    fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()> {
+        kv::kv_keys(d)
+    }
+
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
         attention::attend_chunk(d)
     }

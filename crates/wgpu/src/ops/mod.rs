@@ -12,6 +12,7 @@ pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
 pub(crate) mod kmeans_update;
 pub(crate) mod kv_gather;
+pub(crate) mod kv_keys;
 pub(crate) mod kv_scatter;
 mod linear;
 pub(crate) mod lse_merge;
