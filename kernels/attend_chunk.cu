@@ -5,7 +5,7 @@
 //
 // A query row is a token and one of the query heads that share a KV head. A warp owns 16
 // neighbouring query rows and goes through the run up to the last row that one of them sees, 16 KV
-// rows at a time, straight from memory to the registers of products; see common.cuh. The 4 warps of
+// rows at a time, straight from memory to the registers of products; see attend.cuh. The 4 warps of
 // a block read the same rows at nearly the same time, so 3 of 4 reads come from the L1 cache. The
 // blocks with the longest way begin first.
 //
@@ -14,7 +14,7 @@
 //
 // FLOPs: 4 Dh for each query row and KV row that it sees, made of 4 (f16) or 6 (bf16) times as many
 // of products of matrices. Bound: products of matrices. Dh is at most DIM, 64 or 128.
-#include "common.cuh"
+#include "attend.cuh"
 
 struct AttendChunkArgs {
     const float* q;
@@ -156,7 +156,8 @@ template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p
     warp_sync();
 
     const u32 row_units = p.head_dim / 4;
-    const uint4* head = static_cast<const uint4*>(p.kv)
+    // The tile's rows.
+    const uint4* rows = static_cast<const uint4*>(p.kv)
         + (static_cast<u64>(kv_head) * p.head_stride + p.first_row) * row_units;
     const auto load = [](const uint4* from) { return *from; };
     const u32 end = seen_by(p, min_of(first + N_SETS * ROWS, n) - 1);
@@ -164,20 +165,21 @@ template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p
         uint4 keys[2][STEPS];
 #pragma unroll
         for (u32 i = 0; i < 2 * STEPS; i++) {
-            const u32 row = tile + g + i / STEPS * 8;
-            const u32 id = row < end ? row : NO_KV_ROW;
+            const u32 row = g + i / STEPS * 8;
+            const u32 id = tile + row < end ? row : NO_KV_ROW;
             const u32 unit = i % STEPS * 4 + t;
-            keys[i / STEPS][i % STEPS] = load_unit(head, id, row_units, 0, unit, load);
+            keys[i / STEPS][i % STEPS] = load_unit(rows, id, row_units, 0, unit, load);
         }
         uint4 values[BLOCKS][UNITS][4];
 #pragma unroll
         for (u32 i = 0; i < BLOCKS * UNITS * 4; i++) {
-            const u32 row = tile + 2 * t + i % 2 + i / 2 % 2 * 8;
-            const u32 id = row < end ? row : NO_KV_ROW;
+            const u32 row = 2 * t + i % 2 + i / 2 % 2 * 8;
+            const u32 id = tile + row < end ? row : NO_KV_ROW;
             const u32 unit = i / 4 * 8 + g;
             values[i / 4 / UNITS][i / 4 % UNITS][i % 4] =
-                load_unit(head, id, row_units, row_units / 2, unit, load);
+                load_unit(rows, id, row_units, row_units / 2, unit, load);
         }
+        rows += static_cast<u64>(TILE) * row_units;
 #pragma unroll
         for (u32 s = 0; s < N_SETS; s++) {
             float scores[4];

@@ -16,7 +16,7 @@
 // `plain`, for all others: LANES lanes take a row, 4 elements each, and sum up with shuffles.
 //
 // Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
-#include "common.cuh"
+#include "attend.cuh"
 
 struct AttendListArgs {
     const float* q;
@@ -359,7 +359,7 @@ DEVICE void load_four(const AttendListArgs& p, const T* head, u32 id, u32 offset
 template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p) {
     // Fours of a lane.
     constexpr u32 FOURS = DIM / 128;
-    SHARED(float, queries, ROWS * DIM);
+    SHARED(float4, queries, ROWS * DIM / 4);
     SHARED(float, sums, N_WARPS * ROWS * DIM);
     SHARED(float, maxima, N_WARPS * ROWS);
     SHARED(float, totals, N_WARPS * ROWS);
@@ -372,7 +372,7 @@ template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p)
     for (u32 i = threadIdx.x; i < ROWS * DIM; i += THREADS) {
         float x[1];
         load_query(p, work, i / DIM, i % DIM, x);
-        queries[i] = x[0];
+        reinterpret_cast<float*>(&queries[0])[i] = x[0];
         // Warps have the rows of others too, and leave nothing there.
 #pragma unroll
         for (u32 w = 0; w < N_WARPS; w++) {
@@ -421,8 +421,7 @@ template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p)
             float score = 0;
 #pragma unroll
             for (u32 f = 0; f < FOURS; f++) {
-                const float* q = queries + (first_row + r) * DIM + 128 * f + column;
-                const float4 x = *reinterpret_cast<const float4*>(q);
+                const float4 x = queries[((first_row + r) * DIM + 128 * f + column) / 4];
                 score += key[f][0] * x.x + key[f][1] * x.y + key[f][2] * x.z + key[f][3] * x.w;
             }
             for (u32 mask = lanes / 2; mask > 0; mask /= 2) {

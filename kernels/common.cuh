@@ -3,7 +3,8 @@
 //
 // A kernel uses plain C++, `threadIdx.x`, `blockIdx`, `gridDim`, and the names below; nothing else
 // of CUDA. The same source then runs on the CPU, where `emulation.hpp` of the tests gives the names
-// of the first part another meaning. There are no other headers: NVRTC needs nothing but this text.
+// of the first part another meaning. What some kernels share beyond it lies in the other `.cuh` of
+// this folder; there are no headers of CUDA, so NVRTC needs nothing but these texts.
 //
 // The rules that make both readings agree:
 // - A block has one dimension, of whole warps. A warp's lanes meet in `shfl*`, `votes`, `mma*` all
@@ -33,7 +34,7 @@ constexpr u32 WARP = 32;
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args p)
 
-// An array of shared memory, of a size known here.
+// An array of shared memory, of a size known here; as aligned as its type asks for, no more.
 #define SHARED(type, name, n) __shared__ type name[n]
 
 // All shared memory that the launch asked for, aligned to 16 bytes.
@@ -152,29 +153,32 @@ DEVICE void load_matrices_transposed(u32 (&to)[4], const void* row) {
 // c += a b by a warp: a is 16 x 16, b is 16 x 8, c is 16 x 8. With g = lane / 4 and t = lane % 4:
 // a[0] is row g, columns 2t and 2t + 1; a[1] row g + 8; a[2] and a[3] the same, 8 columns on;
 // b[0] is column g, rows 2t and 2t + 1; b[1] 8 rows on; c[0], c[1] are row g, columns 2t, 2t + 1;
-// c[2], c[3] row g + 8. The first of two elements is in the low half of its register.
+// c[2], c[3] row g + 8. The first of two elements is in the low half of its register. Volatile: all
+// lanes must be there, so no compiler may move a product to where only some need its result.
 DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if HAS_SM80
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2]), "r"(a[3]), "r"(b[1]));
 #endif
 }
 #if HAS_SM80
 // The same on bf16; there is none before compute capability 8.0.
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 // Two numbers to the nearest bf16, the first in the low half.
 DEVICE u32 floats_to_bfloats(float low, float high) {
@@ -272,209 +276,4 @@ template <u32 THREADS> DEVICE float block_sum(float value, float* parts) {
         sum += parts[i];
     }
     return sum;
-}
-
-// How attentions over disjoint keys go together. One in the making is its maximum m of the scores,
-// its sum l of exp(score - m), and the sum o of exp(score - m) v; nothing seen is m = LOWEST and
-// l = 0. A finished one is o / l and its log-sum-exp, minus infinity where nothing was seen.
-constexpr float LOWEST = -3.402823466e38f;
-
-DEVICE float minus_infinity() { return float_of(0xff800000u); }
-
-struct Shares {
-    // What the finished one and the o of the new one are multiplied with.
-    float held;
-    float made;
-    // Log-sum-exp of both.
-    float lse;
-};
-
-// A new attention of maximum m and sum l beside a finished one of log-sum-exp `held`.
-DEVICE Shares shares_of(float m, float l, float held) {
-    const bool nothing_held = held == minus_infinity();
-    if (l == 0.0f) {
-        return Shares{nothing_held ? 0.0f : 1.0f, 0.0f, held};
-    }
-    if (nothing_held) {
-        return Shares{0.0f, 1.0f / l, m + logf(l)};
-    }
-    const float top = fmaxf(m, held);
-    const float a = expf(held - top);
-    const float b = expf(m - top);
-    const float sum = a + b * l;
-    return Shares{a / sum, b / sum, top + logf(sum)};
-}
-
-// Attention of 8 query rows on products of matrices, by a warp with g = lane / 4 and t = lane % 4.
-// T is f16 or bf16. A product sees 16 KV rows straight from memory: units of 16 bytes lie in
-// registers as they were loaded, since dimensions may stand in any order if both factors agree.
-//
-// Scores are Q K^T: row g of the 16 of Q is a query rounded to T, row g + 8 what that left of it;
-// bf16 has a third part. Values are V^T P^T, P in two parts.
-
-// An id of no row.
-constexpr u32 NO_KV_ROW = 0xffffffffu;
-
-// A number in parts of T: the nearest, and what is left.
-template <typename T> DEVICE u32 take_pair(float& low, float& high) {
-    T a;
-    T b;
-    narrow(low, a);
-    narrow(high, b);
-    low -= widen(a);
-    high -= widen(b);
-    return static_cast<u32>(a.bits) | static_cast<u32>(b.bits) << 16;
-}
-
-DEVICE void mma_of(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], f16) {
-    mma_f16(c, a, b);
-}
-#if HAS_SM80
-DEVICE void mma_of(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], bf16) {
-    mma_bf16(c, a, b);
-}
-#endif
-
-template <typename T> constexpr bool NEEDS_THIRD = false;
-template <> constexpr bool NEEDS_THIRD<bf16> = true;
-
-// Unit `unit` of a key or a value, which begins `offset` units behind its row's begin; zeros beyond
-// its end and for no row.
-template <typename Load>
-DEVICE uint4 load_unit(const uint4* head, u32 id, u32 row_units, u32 offset, u32 unit, Load load) {
-    if (id == NO_KV_ROW || 2 * unit >= row_units) {
-        return uint4{0, 0, 0, 0};
-    }
-    return load(head + static_cast<u64>(id) * row_units + offset + unit);
-}
-
-// Units 4 j + t of query row g, in the order of the registers of two products: `first` and `third`
-// get one for each half of the units.
-template <typename T>
-DEVICE void order_query(float (&x)[8], uint4 (&first)[2], uint2 (&third)[2]) {
-    u32 words[3][4];
-#pragma unroll
-    for (u32 part = 0; part < 3; part++) {
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) {
-            words[part][w] = take_pair<T>(x[2 * w], x[2 * w + 1]);
-        }
-    }
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        const u32 w = 2 * half;
-        first[half] = uint4{words[0][w], words[1][w], words[0][w + 1], words[1][w + 1]};
-        third[half] = uint2{words[2][w], words[2][w + 1]};
-    }
-}
-
-DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | b << 16; }
-DEVICE u32 high_halves(u32 a, u32 b) { return a >> 16 | (b & 0xffff0000u); }
-
-// Scores of the tile for query row g: KV rows 2t, 2t + 1 and 8 on.
-template <typename T, u32 DIM>
-DEVICE void score_tile(const uint4 (&keys)[2][DIM / 32], const uint4* firsts, const uint2* thirds,
-                       float (&scores)[4]) {
-    float c[2][4] = {};
-    const u32 lane = lane_of_thread();
-#pragma unroll
-    for (u32 j = 0; j < DIM / 32; j++) {
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            const uint4 first = firsts[(2 * j + half) * WARP + lane];
-            const u32 a[4] = {first.x, first.y, first.z, first.w};
-#pragma unroll
-            for (u32 n = 0; n < 2; n++) {
-                const uint4 key = keys[n][j];
-                const u32 b[2] = {half == 0 ? key.x : key.z, half == 0 ? key.y : key.w};
-                mma_of(c[n], a, b, T{});
-                if (NEEDS_THIRD<T>) {
-                    const uint2 third = thirds[(2 * j + half) * WARP + lane];
-                    const u32 rest[4] = {third.x, 0, third.y, 0};
-                    mma_of(c[n], rest, b, T{});
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        scores[i] = c[i / 2][i % 2] + c[i / 2][i % 2 + 2];
-    }
-}
-
-// o += V^T P^T for 16 units of each value: o[i] is element i of unit g (and g + 8) for query rows
-// 2t and 2t + 1; `values` are those of KV rows 2t, 2t + 1 and 8 on.
-template <typename T, u32 UNITS>
-DEVICE void add_values(const uint4 (&values)[UNITS][4], const u32 (&high)[2], const u32 (&low)[2],
-                       float (&o)[8][4]) {
-#pragma unroll
-    for (u32 i = 0; i < 8; i++) {
-        u32 a[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (u32 u = 0; u < UNITS; u++) {
-            u32 words[4];
-#pragma unroll
-            for (u32 r = 0; r < 4; r++) {
-                const uint4 v = values[u][r];
-                words[r] = i / 2 == 0 ? v.x : i / 2 == 1 ? v.y : i / 2 == 2 ? v.z : v.w;
-            }
-            a[u] = i % 2 == 0 ? low_halves(words[0], words[1]) : high_halves(words[0], words[1]);
-            a[u + 2] = i % 2 == 0 ? low_halves(words[2], words[3])
-                                  : high_halves(words[2], words[3]);
-        }
-        mma_of(o[i], a, high, T{});
-        mma_of(o[i], a, low, T{});
-    }
-}
-
-// The attention of 8 query rows in the making: m is that of row g, l the part of it that this lane
-// has summed up, o as `add_values` says.
-template <u32 BLOCKS> struct Made {
-    float o[BLOCKS][8][4];
-    float m;
-    float l;
-};
-
-// Adds a tile of 16 KV rows.
-template <typename T, u32 BLOCKS, u32 UNITS>
-DEVICE void take_tile(const uint4 (&values)[BLOCKS][UNITS][4], const float (&scores)[4],
-                      const bool (&is_seen)[4], Made<BLOCKS>& made) {
-    const u32 t = lane_of_thread() % 4;
-    float top = made.m;
-#pragma unroll
-    for (u32 r = 0; r < 4; r++) {
-        top = is_seen[r] ? fmaxf(top, scores[r]) : top;
-    }
-    top = fmaxf(top, shfl_xor(top, 1u));
-    top = fmaxf(top, shfl_xor(top, 2u));
-    if (votes(top > made.m) != 0) {
-        const float factor = expf(made.m - top);
-        made.l *= factor;
-        made.m = top;
-        const float even = shfl(factor, 8 * t);
-        const float odd = shfl(factor, 8 * t + 4);
-#pragma unroll
-        for (u32 i = 0; i < BLOCKS * 8; i++) {
-            float (&o)[4] = made.o[i / 8][i % 8];
-            o[0] *= even;
-            o[1] *= odd;
-            o[2] *= even;
-            o[3] *= odd;
-        }
-    }
-    float weights[4];
-#pragma unroll
-    for (u32 r = 0; r < 4; r++) {
-        weights[r] = is_seen[r] ? expf(scores[r] - made.m) : 0.0f;
-        made.l += weights[r];
-    }
-    u32 parts[2][2];
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        parts[i / 2][i % 2] = take_pair<T>(weights[2 * (i % 2)], weights[2 * (i % 2) + 1]);
-    }
-#pragma unroll
-    for (u32 b = 0; b < BLOCKS; b++) {
-        add_values<T, UNITS>(values[b], parts[0], parts[1], made.o[b]);
-    }
 }

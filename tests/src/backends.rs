@@ -38,10 +38,7 @@ pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
             Ok(tier) => wgpu_rows(&WgpuOptions { tier, adapter: None }, op),
             Err(reason) => vec![ParityRow::absent(name, reason)],
         },
-        "cuda" => match pollster::block_on(CudaBackend::new(&CudaOptions::default())) {
-            Ok(backend) => run_parity(&backend, op),
-            Err(e) => vec![ParityRow::absent(name, e.to_string())],
-        },
+        "cuda" => cuda_rows(op),
         "cuda-emulated" => match cuda_emulated(EmulatedOptions::default()) {
             Ok(backend) => run_parity(&backend, op),
             Err(reason) => vec![ParityRow::absent(name, reason)],
@@ -56,6 +53,20 @@ pub fn cpu_rows(options: CpuOptions, op: Option<Op>) -> Vec<ParityRow> {
         Ok(backend) => run_parity(&backend, op),
         Err(e) => vec![ParityRow::absent("cpu", e.to_string())],
     }
+}
+
+/// The parity rows of a GPU, twice: as it is, and as if it had so few multiprocessors that the
+/// corpus gets the kernels of large shapes.
+fn cuda_rows(op: Option<Op>) -> Vec<ParityRow> {
+    let mut rows = Vec::new();
+    for n_multiprocessors in [None, Some(4)] {
+        let options = CudaOptions { n_multiprocessors, ..Default::default() };
+        match pollster::block_on(CudaBackend::new(&options)) {
+            Ok(backend) => rows.extend(run_parity(&backend, op)),
+            Err(e) => return vec![ParityRow::absent("cuda", e.to_string())],
+        }
+    }
+    rows
 }
 
 /// The CUDA backend on the CPU.

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::Kernel;
 use longview_cuda_emulation::{EmulatedOptions, sanitizer};
-use longview_ops::corpus::{Case, corpus};
+use longview_ops::corpus::{self, Case, Values, corpus};
 use longview_ops::parity::{ParityStatus, ParitySummary, format_parity, run_parity};
 use longview_ops::{Backend, Op, ReferenceBackend};
 use longview_tests::backends::{
@@ -144,6 +144,33 @@ fn cuda_passes_without_a_gpu() {
 #[test]
 fn cuda_passes_with_its_threads_backward() {
     cuda_passes(EmulatedOptions { backward: true, n_multiprocessors: 16, ..Default::default() });
+}
+
+/// The bits of what a case wrote, but for the table of a cache: it is no result in which of its
+/// places a row stands.
+fn bits(case: &Case, backend: &impl Backend) -> Vec<Vec<u32>> {
+    let outcome = case.execute_blocking(backend).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+    let is_result =
+        |output: &&corpus::Output| (case.op(), output.name) != (Op::ResolveRows, "state");
+    let bits = |output: &corpus::Output| match &output.values {
+        Values::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
+        Values::Ints(values) => values.clone(),
+    };
+    outcome.outputs.iter().filter(is_result).map(bits).collect()
+}
+
+/// Who comes first changes nothing: neither the order of threads and blocks, nor how many blocks
+/// run at once.
+#[test]
+fn cuda_gives_the_same_bits_in_every_order() {
+    let forward = EmulatedOptions { n_workers: 3, ..Default::default() };
+    let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
+    let backends =
+        [forward, backward].map(|o| cuda_emulated(o).expect("the kernels are compiled as C++"));
+    for case in corpus() {
+        let [one, other] = backends.each_ref().map(|backend| bits(&case, backend));
+        assert!(one == other, "{}", case.name());
+    }
 }
 
 /// No kernel reads or writes a byte outside of its buffers and its shared memory.

@@ -24,6 +24,9 @@ use crate::weight::CudaWeight;
 pub struct CudaOptions {
     /// Its number, as `nvidia-smi` counts; `None` takes the first.
     pub device: Option<usize>,
+    /// Multiprocessors that work is cut for; `None` asks the device. With few of them small shapes
+    /// get the kernels of large ones: for tests.
+    pub n_multiprocessors: Option<u32>,
 }
 
 /// A device behind a [`Driver`].
@@ -34,12 +37,21 @@ pub struct CudaBackend<D: Driver> {
 }
 
 /// What the self-test runs at the start: one op of each kind of kernel.
-const TESTED: &[Op] = &[Op::Matvec, Op::RmsNorm, Op::KvGather, Op::Argmax];
+const TESTED: &[Op] = &[
+    Op::Matvec,
+    Op::Matmul,
+    Op::RmsNorm,
+    Op::KvGather,
+    Op::AttendList,
+    Op::AttendChunk,
+    Op::CentroidScores,
+    Op::Argmax,
+];
 
 impl CudaBackend<NvidiaDriver> {
     /// Opens a GPU and sees whether it computes right numbers.
     pub async fn new(options: &CudaOptions) -> Result<Self, StartError> {
-        let backend = Self::on(NvidiaDriver::open(options.device.unwrap_or(0))?)?;
+        let backend = Self::on(NvidiaDriver::open(options)?)?;
         let name = backend.device.driver.facts().name.clone();
         match parity::spot_check(&backend, TESTED).await {
             Ok(()) => Ok(backend),

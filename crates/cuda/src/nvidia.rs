@@ -19,6 +19,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{DriverError as CudaError, result};
 
+use crate::backend::CudaOptions;
 use crate::device::lock;
 use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, Work,
@@ -35,7 +36,7 @@ const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEV
 /// A GPU of NVIDIA.
 pub struct NvidiaDriver {
     context: Arc<Context>,
-    ordinal: usize,
+    options: CudaOptions,
     facts: DeviceFacts,
     target: Target,
     /// What zeroes new memory.
@@ -144,8 +145,8 @@ fn in_words(error: CudaError) -> String {
 }
 
 impl NvidiaDriver {
-    /// Opens device `ordinal`, as `nvidia-smi` counts. Never panics where there is no driver.
-    pub fn open(ordinal: usize) -> Result<Self, StartError> {
+    /// Opens a device. Never panics where there is no driver.
+    pub fn open(options: &CudaOptions) -> Result<Self, StartError> {
         // SAFETY: loads libcuda by its name, as every CUDA program does.
         if !unsafe { sys::is_culib_present() } {
             return Err(StartError::NoDriver);
@@ -157,12 +158,14 @@ impl NvidiaDriver {
         if n_devices == 0 {
             return Err(StartError::NoDevice { reason: "it counts none".into() });
         }
-        if ordinal >= n_devices {
-            return Err(StartError::NoSuchDevice { wanted: ordinal, n_devices });
+        let wanted = options.device.unwrap_or(0);
+        if wanted >= n_devices {
+            return Err(StartError::NoSuchDevice { wanted, n_devices });
         }
         let refused = |e| StartError::Device { reason: in_words(e) };
-        let device = result::device::get(ordinal as c_int).map_err(refused)?;
-        let (facts, target) = facts_of(device)?;
+        let device = result::device::get(wanted as c_int).map_err(refused)?;
+        let (mut facts, target) = facts_of(device)?;
+        facts.n_multiprocessors = options.n_multiprocessors.unwrap_or(facts.n_multiprocessors);
         let context = Arc::new(Context::create(device).map_err(refused)?);
         let refused = |e: DriverError| StartError::Device { reason: e.to_string() };
         context.bind().map_err(refused)?;
@@ -170,7 +173,7 @@ impl NvidiaDriver {
         let free = result::mem_get_info().map(|(free, _)| free as u64).ok();
         let zeroing = NvidiaStream::new(&context).map_err(refused)?;
         Ok(Self {
-            ordinal,
+            options: *options,
             facts: DeviceFacts { memory_bytes: free, ..facts },
             target,
             zeroing,
@@ -277,7 +280,7 @@ impl NvidiaDriver {
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as FIXED,
         };
-        let device = told(result::device::get(self.ordinal as c_int))?;
+        let device = told(result::device::get(self.options.device.unwrap_or(0) as c_int))?;
         // SAFETY: device and function are valid, and the attributes are of their kind.
         unsafe {
             let most = told(result::device::get_attribute(device, MOST))?;
@@ -484,7 +487,7 @@ impl Driver for NvidiaDriver {
     }
 
     fn reopen(&self) -> Result<Self, StartError> {
-        Self::open(self.ordinal)
+        Self::open(&self.options)
     }
 
     fn alloc(&self, bytes: u64) -> DriverResult<NvidiaMemory> {
@@ -647,7 +650,7 @@ mod tests {
     /// Whatever this machine has: an answer, and no panic.
     #[test]
     fn a_machine_without_a_driver_is_told_so() {
-        match NvidiaDriver::open(0) {
+        match NvidiaDriver::open(&CudaOptions::default()) {
             Ok(driver) => assert!(driver.facts().compute_capability >= (7, 5)),
             Err(error) => assert!(error.to_string().contains("device"), "{error}"),
         }

@@ -252,32 +252,35 @@ static inline void load_matrices_at_(u32 (&to)[4], const void* row, bool transpo
 #define load_matrices(to, row) load_matrices_at_(to, row, false, __LINE__)
 #define load_matrices_transposed(to, row) load_matrices_at_(to, row, true, __LINE__)
 
-// What a lane brings to a product of the warp.
+// What a lane brings to a product of the warp, widened once for all who read it.
 struct MmaPart_ {
-    u32 a[4];
-    u32 b[2];
+    float a[8];
+    float b[4];
 };
 
 template <typename Widen>
 void mma_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], Widen widen, int line) {
     MmaPart_ mine;
-    std::memcpy(mine.a, a, sizeof(mine.a));
-    std::memcpy(mine.b, b, sizeof(mine.b));
+    for (u32 i = 0; i < 8; i++) {
+        mine.a[i] = widen(static_cast<u16>(a[i / 2] >> 16 * (i % 2)));
+    }
+    for (u32 i = 0; i < 4; i++) {
+        mine.b[i] = widen(static_cast<u16>(b[i / 2] >> 16 * (i % 2)));
+    }
     const auto parts = lv::meet(mine, line);
     const u32 lane = lv::current->lane;
-    const auto half_of = [](u32 word, u32 k) { return static_cast<u16>(word >> 16 * (k % 2)); };
-    for (u32 i = 0; i < 4; i++) {
-        const u32 row = lane / 4 + 8 * (i / 2);
-        const u32 column = 2 * (lane % 4) + i % 2;
-        float sum = c[i];
-        for (u32 k = 0; k < 16; k++) {
-            const u32 pair = k % 8 / 2;
-            const MmaPart_ left = parts[4 * (row % 8) + pair];
-            const MmaPart_ right = parts[4 * column + pair];
-            const u32 l = left.a[row / 8 + 2 * (k / 8)];
-            sum += widen(half_of(l, k)) * widen(half_of(right.b[k / 8], k));
+    const u32 column = 2 * (lane % 4);
+    // Columns 2 pair and the next of a, or 8 on; rows of b.
+    for (u32 half = 0; half < 2; half++) {
+        for (u32 pair = 0; pair < 4; pair++) {
+            const MmaPart_ left = parts[lane / 4 * 4 + pair];
+            const MmaPart_ rights[2] = {parts[4 * column + pair], parts[4 * column + 4 + pair]};
+            for (u32 i = 0; i < 4; i++) {
+                const float* l = left.a + 4 * half + i / 2 * 2;
+                const float* r = rights[i % 2].b + 2 * half;
+                c[i] = c[i] + l[0] * r[0] + l[1] * r[1];
+            }
         }
-        c[i] = sum;
     }
 }
 #define mma_f16(c, a, b) mma_at_(c, a, b, [](u16 h) { return half_to_float(h); }, __LINE__)

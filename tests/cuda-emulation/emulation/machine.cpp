@@ -374,7 +374,8 @@ void* shared(const void* site, size_t size, size_t align) {
         }
     }
     const size_t step = align < 16 ? 16 : align;
-    const size_t at = (machine.shared_used + step - 1) / step * step;
+    // A GPU aligns an array as its type asks for; no array is here aligned better than that.
+    const size_t at = (machine.shared_used + step - 1) / step * step + align % 16;
     if (machine.n_sites == MAX_SITES || at + size > SHARED_BYTES) {
         fail("too much shared memory: %zu bytes more than %zu", size, machine.shared_used);
     }

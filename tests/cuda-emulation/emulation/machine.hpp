@@ -24,7 +24,7 @@ namespace lv {
 constexpr u32 LANES = 32;
 constexpr u32 MAX_THREADS = 1024;
 // What a lane can hand in where lanes meet.
-constexpr size_t SLOT_BYTES = 32;
+constexpr size_t SLOT_BYTES = 48;
 // Shared memory of a block: the most that a GPU of today has.
 constexpr size_t SHARED_BYTES = 227 * 1024;
 constexpr u32 MAX_COPIES = 256;

@@ -146,4 +146,9 @@ KERNEL(mistakes, PrimitivesArgs, THREADS) {
         words[i + 1] = i;
         p.words[i] = words[i];
     }
+    if (which == 6) {
+        // An array of words is no array of units.
+        SHARED(u32, lone_words, 4 * THREADS);
+        p.words[i] = reinterpret_cast<const uint4*>(&lone_words[0])[i].x;
+    }
 }

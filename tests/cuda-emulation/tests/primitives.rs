@@ -163,12 +163,14 @@ fn a_missing_barrier_shows() {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "a test that did not run says so")]
-fn the_sanitizer_sees_one_element_too_many() {
+fn the_sanitizer_sees_what_a_device_would_not_do() {
     let Some(sanitizer) = sanitizer() else {
         eprintln!("NOT RUN: the C++ compiler has no address sanitizer");
         return;
     };
-    for (which, message) in [(3, "heap-buffer-overflow"), (5, "use-after-poison")] {
+    let expected =
+        [(3, "heap-buffer-overflow"), (5, "use-after-poison"), (6, "misaligned address")];
+    for (which, message) in expected {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mistake"));
         let output = command.arg(which.to_string()).envs(sanitizer.env.clone()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);

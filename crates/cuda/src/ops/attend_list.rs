@@ -146,8 +146,9 @@ impl<D: Driver> ListLaunch<'_, D> {
         };
         let (kernel, is_aligned) = self.kernel();
         // As much as they may ever take, so that a growing context allocates nothing.
-        let state_bytes = (n_entries * most * 8) as u64;
-        let sum_bytes = (n_entries * most * p.head_dim as usize * 4) as u64;
+        let n_states = if most == 1 { 0 } else { n_entries * most };
+        let state_bytes = (n_states * 8) as u64;
+        let sum_bytes = (n_states * p.head_dim as usize * 4) as u64;
         backend.queue.with_scratch(state_bytes + sum_bytes, |states| {
             let args = AttendListArgs {
                 q: self.q.at(),

@@ -357,6 +357,8 @@ impl CentroidScoresCase {
         [0, 2, 3]
             .into_iter()
             .for_each(|seqs| all.push(Self { seqs, clusters: 65, ..base.clone() }));
+        // Groups of two.
+        all.push(Self { clusters: 70, hq: 4, dh: 64, ..base.clone() });
         all.push(Self { clusters: 1500, hq: 14, dh: 64, seqs: 2, ..base.clone() });
     }
 
