@@ -1,21 +1,27 @@
 //! Speed of one backend's ops, with the share of what its device can do, and the cost of a decoded
-//! token. Run by `cargo xtask bench --device cpu|wgpu`.
+//! token; or what they would be at best on GPUs that are not here. Run by `cargo xtask bench
+//! --device cpu|wgpu|cuda` and `cargo xtask bench --bounds`.
 
 #![expect(clippy::print_stderr, reason = "a face: it talks to a terminal")]
 
 use std::process::ExitCode;
 
-use longview_tests::bench::{Request, USAGE, run};
+use longview_tests::bench::{Asked, USAGE, bounds, run};
 
 fn main() -> ExitCode {
-    let request = match Request::parse(std::env::args().skip(1)) {
-        Ok(request) => request,
+    let asked = match Asked::parse(std::env::args().skip(1)) {
+        Ok(asked) => asked,
         Err(error) => {
             eprintln!("bench: {error:#}\nusage: {USAGE}");
             return ExitCode::from(2);
         }
     };
-    match run(&request, &mut std::io::stdout().lock()) {
+    let out = &mut std::io::stdout().lock();
+    let result = match asked {
+        Asked::Measure(request) => run(&request, out),
+        Asked::Bounds(filter) => bounds(&filter, out),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use longview_cpu::{CpuBackend, CpuOptions};
-use longview_cuda::{CudaBackend, CudaOptions};
+use longview_cuda::{
+    CudaBackend, CudaOptions, Driver, Grid, Kernel, KernelCall, NvidiaDriver, Work,
+};
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
-use longview_ops::Op;
 use longview_ops::parity::{ParityRow, run_parity};
+use longview_ops::{Backend, Op};
 use longview_wgpu::{Tier, WgpuBackend, WgpuOptions};
 
 /// Every backend that tests know, by the name it carries on command lines. `cuda-emulated` is
@@ -110,6 +112,80 @@ pub fn wgpu_rows(options: &WgpuOptions, op: Option<Op>) -> Vec<ParityRow> {
     match pollster::block_on(WgpuBackend::new(options)) {
         Ok(backend) => run_parity(&backend, op),
         Err(e) => vec![ParityRow::absent("wgpu", e.to_string())],
+    }
+}
+
+/// What checks want of a backend beside the contract.
+pub trait Probe: Backend {
+    /// Whether products of many rows with weights of 16 bits round the rows to the weights' type,
+    /// as tensor cores want it.
+    const ROUNDS_ACTIVATIONS: bool = false;
+
+    /// Reads so far.
+    fn n_readbacks(&self) -> u64 {
+        self.device_counters().map_or(0, |counters| counters.readbacks)
+    }
+
+    /// Takes the device away, as its driver would; `false` where there is none to lose.
+    fn lose(&self) -> bool;
+
+    /// Runs a kernel that reads where nothing is; `false` where that ends the whole process.
+    fn fault(&self) -> bool {
+        false
+    }
+}
+
+impl Probe for CpuBackend {
+    fn n_readbacks(&self) -> u64 {
+        self.readbacks()
+    }
+
+    fn lose(&self) -> bool {
+        false
+    }
+}
+
+impl Probe for WgpuBackend {
+    fn lose(&self) -> bool {
+        self.destroy_device();
+        true
+    }
+}
+
+impl Probe for CudaBackend<EmulatedDriver> {
+    const ROUNDS_ACTIVATIONS: bool = true;
+
+    fn lose(&self) -> bool {
+        self.lose_device();
+        true
+    }
+}
+
+impl Probe for CudaBackend<NvidiaDriver> {
+    const ROUNDS_ACTIVATIONS: bool = true;
+
+    fn lose(&self) -> bool {
+        self.lose_device();
+        true
+    }
+
+    fn fault(&self) -> bool {
+        let kernel = Kernel::silu_mul;
+        let layout = kernel.facts().args;
+        let mut args = vec![0; layout.size as usize];
+        // Three addresses, and a number of elements: 16 elements where nothing is.
+        for field in layout.fields {
+            args[field.offset as usize] = 16;
+        }
+        let (driver, grid) = (self.driver(), Grid::over(16, 256));
+        let call = KernelCall { kernel, grid, args: &args };
+        let Ok(stream) = driver.new_stream() else { return true };
+        // SAFETY: none: the kernel faults, which ends the context and nothing else; that is what
+        // the check is about.
+        let _ = unsafe { driver.run(&stream, Work::Launch(call)) };
+        // The fault is found when somebody waits.
+        let _ = driver.synchronize(&stream);
+        true
     }
 }
 

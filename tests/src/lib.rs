@@ -1,5 +1,7 @@
-//! Helpers that the tests across crates share.
+//! Helpers that the tests across crates share, and the checks that run on any backend.
 
 pub mod backends;
 pub mod bench;
+pub mod files;
 pub mod sim;
+pub mod suite;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use longview_core::{DType, SplitMix64};
-use longview_ops::{Backend, View, ViewMut};
+use longview_ops::{Backend, OpResult, View, ViewMut};
 use longview_scheduler::{
     KvShape, LayerTensors, Policy, PolicyOptions, SchedulerError, Sequence, SequenceOptions,
     SpanMode, Step, StepScratch, StepSpan, StepVerdict,
@@ -37,7 +37,7 @@ pub struct Sim<B: Backend> {
     /// Reads that the simulation itself made, to look at results.
     pub own_readbacks: u64,
     scratch: StepScratch<B>,
-    max_tokens: usize,
+    options: SequenceOptions,
 }
 
 /// A shape for quick tests: GQA with two query heads a KV head, f32 rows.
@@ -79,9 +79,7 @@ impl<B: Backend> Sim<B> {
         options: SequenceOptions,
     ) -> Result<Self, SchedulerError> {
         let policy = Policy::resolve(policy, shape.capacity)?;
-        let max_tokens = options.chunk;
-        let scratch =
-            StepScratch::new(&**backend, &shape, max_tokens, options.tile, options.placement)?;
+        let scratch = scratch(backend, &shape, &options)?;
         Ok(Self {
             backend: Arc::clone(backend),
             truth: vec![Vec::new(); shape.n_layers],
@@ -89,8 +87,15 @@ impl<B: Backend> Sim<B> {
             own_readbacks: 0,
             sequence: Sequence::new(backend, shape, policy, options)?,
             scratch,
-            max_tokens,
+            options,
         })
+    }
+
+    /// Goes on with another backend after the device was lost.
+    pub fn move_to(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
+        self.backend = Arc::clone(backend);
+        self.scratch = scratch(backend, self.sequence.shape(), &self.options)?;
+        self.sequence.recover(backend)
     }
 
     /// Tokens so far.
@@ -102,7 +107,7 @@ impl<B: Backend> Sim<B> {
     pub fn prefill(&mut self, seed: u64, n_tokens: usize) {
         let mut left = n_tokens;
         while left > 0 {
-            let len = left.min(self.max_tokens);
+            let len = left.min(self.options.chunk);
             left -= len;
             self.step(seed, len, SpanMode::Exact { remaining: left }).expect("prefill");
         }
@@ -226,6 +231,14 @@ impl<B: Backend> Sim<B> {
             }
         }
     }
+}
+
+fn scratch<B: Backend>(
+    backend: &Arc<B>,
+    shape: &KvShape,
+    options: &SequenceOptions,
+) -> OpResult<StepScratch<B>> {
+    StepScratch::new(&**backend, shape, options.chunk, options.tile, options.placement)
 }
 
 /// One layer of a step whose tokens are `tokens`, in the order of the spans; returns the attention.

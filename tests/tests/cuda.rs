@@ -66,7 +66,7 @@ fn load<B: Backend>(
     policy: &PolicyOptions,
     kv_dtype: DType,
 ) -> Result<(Engine<B>, Session<B>), EngineError> {
-    let mut engine = Engine::load(Arc::clone(backend), folder(fixture), options(kv_dtype), policy)?;
+    let engine = Engine::load(Arc::clone(backend), folder(fixture), options(kv_dtype), policy)?;
     let session = engine.session(policy)?;
     Ok((engine, session))
 }

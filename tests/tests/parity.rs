@@ -12,10 +12,11 @@ use longview_cuda::Kernel;
 use longview_cuda_emulation::{EmulatedOptions, sanitizer};
 use longview_ops::corpus::{self, Case, Values, corpus};
 use longview_ops::parity::{ParityStatus, ParitySummary, format_parity, run_parity};
-use longview_ops::{Backend, Op, ReferenceBackend};
+use longview_ops::{Backend, Op};
 use longview_tests::backends::{
     UnknownBackend, cpu_rows, cuda_emulated, not_run, parity_rows, parse_list, wgpu_rows,
 };
+use longview_tests::suite::parity::{PLACES, failures_elsewhere};
 use longview_wgpu::{Tier, WgpuOptions};
 
 fn passes_everything(isa: Isa) {
@@ -76,52 +77,13 @@ fn wgpu_passes_with_subgroups() {
     wgpu_passes(Tier::Subgroups);
 }
 
-/// The corpus again with its views elsewhere: most of them begin at odd places, on purpose, models'
-/// at whole vectors. Cases whose views are all there already are left out. Returns what is wrong.
-fn failures_elsewhere<B: Backend>(backend: &B, place: fn(usize) -> usize) -> Vec<String> {
-    let capabilities = backend.capabilities();
-    let is_missing = |case: &Case| {
-        let mut missing = capabilities.missing_ops.iter();
-        missing.any(|(op, _)| *op == case.op()) || case.excused(capabilities).is_some()
-    };
-    let cases = corpus().into_iter().filter(|case| !is_missing(case));
-    cases.filter_map(|case| failure_elsewhere(backend, &case, place).err()).collect()
-}
-
-fn failure_elsewhere<B: Backend>(
-    backend: &B,
-    case: &Case,
-    place: fn(usize) -> usize,
-) -> Result<(), String> {
-    let mut plan = case.plan();
-    let inputs = plan.inputs.iter_mut().map(|input| &mut input.front);
-    let fronts = inputs.chain(plan.outputs.iter_mut().map(|output| &mut output.front));
-    let mut is_moved = false;
-    // Some buffers are written from their begin, by contract.
-    for front in fronts.filter(|front| **front > 0) {
-        is_moved |= *front != place(*front);
-        *front = place(*front);
-    }
-    if !is_moved {
-        return Ok(());
-    }
-    let got = plan.upload(backend).and_then(|mut buffers| {
-        case.launch(backend, &mut buffers)?;
-        pollster::block_on(plan.read_back(backend, &buffers))
-    });
-    let got = got.map_err(|e| format!("{}: {e}", case.name()))?;
-    let want = case.execute_blocking(&ReferenceBackend::new()).map_err(|e| e.to_string())?;
-    let comparison = case.compare(&got, &want);
-    if comparison.passed() { Ok(()) } else { Err(format!("{}: {comparison}", case.name())) }
-}
-
 /// What is not run is what the backend says it lacks, and nothing else; and no kernel is there that
 /// nobody launches.
 fn cuda_passes(options: EmulatedOptions) {
     let backend = cuda_emulated(options).expect("the kernels are compiled as C++");
-    for place in [|front: usize| front.next_multiple_of(64), |front: usize| front | 1] {
-        let failures = failures_elsewhere(&backend, place);
-        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    for (place, front) in PLACES {
+        let failures = failures_elsewhere(&backend, front, |_| true);
+        assert!(failures.is_empty(), "{place}\n{}", failures.join("\n"));
     }
     let rows = run_parity(&backend, None);
     let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));

@@ -5,14 +5,17 @@ use anyhow::Result;
 use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, run as run_child};
 
-pub(crate) const OPTIONS: &str = "--device cpu|wgpu [--filter TEXT] [--quick] [--threads N] \
-                                  [--isa NAME] [--adapter NAME] [--tier NAME] | decode [ARGS]";
+pub(crate) const OPTIONS: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quick] [--threads N] \
+                                  [--isa NAME] [--adapter NAME] [--tier NAME] [--cuda-device N] | \
+                                  --bounds [--filter TEXT] | decode [--device NAME] [PART..]";
 pub(crate) const ABOUT: &str = "a bench in release. --device: every heavy op of a backend against \
                                 the device's measured limits, and what a decoded token costs; \
-                                decode: steps over long contexts on the CPU";
+                                --bounds: what bytes and FLOP imply on GPUs that are not here; \
+                                decode: steps over long contexts (attention, qwen, million, llama)";
 
-const FLAGS: &[&str] = &["--quick"];
-const TAKES_VALUE: &[&str] = &["--device", "--filter", "--threads", "--isa", "--adapter", "--tier"];
+const FLAGS: &[&str] = &["--quick", "--bounds"];
+const TAKES_VALUE: &[&str] =
+    &["--device", "--filter", "--threads", "--isa", "--adapter", "--tier", "--cuda-device"];
 
 /// Benches that go by a name; what follows it is the bench's own.
 const NAMED: &[&str] = &["decode"];
@@ -37,8 +40,8 @@ fn named(name: &str) -> Result<&'static str> {
 /// The arguments, where they make sense: a mistake is told before anything is built.
 fn ops_arguments(args: &[String]) -> Result<&[String]> {
     let parsed = Parsed::parse(args, FLAGS, TAKES_VALUE)?;
-    match parsed.value("--device") {
-        Some(_) => Ok(args),
-        None => Err(UsageError("which --device, or which bench?".into()).into()),
+    match parsed.value("--device").is_some() || parsed.has("--bounds") {
+        true => Ok(args),
+        false => Err(UsageError("which --device, or which bench?".into()).into()),
     }
 }

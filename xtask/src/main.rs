@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod ci;
 mod demo;
+mod gpu;
 mod kernels;
 mod parity;
 mod process;
@@ -37,6 +38,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
+    Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
     Verb { name: "help", options: "", about: "prints this", run: help },
 ];
 
@@ -99,9 +101,12 @@ mod tests {
     fn wrong_calls_are_usage_errors() {
         let calls = ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"];
         let benches = ["bench", "bench gpu", "bench ops", "bench --fast", "bench --quick"];
-        for line in
-            calls.into_iter().chain(benches).chain(["setup x", "kernels all", "kernels --only"])
-        {
+        for line in calls.into_iter().chain(benches).chain([
+            "setup x",
+            "kernels all",
+            "kernels --only",
+            "gpu now",
+        ]) {
             let error = call(line).expect_err(line);
             assert!(error.is::<UsageError>(), "{line}: {error:#}");
         }

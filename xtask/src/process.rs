@@ -71,11 +71,16 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 /// `cargo test --workspace`, and what the tests built is used again.
 pub(crate) fn dev_binary(name: &str) -> Result<PathBuf> {
     run(&mut cargo("build --workspace --bins"))?;
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    Ok(target_directory()?.join("debug").join(file))
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_directory() -> Result<PathBuf> {
     let text = capture(&mut cargo("metadata --no-deps --format-version 1"))?;
     let metadata: Value = serde_json::from_str(&text).context("cargo metadata")?;
     let target = metadata["target_directory"].as_str().context("no target_directory")?;
-    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    Ok(Path::new(target).join("debug").join(file))
+    Ok(PathBuf::from(target))
 }
 
 /// Prints the command as one could type it.

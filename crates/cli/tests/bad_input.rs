@@ -104,7 +104,7 @@ fn a_prompt_longer_than_the_context() {
     let done = run(&needle(), &["-c", "64", "-p", &prompt]);
     done.fails_with(&["the prompt has", "the context holds 64", "--ctx-size"]);
     let count = |text: &str| text.split_whitespace().find_map(|word| word.parse::<usize>().ok());
-    let done = run(&needle(), &["-c", "64", "-p", &prompt]);
+    let done = run(&needle(), &["--device", "cpu", "-c", "64", "-p", &prompt]);
     assert!(count(&done.stderr).unwrap() > 300, "{}", done.stderr);
 }
 
@@ -153,6 +153,23 @@ fn options_that_cannot_work_together() {
 }
 
 #[test]
+fn options_of_another_device_are_refused() {
+    for (device, option, value, wanted) in [
+        ("cpu", "--cuda-device", "0", "cuda"),
+        ("wgpu", "--cuda-device", "0", "cuda"),
+        ("auto", "--cuda-device", "1", "cuda"),
+        ("cpu", "--adapter", "0", "wgpu"),
+        ("cuda", "--adapter", "llvmpipe", "wgpu"),
+        ("cuda", "--tier", "core", "wgpu"),
+    ] {
+        let done = run(&needle(), &["-p", "x", "--device", device, option, value]);
+        let reason =
+            format!("{option} has no meaning for --device {device}: use --device {wanted}");
+        done.fails_with(&[&reason]);
+    }
+}
+
+#[test]
 fn usage_is_exit_code_2() {
     for words in [
         &["run"][..],
@@ -162,6 +179,8 @@ fn usage_is_exit_code_2() {
         &["demo", "--questions", "97"],
         &["demo", "--budget", "many"],
         &["demo", "--device-memory", "much"],
+        &["demo", "--device", "opencl"],
+        &["demo", "--device", "cuda", "--cuda-device", "first"],
         &["fly"],
         &[],
     ] {

@@ -214,7 +214,6 @@ fn a_plan_covers_every_policy_and_kv_type() {
 #[test]
 fn doctor_names_what_is_missing_and_why() {
     let text = longview(["doctor"]).ok();
-    assert!(text.contains("cuda  missing  not in this build"), "{text}");
     // The adapters depend on the machine; each says how its tiers fare.
     let n_adapters = text.lines().filter(|line| line.starts_with("adapter ")).count();
     let tiers = text.lines().filter(|line| line.trim_start().starts_with("tier core: "));

@@ -7,11 +7,12 @@ use longview_core::DType;
 use longview_ops::*;
 
 use crate::args::KernelArgs;
-use crate::buffer::{CudaBuffer, Home};
-use crate::counters::Counters;
+use crate::buffer::{CudaBuffer, Home, HostMemory};
+use crate::counters::{Counters, Tally};
 use crate::device::Device;
 use crate::driver::{Driver, Grid, Memory, Place};
 use crate::error::StartError;
+use crate::host_work::HostWork;
 use crate::kernels::{Kernel, Target};
 use crate::nvidia::NvidiaDriver;
 use crate::ops;
@@ -22,7 +23,8 @@ use crate::weight::CudaWeight;
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaOptions {
-    /// Its number, as `nvidia-smi` counts; `None` takes the first.
+    /// Its number, as the driver counts: the fastest is 0 unless `CUDA_DEVICE_ORDER` says otherwise.
+    /// `None` takes the first.
     pub device: Option<usize>,
     /// Multiprocessors that work is cut for; `None` asks the device. With few of them small shapes
     /// get the kernels of large ones: for tests.
@@ -32,7 +34,8 @@ pub struct CudaOptions {
 /// A device behind a [`Driver`].
 pub struct CudaBackend<D: Driver> {
     device: Arc<Device<D>>,
-    pub(crate) queue: Queue<D>,
+    pub(crate) queue: Arc<Queue<D>>,
+    host_work: HostWork<D>,
     start: Instant,
 }
 
@@ -67,7 +70,8 @@ impl<D: Driver> CudaBackend<D> {
         let device = Arc::new(Device::new(driver, capabilities));
         let queue = Queue::new(&device);
         let queue = queue.map_err(|e| StartError::Device { reason: e.to_string() })?;
-        Ok(Self { device, queue, start: Instant::now() })
+        let queue = Arc::new(queue);
+        Ok(Self { device, host_work: HostWork::new(&queue), queue, start: Instant::now() })
     }
 
     /// What runs the kernels.
@@ -100,6 +104,21 @@ impl<D: Driver> CudaBackend<D> {
         args: &A,
     ) -> OpResult<()> {
         self.queue.launch(kernel, grid, args)
+    }
+
+    /// Waits for work that uses the bytes of host memory.
+    fn finish_host_work(&self, host: &HostMemory<D>) {
+        let n_waits = self.host_work.finish(host.take_used_anywhere());
+        Tally::add(&self.device.tally.host_waits, n_waits);
+    }
+
+    /// Runs an op that takes rows; where any of them are in host memory the queue counts it.
+    fn with_rows(&self, is_host: bool, op: impl FnOnce() -> OpResult<()>) -> OpResult<()> {
+        let result = op();
+        if is_host {
+            self.host_work.given();
+        }
+        result
     }
 }
 
@@ -145,8 +164,9 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn background(&self) -> Self {
-        let device = Arc::clone(&self.device);
-        Self { device, queue: self.queue.fork(), start: self.start }
+        let queue = Arc::new(self.queue.fork());
+        let host_work = self.host_work.fork(&queue);
+        Self { device: Arc::clone(&self.device), queue, host_work, start: self.start }
     }
 
     fn after(&self, other: &Self) -> OpResult<()> {
@@ -172,21 +192,24 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn alloc_host(&self, dtype: DType, len: usize, label: &str) -> OpResult<Option<CudaBuffer<D>>> {
         let bytes = len.saturating_mul(dtype.size()) as u64;
-        let home = Home::Host(self.device.alloc_host(bytes, label)?);
+        let home = Home::Host(HostMemory::new(self.device.alloc_host(bytes, label)?));
         Ok(Some(CudaBuffer { home, dtype, len }))
     }
 
+    /// Waits for the work of all queues that may write the bytes. If that fails the device is lost,
+    /// and the bytes are what they are.
     fn host_bytes<'a>(&self, buffer: &'a CudaBuffer<D>) -> Option<&'a [u8]> {
         let n = buffer.size_bytes() as usize;
-        buffer.memory().host_bytes().map(|bytes| &bytes[..n])
+        let Home::Host(host) = &buffer.home else { return None };
+        self.finish_host_work(host);
+        host.counted.memory.host_bytes().map(|bytes| &bytes[..n])
     }
 
     fn host_bytes_mut<'a>(&self, buffer: &'a mut CudaBuffer<D>) -> Option<&'a mut [u8]> {
         let n = buffer.size_bytes() as usize;
-        match &mut buffer.home {
-            Home::Device(_) => None,
-            Home::Host(counted) => counted.memory.host_bytes_mut().map(|bytes| &mut bytes[..n]),
-        }
+        let Home::Host(host) = &mut buffer.home else { return None };
+        self.finish_host_work(host);
+        host.counted.memory.host_bytes_mut().map(|bytes| &mut bytes[..n])
     }
 
     fn load_weight(&self, source: WeightSource) -> OpResult<CudaWeight<D>> {
@@ -197,7 +220,9 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let size = dst.buffer.dtype.size();
         same_size(bytes.len(), dst.len * size, dst.in_bounds())?;
         let to = Place::new(dst.buffer.memory(), (dst.offset * size) as u64);
-        self.queue.upload(to, bytes.len(), |range, out| out.copy_from_slice(&bytes[range]))
+        self.with_rows(dst.buffer.is_host(), || {
+            self.queue.upload(to, bytes.len(), |range, out| out.copy_from_slice(&bytes[range]))
+        })
     }
 
     async fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> OpResult<()> {
@@ -214,7 +239,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             let from = Place::new(src.buffer.memory(), offset);
             wanted.push(Part::<D> { from, out });
         }
-        self.queue.download(&mut wanted)
+        self.host_work.across(|| self.queue.download(&mut wanted))
     }
 
     async fn reopen(&self) -> OpResult<Self> {
@@ -255,23 +280,27 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
-        ops::kv_scatter::run(self, d)
+        self.with_rows(d.dst.is_host(), || ops::kv_scatter::run(self, d))
     }
 
     fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
-        ops::kv_gather::run(self, d)
+        let is_host = d.src.buffer.is_host() || d.dst.is_host();
+        self.with_rows(is_host, || ops::kv_gather::run(self, d))
     }
 
     fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()> {
-        ops::kv_keys::run(self, d)
+        let is_host = d.src.buffer.is_host();
+        self.with_rows(is_host, || ops::kv_keys::run(self, d))
     }
 
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
-        ops::attend_chunk::run(self, d)
+        let is_host = d.spans.iter().any(|span| span.kv.buffer.is_host());
+        self.with_rows(is_host, || ops::attend_chunk::run(self, d))
     }
 
     fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()> {
-        ops::attend_list::run(self, d)
+        let is_host = d.spans.iter().any(|span| span.kv.buffer.is_host());
+        self.with_rows(is_host, || ops::attend_list::run(self, d))
     }
 
     fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()> {

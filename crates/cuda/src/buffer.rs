@@ -1,5 +1,7 @@
 //! Buffers: a memory with a data type and a length.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use longview_core::DType;
 use longview_ops::{DeviceBuffer, KvView, View, ViewMut};
 
@@ -11,7 +13,25 @@ use crate::driver::{Driver, Memory};
 /// Where the elements lie.
 pub(crate) enum Home<D: Driver> {
     Device(Counted<D>),
-    Host(Counted<D>),
+    Host(HostMemory<D>),
+}
+
+/// Memory of the host that kernels reach.
+pub(crate) struct HostMemory<D: Driver> {
+    pub counted: Counted<D>,
+    /// An op took it that takes device memory as a rule: any queue may use it.
+    is_used_anywhere: AtomicBool,
+}
+
+impl<D: Driver> HostMemory<D> {
+    pub fn new(counted: Counted<D>) -> Self {
+        Self { counted, is_used_anywhere: AtomicBool::new(false) }
+    }
+
+    /// Whether any queue may use it, since the last time that somebody asked.
+    pub fn take_used_anywhere(&self) -> bool {
+        self.is_used_anywhere.swap(false, Ordering::AcqRel)
+    }
 }
 
 /// A buffer in device memory, or in host memory that kernels read.
@@ -24,7 +44,20 @@ pub struct CudaBuffer<D: Driver> {
 impl<D: Driver> CudaBuffer<D> {
     pub(crate) fn memory(&self) -> &D::Memory {
         match &self.home {
-            Home::Device(counted) | Home::Host(counted) => &counted.memory,
+            Home::Device(counted) => &counted.memory,
+            Home::Host(host) => &host.counted.memory,
+        }
+    }
+
+    /// Whether it is in host memory: work on it is counted, see `host_work`.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.home, Home::Host(_))
+    }
+
+    /// Says that a queue which nobody counts uses it.
+    fn used_anywhere(&self) {
+        if let Home::Host(host) = &self.home {
+            host.is_used_anywhere.store(true, Ordering::Release);
         }
     }
 
@@ -36,7 +69,7 @@ impl<D: Driver> CudaBuffer<D> {
 
 impl<D: Driver> std::fmt::Debug for CudaBuffer<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let home = if matches!(self.home, Home::Device(_)) { "device" } else { "host" };
+        let home = if self.is_host() { "host" } else { "device" };
         write!(f, "CudaBuffer({} {} on the {home})", self.len, self.dtype)
     }
 }
@@ -58,16 +91,19 @@ pub(crate) trait At {
 
 impl<D: Driver> At for View<'_, CudaBackend<D>> {
     fn at(&self) -> Address {
+        self.buffer.used_anywhere();
         self.buffer.address(self.offset)
     }
 }
 
 impl<D: Driver> At for ViewMut<'_, CudaBackend<D>> {
     fn at(&self) -> Address {
+        self.buffer.used_anywhere();
         self.buffer.address(self.offset)
     }
 }
 
+/// The backend counts the ops that take rows.
 impl<D: Driver> At for KvView<'_, CudaBackend<D>> {
     fn at(&self) -> Address {
         self.buffer.address(self.offset)

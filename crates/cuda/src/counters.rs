@@ -15,6 +15,8 @@ pub struct Counters {
     pub nodes_set: u64,
     /// Memories made, device and host.
     pub allocations: u64,
+    /// Times that the host waited for a queue before it touched memory that kernels use too.
+    pub host_waits: u64,
     /// Bytes of device memory that exist.
     pub bytes_live: u64,
     /// Most bytes of device memory that existed at once.
@@ -32,6 +34,7 @@ pub(crate) struct Tally {
     pub bytes_up: AtomicU64,
     pub bytes_down: AtomicU64,
     pub allocations: AtomicU64,
+    pub host_waits: AtomicU64,
     bytes_live: AtomicU64,
     bytes_peak: AtomicU64,
 }
@@ -65,6 +68,7 @@ impl Tally {
             graphs: get(&self.graphs),
             nodes_set: get(&self.nodes_set),
             allocations: get(&self.allocations),
+            host_waits: get(&self.host_waits),
             bytes_live: get(&self.bytes_live),
             bytes_peak: get(&self.bytes_peak),
         }

@@ -6,8 +6,8 @@
 pub enum StartError {
     /// No libcuda.
     #[error(
-        "no NVIDIA driver was found (libcuda does not load); install the driver, or use another \
-         --device"
+        "no NVIDIA driver was found (libcuda does not load); install NVIDIA's driver, 530 or \
+         newer (a container must be given its GPUs), or use --device wgpu or --device cpu"
     )]
     NoDriver,
     /// A driver from before the PTX that is embedded.
@@ -31,7 +31,10 @@ pub enum StartError {
         reason: String,
     },
     /// The device that was asked for is not there.
-    #[error("there is no CUDA device {wanted}: there are {n_devices}, counted from 0")]
+    #[error(
+        "there is no CUDA device {wanted}: the driver shows {n_devices}, counted from 0; choose \
+         another --cuda-device (`longview doctor` lists them)"
+    )]
     NoSuchDevice {
         /// What was asked for.
         wanted: usize,
@@ -40,7 +43,8 @@ pub enum StartError {
     },
     /// A device from before the lowest target.
     #[error(
-        "{name} has compute capability {found}, the kernels need {needed}; use another --device"
+        "{name} has compute capability {found}, the kernels need {needed}; use another \
+         --cuda-device or --device"
     )]
     DeviceTooOld {
         /// The device's name.
@@ -51,7 +55,10 @@ pub enum StartError {
         needed: String,
     },
     /// The driver refused.
-    #[error("the CUDA device gave no context: {reason}")]
+    #[error(
+        "the CUDA device gave no context: {reason}; see whether nvidia-smi works and whether \
+         another program holds the device, or use another --device"
+    )]
     Device {
         /// What the driver said.
         reason: String,

@@ -281,8 +281,8 @@ impl<B: Backend> Sequence<B> {
         self.alloc_lists()
     }
 
-    /// Whether the device finds hits and misses itself.
-    fn device_resolves(&self) -> bool {
+    /// Whether the device finds hits and misses itself, and the host knows no choice.
+    pub fn device_resolves(&self) -> bool {
         self.options.device_cache
             && self.options.placement == Placement::Device
             && self.options.recall == RecallMode::Exact
@@ -334,7 +334,7 @@ impl<B: Backend> Sequence<B> {
             job.reserve(&*self.backend)?;
             self.spare_jobs.push(job);
         }
-        self.bytes.reserve(cluster.window * self.shape.row_bytes());
+        self.bytes.reserve(2 * cluster.window * self.shape.row_bytes());
         self.order.reserve(cluster.window);
         Ok(())
     }
@@ -742,6 +742,12 @@ impl<B: Backend> Sequence<B> {
         }
         self.alloc_lists()?;
         self.load_device()
+    }
+
+    /// Whether kernels carry new rows to the host, at a time of their own: they are there once
+    /// something was read from the device.
+    pub fn rows_come_later(&self) -> bool {
+        self.options.placement == Placement::Device && self.tier.buffer(0).is_some()
     }
 
     /// Whether the device is gone that the sequence lives on.

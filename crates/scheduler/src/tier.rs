@@ -28,15 +28,12 @@ pub trait HostTier<B: Backend>: Send {
     /// As [`HostTier::buffer`], to be written.
     fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer>;
 
-    /// Takes all rows along to a device that was opened again: kernels of the new one do not reach
-    /// memory of the old one.
-    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()>;
-
     /// Bytes reserved.
     fn size_bytes(&self) -> u64;
 
     /// Replaces row `start + i` by the former row `start + order[i]`; `scratch` is a buffer to
-    /// reuse.
+    /// reuse, of twice the rows' bytes. One read and one write, because where kernels use the rows
+    /// each of them may have to wait.
     fn permute_rows(
         &mut self,
         place: RowRange,
@@ -44,15 +41,20 @@ pub trait HostTier<B: Backend>: Send {
         row_bytes: usize,
         scratch: &mut Vec<u8>,
     ) {
+        let n_bytes = order.len() * row_bytes;
         scratch.clear();
-        scratch.resize(order.len() * row_bytes, 0);
+        scratch.resize(2 * n_bytes, 0);
+        let (old, new) = scratch.split_at_mut(n_bytes);
         let RowRange { layer, head, start } = place;
-        self.read_rows(layer, head, start..start + order.len(), scratch);
-        for (i, from) in order.iter().enumerate() {
-            let from = *from as usize * row_bytes;
-            self.write_rows(layer, head, start + i, &scratch[from..from + row_bytes]);
+        self.read_rows(layer, head, start..start + order.len(), old);
+        for (row, from) in new.chunks_exact_mut(row_bytes).zip(order) {
+            row.copy_from_slice(&old[*from as usize * row_bytes..][..row_bytes]);
         }
+        self.write_rows(layer, head, start, new);
     }
+
+    /// Goes on with `backend` in place of a device that was lost.
+    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()>;
 }
 
 /// The start of a run of rows.
@@ -78,14 +80,21 @@ impl<B: Backend> MappedTier<B> {
     pub fn new(backend: &Arc<B>, shape: &KvShape) -> OpResult<Option<Self>> {
         let mut layers = Vec::with_capacity(shape.n_layers);
         for layer in 0..shape.n_layers {
-            let label = format!("host KV of layer {layer}");
-            match backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &label)? {
+            match alloc_layer(&**backend, shape, layer)? {
                 Some(buffer) => layers.push(buffer),
                 None => return Ok(None),
             }
         }
         Ok(Some(Self { backend: Arc::clone(backend), layers, shape: shape.clone() }))
     }
+}
+
+fn alloc_layer<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    layer: usize,
+) -> OpResult<Option<B::Buffer>> {
+    backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &format!("host KV of layer {layer}"))
 }
 
 impl<B: Backend> HostTier<B> for MappedTier<B> {
@@ -109,22 +118,28 @@ impl<B: Backend> HostTier<B> for MappedTier<B> {
         Some(&mut self.layers[layer])
     }
 
+    fn size_bytes(&self) -> u64 {
+        (self.shape.n_layers * self.shape.layer_bytes()) as u64
+    }
+
+    /// Memory that kernels address belongs to the device that they run on, so the rows move to
+    /// memory of the new one, layer by layer: what is left of the old one may go.
     fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()> {
-        for (layer, old) in self.layers.iter_mut().enumerate() {
-            let label = format!("host KV of layer {layer}");
-            let (kind, n) = (self.shape.kv_dtype, self.shape.layer_elements());
-            let mut new = backend.alloc_host(kind, n, &label)?.expect("as the old device had");
-            let from = self.backend.host_bytes(old).expect("made by alloc_host");
-            let to = backend.host_bytes_mut(&mut new).expect("made by alloc_host");
+        if Arc::ptr_eq(&self.backend, backend) {
+            return Ok(());
+        }
+        for (layer, buffer) in self.layers.iter_mut().enumerate() {
+            let mut moved = alloc_layer(&**backend, &self.shape, layer)?.ok_or_else(|| {
+                let reason = "the device that replaces it reads no host memory".into();
+                OpError::DeviceLost { backend: backend.name(), reason }
+            })?;
+            let from = self.backend.host_bytes(buffer).expect("made by alloc_host");
+            let to = backend.host_bytes_mut(&mut moved).expect("made by alloc_host");
             to.copy_from_slice(from);
-            *old = new;
+            *buffer = moved;
         }
         self.backend = Arc::clone(backend);
         Ok(())
-    }
-
-    fn size_bytes(&self) -> u64 {
-        (self.shape.n_layers * self.shape.layer_bytes()) as u64
     }
 }
 
@@ -175,11 +190,11 @@ impl<B: Backend> HostTier<B> for PlainTier {
         None
     }
 
-    fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {
-        Ok(())
-    }
-
     fn size_bytes(&self) -> u64 {
         (self.shape.n_layers * self.shape.layer_bytes()) as u64
+    }
+
+    fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {
+        Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! Attention: chunks of queries over runs of rows, one query over a run, one over a list.
 
-use anyhow::Result;
 use longview_core::DType;
 use longview_ops::{
     AttendChunk, AttendList, AttendParams, Backend, ChunkSpan, KvView, ListSpan, OpResult, View,
     ViewMut,
 };
 
-use super::{Bench, Case, Table, Work};
+use super::{Bench, Case, Cases, Work, boxed};
 
 /// Query heads, KV heads and their width.
 #[derive(Clone, Copy)]
@@ -72,7 +71,7 @@ impl<B: Backend> Case<B> for ChunkCase {
         let flop = 4.0 * pairs * (self.heads.n_q * self.heads.dim) as f64;
         match self.is_decode() {
             true => Work::memory(self.bytes(), flop),
-            false => Work::arithmetic(self.bytes(), flop),
+            false => Work::arithmetic(self.bytes(), flop).with(self.dtype),
         }
     }
 
@@ -168,38 +167,35 @@ impl<B: Backend> Case<B> for ListCase {
 }
 
 /// The embedded model's heads, Qwen's, Llama's, and a width that no vector likes.
-pub(super) fn cases<B: Backend>(bench: &mut Bench<'_, B>, table: &mut Table<'_>) -> Result<()> {
+pub(super) fn cases<B: Backend>() -> Cases<B> {
     let heads = |n_q, n_kv, dim| Heads { n_q, n_kv, dim };
-    let (needle, qwen) = (heads(4, 2, 64), heads(14, 2, 64));
+    let (needle, qwen, llama) = (heads(4, 2, 64), heads(14, 2, 64), heads(32, 8, 128));
     let chunk = |dtype, n_tokens, n_rows, heads| ChunkCase { dtype, n_tokens, n_rows, heads };
-    table.add(
-        bench,
-        &[
-            chunk(DType::F32, 512, 16_384, needle),
-            chunk(DType::F16, 512, 16_384, needle),
-            chunk(DType::BF16, 512, 16_384, needle),
-            chunk(DType::F16, 512, 512, needle),
-            chunk(DType::F16, 256, 1024, needle),
-            chunk(DType::F16, 256, 8192, qwen),
-            chunk(DType::F16, 256, 4096, heads(32, 8, 128)),
-            chunk(DType::F16, 256, 4096, heads(8, 2, 80)),
-            chunk(DType::F16, 256, 1024, heads(4, 2, 128)),
-            chunk(DType::F16, 1, 1024, needle),
-            chunk(DType::F16, 1, 1024, qwen),
-            chunk(DType::F16, 1, 16_384, needle),
-            chunk(DType::F16, 1, 16_384, qwen),
-            chunk(DType::F16, 1, 4096, heads(32, 8, 64)),
-            chunk(DType::F16, 1, 4096, heads(32, 8, 128)),
-        ],
-    )?;
+    let mut cases = boxed([
+        chunk(DType::F32, 512, 16_384, needle),
+        chunk(DType::F16, 512, 16_384, needle),
+        chunk(DType::BF16, 512, 16_384, needle),
+        chunk(DType::F16, 512, 512, needle),
+        chunk(DType::F16, 256, 1024, needle),
+        chunk(DType::F16, 256, 8192, qwen),
+        chunk(DType::F16, 256, 4096, llama),
+        chunk(DType::F16, 256, 4096, heads(8, 2, 80)),
+        chunk(DType::F16, 256, 1024, heads(4, 2, 128)),
+        chunk(DType::F16, 1, 1024, needle),
+        chunk(DType::F16, 1, 1024, qwen),
+        chunk(DType::F16, 1, 16_384, needle),
+        chunk(DType::F16, 1, 16_384, qwen),
+        chunk(DType::F16, 1, 4096, heads(32, 8, 64)),
+        chunk(DType::F16, 1, 4096, llama),
+        chunk(DType::F16, 1, 131_072, llama),
+    ]);
     let list = |n_listed, n_rows, heads| ListCase { dtype: DType::F16, n_listed, n_rows, heads };
-    table.add(
-        bench,
-        &[
-            list(1024, 32_768, needle),
-            list(1024, 262_144, needle),
-            list(1024, 65_536, heads(32, 8, 64)),
-            list(16_384, 262_144, needle),
-        ],
-    )
+    cases.extend(boxed([
+        list(1024, 32_768, needle),
+        list(1024, 262_144, needle),
+        list(1024, 65_536, heads(32, 8, 64)),
+        list(2048, 65_536, llama),
+        list(16_384, 262_144, needle),
+    ]));
+    cases
 }

@@ -1,17 +1,15 @@
 //! Clustering, scoring and selection.
 
-use anyhow::Result;
 use longview_core::DType;
 use longview_ops::{
-    Backend, CentroidScores, CentroidScoresParams, KmeansAssign, KmeansParams, OpResult, ScoreSpan,
-    SelectClusters, SelectClustersParams, SelectSpan, View, ViewMut,
+    Backend, CentroidScores, CentroidScoresParams, ClusterStats, Gram, GramParams, KmeansAssign,
+    KmeansParams, KmeansUpdate, OpResult, ScoreSpan, View, ViewMut,
 };
 
-use super::{Bench, Case, Table, Work};
+use super::{Bench, Case, Cases, Work, boxed};
 
 const N_Q_HEADS: usize = 4;
 const N_KV_HEADS: usize = 2;
-const BUDGET: u32 = 1024;
 const CLUSTER_TOKENS: u32 = 16;
 
 /// One round of labels.
@@ -116,70 +114,133 @@ impl<B: Backend> Case<B> for ScoresCase {
     }
 }
 
-/// The best clusters up to the budget.
-struct SelectCase {
+/// What follows from labels: means of the members, or how near they are.
+struct LabelsCase {
+    is_update: bool,
+    n_points: usize,
     n_clusters: usize,
+    head_dim: usize,
 }
 
-impl<B: Backend> Case<B> for SelectCase {
+impl<B: Backend> Case<B> for LabelsCase {
     fn title(&self) -> String {
-        format!("select_clusters {} clusters, budget {BUDGET}", self.n_clusters)
+        let Self { is_update, n_points, n_clusters, head_dim } = self;
+        let op = if *is_update { "kmeans_update" } else { "cluster_stats" };
+        format!("{op} {n_points} points, {n_clusters} clusters x {head_dim}")
     }
 
     fn work(&self) -> Work {
-        Work::memory(N_KV_HEADS * self.n_clusters * DType::F32.size(), 0.0)
+        let Self { n_points, n_clusters, head_dim, .. } = *self;
+        let bytes = N_KV_HEADS * (n_points + n_clusters) * head_dim * 4;
+        Work::memory(bytes, 2.0 * (N_KV_HEADS * n_points * head_dim) as f64)
     }
 
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
-        let n_clusters = self.n_clusters;
+        let Self { is_update, n_points, n_clusters, head_dim } = *self;
         let backend = bench.backend;
-        let scores = bench.buffer(DType::F32, N_KV_HEADS * n_clusters)?;
-        let sizes = bench.words(&vec![CLUSTER_TOKENS; N_KV_HEADS * n_clusters])?;
-        let counts = bench.words(&[n_clusters as u32; N_KV_HEADS])?;
-        let budgets = bench.words(&[BUDGET; N_KV_HEADS])?;
-        let room = N_KV_HEADS * BUDGET as usize;
-        let mut clusters = backend.alloc(DType::U32, room, "clusters")?;
-        let mut takes = backend.alloc(DType::U32, room, "takes")?;
-        let mut n_selected = backend.alloc(DType::U32, N_KV_HEADS, "n_selected")?;
-        let p = SelectClustersParams {
+        let points = bench.buffer(DType::F32, N_KV_HEADS * n_points * head_dim)?;
+        let mut centroids = bench.buffer(DType::F32, N_KV_HEADS * n_clusters * head_dim)?;
+        let labels: Vec<u32> =
+            (0..N_KV_HEADS * n_points).map(|_| bench.rng.below(n_clusters) as u32).collect();
+        let labels = bench.words(&labels)?;
+        let mut counts = backend.alloc(DType::U32, N_KV_HEADS * n_clusters, "counts")?;
+        let mut closeness = backend.alloc(DType::F32, N_KV_HEADS * n_points, "closeness")?;
+        let mut radius = backend.alloc(DType::F32, N_KV_HEADS * n_clusters, "radius")?;
+        let p = KmeansParams {
             n_kv_heads: N_KV_HEADS as u32,
-            score_stride: n_clusters as u32,
-            max_selected: BUDGET,
+            n_points: n_points as u32,
+            n_clusters: n_clusters as u32,
+            head_dim: head_dim as u32,
+            distance: 0,
         };
         bench.seconds(&mut || {
-            let spans = &[SelectSpan {
-                sizes: View::all(&sizes),
-                n_clusters: View::all(&counts),
-                budgets: View::all(&budgets),
-                cluster_stride: n_clusters as u32,
-            }];
-            backend.select_clusters(SelectClusters {
+            let (points, labels) = (View::all(&points), View::all(&labels));
+            if is_update {
+                let centroids = ViewMut::all(&mut centroids);
+                let counts = ViewMut::all(&mut counts);
+                return backend.kmeans_update(KmeansUpdate {
+                    p,
+                    points,
+                    labels,
+                    centroids,
+                    counts,
+                });
+            }
+            backend.cluster_stats(ClusterStats {
                 p,
-                scores: View::all(&scores),
-                spans,
-                clusters: ViewMut::all(&mut clusters),
-                takes: ViewMut::all(&mut takes),
-                n_selected: ViewMut::all(&mut n_selected),
+                points,
+                labels,
+                centroids: View::all(&centroids),
+                closeness: ViewMut::all(&mut closeness),
+                radius: ViewMut::all(&mut radius),
             })
         })
     }
 }
 
-/// A decode window, segments, and the index of 32K and of a million tokens.
-pub(super) fn cases<B: Backend>(bench: &mut Bench<'_, B>, table: &mut Table<'_>) -> Result<()> {
-    let kmeans = |n_points, n_clusters, head_dim| KmeansCase { n_points, n_clusters, head_dim };
-    table.add(
-        bench,
-        &[
-            kmeans(2048, 400, 64),
-            kmeans(32_768, 2048, 64),
-            kmeans(32_768, 400, 64),
-            kmeans(8192, 512, 128),
-        ],
-    )?;
-    for n_clusters in [2048, 65_536] {
-        table.add(bench, &[ScoresCase { n_clusters }])?;
-        table.add(bench, &[SelectCase { n_clusters }])?;
+/// What a chunk adds to the sums of q q^T.
+struct GramCase {
+    n_tokens: usize,
+    n_heads: usize,
+    group: usize,
+    head_dim: usize,
+}
+
+impl<B: Backend> Case<B> for GramCase {
+    fn title(&self) -> String {
+        let Self { n_tokens, n_heads, group, head_dim } = self;
+        format!("gram T {n_tokens} heads {n_heads}/{} x {head_dim}", n_heads / group)
     }
-    Ok(())
+
+    fn work(&self) -> Work {
+        let Self { n_tokens, n_heads, group, head_dim } = *self;
+        let elements = n_tokens * n_heads * head_dim;
+        let bytes = 4 * (elements + 2 * n_heads / group * head_dim * head_dim);
+        Work::arithmetic(bytes, 2.0 * (elements * head_dim) as f64)
+    }
+
+    fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
+        let Self { n_tokens, n_heads, group, head_dim } = *self;
+        let x = bench.buffer(DType::F32, n_tokens * n_heads * head_dim)?;
+        let n_out = n_heads / group * head_dim * head_dim;
+        let mut out = bench.backend.alloc(DType::F32, n_out, "out")?;
+        let p = GramParams {
+            n_tokens: n_tokens as u32,
+            n_heads: n_heads as u32,
+            group: group as u32,
+            head_dim: head_dim as u32,
+        };
+        let backend = bench.backend;
+        bench.seconds(&mut || {
+            backend.gram(Gram { p, x: View::all(&x), out: ViewMut::all(&mut out) })
+        })
+    }
+}
+
+/// A decode window, segments, and the index of 32K and of a million tokens.
+pub(super) fn cases<B: Backend>() -> Cases<B> {
+    let kmeans = |n_points, n_clusters, head_dim| KmeansCase { n_points, n_clusters, head_dim };
+    let labels = |is_update, (n_points, n_clusters, head_dim)| LabelsCase {
+        is_update,
+        n_points,
+        n_clusters,
+        head_dim,
+    };
+    let (long, segment) = ((32_768, 2048, 64), (8192, 512, 128));
+    let mut cases = boxed([
+        kmeans(2048, 400, 64),
+        kmeans(32_768, 2048, 64),
+        kmeans(32_768, 400, 64),
+        kmeans(8192, 512, 128),
+    ]);
+    cases.extend(boxed([
+        labels(true, long),
+        labels(true, segment),
+        labels(false, long),
+        labels(false, segment),
+    ]));
+    let gram = |n_tokens, n_heads, group, head_dim| GramCase { n_tokens, n_heads, group, head_dim };
+    cases.extend(boxed([gram(512, 4, 2, 64), gram(512, 32, 4, 128)]));
+    cases.extend(boxed([2048, 65_536].map(|n_clusters| ScoresCase { n_clusters })));
+    cases
 }

@@ -1,10 +1,9 @@
 //! Gathers of rows: recall, and the copy that is the yardstick of memory.
 
-use anyhow::Result;
 use longview_core::DType;
-use longview_ops::{Backend, KvGather, KvGatherParams, KvView, OpResult, View};
+use longview_ops::{Backend, KvGather, KvGatherParams, KvView, Op, OpResult, View};
 
-use super::{Bench, Case, Table, Work};
+use super::{Bench, Case, Cases, Work, boxed};
 
 /// N rows a head out of S into the first N of a buffer: scattered ones, or a run.
 pub(super) struct GatherCase {
@@ -13,6 +12,8 @@ pub(super) struct GatherCase {
     n_heads: usize,
     head_dim: usize,
     is_scattered: bool,
+    /// Whether the rows come from host memory.
+    is_recall: bool,
 }
 
 const DTYPE: DType = DType::F16;
@@ -22,7 +23,13 @@ impl GatherCase {
     pub fn long_rows(bytes: usize) -> Self {
         let (n_heads, head_dim) = (8, 2048);
         let n_rows = bytes / (n_heads * 2 * head_dim * DTYPE.size());
-        Self { n_listed: n_rows, n_rows, n_heads, head_dim, is_scattered: false }
+        let (is_scattered, is_recall) = (false, false);
+        Self { n_listed: n_rows, n_rows, n_heads, head_dim, is_scattered, is_recall }
+    }
+
+    /// The same from host memory.
+    pub fn from_host(self) -> Self {
+        Self { is_recall: true, ..self }
     }
 
     fn bytes(&self) -> usize {
@@ -32,20 +39,27 @@ impl GatherCase {
 
 impl<B: Backend> Case<B> for GatherCase {
     fn title(&self) -> String {
-        let Self { n_listed, n_rows, n_heads, head_dim, is_scattered } = self;
+        let Self { n_listed, n_rows, n_heads, head_dim, is_scattered, is_recall } = self;
         let what = if *is_scattered { "of" } else { "in a run of" };
-        format!("kv_gather {DTYPE} {n_listed} {what} {n_rows} heads {n_heads} x {head_dim}")
+        let place = if *is_recall { " (host)" } else { "" };
+        format!("kv_gather {DTYPE} {n_listed} {what} {n_rows}{place} heads {n_heads} x {head_dim}")
     }
 
     fn work(&self) -> Work {
-        Work::memory(2 * self.bytes(), 0.0)
+        match self.is_recall {
+            true => Work::link(self.bytes()),
+            false => Work::memory(2 * self.bytes(), 0.0),
+        }
     }
 
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
-        let Self { n_listed, n_rows, n_heads, head_dim, is_scattered } = *self;
+        let Self { n_listed, n_rows, n_heads, head_dim, is_scattered, is_recall } = *self;
         let backend = bench.backend;
         let row = 2 * head_dim;
-        let src = bench.buffer(DTYPE, n_heads * n_rows * row)?;
+        let src = match is_recall {
+            true => bench.host_buffer(Op::KvGather, DTYPE, n_heads * n_rows * row)?,
+            false => bench.buffer(DTYPE, n_heads * n_rows * row)?,
+        };
         let mut dst = backend.alloc(DTYPE, n_heads * n_listed * row, "slots")?;
         // Other rows in every turn, until no cache holds them.
         let n_lists = bench.streamed_bytes().div_ceil(self.bytes()).min(n_rows / n_listed);
@@ -83,23 +97,25 @@ impl<B: Backend> Case<B> for GatherCase {
     }
 }
 
-/// What a step fetches, at worst, and a tile of the past.
-pub(super) fn cases<B: Backend>(bench: &mut Bench<'_, B>, table: &mut Table<'_>) -> Result<()> {
-    let (n_heads, head_dim) = (2, 64);
-    let gather = |n_listed, n_rows, is_scattered| GatherCase {
+/// What a step fetches, at worst, a tile of the past, and both from host memory; there also what a
+/// layer of Llama-3.1-8B fetches.
+pub(super) fn cases<B: Backend>() -> Cases<B> {
+    let gather = |n_listed, n_rows, is_scattered, (n_heads, head_dim)| GatherCase {
         n_listed,
         n_rows,
         n_heads,
         head_dim,
         is_scattered,
+        is_recall: false,
     };
-    table.add(
-        bench,
-        &[
-            gather(1024, 262_144, true),
-            gather(16_384, 262_144, true),
-            gather(2048, 262_144, false),
-            gather(131_072, 262_144, false),
-        ],
-    )
+    let (needle, llama) = ((2, 64), (8, 128));
+    boxed([
+        gather(1024, 262_144, true, needle),
+        gather(16_384, 262_144, true, needle),
+        gather(2048, 262_144, false, needle),
+        gather(131_072, 262_144, false, needle),
+        gather(1024, 262_144, true, needle).from_host(),
+        gather(2048, 65_536, true, llama).from_host(),
+        gather(2048, 65_536, false, llama).from_host(),
+    ])
 }

@@ -22,6 +22,8 @@ pub(crate) struct Limit {
 pub(crate) struct Limits {
     pub memory: Limit,
     pub arithmetic: Limit,
+    /// From host memory to the device; where it is one memory, that of memory.
+    pub link: Limit,
     /// In words, for the head of the table.
     pub text: String,
 }
@@ -44,6 +46,7 @@ impl Limits {
         Self {
             memory: Limit { rate: read, name: "read" },
             arithmetic: Limit { rate: fma, name: "FMA" },
+            link: Limit { rate: read, name: "read" },
             text: format!(
                 "limits: {read:.1} GB/s streaming read, {fma:.1} GFLOP/s f32 FMA in registers"
             ),
@@ -62,17 +65,22 @@ impl Limits {
             }
         }
         let (product, shape) = best;
+        let link = link_gbps(bench, bytes)?;
         let wait = bench.seconds(&mut || bench.meter.wait(bench.backend))? * 1e6;
         let text = format!(
             "limits: {copy:.2} GB/s copy (kv_gather of long rows, {} MiB, read + written), \
              {product:.2} GFLOP/s {shape}\n\
-             beside them: {read:.2} GB/s read (argmax of long rows), {wait:.1} us to wait for \
+             beside them: {read:.2} GB/s read (argmax of long rows), {}, {wait:.1} us to wait for \
              one word",
             bytes >> 20,
+            link.map_or("no host memory is read".into(), |rate| {
+                format!("{rate:.2} GB/s from host memory (kv_gather of long rows)")
+            }),
         );
         Ok(Self {
             memory: Limit { rate: copy, name: "copy" },
             arithmetic: Limit { rate: product, name: "matmul" },
+            link: Limit { rate: link.unwrap_or(copy), name: "link" },
             text,
         })
     }
@@ -80,7 +88,7 @@ impl Limits {
 
 /// The rate of a copy, and its bytes in one direction: as many as a buffer may have, up to what no
 /// cache holds.
-fn copy_gbps<B: Backend>(bench: &mut Bench<'_, B>) -> OpResult<(f64, usize)> {
+pub(super) fn copy_gbps<B: Backend>(bench: &mut Bench<'_, B>) -> OpResult<(f64, usize)> {
     let mut bytes = bench.streamed_bytes();
     loop {
         match GatherCase::long_rows(bytes).seconds(bench) {
@@ -89,6 +97,16 @@ fn copy_gbps<B: Backend>(bench: &mut Bench<'_, B>) -> OpResult<(f64, usize)> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The rate of a copy of long rows from host memory; `None` where kernels read none of another kind.
+fn link_gbps<B: Backend>(bench: &mut Bench<'_, B>, bytes: usize) -> OpResult<Option<f64>> {
+    let capabilities = bench.backend.capabilities();
+    if !capabilities.reads_host_memory || capabilities.unified_memory {
+        return Ok(None);
+    }
+    let seconds = GatherCase::long_rows(bytes).from_host().seconds(bench)?;
+    Ok(Some(bytes as f64 / seconds / 1e9))
 }
 
 fn read_gbps<B: Backend>(bench: &mut Bench<'_, B>, bytes: usize) -> OpResult<f64> {

@@ -3,18 +3,24 @@
 //! Each case is timed (`meter`) and compared with limits that were measured on the same device in
 //! the same process (`limits`). Bytes count the large operands of an op once (a copy: read and
 //! written); FLOP are those of the equation. After the ops the embedded model decodes, and what a
-//! token asks of the device is counted (`tokens`).
+//! token asks of the device is counted (`tokens`). What the same bytes and FLOP imply on GPUs that
+//! are not here is `bounds`; whole steps over long contexts are `decode`.
 
 mod attention;
+mod bounds;
 mod cluster;
+pub mod decode;
 mod dense;
 mod kv;
 mod limits;
 mod meter;
+mod random_model;
 mod request;
+mod select;
 mod tokens;
 
-pub use request::{Device, Request, USAGE};
+pub use bounds::bounds;
+pub use request::{Asked, Device, Request, USAGE};
 
 use std::io::Write;
 use std::sync::Arc;
@@ -22,7 +28,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
 use longview_cpu::CpuBackend;
-use longview_ops::{Backend, OpError, OpResult, ViewMut, WeightSource};
+use longview_cuda::CudaBackend;
+use longview_ops::{Backend, Op, OpError, OpResult, ViewMut, WeightSource};
 use longview_wgpu::WgpuBackend;
 
 use limits::Limits;
@@ -49,6 +56,10 @@ pub fn run(request: &Request, out: &mut dyn Write) -> Result<()> {
             let backend = Arc::new(pollster::block_on(WgpuBackend::new(options))?);
             measure(&backend, None, request, out)
         }
+        Device::Cuda(options) => {
+            let backend = Arc::new(pollster::block_on(CudaBackend::new(options))?);
+            measure(&backend, None, request, out)
+        }
     }
 }
 
@@ -59,13 +70,7 @@ fn measure<B: Backend>(
     request: &Request,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let mut bench = Bench {
-        backend: &**backend,
-        meter: Meter::new(&**backend, request.quick)?,
-        filter: &request.filter,
-        quick: request.quick,
-        rng: SplitMix64::new(1),
-    };
+    let mut bench = Bench::new(&**backend, &request.filter, request.quick)?;
     writeln!(out, "{}", backend.capabilities().device)?;
     let limits = match limits {
         Some(limits) => limits,
@@ -76,11 +81,15 @@ fn measure<B: Backend>(
         writeln!(out, "--quick: small operands, short samples; rates and shares mean little")?;
     }
     let mut table = Table { limits, out };
-    dense::cases(&mut bench, &mut table)?;
-    attention::cases(&mut bench, &mut table)?;
-    kv::cases(&mut bench, &mut table)?;
-    cluster::cases(&mut bench, &mut table)?;
+    table.add(&mut bench, &cases())?;
     tokens::table(&bench, backend, table.out)
+}
+
+/// Every case, in the order of the table.
+fn cases<B: Backend>() -> Cases<B> {
+    let parts =
+        [dense::cases(), attention::cases(), kv::cases(), cluster::cases(), select::cases()];
+    parts.into_iter().flatten().collect()
 }
 
 /// What bounds an op, and so which limit its share is of.
@@ -88,25 +97,43 @@ fn measure<B: Backend>(
 enum Bound {
     Memory,
     Arithmetic,
+    /// The way from host memory to the device.
+    Link,
 }
 
 /// What an op has to do at least.
 #[derive(Clone, Copy, Debug)]
 struct Work {
+    /// Of the device's memory.
     bytes: f64,
+    /// Of host memory.
+    link_bytes: f64,
     flop: f64,
+    /// Whether the products may be of 16 bits, as tensor cores make them.
+    is_16_bit: bool,
     bound: Bound,
 }
 
 impl Work {
     /// Bound by memory.
     fn memory(bytes: usize, flop: f64) -> Self {
-        Self { bytes: bytes as f64, flop, bound: Bound::Memory }
+        let (bytes, bound) = (bytes as f64, Bound::Memory);
+        Self { bytes, link_bytes: 0.0, flop, is_16_bit: false, bound }
     }
 
     /// Bound by arithmetic.
     fn arithmetic(bytes: usize, flop: f64) -> Self {
-        Self { bytes: bytes as f64, flop, bound: Bound::Arithmetic }
+        Self { bound: Bound::Arithmetic, ..Self::memory(bytes, flop) }
+    }
+
+    /// Bound by the way from the host: `bytes` come along it and are written.
+    fn link(bytes: usize) -> Self {
+        Self { link_bytes: bytes as f64, bound: Bound::Link, ..Self::memory(bytes, 0.0) }
+    }
+
+    /// With one factor of the products in `dtype`.
+    fn with(self, dtype: DType) -> Self {
+        Self { is_16_bit: dtype != DType::F32, ..self }
     }
 
     /// Seconds at the limits: no device is faster, caches apart.
@@ -114,6 +141,7 @@ impl Work {
         match self.bound {
             Bound::Memory => self.bytes / limits.memory.rate / 1e9,
             Bound::Arithmetic => self.flop / limits.arithmetic.rate / 1e9,
+            Bound::Link => self.link_bytes / limits.link.rate / 1e9,
         }
     }
 }
@@ -135,6 +163,13 @@ trait Case<B: Backend> {
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64>;
 }
 
+type Cases<B> = Vec<Box<dyn Case<B>>>;
+
+/// Cases of one kind as cases of any.
+fn boxed<B: Backend, C: Case<B> + 'static>(cases: impl IntoIterator<Item = C>) -> Cases<B> {
+    cases.into_iter().map(|case| -> Box<dyn Case<B>> { Box::new(case) }).collect()
+}
+
 /// Lines, and what their shares are of.
 struct Table<'a> {
     limits: Limits,
@@ -144,7 +179,11 @@ struct Table<'a> {
 impl Table<'_> {
     /// Measures the cases that the filter lets through. One that the device lacks the memory or
     /// the op for, or for which it is too slow, is told, and the others go on.
-    fn add<B: Backend>(&mut self, bench: &mut Bench<'_, B>, cases: &[impl Case<B>]) -> Result<()> {
+    fn add<B: Backend>(
+        &mut self,
+        bench: &mut Bench<'_, B>,
+        cases: &[Box<dyn Case<B>>],
+    ) -> Result<()> {
         let filter = bench.filter;
         for case in cases.iter().filter(|case| case.title().contains(filter)) {
             let predicted = case.work().seconds(&self.limits);
@@ -172,6 +211,7 @@ fn line(title: &str, work: Work, seconds: f64, limits: &Limits) -> String {
     let (rate, limit) = match work.bound {
         Bound::Memory => (gbps, &limits.memory),
         Bound::Arithmetic => (gflops, &limits.arithmetic),
+        Bound::Link => (work.link_bytes / seconds / 1e9, &limits.link),
     };
     let share = 100.0 * rate / limit.rate;
     format!(
@@ -189,6 +229,13 @@ fn figure(rate: f64) -> String {
         0.0 => "-".into(),
         small if small < 10.0 => format!("{small:.2}"),
         large => format!("{large:.1}"),
+    }
+}
+
+impl<'a, B: Backend> Bench<'a, B> {
+    fn new(backend: &'a B, filter: &'a str, quick: bool) -> OpResult<Self> {
+        let (meter, rng) = (Meter::new(backend, quick)?, SplitMix64::new(1));
+        Ok(Self { backend, meter, filter, quick, rng })
     }
 }
 
@@ -230,8 +277,22 @@ impl<B: Backend> Bench<'_, B> {
     }
 
     fn upload(&self, dtype: DType, bytes: &[u8]) -> OpResult<B::Buffer> {
+        let buffer = self.backend.alloc(dtype, bytes.len() / dtype.size(), "operand")?;
+        self.fill(buffer, dtype, bytes)
+    }
+
+    /// As [`Bench::buffer`], in host memory that kernels of `op` read.
+    fn host_buffer(&mut self, op: Op, dtype: DType, n: usize) -> OpResult<B::Buffer> {
+        let buffer = self.backend.alloc_host(dtype, n, "operand on the host")?;
+        let backend = self.backend.name();
+        let reason = || "its kernels read no host memory".to_owned();
+        let missing = || OpError::Unsupported { backend, op, reason: reason() };
+        let bytes = self.bytes(dtype, n);
+        self.fill(buffer.ok_or_else(missing)?, dtype, &bytes)
+    }
+
+    fn fill(&self, mut buffer: B::Buffer, dtype: DType, bytes: &[u8]) -> OpResult<B::Buffer> {
         let size = dtype.size();
-        let mut buffer = self.backend.alloc(dtype, bytes.len() / size, "operand")?;
         for (i, piece) in bytes.chunks(UPLOAD_BYTES).enumerate() {
             let dst = ViewMut::part(&mut buffer, i * UPLOAD_BYTES / size, piece.len() / size);
             self.backend.write(dst, piece)?;
@@ -265,6 +326,7 @@ mod tests {
         Limits {
             memory: Limit { rate: 20.0, name: "copy" },
             arithmetic: Limit { rate: 400.0, name: "matmul" },
+            link: Limit { rate: 5.0, name: "link" },
             text: String::new(),
         }
     }
@@ -280,7 +342,9 @@ mod tests {
         let arithmetic = Work::arithmetic(10_000_000, 1e8);
         assert_eq!(words(arithmetic), "1000.0 us 10.0 GB/s 100.0 GFLOP/s 25 % of matmul");
         assert_eq!(words(Work::memory(20_000, 0.0)), "1000.0 us 0.02 GB/s - GFLOP/s 0 % of copy");
+        assert_eq!(words(Work::link(1_000_000)), "1000.0 us 1.00 GB/s - GFLOP/s 20 % of link");
         assert_eq!(memory.seconds(&limits()), 0.0005);
+        assert_eq!(Work::link(1_000_000).seconds(&limits()), 0.0002);
         assert_eq!(arithmetic.seconds(&limits()), 0.00025);
     }
 
@@ -303,16 +367,10 @@ mod tests {
     #[test]
     fn what_would_take_too_long_is_told_and_not_run() {
         let backend = CpuBackend::new(longview_cpu::CpuOptions::default()).expect("a processor");
-        let mut bench = Bench {
-            backend: &backend,
-            meter: Meter::new(&backend, false).expect("a word"),
-            filter: "",
-            quick: false,
-            rng: SplitMix64::new(1),
-        };
+        let mut bench = Bench::new(&backend, "", false).expect("a word");
         let mut out = Vec::new();
         let mut table = Table { limits: limits(), out: &mut out };
-        table.add(&mut bench, &[Thousand]).expect("nothing fails");
+        table.add(&mut bench, &boxed([Thousand])).expect("nothing fails");
         let text = String::from_utf8(out).expect("text");
         assert!(text.ends_with(" NOT RUN: over 2.5 s a call\n"), "{text}");
     }

@@ -2,13 +2,15 @@
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use longview_cpu::CpuOptions;
+use longview_cuda::CudaOptions;
 use longview_wgpu::WgpuOptions;
 
 use crate::backends::KNOWN;
 
 /// What can be asked for.
-pub const USAGE: &str = "--device cpu|wgpu [--filter TEXT] [--quick] [--threads N] [--isa NAME] \
-                         [--adapter NAME] [--tier NAME]";
+pub const USAGE: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quick] [--threads N] \
+                         [--isa NAME] [--adapter NAME] [--tier NAME] [--cuda-device N] | \
+                         --bounds [--filter TEXT]";
 
 /// A device and how to open it.
 #[derive(Clone, Debug)]
@@ -17,6 +19,42 @@ pub enum Device {
     Cpu(CpuOptions),
     /// The WGSL backend.
     Wgpu(WgpuOptions),
+    /// The CUDA backend.
+    Cuda(CudaOptions),
+}
+
+/// What the bench is asked for.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// Times.
+    Measure(Request),
+    /// What bytes and FLOP imply on GPUs that are not here, of cases whose title contains this.
+    Bounds(String),
+}
+
+impl Asked {
+    /// Reads what follows the program's name. `--bench`, which cargo adds, says nothing.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
+        let (bounds, args): (Vec<_>, Vec<_>) =
+            args.into_iter().filter(|arg| arg != "--bench").partition(|arg| arg == "--bounds");
+        match bounds.is_empty() {
+            true => Request::parse(args).map(Asked::Measure),
+            false => filter_alone(args).map(Asked::Bounds),
+        }
+    }
+}
+
+/// The filter, where nothing else is given.
+fn filter_alone(args: Vec<String>) -> Result<String> {
+    let (mut filter, mut args) = (String::new(), args.into_iter());
+    while let Some(arg) = args.next() {
+        filter = match (arg.as_str(), arg.strip_prefix("--filter=")) {
+            ("--filter", _) => args.next().context("--filter needs a value")?,
+            (_, Some(text)) => text.to_owned(),
+            _ => bail!("--bounds needs no device: it takes --filter alone, not '{arg}'"),
+        };
+    }
+    Ok(filter)
 }
 
 /// What to measure, on which device.
@@ -31,12 +69,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads what follows the program's name. `--bench`, which cargo adds, says nothing.
-    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
+    /// Reads what is asked for; see [`Asked`].
+    pub(super) fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
         let (mut device, mut filter, mut quick) = (None, String::new(), false);
         let (mut cpu, mut wgpu) = (CpuOptions::default(), WgpuOptions::default());
+        let mut cuda = CudaOptions::default();
         let mut meant_for = None;
-        let mut args = args.into_iter().filter(|arg| arg != "--bench");
+        let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             if arg == "--quick" {
                 quick = true;
@@ -57,11 +96,15 @@ impl Request {
                 "--isa" => cpu.isa = Some(value()?.parse().map_err(Error::msg)?),
                 "--adapter" => wgpu.adapter = Some(value()?),
                 "--tier" => wgpu.tier = Some(value()?.parse().map_err(Error::msg)?),
+                "--cuda-device" => {
+                    cuda.device = Some(value()?.parse().context("--cuda-device")?);
+                }
                 _ => bail!("unknown argument '{arg}'"),
             }
             match option {
                 "--threads" | "--isa" => meant_for = Some((option.to_owned(), "cpu")),
                 "--adapter" | "--tier" => meant_for = Some((option.to_owned(), "wgpu")),
+                "--cuda-device" => meant_for = Some((option.to_owned(), "cuda")),
                 _ => {}
             }
         }
@@ -72,8 +115,11 @@ impl Request {
         let device = match name.as_str() {
             "cpu" => Device::Cpu(cpu),
             "wgpu" => Device::Wgpu(wgpu),
-            known if KNOWN.contains(&known) => bail!("{known} is not in this build"),
-            unknown => bail!("unknown device '{unknown}': cpu or wgpu"),
+            "cuda" => Device::Cuda(cuda),
+            known if KNOWN.contains(&known) => {
+                bail!("{known} is for tests: its speed says nothing")
+            }
+            unknown => bail!("unknown device '{unknown}': cpu, wgpu or cuda"),
         };
         Ok(Self { device, filter, quick })
     }
@@ -83,8 +129,27 @@ impl Request {
 mod tests {
     use super::*;
 
+    fn ask(line: &str) -> Result<Asked> {
+        Asked::parse(line.split_whitespace().map(String::from))
+    }
+
     fn parse(line: &str) -> Result<Request> {
-        Request::parse(line.split_whitespace().map(String::from))
+        match ask(line)? {
+            Asked::Measure(request) => Ok(request),
+            Asked::Bounds(filter) => panic!("bounds of {filter}"),
+        }
+    }
+
+    #[test]
+    fn bounds_need_no_device() {
+        let calls =
+            [("--bounds", ""), ("--filter a --bounds --bench", "a"), ("--bounds --filter=b", "b")];
+        for (line, wanted) in calls {
+            let Asked::Bounds(filter) = ask(line).unwrap() else { panic!("{line} measures") };
+            assert_eq!(filter, wanted);
+        }
+        let message = ask("--bounds --device cuda").unwrap_err().to_string();
+        assert_eq!(message, "--bounds needs no device: it takes --filter alone, not '--device'");
     }
 
     #[test]
@@ -97,6 +162,8 @@ mod tests {
         assert_eq!(options.adapter.as_deref(), Some("llvmpipe"));
         assert_eq!(options.tier.map(|tier| tier.name()), Some("core"));
         assert!(!request.quick && request.filter.is_empty());
+        let request = parse("--device cuda --cuda-device 1").unwrap();
+        assert!(matches!(request.device, Device::Cuda(CudaOptions { device: Some(1), .. })));
     }
 
     #[test]
@@ -104,8 +171,13 @@ mod tests {
         let message = |line| parse(line).unwrap_err().to_string();
         assert_eq!(message("--quick"), "--device is missing");
         assert_eq!(message("--device"), "--device needs a value");
-        assert_eq!(message("--device gpu"), "unknown device 'gpu': cpu or wgpu");
-        assert_eq!(message("--device cuda"), "cuda is not in this build");
+        assert_eq!(message("--device gpu"), "unknown device 'gpu': cpu, wgpu or cuda");
+        let emulated = "cuda-emulated is for tests: its speed says nothing";
+        assert_eq!(message("--device cuda-emulated"), emulated);
+        assert_eq!(
+            message("--device cpu --cuda-device 0"),
+            "--cuda-device is for cuda, not for cpu"
+        );
         assert_eq!(message("--device wgpu --isa avx2"), "--isa is for cpu, not for wgpu");
         assert_eq!(message("--device cpu --tier core"), "--tier is for wgpu, not for cpu");
         assert_eq!(message("--device cpu matvec"), "unknown argument 'matvec'");

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -15,6 +14,7 @@ use longview_scheduler::{PolicyOptions, Preset, RecallMode, Stats};
 use pollster::block_on;
 
 use super::Bench;
+use crate::files;
 
 /// How much is read, kept and decoded.
 struct Plan {
@@ -97,8 +97,7 @@ pub(super) fn table<B: Backend>(
 
 /// The fastest run of a mode.
 fn decode<B: Backend>(backend: &Arc<B>, mode: &Mode, plan: &Plan) -> Result<(Timings, Stats)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/needle");
-    let folder = ModelFolder::open(&path)?;
+    let folder = ModelFolder::open(&files::needle())?;
     let policy = match mode.policy {
         Preset::Full => PolicyOptions::new(Preset::Full),
         other => PolicyOptions::new(other).with_budget(plan.budget_tokens),

@@ -1,43 +1,32 @@
-//! Every preset on a backend, without a model: the right rows, the right sums, within the budget,
-//! whatever happens.
-
-mod device_cache;
-mod speculate;
+//! Every preset on the CPU: the checks that every backend passes, and those of rows that are
+//! attended where they lie.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use longview_core::{DType, SplitMix64};
+use longview_core::SplitMix64;
 use longview_cpu::{CpuBackend, CpuOptions};
-use longview_ops::{Backend, Distance, Pooling};
-use longview_scheduler::{
-    ClusterJob, ClusterTask, KvPlan, LayerMode, Placement, PolicyOptions, Preset, RecallMode,
-    SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan, StepVerdict, TierKind,
-};
-use longview_tests::sim::{Sim, TokenData, assert_near, attend, small_shape, token_data};
+use longview_ops::Backend;
+use longview_scheduler::{Placement, SequenceOptions, TierKind};
+use longview_tests::policy_checks;
+use longview_tests::sim::{Sim, assert_near, small_shape};
+use longview_tests::suite::policy::{self, clusterkv, options};
 use pollster::block_on;
 
 fn cpu() -> Arc<CpuBackend> {
     Arc::new(CpuBackend::new(CpuOptions::default()).expect("a processor"))
 }
 
-/// ClusterKV with small numbers, so that segments, windows and splits all happen.
-fn clusterkv(budget: usize) -> PolicyOptions {
-    let mut o = PolicyOptions::new(Preset::Clusterkv).with_budget(budget);
-    (o.sinks, o.recent, o.window) = (Some(4), Some(8), Some(16));
-    (o.cluster_tokens, o.cluster_segment) = (Some(5), Some(64));
-    o
+macro_rules! on_the_cpu {
+    ($($check:ident),+) => {$(
+        #[test]
+        fn $check() {
+            policy::$check(&cpu());
+        }
+    )+};
 }
 
-fn streaming(budget: usize) -> PolicyOptions {
-    PolicyOptions::new(Preset::StreamingLlm).with_budget(budget)
-}
-
-fn options(placement: Placement) -> SequenceOptions {
-    let (tier, recall) = (TierKind::Auto, RecallMode::Exact);
-    let device_cache = false;
-    SequenceOptions { placement, tier, chunk: 48, tile: 40, overlap: true, recall, device_cache }
-}
+policy_checks!(on_the_cpu);
 
 /// The positions that a head attended, for a sequence that reads rows in place. (Only the last
 /// layer's lists remain.)
@@ -161,308 +150,6 @@ fn a_lost_device_is_replaced_from_the_host() {
 }
 
 #[test]
-fn the_control_attends_to_sinks_and_the_most_recent_tokens() {
-    for placement in [Placement::InPlace, Placement::Device] {
-        let mut sim =
-            Sim::new(&cpu(), small_shape(600), &streaming(64), options(placement)).unwrap();
-        sim.prefill(3, 300);
-        for _ in 0..100 {
-            sim.decode(3);
-            let (n, shape) = (sim.n_tokens() as u32, sim.sequence.shape().clone());
-            let positions: Vec<u32> = (0..4).chain(n - 60..n).collect();
-            for h in 0..shape.n_q_heads {
-                let got = &sim.out[1][h * shape.head_dim..(h + 1) * shape.head_dim];
-                assert_near(got, &sim.oracle(1, h, &positions), "sinks and recent");
-            }
-        }
-    }
-}
-
-#[test]
-fn full_attention_and_dense_layers_attend_to_everything() {
-    let mut dense = clusterkv(96);
-    dense.dense_layers = Some(2);
-    for (policy, placement) in [
-        (PolicyOptions::new(Preset::Full), Placement::InPlace),
-        (PolicyOptions::new(Preset::Full), Placement::Device),
-        (dense.clone(), Placement::InPlace),
-        (dense, Placement::Device),
-    ] {
-        let mut sim = Sim::new(&cpu(), small_shape(400), &policy, options(placement)).unwrap();
-        sim.prefill(3, 200);
-        for _ in 0..30 {
-            sim.decode(3);
-            let positions: Vec<u32> = (0..sim.n_tokens() as u32).collect();
-            for (layer, h) in [(0, 0), (0, 3), (1, 1), (1, 2)] {
-                let got = &sim.out[layer][h * 8..(h + 1) * 8];
-                assert_near(got, &sim.oracle(layer, h, &positions), "full attention");
-            }
-        }
-    }
-}
-
-#[test]
-fn one_prefill_serves_several_policies_and_is_taken_back() {
-    for placement in [Placement::InPlace, Placement::Device] {
-        let shape = small_shape(700);
-        let mut sim = Sim::new(&cpu(), shape.clone(), &clusterkv(96), options(placement)).unwrap();
-        sim.prefill(4, 400);
-        let first: Vec<_> = (0..60)
-            .map(|_| {
-                sim.decode(4);
-                sim.out.clone()
-            })
-            .collect();
-        for policy in [PolicyOptions::new(Preset::Full), streaming(80), clusterkv(96)] {
-            block_on(sim.sequence.truncate(400)).unwrap();
-            let policy = longview_scheduler::Policy::resolve(&policy, shape.capacity).unwrap();
-            block_on(sim.sequence.set_policy(policy)).unwrap();
-            sim.decode(4);
-            sim.check_rows();
-            if sim.sequence.policy().preset == Preset::Full {
-                let positions: Vec<u32> = (0..401).collect();
-                assert_near(
-                    &sim.out[1][..8],
-                    &sim.oracle(1, 0, &positions),
-                    "full after clusterkv",
-                );
-            }
-        }
-        block_on(sim.sequence.truncate(400)).unwrap();
-        let again: Vec<_> = (0..60)
-            .map(|_| {
-                sim.decode(4);
-                sim.out.clone()
-            })
-            .collect();
-        assert_eq!(
-            first, again,
-            "the same question after a detour gets the same answer, bit for bit"
-        );
-    }
-}
-
-#[test]
-fn the_same_seed_gives_the_same_bits_with_and_without_overlap() {
-    let run = |overlap: bool| {
-        let on = SequenceOptions { overlap, ..options(Placement::Device) };
-        let mut sim = Sim::new(&cpu(), small_shape(900), &clusterkv(96), on).unwrap();
-        sim.prefill(6, 600);
-        (0..100)
-            .map(|_| {
-                sim.decode(6);
-                sim.out.clone()
-            })
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(run(true), run(false));
-}
-
-#[test]
-fn several_sequences_of_unequal_length_share_a_step() {
-    let backend = cpu();
-    let shape = small_shape(500);
-    let policies = [clusterkv(96), PolicyOptions::new(Preset::Full), streaming(40)];
-    let lengths = [310, 45, 170];
-    let make = || {
-        let sims = policies.iter().zip(lengths).map(|(policy, n)| {
-            let mut sim =
-                Sim::new(&backend, shape.clone(), policy, options(Placement::InPlace)).unwrap();
-            sim.prefill(n as u64, n);
-            sim
-        });
-        sims.collect::<Vec<_>>()
-    };
-    let (mut alone, mut together) = (make(), make());
-    let mut scratch = StepScratch::new(&*backend, &shape, 48, 40, Placement::InPlace).unwrap();
-    for _ in 0..50 {
-        alone.iter_mut().zip(lengths).for_each(|(sim, n)| sim.decode(n as u64));
-        let data: Vec<Vec<_>> = (0..shape.n_layers)
-            .map(|layer| {
-                let token = |(sim, n): (&Sim<_>, usize)| {
-                    token_data(&shape, n as u64, layer, sim.n_tokens())
-                };
-                together.iter().zip(lengths).map(token).collect()
-            })
-            .collect();
-        let mut spans: Vec<_> = together
-            .iter_mut()
-            .enumerate()
-            .map(|(start, sim)| StepSpan {
-                sequence: &mut sim.sequence,
-                start,
-                len: 1,
-                mode: SpanMode::Policy,
-            })
-            .collect();
-        let mut step = Step { spans: &mut spans, scratch: &mut scratch };
-        for (layer, tokens) in data.iter().enumerate() {
-            let out = attend(&*backend, &shape, &mut step, layer, tokens).unwrap();
-            let width = shape.n_q_heads * shape.head_dim;
-            for (sim, got) in alone.iter().zip(out.chunks_exact(width)) {
-                assert_eq!(got, sim.out[layer], "a sequence alone and in company");
-            }
-        }
-        step.finish();
-    }
-}
-
-#[test]
-fn selection_equals_a_brute_force_oracle() {
-    for pooling in [Pooling::SumSoftmax, Pooling::MaxSoftmax, Pooling::SizeWeighted] {
-        let mut policy = clusterkv(96);
-        policy.pooling = pooling;
-        let mut sim =
-            Sim::new(&cpu(), small_shape(900), &policy, options(Placement::InPlace)).unwrap();
-        sim.prefill(8, 700);
-        for _ in 0..40 {
-            sim.decode(8);
-            for head in 0..2 {
-                check_selection(&sim, head, pooling);
-            }
-        }
-    }
-}
-
-fn check_selection(sim: &Sim<CpuBackend>, head: usize, pooling: Pooling) {
-    let layer = &sim.sequence.layers()[1];
-    let want = brute_force(sim, head, pooling, sim.n_tokens() - 1);
-    let listed = sim.sequence.last_attended(head).iter().copied();
-    let got: HashSet<u32> =
-        listed.filter(|row| (4..layer.n_indexed as u32).contains(row)).collect();
-    assert_eq!(got, want, "token {} head {head} {pooling:?}", sim.n_tokens());
-}
-
-/// The rows of clusters that the query of the token at `position` chooses in the last layer for a
-/// budget of 96: clusters by pooled score until it is full, with the index's own centroids and
-/// sizes, in f64.
-fn brute_force(
-    sim: &Sim<CpuBackend>,
-    head: usize,
-    pooling: Pooling,
-    position: usize,
-) -> HashSet<u32> {
-    let shape = sim.sequence.shape();
-    let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
-    let index = &layer.index.as_ref().unwrap().heads()[head];
-    let centroids = longview_core::decode_f32(DType::F32, &index.centroids);
-    let q = &sim.truth[1][position].q;
-    let mut pooled = vec![0.0f64; index.sizes.len()];
-    for h in head * 2..head * 2 + 2 {
-        let dot = |c: usize| {
-            let c = &centroids[c * d..(c + 1) * d];
-            let dot: f64 = q[h * d..(h + 1) * d].iter().zip(c).map(|(a, b)| f64::from(a * b)).sum();
-            dot * f64::from(shape.scale)
-        };
-        let weigh = |c: usize| match pooling {
-            Pooling::SizeWeighted => f64::from(index.sizes[c]) * dot(c).exp(),
-            Pooling::SumSoftmax | Pooling::MaxSoftmax => dot(c).exp(),
-        };
-        let sum: f64 = (0..pooled.len()).map(weigh).sum();
-        for (c, score) in pooled.iter_mut().enumerate() {
-            let share = weigh(c) / sum;
-            *score = if pooling == Pooling::MaxSoftmax { score.max(share) } else { *score + share };
-        }
-    }
-    let mut ranked: Vec<usize> = (0..pooled.len()).collect();
-    ranked.sort_by(|a, b| pooled[*b].total_cmp(&pooled[*a]).then(a.cmp(b)));
-    let pending = sim.n_tokens() - layer.n_indexed;
-    let (mut left, mut rows) = (96 - 4 - pending, HashSet::new());
-    for c in ranked {
-        let take = left.min(index.sizes[c] as usize);
-        rows.extend((0..take).map(|i| index.starts[c] + i as u32));
-        left -= take;
-    }
-    rows
-}
-
-#[test]
-fn members_of_a_cluster_stand_closest_first() {
-    let mut sim =
-        Sim::new(&cpu(), small_shape(900), &clusterkv(96), options(Placement::InPlace)).unwrap();
-    sim.prefill(8, 700);
-    for (l, layer) in sim.sequence.layers().iter().enumerate() {
-        for (h, index) in layer.index.as_ref().unwrap().heads().iter().enumerate() {
-            let centroids = longview_core::decode_f32(DType::F32, &index.centroids);
-            for (c, (start, size)) in index.starts.iter().zip(&index.sizes).enumerate() {
-                let centroid = &centroids[c * 8..(c + 1) * 8];
-                let keys: Vec<&[f32]> = (*start..start + size)
-                    .map(|row| {
-                        &sim.truth[l][layer.positions[h][row as usize] as usize].k
-                            [h * 8..(h + 1) * 8]
-                    })
-                    .collect();
-                assert!(keys.len() <= 96 / 4, "a cluster above a quarter of the budget");
-                let mean: Vec<f64> = (0..8)
-                    .map(|i| keys.iter().map(|k| f64::from(k[i])).sum::<f64>() / keys.len() as f64)
-                    .collect();
-                assert_near(centroid, &mean, "the centroid is the mean of the final members");
-                let closeness: Vec<f32> = keys.iter().map(|k| cosine(k, centroid)).collect();
-                assert!(closeness.windows(2).all(|w| w[0] >= w[1] - 1e-5), "{closeness:?}");
-                let radius = keys.iter().map(|k| distance(k, centroid)).fold(0.0, f32::max);
-                assert!(
-                    (radius - index.radius[c]).abs() < 1e-4,
-                    "radius {radius} {}",
-                    index.radius[c]
-                );
-            }
-        }
-    }
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
-}
-
-fn distance(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum::<f32>().sqrt()
-}
-
-#[test]
-fn kmeans_recovers_planted_clusters() {
-    let backend = CpuBackend::new(CpuOptions::default()).unwrap();
-    for distance in [Distance::Cosine, Distance::L2] {
-        let (n_points, d, planted) = (1200, 16, 12);
-        let task = ClusterTask {
-            layer: 0,
-            row_start: 0,
-            n_kv_heads: 2,
-            n_points,
-            n_clusters: 48,
-            head_dim: d,
-            distance,
-            iterations: 20,
-            max_cluster: n_points,
-            seed: 1,
-        };
-        let mut job = ClusterJob::new(task);
-        let mut rng = SplitMix64::new(2);
-        let centers: Vec<f32> = (0..planted * d).map(|_| 3.0 * rng.next_normal()).collect();
-        let keys = job.host_keys();
-        for i in 0..2 * n_points {
-            let center = i % n_points % planted;
-            for j in 0..d {
-                keys[i * d + j] = centers[center * d + j] + 0.1 * rng.next_normal();
-            }
-        }
-        block_on(job.run(&backend)).unwrap();
-        for head in &job.heads {
-            let mut start = 0;
-            for size in &head.sizes {
-                let members = &head.order[start..start + *size as usize];
-                let kind = members[0] as usize % planted;
-                assert!(members.iter().all(|m| *m as usize % planted == kind), "a mixed cluster");
-                start += *size as usize;
-            }
-            assert_eq!(start, n_points);
-            let all: HashSet<_> = head.order.iter().collect();
-            assert_eq!(all.len(), n_points, "every point once");
-        }
-    }
-}
-
-#[test]
 fn more_than_256_clusters_are_all_within_reach() {
     let mut policy = clusterkv(64);
     policy.cluster_tokens = Some(1);
@@ -482,57 +169,4 @@ fn more_than_256_clusters_are_all_within_reach() {
         6 + 1 - usize::from(sim.n_tokens() <= 1800),
         "clusters of every part are selected"
     );
-}
-
-#[test]
-fn the_plan_is_what_is_allocated() {
-    for (policy, placement) in [
-        (clusterkv(96), Placement::InPlace),
-        (clusterkv(96), Placement::Device),
-        (clusterkv(5000), Placement::Device),
-        (streaming(64), Placement::Device),
-        (PolicyOptions::new(Preset::Full), Placement::Device),
-    ] {
-        let shape = small_shape(1000);
-        let on = options(placement);
-        let sim = Sim::new(&cpu(), shape.clone(), &policy, on).unwrap();
-        let plan = KvPlan::new(&shape, sim.sequence.policy(), &on);
-        assert_eq!(plan.device_kv_bytes(), sim.sequence.device_kv_bytes(), "{:?}", policy.preset);
-        assert_eq!(plan.host_kv_bytes, sim.sequence.tier().size_bytes());
-    }
-}
-
-#[test]
-fn what_later_policies_need_is_recorded() {
-    let mut sim =
-        Sim::new(&cpu(), small_shape(600), &clusterkv(96), options(Placement::InPlace)).unwrap();
-    sim.prefill(2, 300);
-    let layer = &sim.sequence.layers()[1];
-    assert_eq!(layer.mode, LayerMode::Recall);
-    let mut gram = vec![0.0f32; 2 * 64];
-    let view = longview_ops::View::all(&layer.recorded.gram_q);
-    block_on(sim.backend.read(view, bytemuck::cast_slice_mut(&mut gram))).unwrap();
-    let want = |head: usize, i: usize, j: usize| -> f64 {
-        let heads = sim.truth[1]
-            .iter()
-            .flat_map(|t| [&t.q[head * 16..head * 16 + 8], &t.q[head * 16 + 8..head * 16 + 16]]);
-        heads.map(|q| f64::from(q[i]) * f64::from(q[j])).sum()
-    };
-    let want: Vec<f64> = (0..128).map(|x| want(x / 64, x / 8 % 8, x % 8)).collect();
-    let scaled: Vec<f32> = gram.iter().map(|x| x / 1000.0).collect();
-    assert_near(&scaled, &want.iter().map(|x| x / 1000.0).collect::<Vec<_>>(), "sum of q q^T");
-    let last: Vec<f32> = sim.truth[1][300 - 128..].iter().flat_map(|t| t.q.clone()).collect();
-    assert_eq!(layer.recorded.last_queries, last);
-}
-
-#[test]
-fn a_sequence_that_is_full_says_so_and_stays_usable() {
-    let mut sim =
-        Sim::new(&cpu(), small_shape(100), &clusterkv(64), options(Placement::InPlace)).unwrap();
-    sim.prefill(1, 100);
-    let error = sim.step(1, 1, SpanMode::Policy).unwrap_err().to_string();
-    assert!(error.starts_with("101 tokens do not fit a context of 100"), "{error}");
-    block_on(sim.sequence.truncate(90)).unwrap();
-    sim.decode(1);
-    sim.check_rows();
 }

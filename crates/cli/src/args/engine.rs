@@ -5,18 +5,23 @@ use clap::Args;
 use clap::builder::TypedValueParser;
 use longview_core::DType;
 use longview_cpu::{CpuOptions, Isa};
+use longview_cuda::CudaOptions;
 use longview_engine::EngineOptions;
 use longview_scheduler::RecallMode;
 use longview_wgpu::{Tier, WgpuOptions};
 
-use crate::device::{Device, DeviceChoice};
+use crate::device::{Device, DeviceChoice, DeviceOptions};
 use crate::units;
 
 const KV_TYPES: &[(DType, &str)] =
     &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
 
-const DEVICES: &[(DeviceChoice, &str)] =
-    &[(DeviceChoice::Auto, "auto"), (DeviceChoice::Cpu, "cpu"), (DeviceChoice::Wgpu, "wgpu")];
+const DEVICES: &[(DeviceChoice, &str)] = &[
+    (DeviceChoice::Auto, "auto"),
+    (DeviceChoice::Cpu, "cpu"),
+    (DeviceChoice::Wgpu, "wgpu"),
+    (DeviceChoice::Cuda, "cuda"),
+];
 
 const TIERS: &[(Tier, &str)] =
     &[(Tier::Core, "core"), (Tier::F16, "f16"), (Tier::Subgroups, "subgroups")];
@@ -69,7 +74,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "COSINE", allow_negative_numbers = true, value_parser = gate)]
     pub recall_gate: Option<f32>,
 
-    /// Where to compute: cpu, wgpu (any GPU), or auto: a GPU if there is one, else the CPU.
+    /// Where to compute: cuda (NVIDIA GPUs), wgpu (any GPU), cpu, or auto: the first of these that
+    /// there is.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::one_of(DEVICES))]
     pub device: DeviceChoice,
 
@@ -77,6 +83,10 @@ pub struct EngineArgs {
     /// fastest].
     #[arg(long, value_name = "GPU")]
     pub adapter: Option<String>,
+
+    /// GPU for --device cuda: its number in `longview doctor` [default: 0].
+    #[arg(long, value_name = "N")]
+    pub cuda_device: Option<usize>,
 
     /// WGSL features for --device wgpu [default: the best that computes right numbers].
     #[arg(long, value_name = "NAME", value_parser = super::one_of(TIERS))]
@@ -114,9 +124,31 @@ impl EngineArgs {
         if self.recall == Recall::Exact && self.recall_gate.is_some() {
             bail!("--recall-gate has no meaning for --recall exact: use --recall speculative");
         }
-        let cpu = CpuOptions { threads: self.threads, isa: self.isa };
-        let wgpu = WgpuOptions { adapter: self.adapter.clone(), tier: self.tier };
-        Device::open(self.device, cpu, &wgpu)
+        self.check_device_options()?;
+        let options = DeviceOptions {
+            cpu: CpuOptions { threads: self.threads, isa: self.isa },
+            wgpu: WgpuOptions { adapter: self.adapter.clone(), tier: self.tier },
+            cuda: CudaOptions { device: self.cuda_device, ..CudaOptions::default() },
+        };
+        Device::open(self.device, &options)
+    }
+
+    /// Fails for an option that names a GPU of another device: it would be dropped in silence.
+    fn check_device_options(&self) -> Result<()> {
+        use DeviceChoice::{Auto, Cuda, Wgpu};
+        let given: [(&str, bool, &[DeviceChoice], &str); 3] = [
+            ("--cuda-device", self.cuda_device.is_some(), &[Cuda], "cuda"),
+            ("--adapter", self.adapter.is_some(), &[Wgpu, Auto], "wgpu"),
+            ("--tier", self.tier.is_some(), &[Wgpu, Auto], "wgpu"),
+        ];
+        for (option, is_given, devices, wanted) in given {
+            if is_given && !devices.contains(&self.device) {
+                let found = DEVICES.iter().find(|(device, _)| *device == self.device);
+                let name = found.map_or("this", |(_, name)| name);
+                bail!("{option} has no meaning for --device {name}: use --device {wanted}");
+            }
+        }
+        Ok(())
     }
 
     /// The engine's options for a context of `ctx_size` tokens.

@@ -102,12 +102,15 @@ impl Done {
         self.stdout
     }
 
-    /// Asserts exit code 1, an empty stdout and a message with all of `parts`, and no panic.
+    /// Asserts exit code 1, an empty stdout and a message with all of `parts`, and no panic. Nothing
+    /// but the choice of a device may come before it.
     #[track_caller]
     pub fn fails_with(self, parts: &[&str]) {
         assert_eq!(self.code, Some(1), "stderr: {}", self.stderr);
         assert_eq!(self.stdout, "");
-        assert!(self.stderr.starts_with("error: "), "{}", self.stderr);
+        let is_choice = |line: &str| line.starts_with("device: ") || line.starts_with("warning: ");
+        let first = self.stderr.lines().find(|line| !is_choice(line)).unwrap_or_default();
+        assert!(first.starts_with("error: "), "{}", self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
         for part in parts {
             assert!(self.stderr.contains(part), "{part:?} is not in: {}", self.stderr);

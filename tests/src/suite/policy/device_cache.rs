@@ -12,20 +12,21 @@ fn cached(cache_steps: usize) -> PolicyOptions {
 }
 
 /// The same random data to a sequence whose host resolves and to one whose device does.
-fn host_and_device(
+fn host_and_device<B: Backend>(
+    backend: &Arc<B>,
     cache_steps: usize,
-    mut disturb: impl FnMut(usize, &mut Sim<CpuBackend>),
-) -> [Sim<CpuBackend>; 2] {
-    let (shape, backend) = (small_shape(1400), cpu());
+    mut disturb: impl FnMut(usize, &mut Sim<B>),
+) -> [Sim<B>; 2] {
+    let shape = small_shape(1400);
     let mut sims = [false, true].map(|device_cache| {
-        Sim::new(&backend, shape.clone(), &cached(cache_steps), on(device_cache)).unwrap()
+        Sim::new(backend, shape.clone(), &cached(cache_steps), on(device_cache)).unwrap()
     });
     sims.iter_mut().for_each(|sim| sim.prefill(9, 500));
     for step in 0..200 {
         sims.iter_mut().for_each(|sim| sim.decode(9));
         let [host, device] = &sims;
         assert_eq!(host.out, device.out, "step {step}");
-        let attended = |sim: &Sim<CpuBackend>| sim.sequence.stats().attended_last.clone();
+        let attended = |sim: &Sim<B>| sim.sequence.stats().attended_last.clone();
         assert_eq!(attended(host), attended(device), "step {step}");
         sims.iter_mut().for_each(|sim| disturb(step, sim));
         let [host, device] = &sims;
@@ -35,10 +36,9 @@ fn host_and_device(
     sims
 }
 
-#[test]
-fn the_device_attends_what_the_host_would_to_the_bit() {
+pub fn the_device_attends_what_the_host_would_to_the_bit<B: Probe>(backend: &Arc<B>) {
     for cache_steps in 1..=3 {
-        let [host, device] = host_and_device(cache_steps, |_, _| {});
+        let [host, device] = host_and_device(backend, cache_steps, |_, _| {});
         let (a, b) = (host.sequence.stats(), device.sequence.stats());
         assert_eq!((a.steps, a.attended_rows), (b.steps, b.attended_rows));
         assert_eq!(a.hits + a.misses, b.hits + b.misses);
@@ -50,9 +50,8 @@ fn the_device_attends_what_the_host_would_to_the_bit() {
     }
 }
 
-#[test]
-fn cuts_policies_and_lost_devices_leave_the_device_cache_right() {
-    host_and_device(2, |step, sim| match step % 41 {
+pub fn cuts_policies_and_lost_devices_leave_the_device_cache_right<B: Probe>(backend: &Arc<B>) {
+    host_and_device(backend, 2, |step, sim| match step % 41 {
         5 => block_on(sim.sequence.truncate(sim.n_tokens() - 2)).unwrap(),
         7 => {
             let backend = Arc::clone(&sim.backend);
@@ -68,12 +67,13 @@ fn cuts_policies_and_lost_devices_leave_the_device_cache_right() {
     });
 }
 
-#[test]
-fn a_step_that_the_device_resolves_waits_once() {
-    let mut sim = Sim::new(&cpu(), small_shape(900), &cached(1), on(true)).unwrap();
+pub fn a_step_that_the_device_resolves_waits_once<B: Probe>(backend: &Arc<B>) {
+    // Clustering reads too, when its result is asked for.
+    let alone = SequenceOptions { overlap: false, ..on(true) };
+    let mut sim = Sim::new(backend, small_shape(900), &cached(1), alone).unwrap();
     sim.prefill(6, 500);
     for step in 0..60 {
-        let made = |sim: &Sim<CpuBackend>| sim.backend.readbacks() - sim.own_readbacks;
+        let made = |sim: &Sim<B>| sim.backend.n_readbacks() - sim.own_readbacks;
         let (reads, clusterings) = (made(&sim), sim.sequence.stats().clusterings);
         sim.decode(6);
         if sim.sequence.stats().clusterings == clusterings {

@@ -11,10 +11,14 @@ fn speculative(gate: f32, tier: TierKind) -> SequenceOptions {
 
 /// The same random data to a sequence with exact recall and to one that speculates and always
 /// fails.
-fn exact_and_always_repeated(tier: TierKind, mut disturb: impl FnMut(usize, &mut Sim<CpuBackend>)) {
-    let (shape, backend) = (small_shape(1400), cpu());
+fn exact_and_always_repeated<B: Backend>(
+    backend: &Arc<B>,
+    tier: TierKind,
+    mut disturb: impl FnMut(usize, &mut Sim<B>),
+) {
+    let shape = small_shape(1400);
     let exact = SequenceOptions { tier, ..options(Placement::Device) };
-    let sim = |on| Sim::new(&backend, shape.clone(), &clusterkv(96), on).unwrap();
+    let sim = |on| Sim::new(backend, shape.clone(), &clusterkv(96), on).unwrap();
     let (mut one, mut two) = (sim(exact), sim(speculative(1.5, tier)));
     one.prefill(9, 500);
     two.prefill(9, 500);
@@ -43,15 +47,15 @@ fn exact_and_always_repeated(tier: TierKind, mut disturb: impl FnMut(usize, &mut
     assert_eq!(b.failed_gates, 4 * b.repeated_steps, "every head of both layers");
 }
 
-#[test]
-fn a_gate_above_one_repeats_every_step_and_equals_exact_recall_to_the_bit() {
-    exact_and_always_repeated(TierKind::Auto, |_, _| {});
-    exact_and_always_repeated(TierKind::Plain, |_, _| {});
+pub fn a_gate_above_one_repeats_every_step_and_equals_exact_recall_to_the_bit<B: Probe>(
+    backend: &Arc<B>,
+) {
+    exact_and_always_repeated(backend, TierKind::Auto, |_, _| {});
+    exact_and_always_repeated(backend, TierKind::Plain, |_, _| {});
 }
 
-#[test]
-fn repeated_steps_survive_cuts_and_lost_devices() {
-    exact_and_always_repeated(TierKind::Plain, |step, sim| match step % 41 {
+pub fn repeated_steps_survive_cuts_and_lost_devices<B: Probe>(backend: &Arc<B>) {
+    exact_and_always_repeated(backend, TierKind::Plain, |step, sim| match step % 41 {
         7 => {
             let backend = Arc::clone(&sim.backend);
             sim.sequence.recover(&backend).unwrap();
@@ -72,11 +76,13 @@ struct Reads {
 }
 
 /// 120 steps that recall as `on` says and are never run again.
-fn reads_of_steps(on: SequenceOptions) -> Vec<Reads> {
-    let mut sim = Sim::new(&cpu(), small_shape(900), &clusterkv(96), on).unwrap();
+fn reads_of_steps<B: Probe>(backend: &Arc<B>, on: SequenceOptions) -> Vec<Reads> {
+    // Clustering reads too, when its result is asked for.
+    let on = SequenceOptions { overlap: false, ..on };
+    let mut sim = Sim::new(backend, small_shape(900), &clusterkv(96), on).unwrap();
     sim.prefill(6, 500);
     let steps = (0..120).map(|_| {
-        let made = |sim: &Sim<CpuBackend>| sim.backend.readbacks() - sim.own_readbacks;
+        let made = |sim: &Sim<B>| sim.backend.n_readbacks() - sim.own_readbacks;
         let (reads, before) = (made(&sim), sim.sequence.stats().clone());
         sim.decode(6);
         let after = sim.sequence.stats();
@@ -92,14 +98,15 @@ fn reads_of_steps(on: SequenceOptions) -> Vec<Reads> {
     steps
 }
 
-#[test]
-fn speculation_reads_once_a_step_and_exact_recall_once_a_layer_more() {
+pub fn speculation_reads_once_a_step_and_exact_recall_once_a_layer_more<B: Probe>(
+    backend: &Arc<B>,
+) {
     for (tier, of_exact_step) in [(TierKind::Plain, 2 + 1), (TierKind::Auto, 2)] {
         let exact = SequenceOptions { tier, ..options(Placement::Device) };
-        for step in reads_of_steps(exact) {
+        for step in reads_of_steps(backend, exact) {
             assert!(!step.speculates && (step.clusters || step.n == of_exact_step), "{}", step.n);
         }
-        let steps = reads_of_steps(speculative(-1.0, tier));
+        let steps = reads_of_steps(backend, speculative(-1.0, tier));
         for (i, step) in steps.iter().enumerate() {
             assert_eq!(step.speculates, i > 0 && !step.clusters, "{tier:?} step {i}");
             // Here even an exact step ends with a read: whether queries are near.
@@ -110,10 +117,9 @@ fn speculation_reads_once_a_step_and_exact_recall_once_a_layer_more() {
     }
 }
 
-#[test]
-fn a_speculative_step_attends_what_the_last_query_chose() {
+pub fn a_speculative_step_attends_what_the_last_query_chose<B: Probe>(backend: &Arc<B>) {
     let on = speculative(-1.0, TierKind::Plain);
-    let mut sim = Sim::new(&cpu(), small_shape(900), &clusterkv(96), on).unwrap();
+    let mut sim = Sim::new(backend, small_shape(900), &clusterkv(96), on).unwrap();
     sim.prefill(8, 700);
     for _ in 0..60 {
         let before = sim.sequence.stats().speculated_steps;
@@ -123,9 +129,9 @@ fn a_speculative_step_attends_what_the_last_query_chose() {
         assert_eq!(sim.sequence.stats().attended_last, [96; 4], "the budget is used and kept");
         for head in 0..2 {
             let chooser = if speculates { n - 2 } else { n - 1 };
-            let rows = brute_force(&sim, head, Pooling::SumSoftmax, chooser);
-            let rows = (0..4).chain(rows).chain(layer.n_indexed as u32..n as u32);
-            let positions: Vec<u32> = rows.map(|r| layer.positions[head][r as usize]).collect();
+            let recalled = brute_force(&sim, head, Pooling::SumSoftmax, chooser);
+            let always = (0..4).chain(layer.n_indexed..n).map(|row| layer.positions[head][row]);
+            let positions: Vec<u32> = always.chain(recalled).collect();
             for h in head * 2..head * 2 + 2 {
                 let what = format!("token {n}, query head {h}, speculates: {speculates}");
                 assert_near(&sim.out[1][h * 8..(h + 1) * 8], &sim.oracle(1, h, &positions), &what);
@@ -149,10 +155,8 @@ fn turning(seed: u64, layer: usize, position: usize) -> TokenData {
     data
 }
 
-#[test]
-fn only_steps_whose_queries_turned_are_run_again() {
-    let backend = cpu();
-    let sim = |on| Sim::new(&backend, small_shape(900), &clusterkv(96), on).unwrap();
+pub fn only_steps_whose_queries_turned_are_run_again<B: Probe>(backend: &Arc<B>) {
+    let sim = |on| Sim::new(backend, small_shape(900), &clusterkv(96), on).unwrap();
     let mut exact = sim(options(Placement::Device));
     let mut sim = sim(speculative(RecallMode::DEFAULT_GATE, TierKind::Plain));
     exact.prefill(8, 400);
@@ -179,12 +183,11 @@ fn only_steps_whose_queries_turned_are_run_again() {
     sim.check_rows();
 }
 
-#[test]
-fn random_steps_with_speculation_keep_budget_rows_and_cache() {
+pub fn random_steps_with_speculation_keep_budget_rows_and_cache<B: Probe>(backend: &Arc<B>) {
     let (mut rng, mut steps) = (SplitMix64::new(6), 0);
     // Random queries of 8 elements: about every third step fails.
     let on = speculative(-0.3, TierKind::Plain);
-    let mut sim = Sim::new(&cpu(), small_shape(1024), &clusterkv(96), on).unwrap();
+    let mut sim = Sim::new(backend, small_shape(1024), &clusterkv(96), on).unwrap();
     while steps < 2000 {
         match rng.below(100) {
             0 if sim.n_tokens() > 100 => {
@@ -217,14 +220,13 @@ fn random_steps_with_speculation_keep_budget_rows_and_cache() {
     assert!(stands > 300 && stats.repeated_steps > 300, "{stats:?}");
 }
 
-#[test]
-fn the_step_after_a_change_is_exact() {
+pub fn the_step_after_a_change_is_exact<B: Probe>(backend: &Arc<B>) {
     let mut sim =
-        Sim::new(&cpu(), small_shape(900), &clusterkv(96), speculative(-1.0, TierKind::Plain))
+        Sim::new(backend, small_shape(900), &clusterkv(96), speculative(-1.0, TierKind::Plain))
             .unwrap();
     let policy = sim.sequence.policy().clone();
-    type Change<'a> = &'a dyn Fn(&mut Sim<CpuBackend>);
-    let changes: [Change<'_>; 4] = [
+    type Change<'a, B> = &'a dyn Fn(&mut Sim<B>);
+    let changes: [Change<'_, B>; 4] = [
         &|sim| sim.prefill(3, 40),
         &|sim| block_on(sim.sequence.truncate(sim.n_tokens() - 1)).unwrap(),
         &|sim| block_on(sim.sequence.set_policy(policy.clone())).unwrap(),
@@ -244,15 +246,13 @@ fn the_step_after_a_change_is_exact() {
     }
 }
 
-#[test]
-fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call() {
+pub fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call<B: Probe>(backend: &Arc<B>) {
     let (shape, on) = (small_shape(600), speculative(2.0, TierKind::Plain));
-    let mut sim = Sim::new(&cpu(), shape.clone(), &clusterkv(96), on).unwrap();
+    let mut sim = Sim::new(backend, shape.clone(), &clusterkv(96), on).unwrap();
     sim.prefill(3, 400);
     sim.decode(3);
-    let backend = cpu();
-    let mut scratch = StepScratch::new(&*backend, &shape, 48, 40, Placement::Device).unwrap();
-    let mut step = |sim: &mut Sim<CpuBackend>, n_layers: usize| {
+    let mut scratch = StepScratch::new(&**backend, &shape, 48, 40, Placement::Device).unwrap();
+    let mut step = |sim: &mut Sim<B>, n_layers: usize| {
         let spans = &mut [StepSpan {
             sequence: &mut sim.sequence,
             start: 0,
@@ -278,10 +278,9 @@ fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call() {
     assert_eq!(sim.n_tokens(), 402);
 }
 
-#[test]
-fn speculation_that_means_nothing_is_refused() {
+pub fn speculation_that_means_nothing_is_refused<B: Probe>(backend: &Arc<B>) {
     let refused = |on| {
-        let sim = Sim::new(&cpu(), small_shape(100), &clusterkv(64), on);
+        let sim = Sim::new(backend, small_shape(100), &clusterkv(64), on);
         sim.err().expect("refused").to_string()
     };
     let in_place = SequenceOptions {

@@ -1,5 +1,7 @@
 //! `longview doctor`: what Longview finds on this machine, and why something is missing.
 
+mod cuda;
+
 use std::io::Write;
 use std::thread::available_parallelism;
 
@@ -13,6 +15,7 @@ use longview_wgpu::{WgpuBackend, WgpuOptions};
 use pollster::block_on;
 use serde::Serialize;
 
+use self::cuda::Cuda;
 use crate::failure::describe;
 use crate::{embedded, load, out, units};
 
@@ -36,6 +39,8 @@ struct Report {
     backends: Vec<BackendReport>,
     /// GPUs for --device wgpu.
     adapters: Vec<Adapter>,
+    /// Driver, GPUs and libraries for --device cuda.
+    cuda: Cuda,
     /// `null` if the embedded model answers, else what went wrong.
     embedded_model_error: Option<String>,
 }
@@ -70,6 +75,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
 fn examine() -> Report {
     let cpu = CpuBackend::new(CpuOptions::default());
     let adapters: Vec<Adapter> = block_on(longview_wgpu::adapters()).iter().map(adapter).collect();
+    let cuda = Cuda::from(&block_on(longview_cuda::probe::probe()));
     let memory = cpu.as_ref().ok().and_then(|cpu| cpu.capabilities().memory_bytes);
     Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -86,9 +92,13 @@ fn examine() -> Report {
                 Err(error) => missing("cpu", error.to_string()),
             },
             wgpu_report(&adapters),
-            missing("cuda", "not in this build: CUDA kernels come with a later release"),
+            match cuda.first_device() {
+                Ok(device) => found("cuda", &device),
+                Err(reason) => missing("cuda", reason),
+            },
         ],
         adapters,
+        cuda,
         embedded_model_error: try_embedded().err().map(|error| describe(&error)),
     }
 }
@@ -213,6 +223,7 @@ fn print(report: &Report) -> Result<()> {
     for a in &report.adapters {
         print_adapter(&mut out, a)?;
     }
+    report.cuda.print(&mut out)?;
     let model = report.embedded_model_error.as_deref().unwrap_or("loads and answers");
     writeln!(out, "model      embedded: {model}")?;
     Ok(out.flush()?)

@@ -1,0 +1,153 @@
+//! Models of random weights in the shape of published ones: speed does not depend on the numbers.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use longview_core::{DType, SplitMix64};
+
+/// A model's dimensions.
+#[derive(Clone, Copy)]
+pub(super) struct Dims {
+    pub name: &'static str,
+    pub n_layers: usize,
+    pub hidden: usize,
+    pub n_q_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+    pub ffn: usize,
+    pub vocab: usize,
+}
+
+pub(super) const LLAMA_1B_4_LAYERS: Dims = Dims {
+    name: "4 layers of Llama-3.2-1B",
+    n_layers: 4,
+    hidden: 2048,
+    n_q_heads: 32,
+    n_kv_heads: 8,
+    head_dim: 64,
+    ffn: 8192,
+    vocab: 1024,
+};
+
+pub(super) const QWEN_05B: Dims = Dims {
+    name: "Qwen2.5-0.5B",
+    n_layers: 24,
+    hidden: 896,
+    n_q_heads: 14,
+    n_kv_heads: 2,
+    head_dim: 64,
+    ffn: 4864,
+    vocab: 151_936,
+};
+
+/// 15 GB of weights on the disk and on the device.
+pub(super) const LLAMA_8B: Dims = Dims {
+    name: "Llama-3.1-8B",
+    n_layers: 32,
+    hidden: 4096,
+    n_q_heads: 32,
+    n_kv_heads: 8,
+    head_dim: 128,
+    ffn: 14_336,
+    vocab: 128_256,
+};
+
+/// A model folder of random bf16 weights in the system's temporary directory, removed when dropped.
+pub(super) struct RandomFolder {
+    pub path: PathBuf,
+}
+
+impl RandomFolder {
+    /// Writes the folder.
+    pub fn new(dims: &Dims) -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("longview-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        let folder = Self { path };
+        let config = format!(
+            r#"{{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":{},
+            "intermediate_size":{},"num_hidden_layers":{},"num_attention_heads":{},
+            "num_key_value_heads":{},"head_dim":{},"vocab_size":{},"rms_norm_eps":1e-6,
+            "max_position_embeddings":131072,"rope_theta":1000000.0,
+            "tie_word_embeddings":true,"hidden_act":"silu"}}"#,
+            dims.hidden,
+            dims.ffn,
+            dims.n_layers,
+            dims.n_q_heads,
+            dims.n_kv_heads,
+            dims.head_dim,
+            dims.vocab
+        );
+        std::fs::write(folder.path.join("config.json"), config)?;
+        folder.write_weights(dims)?;
+        Ok(folder)
+    }
+
+    fn write_weights(&self, dims: &Dims) -> io::Result<()> {
+        let tensors = tensor_shapes(dims);
+        let (mut header, mut offset) = (String::from("{"), 0);
+        for (i, (name, shape)) in tensors.iter().enumerate() {
+            let bytes = shape.iter().product::<usize>() * 2;
+            let comma = if i > 0 { "," } else { "" };
+            let end = offset + bytes;
+            header += &format!(
+                r#"{comma}"{name}":{{"dtype":"BF16","shape":{shape:?},
+                "data_offsets":[{offset},{end}]}}"#
+            );
+            offset = end;
+        }
+        header.push('}');
+        while header.len() % 8 != 0 {
+            header.push(' ');
+        }
+        let file = std::fs::File::create(self.path.join("model.safetensors"))?;
+        let mut file = io::BufWriter::new(file);
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(header.as_bytes())?;
+        let mut rng = SplitMix64::new(1);
+        let block: Vec<f32> = (0..1 << 20).map(|_| 0.02 * rng.next_normal()).collect();
+        let block = longview_core::encode_f32(DType::BF16, &block);
+        let mut left = offset;
+        while left > 0 {
+            let n = left.min(block.len());
+            file.write_all(&block[..n])?;
+            left -= n;
+        }
+        file.flush()
+    }
+}
+
+impl Drop for RandomFolder {
+    fn drop(&mut self) {
+        // A leftover in the temporary directory is not worth a panic.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+fn tensor_shapes(dims: &Dims) -> Vec<(String, Vec<usize>)> {
+    let (d, f) = (dims.hidden, dims.ffn);
+    let (q, kv) = (dims.n_q_heads * dims.head_dim, dims.n_kv_heads * dims.head_dim);
+    let mut list = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![dims.vocab, d]),
+        ("model.norm.weight".to_owned(), vec![d]),
+    ];
+    for i in 0..dims.n_layers {
+        let parts: [(&str, Vec<usize>); 12] = [
+            ("input_layernorm.weight", vec![d]),
+            ("post_attention_layernorm.weight", vec![d]),
+            ("self_attn.q_proj.weight", vec![q, d]),
+            ("self_attn.q_proj.bias", vec![q]),
+            ("self_attn.k_proj.weight", vec![kv, d]),
+            ("self_attn.k_proj.bias", vec![kv]),
+            ("self_attn.v_proj.weight", vec![kv, d]),
+            ("self_attn.v_proj.bias", vec![kv]),
+            ("self_attn.o_proj.weight", vec![d, q]),
+            ("mlp.gate_proj.weight", vec![f, d]),
+            ("mlp.up_proj.weight", vec![f, d]),
+            ("mlp.down_proj.weight", vec![d, f]),
+        ];
+        let named =
+            parts.into_iter().map(|(name, shape)| (format!("model.layers.{i}.{name}"), shape));
+        list.extend(named);
+    }
+    list
+}

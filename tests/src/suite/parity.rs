@@ -1,0 +1,53 @@
+//! The corpus once more, with its views at other places of their buffers.
+
+use longview_ops::corpus::{Case, corpus};
+use longview_ops::{Backend, Op, ReferenceBackend};
+
+/// Where views begin: what it is called, and the place for one that begins somewhere.
+pub const PLACES: [(&str, fn(usize) -> usize); 2] = [
+    ("views at whole vectors", |front| front.next_multiple_of(64)),
+    ("views at odd elements", |front| front | 1),
+];
+
+/// The corpus again with its views elsewhere: most of them begin at odd places, on purpose, models'
+/// at whole vectors. Cases whose views are all there already are left out. Returns what is wrong.
+pub fn failures_elsewhere<B: Backend>(
+    backend: &B,
+    place: fn(usize) -> usize,
+    is_wanted: impl Fn(Op) -> bool,
+) -> Vec<String> {
+    let capabilities = backend.capabilities();
+    let is_missing = |case: &Case| {
+        let mut missing = capabilities.missing_ops.iter();
+        missing.any(|(op, _)| *op == case.op()) || case.excused(capabilities).is_some()
+    };
+    let cases = corpus().into_iter().filter(|case| is_wanted(case.op()) && !is_missing(case));
+    cases.filter_map(|case| failure_elsewhere(backend, &case, place).err()).collect()
+}
+
+fn failure_elsewhere<B: Backend>(
+    backend: &B,
+    case: &Case,
+    place: fn(usize) -> usize,
+) -> Result<(), String> {
+    let mut plan = case.plan();
+    let inputs = plan.inputs.iter_mut().map(|input| &mut input.front);
+    let fronts = inputs.chain(plan.outputs.iter_mut().map(|output| &mut output.front));
+    let mut is_moved = false;
+    // Some buffers are written from their begin, by contract.
+    for front in fronts.filter(|front| **front > 0) {
+        is_moved |= *front != place(*front);
+        *front = place(*front);
+    }
+    if !is_moved {
+        return Ok(());
+    }
+    let got = plan.upload(backend).and_then(|mut buffers| {
+        case.launch(backend, &mut buffers)?;
+        pollster::block_on(plan.read_back(backend, &buffers))
+    });
+    let got = got.map_err(|e| format!("{}: {e}", case.name()))?;
+    let want = case.execute_blocking(&ReferenceBackend::new()).map_err(|e| e.to_string())?;
+    let comparison = case.compare(&got, &want);
+    if comparison.passed() { Ok(()) } else { Err(format!("{}: {comparison}", case.name())) }
+}
