@@ -1,5 +1,5 @@
-// out[h, i] = the key of row rows[h, i] of KV head h, widened to f32. An invocation owns one element. A
-// row outside of its head gives zeros.
+// out[h, i] = the key of row rows[h, i] of KV head h, widened to f32. An invocation owns one
+// element. A row outside of its head gives zeros.
 //
 // Bytes: Hkv N Dh elements in, 4 Hkv N Dh out. Bound: memory.
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names a folder with `tests/fixtures` and `models` as the repository
-/// has them.
+/// The environment variable that names a folder with `tests/fixtures` and `models` as the
+/// repository has them.
 pub const FILES: &str = "LONGVIEW_FILES";
 
 /// The folder.

@@ -1,5 +1,5 @@
-//! Host memory that kernels of an asynchronous device use too: whoever looks at the bytes finds what
-//! the device was told to write, and waits for no more than that.
+//! Host memory that kernels of an asynchronous device use too: whoever looks at the bytes finds
+//! what the device was told to write, and waits for no more than that.
 //!
 //! On the emulated CUDA device, which does everything as late as it can: a wait that is missing
 //! shows old bytes.
@@ -148,6 +148,7 @@ fn bytes_of_a_lost_device_are_there() {
     let backend = cuda();
     let (moves, mut rows) = (Moves::new(&backend, 2.5), host_rows(&backend));
     moves.carry(&backend, &mut rows);
+    backend.submit().unwrap();
     backend.lose_device();
     assert!(holds(&backend, &rows, 2.5) && backend.is_lost());
 }

@@ -23,8 +23,8 @@ use crate::weight::CudaWeight;
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaOptions {
-    /// Its number, as the driver counts: the fastest is 0 unless `CUDA_DEVICE_ORDER` says otherwise.
-    /// `None` takes the first.
+    /// Its number, as the driver counts: the fastest is 0 unless `CUDA_DEVICE_ORDER` says
+    /// otherwise. `None` takes the first.
     pub device: Option<usize>,
     /// Multiprocessors that work is cut for; `None` asks the device. With few of them small shapes
     /// get the kernels of large ones: for tests.

@@ -1,10 +1,10 @@
 //! What the host must wait for before it touches mapped memory.
 //!
-//! Kernels and copies read and write pinned memory at a time of their own. So each queue counts what
-//! it was given to do there, and [`Backend::host_bytes`](longview_ops::Backend::host_bytes) waits
-//! for the queues whose count says that something may be left. A queue that works on device memory
-//! alone, as the clustering worker's does, is never waited for; where a read has waited already, as
-//! at the end of every step, nothing is left to wait for.
+//! Kernels and copies read and write pinned memory at a time of their own. So each queue counts
+//! what it was given to do there, and [`Backend::host_bytes`](longview_ops::Backend::host_bytes)
+//! waits for the queues whose count says that something may be left. A queue that works on device
+//! memory alone, as the clustering worker's does, is never waited for; where a read has waited
+//! already, as at the end of every step, nothing is left to wait for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};

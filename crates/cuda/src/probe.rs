@@ -1,5 +1,5 @@
-//! What CUDA finds on a machine: driver, devices, libraries. For `longview doctor`; opening a device
-//! needs none of it.
+//! What CUDA finds on a machine: driver, devices, libraries. For `longview doctor`; opening a
+//! device needs none of it.
 
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;

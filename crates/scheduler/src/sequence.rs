@@ -238,8 +238,8 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The tokens that a KV head recalled in the last decode step, cluster by cluster, best first:
-    /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall, and
-    /// nothing where the device resolves: its choice stays there.
+    /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall,
+    /// and nothing where the device resolves: its choice stays there.
     pub fn last_recalled(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
         let state = &self.layers[layer];
         let slot = self.selection_slot(layer);
@@ -719,8 +719,8 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Goes on with `backend` after the device was lost: everything that was on the old one is made
-    /// again from the host. Jobs of the clustering worker are forgotten and submitted again; rows of
-    /// a token that had not reached the host are gone, so cut the sequence back by it first or
+    /// again from the host. Jobs of the clustering worker are forgotten and submitted again; rows
+    /// of a token that had not reached the host are gone, so cut the sequence back by it first or
     /// compute it again.
     pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
         self.backend = Arc::clone(backend);

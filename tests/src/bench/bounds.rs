@@ -2,8 +2,8 @@
 //! measure there.
 //!
 //! A bound is the longest of three times: bytes of device memory at its peak rate, bytes from host
-//! memory at what the link really gives, products at the peak of the units that make them. No kernel
-//! is faster, but where operands stay in caches; a launch costs some microseconds on top.
+//! memory at what the link really gives, products at the peak of the units that make them. No
+//! kernel is faster, but where operands stay in caches; a launch costs some microseconds on top.
 
 use std::io::Write;
 

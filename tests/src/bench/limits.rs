@@ -99,7 +99,7 @@ pub(super) fn copy_gbps<B: Backend>(bench: &mut Bench<'_, B>) -> OpResult<(f64, 
     }
 }
 
-/// The rate of a copy of long rows from host memory; `None` where kernels read none of another kind.
+/// The rate of a copy of long rows from host memory; `None` where kernels read no other kind.
 fn link_gbps<B: Backend>(bench: &mut Bench<'_, B>, bytes: usize) -> OpResult<Option<f64>> {
     let capabilities = bench.backend.capabilities();
     if !capabilities.reads_host_memory || capabilities.unified_memory {

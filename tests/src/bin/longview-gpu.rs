@@ -1,8 +1,8 @@
-//! The tests that need a device, in one program that needs no cargo: what `cargo xtask gpu` packs for
-//! a machine with a GPU.
+//! The tests that need a device, in one program that needs no cargo: what `cargo xtask gpu` packs
+//! for a machine with a GPU.
 //!
-//! Exit codes: 0 all right, 1 something failed, 2 a call that makes no sense, 3 not run, because the
-//! device is not there.
+//! Exit codes: 0 all right, 1 something failed, 2 a call that makes no sense, 3 not run, because
+//! the device is not there.
 
 #![expect(clippy::print_stderr, reason = "a face: it talks to a terminal")]
 

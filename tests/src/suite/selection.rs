@@ -190,8 +190,8 @@ fn largest(logits: &[f32]) -> u32 {
 }
 
 /// Clusters are made on each device from its own keys, which differ by rounding. What is recalled
-/// is the same all the same, and so are the tokens. (A device that resolves what it has chosen keeps
-/// the choice to itself: there the tokens speak.)
+/// is the same all the same, and so are the tokens. (A device that resolves what it has chosen
+/// keeps the choice to itself: there the tokens speak.)
 pub fn end_to_end_recalls_the_same_tokens<B: Backend>(device: &Arc<B>) {
     let open = || ModelFolder::open(&files::needle()).expect("the embedded model");
     let (document, question) = prompt(&open());

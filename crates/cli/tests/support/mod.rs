@@ -102,8 +102,8 @@ impl Done {
         self.stdout
     }
 
-    /// Asserts exit code 1, an empty stdout and a message with all of `parts`, and no panic. Nothing
-    /// but the choice of a device may come before it.
+    /// Asserts exit code 1, an empty stdout and a message with all of `parts`, and no panic.
+    /// Nothing but the choice of a device may come before it.
     #[track_caller]
     pub fn fails_with(self, parts: &[&str]) {
         assert_eq!(self.code, Some(1), "stderr: {}", self.stderr);

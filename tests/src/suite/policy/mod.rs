@@ -477,8 +477,8 @@ pub fn a_sequence_made_again_from_the_host_attends_the_same<B: Probe>(backend: &
     });
 }
 
-/// Every token is attended that must be, none twice, and no more than the budget: prefills, cuts and
-/// steps in any order.
+/// Every token is attended that must be, none twice, and no more than the budget: prefills, cuts
+/// and steps in any order.
 pub fn random_steps_keep_budget_and_rows<B: Probe>(backend: &Arc<B>) {
     let (mut rng, mut steps) = (SplitMix64::new(5), 0);
     let on = options(Placement::Device);
