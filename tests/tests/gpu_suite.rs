@@ -51,6 +51,14 @@ fn what_can_be_lost_on_the_emulated_device_is_found_again() {
     assert!(text(&output).ends_with("on cuda-emulated: 1 passed, 0 failed, 0 not run\n"));
 }
 
+/// What `run.sh` asks first, to see whether the program starts at all.
+#[test]
+fn it_says_its_version() {
+    let output = run(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output).starts_with("longview-gpu 0."), "{}", text(&output));
+}
+
 #[test]
 fn an_absent_device_is_told_and_no_success() {
     let output = run(&[]);

@@ -28,7 +28,7 @@ impl GatherCase {
     }
 
     /// The same from host memory.
-    pub fn from_host(self) -> Self {
+    pub fn recalled(self) -> Self {
         Self { is_recall: true, ..self }
     }
 
@@ -114,8 +114,8 @@ pub(super) fn cases<B: Backend>() -> Cases<B> {
         gather(16_384, 262_144, true, needle),
         gather(2048, 262_144, false, needle),
         gather(131_072, 262_144, false, needle),
-        gather(1024, 262_144, true, needle).from_host(),
-        gather(2048, 65_536, true, llama).from_host(),
-        gather(2048, 65_536, false, llama).from_host(),
+        gather(1024, 262_144, true, needle).recalled(),
+        gather(2048, 65_536, true, llama).recalled(),
+        gather(2048, 65_536, false, llama).recalled(),
     ])
 }

@@ -99,13 +99,14 @@ pub(super) fn copy_gbps<B: Backend>(bench: &mut Bench<'_, B>) -> OpResult<(f64, 
     }
 }
 
-/// The rate of a copy of long rows from host memory; `None` where kernels read no other kind.
+/// The rate of a copy of long rows from host memory; `None` where kernels read none of another
+/// kind.
 fn link_gbps<B: Backend>(bench: &mut Bench<'_, B>, bytes: usize) -> OpResult<Option<f64>> {
     let capabilities = bench.backend.capabilities();
     if !capabilities.reads_host_memory || capabilities.unified_memory {
         return Ok(None);
     }
-    let seconds = GatherCase::long_rows(bytes).from_host().seconds(bench)?;
+    let seconds = GatherCase::long_rows(bytes).recalled().seconds(bench)?;
     Ok(Some(bytes as f64 / seconds / 1e9))
 }
 

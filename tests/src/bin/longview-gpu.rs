@@ -4,7 +4,7 @@
 //! Exit codes: 0 all right, 1 something failed, 2 a call that makes no sense, 3 not run, because
 //! the device is not there.
 
-#![expect(clippy::print_stderr, reason = "a face: it talks to a terminal")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a face: it talks to a terminal")]
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +15,12 @@ use longview_tests::suite::{Outcome, SuiteRequest, run};
 const NOT_RUN: u8 = 3;
 
 fn main() -> ExitCode {
-    let request = match SuiteRequest::parse(std::env::args().skip(1)) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args == ["--version"] {
+        println!("longview-gpu {}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
+    let request = match SuiteRequest::parse(args) {
         Ok(request) => request,
         Err(error) => {
             eprintln!("longview-gpu: {error:#}\nusage: longview-gpu {}", SuiteRequest::USAGE);

@@ -3,8 +3,11 @@
 use longview_ops::corpus::{Case, corpus};
 use longview_ops::{Backend, Op, ReferenceBackend};
 
-/// Where views begin: what it is called, and the place for one that begins somewhere.
-pub const PLACES: [(&str, fn(usize) -> usize); 2] = [
+/// Where a view begins that began somewhere.
+pub type Place = fn(usize) -> usize;
+
+/// Places, and what they are called.
+pub const PLACES: [(&str, Place); 2] = [
     ("views at whole vectors", |front| front.next_multiple_of(64)),
     ("views at odd elements", |front| front | 1),
 ];
@@ -13,7 +16,7 @@ pub const PLACES: [(&str, fn(usize) -> usize); 2] = [
 /// at whole vectors. Cases whose views are all there already are left out. Returns what is wrong.
 pub fn failures_elsewhere<B: Backend>(
     backend: &B,
-    place: fn(usize) -> usize,
+    place: Place,
     is_wanted: impl Fn(Op) -> bool,
 ) -> Vec<String> {
     let capabilities = backend.capabilities();
@@ -25,11 +28,7 @@ pub fn failures_elsewhere<B: Backend>(
     cases.filter_map(|case| failure_elsewhere(backend, &case, place).err()).collect()
 }
 
-fn failure_elsewhere<B: Backend>(
-    backend: &B,
-    case: &Case,
-    place: fn(usize) -> usize,
-) -> Result<(), String> {
+fn failure_elsewhere<B: Backend>(backend: &B, case: &Case, place: Place) -> Result<(), String> {
     let mut plan = case.plan();
     let inputs = plan.inputs.iter_mut().map(|input| &mut input.front);
     let fronts = inputs.chain(plan.outputs.iter_mut().map(|output| &mut output.front));

@@ -1,26 +1,23 @@
 #!/bin/sh
 # Every test and bench of Longview's CUDA backend on this machine's GPU; see README.md.
 #
-# Without options all of it, then the kernels once more under compute-sanitizer where that is found;
-# options go to longview-gpu. Exit codes: 0 all right, 1 something failed, 2 a wrong call, 3 NOT
-# RUN.
+# Without options all of it, then the kernels once more under compute-sanitizer where that is
+# found; options go to longview-gpu. Exit codes: 0 all right, 1 something failed, 2 a wrong call, 3
+# NOT RUN.
 set -u
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 # The binary looks for its files there.
 LONGVIEW_FILES=$here
 export LONGVIEW_FILES
 
+if ! "$here/longview-gpu" --version; then
+    echo "NOT RUN: longview-gpu does not start here (see above): it is for Linux on x86-64, with"
+    echo "a C library that is not older than the one of the build (BUILD.txt)"
+    exit 3
+fi
 cat "$here/BUILD.txt"
 "$here/longview-gpu" "$@"
 status=$?
-case $status in
-126 | 127)
-    echo "NOT RUN: longview-gpu does not start here (see above): it is for Linux on x86-64 with a C"
-    echo "library that is not older than the one it was built with"
-    exit 3
-    ;;
-3) exit 3 ;;
-esac
 if [ $# -gt 0 ] || [ $status -ne 0 ]; then
     exit $status
 fi

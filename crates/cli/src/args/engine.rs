@@ -75,7 +75,7 @@ pub struct EngineArgs {
     pub recall_gate: Option<f32>,
 
     /// Where to compute: cuda (NVIDIA GPUs), wgpu (any GPU), cpu, or auto: the first of these that
-    /// there is.
+    /// there is (with --adapter or --tier without cuda).
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::one_of(DEVICES))]
     pub device: DeviceChoice,
 
