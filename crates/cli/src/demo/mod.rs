@@ -35,8 +35,8 @@ use crate::{embedded, out, units};
 #[command(after_help = "\
 For clusterkv the demo clusters the whole document at its end, finely and with few iterations:
 --cluster-segment 0 --cluster-tokens 8 --iterations 3, unless told otherwise. Measured with 32768
-tokens, a budget of 1024 and 24 questions, seeds 0 to 7: 22.9 right answers on average, 20.9 with
-segments of 8192, clusters of 16 and 10 iterations, 23.1 with full attention (21 to 24).")]
+tokens, a budget of 1024 and 24 questions, seeds 0 to 3: 92 of 96 right answers, 89 with segments of
+8192, clusters of 16 and 10 iterations, 94 with full attention.")]
 pub struct DemoArgs {
     /// Tokens of the document with one question and its answer.
     #[arg(short, long, visible_alias = "ctx-size", value_name = "TOKENS", default_value_t = 32768)]
