@@ -78,7 +78,7 @@ impl EmulatedDriver {
     /// Gives a kernel to a stream by its name; for kernels that only tests have.
     ///
     /// # Safety
-    /// As for [`Driver::launch`]; the arguments are the words of the kernel's struct.
+    /// As for [`Driver::run`]; the arguments are the words of the kernel's struct.
     pub unsafe fn launch_by_name(
         &self,
         stream: &EmulatedStream,
