@@ -61,9 +61,9 @@ fn corrupt_weights() {
 #[test]
 fn wrong_shapes() {
     let model = TempFolder::model();
-    model.edit("config.json", "\"intermediate_size\": 704", "\"intermediate_size\": 700");
-    let shapes = "gate_proj.weight: shape [704, 256], the config gives [700, 256]";
-    refuses(&model, &["12 tensors do not fit config.json", shapes]);
+    model.edit("config.json", "\"intermediate_size\": 512", "\"intermediate_size\": 500");
+    let shapes = "gate_proj.weight: shape [512, 256], the config gives [500, 256]";
+    refuses(&model, &["15 tensors do not fit config.json", shapes]);
 }
 
 #[test]

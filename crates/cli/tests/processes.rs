@@ -146,8 +146,12 @@ fn a_file_and_a_prompt_are_one_text() {
         let json: serde_json::Value = serde_json::from_str(&run(&needle(), &words).ok()).unwrap();
         json["prompt_ids"].clone()
     };
-    let both = ids(&["-f", path.to_str().unwrap(), "-p", "the hills."]);
-    assert_eq!(both, ids(&["-p", "The wind rose over the hills."]));
+    let both = ["-f", path.to_str().unwrap(), "-p", "the hills."];
+    // A user's message has the file first; without a template the text just goes on.
+    assert_eq!(ids(&both), ids(&["-p", "The wind rose over \n\nthe hills."]));
+    let plain = |words: &[&'static str]| ids(&[words, &["--no-chat-template"]].concat());
+    let both = ids(&[&both[..], &["--no-chat-template"]].concat());
+    assert_eq!(both, plain(&["-p", "The wind rose over the hills."]));
 }
 
 #[test]
