@@ -75,10 +75,12 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let document = Document::write(folder.tokenizer()?, spec)?;
     let policy = policy(args);
     let resolved = Policy::resolve(&policy, args.context)?;
+    // Before anything is printed: it may not be there.
+    let device = args.engine.device()?;
     if !args.json {
         introduce(&document, &resolved)?;
     }
-    let report = with_device!(args.engine.device()?, backend => {
+    let report = with_device!(device, backend => {
         let (mut engine, _) = load::engine(backend, folder, options(args), &policy)?;
         let mut session = engine.session(&policy)?;
         prefill(&mut engine, &mut session, &document, &interrupt)?;
