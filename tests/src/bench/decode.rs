@@ -213,7 +213,7 @@ impl<B: Backend> Measure<'_, B> {
             self.out,
             "  {context:>7}  {:<9}  {budget:>6}  {:>7.2}  {:>18.2}  {:>6.2}  {:>5.2}  {:>8}  \
              {gb_s:>4.1}  {:>4.0}%",
-            policy.preset,
+            policy.preset.name(),
             m.step.as_secs_f64() * 1e3,
             m.attention().as_secs_f64() * 1e3,
             ms(m.stats.select),
