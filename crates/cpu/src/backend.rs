@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use longview_core::DType;
 use longview_ops::{
-    Argmax, AttendChunk, AttendList, Backend, Capabilities, CentroidScores, ClusterStats, Embed,
-    Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LseMerge, Op, OpError,
-    OpResult, QueryGate, ResolveRows, RmsNorm, Rope, SelectClusters, SiluMul, TopK, View, ViewMut,
-    WeightSource,
+    Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
+    ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter,
+    Linear, LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads, QueryGate, ResolveRows,
+    RmsNorm, Rope, SelectClusters, SiluMul, SplitSigns, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::buffer::CpuBuffer;
@@ -304,5 +304,25 @@ impl Backend for CpuBackend {
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
         ops::query_gate::run(&mut self.queue(), d)
+    }
+
+    fn block_reduce(&self, d: BlockReduce<'_, Self>) -> OpResult<()> {
+        ops::block_reduce::run(&mut self.queue(), d)
+    }
+
+    fn project_heads(&self, d: ProjectHeads<'_, Self>) -> OpResult<()> {
+        ops::project_heads::run(&mut self.queue(), d)
+    }
+
+    fn split_signs(&self, d: SplitSigns<'_, Self>) -> OpResult<()> {
+        ops::split_signs::run(&mut self.queue(), d)
+    }
+
+    fn column_mass(&self, d: ColumnMass<'_, Self>) -> OpResult<()> {
+        ops::column_mass::run(&mut self.queue(), d)
+    }
+
+    fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
+        ops::pool_scores::run(&mut self.queue(), d)
     }
 }

@@ -138,7 +138,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         matvec_max_rows: ops::matvec::MAX_ROWS,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-        missing_ops: Vec::new(),
+        missing_ops: NOT_YET.map(|op| (op, "not written yet".into())).to_vec(),
         memory_bytes: facts.memory_bytes,
     }
 }
@@ -346,4 +346,32 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
         ops::query_gate::run(self, d)
     }
+
+    fn block_reduce(&self, _: BlockReduce<'_, Self>) -> OpResult<()> {
+        Err(not_yet(Op::BlockReduce))
+    }
+
+    fn project_heads(&self, _: ProjectHeads<'_, Self>) -> OpResult<()> {
+        Err(not_yet(Op::ProjectHeads))
+    }
+
+    fn split_signs(&self, _: SplitSigns<'_, Self>) -> OpResult<()> {
+        Err(not_yet(Op::SplitSigns))
+    }
+
+    fn column_mass(&self, _: ColumnMass<'_, Self>) -> OpResult<()> {
+        Err(not_yet(Op::ColumnMass))
+    }
+
+    fn pool_scores(&self, _: PoolScores<'_, Self>) -> OpResult<()> {
+        Err(not_yet(Op::PoolScores))
+    }
+}
+
+/// Ops whose kernels are not written yet.
+const NOT_YET: [Op; 5] =
+    [Op::BlockReduce, Op::ProjectHeads, Op::SplitSigns, Op::ColumnMass, Op::PoolScores];
+
+fn not_yet(op: Op) -> OpError {
+    OpError::Unsupported { backend: "cuda", op, reason: "not written yet".into() }
 }

@@ -88,7 +88,8 @@ impl<'a, B: Backend> ViewMut<'a, B> {
 }
 
 /// An array of KV rows `[Hkv, head_stride, 2, Dh]`: row r of KV head h starts at element
-/// `offset + (h * head_stride + r) * 2 * Dh`.
+/// `offset + (h * head_stride + r) * 2 * Dh`. With a stride of 0 that is a pool, where every head
+/// may name any row.
 pub struct KvView<'a, B: Backend> {
     /// The buffer, of a KV data type.
     pub buffer: &'a B::Buffer,
@@ -112,8 +113,19 @@ impl<'a, B: Backend> KvView<'a, B> {
         Self { buffer, offset: 0, head_stride }
     }
 
+    /// Rows that a list may name are below this.
+    pub fn row_limit(&self, head_dim: usize) -> usize {
+        match self.head_stride {
+            0 => self.buffer.len().saturating_sub(self.offset) / (2 * head_dim).max(1),
+            stride => stride,
+        }
+    }
+
     /// Whether rows `0..n_rows` of all heads lie inside the buffer.
     pub fn holds(&self, n_kv_heads: usize, head_dim: usize, n_rows: usize) -> bool {
+        if self.head_stride == 0 {
+            return self.offset <= self.buffer.len() && n_rows <= self.row_limit(head_dim);
+        }
         let rows = n_kv_heads.saturating_sub(1) * self.head_stride + n_rows;
         n_rows <= self.head_stride && self.offset + rows * 2 * head_dim <= self.buffer.len()
     }

@@ -33,7 +33,8 @@
 //!
 //! A **KV row** is one token of one KV head: Dh elements of the key, then Dh elements of the value.
 //! Every place that stores KV (host tier, device cache, prefill tile) is an array of rows `[Hkv,
-//! rows, 2, Dh]`.
+//! rows, 2, Dh]`; with a head stride of 0 all heads share one numbering of rows (a pool, in which
+//! heads may have unequal numbers of rows).
 
 pub mod buffer;
 pub mod capability;
@@ -270,6 +271,22 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// `last = q`. A vector of zeros has cosine 0 with every other. Each group reads and replaces
     /// its own part of `last`.
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()>;
+
+    /// One landmark for each block of consecutive keys of a KV head, as [`BlockSummary`] says.
+    fn block_reduce(&self, d: BlockReduce<'_, Self>) -> OpResult<()>;
+
+    /// `out[t, h] = x[t, h] W[h / group]`: keys or queries in a space of `rank` dimensions.
+    fn project_heads(&self, d: ProjectHeads<'_, Self>) -> OpResult<()>;
+
+    /// `out = [max(x, 0); min(x, 0)]` for each vector.
+    fn split_signs(&self, d: SplitSigns<'_, Self>) -> OpResult<()>;
+
+    /// `out[h, i] += sum over queries t that see row i of e^(scale q[t, h] . k[i] - lse[t, h])`.
+    fn column_mass(&self, d: ColumnMass<'_, Self>) -> OpResult<()>;
+
+    /// Scores of each group's query heads become one for each KV head, every score pooled with its
+    /// neighbours.
+    fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()>;
 
     /// [`Backend::rms_norm`], q, k and v, and [`Backend::rope`] of q and k (after their norms, if
     /// the model has any), in as few launches as the device can.

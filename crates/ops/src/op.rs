@@ -68,6 +68,16 @@ ops! {
     Gram = "gram",
     /// How near a query is to the one before it.
     QueryGate = "query_gate",
+    /// Landmarks of blocks of keys.
+    BlockReduce = "block_reduce",
+    /// Heads in a low-rank space.
+    ProjectHeads = "project_heads",
+    /// Positive and negative parts.
+    SplitSigns = "split_signs",
+    /// Attention that rows received.
+    ColumnMass = "column_mass",
+    /// Scores of neighbours and of a group, pooled.
+    PoolScores = "pool_scores",
 }
 
 impl std::fmt::Display for Op {

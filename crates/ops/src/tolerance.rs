@@ -28,6 +28,14 @@ impl Tolerance {
         Self { atol, rtol, nmse }
     }
 
+    /// For scores without a softmax (`Pooling::SumScores`): f32 sums of products, which cancel.
+    pub const RAW_SCORES: Self = Self::of(1e-4, 1e-4, 1e-10);
+
+    /// The same for numbers that are larger by `factor`.
+    pub fn times(self, factor: f64) -> Self {
+        Self { atol: self.atol * factor, ..self }
+    }
+
     /// How far from `reference` an element may lie.
     pub fn allows(&self, reference: f64) -> f64 {
         self.atol + self.rtol * reference.abs()
@@ -78,6 +86,15 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         (Op::ClusterStats, _) => Tolerance::of(3e-5, 1e-5, 1e-11),
         // As attention, on probabilities: small ones count too, hence a smaller absolute part.
         (Op::CentroidScores, _) => Tolerance::of(2e-6, 2e-4, 1e-8),
+        // f32 sums of up to 128 products.
+        (Op::BlockReduce, _) => Tolerance::of(1e-6, 1e-5, 1e-12),
+        (Op::ProjectHeads, _) => Tolerance::of(3e-5, 1e-5, 1e-11),
+        // A choice of x or 0.
+        (Op::SplitSigns, _) => Tolerance::EXACT,
+        // As CentroidScores: a probability for each query, and their sum.
+        (Op::ColumnMass, _) => Tolerance::of(2e-6, 2e-4, 1e-8),
+        // A mean of up to 9 * 21 numbers of size 1.
+        (Op::PoolScores, _) => Tolerance::of(2e-6, 1e-5, 1e-12),
         // Scores are inputs and nothing is rounded, so the order, ties included, has one answer.
         (Op::SelectClusters | Op::ResolveRows | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
         // f32 sums of up to 257 * 8 products.

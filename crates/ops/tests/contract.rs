@@ -101,7 +101,9 @@ fn full_case(op: Op) -> Case {
     };
     let with_bias = |case: &Case| !case.plan().weights.is_empty();
     let needs_weight = [Op::Embed, Op::RmsNorm, Op::Matmul, Op::Matvec].contains(&op);
-    let fits = |case: &Case| is_full(case) && (!needs_weight || with_bias(case));
+    // What lies in a pool is known to fit only row by row.
+    let in_pool = |case: &Case| case.name().ends_with(",pool]");
+    let fits = |case: &Case| is_full(case) && !in_pool(case) && (!needs_weight || with_bias(case));
     cases_of(op).into_iter().find(fits).unwrap_or_else(|| cases_of(op).swap_remove(8))
 }
 

@@ -70,9 +70,37 @@ fn cluster_parameters_are_where_kernels_read_them() {
 }
 
 #[test]
+fn index_and_mass_parameters_are_where_kernels_read_them() {
+    layout!(
+        BlockReduceParams, 24,
+        n_kv_heads: 0, n_points: 4, head_dim: 8, block: 12, summary: 16, n_top: 20
+    );
+    layout!(
+        ProjectHeadsParams, 24,
+        n_tokens: 0, n_heads: 4, group: 8, head_dim: 12, rank: 16, head_major: 20
+    );
+    layout!(SplitSignsParams, 8, n_vectors: 0, width: 4);
+    layout!(
+        ColumnMassParams, 44,
+        n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, scale: 16, q_start: 20,
+        q_len: 24, list_stride: 28, out_stride: 32, diagonal: 36, window: 40
+    );
+    layout!(
+        PoolScoresParams, 40,
+        n_kv_heads: 0, group: 4, n: 8, in_stride: 12, out_stride: 16, kernel: 20, pool: 24,
+        group_max: 28, pool_first: 32, scale: 36
+    );
+}
+
+#[test]
 fn numbers_of_choices_are_those_that_kernels_compare_with() {
     let distances = [Distance::Cosine, Distance::L2, Distance::InnerProduct];
     assert_eq!(distances.map(|d| d as u32), [0, 1, 2]);
-    let poolings = [Pooling::SumSoftmax, Pooling::MaxSoftmax, Pooling::SizeWeighted];
-    assert_eq!(poolings.map(|p| p as u32), [0, 1, 2]);
+    assert_eq!(Pooling::ALL.map(|p| p as u32), [0, 1, 2, 3, 4]);
+    let raw = [Pooling::SumScores, Pooling::SharedScores];
+    assert_eq!(raw.map(|p| p as u32), [3, 4]);
+    assert_eq!(BlockSummary::ALL.map(|s| s as u32), [0, 1, 2, 3, 4]);
+    let picking = [BlockSummary::MinMax, BlockSummary::Strided, BlockSummary::Top];
+    assert_eq!(picking.map(|s| s as u32), [2, 3, 4]);
+    assert_eq!([PoolKind::Average, PoolKind::Max].map(|k| k as u32), [0, 1]);
 }

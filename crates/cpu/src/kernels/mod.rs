@@ -16,6 +16,7 @@ pub(crate) mod dots;
 pub(crate) mod gemm;
 pub(crate) mod gram;
 pub(crate) mod limits;
+pub(crate) mod mass;
 pub(crate) mod matvec;
 pub(crate) mod nearest;
 pub(crate) mod pack;

@@ -24,7 +24,7 @@ pub(crate) fn run(queue: &mut Queue, d: AttendList<'_, CpuBackend>) -> OpResult<
         ensure_at_most(Op::AttendList, "number of rows", counts, stride)?;
         for (head, &n) in counts.iter().enumerate() {
             let used = &rows[head * stride..head * stride + n as usize];
-            ensure_below(Op::AttendList, "row", used, span.kv.head_stride)?;
+            ensure_below(Op::AttendList, "row", used, span.kv.row_limit(d.p.head_dim as usize))?;
         }
     }
     let q = slice::<f32>(&d.q);
@@ -90,7 +90,7 @@ impl Part<'_> {
             let (key, end) = ((part * PART).min(n), ((part + 1) * PART).min(n));
             let list = &rows[head * stride + key..head * stride + end];
             let start = head * kv.head_stride * 2 * dh;
-            let elements = &elements[start..start + kv.head_stride * 2 * dh];
+            let elements = &elements[start..start + kv.row_limit(dh) * 2 * dh];
             tier.run(AttendBlock {
                 queries: Queries {
                     q: self.q,

@@ -44,11 +44,28 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
             let out = &mut scores[(i * hkv + head) * stride..][..n];
             with_elem!(span.centroids.buffer.dtype(), E => {
                 let (centroids, sizes) = clusters::<E>(span, head, n, dh);
-                problem.run(queue, centroids, sizes, out);
+                match d.p.pooling >= Pooling::SumScores as u32 {
+                    true => problem.sum(queue, centroids, out),
+                    false => problem.run(queue, centroids, sizes, out),
+                }
             });
+        }
+        if d.p.pooling == Pooling::SharedScores as u32 {
+            let n = slice::<u32>(&span.n_clusters);
+            ensure_at_most(Op::CentroidScores, "clusters of a head", n, n[0] as usize)?;
+            share(&mut scores[i * hkv * stride..][..hkv * stride], stride, n[0] as usize);
         }
     }
     Ok(())
+}
+
+/// Every head's scores become the sum of all heads'.
+fn share(scores: &mut [f32], stride: usize, n: usize) {
+    let (sum, others) = scores.split_at_mut(stride);
+    for head in others.chunks_exact(stride) {
+        sum[..n].iter_mut().zip(head).for_each(|(sum, s)| *sum += s);
+    }
+    others.chunks_exact_mut(stride).for_each(|head| head[..n].copy_from_slice(&sum[..n]));
 }
 
 /// The centroids and sizes of one head.
@@ -73,6 +90,25 @@ struct Problem<'a> {
 }
 
 impl Problem<'_> {
+    /// Sums over the group, without a softmax.
+    fn sum<E: Elem>(&self, queue: &mut Queue, centroids: &[E], out: &mut [f32]) {
+        let (n, group, dh) = (out.len(), self.group, self.dh);
+        let (row, tier) = (dh.next_multiple_of(16), queue.team.tier());
+        let [q, sum] = queue.shared.floats([group * row, row]);
+        self.scale_queries(q, row);
+        // A sum of products with one row is a product with the sum.
+        sum.fill(0.0);
+        for q in q.chunks_exact(row) {
+            sum.iter_mut().zip(q).for_each(|(sum, q)| *sum += q);
+        }
+        let (q, cost) = (&*sum, Cost::bytes(n * dh * size_of::<E>()));
+        queue.team.for_chunks(out, BLOCK, cost, |_, i, out| {
+            let rows = &centroids[i * BLOCK * dh..][..out.len() * dh];
+            let out_row = out.len();
+            tier.run(Dots { q, q_row: row, rows, k: dh, out, out_row });
+        });
+    }
+
     fn run<E: Elem>(&self, queue: &mut Queue, centroids: &[E], sizes: &[u32], out: &mut [f32]) {
         let (n, group, dh) = (out.len(), self.group, self.dh);
         if n == 0 {

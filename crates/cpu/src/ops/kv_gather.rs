@@ -20,10 +20,14 @@ pub(crate) fn run(queue: &mut Queue, d: KvGather<'_, CpuBackend>) -> OpResult<()
         return Ok(());
     }
     ensure_at_most(op, "number of rows", counts, list)?;
+    let limit = match stride {
+        0 => d.dst.len() / (2 * dh),
+        stride => stride,
+    };
     for (head, &n) in counts.iter().enumerate() {
         let used = head * list..head * list + n as usize;
-        ensure_below(op, "row of src", &from[used.clone()], d.src.head_stride)?;
-        ensure_below(op, "row of dst", &to[used], stride)?;
+        ensure_below(op, "row of src", &from[used.clone()], d.src.row_limit(dh))?;
+        ensure_below(op, "row of dst", &to[used], limit)?;
     }
     let row = 2 * dh * d.dst.dtype().size();
     let src_start = d.src.offset * d.dst.dtype().size();
@@ -31,6 +35,15 @@ pub(crate) fn run(queue: &mut Queue, d: KvGather<'_, CpuBackend>) -> OpResult<()
     let src_head = d.src.head_stride * row;
     let total: usize = counts.iter().map(|&n| n as usize).sum();
     if total == 0 {
+        return Ok(());
+    }
+    if stride == 0 {
+        // A pool: every head's rows lie anywhere.
+        for (head, &n) in counts.iter().enumerate() {
+            let used = head * list..head * list + n as usize;
+            let src = &src[head * src_head..];
+            copy_runs(&from[used.clone()], &to[used], row, src, d.dst.bytes_mut());
+        }
         return Ok(());
     }
     let dst = &mut d.dst.bytes_mut()[..h * stride * row];

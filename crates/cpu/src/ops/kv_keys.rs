@@ -15,7 +15,7 @@ pub(crate) fn run(queue: &mut Queue, d: KvKeys<'_, CpuBackend>) -> OpResult<()> 
     d.check()?;
     let (n, dh, stride) = (d.p.n_rows as usize, d.p.head_dim as usize, d.src.head_stride);
     let rows: &[u32] = slice(&d.rows);
-    ensure_below(Op::KvKeys, "row", rows, stride)?;
+    ensure_below(Op::KvKeys, "row", rows, d.src.row_limit(dh))?;
     if rows.is_empty() || dh == 0 {
         return Ok(());
     }

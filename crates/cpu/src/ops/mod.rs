@@ -3,8 +3,10 @@
 pub(crate) mod argmax;
 pub(crate) mod attend_chunk;
 pub(crate) mod attend_list;
+pub(crate) mod block_reduce;
 pub(crate) mod centroid_scores;
 pub(crate) mod cluster_stats;
+pub(crate) mod column_mass;
 pub(crate) mod copy;
 pub(crate) mod embed;
 pub(crate) mod gram;
@@ -17,12 +19,15 @@ pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 mod partials;
+pub(crate) mod pool_scores;
+pub(crate) mod project_heads;
 pub(crate) mod query_gate;
 pub(crate) mod resolve_rows;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
+pub(crate) mod split_signs;
 pub(crate) mod top_k;
 
 use longview_ops::{Op, OpError, OpResult};

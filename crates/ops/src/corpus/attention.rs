@@ -325,6 +325,8 @@ pub struct AttendListCase {
     pub accumulate: bool,
     /// Whether rows are listed more than once.
     pub repeats: bool,
+    /// Whether all heads share one numbering of rows.
+    pub pool: bool,
     /// What the queries are like.
     pub query: QueryKind,
 }
@@ -359,6 +361,7 @@ impl AttendListCase {
             seqs: 1,
             accumulate: false,
             repeats: false,
+            pool: false,
             query: QueryKind::Normal,
         }
     }
@@ -375,6 +378,9 @@ impl AttendListCase {
             all.push(Self { rows: 513, dh: 128, hq: 8, hkv: 1, ..sharp });
         }
         all.push(Self { repeats: true, rows: 61, ..base.clone() });
+        for (rows, dh, seqs) in [(1, 20, 1), (61, 20, 2), (129, 64, 1), (300, 128, 1)] {
+            all.push(Self { pool: true, rows, dh, seqs, hq: 6, hkv: 3, ..base.clone() });
+        }
         all.push(Self { query: QueryKind::Nan, ..base.clone() });
         all.push(Self { rows: 1030, hq: 14, dh: 64, seqs: 2, ..base.clone() });
         all.push(Self { rows: 129, hq: 9, hkv: 1, dh: 160, ..base.clone() });
@@ -421,6 +427,7 @@ impl fmt::Display for AttendListCase {
         let Self { rows, hq, hkv, dh, kv, seqs, .. } = self;
         write!(f, "attend_list[rows={rows},hq={hq},hkv={hkv},dh={dh},kv={kv},seqs={seqs}")?;
         f.write_str(if self.repeats { ",repeats" } else { "" })?;
+        f.write_str(if self.pool { ",pool" } else { "" })?;
         tail(f, self.accumulate, self.query)
     }
 }
@@ -445,8 +452,12 @@ impl OpCase for AttendListCase {
         for seq in 0..self.seqs {
             let lists = self.draw_lists(rng, seq);
             let counts = (0..self.hkv).map(|head| self.count(seq, head)).collect();
-            let used = |head: u32, row: u32| lists[head as usize].contains(&row);
-            let rows = kv_rows(rng, self.hkv, self.row_stride(), self.dh, used);
+            let used = |head: u32, row: u32| match self.pool {
+                true => lists.iter().any(|list| list.contains(&row)),
+                false => lists[head as usize].contains(&row),
+            };
+            let n_heads = if self.pool { 1 } else { self.hkv };
+            let rows = kv_rows(rng, n_heads, self.row_stride(), self.dh, used);
             inputs.push(Input::kv("kv", self.kv, self.dh as usize, rows));
             inputs.push(Input::ints("rows", padded(&lists, self.list_stride())));
             inputs.push(Input::ints("n_rows", counts));
@@ -463,7 +474,7 @@ impl OpCase for AttendListCase {
             .zip(0..)
             .map(|(parts, seq)| ListSpan {
                 q_index: self.q_index(seq),
-                kv: parts[0].kv(self.row_stride() as usize),
+                kv: parts[0].kv(if self.pool { 0 } else { self.row_stride() as usize }),
                 rows: parts[1].view(),
                 n_rows: parts[2].view(),
                 list_stride: self.list_stride(),

@@ -6,7 +6,9 @@ use longview_core::{DType, SplitMix64};
 
 use super::data::{EDGES, FLOATS, HEAD_DIMS, HEADS, exactly, indices, normals};
 use super::{Buffers, Input, OpCase, Outcome, OutputPlan, Plan, Values};
-use crate::compare::{Comparison, compare_exact, compare_floats, compare_guards, compare_ranked};
+use crate::compare::{
+    Comparison, compare_exact, compare_floats, compare_guards, compare_outcomes, compare_ranked,
+};
 use crate::reference::assign_score;
 use crate::tolerance::Tolerance;
 use crate::*;
@@ -335,7 +337,7 @@ impl CentroidScoresCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for dtype in FLOATS {
-            for pooling in [Pooling::SumSoftmax, Pooling::MaxSoftmax, Pooling::SizeWeighted] {
+            for pooling in Pooling::ALL {
                 Self::add(&Self::base(dtype, pooling), &mut all);
             }
         }
@@ -363,6 +365,8 @@ impl CentroidScoresCase {
     }
 
     fn count(&self, seq: u32, head: u32) -> u32 {
+        // Heads that choose alike have as many clusters.
+        let head = if self.pooling == Pooling::SharedScores { 0 } else { head };
         let is_last = seq > 0 && seq + 1 == self.seqs && head + 1 == self.hkv;
         let fewer = head * (self.clusters / 5) + seq * (self.clusters / 3);
         if is_last { 0 } else { self.clusters.saturating_sub(fewer) }
@@ -458,5 +462,15 @@ impl OpCase for CentroidScoresCase {
             spans: &spans,
             scores: scores.view_mut(),
         })
+    }
+
+    /// Scores without a softmax are not probabilities.
+    fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
+        let is_raw = matches!(self.pooling, Pooling::SumScores | Pooling::SharedScores);
+        let raw = match self.sharp {
+            true => Tolerance::RAW_SCORES.times(32.0),
+            false => Tolerance::RAW_SCORES,
+        };
+        compare_outcomes(plan, got, want, if is_raw { &raw } else { tol })
     }
 }

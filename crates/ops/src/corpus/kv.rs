@@ -103,14 +103,17 @@ pub struct KvGatherCase {
     pub kv: DType,
     /// Whether the rows come from host memory.
     pub from_host: bool,
+    /// Whether all heads share one numbering of rows, on both sides.
+    pub pool: bool,
 }
 
 impl KvGatherCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for kv in FLOATS {
-            let mut add =
-                |rows, heads, dh, from_host| all.push(Self { rows, heads, dh, kv, from_host });
+            let mut add = |rows, heads, dh, from_host| {
+                all.push(Self { rows, heads, dh, kv, from_host, pool: false });
+            };
             EDGES.iter().for_each(|rows| add(*rows, 2, 20, false));
             for dh in HEAD_DIMS {
                 [1, 2, 8].into_iter().for_each(|heads| add(17, heads, dh, heads == 2));
@@ -119,6 +122,9 @@ impl KvGatherCase {
                 .into_iter()
                 .for_each(|(rows, heads, dh)| add(rows, heads, dh, true));
             add(0, 3, 20, false);
+            for (rows, heads, dh) in [(1, 1, 20), (17, 3, 20), (65, 2, 64), (40, 8, 128)] {
+                all.push(Self { rows, heads, dh, kv, from_host: false, pool: true });
+            }
         }
         all
     }
@@ -140,8 +146,21 @@ impl KvGatherCase {
         self.rows + 3
     }
 
-    /// One list per head, `limit` rows to choose from; repeats only where `distinct` is false.
+    /// Heads whose rows are numbered apart.
+    fn parts(&self) -> u32 {
+        if self.pool { 1 } else { self.heads }
+    }
+
+    /// One list per head, `limit` rows to choose from; repeats only where `distinct` is false. In a
+    /// pool, head h is given rows h, h + Hkv, ..
     fn lists(&self, rng: &mut SplitMix64, limit: u32, distinct: bool) -> Vec<Vec<u32>> {
+        if self.pool {
+            let mut lists = Self { pool: false, ..self.clone() }.lists(rng, limit, distinct);
+            for (list, head) in lists.iter_mut().zip(0..) {
+                list.iter_mut().for_each(|row| *row = *row * self.heads + head);
+            }
+            return lists;
+        }
         let mut one = |n: u32| match distinct {
             true => rng.distinct(limit as usize, n as usize),
             false => (0..n).map(|_| rng.below(limit as usize) as u32).collect(),
@@ -152,9 +171,10 @@ impl KvGatherCase {
 
 impl fmt::Display for KvGatherCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, heads, dh, kv, from_host } = self;
+        let Self { rows, heads, dh, kv, from_host, pool } = self;
         let host = if *from_host { ",host" } else { "" };
-        write!(f, "kv_gather[rows={rows},hkv={heads},dh={dh},kv={kv}{host}]")
+        let pool = if *pool { ",pool" } else { "" };
+        write!(f, "kv_gather[rows={rows},hkv={heads},dh={dh},kv={kv}{host}{pool}]")
     }
 }
 
@@ -176,9 +196,18 @@ impl OpCase for KvGatherCase {
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let src_lists = self.lists(rng, self.src_stride(), false);
         let dst_lists = self.lists(rng, self.dst_stride(), true);
-        let used = |head: u32, row: u32| src_lists[head as usize].contains(&row);
-        let rows = kv_rows(rng, self.heads, self.src_stride(), self.dh, used);
+        let used = |head: u32, row: u32| match self.pool {
+            true => src_lists.iter().any(|list| list.contains(&row)),
+            false => src_lists[head as usize].contains(&row),
+        };
+        let share = self.heads / self.parts();
+        let rows = kv_rows(rng, self.parts(), share * self.src_stride(), self.dh, used);
         let src = Input::kv("src", self.kv, self.dh as usize, rows);
+        let dst = (share * self.dst_stride(), self.dh);
+        let written = match self.pool {
+            true => vec![dst_lists.concat()],
+            false => dst_lists.clone(),
+        };
         Plan {
             inputs: vec![
                 Input { on_host: self.from_host, ..src },
@@ -187,20 +216,21 @@ impl OpCase for KvGatherCase {
                 Input::ints("n_rows", self.counts()),
             ],
             weights: Vec::new(),
-            outputs: vec![rows_written("dst", self.kv, (self.dst_stride(), self.dh), &dst_lists)],
+            outputs: vec![rows_written("dst", self.kv, dst, &written)],
         }
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [dst] = exactly(&mut b.outputs);
+        let stride = |rows: u32| if self.pool { 0 } else { rows };
         backend.kv_gather(KvGather {
             p: KvGatherParams {
                 n_kv_heads: self.heads,
                 head_dim: self.dh,
                 list_stride: self.list_stride(),
-                dst_head_stride: self.dst_stride(),
+                dst_head_stride: stride(self.dst_stride()),
             },
-            src: b.inputs[0].kv(self.src_stride() as usize),
+            src: b.inputs[0].kv(stride(self.src_stride()) as usize),
             src_rows: b.inputs[1].view(),
             dst_rows: b.inputs[2].view(),
             n_rows: b.inputs[3].view(),

@@ -10,7 +10,9 @@ mod cluster;
 mod data;
 mod dense;
 mod gate;
+mod index;
 mod kv;
+mod mass;
 mod plan;
 mod resolve;
 mod select;
@@ -25,7 +27,9 @@ pub use dense::{
     SiluMulCase,
 };
 pub use gate::{GateKind, QueryGateCase};
+pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
 pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase};
+pub use mass::{ColumnMassCase, MassMask, PoolScoresCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
 pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
@@ -111,6 +115,11 @@ cases! {
     TopK(TopKCase),
     Gram(GramCase),
     QueryGate(QueryGateCase),
+    BlockReduce(BlockReduceCase),
+    ProjectHeads(ProjectHeadsCase),
+    SplitSigns(SplitSignsCase),
+    ColumnMass(ColumnMassCase),
+    PoolScores(PoolScoresCase),
 }
 
 impl Case {
@@ -203,6 +212,11 @@ fn listed(op: Op) -> Vec<Case> {
         Op::TopK => cases(TopKCase::all()),
         Op::Gram => cases(GramCase::all()),
         Op::QueryGate => cases(QueryGateCase::all()),
+        Op::BlockReduce => cases(BlockReduceCase::all()),
+        Op::ProjectHeads => cases(ProjectHeadsCase::all()),
+        Op::SplitSigns => cases(SplitSignsCase::all()),
+        Op::ColumnMass => cases(ColumnMassCase::all()),
+        Op::PoolScores => cases(PoolScoresCase::all()),
     }
 }
 

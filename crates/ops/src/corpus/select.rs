@@ -23,6 +23,8 @@ pub enum ScoreKind {
     Equal,
     /// Falling with the id, so that the best come first.
     Sorted,
+    /// As likely below 0 as above: scores without a softmax.
+    Signed,
 }
 
 /// A case of [`Op::SelectClusters`]. Later heads and sequences have fewer clusters and smaller
@@ -43,12 +45,12 @@ pub struct SelectClustersCase {
 
 impl SelectClustersCase {
     pub(super) fn all() -> Vec<Self> {
-        use ScoreKind::{Equal, Random, Sorted, Ties};
+        use ScoreKind::{Equal, Random, Signed, Sorted, Ties};
         let mut all = Vec::new();
         let mut add = |clusters, budget, hkv, seqs, kind| {
             all.push(Self { clusters, budget, hkv, seqs, kind });
         };
-        for kind in [Random, Ties, Equal, Sorted] {
+        for kind in [Random, Ties, Equal, Sorted, Signed] {
             let sizes = EDGES.into_iter().chain([255, 256, 300, 1023, 1024, 1025, 2500]);
             sizes.for_each(|clusters| add(clusters, 5 * clusters + 3, 2, 1, kind));
             EDGES.iter().for_each(|budget| add(129, *budget, 2, 1, kind));
@@ -96,6 +98,7 @@ impl SelectClustersCase {
             ScoreKind::Ties => rng.below(8) as f32 / 8.0,
             ScoreKind::Equal => 0.25,
             ScoreKind::Sorted => 1.0 / (cluster + 1) as f32,
+            ScoreKind::Signed => rng.next_f32() - 0.5,
         }
     }
 

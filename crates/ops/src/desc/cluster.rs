@@ -31,6 +31,23 @@ pub enum Pooling {
     /// `sum_g` of a softmax in which a cluster weighs by its size: `size_c e^(s_c) / sum_i size_i
     /// e^(s_i)`.
     SizeWeighted = 2,
+    /// `sum_g s_g[c]`, no softmax: bounds and landmarks are compared as they are (Quest under GQA,
+    /// KTransformers' SEPARATE).
+    SumScores = 3,
+    /// The same summed over all heads, so that all KV heads choose alike (InfLLM, KTransformers'
+    /// SHARED). All KV heads must have the same number of clusters.
+    SharedScores = 4,
+}
+
+impl Pooling {
+    /// All of them, by number.
+    pub const ALL: [Pooling; 5] = [
+        Pooling::SumSoftmax,
+        Pooling::MaxSoftmax,
+        Pooling::SizeWeighted,
+        Pooling::SumScores,
+        Pooling::SharedScores,
+    ];
 }
 
 /// Parameters of the k-means ops.
@@ -213,7 +230,7 @@ impl<B: Backend> CentroidScores<'_, B> {
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::CentroidScores, &self.p);
         grouped(op, p.n_q_heads, p.n_kv_heads, p.head_dim)?;
-        ensure(op, p.pooling <= 2, || format!("pooling {}", p.pooling))?;
+        ensure(op, p.pooling <= Pooling::SharedScores as u32, || format!("pooling {}", p.pooling))?;
         let (h, d) = (p.n_kv_heads as usize, p.head_dim as usize);
         reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * p.n_q_heads as usize * d)?;
         let scores = self.spans.len() * h * p.score_stride as usize;

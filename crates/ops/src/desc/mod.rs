@@ -4,14 +4,18 @@ mod attention;
 mod cluster;
 mod dense;
 mod fused;
+mod index;
 mod kv;
+mod mass;
 mod resolve;
 
 pub use attention::*;
 pub use cluster::*;
 pub use dense::*;
 pub use fused::*;
+pub use index::*;
 pub use kv::*;
+pub use mass::*;
 pub use resolve::*;
 
 use longview_core::DType;

@@ -97,9 +97,9 @@ pub(super) fn attend_chunk(d: AttendChunk<'_, R>) -> OpResult<()> {
 /// One query token per span over the listed rows of each KV head.
 pub(super) fn attend_list(d: AttendList<'_, R>) -> OpResult<()> {
     d.check()?;
-    d.spans.iter().try_for_each(list_in_bounds)?;
     let (p, q) = (d.p, floats(&d.q));
     let width = p.head_dim as usize;
+    d.spans.iter().try_for_each(|span| list_in_bounds(span, width))?;
     let mut sink = Sink { out: d.out, lse: d.lse, accumulate: p.accumulate == 1 };
     for span in d.spans {
         for kv_head in 0..p.n_kv_heads as usize {
@@ -150,10 +150,10 @@ fn listed(span: &ListSpan<'_, R>, kv_head: usize) -> Vec<usize> {
     ints(&span.rows)[kv_head * span.list_stride as usize..][..n].to_vec()
 }
 
-fn list_in_bounds(span: &ListSpan<'_, R>) -> OpResult<()> {
+fn list_in_bounds(span: &ListSpan<'_, R>, head_dim: usize) -> OpResult<()> {
     let op = Op::AttendList;
     counts_fit(op, "n_rows", &ints(&span.n_rows), span.list_stride as usize)?;
     let n_kv_heads = span.n_rows.len;
     let rows = (0..n_kv_heads).flat_map(|head| listed(span, head));
-    rows.into_iter().try_for_each(|row| below(op, "row", row, span.kv.head_stride))
+    rows.into_iter().try_for_each(|row| below(op, "row", row, span.kv.row_limit(head_dim)))
 }

@@ -110,9 +110,15 @@ pub(super) fn centroid_scores(mut d: CentroidScores<'_, R>) -> OpResult<()> {
         counts_fit(Op::CentroidScores, "n_clusters", &ints(&s.n_clusters), room)?;
     }
     for (i, span) in d.spans.iter().enumerate() {
-        for head in 0..n_kv_heads {
-            let pooled = pooled_scores(&p, &q, span, head);
-            put(&mut d.scores, (i * n_kv_heads + head) * p.score_stride as usize, &pooled);
+        let heads = (0..n_kv_heads).map(|head| pooled_scores(&p, &q, span, head));
+        let mut heads: Vec<Vec<f64>> = heads.collect();
+        if p.pooling == Pooling::SharedScores as u32 {
+            let sum = |c: usize| heads.iter().filter_map(|head| head.get(c)).sum();
+            let shared: Vec<f64> = (0..heads[0].len()).map(sum).collect();
+            heads.iter_mut().for_each(|head| head.copy_from_slice(&shared));
+        }
+        for (head, pooled) in heads.iter().enumerate() {
+            put(&mut d.scores, (i * n_kv_heads + head) * p.score_stride as usize, pooled);
         }
     }
     Ok(())
@@ -135,6 +141,10 @@ fn pooled_scores(
         let query = &q[head * width..][..width];
         let scores: Vec<f64> =
             centroids.chunks_exact(width).map(|c| f64::from(p.scale) * dot(query, c)).collect();
+        if p.pooling >= Pooling::SumScores as u32 {
+            pooled.iter_mut().zip(scores).for_each(|(pool, s)| *pool += s);
+            continue;
+        }
         let mass = softmax(&scores, |c| if p.pooling == 2 { sizes[c] as f64 } else { 1.0 });
         for (pool, m) in pooled.iter_mut().zip(mass) {
             *pool = if p.pooling == 1 { pool.max(m) } else { *pool + m };

@@ -45,12 +45,20 @@ fn moves(d: &KvGather<'_, R>) -> OpResult<Vec<(usize, usize, usize)>> {
     let mut moves = Vec::new();
     for (head, n) in counts.into_iter().enumerate() {
         for i in head * stride..head * stride + n {
-            below(op, "source row", src_rows[i], d.src.head_stride)?;
-            below(op, "destination row", dst_rows[i], d.p.dst_head_stride as usize)?;
+            below(op, "source row", src_rows[i], d.src.row_limit(d.p.head_dim as usize))?;
+            below(op, "destination row", dst_rows[i], dst_rows_of(d))?;
             moves.push((head, src_rows[i], dst_rows[i]));
         }
     }
     Ok(moves)
+}
+
+/// Rows that a list of destinations may name are below this: in a pool, all of it.
+fn dst_rows_of(d: &KvGather<'_, R>) -> usize {
+    match d.p.dst_head_stride as usize {
+        0 => d.dst.len() / (2 * d.p.head_dim as usize).max(1),
+        stride => stride,
+    }
 }
 
 /// `out[h, i]` is the key of row `rows[h, i]`.
@@ -60,7 +68,7 @@ pub(super) fn kv_keys(d: KvKeys<'_, R>) -> OpResult<()> {
     let all = floats(&View::all(d.src.buffer));
     let mut keys = Vec::with_capacity(d.out.len);
     for (i, row) in ints(&d.rows).into_iter().enumerate() {
-        below(Op::KvKeys, "row", row, d.src.head_stride)?;
+        below(Op::KvKeys, "row", row, d.src.row_limit(width))?;
         let at = d.src.offset + (i / n * d.src.head_stride + row) * 2 * width;
         keys.extend_from_slice(&all[at..at + width]);
     }

@@ -9,7 +9,9 @@ mod attention;
 mod buffer;
 mod cluster;
 mod dense;
+mod index;
 mod kv;
+mod mass;
 
 pub use buffer::{RefBuffer, RefWeight};
 pub(crate) use cluster::assign_score;
@@ -237,6 +239,26 @@ impl Backend for ReferenceBackend {
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
         cluster::query_gate(d)
+    }
+
+    fn block_reduce(&self, d: BlockReduce<'_, Self>) -> OpResult<()> {
+        index::block_reduce(d)
+    }
+
+    fn project_heads(&self, d: ProjectHeads<'_, Self>) -> OpResult<()> {
+        index::project_heads(d)
+    }
+
+    fn split_signs(&self, d: SplitSigns<'_, Self>) -> OpResult<()> {
+        index::split_signs(d)
+    }
+
+    fn column_mass(&self, d: ColumnMass<'_, Self>) -> OpResult<()> {
+        mass::column_mass(d)
+    }
+
+    fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
+        mass::pool_scores(d)
     }
 }
 

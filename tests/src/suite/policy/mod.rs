@@ -275,6 +275,7 @@ fn brute_force<B: Backend>(
         let weigh = |c: usize| match pooling {
             Pooling::SizeWeighted => f64::from(index.sizes[c]) * dot(c).exp(),
             Pooling::SumSoftmax | Pooling::MaxSoftmax => dot(c).exp(),
+            Pooling::SumScores | Pooling::SharedScores => panic!("scores of blocks"),
         };
         let sum: f64 = (0..pooled.len()).map(weigh).sum();
         for (c, score) in pooled.iter_mut().enumerate() {

@@ -1,0 +1,23 @@
+//! Positive and negative parts of vectors.
+
+use longview_ops::{OpResult, SplitSigns};
+
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::{slice, slice_mut};
+use crate::team::Cost;
+
+/// Each vector is one item.
+pub(crate) fn run(queue: &mut Queue, d: SplitSigns<'_, CpuBackend>) -> OpResult<()> {
+    d.check()?;
+    let (x, width) = (slice::<f32>(&d.x), d.p.width as usize);
+    let out = slice_mut::<f32>(d.out);
+    queue.team.for_chunks(out, 2 * width, Cost::bytes(12 * x.len()), |_, i, out| {
+        let (above, below) = out.split_at_mut(width);
+        for (c, x) in x[i * width..(i + 1) * width].iter().enumerate() {
+            above[c] = x.max(0.0);
+            below[c] = x.min(0.0);
+        }
+    });
+    Ok(())
+}
