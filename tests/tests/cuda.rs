@@ -33,7 +33,7 @@ fn full() -> PolicyOptions {
 /// Clusters are made in prefill and in decode.
 fn clusterkv(budget: usize) -> PolicyOptions {
     let mut options = PolicyOptions::new(Preset::Clusterkv);
-    options.budget = BudgetOption::Tokens(budget);
+    options.budget = Some(BudgetOption::Tokens(budget));
     (options.sinks, options.recent) = (Some(2), Some(4));
     (options.window, options.cluster_segment, options.cluster_tokens) =
         (Some(8), Some(16), Some(4));

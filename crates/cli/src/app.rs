@@ -9,8 +9,9 @@ use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
 use crate::plan::PlanArgs;
+use crate::policies::PoliciesArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, failure, plan, run};
+use crate::{completions, demo, doctor, failure, plan, policies, run};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -31,6 +32,8 @@ enum Command {
     Run(RunArgs),
     /// Show the bytes that a model would take under each policy, before loading it.
     Plan(PlanArgs),
+    /// List the policies: published systems, their options and what they cost.
+    Policies(PoliciesArgs),
     /// Show what Longview finds on this machine.
     Doctor(DoctorArgs),
     /// Print a completion script for a shell.
@@ -47,6 +50,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Policies(args) => policies::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
     }

@@ -12,6 +12,7 @@ mod interrupt;
 mod load;
 mod out;
 mod plan;
+mod policies;
 mod progress;
 mod run;
 mod table;

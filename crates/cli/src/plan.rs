@@ -8,13 +8,13 @@ use std::io::Write;
 use anyhow::Result;
 use clap::Args;
 use longview_core::DType;
-use longview_engine::{Engine, EngineError, EngineOptions, MemoryPlan};
+use longview_engine::{Engine, EngineOptions, MemoryPlan};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_scheduler::{Policy, PolicyError, Preset};
+use longview_scheduler::{Policy, Preset};
 use serde::Serialize;
 
-use crate::args::{EngineArgs, TuningArgs, kv_types};
+use crate::args::{EngineArgs, TuningArgs, kv_types, one_of};
 use crate::device::with_device;
 use crate::load::ModelArgs;
 use crate::out;
@@ -30,6 +30,16 @@ pub struct PlanArgs {
     /// Print one JSON object [default: off].
     #[arg(long)]
     json: bool,
+
+    /// The policies to compare, separated by commas; `longview policies` lists them.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "full,clusterkv,streaming-llm",
+        value_parser = one_of(Preset::ALL)
+    )]
+    policies: Vec<Preset>,
 
     #[command(flatten)]
     tuning: TuningArgs,
@@ -73,7 +83,7 @@ fn plan<B: Backend>(
 ) -> Result<()> {
     let mut plans = Vec::new();
     for dtype in kv_types() {
-        for (preset, _) in Preset::ALL {
+        for preset in &args.policies {
             let mut options = args.engine.options(context);
             options.kv_dtype = dtype;
             options.simulate_device = true;
@@ -99,13 +109,8 @@ fn entry<B: Backend>(
     args: &PlanArgs,
     preset: Preset,
 ) -> Result<Entry> {
-    let mut policy = args.tuning.options(preset);
-    let mut plan = Engine::plan(backend, folder, options, &policy);
-    if let Err(EngineError::Policy(PolicyError::NotForPreset { .. })) = plan {
-        policy = args.tuning.common_options(preset);
-        plan = Engine::plan(backend, folder, options, &policy);
-    }
-    let plan = plan?;
+    let policy = args.tuning.meant_for(preset)?;
+    let plan = Engine::plan(backend, folder, options, &policy)?;
     Ok(Entry {
         policy: preset.name(),
         budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget,

@@ -43,6 +43,12 @@ impl Chunk {
         } else {
             self.attend_streamed(sequence, scratch, t).await?;
         }
+        if sequence.records_mass(self.layer) {
+            sequence.join_side()?;
+            let tokens = t.q.len / (sequence.shape.n_q_heads * sequence.shape.head_dim);
+            let lse = View::part(&scratch.lse, 0, tokens * sequence.shape.n_q_heads);
+            sequence.record_mass(self.layer, t.q, lse, (self.start, self.len))?;
+        }
         sequence.submit_segments(self.layer, n + self.len).await
     }
 
@@ -245,6 +251,7 @@ impl Chunk {
             recorded.last_queries.resize(old + len, 0.0);
             let out = bytemuck::cast_slice_mut(&mut recorded.last_queries[old..]);
             backend.read(View::part(t.q.buffer, at, len), out).await?;
+            recorded.last_end = sequence.n_tokens + self.len;
             let excess = recorded.last_queries.len().saturating_sub(LAST_QUERIES * hq * d);
             recorded.last_queries.drain(..excess);
         }

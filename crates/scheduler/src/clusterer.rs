@@ -1,4 +1,5 @@
-//! Makes clusters of keys: k-means on a backend queue, then the ordering that the host store wants.
+//! Makes an index of keys on a backend queue: clusters by k-means and the ordering that the host
+//! store wants, landmarks of blocks, or keys in a space of few dimensions.
 //!
 //! A [`ClusterJob`] owns its buffers and is reused, so that clustering a decode window allocates
 //! nothing. A [`ClusterWorker`] runs jobs beside the caller's work: on a thread with the backend's
@@ -13,9 +14,23 @@ use std::time::Duration;
 use bytemuck::cast_slice;
 use longview_core::{DType, SplitMix64};
 use longview_ops::{
-    Backend, ClusterStats, DeviceBuffer, Distance, KmeansAssign, KmeansParams, KmeansUpdate,
-    KvKeys, KvKeysParams, KvView, OpError, OpResult, View, ViewMut,
+    Backend, BlockReduce, BlockReduceParams, ClusterStats, DeviceBuffer, Distance, KmeansAssign,
+    KmeansParams, KmeansUpdate, KvKeys, KvKeysParams, KvView, OpError, OpResult, ProjectHeads,
+    ProjectHeadsParams, View, ViewMut,
 };
+
+use crate::policy::BlockConfig;
+
+/// What a run of keys becomes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TaskKind {
+    /// Clusters, by the task's k-means.
+    Clusters,
+    /// Blocks of consecutive keys.
+    Blocks(BlockConfig),
+    /// Single keys, projected to this many dimensions.
+    Tokens(usize),
+}
 
 /// What to cluster and how; fixed before a job runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,11 +39,13 @@ pub struct ClusterTask {
     pub layer: usize,
     /// First row of the run in the host store, for the caller.
     pub row_start: usize,
+    /// What is made of the keys.
+    pub kind: TaskKind,
     /// Hkv.
     pub n_kv_heads: usize,
     /// N.
     pub n_points: usize,
-    /// C.
+    /// C: clusters, blocks or tokens.
     pub n_clusters: usize,
     /// Dh.
     pub head_dim: usize,
@@ -45,13 +62,13 @@ pub struct ClusterTask {
 /// The clusters of one KV head, members of a cluster side by side and closest first.
 #[derive(Clone, Debug, Default)]
 pub struct HeadClusters {
-    /// The points (0..N) in cluster-major order.
+    /// The points (0..N) in cluster-major order; empty where they stay in their own.
     pub order: Vec<u32>,
     /// Members of each cluster; never 0.
     pub sizes: Vec<u32>,
-    /// `[clusters, Dh]`: the mean of the members' keys.
+    /// `[clusters, width]`: the mean of the members' keys, or what else stands for them.
     pub centroids: Vec<f32>,
-    /// Largest distance of a member's key from the centroid.
+    /// Largest distance of a member's key from the centroid; of clusters only.
     pub radius: Vec<f32>,
 }
 
@@ -63,6 +80,10 @@ pub struct ClusterJob<B: Backend> {
     points: Vec<f32>,
     /// Whether the keys are on the device, or why they are not.
     keys: OpResult<Keys<B>>,
+    /// `[Hkv, N]`: how much each key counts, for blocks that are stood for by some of theirs.
+    pub mass: Vec<f32>,
+    /// `[Hkv, Dh, r]`, for tokens.
+    pub projection: Option<Arc<B::Buffer>>,
     /// The result, one entry per KV head.
     pub heads: Vec<HeadClusters>,
     /// Iterations that ran before no label changed or the limit was reached.
@@ -110,6 +131,8 @@ impl<B: Backend> ClusterJob<B> {
             task,
             points: Vec::new(),
             keys: Ok(Keys::Host),
+            mass: Vec::new(),
+            projection: None,
             heads: vec![HeadClusters::default(); task.n_kv_heads],
             iterations_run: 0,
             buffers: None,
@@ -122,7 +145,7 @@ impl<B: Backend> ClusterJob<B> {
 
     /// Takes on another task, growing what is too small.
     pub fn reset(&mut self, task: ClusterTask) {
-        let ClusterTask { n_kv_heads, n_points, head_dim, .. } = task;
+        let ClusterTask { n_kv_heads, n_points, .. } = task;
         let room = task.room();
         self.task = task;
         self.capacity = self.capacity.max(n_points);
@@ -133,10 +156,12 @@ impl<B: Backend> ClusterJob<B> {
             head.sizes.clear();
             head.centroids.clear();
             head.radius.clear();
-            head.order.reserve(n_points);
+            if task.kind == TaskKind::Clusters {
+                head.order.reserve(n_points);
+                head.radius.reserve(room);
+            }
             head.sizes.reserve(room);
-            head.centroids.reserve(room * head_dim);
-            head.radius.reserve(room);
+            head.centroids.reserve(room * task.width());
         }
         self.host.reset(&task);
     }
@@ -182,6 +207,9 @@ impl<B: Backend> ClusterJob<B> {
         list.clear();
         (0..h).for_each(|_| list.extend(row_start as u32..(row_start + n_points) as u32));
         gather(list, n_points, &mut b.points)?;
+        if self.task.kind != TaskKind::Clusters {
+            return Ok(());
+        }
         list.clear();
         for head in 0..h {
             self.task.draw_start(head, &mut self.host.chosen);
@@ -199,14 +227,15 @@ impl<B: Backend> ClusterJob<B> {
     pub fn reserve(&mut self, backend: &B) -> OpResult<()> {
         let ClusterTask { n_kv_heads: h, n_points: n, head_dim: d, .. } = self.task;
         let c = self.task.room();
-        if self.buffers.as_ref().is_some_and(|b| b.fits(h * n, h * n * d, h * c, h * c * d)) {
+        let width = self.task.width();
+        if self.buffers.as_ref().is_some_and(|b| b.fits(h * n, h * n * d, h * c, h * c * width)) {
             return Ok(());
         }
         let alloc =
             |dtype, len, what: &str| backend.alloc(dtype, len, &format!("clustering: {what}"));
         self.buffers = Some(JobBuffers {
             points: alloc(DType::F32, h * n * d, "keys")?,
-            centroids: alloc(DType::F32, h * c * d, "centroids")?,
+            centroids: alloc(DType::F32, h * c * width, "centroids")?,
             labels: alloc(DType::U32, h * n, "labels")?,
             scores: alloc(DType::F32, h * n, "scores")?,
             n_changed: alloc(DType::U32, h, "changes")?,
@@ -225,6 +254,17 @@ impl<B: Backend> ClusterJob<B> {
             Keys::Device(None) => {}
             Keys::Device(Some(other)) => backend.after(&other)?,
         }
+        match self.task.kind {
+            TaskKind::Clusters => {}
+            TaskKind::Blocks(blocks) => {
+                self.reduce(backend, blocks)?;
+                return self.take_landmarks(backend, blocks.block).await;
+            }
+            TaskKind::Tokens(rank) => {
+                self.project(backend, rank)?;
+                return self.take_landmarks(backend, 1).await;
+            }
+        }
         self.host.labels.clear();
         self.host.labels.resize(self.task.n_kv_heads * self.task.n_points, u32::MAX);
         self.upload_labels(backend)?;
@@ -236,6 +276,66 @@ impl<B: Backend> ClusterJob<B> {
         }
         self.download(backend, n_clusters).await?;
         self.order_members(n_clusters);
+        Ok(())
+    }
+
+    /// A landmark for each block.
+    fn reduce(&mut self, backend: &B, blocks: BlockConfig) -> OpResult<()> {
+        let ClusterTask { n_kv_heads: h, n_points: n, head_dim: d, n_clusters, .. } = self.task;
+        let width = self.task.width();
+        let p = BlockReduceParams {
+            n_kv_heads: h as u32,
+            n_points: n as u32,
+            head_dim: d as u32,
+            block: blocks.block as u32,
+            summary: blocks.summary as u32,
+            n_top: blocks.n_top as u32,
+        };
+        let b = self.buffers.as_mut().expect("reserved");
+        let n_mass = if p.uses_mass() { h * n } else { 0 };
+        if n_mass > 0 {
+            assert_eq!(self.mass.len(), n_mass, "the mass of every key");
+            write(backend, &mut b.scores, cast_slice(&self.mass), n_mass)?;
+        }
+        backend.block_reduce(BlockReduce {
+            p,
+            points: View::part(&b.points, 0, h * n * d),
+            mass: View::part(&b.scores, 0, n_mass),
+            out: ViewMut::part(&mut b.centroids, 0, h * n_clusters * width),
+        })
+    }
+
+    /// Every key in the space of the projection.
+    fn project(&mut self, backend: &B, rank: usize) -> OpResult<()> {
+        let ClusterTask { n_kv_heads: h, n_points: n, head_dim: d, .. } = self.task;
+        let b = self.buffers.as_mut().expect("reserved");
+        backend.project_heads(ProjectHeads {
+            p: ProjectHeadsParams {
+                n_tokens: n as u32,
+                n_heads: h as u32,
+                group: 1,
+                head_dim: d as u32,
+                rank: rank as u32,
+                head_major: 1,
+            },
+            x: View::part(&b.points, 0, h * n * d),
+            w: View::all(self.projection.as_deref().expect("tokens have a projection")),
+            out: ViewMut::part(&mut b.centroids, 0, h * n * rank),
+        })
+    }
+
+    /// Brings the landmarks of units of `size` keys to the host.
+    async fn take_landmarks(&mut self, backend: &B, size: usize) -> OpResult<()> {
+        let ClusterTask { n_kv_heads: h, n_clusters, .. } = self.task;
+        let len = n_clusters * self.task.width();
+        self.host.centroids.resize(h * len, 0.0);
+        let b = self.buffers.as_ref().expect("reserved");
+        let out = bytemuck::cast_slice_mut(&mut self.host.centroids);
+        backend.read(View::part(&b.centroids, 0, h * len), out).await?;
+        for (head, landmarks) in self.heads.iter_mut().zip(self.host.centroids.chunks_exact(len)) {
+            head.centroids.extend_from_slice(landmarks);
+            head.sizes.resize(n_clusters, size as u32);
+        }
         Ok(())
     }
 
@@ -253,6 +353,10 @@ impl<B: Backend> ClusterJob<B> {
     fn upload_keys(&mut self, backend: &B) -> OpResult<()> {
         let ClusterTask { n_kv_heads, n_points, head_dim: d, .. } = self.task;
         self.host.centroids.clear();
+        if self.task.kind != TaskKind::Clusters {
+            let b = self.buffers.as_mut().expect("reserved");
+            return write(backend, &mut b.points, cast_slice(&self.points), self.points.len());
+        }
         for head in 0..n_kv_heads {
             self.task.draw_start(head, &mut self.host.chosen);
             for i in &self.host.chosen {
@@ -424,7 +528,19 @@ impl ClusterTask {
 
     /// Clusters there may be after splitting.
     pub fn room(&self) -> usize {
-        self.n_clusters + 2 * self.n_points.div_ceil(self.max_cluster)
+        match self.kind {
+            TaskKind::Clusters => self.n_clusters + 2 * self.n_points.div_ceil(self.max_cluster),
+            TaskKind::Blocks(_) | TaskKind::Tokens(_) => self.n_clusters,
+        }
+    }
+
+    /// Numbers that describe a cluster, a block or a token.
+    pub fn width(&self) -> usize {
+        match self.kind {
+            TaskKind::Clusters => self.head_dim,
+            TaskKind::Blocks(blocks) => blocks.summary.width(self.head_dim),
+            TaskKind::Tokens(rank) => rank,
+        }
     }
 }
 
@@ -433,7 +549,7 @@ impl HostScratch {
         let (labels, room) = (task.n_kv_heads * task.n_points, task.n_kv_heads * task.room());
         reserve(&mut self.labels, labels);
         reserve(&mut self.closeness, labels);
-        reserve(&mut self.centroids, room * task.head_dim);
+        reserve(&mut self.centroids, room * task.width());
         reserve(&mut self.counts, room);
         reserve(&mut self.radius, room);
         reserve(&mut self.starts, task.room());

@@ -2,7 +2,7 @@
 
 use longview_ops::OpError;
 
-use crate::policy::PolicyError;
+use crate::policy::{PolicyError, Preset};
 
 /// A step or a change of a sequence that did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,17 @@ pub enum SchedulerError {
     NotUnified {
         /// The backend.
         backend: &'static str,
+    },
+    /// A policy that needs what no prefill of this sequence recorded.
+    #[error(
+        "--policy {policy} needs {what}, which this sequence does not have: give the text to it \
+         again under that policy"
+    )]
+    NoStatistics {
+        /// The policy.
+        policy: Preset,
+        /// What is missing.
+        what: &'static str,
     },
     /// Speculative recall where nothing is fetched.
     #[error(

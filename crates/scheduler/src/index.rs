@@ -21,8 +21,10 @@ pub struct HeadIndex {
     pub sizes: Vec<u32>,
     /// Largest distance of a member's key from the centroid.
     pub radius: Vec<f32>,
-    /// `[clusters, Dh]` in the KV data type.
+    /// `[clusters, width]` in the KV data type.
     pub centroids: Vec<u8>,
+    /// Clusters that a step may choose from; empty for all.
+    pub open: Vec<bool>,
 }
 
 /// The index of one layer.
@@ -36,34 +38,37 @@ pub struct LayerIndex<B: Backend> {
     starts: B::Buffer,
     n_clusters: B::Buffer,
     capacity: usize,
-    head_dim: usize,
+    width: usize,
 }
 
 impl<B: Backend> LayerIndex<B> {
-    /// An empty index with room for `capacity` clusters a head made in `max_batches` batches.
+    /// An empty index with room for `capacity` clusters a head, described by `width` numbers each,
+    /// made in `max_batches` batches.
     pub fn new(
         backend: &B,
         shape: &KvShape,
+        width: usize,
         capacity: usize,
         max_batches: usize,
     ) -> OpResult<Self> {
         let heads = (0..shape.n_kv_heads).map(|_| HeadIndex {
+            open: Vec::new(),
             starts: Vec::with_capacity(capacity),
             sizes: Vec::with_capacity(capacity),
             radius: Vec::with_capacity(capacity),
-            centroids: Vec::with_capacity(capacity * shape.head_dim * shape.kv_dtype.size()),
+            centroids: Vec::with_capacity(capacity * width * shape.kv_dtype.size()),
         });
         let h = shape.n_kv_heads;
         Ok(Self {
             heads: heads.collect(),
             batches: Vec::with_capacity(max_batches),
             spare_counts: (0..max_batches).map(|_| Vec::with_capacity(h)).collect(),
-            centroids: backend.alloc(shape.kv_dtype, h * capacity * shape.head_dim, "centroids")?,
+            centroids: backend.alloc(shape.kv_dtype, h * capacity * width, "centroids")?,
             sizes: backend.alloc(DType::U32, h * capacity, "cluster sizes")?,
             starts: backend.alloc(DType::U32, h * capacity, "cluster starts")?,
             n_clusters: backend.alloc(DType::U32, h, "cluster counts")?,
             capacity,
-            head_dim: shape.head_dim,
+            width,
         })
     }
 
@@ -110,17 +115,29 @@ impl<B: Backend> LayerIndex<B> {
         while self.batches.last().is_some_and(|(end, _)| *end > n_rows) {
             self.spare_counts.extend(self.batches.pop().map(|(_, counts)| counts));
         }
-        let row_bytes = self.head_dim * self.centroids.dtype().size();
+        let row_bytes = self.width * self.centroids.dtype().size();
         for (h, head) in self.heads.iter_mut().enumerate() {
             let n = self.batches.last().map_or(0, |(_, counts)| counts[h] as usize);
             head.starts.truncate(n);
             head.sizes.truncate(n);
             head.radius.truncate(n);
+            head.open.truncate(n);
             head.centroids.truncate(n * row_bytes);
             let count = n as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
         Ok(self.batches.last().map_or(first_row, |(end, _)| *end))
+    }
+
+    /// Lets steps choose only from the clusters `open` of head `h`, and from those made later.
+    pub fn narrow(&mut self, backend: &B, h: usize, open: Vec<bool>) -> OpResult<()> {
+        self.heads[h].open = open;
+        self.upload_head(backend, h, 0)
+    }
+
+    /// Numbers that describe a cluster.
+    pub fn width(&self) -> usize {
+        self.width
     }
 
     /// Writes the host's copy into fresh device buffers, after the device was lost.
@@ -139,12 +156,24 @@ impl<B: Backend> LayerIndex<B> {
     }
 
     fn upload_head(&mut self, backend: &B, h: usize, first: usize) -> OpResult<()> {
-        let (d, head) = (self.head_dim, &self.heads[h]);
+        let (d, head) = (self.width, &self.heads[h]);
         let (at, n) = (h * self.capacity + first, head.sizes.len() - first);
         let bytes = &head.centroids[first * d * self.centroids.dtype().size()..];
         backend.write(ViewMut::part(&mut self.centroids, at * d, n * d), bytes)?;
-        let sizes = bytemuck::cast_slice(&head.sizes[first..]);
-        backend.write(ViewMut::part(&mut self.sizes, at, n), sizes)?;
+        // A closed cluster looks empty to the device, which never takes those.
+        let is_open = |c: usize| head.open.get(c).copied().unwrap_or(true);
+        match head.open.is_empty() {
+            true => {
+                let sizes = bytemuck::cast_slice(&head.sizes[first..]);
+                backend.write(ViewMut::part(&mut self.sizes, at, n), sizes)?;
+            }
+            false => {
+                let sizes = head.sizes[first..].iter().zip(first..);
+                let sizes: Vec<u32> = sizes.map(|(s, c)| if is_open(c) { *s } else { 0 }).collect();
+                let bytes = bytemuck::cast_slice(&sizes);
+                backend.write(ViewMut::part(&mut self.sizes, at, n), bytes)?;
+            }
+        }
         let starts = bytemuck::cast_slice(&head.starts[first..]);
         backend.write(ViewMut::part(&mut self.starts, at, n), starts)
     }

@@ -1,12 +1,16 @@
 //! The state of one layer of one sequence: which rows it has, which are indexed, which are on the
 //! device.
 
+use std::sync::Arc;
+
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
 use crate::cache::ClusterCache;
 use crate::index::LayerIndex;
-use crate::policy::{Policy, Residency};
+use crate::keep::Kept;
+use crate::policy::{INDEX_SEGMENT, Policy, Residency};
+use crate::projection::Projections;
 use crate::shape::KvShape;
 
 /// How a layer attends in decode.
@@ -18,6 +22,8 @@ pub enum LayerMode {
     Window,
     /// To sinks, recalled clusters and rows that are not indexed yet.
     Recall,
+    /// To rows that are kept for the attention they received, and to those that came since.
+    Keep,
 }
 
 /// What later policies need from prefill, recorded for every layer.
@@ -29,6 +35,13 @@ pub struct Recorded<B: Backend> {
     /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most
     /// [`LAST_QUERIES`].
     pub last_queries: Vec<f32>,
+    /// Tokens of the sequence behind the last of these.
+    pub last_end: usize,
+    /// What every row received from all queries of the prompt so far, F32 `[Hq, capacity]` and as
+    /// many spare elements as one head has; only under policies that keep tokens by it.
+    pub(crate) mass: Option<B::Buffer>,
+    /// Rows that it covers.
+    pub(crate) mass_rows: usize,
     /// Both sums as of the last finished prefill, on the host.
     saved: Vec<f32>,
 }
@@ -55,10 +68,47 @@ pub struct Layer<B: Backend> {
     pub device_rows: usize,
     /// Clusters; recall only.
     pub index: Option<LayerIndex<B>>,
+    /// B of each head, where they differ.
+    pub(crate) budgets: Option<Vec<usize>>,
+    /// The space in which tokens are compared with queries; only for indexes of tokens.
+    pub(crate) projection: Option<LayerProjection<B>>,
+    /// What an evicting policy keeps.
+    pub(crate) kept: Option<Kept<B>>,
+    /// When the choice in force was made; only where choices hold for several steps.
+    pub(crate) chosen: Option<Chosen>,
     /// Device cache of each KV head; only where the host resolves hits and misses.
     pub caches: Vec<ClusterCache>,
     /// What later policies need.
     pub recorded: Recorded<B>,
+}
+
+/// A layer's projections on the device, and their copy on the host.
+pub(crate) struct LayerProjection<B: Backend> {
+    /// F32 `[Hkv, Dh, r]`.
+    pub w_q: B::Buffer,
+    /// F32 `[Hkv, Dh, r]`.
+    pub w_k: Arc<B::Buffer>,
+    host: Projections,
+}
+
+impl<B: Backend> LayerProjection<B> {
+    fn new(backend: &B, host: Projections) -> OpResult<Self> {
+        let upload = |w: &[f32]| {
+            let mut buffer = backend.alloc(DType::F32, w.len(), "projection")?;
+            backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(w))?;
+            Ok(buffer)
+        };
+        Ok(Self { w_q: upload(&host.w_q)?, w_k: Arc::new(upload(&host.w_k)?), host })
+    }
+}
+
+/// When a choice was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Tokens that the sequence had.
+    pub n_tokens: usize,
+    /// Rows that were indexed.
+    pub n_indexed: usize,
 }
 
 /// The rows of a device buffer under a policy.
@@ -97,6 +147,7 @@ pub(crate) fn layer_mode(policy: &Policy, layer: usize) -> LayerMode {
     match policy.residency {
         _ if policy.is_dense(layer) => LayerMode::Dense,
         Residency::Recall { .. } => LayerMode::Recall,
+        Residency::Evict if policy.keep.is_some() => LayerMode::Keep,
         Residency::Resident | Residency::Evict => LayerMode::Window,
     }
 }
@@ -105,7 +156,9 @@ pub(crate) fn layer_mode(policy: &Policy, layer: usize) -> LayerMode {
 pub(crate) fn device_rows(policy: &Policy, shape: &KvShape, mode: LayerMode) -> usize {
     match mode {
         LayerMode::Dense => shape.capacity,
-        LayerMode::Window | LayerMode::Recall => DeviceLayout::of(policy, shape.capacity).rows(),
+        LayerMode::Window | LayerMode::Recall | LayerMode::Keep => {
+            DeviceLayout::of(policy, shape.capacity).rows()
+        }
     }
 }
 
@@ -116,6 +169,9 @@ impl<B: Backend> Recorded<B> {
             gram_q: backend.alloc(DType::F32, len, "sum of q q^T")?,
             gram_k: backend.alloc(DType::F32, len, "sum of k k^T")?,
             last_queries: Vec::new(),
+            last_end: 0,
+            mass: None,
+            mass_rows: 0,
             saved: vec![0.0; 2 * len],
         })
     }
@@ -129,10 +185,22 @@ impl<B: Backend> Recorded<B> {
         ]
     }
 
+    /// Both sums, from the device.
+    pub(crate) async fn sums(&self, backend: &B) -> OpResult<(Vec<f32>, Vec<f32>)> {
+        let (mut q, mut k) = (vec![0.0; self.gram_q.len()], vec![0.0; self.gram_k.len()]);
+        let mut parts = [
+            (View::all(&self.gram_q), bytemuck::cast_slice_mut(&mut q)),
+            (View::all(&self.gram_k), bytemuck::cast_slice_mut(&mut k)),
+        ];
+        backend.read_all(&mut parts).await?;
+        Ok((q, k))
+    }
+
     /// Makes the sums again on a fresh device.
     pub(crate) fn restore(&mut self, backend: &B, shape: &KvShape) -> OpResult<()> {
         let fresh = Self::new(backend, shape)?;
         (self.gram_q, self.gram_k) = (fresh.gram_q, fresh.gram_k);
+        (self.mass, self.mass_rows) = (None, 0);
         let (q, k) = self.saved.split_at(self.gram_q.len());
         backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
         backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
@@ -151,6 +219,10 @@ impl<B: Backend> Layer<B> {
             device: None,
             device_rows: 0,
             index: None,
+            budgets: None,
+            projection: None,
+            kept: None,
+            chosen: None,
             caches: Vec::new(),
             recorded: Recorded::new(backend, shape)?,
         })
@@ -163,28 +235,37 @@ impl<B: Backend> Layer<B> {
         backend: &B,
         shape: &KvShape,
         policy: &Policy,
-        mode: LayerMode,
+        layer: usize,
         in_place: bool,
         host_resolves: bool,
     ) -> OpResult<()> {
+        let mode = layer_mode(policy, layer);
         self.mode = mode;
         self.device = None;
         self.index = None;
+        self.budgets = None;
+        self.projection = None;
+        self.kept = None;
+        self.chosen = None;
         self.caches.clear();
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
         self.device_rows = device_rows(policy, shape, mode);
+        if mode == LayerMode::Keep {
+            let mean = policy.kept(layer, shape.n_layers).min(shape.capacity);
+            let capacity = vec![mean; shape.n_kv_heads];
+            self.kept = Some(Kept::new(backend, shape, capacity, policy.ring_rows())?);
+        }
         if !in_place {
             self.device = Some(self.alloc_device(backend, shape)?);
         }
         if mode == LayerMode::Recall {
             let capacity = policy.max_clusters(shape.capacity);
-            let window = policy.index.map_or(1, |c| c.window);
-            let max_batches = shape.capacity / window + 2;
-            self.index = Some(LayerIndex::new(backend, shape, capacity, max_batches)?);
+            let width = policy.index.map_or(0, |index| index.landmark_width(shape.head_dim));
+            self.index = Some(new_index(backend, shape, policy, width)?);
             if let (true, Residency::Recall { cache_steps }) = (host_resolves, policy.residency) {
                 let (slots, most) =
-                    (policy.cache_slots(shape.capacity), capacity.min(policy.budget.unwrap_or(0)));
+                    (policy.cache_slots(shape.capacity), capacity.min(policy.most_attended()));
                 self.caches = (0..shape.n_kv_heads)
                     .map(|_| ClusterCache::new(slots, cache_steps, capacity, most))
                     .collect();
@@ -193,8 +274,37 @@ impl<B: Backend> Layer<B> {
         Ok(())
     }
 
+    /// Compares the layer's tokens in the space of `made` from now on. The index is empty.
+    pub(crate) fn set_projection(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        made: Projections,
+    ) -> OpResult<()> {
+        if self.index.as_ref().is_none_or(|index| index.width() != made.rank) {
+            self.index = Some(new_index(backend, shape, policy, made.rank)?);
+        }
+        self.projection = Some(LayerProjection::new(backend, made)?);
+        Ok(())
+    }
+
+    /// Makes the index and what belongs to it again on a fresh device.
+    pub(crate) fn restore_index(&mut self, backend: &B) -> OpResult<()> {
+        if let Some(index) = &mut self.index {
+            index.restore(backend)?;
+        }
+        if let Some(old) = self.projection.take() {
+            self.projection = Some(LayerProjection::new(backend, old.host)?);
+        }
+        self.chosen = None;
+        Ok(())
+    }
+
     pub(crate) fn alloc_device(&self, backend: &B, shape: &KvShape) -> OpResult<B::Buffer> {
-        let len = shape.n_kv_heads * self.device_rows * 2 * shape.head_dim;
+        let pool = self.kept.as_ref().map_or(0, Kept::n_pool_rows);
+        let rows = shape.n_kv_heads * self.device_rows + pool;
+        let len = rows * 2 * shape.head_dim;
         backend.alloc(shape.kv_dtype, len, "device KV")
     }
 
@@ -210,4 +320,17 @@ impl<B: Backend> Layer<B> {
         self.device.as_ref().map_or(0, |b| b.size_bytes())
             + self.index.as_ref().map_or(0, LayerIndex::device_bytes)
     }
+}
+
+/// An empty index whose clusters are described by `width` numbers.
+fn new_index<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    policy: &Policy,
+    width: usize,
+) -> OpResult<LayerIndex<B>> {
+    let window = policy.index.map_or(1, |index| index.window);
+    let max_batches = shape.capacity / window + shape.capacity / INDEX_SEGMENT + 3;
+    let capacity = policy.max_clusters(shape.capacity);
+    LayerIndex::new(backend, shape, width, capacity, max_batches)
 }

@@ -12,10 +12,14 @@ mod clusterer;
 mod error;
 mod held;
 mod index;
+mod indexing;
+mod keep;
 mod layer;
 mod mirror;
+mod observe;
 mod plan;
 mod policy;
+pub mod projection;
 mod resolver;
 mod rows;
 mod select;
@@ -27,15 +31,18 @@ mod step;
 mod tier;
 
 pub use cache::{ClusterCache, Miss, Want};
-pub use clusterer::{ClusterJob, ClusterTask, ClusterWorker, HeadClusters};
+pub use clusterer::{ClusterJob, ClusterTask, ClusterWorker, HeadClusters, TaskKind};
 pub use error::SchedulerError;
 pub use index::{HeadIndex, LayerIndex};
+pub use keep::head_capacities;
 pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
 pub use mirror::ReadParts;
 pub use plan::KvPlan;
 pub use policy::{
-    BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, Policy, PolicyError, PolicyOptions,
-    Preset, Residency, WHOLE_PROMPT_CONTEXT,
+    BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, HeadSelect,
+    IndexConfig, IndexKind, KeepConfig, LrqkInit, LrqkOrder, OPTIONS, OptionInfo, Policy,
+    PolicyError, PolicyOptions, PoolOrder, Preselect, Preset, PresetInfo, Projection, Rank,
+    Representative, Residency, Statistic, TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;

@@ -5,7 +5,7 @@ use longview_ops::ResolveRowsParams;
 use serde::Serialize;
 
 use crate::layer::{DeviceLayout, LayerMode, device_rows, layer_mode};
-use crate::policy::Policy;
+use crate::policy::{INDEX_SEGMENT, IndexKind, Policy};
 use crate::sequence::{Placement, SequenceOptions};
 use crate::shape::KvShape;
 
@@ -45,13 +45,13 @@ impl KvPlan {
             let mode = layer_mode(policy, layer);
             plan.add_index(shape, policy, mode);
             if options.placement == Placement::Device {
-                plan.add_rows(shape, policy, mode, heads * row);
+                plan.add_rows(shape, policy, layer, heads * row);
             }
         }
         if options.placement == Placement::Device {
             plan.prefill_bytes = (2 * options.tile + options.chunk) as u64 * heads * row;
             // A staged row with its two row numbers.
-            let staged = options.tile.max(options.chunk).max(policy.budget.unwrap_or(0));
+            let staged = options.tile.max(options.chunk).max(policy.most_attended());
             plan.work_bytes += staged as u64 * heads * (row + 8);
             if options.device_cache {
                 plan.add_device_caches(shape, policy);
@@ -61,13 +61,18 @@ impl KvPlan {
         plan
     }
 
-    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode, row: u64) {
+    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: usize, row: u64) {
+        let mode = layer_mode(policy, layer);
         let layout = DeviceLayout::of(policy, shape.capacity);
         match mode {
             LayerMode::Dense => self.dense_bytes += device_rows(policy, shape, mode) as u64 * row,
             LayerMode::Window | LayerMode::Recall => {
                 self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
                 self.cache_bytes += layout.slots as u64 * row;
+            }
+            LayerMode::Keep => {
+                let kept = policy.kept(layer, shape.n_layers).min(shape.capacity);
+                self.window_bytes += (layout.ring + kept) as u64 * row;
             }
         }
     }
@@ -84,17 +89,40 @@ impl KvPlan {
     fn add_work(&mut self, shape: &KvShape, policy: &Policy) {
         let (h, d) = (shape.n_kv_heads as u64, shape.head_dim as u64);
         self.work_bytes += 2 * 4 * shape.n_layers as u64 * h * d * d;
-        let Some(cluster) = policy.index else { return };
+        if let Some(keep) = policy.keep {
+            self.add_kept_mass(shape, policy, keep.window);
+        }
+        let Some(index) = policy.index else { return };
+        let width = index.landmark_width(shape.head_dim) as u64;
         // A key, its label and its score; a centroid, its count and its radius.
         let job = |points: usize, clusters: usize| {
-            4 * h * (points as u64 * (d + 2) + clusters as u64 * (d + 2))
+            4 * h * (points as u64 * (d + 2) + clusters as u64 * (width + 2))
         };
-        let prompt = match cluster.segment {
-            0 => shape.capacity,
-            segment => segment.min(shape.capacity),
+        let (window, prompt, unit) = match index.kind {
+            IndexKind::Clusters(c) => {
+                let prompt = match index.segment {
+                    0 => shape.capacity,
+                    segment => segment.min(shape.capacity),
+                };
+                (c.window_clusters, prompt, c.cluster_tokens)
+            }
+            IndexKind::Blocks(blocks) => {
+                let window = index.window.div_ceil(blocks.block);
+                (window, INDEX_SEGMENT.min(shape.capacity), blocks.block)
+            }
+            IndexKind::Tokens(_) => (index.window, INDEX_SEGMENT.min(shape.capacity), 1),
         };
-        self.work_bytes += n_recall(shape, policy) * job(cluster.window, cluster.window_clusters)
-            + job(prompt, prompt.div_ceil(cluster.cluster_tokens));
+        self.work_bytes += n_recall(shape, policy) * job(index.window, window)
+            + job(prompt, prompt.div_ceil(unit));
+    }
+
+    /// Sums of received attention: of what is kept, and once of a whole prompt.
+    fn add_kept_mass(&mut self, shape: &KvShape, policy: &Policy, window: usize) {
+        let (hq, ring) = (shape.n_q_heads as u64, policy.recent + window + 1);
+        for layer in policy.dense_layers..shape.n_layers {
+            self.work_bytes += 4 * hq * (policy.kept(layer, shape.n_layers) + ring) as u64;
+        }
+        self.work_bytes += 4 * (hq + 1) * shape.capacity as u64;
     }
 
     fn add_index(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode) {
@@ -102,7 +130,8 @@ impl KvPlan {
             return;
         }
         let clusters = policy.max_clusters(shape.capacity);
-        let centroid = shape.head_dim * shape.kv_dtype.size();
+        let width = policy.index.map_or(0, |index| index.landmark_width(shape.head_dim));
+        let centroid = width * shape.kv_dtype.size();
         let word = DType::U32.size();
         let per_head = clusters * (centroid + 2 * word) + word;
         self.index_bytes += (shape.n_kv_heads * per_head) as u64;

@@ -63,7 +63,7 @@ impl<B: Backend> Resolver<B> {
         let Residency::Recall { cache_steps } = policy.residency else {
             unreachable!("only policies that recall have layers that do");
         };
-        let move_stride = policy.budget.unwrap_or(0).clamp(1, shape.capacity);
+        let move_stride = policy.most_attended().clamp(1, shape.capacity);
         let state = h * ResolveRowsParams::state_len(layout.slots);
         let states = (0..n_layers).map(|_| backend.alloc(DType::U32, state, "device cache"));
         Ok(Self {

@@ -7,20 +7,24 @@
 
 use longview_core::{DType, Slot};
 use longview_ops::{
-    Backend, CentroidScoresParams, KvView, ListSpan, OpResult, ScoreSelect, ScoreSpan,
-    SelectClustersParams, SelectSpan, View, ViewMut,
+    Backend, BlockSummary, CentroidScoresParams, KvView, ListSpan, OpResult, ProjectHeads,
+    ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, SplitSigns,
+    SplitSignsParams, View, ViewMut,
 };
 
 use crate::cache::{ClusterCache, Miss, Want};
 use crate::held::HeldLists;
 use crate::index::LayerIndex;
-use crate::policy::Policy;
+use crate::layer::Layer;
+use crate::policy::{IndexConfig, IndexKind, Policy};
 use crate::shape::KvShape;
 use longview_core::ClusterId;
 
 /// Buffers of selection and the list of rows to attend, made once per sequence.
 pub(crate) struct Selector<B: Backend> {
     scores: B::Buffer,
+    /// The query as the index compares it, where that is not as it is.
+    features: Option<B::Buffer>,
     clusters: B::Buffer,
     takes: B::Buffer,
     n_selected: B::Buffer,
@@ -31,7 +35,6 @@ pub(crate) struct Selector<B: Backend> {
     host_clusters: Vec<u32>,
     host_takes: Vec<u32>,
     host_n: Vec<u32>,
-    host_budgets: Vec<u32>,
     wants: Vec<Want>,
     slots: Vec<Slot>,
     pub misses: Vec<Miss>,
@@ -171,7 +174,7 @@ impl<B: Backend> Selector<B> {
         n_slots: usize,
     ) -> OpResult<Self> {
         let (h, heads) = (shape.n_kv_heads, n_slots * shape.n_kv_heads);
-        let budget = policy.budget.unwrap_or(0).min(shape.capacity);
+        let budget = policy.most_attended().min(shape.capacity);
         let max_selected = budget.min(capacity).max(1);
         Ok(Self {
             // A backend may keep the scores of every query head.
@@ -180,6 +183,13 @@ impl<B: Backend> Selector<B> {
                 shape.n_q_heads * capacity.max(1),
                 "cluster scores",
             )?,
+            features: match policy.index {
+                Some(IndexConfig { kind: IndexKind::Clusters(_), .. }) | None => None,
+                Some(index) => {
+                    let width = index.landmark_width(shape.head_dim);
+                    Some(backend.alloc(DType::F32, shape.n_q_heads * width, "query features")?)
+                }
+            },
             clusters: backend.alloc(DType::U32, heads * max_selected, "selection")?,
             takes: backend.alloc(DType::U32, heads * max_selected, "selection")?,
             n_selected: backend.alloc(DType::U32, heads, "selection")?,
@@ -190,35 +200,41 @@ impl<B: Backend> Selector<B> {
             host_clusters: vec![0; heads * max_selected],
             host_takes: vec![0; heads * max_selected],
             host_n: vec![0; heads],
-            host_budgets: vec![0; h],
             wants: Vec::with_capacity(max_selected),
             slots: Vec::with_capacity(budget),
             misses: Vec::with_capacity(budget),
         })
     }
 
-    /// Scores all clusters, ranks them and cuts at `budget` tokens per head. The result is on the
+    /// Scores all clusters, ranks them and cuts at each head's budget of tokens. The result is on the
     /// device; [`Selector::read`] or [`Selector::read_parts`] bring it.
     pub fn select(
         &mut self,
         backend: &B,
         shape: &KvShape,
         policy: &Policy,
-        index: &LayerIndex<B>,
+        layer: &Layer<B>,
         query: &Query<'_, B>,
-        budget: usize,
+        budgets: &[u32],
     ) -> OpResult<()> {
         let h = shape.n_kv_heads;
+        let index = layer.index.as_ref().expect("recall layers have an index");
+        let has_features = self.make_features(backend, shape, policy, layer, query)?;
+        let (q, n_tokens, q_index) = match (&self.features, has_features) {
+            (Some(features), true) => {
+                (View::part(features, 0, shape.n_q_heads * index.width()), 1, 0)
+            }
+            _ => (query.q, query.n_tokens, query.index),
+        };
         let (first, len) = (query.slot * h, h * self.max_selected);
         let pooling = policy.index.map_or(0, |c| c.pooling as u32);
-        self.host_budgets.fill(budget as u32);
-        self.budgets.put(backend, 0, &self.host_budgets)?;
+        self.budgets.put(backend, 0, budgets)?;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
-                n_tokens: query.n_tokens as u32,
+                n_tokens: n_tokens as u32,
                 n_q_heads: shape.n_q_heads as u32,
                 n_kv_heads: h as u32,
-                head_dim: shape.head_dim as u32,
+                head_dim: index.width() as u32,
                 score_stride: self.score_stride as u32,
                 scale: shape.scale,
                 pooling,
@@ -228,9 +244,9 @@ impl<B: Backend> Selector<B> {
                 score_stride: self.score_stride as u32,
                 max_selected: self.max_selected as u32,
             },
-            q: query.q,
+            q,
             score_spans: &[ScoreSpan {
-                q_index: query.index as u32,
+                q_index: q_index as u32,
                 centroids: index.centroids(),
                 sizes: index.sizes(),
                 n_clusters: index.n_clusters(),
@@ -247,6 +263,53 @@ impl<B: Backend> Selector<B> {
             takes: ViewMut::part(&mut self.takes, first * self.max_selected, len),
             n_selected: ViewMut::part(&mut self.n_selected, first, h),
         })
+    }
+
+    /// Turns the query into what the layer's landmarks are compared with; `false` where that is
+    /// the query itself.
+    fn make_features(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        layer: &Layer<B>,
+        query: &Query<'_, B>,
+    ) -> OpResult<bool> {
+        let (Some(index), Some(features)) = (policy.index, &mut self.features) else {
+            return Ok(false);
+        };
+        let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        let token = hq * d;
+        let x = View::part(query.q.buffer, query.q.offset + query.index * token, token);
+        match index.kind {
+            IndexKind::Blocks(blocks) if blocks.summary == BlockSummary::MinMax => {
+                backend.split_signs(SplitSigns {
+                    p: SplitSignsParams { n_vectors: hq as u32, width: d as u32 },
+                    x,
+                    out: ViewMut::part(features, 0, 2 * token),
+                })?;
+            }
+            IndexKind::Clusters(_) | IndexKind::Blocks(_) => return Ok(false),
+            IndexKind::Tokens(_) => {
+                // No space yet: nothing is indexed, and nothing will be chosen.
+                let Some(projection) = &layer.projection else { return Ok(false) };
+                let rank = layer.index.as_ref().map_or(0, LayerIndex::width);
+                backend.project_heads(ProjectHeads {
+                    p: ProjectHeadsParams {
+                        n_tokens: 1,
+                        n_heads: hq as u32,
+                        group: (hq / shape.n_kv_heads) as u32,
+                        head_dim: d as u32,
+                        rank: rank as u32,
+                        head_major: 0,
+                    },
+                    x,
+                    w: View::all(&projection.w_q),
+                    out: ViewMut::part(features, 0, hq * rank),
+                })?;
+            }
+        }
+        Ok(true)
     }
 
     /// Entries from one head's selection to the next.
@@ -288,12 +351,11 @@ impl<B: Backend> Selector<B> {
         ]
     }
 
-    /// Cuts a selection at `budget` tokens per head: what it would be had it been made with that
-    /// budget, because clusters are taken in the order of their scores.
-    pub fn trim(&mut self, slot: usize, budget: usize) {
-        for head in slot * self.n_kv_heads..(slot + 1) * self.n_kv_heads {
+    /// Cuts a selection at each head's budget: what it would be had it been made with that one, because clusters are taken in the order of their scores.
+    pub fn trim(&mut self, slot: usize, budgets: &[u32]) {
+        for (head, budget) in (slot * self.n_kv_heads..).zip(budgets) {
             let at = head * self.max_selected;
-            let (mut left, mut n) = (budget as u32, 0);
+            let (mut left, mut n) = (*budget, 0);
             for take in &mut self.host_takes[at..at + self.host_n[head] as usize] {
                 *take = left.min(*take);
                 left -= *take;

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use longview_core::{SplitMix64, decode_f32_into, encode_f32};
-use longview_ops::{Backend, KvView, OpError};
+use longview_core::encode_f32;
+use longview_ops::{Backend, OpError};
 
-use crate::clusterer::{ClusterJob, ClusterTask, ClusterWorker};
+use crate::clusterer::{ClusterJob, ClusterWorker};
 use crate::error::SchedulerError;
 use crate::layer::{DeviceLayout, Layer, LayerMode, layer_mode};
 use crate::mirror::Mirror;
-use crate::policy::{FLUSH_STEPS, Policy};
+use crate::policy::Policy;
 use crate::resolver::Resolver;
 use crate::rows::{DeviceRows, RowMover};
 use crate::select::{RowLists, Selector};
@@ -107,10 +107,10 @@ pub struct Sequence<B: Backend> {
     pub(crate) resolver: Option<Resolver<B>>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
-    worker: ClusterWorker<B>,
-    spare_jobs: Vec<Box<ClusterJob<B>>>,
-    bytes: Vec<u8>,
-    order: Vec<u32>,
+    pub(crate) worker: ClusterWorker<B>,
+    pub(crate) spare_jobs: Vec<Box<ClusterJob<B>>>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) order: Vec<u32>,
 }
 
 /// A queue for the moves of a prompt, where that lets them overlap with kernels.
@@ -275,8 +275,7 @@ impl<B: Backend> Sequence<B> {
         let host_resolves = !in_place && !self.device_resolves();
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         for (i, layer) in self.layers.iter_mut().enumerate() {
-            let mode = layer_mode(policy, i);
-            layer.adopt(backend, shape, policy, mode, in_place, host_resolves)?;
+            layer.adopt(backend, shape, policy, i, in_place, host_resolves)?;
         }
         self.alloc_lists()
     }
@@ -290,10 +289,13 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Lists, staging and jobs for the policy.
-    fn alloc_lists(&mut self) -> Result<(), SchedulerError> {
+    pub(crate) fn alloc_lists(&mut self) -> Result<(), SchedulerError> {
         let in_place = self.options.placement == Placement::InPlace;
         let window = self.layout.sinks + self.layout.ring;
-        let attended = self.policy.budget.map_or(0, |b| b.min(self.shape.capacity)).max(window);
+        let kept = self.layers.iter().filter_map(|layer| layer.kept.as_ref());
+        let kept = kept.flat_map(|kept| &kept.capacity).max().map_or(0, |k| k + self.policy.recent);
+        let budget = self.policy.most_attended().min(self.shape.capacity);
+        let attended = budget.max(window).max(kept);
         let divided = self.options.recall != RecallMode::Exact;
         self.lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, attended, divided)?;
         let moved = match in_place {
@@ -321,139 +323,6 @@ impl<B: Backend> Sequence<B> {
         }
         let selector = Selector::new(backend, shape, &self.policy, capacity, n_layers)?;
         self.selector = Some(selector);
-        Ok(())
-    }
-
-    /// One job per recall layer, so that clustering a decode window allocates nothing.
-    fn reserve_jobs(&mut self) -> Result<(), SchedulerError> {
-        self.spare_jobs.clear();
-        let Some(cluster) = self.policy.index else { return Ok(()) };
-        let n_recall = self.layers.iter().filter(|l| l.mode == LayerMode::Recall).count();
-        for layer in 0..n_recall {
-            let mut job = Box::new(ClusterJob::new(self.task(layer, 0, cluster.window)));
-            job.reserve(&*self.backend)?;
-            self.spare_jobs.push(job);
-        }
-        self.bytes.reserve(2 * cluster.window * self.shape.row_bytes());
-        self.order.reserve(cluster.window);
-        Ok(())
-    }
-
-    fn task(&self, layer: usize, row_start: usize, n_points: usize) -> ClusterTask {
-        let cluster = self.policy.index.expect("only recall layers are clustered");
-        let n_clusters = match n_points == cluster.window {
-            true => cluster.window_clusters,
-            false => n_points.div_ceil(cluster.cluster_tokens),
-        };
-        ClusterTask {
-            layer,
-            row_start,
-            n_kv_heads: self.shape.n_kv_heads,
-            n_points,
-            n_clusters,
-            head_dim: self.shape.head_dim,
-            distance: cluster.distance,
-            iterations: cluster.iterations,
-            max_cluster: cluster.max_cluster,
-            seed: job_seed(cluster.seed, layer, row_start),
-        }
-    }
-
-    /// Hands rows `row_start..row_start + n` of `layer` to the worker.
-    fn submit(&mut self, layer: usize, n: usize) {
-        let row_start = self.layers[layer].n_submitted;
-        let task = self.task(layer, row_start, n);
-        // Spare jobs are for decode windows; the larger ones of prefill come and go.
-        let spare = self.spare_jobs.pop_if(|spare| spare.capacity() >= n);
-        let mut job = match spare {
-            Some(mut job) => {
-                job.reset(task);
-                job
-            }
-            None => Box::new(ClusterJob::new(task)),
-        };
-        match self.tier.buffer(layer) {
-            Some(rows) => {
-                let rows = KvView::new(rows, self.shape.capacity);
-                job.take_keys(&self.backend, rows, self.side.clone());
-            }
-            None => self.read_keys(&mut job),
-        }
-        self.layers[layer].n_submitted = row_start + n;
-        self.worker.submit(job);
-    }
-
-    /// Fills in a job's keys from the host.
-    fn read_keys(&mut self, job: &mut ClusterJob<B>) {
-        let ClusterTask { layer, row_start, n_points: n, head_dim: d, .. } = job.task;
-        let row_bytes = self.shape.row_bytes();
-        self.bytes.clear();
-        self.bytes.resize(n * row_bytes, 0);
-        for (head, keys) in job.host_keys().chunks_exact_mut(n * d).enumerate() {
-            self.tier.read_rows(layer, head, row_start..row_start + n, &mut self.bytes);
-            for (row, key) in self.bytes.chunks_exact(row_bytes).zip(keys.chunks_exact_mut(d)) {
-                decode_f32_into(self.shape.kv_dtype, &row[..row_bytes / 2], key);
-            }
-        }
-    }
-
-    /// Waits for the clustering of `layer` that was submitted, and applies it.
-    async fn apply_job(&mut self, layer: usize) -> Result<(), SchedulerError> {
-        let start = self.backend.now();
-        let taken = self.worker.take(&*self.backend, layer).await;
-        self.stats.cluster_wait += self.backend.now().saturating_sub(start);
-        let state = &mut self.layers[layer];
-        // A job that failed is forgotten: its rows stay unclustered and are submitted again.
-        state.n_submitted = state.n_indexed;
-        let Some(job) = taken? else { return Ok(()) };
-        let ClusterTask { row_start, n_points, .. } = job.task;
-        let row_bytes = self.shape.row_bytes();
-        for (head, clusters) in job.heads.iter().enumerate() {
-            let place = RowRange { layer, head, start: row_start };
-            self.tier.permute_rows(place, &clusters.order, row_bytes, &mut self.bytes);
-            let positions = &mut state.positions[head][row_start..row_start + n_points];
-            self.order.clear();
-            self.order.extend_from_slice(positions);
-            for (position, from) in positions.iter_mut().zip(&clusters.order) {
-                *position = self.order[*from as usize];
-            }
-        }
-        let index = state.index.as_mut().expect("only recall layers are clustered");
-        index.append(&*self.backend, row_start, row_start + n_points, &job.heads)?;
-        for (cache, head) in state.caches.iter_mut().zip(index.heads()) {
-            cache.set_clusters(head.sizes.len());
-        }
-        state.n_indexed = row_start + n_points;
-        state.n_submitted = state.n_indexed;
-        state.permuted_to = state.permuted_to.max(state.n_indexed);
-        self.stats.clusterings += 1;
-        self.keep_job(job);
-        Ok(())
-    }
-
-    /// In prefill: hands every finished segment of `layer` to the worker. The one before is applied
-    /// first, so that a segment has the time of a whole segment to be clustered and the order of
-    /// rows is a function of the input.
-    pub(crate) async fn submit_segments(
-        &mut self,
-        layer: usize,
-        n_rows: usize,
-    ) -> Result<(), SchedulerError> {
-        let Some(cluster) = self.policy.index else { return Ok(()) };
-        if cluster.segment == 0 || self.layers[layer].mode != LayerMode::Recall {
-            return Ok(());
-        }
-        while n_rows >= self.layers[layer].n_submitted + cluster.segment + self.policy.recent {
-            self.apply_outstanding(layer).await?;
-            self.submit(layer, cluster.segment);
-        }
-        Ok(())
-    }
-
-    async fn apply_outstanding(&mut self, layer: usize) -> Result<(), SchedulerError> {
-        while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
-            self.apply_job(layer).await?;
-        }
         Ok(())
     }
 
@@ -485,103 +354,6 @@ impl<B: Backend> Sequence<B> {
             self.n_tokens += len;
         }
         Ok(())
-    }
-
-    /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
-    /// and the device holds what decode needs. Must be called before the first decode step.
-    pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
-        for layer in 0..self.layers.len() {
-            if self.layers[layer].mode == LayerMode::Recall {
-                self.index_prompt(layer).await?;
-            }
-        }
-        self.save_recorded().await?;
-        self.load_device()
-    }
-
-    /// Copies what prefill recorded on the device to the host, where a lost device leaves it.
-    async fn save_recorded(&mut self) -> Result<(), SchedulerError> {
-        if self.options.placement == Placement::InPlace {
-            return Ok(());
-        }
-        let mut parts = crate::mirror::ReadParts::<B>::new();
-        for layer in &mut self.layers {
-            parts.extend(layer.recorded.read_parts());
-        }
-        Ok(self.backend.read_all(&mut parts).await?)
-    }
-
-    async fn index_prompt(&mut self, layer: usize) -> Result<(), SchedulerError> {
-        let cluster = self.policy.index.expect("recall layers have an index");
-        self.apply_outstanding(layer).await?;
-        let end = self.n_tokens.saturating_sub(self.policy.recent);
-        if cluster.segment > 0 {
-            self.submit_segments(layer, self.n_tokens).await?;
-            self.apply_outstanding(layer).await?;
-        }
-        let left = end.saturating_sub(self.layers[layer].n_indexed);
-        if left >= cluster.window {
-            self.submit(layer, left);
-            self.apply_outstanding(layer).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends a decode step: full windows go to the worker.
-    pub(crate) fn submit_windows(&mut self) {
-        let Some(cluster) = self.policy.index else { return };
-        for layer in 0..self.layers.len() {
-            let state = &self.layers[layer];
-            if state.mode == LayerMode::Recall
-                && state.n_submitted == state.n_indexed
-                && self.n_tokens - state.n_indexed.min(self.n_tokens)
-                    >= self.policy.recent + cluster.window
-            {
-                self.submit(layer, cluster.window);
-            }
-        }
-    }
-
-    /// Whether the decode step that begins finds a window of `layer` that was submitted
-    /// [`FLUSH_STEPS`] steps ago.
-    pub(crate) fn window_is_due(&self, layer: usize) -> bool {
-        let state = &self.layers[layer];
-        if state.n_submitted <= state.n_indexed {
-            return false;
-        }
-        let pending = self.n_tokens - state.n_indexed;
-        let cluster = self.policy.index.expect("only recall layers submit");
-        pending + 1 >= self.policy.recent + cluster.window + FLUSH_STEPS
-    }
-
-    /// In a decode step: a window that is due becomes clusters.
-    pub(crate) async fn apply_window(&mut self, layer: usize) -> Result<(), SchedulerError> {
-        match self.window_is_due(layer) {
-            true => self.apply_job(layer).await,
-            false => Ok(()),
-        }
-    }
-
-    /// Waits for outstanding clusterings and forgets them.
-    async fn drop_jobs(&mut self) -> Result<(), SchedulerError> {
-        for layer in 0..self.layers.len() {
-            while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
-                let job = self.worker.take(&*self.backend, layer).await?;
-                let state = &mut self.layers[layer];
-                state.n_submitted = state.n_indexed;
-                if let Some(job) = job {
-                    self.keep_job(job);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps jobs of the size of a decode window for the next window.
-    fn keep_job(&mut self, job: Box<ClusterJob<B>>) {
-        if self.policy.index.is_some_and(|cluster| job.capacity() <= cluster.window) {
-            self.spare_jobs.push(job);
-        }
     }
 
     /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled
@@ -617,6 +389,12 @@ impl<B: Backend> Sequence<B> {
             } else if state.permuted_to > n {
                 self.restore_token_order(layer, 0);
             }
+            let state = &mut self.layers[layer];
+            state.chosen = None;
+            if let Some(kept) = &mut state.kept {
+                state.n_indexed = state.n_indexed.min(n);
+                kept.truncate(&*self.backend, n, n - state.n_indexed)?;
+            }
             for positions in &mut self.layers[layer].positions {
                 positions.truncate(n);
             }
@@ -649,7 +427,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Fills device rows from the host tier: all rows of dense layers, sinks and ring of the
     /// others. Cached clusters stay where they are.
-    fn load_device(&mut self) -> Result<(), SchedulerError> {
+    pub(crate) fn load_device(&mut self) -> Result<(), SchedulerError> {
         self.forget_choice();
         for layer in 0..self.layers.len() {
             if self.layers[layer].device.is_none() {
@@ -663,6 +441,10 @@ impl<B: Backend> Sequence<B> {
                     self.load_rows(layer, 0..sinks)?;
                     self.load_rows(layer, self.window_start(layer, n)..n)?;
                 }
+                LayerMode::Keep => {
+                    self.load_rows(layer, self.window_start(layer, n)..n)?;
+                    self.load_kept(layer)?;
+                }
             }
         }
         Ok(())
@@ -674,7 +456,9 @@ impl<B: Backend> Sequence<B> {
         match self.layers[layer].mode {
             LayerMode::Dense => 0,
             LayerMode::Window => n_rows.saturating_sub(self.policy.recent).max(sinks),
-            LayerMode::Recall => self.layers[layer].n_indexed.min(n_rows).max(sinks),
+            LayerMode::Recall | LayerMode::Keep => {
+                self.layers[layer].n_indexed.min(n_rows).max(sinks)
+            }
         }
     }
 
@@ -682,7 +466,7 @@ impl<B: Backend> Sequence<B> {
     pub(crate) fn device_row(&self, layer: usize, row: usize) -> usize {
         match self.layers[layer].mode {
             LayerMode::Dense => row,
-            LayerMode::Window | LayerMode::Recall => self.layout.row(row),
+            LayerMode::Window | LayerMode::Recall | LayerMode::Keep => self.layout.row(row),
         }
     }
 
@@ -730,13 +514,14 @@ impl<B: Backend> Sequence<B> {
         self.mirror.clear();
         self.worker = ClusterWorker::new(backend, self.options.overlap, 2 * self.shape.n_layers);
         for layer in &mut self.layers {
+            if let Some(kept) = &mut layer.kept {
+                kept.restore(&**backend, &self.shape, self.layout.ring)?;
+            }
             if layer.device.is_some() {
                 layer.device = Some(layer.alloc_device(&**backend, &self.shape)?);
             }
             layer.caches.iter_mut().for_each(crate::cache::ClusterCache::clear);
-            if let Some(index) = &mut layer.index {
-                index.restore(&**backend)?;
-            }
+            layer.restore_index(&**backend)?;
             layer.n_submitted = layer.n_indexed;
             layer.recorded.restore(&**backend, &self.shape)?;
         }
@@ -767,9 +552,4 @@ impl<B: Backend> Sequence<B> {
             false => Err(SchedulerError::ContextFull { needed, capacity: self.shape.capacity }),
         }
     }
-}
-
-/// Seeds differ between layers and runs of rows, and depend on nothing else.
-fn job_seed(seed: u64, layer: usize, row_start: usize) -> u64 {
-    SplitMix64::new(seed ^ ((layer as u64) << 40) ^ row_start as u64).next_u64()
 }

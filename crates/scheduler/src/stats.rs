@@ -39,6 +39,8 @@ pub struct Stats {
     pub cluster_wait: Duration,
     /// Windows and segments that were clustered.
     pub clusterings: u64,
+    /// Rows that were let go of for good, by policies that evict by attention.
+    pub evictions: u64,
 }
 
 impl Stats {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::chunk::Chunk;
 use crate::error::SchedulerError;
 use crate::held::HeldLists;
-use crate::layer::LayerMode;
+use crate::layer::{Chosen, LayerMode};
 use crate::resolver::Resolution;
 use crate::rows::DeviceRows;
 use crate::select::Query;
@@ -143,7 +143,21 @@ impl<B: Backend> Step<'_, '_, B> {
             }
         }
         self.attend_tokens(layer, &mut t)?;
-        self.attend_misses(layer, &mut t)
+        self.attend_misses(layer, &mut t)?;
+        self.measure(layer, &t)
+    }
+
+    /// What tokens gave to rows that are kept by it.
+    fn measure(&mut self, layer: usize, t: &LayerTensors<'_, B>) -> Result<(), SchedulerError> {
+        for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
+            let sequence = &mut *span.sequence;
+            if sequence.layers[layer].mode == LayerMode::Keep {
+                let n_tokens = t.q.len / (sequence.shape.n_q_heads * sequence.shape.head_dim);
+                let len = n_tokens * sequence.shape.n_q_heads;
+                sequence.measure(layer, span.start, t, View::part(&self.scratch.lse, 0, len))?;
+            }
+        }
+        Ok(())
     }
 
     /// Where a step speculates, rows that are on the device are attended first. While the device is
@@ -353,12 +367,19 @@ impl Token {
             sequence.join_side()?;
         }
         sequence.misses_wait = false;
-        sequence.apply_window(self.layer).await?;
+        match sequence.layers[self.layer].mode {
+            LayerMode::Keep => sequence.rechoose(self.layer).await?,
+            _ => sequence.apply_window(self.layer).await?,
+        }
         self.store(sequence, scratch, t)?;
         match sequence.layers[self.layer].mode {
             LayerMode::Dense => self.count_all(sequence),
             LayerMode::Window => self.list_window(sequence, true)?,
             LayerMode::Recall => self.recall(sequence, t).await?,
+            LayerMode::Keep => {
+                sequence.list_kept(self.layer)?;
+                self.seal(sequence)?;
+            }
         }
         Ok(())
     }
@@ -440,25 +461,33 @@ impl Token {
     ) -> Result<(), SchedulerError> {
         self.list_window(sequence, false)?;
         let always = sequence.lists.counts()[0] as usize;
-        let budget = sequence.policy.budget.unwrap_or(usize::MAX).saturating_sub(always);
         let n_tokens = t.q.len / (sequence.shape.n_q_heads * sequence.shape.head_dim);
-        let slot = sequence.selection_slot(self.layer);
+        let (slot, is_due) = sequence.choice(self.layer);
+        // A choice that holds for several steps leaves room for the tokens that come meanwhile.
+        let taken = always + if is_due { sequence.policy.token_step - 1 } else { 0 };
+        let heads = 0..sequence.shape.n_kv_heads;
+        let left =
+            |head: usize| sequence.head_budget(self.layer, head).saturating_sub(taken) as u32;
+        let budgets: SmallVec<[u32; 16]> = heads.map(left).collect();
         let query = Query { q: t.q, n_tokens, index: self.index, slot };
         let begin = sequence.backend.now();
         if sequence.resolver.is_some() {
-            self.choose(sequence, &query, budget)?;
+            if is_due {
+                self.choose(sequence, &query, &budgets)?;
+            }
             self.resolve(sequence, slot)?;
             sequence.stats.fetch += sequence.backend.now().saturating_sub(begin);
             return Ok(());
         }
         let speculates = sequence.speculates();
-        if !speculates {
-            self.choose(sequence, &query, budget)?;
+        let chooses = is_due && !speculates;
+        if chooses {
+            self.choose(sequence, &query, &budgets)?;
         }
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
-        match speculates {
-            true => selector.trim(slot, budget),
-            false => selector.read(&*sequence.backend, slot).await?,
+        match chooses {
+            false => selector.trim(slot, &budgets),
+            true => selector.read(&*sequence.backend, slot).await?,
         }
         let selected = sequence.backend.now();
         sequence.stats.select += selected.saturating_sub(begin);
@@ -471,7 +500,7 @@ impl Token {
         let fetched = sequence.backend.now();
         sequence.stats.fetch += fetched.saturating_sub(selected);
         if speculates {
-            self.choose(sequence, &query, budget)?;
+            self.choose(sequence, &query, &budgets)?;
         }
         sequence.keep_query(&query)?;
         sequence.stats.select += sequence.backend.now().saturating_sub(fetched);
@@ -511,12 +540,12 @@ impl Token {
         &self,
         sequence: &mut Sequence<B>,
         query: &Query<'_, B>,
-        budget: usize,
+        budgets: &[u32],
     ) -> OpResult<()> {
         let Sequence { backend, shape, policy, layers, selector, .. } = sequence;
-        let index = layers[self.layer].index.as_ref().expect("recall layers have an index");
+        let layer = &layers[self.layer];
         let selector = selector.as_mut().expect("a recall policy has a selector");
-        selector.select(&**backend, shape, policy, index, query, budget)
+        selector.select(&**backend, shape, policy, layer, query, budgets)
     }
 
     /// Recalled rows are attended in the host tier.
@@ -566,6 +595,32 @@ impl Token {
 }
 
 impl<B: Backend> Sequence<B> {
+    /// Tokens that a head may attend in a step.
+    fn head_budget(&self, layer: usize, head: usize) -> usize {
+        let own = self.layers[layer].budgets.as_ref().map(|budgets| budgets[head]);
+        own.or(self.policy.budget).unwrap_or(usize::MAX)
+    }
+
+    /// The selection that a layer attends in this step, and whether it is due to be made anew: the
+    /// first of every `layer_step` layers chooses for all of them, for `token_step` steps or until
+    /// there is more to choose from.
+    fn choice(&mut self, layer: usize) -> (usize, bool) {
+        let own = self.selection_slot(layer);
+        let (layers, steps) = (self.policy.layer_step, self.policy.token_step);
+        if own % layers > 0 {
+            return (own - own % layers, false);
+        }
+        let (n_tokens, state) = (self.n_tokens, &mut self.layers[layer]);
+        let holds = |c: &Chosen| {
+            c.n_indexed == state.n_indexed && (c.n_tokens..c.n_tokens + steps).contains(&n_tokens)
+        };
+        if steps > 1 && state.chosen.as_ref().is_some_and(holds) {
+            return (own, false);
+        }
+        state.chosen = Some(Chosen { n_tokens, n_indexed: state.n_indexed });
+        (own, true)
+    }
+
     /// Carries the rows that were listed from the host tier into their slots.
     fn load_misses(&mut self, layer: usize) -> Result<(), SchedulerError> {
         let Sequence { backend, shape, tier, mover, layers, .. } = self;
@@ -576,8 +631,10 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The rows that attention of `layer` reads.
-    fn attended_rows(&self, layer: usize) -> KvView<'_, B> {
+    pub(crate) fn attended_rows(&self, layer: usize) -> KvView<'_, B> {
+        let is_pool = self.layers[layer].mode == LayerMode::Keep;
         match &self.layers[layer].device {
+            Some(buffer) if is_pool => KvView::new(buffer, 0),
             Some(buffer) => KvView::new(buffer, self.layers[layer].device_rows),
             None => {
                 let buffer = self.tier.buffer(layer).expect("in place: kernels read the tier");

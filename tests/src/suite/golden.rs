@@ -56,7 +56,7 @@ fn golden(path: &Path) -> Golden {
 /// ClusterKV with small windows and segments, so that clusters are made in prefill and in decode.
 pub fn clusterkv(budget: usize) -> PolicyOptions {
     let mut options = PolicyOptions::new(Preset::Clusterkv);
-    options.budget = BudgetOption::Tokens(budget);
+    options.budget = Some(BudgetOption::Tokens(budget));
     (options.window, options.recent, options.cluster_segment) = (Some(20), Some(8), Some(96));
     options
 }

@@ -13,7 +13,7 @@ pub use sampling::SamplingArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// A parser for one of the names in `all`, so that help and completions list them.
-fn one_of<T: Copy + Send + Sync + 'static>(
+pub fn one_of<T: Copy + Send + Sync + 'static>(
     all: &'static [(T, &'static str)],
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(all.iter().map(|(_, name)| *name)).map(move |name: String| {

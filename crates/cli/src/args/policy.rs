@@ -1,142 +1,165 @@
-//! Which tokens a step attends.
+//! Which tokens a step attends: a preset, the options that [`longview_scheduler::OPTIONS`] lists,
+//! and files that say both.
 
-use clap::Args;
-use longview_ops::{Distance, Pooling};
-use longview_scheduler::{BudgetOption, PolicyOptions, Preset};
+use std::path::{Path, PathBuf};
 
-const DISTANCES: &[(Distance, &str)] = &[
-    (Distance::Cosine, "cosine"),
-    (Distance::L2, "l2"),
-    (Distance::InnerProduct, "inner-product"),
-];
-
-const POOLINGS: &[(Pooling, &str)] = &[
-    (Pooling::SumSoftmax, "sum"),
-    (Pooling::MaxSoftmax, "max"),
-    (Pooling::SizeWeighted, "size-weighted"),
-];
+use anyhow::{Context, Result, bail};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, error::ErrorKind};
+use longview_scheduler::{OPTIONS, PolicyOptions, Preset};
 
 /// A policy and what may be changed about it.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Policy")]
 pub struct PolicyArgs {
-    /// What a generated token attends: full: every earlier token; clusterkv: clusters of similar
-    /// keys, recalled from host memory; streaming-llm: the first and the last tokens only.
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "clusterkv",
-        value_parser = super::one_of(Preset::ALL)
-    )]
-    pub policy: Preset,
+    /// What a generated token attends; `longview policies` says what each of them does [default:
+    /// clusterkv].
+    #[arg(long, value_name = "NAME", value_parser = super::one_of(Preset::ALL))]
+    policy: Option<Preset>,
+
+    /// A TOML file with `policy = "NAME"` and options as `name = value`; what is given on the
+    /// command line goes before it.
+    #[arg(long, value_name = "FILE")]
+    policy_file: Option<PathBuf>,
 
     #[command(flatten)]
     tuning: TuningArgs,
 }
 
-/// What may be changed about a policy.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Policy")]
+/// What may be changed about a policy: (option, value) as given.
+#[derive(Clone, Debug, Default)]
 pub struct TuningArgs {
-    /// Tokens that a KV head attends in one step, first and last tokens included; above the
-    /// context it equals full attention. auto: 512 up to a context of 4096 tokens, 1024 up to
-    /// 32768, 2048 beyond.
-    #[arg(long, value_name = "TOKENS", default_value = "auto")]
-    budget: BudgetOption,
+    given: Vec<(String, String)>,
+}
 
-    /// First tokens, always attended [default: 16, or an eighth of a small budget; 4 for
-    /// streaming-llm].
-    #[arg(long, value_name = "TOKENS")]
-    sinks: Option<usize>,
+impl Args for TuningArgs {
+    fn augment_args(command: Command) -> Command {
+        let heading = Some("Policy");
+        command.args(OPTIONS.iter().map(|option| {
+            Arg::new(option.name)
+                .long(option.name)
+                .value_name(option.value)
+                .help(option.help.trim().to_owned())
+                .help_heading(heading)
+        }))
+    }
 
-    /// Last tokens, always attended [default: 64, or a quarter of a small budget; the rest of the
-    /// budget for streaming-llm].
-    #[arg(long, value_name = "TOKENS")]
-    recent: Option<usize>,
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
 
-    /// Generated tokens that gather behind the last ones before they are clustered [default: 320,
-    /// or a quarter of a small budget].
-    #[arg(long, value_name = "TOKENS")]
-    window: Option<usize>,
+impl FromArgMatches for TuningArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
 
-    /// Clusters made of a full window [default: as many as keep --cluster-tokens].
-    #[arg(long, value_name = "CLUSTERS")]
-    window_clusters: Option<usize>,
-
-    /// Mean tokens per cluster [default: 16; the ClusterKV paper uses 80].
-    #[arg(long, value_name = "TOKENS")]
-    cluster_tokens: Option<usize>,
-
-    /// Prompt tokens that are clustered by themselves as soon as they are computed; 0: the whole
-    /// prompt at its end, as in the paper [default: 0 up to a context of 32768, else 8192].
-    #[arg(long, value_name = "TOKENS")]
-    cluster_segment: Option<usize>,
-
-    /// What makes two keys similar.
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "cosine",
-        value_parser = super::one_of(DISTANCES)
-    )]
-    distance: Distance,
-
-    /// How query heads that share a KV head choose clusters together: by the sum or the largest of
-    /// their attention, or weighted by cluster size.
-    #[arg(long, value_name = "NAME", default_value = "sum", value_parser = super::one_of(POOLINGS))]
-    pooling: Pooling,
-
-    /// Most iterations of k-means [default: 10].
-    #[arg(long, value_name = "N")]
-    iterations: Option<usize>,
-
-    /// Steps for which recalled clusters stay on the device [default: 2].
-    #[arg(long, value_name = "STEPS")]
-    cache_steps: Option<usize>,
-
-    /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].
-    #[arg(long, value_name = "LAYERS")]
-    dense_layers: Option<usize>,
-
-    /// Seed of k-means.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    cluster_seed: u64,
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        // A value is read at once, so that a wrong one is an error of usage.
+        let mut probe = PolicyOptions::new(Preset::Full);
+        for option in OPTIONS {
+            let Some(text) = matches.get_one::<String>(option.name) else { continue };
+            probe
+                .set(option.name, text)
+                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("{e}\n")))?;
+            self.given.push((option.name.to_owned(), text.clone()));
+        }
+        Ok(())
+    }
 }
 
 impl PolicyArgs {
     /// The policy that was asked for.
-    pub fn options(&self) -> PolicyOptions {
-        self.tuning.options(self.policy)
+    pub fn options(&self) -> Result<PolicyOptions> {
+        let mut options = match &self.policy_file {
+            Some(path) => read_file(path)?,
+            None => PolicyOptions::new(Preset::Clusterkv),
+        };
+        if let Some(preset) = self.policy {
+            options.preset = preset;
+        }
+        self.tuning.apply(&mut options)?;
+        Ok(options)
     }
 }
 
 impl TuningArgs {
-    /// `preset` with these changes.
-    pub fn options(&self, preset: Preset) -> PolicyOptions {
-        PolicyOptions {
-            preset,
-            budget: self.budget,
-            sinks: self.sinks,
-            recent: self.recent,
-            window: self.window,
-            window_clusters: self.window_clusters,
-            cluster_tokens: self.cluster_tokens,
-            cluster_segment: self.cluster_segment,
-            distance: self.distance,
-            pooling: self.pooling,
-            iterations: self.iterations,
-            cache_steps: self.cache_steps,
-            dense_layers: self.dense_layers,
-            seed: self.cluster_seed,
+    /// `preset` with those of these changes that mean something to it.
+    pub fn meant_for(&self, preset: Preset) -> Result<PolicyOptions> {
+        let mut options = PolicyOptions::new(preset);
+        for (name, value) in &self.given {
+            if preset.info().options.contains(&name.as_str()) {
+                options.set(name, value)?;
+            }
         }
+        Ok(options)
     }
 
-    /// `preset` with the changes that mean something to every preset.
-    pub fn common_options(&self, preset: Preset) -> PolicyOptions {
-        PolicyOptions {
-            budget: self.budget,
-            dense_layers: self.dense_layers,
-            ..PolicyOptions::new(preset)
+    fn apply(&self, options: &mut PolicyOptions) -> Result<()> {
+        self.given.iter().try_for_each(|(name, value)| Ok(options.set(name, value)?))
+    }
+}
+
+/// The policy that a file describes.
+fn read_file(path: &Path) -> Result<PolicyOptions> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("--policy-file {}: cannot be read", path.display()))?;
+    parse(&text, path)
+}
+
+/// The policy that a file's text describes.
+fn parse(text: &str, path: &Path) -> Result<PolicyOptions> {
+    let shown = path.display();
+    let table: toml::Table =
+        text.parse().with_context(|| format!("--policy-file {shown}: is not TOML"))?;
+    let preset = match table.get("policy") {
+        Some(toml::Value::String(name)) => {
+            name.parse().with_context(|| format!("--policy-file {shown}"))?
         }
+        Some(_) => bail!("--policy-file {shown}: policy: must be a name in quotes"),
+        None => bail!("--policy-file {shown}: has no line `policy = \"NAME\"`"),
+    };
+    let mut options = PolicyOptions::new(preset);
+    for (name, value) in table.iter().filter(|(name, _)| *name != "policy") {
+        let text = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Float(number) => number.to_string(),
+            toml::Value::Boolean(flag) => flag.to_string(),
+            _ => bail!("--policy-file {shown}: {name}: must be a number or a name"),
+        };
+        options.set(name, &text).with_context(|| format!("--policy-file {shown}"))?;
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_text(text: &str) -> Result<PolicyOptions> {
+        parse(text, Path::new("policy.toml"))
+    }
+
+    #[test]
+    fn a_file_names_a_policy_and_its_options() {
+        let options =
+            of_text("policy = \"ada-snapkv\"\nbudget = 512\nsafeguard = 0.3\npool = \"max\"\n");
+        let mut want = PolicyOptions::new(Preset::AdaSnapkv).with_budget(512);
+        want.set("safeguard", "0.3").unwrap();
+        want.set("pool", "max").unwrap();
+        assert_eq!(options.unwrap(), want);
+    }
+
+    #[test]
+    fn a_file_that_says_something_else_is_an_error() {
+        let message = |text: &str| format!("{:#}", of_text(text).unwrap_err());
+        assert!(message("budget = 512").contains("has no line `policy"));
+        assert!(message("policy = \"best\"").contains("unknown policy 'best'"));
+        assert!(message("policy = \"quest\"\npages = 3").contains("unknown option 'pages'"));
+        assert!(message("policy = \"quest\"\nblock-size = [1]").contains("must be a number"));
+        assert!(message("policy = \"quest\"\nbudget = 1.5").contains("--budget: '1.5'"));
+        assert!(message("policy =").contains("is not TOML"));
     }
 }

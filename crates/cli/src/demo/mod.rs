@@ -17,7 +17,7 @@ use anyhow::Result;
 use clap::Args;
 use longview_engine::{Engine, EngineOptions, Session};
 use longview_ops::Backend;
-use longview_scheduler::{Policy, PolicyOptions, Preset};
+use longview_scheduler::{IndexConfig, IndexKind, Policy, PolicyOptions, Preset};
 use pollster::block_on;
 
 use self::document::{Document, DocumentSpec};
@@ -73,7 +73,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let n_questions = args.questions as usize;
     let spec = DocumentSpec { context: args.context, n_questions, seed: args.seed };
     let document = Document::write(folder.tokenizer()?, spec)?;
-    let policy = policy(args);
+    let policy = policy(args)?;
     let resolved = Policy::resolve(&policy, args.context)?;
     // Before anything is printed: it may not be there.
     let device = args.engine.device()?;
@@ -98,14 +98,14 @@ fn options(args: &DemoArgs) -> EngineOptions {
 
 /// The policy that was asked for. The embedded model looks up single tokens that resemble nothing
 /// around them: small clusters, and centroids drawn from the whole document, lose fewer of them.
-fn policy(args: &DemoArgs) -> PolicyOptions {
-    let mut policy = args.policy.options();
+fn policy(args: &DemoArgs) -> Result<PolicyOptions> {
+    let mut policy = args.policy.options()?;
     if policy.preset == Preset::Clusterkv {
         policy.cluster_segment.get_or_insert(0);
         policy.cluster_tokens.get_or_insert(8);
         policy.iterations.get_or_insert(3);
     }
-    policy
+    Ok(policy)
 }
 
 /// What will happen, and what it does and does not show.
@@ -128,9 +128,9 @@ fn introduce(document: &Document, policy: &Policy) -> Result<()> {
         "Under {}, a KV head attends {budget} of these tokens per step, question and answer alike.",
         policy.preset
     )?;
-    if let Some(cluster) = policy.index {
+    if let Some(IndexConfig { kind: IndexKind::Clusters(cluster), segment, .. }) = policy.index {
         let (tokens, iterations) = (cluster.cluster_tokens, cluster.iterations);
-        let parts = match cluster.segment {
+        let parts = match segment {
             0 => "the whole document".to_owned(),
             tokens => format!("segments of {} tokens", units::count(tokens)),
         };

@@ -97,7 +97,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         ..args.engine.options(context)
     };
     let interrupt = Interrupt::install()?;
-    let policy = args.policy.options();
+    let policy = args.policy.options()?;
     with_device!(args.engine.device()?, backend => {
         let (engine, load) = load::engine(backend, folder, options, &policy)?;
         let session = engine.session(&policy)?;

@@ -16,7 +16,8 @@ use longview_core::{DType, SplitMix64};
 use longview_ops::{Backend, Distance, Pooling};
 use longview_scheduler::{
     ClusterJob, ClusterTask, KvPlan, LayerMode, Placement, PolicyOptions, Preset, RecallMode,
-    SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan, StepVerdict, TierKind,
+    SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan, StepVerdict, TaskKind,
+    TierKind,
 };
 use pollster::block_on;
 
@@ -231,7 +232,7 @@ pub fn several_sequences_of_unequal_length_share_a_step<B: Probe>(backend: &Arc<
 pub fn selection_equals_a_brute_force_oracle<B: Probe>(backend: &Arc<B>) {
     for pooling in [Pooling::SumSoftmax, Pooling::MaxSoftmax, Pooling::SizeWeighted] {
         let mut policy = clusterkv(96);
-        policy.pooling = pooling;
+        policy.pooling = Some(pooling);
         let mut sim =
             Sim::new(backend, small_shape(900), &policy, options(Placement::Device)).unwrap();
         sim.prefill(8, 700);
@@ -343,6 +344,7 @@ pub fn kmeans_recovers_planted_clusters<B: Probe>(backend: &Arc<B>) {
     for distance in [Distance::Cosine, Distance::L2] {
         let (n_points, d, planted) = (1200, 16, 12);
         let task = ClusterTask {
+            kind: TaskKind::Clusters,
             layer: 0,
             row_start: 0,
             n_kv_heads: 2,

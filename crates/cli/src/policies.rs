@@ -1,0 +1,110 @@
+//! `longview policies`: which published systems there are, what they cost and what can be said about
+//! them.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use longview_core::DType;
+use longview_scheduler::{
+    KvPlan, KvShape, OPTIONS, Placement, Policy, PolicyOptions, Preset, PresetInfo, SequenceOptions,
+};
+use serde::Serialize;
+
+use crate::out;
+use crate::table::Table;
+use crate::units;
+
+/// Options of `longview policies`.
+#[derive(Args)]
+pub struct PoliciesArgs {
+    /// Print one JSON object [default: off].
+    #[arg(long)]
+    json: bool,
+}
+
+/// A preset, and what a token of context costs under it.
+#[derive(Serialize)]
+struct Entry {
+    #[serde(flatten)]
+    info: PresetInfo,
+    /// Bytes on the device by which one more token of context makes the plan grow.
+    device_bytes_per_token: u64,
+    /// The same in host memory.
+    host_bytes_per_token: u64,
+    options_given_defaults: Vec<OptionEntry>,
+}
+
+#[derive(Serialize)]
+struct OptionEntry {
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+}
+
+/// The shape that costs are shown for: Llama-3.1-8B with keys and values of 16 bits.
+fn shape(capacity: usize) -> KvShape {
+    KvShape {
+        n_layers: 32,
+        n_q_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 128,
+        scale: 1.0 / 128f32.sqrt(),
+        kv_dtype: DType::F16,
+        capacity,
+    }
+}
+
+fn entry(preset: Preset) -> Result<Entry> {
+    let options = PolicyOptions::new(preset).with_budget(2048).for_depth(32);
+    let sequence = SequenceOptions { placement: Placement::Device, ..SequenceOptions::default() };
+    let plan = |context: usize| -> Result<KvPlan> {
+        let policy = Policy::resolve(&options, 1 << 17)?;
+        Ok(KvPlan::new(&shape(context), &policy, &sequence))
+    };
+    let (small, large) = (plan(1 << 16)?, plan(1 << 17)?);
+    let growth = |of: fn(&KvPlan) -> u64| (of(&large) - of(&small)) >> 16;
+    let info = preset.info();
+    let options = OPTIONS.iter().filter(|option| info.options.contains(&option.name));
+    Ok(Entry {
+        info,
+        device_bytes_per_token: growth(KvPlan::device_kv_bytes),
+        host_bytes_per_token: growth(|plan| plan.host_kv_bytes + plan.host_index_bytes),
+        options_given_defaults: options
+            .map(|o| OptionEntry { name: o.name, value: o.value, help: o.help.trim() })
+            .collect(),
+    })
+}
+
+/// Prints the table or the object.
+pub fn run(args: &PoliciesArgs) -> Result<()> {
+    let entries =
+        Preset::ALL.iter().map(|(preset, _)| entry(*preset)).collect::<Result<Vec<_>>>()?;
+    if args.json {
+        return out::json(&entries);
+    }
+    let mut out = out::stdout();
+    for Entry { info, .. } in &entries {
+        writeln!(out, "{}: {}", info.name, info.source)?;
+        let PresetInfo { index, budget, residency, .. } = info;
+        writeln!(out, "  index: {index}; budget: {budget}; residency: {residency}")?;
+        let options: Vec<String> = info.options.iter().map(|o| format!("--{o}")).collect();
+        writeln!(out, "  options: {}", options.join(" "))?;
+    }
+    writeln!(
+        out,
+        "\nBytes that one more token of context takes: Llama-3.1-8B (32 layers, 8 KV heads of 128, \
+         keys and values of 16 bits), 2,048 attended tokens, a device with memory of its own."
+    )?;
+    let mut table = Table::new("", ["device", "host"]);
+    for entry in &entries {
+        let bytes = [entry.device_bytes_per_token, entry.host_bytes_per_token];
+        table.row(entry.info.name, bytes.map(|b| units::count(b as usize)));
+    }
+    table.write(&mut out)?;
+    writeln!(out, "\nOptions (--NAME VALUE, or name = value in a --policy-file):")?;
+    for option in OPTIONS {
+        writeln!(out, "  --{} {}\n      {}", option.name, option.value, option.help.trim())?;
+    }
+    Ok(())
+}

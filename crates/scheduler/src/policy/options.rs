@@ -1,0 +1,359 @@
+//! What a user may say about a policy: one list, from which command lines, configuration files and
+//! the table of presets are made.
+
+use longview_ops::{Distance, PoolKind, Pooling};
+
+use super::{PolicyError, Preset};
+
+/// How many tokens a KV head may attend in one step, sinks and recent window included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BudgetOption {
+    /// By context length: 512 up to 4K, 1024 up to 32K, 2048 beyond.
+    #[default]
+    Auto,
+    /// This many.
+    Tokens(usize),
+}
+
+impl std::str::FromStr for BudgetOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(BudgetOption::Auto);
+        }
+        let tokens = text
+            .parse()
+            .map_err(|_| format!("'{text}' is neither a number of tokens nor 'auto'"))?;
+        Ok(BudgetOption::Tokens(tokens))
+    }
+}
+
+macro_rules! choices {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$item:meta])* $variant:ident = $text:literal,)+ })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub enum $name {
+                $($(#[$item])* $variant,)+
+            }
+
+            impl Choice for $name {
+                const ALL: &'static [(Self, &'static str)] = &[$(($name::$variant, $text),)+];
+            }
+
+            impl std::str::FromStr for $name {
+                type Err = String;
+
+                fn from_str(text: &str) -> Result<Self, String> {
+                    choose(text)
+                }
+            }
+        )+
+    };
+}
+
+/// A value that has a name.
+trait Choice: Copy + 'static {
+    const ALL: &'static [(Self, &'static str)];
+}
+
+fn choose<C: Choice>(text: &str) -> Result<C, String> {
+    C::ALL.iter().find(|(_, name)| *name == text).map(|(value, _)| *value).ok_or_else(|| {
+        let names: Vec<_> = C::ALL.iter().map(|(_, name)| *name).collect();
+        format!("'{text}' is not one of {}", names.join(", "))
+    })
+}
+
+choices! {
+    /// What stands for a block of keys.
+    Representative {
+        /// The largest value of every channel.
+        Max = "max",
+        /// The mean.
+        Mean = "mean",
+        /// Largest and smallest value of every channel: an upper bound.
+        Quest = "quest",
+        /// The mean of the keys that received most attention.
+        Dynamic = "dynamic",
+        /// The mean of every n-th key.
+        Fix = "fix",
+    }
+    /// Who shares a choice of blocks.
+    HeadSelect {
+        /// All heads of a layer.
+        Shared = "shared",
+        /// The query heads of a KV head.
+        Separate = "separate",
+    }
+    /// How a budget is divided among the KV heads of a layer.
+    BudgetMode {
+        /// Every head has the same.
+        Uniform = "uniform",
+        /// By the attention that the best tokens of a head receive (Ada-KV).
+        Ada = "ada",
+    }
+    /// Which comes first, neighbours or heads.
+    PoolOrder {
+        /// The heads of a group become one, then neighbours are pooled (the released Ada-KV).
+        GroupFirst = "group-first",
+        /// Neighbours of each head are pooled, then the heads of a group become one (SnapKV,
+        /// kvpress).
+        PoolFirst = "pool-first",
+    }
+    /// How LRQK's factors begin.
+    LrqkInit {
+        /// At random, from the seed.
+        Random = "random",
+        /// With the channels of queries, and those of keys, that are largest.
+        Top = "top",
+        /// With the channels that are largest in queries and keys together.
+        TopJoint = "top-joint",
+        /// With the best factors of the given rank (Eckart and Young).
+        Svd = "svd",
+    }
+    /// Which of LRQK's factors is updated first.
+    LrqkOrder {
+        /// That of the keys, then that of the queries (the paper's algorithm 1).
+        KeysFirst = "keys-first",
+        /// That of the queries, then that of the keys with the new one (the released code for
+        /// equal weights).
+        QueriesFirst = "queries-first",
+        /// Both from the old ones (the released code for other weights).
+        Together = "together",
+    }
+}
+
+/// Names of what near means.
+const DISTANCES: &[(Distance, &str)] = &[
+    (Distance::Cosine, "cosine"),
+    (Distance::L2, "l2"),
+    (Distance::InnerProduct, "inner-product"),
+];
+
+/// Names of how a group chooses together.
+const POOLINGS: &[(Pooling, &str)] = &[
+    (Pooling::SumSoftmax, "sum"),
+    (Pooling::MaxSoftmax, "max"),
+    (Pooling::SizeWeighted, "size-weighted"),
+];
+
+/// Names of how neighbours are pooled.
+const POOLS: &[(PoolKind, &str)] = &[(PoolKind::Average, "avg"), (PoolKind::Max, "max")];
+
+impl Choice for Distance {
+    const ALL: &'static [(Self, &'static str)] = DISTANCES;
+}
+
+impl Choice for Pooling {
+    const ALL: &'static [(Self, &'static str)] = POOLINGS;
+}
+
+impl Choice for PoolKind {
+    const ALL: &'static [(Self, &'static str)] = POOLS;
+}
+
+/// Reads one value.
+trait Read: Sized {
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+macro_rules! read {
+    ($($type:ty => $what:literal),+) => {
+        $(impl Read for $type {
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("'{text}' is not {}", $what))
+            }
+        })+
+    };
+}
+
+read!(usize => "a whole number", u64 => "a whole number", f32 => "a number",
+      bool => "true or false");
+
+macro_rules! read_choice {
+    ($($type:ty),+) => {
+        $(impl Read for $type {
+            fn read(text: &str) -> Result<Self, String> {
+                choose(text)
+            }
+        })+
+    };
+}
+
+read_choice!(
+    Representative,
+    HeadSelect,
+    BudgetMode,
+    PoolOrder,
+    LrqkInit,
+    LrqkOrder,
+    Distance,
+    Pooling,
+    PoolKind
+);
+
+impl Read for BudgetOption {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// One option of policies.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionInfo {
+    /// Its name on command lines (`--name`) and in files (`name = ..`).
+    pub name: &'static str,
+    /// What its value is.
+    pub value: &'static str,
+    /// What it does, and its default.
+    pub help: &'static str,
+}
+
+macro_rules! options {
+    ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $name:literal, $value:literal;)+) => {
+        /// What a user may say about a policy. `None` takes the preset's default.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct PolicyOptions {
+            /// The combination to start from.
+            pub preset: Preset,
+            $($(#[doc = $doc])+ pub $field: Option<$type>,)+
+        }
+
+        /// Every option, in the order of the documents.
+        pub const OPTIONS: &[OptionInfo] = &[
+            $(OptionInfo { name: $name, value: $value, help: concat!($($doc),+) },)+
+        ];
+
+        impl PolicyOptions {
+            /// A preset with its defaults.
+            pub fn new(preset: Preset) -> Self {
+                Self { preset, $($field: None,)+ }
+            }
+
+            /// Sets the option of that name from text.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), PolicyError> {
+                let wrong = |reason| PolicyError::Value { option: name.to_owned(), reason };
+                match name {
+                    $($name => self.$field = Some(<$type>::read(text).map_err(wrong)?),)+
+                    _ => return Err(PolicyError::UnknownOption(name.to_owned())),
+                }
+                Ok(())
+            }
+
+            /// Names of the options that were given.
+            pub fn given(&self) -> Vec<&'static str> {
+                let mut given = Vec::new();
+                $(if self.$field.is_some() { given.push($name); })+
+                given
+            }
+        }
+    };
+}
+
+options! {
+    /// Tokens that a KV head attends in one step, first and last tokens included; above the context
+    /// it equals full attention. auto: 512 up to a context of 4096 tokens, 1024 up to 32768, 2048
+    /// beyond.
+    budget: BudgetOption = "budget", "TOKENS";
+    /// How the budget is divided among the KV heads of a layer: uniform, or ada: by the attention
+    /// that the best tokens of a head receive.
+    budget_mode: BudgetMode = "budget-mode", "MODE";
+    /// First tokens, always attended [default: 16, or an eighth of a small budget; 4 for
+    /// streaming-llm; a block for ktransformers; 128 for infllm; none for quest and those that keep
+    /// tokens by their attention].
+    sinks: usize = "sinks", "TOKENS";
+    /// Last tokens, always attended (ktransformers: local_windows_len; lrqk: lite tokens)
+    /// [default: 64, or a quarter of a small budget; the rest of the budget for streaming-llm].
+    recent: usize = "recent", "TOKENS";
+    /// Generated tokens that gather behind the last ones before they are indexed, or before what is
+    /// kept is chosen again [default: 320, or a quarter of a small budget].
+    window: usize = "window", "TOKENS";
+    /// Clusters made of a full window [default: as many as keep --cluster-tokens].
+    window_clusters: usize = "window-clusters", "CLUSTERS";
+    /// Mean tokens per cluster [default: 16; the ClusterKV paper uses 80].
+    cluster_tokens: usize = "cluster-tokens", "TOKENS";
+    /// Prompt tokens that are clustered by themselves as soon as they are computed; 0: the whole
+    /// prompt at its end, as in the paper [default: 0 up to a context of 32768, else 8192].
+    cluster_segment: usize = "cluster-segment", "TOKENS";
+    /// What makes two keys similar: cosine, l2 or inner-product [default: cosine].
+    distance: Distance = "distance", "NAME";
+    /// How query heads that share a KV head choose together: by the sum or the max of their
+    /// attention, or size-weighted [default: sum].
+    pooling: Pooling = "pooling", "NAME";
+    /// Most iterations of k-means, or of LRQK's factors [default: 10; LRQK 2].
+    iterations: usize = "iterations", "N";
+    /// Tokens of a block [default: 16 for quest; for ktransformers and infllm 128, less for small
+    /// budgets].
+    block_size: usize = "block-size", "TOKENS";
+    /// What stands for a block of keys: max, mean, quest, dynamic or fix [default: quest for quest,
+    /// dynamic for ktransformers and infllm].
+    representative: Representative = "representative", "NAME";
+    /// Keys of a block that dynamic and fix are made of [default: 1 for ktransformers, 4 for
+    /// infllm].
+    representative_num: usize = "representative-num", "KEYS";
+    /// Who shares a choice of blocks: shared (all heads of a layer) or separate (each KV head)
+    /// [default: separate for quest, else shared].
+    head_select: HeadSelect = "head-select", "MODE";
+    /// Blocks of the prompt that decoding may choose from, by the attention of the prompt's last
+    /// queries [default: all].
+    preselect: usize = "preselect", "BLOCKS";
+    /// Layers that share the choice of the first of them [default: 1].
+    layer_step: usize = "layer-step", "LAYERS";
+    /// Steps for which a choice of blocks holds [default: 1].
+    token_step: usize = "token-step", "STEPS";
+    /// Dimensions in which keys are compared with queries [default: 32 for lrqk, else a quarter of a
+    /// head's width].
+    rank: usize = "rank", "R";
+    /// Choose the rank by the error of the scores q k that is left, relative, instead [default: the
+    /// rank is given].
+    rank_tolerance: f32 = "rank-tolerance", "ERROR";
+    /// How LRQK's factors begin: random, top, top-joint or svd [default: random, as the paper].
+    lrqk_init: LrqkInit = "lrqk-init", "NAME";
+    /// Which of LRQK's factors is updated first: keys-first, queries-first or together [default:
+    /// keys-first, as the paper].
+    lrqk_order: LrqkOrder = "lrqk-order", "NAME";
+    /// Last queries of the prompt whose attention says what is kept [default: 32].
+    observe: usize = "observe", "QUERIES";
+    /// Neighbouring tokens whose attention is pooled; odd [default: 7].
+    pool_kernel: usize = "pool-kernel", "TOKENS";
+    /// Whether neighbours are pooled to their avg or their max [default: avg for snapkv and
+    /// pyramidkv, max for the others].
+    pool: PoolKind = "pool", "NAME";
+    /// Whether heads of a group become one before neighbours are pooled, or after: group-first or
+    /// pool-first [default: group-first].
+    pool_order: PoolOrder = "pool-order", "ORDER";
+    /// Share of every head's budget that Ada-KV does not move: 1 is uniform, 0 is all by attention
+    /// [default: 0.2].
+    safeguard: f32 = "safeguard", "SHARE";
+    /// PyramidKV's ratio of the mean budget to that of the last layer [default: 20].
+    beta: f32 = "beta", "RATIO";
+    /// Share of the budget that H2O gives to tokens of much attention; the rest is for the last ones
+    /// [default: 0.5].
+    heavy_ratio: f32 = "heavy-ratio", "SHARE";
+    /// Steps for which recalled rows stay on the device [default: 2].
+    cache_steps: usize = "cache-steps", "STEPS";
+    /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].
+    dense_layers: usize = "dense-layers", "LAYERS";
+    /// Seed of k-means and of LRQK's random start [default: 0].
+    seed: u64 = "cluster-seed", "N";
+}
+
+impl PolicyOptions {
+    /// The same with what depends on the model's depth filled in: 2 dense layers from
+    /// [`super::DEEP_LAYERS`] layers on, else 0. `full` and policies without dense layers in their
+    /// papers are left alone.
+    pub fn for_depth(mut self, n_layers: usize) -> Self {
+        let default = if n_layers >= super::DEEP_LAYERS { 2 } else { 0 };
+        if self.preset.info().dense_when_deep {
+            self.dense_layers.get_or_insert(default);
+        }
+        self
+    }
+
+    /// The same with a budget of `tokens`.
+    pub fn with_budget(mut self, tokens: usize) -> Self {
+        self.budget = Some(BudgetOption::Tokens(tokens));
+        self
+    }
+}

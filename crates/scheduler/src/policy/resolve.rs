@@ -1,0 +1,527 @@
+//! From options to policies: defaults and what is wrong.
+
+use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
+
+use super::{
+    Adapt, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, IndexConfig,
+    IndexKind, KeepConfig, LrqkInit, LrqkOrder, Policy, PolicyError, PolicyOptions, PoolOrder,
+    Preselect, Preset, Projection, Rank, Representative, Residency, Statistic, TokenConfig,
+    WHOLE_PROMPT_CONTEXT,
+};
+
+impl Policy {
+    /// Validates `options` for sequences of up to `context` tokens.
+    pub fn resolve(options: &PolicyOptions, context: usize) -> Result<Policy, PolicyError> {
+        let preset = options.preset;
+        for option in options.given() {
+            if !preset.info().options.contains(&option) {
+                return Err(PolicyError::NotForPreset { option, preset });
+            }
+        }
+        for (value, name) in [
+            (options.iterations, "--iterations"),
+            (options.cache_steps, "--cache-steps"),
+            (options.cluster_tokens, "--cluster-tokens"),
+            (options.window, "--window"),
+            (options.block_size, "--block-size"),
+            (options.layer_step, "--layer-step"),
+            (options.token_step, "--token-step"),
+            (options.rank, "--rank"),
+            (options.observe, "--observe"),
+            (options.preselect, "--preselect"),
+        ] {
+            if value == Some(0) {
+                return Err(PolicyError::Zero(name));
+            }
+        }
+        let budget = budget_tokens(options.budget.unwrap_or_default(), context)?;
+        match preset {
+            Preset::Full => Ok(Policy::of(preset, Residency::Resident)),
+            Preset::StreamingLlm => streaming(options, budget),
+            Preset::Clusterkv => clusterkv(options, context, budget),
+            Preset::Quest | Preset::Infllm | Preset::Ktransformers => blocks(options, budget),
+            Preset::Loki | Preset::Infinigen | Preset::Lrqk => tokens(options, budget),
+            Preset::Snapkv
+            | Preset::Pyramidkv
+            | Preset::AdaSnapkv
+            | Preset::AdaPyramid
+            | Preset::H2o => keep(options, budget),
+        }
+    }
+
+    /// A policy without anything that is optional.
+    fn of(preset: Preset, residency: Residency) -> Self {
+        Self {
+            preset,
+            index: None,
+            keep: None,
+            budget: None,
+            adapt: None,
+            residency,
+            sinks: 0,
+            recent: 0,
+            dense_layers: 0,
+            layer_step: 1,
+            token_step: 1,
+            preselect: None,
+        }
+    }
+}
+
+fn streaming(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
+    let sinks = options.sinks.unwrap_or(4.min(budget.saturating_sub(1)));
+    let recent = options.recent.unwrap_or(budget.saturating_sub(sinks));
+    if recent == 0 || sinks + recent > budget {
+        return Err(PolicyError::BudgetTooSmall {
+            preset: options.preset,
+            budget,
+            sinks,
+            recent,
+            window: 0,
+            needed: sinks + recent.max(1) - 1,
+        });
+    }
+    Ok(Policy {
+        budget: Some(budget),
+        sinks,
+        recent,
+        dense_layers: options.dense_layers.unwrap_or(0),
+        ..Policy::of(options.preset, Residency::Evict)
+    })
+}
+
+fn clusterkv(
+    options: &PolicyOptions,
+    context: usize,
+    budget: usize,
+) -> Result<Policy, PolicyError> {
+    let sinks = options.sinks.unwrap_or(16.min(budget / 8));
+    let recent = options.recent.unwrap_or(64.min(budget / 4));
+    let window = options.window.unwrap_or(320.min(budget / 4).max(1));
+    let cluster_tokens = options.cluster_tokens.unwrap_or(16);
+    let window_clusters = options.window_clusters.unwrap_or(window.div_ceil(cluster_tokens));
+    if window_clusters == 0 {
+        return Err(PolicyError::Zero("--window-clusters"));
+    }
+    if window_clusters > window {
+        return Err(PolicyError::WindowClusters { clusters: window_clusters, window });
+    }
+    let whole = context <= WHOLE_PROMPT_CONTEXT;
+    let segment = options.cluster_segment.unwrap_or(if whole { 0 } else { 8192 });
+    if segment > 0 && segment < cluster_tokens {
+        return Err(PolicyError::Segment { segment, tokens: cluster_tokens });
+    }
+    let clusters = ClusterConfig {
+        cluster_tokens,
+        window_clusters,
+        distance: options.distance.unwrap_or_default(),
+        iterations: options.iterations.unwrap_or(10),
+        max_cluster: (budget / 4).max(1),
+        seed: options.seed.unwrap_or(0),
+    };
+    let pooling = options.pooling.unwrap_or_default();
+    let index = IndexConfig { kind: IndexKind::Clusters(clusters), segment, window, pooling };
+    recalled(options, budget, (sinks, recent), index)
+}
+
+/// Quest, InfLLM, KTransformers.
+fn blocks(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
+    let preset = options.preset;
+    // Blocks of 128 where there is room for some of them.
+    let fitting = (budget / 16).max(1).next_power_of_two().clamp(4, 128);
+    let block = options.block_size.unwrap_or(match preset {
+        Preset::Quest => 16.min(fitting),
+        _ => fitting,
+    });
+    let representative = options.representative.unwrap_or(match preset {
+        Preset::Quest => Representative::Quest,
+        _ => Representative::Dynamic,
+    });
+    let n_top = options.representative_num.unwrap_or(match preset {
+        Preset::Infllm => 4,
+        _ => 1,
+    });
+    let most = BlockReduceParams::MAX_TOP as usize;
+    if n_top == 0 || n_top > most {
+        return Err(PolicyError::Range {
+            option: "representative-num",
+            value: n_top.to_string(),
+            range: "1 to 32",
+        });
+    }
+    let summary = match representative {
+        Representative::Max => BlockSummary::Max,
+        Representative::Mean => BlockSummary::Mean,
+        Representative::Quest => BlockSummary::MinMax,
+        Representative::Dynamic => BlockSummary::Top,
+        Representative::Fix => BlockSummary::Strided,
+    };
+    let (sinks, recent) = match preset {
+        Preset::Quest => (0, 0),
+        Preset::Infllm => (128.min(budget / 8), 4096.min(budget / 2)),
+        _ => (block.min(budget / 4), 4096.min(budget / 2)),
+    };
+    let sinks = options.sinks.unwrap_or(sinks);
+    let recent = options.recent.unwrap_or(recent);
+    // A window holds whole blocks.
+    let window = options.window.unwrap_or(block).next_multiple_of(block);
+    let pooling = match options.head_select {
+        Some(HeadSelect::Separate) => Pooling::SumScores,
+        Some(HeadSelect::Shared) => Pooling::SharedScores,
+        None if preset == Preset::Quest => Pooling::SumScores,
+        None => Pooling::SharedScores,
+    };
+    let kind = IndexKind::Blocks(BlockConfig { block, summary, n_top });
+    let index = IndexConfig { kind, segment: 0, window, pooling };
+    let policy = recalled(options, budget, (sinks, recent), index)?;
+    let preselect =
+        options.preselect.map(|count| Preselect { count, queries: options.observe.unwrap_or(128) });
+    Ok(Policy {
+        layer_step: options.layer_step.unwrap_or(1),
+        token_step: options.token_step.unwrap_or(1),
+        preselect,
+        ..policy
+    })
+}
+
+/// Loki, InfiniGen, LRQK.
+fn tokens(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
+    let is_lrqk = options.preset == Preset::Lrqk;
+    let sinks = options.sinks.unwrap_or(if is_lrqk { 0 } else { 16.min(budget / 8) });
+    let recent = options.recent.unwrap_or(64.min(budget / 4));
+    let window = options.window.unwrap_or(64.min(budget / 4).max(1));
+    let rank = match options.rank_tolerance {
+        Some(error) if !(error > 0.0 && error < 1.0) => {
+            return Err(PolicyError::Range {
+                option: "rank-tolerance",
+                value: error.to_string(),
+                range: "above 0 and below 1",
+            });
+        }
+        Some(_) if options.rank.is_some() => {
+            return Err(PolicyError::Value {
+                option: "rank-tolerance".into(),
+                reason: "a --rank is given too; one of them chooses".into(),
+            });
+        }
+        Some(error) => Rank::Tolerance(error),
+        None if is_lrqk => Rank::Given(Some(options.rank.unwrap_or(32))),
+        None => Rank::Given(options.rank),
+    };
+    let projection = match options.preset {
+        Preset::Loki => Projection::PrincipalKeys,
+        Preset::Infinigen => Projection::SkewedChannels,
+        _ => Projection::Lrqk {
+            iterations: options.iterations.unwrap_or(2),
+            init: options.lrqk_init.unwrap_or(LrqkInit::Random),
+            order: options.lrqk_order.unwrap_or(LrqkOrder::KeysFirst),
+            seed: options.seed.unwrap_or(0),
+        },
+    };
+    let kind = IndexKind::Tokens(TokenConfig { projection, rank });
+    let pooling = options.pooling.unwrap_or_default();
+    let index = IndexConfig { kind, segment: 0, window, pooling };
+    recalled(options, budget, (sinks, recent), index)
+}
+
+/// A policy that recalls from the host.
+fn recalled(
+    options: &PolicyOptions,
+    budget: usize,
+    (sinks, recent): (usize, usize),
+    index: IndexConfig,
+) -> Result<Policy, PolicyError> {
+    let adapt = match options.budget_mode {
+        Some(BudgetMode::Ada) => {
+            Some(Adapt { safeguard: safeguard(options)?, queries: observed(options)? })
+        }
+        Some(BudgetMode::Uniform) | None => None,
+    };
+    let policy = Policy {
+        index: Some(index),
+        budget: Some(budget),
+        adapt,
+        sinks,
+        recent,
+        dense_layers: options.dense_layers.unwrap_or(0),
+        ..Policy::of(
+            options.preset,
+            Residency::Recall { cache_steps: options.cache_steps.unwrap_or(2) },
+        )
+    };
+    // A few more than the window are pending while the window is being indexed.
+    let always = sinks + policy.ring_rows();
+    if always < budget {
+        return Ok(policy);
+    }
+    Err(PolicyError::BudgetTooSmall {
+        preset: options.preset,
+        budget,
+        sinks,
+        recent,
+        window: index.window,
+        needed: always,
+    })
+}
+
+/// SnapKV, PyramidKV, their Ada-KV forms, H2O.
+fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
+    let preset = options.preset;
+    let share = |option: &'static str, value: f32, range: &'static str, ok: bool| match ok {
+        true => Ok(value),
+        false => Err(PolicyError::Range { option, value: value.to_string(), range }),
+    };
+    let is_pyramid = matches!(preset, Preset::Pyramidkv | Preset::AdaPyramid);
+    let is_ada = matches!(preset, Preset::AdaSnapkv | Preset::AdaPyramid);
+    let beta = options.beta.unwrap_or(20.0);
+    let beta = share("beta", beta, "above 1", beta > 1.0)?;
+    let safeguard = safeguard(options)?;
+    let heavy = options.heavy_ratio.unwrap_or(0.5);
+    let heavy = share("heavy-ratio", heavy, "above 0 and below 1", heavy > 0.0 && heavy < 1.0)?;
+    let kernel = options.pool_kernel.unwrap_or(7);
+    if kernel % 2 == 0 {
+        return Err(PolicyError::Range {
+            option: "pool-kernel",
+            value: kernel.to_string(),
+            range: "odd",
+        });
+    }
+    let is_h2o = preset == Preset::H2o;
+    let observe = observed(options)?;
+    let recent = match is_h2o {
+        true => budget - ((budget as f32 * heavy) as usize).clamp(1, budget.max(2) - 1),
+        false => options.recent.unwrap_or(observe.min(budget / 4).max(1)),
+    };
+    let window = options.window.unwrap_or(64.min(budget / 8).max(1));
+    if recent + window >= budget {
+        return Err(PolicyError::BudgetTooSmall {
+            preset,
+            budget,
+            sinks: 0,
+            recent,
+            window,
+            needed: recent + window,
+        });
+    }
+    let averages = matches!(preset, Preset::Snapkv | Preset::Pyramidkv);
+    let pool = options.pool.unwrap_or(if averages { PoolKind::Average } else { PoolKind::Max });
+    let keep = KeepConfig {
+        statistic: match is_h2o {
+            true => Statistic::AllQueries,
+            false => Statistic::LastQueries(observe),
+        },
+        window,
+        kernel: if is_h2o { 1 } else { kernel },
+        pool,
+        order: options.pool_order.unwrap_or(PoolOrder::GroupFirst),
+        safeguard: is_ada.then_some(safeguard),
+        beta: is_pyramid.then_some(beta),
+    };
+    let policy = Policy {
+        keep: Some(keep),
+        budget: Some(budget),
+        recent,
+        dense_layers: options.dense_layers.unwrap_or(0),
+        ..Policy::of(preset, Residency::Evict)
+    };
+    Ok(policy)
+}
+
+/// Ada-KV's uniform share.
+fn safeguard(options: &PolicyOptions) -> Result<f32, PolicyError> {
+    let safeguard = options.safeguard.unwrap_or(0.2);
+    match (0.0..=1.0).contains(&safeguard) {
+        true => Ok(safeguard),
+        false => Err(PolicyError::Range {
+            option: "safeguard",
+            value: safeguard.to_string(),
+            range: "0 to 1",
+        }),
+    }
+}
+
+/// Last queries of a prompt that are observed.
+fn observed(options: &PolicyOptions) -> Result<usize, PolicyError> {
+    let observe = options.observe.unwrap_or(32);
+    match observe <= crate::layer::LAST_QUERIES {
+        true => Ok(observe),
+        false => Err(PolicyError::Range {
+            option: "observe",
+            value: observe.to_string(),
+            range: "at most 128, the queries that a prefill records",
+        }),
+    }
+}
+
+fn budget_tokens(option: BudgetOption, context: usize) -> Result<usize, PolicyError> {
+    match option {
+        BudgetOption::Tokens(0) => Err(PolicyError::ZeroBudget),
+        BudgetOption::Tokens(tokens) => Ok(tokens),
+        BudgetOption::Auto if context <= 4096 => Ok(512),
+        BudgetOption::Auto if context <= 32768 => Ok(1024),
+        BudgetOption::Auto => Ok(2048),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::IndexKind;
+
+    fn resolve(change: impl FnOnce(&mut PolicyOptions)) -> Result<Policy, PolicyError> {
+        let mut options = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
+        change(&mut options);
+        Policy::resolve(&options, 32768)
+    }
+
+    #[test]
+    fn the_paper_is_a_set_of_options() {
+        let paper = resolve(|o| {
+            o.cluster_tokens = Some(80);
+            o.cluster_segment = Some(0);
+            o.recent = Some(0);
+            o.window = Some(320);
+            o.cache_steps = Some(1);
+        });
+        let index = paper.unwrap().index.unwrap();
+        let IndexKind::Clusters(clusters) = index.kind else { panic!("{index:?}") };
+        assert_eq!((index.window, clusters.window_clusters), (320, 4));
+    }
+
+    #[test]
+    fn defaults_fit_every_budget_from_64() {
+        for budget in [64, 100, 256, 512, 1000, 1024, 2048, 100_000] {
+            let options = PolicyOptions::new(Preset::Clusterkv).with_budget(budget);
+            let policy = Policy::resolve(&options, 1 << 20).unwrap();
+            assert!(policy.sinks + policy.ring_rows() < budget, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn combinations_that_cannot_work_are_named() {
+        let message = |r: Result<Policy, PolicyError>| r.unwrap_err().to_string();
+        assert!(
+            message(resolve(|o| o.budget = Some(BudgetOption::Tokens(0))))
+                .starts_with("--budget 0")
+        );
+        let small = message(resolve(|o| {
+            o.budget = Some(BudgetOption::Tokens(300));
+            o.window = Some(320);
+        }));
+        assert!(small.contains("--budget 300") && small.contains("window of 320"), "{small}");
+        assert_eq!(
+            message(resolve(|o| o.cache_steps = Some(0))),
+            "--cache-steps must be at least 1"
+        );
+        assert_eq!(
+            message(resolve(|o| o.cluster_tokens = Some(0))),
+            "--cluster-tokens must be at least 1"
+        );
+        assert!(
+            message(resolve(|o| o.window_clusters = Some(9999))).contains("--window-clusters 9999")
+        );
+        assert!(message(resolve(|o| o.cluster_segment = Some(8))).contains("--cluster-segment 8"));
+        let streaming = message(resolve(|o| {
+            o.preset = Preset::StreamingLlm;
+            o.cluster_tokens = Some(16);
+        }));
+        assert_eq!(streaming, "--cluster-tokens has no meaning for --policy streaming-llm");
+        assert!("quests".parse::<Preset>().unwrap_err().to_string().contains("one of full"));
+    }
+
+    #[test]
+    fn deep_models_have_dense_layers_unless_told_otherwise() {
+        let dense = |n_layers, chosen| {
+            let options =
+                PolicyOptions { dense_layers: chosen, ..PolicyOptions::new(Preset::Clusterkv) };
+            Policy::resolve(&options.for_depth(n_layers), 32768).unwrap().dense_layers
+        };
+        assert_eq!(
+            [dense(4, None), dense(32, None), dense(32, Some(0)), dense(4, Some(1))],
+            [0, 2, 0, 1]
+        );
+    }
+
+    #[test]
+    fn a_budget_means_all_attended_tokens() {
+        let policy = resolve(|o| o.preset = Preset::StreamingLlm).unwrap();
+        assert_eq!(policy.sinks + policy.recent, 1024);
+    }
+
+    #[test]
+    fn every_preset_has_defaults_for_every_budget() {
+        for (preset, name) in Preset::ALL {
+            for budget in [64, 100, 512, 1024, 4096, 100_000] {
+                let options = PolicyOptions::new(*preset).with_budget(budget);
+                let policy = Policy::resolve(&options, 1 << 20).unwrap_or_else(|e| panic!("{e}"));
+                let always = policy.sinks + policy.ring_rows();
+                let is_all = matches!(preset, Preset::Full);
+                let is_window = policy.index.is_none() && policy.keep.is_none();
+                assert!(is_all || is_window || always < budget, "{name} {budget}: {policy:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_option_is_for_some_presets_and_has_a_range() {
+        let of = |preset, name: &str, value: &str| {
+            let mut options = PolicyOptions::new(preset).with_budget(512);
+            options.set(name, value)?;
+            Policy::resolve(&options, 32768)
+        };
+        let message = |preset, name, value| of(preset, name, value).unwrap_err().to_string();
+        assert!(of(Preset::Quest, "block-size", "32").is_ok());
+        assert_eq!(
+            message(Preset::Snapkv, "block-size", "32"),
+            "--block-size has no meaning for --policy snapkv"
+        );
+        assert_eq!(
+            message(Preset::Quest, "block-size", "x"),
+            "--block-size: 'x' is not a whole number"
+        );
+        assert_eq!(
+            message(Preset::Ktransformers, "representative", "best"),
+            "--representative: 'best' is not one of max, mean, quest, dynamic, fix"
+        );
+        assert!(message(Preset::Quest, "blocks", "3").starts_with("unknown option 'blocks'"));
+        for (preset, name, value) in [
+            (Preset::Lrqk, "rank-tolerance", "1.5"),
+            (Preset::AdaSnapkv, "safeguard", "2"),
+            (Preset::Pyramidkv, "beta", "1"),
+            (Preset::H2o, "heavy-ratio", "0"),
+            (Preset::Snapkv, "pool-kernel", "4"),
+            (Preset::Snapkv, "observe", "129"),
+            (Preset::Infllm, "representative-num", "33"),
+        ] {
+            let message = message(preset, name, value);
+            assert!(message.starts_with(&format!("--{name} {value}: must be ")), "{message}");
+        }
+    }
+
+    #[test]
+    fn names_of_options_are_names_of_presets_options() {
+        for (preset, name) in Preset::ALL {
+            for option in preset.info().options {
+                let known = crate::policy::OPTIONS.iter().any(|info| info.name == *option);
+                assert!(known, "{name} has an option '{option}' that there is not");
+            }
+        }
+        for info in crate::policy::OPTIONS {
+            let used = Preset::ALL.iter().any(|(p, _)| p.info().options.contains(&info.name));
+            assert!(used, "--{} means nothing to any preset", info.name);
+        }
+    }
+
+    #[test]
+    fn a_pyramid_keeps_as_many_rows_as_equal_layers() {
+        let options = PolicyOptions::new(Preset::Pyramidkv).with_budget(256);
+        let policy = Policy::resolve(&options, 4096).unwrap();
+        let mean = 256 - policy.recent;
+        let kept: Vec<usize> = (0..8).map(|layer| policy.kept(layer, 8)).collect();
+        assert!(kept.windows(2).all(|w| w[0] > w[1]), "{kept:?}");
+        let sum: usize = kept.iter().sum();
+        assert!(sum.abs_diff(8 * mean) <= 8 * 8, "{kept:?} of {mean}");
+        assert!(kept[7] < mean / 8 && kept[0] > 3 * mean / 2, "{kept:?}");
+        assert_eq!(policy.kept(0, 1), mean);
+    }
+}

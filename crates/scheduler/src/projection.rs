@@ -1,0 +1,361 @@
+//! Low-rank spaces in which queries and keys are compared, from the sums `G_Q = sum q q^T` and
+//! `G_K = sum k k^T` that every prefill records: work on `Dh x Dh` matrices alone, however long the
+//! prompt was.
+//!
+//! A projection of a KV head is a pair `W_Q, W_K [Dh, r]` with `q k` about `(q W_Q) . (k W_K)`.
+//! Loki takes the leading eigenvectors of `G_K` for both; InfiniGen rotates by the eigenvectors of
+//! `G_Q` (the right singular vectors of Q) and keeps the channels of most mass; LRQK alternates
+//! between its factors, which after one update are `A_Q = Q W_Q` and `A_K = K W_K`, so that every
+//! sum over tokens in its equations is one of `W^T G W`.
+
+use longview_core::SplitMix64;
+use nalgebra::{Cholesky, DMatrix, SymmetricEigen};
+
+use crate::policy::{LrqkInit, LrqkOrder, Projection, Rank, TokenConfig};
+
+/// Weight of `|Q - A_Q B_Q|^2` and `|K - A_K B_K|^2` in LRQK's objective: the paper's.
+const LAMBDA: f64 = 1.0;
+
+/// Share of the mean of a diagonal that is added to it, so that its inverse exists.
+const RIDGE: f64 = 1e-6;
+
+/// The projection of one KV head.
+#[derive(Clone, Debug)]
+pub struct Factors {
+    /// `[Dh, r]`.
+    pub w_q: DMatrix<f64>,
+    /// `[Dh, r]`.
+    pub w_k: DMatrix<f64>,
+}
+
+/// The projections of all KV heads, of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct Projections {
+    /// r.
+    pub rank: usize,
+    /// `[Hkv, Dh, r]`.
+    pub w_q: Vec<f32>,
+    /// `[Hkv, Dh, r]`.
+    pub w_k: Vec<f32>,
+}
+
+impl Projections {
+    /// From the sums `[Hkv, Dh, Dh]`. Heads that need fewer dimensions than others have zeros in
+    /// the rest.
+    pub fn new(config: &TokenConfig, gram_q: &[f32], gram_k: &[f32], head_dim: usize) -> Self {
+        let matrices = |grams: &[f32]| -> Vec<DMatrix<f64>> {
+            let one = |g: &[f32]| {
+                let wide = g.iter().map(|x| f64::from(*x));
+                symmetric(DMatrix::from_row_iterator(head_dim, head_dim, wide))
+            };
+            grams.chunks_exact(head_dim * head_dim).map(one).collect()
+        };
+        let grams: Vec<_> = matrices(gram_q).into_iter().zip(matrices(gram_k)).collect();
+        let rank_of = |g: &(DMatrix<f64>, DMatrix<f64>)| match config.rank {
+            Rank::Given(_) => config.rank.most(head_dim),
+            Rank::Tolerance(error) => rank_for(&g.0, &g.1, f64::from(error)),
+        };
+        let rank = grams.iter().map(rank_of).max().unwrap_or(0);
+        let mut all = Self { rank, ..Self::default() };
+        for (head, (g_q, g_k)) in grams.iter().enumerate() {
+            let factors = factors(config.projection, g_q, g_k, rank, head);
+            for (out, w) in [(&mut all.w_q, factors.w_q), (&mut all.w_k, factors.w_k)] {
+                out.extend(w.transpose().iter().map(|x| *x as f32));
+            }
+        }
+        all
+    }
+}
+
+fn symmetric(m: DMatrix<f64>) -> DMatrix<f64> {
+    (&m + m.transpose()) / 2.0
+}
+
+/// The projection of KV head `head` with `rank` dimensions.
+pub fn factors(
+    projection: Projection,
+    g_q: &DMatrix<f64>,
+    g_k: &DMatrix<f64>,
+    rank: usize,
+    head: usize,
+) -> Factors {
+    match projection {
+        Projection::PrincipalKeys => {
+            let w = leading(g_k).columns(0, rank).into_owned();
+            Factors { w_q: w.clone(), w_k: w }
+        }
+        Projection::SkewedChannels => {
+            let rotation = leading(g_q);
+            let mass = |g: &DMatrix<f64>| (rotation.transpose() * g * &rotation).diagonal();
+            let (q, k) = (mass(g_q), mass(g_k));
+            let mut channels: Vec<usize> = (0..q.len()).collect();
+            let telling = |c: usize| q[c].max(0.0).sqrt() * k[c].max(0.0).sqrt();
+            channels.sort_by(|a, b| telling(*b).total_cmp(&telling(*a)).then(a.cmp(b)));
+            let w = rotation.select_columns(&channels[..rank]);
+            Factors { w_q: w.clone(), w_k: w }
+        }
+        Projection::Lrqk { iterations, init, order, seed } => {
+            let seed = seed ^ (head as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let start = start(init, g_q, g_k, rank, seed);
+            (0..iterations).fold(start, |w, _| update(&w, g_q, g_k, order))
+        }
+    }
+}
+
+/// Eigenvectors as columns, those of the largest eigenvalues first.
+fn leading(g: &DMatrix<f64>) -> DMatrix<f64> {
+    let eigen = SymmetricEigen::new(g.clone());
+    let mut order: Vec<usize> = (0..g.nrows()).collect();
+    order.sort_by(|a, b| eigen.eigenvalues[*b].total_cmp(&eigen.eigenvalues[*a]).then(a.cmp(b)));
+    eigen.eigenvectors.select_columns(&order)
+}
+
+fn start(
+    init: LrqkInit,
+    g_q: &DMatrix<f64>,
+    g_k: &DMatrix<f64>,
+    rank: usize,
+    seed: u64,
+) -> Factors {
+    let d = g_q.nrows();
+    // The channels of most mass: the released code takes columns by their L1 norm, the sums know
+    // their L2 norm.
+    let top = |mass: &dyn Fn(usize) -> f64| {
+        let mut channels: Vec<usize> = (0..d).collect();
+        channels.sort_by(|a, b| mass(*b).total_cmp(&mass(*a)).then(a.cmp(b)));
+        DMatrix::identity(d, d).select_columns(&channels[..rank])
+    };
+    let norm = |g: &DMatrix<f64>, c: usize| g[(c, c)].max(0.0).sqrt();
+    match init {
+        LrqkInit::Random => {
+            let mut rng = SplitMix64::new(seed);
+            let mut draw = || {
+                let normal = (0..d * rank).map(|_| f64::from(rng.next_normal()));
+                DMatrix::from_row_iterator(d, rank, normal.collect::<Vec<_>>())
+            };
+            let w_q = draw();
+            Factors { w_q, w_k: draw() }
+        }
+        LrqkInit::Top => Factors { w_q: top(&|c| norm(g_q, c)), w_k: top(&|c| norm(g_k, c)) },
+        LrqkInit::TopJoint => {
+            let w = top(&|c| norm(g_q, c) + norm(g_k, c));
+            Factors { w_q: w.clone(), w_k: w }
+        }
+        LrqkInit::Svd => best(g_q, g_k, rank),
+    }
+}
+
+/// One round of updates: B_Q and B_K, then both projections in the given order.
+fn update(w: &Factors, g_q: &DMatrix<f64>, g_k: &DMatrix<f64>, order: LrqkOrder) -> Factors {
+    let b_q = basis(&w.w_q, g_q);
+    let b_k = basis(&w.w_k, g_k);
+    let queries = |w_k: &DMatrix<f64>| project(w_k, g_k, &b_q);
+    let keys = |w_q: &DMatrix<f64>| project(w_q, g_q, &b_k);
+    match order {
+        LrqkOrder::KeysFirst => {
+            let w_k = keys(&w.w_q);
+            Factors { w_q: queries(&w_k), w_k }
+        }
+        LrqkOrder::QueriesFirst => {
+            let w_q = queries(&w.w_k);
+            Factors { w_k: keys(&w_q), w_q }
+        }
+        LrqkOrder::Together => Factors { w_q: queries(&w.w_k), w_k: keys(&w.w_q) },
+    }
+}
+
+/// `B = (W^T G W)^-1 W^T G`: what the factor says about the matrix it was made of.
+fn basis(w: &DMatrix<f64>, g: &DMatrix<f64>) -> DMatrix<f64> {
+    let wg = w.transpose() * g;
+    inverse(&(&wg * w)) * wg
+}
+
+/// `W = (G' W' + l B^T) (W'^T G' W' + l B B^T)^-1` with the other side's W' and G'.
+fn project(other: &DMatrix<f64>, g: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
+    let gw = g * other;
+    let right = other.transpose() * &gw + LAMBDA * (b * b.transpose());
+    (gw + LAMBDA * b.transpose()) * inverse(&right)
+}
+
+/// The inverse of a symmetric matrix that is positive, or nearly so.
+fn inverse(m: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut m = symmetric(m.clone());
+    let n = m.nrows();
+    let mean = (m.trace() / n as f64).max(f64::MIN_POSITIVE);
+    let mut ridge = RIDGE * RIDGE * mean;
+    loop {
+        for i in 0..n {
+            m[(i, i)] += ridge;
+        }
+        if let Some(root) = Cholesky::new(m.clone()) {
+            return root.inverse();
+        }
+        ridge *= 100.0;
+    }
+}
+
+/// The best projection of a rank (Eckart and Young on `Q K^T`): with `G = L L^T` on both sides and
+/// `L_Q^T L_K = U S V^T`, `W_Q = L_Q^-T U S^1/2` and `W_K = L_K^-T V S^1/2`.
+fn best(g_q: &DMatrix<f64>, g_k: &DMatrix<f64>, rank: usize) -> Factors {
+    let (l_q, l_k) = (root(g_q), root(g_k));
+    let svd = (l_q.transpose() * &l_k).svd(true, true);
+    let (u, v) = (svd.u.expect("asked for"), svd.v_t.expect("asked for").transpose());
+    let scale = svd.singular_values.map(f64::sqrt);
+    let side = |l: &DMatrix<f64>, vectors: &DMatrix<f64>| {
+        let scaled =
+            vectors.columns(0, rank) * DMatrix::from_diagonal(&scale.rows(0, rank).into_owned());
+        l.transpose().solve_upper_triangular(&scaled).expect("its diagonal is positive")
+    };
+    Factors { w_q: side(&l_q, &u), w_k: side(&l_k, &v) }
+}
+
+/// L with `L L^T = G`, made positive by a small ridge.
+fn root(g: &DMatrix<f64>) -> DMatrix<f64> {
+    let n = g.nrows();
+    let mean = (g.trace() / n as f64).max(f64::MIN_POSITIVE);
+    let mut ridge = RIDGE * mean;
+    loop {
+        let lifted = g + DMatrix::identity(n, n) * ridge;
+        if let Some(root) = Cholesky::new(lifted) {
+            return root.l();
+        }
+        ridge *= 100.0;
+    }
+}
+
+/// The fewest dimensions whose best projection leaves at most `error` of the scores, relative:
+/// `sqrt(sum of the squared singular values left out / sum of all)`.
+fn rank_for(g_q: &DMatrix<f64>, g_k: &DMatrix<f64>, error: f64) -> usize {
+    let values = (root(g_q).transpose() * root(g_k)).singular_values();
+    let squares: Vec<f64> = values.iter().map(|s| s * s).collect();
+    let total: f64 = squares.iter().sum();
+    let mut left = total;
+    for (i, square) in squares.iter().enumerate() {
+        if left <= error * error * total {
+            return i.max(1);
+        }
+        left -= square;
+    }
+    squares.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Queries and keys of 40 tokens whose products have rank about 3, and their sums.
+    fn sample(d: usize) -> [DMatrix<f64>; 4] {
+        let mut rng = SplitMix64::new(5);
+        let mut draw = |rows: usize, cols: usize| {
+            let normal: Vec<f64> = (0..rows * cols).map(|_| f64::from(rng.next_normal())).collect();
+            DMatrix::from_row_slice(rows, cols, &normal)
+        };
+        let (mix_q, mix_k) = (draw(3, d), draw(3, d));
+        let q = draw(40, 3) * mix_q + 0.01 * draw(40, d);
+        let k = draw(40, 3) * mix_k + 0.01 * draw(40, d);
+        let (g_q, g_k) = (q.transpose() * &q, k.transpose() * &k);
+        [q, k, g_q, g_k]
+    }
+
+    fn error(q: &DMatrix<f64>, k: &DMatrix<f64>, w: &Factors) -> f64 {
+        let want = q * k.transpose();
+        let got = (q * &w.w_q) * (k * &w.w_k).transpose();
+        (got - &want).norm() / want.norm()
+    }
+
+    /// LRQK as its paper writes it: factors of all tokens, sums over tokens.
+    fn token_form(
+        (q, k): (&DMatrix<f64>, &DMatrix<f64>),
+        (mut a_q, mut a_k): (DMatrix<f64>, DMatrix<f64>),
+        order: LrqkOrder,
+    ) -> (DMatrix<f64>, DMatrix<f64>) {
+        let inv = |m: DMatrix<f64>| m.try_inverse().unwrap();
+        for _ in 0..2 {
+            let b_q = inv(a_q.transpose() * &a_q) * a_q.transpose() * q;
+            let b_k = inv(a_k.transpose() * &a_k) * a_k.transpose() * k;
+            let keys = |a_q: &DMatrix<f64>| {
+                k * (q.transpose() * a_q + b_k.transpose())
+                    * inv(a_q.transpose() * a_q + &b_k * b_k.transpose())
+            };
+            let queries = |a_k: &DMatrix<f64>| {
+                q * (k.transpose() * a_k + b_q.transpose())
+                    * inv(a_k.transpose() * a_k + &b_q * b_q.transpose())
+            };
+            (a_q, a_k) = match order {
+                LrqkOrder::KeysFirst => {
+                    let a_k = keys(&a_q);
+                    (queries(&a_k), a_k)
+                }
+                LrqkOrder::QueriesFirst => {
+                    let a_q = queries(&a_k);
+                    (a_q.clone(), keys(&a_q))
+                }
+                LrqkOrder::Together => (queries(&a_k), keys(&a_q)),
+            };
+        }
+        (a_q, a_k)
+    }
+
+    #[test]
+    fn the_gram_form_is_the_papers_when_both_begin_alike() {
+        let [q, k, g_q, g_k] = sample(10);
+        for order in [LrqkOrder::KeysFirst, LrqkOrder::QueriesFirst, LrqkOrder::Together] {
+            let w = start(LrqkInit::Random, &g_q, &g_k, 4, 9);
+            let (a_q, a_k) = token_form((&q, &k), (&q * &w.w_q, &k * &w.w_k), order);
+            let w = (0..2).fold(w, |w, _| update(&w, &g_q, &g_k, order));
+            for (tokens, grams) in [(a_q, &q * w.w_q), (a_k, &k * w.w_k)] {
+                let apart = (&tokens - grams).norm() / tokens.norm();
+                assert!(apart < 1e-6, "{order:?} {apart}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_projection_finds_products_of_low_rank() {
+        let [q, k, g_q, g_k] = sample(12);
+        let lrqk = |init, order, iterations| Projection::Lrqk { iterations, init, order, seed: 3 };
+        use LrqkInit::{Random, Svd, Top, TopJoint};
+        use LrqkOrder::{KeysFirst, QueriesFirst};
+        for (projection, most) in [
+            (lrqk(Svd, KeysFirst, 0), 0.02),
+            (lrqk(Random, KeysFirst, 2), 0.05),
+            (lrqk(Random, QueriesFirst, 2), 0.05),
+            (lrqk(Top, KeysFirst, 2), 0.05),
+            (lrqk(TopJoint, KeysFirst, 2), 0.05),
+            (Projection::PrincipalKeys, 0.05),
+            (Projection::SkewedChannels, 0.05),
+        ] {
+            let error = error(&q, &k, &factors(projection, &g_q, &g_k, 4, 0));
+            assert!(error < most, "{projection:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_best_projection_is_better_than_any_other_and_the_tolerance_is_kept() {
+        let [q, k, g_q, g_k] = sample(12);
+        let svd = error(&q, &k, &best(&g_q, &g_k, 2));
+        for seed in 0..5 {
+            let w = start(LrqkInit::Random, &g_q, &g_k, 2, seed);
+            let w = (0..5).fold(w, |w, _| update(&w, &g_q, &g_k, LrqkOrder::KeysFirst));
+            assert!(svd <= error(&q, &k, &w) + 1e-6);
+        }
+        for tolerance in [0.5, 0.1, 0.02] {
+            let rank = rank_for(&g_q, &g_k, tolerance);
+            assert!(error(&q, &k, &best(&g_q, &g_k, rank)) <= tolerance + 1e-3, "{rank}");
+            assert!(rank == 1 || error(&q, &k, &best(&g_q, &g_k, rank - 1)) > tolerance - 1e-3);
+        }
+    }
+
+    #[test]
+    fn a_prompt_of_fewer_tokens_than_dimensions_is_no_trouble() {
+        let [q, k, ..] = sample(12);
+        let (q, k) = (q.rows(0, 3).into_owned(), k.rows(0, 3).into_owned());
+        let (g_q, g_k) = (q.transpose() * &q, k.transpose() * &k);
+        for init in [LrqkInit::Random, LrqkInit::Top, LrqkInit::TopJoint, LrqkInit::Svd] {
+            let lrqk =
+                Projection::Lrqk { iterations: 2, init, order: LrqkOrder::KeysFirst, seed: 1 };
+            let w = factors(lrqk, &g_q, &g_k, 6, 0);
+            assert!(w.w_q.iter().chain(w.w_k.iter()).all(|x| x.is_finite()), "{init:?}");
+        }
+    }
+}
