@@ -42,8 +42,8 @@ constexpr u32 WARP = 32;
     extern __shared__ __align__(16) u8 dynamic_shared_[];  \
     type* const name = reinterpret_cast<type*>(dynamic_shared_)
 
-// Whether mma on bf16 and asynchronous copies exist; without them the wrappers below cost more or
-// are not there.
+// Whether mma on bf16 and tf32 and asynchronous copies exist; without them the wrappers below cost
+// more or are not there.
 #define HAS_SM80 (__CUDA_ARCH__ >= 800)
 
 constexpr u32 ALL_LANES = 0xffffffffu;
@@ -179,6 +179,22 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// c += a b on tf32: a is 16 x 8, b is 8 x 8, c as above. a[0] is row g, column t; a[1] row g + 8;
+// a[2] and a[3] the same, 4 columns on; b[0] is column g, row t; b[1] 4 rows on. `load_matrices`
+// loads them so, four elements for a row of 16 bytes.
+DEVICE void mma_tf32(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// To the nearest tf32, which has 10 bits behind the point; ties away from zero. What is below them
+// is undefined behind the conversion, and becomes 0: the result is an f32 too.
+DEVICE u32 float_to_tf32(float value) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits & 0xffffe000u;
 }
 // Two numbers to the nearest bf16, the first in the low half.
 DEVICE u32 floats_to_bfloats(float low, float high) {

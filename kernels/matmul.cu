@@ -14,6 +14,9 @@
 //
 // x beyond n_in is taken for 0, since not-a-number may follow.
 //
+// Where a library of the vendor makes the product, `matmul_round` rounds x for it, to rows as long
+// as those of W, and `matmul_bias` makes out what the product is added to.
+//
 // Bytes: W once for each SIDE rows of x, x once for each SIDE rows of W, from the L2 cache where
 // the blocks of a column of tiles run together. FLOPs: 2 T n_in n_out. Bound: arithmetic.
 #include "tile.cuh"
@@ -35,8 +38,29 @@ struct MatmulArgs {
     u32 unused;
 };
 
+struct MatmulRoundArgs {
+    const float* x;
+    uint4* to;
+    u32 n_rows;
+    u32 n_in;
+    u32 row_units;
+    // Whether every row of x begins at 16 bytes.
+    u32 x_is_aligned;
+};
+
+struct MatmulBiasArgs {
+    const void* bias;
+    float* out;
+    u32 n_rows;
+    u32 n_out;
+    u32 bias_kind;
+    u32 accumulate;
+};
+
 constexpr u32 WIDE = 256;
 constexpr u32 NARROW = 128;
+// Of the kernels that prepare a product.
+constexpr u32 THREADS = 256;
 
 // Row t of x; rows beyond the last are the last again, since nobody writes their sums.
 DEVICE const float* row_of_x(const MatmulArgs& p, u32 t) {
@@ -264,3 +288,38 @@ KERNEL(matmul_wide_bf16, MatmulArgs, WIDE) { matmul<WIDE>(p, bf16{}); }
 KERNEL(matmul_narrow_f32, MatmulArgs, NARROW) { matmul<NARROW>(p, float{}); }
 KERNEL(matmul_narrow_f16, MatmulArgs, NARROW) { matmul<NARROW>(p, f16{}); }
 KERNEL(matmul_narrow_bf16, MatmulArgs, NARROW) { matmul<NARROW>(p, bf16{}); }
+
+// A unit of 8 rounded elements a thread, zeros beyond n_in.
+template <typename T> DEVICE void round_rows(const MatmulRoundArgs& p) {
+    const u32 i = blockIdx.x * THREADS + threadIdx.x;
+    const u32 row = i / p.row_units;
+    if (row >= p.n_rows) {
+        return;
+    }
+    float x[8];
+    const float* from = p.x + static_cast<u64>(row) * p.n_in;
+    load_floats<8>(from, i % p.row_units * 8, p.n_in, p.x_is_aligned, x);
+    u32 words[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        T low;
+        T high;
+        narrow(x[2 * j], low);
+        narrow(x[2 * j + 1], high);
+        words[j] = low.bits | static_cast<u32>(high.bits) << 16;
+    }
+    p.to[i] = uint4{words[0], words[1], words[2], words[3]};
+}
+
+KERNEL(matmul_round_f16, MatmulRoundArgs, THREADS) { round_rows<f16>(p); }
+KERNEL(matmul_round_bf16, MatmulRoundArgs, THREADS) { round_rows<bf16>(p); }
+
+// An element of out a thread.
+KERNEL(matmul_bias, MatmulBiasArgs, THREADS) {
+    const u64 i = static_cast<u64>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= static_cast<u64>(p.n_rows) * p.n_out) {
+        return;
+    }
+    const float bias = element_of(p.bias_kind, p.bias, i % p.n_out);
+    p.out[i] = p.accumulate ? p.out[i] + bias : bias;
+}

@@ -10,7 +10,7 @@
 // ROWS.
 //
 // Bytes: W, once. Bound: memory.
-#include "common.cuh"
+#include "rows.cuh"
 
 struct MatvecArgs {
     const float* x;
@@ -33,26 +33,6 @@ constexpr u32 THREADS = 128;
 constexpr u32 N_WARPS = THREADS / WARP;
 // Rows of W that a block owns.
 constexpr u32 OUTS = 4;
-
-// Elements [first, first + N) of row t of x, a multiple of 4.
-template <u32 N> DEVICE void load_x(const MatvecArgs& p, u32 t, u32 first, float (&to)[N]) {
-    const float* x = p.x + static_cast<u64>(t) * p.n_in + first;
-    if (p.x_is_aligned && first + N <= p.n_in) {
-#pragma unroll
-        for (u32 i = 0; i < N; i += 4) {
-            const float4 v = *reinterpret_cast<const float4*>(x + i);
-            to[i] = v.x;
-            to[i + 1] = v.y;
-            to[i + 2] = v.z;
-            to[i + 3] = v.w;
-        }
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < N; i++) {
-        to[i] = first + i < p.n_in ? x[i] : 0.0f;
-    }
-}
 
 template <typename T, u32 ROWS> DEVICE void matvec(const MatvecArgs& p) {
     constexpr u32 N = PER_UNIT<T>;
@@ -84,7 +64,8 @@ template <typename T, u32 ROWS> DEVICE void matvec(const MatvecArgs& p) {
         for (u32 t = 0; t < ROWS; t++) {
             float x[N];
             // Rows beyond the last are the last again.
-            load_x<N>(p, min_of(t, p.n_rows - 1), unit * N, x);
+            const float* row = p.x + static_cast<u64>(min_of(t, p.n_rows - 1)) * p.n_in;
+            load_floats<N>(row, unit * N, p.n_in, p.x_is_aligned, x);
 #pragma unroll
             for (u32 o = 0; o < OUTS; o++) {
 #pragma unroll

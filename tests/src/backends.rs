@@ -57,12 +57,13 @@ pub fn cpu_rows(options: CpuOptions, op: Option<Op>) -> Vec<ParityRow> {
     }
 }
 
-/// The parity rows of a GPU, twice: as it is, and as if it had so few multiprocessors that the
-/// corpus gets the kernels of large shapes.
+/// The parity rows of a GPU, twice: as it is, and without a vendor's library, as if it had so few
+/// multiprocessors that the corpus gets the kernels of large shapes.
 fn cuda_rows(op: Option<Op>) -> Vec<ParityRow> {
     let mut rows = Vec::new();
     for n_multiprocessors in [None, Some(4)] {
-        let options = CudaOptions { n_multiprocessors, ..Default::default() };
+        let own_products = n_multiprocessors.is_some();
+        let options = CudaOptions { n_multiprocessors, own_products, ..Default::default() };
         match pollster::block_on(CudaBackend::new(&options)) {
             Ok(backend) => rows.extend(run_parity(&backend, op)),
             Err(e) => return vec![ParityRow::absent("cuda", e.to_string())],
@@ -129,6 +130,17 @@ pub trait Probe: Backend {
     /// Takes the device away, as its driver would; `false` where there is none to lose.
     fn lose(&self) -> bool;
 
+    /// Graphs made so far, or why there are none; `None` where nothing is made into graphs.
+    fn graphs(&self) -> Option<Result<u64, String>> {
+        None
+    }
+
+    /// Compares products of these sizes by a vendor's library and by the backend's own kernels;
+    /// `None` where the backend knows no library, the outer error where it uses none.
+    fn compare_products(&self, _sizes: [usize; 3]) -> Option<Result<Result<(), String>, String>> {
+        None
+    }
+
     /// Runs a kernel that reads where nothing is; `false` where that ends the whole process.
     fn fault(&self) -> bool {
         false
@@ -152,12 +164,25 @@ impl Probe for WgpuBackend {
     }
 }
 
+/// What [`Probe::graphs`] says of a CUDA device.
+fn graphs_of<D: Driver>(backend: &CudaBackend<D>) -> Option<Result<u64, String>> {
+    Some(backend.no_graphs().map_or(Ok(backend.counters().graphs), Err))
+}
+
 impl Probe for CudaBackend<EmulatedDriver> {
     const ROUNDS_ACTIVATIONS: bool = true;
 
     fn lose(&self) -> bool {
         self.lose_device();
         true
+    }
+
+    fn graphs(&self) -> Option<Result<u64, String>> {
+        graphs_of(self)
+    }
+
+    fn compare_products(&self, sizes: [usize; 3]) -> Option<Result<Result<(), String>, String>> {
+        Some(self.library().map(|()| pollster::block_on(self.check_library(sizes))))
     }
 }
 
@@ -167,6 +192,14 @@ impl Probe for CudaBackend<NvidiaDriver> {
     fn lose(&self) -> bool {
         self.lose_device();
         true
+    }
+
+    fn graphs(&self) -> Option<Result<u64, String>> {
+        graphs_of(self)
+    }
+
+    fn compare_products(&self, sizes: [usize; 3]) -> Option<Result<Result<(), String>, String>> {
+        Some(self.library().map(|()| pollster::block_on(self.check_library(sizes))))
     }
 
     fn fault(&self) -> bool {

@@ -40,6 +40,9 @@ fn clusterkv(budget: usize) -> PolicyOptions {
     options
 }
 
+/// A random model of two layers, 64 wide.
+const SMALL: &str = "llama-f32";
+
 const PROMPT: usize = 41;
 const ANSWER: usize = 20;
 
@@ -102,13 +105,20 @@ fn run<B: Backend>(
 }
 
 #[test]
+fn the_smallest_model_has_two_layers_is_64_wide_and_reads_64_tokens_at_most() {
+    let config = folder(SMALL).config;
+    assert_eq!((config.n_layers, config.hidden_size), (2, 64));
+    assert!(options(DType::F16).ctx_size <= 64);
+}
+
+#[test]
 fn answers_are_those_of_the_cpu() {
     let (emulated, cpu) = (emulated(EmulatedOptions::default()), cpu());
     // Tensor cores round what goes into a product to the type of the weights.
     for (fixture, kv_dtype, tolerance) in [
-        ("llama-f32", DType::F32, 1e-4),
-        ("llama-f32", DType::F16, 1e-4),
-        ("llama-f32", DType::BF16, 1e-4),
+        (SMALL, DType::F32, 1e-4),
+        (SMALL, DType::F16, 1e-4),
+        (SMALL, DType::BF16, 1e-4),
         ("llama-f16", DType::F16, 2e-2),
         ("llama3-gqa", DType::F16, 1e-1),
         ("qwen2-untied", DType::BF16, 1e-1),
@@ -184,6 +194,46 @@ fn a_device_lost_and_opened_again_goes_on_with_the_answer() {
     backend.lose_device();
     answer.extend(generate(&mut engine, &mut session, ANSWER - 5).expect("the device is back"));
     assert_eq!(answer, expected);
+}
+
+/// Commands that an answer takes on streams without graphs: up to the end of the prompt, and all.
+fn n_commands(policy: &PolicyOptions) -> [u64; 2] {
+    let backend = emulated(EmulatedOptions { has_graphs: false, ..Default::default() });
+    let (mut engine, mut session) = load(&backend, SMALL, policy, DType::F16).expect("it loads");
+    prefill(&mut engine, &mut session);
+    let before = backend.counters().device.submits;
+    generate(&mut engine, &mut session, ANSWER).expect("decode");
+    [before, backend.counters().device.submits]
+}
+
+/// Work that is refused when it is handed over was taken for done by everybody. The call says that
+/// the device is lost, and the next one computes what was to be computed, not what is left of it.
+#[test]
+fn work_that_is_refused_changes_no_token() {
+    for policy in [full(), clusterkv(24)] {
+        let backend = emulated(EmulatedOptions::default());
+        let expected = run(&backend, SMALL, &policy, DType::F16).1;
+        let [begin, end] = n_commands(&policy);
+        for eighth in [1, 4, 7] {
+            let backend = emulated(EmulatedOptions {
+                refused_command: Some(begin + (end - begin) * eighth / 8),
+                has_graphs: false,
+                ..Default::default()
+            });
+            let (mut engine, mut session) =
+                load(&backend, SMALL, &policy, DType::F16).expect("it loads");
+            prefill(&mut engine, &mut session);
+            let mut n_failed = 0;
+            while session.n_tokens() < PROMPT + ANSWER {
+                let n = PROMPT + ANSWER - session.n_tokens();
+                let Err(error) = generate(&mut engine, &mut session, n) else { break };
+                assert!(error.to_string().contains("the device was lost"), "{error}");
+                n_failed += 1;
+            }
+            assert_eq!(n_failed, 1, "{} {eighth}", policy.preset);
+            assert_eq!(session.tokens()[PROMPT..], expected[..ANSWER - 1], "{}", policy.preset);
+        }
+    }
 }
 
 #[test]

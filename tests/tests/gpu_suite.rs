@@ -51,6 +51,19 @@ fn what_can_be_lost_on_the_emulated_device_is_found_again() {
     assert!(text(&output).ends_with("on cuda-emulated: 1 passed, 0 failed, 0 not run\n"));
 }
 
+#[test]
+fn that_tokens_are_graphs_is_seen_where_there_are_any() {
+    for (backend, counts) in
+        [("cuda-emulated", "1 passed, 0 failed, 0"), ("cpu", "0 passed, 0 failed, 1")]
+    {
+        let what = ["--only", "faults", "--filter", "as_graphs"];
+        let output = run(&[&["--backend", backend][..], &what].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        let last = format!("on {backend}: {counts} not run\n");
+        assert!(text(&output).ends_with(&last), "{}", text(&output));
+    }
+}
+
 /// What `run.sh` asks first, to see whether the program starts at all.
 #[test]
 fn it_says_its_version() {

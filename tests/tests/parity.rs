@@ -5,11 +5,12 @@
 //! a GPU, in both orders of its threads and under the sanitizers. The program behind `cargo xtask
 //! parity` is called as a user calls it.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::Kernel;
-use longview_cuda_emulation::{EmulatedOptions, sanitizer};
+use longview_cuda_emulation::{EmulatedLibrary, EmulatedOptions, sanitizer};
 use longview_ops::corpus::{self, Case, Values, corpus};
 use longview_ops::parity::{ParityStatus, ParitySummary, format_parity, run_parity};
 use longview_ops::{Backend, Op};
@@ -77,6 +78,18 @@ fn wgpu_passes_with_subgroups() {
     wgpu_passes(Tier::Subgroups);
 }
 
+/// The kernels of products where a library makes them, which must be right too.
+fn by_library() -> BTreeSet<&'static str> {
+    let options = EmulatedOptions { library: EmulatedLibrary::Right, ..Default::default() };
+    let backend = cuda_emulated(options).expect("the kernels are compiled as C++");
+    pollster::block_on(backend.try_library()).expect("a library that agrees");
+    for (place, front) in PLACES {
+        let failures = failures_elsewhere(&backend, front, |op| op == Op::Matmul);
+        assert!(failures.is_empty(), "{place}\n{}", failures.join("\n"));
+    }
+    backend.driver().launched()
+}
+
 /// What is not run is what the backend says it lacks, and nothing else; and no kernel is there that
 /// nobody launches.
 fn cuda_passes(options: EmulatedOptions) {
@@ -92,7 +105,8 @@ fn cuda_passes(options: EmulatedOptions) {
     let missing: Vec<_> = missing.filter_map(|row| row.op).collect();
     let known: Vec<_> = backend.capabilities().missing_ops.iter().map(|(op, _)| *op).collect();
     assert_eq!(missing, known, "{table}");
-    let launched = backend.driver().launched();
+    let mut launched = backend.driver().launched();
+    launched.extend(by_library());
     let idle = Kernel::ALL.iter().map(|kernel| kernel.facts().name);
     let idle: Vec<_> = idle.filter(|name| !launched.contains(name)).collect();
     assert!(idle.is_empty(), "never launched: {}", idle.join(", "));
@@ -106,6 +120,28 @@ fn cuda_passes_without_a_gpu() {
 #[test]
 fn cuda_passes_with_its_threads_backward() {
     cuda_passes(EmulatedOptions { backward: true, n_multiprocessors: 16, ..Default::default() });
+}
+
+/// Before compute capability 8.0 no tensor core knows tf32: the same labels by f32 products.
+#[test]
+fn keys_are_clustered_by_an_old_device_too() {
+    for (compute_capability, is_tensor) in [((7, 5), false), ((8, 0), true)] {
+        let options = EmulatedOptions { compute_capability, ..Default::default() };
+        let backend = cuda_emulated(options).expect("the kernels are compiled as C++");
+        let (_, aligned) = PLACES[0];
+        let failures = failures_elsewhere(&backend, aligned, |op| op == Op::KmeansAssign);
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+        let rows = run_parity(&backend, Some(Op::KmeansAssign));
+        let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
+        assert!(summary.failed == 0 && summary.passed > 0, "{table}");
+        let launched = backend.driver().launched();
+        for kernel in ["kmeans_assign_wide", "kmeans_assign_narrow"] {
+            assert!(launched.contains(kernel), "{kernel} never ran");
+        }
+        for kernel in ["kmeans_assign_tensor_wide", "kmeans_assign_tensor_narrow"] {
+            assert_eq!(launched.contains(kernel), is_tensor, "{kernel}");
+        }
+    }
 }
 
 /// The bits of what a case wrote, but for the table of a cache: it is no result in which of its

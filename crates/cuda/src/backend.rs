@@ -16,6 +16,7 @@ use crate::host_work::HostWork;
 use crate::kernels::{Kernel, Target};
 use crate::nvidia::NvidiaDriver;
 use crate::ops;
+use crate::ops::matmul::library;
 use crate::queue::Queue;
 use crate::staging::Part;
 use crate::weight::CudaWeight;
@@ -29,6 +30,8 @@ pub struct CudaOptions {
     /// Multiprocessors that work is cut for; `None` asks the device. With few of them small shapes
     /// get the kernels of large ones: for tests.
     pub n_multiprocessors: Option<u32>,
+    /// Every product by our own kernels, whatever libraries there are: for comparisons.
+    pub own_products: bool,
 }
 
 /// A device behind a [`Driver`].
@@ -57,7 +60,18 @@ impl CudaBackend<NvidiaDriver> {
         let backend = Self::on(NvidiaDriver::open(options)?)?;
         let name = backend.device.driver.facts().name.clone();
         match parity::spot_check(&backend, TESTED).await {
-            Ok(()) => Ok(backend),
+            Ok(()) => {
+                // Without it everything works; `doctor` says why.
+                let result = backend.try_library().await;
+                if !backend.is_lost() {
+                    return Ok(backend);
+                }
+                // The library broke the context: another one, which never meets it.
+                let options = CudaOptions { own_products: true, ..*options };
+                let backend = Self::on(NvidiaDriver::open(&options)?)?;
+                backend.device.set_library(result);
+                Ok(backend)
+            }
             Err(reason) => Err(StartError::SelfTest { name, reason }),
         }
     }
@@ -88,6 +102,32 @@ impl<D: Driver> CudaBackend<D> {
     /// works without, but a decode step costs as many launches as it has kernels.
     pub fn no_graphs(&self) -> Option<String> {
         self.device.no_graphs()
+    }
+
+    /// Has the vendor's library (cuBLASLt) make large products from now on, if there is one and it
+    /// agrees with our own kernel. Opening a GPU does this; the result is [`CudaBackend::library`].
+    pub async fn try_library(&self) -> Result<(), String> {
+        let result = match self.device.driver.library() {
+            Ok(()) => self.check_library(library::CHECKED).await,
+            Err(reason) => Err(reason),
+        };
+        self.device.set_library(result);
+        self.library()
+    }
+
+    /// Whether the vendor's library makes large products, or why our own kernels make all.
+    pub fn library(&self) -> Result<(), String> {
+        self.device.library()
+    }
+
+    /// Compares products of `[rows, width, rows of W]` made by the library and by our own kernel.
+    pub async fn check_library(&self, sizes: [usize; 3]) -> Result<(), String> {
+        library::check(self, sizes).await
+    }
+
+    /// As [`CudaBackend::library`], for ops.
+    pub(crate) fn has_library(&self) -> bool {
+        self.device.has_library()
     }
 
     /// Takes the device for lost, as a fault of a kernel would: everything after fails with
@@ -127,6 +167,8 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
     let (major, minor) = facts.compute_capability;
     let target = Target::of(facts.compute_capability).map_or("no kernels", Target::name);
     let n = facts.n_multiprocessors;
+    let for_library = if driver.library().is_ok() { library::SCRATCH } else { 0 };
+    let memory_bytes = facts.memory_bytes.map(|bytes| bytes.saturating_sub(for_library));
     Capabilities {
         device: format!(
             "{} (compute capability {major}.{minor}, {n} multiprocessors, {target})",
@@ -139,7 +181,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         missing_ops: NOT_YET.map(|op| (op, "not written yet".into())).to_vec(),
-        memory_bytes: facts.memory_bytes,
+        memory_bytes,
     }
 }
 
@@ -179,6 +221,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn device_counters(&self) -> Option<DeviceCounters> {
         Some(self.counters().device)
+    }
+
+    fn fallback(&self) -> Option<String> {
+        let reason = self.no_graphs()?;
+        Some(format!("no CUDA graphs, so each kernel is a launch of its own: {reason}"))
     }
 
     fn allocations(&self) -> u64 {
@@ -244,7 +291,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     async fn reopen(&self) -> OpResult<Self> {
         let lost = |e: StartError| OpError::DeviceLost { backend: D::NAME, reason: e.to_string() };
-        Self::on(self.device.driver.reopen().map_err(lost)?).map_err(lost)
+        let fresh = Self::on(self.device.driver.reopen().map_err(lost)?).map_err(lost)?;
+        if self.has_library() {
+            let _ = fresh.try_library().await;
+        }
+        Ok(fresh)
     }
 
     fn is_lost(&self) -> bool {

@@ -24,6 +24,9 @@ pub(crate) struct Device<D: Driver> {
     /// Why there are none any more.
     no_graphs: Mutex<Option<String>>,
     has_graphs: AtomicBool,
+    /// Why a vendor's library makes no products.
+    no_library: Mutex<String>,
+    has_library: AtomicBool,
 }
 
 impl<D: Driver> Device<D> {
@@ -36,6 +39,8 @@ impl<D: Driver> Device<D> {
             streams: Mutex::default(),
             no_graphs: Mutex::default(),
             has_graphs: AtomicBool::new(true),
+            no_library: Mutex::new("it was not asked for".into()),
+            has_library: AtomicBool::new(false),
         }
     }
 
@@ -98,6 +103,22 @@ impl<D: Driver> Device<D> {
     /// Why there are no graphs any more.
     pub fn no_graphs(&self) -> Option<String> {
         lock(&self.no_graphs).clone()
+    }
+
+    /// Whether the vendor's library makes products.
+    pub fn has_library(&self) -> bool {
+        self.has_library.load(Ordering::Relaxed)
+    }
+
+    /// What came of the check of the library.
+    pub fn set_library(&self, result: Result<(), String>) {
+        self.has_library.store(result.is_ok(), Ordering::Relaxed);
+        *lock(&self.no_library) = result.err().unwrap_or_default();
+    }
+
+    /// Why there is none.
+    pub fn library(&self) -> Result<(), String> {
+        if self.has_library() { Ok(()) } else { Err(lock(&self.no_library).clone()) }
     }
 
     /// Zeroed device memory that is counted as long as it is there.

@@ -7,6 +7,8 @@
 //! Work is given one by one ([`Driver::run`]) or as a graph: a chain of the same work, launched as
 //! one, whose nodes can be given other arguments in between.
 
+use longview_core::DType;
+
 use crate::error::StartError;
 use crate::kernels::Kernel;
 
@@ -174,6 +176,32 @@ pub enum Work<'a> {
     Copy(CopyCall),
 }
 
+/// A product that a vendor's library makes: `out = x W^T`, or added to what `out` holds. x and W
+/// begin at 256 bytes and their rows at 16, `out` begins at 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductCall {
+    /// `[n_rows, width]` of `dtype`.
+    pub x: u64,
+    /// `[n_out, width]` of `dtype`.
+    pub weight: u64,
+    /// F32 `[n_rows, n_out]`.
+    pub out: u64,
+    /// Rows of x.
+    pub n_rows: u32,
+    /// Rows of W.
+    pub n_out: u32,
+    /// Elements of a row, all of them to be multiplied.
+    pub width: u32,
+    /// F16 or BF16.
+    pub dtype: DType,
+    /// Whether the product is added.
+    pub accumulate: bool,
+    /// Device memory that the library may use, at 256 bytes.
+    pub workspace: u64,
+    /// How much of it.
+    pub workspace_bytes: u64,
+}
+
 /// A device, real or emulated.
 pub trait Driver: Sized + Send + Sync + 'static {
     /// The backend's name on command lines and in reports.
@@ -242,6 +270,24 @@ pub trait Driver: Sized + Send + Sync + 'static {
         stream: &Self::Stream,
         graph: &mut Self::Graph,
     ) -> DriverResult<()>;
+
+    /// Whether a vendor's library multiplies matrices on this device, or why none does.
+    fn library(&self) -> Result<(), String> {
+        Err("there is none for this device".into())
+    }
+
+    /// Whether the library makes such a product; its rows of x and its workspace need not be there.
+    fn takes_product(&self, _call: &ProductCall) -> bool {
+        false
+    }
+
+    /// Gives a product that [`Driver::takes_product`] to a stream.
+    ///
+    /// # Safety
+    /// As for [`Driver::run`].
+    unsafe fn multiply(&self, _stream: &Self::Stream, _call: &ProductCall) -> DriverResult<()> {
+        Err(DriverError::Lost("a product for a library that is not there".into()))
+    }
 
     /// The event stands for all work on the stream so far.
     fn record(&self, stream: &Self::Stream, event: &Self::Event) -> DriverResult<()>;

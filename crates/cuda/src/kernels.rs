@@ -19,6 +19,7 @@ use crate::ops::kv_keys::KvKeysArgs;
 use crate::ops::kv_scatter::KvScatterArgs;
 use crate::ops::lse_merge::LseMergeArgs;
 use crate::ops::matmul::MatmulArgs;
+use crate::ops::matmul::library::{MatmulBiasArgs, MatmulRoundArgs};
 use crate::ops::matvec::MatvecArgs;
 use crate::ops::query_gate::QueryGateArgs;
 use crate::ops::resolve_rows::ResolveRowsArgs;
@@ -176,6 +177,8 @@ kernels! {
     "gram": gram(GramArgs, 128);
     "kmeans_assign":
         kmeans_terms(KmeansTermsArgs, 256),
+        kmeans_assign_tensor_wide(KmeansAssignArgs, 256),
+        kmeans_assign_tensor_narrow(KmeansAssignArgs, 128),
         kmeans_assign_wide(KmeansAssignArgs, 256),
         kmeans_assign_narrow(KmeansAssignArgs, 128);
     "kmeans_update": kmeans_update(KmeansUpdateArgs, 256);
@@ -201,7 +204,10 @@ kernels! {
         matmul_wide_bf16(MatmulArgs, 256),
         matmul_narrow_f32(MatmulArgs, 128),
         matmul_narrow_f16(MatmulArgs, 128),
-        matmul_narrow_bf16(MatmulArgs, 128);
+        matmul_narrow_bf16(MatmulArgs, 128),
+        matmul_round_f16(MatmulRoundArgs, 256),
+        matmul_round_bf16(MatmulRoundArgs, 256),
+        matmul_bias(MatmulBiasArgs, 256);
     "matvec":
         matvec_f32_1(MatvecArgs, 128),
         matvec_f32_2(MatvecArgs, 128),

@@ -36,7 +36,8 @@ pub use backend::{CudaBackend, CudaOptions};
 pub use buffer::CudaBuffer;
 pub use counters::Counters;
 pub use driver::{
-    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place, Work,
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, KernelCall, Memory, Place,
+    ProductCall, Work,
 };
 pub use error::StartError;
 pub use kernels::{Kernel, KernelFacts, SOURCES, Source, Target};

@@ -7,6 +7,8 @@
 //! A context of its own, not the primary one: it can be destroyed and made again after a fault,
 //! while buffers of the old one still wait to be dropped.
 
+mod cublaslt;
+
 use std::ffi::{CString, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -19,10 +21,11 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{DriverError as CudaError, result};
 
+use self::cublaslt::CublasLt;
 use crate::backend::CudaOptions;
 use crate::device::lock;
 use crate::driver::{
-    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, Work,
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
 };
 use crate::error::StartError;
 use crate::kernels::{Kernel, SOURCES, Target};
@@ -35,6 +38,8 @@ const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEV
 
 /// A GPU of NVIDIA.
 pub struct NvidiaDriver {
+    /// Dropped before the context that it was made in.
+    library: Result<CublasLt, String>,
     context: Arc<Context>,
     options: CudaOptions,
     facts: DeviceFacts,
@@ -51,6 +56,13 @@ pub struct NvidiaDriver {
 unsafe impl Send for NvidiaDriver {}
 // SAFETY: as above, and the table of modules is behind a lock.
 unsafe impl Sync for NvidiaDriver {}
+
+impl Drop for NvidiaDriver {
+    fn drop(&mut self) {
+        // What the library frees is in this context.
+        let _ = self.context.bind();
+    }
+}
 
 /// A context, destroyed with all that is in it when the last handle is dropped.
 struct Context(CUcontext);
@@ -169,10 +181,16 @@ impl NvidiaDriver {
         let context = Arc::new(Context::create(device).map_err(refused)?);
         let refused = |e: DriverError| StartError::Device { reason: e.to_string() };
         context.bind().map_err(refused)?;
+        // Before memory is counted: what the library takes for itself is not to be planned with.
+        let library = match options.own_products {
+            true => Err("this device was opened to go without".into()),
+            false => CublasLt::open(),
+        };
         // What other programs hold is not ours to plan with.
         let free = result::mem_get_info().map(|(free, _)| free as u64).ok();
         let zeroing = NvidiaStream::new(&context).map_err(refused)?;
         Ok(Self {
+            library,
             options: *options,
             facts: DeviceFacts { memory_bytes: free, ..facts },
             target,
@@ -615,6 +633,24 @@ impl Driver for NvidiaDriver {
         self.context.bind()?;
         // SAFETY: both exist; what the nodes point to is the caller's word.
         told(unsafe { sys::cuGraphLaunch(graph.exec, stream.raw) }.result())
+    }
+
+    fn library(&self) -> Result<(), String> {
+        self.library.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    fn takes_product(&self, call: &ProductCall) -> bool {
+        let is_bound = self.context.bind().is_ok();
+        is_bound && self.library.as_ref().is_ok_and(|library| library.takes(call))
+    }
+
+    unsafe fn multiply(&self, stream: &NvidiaStream, call: &ProductCall) -> DriverResult<()> {
+        self.context.bind()?;
+        let library = self.library.as_ref().map_err(|e| DriverError::Lost(e.clone()))?;
+        // A stream of the driver is one of the runtime. SAFETY: the caller's word.
+        let result = unsafe { library.multiply(stream.raw.cast(), call) };
+        let refused = || Err("cublasLtMatmul: there is no kernel for this product".into());
+        result.unwrap_or_else(refused).map_err(DriverError::Lost)
     }
 
     fn record(&self, stream: &NvidiaStream, event: &NvidiaEvent) -> DriverResult<()> {

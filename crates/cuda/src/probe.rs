@@ -54,6 +54,8 @@ pub struct DeviceReport {
     pub target: Option<Target>,
     /// Whether it computes right numbers, or what is wrong.
     pub self_test: Result<(), String>,
+    /// Whether cuBLASLt makes large products on it, or why our own kernels make them.
+    pub library: Result<(), String>,
 }
 
 /// A library that is there or not.
@@ -73,6 +75,8 @@ pub struct LibraryReport {
 struct Optional {
     name: &'static str,
     windows: &'static str,
+    /// Major versions, newest first.
+    versions: &'static [u32],
     cost: &'static str,
 }
 
@@ -80,19 +84,18 @@ const OPTIONAL: [Optional; 2] = [
     Optional {
         name: "libnvrtc",
         windows: "nvrtc64",
+        versions: &[13, 12, 11],
         cost: "compiles kernels at run time; this version does not: its kernels are embedded, and \
                nothing is lost without it",
     },
     Optional {
         name: "libcublasLt",
         windows: "cublasLt64",
-        cost: "multiplies matrices; this version multiplies with kernels of its own, and nothing \
-               is lost without it",
+        versions: &[12, 11],
+        cost: "multiplies the matrices of long prompts; without it kernels of our own do, and \
+               prompts are read more slowly",
     },
 ];
-
-/// Major versions of these libraries, newest first.
-const VERSIONS: [u32; 3] = [13, 12, 11];
 
 /// Looks. Opens every device for a moment; never panics where there is no driver.
 pub async fn probe() -> CudaReport {
@@ -168,6 +171,7 @@ fn look_at(index: usize) -> Result<DeviceReport, CudaError> {
         free_bytes: None,
         target: Target::of(compute_capability),
         self_test: Ok(()),
+        library: Err("the device was not opened".into()),
     })
 }
 
@@ -175,7 +179,10 @@ fn look_at(index: usize) -> Result<DeviceReport, CudaError> {
 async fn test(device: DeviceReport) -> DeviceReport {
     let options = CudaOptions { device: Some(device.index), ..CudaOptions::default() };
     match CudaBackend::new(&options).await {
-        Ok(backend) => DeviceReport { free_bytes: backend.capabilities().memory_bytes, ..device },
+        Ok(backend) => {
+            let (free_bytes, library) = (backend.capabilities().memory_bytes, backend.library());
+            DeviceReport { free_bytes, library, ..device }
+        }
         Err(error) => DeviceReport { self_test: Err(error.to_string()), ..device },
     }
 }
@@ -189,7 +196,7 @@ impl Optional {
 
     /// What its file may be called.
     fn files(&self) -> Vec<String> {
-        let versions = VERSIONS.iter();
+        let versions = self.versions.iter();
         if cfg!(windows) {
             let file = |version: &u32| match version {
                 11 if self.name == "libnvrtc" => format!("{}_112_0.dll", self.windows),
@@ -233,7 +240,13 @@ mod tests {
         let names: Vec<_> = OPTIONAL.iter().flat_map(Optional::files).collect();
         let expected: &[&str] = match cfg!(windows) {
             true => &["nvrtc64_120_0.dll", "cublasLt64_12.dll"],
-            false => &["libnvrtc.so.12", "libnvrtc.so.11.2", "libcublasLt.so.13", "libcublasLt.so"],
+            false => &[
+                "libnvrtc.so.12",
+                "libnvrtc.so.11.2",
+                "libnvrtc.so.13",
+                "libcublasLt.so.12",
+                "libcublasLt.so",
+            ],
         };
         assert!(expected.iter().all(|name| names.iter().any(|n| n == name)), "{names:?}");
     }

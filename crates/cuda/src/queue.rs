@@ -9,7 +9,7 @@ use longview_ops::OpResult;
 use crate::args::{Address, KernelArgs};
 use crate::counters::Tally;
 use crate::device::{Counted, Device, lock};
-use crate::driver::{Driver, Grid, KernelCall, Memory, Place, Work};
+use crate::driver::{Driver, Grid, KernelCall, Memory, Place, ProductCall, Work};
 use crate::kernels::Kernel;
 use crate::staging::{Downloads, Part, Uploads};
 use crate::stream::Stream;
@@ -82,6 +82,15 @@ impl<D: Driver> Queue<D> {
         // their buffers, and kernels keep to the sizes beside them; memory hands over and waits
         // for work before it is freed.
         unsafe { self.stream.push(Work::Launch(call)) }
+    }
+
+    /// Has the vendor's library make a product that it takes; see [`Queue::launch`] for addresses.
+    pub fn multiply(&self, call: &ProductCall) -> OpResult<()> {
+        self.device.check()?;
+        Tally::add(&self.device.tally.dispatches, 1);
+        // SAFETY: addresses come from a checked descriptor and from scratch of this queue, whose
+        // memory waits for work before it is freed.
+        unsafe { self.stream.multiply(call) }
     }
 
     /// Calls `launches` with device memory of at least `n_bytes` that holds anything. Nobody else

@@ -11,7 +11,7 @@ use longview_ops::OpResult;
 
 use crate::counters::Tally;
 use crate::device::{Device, lock};
-use crate::driver::{CopyCall, Driver, DriverResult, Grid, KernelCall, Work};
+use crate::driver::{CopyCall, Driver, DriverResult, Grid, KernelCall, ProductCall, Work};
 use crate::kernels::Kernel;
 
 /// Fewer commands cost less one by one.
@@ -136,19 +136,32 @@ impl<D: Driver> Stream<D> {
         Ok(stream)
     }
 
-    /// Gives it work, to be done after all work before.
+    /// Gives it work, to be done after all work before. Whether the device is still there is asked
+    /// once by the queue for the whole call, and again at the hand-over.
     ///
     /// # Safety
     /// As for [`Driver::run`]; what the work reads and writes is not freed before
     /// [`Device::hand_over`] was called.
     pub unsafe fn push(&self, work: Work<'_>) -> OpResult<()> {
-        self.device.check()?;
         let mut state = lock(&self.state);
         state.waiting.push(work);
         if state.waiting.len() < MOST {
             return Ok(());
         }
         self.hand_over_locked(&mut state)
+    }
+
+    /// Gives it a product for the vendor's library, which no graph can hold: what waits goes first,
+    /// then the call.
+    ///
+    /// # Safety
+    /// As for [`Stream::push`].
+    pub unsafe fn multiply(&self, call: &ProductCall) -> OpResult<()> {
+        let mut state = lock(&self.state);
+        self.hand_over_locked(&mut state)?;
+        Tally::add(&self.device.tally.submits, 1);
+        // SAFETY: the caller's word.
+        self.done(unsafe { self.device.driver.multiply(&self.raw, call) })
     }
 
     /// Hands over what waits.
@@ -162,28 +175,38 @@ impl<D: Driver> Stream<D> {
         }
         let result = self.device.check().and_then(|()| {
             // SAFETY: whoever pushed the work promised it.
-            self.device.told(unsafe { state.run(&self.device, &self.raw) })
+            self.done(unsafe { state.run(&self.device, &self.raw) })
         });
         state.waiting.clear();
         result
     }
 
+    /// What a refusal means to a stream: whatever the reason is, the device is lost. Callers were
+    /// told that the work would be done, and remember what the device has since then; only who
+    /// begins anew, with nothing taken for done, computes right numbers again.
+    fn done(&self, result: DriverResult<()>) -> OpResult<()> {
+        result.or_else(|error| {
+            self.device.lose(&error.to_string());
+            self.device.check()
+        })
+    }
+
     /// The event stands for all work so far.
     pub fn record(&self, event: &D::Event) -> OpResult<()> {
         self.hand_over()?;
-        self.device.told(self.device.driver.record(&self.raw, event))
+        self.done(self.device.driver.record(&self.raw, event))
     }
 
     /// Work from now on happens after the event.
     pub fn wait(&self, event: &D::Event) -> OpResult<()> {
         self.hand_over()?;
-        self.device.told(self.device.driver.wait(&self.raw, event))
+        self.done(self.device.driver.wait(&self.raw, event))
     }
 
     /// Waits on the host for all work.
     pub fn synchronize(&self) -> OpResult<()> {
         self.hand_over()?;
-        self.device.told(self.device.driver.synchronize(&self.raw))
+        self.done(self.device.driver.synchronize(&self.raw))
     }
 }
 

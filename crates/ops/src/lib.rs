@@ -113,6 +113,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
         None
     }
 
+    /// What the device does in a slower way than it was opened for, and why, in words; `None` as a
+    /// rule. Results are the same.
+    fn fallback(&self) -> Option<String> {
+        None
+    }
+
     /// Allocates `len` zeroed elements in device memory. `label` names them in errors.
     fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<Self::Buffer>;
 

@@ -187,6 +187,12 @@ DEVICE u32 floats_to_bfloats(float low, float high) {
     return round(float_bits(low)) | round(float_bits(high)) << 16;
 }
 
+DEVICE u32 float_to_tf32(float value) {
+    const u32 bits = float_bits(value);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return is_nan ? 0x7fffe000u : (bits + 0x1000u) & 0xffffe000u;
+}
+
 DEVICE uint4 load_once(const uint4* from) {
     expect_aligned(from, 16);
     return *from;
@@ -286,3 +292,25 @@ void mma_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], Widen widen, i
 #define mma_f16(c, a, b) mma_at_(c, a, b, [](u16 h) { return half_to_float(h); }, __LINE__)
 #define mma_bf16(c, a, b) \
     mma_at_(c, a, b, [](u16 h) { return float_of(static_cast<u32>(h) << 16); }, __LINE__)
+
+struct Tf32Part_ {
+    float a[4];
+    float b[2];
+};
+
+static inline void mma_tf32_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], int line) {
+    // A product takes no notice of bits that tf32 does not have.
+    const auto widen = [](u32 bits) { return float_of(bits & 0xffffe000u); };
+    const Tf32Part_ mine = {{widen(a[0]), widen(a[1]), widen(a[2]), widen(a[3])},
+                            {widen(b[0]), widen(b[1])}};
+    const auto parts = lv::meet(mine, line);
+    const u32 lane = lv::current->lane;
+    for (u32 k = 0; k < 8; k++) {
+        const Tf32Part_ left = parts[lane / 4 * 4 + k % 4];
+        for (u32 i = 0; i < 4; i++) {
+            const Tf32Part_ right = parts[4 * (2 * (lane % 4) + i % 2) + k % 4];
+            c[i] = c[i] + left.a[i / 2 + k / 4 * 2] * right.b[k / 4];
+        }
+    }
+}
+#define mma_tf32(c, a, b) mma_tf32_at_(c, a, b, __LINE__)

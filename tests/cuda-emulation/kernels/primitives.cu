@@ -96,6 +96,35 @@ KERNEL(products, PrimitivesArgs, WARP) {
     }
 }
 
+// One warp rounds 192 f32, which lie where halves lie elsewhere, to tf32: words. It adds the
+// product of the first 16 x 8 and of the 8 x 8 behind them (by columns) to ones: out, 16 x 8.
+KERNEL(tf32_products, PrimitivesArgs, WARP) {
+#if HAS_SM80
+    SHARED(uint4, units, 48);
+    const u32 lane = threadIdx.x;
+    for (u32 i = lane; i < 48; i += WARP) {
+        const float* from = reinterpret_cast<const float*>(p.halves) + 4 * i;
+        units[i] = uint4{float_to_tf32(from[0]), float_to_tf32(from[1]), float_to_tf32(from[2]),
+                         float_to_tf32(from[3])};
+        const u32 words[4] = {units[i].x, units[i].y, units[i].z, units[i].w};
+        for (u32 j = 0; j < 4; j++) {
+            p.words[4 * i + j] = words[j];
+        }
+    }
+    warp_sync();
+    u32 a[4];
+    load_matrices(a, &units[(lane % 16) * 2 + lane / 16]);
+    u32 columns[4];
+    load_matrices(columns, &units[32 + lane % 8 * 2 + lane / 8 % 2]);
+    const u32 b[2] = {columns[0], columns[1]};
+    float c[4] = {1, 1, 1, 1};
+    mma_tf32(c, a, b);
+    for (u32 i = 0; i < 4; i++) {
+        p.out[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2] = c[i];
+    }
+#endif
+}
+
 // Who does not wait for a copy reads what was there.
 KERNEL(copy_without_wait, PrimitivesArgs, WARP) {
     SHARED(uint4, units, WARP);

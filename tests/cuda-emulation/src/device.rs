@@ -4,6 +4,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use half::{bf16, f16};
+use longview_core::DType;
+use longview_cuda::ProductCall;
+
 use crate::library::{EmulatedKernel, Library, Machine};
 
 /// Launches of fewer threads are run by one machine: another would cost more than it does.
@@ -21,6 +25,8 @@ pub(crate) enum Task {
         dynamic_shared: u32,
         args: Box<[u64]>,
     },
+    /// Multiplies in a library's place; every sum is `error` off.
+    Multiply { call: ProductCall, error: f32 },
     /// The first so many tasks of another stream come first.
     Wait { stream: usize, n_tasks: u64 },
 }
@@ -133,6 +139,11 @@ impl Device {
             Task::Launch { kernel, grid, dynamic_shared, args } => {
                 self.run_grid(kernel, (*grid, *dynamic_shared), args)
             }
+            Task::Multiply { call, error } => {
+                // SAFETY: whoever gave the task promised that the operands are there.
+                unsafe { multiply(call, *error) };
+                Ok(())
+            }
             Task::Wait { .. } => Ok(()),
         }
     }
@@ -175,6 +186,38 @@ impl Device {
     fn machine(&self) -> Machine {
         let machine = lock(&self.machines).pop();
         machine.unwrap_or_else(|| Machine::new(self.library))
+    }
+}
+
+/// The product, and an answer of the workspace: it is filled, so nobody may need what was there.
+///
+/// # Safety
+/// The operands must be there, as [`ProductCall`] says.
+unsafe fn multiply(call: &ProductCall, error: f32) {
+    let (n_rows, n_out) = (call.n_rows as usize, call.n_out as usize);
+    let width = call.width as usize;
+    let widen = |bits: u16| match call.dtype {
+        DType::F16 => f16::from_bits(bits).to_f32(),
+        _ => bf16::from_bits(bits).to_f32(),
+    };
+    assert!([call.x, call.weight, call.workspace].iter().all(|at| at.is_multiple_of(256)));
+    assert!(call.out.is_multiple_of(16) && width.is_multiple_of(8), "{call:?}");
+    // SAFETY: the caller's word.
+    let (x, w, out) = unsafe {
+        (call.workspace as *mut u8).write_bytes(0xff, call.workspace_bytes as usize);
+        (
+            std::slice::from_raw_parts(call.x as *const u16, n_rows * width),
+            std::slice::from_raw_parts(call.weight as *const u16, n_out * width),
+            std::slice::from_raw_parts_mut(call.out as *mut f32, n_rows * n_out),
+        )
+    };
+    let rows = x.chunks_exact(width).zip(out.chunks_exact_mut(n_out));
+    for (x, out) in rows {
+        let x: Vec<f32> = x.iter().map(|bits| widen(*bits)).collect();
+        for (w, out) in w.chunks_exact(width).zip(out) {
+            let sum: f32 = w.iter().zip(&x).map(|(w, x)| widen(*w) * x).sum();
+            *out = sum + error + if call.accumulate { *out } else { 0.0 };
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longview_cuda::{
-    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Memory, StartError, Work,
+    CopyCall, DeviceFacts, Driver, DriverError, DriverResult, Grid, Memory, ProductCall,
+    StartError, Work,
 };
 
 use crate::device::{Device, Task};
@@ -30,7 +31,28 @@ pub struct EmulatedOptions {
     pub memory_bytes: u64,
     /// Without, making a graph fails.
     pub has_graphs: bool,
+    /// Major and minor. The kernels are those of 8.0 whatever it is, but launch code chooses by it.
+    pub compute_capability: (u32, u32),
+    /// Commands given to streams after which one is refused for want of memory; the device that is
+    /// opened again in its place refuses none.
+    pub refused_command: Option<u64>,
+    /// Whether there is a library that multiplies, and how.
+    pub library: EmulatedLibrary,
 }
+
+/// What stands for a vendor's library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmulatedLibrary {
+    /// There is none.
+    Absent,
+    /// It multiplies, for matrices of at least [`LEAST_OUT`] rows.
+    Right,
+    /// What it computes is wrong.
+    Wrong,
+}
+
+/// Smaller matrices than of so many rows the emulated library does not take.
+pub const LEAST_OUT: u32 = 9;
 
 impl Default for EmulatedOptions {
     fn default() -> Self {
@@ -41,6 +63,9 @@ impl Default for EmulatedOptions {
             n_multiprocessors: 4,
             memory_bytes: 4 << 30,
             has_graphs: true,
+            compute_capability: (8, 0),
+            refused_command: None,
+            library: EmulatedLibrary::Absent,
         }
     }
 }
@@ -54,6 +79,8 @@ pub struct EmulatedDriver {
     /// Bytes of device memory that exist.
     used: Arc<AtomicU64>,
     launched: Mutex<BTreeSet<&'static str>>,
+    /// Commands given to streams.
+    n_given: AtomicU64,
 }
 
 impl EmulatedDriver {
@@ -62,12 +89,13 @@ impl EmulatedDriver {
         let library = Library::get()?;
         let facts = DeviceFacts {
             name: "emulated".into(),
-            compute_capability: (8, 0),
+            compute_capability: options.compute_capability,
             n_multiprocessors: options.n_multiprocessors,
             memory_bytes: Some(options.memory_bytes),
         };
         let device = Arc::new(Device::new(library, options.n_workers, options.backward));
-        Ok(Self { device, options, facts, used: Arc::default(), launched: Mutex::default() })
+        let (used, launched) = (Arc::default(), Mutex::default());
+        Ok(Self { device, options, facts, used, launched, n_given: AtomicU64::new(0) })
     }
 
     /// The names of the kernels that were launched so far.
@@ -101,6 +129,12 @@ impl EmulatedDriver {
         let Grid { blocks: grid, dynamic_shared } = grid;
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(&kernel.name);
         Ok(Task::Launch { kernel, grid, dynamic_shared, args })
+    }
+
+    /// Refuses the command that is to be refused.
+    fn count_command(&self) -> DriverResult<()> {
+        let n = self.n_given.fetch_add(1, Ordering::Relaxed);
+        if self.options.refused_command == Some(n) { Err(DriverError::OutOfMemory) } else { Ok(()) }
     }
 
     fn memory(&self, bytes: u64, is_host: bool) -> DriverResult<EmulatedMemory> {
@@ -222,7 +256,8 @@ impl Driver for EmulatedDriver {
     }
 
     fn reopen(&self) -> Result<Self, StartError> {
-        Self::new(self.options.clone()).map_err(|reason| StartError::Device { reason })
+        let options = EmulatedOptions { refused_command: None, ..self.options.clone() };
+        Self::new(options).map_err(|reason| StartError::Device { reason })
     }
 
     fn alloc(&self, bytes: u64) -> DriverResult<EmulatedMemory> {
@@ -242,6 +277,7 @@ impl Driver for EmulatedDriver {
     }
 
     unsafe fn run(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
+        self.count_command()?;
         let task = match work {
             Work::Copy(CopyCall { to, from, bytes, .. }) => Task::Copy { to, from, bytes },
             Work::Launch(call) => {
@@ -280,6 +316,25 @@ impl Driver for EmulatedDriver {
     ) -> DriverResult<()> {
         // SAFETY: the caller's word.
         graph.0.iter().try_for_each(|node| unsafe { self.run(stream, node.work()) })
+    }
+
+    fn library(&self) -> Result<(), String> {
+        match self.options.library {
+            EmulatedLibrary::Absent => Err("this emulated device has none".into()),
+            EmulatedLibrary::Right | EmulatedLibrary::Wrong => Ok(()),
+        }
+    }
+
+    fn takes_product(&self, call: &ProductCall) -> bool {
+        self.library().is_ok() && call.n_out >= LEAST_OUT
+    }
+
+    unsafe fn multiply(&self, stream: &EmulatedStream, call: &ProductCall) -> DriverResult<()> {
+        self.count_command()?;
+        let error = if self.options.library == EmulatedLibrary::Wrong { 0.5 } else { 0.0 };
+        let task = Task::Multiply { call: *call, error };
+        // SAFETY: the caller's word; memory does all work before it goes.
+        told(unsafe { self.device.push(stream.0, task) })
     }
 
     fn record(&self, stream: &EmulatedStream, event: &EmulatedEvent) -> DriverResult<()> {

@@ -13,7 +13,10 @@ mod graph;
 mod library;
 mod primitives;
 
-pub use driver::{EmulatedDriver, EmulatedEvent, EmulatedMemory, EmulatedOptions, EmulatedStream};
+pub use driver::{
+    EmulatedDriver, EmulatedEvent, EmulatedLibrary, EmulatedMemory, EmulatedOptions,
+    EmulatedStream, LEAST_OUT,
+};
 pub use graph::EmulatedGraph;
 pub use library::{ArgsFacts, EmulatedKernel, Library, SANITIZE, Sanitizer, sanitizer};
 pub use primitives::{Primitives, THREADS, Written};

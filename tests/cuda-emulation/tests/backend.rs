@@ -215,6 +215,28 @@ fn no_memory_is_an_error_that_passes() {
     backend.alloc(DType::F32, 250, "fits again").unwrap();
 }
 
+/// Whoever gave the work was told that it would be done, and remembers what the device has since
+/// then: only a device that is opened again may go on.
+#[test]
+fn work_that_is_refused_when_it_is_handed_over_loses_the_device() {
+    for refused in 0..3 {
+        let options = EmulatedOptions { refused_command: Some(refused), ..Default::default() };
+        let backend = CudaBackend::on(EmulatedDriver::new(options).unwrap()).unwrap();
+        let mut x = backend.alloc(DType::F32, 4, "x").unwrap();
+        let mut y = backend.alloc(DType::F32, 4, "y").unwrap();
+        backend.write(ViewMut::all(&mut x), &[1; 16]).unwrap();
+        silu(&backend, &x, &mut y);
+        silu(&backend, &x, &mut y);
+        let error = backend.submit().unwrap_err();
+        assert!(matches!(error, OpError::DeviceLost { .. }), "{error}");
+        assert!(error.to_string().contains("out of memory"), "{error}");
+        assert!(backend.is_lost());
+        let again = block_on(backend.read(View::all(&y), &mut [0; 16])).unwrap_err();
+        assert_eq!(again.to_string(), error.to_string());
+        assert!(!block_on(backend.reopen()).unwrap().is_lost());
+    }
+}
+
 #[test]
 fn a_lost_device_says_so_for_ever_and_is_opened_again() {
     let backend = backend();

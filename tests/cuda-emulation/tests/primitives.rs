@@ -121,6 +121,39 @@ fn warps_multiply_matrices() {
     }
 }
 
+/// To 10 bits behind the point, ties away from zero.
+fn tf32(value: f32) -> f32 {
+    let unit = f64::from(f32::from_bits(value.to_bits() & 0x7f80_0000)) / 1024.0;
+    ((f64::from(value) / unit).round() * unit) as f32
+}
+
+#[test]
+fn warps_multiply_tf32() {
+    let mut rng = SplitMix64::new(13);
+    let mut x: Vec<f32> = (0..192).map(|_| rng.next_normal()).collect();
+    // Ties, on either side of zero, and the nearest below one.
+    for (at, bits) in [0x3f80_1000, 0xbf80_1000, 0x3f80_3000, 0x3f80_0fff].into_iter().enumerate() {
+        x[at] = f32::from_bits(bits);
+    }
+    let rounded: Vec<f32> = x.iter().map(|v| tf32(*v)).collect();
+    let expected = [1.0 + 1.0 / 1024.0, -1.0 - 1.0 / 1024.0, 1.0 + 2.0 / 1024.0, 1.0];
+    assert_eq!(rounded[..4], expected);
+    let words = |v: &f32| [v.to_bits() as u16, (v.to_bits() >> 16) as u16];
+    let halves: Vec<u16> = x.iter().flat_map(words).collect();
+    for mut primitives in both_orders() {
+        let written = primitives.run("tf32_products", 1, (&[], &halves, &[])).unwrap();
+        let got: Vec<f32> = written.words[..192].iter().map(|w| f32::from_bits(*w)).collect();
+        assert_eq!(got, rounded);
+        for (row, column) in (0..16).flat_map(|row| (0..8).map(move |column| (row, column))) {
+            let term =
+                |k| f64::from(rounded[row * 8 + k]) * f64::from(rounded[128 + column * 8 + k]);
+            let wanted = 1.0 + (0..8).map(term).sum::<f64>();
+            let got = f64::from(written.out[row * 8 + column]);
+            assert!((got - wanted).abs() < 1e-5, "{row}, {column}: {got}, {wanted}");
+        }
+    }
+}
+
 #[test]
 fn who_does_not_wait_for_a_copy_reads_what_was_there() {
     let halves: Vec<u16> = (1..=256).collect();

@@ -1,5 +1,5 @@
-//! What a user can meet: no memory, a model that does not fit, a device that is lost between calls
-//! or in the middle of one, a kernel that faults.
+//! What a user can meet: no graphs, no memory, a model that does not fit, a device that is lost
+//! between calls or in the middle of one, a kernel that faults.
 //!
 //! A check returns why it cannot run here, if it cannot.
 
@@ -35,6 +35,22 @@ fn assert_computes<B: Backend>(backend: &B) {
 fn is_out_of_memory<T>(result: Result<T, OpError>, label: &str) -> bool {
     let Err(error) = result else { return false };
     error.to_string().contains(label) && matches!(error, OpError::OutOfMemory { .. })
+}
+
+/// The kernels of a token are launched together: where a device makes no graphs of them, which
+/// nobody sees but by the time it takes, that is a failure.
+pub fn tokens_are_launched_as_graphs<B: Probe>(backend: &Arc<B>) -> NotRun {
+    let Some(before) = backend.graphs() else {
+        return Some("nothing is made into graphs");
+    };
+    let (mut engine, mut session) = start(backend);
+    generate(&mut engine, &mut session, N_TOKENS).expect("decode");
+    let n_before = before.unwrap_or_else(|reason| panic!("no graphs: {reason}"));
+    let after = backend.graphs().expect("there were some before");
+    let n_after = after.unwrap_or_else(|reason| panic!("no graphs any more: {reason}"));
+    assert!(n_after > n_before, "{N_TOKENS} tokens, and no graph was made");
+    assert_eq!(backend.fallback(), None);
+    None
 }
 
 /// Too much at once is refused by name, and everything goes on.

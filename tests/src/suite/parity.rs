@@ -1,7 +1,12 @@
 //! The corpus once more, with its views at other places of their buffers.
 
+use std::sync::Arc;
+
 use longview_ops::corpus::{Case, corpus};
 use longview_ops::{Backend, Op, ReferenceBackend};
+
+use super::faults::NotRun;
+use crate::backends::Probe;
 
 /// Where a view begins that began somewhere.
 pub type Place = fn(usize) -> usize;
@@ -26,6 +31,20 @@ pub fn failures_elsewhere<B: Backend>(
     };
     let cases = corpus().into_iter().filter(|case| is_wanted(case.op()) && !is_missing(case));
     cases.filter_map(|case| failure_elsewhere(backend, &case, place).err()).collect()
+}
+
+/// Products of prompts by a vendor's library, if there is one, against the backend's own kernels:
+/// whole tiles and ragged ones, of the widths of models.
+pub fn products_of_a_library_are_those_of_our_kernels<B: Probe>(backend: &Arc<B>) -> NotRun {
+    for sizes in [[65, 64, 64], [512, 896, 1152], [131, 4864, 896], [1000, 203, 76], [129, 40, 12]]
+    {
+        match backend.compare_products(sizes) {
+            None => return Some("it knows no library"),
+            Some(Err(_)) => return Some("no library is used; `longview doctor` says why"),
+            Some(Ok(result)) => result.unwrap_or_else(|reason| panic!("{reason}")),
+        }
+    }
+    None
 }
 
 fn failure_elsewhere<B: Backend>(backend: &B, case: &Case, place: Place) -> Result<(), String> {

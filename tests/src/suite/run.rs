@@ -195,6 +195,10 @@ impl<B: Probe> Suite<'_, B> {
                 None
             })?;
         }
+        if ops_name_matmul(&self.request.ops) {
+            let name = "products of a library are those of our kernels";
+            self.check(name, &parity::products_of_a_library_are_those_of_our_kernels)?;
+        }
         Ok(())
     }
 
@@ -255,6 +259,7 @@ impl<B: Probe> Suite<'_, B> {
             ($($check:ident),+) => { $(self.named(stringify!($check), &faults::$check)?;)+ };
         }
         checks!(
+            tokens_are_launched_as_graphs,
             too_much_memory_is_an_error_that_passes,
             memory_that_is_used_up_comes_back,
             a_model_that_does_not_fit_is_refused,
@@ -322,6 +327,11 @@ impl<B: Probe> Suite<'_, B> {
         }
         Ok(self.out.flush()?)
     }
+}
+
+/// Whether products are among the ops that are asked for.
+fn ops_name_matmul(ops: &[Op]) -> bool {
+    ops.is_empty() || ops.contains(&Op::Matmul)
 }
 
 /// What a panic says.

@@ -38,6 +38,7 @@ const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/cpu/tests/allocations.rs", "an allocator that counts"),
     ("crates/cuda/src/driver.rs", "a launch promises what its addresses point to"),
     ("crates/cuda/src/nvidia.rs", "calls into the CUDA driver"),
+    ("crates/cuda/src/nvidia/cublaslt.rs", "calls into cuBLASLt"),
     ("crates/cuda/src/probe.rs", "questions to the CUDA driver, and libraries loaded to be seen"),
     ("crates/cuda/src/queue.rs", "launches of kernels"),
     ("crates/cuda/src/staging.rs", "copies between memories that outlive them"),

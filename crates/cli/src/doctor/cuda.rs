@@ -39,6 +39,8 @@ struct Device {
     kernels: Option<&'static str>,
     /// `null` where it computes right numbers, else what is wrong.
     self_test_error: Option<String>,
+    /// `null` where cuBLASLt makes large products, else why it does not.
+    cublaslt_problem: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -74,6 +76,7 @@ impl From<&DeviceReport> for Device {
             memory_free_bytes: device.free_bytes,
             kernels: device.target.map(longview_cuda::Target::name),
             self_test_error: device.self_test.clone().err(),
+            cublaslt_problem: device.library.clone().err(),
         }
     }
 }
@@ -129,7 +132,11 @@ impl Device {
         let (all, free) = (bytes(memory_bytes), bytes(memory_free_bytes));
         writeln!(out, "           memory {all}, of which free {free}")?;
         let tested = self.self_test_error.as_deref().unwrap_or("computes right numbers");
-        writeln!(out, "           self-test: {tested}")
+        writeln!(out, "           self-test: {tested}")?;
+        match &self.cublaslt_problem {
+            None => writeln!(out, "           cuBLASLt: multiplies for prompts"),
+            Some(reason) => writeln!(out, "           cuBLASLt: not used: {reason}"),
+        }
     }
 }
 
@@ -153,6 +160,7 @@ mod tests {
             free_bytes: Some(79 << 30),
             target: Target::of(capability),
             self_test: Ok(()),
+            library: Ok(()),
         }
     }
 
@@ -180,6 +188,7 @@ cuda       driver 550.54.15, speaks CUDA 12.4
 cuda gpu   0 GPU 0, compute capability 9.0, 132 multiprocessors, kernels compute_90
            memory 80.0 GiB, of which free 79.0 GiB
            self-test: computes right numbers
+           cuBLASLt: multiplies for prompts
 library    libcuda     found   needed: what it is for
 library    libnvrtc    missing optional: what it is for
 ";
@@ -201,7 +210,9 @@ library    libnvrtc    missing optional: what it is for
         let reason = |text: &str| Err(text.to_owned());
         let old =
             DeviceReport { free_bytes: None, self_test: reason("too old"), ..device(0, (6, 1)) };
-        let wrong = DeviceReport { self_test: reason("matvec is off"), ..device(1, (8, 9)) };
+        let library = reason("libcublasLt does not load");
+        let wrong =
+            DeviceReport { self_test: reason("matvec is off"), library, ..device(1, (8, 9)) };
         let cuda = Cuda::from(&machine(vec![old, wrong]));
         let text = text(&cuda);
         for part in [
@@ -210,6 +221,7 @@ library    libnvrtc    missing optional: what it is for
             "self-test: too old",
             "1 GPU 1, compute capability 8.9, 132 multiprocessors, kernels compute_80",
             "self-test: matvec is off",
+            "cuBLASLt: not used: libcublasLt does not load",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }

@@ -73,7 +73,7 @@ impl<B: Backend> Chat<'_, B> {
                 out::piece("\n")?;
                 self.messages.push(ChatMessage::new("assistant", answer.text));
                 if self.args.stats {
-                    print_turn(&self.session);
+                    print_turn(&**self.engine.backend(), &self.session);
                 }
             }
             Ok(None) => {

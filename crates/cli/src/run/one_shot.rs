@@ -29,7 +29,8 @@ pub fn run<B: Backend>(
     prefill(&mut engine, &mut session, &ids, interrupt)?;
     let _watch = interrupt.watch(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
-    let report = Report::new(args, &session, load, ids, has_template, generation);
+    let report =
+        Report::new(args, (&**engine.backend(), &session), load, ids, has_template, generation);
     match args.json {
         true => report.print_json()?,
         false => out::piece("\n")?,

@@ -84,13 +84,16 @@ struct StatsJson {
     cluster_wait_s: f64,
     device_kv_bytes: u64,
     host_kv_bytes: u64,
+    /// What the device does in a slower way than it should; not there as a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<String>,
 }
 
 impl Report {
     /// The report of a run that has ended.
     pub fn new<B: Backend>(
         args: &RunArgs,
-        session: &Session<B>,
+        (backend, session): (&B, &Session<B>),
         load: Duration,
         prompt_ids: Vec<u32>,
         chat_template: bool,
@@ -106,7 +109,7 @@ impl Report {
             text: generation.text,
             finish_reason: generation.finish_reason,
             timings: TimingsJson::new(load, session.timings()),
-            statistics: StatsJson::new(session),
+            statistics: StatsJson::new(backend, session),
         }
     }
 
@@ -133,9 +136,9 @@ impl Report {
 }
 
 /// Writes timings and statistics of a turn to stderr.
-pub fn print_turn<B: Backend>(session: &Session<B>) {
+pub fn print_turn<B: Backend>(backend: &B, session: &Session<B>) {
     let timings = TimingsJson::new(Duration::ZERO, session.timings());
-    print_figures(&timings, &StatsJson::new(session), session.policy().preset.name());
+    print_figures(&timings, &StatsJson::new(backend, session), session.policy().preset.name());
 }
 
 fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
@@ -179,6 +182,9 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
         units::bytes(s.device_kv_bytes),
         units::bytes(s.host_kv_bytes),
     ));
+    if let Some(fallback) = &s.fallback {
+        note(format_args!("slower   {fallback}"));
+    }
 }
 
 impl TimingsJson {
@@ -197,7 +203,7 @@ impl TimingsJson {
 }
 
 impl StatsJson {
-    fn new<B: Backend>(session: &Session<B>) -> Self {
+    fn new<B: Backend>(backend: &B, session: &Session<B>) -> Self {
         let stats: &Stats = session.stats();
         Self {
             steps: stats.steps,
@@ -221,6 +227,7 @@ impl StatsJson {
             cluster_wait_s: stats.cluster_wait.as_secs_f64(),
             device_kv_bytes: session.sequence().device_kv_bytes(),
             host_kv_bytes: session.sequence().host_kv_bytes(),
+            fallback: backend.fallback(),
         }
     }
 }

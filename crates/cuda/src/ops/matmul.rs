@@ -1,5 +1,6 @@
-//! Launches `matmul.cu`. A vendor's library (cuBLASLt) would come in behind [`run`], as one more
-//! choice of [`choose`] for large products where it is installed.
+//! Launches `matmul.cu`, or has a vendor's library make large products where it is installed.
+
+pub(crate) mod library;
 
 use longview_ops::{Linear, Op, OpResult};
 
@@ -40,17 +41,34 @@ fn choose(n_rows: usize, n_out: usize, n_multiprocessors: usize) -> ([Kernel; 3]
     if n_rows > 64 && n_wide >= n_multiprocessors { (WIDE, 128) } else { (NARROW, 64) }
 }
 
+/// Where x is, and whether every row of it begins at 16 bytes.
+fn args_of_x<D: Driver>(d: &Linear<'_, CudaBackend<D>>) -> (Address, u32) {
+    let x = d.x.at();
+    (x, (x.is_aligned(16) && d.p.n_in.is_multiple_of(4)).into())
+}
+
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
-    d: Linear<'_, CudaBackend<D>>,
+    mut d: Linear<'_, CudaBackend<D>>,
 ) -> OpResult<()> {
     d.check(Op::Matmul)?;
     let (n_rows, n_in, n_out) = (d.p.n_rows as usize, d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(Op::Matmul, n_out, n_in)?;
     d.bias.map_or(Ok(()), |bias| bias.expect(Op::Matmul, 1, n_out))?;
+    let (row_bytes, dtype) = (d.weight.row_bytes, d.weight.dtype);
+    let is_large = library::suits(n_rows, row_bytes, dtype, d.out.at());
+    if is_large && backend.has_library() && library::run(backend, &mut d)? {
+        return Ok(());
+    }
+    by_kernel(backend, d)
+}
+
+/// By our own kernel; sizes were checked.
+fn by_kernel<D: Driver>(backend: &CudaBackend<D>, d: Linear<'_, CudaBackend<D>>) -> OpResult<()> {
+    let (n_rows, n_out) = (d.p.n_rows as usize, d.p.n_out as usize);
     let n_multiprocessors = backend.driver().facts().n_multiprocessors as usize;
     let (kernels, side) = choose(n_rows, n_out, n_multiprocessors);
-    let x = d.x.at();
+    let (x, x_is_aligned) = args_of_x(&d);
     let args = MatmulArgs {
         x,
         weight: d.weight.address(),
@@ -62,7 +80,7 @@ pub(crate) fn run<D: Driver>(
         row_units: d.weight.row_units(),
         bias_kind: d.bias.map_or(NO_KIND, |bias| kind(bias.dtype)),
         accumulate: d.p.accumulate,
-        x_is_aligned: (x.is_aligned(16) && n_in.is_multiple_of(4)).into(),
+        x_is_aligned,
         unused: 0,
     };
     // Blocks that share rows of W follow each other.

@@ -188,9 +188,7 @@ impl OpCase for KvGatherCase {
     }
 
     fn excused(&self, c: &Capabilities) -> Option<String> {
-        let no_host = self.from_host && !c.reads_host_memory;
-        let host = no_host.then(|| "kernels do not read host memory".to_owned());
-        host.or_else(|| lacks(&c.kv_dtypes, self.kv, "KV rows"))
+        lacks_rows(c, self.kv, self.from_host)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
@@ -294,9 +292,7 @@ impl OpCase for KvKeysCase {
     }
 
     fn excused(&self, c: &Capabilities) -> Option<String> {
-        let no_host = self.from_host && !c.reads_host_memory;
-        let host = no_host.then(|| "kernels do not read host memory".to_owned());
-        host.or_else(|| lacks(&c.kv_dtypes, self.kv, "KV rows"))
+        lacks_rows(c, self.kv, self.from_host)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
@@ -323,6 +319,13 @@ impl OpCase for KvKeysCase {
             out: out.view_mut(),
         })
     }
+}
+
+/// Why rows of that type, in host memory or not, are none for a backend.
+fn lacks_rows(c: &Capabilities, kv: DType, from_host: bool) -> Option<String> {
+    let no_host = from_host && !c.reads_host_memory;
+    let host = no_host.then(|| "kernels do not read host memory".to_owned());
+    host.or_else(|| lacks(&c.kv_dtypes, kv, "KV rows"))
 }
 
 /// Lists side by side, `stride` entries each; entries not in use point far outside.
