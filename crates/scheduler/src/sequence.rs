@@ -242,7 +242,8 @@ impl<B: Backend> Sequence<B> {
     /// and nothing where the device resolves: its choice stays there.
     pub fn last_recalled(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
         let state = &self.layers[layer];
-        let slot = self.selection_slot(layer);
+        let own = self.selection_slot(layer);
+        let slot = own - own % self.policy.layer_step;
         let chosen = state.index.as_ref().zip(self.selector.as_ref());
         chosen.into_iter().flat_map(move |(index, selector)| {
             let starts = &index.heads()[head].starts;
@@ -251,6 +252,23 @@ impl<B: Backend> Sequence<B> {
                 state.positions[head][first..first + take].iter().copied()
             })
         })
+    }
+
+    /// The tokens that a KV head attended in the last decode step, in no order; where the device
+    /// resolves, without what it recalled.
+    pub fn attended_tokens(&self, layer: usize, head: usize) -> Vec<u32> {
+        let (state, n) = (&self.layers[layer], self.n_tokens);
+        let start = self.window_start(layer, n);
+        let positions = &state.positions[head];
+        let sinks = self.layout.sinks.min(n).min(start);
+        let mut tokens = positions[..sinks].to_vec();
+        tokens.extend(&positions[start..n]);
+        tokens.extend(self.last_recalled(layer, head));
+        if let Some(kept) = &state.kept {
+            let room = (kept.capacity[head] + self.policy.recent).saturating_sub(n - start);
+            tokens.extend(kept.rows[head].iter().take(room).map(|kept| kept.row));
+        }
+        tokens
     }
 
     /// Changes the policy. Rows are put back into token order where the new one needs that, and are

@@ -7,6 +7,7 @@
 #![expect(missing_docs, reason = "a check is what its name says")]
 
 mod device_cache;
+mod presets;
 mod speculate;
 
 use std::collections::HashSet;
@@ -22,6 +23,7 @@ use longview_scheduler::{
 use pollster::block_on;
 
 pub use self::device_cache::*;
+pub use self::presets::*;
 pub use self::speculate::*;
 use crate::backends::Probe;
 use crate::sim::{Sim, TokenData, assert_near, attend, small_shape, token_data};
@@ -48,6 +50,10 @@ macro_rules! policy_checks {
             the_device_attends_what_the_host_would_to_the_bit,
             cuts_policies_and_lost_devices_leave_the_device_cache_right,
             a_step_that_the_device_resolves_waits_once,
+            every_preset_attends_what_it_says_within_its_budget,
+            every_preset_may_follow_another_without_a_prefill,
+            every_preset_survives_a_lost_device,
+            what_was_let_go_of_is_not_on_the_device,
             a_gate_above_one_repeats_every_step_and_equals_exact_recall_to_the_bit,
             repeated_steps_survive_cuts_and_lost_devices,
             speculation_reads_once_a_step_and_exact_recall_once_a_layer_more,

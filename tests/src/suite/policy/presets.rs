@@ -1,0 +1,191 @@
+//! What holds for every preset: rows and sums are right, the budget is kept, something is left out,
+//! and a change of policy, a cut or a lost device changes nothing that it should not.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use longview_ops::Backend;
+use longview_scheduler::{LayerMode, Placement, Policy, PolicyOptions, Preset, SchedulerError};
+use pollster::block_on;
+
+use super::{clusterkv, options, placements, streaming};
+use crate::backends::Probe;
+use crate::sim::{Sim, assert_near, small_shape};
+
+/// Every preset but full attention, with small numbers: budgets below the context, several
+/// variants where a preset has some.
+pub fn small_presets() -> Vec<PolicyOptions> {
+    let with = |preset: Preset, settings: &[(&str, &str)]| {
+        let mut options = PolicyOptions::new(preset).with_budget(96);
+        for (name, value) in settings {
+            options.set(name, value).unwrap_or_else(|e| panic!("{preset} {name}: {e}"));
+        }
+        options
+    };
+    let blocks = [("block-size", "8"), ("sinks", "4"), ("recent", "8"), ("window", "16")];
+    let block = |preset: Preset, more: &[(&str, &str)]| with(preset, &[&blocks, more].concat());
+    let token = |preset: Preset, more: &[(&str, &str)]| {
+        with(preset, &[&blocks[1..], &[("rank", "4")], more].concat())
+    };
+    let keep = |preset: Preset, more: &[(&str, &str)]| {
+        with(preset, &[&[("recent", "8"), ("window", "16")], more].concat())
+    };
+    let mut all = vec![
+        clusterkv(96),
+        PolicyOptions { budget_mode: Some(longview_scheduler::BudgetMode::Ada), ..clusterkv(96) },
+        streaming(96),
+        block(Preset::Quest, &[]),
+        block(Preset::Quest, &[("head-select", "shared"), ("budget-mode", "ada")]),
+        block(Preset::Infllm, &[]),
+        block(Preset::Ktransformers, &[("preselect", "20"), ("representative-num", "2")]),
+        block(Preset::Ktransformers, &[("layer-step", "2"), ("token-step", "3")]),
+        token(Preset::Loki, &[]),
+        token(Preset::Infinigen, &[]),
+        token(Preset::Lrqk, &[]),
+        keep(Preset::Snapkv, &[]),
+        keep(Preset::Pyramidkv, &[("beta", "4")]),
+        keep(Preset::AdaSnapkv, &[("pool-order", "pool-first")]),
+        keep(Preset::AdaPyramid, &[("beta", "4")]),
+        with(Preset::H2o, &[("window", "16")]),
+    ];
+    for representative in ["max", "mean", "quest", "fix"] {
+        let more = [("representative", representative), ("head-select", "separate")];
+        all.push(block(Preset::Ktransformers, &more));
+    }
+    all
+}
+
+/// After a step: every head's attention is that over the rows that it says it attended, each once,
+/// and no more than the budget allows.
+fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
+    let shape = sim.sequence.shape();
+    let (group, d) = (shape.n_q_heads / shape.n_kv_heads, shape.head_dim);
+    let policy = sim.sequence.policy();
+    let (mut total, mut heads) = (0, 0);
+    for (layer, state) in sim.sequence.layers().iter().enumerate() {
+        for head in 0..shape.n_kv_heads {
+            let attended = match state.mode {
+                LayerMode::Dense => (0..sim.n_tokens() as u32).collect(),
+                _ => sim.sequence.attended_tokens(layer, head),
+            };
+            let distinct: HashSet<_> = attended.iter().collect();
+            assert_eq!(distinct.len(), attended.len(), "{what}: a row twice");
+            let last = sim.n_tokens() as u32 - 1;
+            assert!(attended.contains(&last), "{what}: a token attends itself");
+            total += attended.len();
+            heads += 1;
+            for h in head * group..(head + 1) * group {
+                let got = &sim.out[layer][h * d..(h + 1) * d];
+                assert_near(got, &sim.oracle(layer, h, &attended), what);
+            }
+        }
+    }
+    // Heads and layers may differ; together they keep to the budget, but for what rounding adds.
+    let budget = policy.budget.unwrap_or(usize::MAX);
+    assert!(total <= heads * budget.saturating_add(2), "{what}: {total} rows of {heads} heads");
+    assert!(total < heads * sim.n_tokens(), "{what}: nothing was left out");
+}
+
+fn name(options: &PolicyOptions) -> String {
+    let given: Vec<_> = options.given();
+    format!("{} with {}", options.preset, given.join(", "))
+}
+
+pub fn every_preset_attends_what_it_says_within_its_budget<B: Probe>(backend: &Arc<B>) {
+    for policy in small_presets() {
+        for &placement in placements(&**backend) {
+            let what = format!("{} {placement:?}", name(&policy));
+            let mut sim = Sim::new(backend, small_shape(500), &policy, options(placement)).unwrap();
+            sim.prefill(6, 300);
+            for _ in 0..70 {
+                sim.decode(6);
+                check_step(&sim, &what);
+            }
+            let stats = sim.sequence.stats();
+            let policy = sim.sequence.policy();
+            if policy.keep.is_some() {
+                assert!(stats.evictions > 0, "{what}: nothing was let go of");
+            }
+            if policy.index.is_some() && placement == Placement::Device {
+                assert!(stats.misses > 0 && stats.hits > 0, "{what}: {stats:?}");
+            }
+        }
+    }
+}
+
+pub fn every_preset_may_follow_another_without_a_prefill<B: Probe>(backend: &Arc<B>) {
+    for &placement in placements(&**backend) {
+        let shape = small_shape(500);
+        let first = clusterkv(96);
+        let mut sim = Sim::new(backend, shape.clone(), &first, options(placement)).unwrap();
+        sim.prefill(7, 300);
+        for policy in small_presets() {
+            let what = format!("{} {placement:?}", name(&policy));
+            let resolved = Policy::resolve(&policy, 500).unwrap();
+            let changed = block_on(sim.sequence.set_policy(resolved));
+            if policy.preset == Preset::H2o {
+                let error = changed.unwrap_err();
+                assert!(matches!(error, SchedulerError::NoStatistics { .. }), "{error}");
+                assert!(error.to_string().contains("--policy h2o needs"), "{error}");
+                continue;
+            }
+            changed.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let mut fresh = Sim::new(backend, shape.clone(), &policy, options(placement)).unwrap();
+            fresh.prefill(7, 300);
+            for _ in 0..20 {
+                sim.decode(7);
+                fresh.decode(7);
+                assert_eq!(sim.out, fresh.out, "{what}: another result than after a prefill");
+            }
+            block_on(sim.sequence.truncate(300)).unwrap();
+            sim.truth.iter_mut().for_each(|layer| layer.truncate(300));
+        }
+    }
+}
+
+pub fn every_preset_survives_a_lost_device<B: Probe>(backend: &Arc<B>) {
+    for policy in small_presets() {
+        let what = name(&policy);
+        let new =
+            || Sim::new(backend, small_shape(500), &policy, options(Placement::Device)).unwrap();
+        let (mut sim, mut twin) = (new(), new());
+        sim.prefill(8, 300);
+        twin.prefill(8, 300);
+        for step in 0..40 {
+            if step == 13 {
+                let fresh = Arc::new(backend.background());
+                sim.move_to(&fresh).unwrap();
+            }
+            sim.decode(8);
+            twin.decode(8);
+            check_step(&sim, &what);
+            // What rows received since the last choice is lost with the device, so another choice
+            // may follow; until then nothing differs. A choice that holds for several steps is made
+            // anew.
+            let keeps = policy.preset.info().residency == "evict" && step >= 16;
+            let holds = policy.token_step.is_some() && step >= 13;
+            if !keeps && !holds {
+                assert_eq!(sim.out, twin.out, "{what}: step {step}");
+            }
+        }
+    }
+}
+
+pub fn what_was_let_go_of_is_not_on_the_device<B: Probe>(backend: &Arc<B>) {
+    let full = PolicyOptions::new(Preset::Full);
+    let bytes = |policy: &PolicyOptions| {
+        let mut sim =
+            Sim::new(backend, small_shape(500), policy, options(Placement::Device)).unwrap();
+        sim.prefill(9, 400);
+        sim.decode(9);
+        (sim.sequence.device_kv_bytes(), sim.sequence.stats().evictions)
+    };
+    let (all, _) = bytes(&full);
+    for policy in small_presets().into_iter().filter(|p| p.preset.info().residency == "evict") {
+        let (left, evictions) = bytes(&policy);
+        let what = name(&policy);
+        // A budget of 96 of 500, a ring of a window more, and places that rounding adds.
+        assert!(left * 500 <= all * (96 + 16 + 4), "{what}: {left} of {all} bytes");
+        assert!(evictions > 0 || policy.preset == Preset::StreamingLlm, "{what}");
+    }
+}
