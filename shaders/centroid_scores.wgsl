@@ -4,10 +4,15 @@
 //   mass[g, c]  = w[c] e^logit[g, c] / sum_i w[i] e^logit[g, i]      w: size of c, or 1
 //   score[c]    = sum or maximum over the query heads g of the group
 //
+// or, without a softmax, score[c] = sum_g logit[g, c], over the group or over all heads.
+//
 // `logits`: a workgroup owns BLOCK clusters of a KV head and HEADS query heads of the group (nearly
 // always all of them, so that a centroid is read once); LANES invocations share a centroid, 8
 // channels at a time. It leaves the logits and, per query head, its block's (maximum, sum).
 // `pool`: a workgroup joins these pairs over all blocks and then writes its share of the scores.
+// `logits` with RAW: sums of products with one centroid are a product with the sum of the queries,
+// so that there is one query and its logits are the scores.
+// `share`: an invocation adds up one cluster's scores of all KV heads and gives them to all.
 //
 // Bound by the bytes of the centroids. The host knows only the room for clusters: workgroups beyond
 // the clusters in use leave at once. Clusters in use come from the device.
@@ -30,6 +35,9 @@ struct Params {
     // First score of the sequence, and scores of a workgroup.
     first_score: u32,
     share: u32,
+    // Where RAW puts the sums, and from one head's to the next.
+    first_sum: u32,
+    sum_stride: u32,
     q_offset: u32,
     centroids_offset: u32,
     sizes_offset: u32,
@@ -141,11 +149,38 @@ fn pool(
     }
 }
 //# else
+//# if SHARE
+@group(0) @binding(3) var<storage, read> sums: array<f32>;
+@group(0) @binding(4) var<storage, read_write> scores: array<f32>;
+
+@compute @workgroup_size(256)
+fn share(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let c = workgroup.x * 256u + lane;
+    // All heads have as many clusters as the first.
+    if c >= in_use(0u) {
+        return;
+    }
+    var sum = 0.0;
+    for (var head = 0u; head < p.n_kv_heads; head++) {
+        sum += sums[p.first_sum + head * p.sum_stride + c];
+    }
+    for (var head = 0u; head < p.n_kv_heads; head++) {
+        scores[p.first_score + head * p.score_stride + c] = sum;
+    }
+}
+//# else
 //# import packed X=centroids KIND=CENTROID_KIND
 
 @group(0) @binding(3) var<storage, read> q: array<f32>;
 @group(0) @binding(4) var<storage, read> centroids: array<centroids_unit>;
+//# if RAW
+@group(0) @binding(5) var<storage, read_write> sums_out: array<f32>;
+//# else
 @group(0) @binding(5) var<storage, read_write> scratch: array<f32>;
+//# end
 
 var<workgroup> q_tile: array<vec4<f32>, HEADS * TILE>;
 // Partial products, [HEADS][BLOCK][LANES].
@@ -174,10 +209,18 @@ fn centroid4(row: u32, k: u32) -> vec4<f32> {
 }
 
 fn query(row: u32, k: u32) -> f32 {
-    if k < p.head_dim {
-        return q[row + k] * p.scale;
+    if k >= p.head_dim {
+        return 0.0;
     }
-    return 0.0;
+//# if RAW
+    var sum = 0.0;
+    for (var g = 0u; g < p.n_q_heads / p.n_kv_heads; g++) {
+        sum += q[row + g * p.head_dim + k];
+    }
+    return sum * p.scale;
+//# else
+    return q[row + k] * p.scale;
+//# end
 }
 
 @compute @workgroup_size(256)
@@ -228,6 +271,13 @@ fn logits(
     }
     workgroupBarrier();
 
+//# if RAW
+    if lane < min(BLOCK, n - start) {
+        let at = lane * LANES;
+        let logit = (parts[at] + parts[at + 1u]) + (parts[at + 2u] + parts[at + 3u]);
+        sums_out[p.first_sum + head * p.sum_stride + start + lane] = logit;
+    }
+//# else
     // 32 invocations for each query head, two clusters each.
     let g = lane / 32u;
     var pair = vec2<f32>(LOWEST, 0.0);
@@ -245,5 +295,7 @@ fn logits(
         scratch[at] = pair.x;
         scratch[at + 1u] = pair.y;
     }
+//# end
 }
+//# end
 //# end

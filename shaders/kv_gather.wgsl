@@ -14,6 +14,9 @@ struct Params {
     list_stride: u32,
     dst_head_stride: u32,
     src_head_stride: u32,
+    // Rows that lists may name are below these: those of a head, or all where heads share them.
+    src_limit: u32,
+    dst_limit: u32,
     // Units.
     row_units: u32,
     src_offset: u32,
@@ -61,7 +64,7 @@ fn kv_gather(
     }
     let src_row = src_rows[p.src_rows_offset + entry];
     let dst_row = dst_rows[p.dst_rows_offset + entry];
-    if src_row >= p.src_head_stride || dst_row >= p.dst_head_stride {
+    if src_row >= p.src_limit || dst_row >= p.dst_limit {
         return;
     }
     let src_at = p.src_offset + (head * p.src_head_stride + src_row) * p.row_units + i;

@@ -1,5 +1,5 @@
 // out[h, i] = the key of row rows[h, i] of KV head h, widened to f32. An invocation owns one
-// element. A row outside of its head gives zeros.
+// element. A row outside of those there are gives zeros.
 //
 // Bytes: Hkv N Dh elements in, 4 Hkv N Dh out. Bound: memory.
 
@@ -12,6 +12,8 @@ struct Params {
     n_rows: u32,
     kind: u32,
     head_stride: u32,
+    // Rows that a list may name are below this: those of a head, or all where heads share them.
+    row_limit: u32,
     src_offset: u32,
     rows_offset: u32,
     out_offset: u32,
@@ -36,7 +38,7 @@ fn kv_keys(
     let head = entry / p.n_rows;
     let row = rows[p.rows_offset + entry];
     var key = 0.0;
-    if row < p.head_stride {
+    if row < p.row_limit {
         let first = p.src_offset + (head * p.head_stride + row) * 2u * p.head_dim;
         key = src_element(p.kind, first + item - entry * p.head_dim);
     }

@@ -39,13 +39,17 @@ pub fn variants() -> Vec<ShaderVariant> {
         "kv_keys",
         "kv_scatter",
         "lse_merge",
+        "pool_scores",
         "resolve_rows",
         "rope",
         "silu_mul",
+        "split_signs",
         "top_k",
     ];
     plain.into_iter().for_each(|stem| list.add(stem, stem, &[]));
     list.add("write_halves", "write_halves", &[]);
+    list.add("block_reduce", "block_reduce", &[("TOP", BOTH)]);
+    list.add("project_heads", "project_heads", &[("VECTOR", BOTH)]);
     list.add("query_gate", "query_gate", &[("GROUP", &[64])]);
     list.add("rms_norm", "rms_norm", &[("GROUP", &[32, 256])]);
     list.add("kv_gather", "kv_gather", &[("VECTOR", BOTH), ("SHIFTED", &[0])]);
@@ -54,6 +58,7 @@ pub fn variants() -> Vec<ShaderVariant> {
     list.add_attend_list();
     list.add_attend_chunk();
     list.add_clusters();
+    list.add_column_mass();
     list.0
 }
 
@@ -149,7 +154,34 @@ impl List {
         let heads: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8];
         let kind = ("CENTROID_KIND", KINDS);
         self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", heads)]);
+        self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", &[1]), ("RAW", &[1])]);
         self.add("centroid_scores", "pool", &[("POOL", &[1])]);
+        self.add("centroid_scores", "share", &[("SHARE", &[1])]);
         self.add("select_clusters", "select_clusters", &[]);
+    }
+    fn add_column_mass(&mut self) {
+        // One head's tokens, fewer where heads are wide; and the heads of one token.
+        let tokens: [&[u32]; 3] = [&[1], &[16], &[2]];
+        let wide: [&[u32]; 3] = [&[1], &[8], &[2]];
+        let heads: [&[u32]; 3] = [&[1, 2, 3, 4, 5, 6, 7, 8], &[1], &[1]];
+        let sets: [(&[u32], &[u32], _); 6] = [
+            (&[20], &[0], tokens),
+            (&[20], &[0], heads),
+            (&[40, 64, 80, 96, 128], BOTH, tokens),
+            (&[64, 128], BOTH, heads),
+            (&[192, 256], BOTH, wide),
+            (&[256], BOTH, heads),
+        ];
+        for (widths, vector, [heads, tokens, keys]) in sets {
+            let axes: [(_, &[u32]); 6] = [
+                ("HEAD_DIM", widths),
+                ("KV_KIND", KINDS),
+                ("VECTOR", vector),
+                ("HEADS", heads),
+                ("TOKENS", tokens),
+                ("KEYS", keys),
+            ];
+            self.add("column_mass", "column_mass", &axes);
+        }
     }
 }

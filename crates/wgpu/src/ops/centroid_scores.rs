@@ -1,8 +1,9 @@
-//! Launches `centroid_scores.wgsl`: two dispatches per sequence.
+//! Launches `centroid_scores.wgsl`: two dispatches per sequence, or one where a group's scores are
+//! summed as they are.
 
 use std::sync::Arc;
 
-use longview_ops::{CentroidScores, DeviceBuffer, OpResult, ScoreSpan};
+use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan};
 
 use super::kind;
 use crate::backend::WgpuBackend;
@@ -32,8 +33,7 @@ pub(crate) fn run(backend: &WgpuBackend, d: CentroidScores<'_, WgpuBackend>) -> 
             first_score: d.scores.offset + i * n_heads * d.p.score_stride as usize,
             scratch: backend.scratch.take(&backend.gpu, (words * 4) as u64)?,
         };
-        part.logits(backend)?;
-        part.pool(backend)?;
+        part.run(backend)?;
     }
     Ok(())
 }
@@ -49,36 +49,78 @@ struct Part<'d, 'a> {
     scratch: Arc<RawBuffer>,
 }
 
+/// Where the sums over groups go.
+struct Sums<'b> {
+    buffer: &'b Arc<RawBuffer>,
+    first: usize,
+    /// From one KV head to the next.
+    stride: usize,
+}
+
 impl Part<'_, '_> {
-    fn logits(&self, backend: &WgpuBackend) -> OpResult<()> {
-        let (p, span) = (&self.d.p, self.span);
-        let (n_heads, width) = (p.n_kv_heads as usize, p.head_dim as usize);
-        let group = p.n_q_heads as usize / n_heads;
+    fn run(&self, backend: &WgpuBackend) -> OpResult<()> {
+        let pooling = self.d.p.pooling;
+        let group = (self.d.p.n_q_heads / self.d.p.n_kv_heads) as usize;
+        if pooling == Pooling::SumScores as u32 {
+            return self.raw(backend, &self.scores());
+        }
+        if pooling == Pooling::SharedScores as u32 {
+            let sums = Sums { buffer: &self.scratch, first: 0, stride: self.room };
+            self.raw(backend, &sums)?;
+            return self.share(backend, &sums);
+        }
         let n_passes = group.div_ceil(MOST_HEADS);
-        let centroids = &span.centroids;
+        let heads = group.div_ceil(n_passes);
+        let grid = [self.n_blocks, self.d.p.n_kv_heads as usize, n_passes];
+        self.logits(backend, heads, &self.scores()).writes(&self.scratch).run_grid(grid)?;
+        self.pool(backend)
+    }
+
+    /// The sums over each KV head's group.
+    fn raw(&self, backend: &WgpuBackend, sums: &Sums<'_>) -> OpResult<()> {
+        let grid = [self.n_blocks, self.d.p.n_kv_heads as usize, 1];
+        self.logits(backend, 1, sums).define("RAW", 1).writes(sums.buffer).run_grid(grid)
+    }
+
+    /// The scores' first kernel, all but where it writes.
+    fn logits<'b>(&self, backend: &'b WgpuBackend, heads: usize, sums: &Sums<'_>) -> Launch<'b> {
+        let (p, centroids) = (&self.d.p, &self.span.centroids);
+        let width = p.head_dim as usize;
         let is_vector = width.is_multiple_of(8) && centroids.offset.is_multiple_of(8);
-        let bytes = n_heads * self.room * width * centroids.buffer.dtype().size();
-        self.common(Launch::new(backend, "centroid_scores", "logits"))
+        let bytes = p.n_kv_heads as usize * self.room * width * centroids.buffer.dtype().size();
+        self.common(Launch::new(backend, "centroid_scores", "logits"), sums)
             .define("CENTROID_KIND", kind(centroids.buffer.dtype()))
             .define("VECTOR", is_vector.into())
-            .define("HEADS", group.div_ceil(n_passes) as u32)
+            .define("HEADS", heads as u32)
             .reads(&self.d.q.buffer.raw)
             .reads(&centroids.buffer.raw)
-            .writes(&self.scratch)
             .counts(bytes as u64)
-            .run_grid([self.n_blocks, n_heads, n_passes])
+    }
+
+    fn share(&self, backend: &WgpuBackend, sums: &Sums<'_>) -> OpResult<()> {
+        self.common(Launch::new(backend, "centroid_scores", "share"), sums)
+            .define("SHARE", 1)
+            .reads(sums.buffer)
+            .writes(&self.d.scores.buffer.raw)
+            .run_grid([self.room.div_ceil(256), 1, 1])
     }
 
     fn pool(&self, backend: &WgpuBackend) -> OpResult<()> {
-        self.common(Launch::new(backend, "centroid_scores", "pool"))
+        self.common(Launch::new(backend, "centroid_scores", "pool"), &self.scores())
             .define("POOL", 1)
             .reads(&self.scratch)
             .writes(&self.d.scores.buffer.raw)
             .run_grid([self.room.div_ceil(self.share), self.d.p.n_kv_heads as usize, 1])
     }
 
-    /// The parameters, and the bindings that both kernels begin with.
-    fn common<'l>(&self, launch: Launch<'l>) -> Launch<'l> {
+    /// Sums that are the scores.
+    fn scores(&self) -> Sums<'_> {
+        let stride = self.d.p.score_stride as usize;
+        Sums { buffer: &self.d.scores.buffer.raw, first: self.first_score, stride }
+    }
+
+    /// The parameters, and the bindings that all kernels begin with.
+    fn common<'l>(&self, launch: Launch<'l>, sums: &Sums<'_>) -> Launch<'l> {
         let Self { d, span, .. } = self;
         launch
             .params(&d.p)
@@ -87,6 +129,8 @@ impl Part<'_, '_> {
             .u32(self.n_blocks)
             .u32(self.first_score)
             .u32(self.share)
+            .u32(sums.first)
+            .u32(sums.stride)
             .u32(d.q.offset)
             .u32(span.centroids.offset)
             .u32(span.sizes.offset)

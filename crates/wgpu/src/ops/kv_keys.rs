@@ -15,6 +15,7 @@ pub(crate) fn run(backend: &WgpuBackend, d: KvKeys<'_, WgpuBackend>) -> OpResult
         .params(&d.p)
         .params(&kind(d.src.buffer.dtype))
         .u32(d.src.head_stride)
+        .u32(d.src.row_limit(d.p.head_dim as usize))
         .reads(&d.src.buffer.raw)
         .u32(d.src.offset)
         .view(&d.rows)
