@@ -12,7 +12,7 @@ use crate::buffer::{slice, slice_mut};
 use crate::kernels::mass::{Mass, Sight};
 use crate::simd::Elem;
 use crate::simd::elem::with_elem;
-use crate::team::{Cost, Shared};
+use crate::team::Cost;
 
 /// Rows of an item.
 const PART: usize = 256;
@@ -48,21 +48,28 @@ fn typed<E: Elem>(queue: &mut Queue, d: ColumnMass<'_, CpuBackend>) {
     let last = i64::from(p.diagonal);
     let first = if p.window == 0 { i64::MIN } else { last - i64::from(p.window) };
     let sight = Sight { first, last };
-    let (out_stride, tier) = (p.out_stride as usize, queue.team.tier());
-    let out = Shared::new(slice_mut::<f32>(d.out));
-    let cost = Cost::flop(2 * hq * t * longest * dh);
-    queue.team.for_each(hkv * n_parts, cost, |scratch, i| {
-        let (part, head) = (i / hkv, i % hkv);
+    let out = slice_mut::<f32>(d.out);
+    let listed = |head: usize, part: usize| {
         let n = counts[head] as usize;
         let (from, to) = ((part * PART).min(n), ((part + 1) * PART).min(n));
-        let list = &rows[head * stride + from..head * stride + to];
-        if list.is_empty() {
+        &rows[head * stride + from..head * stride + to]
+    };
+    let (out_stride, tier) = (p.out_stride as usize, queue.team.tier());
+    let cost = Cost::flop(2 * hq * t * longest * dh);
+    // The parts' sums live in the op's scratch, which is put back for the next op.
+    let mut shared = std::mem::take(&mut queue.shared);
+    let [sums] = shared.floats([hkv * n_parts * group * PART]);
+    queue.team.for_chunks(sums, group * PART, cost, |scratch, i, sums| {
+        let (part, head) = (i / hkv, i % hkv);
+        let list = listed(head, part);
+        let len = list.len();
+        if len == 0 {
             return;
         }
-        let len = list.len();
         let tokens = (QUERIES / group).max(1);
         let v = tokens * group;
-        let [queries, own_lse, scores, sums] = scratch.floats([v * row, v, v * len, group * len]);
+        let [queries, own_lse, scores] = scratch.floats([v * row, v, v * len]);
+        let sums = &mut sums[..group * len];
         sums.fill(0.0);
         let mut token = 0;
         while token < t {
@@ -92,11 +99,14 @@ fn typed<E: Elem>(queue: &mut Queue, d: ColumnMass<'_, CpuBackend>) {
             });
             token += n_tokens;
         }
-        for (g, sums) in sums.chunks_exact(len).enumerate() {
-            let at = (head * group + g) * out_stride + from;
-            // SAFETY: a part of a query head's sums belongs to this item alone.
-            let out = unsafe { out.slice(at, len) };
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
-        }
     });
+    for (i, sums) in sums.chunks_exact(group * PART).enumerate() {
+        let (part, head) = (i / hkv, i % hkv);
+        let len = listed(head, part).len();
+        for (g, sums) in sums[..group * len].chunks_exact(len.max(1)).enumerate() {
+            let at = (head * group + g) * out_stride + part * PART;
+            out[at..at + len].iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+        }
+    }
+    queue.shared = shared;
 }
