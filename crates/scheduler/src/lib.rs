@@ -7,6 +7,7 @@
 //! no environment and takes its seeds as arguments.
 
 mod cache;
+mod certificate;
 mod chunk;
 mod clusterer;
 mod error;
@@ -31,6 +32,7 @@ mod step;
 mod tier;
 
 pub use cache::{ClusterCache, Miss, Want};
+pub use certificate::Bounds;
 pub use clusterer::{ClusterJob, ClusterTask, ClusterWorker, HeadClusters, TaskKind};
 pub use error::SchedulerError;
 pub use index::{HeadIndex, LayerIndex};

@@ -14,7 +14,7 @@ use longview_ops::{
 
 use crate::cache::{ClusterCache, Miss, Want};
 use crate::held::HeldLists;
-use crate::index::LayerIndex;
+use crate::index::{HeadIndex, LayerIndex};
 use crate::layer::Layer;
 use crate::policy::{IndexConfig, IndexKind, Policy};
 use crate::shape::KvShape;
@@ -35,6 +35,8 @@ pub(crate) struct Selector<B: Backend> {
     host_clusters: Vec<u32>,
     host_takes: Vec<u32>,
     host_n: Vec<u32>,
+    /// Scores of the last choice, where the host looks at them; else of no elements.
+    host_scores: Vec<f32>,
     wants: Vec<Want>,
     slots: Vec<Slot>,
     pub misses: Vec<Miss>,
@@ -200,6 +202,7 @@ impl<B: Backend> Selector<B> {
             host_clusters: vec![0; heads * max_selected],
             host_takes: vec![0; heads * max_selected],
             host_n: vec![0; heads],
+            host_scores: vec![0.0; if policy.mass.is_some() { h * capacity.max(1) } else { 0 }],
             wants: Vec::with_capacity(max_selected),
             slots: Vec::with_capacity(budget),
             misses: Vec::with_capacity(budget),
@@ -333,12 +336,38 @@ impl<B: Backend> Selector<B> {
         let (first, h) = (slot * self.n_kv_heads, self.n_kv_heads);
         let (at, len) = (first * self.max_selected, h * self.max_selected);
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
+        let n = if self.host_scores.is_empty() { 3 } else { 4 };
         let mut parts = [
             (View::part(&self.clusters, at, len), cast(&mut self.host_clusters[at..at + len])),
             (View::part(&self.takes, at, len), cast(&mut self.host_takes[at..at + len])),
             (View::part(&self.n_selected, first, h), cast(&mut self.host_n[first..first + h])),
+            (
+                View::part(&self.scores, 0, self.host_scores.len()),
+                bytemuck::cast_slice_mut(&mut self.host_scores),
+            ),
         ];
-        backend.read_all(&mut parts).await
+        backend.read_all(&mut parts[..n]).await
+    }
+
+    /// Cuts the last choice where the clusters taken hold the share `mass` of the estimated
+    /// attention, if that is before the budget's end. (Scores of clusters that there are not are
+    /// never looked at.)
+    pub fn trim_to_mass(&mut self, slot: usize, mass: f32, index: &[HeadIndex]) {
+        for (head, clusters) in index.iter().enumerate() {
+            let scores = &self.host_scores[head * self.score_stride..][..clusters.sizes.len()];
+            let wanted = f64::from(mass) * scores.iter().map(|s| f64::from(*s)).sum::<f64>();
+            let (mut held, at) = (0.0, self.place(slot, head));
+            let chosen = self.host_clusters[at.clone()].iter().zip(&self.host_takes[at]);
+            let enough = chosen.enumerate().find_map(|(i, (cluster, take))| {
+                let size = clusters.sizes[*cluster as usize].max(1);
+                let share = f64::from(*take) / f64::from(size);
+                held += share * f64::from(scores[*cluster as usize]);
+                (held >= wanted).then_some(i + 1)
+            });
+            if let Some(n) = enough {
+                self.host_n[slot * self.n_kv_heads + head] = n as u32;
+            }
+        }
     }
 
     /// The selections of all slots and where they go.

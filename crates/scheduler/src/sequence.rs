@@ -304,6 +304,9 @@ impl<B: Backend> Sequence<B> {
             && self.options.placement == Placement::Device
             && self.options.recall == RecallMode::Exact
             && self.tier.buffer(0).is_some()
+            // What the host must see of a choice, it resolves.
+            && self.policy.mass.is_none()
+            && !self.policy.certify
     }
 
     /// Lists, staging and jobs for the policy.

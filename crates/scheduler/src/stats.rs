@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::certificate::Bounds;
+
 /// Counters of one sequence. Rows are KV rows: one token of one KV head of one layer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
@@ -39,6 +41,8 @@ pub struct Stats {
     pub cluster_wait: Duration,
     /// Windows and segments that were clustered.
     pub clusterings: u64,
+    /// Bounds of what steps left out, where the policy asks for them.
+    pub bounds: Bounds,
     /// Rows that were let go of for good, by policies that evict by attention.
     pub evictions: u64,
 }
@@ -47,6 +51,29 @@ impl Stats {
     /// Counters at zero for `n_layers` x `n_kv_heads`.
     pub fn new(n_layers: usize, n_kv_heads: usize) -> Self {
         Self { attended_last: vec![0; n_layers * n_kv_heads], ..Self::default() }
+    }
+
+    /// All at zero, nothing allocated.
+    fn without_memory() -> Self {
+        Self {
+            steps: 0,
+            hits: 0,
+            misses: 0,
+            fetched_bytes: 0,
+            attended_rows: 0,
+            attended_last: Vec::new(),
+            selected_clusters: 0,
+            speculated_steps: 0,
+            repeated_steps: 0,
+            failed_gates: 0,
+            select: Duration::ZERO,
+            fetch: Duration::ZERO,
+            attend: Duration::ZERO,
+            cluster_wait: Duration::ZERO,
+            clusterings: 0,
+            bounds: Bounds::empty(),
+            evictions: 0,
+        }
     }
 
     /// Share of recalled rows that were on the device; `None` if nothing was recalled through the
@@ -66,6 +93,8 @@ impl Stats {
     pub fn reset(&mut self) {
         let mut attended_last = std::mem::take(&mut self.attended_last);
         attended_last.fill(0);
-        *self = Self { attended_last, ..Self::default() };
+        let mut bounds = std::mem::replace(&mut self.bounds, Bounds::empty());
+        bounds.clear();
+        *self = Self { attended_last, bounds, ..Self::without_memory() };
     }
 }

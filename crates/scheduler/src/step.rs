@@ -144,7 +144,17 @@ impl<B: Backend> Step<'_, '_, B> {
         }
         self.attend_tokens(layer, &mut t)?;
         self.attend_misses(layer, &mut t)?;
-        self.measure(layer, &t)
+        self.measure(layer, &t)?;
+        for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
+            let sequence = &mut *span.sequence;
+            if sequence.policy.certify && sequence.layers[layer].mode == LayerMode::Recall {
+                let (hq, d) = (sequence.shape.n_q_heads, sequence.shape.head_dim);
+                let q = View::part(t.q.buffer, t.q.offset + span.start * hq * d, hq * d);
+                let lse = View::part(&self.scratch.lse, span.start * hq, hq);
+                sequence.certify(layer, q, lse).await?;
+            }
+        }
+        Ok(())
     }
 
     /// What tokens gave to rows that are kept by it.
@@ -488,6 +498,10 @@ impl Token {
         match chooses {
             false => selector.trim(slot, &budgets),
             true => selector.read(&*sequence.backend, slot).await?,
+        }
+        if let (Some(mass), true) = (sequence.policy.mass, chooses) {
+            let index = sequence.layers[self.layer].index.as_ref().expect("recall layers have one");
+            selector.trim_to_mass(slot, mass, index.heads());
         }
         let selected = sequence.backend.now();
         sequence.stats.select += selected.saturating_sub(begin);

@@ -73,6 +73,11 @@ struct StatsJson {
     mean_attended: Option<f64>,
     selected_clusters: u64,
     clusterings: u64,
+    /// Rows let go of for good.
+    evictions: u64,
+    /// Bounds of the attention that steps left out; only where the policy asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bounds: Option<BoundsJson>,
     /// Which query chose what was recalled.
     recall: &'static str,
     speculated_steps: u64,
@@ -87,6 +92,16 @@ struct StatsJson {
     /// What the device does in a slower way than it should; not there as a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<String>,
+}
+
+/// Bounds of steps, layers and query heads.
+#[derive(Serialize)]
+struct BoundsJson {
+    n: u64,
+    /// The median bound of the share that was left out.
+    median: Option<f64>,
+    /// Share of bounds that are at most a half.
+    telling: Option<f64>,
 }
 
 impl Report {
@@ -177,6 +192,22 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
             units::bytes(d.bytes_down as u64),
         ));
     }
+    if s.evictions > 0 {
+        note(format_args!("evicted  {} rows for good", units::count(s.evictions)));
+    }
+    if let Some(bounds) = &s.bounds {
+        let said = match bounds.telling {
+            Some(share) if share > 0.0 => "",
+            _ => ": these bounds say nothing here",
+        };
+        note(format_args!(
+            "bounds   at most {} of the attention was left out in half of {} cases; a half or less \
+             is certain in {}{said}",
+            units::share(bounds.median),
+            units::count(bounds.n),
+            units::share(bounds.telling),
+        ));
+    }
     note(format_args!(
         "memory   keys and values: {} on the device, {} on the host",
         units::bytes(s.device_kv_bytes),
@@ -214,6 +245,12 @@ impl StatsJson {
             mean_attended: stats.mean_attended(),
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
+            evictions: stats.evictions,
+            bounds: session.policy().certify.then(|| BoundsJson {
+                n: stats.bounds.len(),
+                median: stats.bounds.median(),
+                telling: stats.bounds.share_telling(),
+            }),
             recall: match session.sequence().recall_mode() {
                 RecallMode::Exact => "exact",
                 RecallMode::Speculative { .. } => "speculative",

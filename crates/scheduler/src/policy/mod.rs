@@ -220,6 +220,11 @@ pub struct Policy {
     pub token_step: usize,
     /// What the prompt's end narrows the choice to.
     pub preselect: Option<Preselect>,
+    /// Recalled are no more than the share of the attention needs that the index estimates, up to
+    /// the budget.
+    pub mass: Option<f32>,
+    /// Bound what every step leaves out.
+    pub certify: bool,
 }
 
 /// Options that cannot work together.
@@ -318,6 +323,15 @@ impl IndexConfig {
         match self.kind {
             IndexKind::Blocks(blocks) => blocks.block,
             IndexKind::Clusters(_) | IndexKind::Tokens(_) => 1,
+        }
+    }
+
+    /// Whether the index bounds the scores of the keys that it stands for.
+    pub fn is_bounded(&self) -> bool {
+        match self.kind {
+            IndexKind::Clusters(_) => true,
+            IndexKind::Blocks(blocks) => blocks.summary == BlockSummary::MinMax,
+            IndexKind::Tokens(_) => false,
         }
     }
 

@@ -92,6 +92,8 @@ choices! {
         Uniform = "uniform",
         /// By the attention that the best tokens of a head receive (Ada-KV).
         Ada = "ada",
+        /// As much as the estimated attention needs, step by step, up to the budget.
+        Mass = "mass",
     }
     /// Which comes first, neighbours or heads.
     PoolOrder {
@@ -256,9 +258,15 @@ options! {
     /// it equals full attention. auto: 512 up to a context of 4096 tokens, 1024 up to 32768, 2048
     /// beyond.
     budget: BudgetOption = "budget", "TOKENS";
-    /// How the budget is divided among the KV heads of a layer: uniform, or ada: by the attention
-    /// that the best tokens of a head receive.
+    /// How the budget is divided among the KV heads of a layer: uniform; ada: by the attention that
+    /// the best tokens of a head receive; mass: what --mass needs in each step, up to the budget.
     budget_mode: BudgetMode = "budget-mode", "MODE";
+    /// Share of the attention to indexed tokens, as the index estimates it, that --budget-mode mass
+    /// recalls [default: 0.95].
+    mass: f32 = "mass", "SHARE";
+    /// Bound the attention that every step leaves out from the index, and report it: true or false;
+    /// each layer then waits for its query [default: false].
+    certify: bool = "certify", "BOOL";
     /// First tokens, always attended [default: 16, or an eighth of a small budget; 4 for
     /// streaming-llm; a block for ktransformers; 128 for infllm; none for quest and those that keep
     /// tokens by their attention].

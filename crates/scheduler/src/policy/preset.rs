@@ -82,7 +82,7 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
-            "cluster-seed", "budget-mode", "safeguard", "observe",
+            "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "certify",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
@@ -103,7 +103,7 @@ presets! {
         dense_when_deep: true,
         options: [
             "budget", "sinks", "recent", "window", "block-size", "head-select", "cache-steps",
-            "dense-layers", "budget-mode", "safeguard", "observe",
+            "dense-layers", "budget-mode", "safeguard", "observe", "certify",
         ],
     }
     /// Blocks by the mean of their most attended keys.
@@ -129,7 +129,7 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "block-size", "representative",
             "representative-num", "head-select", "preselect", "observe", "layer-step", "token-step",
-            "cache-steps", "dense-layers",
+            "cache-steps", "dense-layers", "certify",
         ],
     }
     /// Tokens by the principal components of their keys.
@@ -142,7 +142,7 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "rank", "rank-tolerance", "pooling",
             "cache-steps", "dense-layers", "budget-mode",
-            "safeguard", "observe",
+            "mass", "safeguard", "observe",
         ],
     }
     /// Tokens by the most telling channels of skewed keys.
@@ -155,7 +155,7 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "rank", "pooling", "cache-steps",
             "dense-layers", "budget-mode",
-            "safeguard", "observe",
+            "mass", "safeguard", "observe",
         ],
     }
     /// Tokens by joint low-rank factors of queries and keys.
@@ -168,7 +168,7 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "rank", "rank-tolerance", "iterations",
             "lrqk-init", "lrqk-order", "pooling", "cache-steps", "dense-layers", "budget-mode",
-            "safeguard", "observe", "cluster-seed",
+            "mass", "safeguard", "observe", "cluster-seed",
         ],
     }
     /// Tokens that the prompt's last queries attended.

@@ -64,6 +64,8 @@ impl Policy {
             layer_step: 1,
             token_step: 1,
             preselect: None,
+            mass: None,
+            certify: false,
         }
     }
 }
@@ -235,12 +237,29 @@ fn recalled(
         Some(BudgetMode::Ada) => {
             Some(Adapt { safeguard: safeguard(options)?, queries: observed(options)? })
         }
-        Some(BudgetMode::Uniform) | None => None,
+        Some(BudgetMode::Uniform | BudgetMode::Mass) | None => None,
     };
+    let mass = mass(options, &index)?;
+    // An estimate of mass weighs clusters by their size.
+    let pooling = match (mass, index.kind, options.pooling) {
+        (Some(_), IndexKind::Clusters(_), None) => Pooling::SizeWeighted,
+        _ => index.pooling,
+    };
+    let index = IndexConfig { pooling, ..index };
+    let certify = options.certify.unwrap_or(false);
+    if certify && !index.is_bounded() {
+        return Err(PolicyError::Value {
+            option: "certify".into(),
+            reason: "only clusters, and blocks with --representative quest, bound what they hold"
+                .into(),
+        });
+    }
     let policy = Policy {
         index: Some(index),
         budget: Some(budget),
         adapt,
+        mass,
+        certify,
         sinks,
         recent,
         dense_layers: options.dense_layers.unwrap_or(0),
@@ -325,6 +344,31 @@ fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
         ..Policy::of(preset, Residency::Evict)
     };
     Ok(policy)
+}
+
+/// The share of the estimated attention that is recalled.
+fn mass(options: &PolicyOptions, index: &IndexConfig) -> Result<Option<f32>, PolicyError> {
+    let wrong = |option: &str, reason: &str| {
+        Err(PolicyError::Value { option: option.into(), reason: reason.into() })
+    };
+    if options.budget_mode != Some(BudgetMode::Mass) {
+        return match options.mass {
+            Some(_) => wrong("mass", "means something with --budget-mode mass alone"),
+            None => Ok(None),
+        };
+    }
+    if matches!(index.kind, IndexKind::Blocks(_)) {
+        return wrong("budget-mode", "the scores of blocks are no attention: uniform or ada");
+    }
+    let mass = options.mass.unwrap_or(0.95);
+    match mass > 0.0 && mass <= 1.0 {
+        true => Ok(Some(mass)),
+        false => Err(PolicyError::Range {
+            option: "mass",
+            value: mass.to_string(),
+            range: "above 0 and at most 1",
+        }),
+    }
 }
 
 /// Ada-KV's uniform share.

@@ -4,13 +4,22 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use longview_core::DType;
 use longview_ops::Backend;
-use longview_scheduler::{LayerMode, Placement, Policy, PolicyOptions, Preset, SchedulerError};
+use longview_scheduler::{
+    BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Preset, SchedulerError,
+};
 use pollster::block_on;
 
 use super::{clusterkv, options, placements, streaming};
 use crate::backends::Probe;
 use crate::sim::{Sim, assert_near, small_shape};
+
+/// ClusterKV that recalls the share `mass` of the estimated attention.
+fn mass(mass: f32) -> PolicyOptions {
+    let budget_mode = Some(BudgetMode::Mass);
+    PolicyOptions { budget_mode, mass: Some(mass), ..clusterkv(96) }
+}
 
 /// Every preset but full attention, with small numbers: budgets below the context, several
 /// variants where a preset has some.
@@ -32,7 +41,8 @@ pub fn small_presets() -> Vec<PolicyOptions> {
     };
     let mut all = vec![
         clusterkv(96),
-        PolicyOptions { budget_mode: Some(longview_scheduler::BudgetMode::Ada), ..clusterkv(96) },
+        PolicyOptions { budget_mode: Some(BudgetMode::Ada), ..clusterkv(96) },
+        mass(0.5),
         streaming(96),
         block(Preset::Quest, &[]),
         block(Preset::Quest, &[("head-select", "shared"), ("budget-mode", "ada")]),
@@ -42,6 +52,7 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         token(Preset::Loki, &[]),
         token(Preset::Infinigen, &[]),
         token(Preset::Lrqk, &[]),
+        token(Preset::Lrqk, &[("budget-mode", "mass"), ("mass", "0.7")]),
         keep(Preset::Snapkv, &[]),
         keep(Preset::Pyramidkv, &[("beta", "4")]),
         keep(Preset::AdaSnapkv, &[("pool-order", "pool-first")]),
@@ -187,5 +198,130 @@ pub fn what_was_let_go_of_is_not_on_the_device<B: Probe>(backend: &Arc<B>) {
         // A budget of 96 of 500, a ring of a window more, and places that rounding adds.
         assert!(left * 500 <= all * (96 + 16 + 4), "{what}: {left} of {all} bytes");
         assert!(evictions > 0 || policy.preset == Preset::StreamingLlm, "{what}");
+    }
+}
+
+/// A larger share of the attention takes more clusters, and those taken hold it by the index's own
+/// estimate, but for the last one.
+pub fn a_mass_budget_recalls_as_much_as_the_estimate_asks_for<B: Probe>(backend: &Arc<B>) {
+    for &placement in placements(&**backend) {
+        let mut attended = Vec::new();
+        for share in [0.3, 0.6, 0.9] {
+            let mut sim =
+                Sim::new(backend, small_shape(500), &mass(share), options(placement)).unwrap();
+            sim.prefill(10, 300);
+            for _ in 0..20 {
+                sim.decode(10);
+                for head in 0..2 {
+                    check_mass(&sim, head, f64::from(share));
+                }
+            }
+            attended.push(sim.sequence.stats().mean_attended().unwrap());
+        }
+        assert!(attended.windows(2).all(|w| w[0] + 2.0 < w[1]), "{attended:?}");
+    }
+}
+
+fn check_mass<B: Backend>(sim: &Sim<B>, head: usize, share: f64) {
+    let shape = sim.sequence.shape();
+    let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
+    let index = &layer.index.as_ref().unwrap().heads()[head];
+    let centroids = longview_core::decode_f32(shape.kv_dtype, &index.centroids);
+    let mut mass = vec![0.0f64; index.sizes.len()];
+    for h in 2 * head..2 * head + 2 {
+        let q = &sim.truth[1].last().unwrap().q[h * d..(h + 1) * d];
+        let weigh = |c: usize| {
+            let c_row = &centroids[c * d..(c + 1) * d];
+            let dot: f64 = q.iter().zip(c_row).map(|(a, b)| f64::from(a * b)).sum();
+            f64::from(index.sizes[c]) * (f64::from(shape.scale) * dot).exp()
+        };
+        let total: f64 = (0..mass.len()).map(weigh).sum();
+        mass.iter_mut().enumerate().for_each(|(c, m)| *m += weigh(c) / total);
+    }
+    let recalled: Vec<u32> = sim.sequence.last_recalled(1, head).collect();
+    let held: Vec<f64> = (0..mass.len())
+        .map(|c| {
+            let rows = index.starts[c] as usize..(index.starts[c] + index.sizes[c]) as usize;
+            let tokens = &layer.positions[head][rows];
+            let taken = tokens.iter().filter(|t| recalled.contains(t)).count();
+            mass[c] * taken as f64 / tokens.len() as f64
+        })
+        .collect();
+    let (total, held_all) = (mass.iter().sum::<f64>(), held.iter().sum::<f64>());
+    let is_full = sim.sequence.attended_tokens(1, head).len() == 96;
+    assert!(is_full || held_all >= share * total - 1e-4, "{held_all} of {total}");
+    let smallest = held.iter().copied().filter(|h| *h > 0.0).fold(f64::INFINITY, f64::min);
+    assert!(held_all - smallest <= share * total + 1e-4, "a cluster more than needed");
+}
+
+/// Bounds of what steps leave out are never below what they leave out; they are counted, and say
+/// something for some heads.
+pub fn certificates_are_never_violated<B: Probe>(backend: &Arc<B>) {
+    let certified = |mut policy: PolicyOptions| {
+        policy.certify = Some(true);
+        policy
+    };
+    let quest = |block: &str| {
+        let mut quest = PolicyOptions::new(Preset::Quest).with_budget(96);
+        quest.set("block-size", block).unwrap();
+        quest
+    };
+    for (policy, kv_dtype) in [
+        (clusterkv(96), DType::F32),
+        (clusterkv(96), DType::F16),
+        (clusterkv(96), DType::BF16),
+        (quest("4"), DType::F32),
+        (quest("8"), DType::BF16),
+    ] {
+        let shape = KvShape { kv_dtype, ..small_shape(500) };
+        let policy = certified(policy);
+        let what = format!("{} {kv_dtype}", name(&policy));
+        let mut sim =
+            Sim::new(backend, shape, &policy, options(placements(&**backend)[0])).unwrap();
+        sim.prefill(11, 300);
+        let steps = 30;
+        for _ in 0..steps {
+            sim.decode(11);
+            for layer in 0..2 {
+                check_bounds(&sim, layer, &what);
+            }
+        }
+        let bounds = &sim.sequence.stats().bounds;
+        assert_eq!(bounds.len(), steps * 2 * 4, "{what}: one for each layer and query head");
+        let (median, telling) = (bounds.median().unwrap(), bounds.share_telling().unwrap());
+        // Pages of unlike keys bound nothing: their largest channels belong to no key.
+        let is_cluster = policy.preset == Preset::Clusterkv;
+        assert!(median > 0.0 && (telling > 0.0 || !is_cluster), "{what}: {median} {telling}");
+    }
+}
+
+/// The truth against the bound: masses of attended rows and of all others.
+fn check_bounds<B: Backend>(sim: &Sim<B>, layer: usize, what: &str) {
+    let (shape, n) = (sim.sequence.shape(), sim.n_tokens() as u32);
+    let d = shape.head_dim;
+    let q = &sim.truth[layer].last().unwrap().q;
+    let (mut lse, mut ratios) = (Vec::new(), Vec::new());
+    for h in 0..shape.n_q_heads {
+        let head = h / 2;
+        let attended: HashSet<u32> =
+            sim.sequence.attended_tokens(layer, head).into_iter().collect();
+        let mass = |t: u32| -> f64 {
+            let k = &sim.truth[layer][t as usize].k[head * d..(head + 1) * d];
+            let k = longview_core::decode_f32(
+                shape.kv_dtype,
+                &longview_core::encode_f32(shape.kv_dtype, k),
+            );
+            let dot: f64 =
+                q[h * d..(h + 1) * d].iter().zip(&k).map(|(a, b)| f64::from(a * b)).sum();
+            (f64::from(shape.scale) * dot).exp()
+        };
+        let sum = |of: &dyn Fn(&u32) -> bool| (0..n).filter(|t| of(t)).map(mass).sum::<f64>();
+        let (z, left) = (sum(&|t| attended.contains(t)), sum(&|t| !attended.contains(t)));
+        lse.push(z.ln() as f32);
+        ratios.push(left / z);
+    }
+    let bounds = sim.sequence.bounds(layer, q, &lse).expect("clusters and pages are bounded");
+    for (h, (bound, ratio)) in bounds.iter().zip(&ratios).enumerate() {
+        assert!(ratio <= &(bound * (1.0 + 1e-4)), "{what} head {h}: {ratio} above {bound}");
     }
 }
