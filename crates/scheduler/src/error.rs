@@ -49,6 +49,15 @@ pub enum SchedulerError {
         /// What is missing.
         what: &'static str,
     },
+    /// Speculative recall of a choice that the host must see, or that is not made in every step.
+    #[error(
+        "--recall speculative: --policy {policy} as given attends on the host, counts its mass or \
+         bounds, or chooses for several layers or steps; use --recall exact"
+    )]
+    CannotSpeculate {
+        /// The policy.
+        policy: Preset,
+    },
     /// Speculative recall where nothing is fetched.
     #[error(
         "--recall speculative: this device attends keys and values where they are, so no fetch is \

@@ -146,7 +146,7 @@ impl DeviceLayout {
 pub(crate) fn layer_mode(policy: &Policy, layer: usize) -> LayerMode {
     match policy.residency {
         _ if policy.is_dense(layer) => LayerMode::Dense,
-        Residency::Recall { .. } => LayerMode::Recall,
+        Residency::Recall { .. } | Residency::AttendOnHost => LayerMode::Recall,
         Residency::Evict if policy.keep.is_some() => LayerMode::Keep,
         Residency::Resident | Residency::Evict => LayerMode::Window,
     }

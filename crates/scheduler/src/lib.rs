@@ -12,6 +12,7 @@ mod chunk;
 mod clusterer;
 mod error;
 mod held;
+mod host_attention;
 mod index;
 mod indexing;
 mod keep;
@@ -41,9 +42,9 @@ pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
 pub use mirror::ReadParts;
 pub use plan::KvPlan;
 pub use policy::{
-    BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS, HeadSelect,
-    IndexConfig, IndexKind, KeepConfig, LrqkInit, LrqkOrder, OPTIONS, OptionInfo, Policy,
-    PolicyError, PolicyOptions, PoolOrder, Preselect, Preset, PresetInfo, Projection, Rank,
+    Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS,
+    HeadSelect, IndexConfig, IndexKind, KeepConfig, LrqkInit, LrqkOrder, OPTIONS, OptionInfo,
+    Policy, PolicyError, PolicyOptions, PoolOrder, Preselect, Preset, PresetInfo, Projection, Rank,
     Representative, Residency, Statistic, TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};

@@ -12,9 +12,10 @@ use longview_ops::{Backend, OpError};
 
 use crate::clusterer::{ClusterJob, ClusterWorker};
 use crate::error::SchedulerError;
+use crate::host_attention::HostAttention;
 use crate::layer::{DeviceLayout, Layer, LayerMode, layer_mode};
 use crate::mirror::Mirror;
-use crate::policy::Policy;
+use crate::policy::{Policy, Residency};
 use crate::resolver::Resolver;
 use crate::rows::{DeviceRows, RowMover};
 use crate::select::{RowLists, Selector};
@@ -105,6 +106,8 @@ pub struct Sequence<B: Backend> {
     pub(crate) speculation: Option<Speculation<B>>,
     /// Where the device resolves hits and misses.
     pub(crate) resolver: Option<Resolver<B>>,
+    /// Where the host attends to what was chosen.
+    pub(crate) host_attention: Option<HostAttention<B>>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
     pub(crate) worker: ClusterWorker<B>,
@@ -156,6 +159,7 @@ impl<B: Backend> Sequence<B> {
             selector: None,
             speculation: None,
             resolver: None,
+            host_attention: None,
             mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),
@@ -289,6 +293,14 @@ impl<B: Backend> Sequence<B> {
 
     /// Buffers, index and caches for the policy; rows and positions stay.
     fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
+        let policy = &self.policy;
+        let is_plain = policy.residency != Residency::AttendOnHost
+            && (policy.token_step, policy.layer_step) == (1, 1)
+            && policy.mass.is_none()
+            && !policy.certify;
+        if self.options.recall != RecallMode::Exact && !is_plain {
+            return Err(SchedulerError::CannotSpeculate { policy: policy.preset });
+        }
         let in_place = self.options.placement == Placement::InPlace;
         let host_resolves = !in_place && !self.device_resolves();
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
@@ -305,6 +317,7 @@ impl<B: Backend> Sequence<B> {
             && self.options.recall == RecallMode::Exact
             && self.tier.buffer(0).is_some()
             // What the host must see of a choice, it resolves.
+            && self.policy.residency != Residency::AttendOnHost
             && self.policy.mass.is_none()
             && !self.policy.certify
     }
@@ -332,6 +345,7 @@ impl<B: Backend> Sequence<B> {
     /// What layers that recall choose with; nothing where none does.
     fn alloc_selector(&mut self) -> Result<(), SchedulerError> {
         (self.selector, self.speculation, self.resolver) = (None, None, None);
+        self.host_attention = None;
         let (backend, shape) = (&*self.backend, &self.shape);
         let mut indexes = self.layers.iter().filter_map(|layer| layer.index.as_ref());
         let Some(index) = indexes.next() else { return Ok(()) };
@@ -341,6 +355,10 @@ impl<B: Backend> Sequence<B> {
         }
         if self.device_resolves() {
             self.resolver = Some(Resolver::new(backend, shape, &self.policy, n_layers)?);
+        }
+        let in_place = self.options.placement == Placement::InPlace;
+        if self.policy.residency == Residency::AttendOnHost && !in_place {
+            self.host_attention = Some(HostAttention::new(backend, shape)?);
         }
         let selector = Selector::new(backend, shape, &self.policy, capacity, n_layers)?;
         self.selector = Some(selector);

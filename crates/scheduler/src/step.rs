@@ -144,6 +144,10 @@ impl<B: Backend> Step<'_, '_, B> {
         }
         self.attend_tokens(layer, &mut t)?;
         self.attend_misses(layer, &mut t)?;
+        for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
+            let lse = &mut self.scratch.lse;
+            span.sequence.attend_on_host(layer, span.start, &mut t, lse)?;
+        }
         self.measure(layer, &t)?;
         for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
             let sequence = &mut *span.sequence;
@@ -464,6 +468,19 @@ impl Token {
         Ok(())
     }
 
+    /// Counts what the host attends.
+    fn count_on_host<B: Backend>(&self, sequence: &mut Sequence<B>, slot: usize) {
+        let Sequence { selector, host_attention: Some(_), stats, shape, .. } = sequence else {
+            return;
+        };
+        let selector = selector.as_ref().expect("a recall policy has a selector");
+        for head in 0..shape.n_kv_heads {
+            let rows: usize = selector.selected(slot, head).map(|(_, take)| take).sum();
+            stats.attended_last[self.layer * shape.n_kv_heads + head] += rows as u32;
+            stats.attended_rows += rows as u64;
+        }
+    }
+
     async fn recall<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
@@ -499,6 +516,12 @@ impl Token {
             false => selector.trim(slot, &budgets),
             true => selector.read(&*sequence.backend, slot).await?,
         }
+        if let Some(host) = &mut sequence.host_attention {
+            let token = host.q.len();
+            let q = View::part(t.q.buffer, t.q.offset + self.index * token, token);
+            sequence.backend.read(q, bytemuck::cast_slice_mut(&mut host.q)).await?;
+            host.slot = Some(slot);
+        }
         if let (Some(mass), true) = (sequence.policy.mass, chooses) {
             let index = sequence.layers[self.layer].index.as_ref().expect("recall layers have one");
             selector.trim_to_mass(slot, mass, index.heads());
@@ -508,9 +531,11 @@ impl Token {
         sequence.stats.selected_clusters += selector.n_selected(slot);
         match sequence.options.placement {
             Placement::InPlace => self.list_in_place(sequence, slot),
+            Placement::Device if sequence.host_attention.is_some() => {}
             Placement::Device => self.fetch(sequence, slot)?,
         }
         self.seal(sequence)?;
+        self.count_on_host(sequence, slot);
         let fetched = sequence.backend.now();
         sequence.stats.fetch += fetched.saturating_sub(selected);
         if speculates {

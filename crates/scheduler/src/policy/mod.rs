@@ -8,8 +8,8 @@ mod preset;
 mod resolve;
 
 pub use options::{
-    BudgetMode, BudgetOption, HeadSelect, LrqkInit, LrqkOrder, OPTIONS, OptionInfo, PolicyOptions,
-    PoolOrder, Representative,
+    Attend, BudgetMode, BudgetOption, HeadSelect, LrqkInit, LrqkOrder, OPTIONS, OptionInfo,
+    PolicyOptions, PoolOrder, Representative,
 };
 pub use preset::{Preset, PresetInfo};
 
@@ -138,6 +138,8 @@ pub enum Residency {
         /// R.
         cache_steps: usize,
     },
+    /// In host memory, attended there by the host when they are chosen.
+    AttendOnHost,
 }
 
 /// Which tokens an evicting policy keeps beside the recent ones.

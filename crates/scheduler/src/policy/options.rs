@@ -95,6 +95,13 @@ choices! {
         /// As much as the estimated attention needs, step by step, up to the budget.
         Mass = "mass",
     }
+    /// Where rows that were chosen are attended.
+    Attend {
+        /// On the device, which fetches those that it lacks.
+        Device = "device",
+        /// On the host, where they are; the results are merged.
+        Host = "host",
+    }
     /// Which comes first, neighbours or heads.
     PoolOrder {
         /// The heads of a group become one, then neighbours are pooled (the released Ada-KV).
@@ -187,6 +194,7 @@ read_choice!(
     Representative,
     HeadSelect,
     BudgetMode,
+    Attend,
     PoolOrder,
     LrqkInit,
     LrqkOrder,
@@ -339,6 +347,10 @@ options! {
     /// Share of the budget that H2O gives to tokens of much attention; the rest is for the last ones
     /// [default: 0.5].
     heavy_ratio: f32 = "heavy-ratio", "SHARE";
+    /// Where chosen rows are attended: on the device, which fetches them, or on the host, where they
+    /// are [default: host for ktransformers, else device]. A device that shares the host's memory
+    /// attends them in place either way.
+    attend: Attend = "attend", "PLACE";
     /// Steps for which recalled rows stay on the device [default: 2].
     cache_steps: usize = "cache-steps", "STEPS";
     /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].

@@ -82,7 +82,7 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
-            "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "certify",
+            "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "certify", "attend",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
@@ -124,12 +124,12 @@ presets! {
         source: "KTransformers CPU sparse attention (kvcache-ai, 2024)",
         index: "max, mean, quest, dynamic or fix per block; preselection",
         budget: "uniform, last block trimmed",
-        residency: "recall",
+        residency: "attended on the host, or recalled",
         dense_when_deep: false,
         options: [
             "budget", "sinks", "recent", "window", "block-size", "representative",
             "representative-num", "head-select", "preselect", "observe", "layer-step", "token-step",
-            "cache-steps", "dense-layers", "certify",
+            "cache-steps", "attend", "dense-layers", "certify",
         ],
     }
     /// Tokens by the principal components of their keys.

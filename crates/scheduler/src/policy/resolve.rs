@@ -3,7 +3,7 @@
 use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
 
 use super::{
-    Adapt, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, IndexConfig,
+    Adapt, Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, IndexConfig,
     IndexKind, KeepConfig, LrqkInit, LrqkOrder, Policy, PolicyError, PolicyOptions, PoolOrder,
     Preselect, Preset, Projection, Rank, Representative, Residency, Statistic, TokenConfig,
     WHOLE_PROMPT_CONTEXT,
@@ -246,6 +246,10 @@ fn recalled(
         _ => index.pooling,
     };
     let index = IndexConfig { pooling, ..index };
+    let residency = match (options.attend, options.preset) {
+        (Some(Attend::Host), _) | (None, Preset::Ktransformers) => Residency::AttendOnHost,
+        _ => Residency::Recall { cache_steps: options.cache_steps.unwrap_or(2) },
+    };
     let certify = options.certify.unwrap_or(false);
     if certify && !index.is_bounded() {
         return Err(PolicyError::Value {
@@ -263,10 +267,7 @@ fn recalled(
         sinks,
         recent,
         dense_layers: options.dense_layers.unwrap_or(0),
-        ..Policy::of(
-            options.preset,
-            Residency::Recall { cache_steps: options.cache_steps.unwrap_or(2) },
-        )
+        ..Policy::of(options.preset, residency)
     };
     // A few more than the window are pending while the window is being indexed.
     let always = sinks + policy.ring_rows();

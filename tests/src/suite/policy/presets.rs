@@ -7,7 +7,8 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::Backend;
 use longview_scheduler::{
-    BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Preset, SchedulerError,
+    BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Preset, RecallMode,
+    Residency, SchedulerError, SequenceOptions,
 };
 use pollster::block_on;
 
@@ -49,6 +50,7 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         block(Preset::Infllm, &[]),
         block(Preset::Ktransformers, &[("preselect", "20"), ("representative-num", "2")]),
         block(Preset::Ktransformers, &[("layer-step", "2"), ("token-step", "3")]),
+        block(Preset::Ktransformers, &[("attend", "device")]),
         token(Preset::Loki, &[]),
         token(Preset::Infinigen, &[]),
         token(Preset::Lrqk, &[]),
@@ -117,7 +119,8 @@ pub fn every_preset_attends_what_it_says_within_its_budget<B: Probe>(backend: &A
             if policy.keep.is_some() {
                 assert!(stats.evictions > 0, "{what}: nothing was let go of");
             }
-            if policy.index.is_some() && placement == Placement::Device {
+            let fetches = matches!(policy.residency, Residency::Recall { .. });
+            if fetches && placement == Placement::Device {
                 assert!(stats.misses > 0 && stats.hits > 0, "{what}: {stats:?}");
             }
         }
@@ -323,5 +326,22 @@ fn check_bounds<B: Backend>(sim: &Sim<B>, layer: usize, what: &str) {
     let bounds = sim.sequence.bounds(layer, q, &lse).expect("clusters and pages are bounded");
     for (h, (bound, ratio)) in bounds.iter().zip(&ratios).enumerate() {
         assert!(ratio <= &(bound * (1.0 + 1e-4)), "{what} head {h}: {ratio} above {bound}");
+    }
+}
+
+pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc<B>) {
+    let recall = RecallMode::Speculative { gate: 0.9 };
+    let options = SequenceOptions { recall, ..options(Placement::Device) };
+    for policy in small_presets() {
+        let resolved = Policy::resolve(&policy, 500).unwrap();
+        let is_plain = resolved.mass.is_none()
+            && resolved.token_step == 1
+            && resolved.residency != Residency::AttendOnHost;
+        let refused = Sim::new(backend, small_shape(500), &policy, options).err();
+        match (is_plain, refused) {
+            (true, None) => {}
+            (false, Some(SchedulerError::CannotSpeculate { .. })) => {}
+            (_, other) => panic!("{}: {other:?}", name(&policy)),
+        }
     }
 }
