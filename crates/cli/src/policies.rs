@@ -1,5 +1,5 @@
-//! `longview policies`: which published systems there are, what they cost and what can be said about
-//! them.
+//! `longview policies`: which published systems there are, what they cost and what can be said
+//! about them.
 
 use std::io::Write;
 

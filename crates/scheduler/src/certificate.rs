@@ -1,12 +1,13 @@
-//! What a step left out, bounded: an upper bound of the attention mass of rows that a recalling head
-//! did not attend, from nothing but its index.
+//! What a step left out, bounded: an upper bound of the attention mass of rows that a recalling
+//! head did not attend, from nothing but its index.
 //!
 //! A cluster of s keys with mean c and radius r, for a query q: with `mu = scale q.c` and `delta =
 //! scale |q| r`, every score lies within delta of mu and they are mu on average, so the sum of
-//! their exponentials is at most `s e^mu cosh(delta)` (Edmundson and Madansky). The unread rest of a
-//! cluster has another mean: each of its keys counts `e^(mu + delta)`. Blocks known by their largest
-//! and smallest keys are bounded channel by channel, as Quest does. With Z the mass of what was
-//! attended and U the sum of these bounds, the share that was left out is at most `U / (Z + U)`.
+//! their exponentials is at most `s e^mu cosh(delta)` (Edmundson and Madansky). The unread rest of
+//! a cluster has another mean: each of its keys counts `e^(mu + delta)`. Blocks known by their
+//! largest and smallest keys are bounded channel by channel, as Quest does. With Z the mass of what
+//! was attended and U the sum of these bounds, the share that was left out is at most `U / (Z +
+//! U)`.
 
 use longview_core::{DType, decode_f32};
 use longview_ops::{Backend, BlockSummary, OpResult, View};
@@ -200,10 +201,10 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    /// For each query head of a layer, an upper bound of U / Z after a decode step: of the mass that
-    /// it did not attend over the mass that it did. `q` is the step's query `[Hq, Dh]`, `lse` the
-    /// log-sum-exp of what it attended `[Hq]`. `None` where the index bounds nothing: indexes of
-    /// tokens, blocks stood for by some of their keys, policies that evict, and where the device
+    /// For each query head of a layer, an upper bound of U / Z after a decode step: of the mass
+    /// that it did not attend over the mass that it did. `q` is the step's query `[Hq, Dh]`, `lse`
+    /// the log-sum-exp of what it attended `[Hq]`. `None` where the index bounds nothing: indexes
+    /// of tokens, blocks stood for by some of their keys, policies that evict, and where the device
     /// resolves.
     pub fn bounds(&self, layer: usize, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
         let index = self.policy.index?;

@@ -1,5 +1,5 @@
-//! How rows of a sequence come into the index: segments of a prompt, its end, and windows of decoded
-//! tokens.
+//! How rows of a sequence come into the index: segments of a prompt, its end, and windows of
+//! decoded tokens.
 
 use std::sync::Arc;
 

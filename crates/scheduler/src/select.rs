@@ -209,8 +209,8 @@ impl<B: Backend> Selector<B> {
         })
     }
 
-    /// Scores all clusters, ranks them and cuts at each head's budget of tokens. The result is on the
-    /// device; [`Selector::read`] or [`Selector::read_parts`] bring it.
+    /// Scores all clusters, ranks them and cuts at each head's budget of tokens. The result is on
+    /// the device; [`Selector::read`] or [`Selector::read_parts`] bring it.
     pub fn select(
         &mut self,
         backend: &B,
@@ -380,7 +380,8 @@ impl<B: Backend> Selector<B> {
         ]
     }
 
-    /// Cuts a selection at each head's budget: what it would be had it been made with that one, because clusters are taken in the order of their scores.
+    /// Cuts a selection at each head's budget: what it would be had it been made with that one,
+    /// because clusters are taken in the order of their scores.
     pub fn trim(&mut self, slot: usize, budgets: &[u32]) {
         for (head, budget) in (slot * self.n_kv_heads..).zip(budgets) {
             let at = head * self.max_selected;

@@ -646,7 +646,7 @@ impl<B: Backend> Sequence<B> {
     fn choice(&mut self, layer: usize) -> (usize, bool) {
         let own = self.selection_slot(layer);
         let (layers, steps) = (self.policy.layer_step, self.policy.token_step);
-        if own % layers > 0 {
+        if !own.is_multiple_of(layers) {
             return (own - own % layers, false);
         }
         let (n_tokens, state) = (self.n_tokens, &mut self.layers[layer]);

@@ -70,8 +70,8 @@ fn check(sim: &mut Sim<CpuBackend>, representative: &str, shared: bool, what: &s
         };
         let heads = [own(0), own(1)];
         let both: Vec<f64> = heads[0].iter().zip(&heads[1]).map(|(a, b)| a + b).collect();
-        for head in 0..2 {
-            let scores = if shared { &both } else { &heads[head] };
+        for (head, own) in heads.iter().enumerate() {
+            let scores = if shared { &both } else { own };
             let recalled: Vec<usize> =
                 sim.sequence.last_recalled(layer, head).map(|t| t as usize).collect();
             let pending = n - sim.sequence.layers()[layer].n_indexed;

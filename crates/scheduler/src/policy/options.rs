@@ -318,8 +318,8 @@ options! {
     layer_step: usize = "layer-step", "LAYERS";
     /// Steps for which a choice of blocks holds [default: 1].
     token_step: usize = "token-step", "STEPS";
-    /// Dimensions in which keys are compared with queries [default: 32 for lrqk, else a quarter of a
-    /// head's width].
+    /// Dimensions in which keys are compared with queries [default: 32 for lrqk, else a quarter of
+    /// a head's width].
     rank: usize = "rank", "R";
     /// Choose the rank by the error of the scores q k that is left, relative, instead [default: the
     /// rank is given].
@@ -344,12 +344,12 @@ options! {
     safeguard: f32 = "safeguard", "SHARE";
     /// PyramidKV's ratio of the mean budget to that of the last layer [default: 20].
     beta: f32 = "beta", "RATIO";
-    /// Share of the budget that H2O gives to tokens of much attention; the rest is for the last ones
-    /// [default: 0.5].
+    /// Share of the budget that H2O gives to tokens of much attention; the rest is for the last
+    /// ones [default: 0.5].
     heavy_ratio: f32 = "heavy-ratio", "SHARE";
-    /// Where chosen rows are attended: on the device, which fetches them, or on the host, where they
-    /// are [default: host for ktransformers, else device]. A device that shares the host's memory
-    /// attends them in place either way.
+    /// Where chosen rows are attended: on the device, which fetches them, or on the host, where
+    /// they are [default: host for ktransformers, else device]. A device that shares the host's
+    /// memory attends them in place either way.
     attend: Attend = "attend", "PLACE";
     /// Steps for which recalled rows stay on the device [default: 2].
     cache_steps: usize = "cache-steps", "STEPS";

@@ -299,7 +299,7 @@ fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     let heavy = options.heavy_ratio.unwrap_or(0.5);
     let heavy = share("heavy-ratio", heavy, "above 0 and below 1", heavy > 0.0 && heavy < 1.0)?;
     let kernel = options.pool_kernel.unwrap_or(7);
-    if kernel % 2 == 0 {
+    if kernel.is_multiple_of(2) {
         return Err(PolicyError::Range {
             option: "pool-kernel",
             value: kernel.to_string(),
