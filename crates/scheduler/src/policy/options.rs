@@ -30,7 +30,9 @@ impl std::str::FromStr for BudgetOption {
 }
 
 macro_rules! choices {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$item:meta])* $variant:ident = $text:literal,)+ })+) => {
+    ($($(#[$doc:meta])* $name:ident {
+        $($(#[$item:meta])* $variant:ident = $text:literal,)+
+    })+) => {
         $(
             $(#[$doc])*
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
