@@ -84,6 +84,8 @@ pub struct ClusterJob<B: Backend> {
     pub mass: Vec<f32>,
     /// `[Hkv, Dh, r]`, for tokens.
     pub projection: Option<Arc<B::Buffer>>,
+    /// `[Hkv, N, r]`, for tokens whose places in the space are known; else of no elements.
+    pub landmarks: Vec<f32>,
     /// The result, one entry per KV head.
     pub heads: Vec<HeadClusters>,
     /// Iterations that ran before no label changed or the limit was reached.
@@ -133,6 +135,7 @@ impl<B: Backend> ClusterJob<B> {
             keys: Ok(Keys::Host),
             mass: Vec::new(),
             projection: None,
+            landmarks: Vec::new(),
             heads: vec![HeadClusters::default(); task.n_kv_heads],
             iterations_run: 0,
             buffers: None,
@@ -259,6 +262,14 @@ impl<B: Backend> ClusterJob<B> {
             TaskKind::Blocks(blocks) => {
                 self.reduce(backend, blocks)?;
                 return self.take_landmarks(backend, blocks.block).await;
+            }
+            TaskKind::Tokens(_) if !self.landmarks.is_empty() => {
+                let len = self.landmarks.len() / self.task.n_kv_heads;
+                for (head, own) in self.heads.iter_mut().zip(self.landmarks.chunks_exact(len)) {
+                    head.centroids.extend_from_slice(own);
+                    head.sizes.resize(self.task.n_points, 1);
+                }
+                return Ok(());
             }
             TaskKind::Tokens(rank) => {
                 self.project(backend, rank)?;

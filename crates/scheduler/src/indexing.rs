@@ -6,6 +6,7 @@ use std::sync::Arc;
 use longview_core::{SplitMix64, decode_f32_into};
 use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
 
+use crate::adaptive::Adaptive;
 use crate::clusterer::{ClusterJob, ClusterTask, TaskKind};
 use crate::error::SchedulerError;
 use crate::index::LayerIndex;
@@ -91,6 +92,10 @@ impl<B: Backend> Sequence<B> {
         let state = &self.layers[layer];
         job.projection = state.projection.as_ref().map(|p| Arc::clone(&p.w_k));
         job.mass = std::mem::take(&mut mass);
+        job.landmarks = match &state.adaptive {
+            Some(adaptive) => adaptive.landmarks(row_start, n),
+            None => Vec::new(),
+        };
         match self.tier.buffer(layer) {
             Some(rows) => {
                 let rows = KvView::new(rows, self.shape.capacity);
@@ -345,6 +350,10 @@ impl<B: Backend> Sequence<B> {
             });
         }
         let made = Projections::new(tokens, &gram_q, &gram_k, self.shape.head_dim);
+        if tokens.adapts {
+            let adaptive = Adaptive::new(&made, &gram_q, &gram_k, self.shape.head_dim);
+            self.layers[layer].adaptive = Some(adaptive);
+        }
         self.layers[layer].set_projection(&*backend, &self.shape, &self.policy, made)?;
         self.reserve_jobs()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
+use crate::adaptive::Adaptive;
 use crate::cache::ClusterCache;
 use crate::index::LayerIndex;
 use crate::keep::Kept;
@@ -72,6 +73,8 @@ pub struct Layer<B: Backend> {
     pub(crate) budgets: Option<Vec<usize>>,
     /// The space in which tokens are compared with queries; only for indexes of tokens.
     pub(crate) projection: Option<LayerProjection<B>>,
+    /// Its bases, where every step fits them.
+    pub(crate) adaptive: Option<Adaptive>,
     /// What an evicting policy keeps.
     pub(crate) kept: Option<Kept<B>>,
     /// When the choice in force was made; only where choices hold for several steps.
@@ -221,6 +224,7 @@ impl<B: Backend> Layer<B> {
             index: None,
             budgets: None,
             projection: None,
+            adaptive: None,
             kept: None,
             chosen: None,
             caches: Vec::new(),
@@ -245,6 +249,7 @@ impl<B: Backend> Layer<B> {
         self.index = None;
         self.budgets = None;
         self.projection = None;
+        self.adaptive = None;
         self.kept = None;
         self.chosen = None;
         self.caches.clear();

@@ -6,6 +6,7 @@
 //! device ([`longview_ops::Backend`]) and the host tier; knows neither model nor tokenizer, reads
 //! no environment and takes its seeds as arguments.
 
+mod adaptive;
 mod cache;
 mod certificate;
 mod chunk;
@@ -43,9 +44,9 @@ pub use mirror::ReadParts;
 pub use plan::KvPlan;
 pub use policy::{
     Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS,
-    HeadSelect, IndexConfig, IndexKind, KeepConfig, LrqkInit, LrqkOrder, OPTIONS, OptionInfo,
-    Policy, PolicyError, PolicyOptions, PoolOrder, Preselect, Preset, PresetInfo, Projection, Rank,
-    Representative, Residency, Statistic, TokenConfig, WHOLE_PROMPT_CONTEXT,
+    HeadSelect, IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS,
+    OptionInfo, Policy, PolicyError, PolicyOptions, PoolOrder, Preselect, Preset, PresetInfo,
+    Projection, Rank, Representative, Residency, Statistic, TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;

@@ -178,7 +178,7 @@ fn project(other: &DMatrix<f64>, g: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<
 }
 
 /// The inverse of a symmetric matrix that is positive, or nearly so.
-fn inverse(m: &DMatrix<f64>) -> DMatrix<f64> {
+pub(crate) fn inverse(m: &DMatrix<f64>) -> DMatrix<f64> {
     let mut m = symmetric(m.clone());
     let n = m.nrows();
     let mean = (m.trace() / n as f64).max(f64::MIN_POSITIVE);

@@ -178,6 +178,8 @@ impl<B: Backend> Selector<B> {
         let (h, heads) = (shape.n_kv_heads, n_slots * shape.n_kv_heads);
         let budget = policy.most_attended().min(shape.capacity);
         let max_selected = budget.min(capacity).max(1);
+        // What is cut by scores is cut on the host.
+        let sees = policy.mass.is_some() || policy.alpha.is_some();
         Ok(Self {
             // A backend may keep the scores of every query head.
             scores: backend.alloc(
@@ -202,7 +204,7 @@ impl<B: Backend> Selector<B> {
             host_clusters: vec![0; heads * max_selected],
             host_takes: vec![0; heads * max_selected],
             host_n: vec![0; heads],
-            host_scores: vec![0.0; if policy.mass.is_some() { h * capacity.max(1) } else { 0 }],
+            host_scores: vec![0.0; if sees { h * capacity.max(1) } else { 0 }],
             wants: Vec::with_capacity(max_selected),
             slots: Vec::with_capacity(budget),
             misses: Vec::with_capacity(budget),
@@ -268,6 +270,29 @@ impl<B: Backend> Selector<B> {
         })
     }
 
+    /// Cuts the last choice after as many entries as have a score within `alpha` of the head's best
+    /// (a mass above `e^-alpha` of the largest), on average over the heads.
+    pub fn trim_to_best(&mut self, slot: usize, alpha: f32) {
+        let near = |head: usize| {
+            let scores = &self.host_scores[head * self.score_stride..];
+            let chosen = &self.host_clusters[self.place(slot, head)];
+            let score = |c: &u32| scores[*c as usize];
+            let best = chosen.first().map_or(0.0, score);
+            chosen.iter().filter(|c| score(c) > best * (-alpha).exp()).count()
+        };
+        let total: usize = (0..self.n_kv_heads).map(near).sum();
+        let mean = total.div_ceil(self.n_kv_heads) as u32;
+        for n in &mut self.host_n[slot * self.n_kv_heads..][..self.n_kv_heads] {
+            *n = mean.min(*n);
+        }
+    }
+
+    /// Takes the features of the step's query, `[Hq, width]`, in place of making them.
+    pub fn set_features(&mut self, backend: &B, features: &[f32]) -> OpResult<()> {
+        let buffer = self.features.as_mut().expect("indexes of tokens have features");
+        backend.write(ViewMut::part(buffer, 0, features.len()), bytemuck::cast_slice(features))
+    }
+
     /// Turns the query into what the layer's landmarks are compared with; `false` where that is
     /// the query itself.
     fn make_features(
@@ -293,6 +318,7 @@ impl<B: Backend> Selector<B> {
                 })?;
             }
             IndexKind::Clusters(_) | IndexKind::Blocks(_) => return Ok(false),
+            IndexKind::Tokens(_) if layer.adaptive.is_some() => {}
             IndexKind::Tokens(_) => {
                 // No space yet: nothing is indexed, and nothing will be chosen.
                 let Some(projection) = &layer.projection else { return Ok(false) };

@@ -297,6 +297,8 @@ impl<B: Backend> Sequence<B> {
         let is_plain = policy.residency != Residency::AttendOnHost
             && (policy.token_step, policy.layer_step) == (1, 1)
             && policy.mass.is_none()
+            && policy.alpha.is_none()
+            && !policy.index.is_some_and(|index| index.adapts())
             && !policy.certify;
         if self.options.recall != RecallMode::Exact && !is_plain {
             return Err(SchedulerError::CannotSpeculate { policy: policy.preset });
@@ -319,7 +321,9 @@ impl<B: Backend> Sequence<B> {
             // What the host must see of a choice, it resolves.
             && self.policy.residency != Residency::AttendOnHost
             && self.policy.mass.is_none()
+            && self.policy.alpha.is_none()
             && !self.policy.certify
+            && !self.policy.index.is_some_and(|index| index.adapts())
     }
 
     /// Lists, staging and jobs for the policy.

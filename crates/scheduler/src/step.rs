@@ -497,6 +497,7 @@ impl Token {
             |head: usize| sequence.head_budget(self.layer, head).saturating_sub(taken) as u32;
         let budgets: SmallVec<[u32; 16]> = heads.map(left).collect();
         let query = Query { q: t.q, n_tokens, index: self.index, slot };
+        sequence.follow_step(self.layer, &query, t).await?;
         let begin = sequence.backend.now();
         if sequence.resolver.is_some() {
             if is_due {
@@ -525,6 +526,9 @@ impl Token {
         if let (Some(mass), true) = (sequence.policy.mass, chooses) {
             let index = sequence.layers[self.layer].index.as_ref().expect("recall layers have one");
             selector.trim_to_mass(slot, mass, index.heads());
+        }
+        if let (Some(alpha), true) = (sequence.policy.alpha, chooses) {
+            selector.trim_to_best(slot, alpha);
         }
         let selected = sequence.backend.now();
         sequence.stats.select += selected.saturating_sub(begin);

@@ -8,8 +8,8 @@ mod preset;
 mod resolve;
 
 pub use options::{
-    Attend, BudgetMode, BudgetOption, HeadSelect, LrqkInit, LrqkOrder, OPTIONS, OptionInfo,
-    PolicyOptions, PoolOrder, Representative,
+    Attend, BudgetMode, BudgetOption, HeadSelect, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS,
+    OptionInfo, PolicyOptions, PoolOrder, Representative,
 };
 pub use preset::{Preset, PresetInfo};
 
@@ -68,6 +68,8 @@ pub struct TokenConfig {
     pub projection: Projection,
     /// Its dimensions; at most a head's width.
     pub rank: Rank,
+    /// Whether every step fits the space to its query and key.
+    pub adapts: bool,
 }
 
 /// How queries and keys are projected: `q k` is about `(q W_Q) (k W_K)`.
@@ -225,6 +227,9 @@ pub struct Policy {
     /// Recalled are no more than the share of the attention needs that the index estimates, up to
     /// the budget.
     pub mass: Option<f32>,
+    /// Recalled are no more tokens than have a score within this distance of the best, on average
+    /// over the heads, up to the budget.
+    pub alpha: Option<f32>,
     /// Bound what every step leaves out.
     pub certify: bool,
 }
@@ -326,6 +331,11 @@ impl IndexConfig {
             IndexKind::Blocks(blocks) => blocks.block,
             IndexKind::Clusters(_) | IndexKind::Tokens(_) => 1,
         }
+    }
+
+    /// Whether the host fits the index's space to every step.
+    pub fn adapts(&self) -> bool {
+        matches!(self.kind, IndexKind::Tokens(TokenConfig { adapts: true, .. }))
     }
 
     /// Whether the index bounds the scores of the keys that it stands for.

@@ -123,6 +123,13 @@ choices! {
         /// With the best factors of the given rank (Eckart and Young).
         Svd = "svd",
     }
+    /// How LRQK finds the low ranks of a step's query and key.
+    LrqkDecode {
+        /// By the prompt's projections, on the device.
+        Projected = "projected",
+        /// As the paper: fitted to the step on the host, and the bases with them.
+        Adaptive = "adaptive",
+    }
     /// Which of LRQK's factors is updated first.
     LrqkOrder {
         /// That of the keys, then that of the queries (the paper's algorithm 1).
@@ -198,6 +205,7 @@ read_choice!(
     BudgetMode,
     Attend,
     PoolOrder,
+    LrqkDecode,
     LrqkInit,
     LrqkOrder,
     Distance,
@@ -274,6 +282,10 @@ options! {
     /// Share of the attention to indexed tokens, as the index estimates it, that --budget-mode mass
     /// recalls [default: 0.95].
     mass: f32 = "mass", "SHARE";
+    /// InfiniGen takes tokens whose score is at most this far below the best one's, as many for
+    /// every head as the heads need on average, up to the budget; inf: the whole budget [default:
+    /// 4].
+    alpha: f32 = "alpha", "DISTANCE";
     /// Bound the attention that every step leaves out from the index, and report it: true or false;
     /// each layer then waits for its query [default: false].
     certify: bool = "certify", "BOOL";
@@ -331,6 +343,10 @@ options! {
     /// Which of LRQK's factors is updated first: keys-first, queries-first or together [default:
     /// keys-first, as the paper].
     lrqk_order: LrqkOrder = "lrqk-order", "NAME";
+    /// How LRQK finds the low ranks of a step's query and key: projected, by the prompt's factors,
+    /// on the device, or adaptive, as the paper, fitted to the step on the host [default:
+    /// projected].
+    lrqk_decode: LrqkDecode = "lrqk-decode", "NAME";
     /// Last queries of the prompt whose attention says what is kept [default: 32].
     observe: usize = "observe", "QUERIES";
     /// Neighbouring tokens whose attention is pooled; odd [default: 7].

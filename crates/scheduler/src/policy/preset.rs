@@ -149,11 +149,11 @@ presets! {
     Infinigen = "infinigen" {
         source: "InfiniGen (Lee et al., OSDI 2024, arXiv 2406.19707)",
         index: "partial skewed keys, tokens",
-        budget: "uniform",
+        budget: "threshold below the best score, up to a cap",
         residency: "recall",
         dense_when_deep: false,
         options: [
-            "budget", "sinks", "recent", "window", "rank", "pooling", "cache-steps",
+            "budget", "sinks", "recent", "window", "rank", "alpha", "pooling", "cache-steps",
             "dense-layers", "budget-mode",
             "mass", "safeguard", "observe",
         ],
@@ -167,7 +167,7 @@ presets! {
         dense_when_deep: false,
         options: [
             "budget", "sinks", "recent", "window", "rank", "rank-tolerance", "iterations",
-            "lrqk-init", "lrqk-order", "pooling", "cache-steps", "dense-layers", "budget-mode",
+            "lrqk-init", "lrqk-order", "lrqk-decode", "pooling", "cache-steps", "dense-layers", "budget-mode",
             "mass", "safeguard", "observe", "cluster-seed",
         ],
     }

@@ -4,9 +4,9 @@ use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
 
 use super::{
     Adapt, Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, IndexConfig,
-    IndexKind, KeepConfig, LrqkInit, LrqkOrder, Policy, PolicyError, PolicyOptions, PoolOrder,
-    Preselect, Preset, Projection, Rank, Representative, Residency, Statistic, TokenConfig,
-    WHOLE_PROMPT_CONTEXT,
+    IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, Policy, PolicyError, PolicyOptions,
+    PoolOrder, Preselect, Preset, Projection, Rank, Representative, Residency, Statistic,
+    TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 
 impl Policy {
@@ -65,6 +65,7 @@ impl Policy {
             token_step: 1,
             preselect: None,
             mass: None,
+            alpha: None,
             certify: false,
         }
     }
@@ -220,7 +221,8 @@ fn tokens(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError>
             seed: options.seed.unwrap_or(0),
         },
     };
-    let kind = IndexKind::Tokens(TokenConfig { projection, rank });
+    let adapts = options.lrqk_decode == Some(LrqkDecode::Adaptive);
+    let kind = IndexKind::Tokens(TokenConfig { projection, rank, adapts });
     let pooling = options.pooling.unwrap_or_default();
     let index = IndexConfig { kind, segment: 0, window, pooling };
     recalled(options, budget, (sinks, recent), index)
@@ -263,6 +265,7 @@ fn recalled(
         budget: Some(budget),
         adapt,
         mass,
+        alpha: alpha(options)?,
         certify,
         sinks,
         recent,
@@ -369,6 +372,18 @@ fn mass(options: &PolicyOptions, index: &IndexConfig) -> Result<Option<f32>, Pol
             value: mass.to_string(),
             range: "above 0 and at most 1",
         }),
+    }
+}
+
+/// InfiniGen's distance from the best score; none where it is infinite.
+fn alpha(options: &PolicyOptions) -> Result<Option<f32>, PolicyError> {
+    let default = if options.preset == Preset::Infinigen { 4.0 } else { f32::INFINITY };
+    let alpha = options.alpha.unwrap_or(default);
+    match alpha > 0.0 {
+        true => Ok(alpha.is_finite().then_some(alpha)),
+        false => {
+            Err(PolicyError::Range { option: "alpha", value: alpha.to_string(), range: "above 0" })
+        }
     }
 }
 

@@ -53,7 +53,9 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         block(Preset::Ktransformers, &[("attend", "device")]),
         token(Preset::Loki, &[]),
         token(Preset::Infinigen, &[]),
+        token(Preset::Infinigen, &[("alpha", "1.5")]),
         token(Preset::Lrqk, &[]),
+        token(Preset::Lrqk, &[("lrqk-decode", "adaptive")]),
         token(Preset::Lrqk, &[("budget-mode", "mass"), ("mass", "0.7")]),
         keep(Preset::Snapkv, &[]),
         keep(Preset::Pyramidkv, &[("beta", "4")]),
@@ -175,9 +177,10 @@ pub fn every_preset_survives_a_lost_device<B: Probe>(backend: &Arc<B>) {
             check_step(&sim, &what);
             // What rows received since the last choice is lost with the device, so another choice
             // may follow; until then nothing differs. A choice that holds for several steps is made
-            // anew.
+            // anew, and what it would have said to the next step is gone.
             let keeps = policy.preset.info().residency == "evict" && step >= 16;
-            let holds = policy.token_step.is_some() && step >= 13;
+            let remembers = policy.token_step.is_some() || policy.lrqk_decode.is_some();
+            let holds = remembers && step >= 13;
             if !keeps && !holds {
                 assert_eq!(sim.out, twin.out, "{what}: step {step}");
             }
@@ -335,7 +338,9 @@ pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc
     for policy in small_presets() {
         let resolved = Policy::resolve(&policy, 500).unwrap();
         let is_plain = resolved.mass.is_none()
+            && resolved.alpha.is_none()
             && resolved.token_step == 1
+            && !resolved.index.is_some_and(|index| index.adapts())
             && resolved.residency != Residency::AttendOnHost;
         let refused = Sim::new(backend, small_shape(500), &policy, options).err();
         match (is_plain, refused) {

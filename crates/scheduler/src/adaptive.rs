@@ -1,0 +1,262 @@
+//! LRQK's adaptive decode: every step finds the low-rank query and key that fit the step best, and
+//! moves the bases a little towards them.
+//!
+//! For a KV head with bases `B_Q, B_K [r, d]`, the step's queries q (one for each query head of the
+//! group), its key k, and the rows Omega that the step before attended with their keys `K` and low
+//! ranks `A`, the paper minimises `|q' B_Q - q|^2 + |k' B_K - k|^2 + l1 (q' k' - q k)^2 + l2 |A q' -
+//! K q|^2` by turns over q' and k' (here the sum over the group), then takes one step of gradient
+//! descent with exact line search in each basis. The gradients have rank one, so that step is a
+//! projection: `B += q'^T (q - q' B) / |q'|^2`, after which `q' B = q`.
+//!
+//! All of it happens on the host, in f64: r is small, and the rows that it reads are as many as a
+//! step attends. The query's low rank goes to the device, where tokens are compared with it.
+
+use longview_core::decode_f32_into;
+use longview_ops::{Backend, View};
+use nalgebra::{DMatrix, DVector};
+
+use crate::projection::{Projections, inverse};
+use crate::select::Query;
+use crate::sequence::Sequence;
+use crate::step::LayerTensors;
+
+/// Rounds of q' and k'.
+const ROUNDS: usize = 2;
+
+/// Rounds end when k' moves by less than this (mean square).
+const TOLERANCE: f64 = 1e-2;
+
+/// Weights of the fit to the step's own score and to those of the step before.
+const LAMBDA: f64 = 1.0;
+
+/// The bases of one KV head.
+struct Head {
+    b_q: DMatrix<f64>,
+    b_k: DMatrix<f64>,
+    w_k: DMatrix<f64>,
+    /// Low ranks of the keys of rows that are not indexed yet.
+    pending: Vec<DVector<f64>>,
+}
+
+/// The bases of one layer.
+pub(crate) struct Adaptive {
+    heads: Vec<Head>,
+    /// The row of the first pending low rank.
+    first: usize,
+}
+
+/// What rows that were attended say: sums over them.
+struct Attended {
+    /// `A^T A`, `[r, r]`.
+    low: DMatrix<f64>,
+    /// `K^T A`, `[d, r]`.
+    cross: DMatrix<f64>,
+}
+
+impl Attended {
+    fn new(d: usize, rank: usize) -> Self {
+        Self { low: DMatrix::zeros(rank, rank), cross: DMatrix::zeros(d, rank) }
+    }
+
+    fn add(&mut self, key: &DVector<f64>, low: &DVector<f64>) {
+        self.low.ger(1.0, low, low, 1.0);
+        self.cross.ger(1.0, key, low, 1.0);
+    }
+}
+
+impl Head {
+    /// The low rank of a key by the prompt's projection.
+    fn project(&self, key: &DVector<f64>) -> DVector<f64> {
+        self.w_k.tr_mul(key)
+    }
+
+    /// The low ranks of a step's queries and key; the bases follow.
+    fn step(
+        &mut self,
+        queries: &[DVector<f64>],
+        key: &DVector<f64>,
+        attended: &Attended,
+    ) -> (Vec<DVector<f64>>, DVector<f64>) {
+        let (b_q, b_k) = (&self.b_q, &self.b_k);
+        let (gram_q, gram_k) = (b_q * b_q.transpose(), b_k * b_k.transpose());
+        let own = b_k * key;
+        let mut low_key = inverse(&gram_k) * &own;
+        let mut low_queries = Vec::new();
+        for _ in 0..ROUNDS {
+            low_queries = queries
+                .iter()
+                .map(|q| {
+                    let left = b_q * q
+                        + LAMBDA * attended.cross.tr_mul(q)
+                        + LAMBDA * q.dot(key) * &low_key;
+                    let right =
+                        &gram_q + LAMBDA * &attended.low + LAMBDA * &low_key * low_key.transpose();
+                    inverse(&right) * left
+                })
+                .collect::<Vec<DVector<f64>>>();
+            let mut left = own.clone();
+            let mut right = gram_k.clone();
+            for (q, low) in queries.iter().zip(&low_queries) {
+                left.axpy(LAMBDA * q.dot(key), low, 1.0);
+                right.ger(LAMBDA, low, low, 1.0);
+            }
+            let next = inverse(&right) * left;
+            let moved = (&next - &low_key).norm_squared() / next.len() as f64;
+            low_key = next;
+            if moved < TOLERANCE {
+                break;
+            }
+        }
+        for (q, low) in queries.iter().zip(&low_queries) {
+            follow(&mut self.b_q, low, q);
+        }
+        follow(&mut self.b_k, &low_key, key);
+        (low_queries, low_key)
+    }
+}
+
+/// `B += low^T (x - low B) / |low|^2`.
+fn follow(b: &mut DMatrix<f64>, low: &DVector<f64>, x: &DVector<f64>) {
+    let size = low.norm_squared();
+    if size > f64::MIN_POSITIVE {
+        let missing = x - b.tr_mul(low);
+        b.ger(1.0 / size, low, &missing, 1.0);
+    }
+}
+
+impl Adaptive {
+    /// The bases after a prompt.
+    pub fn new(made: &Projections, gram_q: &[f32], gram_k: &[f32], d: usize) -> Self {
+        let matrix = |x: &[f32], rows: usize, cols: usize| {
+            DMatrix::from_row_iterator(rows, cols, x.iter().map(|x| f64::from(*x)))
+        };
+        let len = d * made.rank;
+        let projections = made.w_q.chunks_exact(len).zip(made.w_k.chunks_exact(len));
+        let grams = gram_q.chunks_exact(d * d).zip(gram_k.chunks_exact(d * d));
+        let head = |((w_q, w_k), (g_q, g_k)): ((&[f32], &[f32]), (&[f32], &[f32]))| {
+            let (w_q, w_k) = (matrix(w_q, d, made.rank), matrix(w_k, d, made.rank));
+            let basis = |w: &DMatrix<f64>, g: DMatrix<f64>| {
+                let wg = w.transpose() * g;
+                inverse(&(&wg * w)) * wg
+            };
+            Head {
+                b_q: basis(&w_q, matrix(g_q, d, d)),
+                b_k: basis(&w_k, matrix(g_k, d, d)),
+                w_k,
+                pending: Vec::new(),
+            }
+        };
+        Self { heads: projections.zip(grams).map(head).collect(), first: 0 }
+    }
+
+    /// Low ranks of rows `start..start + n`, `[Hkv, n, r]`; nothing where steps did not find them.
+    pub fn landmarks(&self, start: usize, n: usize) -> Vec<f32> {
+        let is_there = |head: &Head| self.first == start && head.pending.len() >= n;
+        match self.heads.iter().all(is_there) {
+            true => {
+                let of = |head: &'_ Head| head.pending[..n].to_vec();
+                let low = self.heads.iter().flat_map(of);
+                low.flat_map(|low| low.iter().map(|x| *x as f32).collect::<Vec<_>>()).collect()
+            }
+            false => Vec::new(),
+        }
+    }
+}
+
+fn wide(x: &[f32]) -> DVector<f64> {
+    DVector::from_iterator(x.len(), x.iter().map(|x| f64::from(*x)))
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Fits a layer's bases to the step's query and key, and hands the query's low rank over.
+    pub(crate) async fn follow_step(
+        &mut self,
+        layer: usize,
+        query: &Query<'_, B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), crate::SchedulerError> {
+        let Some(mut adaptive) = self.layers[layer].adaptive.take() else { return Ok(()) };
+        let (hq, hkv, d) = (self.shape.n_q_heads, self.shape.n_kv_heads, self.shape.head_dim);
+        let (mut q, mut k) = (vec![0.0f32; hq * d], vec![0.0f32; hkv * d]);
+        let at = |view: &View<'_, B>, len: usize| view.offset + query.index * len;
+        let from_q = View::part(t.q.buffer, at(&t.q, hq * d), hq * d);
+        let from_k = View::part(t.k.buffer, at(&t.k, hkv * d), hkv * d);
+        let mut parts = [
+            (from_q, bytemuck::cast_slice_mut(&mut q)),
+            (from_k, bytemuck::cast_slice_mut(&mut k)),
+        ];
+        self.backend.read_all(&mut parts).await?;
+        let group = hq / hkv;
+        self.fill_pending(layer, &mut adaptive);
+        let mut features = Vec::with_capacity(hq * d);
+        for head in 0..hkv {
+            let attended = self.attended_sums(layer, head, query.slot, &adaptive);
+            let queries: Vec<DVector<f64>> =
+                (head * group..(head + 1) * group).map(|h| wide(&q[h * d..(h + 1) * d])).collect();
+            let key = wide(&k[head * d..(head + 1) * d]);
+            let own = &mut adaptive.heads[head];
+            let (low_queries, low_key) = own.step(&queries, &key, &attended);
+            own.pending.push(low_key);
+            features.extend(low_queries.iter().flat_map(|low| low.iter().map(|x| *x as f32)));
+        }
+        self.layers[layer].adaptive = Some(adaptive);
+        let selector = self.selector.as_mut().expect("a recall policy has a selector");
+        Ok(selector.set_features(&*self.backend, &features)?)
+    }
+
+    /// Low ranks of all rows that are not indexed, but for the token's own; those that are missing
+    /// by the prompt's projection.
+    fn fill_pending(&mut self, layer: usize, adaptive: &mut Adaptive) {
+        let (first, n) = (self.layers[layer].n_indexed.min(self.n_tokens), self.n_tokens);
+        for (head, own) in adaptive.heads.iter_mut().enumerate() {
+            match first.checked_sub(adaptive.first) {
+                Some(gone) if gone <= own.pending.len() => drop(own.pending.drain(..gone)),
+                _ => own.pending.clear(),
+            }
+            own.pending.truncate(n - first);
+            for row in first + own.pending.len()..n {
+                let key = wide(&self.host_key(layer, head, row));
+                own.pending.push(own.project(&key));
+            }
+        }
+        adaptive.first = first;
+    }
+
+    fn host_key(&self, layer: usize, head: usize, row: usize) -> Vec<f32> {
+        let (row_bytes, d) = (self.shape.row_bytes(), self.shape.head_dim);
+        let (mut bytes, mut key) = (vec![0; row_bytes], vec![0.0; d]);
+        self.tier.read_rows(layer, head, row..row + 1, &mut bytes);
+        decode_f32_into(self.shape.kv_dtype, &bytes[..row_bytes / 2], &mut key);
+        key
+    }
+
+    /// Sums over what the head attended in the step before: the rows recalled, and those that are
+    /// not indexed.
+    fn attended_sums(
+        &self,
+        layer: usize,
+        head: usize,
+        slot: usize,
+        adaptive: &Adaptive,
+    ) -> Attended {
+        let own = &adaptive.heads[head];
+        let rank = own.b_q.nrows();
+        let mut sums = Attended::new(self.shape.head_dim, rank);
+        for (low, row) in own.pending.iter().zip(adaptive.first..) {
+            sums.add(&wide(&self.host_key(layer, head, row)), low);
+        }
+        let index = self.layers[layer].index.as_ref().expect("recall layers have an index");
+        let selector = self.selector.as_ref().expect("a recall policy has a selector");
+        let clusters = &index.heads()[head];
+        let width = rank * self.shape.kv_dtype.size();
+        let mut low = vec![0.0f32; rank];
+        for (token, _) in selector.selected(slot, head) {
+            // What was chosen before a cut may be gone.
+            let Some(start) = clusters.starts.get(token) else { continue };
+            let bytes = &clusters.centroids[token * width..(token + 1) * width];
+            decode_f32_into(self.shape.kv_dtype, bytes, &mut low);
+            sums.add(&wide(&self.host_key(layer, head, *start as usize)), &wide(&low));
+        }
+        sums
+    }
+}
