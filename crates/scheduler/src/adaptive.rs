@@ -3,8 +3,8 @@
 //!
 //! For a KV head with bases `B_Q, B_K [r, d]`, the step's queries q (one for each query head of the
 //! group), its key k, and the rows Omega that the step before attended with their keys `K` and low
-//! ranks `A`, the paper minimises `|q' B_Q - q|^2 + |k' B_K - k|^2 + l1 (q' k' - q k)^2 + l2 |A q' -
-//! K q|^2` by turns over q' and k' (here the sum over the group), then takes one step of gradient
+//! ranks `A`, the paper minimises `|q' B_Q - q|^2 + |k' B_K - k|^2 + l1 (q' k' - q k)^2 + l2 |A q'
+//! - K q|^2` by turns over q' and k' (here the sum over the group), then takes one step of gradient
 //! descent with exact line search in each basis. The gradients have rank one, so that step is a
 //! projection: `B += q'^T (q - q' B) / |q'|^2`, after which `q' B = q`.
 //!
