@@ -82,8 +82,9 @@ pub struct ClusterJob<B: Backend> {
     keys: OpResult<Keys<B>>,
     /// `[Hkv, N]`: how much each key counts, for blocks that are stood for by some of theirs.
     pub mass: Vec<f32>,
-    /// `[Hkv, Dh, r]`, for tokens.
-    pub projection: Option<Arc<B::Buffer>>,
+    /// `[Hkv, Dh, r]`, for tokens. On the host: the job's queue takes it up itself, because what
+    /// another queue was given may not be there yet.
+    pub projection: Option<Arc<Vec<f32>>>,
     /// `[Hkv, N, r]`, for tokens whose places in the space are known; else of no elements.
     pub landmarks: Vec<f32>,
     /// The result, one entry per KV head.
@@ -107,6 +108,8 @@ enum Keys<B: Backend> {
 struct JobBuffers<B: Backend> {
     points: B::Buffer,
     centroids: B::Buffer,
+    /// `[Hkv, Dh, r]`; of one element where there is no projection.
+    projection: B::Buffer,
     labels: B::Buffer,
     scores: B::Buffer,
     n_changed: B::Buffer,
@@ -231,7 +234,14 @@ impl<B: Backend> ClusterJob<B> {
         let ClusterTask { n_kv_heads: h, n_points: n, head_dim: d, .. } = self.task;
         let c = self.task.room();
         let width = self.task.width();
-        if self.buffers.as_ref().is_some_and(|b| b.fits(h * n, h * n * d, h * c, h * c * width)) {
+        let projection = match self.task.kind {
+            TaskKind::Tokens(rank) => h * d * rank,
+            TaskKind::Clusters | TaskKind::Blocks(_) => 1,
+        };
+        let fits = |b: &JobBuffers<B>| {
+            b.fits(h * n, h * n * d, h * c, h * c * width) && b.projection.len() >= projection
+        };
+        if self.buffers.as_ref().is_some_and(fits) {
             return Ok(());
         }
         let alloc =
@@ -239,6 +249,7 @@ impl<B: Backend> ClusterJob<B> {
         self.buffers = Some(JobBuffers {
             points: alloc(DType::F32, h * n * d, "keys")?,
             centroids: alloc(DType::F32, h * c * width, "centroids")?,
+            projection: alloc(DType::F32, projection, "projection")?,
             labels: alloc(DType::U32, h * n, "labels")?,
             scores: alloc(DType::F32, h * n, "scores")?,
             n_changed: alloc(DType::U32, h, "changes")?,
@@ -320,6 +331,8 @@ impl<B: Backend> ClusterJob<B> {
     fn project(&mut self, backend: &B, rank: usize) -> OpResult<()> {
         let ClusterTask { n_kv_heads: h, n_points: n, head_dim: d, .. } = self.task;
         let b = self.buffers.as_mut().expect("reserved");
+        let w = self.projection.as_ref().expect("tokens have a projection");
+        write(backend, &mut b.projection, cast_slice(w), h * d * rank)?;
         backend.project_heads(ProjectHeads {
             p: ProjectHeadsParams {
                 n_tokens: n as u32,
@@ -330,7 +343,7 @@ impl<B: Backend> ClusterJob<B> {
                 head_major: 1,
             },
             x: View::part(&b.points, 0, h * n * d),
-            w: View::all(self.projection.as_deref().expect("tokens have a projection")),
+            w: View::part(&b.projection, 0, h * d * rank),
             out: ViewMut::part(&mut b.centroids, 0, h * n * rank),
         })
     }

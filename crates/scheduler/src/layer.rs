@@ -89,19 +89,16 @@ pub struct Layer<B: Backend> {
 pub(crate) struct LayerProjection<B: Backend> {
     /// F32 `[Hkv, Dh, r]`.
     pub w_q: B::Buffer,
-    /// F32 `[Hkv, Dh, r]`.
-    pub w_k: Arc<B::Buffer>,
-    host: Projections,
+    /// `[Hkv, Dh, r]`, on the host: whoever projects keys takes it up.
+    pub w_k: Arc<Vec<f32>>,
+    host_w_q: Vec<f32>,
 }
 
 impl<B: Backend> LayerProjection<B> {
-    fn new(backend: &B, host: Projections) -> OpResult<Self> {
-        let upload = |w: &[f32]| {
-            let mut buffer = backend.alloc(DType::F32, w.len(), "projection")?;
-            backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(w))?;
-            Ok(buffer)
-        };
-        Ok(Self { w_q: upload(&host.w_q)?, w_k: Arc::new(upload(&host.w_k)?), host })
+    fn new(backend: &B, host_w_q: Vec<f32>, w_k: Arc<Vec<f32>>) -> OpResult<Self> {
+        let mut w_q = backend.alloc(DType::F32, host_w_q.len(), "projection")?;
+        backend.write(ViewMut::all(&mut w_q), bytemuck::cast_slice(&host_w_q))?;
+        Ok(Self { w_q, w_k, host_w_q })
     }
 }
 
@@ -290,7 +287,7 @@ impl<B: Backend> Layer<B> {
         if self.index.as_ref().is_none_or(|index| index.width() != made.rank) {
             self.index = Some(new_index(backend, shape, policy, made.rank)?);
         }
-        self.projection = Some(LayerProjection::new(backend, made)?);
+        self.projection = Some(LayerProjection::new(backend, made.w_q, Arc::new(made.w_k))?);
         Ok(())
     }
 
@@ -300,7 +297,7 @@ impl<B: Backend> Layer<B> {
             index.restore(backend)?;
         }
         if let Some(old) = self.projection.take() {
-            self.projection = Some(LayerProjection::new(backend, old.host)?);
+            self.projection = Some(LayerProjection::new(backend, old.host_w_q, old.w_k)?);
         }
         self.chosen = None;
         Ok(())

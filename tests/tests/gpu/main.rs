@@ -20,6 +20,7 @@ use longview_wgpu::WgpuBackend;
 use pollster::block_on;
 
 mod memory;
+mod presets;
 mod selection;
 
 type Gpu = WgpuBackend;

@@ -167,8 +167,8 @@ presets! {
         dense_when_deep: false,
         options: [
             "budget", "sinks", "recent", "window", "rank", "rank-tolerance", "iterations",
-            "lrqk-init", "lrqk-order", "lrqk-decode", "pooling", "cache-steps", "dense-layers", "budget-mode",
-            "mass", "safeguard", "observe", "cluster-seed",
+            "lrqk-init", "lrqk-order", "lrqk-decode", "pooling", "cache-steps", "dense-layers",
+            "budget-mode", "mass", "safeguard", "observe", "cluster-seed",
         ],
     }
     /// Tokens that the prompt's last queries attended.

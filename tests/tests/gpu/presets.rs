@@ -1,0 +1,22 @@
+//! Every preset through the WGSL backend: the checks of the suite that concern them all.
+
+use longview_tests::backends;
+use longview_tests::suite::policy;
+
+macro_rules! on_wgpu {
+    ($($check:ident),+ $(,)?) => {$(
+        #[test]
+        fn $check() {
+            let Some(gpu) = backends::wgpu() else { return };
+            policy::$check(&gpu);
+        }
+    )+};
+}
+
+on_wgpu! {
+    every_preset_attends_what_it_says_within_its_budget,
+    every_preset_may_follow_another_without_a_prefill,
+    what_was_let_go_of_is_not_on_the_device,
+    a_mass_budget_recalls_as_much_as_the_estimate_asks_for,
+    certificates_are_never_violated,
+}
