@@ -7,6 +7,7 @@
 // owns one split for 8 query rows of a KV head: keys and values are read once for all of them. Its
 // 4 warps go through the split on their own and meet at the end. One split goes to `out` and `lse`;
 // several leave their parts for `attend_list_merge`. Ids outside of the buffer are left out.
+// With a stride of 0 between heads all of them name rows of one pool.
 //
 // `mma`, for 16-bit rows of whole units of 16 bytes: a warp takes 16 rows at a time, straight from
 // memory to the registers that products of matrices want, since dimensions may stand in any order
@@ -35,6 +36,8 @@ struct AttendListArgs {
     u32 n_kv_heads;
     u32 head_dim;
     u32 head_stride;
+    // Ids are below it.
+    u32 row_limit;
     // Entries from one head's list to the next, or rows of the run.
     u32 room;
     // Of the run.
@@ -48,6 +51,7 @@ struct AttendListArgs {
     float scale;
     // Whether units of 16 bytes can be loaded.
     u32 is_aligned;
+    u32 unused;
 };
 
 constexpr u32 THREADS = 128;
@@ -147,7 +151,7 @@ DEVICE u32 id_of(const AttendListArgs& p, const Work& work, u32 i) {
     }
     const u32 id = p.rows != nullptr ? p.rows[static_cast<u64>(work.kv_head) * p.room + i]
                                      : p.first_row + i;
-    return id < p.head_stride ? id : NO_KV_ROW;
+    return id < p.row_limit ? id : NO_KV_ROW;
 }
 
 // What the warps of a block leave for its end.

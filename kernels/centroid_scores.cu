@@ -4,6 +4,8 @@
 //   mass[g, c]  = w[c] e^logit[g, c] / sum_i w[i] e^logit[g, i]      w: size of c, or 1
 //   score[c]    = sum or maximum over the query heads g of the group
 //
+// or, without a softmax, the sum of the logits over the group, or over all query heads.
+//
 // `centroid_logits`: a block owns some clusters of a KV head, in tiles of 64, and the query heads
 // of its group, HEADS at a time (nearly always all of them, so that a centroid is read once). Eight
 // lanes share four centroids, a unit of 16 bytes of each at a time: 4 loads are under way in every
@@ -11,6 +13,10 @@
 // the logits and, for each query head, (maximum, sum of e^(logit - maximum)).
 //
 // `centroid_pool`: a block joins these pairs over all blocks, then writes its share of the scores.
+//
+// `centroid_sums`: a sum of products with one centroid is a product with the sum of the queries, so
+// it is `centroid_logits` with one query for the group, and what it leaves are the scores.
+// `centroid_share` adds up those of all KV heads where these choose alike.
 //
 // The host knows only the room for clusters: blocks beyond the clusters in use leave at once.
 //
@@ -58,6 +64,37 @@ struct CentroidPoolArgs {
     // Clusters of a block of `centroid_pool`.
     u32 share;
     u32 pooling;
+    u32 unused;
+};
+
+struct CentroidSumsArgs {
+    // [Hq, Dh]: the sequence's token.
+    const float* q;
+    const void* centroids;
+    const u32* n_clusters;
+    // [Hkv, sum_stride]
+    float* sums;
+    u32 n_q_heads;
+    u32 n_kv_heads;
+    u32 head_dim;
+    u32 cluster_stride;
+    u32 room;
+    u32 per_block;
+    u32 sum_stride;
+    float scale;
+    // As of CentroidLogitsArgs.
+    u32 is_aligned;
+    u32 unused;
+};
+
+struct CentroidShareArgs {
+    // [Hkv, room]
+    const float* sums;
+    const u32* n_clusters;
+    float* scores;
+    u32 n_kv_heads;
+    u32 score_stride;
+    u32 room;
     u32 unused;
 };
 
@@ -133,11 +170,28 @@ DEVICE void load_queries(const CentroidLogitsArgs& p, u32 first_head, u32 n_head
     }
 }
 
+// The sum of a group's queries, in the same places.
+template <u32 N>
+DEVICE void load_sum(const CentroidSumsArgs& p, u32 first_head, u32 n_heads, u32 first_unit,
+                     float* to) {
+    for (u32 k = threadIdx.x; k < TILE * N; k += THREADS) {
+        const u32 channel = first_unit * N + k;
+        float value = 0;
+        if (channel < p.head_dim) {
+            const float* q = p.q + static_cast<u64>(first_head) * p.head_dim + channel;
+#pragma unroll 4
+            for (u32 g = 0; g < n_heads; g++) {
+                value += p.scale * q[static_cast<u64>(g) * p.head_dim];
+            }
+        }
+        to[(k % N / 4 * TILE + k / N) * 4 + k % 4] = value;
+    }
+}
+
 // A unit of each of the centroids, which begin at elements `rows`: there are fewer than 2^32.
-template <typename T, u32 N>
-DEVICE void load_units(const CentroidLogitsArgs& p, const T* centroids,
-                       const u32 (&rows)[SHARED_BY_LANES], u32 unit,
-                       float (&to)[SHARED_BY_LANES][N]) {
+template <typename T, u32 N, typename Args>
+DEVICE void load_units(const Args& p, const T* centroids, const u32 (&rows)[SHARED_BY_LANES],
+                       u32 unit, float (&to)[SHARED_BY_LANES][N]) {
     if (p.is_aligned) {
         uint4 units[SHARED_BY_LANES];
 #pragma unroll
@@ -162,10 +216,10 @@ DEVICE void load_units(const CentroidLogitsArgs& p, const T* centroids,
 }
 
 // Adds what `n_units` units give to the products [centroid][query head].
-template <typename T, u32 HEADS, u32 N>
-DEVICE void add_products(const CentroidLogitsArgs& p, const T* centroids,
-                         const u32 (&rows)[SHARED_BY_LANES], u32 first_unit, u32 n_units,
-                         const float4* queries, float (&sums)[SHARED_BY_LANES * HEADS]) {
+template <typename T, u32 HEADS, u32 N, typename Args>
+DEVICE void add_products(const Args& p, const T* centroids, const u32 (&rows)[SHARED_BY_LANES],
+                         u32 first_unit, u32 n_units, const float4* queries,
+                         float (&sums)[SHARED_BY_LANES * HEADS]) {
     // Four units under way are enough; more would take the registers of the sums.
 #pragma unroll 1
     for (u32 first = 0; first < n_units; first += LANES) {
@@ -351,5 +405,72 @@ KERNEL(centroid_pool, CentroidPoolArgs, POOL_THREADS) {
             scores[c] = pooled;
         }
         __syncthreads();
+    }
+}
+
+template <typename T> DEVICE void raw_sums(const CentroidSumsArgs& p) {
+    constexpr u32 N = PER_UNIT<T>;
+    SHARED(float4, query, N / 4 * TILE);
+    const u32 head = blockIdx.y;
+    const u32 n = min_of(p.n_clusters[head], p.room);
+    const u32 start = blockIdx.x * p.per_block;
+    if (start >= n) {
+        return;
+    }
+    const u32 end = min_of(start + p.per_block, n);
+    const u32 group = p.n_q_heads / p.n_kv_heads;
+    const u32 row_units = (p.head_dim + N - 1) / N;
+    const u64 first_cluster = static_cast<u64>(head) * p.cluster_stride;
+    const T* centroids = static_cast<const T*>(p.centroids) + first_cluster * p.head_dim;
+    const u32 own_centroid = threadIdx.x / LANES * SHARED_BY_LANES + threadIdx.x % LANES / 2;
+    for (u32 tile = start; tile < end; tile += CLUSTERS) {
+        u32 rows[SHARED_BY_LANES];
+        float sums[SHARED_BY_LANES] = {};
+#pragma unroll
+        for (u32 o = 0; o < SHARED_BY_LANES; o++) {
+            const u32 c = tile + threadIdx.x / LANES * SHARED_BY_LANES + o;
+            // Those beyond the last are the last again.
+            rows[o] = min_of(c, n - 1) * p.head_dim;
+        }
+        for (u32 unit = 0; unit < row_units; unit += TILE) {
+            // A query of one tile of units stays.
+            if (tile == start || row_units > TILE) {
+                __syncthreads();
+                load_sum<N>(p, head * group, group, unit, reinterpret_cast<float*>(&query[0]));
+                __syncthreads();
+            }
+            const u32 n_units = min_of(TILE, row_units - unit);
+            add_products<T, 1, N>(p, centroids, rows, unit, n_units, query, sums);
+        }
+        halve<4>(sums, 4);
+        halve<2>(sums, 2);
+        sums[0] += shfl_xor(sums[0], 1u);
+        const u32 c = tile + own_centroid;
+        if (c < end && threadIdx.x % 2 == 0) {
+            p.sums[static_cast<u64>(head) * p.sum_stride + c] = sums[0];
+        }
+    }
+}
+
+KERNEL(centroid_sums_f32, CentroidSumsArgs, THREADS) { raw_sums<float>(p); }
+KERNEL(centroid_sums_f16, CentroidSumsArgs, THREADS) { raw_sums<f16>(p); }
+KERNEL(centroid_sums_bf16, CentroidSumsArgs, THREADS) { raw_sums<bf16>(p); }
+
+// A thread for each cluster; all heads have as many, or the others would be read where nothing is.
+KERNEL(centroid_share, CentroidShareArgs, POOL_THREADS) {
+    const u32 c = blockIdx.x * POOL_THREADS + threadIdx.x;
+    if (c >= p.room) {
+        return;
+    }
+    float sum = 0;
+    for (u32 head = 0; head < p.n_kv_heads; head++) {
+        if (c < p.n_clusters[head]) {
+            sum += p.sums[static_cast<u64>(head) * p.room + c];
+        }
+    }
+    for (u32 head = 0; head < p.n_kv_heads; head++) {
+        if (c < p.n_clusters[head]) {
+            p.scores[static_cast<u64>(head) * p.score_stride + c] = sum;
+        }
     }
 }

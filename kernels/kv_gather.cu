@@ -1,5 +1,6 @@
 // Row dst_rows[h, i] of dst gets the bits of row src_rows[h, i] of src, for i < n_rows[h]. Entries
-// beyond a head's count and rows outside are left out.
+// beyond a head's count and rows outside are left out. With a stride of 0 all heads name rows of
+// one pool.
 //
 // A warp owns one entry of a list and moves its row in units of 16 bytes where rows and addresses
 // allow, else of 4 or 2: neighbours read neighbouring units, so a row of host memory comes over the
@@ -18,6 +19,9 @@ struct KvGatherArgs {
     u32 list_stride;
     u32 src_head_stride;
     u32 dst_head_stride;
+    // Ids are below these.
+    u32 src_limit;
+    u32 dst_limit;
     // Units of a row.
     u32 row_units;
     u32 unused;
@@ -37,7 +41,7 @@ template <typename Unit> DEVICE void gather(const KvGatherArgs& p) {
     }
     const u32 src_row = p.src_rows[entry];
     const u32 dst_row = p.dst_rows[entry];
-    if (src_row >= p.src_head_stride || dst_row >= p.dst_head_stride) {
+    if (src_row >= p.src_limit || dst_row >= p.dst_limit) {
         return;
     }
     const u64 from = (head * p.src_head_stride + src_row) * p.row_units;

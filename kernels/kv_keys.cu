@@ -1,5 +1,6 @@
 // out[h, i] = the key of row rows[h, i] of KV head h, widened to f32. src is [Hkv, head_stride, 2,
-// Dh] and may be host memory; rows is [Hkv, N], out [Hkv, N, Dh]. A row outside gives zeros.
+// Dh] and may be host memory; rows is [Hkv, N], out [Hkv, N, Dh]. With a stride of 0 all heads name
+// rows of one pool. A row outside gives zeros.
 //
 // `unit`: a thread owns 16 bytes of a key, where rows are made of such units. `plain`: one element.
 //
@@ -14,6 +15,9 @@ struct KvKeysArgs {
     u32 head_dim;
     u32 n_rows;
     u32 head_stride;
+    // Ids are below it.
+    u32 row_limit;
+    u32 unused;
 };
 
 constexpr u32 THREADS = 256;
@@ -23,7 +27,7 @@ DEVICE bool find_key(const KvKeysArgs& p, u64 entry, u64& at) {
     const u64 head = entry / p.n_rows;
     const u32 row = p.rows[entry];
     at = (head * p.head_stride + row) * 2 * p.head_dim;
-    return row < p.head_stride;
+    return row < p.row_limit;
 }
 
 template <typename T> DEVICE void plain(const KvKeysArgs& p) {

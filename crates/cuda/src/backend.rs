@@ -180,7 +180,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         matvec_max_rows: ops::matvec::MAX_ROWS,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-        missing_ops: NOT_YET.map(|op| (op, "not written yet".into())).to_vec(),
+        missing_ops: Vec::new(),
         memory_bytes,
     }
 }
@@ -398,31 +398,24 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::query_gate::run(self, d)
     }
 
-    fn block_reduce(&self, _: BlockReduce<'_, Self>) -> OpResult<()> {
-        Err(not_yet(Op::BlockReduce))
+    fn block_reduce(&self, d: BlockReduce<'_, Self>) -> OpResult<()> {
+        ops::block_reduce::run(self, d)
     }
 
-    fn project_heads(&self, _: ProjectHeads<'_, Self>) -> OpResult<()> {
-        Err(not_yet(Op::ProjectHeads))
+    fn project_heads(&self, d: ProjectHeads<'_, Self>) -> OpResult<()> {
+        ops::project_heads::run(self, d)
     }
 
-    fn split_signs(&self, _: SplitSigns<'_, Self>) -> OpResult<()> {
-        Err(not_yet(Op::SplitSigns))
+    fn split_signs(&self, d: SplitSigns<'_, Self>) -> OpResult<()> {
+        ops::split_signs::run(self, d)
     }
 
-    fn column_mass(&self, _: ColumnMass<'_, Self>) -> OpResult<()> {
-        Err(not_yet(Op::ColumnMass))
+    fn column_mass(&self, d: ColumnMass<'_, Self>) -> OpResult<()> {
+        let is_host = d.kv.buffer.is_host();
+        self.with_rows(is_host, || ops::column_mass::run(self, d))
     }
 
-    fn pool_scores(&self, _: PoolScores<'_, Self>) -> OpResult<()> {
-        Err(not_yet(Op::PoolScores))
+    fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
+        ops::pool_scores::run(self, d)
     }
-}
-
-/// Ops whose kernels are not written yet.
-const NOT_YET: [Op; 5] =
-    [Op::BlockReduce, Op::ProjectHeads, Op::SplitSigns, Op::ColumnMass, Op::PoolScores];
-
-fn not_yet(op: Op) -> OpError {
-    OpError::Unsupported { backend: "cuda", op, reason: "not written yet".into() }
 }

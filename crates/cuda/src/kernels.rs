@@ -8,8 +8,12 @@ use crate::args::{KernelArgs, Layout};
 use crate::ops::argmax::{ArgmaxMergeArgs, ArgmaxPartsArgs};
 use crate::ops::attend_chunk::AttendChunkArgs;
 use crate::ops::attend_list::AttendListArgs;
-use crate::ops::centroid_scores::{CentroidLogitsArgs, CentroidPoolArgs};
+use crate::ops::block_reduce::BlockReduceArgs;
+use crate::ops::centroid_scores::{
+    CentroidLogitsArgs, CentroidPoolArgs, CentroidShareArgs, CentroidSumsArgs,
+};
 use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
+use crate::ops::column_mass::ColumnMassArgs;
 use crate::ops::embed::EmbedArgs;
 use crate::ops::gram::GramArgs;
 use crate::ops::kmeans_assign::{KmeansAssignArgs, KmeansTermsArgs};
@@ -21,12 +25,15 @@ use crate::ops::lse_merge::LseMergeArgs;
 use crate::ops::matmul::MatmulArgs;
 use crate::ops::matmul::library::{MatmulBiasArgs, MatmulRoundArgs};
 use crate::ops::matvec::MatvecArgs;
+use crate::ops::pool_scores::PoolScoresArgs;
+use crate::ops::project_heads::ProjectHeadsArgs;
 use crate::ops::query_gate::QueryGateArgs;
 use crate::ops::resolve_rows::ResolveRowsArgs;
 use crate::ops::rms_norm::RmsNormArgs;
 use crate::ops::rope::RopeArgs;
 use crate::ops::select_clusters::SelectClustersArgs;
 use crate::ops::silu_mul::SiluMulArgs;
+use crate::ops::split_signs::SplitSignsArgs;
 use crate::ops::top_k::TopKArgs;
 
 /// What the table says of a kernel.
@@ -159,6 +166,10 @@ kernels! {
         attend_list_plain_bf16_128(AttendListArgs, 128),
         attend_list_plain_bf16_256(AttendListArgs, 128),
         attend_list_merge(AttendListArgs, 128);
+    "block_reduce":
+        block_reduce_unit(BlockReduceArgs, 256),
+        block_reduce_plain(BlockReduceArgs, 256),
+        block_reduce_top(BlockReduceArgs, 256);
     "centroid_scores":
         centroid_logits_f32_1(CentroidLogitsArgs, 128),
         centroid_logits_f32_2(CentroidLogitsArgs, 128),
@@ -169,10 +180,22 @@ kernels! {
         centroid_logits_bf16_1(CentroidLogitsArgs, 128),
         centroid_logits_bf16_2(CentroidLogitsArgs, 128),
         centroid_logits_bf16_8(CentroidLogitsArgs, 128),
-        centroid_pool(CentroidPoolArgs, 256);
+        centroid_pool(CentroidPoolArgs, 256),
+        centroid_sums_f32(CentroidSumsArgs, 128),
+        centroid_sums_f16(CentroidSumsArgs, 128),
+        centroid_sums_bf16(CentroidSumsArgs, 128),
+        centroid_share(CentroidShareArgs, 256);
     "cluster_stats":
         cluster_radius_clear(ClusterRadiusClearArgs, 256),
         cluster_stats(ClusterStatsArgs, 256);
+    "column_mass":
+        column_mass_f16_64(ColumnMassArgs, 128),
+        column_mass_f16_128(ColumnMassArgs, 128),
+        column_mass_bf16_64(ColumnMassArgs, 128),
+        column_mass_bf16_128(ColumnMassArgs, 128),
+        column_mass_plain_f32(ColumnMassArgs, 128),
+        column_mass_plain_f16(ColumnMassArgs, 128),
+        column_mass_plain_bf16(ColumnMassArgs, 128);
     "embed": embed_f32(EmbedArgs, 256), embed_f16(EmbedArgs, 256), embed_bf16(EmbedArgs, 256);
     "gram": gram(GramArgs, 128);
     "kmeans_assign":
@@ -221,6 +244,10 @@ kernels! {
         matvec_bf16_2(MatvecArgs, 128),
         matvec_bf16_4(MatvecArgs, 128),
         matvec_bf16_8(MatvecArgs, 128);
+    "pool_scores": pool_scores(PoolScoresArgs, 256);
+    "project_heads":
+        project_heads_wide(ProjectHeadsArgs, 128),
+        project_heads_narrow(ProjectHeadsArgs, 256);
     "query_gate": query_gate(QueryGateArgs, 128);
     "resolve_rows": resolve_rows(ResolveRowsArgs, 512);
     "rms_norm":
@@ -233,6 +260,7 @@ kernels! {
     "rope": rope(RopeArgs, 256);
     "select_clusters": select_clusters(SelectClustersArgs, 512);
     "silu_mul": silu_mul(SiluMulArgs, 256);
+    "split_signs": split_signs(SplitSignsArgs, 256);
     "top_k":
         top_k_row(TopKArgs, 256),
         top_k_parts(TopKArgs, 256),

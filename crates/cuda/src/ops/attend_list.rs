@@ -5,7 +5,7 @@ use longview_ops::{
     AttendList, AttendParams, KvView, ListSpan, Op, OpError, OpResult, View, ViewMut,
 };
 
-use super::by_type;
+use super::{by_type, row_limit};
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
@@ -29,6 +29,7 @@ kernel_args! {
         n_kv_heads: u32,
         head_dim: u32,
         head_stride: u32,
+        row_limit: u32,
         room: u32,
         first_row: u32,
         lead: i32,
@@ -37,6 +38,7 @@ kernel_args! {
         accumulate: u32,
         scale: f32,
         is_aligned: u32,
+        unused: u32,
     }
 }
 
@@ -165,6 +167,7 @@ impl<D: Driver> ListLaunch<'_, D> {
                 n_kv_heads: p.n_kv_heads,
                 head_dim: p.head_dim,
                 head_stride: self.kv.head_stride as u32,
+                row_limit: row_limit(&self.kv, p.head_dim),
                 room: self.room,
                 first_row,
                 lead,
@@ -173,6 +176,7 @@ impl<D: Driver> ListLaunch<'_, D> {
                 accumulate: p.accumulate,
                 scale: p.scale,
                 is_aligned: is_aligned.into(),
+                unused: 0,
             };
             backend.launch(kernel, Grid::new([n_groups, n_splits, 1]), &args)?;
             if n_splits == 1 {

@@ -1,6 +1,7 @@
-//! Launches `centroid_scores.cu`: logits and their sums, then the pooled scores, for each sequence.
+//! Launches `centroid_scores.cu` for each sequence: logits and their sums, then the pooled scores;
+//! without a softmax the scores at once, and their sum over the heads where it is wanted.
 
-use longview_ops::{CentroidScores, DeviceBuffer, OpResult, ScoreSpan};
+use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan};
 
 use super::by_type;
 use crate::args::Address;
@@ -52,6 +53,39 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// See `centroid_scores.cu`.
+    CentroidSumsArgs {
+        q: Address,
+        centroids: Address,
+        n_clusters: Address,
+        sums: Address,
+        n_q_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        cluster_stride: u32,
+        room: u32,
+        per_block: u32,
+        sum_stride: u32,
+        scale: f32,
+        is_aligned: u32,
+        unused: u32,
+    }
+}
+
+kernel_args! {
+    /// See `centroid_scores.cu`.
+    CentroidShareArgs {
+        sums: Address,
+        n_clusters: Address,
+        scores: Address,
+        n_kv_heads: u32,
+        score_stride: u32,
+        room: u32,
+        unused: u32,
+    }
+}
+
 /// Clusters that a block reads together.
 const TILE: usize = 64;
 /// Blocks enough for every device; with more clusters a block has more tiles, and the queries are
@@ -71,6 +105,8 @@ const BF16: [Kernel; 3] = [
     Kernel::centroid_logits_bf16_2,
     Kernel::centroid_logits_bf16_8,
 ];
+const SUMS: [Kernel; 3] =
+    [Kernel::centroid_sums_f32, Kernel::centroid_sums_f16, Kernel::centroid_sums_bf16];
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
@@ -82,12 +118,84 @@ pub(crate) fn run<D: Driver>(
     for (i, span) in d.spans.iter().enumerate() {
         let q = d.q.buffer.address(d.q.offset + span.q_index as usize * token);
         let scores = d.scores.buffer.address(d.scores.offset + i * sequence);
-        one(backend, &d, span, [q, scores])?;
+        if d.p.pooling >= Pooling::SumScores as u32 {
+            raw(backend, &d, span, [q, scores])?;
+        } else {
+            one(backend, &d, span, [q, scores])?;
+        }
     }
     Ok(())
 }
 
-/// One sequence, with the places of its queries and scores.
+/// How the clusters of a sequence are cut into blocks.
+struct Cut {
+    room: usize,
+    per_block: usize,
+    n_blocks: usize,
+    is_aligned: bool,
+}
+
+fn cut<D: Driver>(
+    d: &CentroidScores<'_, CudaBackend<D>>,
+    span: &ScoreSpan<'_, CudaBackend<D>>,
+) -> Cut {
+    let room = span.cluster_stride.min(d.p.score_stride) as usize;
+    let n_heads = d.p.n_kv_heads as usize;
+    let per_block = TILE * (room * n_heads).div_ceil(TILE * MANY_BLOCKS).clamp(1, 8);
+    let row_bytes = d.p.head_dim as usize * span.centroids.buffer.dtype().size();
+    let is_aligned = row_bytes.is_multiple_of(16) && span.centroids.at().is_aligned(16);
+    Cut { room, per_block, n_blocks: room.div_ceil(per_block), is_aligned }
+}
+
+/// One sequence without a softmax, with the places of its queries and scores.
+fn raw<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: &CentroidScores<'_, CudaBackend<D>>,
+    span: &ScoreSpan<'_, CudaBackend<D>>,
+    [q, scores]: [Address; 2],
+) -> OpResult<()> {
+    let (p, n_clusters) = (&d.p, span.n_clusters.at());
+    let Cut { room, per_block, n_blocks, is_aligned } = cut(d, span);
+    let n_heads = p.n_kv_heads as usize;
+    let sum = |sums, sum_stride| {
+        let args = CentroidSumsArgs {
+            q,
+            centroids: span.centroids.at(),
+            n_clusters,
+            sums,
+            n_q_heads: p.n_q_heads,
+            n_kv_heads: p.n_kv_heads,
+            head_dim: p.head_dim,
+            cluster_stride: span.cluster_stride,
+            room: room as u32,
+            per_block: per_block as u32,
+            sum_stride,
+            scale: p.scale,
+            is_aligned: is_aligned.into(),
+            unused: 0,
+        };
+        let kernel = by_type(span.centroids.buffer.dtype(), SUMS);
+        backend.launch(kernel, Grid::new([n_blocks, n_heads, 1]), &args)
+    };
+    if p.pooling == Pooling::SumScores as u32 || n_heads == 1 {
+        return sum(scores, p.score_stride);
+    }
+    backend.queue.with_scratch((n_heads * room * 4) as u64, |sums| {
+        sum(sums, room as u32)?;
+        let args = CentroidShareArgs {
+            sums,
+            n_clusters,
+            scores,
+            n_kv_heads: p.n_kv_heads,
+            score_stride: p.score_stride,
+            room: room as u32,
+            unused: 0,
+        };
+        backend.launch(Kernel::centroid_share, Grid::over(room, POOL_THREADS), &args)
+    })
+}
+
+/// One sequence with a softmax, with the places of its queries and scores.
 fn one<D: Driver>(
     backend: &CudaBackend<D>,
     d: &CentroidScores<'_, CudaBackend<D>>,
@@ -96,13 +204,10 @@ fn one<D: Driver>(
 ) -> OpResult<()> {
     let p = &d.p;
     let (n_heads, n_q_heads) = (p.n_kv_heads as usize, p.n_q_heads as usize);
-    let room = span.cluster_stride.min(p.score_stride) as usize;
-    let per_block = TILE * (room * n_heads).div_ceil(TILE * MANY_BLOCKS).clamp(1, 8);
-    let n_blocks = room.div_ceil(per_block);
+    let Cut { room, per_block, n_blocks, is_aligned } = cut(d, span);
     let share = room.div_ceil(MOST_SHARES).max(1).next_multiple_of(POOL_THREADS);
     let dtype = span.centroids.buffer.dtype();
     let centroids = span.centroids.at();
-    let row_bytes = p.head_dim as usize * dtype.size();
     let pair_bytes = n_q_heads * n_blocks * 8;
     let scratch_bytes = (pair_bytes + n_q_heads * room * 4) as u64;
     backend.queue.with_scratch(scratch_bytes, |pairs| {
@@ -124,7 +229,7 @@ fn one<D: Driver>(
             n_blocks: n_blocks as u32,
             scale: p.scale,
             pooling: p.pooling,
-            is_aligned: (row_bytes.is_multiple_of(16) && centroids.is_aligned(16)).into(),
+            is_aligned: is_aligned.into(),
         };
         // One query head at a time, two, or up to eight.
         let variant = (n_q_heads / n_heads).min(3) - 1;

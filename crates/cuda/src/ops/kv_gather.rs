@@ -1,7 +1,8 @@
 //! Launches `kv_gather.cu`.
 
-use longview_ops::{KvGather, KvGatherParams, OpResult};
+use longview_ops::{KvGather, KvGatherParams, KvView, OpResult};
 
+use super::row_limit;
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
@@ -20,6 +21,8 @@ kernel_args! {
         list_stride: u32,
         src_head_stride: u32,
         dst_head_stride: u32,
+        src_limit: u32,
+        dst_limit: u32,
         row_units: u32,
         unused: u32,
     }
@@ -54,6 +57,8 @@ pub(crate) fn run<D: Driver>(
         list_stride,
         src_head_stride: d.src.head_stride as u32,
         dst_head_stride,
+        src_limit: row_limit(&d.src, head_dim),
+        dst_limit: row_limit(&KvView::new(&*d.dst, dst_head_stride as usize), head_dim),
         row_units: (row_bytes / unit) as u32,
         unused: 0,
     };

@@ -2,7 +2,7 @@
 
 use longview_ops::{KvKeys, KvKeysParams, OpResult};
 
-use super::by_type;
+use super::{by_type, row_limit};
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
@@ -20,6 +20,8 @@ kernel_args! {
         head_dim: u32,
         n_rows: u32,
         head_stride: u32,
+        row_limit: u32,
+        unused: u32,
     }
 }
 
@@ -39,6 +41,8 @@ pub(crate) fn run<D: Driver>(
         head_dim,
         n_rows,
         head_stride: d.src.head_stride as u32,
+        row_limit: row_limit(&d.src, head_dim),
+        unused: 0,
     };
     let dtype = d.src.buffer.dtype;
     let of_units = (head_dim as usize * dtype.size()).is_multiple_of(UNIT_BYTES)

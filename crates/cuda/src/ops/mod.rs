@@ -6,8 +6,10 @@
 pub(crate) mod argmax;
 pub(crate) mod attend_chunk;
 pub(crate) mod attend_list;
+pub(crate) mod block_reduce;
 pub(crate) mod centroid_scores;
 pub(crate) mod cluster_stats;
+pub(crate) mod column_mass;
 pub(crate) mod embed;
 pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
@@ -18,16 +20,23 @@ pub(crate) mod kv_scatter;
 pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
+pub(crate) mod pool_scores;
+pub(crate) mod project_heads;
 pub(crate) mod query_gate;
 pub(crate) mod resolve_rows;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
+pub(crate) mod split_signs;
 pub(crate) mod top_k;
 
 use longview_core::DType;
+use longview_ops::KvView;
 pub(crate) use longview_ops::{NO_KIND, kind};
+
+use crate::backend::CudaBackend;
+use crate::driver::Driver;
 
 /// Of three variants the one for a type of elements; the last for bf16 and for none.
 pub(crate) fn by_type<T: Copy>(dtype: DType, [f32, f16, bf16]: [T; 3]) -> T {
@@ -36,6 +45,12 @@ pub(crate) fn by_type<T: Copy>(dtype: DType, [f32, f16, bf16]: [T; 3]) -> T {
         DType::F16 => f16,
         DType::BF16 | DType::U32 => bf16,
     }
+}
+
+/// Ids that a list may name are below this: rows of a head, or of the whole pool. The largest
+/// number is never an id.
+pub(crate) fn row_limit<D: Driver>(kv: &KvView<'_, CudaBackend<D>>, head_dim: u32) -> u32 {
+    u32::try_from(kv.row_limit(head_dim as usize)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
