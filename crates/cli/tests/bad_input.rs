@@ -173,7 +173,7 @@ fn options_of_another_device_are_refused() {
 fn usage_is_exit_code_2() {
     for words in [
         &["run"][..],
-        &["run", "-m", "x", "--policy", "quest"],
+        &["run", "-m", "x", "--policy", "quests"],
         &["run", "-m", "x", "--kv-type", "q8"],
         &["run", "-m", "x", "--rope-scaling", "yarn"],
         &["demo", "--questions", "97"],

@@ -246,6 +246,10 @@ impl Chunk {
         })?;
         if self.remaining < LAST_QUERIES {
             let keep = (LAST_QUERIES - self.remaining).min(self.len);
+            if recorded.last_end != sequence.n_tokens {
+                // Tokens were decoded since: the queries would not follow each other.
+                recorded.last_queries.clear();
+            }
             let (at, len) = part(&t.q, hq, self.len - keep);
             let old = recorded.last_queries.len();
             recorded.last_queries.resize(old + len, 0.0);

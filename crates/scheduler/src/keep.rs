@@ -267,6 +267,7 @@ impl<B: Backend> Sequence<B> {
         let ring_rows = hkv * self.layout.ring;
         for head in 0..hkv {
             let attended = kept.capacity[head].saturating_sub(n - first - recent);
+            let n_before = kept.rows[head].len() + leaving.len();
             kept.rows[head].truncate(attended);
             let place = |kept: &KeptRow| kept.slot as usize;
             let news = leaving.clone().map(|row| (row as u32, most + row - first));
@@ -301,7 +302,8 @@ impl<B: Backend> Sequence<B> {
                 }
                 rows.push(new);
             }
-            self.stats.evictions += (all.len() - rows.len()) as u64;
+            // New rows took the places of some that were kept: these are gone too.
+            self.stats.evictions += (n_before - rows.len()) as u64;
             kept.rows[head] = rows;
         }
         match keep.statistic {

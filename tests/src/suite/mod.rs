@@ -1,6 +1,7 @@
 //! Checks that run on any backend: what `longview-gpu` runs on a machine with a GPU, and what the
 //! tests of this crate run where there is none.
 
+pub mod answers;
 pub mod faults;
 pub mod golden;
 pub mod parity;

@@ -74,8 +74,7 @@ fn snapkv_keeps_what_the_last_queries_attended() {
 fn pyramidkv_keeps_more_in_the_first_layers() {
     let sim = prompt(&keep(Preset::Pyramidkv, &[("beta", "4")]), 32);
     let n: Vec<usize> = (0..2).map(|layer| kept(&sim, layer, 0).len()).collect();
-    // c = 88: the least is c / 4, the most 2 c - that, in one step from the first layer to the
-    // last.
+    // c = 88: the least is c / 4, the most 2 c - that, in one step from first to last layer.
     assert_eq!(n, [2 * 88 - 22, 22]);
     for (layer, head) in [(0, 0), (1, 1)] {
         let scores = scores(&sim, layer, head, false, false);

@@ -1,0 +1,137 @@
+//! `longview policies`, and policies that are named on a command line or in a file.
+
+mod support;
+
+use serde_json::Value;
+use support::{TempFolder, longview, needle, run};
+
+/// Every policy of this release.
+const NAMES: [&str; 14] = [
+    "full",
+    "clusterkv",
+    "streaming-llm",
+    "quest",
+    "infllm",
+    "ktransformers",
+    "loki",
+    "infinigen",
+    "lrqk",
+    "snapkv",
+    "pyramidkv",
+    "ada-snapkv",
+    "ada-pyramid",
+    "h2o",
+];
+
+#[test]
+fn the_list_says_of_each_where_it_stands_and_what_may_be_said() {
+    let text = longview(["policies"]).ok();
+    for name in NAMES {
+        let start = format!("{name}: ");
+        let mut lines = text.lines().skip_while(|line| !line.starts_with(&start));
+        assert!(lines.next().is_some(), "{name} is not in:\n{text}");
+        let [place, options] = [lines.next(), lines.next()].map(Option::unwrap_or_default);
+        let is_placed =
+            ["index: ", "; budget: ", "; residency: "].iter().all(|w| place.contains(w));
+        assert!(is_placed, "{name}: {place}");
+        assert!(options.contains("options: --budget"), "{name}: {options}");
+    }
+    // Every option of the lists is explained at the end.
+    let (lists, explained) = text.split_once("\nOptions (").expect("options are explained");
+    for option in lists.split_whitespace().filter(|word| word.starts_with("--")) {
+        let line = format!("\n  {option} ");
+        assert!(explained.contains(&line), "{option} is not explained");
+    }
+}
+
+#[test]
+fn the_list_as_json_has_the_same_policies_with_figures() {
+    let text = longview(["policies", "--json"]).ok();
+    let entries: Vec<Value> = serde_json::from_str(&text).expect("one JSON value");
+    let names: Vec<_> = entries.iter().map(|e| e["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, NAMES);
+    for entry in &entries {
+        for field in ["source", "index", "budget", "residency"] {
+            assert!(entry[field].as_str().is_some_and(|text| !text.is_empty()), "{entry}");
+        }
+        assert!(entry["dense_when_deep"].is_boolean(), "{entry}");
+        let options = entry["options"].as_array().expect("names of options");
+        let explained = entry["options_given_defaults"].as_array().expect("what they mean");
+        assert_eq!(options.len(), explained.len(), "{entry}");
+        for option in explained {
+            assert!(options.contains(&option["name"]), "{option}");
+            assert!(option["value"].is_string() && option["help"].is_string(), "{option}");
+        }
+    }
+    let bytes = |name: &str, field: &str| {
+        let entry = entries.iter().find(|entry| entry["name"] == name).expect("it is listed");
+        entry[field].as_u64().expect("a number of bytes")
+    };
+    // 32 layers of 8 heads with keys and values of 128 numbers of 2 bytes.
+    let row = 32 * 8 * 2 * 128 * 2;
+    assert_eq!(bytes("full", "device_bytes_per_token"), row);
+    for name in NAMES {
+        assert!(bytes(name, "host_bytes_per_token") >= row, "{name}: the host holds every row");
+        let device = bytes(name, "device_bytes_per_token");
+        assert!(name == "full" || device < row, "{name}: {device} bytes");
+    }
+}
+
+/// The policy and the tokens attended of a short run.
+fn policy_of(words: &[&str]) -> Value {
+    let fixed = ["-p", "The wind rose over the hills.", "-n", "2", "-c", "512", "--json"];
+    let text = run(&needle(), &[&fixed, words].concat()).ok();
+    serde_json::from_str(&text).expect("one JSON value")
+}
+
+#[test]
+fn a_file_says_the_policy_and_the_command_line_goes_before_it() {
+    let folder = TempFolder::new();
+    let path = folder.write("quest.toml", "policy = \"quest\"\nbudget = 96\nblock-size = 8\n");
+    let file = ["--policy-file", path.to_str().unwrap()];
+    let report = policy_of(&file);
+    assert_eq!((&report["policy"], &report["budget_tokens"]), (&"quest".into(), &96.into()));
+    let report = policy_of(&[&file[..], &["--budget", "80"]].concat());
+    assert_eq!((&report["policy"], &report["budget_tokens"]), (&"quest".into(), &80.into()));
+    let report = policy_of(&[&file[..], &["--policy", "infllm"]].concat());
+    assert_eq!((&report["policy"], &report["budget_tokens"]), (&"infllm".into(), &96.into()));
+    // What the file says of blocks means nothing to another policy, which is said.
+    let words = [&file[..], &["--policy", "snapkv", "-p", "x"]].concat();
+    run(&needle(), &words).fails_with(&["--block-size has no meaning for --policy snapkv"]);
+}
+
+#[test]
+fn a_file_that_says_something_wrong_is_named_with_what_is_wrong() {
+    let folder = TempFolder::new();
+    let refuses = |text: &str, parts: &[&str]| {
+        let path = folder.write("policy.toml", text);
+        let words = ["-p", "x", "--policy-file", path.to_str().unwrap()];
+        run(&needle(), &words).fails_with(&[&["policy.toml"], parts].concat());
+    };
+    refuses("policy = \"quest\"\npages = 3\n", &["unknown option 'pages' of a policy"]);
+    refuses("policy = \"best\"\n", &["unknown policy 'best': one of full, clusterkv"]);
+    refuses("policy = 3\n", &["policy: must be a name in quotes"]);
+    refuses("budget = 512\n", &["has no line `policy = \"NAME\"`"]);
+    refuses("policy = \"quest\"\nbudget = [1]\n", &["budget: must be a number or a name"]);
+    refuses("policy = \"lrqk\"\nrank = \"many\"\n", &["--rank: 'many' is not a whole number"]);
+    refuses("policy = \n", &["is not TOML"]);
+    let missing = folder.file("missing.toml");
+    let words = ["-p", "x", "--policy-file", missing.to_str().unwrap()];
+    run(&needle(), &words).fails_with(&["missing.toml: cannot be read", "No such file"]);
+}
+
+#[test]
+fn a_value_that_an_option_does_not_have_is_wrong_usage() {
+    for (words, message) in [
+        (["--representative", "best"], "'best' is not one of max, mean, quest, dynamic, fix"),
+        (["--budget-mode", "fair"], "'fair' is not one of uniform, ada"),
+        (["--pool", "min"], "'min' is not one of avg, max"),
+        (["--rank", "many"], "'many' is not a whole number"),
+        (["--beta", "steep"], "'steep' is not a number"),
+    ] {
+        let done = run(&needle(), &[&["-p", "x"], &words[..]].concat());
+        assert_eq!(done.code, Some(2), "{words:?}: {}", done.stderr);
+        assert!(done.stderr.contains(message), "{words:?}: {}", done.stderr);
+        assert_eq!(done.stdout, "");
+    }
+}
