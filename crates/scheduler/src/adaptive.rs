@@ -131,22 +131,22 @@ impl Adaptive {
             DMatrix::from_row_iterator(rows, cols, x.iter().map(|x| f64::from(*x)))
         };
         let len = d * made.rank;
-        let projections = made.w_q.chunks_exact(len).zip(made.w_k.chunks_exact(len));
-        let grams = gram_q.chunks_exact(d * d).zip(gram_k.chunks_exact(d * d));
-        let head = |((w_q, w_k), (g_q, g_k)): ((&[f32], &[f32]), (&[f32], &[f32]))| {
-            let (w_q, w_k) = (matrix(w_q, d, made.rank), matrix(w_k, d, made.rank));
+        let projection = |w: &[f32], h: usize| matrix(&w[h * len..(h + 1) * len], d, made.rank);
+        let gram = |g: &[f32], h: usize| matrix(&g[h * d * d..(h + 1) * d * d], d, d);
+        let head = |h: usize| {
+            let (w_q, w_k) = (projection(&made.w_q, h), projection(&made.w_k, h));
             let basis = |w: &DMatrix<f64>, g: DMatrix<f64>| {
                 let wg = w.transpose() * g;
                 inverse(&(&wg * w)) * wg
             };
             Head {
-                b_q: basis(&w_q, matrix(g_q, d, d)),
-                b_k: basis(&w_k, matrix(g_k, d, d)),
+                b_q: basis(&w_q, gram(gram_q, h)),
+                b_k: basis(&w_k, gram(gram_k, h)),
                 w_k,
                 pending: Vec::new(),
             }
         };
-        Self { heads: projections.zip(grams).map(head).collect(), first: 0 }
+        Self { heads: (0..gram_q.len() / (d * d)).map(head).collect(), first: 0 }
     }
 
     /// Low ranks of rows `start..start + n`, `[Hkv, n, r]`; nothing where steps did not find them.
