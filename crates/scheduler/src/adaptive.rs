@@ -15,7 +15,7 @@ use longview_core::decode_f32_into;
 use longview_ops::{Backend, View};
 use nalgebra::{DMatrix, DVector};
 
-use crate::projection::{Projections, inverse};
+use crate::projection::{Projections, basis, inverse};
 use crate::select::Query;
 use crate::sequence::Sequence;
 use crate::step::LayerTensors;
@@ -135,13 +135,9 @@ impl Adaptive {
         let gram = |g: &[f32], h: usize| matrix(&g[h * d * d..(h + 1) * d * d], d, d);
         let head = |h: usize| {
             let (w_q, w_k) = (projection(&made.w_q, h), projection(&made.w_k, h));
-            let basis = |w: &DMatrix<f64>, g: DMatrix<f64>| {
-                let wg = w.transpose() * g;
-                inverse(&(&wg * w)) * wg
-            };
             Head {
-                b_q: basis(&w_q, gram(gram_q, h)),
-                b_k: basis(&w_k, gram(gram_k, h)),
+                b_q: basis(&w_q, &gram(gram_q, h)),
+                b_k: basis(&w_k, &gram(gram_k, h)),
                 w_k,
                 pending: Vec::new(),
             }
@@ -175,7 +171,9 @@ impl<B: Backend> Sequence<B> {
         query: &Query<'_, B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), crate::SchedulerError> {
-        let Some(mut adaptive) = self.layers[layer].adaptive.take() else { return Ok(()) };
+        if self.layers[layer].adaptive.is_none() {
+            return Ok(());
+        }
         let (hq, hkv, d) = (self.shape.n_q_heads, self.shape.n_kv_heads, self.shape.head_dim);
         let (mut q, mut k) = (vec![0.0f32; hq * d], vec![0.0f32; hkv * d]);
         let at = |view: &View<'_, B>, len: usize| view.offset + query.index * len;
@@ -187,6 +185,8 @@ impl<B: Backend> Sequence<B> {
         ];
         self.backend.read_all(&mut parts).await?;
         let group = hq / hkv;
+        // Taken only now: a read that fails leaves the bases where they are.
+        let mut adaptive = self.layers[layer].adaptive.take().expect("checked above");
         self.fill_pending(layer, &mut adaptive);
         let mut features = Vec::with_capacity(hq * d);
         for head in 0..hkv {

@@ -10,7 +10,7 @@ use crate::adaptive::Adaptive;
 use crate::clusterer::{ClusterJob, ClusterTask, TaskKind};
 use crate::error::SchedulerError;
 use crate::index::LayerIndex;
-use crate::keep::head_capacities;
+use crate::keep::{best, head_capacities};
 use crate::layer::{LAST_QUERIES, LayerMode};
 use crate::observe::Observation;
 use crate::policy::{BlockConfig, FLUSH_STEPS, INDEX_SEGMENT, IndexKind, TokenConfig};
@@ -256,13 +256,14 @@ impl<B: Backend> Sequence<B> {
             return Ok(());
         };
         let (first, end) = (self.policy.sinks, self.n_tokens.saturating_sub(self.policy.recent));
-        if end <= first {
+        let always = first + self.policy.ring_rows();
+        let recalled = budget - always;
+        if end <= first + recalled {
+            // All of it may be recalled: nothing says who will need more.
             return Ok(());
         }
         let how = Observation::plain(adapt.queries);
         let mass = self.observe(layer, &how, first..end).await?;
-        let always = first + self.policy.ring_rows();
-        let recalled = budget - always;
         let own = head_capacities(&mass, end - first, recalled, adapt.safeguard);
         let most = self.policy.most_attended();
         let budgets = own.into_iter().map(|rows| (always + rows).min(most));
@@ -374,8 +375,8 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// How much the keys of a window that becomes blocks count: how near each is to the prompt's
-    /// last queries, which are the ones that are known.
+    /// How much the keys of a window that becomes blocks count: the attention that the prompt's
+    /// last queries, which are the ones that are known, would give them among themselves.
     fn window_mass(&mut self, layer: usize, n: usize) -> Vec<f32> {
         let index = self.policy.index.expect("only recall layers submit");
         let is_top = |blocks: BlockConfig| blocks.summary == BlockSummary::Top;
@@ -385,19 +386,25 @@ impl<B: Backend> Sequence<B> {
         let (hq, hkv, d) = (self.shape.n_q_heads, self.shape.n_kv_heads, self.shape.head_dim);
         let (start, row_bytes) = (self.layers[layer].n_submitted, self.shape.row_bytes());
         let mut mass = vec![0.0f32; hkv * n];
-        let mut key = vec![0.0; d];
+        let (mut keys, mut scores) = (vec![0.0f32; n * d], vec![0.0f32; n]);
         self.bytes.clear();
         self.bytes.resize(n * row_bytes, 0);
         for (head, mass) in mass.chunks_exact_mut(n).enumerate() {
             self.tier.read_rows(layer, head, start..start + n, &mut self.bytes);
-            for (row, mass) in self.bytes.chunks_exact(row_bytes).zip(mass) {
-                decode_f32_into(self.shape.kv_dtype, &row[..row_bytes / 2], &mut key);
-                let queries = self.layers[layer].recorded.last_queries.chunks_exact(hq * d);
-                for token in queries {
-                    for q in token.chunks_exact(d).skip(head * hq / hkv).take(hq / hkv) {
-                        let dot: f32 = q.iter().zip(&key).map(|(a, b)| a * b).sum();
-                        *mass += (self.shape.scale * dot).exp().min(f32::MAX / 1e6);
+            for (row, key) in self.bytes.chunks_exact(row_bytes).zip(keys.chunks_exact_mut(d)) {
+                decode_f32_into(self.shape.kv_dtype, &row[..row_bytes / 2], key);
+            }
+            for token in self.layers[layer].recorded.last_queries.chunks_exact(hq * d) {
+                for q in token.chunks_exact(d).skip(head * hq / hkv).take(hq / hkv) {
+                    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(d)) {
+                        let dot: f32 = q.iter().zip(key).map(|(a, b)| a * b).sum();
+                        *score = self.shape.scale * dot;
                     }
+                    // The attention that the query would give, were there only these keys.
+                    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let sum: f32 = scores.iter().map(|s| (s - max).exp()).sum();
+                    let shares = scores.iter().map(|s| (s - max).exp() / sum);
+                    mass.iter_mut().zip(shares).for_each(|(mass, share)| *mass += share);
                 }
             }
         }
@@ -454,9 +461,7 @@ fn job_seed(seed: u64, layer: usize, row_start: usize) -> u64 {
 
 /// Which of the scores are among the `count` largest, the first among equals.
 fn largest(scores: &[f32], count: usize) -> Vec<bool> {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
     let mut chosen = vec![false; scores.len()];
-    order.iter().take(count).for_each(|i| chosen[*i] = true);
+    best(scores, count).into_iter().for_each(|i| chosen[i as usize] = true);
     chosen
 }

@@ -117,7 +117,7 @@ impl<B: Backend> Kept<B> {
 }
 
 /// The rows of `scores` that are chosen, best first: the largest, the lowest row among equals.
-fn best(scores: &[f32], count: usize) -> Vec<u32> {
+pub(crate) fn best(scores: &[f32], count: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..scores.len() as u32).collect();
     let by_score =
         |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b));
@@ -161,7 +161,8 @@ impl<B: Backend> Sequence<B> {
             Statistic::AllQueries => self.recorded_mass(layer, end).await?,
         };
         let capacity = match keep.safeguard {
-            Some(safeguard) if end > 0 => head_capacities(&scores, end, mean, safeguard),
+            // A prompt that fits is kept whole, and says nothing about what decode will need.
+            Some(safeguard) if end > mean => head_capacities(&scores, end, mean, safeguard),
             _ => vec![mean.min(self.shape.capacity); hkv],
         };
         let backend = Arc::clone(&self.backend);
@@ -174,6 +175,7 @@ impl<B: Backend> Sequence<B> {
         if keep.statistic == Statistic::AllQueries && end > 0 {
             self.carry_mass(layer, end, &mut kept).await?;
         }
+        let n_kept: usize = kept.rows.iter().map(Vec::len).sum();
         let state = &mut self.layers[layer];
         let resized = state.kept.as_ref().is_none_or(|old| old.capacity != kept.capacity);
         state.kept = Some(kept);
@@ -182,13 +184,7 @@ impl<B: Backend> Sequence<B> {
             state.device = None;
             state.device = Some(state.alloc_device(&*backend, &self.shape)?);
         }
-        self.stats.evictions += (end * hkv) as u64
-            - self.layers[layer]
-                .kept
-                .iter()
-                .flat_map(|k| &k.rows)
-                .map(|r| r.len() as u64)
-                .sum::<u64>();
+        self.stats.evictions += (end * hkv - n_kept) as u64;
         Ok(())
     }
 

@@ -140,11 +140,12 @@ impl<B: Backend> Sequence<B> {
     ) -> Result<(), SchedulerError> {
         let (hq, capacity) = (self.shape.n_q_heads, self.shape.capacity);
         let n = self.n_tokens;
+        // Made before the sums are taken: if it fails, they stay.
+        let mut pieces = self.pieces()?;
         let mut mass = match self.layers[layer].recorded.mass.take() {
             Some(mass) => mass,
             None => self.backend.alloc(DType::F32, (hq + 1) * capacity, "received attention")?,
         };
-        let mut pieces = self.pieces()?;
         let observers = Observers { q, lse, range: (start, len), diagonal: n };
         let sums = Sums { buffer: &mut mass, stride: capacity, first_row: 0 };
         let result = self.add_mass(layer, &mut pieces, &observers, sums, 0..n + len);

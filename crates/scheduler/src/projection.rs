@@ -165,7 +165,7 @@ fn update(w: &Factors, g_q: &DMatrix<f64>, g_k: &DMatrix<f64>, order: LrqkOrder)
 }
 
 /// `B = (W^T G W)^-1 W^T G`: what the factor says about the matrix it was made of.
-fn basis(w: &DMatrix<f64>, g: &DMatrix<f64>) -> DMatrix<f64> {
+pub(crate) fn basis(w: &DMatrix<f64>, g: &DMatrix<f64>) -> DMatrix<f64> {
     let wg = w.transpose() * g;
     inverse(&(&wg * w)) * wg
 }

@@ -12,6 +12,8 @@ use longview_ops::{
     SplitSignsParams, View, ViewMut,
 };
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::cache::{ClusterCache, Miss, Want};
 use crate::held::HeldLists;
 use crate::index::{HeadIndex, LayerIndex};
@@ -357,22 +359,27 @@ impl<B: Backend> Selector<B> {
         ]
     }
 
-    /// Brings the selection of one slot to the host.
-    pub async fn read(&mut self, backend: &B, slot: usize) -> OpResult<()> {
+    /// Brings the selection of one slot to the host, and something else with the same wait.
+    pub async fn read(
+        &mut self,
+        backend: &B,
+        slot: usize,
+        other: Option<(View<'_, B>, &mut [u8])>,
+    ) -> OpResult<()> {
         let (first, h) = (slot * self.n_kv_heads, self.n_kv_heads);
         let (at, len) = (first * self.max_selected, h * self.max_selected);
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
-        let n = if self.host_scores.is_empty() { 3 } else { 4 };
-        let mut parts = [
+        let mut parts: SmallVec<[(View<'_, B>, &mut [u8]); 5]> = smallvec![
             (View::part(&self.clusters, at, len), cast(&mut self.host_clusters[at..at + len])),
             (View::part(&self.takes, at, len), cast(&mut self.host_takes[at..at + len])),
             (View::part(&self.n_selected, first, h), cast(&mut self.host_n[first..first + h])),
-            (
-                View::part(&self.scores, 0, self.host_scores.len()),
-                bytemuck::cast_slice_mut(&mut self.host_scores),
-            ),
         ];
-        backend.read_all(&mut parts[..n]).await
+        if !self.host_scores.is_empty() {
+            let scores = View::part(&self.scores, 0, self.host_scores.len());
+            parts.push((scores, bytemuck::cast_slice_mut(&mut self.host_scores)));
+        }
+        parts.extend(other);
+        backend.read_all(&mut parts).await
     }
 
     /// Cuts the last choice where the clusters taken hold the share `mass` of the estimated

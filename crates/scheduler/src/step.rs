@@ -513,15 +513,21 @@ impl Token {
             self.choose(sequence, &query, &budgets)?;
         }
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
-        match chooses {
-            false => selector.trim(slot, &budgets),
-            true => selector.read(&*sequence.backend, slot).await?,
-        }
-        if let Some(host) = &mut sequence.host_attention {
+        let backend = &*sequence.backend;
+        // Where the host attends, it needs the query too.
+        let for_host = sequence.host_attention.as_mut().map(|host| {
+            host.slot = Some(slot);
             let token = host.q.len();
             let q = View::part(t.q.buffer, t.q.offset + self.index * token, token);
-            sequence.backend.read(q, bytemuck::cast_slice_mut(&mut host.q)).await?;
-            host.slot = Some(slot);
+            (q, bytemuck::cast_slice_mut(&mut host.q))
+        });
+        match (chooses, for_host) {
+            (true, other) => selector.read(backend, slot, other).await?,
+            (false, Some((q, out))) => {
+                selector.trim(slot, &budgets);
+                backend.read(q, out).await?;
+            }
+            (false, None) => selector.trim(slot, &budgets),
         }
         if let (Some(mass), true) = (sequence.policy.mass, chooses) {
             let index = sequence.layers[self.layer].index.as_ref().expect("recall layers have one");

@@ -57,6 +57,7 @@ macro_rules! policy_checks {
             a_mass_budget_recalls_as_much_as_the_estimate_asks_for,
             certificates_are_never_violated,
             a_choice_that_the_host_must_see_is_not_speculated,
+            a_short_prompt_leaves_every_head_its_budget,
             a_gate_above_one_repeats_every_step_and_equals_exact_recall_to_the_bit,
             repeated_steps_survive_cuts_and_lost_devices,
             speculation_reads_once_a_step_and_exact_recall_once_a_layer_more,

@@ -350,3 +350,26 @@ pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc
         }
     }
 }
+
+/// A prompt that fits the budget says nothing about heads: decode then uses all of it, and nothing
+/// is let go of before it is full.
+pub fn a_short_prompt_leaves_every_head_its_budget<B: Probe>(backend: &Arc<B>) {
+    for policy in small_presets() {
+        let is_ada = matches!(policy.preset, Preset::AdaSnapkv)
+            || policy.budget_mode == Some(BudgetMode::Ada);
+        if !is_ada {
+            continue;
+        }
+        let what = name(&policy);
+        let placement = placements(&**backend)[0];
+        let mut sim = Sim::new(backend, small_shape(500), &policy, options(placement)).unwrap();
+        sim.prefill(12, 30);
+        for n in 31..200usize {
+            sim.decode(12);
+            for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let attended = sim.sequence.attended_tokens(layer, head).len();
+                assert_eq!(attended, n.min(96), "{what}: token {n}");
+            }
+        }
+    }
+}
