@@ -8,9 +8,10 @@ use std::time::Duration;
 use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
-    ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter,
-    Linear, LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads, QueryGate, ResolveRows,
-    RmsNorm, Rope, SelectClusters, SiluMul, SplitSigns, TopK, View, ViewMut, WeightSource,
+    ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate,
+    KvGather, KvKeys, KvScatter, Linear, LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads,
+    QueryGate, QuerySums, ResolveRows, RmsNorm, Rope, RotateRows, SelectClusters, SiluMul,
+    SplitSigns, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::buffer::CpuBuffer;
@@ -324,5 +325,23 @@ impl Backend for CpuBackend {
 
     fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
         ops::pool_scores::run(&mut self.queue(), d)
+    }
+
+    fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()> {
+        let _turn = self.queue();
+        ops::cluster_rest::run(d)
+    }
+
+    fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
+        let _turn = self.queue();
+        ops::cluster_rows::run(d)
+    }
+
+    fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
+        ops::rotate_rows::run(&mut self.queue(), d)
+    }
+
+    fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
+        ops::query_sums::run(&mut self.queue(), d)
     }
 }

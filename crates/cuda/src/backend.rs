@@ -418,4 +418,40 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
         ops::pool_scores::run(self, d)
     }
+
+    fn cluster_rest(&self, d: longview_ops::ClusterRest<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        Err(longview_ops::OpError::Unsupported {
+            backend: self.name(),
+            op: longview_ops::Op::ClusterRest,
+            reason: "not written yet".into(),
+        })
+    }
+
+    fn cluster_rows(&self, d: longview_ops::ClusterRows<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        Err(longview_ops::OpError::Unsupported {
+            backend: self.name(),
+            op: longview_ops::Op::ClusterRows,
+            reason: "not written yet".into(),
+        })
+    }
+
+    fn rotate_rows(&self, d: longview_ops::RotateRows<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        Err(longview_ops::OpError::Unsupported {
+            backend: self.name(),
+            op: longview_ops::Op::RotateRows,
+            reason: "not written yet".into(),
+        })
+    }
+
+    fn query_sums(&self, d: longview_ops::QuerySums<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        Err(longview_ops::OpError::Unsupported {
+            backend: self.name(),
+            op: longview_ops::Op::QuerySums,
+            reason: "not written yet".into(),
+        })
+    }
 }

@@ -294,6 +294,18 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// neighbours.
     fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()>;
 
+    /// `rest[h, c] = sizes[h, c]` less what a selection took of the cluster.
+    fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()>;
+
+    /// The rows that a selection took, as lists.
+    fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()>;
+
+    /// Keys of the first rows of each head turned on by one angle a pair, values copied.
+    fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()>;
+
+    /// `out[h, b] += sum over queries t at positions of block b and over the group of q[t]`.
+    fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()>;
+
     /// [`Backend::rms_norm`], q, k and v, and [`Backend::rope`] of q and k (after their norms, if
     /// the model has any), in as few launches as the device can.
     fn project(&self, d: Project<'_, Self>) -> OpResult<()> {

@@ -78,6 +78,14 @@ ops! {
     ColumnMass = "column_mass",
     /// Scores of neighbours and of a group, pooled.
     PoolScores = "pool_scores",
+    /// What a selection left of clusters.
+    ClusterRest = "cluster_rest",
+    /// Rows of selected clusters.
+    ClusterRows = "cluster_rows",
+    /// Keys turned to other positions.
+    RotateRows = "rotate_rows",
+    /// Sums of queries over blocks.
+    QuerySums = "query_sums",
 }
 
 impl std::fmt::Display for Op {

@@ -96,6 +96,13 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         // A mean of up to 9 * 21 numbers of size 1.
         (Op::PoolScores, _) => Tolerance::of(2e-6, 1e-5, 1e-12),
         // Scores are inputs and nothing is rounded, so the order, ties included, has one answer.
+        (Op::ClusterRest | Op::ClusterRows, _) => Tolerance::EXACT,
+        // As Rope, then rounded to the row's type: one ulp where the sum lies at a boundary.
+        (Op::RotateRows, DType::F16) => Tolerance::of(3e-6, 1.1e-3, 4e-7),
+        (Op::RotateRows, DType::BF16) => Tolerance::of(1e-5, 8e-3, 2e-5),
+        (Op::RotateRows, _) => Tolerance::of(2e-6, 1e-5, 1e-12),
+        // f32 sums of up to 64 * 8 terms of size 1.
+        (Op::QuerySums, _) => Tolerance::of(3e-5, 1e-5, 1e-12),
         (Op::SelectClusters | Op::ResolveRows | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
         // f32 sums of up to 257 * 8 products.
         (Op::Gram, _) => Tolerance::of(1e-3, 1e-5, 1e-11),

@@ -169,6 +169,7 @@ fn attention_over_parts_merges_to_attention_over_all() {
         kv: KvView::new(&kv, 3),
         rows: View::all(&rows),
         n_rows: View::all(&n_rows),
+        weights: None,
         list_stride: 1,
     }];
     let d = AttendList {

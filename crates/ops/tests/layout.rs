@@ -90,6 +90,20 @@ fn index_and_mass_parameters_are_where_kernels_read_them() {
         n_kv_heads: 0, group: 4, n: 8, in_stride: 12, out_stride: 16, kernel: 20, pool: 24,
         group_max: 28, pool_first: 32, scale: 36
     );
+    layout!(ClusterRestParams, 12, n_kv_heads: 0, cluster_stride: 4, max_selected: 8);
+    layout!(
+        ClusterRowsParams, 20,
+        n_kv_heads: 0, cluster_stride: 4, max_selected: 8, list_stride: 12, first_row: 16
+    );
+    layout!(
+        RotateRowsParams, 20,
+        n_kv_heads: 0, head_dim: 4, rotary_dim: 8, n_rows: 12, dst_head_stride: 16
+    );
+    layout!(
+        QuerySumsParams, 36,
+        n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, q_start: 16, q_len: 20,
+        position: 24, block: 28, n_blocks: 32
+    );
 }
 
 #[test]

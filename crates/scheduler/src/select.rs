@@ -77,6 +77,7 @@ impl<B: Backend> ListBuffers<B> {
             kv,
             rows: self.rows.all(),
             n_rows: self.n.all(),
+            weights: None,
             list_stride: stride as u32,
         }
     }

@@ -96,6 +96,7 @@ impl<'a, B: Backend> OnDevice<'a, B> {
                 kv: KvView::new(&self.kv, self.data.stride as usize),
                 rows: View::all(&rows),
                 n_rows: View::all(&counts),
+                weights: None,
                 list_stride: stride as u32,
             }],
             out: ViewMut::all(&mut self.out),

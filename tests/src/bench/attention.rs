@@ -157,6 +157,7 @@ impl<B: Backend> Case<B> for ListCase {
                     kv,
                     rows: View::all(&lists[turn]),
                     n_rows: View::all(&counts),
+                    weights: None,
                     list_stride: n as u32,
                 }],
                 out: ViewMut::all(&mut out),

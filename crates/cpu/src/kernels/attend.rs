@@ -35,6 +35,8 @@ pub(crate) struct Rows<'a, E> {
     pub(crate) elements: &'a [E],
     /// Row ids; each was checked to lie inside `elements`.
     pub(crate) list: Option<&'a [u32]>,
+    /// How many keys each entry stands for; `None` for one each.
+    pub(crate) weights: Option<&'a [u32]>,
     pub(crate) head_dim: usize,
     /// Rows of the run or list.
     pub(crate) n: usize,
@@ -78,6 +80,16 @@ impl<E> Rows<'_, E> {
     fn check(&self) {
         let need = if self.list.is_some() { 0 } else { self.n * 2 * self.head_dim };
         assert!(self.elements.len() >= need && self.list.is_none_or(|l| l.len() >= self.n));
+        assert!(self.weights.is_none_or(|w| w.len() >= self.n));
+    }
+
+    /// What is added to the scores of the n keys of a tile: the logarithms of their weights, minus
+    /// infinity, as for a key that is hidden, where that is 0.
+    fn biases(&self, first: usize, n: usize) -> Option<[f32; KEYS]> {
+        let weights = &self.weights?[first..first + n];
+        let mut biases = [0.0; KEYS];
+        biases.iter_mut().zip(weights).for_each(|(b, w)| *b = (*w as f32).log2());
+        Some(biases)
     }
 }
 
@@ -221,6 +233,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             self.pack_keys::<S>(first, n, keys);
             let value = |i: usize| self.rows.value(first + i);
             pack::widen::<S, E>(value, n, dh, width, values.as_mut_ptr());
+            let biases = self.rows.biases(first, n);
             let mut r = 0;
             while r < n_rows {
                 let m = (n_rows - r).min(S::MR);
@@ -230,6 +243,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
                     first,
                     n,
                     width,
+                    biases: biases.as_ref(),
                     q: q.as_ptr().add(r * dh),
                     keys: keys.as_ptr(),
                     values: values.as_ptr(),
@@ -278,7 +292,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
 
     /// One strip of query rows against one key tile.
     #[inline(always)]
-    unsafe fn strip<S: Simd>(&self, s: Strip) {
+    unsafe fn strip<S: Simd>(&self, s: Strip<'_>) {
         let (dh, group) = (self.queries.head_dim, self.queries.group);
         let seen = self.visible((s.r + s.m - 1) / group, s.first, s.n);
         if seen == 0 {
@@ -304,7 +318,9 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         for i in 0..s.m {
             let visible = self.visible((s.r + i) / group, s.first, s.n);
             let (max, sum) = (&mut *s.max.add(i), s.sum.add(i * S::LANES));
-            let keep = softmax::<S>(s.scores.add(i * SCORE_ROW), visible, seen, max, sum);
+            let scores = s.scores.add(i * SCORE_ROW);
+            weigh(std::slice::from_raw_parts_mut(scores, visible), s.biases);
+            let keep = softmax::<S>(scores, visible, seen, max, sum);
             if keep != 1.0 {
                 rescale::<S>(s.o.add(i * s.width), s.width, keep);
             }
@@ -351,9 +367,11 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             let to = (scores.as_mut_ptr(), SCORE_ROW);
             let ahead = |i: usize| self.rows.prefetch::<S>(first + i + AHEAD);
             dots::dots::<S, E>((q.as_ptr(), width, n_rows), key, ahead, n, dh, to);
+            let biases = self.rows.biases(first, n);
             for r in 0..n_rows {
                 let visible = self.visible(r / self.queries.group, first, n);
                 let row = scores.as_mut_ptr().add(r * SCORE_ROW);
+                weigh(std::slice::from_raw_parts_mut(row, visible), biases.as_ref());
                 let sum = sum.as_mut_ptr().add(r * S::LANES);
                 let keep = softmax::<S>(row, visible, n, &mut max[r], sum);
                 if keep != 1.0 {
@@ -385,7 +403,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
 }
 
 /// MR query rows and the key tile they meet.
-struct Strip {
+struct Strip<'a> {
     /// First query row, and how many.
     r: usize,
     m: usize,
@@ -394,6 +412,8 @@ struct Strip {
     n: usize,
     /// Dh rounded up to LANES.
     width: usize,
+    /// Of the tile's keys.
+    biases: Option<&'a [f32; KEYS]>,
     q: *const f32,
     keys: *const f32,
     values: *const f32,
@@ -443,6 +463,13 @@ unsafe fn softmax<S: Simd>(
     S::store(sum, total);
     *max = new;
     keep
+}
+
+/// Adds each key's bias to its score.
+fn weigh(scores: &mut [f32], biases: Option<&[f32; KEYS]>) {
+    if let Some(biases) = biases {
+        scores.iter_mut().zip(biases).for_each(|(score, bias)| *score += bias);
+    }
 }
 
 #[inline(always)]

@@ -141,6 +141,7 @@ impl Part<'_> {
                 rows: Rows::<E> {
                     elements: &elements[start..start + n * 2 * dh],
                     list: None,
+                    weights: None,
                     head_dim: dh,
                     n,
                 },

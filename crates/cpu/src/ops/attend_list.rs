@@ -80,6 +80,7 @@ impl Part<'_> {
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
         let (counts, rows) = (slice::<u32>(&self.span.n_rows), slice::<u32>(&self.span.rows));
         let (kv, stride) = (self.span.kv, self.span.list_stride as usize);
+        let weights: Option<&[u32]> = self.span.weights.as_ref().map(slice);
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
         let total: usize = counts.iter().map(|&n| n as usize).sum();
         let cost = Cost::bytes(total * 2 * dh * size_of::<E>() * (hq / hkv).div_ceil(2));
@@ -88,7 +89,8 @@ impl Part<'_> {
             let (part, head) = (i / hkv, i % hkv);
             let n = counts[head] as usize;
             let (key, end) = ((part * PART).min(n), ((part + 1) * PART).min(n));
-            let list = &rows[head * stride + key..head * stride + end];
+            let entries = head * stride + key..head * stride + end;
+            let list = &rows[entries.clone()];
             let start = head * kv.head_stride * 2 * dh;
             let elements = &elements[start..start + kv.row_limit(dh) * 2 * dh];
             tier.run(AttendBlock {
@@ -105,7 +107,13 @@ impl Part<'_> {
                     out_token: part,
                     accumulate,
                 },
-                rows: Rows::<E> { elements, list: Some(list), head_dim: dh, n: list.len() },
+                rows: Rows::<E> {
+                    elements,
+                    list: Some(list),
+                    weights: weights.map(|weights| &weights[entries]),
+                    head_dim: dh,
+                    n: list.len(),
+                },
                 diagonal: i64::from(i32::MAX),
                 scratch,
             });

@@ -184,7 +184,14 @@ impl Rig {
         b.attend_list(AttendList {
             p: AttendParams { accumulate: 1, ..p },
             q: View::all(&self.x),
-            spans: &[ListSpan { q_index: 0, kv, rows, n_rows: counts, list_stride: 1024 }],
+            spans: &[ListSpan {
+                q_index: 0,
+                kv,
+                rows,
+                n_rows: counts,
+                weights: None,
+                list_stride: 1024,
+            }],
             out: ViewMut::all(&mut self.y),
             lse: ViewMut::all(&mut self.lse),
         })?;

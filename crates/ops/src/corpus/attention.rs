@@ -327,6 +327,8 @@ pub struct AttendListCase {
     pub repeats: bool,
     /// Whether all heads share one numbering of rows.
     pub pool: bool,
+    /// Whether entries stand for none, one or many keys.
+    pub weighted: bool,
     /// What the queries are like.
     pub query: QueryKind,
 }
@@ -362,6 +364,7 @@ impl AttendListCase {
             accumulate: false,
             repeats: false,
             pool: false,
+            weighted: false,
             query: QueryKind::Normal,
         }
     }
@@ -380,6 +383,12 @@ impl AttendListCase {
         all.push(Self { repeats: true, rows: 61, ..base.clone() });
         for (rows, dh, seqs) in [(1, 20, 1), (61, 20, 2), (129, 64, 1), (300, 128, 1)] {
             all.push(Self { pool: true, rows, dh, seqs, hq: 6, hkv: 3, ..base.clone() });
+        }
+        for (i, rows) in [1, 7, 61, 64, 129, 513, 1025].into_iter().enumerate() {
+            let (dh, seqs) = (HEAD_DIMS[i % 5], 1 + i as u32 % 2);
+            let weighted = Self { weighted: true, rows, dh, seqs, ..base.clone() };
+            all.push(Self { accumulate: true, hq: 6, ..weighted.clone() });
+            all.push(Self { hq: 12, hkv: 1, query: QueryKind::Sharp, ..weighted });
         }
         all.push(Self { query: QueryKind::Nan, ..base.clone() });
         all.push(Self { rows: 1030, hq: 14, dh: 64, seqs: 2, ..base.clone() });
@@ -428,6 +437,7 @@ impl fmt::Display for AttendListCase {
         write!(f, "attend_list[rows={rows},hq={hq},hkv={hkv},dh={dh},kv={kv},seqs={seqs}")?;
         f.write_str(if self.repeats { ",repeats" } else { "" })?;
         f.write_str(if self.pool { ",pool" } else { "" })?;
+        f.write_str(if self.weighted { ",weighted" } else { "" })?;
         tail(f, self.accumulate, self.query)
     }
 }
@@ -461,6 +471,14 @@ impl OpCase for AttendListCase {
             inputs.push(Input::kv("kv", self.kv, self.dh as usize, rows));
             inputs.push(Input::ints("rows", padded(&lists, self.list_stride())));
             inputs.push(Input::ints("n_rows", counts));
+            if self.weighted {
+                // A third counts for nothing; the first list's last part as well.
+                let len = (self.hkv * self.list_stride()) as usize;
+                let weight = |i: usize| if i % 3 == 1 { 0 } else { 1 + rng.below(200) as u32 };
+                let mut weights: Vec<u32> = (0..len).map(weight).collect();
+                weights[(self.rows / 2) as usize..self.rows as usize].fill(0);
+                inputs.push(Input::ints("weights", weights));
+            }
         }
         let named: Vec<_> = (0..self.seqs).map(|token| token..token + 1).collect();
         let flags = (self.accumulate, self.query == QueryKind::Nan);
@@ -470,13 +488,14 @@ impl OpCase for AttendListCase {
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [out, lse] = exactly(&mut b.outputs);
         let spans: Vec<_> = b.inputs[1..]
-            .chunks_exact(3)
+            .chunks_exact(3 + usize::from(self.weighted))
             .zip(0..)
             .map(|(parts, seq)| ListSpan {
                 q_index: self.q_index(seq),
                 kv: parts[0].kv(if self.pool { 0 } else { self.row_stride() as usize }),
                 rows: parts[1].view(),
                 n_rows: parts[2].view(),
+                weights: parts.get(3).map(|weights| weights.view()),
                 list_stride: self.list_stride(),
             })
             .collect();

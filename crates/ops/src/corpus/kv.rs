@@ -321,6 +321,98 @@ impl OpCase for KvKeysCase {
     }
 }
 
+/// A case of [`Op::RotateRows`]. Rows of `src` beyond the first are not numbers.
+#[derive(Clone, Debug)]
+pub struct RotateRowsCase {
+    /// Rows of each head.
+    pub rows: u32,
+    /// Hkv.
+    pub heads: u32,
+    /// Dh.
+    pub dh: u32,
+    /// Elements that turn.
+    pub rotary: u32,
+    /// Of both sides.
+    pub kv: DType,
+}
+
+impl RotateRowsCase {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for kv in FLOATS {
+            let mut add = |rows, heads, dh, rotary| all.push(Self { rows, heads, dh, rotary, kv });
+            EDGES.iter().for_each(|rows| add(*rows, 2, 20, 20));
+            for dh in HEAD_DIMS {
+                [1, 2, 8].into_iter().for_each(|heads| add(4, heads, dh, dh));
+                [0, 2, dh / 2].into_iter().for_each(|rotary| add(5, 3, dh, rotary));
+            }
+            [(0, 2, 64, 64), (1, 1, 2, 2), (3, 2, 7, 6), (16, 2, 256, 128)]
+                .into_iter()
+                .for_each(|(rows, heads, dh, rotary)| add(rows, heads, dh, rotary));
+        }
+        all
+    }
+
+    fn strides(&self) -> (u32, u32) {
+        (self.rows + 19, self.rows + 3)
+    }
+}
+
+impl fmt::Display for RotateRowsCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, heads, dh, rotary, kv } = self;
+        write!(f, "rotate_rows[rows={rows},hkv={heads},dh={dh},rotary={rotary},kv={kv}]")
+    }
+}
+
+impl OpCase for RotateRowsCase {
+    fn op(&self) -> Op {
+        Op::RotateRows
+    }
+
+    fn dtype(&self) -> DType {
+        self.kv
+    }
+
+    fn excused(&self, c: &Capabilities) -> Option<String> {
+        lacks(&c.kv_dtypes, self.kv, "KV rows")
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> Plan {
+        let (from, to) = self.strides();
+        let rows = kv_rows(rng, self.heads, from, self.dh, |_, row| row < self.rows);
+        let angles: Vec<f32> = (0..self.rotary / 2).map(|_| 7.0 * rng.next_f32()).collect();
+        let cosines = angles.iter().map(|a| a.cos());
+        let table = cosines.chain(angles.iter().map(|a| a.sin())).collect();
+        let named = vec![(0..self.rows).collect::<Vec<_>>(); self.heads as usize];
+        Plan {
+            inputs: vec![
+                Input::kv("src", self.kv, self.dh as usize, rows),
+                Input::floats("table", table),
+            ],
+            weights: Vec::new(),
+            outputs: vec![rows_written("dst", self.kv, (to, self.dh), &named)],
+        }
+    }
+
+    fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
+        let [dst] = exactly(&mut b.outputs);
+        let (from, to) = self.strides();
+        backend.rotate_rows(RotateRows {
+            p: RotateRowsParams {
+                n_kv_heads: self.heads,
+                head_dim: self.dh,
+                rotary_dim: self.rotary,
+                n_rows: self.rows,
+                dst_head_stride: to,
+            },
+            src: b.inputs[0].kv(from as usize),
+            table: b.inputs[1].view(),
+            dst: &mut dst.buffer,
+        })
+    }
+}
+
 /// Why rows of that type, in host memory or not, are none for a backend.
 fn lacks_rows(c: &Capabilities, kv: DType, from_host: bool) -> Option<String> {
     let no_host = from_host && !c.reads_host_memory;

@@ -286,3 +286,95 @@ impl OpCase for PoolScoresCase {
         })
     }
 }
+
+/// A case of [`Op::QuerySums`]. Some tokens in `q` do not count; sums are added to.
+#[derive(Clone, Debug)]
+pub struct QuerySumsCase {
+    /// Query tokens that count.
+    pub t: u32,
+    /// Hq and Hkv.
+    pub heads: (u32, u32),
+    /// Dh.
+    pub dh: u32,
+    /// Position of the first.
+    pub position: u32,
+    /// Positions of a block.
+    pub block: u32,
+}
+
+impl QuerySumsCase {
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add =
+            |t, heads, dh, position, block| all.push(Self { t, heads, dh, position, block });
+        EDGES.iter().for_each(|t| add(*t, (4, 2), 20, 5, 16));
+        EDGES.iter().for_each(|block| add(70, (4, 2), 20, 33, *block));
+        for (i, heads) in HEADS.into_iter().enumerate() {
+            HEAD_DIMS.into_iter().for_each(|dh| add(40, heads, dh, 64 * i as u32, 64));
+        }
+        [(0, (2, 1), 20, 7, 16), (1, (1, 1), 1, 0, 1), (1, (8, 2), 64, 1023, 64)]
+            .into_iter()
+            .for_each(|(t, heads, dh, position, block)| add(t, heads, dh, position, block));
+        all
+    }
+
+    fn params(&self) -> QuerySumsParams {
+        QuerySumsParams {
+            n_tokens: self.t + 3,
+            n_q_heads: self.heads.0,
+            n_kv_heads: self.heads.1,
+            head_dim: self.dh,
+            q_start: 2,
+            q_len: self.t,
+            position: self.position,
+            block: self.block,
+            n_blocks: (self.position + self.t).div_ceil(self.block) + 1,
+        }
+    }
+}
+
+impl fmt::Display for QuerySumsCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { t, heads: (hq, hkv), dh, position, block } = self;
+        write!(f, "query_sums[t={t},hq={hq},hkv={hkv},dh={dh},position={position},block={block}]")
+    }
+}
+
+impl OpCase for QuerySumsCase {
+    fn op(&self) -> Op {
+        Op::QuerySums
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> Plan {
+        let (p, width) = (self.params(), self.dh as usize);
+        let mut q = normals(rng, (p.n_tokens * p.n_q_heads) as usize * width, 1.0);
+        let counted = p.n_q_heads as usize * width;
+        q[..2 * counted].fill(f32::NAN);
+        let end = q.len() - counted;
+        q[end..].fill(f32::NAN);
+        let len = (p.n_kv_heads * p.n_blocks) as usize * width;
+        let before = normals(rng, len, 1.0);
+        // Blocks without tokens stay as they are.
+        let touched = self.position / self.block..(self.position + self.t).div_ceil(self.block);
+        let touched = if self.t == 0 { 0..0 } else { touched };
+        let written = |head: u32| {
+            let at = |block: u32| (head * p.n_blocks + block) as usize * width;
+            at(touched.start)..at(touched.end)
+        };
+        let out = OutputPlan::floats("out", len).holding(Values::Floats(before));
+        Plan {
+            inputs: vec![Input::floats("q", q)],
+            weights: Vec::new(),
+            outputs: vec![out.only((0..p.n_kv_heads).map(written).collect())],
+        }
+    }
+
+    fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
+        let [out] = exactly(&mut b.outputs);
+        backend.query_sums(QuerySums {
+            p: self.params(),
+            q: b.inputs[0].view(),
+            out: out.view_mut(),
+        })
+    }
+}

@@ -16,6 +16,7 @@ mod mass;
 mod plan;
 mod resolve;
 mod select;
+mod tail;
 mod top_k;
 
 pub use attention::{AttendChunkCase, AttendListCase, ChunkMask, LseMergeCase, QueryKind};
@@ -28,11 +29,12 @@ pub use dense::{
 };
 pub use gate::{GateKind, QueryGateCase};
 pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
-pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase};
-pub use mass::{ColumnMassCase, MassMask, PoolScoresCase};
+pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase, RotateRowsCase};
+pub use mass::{ColumnMassCase, MassMask, PoolScoresCase, QuerySumsCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
 pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
+pub use tail::{ClusterRestCase, ClusterRowsCase};
 pub use top_k::{TopKCase, TopKKind};
 
 use std::collections::HashSet;
@@ -120,6 +122,10 @@ cases! {
     SplitSigns(SplitSignsCase),
     ColumnMass(ColumnMassCase),
     PoolScores(PoolScoresCase),
+    ClusterRest(ClusterRestCase),
+    ClusterRows(ClusterRowsCase),
+    RotateRows(RotateRowsCase),
+    QuerySums(QuerySumsCase),
 }
 
 impl Case {
@@ -217,6 +223,10 @@ fn listed(op: Op) -> Vec<Case> {
         Op::SplitSigns => cases(SplitSignsCase::all()),
         Op::ColumnMass => cases(ColumnMassCase::all()),
         Op::PoolScores => cases(PoolScoresCase::all()),
+        Op::ClusterRest => cases(ClusterRestCase::all()),
+        Op::ClusterRows => cases(ClusterRowsCase::all()),
+        Op::RotateRows => cases(RotateRowsCase::all()),
+        Op::QuerySums => cases(QuerySumsCase::all()),
     }
 }
 

@@ -111,6 +111,9 @@ pub struct ListSpan<'a, B: Backend> {
     pub rows: View<'a, B>,
     /// U32 `[Hkv]`: entries in use; may be 0.
     pub n_rows: View<'a, B>,
+    /// U32 `[Hkv, list_stride]`: how many keys each entry stands for, 0 for none: its score grows by
+    /// the logarithm. `None` for one each.
+    pub weights: Option<View<'a, B>>,
     /// Entries from one head's list to the next.
     pub list_stride: u32,
 }
@@ -140,6 +143,9 @@ impl<B: Backend> AttendList<'_, B> {
             of_float(op, "kv", s.kv.buffer.dtype())?;
             reads(op, "rows", &s.rows, DType::U32, h * s.list_stride as usize)?;
             reads(op, "n_rows", &s.n_rows, DType::U32, h)?;
+            if let Some(weights) = &s.weights {
+                reads(op, "weights", weights, DType::U32, h * s.list_stride as usize)?;
+            }
             ensure(op, s.q_index < self.p.n_tokens, || {
                 format!("span {i}: token {} of {}", s.q_index, self.p.n_tokens)
             })?;

@@ -102,6 +102,60 @@ impl<B: Backend> KvGather<'_, B> {
     }
 }
 
+/// Parameters of [`RotateRows`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct RotateRowsParams {
+    /// Hkv.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// Elements of a key that turn; even, at most Dh.
+    pub rotary_dim: u32,
+    /// Rows of each head, from row 0.
+    pub n_rows: u32,
+    /// Rows from one head of `dst` to the next.
+    pub dst_head_stride: u32,
+}
+
+/// KV rows whose keys are turned on, all by the same angles: keys that were rotated to one position
+/// become those of another (the cache positions of StreamingLLM). Values are copied.
+pub struct RotateRows<'a, B: Backend> {
+    /// Sizes.
+    pub p: RotateRowsParams,
+    /// Where rows come from.
+    pub src: KvView<'a, B>,
+    /// F32 `[rotary_dim]`: the cosines of the `rotary_dim / 2` angles, then the sines, for pairs as
+    /// in [`crate::Rope`].
+    pub table: View<'a, B>,
+    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0, of the data type of `src`.
+    pub dst: &'a mut B::Buffer,
+}
+
+impl<B: Backend> RotateRows<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::RotateRows, &self.p);
+        let (h, d, n) = (p.n_kv_heads as usize, p.head_dim as usize, p.n_rows as usize);
+        ensure(op, p.rotary_dim.is_multiple_of(2) && p.rotary_dim <= p.head_dim, || {
+            format!("rotary_dim {} of head width {d}", p.rotary_dim)
+        })?;
+        ensure(op, p.n_rows <= p.dst_head_stride, || {
+            format!("{n} rows into {} a head", p.dst_head_stride)
+        })?;
+        reads(op, "table", &self.table, DType::F32, p.rotary_dim as usize)?;
+        of_float(op, "src", self.src.buffer.dtype())?;
+        of_type(op, "dst", self.dst.dtype(), self.src.buffer.dtype())?;
+        ensure(op, self.src.holds(h, d, n), || {
+            format!("src: {n} rows of stride {} do not lie in the buffer", self.src.head_stride)
+        })?;
+        let len = h * p.dst_head_stride as usize * 2 * d;
+        ensure(op, self.dst.len() >= len, || {
+            format!("dst has {} elements, needs {len}", self.dst.len())
+        })
+    }
+}
+
 /// Parameters of [`KvKeys`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]

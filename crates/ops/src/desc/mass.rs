@@ -81,6 +81,67 @@ impl<B: Backend> ColumnMass<'_, B> {
     }
 }
 
+/// Parameters of [`QuerySums`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct QuerySumsParams {
+    /// T: query tokens in `q`.
+    pub n_tokens: u32,
+    /// Hq.
+    pub n_q_heads: u32,
+    /// Hkv; divides Hq.
+    pub n_kv_heads: u32,
+    /// Dh.
+    pub head_dim: u32,
+    /// First query token that counts.
+    pub q_start: u32,
+    /// Query tokens that count.
+    pub q_len: u32,
+    /// Position of the first of them in its sequence.
+    pub position: u32,
+    /// Positions of a block.
+    pub block: u32,
+    /// Blocks from one head's sums to the next.
+    pub n_blocks: u32,
+}
+
+/// Sums of queries over blocks of positions and over the query heads of a group, added to what is
+/// there: block b has the tokens at positions `b * block..(b + 1) * block`. The inner product of a
+/// key with such sums is the sum of its scores (InfLLM's representative scores).
+pub struct QuerySums<'a, B: Backend> {
+    /// Sizes.
+    pub p: QuerySumsParams,
+    /// F32 `[T, Hq, Dh]`.
+    pub q: View<'a, B>,
+    /// F32 `[Hkv, n_blocks, Dh]`, added to.
+    pub out: ViewMut<'a, B>,
+}
+
+impl<B: Backend> QuerySums<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::QuerySums, &self.p);
+        grouped(op, p.n_q_heads, p.n_kv_heads, p.head_dim)?;
+        let fits = |first: u32, end: u64| u64::from(first) + u64::from(p.q_len) <= end;
+        ensure(op, fits(p.q_start, p.n_tokens.into()), || {
+            format!("queries {}..+{} of {}", p.q_start, p.q_len, p.n_tokens)
+        })?;
+        ensure(
+            op,
+            p.block > 0 && fits(p.position, u64::from(p.n_blocks) * u64::from(p.block)),
+            || {
+                format!(
+                    "positions {}..+{} in {} blocks of {}",
+                    p.position, p.q_len, p.n_blocks, p.block
+                )
+            },
+        )?;
+        let (hq, h, d) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
+        reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * hq * d)?;
+        writes(op, "out", &self.out, DType::F32, h * p.n_blocks as usize * d)
+    }
+}
+
 /// What neighbours are pooled to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]

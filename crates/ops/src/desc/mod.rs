@@ -8,6 +8,7 @@ mod index;
 mod kv;
 mod mass;
 mod resolve;
+mod tail;
 
 pub use attention::*;
 pub use cluster::*;
@@ -17,6 +18,7 @@ pub use index::*;
 pub use kv::*;
 pub use mass::*;
 pub use resolve::*;
+pub use tail::*;
 
 use longview_core::DType;
 

@@ -17,16 +17,24 @@ impl Attended {
 
     /// `softmax(scale * q . k) v` over `rows` of a key and a value each.
     fn over(q: &[f64], rows: &[Vec<f64>], scale: f32) -> Self {
+        Self::over_weighted(q, rows, &vec![1; rows.len()], scale)
+    }
+
+    /// The same with each row there as often as its weight says.
+    fn over_weighted(q: &[f64], rows: &[Vec<f64>], weights: &[usize], scale: f32) -> Self {
         let head_dim = q.len();
         let mut this = Self::nothing(head_dim);
-        if rows.is_empty() {
+        let score = |(row, weight): (&Vec<f64>, &usize)| {
+            f64::from(scale) * dot(q, &row[..head_dim]) + (*weight as f64).ln()
+        };
+        let counted = || rows.iter().zip(weights).filter(|(_, weight)| **weight > 0);
+        let scores: Vec<f64> = counted().map(score).collect();
+        if scores.is_empty() {
             return this;
         }
-        let score = |row: &Vec<f64>| f64::from(scale) * dot(q, &row[..head_dim]);
-        let scores: Vec<f64> = rows.iter().map(score).collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-        for (row, s) in rows.iter().zip(&scores) {
+        for ((row, _), s) in counted().zip(&scores) {
             let weight = (s - max).exp() / sum;
             this.out.iter_mut().zip(&row[head_dim..]).for_each(|(o, v)| *o += weight * v);
         }
@@ -106,9 +114,13 @@ pub(super) fn attend_list(d: AttendList<'_, R>) -> OpResult<()> {
             let list = listed(span, kv_head);
             let rows: Vec<_> =
                 list.into_iter().map(|row| kv_row(&span.kv, width, kv_head, row)).collect();
+            let weights = match &span.weights {
+                Some(weights) => ints(weights)[kv_head * span.list_stride as usize..].to_vec(),
+                None => vec![1; rows.len()],
+            };
             for index in entries(&p, span.q_index as usize, kv_head) {
                 let query = &q[index * width..][..width];
-                sink.take(index, Attended::over(query, &rows, p.scale));
+                sink.take(index, Attended::over_weighted(query, &rows, &weights, p.scale));
             }
         }
     }

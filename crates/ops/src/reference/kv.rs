@@ -1,6 +1,6 @@
 //! Reference of the ops that move KV rows.
 
-use super::buffer::{floats, ints};
+use super::buffer::{floats, ints, kv_row};
 use super::{ReferenceBackend as R, below, counts_fit};
 use crate::*;
 
@@ -32,6 +32,26 @@ pub(super) fn kv_gather(d: KvGather<'_, R>) -> OpResult<()> {
     for (head, from, to) in moves {
         let src = d.src.offset + (head * src_stride + from) * width;
         d.dst.copy_from((head * dst_stride + to) * width, d.src.buffer, src, width);
+    }
+    Ok(())
+}
+
+/// Each of the first rows, its key turned.
+pub(super) fn rotate_rows(d: RotateRows<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (p, table) = (d.p, floats(&d.table));
+    let (width, half) = (p.head_dim as usize, p.rotary_dim as usize / 2);
+    let (cos, sin) = table.split_at(half);
+    for head in 0..p.n_kv_heads as usize {
+        for row in 0..p.n_rows as usize {
+            let from = kv_row(&d.src, width, head, row);
+            let mut to = from.clone();
+            for i in 0..half {
+                to[i] = from[i] * cos[i] - from[i + half] * sin[i];
+                to[i + half] = from[i + half] * cos[i] + from[i] * sin[i];
+            }
+            d.dst.put_floats((head * p.dst_head_stride as usize + row) * 2 * width, &to);
+        }
     }
     Ok(())
 }

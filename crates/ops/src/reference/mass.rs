@@ -41,6 +41,25 @@ pub(super) fn column_mass(mut d: ColumnMass<'_, R>) -> OpResult<()> {
     Ok(())
 }
 
+/// Adds each query to the sum of its block and KV head.
+pub(super) fn query_sums(mut d: QuerySums<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let (p, q) = (d.p, floats(&d.q));
+    let (width, hq) = (p.head_dim as usize, p.n_q_heads as usize);
+    let group = hq / p.n_kv_heads as usize;
+    let mut sums = held(&d.out);
+    for i in 0..p.q_len as usize {
+        let block = (p.position as usize + i) / p.block as usize;
+        for head in 0..hq {
+            let q = &q[((p.q_start as usize + i) * hq + head) * width..][..width];
+            let at = (head / group * p.n_blocks as usize + block) * width;
+            sums[at..at + width].iter_mut().zip(q).for_each(|(sum, q)| *sum += q);
+        }
+    }
+    put(&mut d.out, 0, &sums);
+    Ok(())
+}
+
 /// Scores of query heads, pooled over neighbours and over the group in the order asked for.
 pub(super) fn pool_scores(mut d: PoolScores<'_, R>) -> OpResult<()> {
     d.check()?;

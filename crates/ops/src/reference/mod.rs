@@ -12,6 +12,7 @@ mod dense;
 mod index;
 mod kv;
 mod mass;
+mod tail;
 
 pub use buffer::{RefBuffer, RefWeight};
 pub(crate) use cluster::assign_score;
@@ -255,6 +256,22 @@ impl Backend for ReferenceBackend {
 
     fn column_mass(&self, d: ColumnMass<'_, Self>) -> OpResult<()> {
         mass::column_mass(d)
+    }
+
+    fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()> {
+        tail::cluster_rest(d)
+    }
+
+    fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
+        tail::cluster_rows(d)
+    }
+
+    fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
+        kv::rotate_rows(d)
+    }
+
+    fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
+        mass::query_sums(d)
     }
 
     fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {

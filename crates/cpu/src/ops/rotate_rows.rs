@@ -1,0 +1,37 @@
+//! Keys of KV rows turned to another position.
+
+use longview_ops::{DeviceBuffer, OpResult, RotateRows};
+
+use crate::CpuBackend;
+use crate::backend::Queue;
+use crate::buffer::slice;
+use crate::kernels::vector::{Convert, Rotate};
+use crate::simd::elem::with_elem;
+use crate::team::Cost;
+
+/// Each head is one item.
+pub(crate) fn run(queue: &mut Queue, d: RotateRows<'_, CpuBackend>) -> OpResult<()> {
+    d.check()?;
+    let (h, dh, n) = (d.p.n_kv_heads as usize, d.p.head_dim as usize, d.p.n_rows as usize);
+    let (from, to) = (d.src.head_stride, d.p.dst_head_stride as usize);
+    if h == 0 || n == 0 {
+        return Ok(());
+    }
+    let table: &[f32] = slice(&d.table);
+    let (tier, cost) = (queue.team.tier(), Cost::bytes(h * n * dh * 16));
+    with_elem!(d.dst.dtype(), E => {
+        let src = &d.src.buffer.elements::<E>()[d.src.offset..];
+        let dst = &mut d.dst.elements_mut::<E>()[..h * to * 2 * dh];
+        queue.team.for_chunks(dst, to * 2 * dh, cost, |scratch, head, dst| {
+            let src = &src[head * from * 2 * dh..][..n * 2 * dh];
+            let [x, out] = scratch.floats([dh, dh]);
+            for (row, to) in src.chunks_exact(2 * dh).zip(dst.chunks_exact_mut(2 * dh)) {
+                tier.run(Convert { from: &row[..dh], to: &mut *x });
+                tier.run(Rotate { x, table, head_dim: dh, out: &mut *out });
+                tier.run(Convert { from: &*out, to: &mut to[..dh] });
+                to[dh..].copy_from_slice(&row[dh..]);
+            }
+        });
+    });
+    Ok(())
+}
