@@ -24,6 +24,17 @@ pub struct TokenData {
     pub v: Vec<f32>,
 }
 
+/// A key and a value that stand for so many tokens.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// The key.
+    pub key: Vec<f64>,
+    /// The value.
+    pub value: Vec<f64>,
+    /// How many tokens.
+    pub weight: f64,
+}
+
 /// A sequence under test with its truth.
 pub struct Sim<B: Backend> {
     /// The device.
@@ -50,6 +61,7 @@ pub fn small_shape(capacity: usize) -> KvShape {
         kv_dtype: DType::F32,
         capacity,
         scale: 0.6,
+        inv_freq: [1.0, 0.3, 0.1, 0.03].into(),
     }
 }
 
@@ -177,24 +189,38 @@ impl<B: Backend> Sim<B> {
     /// Attention of query head `h` of the last token of the last step over the tokens at
     /// `positions`, in f64.
     pub fn oracle(&self, layer: usize, h: usize, positions: &[u32]) -> Vec<f64> {
-        let shape = self.sequence.shape();
-        let (d, kv_head) = (shape.head_dim, h / (shape.n_q_heads / shape.n_kv_heads));
-        let q = &self.truth[layer].last().expect("a token").q[h * d..(h + 1) * d];
-        let truth = |p: u32| &self.truth[layer][p as usize];
-        let score = |p: u32| {
-            let k = &truth(p).k[kv_head * d..(kv_head + 1) * d];
-            q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
-                * f64::from(shape.scale)
+        let group = self.sequence.shape().n_q_heads / self.sequence.shape().n_kv_heads;
+        let terms: Vec<_> = positions.iter().map(|p| self.term(layer, h / group, *p)).collect();
+        self.attention(layer, h, &terms)
+    }
+
+    /// Key and value of the token at a position.
+    pub fn term(&self, layer: usize, kv_head: usize, position: u32) -> Term {
+        let d = self.sequence.shape().head_dim;
+        let token = &self.truth[layer][position as usize];
+        let part = |x: &[f32]| -> Vec<f64> {
+            x[kv_head * d..(kv_head + 1) * d].iter().map(|x| f64::from(*x)).collect()
         };
-        let scores: Vec<f64> = positions.iter().map(|p| score(*p)).collect();
+        Term { key: part(&token.k), value: part(&token.v), weight: 1.0 }
+    }
+
+    /// Attention of query head `h` of the last token of the last step over these keys and values,
+    /// in f64.
+    pub fn attention(&self, layer: usize, h: usize, terms: &[Term]) -> Vec<f64> {
+        let (d, scale) = (self.sequence.shape().head_dim, self.sequence.shape().scale);
+        let q = &self.truth[layer].last().expect("a token").q[h * d..(h + 1) * d];
+        let score = |term: &Term| {
+            let dot = q.iter().zip(&term.key).map(|(a, b)| f64::from(*a) * b).sum::<f64>();
+            f64::from(scale) * dot + term.weight.ln()
+        };
+        let scores: Vec<f64> = terms.iter().map(score).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut out = vec![0.0; d];
         let mut sum = 0.0;
-        for (p, s) in positions.iter().zip(&scores) {
+        for (term, s) in terms.iter().zip(&scores) {
             let weight = (s - top).exp();
             sum += weight;
-            let v = &truth(*p).v[kv_head * d..(kv_head + 1) * d];
-            out.iter_mut().zip(v).for_each(|(o, v)| *o += weight * f64::from(*v));
+            out.iter_mut().zip(&term.value).for_each(|(o, v)| *o += weight * v);
         }
         out.iter().map(|o| o / sum).collect()
     }

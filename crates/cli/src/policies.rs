@@ -52,6 +52,7 @@ fn shape(capacity: usize) -> KvShape {
         scale: 1.0 / 128f32.sqrt(),
         kv_dtype: DType::F16,
         capacity,
+        inv_freq: [].into(),
     }
 }
 

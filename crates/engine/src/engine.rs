@@ -5,6 +5,7 @@ use std::sync::Arc;
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
+use longview_model::rope::RopeTable;
 use longview_model::tokenizer::Tokenizer;
 use longview_model::transformer::{Model, Workspace};
 use longview_model::weights::TensorSet;
@@ -247,5 +248,6 @@ fn shape_of(config: &longview_model::config::ModelConfig, options: &EngineOption
         kv_dtype: options.kv_dtype,
         capacity: options.ctx_size,
         scale: 1.0 / (config.head_dim as f32).sqrt(),
+        inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),
     }
 }

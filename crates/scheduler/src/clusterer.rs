@@ -70,6 +70,8 @@ pub struct HeadClusters {
     pub centroids: Vec<f32>,
     /// Largest distance of a member's key from the centroid; of clusters only.
     pub radius: Vec<f32>,
+    /// `[clusters, width]`: the mean of the members' values, where somebody asks for it.
+    pub values: Vec<f32>,
 }
 
 /// A run of keys being clustered, with all the memory that takes.
@@ -162,6 +164,7 @@ impl<B: Backend> ClusterJob<B> {
             head.sizes.clear();
             head.centroids.clear();
             head.radius.clear();
+            head.values.clear();
             if task.kind == TaskKind::Clusters {
                 head.order.reserve(n_points);
                 head.radius.reserve(room);

@@ -110,7 +110,7 @@ impl<B: Backend> Sequence<B> {
         backend.submit()?;
         let begin = backend.now();
         host.clear();
-        let clusters = layers[layer].index.as_ref().expect("recall layers have an index");
+        let clusters = layers[layer].chosen_index().expect("recall layers have an index");
         let selector = selector.as_ref().expect("a recall policy has a selector");
         for (head, clusters) in clusters.heads().iter().enumerate() {
             for (cluster, take) in selector.selected(slot, head) {

@@ -6,7 +6,7 @@
 //! device copy: a lost device is rebuilt from them, and they are what a saved session will hold.
 
 use longview_core::encode_f32_into;
-use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
+use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
 
 use crate::clusterer::HeadClusters;
 use crate::shape::KvShape;
@@ -25,6 +25,9 @@ pub struct HeadIndex {
     pub centroids: Vec<u8>,
     /// Clusters that a step may choose from; empty for all.
     pub open: Vec<bool>,
+    /// `[clusters, 2, width]` in the KV data type: centroid and mean value, a KV row that stands for
+    /// the cluster; empty unless the index is to keep them.
+    pub pairs: Vec<u8>,
 }
 
 /// The index of one layer.
@@ -37,6 +40,8 @@ pub struct LayerIndex<B: Backend> {
     sizes: B::Buffer,
     starts: B::Buffer,
     n_clusters: B::Buffer,
+    /// The same KV rows on the device `[Hkv, capacity, 2, width]`.
+    pairs: Option<B::Buffer>,
     capacity: usize,
     width: usize,
 }
@@ -57,6 +62,7 @@ impl<B: Backend> LayerIndex<B> {
             sizes: Vec::with_capacity(capacity),
             radius: Vec::with_capacity(capacity),
             centroids: Vec::with_capacity(capacity * width * shape.kv_dtype.size()),
+            pairs: Vec::new(),
         });
         let h = shape.n_kv_heads;
         Ok(Self {
@@ -67,9 +73,24 @@ impl<B: Backend> LayerIndex<B> {
             sizes: backend.alloc(DType::U32, h * capacity, "cluster sizes")?,
             starts: backend.alloc(DType::U32, h * capacity, "cluster starts")?,
             n_clusters: backend.alloc(DType::U32, h, "cluster counts")?,
+            pairs: None,
             capacity,
             width,
         })
+    }
+
+    /// The same index, empty, that keeps each cluster's mean value too.
+    pub fn with_pairs(mut self, backend: &B) -> OpResult<Self> {
+        let len = 2 * self.centroids.len();
+        self.pairs = Some(backend.alloc(self.centroids.dtype(), len, "cluster means")?);
+        let bytes = self.capacity * 2 * self.row_bytes();
+        self.heads.iter_mut().for_each(|head| head.pairs.reserve(bytes));
+        Ok(self)
+    }
+
+    /// Bytes of a centroid.
+    fn row_bytes(&self) -> usize {
+        self.width * self.centroids.dtype().size()
     }
 
     /// Appends the clusters of rows `row_start..row_end`.
@@ -99,6 +120,14 @@ impl<B: Backend> LayerIndex<B> {
             assert_eq!(row as usize, row_end, "clusters do not cover their rows");
             head.radius.extend_from_slice(&new.radius);
             encode_f32_into(self.centroids.dtype(), &new.centroids, &mut head.centroids);
+            if self.pairs.is_some() {
+                let width = self.width.max(1);
+                let means = new.centroids.chunks_exact(width).zip(new.values.chunks_exact(width));
+                assert_eq!(new.values.len(), new.centroids.len(), "a mean value for each centroid");
+                for mean in means.flat_map(|(centroid, value)| [centroid, value]) {
+                    encode_f32_into(self.centroids.dtype(), mean, &mut head.pairs);
+                }
+            }
             self.upload_head(backend, h, first)?;
         }
         let mut counts = self.spare_counts.pop().unwrap_or_default();
@@ -115,7 +144,7 @@ impl<B: Backend> LayerIndex<B> {
         while self.batches.last().is_some_and(|(end, _)| *end > n_rows) {
             self.spare_counts.extend(self.batches.pop().map(|(_, counts)| counts));
         }
-        let row_bytes = self.width * self.centroids.dtype().size();
+        let row_bytes = self.row_bytes();
         for (h, head) in self.heads.iter_mut().enumerate() {
             let n = self.batches.last().map_or(0, |(_, counts)| counts[h] as usize);
             head.starts.truncate(n);
@@ -123,6 +152,7 @@ impl<B: Backend> LayerIndex<B> {
             head.radius.truncate(n);
             head.open.truncate(n);
             head.centroids.truncate(n * row_bytes);
+            head.pairs.truncate(2 * n * row_bytes);
             let count = n as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
@@ -147,6 +177,9 @@ impl<B: Backend> LayerIndex<B> {
         self.sizes = backend.alloc(DType::U32, self.sizes.len(), "cluster sizes")?;
         self.starts = backend.alloc(DType::U32, self.starts.len(), "cluster starts")?;
         self.n_clusters = backend.alloc(DType::U32, self.heads.len(), "cluster counts")?;
+        if let Some(pairs) = &mut self.pairs {
+            *pairs = backend.alloc(pairs.dtype(), pairs.len(), "cluster means")?;
+        }
         for h in 0..self.heads.len() {
             self.upload_head(backend, h, 0)?;
             let count = self.heads[h].sizes.len() as u32;
@@ -160,6 +193,10 @@ impl<B: Backend> LayerIndex<B> {
         let (at, n) = (h * self.capacity + first, head.sizes.len() - first);
         let bytes = &head.centroids[first * d * self.centroids.dtype().size()..];
         backend.write(ViewMut::part(&mut self.centroids, at * d, n * d), bytes)?;
+        if let Some(pairs) = &mut self.pairs {
+            let bytes = &head.pairs[2 * first * d * self.centroids.dtype().size()..];
+            backend.write(ViewMut::part(pairs, 2 * at * d, 2 * n * d), bytes)?;
+        }
         // A closed cluster looks empty to the device, which never takes those.
         let is_open = |c: usize| head.open.get(c).copied().unwrap_or(true);
         match head.open.is_empty() {
@@ -208,9 +245,26 @@ impl<B: Backend> LayerIndex<B> {
         View::all(&self.n_clusters)
     }
 
+    /// Each cluster as a KV row on the device, where the index keeps them.
+    pub fn pairs(&self) -> Option<KvView<'_, B>> {
+        self.pairs.as_ref().map(|pairs| KvView::new(pairs, self.capacity))
+    }
+
+    /// Landmarks as rows to be moved: of half their width, a key and a value each.
+    pub fn landmark_rows(&self) -> KvView<'_, B> {
+        KvView::new(&self.centroids, self.capacity)
+    }
+
+    /// Clusters of a head in use.
+    pub fn n_used(&self, head: usize) -> usize {
+        self.heads[head].sizes.len()
+    }
+
     /// Bytes on the device.
     pub fn device_bytes(&self) -> u64 {
+        let pairs = self.pairs.as_ref().map_or(0, DeviceBuffer::size_bytes);
         let words = [&self.sizes, &self.starts, &self.n_clusters];
-        self.centroids.size_bytes() + words.map(DeviceBuffer::size_bytes).iter().sum::<u64>()
+        let words = words.map(DeviceBuffer::size_bytes).iter().sum::<u64>();
+        self.centroids.size_bytes() + words + pairs
     }
 }

@@ -96,15 +96,20 @@ impl<B: Backend> Sequence<B> {
             Some(adaptive) => adaptive.landmarks(row_start, n),
             None => Vec::new(),
         };
-        match self.tier.buffer(layer) {
+        self.give_keys(&mut job);
+        self.layers[layer].n_submitted = row_start + n;
+        self.worker.submit(job);
+    }
+
+    /// Gives a job the keys of its rows.
+    pub(crate) fn give_keys(&mut self, job: &mut ClusterJob<B>) {
+        match self.tier.buffer(job.task.layer) {
             Some(rows) => {
                 let rows = KvView::new(rows, self.shape.capacity);
                 job.take_keys(&self.backend, rows, self.side.clone());
             }
-            None => self.read_keys(&mut job),
+            None => self.read_keys(job),
         }
-        self.layers[layer].n_submitted = row_start + n;
-        self.worker.submit(job);
     }
 
     /// Fills in a job's keys from the host.
@@ -145,10 +150,17 @@ impl<B: Backend> Sequence<B> {
                 *position = self.order[*from as usize];
             }
         }
+        let mut job = job;
+        if self.policy.tail {
+            self.mean_values(&mut job);
+        }
+        let state = &mut self.layers[layer];
         let index = state.index.as_mut().expect("only recall layers are clustered");
         index.append(&*self.backend, row_start, row_start + n_points, &job.heads)?;
-        for (cache, head) in state.caches.iter_mut().zip(index.heads()) {
-            cache.set_clusters(head.sizes.len());
+        if state.fine.is_none() {
+            for (cache, head) in state.caches.iter_mut().zip(index.heads()) {
+                cache.set_clusters(head.sizes.len());
+            }
         }
         state.n_indexed = row_start + n_points;
         state.n_submitted = state.n_indexed;
@@ -158,6 +170,28 @@ impl<B: Backend> Sequence<B> {
         self.stats.clusterings += 1;
         self.keep_job(job);
         Ok(())
+    }
+
+    /// The mean value of each cluster of a job, whose rows lie in the order of the clusters.
+    fn mean_values(&mut self, job: &mut ClusterJob<B>) {
+        let ClusterTask { layer, row_start, head_dim: d, .. } = job.task;
+        let row_bytes = self.shape.row_bytes();
+        let mut value = vec![0.0; d];
+        for (head, clusters) in job.heads.iter_mut().enumerate() {
+            let mut row = row_start;
+            for size in clusters.sizes.iter().map(|size| *size as usize) {
+                self.bytes.resize(size * row_bytes, 0);
+                self.tier.read_rows(layer, head, row..row + size, &mut self.bytes);
+                let at = clusters.values.len();
+                clusters.values.resize(at + d, 0.0);
+                for bytes in self.bytes.chunks_exact(row_bytes) {
+                    decode_f32_into(self.shape.kv_dtype, &bytes[row_bytes / 2..], &mut value);
+                    let mean = clusters.values[at..].iter_mut().zip(&value);
+                    mean.for_each(|(mean, value)| *mean += value / size as f32);
+                }
+                row += size;
+            }
+        }
     }
 
     /// In prefill: hands every finished segment of `layer` to the worker. The one before is applied
@@ -232,14 +266,20 @@ impl<B: Backend> Sequence<B> {
         {
             self.make_projection(layer, &tokens).await?;
         }
+        if let (Some(refine), true) = (self.policy.refine, self.n_tokens > 0)
+            && self.layers[layer].projection.is_none()
+        {
+            self.make_projection(layer, &refine.tokens).await?;
+        }
         let left = end.saturating_sub(self.layers[layer].n_indexed);
         if left < index.window {
-            return Ok(());
+            return self.extend_tokens(layer).await;
         }
         match index.kind {
             IndexKind::Clusters(_) => {
                 self.submit(layer, left, Vec::new());
-                self.apply_outstanding(layer).await
+                self.apply_outstanding(layer).await?;
+                self.extend_tokens(layer).await
             }
             IndexKind::Blocks(blocks) => {
                 let end = self.layers[layer].n_indexed + left / blocks.block * blocks.block;
@@ -426,7 +466,10 @@ impl<B: Backend> Sequence<B> {
     /// In a decode step: a window that is due becomes clusters.
     pub(crate) async fn apply_window(&mut self, layer: usize) -> Result<(), SchedulerError> {
         match self.window_is_due(layer) {
-            true => self.apply_job(layer).await,
+            true => {
+                self.apply_job(layer).await?;
+                self.extend_tokens(layer).await
+            }
             false => Ok(()),
         }
     }

@@ -69,6 +69,8 @@ pub struct Layer<B: Backend> {
     pub device_rows: usize,
     /// Clusters; recall only.
     pub index: Option<LayerIndex<B>>,
+    /// Tokens inside of clusters; only where they are chosen one by one.
+    pub(crate) fine: Option<LayerIndex<B>>,
     /// B of each head, where they differ.
     pub(crate) budgets: Option<Vec<usize>>,
     /// The space in which tokens are compared with queries; only for indexes of tokens.
@@ -219,6 +221,7 @@ impl<B: Backend> Layer<B> {
             device: None,
             device_rows: 0,
             index: None,
+            fine: None,
             budgets: None,
             projection: None,
             adaptive: None,
@@ -244,6 +247,7 @@ impl<B: Backend> Layer<B> {
         self.mode = mode;
         self.device = None;
         self.index = None;
+        self.fine = None;
         self.budgets = None;
         self.projection = None;
         self.adaptive = None;
@@ -264,8 +268,16 @@ impl<B: Backend> Layer<B> {
         if mode == LayerMode::Recall {
             let capacity = policy.max_clusters(shape.capacity);
             let width = policy.index.map_or(0, |index| index.landmark_width(shape.head_dim));
-            self.index = Some(new_index(backend, shape, policy, width)?);
+            let index = new_index(backend, shape, policy, width)?;
+            self.index = Some(if policy.tail { index.with_pairs(backend)? } else { index });
+            if let Some(refine) = policy.refine {
+                let rank = refine.tokens.rank.most(shape.head_dim);
+                let batches = max_batches(shape, policy) + shape.capacity / INDEX_SEGMENT;
+                let tokens = LayerIndex::new(backend, shape, rank, shape.capacity, batches)?;
+                self.fine = Some(tokens);
+            }
             if let (true, Residency::Recall { cache_steps }) = (host_resolves, policy.residency) {
+                let capacity = if policy.refine.is_some() { shape.capacity } else { capacity };
                 let (slots, most) =
                     (policy.cache_slots(shape.capacity), capacity.min(policy.most_attended()));
                 self.caches = (0..shape.n_kv_heads)
@@ -284,7 +296,8 @@ impl<B: Backend> Layer<B> {
         policy: &Policy,
         made: Projections,
     ) -> OpResult<()> {
-        if self.index.as_ref().is_none_or(|index| index.width() != made.rank) {
+        let is_other = |index: &LayerIndex<B>| index.width() != made.rank;
+        if self.fine.is_none() && self.index.as_ref().is_none_or(is_other) {
             self.index = Some(new_index(backend, shape, policy, made.rank)?);
         }
         self.projection = Some(LayerProjection::new(backend, made.w_q, Arc::new(made.w_k))?);
@@ -295,6 +308,9 @@ impl<B: Backend> Layer<B> {
     pub(crate) fn restore_index(&mut self, backend: &B) -> OpResult<()> {
         if let Some(index) = &mut self.index {
             index.restore(backend)?;
+        }
+        if let Some(tokens) = &mut self.fine {
+            tokens.restore(backend)?;
         }
         if let Some(old) = self.projection.take() {
             self.projection = Some(LayerProjection::new(backend, old.host_w_q, old.w_k)?);
@@ -321,6 +337,7 @@ impl<B: Backend> Layer<B> {
     pub fn device_bytes(&self) -> u64 {
         self.device.as_ref().map_or(0, |b| b.size_bytes())
             + self.index.as_ref().map_or(0, LayerIndex::device_bytes)
+            + self.fine.as_ref().map_or(0, LayerIndex::device_bytes)
     }
 }
 
@@ -331,8 +348,12 @@ fn new_index<B: Backend>(
     policy: &Policy,
     width: usize,
 ) -> OpResult<LayerIndex<B>> {
-    let window = policy.index.map_or(1, |index| index.window);
-    let max_batches = shape.capacity / window + shape.capacity / INDEX_SEGMENT + 3;
     let capacity = policy.max_clusters(shape.capacity);
-    LayerIndex::new(backend, shape, width, capacity, max_batches)
+    LayerIndex::new(backend, shape, width, capacity, max_batches(shape, policy))
+}
+
+/// Most runs of rows that are indexed one after the other.
+fn max_batches(shape: &KvShape, policy: &Policy) -> usize {
+    let window = policy.index.map_or(1, |index| index.window);
+    shape.capacity / window + shape.capacity / INDEX_SEGMENT + 3
 }

@@ -23,6 +23,7 @@ mod observe;
 mod plan;
 mod policy;
 pub mod projection;
+mod refine;
 mod resolver;
 mod rows;
 mod select;
@@ -31,7 +32,9 @@ mod shape;
 mod speculate;
 mod stats;
 mod step;
+mod tail;
 mod tier;
+mod turn;
 
 pub use cache::{ClusterCache, Miss, Want};
 pub use certificate::Bounds;
@@ -45,8 +48,9 @@ pub use plan::KvPlan;
 pub use policy::{
     Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS,
     HeadSelect, IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS,
-    OptionInfo, Policy, PolicyError, PolicyOptions, PoolOrder, Preselect, Preset, PresetInfo,
-    Projection, Rank, Representative, Residency, Statistic, TokenConfig, WHOLE_PROMPT_CONTEXT,
+    OptionInfo, Policy, PolicyError, PolicyOptions, PoolOrder, Positions, Preselect, Preset,
+    PresetInfo, Projection, Rank, Refine, Representative, Residency, Statistic, Tail, TokenConfig,
+    WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;

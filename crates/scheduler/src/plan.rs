@@ -6,8 +6,11 @@ use serde::Serialize;
 
 use crate::layer::{DeviceLayout, LayerMode, device_rows, layer_mode};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy};
+use crate::refine::refine_bytes;
 use crate::sequence::{Placement, SequenceOptions};
 use crate::shape::KvShape;
+use crate::tail::tail_bytes;
+use crate::turn::{turned_bytes, turns};
 
 /// Bytes of one sequence under a policy at full context. The parts on the device add up to what
 /// [`crate::Sequence::device_kv_bytes`] reports.
@@ -92,7 +95,16 @@ impl KvPlan {
         if let Some(keep) = policy.keep {
             self.add_kept_mass(shape, policy, keep.window);
         }
+        if turns(shape, policy) {
+            self.work_bytes += turned_bytes(shape, policy);
+        }
         let Some(index) = policy.index else { return };
+        if policy.tail {
+            self.work_bytes += tail_bytes(shape, policy.max_clusters(shape.capacity));
+        }
+        if policy.refine.is_some() {
+            self.work_bytes += refine_bytes(shape, policy);
+        }
         let width = index.landmark_width(shape.head_dim) as u64;
         // A key, its label and its score; a centroid, its count and its radius.
         let job = |points: usize, clusters: usize| {
@@ -131,10 +143,19 @@ impl KvPlan {
         }
         let clusters = policy.max_clusters(shape.capacity);
         let width = policy.index.map_or(0, |index| index.landmark_width(shape.head_dim));
-        let centroid = width * shape.kv_dtype.size();
+        // With its mean value a cluster is described by a KV row more.
+        let pair = if policy.tail { 2 * width } else { 0 };
+        let centroid = (width + pair) * shape.kv_dtype.size();
         let word = DType::U32.size();
         let per_head = clusters * (centroid + 2 * word) + word;
         self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+        if let Some(refine) = policy.refine {
+            let token = refine.tokens.rank.most(shape.head_dim) * shape.kv_dtype.size();
+            let per_head = shape.capacity * (token + 2 * word) + word;
+            self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+            self.host_index_bytes +=
+                (shape.n_kv_heads * shape.capacity * (token + 3 * word)) as u64;
+        }
         // Starts, sizes and radii beside the centroids.
         self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;
     }

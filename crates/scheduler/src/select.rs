@@ -19,6 +19,7 @@ use crate::held::HeldLists;
 use crate::index::{HeadIndex, LayerIndex};
 use crate::layer::Layer;
 use crate::policy::{IndexConfig, IndexKind, Policy};
+use crate::refine::Refinement;
 use crate::shape::KvShape;
 use longview_core::ClusterId;
 
@@ -42,6 +43,21 @@ pub(crate) struct Selector<B: Backend> {
     wants: Vec<Want>,
     slots: Vec<Slot>,
     pub misses: Vec<Miss>,
+    /// Where tokens are chosen inside of clusters.
+    refine: Option<Refinement<B>>,
+}
+
+/// What a query ranks: clusters, blocks or tokens.
+pub(crate) struct Ranked<'a, B: Backend> {
+    pub q: View<'a, B>,
+    pub n_tokens: usize,
+    pub q_index: usize,
+    pub width: usize,
+    pub centroids: View<'a, B>,
+    pub sizes: View<'a, B>,
+    pub n_clusters: View<'a, B>,
+    /// Entries from one head to the next.
+    pub stride: usize,
 }
 
 /// The rows that each KV head attends, on the host and on the device.
@@ -180,6 +196,8 @@ impl<B: Backend> Selector<B> {
     ) -> OpResult<Self> {
         let (h, heads) = (shape.n_kv_heads, n_slots * shape.n_kv_heads);
         let budget = policy.most_attended().min(shape.capacity);
+        let refine = policy.refine.map(|_| Refinement::new(backend, shape, policy)).transpose()?;
+        let capacity = capacity.max(policy.candidates(shape.capacity));
         let max_selected = budget.min(capacity).max(1);
         // What is cut by scores is cut on the host.
         let sees = policy.mass.is_some() || policy.alpha.is_some();
@@ -211,6 +229,7 @@ impl<B: Backend> Selector<B> {
             wants: Vec::with_capacity(max_selected),
             slots: Vec::with_capacity(budget),
             misses: Vec::with_capacity(budget),
+            refine,
         })
     }
 
@@ -234,15 +253,32 @@ impl<B: Backend> Selector<B> {
             }
             _ => (query.q, query.n_tokens, query.index),
         };
+        let all = Ranked {
+            q,
+            n_tokens,
+            q_index,
+            width: index.width(),
+            centroids: index.centroids(),
+            sizes: index.sizes(),
+            n_clusters: index.n_clusters(),
+            stride: index.capacity(),
+        };
+        let scratch = (&mut self.scores, self.score_stride);
+        let ranked = match &mut self.refine {
+            Some(refine) => {
+                refine.open(backend, shape, policy, layer, (query, budgets), scratch)?
+            }
+            None => all,
+        };
         let (first, len) = (query.slot * h, h * self.max_selected);
         let pooling = policy.index.map_or(0, |c| c.pooling as u32);
         self.budgets.put(backend, 0, budgets)?;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
-                n_tokens: n_tokens as u32,
+                n_tokens: ranked.n_tokens as u32,
                 n_q_heads: shape.n_q_heads as u32,
                 n_kv_heads: h as u32,
-                head_dim: index.width() as u32,
+                head_dim: ranked.width as u32,
                 score_stride: self.score_stride as u32,
                 scale: shape.scale,
                 pooling,
@@ -252,19 +288,19 @@ impl<B: Backend> Selector<B> {
                 score_stride: self.score_stride as u32,
                 max_selected: self.max_selected as u32,
             },
-            q,
+            q: ranked.q,
             score_spans: &[ScoreSpan {
-                q_index: q_index as u32,
-                centroids: index.centroids(),
-                sizes: index.sizes(),
-                n_clusters: index.n_clusters(),
-                cluster_stride: index.capacity() as u32,
+                q_index: ranked.q_index as u32,
+                centroids: ranked.centroids,
+                sizes: ranked.sizes,
+                n_clusters: ranked.n_clusters,
+                cluster_stride: ranked.stride as u32,
             }],
             select_spans: &[SelectSpan {
-                sizes: index.sizes(),
-                n_clusters: index.n_clusters(),
+                sizes: ranked.sizes,
+                n_clusters: ranked.n_clusters,
                 budgets: self.budgets.all(),
-                cluster_stride: index.capacity() as u32,
+                cluster_stride: ranked.stride as u32,
             }],
             scratch: ViewMut::all(&mut self.scores),
             clusters: ViewMut::part(&mut self.clusters, first * self.max_selected, len),
@@ -360,6 +396,13 @@ impl<B: Backend> Selector<B> {
         ]
     }
 
+    /// Tells the device how many entries are left of a selection that the host has cut.
+    pub fn put_back(&mut self, backend: &B, slot: usize) -> OpResult<()> {
+        let heads = slot * self.n_kv_heads..(slot + 1) * self.n_kv_heads;
+        let view = ViewMut::part(&mut self.n_selected, heads.start, heads.len());
+        backend.write(view, bytemuck::cast_slice(&self.host_n[heads]))
+    }
+
     /// Brings the selection of one slot to the host, and something else with the same wait.
     pub async fn read(
         &mut self,
@@ -370,7 +413,7 @@ impl<B: Backend> Selector<B> {
         let (first, h) = (slot * self.n_kv_heads, self.n_kv_heads);
         let (at, len) = (first * self.max_selected, h * self.max_selected);
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
-        let mut parts: SmallVec<[(View<'_, B>, &mut [u8]); 5]> = smallvec![
+        let mut parts: SmallVec<[(View<'_, B>, &mut [u8]); 6]> = smallvec![
             (View::part(&self.clusters, at, len), cast(&mut self.host_clusters[at..at + len])),
             (View::part(&self.takes, at, len), cast(&mut self.host_takes[at..at + len])),
             (View::part(&self.n_selected, first, h), cast(&mut self.host_n[first..first + h])),
@@ -380,7 +423,16 @@ impl<B: Backend> Selector<B> {
             parts.push((scores, bytemuck::cast_slice_mut(&mut self.host_scores)));
         }
         parts.extend(other);
-        backend.read_all(&mut parts).await
+        parts.extend(self.refine.as_mut().map(Refinement::read_part));
+        backend.read_all(&mut parts).await?;
+        drop(parts);
+        for head in 0..h {
+            let place = self.place(slot, head);
+            if let Some(refine) = &self.refine {
+                self.host_clusters[place].iter_mut().for_each(|c| *c = refine.token(head, *c));
+            }
+        }
+        Ok(())
     }
 
     /// Cuts the last choice where the clusters taken hold the share `mass` of the estimated

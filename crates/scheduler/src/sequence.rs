@@ -22,7 +22,9 @@ use crate::select::{RowLists, Selector};
 use crate::shape::KvShape;
 use crate::speculate::{RecallMode, Speculation};
 use crate::stats::Stats;
+use crate::tail::Tail;
 use crate::tier::{HostTier, MappedTier, PlainTier, RowRange};
+use crate::turn::{Turned, turns};
 
 /// Where attention reads KV rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +110,10 @@ pub struct Sequence<B: Backend> {
     pub(crate) resolver: Option<Resolver<B>>,
     /// Where the host attends to what was chosen.
     pub(crate) host_attention: Option<HostAttention<B>>,
+    /// Where clusters that are not opened are attended as their means.
+    pub(crate) tail: Option<Tail<B>>,
+    /// Where first tokens are attended at other positions than those of the text.
+    pub(crate) turned: Option<Turned<B>>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
     pub(crate) worker: ClusterWorker<B>,
@@ -160,6 +166,8 @@ impl<B: Backend> Sequence<B> {
             speculation: None,
             resolver: None,
             host_attention: None,
+            tail: None,
+            turned: None,
             mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),
@@ -248,7 +256,7 @@ impl<B: Backend> Sequence<B> {
         let state = &self.layers[layer];
         let own = self.selection_slot(layer);
         let slot = own - own % self.policy.layer_step;
-        let chosen = state.index.as_ref().zip(self.selector.as_ref());
+        let chosen = state.chosen_index().zip(self.selector.as_ref());
         chosen.into_iter().flat_map(move |(index, selector)| {
             let starts = &index.heads()[head].starts;
             selector.selected(slot, head).flat_map(move |(cluster, take)| {
@@ -299,7 +307,9 @@ impl<B: Backend> Sequence<B> {
             && policy.mass.is_none()
             && policy.alpha.is_none()
             && !policy.index.is_some_and(|index| index.adapts())
-            && !policy.certify;
+            && !policy.certify
+            && !policy.tail
+            && policy.refine.is_none();
         if self.options.recall != RecallMode::Exact && !is_plain {
             return Err(SchedulerError::CannotSpeculate { policy: policy.preset });
         }
@@ -323,6 +333,7 @@ impl<B: Backend> Sequence<B> {
             && self.policy.mass.is_none()
             && self.policy.alpha.is_none()
             && !self.policy.certify
+            && self.policy.refine.is_none()
             && !self.policy.index.is_some_and(|index| index.adapts())
     }
 
@@ -349,8 +360,12 @@ impl<B: Backend> Sequence<B> {
     /// What layers that recall choose with; nothing where none does.
     fn alloc_selector(&mut self) -> Result<(), SchedulerError> {
         (self.selector, self.speculation, self.resolver) = (None, None, None);
-        self.host_attention = None;
+        (self.host_attention, self.tail) = (None, None);
         let (backend, shape) = (&*self.backend, &self.shape);
+        self.turned = match turns(shape, &self.policy) {
+            true => Some(Turned::new(backend, shape, &self.policy)?),
+            false => None,
+        };
         let mut indexes = self.layers.iter().filter_map(|layer| layer.index.as_ref());
         let Some(index) = indexes.next() else { return Ok(()) };
         let (capacity, n_layers) = (index.capacity(), 1 + indexes.count());
@@ -363,6 +378,9 @@ impl<B: Backend> Sequence<B> {
         let in_place = self.options.placement == Placement::InPlace;
         if self.policy.residency == Residency::AttendOnHost && !in_place {
             self.host_attention = Some(HostAttention::new(backend, shape)?);
+        }
+        if self.policy.tail {
+            self.tail = Some(Tail::new(backend, shape, capacity)?);
         }
         let selector = Selector::new(backend, shape, &self.policy, capacity, n_layers)?;
         self.selector = Some(selector);
@@ -419,12 +437,15 @@ impl<B: Backend> Sequence<B> {
                 let kept = n.saturating_sub(recent);
                 state.n_indexed = index.truncate(&*self.backend, kept, first_row)?;
                 state.n_submitted = state.n_indexed;
-                for (cache, head) in state.caches.iter_mut().zip(index.heads()) {
-                    cache.set_clusters(head.sizes.len());
+                if state.fine.is_none() {
+                    for (cache, head) in state.caches.iter_mut().zip(index.heads()) {
+                        cache.set_clusters(head.sizes.len());
+                    }
                 }
                 let indexed = state.n_indexed;
                 rebuild |= n.saturating_sub(indexed) > self.policy.ring_rows();
                 self.restore_token_order(layer, indexed);
+                self.cut_tokens(layer).await?;
                 let slot = self.selection_slot(layer);
                 if let (true, Some(resolver)) = (indexed < indexed_before, &mut self.resolver) {
                     resolver.forget(&*self.backend, slot)?;

@@ -1,6 +1,7 @@
 //! The dimensions of a sequence's KV.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use longview_core::DType;
 
@@ -21,6 +22,9 @@ pub struct KvShape {
     pub capacity: usize,
     /// Multiplies q . k.
     pub scale: f32,
+    /// Radians by which each pair of a key's elements (`i` and `i + n`) turns from one position to
+    /// the next; empty where keys do not turn.
+    pub inv_freq: Arc<[f64]>,
 }
 
 impl KvShape {

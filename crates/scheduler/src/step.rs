@@ -157,6 +157,8 @@ impl<B: Backend> Step<'_, '_, B> {
                 let lse = View::part(&self.scratch.lse, span.start * hq, hq);
                 sequence.certify(layer, q, lse).await?;
             }
+            span.sequence.attend_turned(layer, span.start, &mut t, &mut self.scratch.lse)?;
+            span.sequence.attend_tail(layer, span.start, &mut t, &mut self.scratch.lse)?;
         }
         Ok(())
     }
@@ -442,18 +444,25 @@ impl Token {
         complete: bool,
     ) -> Result<(), SchedulerError> {
         let n_rows = sequence.n_tokens + 1;
+        let heads = sequence.shape.n_kv_heads;
         let sinks = sequence.layout.sinks.min(n_rows);
         let window = sequence.window_start(self.layer, n_rows)..n_rows;
         let in_place = sequence.options.placement == Placement::InPlace;
+        // First tokens that are to be turned are attended by themselves.
+        let listed = if sequence.gone(self.layer).is_some() { 0 } else { sinks };
         sequence.lists.clear();
-        for head in 0..sequence.shape.n_kv_heads {
-            for row in (0..sinks).chain(window.clone()) {
+        for head in 0..heads {
+            for row in (0..listed).chain(window.clone()) {
                 let at = if in_place { row } else { sequence.device_row(self.layer, row) };
                 sequence.lists.push(head, at);
             }
         }
         if complete {
             self.seal(sequence)?;
+            for n in &mut sequence.stats.attended_last[self.layer * heads..][..heads] {
+                *n += (sinks - listed) as u32;
+            }
+            sequence.stats.attended_rows += ((sinks - listed) * heads) as u64;
         }
         Ok(())
     }
@@ -600,7 +609,7 @@ impl Token {
     /// Recalled rows are attended in the host tier.
     fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>, slot: usize) {
         let index =
-            sequence.layers[self.layer].index.as_ref().expect("recall layers have an index");
+            sequence.layers[self.layer].chosen_index().expect("recall layers have an index");
         let selector = sequence.selector.as_ref().expect("a recall policy has a selector");
         for (head, clusters) in index.heads().iter().enumerate() {
             for (cluster, take) in selector.selected(slot, head) {
@@ -618,7 +627,8 @@ impl Token {
     ) -> Result<(), SchedulerError> {
         let speculates = sequence.speculates();
         let state = &mut sequence.layers[self.layer];
-        let index = state.index.as_ref().expect("recall layers have an index");
+        let index = state.fine.as_ref().or(state.index.as_ref());
+        let index = index.expect("recall layers have an index");
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
         let first_slot = sequence.layout.first_slot_row();
         sequence.mover.clear();

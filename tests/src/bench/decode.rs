@@ -258,6 +258,7 @@ impl<B: Backend> Measure<'_, B> {
             kv_dtype: DType::F16,
             capacity: n + 1000,
             scale: 0.125,
+            inv_freq: [].into(),
         };
         let policy = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
         let policy = Policy::resolve(&policy, shape.capacity)?;

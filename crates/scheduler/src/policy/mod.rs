@@ -9,7 +9,7 @@ mod resolve;
 
 pub use options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS,
-    OptionInfo, PolicyOptions, PoolOrder, Representative,
+    OptionInfo, PolicyOptions, PoolOrder, Positions, Representative, Tail,
 };
 pub use preset::{Preset, PresetInfo};
 
@@ -196,6 +196,15 @@ pub struct Preselect {
     pub queries: usize,
 }
 
+/// Clusters are opened for more tokens than are attended; which of them are is seen by the token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Refine {
+    /// Tokens in opened clusters, as a multiple of those that are recalled; at least 2.
+    pub times: usize,
+    /// How they are compared.
+    pub tokens: TokenConfig,
+}
+
 /// A validated policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -232,6 +241,12 @@ pub struct Policy {
     pub alpha: Option<f32>,
     /// Bound what every step leaves out.
     pub certify: bool,
+    /// Attend clusters that are not opened as their means.
+    pub tail: bool,
+    /// Choose tokens inside of opened clusters.
+    pub refine: Option<Refine>,
+    /// Where an evicting policy has its first tokens.
+    pub positions: Positions,
 }
 
 /// Options that cannot work together.
@@ -361,7 +376,8 @@ impl Rank {
     /// The most dimensions that there may be.
     pub fn most(self, head_dim: usize) -> usize {
         match self {
-            Rank::Given(rank) => rank.unwrap_or(head_dim.div_ceil(4)).min(head_dim),
+            Rank::Given(None) => head_dim.div_ceil(4).next_multiple_of(2).min(head_dim),
+            Rank::Given(Some(rank)) => rank.min(head_dim),
             Rank::Tolerance(_) => head_dim,
         }
     }
@@ -386,6 +402,12 @@ impl Policy {
     pub fn most_attended(&self) -> usize {
         let budget = self.budget.unwrap_or(0);
         if self.adapt.is_some() { Adapt::MOST * budget } else { budget }
+    }
+
+    /// Most tokens of a KV head that are compared one by one in a step; 0 where none are.
+    pub fn candidates(&self, context: usize) -> usize {
+        let times = self.refine.map_or(0, |refine| refine.times);
+        (times * self.most_attended()).min(context)
     }
 
     /// Rows of the device cache of one KV head: what R steps may select, and no more than there are

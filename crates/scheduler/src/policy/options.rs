@@ -104,6 +104,20 @@ choices! {
         /// On the host, where they are; the results are merged.
         Host = "host",
     }
+    /// What happens to clusters that a step does not open.
+    Tail {
+        /// Nothing.
+        Drop = "drop",
+        /// Each is attended as its mean key and its mean value, as often as it has tokens.
+        Estimate = "estimate",
+    }
+    /// At which positions an evicting policy has its first tokens.
+    Positions {
+        /// Where they are in the text.
+        Text = "text",
+        /// Where they are in the cache: right before the recent tokens.
+        Cache = "cache",
+    }
     /// Which comes first, neighbours or heads.
     PoolOrder {
         /// The heads of a group become one, then neighbours are pooled (the released Ada-KV).
@@ -204,6 +218,8 @@ read_choice!(
     HeadSelect,
     BudgetMode,
     Attend,
+    Tail,
+    Positions,
     PoolOrder,
     LrqkDecode,
     LrqkInit,
@@ -289,6 +305,15 @@ options! {
     /// Bound the attention that every step leaves out from the index, and report it: true or false;
     /// each layer then waits for its query [default: false].
     certify: bool = "certify", "BOOL";
+    /// What becomes of clusters that a step does not open: drop; estimate: each is attended as its
+    /// mean key and mean value, weighted by its tokens [default: drop].
+    tail: Tail = "tail", "NAME";
+    /// Open clusters for so many times the budget, and attend those of their tokens that score best
+    /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters].
+    refine: usize = "refine", "TIMES";
+    /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
+    /// (where they were) [default: cache, as the paper].
+    positions: Positions = "positions", "NAME";
     /// First tokens, always attended [default: 16, or an eighth of a small budget; 4 for
     /// streaming-llm; a block for ktransformers; 128 for infllm; none for quest and those that keep
     /// tokens by their attention].

@@ -83,6 +83,7 @@ presets! {
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
             "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "certify", "attend",
+            "tail", "refine", "rank",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
@@ -92,7 +93,7 @@ presets! {
         budget: "uniform",
         residency: "evict",
         dense_when_deep: true,
-        options: ["budget", "sinks", "recent", "dense-layers"],
+        options: ["budget", "sinks", "recent", "positions", "dense-layers"],
     }
     /// Pages by an upper bound of their scores.
     Quest = "quest" {

@@ -5,8 +5,8 @@ use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
 use super::{
     Adapt, Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, IndexConfig,
     IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, Policy, PolicyError, PolicyOptions,
-    PoolOrder, Preselect, Preset, Projection, Rank, Representative, Residency, Statistic,
-    TokenConfig, WHOLE_PROMPT_CONTEXT,
+    PoolOrder, Positions, Preselect, Preset, Projection, Rank, Refine, Representative, Residency,
+    Statistic, Tail, TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 
 impl Policy {
@@ -67,6 +67,9 @@ impl Policy {
             mass: None,
             alpha: None,
             certify: false,
+            tail: false,
+            refine: None,
+            positions: Positions::Text,
         }
     }
 }
@@ -88,6 +91,7 @@ fn streaming(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyErr
         budget: Some(budget),
         sinks,
         recent,
+        positions: options.positions.unwrap_or(Positions::Cache),
         dense_layers: options.dense_layers.unwrap_or(0),
         ..Policy::of(options.preset, Residency::Evict)
     })
@@ -124,7 +128,45 @@ fn clusterkv(
     };
     let pooling = options.pooling.unwrap_or_default();
     let index = IndexConfig { kind: IndexKind::Clusters(clusters), segment, window, pooling };
-    recalled(options, budget, (sinks, recent), index)
+    let policy = recalled(options, budget, (sinks, recent), index)?;
+    let tail = options.tail == Some(Tail::Estimate);
+    Ok(Policy { tail, refine: refine(options)?, ..policy })
+}
+
+/// Two tiers: clusters, then tokens.
+fn refine(options: &PolicyOptions) -> Result<Option<Refine>, PolicyError> {
+    let wrong = |option: &str, reason: &str| {
+        Err(PolicyError::Value { option: option.into(), reason: reason.into() })
+    };
+    let times = options.refine.unwrap_or(1);
+    if times == 0 {
+        return Err(PolicyError::Zero("--refine"));
+    }
+    if times == 1 {
+        return match options.rank {
+            Some(_) => wrong("rank", "means something to clusters with --refine above 1 alone"),
+            None => Ok(None),
+        };
+    }
+    if options.rank.is_some_and(|rank| rank % 2 == 1) {
+        return wrong("rank", "must be even with --refine");
+    }
+    let clashes = [
+        (options.tail == Some(Tail::Estimate), "tail", "estimates clusters, not tokens in them"),
+        (options.certify == Some(true), "certify", "bounds clusters, not tokens in them"),
+        (options.budget_mode == Some(BudgetMode::Mass), "budget-mode", "mass is that of clusters"),
+    ];
+    if let Some((_, option, why)) = clashes.iter().find(|(given, ..)| *given) {
+        return wrong(option, &format!("{why}: not with --refine"));
+    }
+    let projection = Projection::Lrqk {
+        iterations: 2,
+        init: LrqkInit::Random,
+        order: LrqkOrder::KeysFirst,
+        seed: options.seed.unwrap_or(0),
+    };
+    let rank = Rank::Given(options.rank);
+    Ok(Some(Refine { times, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 
 /// Quest, InfLLM, KTransformers.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use longview_core::{DType, SplitMix64};
 use longview_ops::{Backend, Distance, Pooling};
 use longview_scheduler::{
-    ClusterJob, ClusterTask, KvPlan, LayerMode, Placement, PolicyOptions, Preset, RecallMode,
-    SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan, StepVerdict, TaskKind,
-    TierKind,
+    ClusterJob, ClusterTask, KvPlan, LayerMode, Placement, PolicyOptions, Positions, Preset,
+    RecallMode, SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
+    StepVerdict, TaskKind, TierKind,
 };
 use pollster::block_on;
 
@@ -101,8 +101,9 @@ fn placements<B: Backend>(backend: &B) -> &'static [Placement] {
 
 pub fn the_control_attends_to_sinks_and_the_most_recent_tokens<B: Probe>(backend: &Arc<B>) {
     for &placement in placements(&**backend) {
-        let mut sim =
-            Sim::new(backend, small_shape(600), &streaming(64), options(placement)).unwrap();
+        let positions = Some(Positions::Text);
+        let policy = PolicyOptions { positions, ..streaming(64) };
+        let mut sim = Sim::new(backend, small_shape(600), &policy, options(placement)).unwrap();
         sim.prefill(3, 300);
         for _ in 0..100 {
             sim.decode(3);

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::Backend;
 use longview_scheduler::{
-    BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Preset, RecallMode,
-    Residency, SchedulerError, SequenceOptions,
+    BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions, Preset,
+    RecallMode, Residency, SchedulerError, SequenceOptions, Tail,
 };
 use pollster::block_on;
 
 use super::{clusterkv, options, placements, streaming};
 use crate::backends::Probe;
-use crate::sim::{Sim, assert_near, small_shape};
+use crate::sim::{Sim, Term, assert_near, small_shape};
 
 /// ClusterKV that recalls the share `mass` of the estimated attention.
 fn mass(mass: f32) -> PolicyOptions {
@@ -45,6 +45,11 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         PolicyOptions { budget_mode: Some(BudgetMode::Ada), ..clusterkv(96) },
         mass(0.5),
         streaming(96),
+        PolicyOptions { positions: Some(Positions::Text), ..streaming(96) },
+        PolicyOptions { tail: Some(Tail::Estimate), ..clusterkv(96) },
+        PolicyOptions { tail: Some(Tail::Estimate), ..mass(0.5) },
+        PolicyOptions { refine: Some(3), rank: Some(4), ..clusterkv(96) },
+        PolicyOptions { refine: Some(2), budget_mode: Some(BudgetMode::Ada), ..clusterkv(96) },
         block(Preset::Quest, &[]),
         block(Preset::Quest, &[("head-select", "shared"), ("budget-mode", "ada")]),
         block(Preset::Infllm, &[]),
@@ -89,9 +94,13 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
             assert!(attended.contains(&last), "{what}: a token attends itself");
             total += attended.len();
             heads += 1;
+            let mut terms: Vec<_> = attended.iter().map(|p| turned(sim, layer, head, *p)).collect();
+            if policy.tail {
+                terms.extend(unread_clusters(sim, layer, head, &attended));
+            }
             for h in head * group..(head + 1) * group {
                 let got = &sim.out[layer][h * d..(h + 1) * d];
-                assert_near(got, &sim.oracle(layer, h, &attended), what);
+                assert_near(got, &sim.attention(layer, h, &terms), what);
             }
         }
     }
@@ -99,6 +108,51 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
     let budget = policy.budget.unwrap_or(usize::MAX);
     assert!(total <= heads * budget.saturating_add(2), "{what}: {total} rows of {heads} heads");
     assert!(total < heads * sim.n_tokens(), "{what}: nothing was left out");
+}
+
+/// A token as a step attends it: a first token's key is turned to its place in the cache.
+fn turned<B: Backend>(sim: &Sim<B>, layer: usize, head: usize, position: u32) -> Term {
+    let (policy, shape) = (sim.sequence.policy(), sim.sequence.shape());
+    let mut term = sim.term(layer, head, position);
+    let is_first = policy.positions == Positions::Cache && (position as usize) < policy.sinks;
+    let gone = sim.n_tokens().saturating_sub(policy.sinks + policy.recent);
+    if is_first && sim.sequence.layers()[layer].mode == LayerMode::Window {
+        for (i, freq) in shape.inv_freq.iter().enumerate() {
+            let (sin, cos) = (gone as f64 * freq).sin_cos();
+            let (a, b) = (term.key[i], term.key[i + shape.inv_freq.len()]);
+            term.key[i] = a * cos - b * sin;
+            term.key[i + shape.inv_freq.len()] = b * cos + a * sin;
+        }
+    }
+    term
+}
+
+/// Each cluster's mean key and mean value, as often as it has tokens that were not attended.
+fn unread_clusters<B: Backend>(
+    sim: &Sim<B>,
+    layer: usize,
+    head: usize,
+    attended: &[u32],
+) -> Vec<Term> {
+    let state = &sim.sequence.layers()[layer];
+    let index = &state.index.as_ref().expect("clusters").heads()[head];
+    let mut terms = Vec::new();
+    for (start, size) in index.starts.iter().zip(&index.sizes) {
+        let rows = *start as usize..(start + size) as usize;
+        let members: Vec<_> =
+            state.positions[head][rows].iter().map(|p| sim.term(layer, head, *p)).collect();
+        let taken = &state.positions[head][*start as usize..(start + size) as usize];
+        let unread = taken.iter().filter(|p| !attended.contains(p)).count();
+        let mean = |of: fn(&Term) -> &Vec<f64>| -> Vec<f64> {
+            let sum = |i: usize| members.iter().map(|term| of(term)[i]).sum::<f64>();
+            (0..of(&members[0]).len()).map(|i| sum(i) / members.len() as f64).collect()
+        };
+        if unread > 0 {
+            let weight = unread as f64;
+            terms.push(Term { key: mean(|t| &t.key), value: mean(|t| &t.value), weight });
+        }
+    }
+    terms
 }
 
 fn name(options: &PolicyOptions) -> String {
@@ -340,6 +394,8 @@ pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc
         let is_plain = resolved.mass.is_none()
             && resolved.alpha.is_none()
             && resolved.token_step == 1
+            && !resolved.tail
+            && resolved.refine.is_none()
             && !resolved.index.is_some_and(|index| index.adapts())
             && resolved.residency != Residency::AttendOnHost;
         let refused = Sim::new(backend, small_shape(500), &policy, options).err();

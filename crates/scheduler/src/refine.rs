@@ -1,0 +1,290 @@
+//! Two tiers of selection: clusters are opened for more tokens than a step attends, and of the tokens
+//! in them those are attended that score best one by one, in a space of few dimensions.
+//!
+//! The second tier is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in the
+//! order of the rows: those of an opened cluster are gathered, scored and ranked on the device.
+
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_ops::{
+    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, Distance, KvGather,
+    KvGatherParams, OpResult, ProjectHeads, ProjectHeadsParams, ScoreSelect, ScoreSpan,
+    SelectClustersParams, SelectSpan, View, ViewMut,
+};
+
+use crate::clusterer::{ClusterJob, ClusterTask, TaskKind};
+use crate::error::SchedulerError;
+use crate::held::HeldLists;
+use crate::index::LayerIndex;
+use crate::layer::{Layer, LayerMode};
+use crate::policy::{INDEX_SEGMENT, Policy};
+use crate::select::{Query, Ranked};
+use crate::sequence::Sequence;
+use crate::shape::KvShape;
+
+/// Buffers of the first tier's choice, and of the tokens that it leaves to choose from.
+pub(crate) struct Refinement<B: Backend> {
+    clusters: B::Buffer,
+    takes: B::Buffer,
+    n_selected: B::Buffer,
+    budgets: HeldLists<B>,
+    /// U32 `[Hkv, candidates]`: numbers of the tokens in opened clusters.
+    rows: B::Buffer,
+    n_rows: B::Buffer,
+    /// U32 `[Hkv, candidates]`: 0, 1, 2 ..
+    places: B::Buffer,
+    /// U32 `[Hkv, candidates]`: ones.
+    sizes: B::Buffer,
+    /// `[Hkv, candidates, width]`, in the KV type.
+    keys: B::Buffer,
+    /// F32 `[Hq, width]`.
+    query: B::Buffer,
+    host_budgets: Vec<u32>,
+    host_rows: Vec<u32>,
+    max_selected: usize,
+    candidates: usize,
+    width: usize,
+}
+
+/// Bytes that [`Refinement`] takes on the device.
+pub(crate) fn refine_bytes(shape: &KvShape, policy: &Policy) -> u64 {
+    let sizes = Sizes::of(shape, policy);
+    let lists = 2 * sizes.max_selected + 3 * sizes.candidates + 3;
+    let keys = sizes.candidates * sizes.width * shape.kv_dtype.size();
+    (shape.n_kv_heads * (4 * lists + keys) + 4 * shape.n_q_heads * sizes.width) as u64
+}
+
+struct Sizes {
+    max_selected: usize,
+    candidates: usize,
+    width: usize,
+}
+
+impl Sizes {
+    fn of(shape: &KvShape, policy: &Policy) -> Self {
+        let candidates = policy.candidates(shape.capacity).max(1);
+        let rank = policy.refine.map_or(0, |refine| refine.tokens.rank.most(shape.head_dim));
+        let max_selected = candidates.min(policy.max_clusters(shape.capacity));
+        Self { max_selected, candidates, width: rank }
+    }
+}
+
+impl<B: Backend> Refinement<B> {
+    /// For sequences of `shape` under `policy`.
+    pub fn new(backend: &B, shape: &KvShape, policy: &Policy) -> OpResult<Self> {
+        let Sizes { max_selected, candidates, width } = Sizes::of(shape, policy);
+        let h = shape.n_kv_heads;
+        let ints = |len: usize| backend.alloc(DType::U32, h * len, "opened clusters");
+        let (mut places, mut sizes) = (ints(candidates)?, ints(candidates)?);
+        let numbers: Vec<u32> = (0..h * candidates).map(|i| (i % candidates) as u32).collect();
+        backend.write(ViewMut::all(&mut places), bytemuck::cast_slice(&numbers))?;
+        let ones = vec![1u32; h * candidates];
+        backend.write(ViewMut::all(&mut sizes), bytemuck::cast_slice(&ones))?;
+        Ok(Self {
+            clusters: ints(max_selected)?,
+            takes: ints(max_selected)?,
+            n_selected: ints(1)?,
+            budgets: HeldLists::new(backend, 1, h, "budgets")?,
+            rows: ints(candidates)?,
+            n_rows: ints(1)?,
+            places,
+            sizes,
+            keys: backend.alloc(shape.kv_dtype, h * candidates * width, "opened tokens")?,
+            query: backend.alloc(DType::F32, shape.n_q_heads * width, "query features")?,
+            host_budgets: vec![0; h],
+            host_rows: vec![0; h * candidates],
+            max_selected,
+            candidates,
+            width,
+        })
+    }
+
+    /// Opens the best clusters for `times` the budgets, and lays out their tokens to be ranked.
+    pub fn open<'a>(
+        &'a mut self,
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        layer: &Layer<B>,
+        (query, budgets): (&Query<'_, B>, &[u32]),
+        (scores, score_stride): (&mut B::Buffer, usize),
+    ) -> OpResult<Ranked<'a, B>> {
+        let index = layer.index.as_ref().expect("recall layers have an index");
+        let (Some(tokens), Some(projection)) = (&layer.fine, &layer.projection) else {
+            // No prompt was read: there is no space yet, and nothing was laid out.
+            return Ok(self.ranked());
+        };
+        let times = policy.refine.map_or(1, |refine| refine.times as u32);
+        for (to, budget) in self.host_budgets.iter_mut().zip(budgets) {
+            *to = budget.saturating_mul(times).min(self.candidates as u32);
+        }
+        self.budgets.put(backend, 0, &self.host_budgets)?;
+        let h = shape.n_kv_heads as u32;
+        backend.score_select(ScoreSelect {
+            p: CentroidScoresParams {
+                n_tokens: query.n_tokens as u32,
+                n_q_heads: shape.n_q_heads as u32,
+                n_kv_heads: h,
+                head_dim: index.width() as u32,
+                score_stride: score_stride as u32,
+                scale: shape.scale,
+                pooling: policy.index.map_or(0, |c| c.pooling as u32),
+            },
+            select: SelectClustersParams {
+                n_kv_heads: h,
+                score_stride: score_stride as u32,
+                max_selected: self.max_selected as u32,
+            },
+            q: query.q,
+            score_spans: &[ScoreSpan {
+                q_index: query.index as u32,
+                centroids: index.centroids(),
+                sizes: index.sizes(),
+                n_clusters: index.n_clusters(),
+                cluster_stride: index.capacity() as u32,
+            }],
+            select_spans: &[SelectSpan {
+                sizes: index.sizes(),
+                n_clusters: index.n_clusters(),
+                budgets: self.budgets.all(),
+                cluster_stride: index.capacity() as u32,
+            }],
+            scratch: ViewMut::all(scores),
+            clusters: ViewMut::all(&mut self.clusters),
+            takes: ViewMut::all(&mut self.takes),
+            n_selected: ViewMut::all(&mut self.n_selected),
+        })?;
+        backend.cluster_rows(ClusterRows {
+            p: ClusterRowsParams {
+                n_kv_heads: h,
+                cluster_stride: index.capacity() as u32,
+                max_selected: self.max_selected as u32,
+                list_stride: self.candidates as u32,
+                first_row: policy.sinks as u32,
+            },
+            starts: index.starts(),
+            clusters: View::all(&self.clusters),
+            takes: View::all(&self.takes),
+            n_selected: View::all(&self.n_selected),
+            rows: ViewMut::all(&mut self.rows),
+            n_rows: ViewMut::all(&mut self.n_rows),
+        })?;
+        // A landmark is moved as a KV row of half its width.
+        backend.kv_gather(KvGather {
+            p: KvGatherParams {
+                n_kv_heads: h,
+                head_dim: (self.width / 2) as u32,
+                list_stride: self.candidates as u32,
+                dst_head_stride: self.candidates as u32,
+            },
+            src: tokens.landmark_rows(),
+            src_rows: View::all(&self.rows),
+            dst_rows: View::all(&self.places),
+            n_rows: View::all(&self.n_rows),
+            dst: &mut self.keys,
+        })?;
+        let token = shape.n_q_heads * shape.head_dim;
+        backend.project_heads(ProjectHeads {
+            p: ProjectHeadsParams {
+                n_tokens: 1,
+                n_heads: shape.n_q_heads as u32,
+                group: shape.n_q_heads as u32 / h,
+                head_dim: shape.head_dim as u32,
+                rank: self.width as u32,
+                head_major: 0,
+            },
+            x: View::part(query.q.buffer, query.q.offset + query.index * token, token),
+            w: View::all(&projection.w_q),
+            out: ViewMut::all(&mut self.query),
+        })?;
+        Ok(self.ranked())
+    }
+
+    /// The tokens that are laid out.
+    fn ranked(&self) -> Ranked<'_, B> {
+        Ranked {
+            q: View::all(&self.query),
+            n_tokens: 1,
+            q_index: 0,
+            width: self.width,
+            centroids: View::all(&self.keys),
+            sizes: View::all(&self.sizes),
+            n_clusters: View::all(&self.n_rows),
+            stride: self.candidates,
+        }
+    }
+
+    /// The numbers of the tokens that were laid out, on the device, and where they go.
+    pub fn read_part(&mut self) -> (View<'_, B>, &mut [u8]) {
+        (View::all(&self.rows), bytemuck::cast_slice_mut(&mut self.host_rows))
+    }
+
+    /// The token that place `place` of a head's candidates has.
+    pub fn token(&self, head: usize, place: u32) -> u32 {
+        self.host_rows[head * self.candidates + place as usize]
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Brings the second tier up to what is clustered.
+    pub(crate) async fn extend_tokens(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let first = self.policy.sinks;
+        loop {
+            let state = &self.layers[layer];
+            let (Some(tokens), Some(projection)) = (&state.fine, &state.projection) else {
+                return Ok(());
+            };
+            let start = first + tokens.n_used(0);
+            let n = INDEX_SEGMENT.min(state.n_indexed.saturating_sub(start));
+            if n == 0 {
+                return Ok(());
+            }
+            let mut job = Box::new(ClusterJob::new(ClusterTask {
+                layer,
+                row_start: start,
+                kind: TaskKind::Tokens(tokens.width()),
+                n_kv_heads: self.shape.n_kv_heads,
+                n_points: n,
+                n_clusters: n,
+                head_dim: self.shape.head_dim,
+                distance: Distance::default(),
+                iterations: 0,
+                max_cluster: usize::MAX,
+                seed: 0,
+            }));
+            job.projection = Some(Arc::clone(&projection.w_k));
+            self.give_keys(&mut job);
+            self.worker.submit(job);
+            let job = self.worker.take(&*self.backend, layer).await?;
+            let job = job.expect("the worker has what it was given");
+            let state = &mut self.layers[layer];
+            let tokens = state.fine.as_mut().expect("checked above");
+            tokens.append(&*self.backend, start, start + n, &job.heads)?;
+            for (head, cache) in state.caches.iter_mut().enumerate() {
+                cache.set_clusters(tokens.n_used(head));
+            }
+        }
+    }
+
+    /// In a cut: drops tokens behind those that are still clustered, and adds those that are
+    /// missing.
+    pub(crate) async fn cut_tokens(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let first = self.policy.sinks;
+        let state = &mut self.layers[layer];
+        if let (Some(tokens), LayerMode::Recall) = (&mut state.fine, state.mode) {
+            tokens.truncate(&*self.backend, state.n_indexed, first)?;
+            for (head, cache) in state.caches.iter_mut().enumerate() {
+                cache.set_clusters(tokens.n_used(head));
+            }
+        }
+        self.extend_tokens(layer).await
+    }
+}
+
+impl<B: Backend> Layer<B> {
+    /// What a choice names: tokens where there is a second tier, else clusters.
+    pub(crate) fn chosen_index(&self) -> Option<&LayerIndex<B>> {
+        self.fine.as_ref().or(self.index.as_ref())
+    }
+}
