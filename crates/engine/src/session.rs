@@ -146,6 +146,12 @@ impl<B: Backend> Session<B> {
         &self.tokens
     }
 
+    /// Copies queries and attention of every decode step to the host from now on, or no longer: see
+    /// [`Sequence::watched`]. Each layer then waits for the device.
+    pub fn watch(&mut self, on: bool) {
+        self.sequence.watch(on);
+    }
+
     /// The policy in force.
     pub fn policy(&self) -> &Policy {
         self.sequence.policy()

@@ -35,6 +35,7 @@ mod step;
 mod tail;
 mod tier;
 mod turn;
+mod watch;
 
 pub use cache::{ClusterCache, Miss, Want};
 pub use certificate::Bounds;
@@ -57,4 +58,5 @@ pub use shape::KvShape;
 pub use speculate::{RecallMode, StepVerdict};
 pub use stats::Stats;
 pub use step::{LayerTensors, SpanMode, Step, StepScratch, StepSpan};
+pub use watch::Watched;
 pub use tier::{HostTier, MappedTier, PlainTier, RowRange};

@@ -25,6 +25,7 @@ use crate::stats::Stats;
 use crate::tail::Tail;
 use crate::tier::{HostTier, MappedTier, PlainTier, RowRange};
 use crate::turn::{Turned, turns};
+use crate::watch::Watched;
 
 /// Where attention reads KV rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +115,8 @@ pub struct Sequence<B: Backend> {
     pub(crate) tail: Option<Tail<B>>,
     /// Where first tokens are attended at other positions than those of the text.
     pub(crate) turned: Option<Turned<B>>,
+    /// What decode steps computed, for who looks on.
+    pub(crate) watched: Vec<Watched>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
     pub(crate) worker: ClusterWorker<B>,
@@ -168,6 +171,7 @@ impl<B: Backend> Sequence<B> {
             host_attention: None,
             tail: None,
             turned: None,
+            watched: Vec::new(),
             mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),

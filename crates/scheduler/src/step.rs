@@ -159,6 +159,7 @@ impl<B: Backend> Step<'_, '_, B> {
             }
             span.sequence.attend_turned(layer, span.start, &mut t, &mut self.scratch.lse)?;
             span.sequence.attend_tail(layer, span.start, &mut t, &mut self.scratch.lse)?;
+            span.sequence.look_on(layer, span.start, &t).await?;
         }
         Ok(())
     }

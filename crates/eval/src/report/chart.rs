@@ -1,0 +1,430 @@
+//! Charts as data, and how they are drawn: once as SVG, once as PNG.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Once;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use super::ReportError;
+
+/// Width and height of a chart, in pixels.
+const SIZE: (u32, u32) = (760, 440);
+
+/// Pixels of a PNG to one of an SVG: readable on dense screens.
+const PNG_SCALE: u32 = 2;
+
+/// Colours that people with any colour vision tell apart (Okabe and Ito), and two greys for the
+/// eighth and ninth series.
+const COLOURS: [RGBColor; 9] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(120, 80, 20),
+    RGBColor(120, 120, 120),
+    RGBColor(60, 60, 60),
+];
+
+/// A point with the interval that it lies in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Where.
+    pub x: f64,
+    /// How much.
+    pub y: f64,
+    /// Lower and upper end of a 95 % interval, where there is one.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// From left to right.
+    pub points: Vec<Point>,
+    /// Dashed: what others are compared with.
+    pub is_reference: bool,
+}
+
+/// An axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// What it shows, with the unit.
+    pub label: String,
+    /// Equal distances are equal ratios.
+    pub is_log: bool,
+    /// From where to where; `None` fits the data.
+    pub range: Option<Range<f64>>,
+    /// How numbers are written.
+    pub unit: Unit,
+}
+
+/// How numbers on an axis are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// As they are.
+    Plain,
+    /// Shares as percent.
+    Percent,
+    /// Tokens: 4096 is 4K.
+    Tokens,
+    /// Seconds, as ms or µs where they are small.
+    Seconds,
+}
+
+/// What a figure shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Chart {
+    /// Lines over one axis.
+    Lines {
+        /// Horizontal.
+        x: Axis,
+        /// Vertical.
+        y: Axis,
+        /// The lines.
+        series: Vec<Series>,
+    },
+    /// A number for each of some columns and rows, 0..=1, as a colour and as text.
+    Heat {
+        /// What columns are.
+        x: String,
+        /// What rows are.
+        y: String,
+        /// Names of the columns.
+        columns: Vec<String>,
+        /// Names of the rows, top first.
+        rows: Vec<String>,
+        /// `[rows][columns]`; `None` where nothing was measured.
+        values: Vec<Vec<Option<f64>>>,
+    },
+    /// Parts that add up, a bar for each group.
+    Stack {
+        /// What bars measure, in seconds.
+        y: String,
+        /// Names of the bars.
+        bars: Vec<String>,
+        /// Name of each part with one value a bar.
+        parts: Vec<(String, Vec<f64>)>,
+    },
+}
+
+impl Unit {
+    /// A number as text.
+    pub fn text(self, x: f64) -> String {
+        match self {
+            Unit::Plain if x != 0.0 && !(0.01..1e5).contains(&x.abs()) => format!("{x:.0e}"),
+            Unit::Plain if x.fract().abs() > 1e-9 => format!("{x:.2}"),
+            Unit::Plain => format!("{x:.0}"),
+            Unit::Percent => format!("{:.0} %", 100.0 * x),
+            Unit::Tokens if x >= (1 << 20) as f64 => format!("{:.0}M", x / f64::from(1 << 20)),
+            Unit::Tokens if x >= 1024.0 => format!("{:.0}K", x / 1024.0),
+            Unit::Tokens => format!("{x:.0}"),
+            Unit::Seconds if x >= 1.0 => format!("{x:.1} s"),
+            Unit::Seconds if x >= 1e-3 => format!("{:.3} ms", 1e3 * x).replace(".000", ""),
+            Unit::Seconds => format!("{:.0} µs", 1e6 * x),
+        }
+    }
+}
+
+/// Text needs a font, wherever a report is made.
+fn with_font() {
+    static FONT: Once = Once::new();
+    FONT.call_once(|| {
+        let registered =
+            register_font("sans-serif", FontStyle::Normal, dejavu::sans::regular()).is_ok();
+        assert!(registered, "the font that this program brings is a font");
+    });
+}
+
+impl Chart {
+    /// The chart as SVG.
+    pub fn svg(&self, title: &str) -> Result<String, ReportError> {
+        with_font();
+        let mut text = String::new();
+        {
+            let area = SVGBackend::with_string(&mut text, self.size(1)).into_drawing_area();
+            self.draw(&area, title, 1).map_err(ReportError::draw)?;
+            area.present().map_err(ReportError::draw)?;
+        }
+        Ok(text)
+    }
+
+    /// The chart as PNG, twice as large.
+    pub fn png(&self, title: &str, path: &Path) -> Result<(), ReportError> {
+        with_font();
+        let area = BitMapBackend::new(path, self.size(PNG_SCALE)).into_drawing_area();
+        self.draw(&area, title, PNG_SCALE).map_err(ReportError::draw)?;
+        area.present().map_err(ReportError::draw)
+    }
+
+    fn size(&self, scale: u32) -> (u32, u32) {
+        let height = match self {
+            Chart::Heat { rows, .. } => (110 + 34 * rows.len() as u32).max(200),
+            Chart::Lines { series, .. } => SIZE.1.max(120 + 20 * series.len() as u32),
+            Chart::Stack { .. } => SIZE.1,
+        };
+        (SIZE.0 * scale, height * scale)
+    }
+
+    fn draw<D: DrawingBackend>(
+        &self,
+        area: &DrawingArea<D, Shift>,
+        title: &str,
+        scale: u32,
+    ) -> Result<(), DrawingAreaErrorKind<D::ErrorType>> {
+        area.fill(&WHITE)?;
+        let pen = Pen { scale: f64::from(scale) };
+        let area = area.titled(title, pen.font(17.0))?;
+        match self {
+            Chart::Lines { x, y, series } => pen.lines(&area, x, y, series),
+            Chart::Heat { x, y, columns, rows, values } => {
+                pen.heat(&area, (x, y), (columns, rows), values)
+            }
+            Chart::Stack { y, bars, parts } => pen.stack(&area, y, bars, parts),
+        }
+    }
+}
+
+/// Sizes of text and strokes.
+struct Pen {
+    scale: f64,
+}
+
+/// What drawing may fail with.
+type Drawn<D> = Result<(), DrawingAreaErrorKind<<D as DrawingBackend>::ErrorType>>;
+
+impl Pen {
+    fn px(&self, x: f64) -> i32 {
+        (x * self.scale).round() as i32
+    }
+
+    fn font(&self, size: f64) -> TextStyle<'static> {
+        ("sans-serif", size * self.scale).into_font().color(&BLACK)
+    }
+
+    /// Lines with a legend at the right, where it hides nothing.
+    fn lines<D: DrawingBackend>(
+        &self,
+        area: &DrawingArea<D, Shift>,
+        x: &Axis,
+        y: &Axis,
+        series: &[Series],
+    ) -> Drawn<D> {
+        let (width, _) = area.dim_in_pixel();
+        let (plot, legend) = area.split_horizontally(width as i32 - self.px(210.0));
+        let all = || series.iter().flat_map(|s| &s.points);
+        let xs = x.place(all().map(|p| p.x));
+        let ys = y.place(all().flat_map(|p| {
+            let (low, high) = p.interval.unwrap_or((p.y, p.y));
+            [low, p.y, high]
+        }));
+        let at = |p: &Point| (x.coordinate(p.x), y.coordinate(p.y));
+        let mut chart = ChartBuilder::on(&plot)
+            .margin(self.px(8.0))
+            .x_label_area_size(self.px(42.0))
+            .y_label_area_size(self.px(64.0))
+            .build_cartesian_2d(xs, ys)?;
+        chart
+            .configure_mesh()
+            .x_desc(&x.label)
+            .y_desc(&y.label)
+            .x_labels(9)
+            .y_labels(7)
+            .x_label_formatter(&|v| x.text(*v))
+            .y_label_formatter(&|v| y.text(*v))
+            .label_style(self.font(11.0))
+            .axis_desc_style(self.font(12.0))
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(BLACK.mix(0.12))
+            .draw()?;
+        for (i, line) in series.iter().enumerate() {
+            let stroke = |opacity: f64| {
+                let colour = if line.is_reference { BLACK } else { COLOURS[i % COLOURS.len()] };
+                colour.mix(opacity).stroke_width(self.px(2.0) as u32)
+            };
+            let points = line.points.iter().map(at);
+            match line.is_reference {
+                true => {
+                    let dashes = (self.px(6.0), self.px(4.0));
+                    let dashed = DashedLineSeries::new(points, dashes.0, dashes.1, stroke(1.0));
+                    chart.draw_series(dashed)?;
+                }
+                false => {
+                    chart.draw_series(LineSeries::new(points, stroke(1.0)))?;
+                }
+            }
+            let dots = line.points.iter().map(|p| {
+                Circle::new(at(p), self.px(3.0), stroke(1.0).filled())
+            });
+            chart.draw_series(dots)?;
+            let bars = line.points.iter().filter_map(|p| p.interval.map(|i| (p, i)));
+            chart.draw_series(bars.map(|(p, (low, high))| {
+                let x = x.coordinate(p.x);
+                PathElement::new([(x, y.coordinate(low)), (x, y.coordinate(high))], stroke(0.5))
+            }))?;
+        }
+        let names = series.iter().enumerate().map(|(i, line)| {
+            let colour = if line.is_reference { BLACK } else { COLOURS[i % COLOURS.len()] };
+            (line.name.as_str(), colour)
+        });
+        self.legend(&legend, names)
+    }
+
+    fn legend<'a, D: DrawingBackend>(
+        &self,
+        area: &DrawingArea<D, Shift>,
+        names: impl Iterator<Item = (&'a str, RGBColor)>,
+    ) -> Drawn<D> {
+        for (i, (name, colour)) in names.enumerate() {
+            let y = self.px(16.0 + 20.0 * i as f64);
+            let square = [(self.px(2.0), y), (self.px(14.0), y + self.px(10.0))];
+            area.draw(&Rectangle::new(square, colour.filled()))?;
+            area.draw(&Text::new(name.to_owned(), (self.px(20.0), y - self.px(1.0)), self.font(11.0)))?;
+        }
+        Ok(())
+    }
+
+    /// Cells from white (0) to blue (1), each with its number.
+    fn heat<D: DrawingBackend>(
+        &self,
+        area: &DrawingArea<D, Shift>,
+        (x, y): (&str, &str),
+        (columns, rows): (&[String], &[String]),
+        values: &[Vec<Option<f64>>],
+    ) -> Drawn<D> {
+        let (width, height) = area.dim_in_pixel();
+        let (left, below) = (self.px(150.0), self.px(56.0));
+        let cell = (
+            (width as i32 - left - self.px(12.0)) / columns.len().max(1) as i32,
+            (height as i32 - below) / rows.len().max(1) as i32,
+        );
+        area.draw(&Text::new(y.to_owned(), (self.px(6.0), height as i32 - below + self.px(6.0)), self.font(12.0)))?;
+        for (r, row) in values.iter().enumerate() {
+            let top = r as i32 * cell.1;
+            let name = Text::new(rows[r].clone(), (self.px(6.0), top + cell.1 / 2 - self.px(6.0)), self.font(11.0));
+            area.draw(&name)?;
+            for (c, value) in row.iter().enumerate() {
+                let at = (left + c as i32 * cell.0, top);
+                let end = (at.0 + cell.0 - self.px(1.0), at.1 + cell.1 - self.px(1.0));
+                let Some(value) = value else {
+                    area.draw(&Rectangle::new([at, end], BLACK.mix(0.06).filled()))?;
+                    continue;
+                };
+                let share = value.clamp(0.0, 1.0);
+                let blend = |from: f64, to: f64| (from + (to - from) * share) as u8;
+                let fill = RGBColor(blend(247.0, 8.0), blend(251.0, 81.0), blend(255.0, 156.0));
+                area.draw(&Rectangle::new([at, end], fill.filled()))?;
+                let ink = if share > 0.55 { WHITE } else { BLACK };
+                let text = format!("{:.0}", 100.0 * value);
+                let middle = (at.0 + cell.0 / 2 - self.px(9.0), at.1 + cell.1 / 2 - self.px(6.0));
+                area.draw(&Text::new(text, middle, self.font(11.0).color(&ink)))?;
+            }
+        }
+        let bottom = rows.len() as i32 * cell.1;
+        for (c, column) in columns.iter().enumerate() {
+            let at = (left + c as i32 * cell.0 + cell.0 / 2 - self.px(12.0), bottom + self.px(5.0));
+            area.draw(&Text::new(column.clone(), at, self.font(11.0)))?;
+        }
+        let middle = (left + (width as i32 - left) / 2 - self.px(40.0), bottom + self.px(26.0));
+        area.draw(&Text::new(x.to_owned(), middle, self.font(12.0)))
+    }
+
+    fn stack<D: DrawingBackend>(
+        &self,
+        area: &DrawingArea<D, Shift>,
+        y: &str,
+        bars: &[String],
+        parts: &[(String, Vec<f64>)],
+    ) -> Drawn<D> {
+        let (width, _) = area.dim_in_pixel();
+        let (plot, legend) = area.split_horizontally(width as i32 - self.px(140.0));
+        let total = |bar: usize| parts.iter().map(|(_, values)| values[bar]).sum::<f64>();
+        let top = (0..bars.len()).map(total).fold(0.0, f64::max).max(1e-9);
+        let mut chart = ChartBuilder::on(&plot)
+            .margin(self.px(8.0))
+            .x_label_area_size(self.px(96.0))
+            .y_label_area_size(self.px(64.0))
+            .build_cartesian_2d(0.0..bars.len().max(1) as f64, 0.0..1.08 * top)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .disable_x_axis()
+            .y_desc(y)
+            .y_label_formatter(&|v| Unit::Seconds.text(*v))
+            .label_style(self.font(11.0))
+            .axis_desc_style(self.font(12.0))
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for bar in 0..bars.len() {
+            let (mut base, left) = (0.0, bar as f64);
+            for (i, (_, values)) in parts.iter().enumerate() {
+                let corners = [(left + 0.15, base), (left + 0.85, base + values[bar])];
+                let fill = COLOURS[i % COLOURS.len()].filled();
+                chart.draw_series([Rectangle::new(corners, fill)])?;
+                base += values[bar];
+            }
+        }
+        let (plot_width, plot_height) = plot.dim_in_pixel();
+        let first = self.px(72.0);
+        let step = (plot_width as i32 - first - self.px(8.0)) / bars.len().max(1) as i32;
+        for (i, bar) in bars.iter().enumerate() {
+            // Names of bars are written line by line.
+            for (line, word) in bar.split(' ').enumerate() {
+                let y = plot_height as i32 - self.px(98.0) + self.px(14.0 * line as f64);
+                let at = (first + i as i32 * step + self.px(4.0), y);
+                plot.draw(&Text::new(word.to_owned(), at, self.font(10.0)))?;
+            }
+        }
+        self.legend(
+            &legend,
+            parts.iter().enumerate().map(|(i, (name, _))| (name.as_str(), COLOURS[i % COLOURS.len()])),
+        )
+    }
+}
+
+impl Axis {
+    /// A linear axis that begins at 0 and shows shares.
+    pub fn percent(label: &str) -> Self {
+        Self { label: label.into(), is_log: false, range: Some(0.0..1.0), unit: Unit::Percent }
+    }
+
+    /// A logarithmic axis of tokens.
+    pub fn tokens(label: &str) -> Self {
+        Self { label: label.into(), is_log: true, range: None, unit: Unit::Tokens }
+    }
+
+    /// Where a number is on the axis.
+    fn coordinate(&self, x: f64) -> f64 {
+        if self.is_log { x.max(1e-12).log2() } else { x }
+    }
+
+    /// The number at a place, as text.
+    fn text(&self, coordinate: f64) -> String {
+        self.unit.text(if self.is_log { coordinate.exp2() } else { coordinate })
+    }
+
+    /// The range of coordinates that shows all values.
+    fn place(&self, values: impl Iterator<Item = f64>) -> Range<f64> {
+        let values: Vec<f64> = values.filter(|v| v.is_finite()).map(|v| self.coordinate(v)).collect();
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        match &self.range {
+            Some(range) => {
+                // What lies at an end is not cut in half.
+                let room = 0.03 * (range.end - range.start);
+                range.start - room..range.end + room
+            }
+            None if values.is_empty() => 0.0..1.0,
+            None => {
+                let room = (0.05 * (high - low)).max(0.05);
+                low - room..high + room
+            }
+        }
+    }
+}

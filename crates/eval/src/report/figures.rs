@@ -1,0 +1,547 @@
+//! Which figures a results file gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Data;
+use super::chart::{Axis, Chart, Point, Series, Unit};
+use super::numbers::{Mean, grouped, mean, policy_name};
+use crate::record::{Answer, PolicyLabel, Question, Speed};
+
+/// A chart with what a reader needs to know about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// The name of its files, without an ending.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// How to read it.
+    pub caption: String,
+    /// The chart.
+    pub chart: Chart,
+}
+
+/// Every figure that the data suffices for.
+pub(super) fn figures(data: &Data) -> Vec<Figure> {
+    let mut all = Vec::new();
+    scores(data, &mut all);
+    heat_maps(data, &mut all);
+    probes(data, &mut all);
+    recency(data, &mut all);
+    perplexity(data, &mut all);
+    caches(data, &mut all);
+    spectra(data, &mut all);
+    speed(data, &mut all);
+    all
+}
+
+fn question_name(question: Question) -> &'static str {
+    match question {
+        Question::Aware => "question in the prompt",
+        Question::Agnostic => "question after the choice",
+    }
+}
+
+/// Lines of something by budget, one for each policy, and a dashed one for full attention.
+fn by_budget<'a, T: 'a>(
+    records: impl IntoIterator<Item = &'a T>,
+    label: impl Fn(&T) -> &PolicyLabel,
+    value: impl Fn(&T) -> f64,
+    with_interval: bool,
+) -> Vec<Series> {
+    let key = |r: &T| (policy_name(label(r)), label(r).budget);
+    let groups = grouped(records, key, value);
+    let budgets: BTreeSet<usize> = groups.keys().map(|(_, budget)| *budget).collect();
+    let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    let mut reference = Vec::new();
+    for ((name, budget), values) in &groups {
+        let mut point = match with_interval {
+            true => Mean::of_shares(values).expect("groups have members").at(*budget as f64),
+            false => Point { x: *budget as f64, y: mean(values), interval: None },
+        };
+        if *budget == 0 {
+            point.interval = None;
+            let others = budgets.iter().filter(|b| **b > 0);
+            reference.extend(others.map(|b| Point { x: *b as f64, ..point }));
+        } else {
+            lines.entry(name.clone()).or_default().push(point);
+        }
+    }
+    let line = |(name, points)| Series { name, points, is_reference: false };
+    let mut series: Vec<Series> = lines.into_iter().map(line).collect();
+    if !reference.is_empty() {
+        series.push(Series { name: "full".into(), points: reference, is_reference: true });
+    }
+    series
+}
+
+fn scores(data: &Data, all: &mut Vec<Figure>) {
+    let keys: BTreeSet<(Question, usize, &str)> =
+        data.answers.iter().map(|a| (a.question, a.length, a.task.as_str())).collect();
+    let lengths: BTreeSet<(Question, usize)> = keys.iter().map(|(q, n, _)| (*q, *n)).collect();
+    let chart = |answers: &[&Answer]| Chart::Lines {
+        x: Axis::tokens("budget B, tokens that a KV head attends in a step"),
+        y: Axis::percent("score"),
+        series: by_budget(answers.iter().copied(), |a| &a.policy, |a| a.score, true),
+    };
+    for (question, length) in lengths {
+        let of = |a: &&Answer| a.question == question && a.length == length;
+        let able = |a: &&Answer| data.is_able(&a.task, length, question);
+        let answers: Vec<&Answer> = data.answers.iter().filter(of).filter(able).collect();
+        let tasks: BTreeSet<&str> = answers.iter().map(|a| a.task.as_str()).collect();
+        if tasks.len() > 1 {
+            all.push(Figure {
+                name: format!("score-all-{length}-{}", slug(question)),
+                title: format!("All {} tasks at {}", tasks.len(), Unit::Tokens.text(length as f64)),
+                caption: format!(
+                    "Mean score over the tasks that full attention can do (at least 80 %): {}; {}. \
+                     Bars are 95 % intervals.",
+                    tasks.into_iter().collect::<Vec<_>>().join(", "),
+                    question_name(question),
+                ),
+                chart: chart(&answers),
+            });
+        }
+    }
+    for (question, length, task) in keys {
+        let of = |a: &&Answer| a.question == question && a.length == length && a.task == task;
+        let answers: Vec<&Answer> = data.answers.iter().filter(of).collect();
+        let mark = match data.is_able(task, length, question) {
+            true => "",
+            false => " Full attention scores under 80 %: the model cannot do this task.",
+        };
+        all.push(Figure {
+            name: format!("score-{task}-{length}-{}", slug(question)),
+            title: format!("{task} at {}", Unit::Tokens.text(length as f64)),
+            caption: format!(
+                "Score against budget, {}. Bars are 95 % intervals.{mark}",
+                question_name(question)
+            ),
+            chart: chart(&answers),
+        });
+    }
+}
+
+fn slug(question: Question) -> &'static str {
+    match question {
+        Question::Aware => "aware",
+        Question::Agnostic => "agnostic",
+    }
+}
+
+/// Depth against length, for tasks with one needle.
+fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
+    let deep = || data.answers.iter().filter(|a| a.depth.is_some());
+    let keys: BTreeSet<(&str, String, usize)> = deep()
+        .map(|a| (a.task.as_str(), policy_name(&a.policy), a.policy.budget))
+        .collect();
+    for (task, policy, budget) in keys {
+        let of = |a: &&Answer| {
+            a.task == task && policy_name(&a.policy) == policy && a.policy.budget == budget
+        };
+        let tenth = |a: &Answer| (10.0 * a.depth.unwrap_or(0.0)).round() as usize;
+        let cells = grouped(deep().filter(of), |a| (tenth(a), a.length), |a| a.score);
+        let lengths: BTreeSet<usize> = cells.keys().map(|(_, length)| *length).collect();
+        let depths: BTreeSet<usize> = cells.keys().map(|(depth, _)| *depth).collect();
+        if lengths.len() * depths.len() < 4 {
+            continue;
+        }
+        let value = |depth: usize, length: usize| cells.get(&(depth, length)).map(|v| mean(v));
+        let row = |depth: &usize| lengths.iter().map(|l| value(*depth, *l)).collect();
+        let at = if budget == 0 { String::new() } else { format!(" at B = {budget}") };
+        all.push(Figure {
+            name: format!("depth-{task}-{}-{budget}", policy.replace([' ', '='], "-")),
+            title: format!("{task}: {policy}{at}"),
+            caption: "Score in percent by where the needle lies (0 % is the start) and by length."
+                .into(),
+            chart: Chart::Heat {
+                x: "length".into(),
+                y: "depth".into(),
+                columns: lengths.iter().map(|n| Unit::Tokens.text(*n as f64)).collect(),
+                rows: depths.iter().map(|d| format!("{} %", 10 * d)).collect(),
+                values: depths.iter().map(row).collect(),
+            },
+        });
+    }
+}
+
+fn probes(data: &Data, all: &mut Vec<Figure>) {
+    let keys: BTreeSet<(&str, usize)> =
+        data.probes.iter().map(|p| (p.text.as_str(), p.length)).collect();
+    for (text, length) in keys {
+        let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
+        let at = Unit::Tokens.text(length as f64);
+        let mut add = |name: &str, title: &str, caption: &str, y: Axis, series: Vec<Series>| {
+            all.push(Figure {
+                name: format!("{name}-{text}-{length}"),
+                title: format!("{title}, {text} at {at}"),
+                caption: caption.into(),
+                chart: Chart::Lines { x: Axis::tokens("budget B"), y, series },
+            });
+        };
+        let mut recall = by_budget(of(), |p| &p.policy, |p| p.recall, false);
+        let oracle = grouped(of(), |p| p.policy.budget, |p| p.recall_group);
+        recall.push(Series {
+            name: "best for the group".into(),
+            points: oracle
+                .iter()
+                .map(|(b, v)| Point { x: *b as f64, y: mean(v), interval: None })
+                .collect(),
+            is_reference: true,
+        });
+        add(
+            "recall",
+            "Recall of the true top B",
+            "Share of a query head's true top B tokens that were attended, mean over layers, heads \
+             and steps. Dashed: what the best choice shared by the query heads of a group reaches.",
+            Axis::percent("recall"),
+            recall,
+        );
+        let mut kept = by_budget(of(), |p| &p.policy, |p| p.mass, false);
+        let best = grouped(of(), |p| p.policy.budget, |p| p.mass_best);
+        kept.push(Series {
+            name: "true top B".into(),
+            points: best
+                .iter()
+                .map(|(b, v)| Point { x: *b as f64, y: mean(v), interval: None })
+                .collect(),
+            is_reference: true,
+        });
+        add(
+            "mass",
+            "Attention kept",
+            "Share of the attention that the attended tokens hold. Dashed: the true top B.",
+            Axis::percent("attention kept"),
+            kept,
+        );
+        add(
+            "error",
+            "Error of the attention's output",
+            "|out - full| / |full|, mean over layers, heads and steps.",
+            Axis { label: "relative error".into(), is_log: false, range: None, unit: Unit::Plain },
+            by_budget(of(), |p| &p.policy, |p| p.error, false),
+        );
+        layers(data, (text, length), all);
+    }
+}
+
+/// Recall by layer, at the middle budget.
+fn layers(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
+    let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
+    let budgets: Vec<usize> =
+        of().map(|p| p.policy.budget).collect::<BTreeSet<_>>().into_iter().collect();
+    let Some(budget) = budgets.get(budgets.len() / 2).copied() else { return };
+    let at = of().filter(|p| p.policy.budget == budget);
+    let groups = grouped(at, |p| (policy_name(&p.policy), p.layer), |p| p.recall);
+    let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for ((name, layer), values) in groups {
+        let point = Point { x: layer as f64, y: mean(&values), interval: None };
+        lines.entry(name).or_default().push(point);
+    }
+    all.push(Figure {
+        name: format!("recall-layers-{text}-{length}"),
+        title: format!("Recall by layer at B = {budget}, {text}"),
+        caption: "Mean over query heads and steps.".into(),
+        chart: Chart::Lines {
+            x: Axis { label: "layer".into(), is_log: false, range: None, unit: Unit::Plain },
+            y: Axis::percent("recall"),
+            series: lines
+                .into_iter()
+                .map(|(name, points)| Series { name, points, is_reference: false })
+                .collect(),
+        },
+    });
+}
+
+/// Recall by the age of tokens.
+fn recency(data: &Data, all: &mut Vec<Figure>) {
+    let keys: BTreeSet<(&str, usize, usize)> = data
+        .probes
+        .iter()
+        .filter(|p| !p.recency.is_empty())
+        .map(|p| (p.text.as_str(), p.length, p.policy.budget))
+        .collect();
+    let budgets: BTreeSet<usize> = keys.iter().map(|(_, _, b)| *b).collect();
+    let middle = budgets.iter().nth(budgets.len() / 2).copied();
+    for (text, length, budget) in keys.into_iter().filter(|(_, _, b)| Some(*b) == middle) {
+        let of = |p: &&crate::record::Probe| {
+            p.text == text && p.length == length && p.policy.budget == budget
+        };
+        let mut lines: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
+        for probe in data.probes.iter().filter(of) {
+            let line = lines.entry(policy_name(&probe.policy)).or_default();
+            line.resize(probe.recency.len(), Vec::new());
+            line.iter_mut().zip(&probe.recency).for_each(|(all, one)| all.push(*one));
+        }
+        let line = |(name, parts): (String, Vec<Vec<f64>>)| {
+            let n = parts.len() as f64;
+            let point = |(i, values): (usize, &Vec<f64>)| Point {
+                x: (i as f64 + 0.5) / n,
+                y: mean(values),
+                interval: None,
+            };
+            let points = parts.iter().enumerate().map(point).collect();
+            Series { name, points, is_reference: false }
+        };
+        all.push(Figure {
+            name: format!("recency-{text}-{length}"),
+            title: format!("Recall by place in the context, B = {budget}, {text}"),
+            caption: "Recall of the true top tokens in each eighth of the context; the newest are \
+                      at the right."
+                .into(),
+            chart: Chart::Lines {
+                x: Axis { range: Some(0.0..1.0), ..Axis::percent("place in the context") },
+                y: Axis::percent("recall"),
+                series: lines.into_iter().map(line).collect(),
+            },
+        });
+    }
+}
+
+/// Perplexity over the text up to a position, relative to that under full attention.
+fn perplexity(data: &Data, all: &mut Vec<Figure>) {
+    let texts: BTreeSet<&str> = data.perplexities.iter().map(|p| p.text.as_str()).collect();
+    for text in texts {
+        let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        for p in data.perplexities.iter().filter(|p| p.text == text) {
+            let name = match p.policy.budget {
+                0 => policy_name(&p.policy),
+                budget => format!("{} B={budget}", policy_name(&p.policy)),
+            };
+            let value = (p.nll / p.tokens.max(1) as f64).exp();
+            let point = Point { x: p.position.max(1) as f64, y: value, interval: None };
+            lines.entry(name).or_default().push(point);
+        }
+        let line = |(name, mut points): (String, Vec<Point>)| {
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            let is_reference = name == "full";
+            Series { name, points, is_reference }
+        };
+        all.push(Figure {
+            name: format!("perplexity-{text}"),
+            title: format!("Perplexity by position, {text}"),
+            caption: "Of the tokens that follow each position, decoded one by one through the \
+                      policy."
+                .into(),
+            chart: Chart::Lines {
+                x: Axis::tokens("tokens before"),
+                y: Axis {
+                    label: "perplexity".into(),
+                    is_log: false,
+                    range: None,
+                    unit: Unit::Plain,
+                },
+                series: lines.into_iter().map(line).collect(),
+            },
+        });
+    }
+}
+
+/// Hit rates by R, over heads.
+fn caches(data: &Data, all: &mut Vec<Figure>) {
+    let lengths: BTreeSet<usize> = data.caches.iter().map(|c| c.length).collect();
+    for length in lengths {
+        let of = data.caches.iter().filter(|c| c.length == length);
+        let rate = |c: &crate::record::Cache| c.hits as f64 / (c.hits + c.misses).max(1) as f64;
+        let groups = grouped(of, |c| (policy_name(&c.policy), c.cache_steps), rate);
+        let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        for ((name, steps), mut rates) in groups {
+            rates.sort_by(f64::total_cmp);
+            let interval = Some((rates[0], rates[rates.len() - 1]));
+            let point = Point { x: steps as f64, y: mean(&rates), interval };
+            lines.entry(name).or_default().push(point);
+        }
+        all.push(Figure {
+            name: format!("hits-{length}"),
+            title: format!("Hits of the device cache at {}", Unit::Tokens.text(length as f64)),
+            caption: "Share of recalled rows that were on the device already, by the steps R for \
+                      which rows stay. Bars go from the head with fewest hits to that with most."
+                .into(),
+            chart: Chart::Lines {
+                x: Axis { label: "R".into(), is_log: false, range: None, unit: Unit::Plain },
+                y: Axis::percent("hits"),
+                series: lines
+                    .into_iter()
+                    .map(|(name, points)| Series { name, points, is_reference: false })
+                    .collect(),
+            },
+        });
+    }
+}
+
+/// Singular values, relative to the largest.
+fn spectra(data: &Data, all: &mut Vec<Figure>) {
+    let keys: BTreeSet<(&str, usize)> =
+        data.spectra.iter().map(|s| (s.text.as_str(), s.length)).collect();
+    for (text, length) in keys {
+        let series = ["q", "k"].into_iter().filter_map(|side| {
+            let of = |s: &&crate::record::Spectrum| {
+                s.text == text && s.length == length && s.side == side
+            };
+            let heads: Vec<_> = data.spectra.iter().filter(of).collect();
+            let n = heads.iter().map(|s| s.values.len()).min().filter(|n| *n > 0)?;
+            let share = |i: usize| -> Vec<f64> {
+                heads.iter().map(|s| s.values[i] / s.values[0].max(1e-30)).collect()
+            };
+            let point = |i: usize| {
+                let shares = share(i);
+                let low = shares.iter().copied().fold(f64::INFINITY, f64::min);
+                let high = shares.iter().copied().fold(0.0, f64::max);
+                Point { x: (i + 1) as f64, y: mean(&shares), interval: Some((low, high)) }
+            };
+            let name = if side == "q" { "queries" } else { "keys" };
+            let points = (0..n).map(point).collect();
+            Some(Series { name: name.into(), points, is_reference: false })
+        });
+        all.push(Figure {
+            name: format!("spectrum-{text}-{length}"),
+            title: format!("Singular values of queries and keys, {text}"),
+            caption: "Relative to the largest; mean over KV heads and layers, bars from the least \
+                      to the most."
+                .into(),
+            chart: Chart::Lines {
+                x: Axis { label: "number".into(), is_log: false, range: None, unit: Unit::Plain },
+                y: Axis::percent("relative singular value"),
+                series: series.collect(),
+            },
+        });
+    }
+}
+
+fn speed(data: &Data, all: &mut Vec<Figure>) {
+    if data.speeds.is_empty() {
+        return;
+    }
+    let name = |s: &Speed| match s.policy.budget {
+        0 => policy_name(&s.policy),
+        budget => format!("{} B={budget}", policy_name(&s.policy)),
+    };
+    let injected = data.speeds.iter().any(|s| s.injected);
+    let note = match injected {
+        true => " Beyond what was prefilled, keys and values are injected.",
+        false => "",
+    };
+    let mut add = |file: &str, title: &str, caption: &str, label: &str, value: &dyn Fn(&Speed) -> Option<f64>| {
+        let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+        for s in &data.speeds {
+            if let Some(y) = value(s) {
+                let point = Point { x: s.context as f64, y, interval: None };
+                lines.entry(name(s)).or_default().push(point);
+            }
+        }
+        if lines.is_empty() {
+            return;
+        }
+        let line = |(name, mut points): (String, Vec<Point>)| {
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            let is_reference = name == "full";
+            Series { name, points, is_reference }
+        };
+        let unit = if label.contains("share") { Unit::Percent } else { Unit::Seconds };
+        let unit = if label.contains("per second") { Unit::Plain } else { unit };
+        all.push(Figure {
+            name: file.into(),
+            title: title.into(),
+            caption: format!("{caption}{note}"),
+            chart: Chart::Lines {
+                x: Axis::tokens("context"),
+                y: Axis {
+                    label: label.into(),
+                    is_log: unit != Unit::Percent,
+                    range: None,
+                    unit,
+                },
+                series: lines.into_iter().map(line).collect(),
+            },
+        });
+    };
+    add("latency", "Time of a decode step against context", "Median of the steps.", "step", &|s| {
+        Some(s.step_s)
+    });
+    add(
+        "throughput",
+        "Decode speed against context",
+        "One sequence.",
+        "tokens per second",
+        &|s| Some(1.0 / s.step_s.max(1e-9)),
+    );
+    add(
+        "prefill-share",
+        "Share of prefill that makes the index",
+        "Waiting for clusters, or making landmarks, of the prefill's time.",
+        "share of prefill",
+        &|s| Some(s.index_s? / s.prefill_s?),
+    );
+    shares(data, &name, all);
+    grid(data, &name, all);
+}
+
+/// What a step's time goes to, at the longest context.
+fn shares(data: &Data, name: &dyn Fn(&Speed) -> String, all: &mut Vec<Figure>) {
+    let longest = data.speeds.iter().map(|s| s.context).max().unwrap_or(0);
+    let at: Vec<&Speed> = data.speeds.iter().filter(|s| s.context == longest).collect();
+    let rest = |s: &Speed| (s.step_s - s.select_s - s.fetch_s - s.attend_s).max(0.0);
+    let part = |name: &str, of: &dyn Fn(&Speed) -> f64| -> (String, Vec<f64>) {
+        (name.into(), at.iter().map(|s| of(s)).collect())
+    };
+    all.push(Figure {
+        name: "step-shares".into(),
+        title: format!("A decode step at {}", Unit::Tokens.text(longest as f64)),
+        caption: "Time of a step by what it was spent on; the rest is the model itself.".into(),
+        chart: Chart::Stack {
+            y: "step".into(),
+            bars: at.iter().map(|s| name(s)).collect(),
+            parts: vec![
+                part("select", &|s| s.select_s),
+                part("fetch", &|s| s.fetch_s),
+                part("attend", &|s| s.attend_s),
+                part("rest", &rest),
+            ],
+        },
+    });
+}
+
+/// Time of a prompt of P tokens and an answer of D, as in ClusterKV's figure 12.
+fn grid(data: &Data, name: &dyn Fn(&Speed) -> String, all: &mut Vec<Figure>) {
+    let prompts: BTreeSet<usize> = data
+        .speeds
+        .iter()
+        .filter(|s| s.prefill_s.is_some() && (8192..=32_768).contains(&s.context))
+        .map(|s| s.context)
+        .collect();
+    let policies: BTreeSet<String> = data
+        .speeds
+        .iter()
+        .filter(|s| s.prefill_s.is_some() && prompts.contains(&s.context))
+        .map(name)
+        .collect();
+    for prompt in prompts {
+        let answers = [256usize, 512, 1024];
+        let of = |policy: &str, d: usize| {
+            let speed = data.speeds.iter().find(|s| {
+                s.context == prompt && s.prefill_s.is_some() && name(s) == policy
+            })?;
+            Some((speed.prefill_s?, d as f64 * speed.step_s))
+        };
+        let mut bars = Vec::new();
+        let (mut prefill, mut decode) = (Vec::new(), Vec::new());
+        for d in answers {
+            for policy in &policies {
+                if let Some((p, s)) = of(policy, d) {
+                    bars.push(format!("D={d} {policy}"));
+                    prefill.push(p);
+                    decode.push(s);
+                }
+            }
+        }
+        all.push(Figure {
+            name: format!("latency-grid-{prompt}"),
+            title: format!("A prompt of {} and an answer of D", Unit::Tokens.text(prompt as f64)),
+            caption: "Prefill as measured, and D times the median step at that context.".into(),
+            chart: Chart::Stack {
+                y: "time".into(),
+                bars,
+                parts: vec![("prefill".into(), prefill), ("decode".into(), decode)],
+            },
+        });
+    }
+}
