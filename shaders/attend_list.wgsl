@@ -10,6 +10,9 @@
 //   values   an invocation takes one octet of every ROW_GROUPS-th row, so that loads are whole
 //            rows, and its sums stay in registers to the end of the split.
 //
+// With WEIGHTED an entry of a list stands for several keys, and w_j is that many times as great; an
+// entry that stands for none is not there.
+//
 // With PARTIAL the splits' results go to `partials` for `attend_merge`; without there is one split,
 // whose result goes to `out` and `lse`.
 //
@@ -60,6 +63,9 @@ struct Params {
     rows_offset: u32,
     counts_offset: u32,
 //# end
+//# if WEIGHTED
+    key_counts_offset: u32,
+//# end
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -72,12 +78,19 @@ struct Params {
 @group(0) @binding(4) var<storage, read> rows: array<u32>;
 @group(0) @binding(5) var<storage, read> counts: array<u32>;
 //# end
+//# if WEIGHTED
+// Keys that each entry of a list stands for.
+@group(0) @binding(6) var<storage, read> key_counts: array<u32>;
+//# end
 //# else
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>;
 //# if LISTED
 @group(0) @binding(5) var<storage, read> rows: array<u32>;
 @group(0) @binding(6) var<storage, read> counts: array<u32>;
+//# end
+//# if WEIGHTED
+@group(0) @binding(7) var<storage, read> key_counts: array<u32>;
 //# end
 //# end
 
@@ -115,6 +128,14 @@ fn key_start(kv_head: u32, i: u32) -> u32 {
 //# end
     return p.kv_offset + (kv_head * p.head_stride + row) * (2u * HEAD_DIM);
 }
+
+//# if WEIGHTED
+// What the score of entry i grows by; LOWEST for an entry that is not there.
+fn log_weight(kv_head: u32, i: u32) -> f32 {
+    let n = key_counts[p.key_counts_offset + kv_head * p.n_rows + i];
+    return select(log(f32(max(n, 1u))), LOWEST, n == 0u);
+}
+//# end
 
 // Elements 4c.. of the query that begins at element `start`.
 fn query_quad(start: u32, c: u32) -> vec4<f32> {
@@ -226,6 +247,12 @@ fn attend_list(
         for (var k = 0u; k < KEYS; k++) {
             key[k] = key_start(kv_head, tile + min(lane + k * GROUP, n_tile - 1u));
         }
+//# if WEIGHTED
+        var log_weights = array<f32, KEYS>();
+        for (var k = 0u; k < KEYS; k++) {
+            log_weights[k] = log_weight(kv_head, tile + min(lane + k * GROUP, n_tile - 1u));
+        }
+//# end
         var sums = Sums();
         // Two octets at a time, so that more loads are under way.
         for (var c = 0u; c < OCTETS; c += 2u) {
@@ -251,7 +278,12 @@ fn attend_list(
             for (var k = 0u; k < KEYS; k++) {
                 let i = 4u * (QUADS * k + h);
                 let s = vec4<f32>(sums[i], sums[i + 1u], sums[i + 2u], sums[i + 3u]);
+//# if WEIGHTED
+                let is_there = lane + k * GROUP < n_tile && log_weights[k] > LOWEST;
+                scores[QUADS * k + h] = select(vec4<f32>(LOWEST), s + log_weights[k], is_there);
+//# else
                 scores[QUADS * k + h] = select(vec4<f32>(LOWEST), s, lane + k * GROUP < n_tile);
+//# end
                 top[h] = max(top[h], scores[QUADS * k + h]);
             }
         }

@@ -9,6 +9,7 @@
 // of the table. Bytes: of the order of the slots and the budget. Bound: the launch.
 
 //# import common
+//# import selected_rows
 
 const GROUP: u32 = 256u;
 
@@ -41,39 +42,6 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> rows: array<u32>;
 @group(0) @binding(7) var<storage, read_write> moves: array<u32>;
 @group(0) @binding(8) var<storage, read_write> counts: array<u32>;
-
-// Tokens before each selected cluster of a tile, and behind the last one.
-var<workgroup> before: array<u32, GROUP + 1u>;
-// Host row of the first token of each cluster of a tile.
-var<workgroup> first_row: array<u32, GROUP>;
-var<workgroup> sums: array<u32, GROUP>;
-var<workgroup> uniform_value: u32;
-
-// What all invocations are to know, from one of them.
-fn shared_by_all(value: u32, lane: u32, owner: u32) -> u32 {
-    workgroupBarrier();
-    if lane == owner {
-        uniform_value = value;
-    }
-    return workgroupUniformLoad(&uniform_value);
-}
-
-// The sum over the lanes up to and with this one.
-fn scan(value: u32, lane: u32) -> u32 {
-    workgroupBarrier();
-    sums[lane] = value;
-    workgroupBarrier();
-    for (var step = 1u; step < GROUP; step *= 2u) {
-        var lower = 0u;
-        if lane >= step {
-            lower = sums[lane - step];
-        }
-        workgroupBarrier();
-        sums[lane] += lower;
-        workgroupBarrier();
-    }
-    return sums[lane];
-}
 
 fn place_of(key: u32) -> u32 {
     return ((key * 0x9E3779B1u) >> 7u) & (p.table_len - 1u);
@@ -109,41 +77,6 @@ fn enter(key: u32, slot: u32, keys: u32) {
             at = (at + 1u) & (p.table_len - 1u);
         }
     }
-}
-
-// Loads a tile of selected clusters; returns its tokens.
-fn load_tile(head: u32, first: u32, n: u32, lane: u32) -> u32 {
-    var take = 0u;
-    var start = 0u;
-    if first + lane < n {
-        let entry = head * p.max_selected + first + lane;
-        let cluster = min(clusters[p.clusters_offset + entry], p.cluster_stride - 1u);
-        take = takes[p.takes_offset + entry];
-        start = starts[p.starts_offset + head * p.cluster_stride + cluster];
-    }
-    let end = scan(take, lane);
-    before[lane + 1u] = end;
-    first_row[lane] = start;
-    if lane == 0u {
-        before[0] = 0u;
-    }
-    return shared_by_all(end, lane, GROUP - 1u);
-}
-
-// The host row of token `at` of the tile.
-fn row_of(at: u32) -> u32 {
-    var low = 0u;
-    var high = GROUP - 1u;
-    // The last cluster with at most `at` tokens before it.
-    for (var step = 0u; step < 8u; step++) {
-        let middle = (low + high + 1u) / 2u;
-        if before[middle] <= at {
-            low = middle;
-        } else {
-            high = middle - 1u;
-        }
-    }
-    return first_row[low] + at - before[low];
 }
 
 @compute @workgroup_size(GROUP)

@@ -1,5 +1,7 @@
 // Halves written at any place: words at the ends keep their other half.
 
+//# import common
+
 struct Params {
     n: u32,
     offset: u32,
@@ -10,18 +12,23 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> target_words: array<u32>;
 
 @compute @workgroup_size(64)
-fn write_halves(@builtin(global_invocation_id) id: vec3<u32>) {
+fn write_halves(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let item = flat_index(workgroup, grid) * 64u + lane;
     let first = p.offset & 1u;
-    if 2u * id.x >= first + p.n {
+    if 2u * item >= first + p.n {
         return;
     }
     var mask = 0xffffffffu;
-    if id.x == 0u && first == 1u {
+    if item == 0u && first == 1u {
         mask = 0xffff0000u;
     }
-    if 2u * id.x + 1u >= first + p.n {
+    if 2u * item + 1u >= first + p.n {
         mask &= 0x0000ffffu;
     }
-    let at = p.offset / 2u + id.x;
-    target_words[at] = (target_words[at] & ~mask) | (source[id.x] & mask);
+    let at = p.offset / 2u + item;
+    target_words[at] = (target_words[at] & ~mask) | (source[item] & mask);
 }

@@ -34,14 +34,18 @@ pub fn variants() -> Vec<ShaderVariant> {
     let mut list = List(Vec::new());
     let plain = [
         "argmax",
+        "cluster_rest",
+        "cluster_rows",
         "embed",
         "gram",
         "kv_keys",
         "kv_scatter",
         "lse_merge",
         "pool_scores",
+        "query_sums",
         "resolve_rows",
         "rope",
+        "rotate_rows",
         "silu_mul",
         "split_signs",
         "top_k",
@@ -107,17 +111,22 @@ impl List {
             [&[64], KINDS, BOTH, &[1, 3]],
             [widths, &[1], &[1], &[2, 4, 5, 6, 7, 8]],
         ];
+        // Rows of a run stand for one key each.
+        let origins: [(&[u32], &[u32]); 2] = [(BOTH, &[0]), (&[1], &[1])];
         for [widths, kinds, vector, rows] in sets {
-            let axes: [(_, &[u32]); 7] = [
-                ("HEAD_DIM", widths),
-                ("KV_KIND", kinds),
-                ("VECTOR", vector),
-                ("ROWS", rows),
-                ("KEYS", &[1, 2]),
-                ("LISTED", BOTH),
-                ("PARTIAL", BOTH),
-            ];
-            self.add("attend_list", "attend_list", &axes);
+            for (listed, weighted) in origins {
+                let axes: [(_, &[u32]); 8] = [
+                    ("HEAD_DIM", widths),
+                    ("KV_KIND", kinds),
+                    ("VECTOR", vector),
+                    ("ROWS", rows),
+                    ("KEYS", &[1, 2]),
+                    ("LISTED", listed),
+                    ("PARTIAL", BOTH),
+                    ("WEIGHTED", weighted),
+                ];
+                self.add("attend_list", "attend_list", &axes);
+            }
         }
     }
 

@@ -81,6 +81,18 @@ impl<'a, B: Backend> OnDevice<'a, B> {
 
     /// Token 0 over a list for each head, in memory for `stride` entries.
     fn list(&mut self, lists: &[Vec<u32>], stride: usize, accumulate: bool) {
+        self.lists(lists, stride, &[None], accumulate);
+    }
+
+    /// The same for as many tokens as there are weights: `weights[i]` is for how many keys each
+    /// entry stands for token i.
+    fn lists(
+        &mut self,
+        lists: &[Vec<u32>],
+        stride: usize,
+        weights: &[Option<Vec<u32>>],
+        accumulate: bool,
+    ) {
         let mut rows = Vec::new();
         for list in lists {
             rows.extend(list.iter().copied().chain(std::iter::repeat(u32::MAX)).take(stride));
@@ -88,17 +100,22 @@ impl<'a, B: Backend> OnDevice<'a, B> {
         let counts: Vec<u32> = lists.iter().map(|list| list.len() as u32).collect();
         let rows = upload(self.backend, DType::U32, bytemuck::cast_slice(&rows));
         let counts = upload(self.backend, DType::U32, bytemuck::cast_slice(&counts));
+        let of_ints =
+            |ints: &Vec<u32>| upload(self.backend, DType::U32, bytemuck::cast_slice(ints));
+        let weights: Vec<_> = weights.iter().map(|w| w.as_ref().map(of_ints)).collect();
+        let span = |token: usize| ListSpan {
+            q_index: token as u32,
+            kv: KvView::new(&self.kv, self.data.stride as usize),
+            rows: View::all(&rows),
+            n_rows: View::all(&counts),
+            weights: weights[token].as_ref().map(View::all),
+            list_stride: stride as u32,
+        };
+        let spans: Vec<_> = (0..weights.len()).map(span).collect();
         let attend = AttendList {
             p: self.data.params(accumulate),
             q: View::all(&self.q),
-            spans: &[ListSpan {
-                q_index: 0,
-                kv: KvView::new(&self.kv, self.data.stride as usize),
-                rows: View::all(&rows),
-                n_rows: View::all(&counts),
-                weights: None,
-                list_stride: stride as u32,
-            }],
+            spans: &spans,
             out: ViewMut::all(&mut self.out),
             lse: ViewMut::all(&mut self.lse),
         };
@@ -145,12 +162,29 @@ fn with_reference(backend: &WgpuBackend, data: &Data, work: impl Fn(&mut dyn Att
 /// [`OnDevice`] without the type of the device.
 trait Attend {
     fn list(&mut self, lists: &[Vec<u32>], stride: usize, accumulate: bool);
+    fn lists(
+        &mut self,
+        lists: &[Vec<u32>],
+        stride: usize,
+        weights: &[Option<Vec<u32>>],
+        accumulate: bool,
+    );
     fn chunk(&mut self, run: (u32, u32), diagonal: i32, accumulate: bool);
 }
 
 impl<B: Backend> Attend for OnDevice<'_, B> {
     fn list(&mut self, lists: &[Vec<u32>], stride: usize, accumulate: bool) {
         self.list(lists, stride, accumulate);
+    }
+
+    fn lists(
+        &mut self,
+        lists: &[Vec<u32>],
+        stride: usize,
+        weights: &[Option<Vec<u32>>],
+        accumulate: bool,
+    ) {
+        self.lists(lists, stride, weights, accumulate);
     }
 
     fn chunk(&mut self, run: (u32, u32), diagonal: i32, accumulate: bool) {
@@ -227,6 +261,33 @@ fn a_list_of_20_000_rows() {
             with_reference(&backend, &data, |device| {
                 device.list(&lists, 20_000, false);
                 device.list(&lists[..], 20_050, true);
+            });
+        }
+    }
+}
+
+#[test]
+fn entries_of_some_tokens_stand_for_several_keys() {
+    // In one piece, in short splits, in long ones.
+    let cases = [
+        ((6, 2, 40), DType::BF16, 100),
+        ((16, 2, 64), DType::F16, 700),
+        ((4, 2, 20), DType::F16, 20_000),
+    ];
+    for (heads, dtype, n) in cases {
+        let data = Data::new(heads, dtype, 4, n as u32 + 100);
+        let lists = lists(&data, n);
+        let mut rng = SplitMix64::new(9);
+        let len = n * data.hkv as usize;
+        let mut some: Vec<u32> = (0..len).map(|_| rng.below(30) as u32).collect();
+        some[n / 3..n / 2].fill(0);
+        some[n / 2] = u32::MAX;
+        let weights = [Some(some), None, Some(vec![0; len]), Some(vec![1; len])];
+        for backend in common::tiers() {
+            with_reference(&backend, &data, |device| device.lists(&lists, n, &weights, false));
+            with_reference(&backend, &data, |device| {
+                device.lists(&lists, n, &[None, None, None, None], false);
+                device.lists(&lists, n, &weights, true);
             });
         }
     }

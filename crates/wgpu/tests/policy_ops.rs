@@ -3,12 +3,16 @@
 
 mod common;
 
-use longview_core::DType;
+use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{
-    BlockReduceCase, Case, CentroidScoresCase, ColumnMassCase, MassMask, PoolScoresCase,
-    ProjectHeadsCase, cases_of,
+    BlockReduceCase, Case, CentroidScoresCase, ClusterRestCase, ClusterRowsCase, ColumnMassCase,
+    MassMask, Plan, PoolScoresCase, ProjectHeadsCase, QuerySumsCase, RotateRowsCase, cases_of,
 };
-use longview_ops::{BlockSummary, Op, PoolKind, Pooling, ReferenceBackend};
+use longview_ops::{
+    Backend, BlockSummary, DeviceBuffer, Op, PoolKind, Pooling, QuerySums, QuerySumsParams,
+    ReferenceBackend, View, ViewMut,
+};
+use longview_wgpu::WgpuBackend;
 use pollster::block_on;
 
 /// Runs cases at all tiers; with `whole`, on views that begin at whole vectors.
@@ -20,20 +24,34 @@ fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {
             plan.inputs.iter_mut().for_each(|input| input.front = 64);
             plan.outputs.iter_mut().for_each(|output| output.front = 64);
         }
-        let want = case.execute_blocking(&ReferenceBackend::new()).expect("the reference");
-        for backend in &backends {
-            let mut buffers = plan.upload(backend).expect("memory");
-            case.launch(backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
-            let got = block_on(plan.read_back(backend, &buffers)).expect("an outcome");
-            let compared = case.compare(&got, &want);
-            assert!(compared.passed(), "{}, tier {}: {compared}", case.name(), backend.tier());
-        }
+        check_plan(&backends, &case, &plan);
+    }
+}
+
+/// Runs a case with its buffers laid out as planned.
+fn check_plan(backends: &[WgpuBackend], case: &Case, plan: &Plan) {
+    let want = case.execute_blocking(&ReferenceBackend::new()).expect("the reference");
+    for backend in backends {
+        let mut buffers = plan.upload(backend).expect("memory");
+        case.launch(backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+        let got = block_on(plan.read_back(backend, &buffers)).expect("an outcome");
+        let compared = case.compare(&got, &want);
+        assert!(compared.passed(), "{}, tier {}: {compared}", case.name(), backend.tier());
     }
 }
 
 #[test]
 fn views_at_whole_vectors_give_the_same() {
-    let ops = [Op::BlockReduce, Op::ProjectHeads, Op::SplitSigns, Op::PoolScores, Op::ColumnMass];
+    let ops = [
+        Op::BlockReduce,
+        Op::ProjectHeads,
+        Op::SplitSigns,
+        Op::PoolScores,
+        Op::ColumnMass,
+        Op::ClusterRest,
+        Op::ClusterRows,
+        Op::QuerySums,
+    ];
     check(ops.into_iter().flat_map(cases_of), true);
 }
 
@@ -113,4 +131,109 @@ fn scores_of_many_tokens_are_pooled() {
         PoolScoresCase { n: 20_000, heads: (9, 3), kernel: 63, pool, group_max, pool_first }.into()
     };
     check([true, false].map(of), false);
+}
+
+#[test]
+fn what_is_left_of_many_clusters() {
+    let mut cases = Vec::new();
+    // Around the clusters of a workgroup, then many of them with a selection of many tiles.
+    for (clusters, selected, hkv) in
+        [(1023, 500, 2), (1024, 1024, 2), (1025, 1000, 3), (65_000, 20_000, 4)]
+    {
+        cases.push(ClusterRestCase { clusters, selected, hkv }.into());
+    }
+    check(cases, false);
+}
+
+#[test]
+fn rows_of_many_clusters() {
+    let mut cases = Vec::new();
+    for is_short in [false, true] {
+        for (clusters, selected, hkv) in [(600, 512, 2), (600, 513, 3), (65_000, 20_000, 3)] {
+            cases.push(ClusterRowsCase { clusters, selected, hkv, is_short }.into());
+        }
+    }
+    check(cases, false);
+}
+
+#[test]
+fn many_rows_turn() {
+    let mut cases = Vec::new();
+    for (kv, dh, rotary) in
+        [(DType::F16, 128, 128), (DType::BF16, 255, 2), (DType::F32, 80, 32), (DType::F16, 33, 30)]
+    {
+        for (rows, heads) in [(3000, 8), (1, 129)] {
+            cases.push(RotateRowsCase { rows, heads, dh, rotary, kv }.into());
+        }
+    }
+    check(cases, false);
+}
+
+#[test]
+fn queries_of_large_groups_and_far_positions_are_summed() {
+    let mut cases = Vec::new();
+    for (t, heads, dh, position, block) in [
+        (300, (27, 1), 256, 100_000, 64),
+        (1000, (4, 2), 128, 77, 1),
+        (64, (32, 8), 128, 4096, 64),
+        // The first block ends at a position that 31 bits do not hold, and the last is not full.
+        (70, (4, 2), 20, 2_999_999_980, 1_500_000_000),
+    ] {
+        cases.push(QuerySumsCase { t, heads, dh, position, block }.into());
+    }
+    check(cases, true);
+}
+
+#[test]
+fn rows_that_begin_anywhere_turn() {
+    let backends = common::tiers();
+    for case in cases_of(Op::RotateRows).into_iter().step_by(7) {
+        for front in [0, 1, 3] {
+            let mut plan = case.plan();
+            plan.inputs.iter_mut().for_each(|input| input.front = front);
+            check_plan(&backends, &case, &plan);
+        }
+    }
+}
+
+/// Sums of 200 queries with 4 heads of width 20, given `piece` tokens at a time.
+fn sums_in_pieces(backend: &WgpuBackend, q: &[f32], piece: u32) -> Vec<u32> {
+    let mut on_device = backend.alloc(DType::F32, q.len(), "queries").expect("memory");
+    backend.write(ViewMut::all(&mut on_device), bytemuck::cast_slice(q)).expect("a write");
+    let mut out = backend.alloc(DType::F32, 2 * 8 * 20, "sums").expect("memory");
+    for q_start in (0..200).step_by(piece as usize) {
+        let sums = QuerySums {
+            p: QuerySumsParams {
+                n_tokens: 200,
+                n_q_heads: 4,
+                n_kv_heads: 2,
+                head_dim: 20,
+                q_start,
+                q_len: piece.min(200 - q_start),
+                position: 5 + q_start,
+                block: 32,
+                n_blocks: 8,
+            },
+            q: View::all(&on_device),
+            out: ViewMut::all(&mut out),
+        };
+        backend.query_sums(sums).expect("a launch");
+    }
+    let mut bits = vec![0; out.len()];
+    let read = backend.read(View::all(&out), bytemuck::cast_slice_mut(&mut bits));
+    block_on(read).expect("a read");
+    bits
+}
+
+#[test]
+fn sums_of_queries_do_not_depend_on_how_they_come() {
+    let mut rng = SplitMix64::new(3);
+    let q: Vec<f32> = (0..200 * 4 * 20).map(|_| rng.next_normal()).collect();
+    for backend in common::tiers() {
+        let whole = sums_in_pieces(&backend, &q, 200);
+        assert!(whole[..7 * 20].iter().all(|bits| *bits != 0), "blocks 0 to 6 have tokens");
+        for piece in [1, 7, 32, 100] {
+            assert_eq!(sums_in_pieces(&backend, &q, piece), whole, "pieces of {piece}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ pub(crate) fn run(backend: &WgpuBackend, d: AttendList<'_, WgpuBackend>) -> OpRe
         let rows = ListRows::Listed {
             rows: span.rows,
             counts: span.n_rows,
+            weights: span.weights,
             stride: span.list_stride as usize,
         };
         let launch = ListLaunch {

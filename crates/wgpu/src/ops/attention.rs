@@ -76,8 +76,13 @@ fn partial_vectors(head_dim: u32) -> usize {
 
 /// Where a query's rows come from.
 pub(crate) enum ListRows<'a> {
-    /// Lists of ids, with their lengths on the device.
-    Listed { rows: View<'a, WgpuBackend>, counts: View<'a, WgpuBackend>, stride: usize },
+    /// Lists of ids, with their lengths on the device, and how many keys each entry stands for.
+    Listed {
+        rows: View<'a, WgpuBackend>,
+        counts: View<'a, WgpuBackend>,
+        weights: Option<View<'a, WgpuBackend>>,
+        stride: usize,
+    },
     /// Rows from `first`; token i sees `lead + i` of the `n`.
     Run { first: usize, n: usize, lead: i32 },
 }
@@ -110,12 +115,14 @@ impl ListLaunch<'_> {
         let n_groups = self.n_tokens * p.n_kv_heads as usize * n_parts as usize;
         let splits = list_splits(n_rows, n_groups);
         let listed = matches!(self.rows, ListRows::Listed { .. });
+        let weighted = matches!(self.rows, ListRows::Listed { weights: Some(_), .. });
         let launch = Launch::new(backend, "attend_list", "attend_list");
         let mut launch = kv_defines(launch, &self.kv, p.head_dim)
             .define("ROWS", group.div_ceil(n_parts))
             .define("KEYS", if splits.rows == 64 { 1 } else { 2 })
             .define("LISTED", listed.into())
             .define("PARTIAL", (splits.n > 1).into())
+            .define("WEIGHTED", weighted.into())
             .params(&p)
             .params(&f32::NEG_INFINITY)
             .u32(self.first_token)
@@ -134,8 +141,9 @@ impl ListLaunch<'_> {
             true => launch.writes(&partials),
             false => launch.view_mut(out).view_mut(lse),
         };
-        if let ListRows::Listed { rows, counts, .. } = &self.rows {
+        if let ListRows::Listed { rows, counts, weights, .. } = &self.rows {
             launch = launch.view(rows).view(counts);
+            launch = weights.iter().fold(launch, Launch::view);
         }
         let bytes = n_rows * 2 * p.head_dim as usize * self.kv.buffer.dtype().size();
         launch
