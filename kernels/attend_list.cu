@@ -1,13 +1,15 @@
 // Attention of a few query rows over a list of KV rows, or over a run of them: for each query row
 //
-//     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale q . k_j)
+//     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = n_j exp(scale q . k_j)
 //
-// A query row is a token and one of the query heads that share a KV head. The KV rows are cut into
-// splits; how long they are follows from the count on the device, so all have work or none. A block
-// owns one split for 8 query rows of a KV head: keys and values are read once for all of them. Its
-// 4 warps go through the split on their own and meet at the end. One split goes to `out` and `lse`;
-// several leave their parts for `attend_list_merge`. Ids outside of the buffer are left out.
-// With a stride of 0 between heads all of them name rows of one pool.
+// A query row is a token and one of the query heads that share a KV head. Row j of a list stands
+// for n_j keys, which `weighted` kernels add to its score as ln n_j; for all others n_j is 1, which
+// costs nothing. The KV rows are cut into splits; how long they are follows from the count on the
+// device, so all have work or none. A block owns one split for 8 query rows of a KV head: keys and
+// values are read once for all of them. Its 4 warps go through the split on their own and meet at
+// the end. One split goes to `out` and `lse`; several leave their parts for `attend_list_merge`.
+// Ids outside of the buffer are left out, and so are rows of weight 0: neither is loaded. With a
+// stride of 0 between heads all of them name rows of one pool.
 //
 // `mma`, for 16-bit rows of whole units of 16 bytes: a warp takes 16 rows at a time, straight from
 // memory to the registers that products of matrices want, since dimensions may stand in any order
@@ -25,6 +27,8 @@ struct AttendListArgs {
     // [Hkv, room] and [Hkv]; absent for a run.
     const u32* rows;
     const u32* n_rows;
+    // [Hkv, room]: keys that each row of a list stands for; absent for one each.
+    const u32* weights;
     float* out;
     float* lse;
     // m and l for each query row and split; then o, Dh each.
@@ -144,14 +148,26 @@ DEVICE void load_query(const AttendListArgs& p, const Work& work, u32 row, u32 f
     }
 }
 
-// The id of row i of the list.
-DEVICE u32 id_of(const AttendListArgs& p, const Work& work, u32 i) {
+// A row of the list.
+struct Listed {
+    u32 id;
+    // What its weight adds to a score.
+    float bias;
+};
+
+// Row i of the list; no row where it stands for no key.
+template <bool WEIGHTED>
+DEVICE Listed listed_at(const AttendListArgs& p, const Work& work, u32 i) {
     if (i >= work.end) {
-        return NO_KV_ROW;
+        return Listed{NO_KV_ROW, 0.0f};
     }
-    const u32 id = p.rows != nullptr ? p.rows[static_cast<u64>(work.kv_head) * p.room + i]
-                                     : p.first_row + i;
-    return id < p.row_limit ? id : NO_KV_ROW;
+    const u64 at = static_cast<u64>(work.kv_head) * p.room + i;
+    const u32 id = WEIGHTED || p.rows != nullptr ? p.rows[at] : p.first_row + i;
+    const u32 weight = WEIGHTED ? p.weights[at] : 1;
+    if (id >= p.row_limit) {
+        return Listed{NO_KV_ROW, 0.0f};
+    }
+    return Listed{id, WEIGHTED ? logf(static_cast<float>(weight)) : 0.0f};
 }
 
 // What the warps of a block leave for its end.
@@ -251,7 +267,7 @@ DEVICE void store_queries(const AttendListArgs& p, const Work& work, uint4* firs
     __syncthreads();
 }
 
-template <typename T, u32 DIM> DEVICE void attend_mma(const AttendListArgs& p) {
+template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const AttendListArgs& p) {
     constexpr u32 STEPS = DIM / 32;
     // Units g and g + 8 of BLOCKS times 16.
     constexpr u32 UNITS = DIM == 64 ? 1 : 2;
@@ -279,12 +295,12 @@ template <typename T, u32 DIM> DEVICE void attend_mma(const AttendListArgs& p) {
     const auto load = [](const uint4* from) { return load_once(from); };
     Made<BLOCKS> made = {{}, LOWEST, 0};
     u32 tile = work.begin + warp_of_thread() * TILE;
-    u32 id = id_of(p, work, tile + lane_of_thread() % TILE);
+    Listed listed = listed_at<WEIGHTED>(p, work, tile + lane_of_thread() % TILE);
     for (; tile < work.end; tile += SPLIT_UNIT) {
         uint4 keys[2][STEPS];
 #pragma unroll
         for (u32 n = 0; n < 2; n++) {
-            const u32 key_id = shfl(id, g + 8 * n);
+            const u32 key_id = shfl(listed.id, g + 8 * n);
 #pragma unroll
             for (u32 j = 0; j < STEPS; j++) {
                 keys[n][j] = load_unit(head, key_id, row_units, 0, 4 * j + t, load);
@@ -293,7 +309,7 @@ template <typename T, u32 DIM> DEVICE void attend_mma(const AttendListArgs& p) {
         u32 ids[4];
 #pragma unroll
         for (u32 r = 0; r < 4; r++) {
-            ids[r] = shfl(id, 2 * t + r % 2 + r / 2 * 8);
+            ids[r] = shfl(listed.id, 2 * t + r % 2 + r / 2 * 8);
         }
         uint4 values[BLOCKS][UNITS][4];
 #pragma unroll
@@ -305,14 +321,20 @@ template <typename T, u32 DIM> DEVICE void attend_mma(const AttendListArgs& p) {
                               load);
             }
         }
-        id = id_of(p, work, tile + SPLIT_UNIT + lane_of_thread() % TILE);
+        const float bias = listed.bias;
+        listed = listed_at<WEIGHTED>(p, work, tile + SPLIT_UNIT + lane_of_thread() % TILE);
 
         float scores[4];
         score_tile<T, DIM>(keys, firsts, thirds, scores);
         bool is_seen[4];
 #pragma unroll
         for (u32 r = 0; r < 4; r++) {
-            is_seen[r] = ids[r] != NO_KV_ROW && tile + 2 * t + r % 2 + r / 2 * 8 < seen;
+            const u32 row = 2 * t + r % 2 + r / 2 * 8;
+            if constexpr (WEIGHTED) {
+                scores[r] += 0.0f * bias;
+            }
+            // Only a run ends earlier for some.
+            is_seen[r] = ids[r] != NO_KV_ROW && (WEIGHTED || tile + row < seen);
         }
         take_tile<T>(values, scores, is_seen, made);
     }
@@ -360,7 +382,7 @@ DEVICE void load_four(const AttendListArgs& p, const T* head, u32 id, u32 offset
     }
 }
 
-template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p) {
+template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const AttendListArgs& p) {
     // Fours of a lane.
     constexpr u32 FOURS = DIM / 128;
     SHARED(float4, queries, ROWS * DIM / 4);
@@ -412,13 +434,13 @@ template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p)
     u32 first = work.begin + warp_of_thread() / (ROWS / PLAIN_ROWS) * n_slots;
     for (; first < work.end; first += step) {
         const u32 i = first + slot;
-        const u32 id = id_of(p, work, i);
+        const Listed listed = listed_at<WEIGHTED>(p, work, i);
         float key[FOURS][4];
         float value[FOURS][4];
 #pragma unroll
         for (u32 f = 0; f < FOURS; f++) {
-            load_four(p, head, id, 0, column + 128 * f, key[f]);
-            load_four(p, head, id, p.head_dim, column + 128 * f, value[f]);
+            load_four(p, head, listed.id, 0, column + 128 * f, key[f]);
+            load_four(p, head, listed.id, p.head_dim, column + 128 * f, value[f]);
         }
 #pragma unroll
         for (u32 r = 0; r < PLAIN_ROWS; r++) {
@@ -431,7 +453,10 @@ template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p)
             for (u32 mask = lanes / 2; mask > 0; mask /= 2) {
                 score += shfl_xor(score, mask);
             }
-            const bool is_seen = id != NO_KV_ROW && i < seen[r];
+            if constexpr (WEIGHTED) {
+                score += listed.bias;
+            }
+            const bool is_seen = listed.id != NO_KV_ROW && i < seen[r];
             const float top = is_seen ? fmaxf(m[r], score) : m[r];
             const float factor = expf(m[r] - top);
             const float weight = is_seen ? expf(score - top) : 0.0f;
@@ -479,27 +504,54 @@ template <typename T, u32 DIM> DEVICE void attend_plain(const AttendListArgs& p)
     finish<DIM>(p, work, Parts{maxima, totals, sums, factors, held});
 }
 
-KERNEL(attend_list_f16_64, AttendListArgs, THREADS) { attend_mma<f16, 64>(p); }
-KERNEL(attend_list_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 128>(p); }
-KERNEL(attend_list_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256>(p); }
+KERNEL(attend_list_f16_64, AttendListArgs, THREADS) { attend_mma<f16, 64, false>(p); }
+KERNEL(attend_list_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 128, false>(p); }
+KERNEL(attend_list_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256, false>(p); }
+KERNEL(attend_list_weighted_f16_64, AttendListArgs, THREADS) { attend_mma<f16, 64, true>(p); }
+KERNEL(attend_list_weighted_f16_128, AttendListArgs, THREADS) { attend_mma<f16, 128, true>(p); }
+KERNEL(attend_list_weighted_f16_256, AttendListArgs, THREADS) { attend_mma<f16, 256, true>(p); }
 
 // Before compute capability 8.0 there are no products of bf16.
 #if HAS_SM80
-KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_mma<bf16, 64>(p); }
-KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_mma<bf16, 128>(p); }
-KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_mma<bf16, 256>(p); }
+KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_mma<bf16, 64, false>(p); }
+KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_mma<bf16, 128, false>(p); }
+KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_mma<bf16, 256, false>(p); }
+KERNEL(attend_list_weighted_bf16_64, AttendListArgs, THREADS) { attend_mma<bf16, 64, true>(p); }
+KERNEL(attend_list_weighted_bf16_128, AttendListArgs, THREADS) { attend_mma<bf16, 128, true>(p); }
+KERNEL(attend_list_weighted_bf16_256, AttendListArgs, THREADS) { attend_mma<bf16, 256, true>(p); }
 #else
-KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_plain<bf16, 128>(p); }
-KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128>(p); }
-KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256>(p); }
+KERNEL(attend_list_bf16_64, AttendListArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
+KERNEL(attend_list_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
+KERNEL(attend_list_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256, false>(p); }
+KERNEL(attend_list_weighted_bf16_64, AttendListArgs, THREADS) { attend_plain<bf16, 128, true>(p); }
+KERNEL(attend_list_weighted_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128, true>(p); }
+KERNEL(attend_list_weighted_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256, true>(p); }
 #endif
 
-KERNEL(attend_list_plain_f32_128, AttendListArgs, THREADS) { attend_plain<float, 128>(p); }
-KERNEL(attend_list_plain_f32_256, AttendListArgs, THREADS) { attend_plain<float, 256>(p); }
-KERNEL(attend_list_plain_f16_128, AttendListArgs, THREADS) { attend_plain<f16, 128>(p); }
-KERNEL(attend_list_plain_f16_256, AttendListArgs, THREADS) { attend_plain<f16, 256>(p); }
-KERNEL(attend_list_plain_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128>(p); }
-KERNEL(attend_list_plain_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256>(p); }
+KERNEL(attend_list_plain_f32_128, AttendListArgs, THREADS) { attend_plain<float, 128, false>(p); }
+KERNEL(attend_list_plain_f32_256, AttendListArgs, THREADS) { attend_plain<float, 256, false>(p); }
+KERNEL(attend_list_plain_f16_128, AttendListArgs, THREADS) { attend_plain<f16, 128, false>(p); }
+KERNEL(attend_list_plain_f16_256, AttendListArgs, THREADS) { attend_plain<f16, 256, false>(p); }
+KERNEL(attend_list_plain_bf16_128, AttendListArgs, THREADS) { attend_plain<bf16, 128, false>(p); }
+KERNEL(attend_list_plain_bf16_256, AttendListArgs, THREADS) { attend_plain<bf16, 256, false>(p); }
+KERNEL(attend_list_weighted_plain_f32_128, AttendListArgs, THREADS) {
+    attend_plain<float, 128, true>(p);
+}
+KERNEL(attend_list_weighted_plain_f32_256, AttendListArgs, THREADS) {
+    attend_plain<float, 256, true>(p);
+}
+KERNEL(attend_list_weighted_plain_f16_128, AttendListArgs, THREADS) {
+    attend_plain<f16, 128, true>(p);
+}
+KERNEL(attend_list_weighted_plain_f16_256, AttendListArgs, THREADS) {
+    attend_plain<f16, 256, true>(p);
+}
+KERNEL(attend_list_weighted_plain_bf16_128, AttendListArgs, THREADS) {
+    attend_plain<bf16, 128, true>(p);
+}
+KERNEL(attend_list_weighted_plain_bf16_256, AttendListArgs, THREADS) {
+    attend_plain<bf16, 256, true>(p);
+}
 
 // A block owns a query row: its first warp weighs the splits, then a thread sums up an element.
 KERNEL(attend_list_merge, AttendListArgs, THREADS) {

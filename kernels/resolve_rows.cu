@@ -9,8 +9,7 @@
 // of the table.
 //
 // Bytes: of the order of the slots and the budget. Bound: latency.
-#include "common.cuh"
-#include "scan.cuh"
+#include "selection.cuh"
 
 struct ResolveRowsArgs {
     const u32* starts;
@@ -93,43 +92,6 @@ DEVICE u32 slot_of(const Cache& cache, u32 row) {
     }
 }
 
-// Selected clusters, as many as a block has threads.
-struct Wanted {
-    // Tokens before each cluster.
-    u32 before[THREADS];
-    // Host row of the first token of each.
-    u32 first_row[THREADS];
-};
-
-// Loads a tile of selected clusters; returns its tokens.
-DEVICE u32 load_tile(const ResolveRowsArgs& p, u32 first, u32 n, Wanted& wanted, u32* parts) {
-    u32 take = 0;
-    u32 start = 0;
-    if (first + threadIdx.x < n) {
-        const u64 entry = static_cast<u64>(blockIdx.x) * p.max_selected + first + threadIdx.x;
-        const u32 cluster = min_of(p.clusters[entry], p.cluster_stride - 1);
-        take = p.takes[entry];
-        start = p.starts[static_cast<u64>(blockIdx.x) * p.cluster_stride + cluster];
-    }
-    u32 total;
-    // Its barriers come after all reads of the tile before.
-    wanted.before[threadIdx.x] = sum_before<THREADS>(take, parts, total);
-    wanted.first_row[threadIdx.x] = start;
-    __syncthreads();
-    return total;
-}
-
-// The host row of token `at` of the tile.
-DEVICE u32 row_of(const Wanted& wanted, u32 at) {
-    // The last cluster with at most `at` tokens before it; those beyond the last have no tokens.
-    u32 low = 0;
-#pragma unroll
-    for (u32 step = THREADS / 2; step > 0; step /= 2) {
-        low += wanted.before[low + step] <= at ? step : 0;
-    }
-    return wanted.first_row[low] + at - wanted.before[low];
-}
-
 // Lets go of rows that were not used for R steps and lists what is free; returns how many.
 DEVICE u32 find_free(const ResolveRowsArgs& p, const Cache& cache, u32 now, u32* parts) {
     u32 n_free = 0;
@@ -153,9 +115,9 @@ DEVICE u32 find_free(const ResolveRowsArgs& p, const Cache& cache, u32 now, u32*
 }
 
 KERNEL(resolve_rows, ResolveRowsArgs, THREADS) {
-    SHARED(Wanted, tiles, 1);
+    SHARED(Wanted<THREADS>, tiles, 1);
     SHARED(u32, parts, THREADS / WARP);
-    Wanted& wanted = tiles[0];
+    Wanted<THREADS>& wanted = tiles[0];
     const u32 head = blockIdx.x;
     const Cache cache = cache_of(p, head);
     const u32 now = *cache.steps + 1;

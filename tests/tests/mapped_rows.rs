@@ -10,7 +10,8 @@ use longview_core::DType;
 use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
 use longview_ops::{
-    Backend, KvGather, KvGatherParams, KvView, SiluMul, SiluMulParams, View, ViewMut,
+    Backend, KvGather, KvGatherParams, KvView, RotateRows, RotateRowsParams, SiluMul,
+    SiluMulParams, View, ViewMut,
 };
 use longview_scheduler::{
     Placement, PolicyOptions, Preset, RecallMode, SequenceOptions, SpanMode, TierKind,
@@ -116,6 +117,35 @@ fn a_row_is_read_before_the_host_replaces_it() {
     let mut bytes = [0; 4 * N_ROWS * ROW];
     block_on(backend.read(View::all(&out), &mut bytes)).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0x3f));
+}
+
+#[test]
+fn a_row_is_turned_before_the_host_replaces_it() {
+    let (backend, n) = (cuda(), N_ROWS as u32);
+    let (mut rows, mut out) = (host_rows(&backend), host_rows(&backend));
+    let mut table = backend.alloc(DType::F32, 2, "table").unwrap();
+    backend.write(ViewMut::all(&mut table), bytemuck::cast_slice(&[0.0f32, 1.0])).unwrap();
+    backend.host_bytes_mut(&mut rows).unwrap().fill(0x3f);
+    let p = RotateRowsParams {
+        n_kv_heads: 1,
+        head_dim: ROW as u32 / 2,
+        rotary_dim: 2,
+        n_rows: n,
+        dst_head_stride: n,
+    };
+    let src = KvView::new(&rows, N_ROWS);
+    let turn = RotateRows { p, src, table: View::all(&table), dst: &mut out };
+    backend.rotate_rows(turn).unwrap();
+    backend.host_bytes_mut(&mut rows).unwrap().fill(0);
+    let waits = backend.counters().host_waits;
+    // By a right angle: the first of a pair becomes the second, less its sign.
+    let bytes = backend.host_bytes(&out).expect("host memory");
+    let signs = bytes.chunks_exact(4).map(|word| word[3] == 0xbf && word[..3] == [0x3f; 3]);
+    let turned: Vec<usize> =
+        signs.zip(0..).filter_map(|(is_turned, i)| is_turned.then_some(i)).collect();
+    assert_eq!(turned, [0, ROW, 2 * ROW, 3 * ROW]);
+    assert!(bytes.chunks_exact(4).all(|word| word[0] == 0x3f));
+    assert_eq!(backend.counters().host_waits, waits, "one wait is for both sides");
 }
 
 #[test]

@@ -419,39 +419,20 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::pool_scores::run(self, d)
     }
 
-    fn cluster_rest(&self, d: longview_ops::ClusterRest<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        Err(longview_ops::OpError::Unsupported {
-            backend: self.name(),
-            op: longview_ops::Op::ClusterRest,
-            reason: "not written yet".into(),
-        })
+    fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()> {
+        ops::cluster_rest::run(self, d)
     }
 
-    fn cluster_rows(&self, d: longview_ops::ClusterRows<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        Err(longview_ops::OpError::Unsupported {
-            backend: self.name(),
-            op: longview_ops::Op::ClusterRows,
-            reason: "not written yet".into(),
-        })
+    fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
+        ops::cluster_rows::run(self, d)
     }
 
-    fn rotate_rows(&self, d: longview_ops::RotateRows<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        Err(longview_ops::OpError::Unsupported {
-            backend: self.name(),
-            op: longview_ops::Op::RotateRows,
-            reason: "not written yet".into(),
-        })
+    fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
+        let is_host = false;
+        self.with_rows(is_host, || ops::rotate_rows::run(self, d))
     }
 
-    fn query_sums(&self, d: longview_ops::QuerySums<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        Err(longview_ops::OpError::Unsupported {
-            backend: self.name(),
-            op: longview_ops::Op::QuerySums,
-            reason: "not written yet".into(),
-        })
+    fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
+        ops::query_sums::run(self, d)
     }
 }

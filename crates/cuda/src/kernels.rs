@@ -12,6 +12,8 @@ use crate::ops::block_reduce::BlockReduceArgs;
 use crate::ops::centroid_scores::{
     CentroidLogitsArgs, CentroidPoolArgs, CentroidShareArgs, CentroidSumsArgs,
 };
+use crate::ops::cluster_rest::ClusterRestArgs;
+use crate::ops::cluster_rows::ClusterRowsArgs;
 use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
 use crate::ops::column_mass::ColumnMassArgs;
 use crate::ops::embed::EmbedArgs;
@@ -28,9 +30,11 @@ use crate::ops::matvec::MatvecArgs;
 use crate::ops::pool_scores::PoolScoresArgs;
 use crate::ops::project_heads::ProjectHeadsArgs;
 use crate::ops::query_gate::QueryGateArgs;
+use crate::ops::query_sums::QuerySumsArgs;
 use crate::ops::resolve_rows::ResolveRowsArgs;
 use crate::ops::rms_norm::RmsNormArgs;
 use crate::ops::rope::RopeArgs;
+use crate::ops::rotate_rows::RotateRowsArgs;
 use crate::ops::select_clusters::SelectClustersArgs;
 use crate::ops::silu_mul::SiluMulArgs;
 use crate::ops::split_signs::SplitSignsArgs;
@@ -165,6 +169,18 @@ kernels! {
         attend_list_plain_f16_256(AttendListArgs, 128),
         attend_list_plain_bf16_128(AttendListArgs, 128),
         attend_list_plain_bf16_256(AttendListArgs, 128),
+        attend_list_weighted_f16_64(AttendListArgs, 128),
+        attend_list_weighted_f16_128(AttendListArgs, 128),
+        attend_list_weighted_f16_256(AttendListArgs, 128),
+        attend_list_weighted_bf16_64(AttendListArgs, 128),
+        attend_list_weighted_bf16_128(AttendListArgs, 128),
+        attend_list_weighted_bf16_256(AttendListArgs, 128),
+        attend_list_weighted_plain_f32_128(AttendListArgs, 128),
+        attend_list_weighted_plain_f32_256(AttendListArgs, 128),
+        attend_list_weighted_plain_f16_128(AttendListArgs, 128),
+        attend_list_weighted_plain_f16_256(AttendListArgs, 128),
+        attend_list_weighted_plain_bf16_128(AttendListArgs, 128),
+        attend_list_weighted_plain_bf16_256(AttendListArgs, 128),
         attend_list_merge(AttendListArgs, 128);
     "block_reduce":
         block_reduce_unit(BlockReduceArgs, 256),
@@ -185,6 +201,8 @@ kernels! {
         centroid_sums_f16(CentroidSumsArgs, 128),
         centroid_sums_bf16(CentroidSumsArgs, 128),
         centroid_share(CentroidShareArgs, 256);
+    "cluster_rest": cluster_rest(ClusterRestArgs, 256);
+    "cluster_rows": cluster_rows(ClusterRowsArgs, 512);
     "cluster_stats":
         cluster_radius_clear(ClusterRadiusClearArgs, 256),
         cluster_stats(ClusterStatsArgs, 256);
@@ -249,6 +267,7 @@ kernels! {
         project_heads_wide(ProjectHeadsArgs, 128),
         project_heads_narrow(ProjectHeadsArgs, 256);
     "query_gate": query_gate(QueryGateArgs, 128);
+    "query_sums": query_sums(QuerySumsArgs, 256);
     "resolve_rows": resolve_rows(ResolveRowsArgs, 512);
     "rms_norm":
         rms_norm_wide_f32(RmsNormArgs, 512),
@@ -258,6 +277,10 @@ kernels! {
         rms_norm_narrow_f16(RmsNormArgs, 256),
         rms_norm_narrow_bf16(RmsNormArgs, 256);
     "rope": rope(RopeArgs, 256);
+    "rotate_rows":
+        rotate_rows_f32(RotateRowsArgs, 256),
+        rotate_rows_f16(RotateRowsArgs, 256),
+        rotate_rows_bf16(RotateRowsArgs, 256);
     "select_clusters": select_clusters(SelectClustersArgs, 512);
     "silu_mul": silu_mul(SiluMulArgs, 256);
     "split_signs": split_signs(SplitSignsArgs, 256);

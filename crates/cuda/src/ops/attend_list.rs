@@ -19,6 +19,7 @@ kernel_args! {
         kv: Address,
         rows: Address,
         n_rows: Address,
+        weights: Address,
         out: Address,
         lse: Address,
         states: Address,
@@ -53,22 +54,54 @@ const MAX_SPLITS: usize = 256;
 /// Blocks that a multiprocessor has room for.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 
-const PLAIN: [[Kernel; 3]; 2] = [
-    [
-        Kernel::attend_list_plain_f32_128,
-        Kernel::attend_list_plain_f16_128,
-        Kernel::attend_list_plain_bf16_128,
+/// Kernels by the width of heads: up to 64, 128 and 256, or up to 128 and 256 and by type.
+struct Kernels {
+    f16: [Kernel; 3],
+    bf16: [Kernel; 3],
+    plain: [[Kernel; 3]; 2],
+}
+
+const UNWEIGHTED: Kernels = Kernels {
+    f16: [Kernel::attend_list_f16_64, Kernel::attend_list_f16_128, Kernel::attend_list_f16_256],
+    bf16: [Kernel::attend_list_bf16_64, Kernel::attend_list_bf16_128, Kernel::attend_list_bf16_256],
+    plain: [
+        [
+            Kernel::attend_list_plain_f32_128,
+            Kernel::attend_list_plain_f16_128,
+            Kernel::attend_list_plain_bf16_128,
+        ],
+        [
+            Kernel::attend_list_plain_f32_256,
+            Kernel::attend_list_plain_f16_256,
+            Kernel::attend_list_plain_bf16_256,
+        ],
     ],
-    [
-        Kernel::attend_list_plain_f32_256,
-        Kernel::attend_list_plain_f16_256,
-        Kernel::attend_list_plain_bf16_256,
+};
+
+const WEIGHTED: Kernels = Kernels {
+    f16: [
+        Kernel::attend_list_weighted_f16_64,
+        Kernel::attend_list_weighted_f16_128,
+        Kernel::attend_list_weighted_f16_256,
     ],
-];
-const F16: [Kernel; 3] =
-    [Kernel::attend_list_f16_64, Kernel::attend_list_f16_128, Kernel::attend_list_f16_256];
-const BF16: [Kernel; 3] =
-    [Kernel::attend_list_bf16_64, Kernel::attend_list_bf16_128, Kernel::attend_list_bf16_256];
+    bf16: [
+        Kernel::attend_list_weighted_bf16_64,
+        Kernel::attend_list_weighted_bf16_128,
+        Kernel::attend_list_weighted_bf16_256,
+    ],
+    plain: [
+        [
+            Kernel::attend_list_weighted_plain_f32_128,
+            Kernel::attend_list_weighted_plain_f16_128,
+            Kernel::attend_list_weighted_plain_bf16_128,
+        ],
+        [
+            Kernel::attend_list_weighted_plain_f32_256,
+            Kernel::attend_list_weighted_plain_f16_256,
+            Kernel::attend_list_weighted_plain_bf16_256,
+        ],
+    ],
+};
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
@@ -100,7 +133,11 @@ fn one<D: Driver>(
         n_tokens: 1,
         kv: span.kv,
         room: span.list_stride,
-        rows: ListRows::Listed { rows: span.rows.at(), n_rows: span.n_rows.at() },
+        rows: ListRows::Listed {
+            rows: span.rows.at(),
+            n_rows: span.n_rows.at(),
+            weights: span.weights.as_ref().map_or(Address::NONE, At::at),
+        },
     };
     launch.run(backend, &d.out, &d.lse)
 }
@@ -108,7 +145,8 @@ fn one<D: Driver>(
 /// Where the KV rows come from.
 pub(crate) enum ListRows {
     /// Lists of ids, with their lengths on the device.
-    Listed { rows: Address, n_rows: Address },
+    /// `weights` is [`Address::NONE`] where each row stands for itself.
+    Listed { rows: Address, n_rows: Address, weights: Address },
     /// Rows from `first`; token i sees `lead + i` of them.
     Run { first: u32, lead: i32 },
 }
@@ -142,11 +180,14 @@ impl<D: Driver> ListLaunch<'_, D> {
         let blocks = n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
         let most = (blocks / n_groups.max(1)).clamp(1, MAX_SPLITS);
         let n_splits = (self.room as usize).div_ceil(SPLIT_UNIT).clamp(1, most);
-        let (rows, n_rows, first_row, lead) = match self.rows {
-            ListRows::Listed { rows, n_rows } => (rows, n_rows, 0, 0),
-            ListRows::Run { first, lead } => (Address::NONE, Address::NONE, first, lead),
+        let ([rows, n_rows, weights], first_row, lead) = match self.rows {
+            ListRows::Listed { rows, n_rows, weights } => ([rows, n_rows, weights], 0, 0),
+            ListRows::Run { first, lead } => ([Address::NONE; 3], first, lead),
         };
-        let (kernel, is_aligned) = self.kernel();
+        let dtype = self.kv.buffer.dtype;
+        let half_bytes = p.head_dim as usize * dtype.size();
+        let is_aligned = self.kv.at().is_aligned(16) && half_bytes.is_multiple_of(16);
+        let kernel = choose(dtype, p.head_dim, is_aligned, weights != Address::NONE);
         // As much as they may ever take, so that a growing context allocates nothing.
         let n_states = if most == 1 { 0 } else { n_entries * most };
         let state_bytes = (n_states * 8) as u64;
@@ -157,6 +198,7 @@ impl<D: Driver> ListLaunch<'_, D> {
                 kv: self.kv.at(),
                 rows,
                 n_rows,
+                weights,
                 out: out.at(),
                 lse: lse.at(),
                 states,
@@ -185,18 +227,46 @@ impl<D: Driver> ListLaunch<'_, D> {
             backend.launch(Kernel::attend_list_merge, Grid::over(n_entries, 1), &args)
         })
     }
+}
 
-    /// The kernel for these rows, and whether it may load units of 16 bytes.
-    fn kernel(&self) -> (Kernel, bool) {
-        let (dtype, head_dim) = (self.kv.buffer.dtype, self.p.head_dim);
-        let half_bytes = head_dim as usize * dtype.size();
-        let is_aligned = self.kv.at().is_aligned(16) && half_bytes.is_multiple_of(16);
-        let width = usize::from(head_dim > 64) + usize::from(head_dim > 128);
-        let kernel = match dtype {
-            DType::F16 if is_aligned => F16[width],
-            DType::BF16 if is_aligned => BF16[width],
-            _ => by_type(dtype, PLAIN[usize::from(head_dim > 128)]),
-        };
-        (kernel, is_aligned)
+/// The kernel for rows of this type and width, by whether they are whole units of 16 bytes, and
+/// whether they have weights.
+fn choose(dtype: DType, head_dim: u32, is_aligned: bool, is_weighted: bool) -> Kernel {
+    let width = usize::from(head_dim > 64) + usize::from(head_dim > 128);
+    let kernels = if is_weighted { &WEIGHTED } else { &UNWEIGHTED };
+    match dtype {
+        DType::F16 if is_aligned => kernels.f16[width],
+        DType::BF16 if is_aligned => kernels.bf16[width],
+        _ => by_type(dtype, kernels.plain[usize::from(head_dim > 128)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DType, Kernel, choose};
+
+    #[test]
+    fn tensor_cores_take_rows_of_whole_units() {
+        let kernel = |dtype, head_dim, is_aligned| choose(dtype, head_dim, is_aligned, false);
+        assert_eq!(kernel(DType::F16, 64, true), Kernel::attend_list_f16_64);
+        assert_eq!(kernel(DType::F16, 80, true), Kernel::attend_list_f16_128);
+        assert_eq!(kernel(DType::BF16, 256, true), Kernel::attend_list_bf16_256);
+        assert_eq!(kernel(DType::BF16, 64, false), Kernel::attend_list_plain_bf16_128);
+        assert_eq!(kernel(DType::F32, 64, true), Kernel::attend_list_plain_f32_128);
+        assert_eq!(kernel(DType::F32, 160, false), Kernel::attend_list_plain_f32_256);
+    }
+
+    #[test]
+    fn a_kernel_with_weights_is_the_same_without_but_for_them() {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            for head_dim in [20, 64, 128, 256] {
+                for is_aligned in [false, true] {
+                    let [without, with] = [false, true].map(|is_weighted| {
+                        choose(dtype, head_dim, is_aligned, is_weighted).facts().name
+                    });
+                    assert_eq!(with, without.replace("list_", "list_weighted_"));
+                }
+            }
+        }
     }
 }

@@ -390,6 +390,7 @@ impl AttendListCase {
             all.push(Self { accumulate: true, hq: 6, ..weighted.clone() });
             all.push(Self { hq: 12, hkv: 1, query: QueryKind::Sharp, ..weighted });
         }
+        all.push(Self { weighted: true, rows: 300, dh: 256, ..base.clone() });
         all.push(Self { query: QueryKind::Nan, ..base.clone() });
         all.push(Self { rows: 1030, hq: 14, dh: 64, seqs: 2, ..base.clone() });
         all.push(Self { rows: 129, hq: 9, hkv: 1, dh: 160, ..base.clone() });
