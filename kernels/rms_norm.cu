@@ -1,9 +1,10 @@
-// out = x / sqrt(mean(x^2) + eps) * weight for each row of x; x is [n_rows, width].
+// out = x / sqrt(mean(x^2) + eps) * weight (+ out) for each row of x; x is [n_rows, width].
 //
 // `wide`: a block owns a row. `narrow`, for norms of heads: a warp owns a row, and nobody waits for
 // another warp. The second reading of a row comes from cache.
 //
-// Bytes: 8 n_rows width. Bound: memory; for the one row of a decode step, latency.
+// Bytes: 8 n_rows width, 12 with accumulate. Bound: memory; for the one row of a decode step,
+// latency.
 #include "common.cuh"
 
 struct RmsNormArgs {
@@ -13,7 +14,7 @@ struct RmsNormArgs {
     u32 n_rows;
     u32 width;
     float eps;
-    u32 unused;
+    u32 accumulate;
 };
 
 constexpr u32 WIDE_THREADS = 512;
@@ -31,7 +32,8 @@ DEVICE void norm_row(const RmsNormArgs& p, u64 row, u32 thread, u32 n_threads, S
     }
     const float scale = 1.0f / sqrtf(sum(squares) / static_cast<float>(p.width) + p.eps);
     for (u32 i = thread; i < p.width; i += n_threads) {
-        out[i] = x[i] * scale * widen(weight[i]);
+        const float y = x[i] * scale * widen(weight[i]);
+        out[i] = p.accumulate ? out[i] + y : y;
     }
 }
 

@@ -1,9 +1,9 @@
-// out = x / sqrt(mean(x^2) + eps) * weight for each row.
+// out = x / sqrt(mean(x^2) + eps) * weight (+ out) for each row.
 //
 // A workgroup owns one row: its GROUP invocations stride over the elements, sum their squares, and
 // stride again to write. The second reading comes from the cache.
 //
-// Bytes: 4 rows width in, as many out. Bound: memory.
+// Bytes: 4 rows width in (8 with accumulate), 4 out. Bound: memory.
 
 //# import common
 //# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
@@ -13,6 +13,7 @@ struct Params {
     n_rows: u32,
     width: u32,
     eps: f32,
+    accumulate: u32,
     kind: u32,
     weight_offset: u32,
     x_offset: u32,
@@ -52,6 +53,10 @@ fn rms_norm(
     let scale = inverseSqrt(total / f32(p.width) + p.eps);
     let to = p.out_offset + row * p.width;
     for (var i = lane; i < p.width; i += GROUP) {
-        out[to + i] = x[start + i] * scale * weight_element(p.kind, p.weight_offset + i);
+        var y = x[start + i] * scale * weight_element(p.kind, p.weight_offset + i);
+        if p.accumulate != 0u {
+            y += out[to + i];
+        }
+        out[to + i] = y;
     }
 }

@@ -123,6 +123,7 @@ fn answers_are_those_of_the_cpu() {
         ("llama3-gqa", DType::F16, 1e-1),
         ("qwen2-untied", DType::BF16, 1e-1),
         ("qwen3-tied", DType::F16, 1e-1),
+        ("glm4-sandwich", DType::F16, 1e-1),
     ] {
         for policy in [full(), clusterkv(24), clusterkv(64)] {
             let what = format!("{fixture} {kv_dtype} {}", policy.preset);

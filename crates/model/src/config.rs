@@ -182,6 +182,16 @@ pub enum ConfigProblem {
         /// Those that are known.
         supported: &'static str,
     },
+    /// A list of RoPE factors that does not fit a head.
+    #[error("{field} {found}; it must be a list of {expected} numbers, one for each rotated pair")]
+    RopeFactors {
+        /// The field.
+        field: &'static str,
+        /// What it is instead.
+        found: String,
+        /// Rotated pairs of a head.
+        expected: usize,
+    },
     /// Only part of each head would be rotated, or each layer differently.
     #[error("{what} is not supported: every head is rotated in full, alike in every layer")]
     RopeForm {
@@ -233,7 +243,8 @@ impl ModelConfig {
         let bias = |rule| match rule {
             BiasRule::Never => false,
             BiasRule::Always => true,
-            BiasRule::AttentionBias => raw.attention_bias.unwrap_or(false),
+            BiasRule::AttentionBias(absent) => raw.attention_bias.unwrap_or(absent),
+            BiasRule::Bias(absent) => raw.bias.unwrap_or(absent),
             BiasRule::MlpBias => raw.mlp_bias.unwrap_or(false),
         };
         Ok(Self {
@@ -245,8 +256,8 @@ impl ModelConfig {
             n_kv_heads,
             head_dim,
             vocab_size: required("vocab_size", raw.vocab_size, MAX_VOCAB)?,
-            rms_norm_eps: rms_norm_eps(&raw)?,
-            rope: RopeConfig::from_raw(&raw, head_dim, max_position_embeddings)?,
+            rms_norm_eps: rms_norm_eps(&raw, traits)?,
+            rope: RopeConfig::from_raw(&raw, traits, head_dim, max_position_embeddings)?,
             tie_word_embeddings: raw.tie_word_embeddings.unwrap_or(false),
             qkv_bias: bias(traits.qkv_bias),
             o_bias: bias(traits.o_bias),
@@ -361,8 +372,8 @@ fn head_dim(
     bounded("head_dim", head_dim as u64, MAX_HEAD_DIM)
 }
 
-fn rms_norm_eps(raw: &RawConfig) -> Result<f32, ConfigProblem> {
-    let value = raw.rms_norm_eps.unwrap_or(1e-6);
+fn rms_norm_eps(raw: &RawConfig, traits: &ArchTraits) -> Result<f32, ConfigProblem> {
+    let value = raw.rms_norm_eps.unwrap_or(traits.default_rms_norm_eps);
     if !(value > 0.0 && value < 1.0) {
         let requirement = "above 0 and below 1";
         return Err(ConfigProblem::BadNumber { field: "rms_norm_eps", value, requirement });
@@ -379,7 +390,7 @@ fn sliding_window(
     let window = match (traits.sliding, raw.sliding_window) {
         (SlidingRule::Never, _) | (_, raw::Field::Null) => None,
         (SlidingRule::Everywhere(_), raw::Field::Value(window)) => Some(window),
-        (SlidingRule::Everywhere(default), raw::Field::Absent) => Some(default as u64),
+        (SlidingRule::Everywhere(default), raw::Field::Absent) => default.map(|n| n as u64),
         (SlidingRule::WhenEnabled, _) if !slides_anywhere(raw, n_layers) => None,
         (SlidingRule::WhenEnabled, raw::Field::Value(window)) => Some(window),
         (SlidingRule::WhenEnabled, raw::Field::Absent) => Some(4096),

@@ -13,24 +13,30 @@ use crate::config::{RopeConfig, RopeScaling};
 pub struct RopeTable {
     /// Radians per position for each rotated pair.
     inv_freq: Vec<f64>,
-    /// Multiplies cosine and sine (YaRN), else 1.
+    /// Multiplies cosine and sine (YaRN, LongRoPE), else 1.
     attention_factor: f64,
 }
 
 impl RopeTable {
     /// Frequencies for contexts of up to `planned_context` tokens.
     ///
-    /// The length matters for dynamic NTK only. transformers changes its base while a sequence
-    /// grows, so that cached keys disagree with new ones; here the planned length fixes it, which
-    /// equals a prefill of that length in transformers.
+    /// The length matters for dynamic NTK and LongRoPE. transformers changes the base of the one,
+    /// and the list of factors of the other, when a sequence has grown enough, so that cached keys
+    /// disagree with new ones or must be computed again. Here the planned length decides for all
+    /// tokens, as in llama.cpp, which equals a prefill of that length in transformers: a context
+    /// planned longer than LongRoPE's trained one has the long factors from its first token on.
     pub fn new(config: &RopeConfig, planned_context: usize) -> Self {
         let dim = config.rotary_dim as f64;
         let base = scaled_base(config, planned_context);
         let inv_freq = (0..config.rotary_dim / 2)
-            .map(|pair| scaled_frequency(config, pair, base.powf(-2.0 * pair as f64 / dim)))
+            .map(|pair| {
+                let frequency = base.powf(-2.0 * pair as f64 / dim);
+                scaled_frequency(config, planned_context, pair, frequency)
+            })
             .collect();
         let attention_factor = match config.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. }
+            | RopeScaling::LongRope { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
         Self { inv_freq, attention_factor }
@@ -78,14 +84,23 @@ fn scaled_base(config: &RopeConfig, planned_context: usize) -> f64 {
 }
 
 /// The frequency of one pair after scaling.
-fn scaled_frequency(config: &RopeConfig, pair: usize, frequency: f64) -> f64 {
-    match config.scaling {
+fn scaled_frequency(
+    config: &RopeConfig,
+    planned_context: usize,
+    pair: usize,
+    frequency: f64,
+) -> f64 {
+    match &config.scaling {
         RopeScaling::Default | RopeScaling::Dynamic { .. } => frequency,
         RopeScaling::Linear { factor } => frequency / factor,
         RopeScaling::Llama3 { .. } => llama3_frequency(&config.scaling, frequency),
         RopeScaling::Yarn { factor, .. } => {
             let divided = yarn_ramp(config, pair);
             frequency * (1.0 - divided) + frequency / factor * divided
+        }
+        RopeScaling::LongRope { short_factor, long_factor, original_max_positions, .. } => {
+            let is_long = planned_context > *original_max_positions;
+            frequency / if is_long { long_factor } else { short_factor }[pair]
         }
     }
 }
@@ -165,6 +180,24 @@ mod tests {
         let base: f64 = 10_000.0 * (2.0 * 256.0 / 128.0 - 1.0f64).powf(8.0 / 6.0);
         let expected: Vec<f64> = (0..4).map(|pair| base.powf(-f64::from(pair) / 4.0)).collect();
         assert_close(&frequencies(scaling, 256), &expected);
+    }
+
+    #[test]
+    fn longrope_takes_its_long_factors_beyond_the_trained_context() {
+        let scaling = RopeScaling::LongRope {
+            short_factor: vec![1.0, 1.0, 2.0, 4.0],
+            long_factor: vec![1.0, 2.0, 5.0, 10.0],
+            attention_factor: 1.5,
+            original_max_positions: 128,
+        };
+        let short = [1.0, 0.1, 0.005, 0.000_25];
+        assert_close(&frequencies(scaling.clone(), 128), &short);
+        let long = [1.0, 0.05, 0.002, 0.000_1];
+        assert_close(&frequencies(scaling.clone(), 129), &long);
+        let table = RopeTable::new(&config(scaling), 128);
+        let mut row = vec![0.0; table.row_len()];
+        table.fill_rope_rows(&[0], &mut row);
+        assert_eq!(row, [1.5, 1.5, 1.5, 1.5, 0.0, 0.0, 0.0, 0.0]);
     }
 
     /// Values of transformers 5.23 for the same parameters (f32 there).

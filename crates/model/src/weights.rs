@@ -7,9 +7,11 @@
 
 mod error;
 mod expected;
+mod part;
 mod shard;
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use longview_core::{DType, HostBytes};
@@ -17,10 +19,11 @@ use longview_ops::WeightSource;
 use serde::Deserialize;
 
 pub use self::error::{Mismatch, WeightsError};
-pub(crate) use self::expected::{EMBEDDING, FINAL_NORM, LM_HEAD};
 pub use self::expected::{
     ExpectedTensor, LayerTensors, LinearTensors, expected_tensors, layer_tensors,
 };
+pub(crate) use self::expected::{FINAL_NORM, weight_tensors};
+pub use self::part::TensorPart;
 use self::shard::Shard;
 use crate::config::ModelConfig;
 
@@ -63,11 +66,28 @@ impl Tensor {
     ///
     /// safetensors aligns the data only if the writer padded the header; older writers did not.
     pub fn aligned_bytes(&self) -> HostBytes {
+        self.aligned(self.bytes.clone())
+    }
+
+    fn aligned(&self, bytes: HostBytes) -> HostBytes {
         let align = self.dtype.map_or(1, DType::size);
-        if (self.bytes.as_ref().as_ptr() as usize).is_multiple_of(align) {
-            return self.bytes.clone();
+        if (bytes.as_ref().as_ptr() as usize).is_multiple_of(align) {
+            return bytes;
         }
-        shard::aligned_copy(self.bytes.as_ref())
+        shard::aligned_copy(&[bytes.as_ref()])
+    }
+
+    /// `rows` of the first dimension, one run after the other: in place if they lie together at an
+    /// address that fits their type, or else copied.
+    fn rows(&self, rows: &[Range<usize>]) -> HostBytes {
+        let row_bytes = self.bytes.len() / self.shape[0].max(1);
+        let at = |run: &Range<usize>| run.start * row_bytes..run.end * row_bytes;
+        if let [run] = rows {
+            return self.aligned(self.bytes.slice(at(run)));
+        }
+        let all = self.bytes.as_ref();
+        let runs: Vec<&[u8]> = rows.iter().map(|run| &all[at(run)]).collect();
+        shard::aligned_copy(&runs)
     }
 }
 
@@ -158,7 +178,8 @@ impl TensorSet {
     fn compare(&self, expected: &ExpectedTensor, config: &ModelConfig) -> Option<Mismatch> {
         let name = expected.name.clone();
         let Some(tensor) = self.get(&expected.name) else {
-            let untied_head = !config.tie_word_embeddings && name == "lm_head.weight";
+            let lm_head = config.architecture.traits().layout.lm_head;
+            let untied_head = !config.tie_word_embeddings && name == lm_head;
             return Some(Mismatch::Missing { name, untied_head });
         };
         if tensor.dtype.is_none() {
@@ -194,19 +215,41 @@ impl TensorSet {
 
     /// The tensor `name` as a backend takes it: a matrix, or a vector as one row.
     pub fn source(&self, name: &str) -> Result<WeightSource, WeightsError> {
-        let mismatch = |what| WeightsError::from_mismatches(&self.path, vec![what]);
-        let Some(tensor) = self.get(name) else {
-            mismatch(Mismatch::Missing { name: name.to_owned(), untied_head: false })?;
-            unreachable!("a mismatch is an error");
-        };
-        let Some(dtype) = tensor.dtype else {
-            mismatch(Mismatch::Type { name: name.to_owned(), stored: tensor.stored.clone() })?;
-            unreachable!("a mismatch is an error");
-        };
+        let (tensor, dtype) = self.readable(name)?;
         let n_cols = tensor.shape.last().copied().unwrap_or(1);
         let n_rows = tensor.shape.iter().rev().skip(1).product();
         let bytes = tensor.aligned_bytes();
         Ok(WeightSource { name: name.to_owned(), dtype, n_rows, n_cols, bytes })
+    }
+
+    /// `part` as a backend takes it: a matrix, or a vector as one row.
+    pub fn part(&self, part: &TensorPart) -> Result<WeightSource, WeightsError> {
+        let name = part.tensor.name.clone();
+        let (tensor, dtype) = self.readable(&name)?;
+        if tensor.shape != part.tensor.shape {
+            let (found, expected) = (tensor.shape.clone(), part.tensor.shape.clone());
+            return Err(self.mismatch(Mismatch::Shape { name, found, expected }));
+        }
+        let (n_rows, n_cols) = match *tensor.shape {
+            [_, n_cols] => (part.n_rows(), n_cols),
+            _ => (1, part.n_rows()),
+        };
+        Ok(WeightSource { name, dtype, n_rows, n_cols, bytes: tensor.rows(&part.rows) })
+    }
+
+    fn mismatch(&self, mismatch: Mismatch) -> WeightsError {
+        WeightsError::Mismatches { path: self.path.clone(), mismatches: vec![mismatch] }
+    }
+
+    /// The tensor `name` with its type.
+    fn readable(&self, name: &str) -> Result<(&Tensor, DType), WeightsError> {
+        let name = || name.to_owned();
+        let Some(tensor) = self.get(&name()) else {
+            return Err(self.mismatch(Mismatch::Missing { name: name(), untied_head: false }));
+        };
+        let stored = || tensor.stored.clone();
+        let unread = || self.mismatch(Mismatch::Type { name: name(), stored: stored() });
+        Ok((tensor, tensor.dtype.ok_or_else(unread)?))
     }
 }
 

@@ -183,7 +183,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// `out[t] = table[ids[t]]`, widened to f32. Index error: an id that is not below V.
     fn embed(&self, d: Embed<'_, Self>) -> OpResult<()>;
 
-    /// `out = x / sqrt(mean(x^2) + eps) * weight` for each row (Zhang and Sennrich 2019).
+    /// `out = x / sqrt(mean(x^2) + eps) * weight (+ out)` for each row (Zhang and Sennrich 2019).
     fn rms_norm(&self, d: RmsNorm<'_, Self>) -> OpResult<()>;
 
     /// `out = x W^T (+ bias) (+ out)` for many rows (prefill); W is `[n_out, n_in]`.

@@ -56,11 +56,13 @@ fn rms_norm_of_three_and_four() {
     let b = R::new();
     let (x, w) = (floats(&b, &[3.0, 4.0]), weight(&b, 1, &[1.0, 2.0]));
     let mut out = floats(&b, &[0.0; 2]);
-    let p = RmsNormParams { n_rows: 1, width: 2, eps: 0.0 };
-    let d = RmsNorm { p, x: View::all(&x), weight: &w, out: ViewMut::all(&mut out) };
-    b.rms_norm(d).unwrap();
     let root = 12.5f32.sqrt();
-    near(&numbers(&b, &out), &[3.0 / root, 8.0 / root]);
+    for (accumulate, sum) in [(0, 1.0), (1, 2.0)] {
+        let p = RmsNormParams { n_rows: 1, width: 2, eps: 0.0, accumulate };
+        let d = RmsNorm { p, x: View::all(&x), weight: &w, out: ViewMut::all(&mut out) };
+        b.rms_norm(d).unwrap();
+        near(&numbers(&b, &out), &[sum * 3.0 / root, sum * 8.0 / root]);
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ macro_rules! layout {
 #[test]
 fn dense_parameters_are_where_kernels_read_them() {
     layout!(EmbedParams, 8, n_tokens: 0, width: 4);
-    layout!(RmsNormParams, 12, n_rows: 0, width: 4, eps: 8);
+    layout!(RmsNormParams, 16, n_rows: 0, width: 4, eps: 8, accumulate: 12);
     layout!(LinearParams, 16, n_rows: 0, n_in: 4, n_out: 8, accumulate: 12);
     layout!(RopeParams, 16, n_tokens: 0, n_heads: 4, head_dim: 8, rotary_dim: 12);
     layout!(SiluMulParams, 4, n: 0);

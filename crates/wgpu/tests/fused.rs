@@ -70,7 +70,7 @@ impl<B: Backend> Maker<'_, B> {
 }
 
 fn norm(s: Shape) -> RmsNormParams {
-    RmsNormParams { n_rows: s.n_rows, width: s.width, eps: 1e-5 }
+    RmsNormParams { n_rows: s.n_rows, width: s.width, eps: 1e-5, accumulate: 0 }
 }
 
 /// A weight and its bias.

@@ -52,11 +52,12 @@ impl<A: Elem, B: Elem> Kernel for Convert<'_, A, B> {
     }
 }
 
-/// Root-mean-square norm of rows of `weight.len()` elements.
+/// Root-mean-square norm of rows of `weight.len()` elements, written to `out` or added to it.
 pub(crate) struct Norm<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) weight: &'a [f32],
     pub(crate) eps: f32,
+    pub(crate) accumulate: bool,
     pub(crate) out: &'a mut [f32],
 }
 
@@ -75,7 +76,11 @@ impl Kernel for Norm<'_> {
             let (x, out) = (x.as_ptr(), out.as_mut_ptr());
             vectors!(S, width, |i, n| {
                 let y = S::mul(load::<S>(x.add(i), n), scale);
-                store::<S>(out.add(i), n, S::mul(y, load::<S>(weight.add(i), n)));
+                let mut y = S::mul(y, load::<S>(weight.add(i), n));
+                if self.accumulate {
+                    y = S::add(y, load::<S>(out.add(i), n));
+                }
+                store::<S>(out.add(i), n, y);
             });
         }
     }

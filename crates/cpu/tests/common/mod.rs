@@ -136,7 +136,7 @@ impl Rig {
         let (n_tokens, width) = (T as u32, D as u32);
         let (ids, x) = (View::all(&self.ids), ViewMut::all(&mut self.x));
         b.embed(Embed { p: EmbedParams { n_tokens, width }, ids, table: &self.square, out: x })?;
-        let p = RmsNormParams { n_rows: n_tokens, width, eps: 1e-5 };
+        let p = RmsNormParams { n_rows: n_tokens, width, eps: 1e-5, accumulate: 0 };
         let (x, out) = (View::all(&self.x), ViewMut::all(&mut self.y));
         b.rms_norm(RmsNorm { p, x, weight: &self.norm, out })?;
         for rows in [T, 8, 1] {

@@ -18,7 +18,7 @@ kernel_args! {
         n_rows: u32,
         width: u32,
         eps: f32,
-        unused: u32,
+        accumulate: u32,
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn run<D: Driver>(
         n_rows: d.p.n_rows,
         width: d.p.width,
         eps: d.p.eps,
-        unused: 0,
+        accumulate: d.p.accumulate,
     };
     let (kernels, rows) = if width <= NARROW { (NARROWS, NARROW_ROWS) } else { (WIDE, 1) };
     backend.launch(by_type(d.weight.dtype, kernels), Grid::over(n_rows, rows), &args)

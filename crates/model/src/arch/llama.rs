@@ -1,17 +1,20 @@
 //! Llama: the plain decoder the others differ from. Biases only where the config asks for them.
 
-use super::{ArchTraits, BiasRule, SlidingRule};
+use super::{ArchTraits, BiasRule, LLAMA, SlidingRule};
 
 /// Llama 2 to 3.2; the RoPE scaling between them is config, not architecture.
 pub(super) const TRAITS: ArchTraits = ArchTraits {
     class_name: "LlamaForCausalLM",
     model_type: "llama",
-    qkv_bias: BiasRule::AttentionBias,
-    o_bias: BiasRule::AttentionBias,
+    layout: LLAMA,
+    qkv_bias: BiasRule::AttentionBias(false),
+    o_bias: BiasRule::AttentionBias(false),
     mlp_bias: BiasRule::MlpBias,
     qk_norm: false,
     sliding: SlidingRule::Never,
+    partial_rotary: None,
     default_head_dim: None,
     default_n_kv_heads: None,
     default_max_positions: 2048,
+    default_rms_norm_eps: 1e-6,
 };

@@ -3,10 +3,17 @@
 //! Every model Longview runs is one decoder: norm, attention, norm, gated MLP. An architecture
 //! is a row of flags, so that adding one is a small file here and never a copy of the transformer.
 
+mod glm;
+mod internlm2;
+mod layout;
 mod llama;
 mod mistral;
+mod phi3;
 mod qwen2;
 mod qwen3;
+
+use self::layout::LLAMA;
+pub use self::layout::{GateUpLayout, Layout, QkvLayout, RotaryPairs};
 
 /// A supported architecture, named as `architectures` in `config.json` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +26,14 @@ pub enum Architecture {
     Qwen2,
     /// `Qwen3ForCausalLM`.
     Qwen3,
+    /// `Phi3ForCausalLM`: Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini.
+    Phi3,
+    /// `GlmForCausalLM`: GLM-4 of 2024.
+    Glm,
+    /// `Glm4ForCausalLM`: GLM-4 of 2025.
+    Glm4,
+    /// `InternLM2ForCausalLM`: InternLM2 and InternLM2.5.
+    InternLm2,
 }
 
 /// Whether a projection carries a bias.
@@ -28,8 +43,10 @@ pub enum BiasRule {
     Never,
     /// There always is one.
     Always,
-    /// `attention_bias` of the config decides.
-    AttentionBias,
+    /// `attention_bias` of the config decides; the value is what an absent field means.
+    AttentionBias(bool),
+    /// `bias` of the config decides; the value is what an absent field means.
+    Bias(bool),
     /// `mlp_bias` of the config decides.
     MlpBias,
 }
@@ -40,7 +57,7 @@ pub enum SlidingRule {
     /// The architecture has no such window.
     Never,
     /// `sliding_window` alone, on every layer; the value is what an absent field means.
-    Everywhere(usize),
+    Everywhere(Option<usize>),
     /// `use_sliding_window` and then `layer_types` or `max_window_layers`.
     WhenEnabled,
 }
@@ -52,6 +69,8 @@ pub struct ArchTraits {
     pub class_name: &'static str,
     /// The `model_type` beside it.
     pub model_type: &'static str,
+    /// What its checkpoints call their tensors, and how these are arranged.
+    pub layout: Layout,
     /// Bias of the q, k and v projections.
     pub qkv_bias: BiasRule,
     /// Bias of the output projection.
@@ -62,20 +81,29 @@ pub struct ArchTraits {
     pub qk_norm: bool,
     /// How a sliding window is declared.
     pub sliding: SlidingRule,
+    /// The part of each head that rotates where `partial_rotary_factor` is absent; `None`: the
+    /// field may not say less than all of it.
+    pub partial_rotary: Option<f64>,
     /// Head width where `head_dim` is absent; `None` divides the hidden size by the heads.
     pub default_head_dim: Option<usize>,
     /// KV heads where `num_key_value_heads` is absent; `None` means as many as query heads.
     pub default_n_kv_heads: Option<usize>,
     /// Positions where `max_position_embeddings` is absent.
     pub default_max_positions: usize,
+    /// Epsilon of the norms where `rms_norm_eps` is absent.
+    pub default_rms_norm_eps: f64,
 }
 
 /// Every supported architecture with its row.
-const TABLE: [(Architecture, &ArchTraits); 4] = [
+const TABLE: [(Architecture, &ArchTraits); 8] = [
     (Architecture::Llama, &llama::TRAITS),
     (Architecture::Mistral, &mistral::TRAITS),
     (Architecture::Qwen2, &qwen2::TRAITS),
     (Architecture::Qwen3, &qwen3::TRAITS),
+    (Architecture::Phi3, &phi3::TRAITS),
+    (Architecture::Glm, &glm::GLM),
+    (Architecture::Glm4, &glm::GLM4),
+    (Architecture::InternLm2, &internlm2::TRAITS),
 ];
 
 impl Architecture {

@@ -19,6 +19,7 @@ pub(super) struct RawConfig {
     pub rms_norm_eps: Option<f64>,
     pub hidden_act: Option<String>,
     pub attention_bias: Option<bool>,
+    pub bias: Option<bool>,
     pub mlp_bias: Option<bool>,
     pub tie_word_embeddings: Option<bool>,
     pub max_position_embeddings: Option<u64>,

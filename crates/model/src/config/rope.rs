@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::raw::RawConfig;
 use super::{ConfigProblem, MAX_POSITIONS, bounded};
+use crate::arch::ArchTraits;
 
 /// Rotary position embedding: base, scaling, and how much of a head it rotates.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +16,7 @@ pub struct RopeConfig {
     pub theta: f64,
     /// How frequencies are stretched beyond the trained context.
     pub scaling: RopeScaling,
-    /// Components of each head that rotate; all of them in every supported architecture.
+    /// Components of each head that rotate, the first ones; even. The others stay as they are.
     pub rotary_dim: usize,
 }
 
@@ -62,15 +63,30 @@ pub enum RopeScaling {
         /// The context the model was trained for.
         original_max_positions: usize,
     },
+    /// LongRoPE (Ding et al., 2024): every pair's frequency divided by a factor of its own, from
+    /// one list within the trained context and from another beyond it.
+    LongRope {
+        /// The divisors for contexts of up to the trained length, one for each rotated pair.
+        short_factor: Vec<f64>,
+        /// The divisors for longer contexts.
+        long_factor: Vec<f64>,
+        /// Multiplies cosine and sine, in short contexts too.
+        attention_factor: f64,
+        /// The context the model was trained for.
+        original_max_positions: usize,
+    },
 }
 
+/// Where a scaled model says what it was trained for.
+const ORIGINAL_MAX_POSITIONS: &str = "original_max_position_embeddings";
 /// Names for the message about unknown ones.
-const SUPPORTED: &str = "default, linear, dynamic, llama3, yarn";
+const SUPPORTED: &str = "default, linear, dynamic, llama3, yarn, longrope";
 
 impl RopeConfig {
     /// Reads either spelling; `max_positions` fills in for an absent original context.
     pub(super) fn from_raw(
         raw: &RawConfig,
+        traits: &ArchTraits,
         head_dim: usize,
         max_positions: usize,
     ) -> Result<Self, ConfigProblem> {
@@ -80,13 +96,14 @@ impl RopeConfig {
         let old_form = raw.rope_scaling.as_ref().filter(|map| !map.is_empty());
         let map = old_form.unwrap_or(new_form);
         let fields = Fields { map, raw, max_positions };
-        fields.refuse_other_forms()?;
+        fields.refuse_layer_types()?;
+        let rotary_dim = fields.rotary_dim(traits, head_dim)?;
         let beside = Fields { map: new_form, raw, max_positions }.number("rope_theta")?;
         let theta = fields.number("rope_theta")?.or(raw.rope_theta).or(beside).unwrap_or(10_000.0);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(bad("rope_theta", theta, "a finite number above 1"));
         }
-        Ok(Self { theta, scaling: fields.scaling(head_dim)?, rotary_dim: head_dim })
+        Ok(Self { theta, scaling: fields.scaling(rotary_dim)?, rotary_dim })
     }
 }
 
@@ -98,27 +115,41 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn refuse_other_forms(&self) -> Result<(), ConfigProblem> {
-        let in_map = self.number("partial_rotary_factor")?;
-        if let Some(part) = in_map.or(self.raw.partial_rotary_factor)
-            && part != 1.0
-        {
-            return Err(ConfigProblem::RopeForm { what: format!("partial_rotary_factor {part}") });
+    /// Components of a head that rotate. A product that is not whole is cut, as in transformers.
+    fn rotary_dim(&self, traits: &ArchTraits, head_dim: usize) -> Result<usize, ConfigProblem> {
+        const FIELD: &str = "partial_rotary_factor";
+        let given = self.number(FIELD)?.or(self.raw.partial_rotary_factor);
+        let part = given.or(traits.partial_rotary).unwrap_or(1.0);
+        if traits.partial_rotary.is_none() && part != 1.0 {
+            return Err(ConfigProblem::RopeForm { what: format!("{FIELD} {part}") });
         }
-        // Models with two kinds of layers nest one dictionary per kind.
+        if !(part > 0.0 && part <= 1.0) {
+            return Err(bad(FIELD, part, "above 0 and at most 1"));
+        }
+        let rotary_dim = (head_dim as f64 * part) as usize;
+        if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+            return Err(bad(FIELD, part, "such that an even number of a head's components rotate"));
+        }
+        Ok(rotary_dim)
+    }
+
+    /// Models with two kinds of layers nest one dictionary per kind.
+    fn refuse_layer_types(&self) -> Result<(), ConfigProblem> {
         if let Some((name, _)) = self.map.iter().find(|(_, value)| value.is_object()) {
             return Err(ConfigProblem::RopeForm { what: format!("RoPE per layer type ({name})") });
         }
         Ok(())
     }
 
-    fn scaling(&self, head_dim: usize) -> Result<RopeScaling, ConfigProblem> {
+    fn scaling(&self, rotary_dim: usize) -> Result<RopeScaling, ConfigProblem> {
         match self.rope_type()? {
             "default" => Ok(RopeScaling::Default),
             "linear" => Ok(RopeScaling::Linear { factor: self.factor()? }),
-            "dynamic" => self.dynamic(head_dim),
+            "dynamic" => self.dynamic(rotary_dim),
             "llama3" => self.llama3(),
-            "yarn" => self.yarn(),
+            // The first Phi-3 configs called LongRoPE "su" or "yarn"; YaRN has no such list.
+            "yarn" if !self.map.contains_key("short_factor") => self.yarn(),
+            "longrope" | "su" | "yarn" => self.longrope(rotary_dim / 2),
             name => Err(ConfigProblem::RopeType { name: name.to_owned(), supported: SUPPORTED }),
         }
     }
@@ -133,11 +164,11 @@ impl Fields<'_> {
         }
     }
 
-    fn dynamic(&self, head_dim: usize) -> Result<RopeScaling, ConfigProblem> {
+    fn dynamic(&self, rotary_dim: usize) -> Result<RopeScaling, ConfigProblem> {
         // The exponent of the new base is d / (d - 2).
-        if head_dim <= 2 {
+        if rotary_dim <= 2 {
             let requirement = "above 2 for dynamic RoPE scaling";
-            return Err(bad("head_dim", head_dim as f64, requirement));
+            return Err(bad("head_dim", rotary_dim as f64, requirement));
         }
         let original_max_positions = self.max_positions;
         Ok(RopeScaling::Dynamic { factor: self.factor()?, original_max_positions })
@@ -181,6 +212,48 @@ impl Fields<'_> {
         })
     }
 
+    fn longrope(&self, n_pairs: usize) -> Result<RopeScaling, ConfigProblem> {
+        // Nothing else says where the trained context ends and the other list begins.
+        let original_max_positions = self
+            .given_original_max_positions()?
+            .ok_or(ConfigProblem::Missing { field: ORIGINAL_MAX_POSITIONS })?;
+        let factor = match self.number("factor")? {
+            Some(_) => self.factor()?,
+            None => self.max_positions as f64 / original_max_positions as f64,
+        };
+        let attention_factor = match self.number("attention_factor")? {
+            Some(given) => given,
+            None if factor <= 1.0 => 1.0,
+            None => (1.0 + factor.ln() / (original_max_positions as f64).ln()).sqrt(),
+        };
+        positive("attention_factor", attention_factor)?;
+        Ok(RopeScaling::LongRope {
+            short_factor: self.factors("short_factor", n_pairs)?,
+            long_factor: self.factors("long_factor", n_pairs)?,
+            attention_factor,
+            original_max_positions,
+        })
+    }
+
+    /// A list of divisors, one for each rotated pair.
+    fn factors(&self, field: &'static str, expected: usize) -> Result<Vec<f64>, ConfigProblem> {
+        let wrong = |found| ConfigProblem::RopeFactors { field, found, expected };
+        let list = match self.map.get(field) {
+            None | Some(Value::Null) => return Err(ConfigProblem::Missing { field }),
+            Some(Value::Array(list)) => list,
+            Some(other) => return Err(wrong(format!("is {other}"))),
+        };
+        if list.len() != expected {
+            return Err(wrong(format!("has {} entries", list.len())));
+        }
+        let number = |entry: &Value| {
+            let factor = entry.as_f64().ok_or_else(|| wrong(format!("contains {entry}")))?;
+            positive(field, factor)?;
+            Ok(factor)
+        };
+        list.iter().map(number).collect()
+    }
+
     /// The factor on cosine and sine: given, or from the paper's 0.1 ln(s) + 1.
     fn attention_factor(&self, factor: f64) -> Result<f64, ConfigProblem> {
         if let Some(given) = self.number("attention_factor")? {
@@ -206,16 +279,20 @@ impl Fields<'_> {
         Ok(factor)
     }
 
-    /// A top-level entry wins over the dictionary's, as in transformers.
     fn original_max_positions(&self) -> Result<usize, ConfigProblem> {
-        const FIELD: &str = "original_max_position_embeddings";
+        Ok(self.given_original_max_positions()?.unwrap_or(self.max_positions))
+    }
+
+    /// A top-level entry wins over the dictionary's, as in transformers.
+    fn given_original_max_positions(&self) -> Result<Option<usize>, ConfigProblem> {
+        const FIELD: &str = ORIGINAL_MAX_POSITIONS;
         if let Some(value) = self.raw.original_max_position_embeddings {
-            return bounded(FIELD, value, MAX_POSITIONS);
+            return bounded(FIELD, value, MAX_POSITIONS).map(Some);
         }
         match self.number(FIELD)? {
-            Some(value) if value >= 0.0 => bounded(FIELD, value as u64, MAX_POSITIONS),
+            Some(value) if value >= 0.0 => bounded(FIELD, value as u64, MAX_POSITIONS).map(Some),
             Some(value) => Err(bad(FIELD, value, "at least 1")),
-            None => Ok(self.max_positions),
+            None => Ok(None),
         }
     }
 

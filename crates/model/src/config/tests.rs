@@ -48,6 +48,16 @@ fn architectures_differ_by_their_flags() {
     assert!(qwen2.qkv_bias && !qwen2.o_bias);
     let qwen3 = parse(json!({"architectures": ["Qwen3ForCausalLM"]}));
     assert!(qwen3.qk_norm && qwen3.head_dim == 128);
+    let glm = parse(json!({"architectures": ["GlmForCausalLM"]}));
+    assert!(glm.qkv_bias && !glm.o_bias && glm.head_dim == 128);
+    let unbiased = parse(json!({"architectures": ["Glm4ForCausalLM"], "attention_bias": false}));
+    assert!(!unbiased.qkv_bias);
+    let internlm2 = parse(json!({"architectures": ["InternLM2ForCausalLM"]}));
+    assert!(internlm2.qkv_bias && internlm2.o_bias && !internlm2.mlp_bias);
+    let unbiased = parse(json!({"architectures": ["InternLM2ForCausalLM"], "bias": false}));
+    assert!(!unbiased.qkv_bias && !unbiased.o_bias);
+    // What a converted checkpoint leaves behind is not Llama's field.
+    assert!(!parse(json!({"bias": true})).qkv_bias);
     let by_type = parse(json!({"architectures": null, "model_type": "mistral"}));
     assert_eq!(by_type.architecture, Architecture::Mistral);
 }
@@ -109,12 +119,117 @@ fn yarn_fills_in_what_the_paper_says() {
     assert_eq!((beta_fast, beta_slow, truncate), (32.0, 1.0, true));
 }
 
+/// Phi-3-mini-128k's scaling at a smaller size; every head has 8 pairs.
+fn longrope(changes: Value) -> Value {
+    let mut scaling = json!({
+        "type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        scaling[key] = value.clone();
+    }
+    json!({
+        "architectures": ["Phi3ForCausalLM"], "rope_scaling": scaling,
+        "max_position_embeddings": 131072, "original_max_position_embeddings": 4096
+    })
+}
+
+#[test]
+fn longrope_under_its_three_names() {
+    for name in ["longrope", "su", "yarn"] {
+        let config = parse(longrope(json!({"type": name})));
+        let RopeScaling::LongRope { short_factor, long_factor, attention_factor, .. } =
+            config.rope.scaling
+        else {
+            panic!("{name} is not longrope");
+        };
+        assert_eq!((short_factor, long_factor), (vec![1.0; 8], vec![2.0; 8]));
+        assert!((attention_factor - 1.190_238_071_423_808_3).abs() < 1e-12);
+    }
+    let attention_factor = |changes| match parse(longrope(changes)).rope.scaling {
+        RopeScaling::LongRope { attention_factor, .. } => attention_factor,
+        _ => panic!("not longrope"),
+    };
+    assert_eq!(attention_factor(json!({"attention_factor": 1.25})), 1.25);
+    assert_eq!(attention_factor(json!({"factor": 1.0})), 1.0);
+    let stretched = (1.0 + 8f64.ln() / 4096f64.ln()).sqrt();
+    assert_eq!(attention_factor(json!({"factor": 8.0})), stretched);
+}
+
+#[test]
+fn longrope_with_a_part_missing_is_refused() {
+    let refused = |changes| message(longrope(changes));
+    assert_eq!(
+        refused(json!({"long_factor": null})),
+        "long_factor is missing; it cannot be guessed, take config.json from the model's source"
+    );
+    assert_eq!(
+        refused(json!({"short_factor": [1.0, 1.0]})),
+        "short_factor has 2 entries; it must be a list of 8 numbers, one for each rotated pair"
+    );
+    assert_eq!(
+        refused(json!({"short_factor": 1.0})),
+        "short_factor is 1.0; it must be a list of 8 numbers, one for each rotated pair"
+    );
+    assert_eq!(
+        refused(json!({"long_factor": [1, 1, 1, "x", 1, 1, 1, 1]})),
+        "long_factor contains \"x\"; it must be a list of 8 numbers, one for each rotated pair"
+    );
+    assert_eq!(
+        refused(json!({"long_factor": [1, 1, 1, 0, 1, 1, 1, 1]})),
+        "long_factor is 0; it must be a finite number above 0"
+    );
+    let mut config = longrope(json!({}));
+    config["original_max_position_embeddings"] = Value::Null;
+    assert_eq!(
+        message(config),
+        "original_max_position_embeddings is missing; it cannot be guessed, take config.json from \
+         the model's source"
+    );
+}
+
+#[test]
+fn a_part_of_each_head_rotates_where_the_architecture_allows_it() {
+    let rotary_dim = |name: &str, part: Value| {
+        let config = json!({
+            "architectures": [name], "head_dim": 32, "partial_rotary_factor": part
+        });
+        parse(config).rope.rotary_dim
+    };
+    assert_eq!(rotary_dim("Phi3ForCausalLM", json!(0.75)), 24);
+    assert_eq!(rotary_dim("Phi3ForCausalLM", Value::Null), 32);
+    assert_eq!(rotary_dim("GlmForCausalLM", Value::Null), 16);
+    assert_eq!(rotary_dim("Glm4ForCausalLM", json!(1.0)), 32);
+    assert_eq!(rotary_dim("LlamaForCausalLM", json!(1.0)), 32);
+    let in_map = parse(json!({
+        "architectures": ["GlmForCausalLM"], "head_dim": 32, "partial_rotary_factor": 1.0,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}
+    }));
+    assert_eq!(in_map.rope.rotary_dim, 8);
+    let refused = |part: f64| {
+        message(json!({"architectures": ["GlmForCausalLM"], "partial_rotary_factor": part}))
+    };
+    for part in [0.0, 1.5, -0.5] {
+        let text = format!("partial_rotary_factor is {part}; it must be above 0 and at most 1");
+        assert_eq!(refused(part), text);
+    }
+    for part in [0.005, 0.4] {
+        assert_eq!(
+            refused(part),
+            format!(
+                "partial_rotary_factor is {part}; it must be such that an even number of a head's \
+                 components rotate"
+            )
+        );
+    }
+}
+
 #[test]
 fn unknown_models_are_named_with_what_is_known() {
     assert_eq!(
         message(json!({"architectures": ["MambaForCausalLM"]})),
         "architecture \"MambaForCausalLM\" is not supported; Longview runs LlamaForCausalLM, \
-         MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+         MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM, \
+         GlmForCausalLM, Glm4ForCausalLM, InternLM2ForCausalLM"
     );
     assert_eq!(
         message(json!({"hidden_act": "gelu"})),
@@ -130,9 +245,9 @@ fn unknown_models_are_named_with_what_is_known() {
 #[test]
 fn rope_that_cannot_be_computed_is_refused() {
     assert_eq!(
-        message(json!({"rope_scaling": {"rope_type": "longrope"}})),
-        "rope type \"longrope\" is not supported; Longview computes default, linear, dynamic, \
-         llama3, yarn"
+        message(json!({"rope_scaling": {"rope_type": "axial"}})),
+        "rope type \"axial\" is not supported; Longview computes default, linear, dynamic, \
+         llama3, yarn, longrope"
     );
     assert_eq!(
         message(json!({"partial_rotary_factor": 0.5})),
@@ -204,6 +319,12 @@ fn a_sliding_window_limits_the_context() {
          the model was trained to forget, which Longview does not imitate: use a context of at \
          most 4096 (-c 4096)"
     );
+    let phi3 = |window: Value| {
+        parse(json!({"architectures": ["Phi3ForCausalLM"], "sliding_window": window}))
+    };
+    assert_eq!(phi3(json!(2047)).max_exact_context(), Some(2047));
+    let absent = parse(json!({"architectures": ["Phi3ForCausalLM"]}));
+    assert_eq!(absent.max_exact_context(), None);
     let qwen = |changes: Value| {
         let mut all = json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64});
         for (key, value) in changes.as_object().unwrap() {

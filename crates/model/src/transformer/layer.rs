@@ -50,10 +50,12 @@ pub(super) struct Layer<B: Backend> {
     pub q_norm: Option<B::Weight>,
     pub k_norm: Option<B::Weight>,
     pub o: LinearWeights<B>,
+    pub o_norm: Option<B::Weight>,
     pub post_norm: B::Weight,
     pub gate: LinearWeights<B>,
     pub up: LinearWeights<B>,
     pub down: LinearWeights<B>,
+    pub down_norm: Option<B::Weight>,
 }
 
 /// What every op of a step needs.
@@ -95,11 +97,11 @@ impl<B: Backend> Layer<B> {
         Ok(())
     }
 
-    /// Output projection and MLP, each added to `ws.hidden`.
+    /// Output projection and MLP, each added to `ws.hidden`, normed first where the model does so.
     pub(super) fn finish(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
-        pass.linear(self.o.projection(), &ws.attended, &mut ws.hidden, true)?;
         let n = pass.n_tokens;
-        let Workspace { hidden, normed, gate, up, activated, .. } = ws;
+        let Workspace { hidden, normed, attended, gate, up, activated, .. } = ws;
+        pass.add(self.o.projection(), self.o_norm.as_ref(), attended, normed, hidden)?;
         pass.backend.norm_gated(NormGated {
             p: pass.norm_params(),
             x: View::part(hidden, 0, n * pass.config.hidden_size),
@@ -109,7 +111,7 @@ impl<B: Backend> Layer<B> {
             up: self.up.of(up, n),
             out: ViewMut::part(activated, 0, n * pass.config.intermediate_size),
         })?;
-        pass.linear(self.down.projection(), &ws.activated, &mut ws.hidden, true)
+        pass.add(self.down.projection(), self.down_norm.as_ref(), activated, normed, hidden)
     }
 }
 
@@ -119,7 +121,31 @@ impl<B: Backend> Pass<'_, B> {
             n_rows: self.n_tokens as u32,
             width: self.config.hidden_size as u32,
             eps: self.config.rms_norm_eps,
+            accumulate: 0,
         }
+    }
+
+    /// Adds `norm(layer(x))`, or without a norm `layer(x)`, to the residual stream. `scratch` is
+    /// as long as that.
+    fn add(
+        &self,
+        layer: Projection<'_, B>,
+        norm: Option<&B::Weight>,
+        x: &B::Buffer,
+        scratch: &mut B::Buffer,
+        hidden: &mut B::Buffer,
+    ) -> OpResult<()> {
+        let Some(weight) = norm else {
+            return self.linear(layer, x, hidden, true);
+        };
+        self.linear(layer, x, scratch, false)?;
+        let len = self.n_tokens * self.config.hidden_size;
+        self.backend.rms_norm(RmsNorm {
+            p: RmsNormParams { accumulate: 1, ..self.norm_params() },
+            x: View::part(scratch, 0, len),
+            weight,
+            out: ViewMut::part(hidden, 0, len),
+        })
     }
 
     /// Norm of given rows.
@@ -131,8 +157,7 @@ impl<B: Backend> Pass<'_, B> {
         n_rows: usize,
         width: usize,
     ) -> OpResult<()> {
-        let eps = self.config.rms_norm_eps;
-        let p = RmsNormParams { n_rows: n_rows as u32, width: width as u32, eps };
+        let p = RmsNormParams { n_rows: n_rows as u32, width: width as u32, ..self.norm_params() };
         self.backend.rms_norm(RmsNorm { p, x, weight, out })
     }
 

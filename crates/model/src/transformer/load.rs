@@ -1,14 +1,14 @@
 //! From checked tensors to weights on a device.
 
-use longview_ops::{Backend, OpError};
+use longview_ops::{Backend, OpError, WeightSource};
 
 use super::Model;
 use super::layer::{Layer, LinearWeights};
 use crate::config::{ModelConfig, WindowError};
 use crate::rope::RopeTable;
 use crate::weights::{
-    EMBEDDING, ExpectedTensor, FINAL_NORM, LM_HEAD, LinearTensors, TensorSet, WeightsError,
-    expected_tensors, layer_tensors,
+    ExpectedTensor, FINAL_NORM, LinearTensors, TensorPart, TensorSet, WeightsError, layer_tensors,
+    weight_tensors,
 };
 
 /// A model that could not be loaded.
@@ -29,7 +29,7 @@ pub enum LoadError {
 impl<B: Backend> Model<B> {
     /// Hands every tensor to `backend`, for contexts of up to `planned_context` tokens.
     ///
-    /// `progress` hears the bytes handed over so far and the bytes in all, after each tensor.
+    /// `progress` hears the bytes handed over so far and the bytes in all, after each weight.
     pub fn load(
         backend: &B,
         config: &ModelConfig,
@@ -40,12 +40,14 @@ impl<B: Backend> Model<B> {
         config.check_context(planned_context)?;
         tensors.check(config)?;
         let total = tensors.weight_bytes(config);
-        backend.expect_weights(total, expected_tensors(config).len());
+        backend.expect_weights(total, weight_tensors(config).len());
         let mut loader = Loader { backend, tensors, done: 0, total, progress };
-        let embedding = loader.weight(EMBEDDING)?;
+        let layout = &config.architecture.traits().layout;
+        let embedding = loader.weight(layout.embedding)?;
         let layers = (0..config.n_layers).map(|index| loader.layer(config, index));
         let layers = layers.collect::<Result<_, _>>()?;
-        let lm_head = if config.tie_word_embeddings { None } else { Some(loader.weight(LM_HEAD)?) };
+        let untied = !config.tie_word_embeddings;
+        let lm_head = untied.then(|| loader.weight(layout.lm_head)).transpose()?;
         Ok(Self {
             rope: RopeTable::new(&config.rope, planned_context),
             planned_context,
@@ -68,7 +70,14 @@ struct Loader<'a, B: Backend> {
 
 impl<B: Backend> Loader<'_, B> {
     fn weight(&mut self, name: &str) -> Result<B::Weight, LoadError> {
-        let source = self.tensors.source(name)?;
+        self.hand_over(self.tensors.source(name)?)
+    }
+
+    fn part(&mut self, part: &TensorPart) -> Result<B::Weight, LoadError> {
+        self.hand_over(self.tensors.part(part)?)
+    }
+
+    fn hand_over(&mut self, source: WeightSource) -> Result<B::Weight, LoadError> {
         let bytes = source.bytes.len() as u64;
         let weight = self.backend.load_weight(source)?;
         self.done += bytes;
@@ -81,9 +90,10 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn linear(&mut self, tensors: LinearTensors) -> Result<LinearWeights<B>, LoadError> {
-        let (n_out, n_in) = (tensors.weight.shape[0], tensors.weight.shape[1]);
-        let weight = self.weight(&tensors.weight.name)?;
-        Ok(LinearWeights { weight, bias: self.optional(tensors.bias)?, n_in, n_out })
+        let (n_out, n_in) = (tensors.weight.n_rows(), tensors.weight.tensor.shape[1]);
+        let weight = self.part(&tensors.weight)?;
+        let bias = tensors.bias.map(|bias| self.part(&bias)).transpose()?;
+        Ok(LinearWeights { weight, bias, n_in, n_out })
     }
 
     fn layer(&mut self, config: &ModelConfig, index: usize) -> Result<Layer<B>, LoadError> {
@@ -96,10 +106,12 @@ impl<B: Backend> Loader<'_, B> {
             q_norm: self.optional(tensors.q_norm)?,
             k_norm: self.optional(tensors.k_norm)?,
             o: self.linear(tensors.o)?,
+            o_norm: self.optional(tensors.o_norm)?,
             post_norm: self.weight(&tensors.post_norm.name)?,
             gate: self.linear(tensors.gate)?,
             up: self.linear(tensors.up)?,
             down: self.linear(tensors.down)?,
+            down_norm: self.optional(tensors.down_norm)?,
         })
     }
 }

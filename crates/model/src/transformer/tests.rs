@@ -257,6 +257,13 @@ golden_tests! {
     qwen2_untied = "qwen2-untied",
     qwen2_yarn = "qwen2-yarn",
     qwen3_tied = "qwen3-tied",
+    phi3_longrope = "phi3-longrope",
+    phi3_longrope_long = "phi3-longrope-long",
+    phi4_partial = "phi4-partial",
+    glm_partial = "glm-partial",
+    glm4_sandwich = "glm4-sandwich",
+    internlm2_fused = "internlm2-fused",
+    internlm2_llama = "internlm2-llama",
 }
 
 #[test]

@@ -108,11 +108,17 @@ fn readable(dtype: Dtype) -> Option<DType> {
     }
 }
 
-/// `bytes` in memory that is aligned to 8.
-pub(super) fn aligned_copy(bytes: &[u8]) -> HostBytes {
-    let mut words = vec![0u64; bytes.len().div_ceil(8)];
-    bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-    HostBytes::new(Arc::new(Words(words))).slice(0..bytes.len())
+/// `runs` of bytes, one after the other, in memory that is aligned to 8.
+pub(super) fn aligned_copy(runs: &[&[u8]]) -> HostBytes {
+    let len = runs.iter().map(|run| run.len()).sum();
+    let mut words = vec![0u64; usize::div_ceil(len, 8)];
+    let mut left: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+    for run in runs {
+        let (to, rest) = left.split_at_mut(run.len());
+        to.copy_from_slice(run);
+        left = rest;
+    }
+    HostBytes::new(Arc::new(Words(words))).slice(0..len)
 }
 
 /// Owns memory aligned to 8; a `Vec<u8>` promises only 1.

@@ -186,8 +186,14 @@ fn an_index_that_is_none_is_named() {
 }
 
 fn tiny_config(tied: bool) -> ModelConfig {
+    tiny("Qwen2ForCausalLM", tied)
+}
+
+/// One layer with heads of 2, or of 8 where the architecture rotates a part of each.
+fn tiny(class_name: &str, tied: bool) -> ModelConfig {
     let text = serde_json::json!({
-        "architectures": ["Qwen2ForCausalLM"], "hidden_size": 4, "intermediate_size": 6,
+        "architectures": [class_name], "hidden_size": 4, "intermediate_size": 6,
+        "head_dim": if class_name.starts_with("Glm") { 8 } else { 2 },
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
         "vocab_size": 5, "tie_word_embeddings": tied
     });
@@ -249,4 +255,137 @@ fn all_mismatches_come_in_one_error() {
          \x20 model.layers.0.self_attn.q_proj.weight: shape [4, 5], the config gives [4, 4]\n\
          \x20 model.norm.weight: missing"
     );
+}
+
+/// A file in which every element is the number of its row in its tensor.
+fn numbered(config: &ModelConfig) -> TensorSet {
+    let tensors = expected_tensors(config);
+    let with_data: Vec<_> = tensors
+        .iter()
+        .map(|tensor| {
+            let row = tensor.shape[1..].iter().product();
+            let rows = (0..tensor.shape[0]).flat_map(|row_id| vec![row_id as f32; row]);
+            let bytes = rows.flat_map(f32::to_le_bytes).collect();
+            (tensor.name.as_str(), "F32", tensor.shape.as_slice(), bytes)
+        })
+        .collect();
+    open_single(&file(&with_data, 0)).unwrap()
+}
+
+/// The rows of the stored tensor that `part` was made of.
+fn rows_of(set: &TensorSet, part: &TensorPart) -> Vec<usize> {
+    let source = set.part(part).unwrap();
+    let elements = longview_core::decode_f32(DType::F32, source.bytes.as_ref());
+    assert_eq!(elements.len(), source.n_rows * source.n_cols);
+    let rows = part.n_rows();
+    elements.chunks(elements.len() / rows).map(|row| row[0] as usize).collect()
+}
+
+fn lies_in_place(set: &TensorSet, part: &TensorPart) -> bool {
+    let stored = set.get(&part.tensor.name).unwrap().bytes().as_ref().as_ptr_range();
+    stored.contains(&set.part(part).unwrap().bytes.as_ref().as_ptr())
+}
+
+#[test]
+fn fused_projections_are_split_where_they_lie() {
+    let config = tiny("Phi3ForCausalLM", false);
+    let set = numbered(&config);
+    set.check(&config).unwrap();
+    let t = layer_tensors(&config, 0);
+    let expected = [(&t.q, 0..4), (&t.k, 4..6), (&t.v, 6..8), (&t.gate, 0..6), (&t.up, 6..12)];
+    for (linear, rows) in expected {
+        assert_eq!(rows_of(&set, &linear.weight), rows.collect::<Vec<_>>());
+        assert!(lies_in_place(&set, &linear.weight));
+    }
+    let whole: usize =
+        expected_tensors(&config).iter().map(|t| t.shape.iter().product::<usize>()).sum();
+    assert_eq!(set.weight_bytes(&config), 4 * whole as u64, "no tensor counts twice");
+    assert_eq!(weight_tensors(&config).len(), expected_tensors(&config).len() + 3);
+}
+
+#[test]
+fn heads_that_are_stored_by_kv_head_are_collected() {
+    let config = ModelConfig { n_q_heads: 4, n_kv_heads: 2, ..tiny("InternLM2ForCausalLM", false) };
+    let set = numbered(&config);
+    set.check(&config).unwrap();
+    let t = layer_tensors(&config, 0);
+    let expected = [
+        (&t.q, vec![0, 1, 2, 3, 8, 9, 10, 11]),
+        (&t.k, vec![4, 5, 12, 13]),
+        (&t.v, vec![6, 7, 14, 15]),
+    ];
+    for (linear, rows) in expected {
+        assert_eq!(rows_of(&set, &linear.weight), rows);
+        assert_eq!(rows_of(&set, linear.bias.as_ref().unwrap()), rows);
+        assert!(!lies_in_place(&set, &linear.weight));
+    }
+    assert_eq!(t.gate.weight.tensor.name, "model.layers.0.feed_forward.w1.weight");
+    assert_eq!(t.up.weight.tensor.name, "model.layers.0.feed_forward.w3.weight");
+}
+
+#[test]
+fn pairs_of_neighbours_become_halves_in_q_and_k_alone() {
+    let config = tiny("GlmForCausalLM", false);
+    let set = numbered(&config);
+    let t = layer_tensors(&config, 0);
+    let head = [0, 2, 1, 3, 4, 5, 6, 7];
+    let two_heads = [head, head.map(|row| row + 8)].concat();
+    for (linear, rows) in [(&t.q, two_heads), (&t.k, head.to_vec())] {
+        assert_eq!(rows_of(&set, &linear.weight), rows);
+        assert_eq!(rows_of(&set, linear.bias.as_ref().unwrap()), rows);
+    }
+    assert_eq!(rows_of(&set, &t.v.weight), (0..8).collect::<Vec<_>>());
+    assert!(lies_in_place(&set, &t.v.weight));
+}
+
+#[test]
+fn fused_tensors_of_another_shape_are_named_once() {
+    let config = tiny("Phi3ForCausalLM", false);
+    let mut tensors = tiny_tensors(&config);
+    for tensor in &mut tensors {
+        match tensor.0.as_str() {
+            "model.layers.0.self_attn.qkv_proj.weight" => tensor.2 = vec![6, 4],
+            "model.layers.0.mlp.gate_up_proj.weight" => tensor.2 = vec![6, 4],
+            _ => {}
+        }
+    }
+    tensors.push(("model.layers.0.self_attn.qkv_proj.bias".into(), "F32", vec![8]));
+    let set = tiny_set(&tensors);
+    let text = set.check(&config).unwrap_err().to_string();
+    assert_eq!(
+        text.split_once(":\n").unwrap().1,
+        "  model.layers.0.mlp.gate_up_proj.weight: shape [6, 4], the config gives [12, 4]\n\
+         \x20 model.layers.0.self_attn.qkv_proj.bias: the config has no such tensor; ignoring it \
+         would give wrong results\n\
+         \x20 model.layers.0.self_attn.qkv_proj.weight: shape [6, 4], the config gives [8, 4]"
+    );
+    let part = layer_tensors(&config, 0).v.weight;
+    let text = set.part(&part).map(drop).unwrap_err().to_string();
+    assert!(text.ends_with("qkv_proj.weight: shape [6, 4], the config gives [8, 4]"), "{text}");
+}
+
+#[test]
+fn norms_behind_attention_and_mlp_are_expected() {
+    let config = tiny("Glm4ForCausalLM", false);
+    let mut tensors = tiny_tensors(&config);
+    tiny_set(&tensors).check(&config).unwrap();
+    tensors.retain(|t| !t.0.contains("post_self_attn") && !t.0.contains("post_mlp"));
+    let text = tiny_set(&tensors).check(&config).unwrap_err().to_string();
+    assert_eq!(
+        text.split_once(":\n").unwrap().1,
+        "  model.layers.0.post_mlp_layernorm.weight: missing\n\
+         \x20 model.layers.0.post_self_attn_layernorm.weight: missing"
+    );
+    // To the architecture without them they are unknown.
+    let text = tiny_set(&tiny_tensors(&config)).check(&tiny("GlmForCausalLM", false)).unwrap_err();
+    assert!(text.to_string().contains("post_mlp_layernorm.weight: the config has no such tensor"));
+}
+
+#[test]
+fn the_output_projection_is_asked_for_by_its_own_name() {
+    let config = tiny("InternLM2ForCausalLM", false);
+    let mut tensors = tiny_tensors(&config);
+    tensors.retain(|t| t.0 != "output.weight");
+    let text = tiny_set(&tensors).check(&config).unwrap_err().to_string();
+    assert!(text.contains("output.weight: missing; if the output is the embedding"), "{text}");
 }

@@ -102,6 +102,8 @@ pub struct RmsNormCase {
     pub dtype: DType,
     /// What the rows hold.
     pub kind: NormKind,
+    /// Whether the rows are added to the output.
+    pub accumulate: bool,
 }
 
 impl RmsNormCase {
@@ -109,13 +111,21 @@ impl RmsNormCase {
         use NormKind::{Large, Nan, Normal, Tiny, Zero};
         let mut all = Vec::new();
         for dtype in FLOATS {
-            let mut add = |rows, width, kind| all.push(Self { rows, width, dtype, kind });
+            let mut put = |rows, width, kind, accumulate| {
+                all.push(Self { rows, width, dtype, kind, accumulate });
+            };
+            let mut add = |rows, width, kind| put(rows, width, kind, false);
             EDGES.iter().for_each(|rows| add(*rows, 67, Normal));
             EDGES.iter().for_each(|width| add(3, *width, Normal));
             [(0, 64), (1, 896), (2, 4096), (5, 1031)]
                 .into_iter()
                 .for_each(|(rows, width)| add(rows, width, Normal));
             [Large, Tiny, Zero, Nan].into_iter().for_each(|kind| add(3, 129, kind));
+            EDGES.iter().for_each(|width| put(3, *width, Normal, true));
+            [(0, 64), (1, 896), (2, 4096), (5, 1031)]
+                .into_iter()
+                .for_each(|(rows, width)| put(rows, width, Normal, true));
+            [Large, Nan].into_iter().for_each(|kind| put(3, 129, kind, true));
         }
         all
     }
@@ -123,8 +133,9 @@ impl RmsNormCase {
 
 impl fmt::Display for RmsNormCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, width, dtype, kind } = self;
-        write!(f, "rms_norm[rows={rows},width={width},w={dtype},{kind:?}]")
+        let Self { rows, width, dtype, kind, .. } = self;
+        write!(f, "rms_norm[rows={rows},width={width},w={dtype},{kind:?}")?;
+        f.write_str(if self.accumulate { ",accumulate]" } else { "]" })
     }
 }
 
@@ -154,7 +165,10 @@ impl OpCase for RmsNormCase {
             NormKind::Nan => x[self.width as usize / 2] = f32::NAN,
             _ => (),
         }
-        let out = OutputPlan::floats("out", len).or_nan(self.kind == NormKind::Nan);
+        let mut out = OutputPlan::floats("out", len).or_nan(self.kind == NormKind::Nan);
+        if self.accumulate {
+            out = out.holding(Values::Floats(normals(rng, len, 1.0)));
+        }
         Plan {
             inputs: vec![Input::floats("x", x)],
             weights: vec![weight(rng, "weight", self.dtype, (1, self.width), 1.0)],
@@ -165,7 +179,12 @@ impl OpCase for RmsNormCase {
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [out] = exactly(&mut b.outputs);
         backend.rms_norm(RmsNorm {
-            p: RmsNormParams { n_rows: self.rows, width: self.width, eps: 1e-6 },
+            p: RmsNormParams {
+                n_rows: self.rows,
+                width: self.width,
+                eps: 1e-6,
+                accumulate: self.accumulate.into(),
+            },
             x: b.inputs[0].view(),
             weight: &b.weights[0],
             out: out.view_mut(),

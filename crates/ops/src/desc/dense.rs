@@ -48,6 +48,8 @@ pub struct RmsNormParams {
     pub width: u32,
     /// Added to the mean square.
     pub eps: f32,
+    /// 1: add to what `out` holds (the residual); 0: overwrite.
+    pub accumulate: u32,
 }
 
 /// Root-mean-square norm.

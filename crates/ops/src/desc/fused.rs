@@ -27,7 +27,7 @@ pub struct LinearOut<'a, B: Backend> {
 
 /// A norm and a gated MLP's first half: `silu(gate(norm(x))) * up(norm(x))`.
 pub struct NormGated<'a, B: Backend> {
-    /// T rows of D elements.
+    /// T rows of D elements; `accumulate` is not used.
     pub p: RmsNormParams,
     /// F32 `[T, D]`.
     pub x: View<'a, B>,
@@ -46,7 +46,7 @@ pub struct NormGated<'a, B: Backend> {
 /// Everything from the residual stream to queries, keys and values that attention can use: norm,
 /// linear layers, norm per head where the model has one, RoPE of q and k.
 pub struct Project<'a, B: Backend> {
-    /// T rows of D elements.
+    /// T rows of D elements; `accumulate` is not used.
     pub p: RmsNormParams,
     /// F32 `[T, D]`.
     pub x: View<'a, B>,
@@ -98,6 +98,11 @@ fn again<'b, B: Backend>(view: &'b mut ViewMut<'_, B>) -> ViewMut<'b, B> {
 /// What was written, to be read.
 fn written<'b, B: Backend>(view: &'b ViewMut<'_, B>) -> View<'b, B> {
     View { buffer: view.buffer, offset: view.offset, len: view.len }
+}
+
+/// The norm into a scratch buffer, whatever that holds.
+fn overwriting(p: RmsNormParams) -> RmsNormParams {
+    RmsNormParams { accumulate: 0, ..p }
 }
 
 fn linear<B: Backend>(
@@ -155,8 +160,8 @@ impl<B: Backend> Project<'_, B> {
 
     /// The single calls.
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        let out = again(&mut self.scratch);
-        backend.rms_norm(RmsNorm { p: self.p, x: self.x, weight: self.norm, out })?;
+        let (p, out) = (overwriting(self.p), again(&mut self.scratch));
+        backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
         for layer in &mut self.layers {
             linear(backend, self.p, written(&self.scratch), layer)?;
         }
@@ -178,6 +183,7 @@ impl<B: Backend> Project<'_, B> {
                 n_rows: p.n_tokens * p.n_heads,
                 width: p.head_dim,
                 eps: self.p.eps,
+                accumulate: 0,
             };
             backend.rms_norm(RmsNorm { p: norm, x, weight, out: again(&mut scratch) })?;
             x = written(&scratch);
@@ -201,8 +207,8 @@ impl<B: Backend> NormGated<'_, B> {
 
     /// The single calls.
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        let out = again(&mut self.scratch);
-        backend.rms_norm(RmsNorm { p: self.p, x: self.x, weight: self.norm, out })?;
+        let (p, out) = (overwriting(self.p), again(&mut self.scratch));
+        backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
         linear(backend, self.p, written(&self.scratch), &mut self.gate)?;
         linear(backend, self.p, written(&self.scratch), &mut self.up)?;
         backend.silu_mul(SiluMul {

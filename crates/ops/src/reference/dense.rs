@@ -20,17 +20,20 @@ pub(super) fn embed(mut d: Embed<'_, R>) -> OpResult<()> {
     Ok(())
 }
 
-/// `out = x / sqrt(mean(x^2) + eps) * weight`.
+/// `out = x / sqrt(mean(x^2) + eps) * weight (+ out)`.
 pub(super) fn rms_norm(mut d: RmsNorm<'_, R>) -> OpResult<()> {
     d.check()?;
     let width = d.p.width as usize;
     shaped(Op::RmsNorm, "weight", d.weight, 1, width)?;
+    let mut out = if d.p.accumulate == 1 { held(&d.out) } else { vec![0.0; d.out.len] };
     for (r, x) in floats(&d.x).chunks_exact(width).enumerate() {
         let mean_square = dot(x, x) / width as f64;
         let root = (mean_square + f64::from(d.p.eps)).sqrt();
-        let out: Vec<f64> = x.iter().zip(d.weight.row(0)).map(|(x, w)| x / root * w).collect();
-        put(&mut d.out, r * width, &out);
+        for (i, (x, w)) in x.iter().zip(d.weight.row(0)).enumerate() {
+            out[r * width + i] += x / root * w;
+        }
     }
+    put(&mut d.out, 0, &out);
     Ok(())
 }
 
