@@ -35,6 +35,14 @@ pub struct Term {
     pub weight: f64,
 }
 
+impl TokenData {
+    /// The queries as the layer before would predict them: near, and other ones.
+    pub fn predicted(&self) -> Vec<f32> {
+        let other = self.v.iter().cycle();
+        self.q.iter().zip(other).map(|(q, other)| 0.9 * q + 0.7 * other).collect()
+    }
+}
+
 /// A sequence under test with its truth.
 pub struct Sim<B: Backend> {
     /// The device.
@@ -173,6 +181,12 @@ impl<B: Backend> Sim<B> {
         let mut step = Step { spans, scratch: &mut self.scratch };
         step.check()?;
         for (layer, tokens) in data.iter().enumerate() {
+            if let Some(next) = data.get(layer + 1).filter(|_| step.wants_ahead(layer + 1)) {
+                let q: Vec<f32> = next.iter().flat_map(TokenData::predicted).collect();
+                let mut buffer = self.backend.alloc(DType::F32, q.len(), "test")?;
+                self.backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(&q))?;
+                block_on(step.ahead(layer + 1, View::all(&buffer)))?;
+            }
             self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
             self.own_readbacks += 1;
         }

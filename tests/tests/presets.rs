@@ -70,7 +70,7 @@ fn answers_do_not_depend_on_where_rows_lie() {
     }
 }
 
-/// One prefill serves all but H2O, which needs its own.
+/// One prefill serves all but H2O and InfLLM, which need their own.
 #[test]
 fn a_gpu_attends_as_much_as_the_cpu() {
     let Some(gpu) = backends::wgpu() else { return };
@@ -81,7 +81,7 @@ fn a_gpu_attends_as_much_as_the_cpu() {
     assert!(block_on(gpu.prefill(&mut session, &prompt.document, &mut go_on)).expect("prefill"));
     for policy in answers::presets(BUDGET) {
         let got = match policy.preset {
-            Preset::H2o => ask(&mut gpu, &policy, &prompt),
+            Preset::H2o | Preset::Infllm => ask(&mut gpu, &policy, &prompt),
             _ => {
                 session.reset_stats();
                 block_on(session.set_policy(&policy)).expect("one prefill serves all others");
@@ -249,4 +249,27 @@ fn a_question_in_the_prompt_says_what_is_kept_and_recalled() {
         let right = right_answers(&mut engine, &policy, n);
         assert!(right + 1 >= full, "{preset} answers {right}, full attention {full}");
     }
+}
+
+#[test]
+fn zz_measure() {
+    let mut engine = needle(cpu(), 1400, false);
+    for (preset, settings) in [
+        (Preset::Infllm, &[][..]),
+        (Preset::Infllm, &[("head-select", "separate")]),
+        (Preset::Infllm, &[("importance", "last")]),
+        (Preset::Infllm, &[("importance", "last"), ("head-select", "separate")]),
+        (Preset::Infinigen, &[]),
+        (Preset::Infinigen, &[("ahead", "false")]),
+        (Preset::Ktransformers, &[]),
+    ] {
+        let mut policy = PolicyOptions::new(preset).with_budget(256);
+        for (name, value) in settings {
+            policy.set(name, value).unwrap();
+        }
+        let right = right_answers(&mut engine, &policy, 24);
+        eprintln!("MEASURED {preset} {settings:?}: {right}");
+    }
+    let policy = PolicyOptions::new(Preset::Infllm).with_budget(512);
+    eprintln!("MEASURED infllm 512 of 12: {}", right_answers(&mut engine, &policy, 12));
 }

@@ -101,6 +101,33 @@ fn a_file_says_the_policy_and_the_command_line_goes_before_it() {
 }
 
 #[test]
+fn the_budget_of_lrqk_follows_the_context() {
+    // Active tokens for so short a context, and 64 lite tokens.
+    let report = policy_of(&["--policy", "lrqk"]);
+    assert_eq!((&report["policy"], &report["budget_tokens"]), (&"lrqk".into(), &320.into()));
+}
+
+#[test]
+fn a_policys_option_without_what_it_is_about_is_named() {
+    for (words, message) in [
+        (
+            ["--policy", "ktransformers", "--preselect-kernel", "5"],
+            "--preselect-kernel: means something with --preselect alone",
+        ),
+        (
+            ["--policy", "clusterkv", "--host-threads", "2"],
+            "--host-threads: means something with --attend host alone",
+        ),
+        (
+            ["--policy", "infllm", "--recent", "0"],
+            "--importance: local: with --recent 0 there is no local window; use last",
+        ),
+    ] {
+        run(&needle(), &[&["-p", "x"], &words[..]].concat()).fails_with(&[message]);
+    }
+}
+
+#[test]
 fn a_file_that_says_something_wrong_is_named_with_what_is_wrong() {
     let folder = TempFolder::new();
     let refuses = |text: &str, parts: &[&str]| {
@@ -126,6 +153,9 @@ fn a_value_that_an_option_does_not_have_is_wrong_usage() {
         (["--representative", "best"], "'best' is not one of max, mean, quest, dynamic, fix"),
         (["--budget-mode", "fair"], "'fair' is not one of uniform, ada"),
         (["--pool", "min"], "'min' is not one of avg, max"),
+        (["--importance", "all"], "'all' is not one of local, last"),
+        (["--ahead", "far"], "'far' is not true or false"),
+        (["--host-threads", "some"], "'some' is not a whole number"),
         (["--rank", "many"], "'many' is not a whole number"),
         (["--beta", "steep"], "'steep' is not a number"),
     ] {

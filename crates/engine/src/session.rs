@@ -256,6 +256,19 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
         let tensors = LayerTensors { q: t.q, k: t.k, v: t.v, out: t.out };
         Ok(self.step.attend(layer.index(), tensors).await?)
     }
+
+    fn wants_ahead(&self, layer: LayerId) -> bool {
+        self.step.wants_ahead(layer.index())
+    }
+
+    async fn ahead(
+        &mut self,
+        layer: LayerId,
+        _batch: &Batch<'_>,
+        q: View<'_, B>,
+    ) -> Result<(), EngineError> {
+        Ok(self.step.ahead(layer.index(), q).await?)
+    }
 }
 
 impl<B: Backend> Engine<B> {

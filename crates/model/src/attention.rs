@@ -36,4 +36,23 @@ pub trait Attention<B: Backend> {
         batch: &Batch<'_>,
         t: AttentionTensors<'_, B>,
     ) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Whether [`Attention::ahead`] is wanted for `layer`. It costs a projection of queries.
+    fn wants_ahead(&self, layer: LayerId) -> bool {
+        let _ = layer;
+        false
+    }
+
+    /// Takes the queries of `layer` as the hidden states that enter the layer before predict them:
+    /// F32 `[T, Hq, Dh]` after RoPE, by the norm and the projection of `layer`. Called before the
+    /// attention of the layer before, where it is wanted; `q` is written again after it.
+    fn ahead(
+        &mut self,
+        layer: LayerId,
+        batch: &Batch<'_>,
+        q: View<'_, B>,
+    ) -> impl Future<Output = Result<(), Self::Error>> {
+        let _ = (layer, batch, q);
+        std::future::ready(Ok(()))
+    }
 }

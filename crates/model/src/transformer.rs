@@ -95,6 +95,14 @@ impl<B: Backend> Model<B> {
         let pass = Pass { backend, config: &self.config, n_tokens };
         for (index, layer) in self.layers.iter().enumerate() {
             layer.project(&pass, ws)?;
+            let next = LayerId(index as u32 + 1);
+            if let Some(layer) = self.layers.get(next.index())
+                && attention.wants_ahead(next)
+            {
+                layer.project_ahead(&pass, ws)?;
+                let q = View::part(&ws.q_scratch, 0, n_tokens * self.config.q_width());
+                attention.ahead(next, batch, q).await.map_err(ForwardError::Attention)?;
+            }
             let tensors = self.attention_tensors(ws, n_tokens);
             let attended = attention.attend(LayerId(index as u32), batch, tensors).await;
             attended.map_err(ForwardError::Attention)?;

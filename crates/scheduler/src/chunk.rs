@@ -244,6 +244,9 @@ impl Chunk {
             x: View::part(t.k.buffer, at, len),
             out: ViewMut::all(&mut recorded.gram_k),
         })?;
+        if let Some(queries) = &mut recorded.queries {
+            queries.record(backend, shape, t.q, (self.start, self.len), sequence.n_tokens)?;
+        }
         if self.remaining < LAST_QUERIES {
             let keep = (LAST_QUERIES - self.remaining).min(self.len);
             if recorded.last_end != sequence.n_tokens {

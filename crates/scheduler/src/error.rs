@@ -49,10 +49,18 @@ pub enum SchedulerError {
         /// What is missing.
         what: &'static str,
     },
+    /// Threads that could not be started.
+    #[error("--host-threads {threads}: {reason}; try a smaller number")]
+    HostThreads {
+        /// How many.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
     /// Speculative recall of a choice that the host must see, or that is not made in every step.
     #[error(
         "--recall speculative: --policy {policy} as given attends on the host, follows its steps, \
-         counts its mass or bounds, or chooses for several layers or steps; use --recall exact"
+         counts its mass or bounds, or chooses for several layers or steps or a layer ahead; use --recall exact"
     )]
     CannotSpeculate {
         /// The policy.

@@ -3,14 +3,20 @@
 //! While the device attends to the first and the last rows, the host attends to the chosen ones;
 //! then both are merged by log-sum-exp (KTransformers' CPU attention). Only the query comes from
 //! the device and only the result goes there, so that no row is ever moved and the device keeps no
-//! cache.
+//! cache. KV heads are divided among threads; each is attended by one, row after row, so the result
+//! is the same for any number of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use longview_core::{DType, decode_f32_into};
-use longview_ops::{Backend, LseMerge, LseMergeParams, OpResult, View, ViewMut};
+use longview_ops::{Backend, LseMerge, LseMergeParams, View, ViewMut};
+#[cfg(not(target_arch = "wasm32"))]
+use rayon::prelude::*;
 
 use crate::error::SchedulerError;
+use crate::index::HeadIndex;
+use crate::select::Selector;
 use crate::sequence::Sequence;
 use crate::shape::KvShape;
 use crate::step::LayerTensors;
@@ -24,52 +30,137 @@ pub(crate) struct HostAttention<B: Backend> {
     lse: Vec<f32>,
     device_out: B::Buffer,
     device_lse: B::Buffer,
-    bytes: Vec<u8>,
-    row: Vec<f32>,
+    /// One for each KV head.
+    rows: Vec<Rows>,
     /// The selection that waits to be attended.
     pub slot: Option<usize>,
+    /// `None` where the thread that asks does all.
+    #[cfg(not(target_arch = "wasm32"))]
+    pool: Option<rayon::ThreadPool>,
+}
+
+/// Rows of one KV head on their way.
+struct Rows {
+    bytes: Vec<u8>,
+    row: Vec<f32>,
+}
+
+/// One KV head's queries and what they attended so far.
+struct Head<'a> {
+    /// `[G, Dh]`.
+    q: &'a [f32],
+    /// `[G, Dh]`: the mean so far.
+    out: &'a mut [f32],
+    /// `[G]`: the running logarithm of the sum.
+    lse: &'a mut [f32],
+    rows: &'a mut Rows,
+}
+
+/// What all heads of a layer read.
+struct Chosen<'a, B: Backend> {
+    shape: &'a KvShape,
+    tier: &'a dyn HostTier<B>,
+    layer: usize,
+    heads: &'a [HeadIndex],
+    selector: &'a Selector<B>,
+    slot: usize,
+}
+
+/// The threads of a policy that says nothing: more than KV heads would have nothing to do.
+#[cfg(not(target_arch = "wasm32"))]
+fn default_threads(shape: &KvShape) -> usize {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    available.min(shape.n_kv_heads)
 }
 
 impl<B: Backend> HostAttention<B> {
-    pub fn new(backend: &B, shape: &KvShape) -> OpResult<Self> {
+    /// Buffers and threads for attention of `shape` on `threads` threads, or on as many as make
+    /// sense; a browser has one.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        threads: Option<usize>,
+    ) -> Result<Self, SchedulerError> {
         let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        #[cfg(target_arch = "wasm32")]
+        let _ = threads;
+        let rows = |_| Rows { bytes: Vec::new(), row: vec![0.0; 2 * d] };
         Ok(Self {
             q: vec![0.0; hq * d],
             out: vec![0.0; hq * d],
             lse: vec![0.0; hq],
             device_out: backend.alloc(DType::F32, hq * d, "attention of the host")?,
             device_lse: backend.alloc(DType::F32, hq, "attention of the host")?,
-            bytes: Vec::new(),
-            row: vec![0.0; 2 * d],
+            rows: (0..shape.n_kv_heads).map(rows).collect(),
             slot: None,
+            #[cfg(not(target_arch = "wasm32"))]
+            pool: pool(threads.unwrap_or_else(|| default_threads(shape)))?,
         })
     }
 
-    fn clear(&mut self) {
+    /// Attends to the rows of all heads.
+    fn attend(&mut self, chosen: &Chosen<'_, B>) {
         self.out.fill(0.0);
         self.lse.fill(f32::NEG_INFINITY);
+        let group = chosen.shape.n_q_heads / chosen.shape.n_kv_heads;
+        let width = group * chosen.shape.head_dim;
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(pool) = &self.pool {
+            let heads = (
+                self.q.par_chunks(width),
+                self.out.par_chunks_mut(width),
+                self.lse.par_chunks_mut(group),
+                &mut self.rows,
+            );
+            let heads = heads.into_par_iter().enumerate();
+            return pool.install(|| {
+                heads.for_each(|(h, (q, out, lse, rows))| {
+                    Head { q, out, lse, rows }.take(chosen, h);
+                });
+            });
+        }
+        let queries = self.q.chunks(width).zip(self.out.chunks_mut(width));
+        let rows = self.lse.chunks_mut(group).zip(&mut self.rows);
+        for (h, ((q, out), (lse, rows))) in queries.zip(rows).enumerate() {
+            Head { q, out, lse, rows }.take(chosen, h);
+        }
+    }
+}
+
+/// Threads beside the one that asks; `None` where one is enough.
+#[cfg(not(target_arch = "wasm32"))]
+fn pool(threads: usize) -> Result<Option<rayon::ThreadPool>, SchedulerError> {
+    if threads <= 1 {
+        return Ok(None);
+    }
+    let name = |i: usize| format!("host attention {i}");
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+    built.map(Some).map_err(|e| SchedulerError::HostThreads { threads, reason: e.to_string() })
+}
+
+impl Head<'_> {
+    /// Takes in what was chosen for KV head `head`.
+    fn take<B: Backend>(mut self, chosen: &Chosen<'_, B>, head: usize) {
+        let starts = &chosen.heads[head].starts;
+        for (cluster, take) in chosen.selector.selected(chosen.slot, head) {
+            let start = starts[cluster] as usize;
+            self.take_run(chosen, head, start..start + take);
+        }
     }
 
-    /// Takes rows `start..start + n` of a KV head in. `lse` holds the running logarithm of the sum,
-    /// `out` the mean so far.
-    fn take_run(
-        &mut self,
-        shape: &KvShape,
-        tier: &dyn HostTier<B>,
-        (layer, head): (usize, usize),
-        rows: std::ops::Range<usize>,
-    ) {
+    /// Takes rows of KV head `head` in.
+    fn take_run<B: Backend>(&mut self, chosen: &Chosen<'_, B>, head: usize, rows: Range<usize>) {
+        let shape = chosen.shape;
         let (d, row_bytes) = (shape.head_dim, shape.row_bytes());
-        let group = shape.n_q_heads / shape.n_kv_heads;
-        self.bytes.resize(rows.len() * row_bytes, 0);
-        tier.read_rows(layer, head, rows, &mut self.bytes);
-        for bytes in self.bytes.chunks_exact(row_bytes) {
-            decode_f32_into(shape.kv_dtype, bytes, &mut self.row);
-            let (key, value) = self.row.split_at(d);
-            for h in head * group..(head + 1) * group {
-                let q = &self.q[h * d..(h + 1) * d];
+        let Rows { bytes, row } = &mut *self.rows;
+        bytes.resize(rows.len() * row_bytes, 0);
+        chosen.tier.read_rows(chosen.layer, head, rows, bytes);
+        for bytes in bytes.chunks_exact(row_bytes) {
+            decode_f32_into(shape.kv_dtype, bytes, row);
+            let (key, value) = row.split_at(d);
+            let queries = self.q.chunks_exact(d).zip(self.out.chunks_exact_mut(d));
+            for ((q, out), lse) in queries.zip(self.lse.iter_mut()) {
                 let score = shape.scale * dot(q, key);
-                let (out, lse) = (&mut self.out[h * d..(h + 1) * d], &mut self.lse[h]);
                 // The new logarithm of the sum, and the new row's share of it.
                 let (low, high) = if score < *lse { (score, *lse) } else { (*lse, score) };
                 *lse = high + (low - high).exp().ln_1p();
@@ -109,15 +200,15 @@ impl<B: Backend> Sequence<B> {
         let backend = Arc::clone(backend);
         backend.submit()?;
         let begin = backend.now();
-        host.clear();
         let clusters = layers[layer].chosen_index().expect("recall layers have an index");
-        let selector = selector.as_ref().expect("a recall policy has a selector");
-        for (head, clusters) in clusters.heads().iter().enumerate() {
-            for (cluster, take) in selector.selected(slot, head) {
-                let start = clusters.starts[cluster] as usize;
-                host.take_run(shape, &**tier, (layer, head), start..start + take);
-            }
-        }
+        host.attend(&Chosen {
+            shape,
+            tier: &**tier,
+            layer,
+            heads: clusters.heads(),
+            selector: selector.as_ref().expect("a recall policy has a selector"),
+            slot,
+        });
         let (hq, d) = (shape.n_q_heads, shape.head_dim);
         backend.write(ViewMut::all(&mut host.device_out), bytemuck::cast_slice(&host.out))?;
         backend.write(ViewMut::all(&mut host.device_lse), bytemuck::cast_slice(&host.lse))?;

@@ -223,6 +223,7 @@ impl<B: Backend> Sequence<B> {
     /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
     /// and the device holds what decode needs. Must be called before the first decode step.
     pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
+        self.save_query_sums().await?;
         for layer in 0..self.layers.len() {
             match self.layers[layer].mode {
                 LayerMode::Recall => {
@@ -347,16 +348,26 @@ impl<B: Backend> Sequence<B> {
         let queries = preselect.map_or(LAST_QUERIES, |p| p.queries);
         let asks = blocks.summary == BlockSummary::Top || preselect.is_some();
         let mass = match asks {
+            true if self.policy.local_window().is_some() => {
+                Some(self.prompt_scores(layer, first..end))
+            }
             true => Some(self.observe(layer, &Observation::plain(queries), first..end).await?),
             false => None,
         };
+        let pooled = match preselect {
+            Some(p) if p.kernel > 1 => {
+                let plain = Observation::plain(queries);
+                let how = Observation { kernel: p.kernel, pool: p.pool, ..plain };
+                Some(self.observe(layer, &how, first..end).await?)
+            }
+            _ => None,
+        };
         let chosen = preselect.map(|p| {
-            let mass = mass.as_ref().expect("asked for");
+            let mass = pooled.as_ref().or(mass.as_ref()).expect("asked for");
             let heads = mass.chunks_exact(end - first);
-            let sums = |head: &[f32]| -> Vec<f32> {
-                head.chunks(blocks.block).map(|block| block.iter().sum()).collect()
-            };
-            (heads.map(sums).collect::<Vec<_>>(), p.count)
+            let reach = if p.neighbours { blocks.block / 4 } else { 0 };
+            let sums = heads.map(|head| block_sums(head, blocks.block, reach));
+            (sums.collect::<Vec<_>>(), p.count)
         });
         let piece = INDEX_SEGMENT.next_multiple_of(blocks.block);
         let mass = mass.filter(|_| blocks.summary == BlockSummary::Top);
@@ -403,25 +414,35 @@ impl<B: Backend> Sequence<B> {
     pub(crate) fn submit_windows(&mut self) {
         let Some(cluster) = self.policy.index else { return };
         for layer in 0..self.layers.len() {
-            let state = &self.layers[layer];
-            if state.mode == LayerMode::Recall
-                && state.n_submitted == state.n_indexed
-                && self.n_tokens - state.n_indexed.min(self.n_tokens)
-                    >= self.policy.recent + cluster.window
-            {
-                let mass = self.window_mass(layer, cluster.window);
+            if !self.fills_window(layer, self.n_tokens) {
+                continue;
+            }
+            if let Some(mass) = self.window_mass(layer, cluster.window) {
                 self.submit(layer, cluster.window, mass);
             }
         }
     }
 
-    /// How much the keys of a window that becomes blocks count: the attention that the prompt's
-    /// last queries, which are the ones that are known, would give them among themselves.
-    fn window_mass(&mut self, layer: usize, n: usize) -> Vec<f32> {
+    /// Whether a window of `layer` goes to the worker when the sequence has `n_tokens` tokens.
+    pub(crate) fn fills_window(&self, layer: usize, n_tokens: usize) -> bool {
+        let (Some(index), state) = (self.policy.index, &self.layers[layer]) else { return false };
+        let pending = n_tokens.saturating_sub(state.n_indexed);
+        state.mode == LayerMode::Recall
+            && state.n_submitted == state.n_indexed
+            && pending >= self.policy.recent + index.window
+    }
+
+    /// How much the keys of a window that becomes blocks count: by the queries of their local
+    /// window, or the attention that the prompt's last queries, which are the ones that are known,
+    /// would give them among themselves. `None` where what says so has not been read.
+    fn window_mass(&mut self, layer: usize, n: usize) -> Option<Vec<f32>> {
         let index = self.policy.index.expect("only recall layers submit");
         let is_top = |blocks: BlockConfig| blocks.summary == BlockSummary::Top;
         if !matches!(index.kind, IndexKind::Blocks(blocks) if is_top(blocks)) {
-            return Vec::new();
+            return Some(Vec::new());
+        }
+        if self.policy.local_window().is_some() {
+            return self.window_scores(layer, n);
         }
         let (hq, hkv, d) = (self.shape.n_q_heads, self.shape.n_kv_heads, self.shape.head_dim);
         let (start, row_bytes) = (self.layers[layer].n_submitted, self.shape.row_bytes());
@@ -448,7 +469,7 @@ impl<B: Backend> Sequence<B> {
                 }
             }
         }
-        mass
+        Some(mass)
     }
 
     /// Whether the decode step that begins finds a window of `layer` that was submitted
@@ -500,6 +521,14 @@ impl<B: Backend> Sequence<B> {
 /// Seeds differ between layers and runs of rows, and depend on nothing else.
 fn job_seed(seed: u64, layer: usize, row_start: usize) -> u64 {
     SplitMix64::new(seed ^ ((layer as u64) << 40) ^ row_start as u64).next_u64()
+}
+
+/// Sums over the tokens of each block, and over the `reach` nearest tokens of each neighbour; where
+/// there is none they count as 0.
+fn block_sums(mass: &[f32], block: usize, reach: usize) -> Vec<f32> {
+    let starts = (0..mass.len()).step_by(block);
+    let near = starts.map(|start| start.saturating_sub(reach)..start + block + reach);
+    near.map(|near| mass[near.start..near.end.min(mass.len())].iter().sum()).collect()
 }
 
 /// Which of the scores are among the `count` largest, the first among equals.

@@ -8,6 +8,7 @@ use longview_ops::{Backend, DeviceBuffer, OpResult, View, ViewMut};
 
 use crate::adaptive::Adaptive;
 use crate::cache::ClusterCache;
+use crate::importance::RecordedQueries;
 use crate::index::LayerIndex;
 use crate::keep::Kept;
 use crate::policy::{INDEX_SEGMENT, Policy, Residency};
@@ -43,6 +44,8 @@ pub struct Recorded<B: Backend> {
     pub(crate) mass: Option<B::Buffer>,
     /// Rows that it covers.
     pub(crate) mass_rows: usize,
+    /// Sums of queries; only once a policy asked for them.
+    pub(crate) queries: Option<RecordedQueries<B>>,
     /// Both sums as of the last finished prefill, on the host.
     saved: Vec<f32>,
 }
@@ -81,6 +84,9 @@ pub struct Layer<B: Backend> {
     pub(crate) kept: Option<Kept<B>>,
     /// When the choice in force was made; only where choices hold for several steps.
     pub(crate) chosen: Option<Chosen>,
+    /// The tokens that the sequence had when the choice was made that waits for the layer; only
+    /// where layers choose ahead.
+    pub(crate) ahead: Option<usize>,
     /// Device cache of each KV head; only where the host resolves hits and misses.
     pub caches: Vec<ClusterCache>,
     /// What later policies need.
@@ -174,6 +180,7 @@ impl<B: Backend> Recorded<B> {
             last_end: 0,
             mass: None,
             mass_rows: 0,
+            queries: None,
             saved: vec![0.0; 2 * len],
         })
     }
@@ -203,6 +210,9 @@ impl<B: Backend> Recorded<B> {
         let fresh = Self::new(backend, shape)?;
         (self.gram_q, self.gram_k) = (fresh.gram_q, fresh.gram_k);
         (self.mass, self.mass_rows) = (None, 0);
+        if let Some(queries) = &mut self.queries {
+            queries.restore(backend)?;
+        }
         let (q, k) = self.saved.split_at(self.gram_q.len());
         backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
         backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
@@ -227,6 +237,7 @@ impl<B: Backend> Layer<B> {
             adaptive: None,
             kept: None,
             chosen: None,
+            ahead: None,
             caches: Vec::new(),
             recorded: Recorded::new(backend, shape)?,
         })
@@ -253,6 +264,7 @@ impl<B: Backend> Layer<B> {
         self.adaptive = None;
         self.kept = None;
         self.chosen = None;
+        self.ahead = None;
         self.caches.clear();
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
@@ -264,6 +276,13 @@ impl<B: Backend> Layer<B> {
         }
         if !in_place {
             self.device = Some(self.alloc_device(backend, shape)?);
+        }
+        if let (Some(window), LayerMode::Recall) = (policy.local_window(), mode) {
+            let recorded = self.recorded.queries.take().filter(|queries| queries.serves(window));
+            self.recorded.queries = Some(match recorded {
+                Some(recorded) => recorded,
+                None => RecordedQueries::new(backend, shape, window)?,
+            });
         }
         if mode == LayerMode::Recall {
             let capacity = policy.max_clusters(shape.capacity);
@@ -315,7 +334,7 @@ impl<B: Backend> Layer<B> {
         if let Some(old) = self.projection.take() {
             self.projection = Some(LayerProjection::new(backend, old.host_w_q, old.w_k)?);
         }
-        self.chosen = None;
+        (self.chosen, self.ahead) = (None, None);
         Ok(())
     }
 

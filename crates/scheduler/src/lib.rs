@@ -7,6 +7,7 @@
 //! no environment and takes its seeds as arguments.
 
 mod adaptive;
+mod ahead;
 mod cache;
 mod certificate;
 mod chunk;
@@ -14,6 +15,7 @@ mod clusterer;
 mod error;
 mod held;
 mod host_attention;
+mod importance;
 mod index;
 mod indexing;
 mod keep;
@@ -48,15 +50,15 @@ pub use mirror::ReadParts;
 pub use plan::KvPlan;
 pub use policy::{
     Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS,
-    HeadSelect, IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS,
-    OptionInfo, Policy, PolicyError, PolicyOptions, PoolOrder, Positions, Preselect, Preset,
-    PresetInfo, Projection, Rank, Refine, Representative, Residency, Statistic, Tail, TokenConfig,
-    WHOLE_PROMPT_CONTEXT,
+    HeadSelect, Importance, IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder,
+    OPTIONS, OptionInfo, Policy, PolicyError, PolicyOptions, PoolOrder, Positions, Preselect,
+    Preset, PresetInfo, Projection, Rank, Refine, Representative, Residency, Statistic, Tail,
+    TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
 pub use shape::KvShape;
 pub use speculate::{RecallMode, StepVerdict};
 pub use stats::Stats;
 pub use step::{LayerTensors, SpanMode, Step, StepScratch, StepSpan};
-pub use watch::Watched;
 pub use tier::{HostTier, MappedTier, PlainTier, RowRange};
+pub use watch::Watched;

@@ -18,7 +18,7 @@ use crate::turn::{turned_bytes, turns};
 pub struct KvPlan {
     /// All keys and values, in host memory.
     pub host_kv_bytes: u64,
-    /// The host's copy of the index and the rows' positions.
+    /// The host's copy of the index, of sums of queries, and the rows' positions.
     pub host_index_bytes: u64,
     /// Device: KV of layers that attend to everything.
     pub dense_bytes: u64,
@@ -104,6 +104,12 @@ impl KvPlan {
         }
         if policy.refine.is_some() {
             self.work_bytes += refine_bytes(shape, policy);
+        }
+        if let Some(window) = policy.local_window() {
+            let sums = h * window.blocks_of(shape.capacity) as u64 * d;
+            let bytes = 4 * n_recall(shape, policy) * sums;
+            self.work_bytes += bytes;
+            self.host_index_bytes += bytes;
         }
         let width = index.landmark_width(shape.head_dim) as u64;
         // A key, its label and its score; a centroid, its count and its radius.

@@ -310,6 +310,7 @@ impl<B: Backend> Sequence<B> {
             && (policy.token_step, policy.layer_step) == (1, 1)
             && policy.mass.is_none()
             && policy.alpha.is_none()
+            && !policy.ahead
             && !policy.index.is_some_and(|index| index.adapts())
             && !policy.certify
             && !policy.tail
@@ -381,7 +382,8 @@ impl<B: Backend> Sequence<B> {
         }
         let in_place = self.options.placement == Placement::InPlace;
         if self.policy.residency == Residency::AttendOnHost && !in_place {
-            self.host_attention = Some(HostAttention::new(backend, shape)?);
+            self.host_attention =
+                Some(HostAttention::new(backend, shape, self.policy.host_threads)?);
         }
         if self.policy.tail {
             self.tail = Some(Tail::new(backend, shape, capacity)?);
@@ -458,7 +460,10 @@ impl<B: Backend> Sequence<B> {
                 self.restore_token_order(layer, 0);
             }
             let state = &mut self.layers[layer];
-            state.chosen = None;
+            (state.chosen, state.ahead) = (None, None);
+            if let Some(queries) = &mut state.recorded.queries {
+                queries.truncate(&*self.backend, n)?;
+            }
             if let Some(kept) = &mut state.kept {
                 state.n_indexed = state.n_indexed.min(n);
                 kept.truncate(&*self.backend, n, n - state.n_indexed)?;

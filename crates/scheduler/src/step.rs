@@ -502,25 +502,24 @@ impl Token {
         let (slot, is_due) = sequence.choice(self.layer);
         // A choice that holds for several steps leaves room for the tokens that come meanwhile.
         let taken = always + if is_due { sequence.policy.token_step - 1 } else { 0 };
-        let heads = 0..sequence.shape.n_kv_heads;
-        let left =
-            |head: usize| sequence.head_budget(self.layer, head).saturating_sub(taken) as u32;
-        let budgets: SmallVec<[u32; 16]> = heads.map(left).collect();
+        let budgets = sequence.left_to_recall(self.layer, taken);
+        let was_ahead = sequence.take_ahead(self.layer);
         let query = Query { q: t.q, n_tokens, index: self.index, slot };
+        sequence.follow_query(self.layer, &query).await?;
         sequence.follow_step(self.layer, &query, t).await?;
         let begin = sequence.backend.now();
         if sequence.resolver.is_some() {
-            if is_due {
-                self.choose(sequence, &query, &budgets)?;
+            if is_due && !was_ahead {
+                sequence.choose(self.layer, &query, &budgets)?;
             }
             self.resolve(sequence, slot)?;
             sequence.stats.fetch += sequence.backend.now().saturating_sub(begin);
             return Ok(());
         }
         let speculates = sequence.speculates();
-        let chooses = is_due && !speculates;
+        let chooses = is_due && !speculates && !was_ahead;
         if chooses {
-            self.choose(sequence, &query, &budgets)?;
+            sequence.choose(self.layer, &query, &budgets)?;
         }
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
         let backend = &*sequence.backend;
@@ -539,13 +538,10 @@ impl Token {
             }
             (false, None) => selector.trim(slot, &budgets),
         }
-        if let (Some(mass), true) = (sequence.policy.mass, chooses) {
-            let index = sequence.layers[self.layer].index.as_ref().expect("recall layers have one");
-            selector.trim_to_mass(slot, mass, index.heads());
+        if chooses {
+            sequence.trim_choice(self.layer, slot);
         }
-        if let (Some(alpha), true) = (sequence.policy.alpha, chooses) {
-            selector.trim_to_best(slot, alpha);
-        }
+        let selector = sequence.selector.as_ref().expect("a recall policy has a selector");
         let selected = sequence.backend.now();
         sequence.stats.select += selected.saturating_sub(begin);
         sequence.stats.selected_clusters += selector.n_selected(slot);
@@ -559,7 +555,7 @@ impl Token {
         let fetched = sequence.backend.now();
         sequence.stats.fetch += fetched.saturating_sub(selected);
         if speculates {
-            self.choose(sequence, &query, &budgets)?;
+            sequence.choose(self.layer, &query, &budgets)?;
         }
         sequence.keep_query(&query)?;
         sequence.stats.select += sequence.backend.now().saturating_sub(fetched);
@@ -592,19 +588,6 @@ impl Token {
             },
         };
         Ok(resolver.run(&**backend, shape, resolution)?)
-    }
-
-    /// Lets the device choose the layer's clusters.
-    fn choose<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        query: &Query<'_, B>,
-        budgets: &[u32],
-    ) -> OpResult<()> {
-        let Sequence { backend, shape, policy, layers, selector, .. } = sequence;
-        let layer = &layers[self.layer];
-        let selector = selector.as_mut().expect("a recall policy has a selector");
-        selector.select(&**backend, shape, policy, layer, query, budgets)
     }
 
     /// Recalled rows are attended in the host tier.
@@ -659,6 +642,37 @@ impl<B: Backend> Sequence<B> {
     fn head_budget(&self, layer: usize, head: usize) -> usize {
         let own = self.layers[layer].budgets.as_ref().map(|budgets| budgets[head]);
         own.or(self.policy.budget).unwrap_or(usize::MAX)
+    }
+
+    /// Tokens that each head may recall when it attends `taken` others.
+    pub(crate) fn left_to_recall(&self, layer: usize, taken: usize) -> SmallVec<[u32; 16]> {
+        let left = |head: usize| self.head_budget(layer, head).saturating_sub(taken) as u32;
+        (0..self.shape.n_kv_heads).map(left).collect()
+    }
+
+    /// Lets the device choose the clusters of `layer`.
+    pub(crate) fn choose(
+        &mut self,
+        layer: usize,
+        query: &Query<'_, B>,
+        budgets: &[u32],
+    ) -> OpResult<()> {
+        let Self { backend, shape, policy, layers, selector, .. } = self;
+        let selector = selector.as_mut().expect("a recall policy has a selector");
+        selector.select(&**backend, shape, policy, &layers[layer], query, budgets)
+    }
+
+    /// Cuts a choice that was read where its scores say that it is enough.
+    pub(crate) fn trim_choice(&mut self, layer: usize, slot: usize) {
+        let Self { policy, layers, selector, .. } = self;
+        let selector = selector.as_mut().expect("a recall policy has a selector");
+        if let Some(mass) = policy.mass {
+            let index = layers[layer].index.as_ref().expect("recall layers have one");
+            selector.trim_to_mass(slot, mass, index.heads());
+        }
+        if let Some(alpha) = policy.alpha {
+            selector.trim_to_best(slot, alpha);
+        }
     }
 
     /// The selection that a layer attends in this step, and whether it is due to be made anew: the

@@ -14,7 +14,7 @@ use longview_ops::{Backend, OpError, OpResult};
 use crate::shape::KvShape;
 
 /// Storage of KV rows on the host.
-pub trait HostTier<B: Backend>: Send {
+pub trait HostTier<B: Backend>: Send + Sync {
     /// Copies rows `rows` of one head into `out` (whole rows).
     fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]);
 

@@ -79,9 +79,8 @@ pub fn further_ops(policy: &PolicyOptions) -> &'static [Op] {
         Preset::Clusterkv if policy.budget_mode.is_some() => &[Op::ColumnMass, Op::PoolScores],
         Preset::Full | Preset::StreamingLlm | Preset::Clusterkv => &[],
         Preset::Quest => &[Op::BlockReduce, Op::SplitSigns],
-        Preset::Infllm | Preset::Ktransformers => {
-            &[Op::BlockReduce, Op::ColumnMass, Op::PoolScores]
-        }
+        Preset::Infllm => &[Op::BlockReduce, Op::QuerySums],
+        Preset::Ktransformers => &[Op::BlockReduce, Op::ColumnMass, Op::PoolScores],
         Preset::Loki | Preset::Infinigen | Preset::Lrqk => &[Op::ProjectHeads],
         Preset::Snapkv | Preset::Pyramidkv | Preset::AdaSnapkv | Preset::AdaPyramid => {
             &[Op::ColumnMass, Op::PoolScores]

@@ -4,6 +4,7 @@ use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
 
+use crate::keep::pooled;
 use crate::naive::{Rows, attention, column_sums, dot, keys, queries};
 use crate::{PROMPT, assert_best, prompt, with};
 
@@ -50,10 +51,39 @@ fn score(q: &[f64], keys: &Rows, of: &[usize], representative: &str, mass: &[f64
     }
 }
 
+/// InfLLM's representative scores of all keys, summed over a group: the mean inner product with the
+/// queries of the `l` tokens behind the key's block of a 32nd of them.
+fn local_scores(sim: &Sim<CpuBackend>, layer: usize, head: usize, l: usize) -> Vec<f64> {
+    let (keys, n) = (keys(sim, layer, head), sim.n_tokens());
+    let groups = [queries(sim, layer, 2 * head), queries(sim, layer, 2 * head + 1)];
+    let block = (l / 32).max(1);
+    let score = |m: usize| -> f64 {
+        let first = (m / block + 1) * block;
+        let window = first.min(n)..(first + l / block * block).min(n);
+        let sum = |q: &Rows| window.clone().map(|t| dot(&q[t], &keys[m])).sum::<f64>();
+        groups.iter().map(sum).sum::<f64>() / l as f64
+    };
+    (0..n).map(score).collect()
+}
+
 /// Decodes a token and checks which blocks each head took.
 fn check(sim: &mut Sim<CpuBackend>, representative: &str, shared: bool, what: &str) {
     sim.decode(41);
-    let n = sim.n_tokens();
+    check_chosen(sim, representative, shared, &mass, what);
+}
+
+/// How much keys of a layer and a head count.
+type Counts<'a> = dyn Fn(&Sim<CpuBackend>, usize, usize) -> Vec<f64> + 'a;
+
+/// Checks which blocks each head took in the last step, if keys count `mass`.
+fn check_chosen(
+    sim: &Sim<CpuBackend>,
+    representative: &str,
+    shared: bool,
+    mass: &Counts<'_>,
+    what: &str,
+) {
+    let (n, budget) = (sim.n_tokens(), sim.sequence.policy().budget.expect("a budget"));
     for layer in 0..2 {
         let blocks = blocks(sim, layer);
         let own = |head: usize| -> Vec<f64> {
@@ -75,7 +105,7 @@ fn check(sim: &mut Sim<CpuBackend>, representative: &str, shared: bool, what: &s
             let recalled: Vec<usize> =
                 sim.sequence.last_recalled(layer, head).map(|t| t as usize).collect();
             let pending = n - sim.sequence.layers()[layer].n_indexed;
-            assert_eq!(recalled.len(), 96 - 4 - pending, "{what}: the budget is used");
+            assert_eq!(recalled.len(), budget - 4 - pending, "{what}: the budget is used");
             // The last block is trimmed: a prefix of its tokens.
             let mut taken: Vec<usize> = recalled.iter().map(|t| (t - 4) / BLOCK).collect();
             taken.dedup();
@@ -92,8 +122,30 @@ fn quest_takes_the_pages_of_the_largest_upper_bound() {
 
 #[test]
 fn infllm_takes_blocks_by_the_mean_of_their_most_attended_keys() {
-    let mut sim = prompt(&block(Preset::Infllm, &[("representative-num", "2")]), 41);
+    let more = [("representative-num", "2"), ("importance", "last")];
+    let mut sim = prompt(&block(Preset::Infllm, &more), 41);
     (0..5).for_each(|step| check(&mut sim, "dynamic", true, &format!("step {step}")));
+}
+
+/// The paper's representatives, by the queries of the local window behind each key: of the prompt's
+/// blocks, and of those that generated tokens became.
+#[test]
+fn infllm_takes_blocks_by_the_keys_that_their_local_window_agrees_with() {
+    for (recent, budget, steps) in [("8", 96, 60), ("64", 220, 5), ("100", 260, 5)] {
+        let more = [("representative-num", "2"), ("recent", recent)];
+        let policy = block(Preset::Infllm, &more).with_budget(budget);
+        let mut sim = prompt(&policy, 41);
+        let l: usize = recent.parse().unwrap();
+        for step in 0..steps {
+            sim.decode(41);
+            let scores = |sim: &Sim<CpuBackend>, layer: usize, head: usize| {
+                local_scores(sim, layer, head, l)
+            };
+            check_chosen(&sim, "dynamic", true, &scores, &format!("{recent}, step {step}"));
+        }
+        let indexed = sim.sequence.layers()[1].n_indexed;
+        assert_eq!(indexed > PROMPT, l == 8, "{indexed} rows are indexed");
+    }
 }
 
 #[test]
@@ -127,34 +179,83 @@ fn ktransformers_with_bounds_for_each_head_is_quest() {
 }
 
 /// With blocks of one token, preselection for each KV head and room for all that it leaves,
-/// KTransformers is SnapKV without pooling, until rows leave the recent ones.
+/// KTransformers is SnapKV with the same pooling, and without where there is none, until rows leave
+/// the recent ones. (A quarter of a neighbour of one token is none of it.)
 #[test]
-fn ktransformers_with_blocks_of_one_token_is_snapkv_without_pooling() {
-    let kt = with(
-        Preset::Ktransformers,
-        &[
-            ("block-size", "1"),
-            ("sinks", "0"),
-            ("recent", "12"),
-            ("window", "16"),
-            ("head-select", "separate"),
-            ("preselect", "84"),
-            ("observe", "12"),
-        ],
-    );
-    let snap = with(
-        Preset::Snapkv,
-        &[("recent", "12"), ("window", "16"), ("observe", "12"), ("pool-kernel", "1")],
-    );
-    let (mut kt, mut snap) = (prompt(&kt.with_budget(110), 43), prompt(&snap, 43));
-    kt.decode(43);
-    snap.decode(43);
-    for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let mut chosen: Vec<u32> = kt.sequence.last_recalled(layer, head).collect();
-        let mut kept: Vec<u32> = snap.sequence.kept_tokens(layer, head).collect();
-        chosen.sort_unstable();
-        kept.sort_unstable();
-        assert_eq!(chosen, kept, "layer {layer}, head {head}");
+fn ktransformers_with_blocks_of_one_token_is_snapkv_with_and_without_pooling() {
+    for (kernel, pool) in [("1", "avg"), ("7", "avg"), ("5", "max")] {
+        let kt = with(
+            Preset::Ktransformers,
+            &[
+                ("block-size", "1"),
+                ("sinks", "0"),
+                ("recent", "12"),
+                ("window", "16"),
+                ("head-select", "separate"),
+                ("preselect", "84"),
+                ("preselect-kernel", kernel),
+                ("pool", pool),
+                ("observe", "12"),
+            ],
+        );
+        let snap = [("recent", "12"), ("window", "16"), ("observe", "12"), ("pool", pool)];
+        let snap = with(Preset::Snapkv, &[&snap[..], &[("pool-kernel", kernel)]].concat());
+        let (mut kt, mut snap) = (prompt(&kt.with_budget(110), 43), prompt(&snap, 43));
+        kt.decode(43);
+        snap.decode(43);
+        for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let mut chosen: Vec<u32> = kt.sequence.last_recalled(layer, head).collect();
+            let mut kept: Vec<u32> = snap.sequence.kept_tokens(layer, head).collect();
+            chosen.sort_unstable();
+            kept.sort_unstable();
+            assert_eq!(chosen, kept, "layer {layer}, head {head}, {kernel} {pool}");
+        }
+    }
+}
+
+/// Preselection as the released program has it: the attention to a block's tokens and to the
+/// nearest quarter of each neighbour; and the same without neighbours, and with pooled attention.
+#[test]
+fn ktransformers_preselects_blocks_with_a_quarter_of_their_neighbours() {
+    for (neighbours, kernel, pool, mode) in [
+        ("true", "1", "avg", "shared"),
+        ("true", "1", "avg", "separate"),
+        ("false", "1", "avg", "separate"),
+        ("true", "5", "avg", "shared"),
+        ("false", "5", "max", "separate"),
+    ] {
+        let more = [
+            ("preselect", "12"),
+            ("preselect-neighbours", neighbours),
+            ("preselect-kernel", kernel),
+            ("pool", pool),
+            ("head-select", mode),
+        ];
+        let sim = prompt(&block(Preset::Ktransformers, &more), 45);
+        let reach = if neighbours == "true" { BLOCK as isize / 4 } else { 0 };
+        for layer in 0..2 {
+            let n_indexed = sim.sequence.layers()[layer].n_indexed;
+            let own = |head: usize| -> Vec<f64> {
+                let mass = &mass(&sim, layer, head)[4..n_indexed];
+                let mass = pooled(mass, kernel.parse().unwrap(), pool == "max");
+                let block = |first: usize| -> f64 {
+                    let near = first as isize - reach..(first + BLOCK) as isize + reach;
+                    near.filter_map(|t| mass.get(usize::try_from(t).ok()?)).sum()
+                };
+                (0..mass.len()).step_by(BLOCK).map(block).collect()
+            };
+            let heads = [own(0), own(1)];
+            let both: Vec<f64> = heads[0].iter().zip(&heads[1]).map(|(a, b)| a + b).collect();
+            let index = sim.sequence.layers()[layer].index.as_ref().expect("an index");
+            for (head, own) in heads.iter().enumerate() {
+                let scores = if mode == "shared" { &both } else { own };
+                let open: Vec<usize> =
+                    (0..scores.len()).filter(|b| index.heads()[head].open[*b]).collect();
+                assert_eq!(open.len(), 12);
+                let what = format!("{neighbours} {kernel} {pool} {mode}, {layer} {head}");
+                assert_best(&open, scores, &what);
+            }
+        }
     }
 }
 

@@ -25,7 +25,8 @@ fn window_mass(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize, w: usize) ->
     (kv_head * 2..kv_head * 2 + 2).map(mass).collect()
 }
 
-fn pooled(x: &[f64], kernel: usize, max: bool) -> Vec<f64> {
+/// Scores smoothed over neighbours: zeros outside for the mean, nothing for the maximum.
+pub fn pooled(x: &[f64], kernel: usize, max: bool) -> Vec<f64> {
     let half = kernel as isize / 2;
     let near = |i: isize| (i - half..=i + half).filter_map(|j| x.get(usize::try_from(j).ok()?));
     let pool = |i: isize| match max {

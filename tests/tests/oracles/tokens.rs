@@ -36,7 +36,7 @@ fn check(sim: &mut Sim<CpuBackend>, factors: impl Fn(&Rows, &Rows, usize) -> (Ro
             let low = product(&keys[4..n_indexed].to_vec(), &w_k);
             let mut mass = vec![0.0; low.len()];
             for q in 2 * head..2 * head + 2 {
-                let q = product(&vec![queries(sim, layer, q)[n - 1].clone()], &w_q);
+                let q = product(&vec![choosing_query(sim, layer, q)], &w_q);
                 let scores: Vec<f64> = low.iter().map(|k| scale * dot(&q[0], k)).collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
@@ -50,6 +50,16 @@ fn check(sim: &mut Sim<CpuBackend>, factors: impl Fn(&Rows, &Rows, usize) -> (Ro
             assert_best(&taken, &scores, &format!("layer {layer}, head {head}"));
         }
     }
+}
+
+/// The query by which a head chose in the last step: that which the layer before predicts where the
+/// policy looks ahead and there is a layer before.
+fn choosing_query(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Vec<f64> {
+    let last = sim.truth[layer].last().expect("a token");
+    let d = sim.sequence.shape().head_dim;
+    let is_ahead = sim.sequence.policy().ahead && layer > 0;
+    let q = if is_ahead { last.predicted() } else { last.q.clone() };
+    q[head * d..(head + 1) * d].iter().map(|x| f64::from(*x)).collect()
 }
 
 /// `x^T x`.
@@ -68,8 +78,10 @@ fn loki_compares_leading_components_of_keys() {
 
 #[test]
 fn infinigen_compares_the_most_telling_channels_of_skewed_keys() {
-    let policy = token(Preset::Infinigen, &[("alpha", "inf")]);
-    check(&mut prompt(&policy, 51), |queries, keys, _| skewed(queries, keys));
+    for ahead in ["true", "false"] {
+        let policy = token(Preset::Infinigen, &[("alpha", "inf"), ("ahead", ahead)]);
+        check(&mut prompt(&policy, 51), |queries, keys, _| skewed(queries, keys));
+    }
 }
 
 fn skewed(queries: &Rows, keys: &Rows) -> (Rows, Rows) {
@@ -86,8 +98,9 @@ fn skewed(queries: &Rows, keys: &Rows) -> (Rows, Rows) {
 /// As many tokens for each head as lie within alpha of the best score, on average.
 #[test]
 fn infinigen_takes_what_is_near_the_best_score() {
-    for alpha in [0.5f64, 1.5] {
-        let policy = token(Preset::Infinigen, &[("alpha", &alpha.to_string())]);
+    for (alpha, ahead) in [(0.5f64, "true"), (1.5, "true"), (1.5, "false")] {
+        let alpha_text = alpha.to_string();
+        let policy = token(Preset::Infinigen, &[("alpha", &alpha_text), ("ahead", ahead)]);
         let mut sim = prompt(&policy, 53);
         sim.decode(53);
         let (n, layer) = (sim.n_tokens(), 1);
@@ -100,7 +113,7 @@ fn infinigen_takes_what_is_near_the_best_score() {
             let low = product(&keys[4..indexed].to_vec(), &w_k);
             let mut mass = vec![0.0; low.len()];
             for q in 2 * head..2 * head + 2 {
-                let q = product(&vec![queries(&sim, layer, q)[n - 1].clone()], &w_q);
+                let q = product(&vec![choosing_query(&sim, layer, q)], &w_q);
                 let scores: Vec<f64> = low.iter().map(|k| (scale * dot(&q[0], k)).exp()).collect();
                 let total: f64 = scores.iter().sum();
                 mass.iter_mut().zip(&scores).for_each(|(m, s)| *m += s / total);

@@ -2,7 +2,7 @@
 
 use longview_ops::{
     Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm, RmsNormParams,
-    RopeParams, View, ViewMut,
+    Rope, RopeParams, View, ViewMut,
 };
 
 use super::workspace::Workspace;
@@ -95,6 +95,36 @@ impl<B: Backend> Layer<B> {
         std::mem::swap(q, q_scratch);
         std::mem::swap(k, k_scratch);
         Ok(())
+    }
+
+    /// The queries that this layer would have if the layer before added nothing: from `ws.hidden`
+    /// to `ws.q_scratch`, between the projection of the layer before and its attention.
+    pub(super) fn project_ahead(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
+        let (config, n) = (pass.config, pass.n_tokens);
+        let Workspace { hidden, normed, q_scratch, attended, rope, .. } = ws;
+        let (width, q_len) = (n * config.hidden_size, n * config.q_width());
+        let (hidden, norm) = (View::part(hidden, 0, width), ViewMut::part(normed, 0, width));
+        pass.rms_norm_views(hidden, &self.input_norm, norm, n, config.hidden_size)?;
+        match &self.q_norm {
+            None => pass.linear(self.q.projection(), normed, attended, false)?,
+            Some(weight) => {
+                pass.linear(self.q.projection(), normed, q_scratch, false)?;
+                let (x, out) = (View::part(q_scratch, 0, q_len), ViewMut::part(attended, 0, q_len));
+                pass.rms_norm_views(x, weight, out, n * config.n_q_heads, config.head_dim)?;
+            }
+        }
+        let rotary_dim = config.rope.rotary_dim;
+        pass.backend.rope(Rope {
+            p: RopeParams {
+                n_tokens: n as u32,
+                n_heads: config.n_q_heads as u32,
+                head_dim: config.head_dim as u32,
+                rotary_dim: rotary_dim as u32,
+            },
+            x: View::part(attended, 0, q_len),
+            table: View::part(rope, 0, n * rotary_dim),
+            out: ViewMut::part(q_scratch, 0, q_len),
+        })
     }
 
     /// Output projection and MLP, each added to `ws.hidden`, normed first where the model does so.

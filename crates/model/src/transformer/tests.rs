@@ -3,10 +3,11 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use longview_core::{DType, TokenPos};
+use longview_core::{DType, HostBytes, TokenPos};
 use longview_ops::reference::ReferenceBackend;
 use longview_ops::{
     AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, KvScatter, KvScatterParams, KvView,
+    WeightSource,
 };
 use serde_json::Value;
 
@@ -27,6 +28,9 @@ struct FullAttention {
     rows: Vec<Vec<Buffer>>,
     lse: Buffer,
     row_ids: Buffer,
+    /// With queries of layer 1 as predicted, and as they are, where these are wanted.
+    looks_ahead: bool,
+    queries: [Vec<f32>; 2],
 }
 
 impl FullAttention {
@@ -48,7 +52,15 @@ impl FullAttention {
             rows: (0..n_sequences).map(|_| layers()).collect(),
             lse: backend.alloc(DType::F32, CAPACITY * config.n_q_heads, "lse").unwrap(),
             row_ids: backend.alloc(DType::U32, CAPACITY, "rows").unwrap(),
+            looks_ahead: false,
+            queries: [Vec::new(), Vec::new()],
         }
+    }
+
+    fn read(&self, view: View<'_, Ref>) -> Vec<f32> {
+        let mut out = vec![0.0f32; view.len];
+        pollster::block_on(self.backend.read(view, bytemuck::cast_slice_mut(&mut out))).unwrap();
+        out
     }
 
     fn store(&mut self, sequence: usize, layer: usize, span: &Span, t: &AttentionTensors<'_, Ref>) {
@@ -84,6 +96,9 @@ impl Attention<Ref> for FullAttention {
         batch: &Batch<'_>,
         t: AttentionTensors<'_, Ref>,
     ) -> Result<(), Infallible> {
+        if self.looks_ahead && layer == LayerId(1) {
+            self.queries[1] = self.read(t.q);
+        }
         for (sequence, span) in batch.spans.iter().enumerate() {
             self.store(sequence, layer.index(), span, &t);
         }
@@ -110,6 +125,21 @@ impl Attention<Ref> for FullAttention {
             lse: ViewMut::part(&mut self.lse, 0, lse_len),
         };
         self.backend.attend_chunk(attend).unwrap();
+        Ok(())
+    }
+
+    fn wants_ahead(&self, layer: LayerId) -> bool {
+        self.looks_ahead && layer == LayerId(1)
+    }
+
+    async fn ahead(
+        &mut self,
+        layer: LayerId,
+        _batch: &Batch<'_>,
+        q: View<'_, Ref>,
+    ) -> Result<(), Infallible> {
+        assert_eq!(layer, LayerId(1), "only what is wanted");
+        self.queries[0] = self.read(q);
         Ok(())
     }
 }
@@ -264,6 +294,44 @@ golden_tests! {
     glm4_sandwich = "glm4-sandwich",
     internlm2_fused = "internlm2-fused",
     internlm2_llama = "internlm2-llama",
+}
+
+/// The first layer's output projections are made zero: then it adds nothing, and the queries that
+/// its input predicts for the next one are those that it has, to the bit. With them the prediction
+/// is another, and asking for it changes no logit.
+#[test]
+fn queries_are_predicted_from_the_input_of_the_layer_before() {
+    for name in ["llama3-gqa", "qwen2-tied", "qwen3-tied", "llama-bias", "llama-head20"] {
+        let path = fixture(name);
+        let prompt = &golden(&path).prompt[..40];
+        let step = |looks_ahead: bool, silent: bool| {
+            let mut run = Run::new(&path, 1, 64);
+            run.attention.looks_ahead = looks_ahead;
+            if silent {
+                let first = &mut run.model.layers[0];
+                for layer in [&mut first.o, &mut first.down] {
+                    let zeros = vec![0u8; layer.n_in * layer.n_out * DType::F32.size()];
+                    let source = WeightSource {
+                        name: "zeros".into(),
+                        dtype: DType::F32,
+                        n_rows: layer.n_out,
+                        n_cols: layer.n_in,
+                        bytes: HostBytes::from_vec(zeros),
+                    };
+                    layer.weight = run.backend.load_weight(source).unwrap();
+                    layer.bias = None;
+                }
+            }
+            run.step(prompt, &[span(0, prompt.len(), 0)]);
+            let logits = run.logits(&[39]);
+            (run.attention.queries, logits)
+        };
+        let ([predicted, own], _) = step(true, true);
+        assert!(!own.is_empty() && predicted == own, "{name}: the layer adds nothing");
+        let ([predicted, own], logits) = step(true, false);
+        assert_ne!(predicted, own, "{name}: the layer adds something");
+        assert_eq!(logits, step(false, false).1, "{name}: looking ahead changes nothing");
+    }
 }
 
 #[test]

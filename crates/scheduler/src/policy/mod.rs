@@ -8,12 +8,14 @@ mod preset;
 mod resolve;
 
 pub use options::{
-    Attend, BudgetMode, BudgetOption, HeadSelect, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS,
-    OptionInfo, PolicyOptions, PoolOrder, Positions, Representative, Tail,
+    Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
+    OPTIONS, OptionInfo, PolicyOptions, PoolOrder, Positions, Representative, Tail,
 };
 pub use preset::{Preset, PresetInfo};
 
 use longview_ops::{BlockSummary, Distance, PoolKind, Pooling};
+
+use crate::importance::LocalWindow;
 
 /// Steps between handing a full window to the clustering worker and using its clusters: a fixed
 /// number, so that the worker has time and the tokens do not depend on how much it took.
@@ -194,6 +196,12 @@ pub struct Preselect {
     pub count: usize,
     /// Last queries of the prompt that say which.
     pub queries: usize,
+    /// Neighbouring tokens whose attention is pooled first; 1 for none.
+    pub kernel: usize,
+    /// To what.
+    pub pool: PoolKind,
+    /// Whether a block is scored with the nearest quarter of each neighbour.
+    pub neighbours: bool,
 }
 
 /// Clusters are opened for more tokens than are attended; which of them are is seen by the token.
@@ -231,6 +239,8 @@ pub struct Policy {
     pub layer_step: usize,
     /// Steps for which a choice holds.
     pub token_step: usize,
+    /// Which queries say how much a key represents its block.
+    pub importance: Importance,
     /// What the prompt's end narrows the choice to.
     pub preselect: Option<Preselect>,
     /// Recalled are no more than the share of the attention needs that the index estimates, up to
@@ -239,6 +249,8 @@ pub struct Policy {
     /// Recalled are no more tokens than have a score within this distance of the best, on average
     /// over the heads, up to the budget.
     pub alpha: Option<f32>,
+    /// Layers choose by the query that the input of the layer before predicts.
+    pub ahead: bool,
     /// Bound what every step leaves out.
     pub certify: bool,
     /// Attend clusters that are not opened as their means.
@@ -247,6 +259,8 @@ pub struct Policy {
     pub refine: Option<Refine>,
     /// Where an evicting policy has its first tokens.
     pub positions: Positions,
+    /// Threads of [`Residency::AttendOnHost`]; `None` for as many as the machine runs at once.
+    pub host_threads: Option<usize>,
 }
 
 /// Options that cannot work together.
@@ -387,6 +401,12 @@ impl Policy {
     /// Whether `layer` attends to everything under this policy.
     pub fn is_dense(&self, layer: usize) -> bool {
         self.residency == Residency::Resident || layer < self.dense_layers
+    }
+
+    /// The tokens behind a key whose queries say how much it represents its block, where they do.
+    pub(crate) fn local_window(&self) -> Option<LocalWindow> {
+        let is_local = self.importance == Importance::Local;
+        is_local.then_some(LocalWindow { tokens: self.recent })
     }
 
     /// Rows of the device ring that holds tokens before they are indexed or leave.

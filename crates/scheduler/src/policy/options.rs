@@ -126,6 +126,13 @@ choices! {
         /// kvpress).
         PoolFirst = "pool-first",
     }
+    /// Which queries say how much a key represents its block (InfLLM).
+    Importance {
+        /// Those of the local window behind it, by their inner products (the paper).
+        Local = "local",
+        /// The last of the prompt, by their attention.
+        Last = "last",
+    }
     /// How LRQK's factors begin.
     LrqkInit {
         /// At random, from the seed.
@@ -221,6 +228,7 @@ read_choice!(
     Tail,
     Positions,
     PoolOrder,
+    Importance,
     LrqkDecode,
     LrqkInit,
     LrqkOrder,
@@ -290,7 +298,8 @@ macro_rules! options {
 options! {
     /// Tokens that a KV head attends in one step, first and last tokens included; above the context
     /// it equals full attention. auto: 512 up to a context of 4096 tokens, 1024 up to 32768, 2048
-    /// beyond.
+    /// beyond; for lrqk 256 up to 4096, 512 up to 8192, 1024 below 32768, else 2048, and the last
+    /// tokens.
     budget: BudgetOption = "budget", "TOKENS";
     /// How the budget is divided among the KV heads of a layer: uniform; ada: by the attention that
     /// the best tokens of a head receive; mass: what --mass needs in each step, up to the budget.
@@ -302,6 +311,9 @@ options! {
     /// every head as the heads need on average, up to the budget; inf: the whole budget [default:
     /// 4].
     alpha: f32 = "alpha", "DISTANCE";
+    /// Whether a layer of infinigen chooses by the query that the input of the layer before predicts,
+    /// as the paper, or by its own: true or false [default: true].
+    ahead: bool = "ahead", "BOOL";
     /// Bound the attention that every step leaves out from the index, and report it: true or false;
     /// each layer then waits for its query [default: false].
     certify: bool = "certify", "BOOL";
@@ -347,12 +359,21 @@ options! {
     /// Keys of a block that dynamic and fix are made of [default: 1 for ktransformers, 4 for
     /// infllm].
     representative_num: usize = "representative-num", "KEYS";
+    /// Which queries say how much a key of infllm represents its block: local: those of the --recent
+    /// tokens behind it, as the paper; last: the prompt's last 128 [default: local].
+    importance: Importance = "importance", "QUERIES";
     /// Who shares a choice of blocks: shared (all heads of a layer) or separate (each KV head)
     /// [default: separate for quest, else shared].
     head_select: HeadSelect = "head-select", "MODE";
     /// Blocks of the prompt that decoding may choose from, by the attention of the prompt's last
     /// queries [default: all].
     preselect: usize = "preselect", "BLOCKS";
+    /// Neighbouring tokens whose attention is pooled before --preselect scores blocks; odd [default:
+    /// 1, none].
+    preselect_kernel: usize = "preselect-kernel", "TOKENS";
+    /// Whether --preselect scores a block with the nearest quarter of each neighbour: true or false
+    /// [default: true].
+    preselect_neighbours: bool = "preselect-neighbours", "BOOL";
     /// Layers that share the choice of the first of them [default: 1].
     layer_step: usize = "layer-step", "LAYERS";
     /// Steps for which a choice of blocks holds [default: 1].
@@ -376,8 +397,8 @@ options! {
     observe: usize = "observe", "QUERIES";
     /// Neighbouring tokens whose attention is pooled; odd [default: 7].
     pool_kernel: usize = "pool-kernel", "TOKENS";
-    /// Whether neighbours are pooled to their avg or their max [default: avg for snapkv and
-    /// pyramidkv, max for the others].
+    /// Whether neighbours are pooled to their avg or their max [default: avg for snapkv, pyramidkv
+    /// and ktransformers, max for the others].
     pool: PoolKind = "pool", "NAME";
     /// Whether heads of a group become one before neighbours are pooled, or after: group-first or
     /// pool-first [default: group-first].
@@ -394,6 +415,9 @@ options! {
     /// they are [default: host for ktransformers, else device]. A device that shares the host's
     /// memory attends them in place either way.
     attend: Attend = "attend", "PLACE";
+    /// Threads that attend on the host, each a KV head at a time; the result is the same for any
+    /// number [default: as many as the machine runs at once, at most one for each KV head].
+    host_threads: usize = "host-threads", "N";
     /// Steps for which recalled rows stay on the device [default: 2].
     cache_steps: usize = "cache-steps", "STEPS";
     /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].

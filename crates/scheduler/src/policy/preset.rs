@@ -83,7 +83,7 @@ presets! {
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
             "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "certify", "attend",
-            "tail", "refine", "rank",
+            "tail", "refine", "rank", "host-threads",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
@@ -116,8 +116,8 @@ presets! {
         dense_when_deep: false,
         options: [
             "budget", "sinks", "recent", "window", "block-size", "representative-num",
-            "head-select", "cache-steps", "dense-layers", "budget-mode",
-            "safeguard", "observe",
+            "importance", "head-select", "cache-steps", "dense-layers", "budget-mode", "safeguard",
+            "observe",
         ],
     }
     /// Blocks by one of five representatives.
@@ -129,8 +129,9 @@ presets! {
         dense_when_deep: false,
         options: [
             "budget", "sinks", "recent", "window", "block-size", "representative",
-            "representative-num", "head-select", "preselect", "observe", "layer-step", "token-step",
-            "cache-steps", "attend", "dense-layers", "certify",
+            "representative-num", "head-select", "preselect", "preselect-kernel",
+            "preselect-neighbours", "pool", "observe", "layer-step", "token-step", "cache-steps",
+            "attend", "host-threads", "dense-layers", "certify",
         ],
     }
     /// Tokens by the principal components of their keys.
@@ -154,9 +155,8 @@ presets! {
         residency: "recall",
         dense_when_deep: false,
         options: [
-            "budget", "sinks", "recent", "window", "rank", "alpha", "pooling", "cache-steps",
-            "dense-layers", "budget-mode",
-            "mass", "safeguard", "observe",
+            "budget", "sinks", "recent", "window", "rank", "alpha", "ahead", "pooling",
+            "cache-steps", "dense-layers", "budget-mode", "mass", "safeguard", "observe",
         ],
     }
     /// Tokens by joint low-rank factors of queries and keys.

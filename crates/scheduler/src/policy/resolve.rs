@@ -3,11 +3,14 @@
 use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
 
 use super::{
-    Adapt, Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, IndexConfig,
-    IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, Policy, PolicyError, PolicyOptions,
-    PoolOrder, Positions, Preselect, Preset, Projection, Rank, Refine, Representative, Residency,
-    Statistic, Tail, TokenConfig, WHOLE_PROMPT_CONTEXT,
+    Adapt, Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, Importance,
+    IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, Policy, PolicyError,
+    PolicyOptions, PoolOrder, Positions, Preselect, Preset, Projection, Rank, Refine,
+    Representative, Residency, Statistic, Tail, TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
+
+/// The last tokens that LRQK always attends, where the budget has room for them.
+const LRQK_LITE_TOKENS: usize = 64;
 
 impl Policy {
     /// Validates `options` for sequences of up to `context` tokens.
@@ -29,12 +32,13 @@ impl Policy {
             (options.rank, "--rank"),
             (options.observe, "--observe"),
             (options.preselect, "--preselect"),
+            (options.host_threads, "--host-threads"),
         ] {
             if value == Some(0) {
                 return Err(PolicyError::Zero(name));
             }
         }
-        let budget = budget_tokens(options.budget.unwrap_or_default(), context)?;
+        let budget = budget_tokens(options, context)?;
         match preset {
             Preset::Full => Ok(Policy::of(preset, Residency::Resident)),
             Preset::StreamingLlm => streaming(options, budget),
@@ -63,13 +67,16 @@ impl Policy {
             dense_layers: 0,
             layer_step: 1,
             token_step: 1,
+            importance: Importance::Last,
             preselect: None,
             mass: None,
             alpha: None,
+            ahead: false,
             certify: false,
             tail: false,
             refine: None,
             positions: Positions::Text,
+            host_threads: None,
         }
     }
 }
@@ -219,14 +226,52 @@ fn blocks(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError>
     let kind = IndexKind::Blocks(BlockConfig { block, summary, n_top });
     let index = IndexConfig { kind, segment: 0, window, pooling };
     let policy = recalled(options, budget, (sinks, recent), index)?;
-    let preselect =
-        options.preselect.map(|count| Preselect { count, queries: options.observe.unwrap_or(128) });
     Ok(Policy {
         layer_step: options.layer_step.unwrap_or(1),
         token_step: options.token_step.unwrap_or(1),
-        preselect,
+        importance: importance(options, policy.recent)?,
+        preselect: preselect(options)?,
         ..policy
     })
+}
+
+/// Which queries say how much a key represents its block.
+fn importance(options: &PolicyOptions, recent: usize) -> Result<Importance, PolicyError> {
+    let default = match options.preset {
+        Preset::Infllm => Importance::Local,
+        _ => Importance::Last,
+    };
+    match options.importance.unwrap_or(default) {
+        Importance::Local if recent == 0 => Err(PolicyError::Value {
+            option: "importance".into(),
+            reason: "local: with --recent 0 there is no local window; use last".into(),
+        }),
+        importance => Ok(importance),
+    }
+}
+
+/// What the prompt's end narrows the choice of blocks to.
+fn preselect(options: &PolicyOptions) -> Result<Option<Preselect>, PolicyError> {
+    let Some(count) = options.preselect else {
+        for (is_given, option) in [
+            (options.preselect_kernel.is_some(), "preselect-kernel"),
+            (options.preselect_neighbours.is_some(), "preselect-neighbours"),
+            (options.pool.is_some(), "pool"),
+        ] {
+            if is_given {
+                let reason = "means something with --preselect alone".into();
+                return Err(PolicyError::Value { option: option.into(), reason });
+            }
+        }
+        return Ok(None);
+    };
+    Ok(Some(Preselect {
+        count,
+        queries: options.observe.unwrap_or(128),
+        kernel: odd("preselect-kernel", options.preselect_kernel.unwrap_or(1))?,
+        pool: options.pool.unwrap_or(PoolKind::Average),
+        neighbours: options.preselect_neighbours.unwrap_or(true),
+    }))
 }
 
 /// Loki, InfiniGen, LRQK.
@@ -294,6 +339,12 @@ fn recalled(
         (Some(Attend::Host), _) | (None, Preset::Ktransformers) => Residency::AttendOnHost,
         _ => Residency::Recall { cache_steps: options.cache_steps.unwrap_or(2) },
     };
+    if options.host_threads.is_some() && residency != Residency::AttendOnHost {
+        return Err(PolicyError::Value {
+            option: "host-threads".into(),
+            reason: "means something with --attend host alone".into(),
+        });
+    }
     let certify = options.certify.unwrap_or(false);
     if certify && !index.is_bounded() {
         return Err(PolicyError::Value {
@@ -308,7 +359,9 @@ fn recalled(
         adapt,
         mass,
         alpha: alpha(options)?,
+        ahead: options.ahead.unwrap_or(options.preset == Preset::Infinigen),
         certify,
+        host_threads: options.host_threads,
         sinks,
         recent,
         dense_layers: options.dense_layers.unwrap_or(0),
@@ -343,14 +396,7 @@ fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     let safeguard = safeguard(options)?;
     let heavy = options.heavy_ratio.unwrap_or(0.5);
     let heavy = share("heavy-ratio", heavy, "above 0 and below 1", heavy > 0.0 && heavy < 1.0)?;
-    let kernel = options.pool_kernel.unwrap_or(7);
-    if kernel.is_multiple_of(2) {
-        return Err(PolicyError::Range {
-            option: "pool-kernel",
-            value: kernel.to_string(),
-            range: "odd",
-        });
-    }
+    let kernel = odd("pool-kernel", options.pool_kernel.unwrap_or(7))?;
     let is_h2o = preset == Preset::H2o;
     let observe = observed(options)?;
     let recent = match is_h2o {
@@ -442,6 +488,14 @@ fn safeguard(options: &PolicyOptions) -> Result<f32, PolicyError> {
     }
 }
 
+/// Neighbours that are pooled, the one in the middle included.
+fn odd(option: &'static str, kernel: usize) -> Result<usize, PolicyError> {
+    match kernel.is_multiple_of(2) {
+        true => Err(PolicyError::Range { option, value: kernel.to_string(), range: "odd" }),
+        false => Ok(kernel),
+    }
+}
+
 /// Last queries of a prompt that are observed.
 fn observed(options: &PolicyOptions) -> Result<usize, PolicyError> {
     let observe = options.observe.unwrap_or(32);
@@ -455,13 +509,26 @@ fn observed(options: &PolicyOptions) -> Result<usize, PolicyError> {
     }
 }
 
-fn budget_tokens(option: BudgetOption, context: usize) -> Result<usize, PolicyError> {
-    match option {
+fn budget_tokens(options: &PolicyOptions, context: usize) -> Result<usize, PolicyError> {
+    match options.budget.unwrap_or_default() {
         BudgetOption::Tokens(0) => Err(PolicyError::ZeroBudget),
         BudgetOption::Tokens(tokens) => Ok(tokens),
+        BudgetOption::Auto if options.preset == Preset::Lrqk => {
+            Ok(lrqk_active_tokens(context) + options.recent.unwrap_or(LRQK_LITE_TOKENS))
+        }
         BudgetOption::Auto if context <= 4096 => Ok(512),
         BudgetOption::Auto if context <= 32768 => Ok(1024),
         BudgetOption::Auto => Ok(2048),
+    }
+}
+
+/// LRQK's k, the active tokens that its authors recommend for a context.
+fn lrqk_active_tokens(context: usize) -> usize {
+    match context {
+        0..=4096 => 256,
+        4097..=8192 => 512,
+        8193..=32767 => 1024,
+        32768.. => 2048,
     }
 }
 
@@ -551,6 +618,38 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_of_lrqk_follows_its_papers_active_and_lite_tokens() {
+        let auto = |context| Policy::resolve(&PolicyOptions::new(Preset::Lrqk), context).unwrap();
+        for (context, k) in [
+            (2048, 256),
+            (4096, 256),
+            (4097, 512),
+            (8192, 512),
+            (8193, 1024),
+            (16384, 1024),
+            (32767, 1024),
+            (32768, 2048),
+            (131_072, 2048),
+        ] {
+            let policy = auto(context);
+            assert_eq!((policy.budget, policy.recent), (Some(k + 64), 64), "{context}");
+            let kind = policy.index.unwrap().kind;
+            let IndexKind::Tokens(tokens) = kind else { panic!("{kind:?}") };
+            assert_eq!(tokens.rank, Rank::Given(Some(32)));
+            assert!(matches!(tokens.projection, Projection::Lrqk { iterations: 2, .. }));
+        }
+        let mut options = PolicyOptions::new(Preset::Lrqk);
+        options.recent = Some(16);
+        assert_eq!(Policy::resolve(&options, 4096).unwrap().budget, Some(256 + 16));
+        // A budget that is given is all that is attended, and less is lite where it is small.
+        let small = Policy::resolve(&options.clone().with_budget(100), 4096).unwrap();
+        assert_eq!((small.budget, small.recent), (Some(100), 16));
+        options.recent = None;
+        let small = Policy::resolve(&options.with_budget(100), 4096).unwrap();
+        assert_eq!((small.budget, small.recent), (Some(100), 25));
+    }
+
+    #[test]
     fn every_preset_has_defaults_for_every_budget() {
         for (preset, name) in Preset::ALL {
             for budget in [64, 100, 512, 1024, 4096, 100_000] {
@@ -598,6 +697,50 @@ mod tests {
             let message = message(preset, name, value);
             assert!(message.starts_with(&format!("--{name} {value}: must be ")), "{message}");
         }
+    }
+
+    #[test]
+    fn an_option_of_something_that_was_not_asked_for_says_so() {
+        let of = |preset, settings: &[(&str, &str)]| {
+            let mut options = PolicyOptions::new(preset).with_budget(512);
+            for (name, value) in settings {
+                options.set(name, value).unwrap();
+            }
+            Policy::resolve(&options, 32768)
+        };
+        let message =
+            |preset, settings: &[(&str, &str)]| of(preset, settings).unwrap_err().to_string();
+        for (name, value) in
+            [("preselect-kernel", "5"), ("preselect-neighbours", "false"), ("pool", "max")]
+        {
+            assert_eq!(
+                message(Preset::Ktransformers, &[(name, value)]),
+                format!("--{name}: means something with --preselect alone")
+            );
+            assert!(of(Preset::Ktransformers, &[("preselect", "9"), (name, value)]).is_ok());
+        }
+        assert_eq!(
+            message(Preset::Ktransformers, &[("preselect", "9"), ("preselect-kernel", "4")]),
+            "--preselect-kernel 4: must be odd"
+        );
+        assert_eq!(
+            message(Preset::Clusterkv, &[("host-threads", "2")]),
+            "--host-threads: means something with --attend host alone"
+        );
+        assert!(of(Preset::Clusterkv, &[("host-threads", "2"), ("attend", "host")]).is_ok());
+        assert_eq!(
+            message(Preset::Ktransformers, &[("host-threads", "0")]),
+            "--host-threads must be at least 1"
+        );
+        let plain = of(Preset::Ktransformers, &[("preselect", "9")]).unwrap().preselect.unwrap();
+        let want = Preselect {
+            count: 9,
+            queries: 128,
+            kernel: 1,
+            pool: PoolKind::Average,
+            neighbours: true,
+        };
+        assert_eq!(plain, want);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::Backend;
 use longview_scheduler::{
-    BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions, Preset,
-    RecallMode, Residency, SchedulerError, SequenceOptions, Tail,
+    Attend, BudgetMode, Importance, KvShape, LayerMode, Placement, Policy, PolicyOptions,
+    Positions, Preset, RecallMode, Residency, SchedulerError, SequenceOptions, Tail,
 };
 use pollster::block_on;
 
@@ -53,12 +53,14 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         block(Preset::Quest, &[]),
         block(Preset::Quest, &[("head-select", "shared"), ("budget-mode", "ada")]),
         block(Preset::Infllm, &[]),
+        block(Preset::Infllm, &[("importance", "last")]),
         block(Preset::Ktransformers, &[("preselect", "20"), ("representative-num", "2")]),
         block(Preset::Ktransformers, &[("layer-step", "2"), ("token-step", "3")]),
         block(Preset::Ktransformers, &[("attend", "device")]),
         token(Preset::Loki, &[]),
         token(Preset::Infinigen, &[]),
         token(Preset::Infinigen, &[("alpha", "1.5")]),
+        token(Preset::Infinigen, &[("alpha", "inf"), ("ahead", "false")]),
         token(Preset::Lrqk, &[]),
         token(Preset::Lrqk, &[("lrqk-decode", "adaptive")]),
         token(Preset::Lrqk, &[("budget-mode", "mass"), ("mass", "0.7")]),
@@ -183,6 +185,28 @@ pub fn every_preset_attends_what_it_says_within_its_budget<B: Probe>(backend: &A
     }
 }
 
+/// Each KV head is attended by one thread, so how many there are changes no bit.
+pub fn attention_on_the_host_is_the_same_for_any_number_of_threads<B: Probe>(backend: &Arc<B>) {
+    let shape = KvShape { n_q_heads: 6, n_kv_heads: 3, ..small_shape(500) };
+    let run = |threads: usize| {
+        let mut policy = PolicyOptions { attend: Some(Attend::Host), ..clusterkv(96) };
+        policy.host_threads = Some(threads);
+        let mut sim =
+            Sim::new(backend, shape.clone(), &policy, options(Placement::Device)).unwrap();
+        sim.prefill(13, 300);
+        let step = |_| {
+            sim.decode(13);
+            check_step(&sim, "attention on the host");
+            sim.out.clone()
+        };
+        (0..30).map(step).collect::<Vec<_>>()
+    };
+    let one = run(1);
+    for threads in [2, 3, 7] {
+        assert_eq!(run(threads), one, "{threads} threads");
+    }
+}
+
 pub fn every_preset_may_follow_another_without_a_prefill<B: Probe>(backend: &Arc<B>) {
     for &placement in placements(&**backend) {
         let shape = small_shape(500);
@@ -192,11 +216,18 @@ pub fn every_preset_may_follow_another_without_a_prefill<B: Probe>(backend: &Arc
         for policy in small_presets() {
             let what = format!("{} {placement:?}", name(&policy));
             let resolved = Policy::resolve(&policy, 500).unwrap();
+            let needs = match policy.preset {
+                Preset::H2o => Some("--policy h2o needs the attention of all queries"),
+                Preset::Infllm if resolved.importance == Importance::Local => {
+                    Some("--policy infllm needs the sums of all queries (--importance last")
+                }
+                _ => None,
+            };
             let changed = block_on(sim.sequence.set_policy(resolved));
-            if policy.preset == Preset::H2o {
+            if let Some(needs) = needs {
                 let error = changed.unwrap_err();
                 assert!(matches!(error, SchedulerError::NoStatistics { .. }), "{error}");
-                assert!(error.to_string().contains("--policy h2o needs"), "{error}");
+                assert!(error.to_string().starts_with(needs), "{error}");
                 continue;
             }
             changed.unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -235,7 +266,11 @@ pub fn every_preset_survives_a_lost_device<B: Probe>(backend: &Arc<B>) {
             let keeps = policy.preset.info().residency == "evict" && step >= 16;
             let remembers = policy.token_step.is_some() || policy.lrqk_decode.is_some();
             let holds = remembers && step >= 13;
-            if !keeps && !holds {
+            // What queries since the prompt said of keys is gone: the window that is full after 16
+            // steps may have other representatives.
+            let is_local = sim.sequence.policy().importance == Importance::Local;
+            let represents = is_local && step >= 16;
+            if !keeps && !holds && !represents {
                 assert_eq!(sim.out, twin.out, "{what}: step {step}");
             }
         }
@@ -396,6 +431,7 @@ pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc
             && resolved.token_step == 1
             && !resolved.tail
             && resolved.refine.is_none()
+            && !resolved.ahead
             && !resolved.index.is_some_and(|index| index.adapts())
             && resolved.residency != Residency::AttendOnHost;
         let refused = Sim::new(backend, small_shape(500), &policy, options).err();
@@ -405,6 +441,104 @@ pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc
             (_, other) => panic!("{}: {other:?}", name(&policy)),
         }
     }
+}
+
+/// InfLLM with representatives by the local window, in blocks of 8 tokens.
+fn infllm() -> PolicyOptions {
+    let mut policy = PolicyOptions::new(Preset::Infllm).with_budget(96);
+    (policy.block_size, policy.sinks) = (Some(8), Some(4));
+    (policy.recent, policy.window) = (Some(8), Some(16));
+    policy
+}
+
+/// Sums of queries outlive other policies, cuts and lost devices, and are asked for where tokens
+/// came that they do not have.
+pub fn representative_scores_survive_a_detour_and_a_cut<B: Probe>(backend: &Arc<B>) {
+    let resolve = |policy: &PolicyOptions| Policy::resolve(policy, 500).unwrap();
+    for &placement in placements(&**backend) {
+        let new = || Sim::new(backend, small_shape(500), &infllm(), options(placement)).unwrap();
+        let (mut sim, mut twin) = (new(), new());
+        sim.prefill(14, 300);
+        twin.prefill(14, 300);
+        let want: Vec<_> = (0..40)
+            .map(|_| {
+                twin.decode(14);
+                twin.out.clone()
+            })
+            .collect();
+        let check = |sim: &mut Sim<B>, what: &str| {
+            for (step, want) in want.iter().enumerate() {
+                sim.decode(14);
+                assert_eq!(&sim.out, want, "{what}, {placement:?}, step {step}");
+            }
+        };
+        block_on(sim.sequence.set_policy(resolve(&clusterkv(96)))).unwrap();
+        sim.decode(14);
+        let error = block_on(sim.sequence.set_policy(resolve(&infllm()))).unwrap_err();
+        assert!(matches!(error, SchedulerError::NoStatistics { .. }), "{error}");
+        let cut = |sim: &mut Sim<B>, n: usize| {
+            block_on(sim.sequence.truncate(n)).unwrap();
+            sim.truth.iter_mut().for_each(|layer| layer.truncate(n));
+        };
+        block_on(sim.sequence.set_policy(resolve(&clusterkv(96)))).unwrap();
+        cut(&mut sim, 300);
+        block_on(sim.sequence.set_policy(resolve(&infllm()))).unwrap();
+        check(&mut sim, "after a detour");
+        cut(&mut sim, 300);
+        check(&mut sim, "after a cut");
+        // A cut inside of the prompt, and the rest of it again.
+        cut(&mut sim, 217);
+        sim.prefill(14, 83);
+        check(&mut sim, "after a cut in the prompt");
+        if placement == Placement::Device {
+            cut(&mut sim, 300);
+            let fresh = Arc::new(backend.background());
+            sim.move_to(&fresh).unwrap();
+            check(&mut sim, "after a lost device");
+        }
+    }
+}
+
+/// Steps that are run again count once.
+pub fn representative_scores_are_the_same_with_speculation<B: Probe>(backend: &Arc<B>) {
+    let recall = RecallMode::Speculative { gate: 1.5 };
+    let exact = options(Placement::Device);
+    let again = SequenceOptions { recall, ..exact };
+    let sim = |on| Sim::new(backend, small_shape(500), &infllm(), on).unwrap();
+    let (mut one, mut two) = (sim(exact), sim(again));
+    one.prefill(15, 300);
+    two.prefill(15, 300);
+    for step in 0..60 {
+        one.decode(15);
+        two.decode(15);
+        assert_eq!(one.out, two.out, "step {step}");
+    }
+    let stats = two.sequence.stats();
+    assert!(stats.repeated_steps > 40 && stats.clusterings > 4, "{stats:?}");
+}
+
+/// A choice that was made one layer ahead waits in its own slot, on the host and on the device.
+pub fn a_choice_made_ahead_is_the_devices_too<B: Probe>(backend: &Arc<B>) {
+    let mut policy = PolicyOptions::new(Preset::Infinigen).with_budget(96);
+    (policy.alpha, policy.rank) = (Some(f32::INFINITY), Some(4));
+    (policy.recent, policy.window) = (Some(8), Some(16));
+    let on_host = options(Placement::Device);
+    let on_device = SequenceOptions { device_cache: true, ..on_host };
+    let sim = |policy: &PolicyOptions, on| Sim::new(backend, small_shape(500), policy, on).unwrap();
+    let own = PolicyOptions { ahead: Some(false), ..policy.clone() };
+    let mut sims = [sim(&policy, on_host), sim(&policy, on_device), sim(&own, on_host)];
+    sims.iter_mut().for_each(|sim| sim.prefill(16, 300));
+    let mut differs = 0;
+    for step in 0..40 {
+        sims.iter_mut().for_each(|sim| sim.decode(16));
+        let [host, device, own] = &sims;
+        assert_eq!(host.out, device.out, "step {step}");
+        check_step(host, "chosen ahead");
+        // The first layer has no layer before it.
+        assert_eq!(host.out[0], own.out[0], "step {step}");
+        differs += usize::from(host.out[1] != own.out[1]);
+    }
+    assert!(differs > 30, "another query chooses otherwise: {differs} of 40 steps");
 }
 
 /// A prompt that fits the budget says nothing about heads: decode then uses all of it, and nothing
