@@ -8,10 +8,11 @@ use clap::{Parser, Subcommand};
 use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
+use crate::eval::EvalArgs;
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, failure, plan, policies, run};
+use crate::{completions, demo, doctor, eval, failure, plan, policies, run};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -24,12 +25,13 @@ pub struct Cli {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "one value for each process")]
 enum Command {
     /// Hide facts in a long document and ask the embedded model for them.
     Demo(DemoArgs),
     /// Continue a prompt, answer about a document, or chat.
     Run(RunArgs),
+    /// Run the field's tasks under policies, budgets and lengths, beside full attention.
+    Eval(EvalArgs),
     /// Show the bytes that a model would take under each policy, before loading it.
     Plan(PlanArgs),
     /// List the policies: published systems, their options and what they cost.
@@ -49,6 +51,7 @@ fn dispatch(command: &Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
+        Command::Eval(args) => eval::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Policies(args) => policies::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -62,7 +62,7 @@ pub fn engine<B: Backend>(
 }
 
 /// Longer contexts run, but nobody trained the model for them.
-fn warn_of_length(config: &ModelConfig, path: &Path, options: &EngineOptions) {
+pub fn warn_of_length(config: &ModelConfig, path: &Path, options: &EngineOptions) {
     let trained = config.max_position_embeddings;
     if options.ctx_size > trained && options.rope.is_none() {
         note(format_args!(

@@ -7,6 +7,7 @@ mod demo;
 mod device;
 mod doctor;
 mod embedded;
+mod eval;
 mod failure;
 mod interrupt;
 mod load;

@@ -62,7 +62,7 @@ impl Drop for PrefillBar {
 }
 
 /// `1:05`.
-fn clock(time: Duration) -> String {
+pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs_f64().ceil() as u64;
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }

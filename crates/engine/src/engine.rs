@@ -56,7 +56,10 @@ impl MemoryPlan {
 
     /// Fails if the device has less. (A host without room for keys and values says so when they are
     /// allocated.)
-    fn check(&self, available: Option<u64>) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// [`EngineError::Memory`] or [`EngineError::DeviceMemory`], with the numbers.
+    pub fn check(&self, available: Option<u64>) -> Result<(), EngineError> {
         let Some(available) = available else { return Ok(()) };
         let weights = self.weight_bytes;
         let (needed, kv) = match self.unified {

@@ -191,6 +191,11 @@ impl<B: Backend> Session<B> {
         self.cancel.clone()
     }
 
+    /// Lets `token` cancel calls on this session, in place of its own: one for several sessions.
+    pub fn cancel_with(&mut self, token: CancelToken) {
+        self.cancel = token;
+    }
+
     /// Changes the policy without a second prefill.
     pub async fn set_policy(&mut self, options: &PolicyOptions) -> Result<(), EngineError> {
         let shape = self.sequence.shape();

@@ -3,6 +3,19 @@
 //!
 //! A run writes one JSON object a line ([`Record`]); a report reads such files, whoever wrote them.
 
+mod error;
+pub mod facts;
+pub mod filler;
+pub mod haystack;
+pub mod policies;
+pub mod prompt;
 pub mod record;
+pub mod results;
+pub mod runner;
+pub mod score;
+pub mod summary;
+pub mod tasks;
+mod words;
 
+pub use error::EvalError;
 pub use record::Record;

@@ -46,6 +46,10 @@ pub struct Run {
     pub kv_type: String,
     /// Of tasks and policies.
     pub seed: u64,
+    /// What else makes samples or answers what they are, by option: answers of other settings
+    /// cannot be put beside these.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// A policy at a budget. Two records are about the same policy if these are equal.

@@ -6,7 +6,7 @@ mod rope;
 mod sampling;
 
 pub use engine::{EngineArgs, kv_types};
-pub use policy::{PolicyArgs, TuningArgs};
+pub use policy::{PolicyArgs, PolicyFile, TuningArgs};
 pub use rope::RopeArgs;
 pub use sampling::SamplingArgs;
 

@@ -73,7 +73,7 @@ impl PolicyArgs {
     /// The policy that was asked for.
     pub fn options(&self) -> Result<PolicyOptions> {
         let mut options = match &self.policy_file {
-            Some(path) => read_file(path)?,
+            Some(path) => PolicyFile::read(path)?.options()?,
             None => PolicyOptions::new(Preset::Clusterkv),
         };
         if let Some(preset) = self.policy {
@@ -101,37 +101,59 @@ impl TuningArgs {
     }
 }
 
-/// The policy that a file describes.
-fn read_file(path: &Path) -> Result<PolicyOptions> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("--policy-file {}: cannot be read", path.display()))?;
-    parse(&text, path)
+/// A policy as a file describes it.
+#[derive(Clone, Debug)]
+pub struct PolicyFile {
+    /// Its `policy = "NAME"`.
+    pub preset: Preset,
+    /// Its other lines, as text.
+    pub options: Vec<(String, String)>,
 }
 
-/// The policy that a file's text describes.
-fn parse(text: &str, path: &Path) -> Result<PolicyOptions> {
-    let shown = path.display();
-    let table: toml::Table =
-        text.parse().with_context(|| format!("--policy-file {shown}: is not TOML"))?;
-    let preset = match table.get("policy") {
-        Some(toml::Value::String(name)) => {
-            name.parse().with_context(|| format!("--policy-file {shown}"))?
-        }
-        Some(_) => bail!("--policy-file {shown}: policy: must be a name in quotes"),
-        None => bail!("--policy-file {shown}: has no line `policy = \"NAME\"`"),
-    };
-    let mut options = PolicyOptions::new(preset);
-    for (name, value) in table.iter().filter(|(name, _)| *name != "policy") {
-        let text = match value {
-            toml::Value::String(text) => text.clone(),
-            toml::Value::Integer(number) => number.to_string(),
-            toml::Value::Float(number) => number.to_string(),
-            toml::Value::Boolean(flag) => flag.to_string(),
-            _ => bail!("--policy-file {shown}: {name}: must be a number or a name"),
-        };
-        options.set(name, &text).with_context(|| format!("--policy-file {shown}"))?;
+impl PolicyFile {
+    /// Reads a file. Options are known and their values can be read.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("--policy-file {}: cannot be read", path.display()))?;
+        Self::parse(&text, path)
     }
-    Ok(options)
+
+    /// Reads a file's text.
+    fn parse(text: &str, path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let table: toml::Table =
+            text.parse().with_context(|| format!("--policy-file {shown}: is not TOML"))?;
+        let preset = match table.get("policy") {
+            Some(toml::Value::String(name)) => {
+                name.parse().with_context(|| format!("--policy-file {shown}"))?
+            }
+            Some(_) => bail!("--policy-file {shown}: policy: must be a name in quotes"),
+            None => bail!("--policy-file {shown}: has no line `policy = \"NAME\"`"),
+        };
+        let mut options = Vec::new();
+        for (name, value) in table.iter().filter(|(name, _)| *name != "policy") {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                toml::Value::Boolean(flag) => flag.to_string(),
+                _ => bail!("--policy-file {shown}: {name}: must be a number or a name"),
+            };
+            options.push((name.clone(), text));
+        }
+        let file = Self { preset, options };
+        file.options().with_context(|| format!("--policy-file {shown}"))?;
+        Ok(file)
+    }
+
+    /// The policy.
+    fn options(&self) -> Result<PolicyOptions> {
+        let mut options = PolicyOptions::new(self.preset);
+        for (name, value) in &self.options {
+            options.set(name, value)?;
+        }
+        Ok(options)
+    }
 }
 
 #[cfg(test)]
@@ -139,7 +161,7 @@ mod tests {
     use super::*;
 
     fn of_text(text: &str) -> Result<PolicyOptions> {
-        parse(text, Path::new("policy.toml"))
+        PolicyFile::parse(text, Path::new("policy.toml"))?.options()
     }
 
     #[test]

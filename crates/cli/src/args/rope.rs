@@ -1,5 +1,7 @@
 //! Contexts beyond what a model was trained for.
 
+use std::fmt;
+
 use clap::{Args, ValueEnum};
 use longview_engine::RopeOverride;
 use longview_model::config::ModelConfig;
@@ -49,6 +51,23 @@ fn factor(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(factor) if factor.is_finite() && factor >= 1.0 => Ok(factor),
         _ => Err("must be a number, 1 or more".to_owned()),
+    }
+}
+
+impl fmt::Display for RopeArgs {
+    /// As on the command line, without the option's name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = match self.rope_scaling {
+            None => return f.write_str("the model's"),
+            Some(RopeScaling::None) => "none",
+            Some(RopeScaling::Linear) => "linear",
+            Some(RopeScaling::Yarn) => "yarn",
+        };
+        f.write_str(method)?;
+        if let Some(factor) = self.rope_scale {
+            write!(f, " --rope-scale {factor}")?;
+        }
+        self.yarn_orig_ctx.map_or(Ok(()), |tokens| write!(f, " --yarn-orig-ctx {tokens}"))
     }
 }
 

@@ -2,10 +2,9 @@
 
 use anyhow::{Result, bail};
 use longview_core::SplitMix64;
+use longview_eval::facts::{self, Fact};
+use longview_eval::filler::Filler;
 use longview_model::tokenizer::{Specials, Tokenizer};
-
-use super::facts::{self, Fact};
-use super::filler::Filler;
 
 /// Filler before the first fact may stand.
 const HEAD: usize = 40;

@@ -1,4 +1,5 @@
-//! Facts to hide: numbers that are stored under names, in the forms of the field's needle tests.
+//! Facts to hide: numbers that are stored under names, in the forms of the field's needle tests,
+//! which are those that the embedded model was trained on.
 //!
 //! Each fact has a name of its own, and a question gives the name: what answers it must be found by
 //! meaning, not by its place. The forms are those of RULER's magic numbers (arXiv 2404.06654),
@@ -47,6 +48,12 @@ const LINE: Form = Form {
 const PERSON: Form =
     Form { statement: " The {k} is {v}.", question: " What is the {k}? The {k} is", digits: 5 };
 
+const PASS_KEY: Form = Form {
+    statement: " The pass key is {v}. Remember it. {v} is the pass key.",
+    question: " What is the pass key? The pass key is",
+    digits: 5,
+};
+
 /// A fact as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
@@ -78,6 +85,33 @@ pub fn facts(n: usize, rng: &mut SplitMix64) -> Vec<Fact> {
             }
         })
         .collect()
+}
+
+/// `n` of RULER's magic numbers under different names.
+///
+/// # Panics
+/// If `n` is above [`MAX_FACTS`].
+pub fn magic_numbers(n: usize, rng: &mut SplitMix64) -> Vec<Fact> {
+    one_form(&MAGIC, n, rng)
+}
+
+/// `n` of LongEval's lines under different names.
+///
+/// # Panics
+/// If `n` is above [`MAX_FACTS`].
+pub fn lines(n: usize, rng: &mut SplitMix64) -> Vec<Fact> {
+    one_form(&LINE, n, rng)
+}
+
+/// The pass key, of which a document has one.
+pub fn pass_key(rng: &mut SplitMix64) -> Fact {
+    PASS_KEY.fill("", rng)
+}
+
+fn one_form(form: &Form, n: usize, rng: &mut SplitMix64) -> Vec<Fact> {
+    assert!(n <= MAX_FACTS, "{n} facts of at most {MAX_FACTS}");
+    let names = pairs(n, rng);
+    names.iter().map(|name| form.fill(name, rng)).collect()
 }
 
 /// `n` different names of an adjective and a noun.
@@ -121,6 +155,22 @@ mod tests {
                 assert!(!fact.statement.contains('{') && !fact.question.contains('{'), "{fact:?}");
             }
         }
+    }
+
+    #[test]
+    fn facts_of_one_form_have_names_of_their_own() {
+        let mut rng = SplitMix64::new(4);
+        for (all, sign) in
+            [(magic_numbers(64, &mut rng), " magic "), (lines(64, &mut rng), " line ")]
+        {
+            let questions: BTreeSet<&String> = all.iter().map(|fact| &fact.question).collect();
+            assert_eq!(questions.len(), 64);
+            assert!(all.iter().all(|fact| fact.statement.contains(sign)), "{all:?}");
+        }
+        let key = pass_key(&mut rng);
+        let digits = key.answer.trim().trim_end_matches('.');
+        assert_eq!(digits.len(), 5);
+        assert_eq!(key.statement.matches(digits).count(), 2);
     }
 
     #[test]

@@ -1,0 +1,176 @@
+//! `longview eval`: tasks under policies, budgets and lengths, into a file that a later run goes
+//! on with.
+
+mod args;
+mod plan;
+mod show;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use longview_engine::{CancelToken, Engine, EngineOptions};
+use longview_eval::haystack::TextSource;
+use longview_eval::prompt::Prompter;
+use longview_eval::record::Run;
+use longview_eval::results::ResultsFile;
+use longview_eval::runner::{self, Evaluation, Outcome};
+use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
+use longview_scheduler::{PolicyOptions, Preset};
+use pollster::block_on;
+
+pub use self::args::EvalArgs;
+use self::plan::Plan;
+use self::show::Bar;
+use crate::device::with_device;
+use crate::failure::Interrupted;
+use crate::interrupt::Interrupt;
+use crate::{embedded, load, units};
+
+/// What the embedded model is called in results.
+const EMBEDDED: &str = "needle (embedded)";
+
+/// Runs the command.
+pub fn run(args: &EvalArgs) -> Result<()> {
+    if args.list {
+        return show::list(&args.files());
+    }
+    let plan = Plan::new(args)?;
+    let text = match &args.text {
+        Some(folder) => TextSource::open(folder)?,
+        None => TextSource::Generated,
+    };
+    let interrupt = Interrupt::install()?;
+    let outcome = with_device!(args.engine.device()?, backend => {
+        evaluate(args, &plan, &text, backend, &interrupt)?
+    });
+    finish(args, outcome)
+}
+
+/// Runs what the file lacks, and shows what it has.
+fn evaluate<B: Backend>(
+    args: &EvalArgs,
+    plan: &Plan,
+    text: &TextSource,
+    backend: Arc<B>,
+    interrupt: &Interrupt,
+) -> Result<Outcome> {
+    let folder = open(args)?;
+    check_memory(args, plan, &folder, &*backend)?;
+    let chat = folder.chat.as_ref().filter(|_| !args.no_chat_template);
+    let evaluation = Evaluation {
+        tasks: &plan.tasks,
+        policies: &plan.policies,
+        lengths: &plan.lengths,
+        samples: args.samples,
+        questions: &plan.questions,
+        seed: args.seed,
+        text,
+        prompter: Prompter::new(folder.tokenizer()?, chat),
+    };
+    evaluation.check()?;
+    let mut results = ResultsFile::open(&args.output, &record(args, plan, text, &*backend))?;
+    // All opened now, so that a folder that goes away later does not end the run.
+    let mut folders = plan.lengths.iter().map(|_| open(args)).collect::<Result<Vec<_>>>()?;
+    let cancel = CancelToken::default();
+    let outcome = {
+        let bar = Bar::new();
+        let _watch = interrupt.watch(cancel.clone());
+        let mut load = |length: usize| {
+            let folder = folders.pop().expect("there is one folder for each length");
+            let options = options(args, &folder.config, length);
+            let policy = PolicyOptions::new(Preset::StreamingLlm);
+            Engine::load(Arc::clone(&backend), folder, options, &policy)
+        };
+        let mut watch = |progress: &runner::Progress<'_>| bar.update(progress);
+        block_on(runner::run(&evaluation, &mut results, &mut load, &cancel, &mut watch))?
+    };
+    show::summary(&results, plan, args.seed)?;
+    Ok(outcome)
+}
+
+fn open(args: &EvalArgs) -> Result<ModelFolder> {
+    match &args.model {
+        Some(path) => Ok(ModelFolder::open(path)?),
+        None => embedded::open(),
+    }
+}
+
+fn options(
+    args: &EvalArgs,
+    config: &longview_model::config::ModelConfig,
+    length: usize,
+) -> EngineOptions {
+    EngineOptions {
+        simulate_device: args.simulate_device,
+        rope: args.rope.scaling(config),
+        ..args.engine.options(length)
+    }
+}
+
+/// Fails for a length that no memory holds, or that a policy cannot be used at, before anything
+/// runs.
+fn check_memory<B: Backend>(
+    args: &EvalArgs,
+    plan: &Plan,
+    folder: &ModelFolder,
+    backend: &B,
+) -> Result<()> {
+    let memory = args.engine.device_memory.or(backend.capabilities().memory_bytes);
+    for length in &plan.lengths {
+        let options = options(args, &folder.config, *length);
+        for policy in &plan.policies {
+            let what = || {
+                let title = longview_eval::policies::title(&policy.label);
+                format!("--lengths {length}, --policies {title}")
+            };
+            Engine::plan(backend, folder, &options, &policy.options)
+                .and_then(|plan| plan.check(memory))
+                .with_context(what)?;
+        }
+    }
+    if let Some(longest) = plan.lengths.iter().max() {
+        let options = options(args, &folder.config, *longest);
+        load::warn_of_length(&folder.config, &folder.path, &options);
+    }
+    Ok(())
+}
+
+/// Where the numbers come from.
+fn record<B: Backend>(args: &EvalArgs, plan: &Plan, text: &TextSource, backend: &B) -> Run {
+    let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into();
+    let words: Vec<String> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    Run {
+        command: words.join(" "),
+        model: args.model.as_deref().map_or_else(|| EMBEDDED.to_owned(), name),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        machine: backend.capabilities().device.clone(),
+        device: backend.name().to_owned(),
+        kv_type: args.engine.kv_type.to_string(),
+        seed: args.seed,
+        settings: plan.settings(args, text),
+    }
+}
+
+/// Says how the run ended.
+fn finish(args: &EvalArgs, outcome: Outcome) -> Result<()> {
+    let file = args.output.display();
+    let Outcome { answered, skipped, total, failed, is_cancelled } = outcome;
+    if is_cancelled {
+        let (done, total) = (units::count(answered + skipped), units::count(total));
+        let text =
+            format!("{done} of {total} answers are in {file}; the same command goes on there");
+        return Err(Interrupted(text).into());
+    }
+    if failed > 0 {
+        bail!(
+            "{failed} samples failed, {} of {} answers are in {file}, which says why; the same \
+             command tries them again",
+            units::count(answered + skipped),
+            units::count(total)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! What was asked for, checked before anything runs.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use longview_eval::haystack::TextSource;
+use longview_eval::policies::{self, Candidate, PolicySpec};
+use longview_eval::record::Question;
+use longview_eval::tasks::{self, Task};
+
+use super::args::{EvalArgs, QuestionChoice};
+use crate::args::PolicyFile;
+
+/// Tasks, policies and lengths.
+pub struct Plan {
+    /// The tasks, in the order of the command line.
+    pub tasks: Vec<Box<dyn Task>>,
+    /// Policies at their budgets.
+    pub policies: Vec<Candidate>,
+    /// Lengths, each once, rising.
+    pub lengths: Vec<usize>,
+    /// When policies learn of questions.
+    pub questions: Vec<Question>,
+}
+
+impl Plan {
+    /// Fails for what does not exist or cannot be.
+    pub fn new(args: &EvalArgs) -> Result<Self> {
+        if args.samples == 0 {
+            bail!("--samples 0: at least one document is needed");
+        }
+        if let Some(zero) = args.lengths.iter().find(|length| **length == 0) {
+            bail!("--lengths {zero}: a document has at least one token");
+        }
+        let specs = args.policies.iter().map(|text| spec(text)).collect::<Result<Vec<_>>>()?;
+        let mut lengths = args.lengths.clone();
+        lengths.sort_unstable();
+        lengths.dedup();
+        Ok(Self {
+            tasks: tasks::select(&args.tasks, &args.files())?,
+            policies: policies::candidates(&specs, &args.budgets)?,
+            lengths,
+            questions: match args.question {
+                QuestionChoice::One(question) => vec![question],
+                QuestionChoice::Both => vec![Question::Agnostic, Question::Aware],
+            },
+        })
+    }
+
+    /// What makes samples and answers what they are, besides model and seed.
+    pub fn settings(&self, args: &EvalArgs, text: &TextSource) -> BTreeMap<String, String> {
+        let path = |path: &Option<std::path::PathBuf>| {
+            path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+        };
+        let rope = args.rope.to_string();
+        let all = [
+            ("--text", text.name()),
+            ("--depths", args.depths.to_string()),
+            ("--squad", path(&args.squad)),
+            ("--hotpotqa", path(&args.hotpotqa)),
+            ("--longbench", path(&args.longbench)),
+            ("--no-chat-template", args.no_chat_template.to_string()),
+            ("--rope-scaling", rope),
+        ];
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// A policy by its text, or by the file of that name.
+fn spec(text: &str) -> Result<PolicySpec> {
+    if !text.ends_with(".toml") {
+        return Ok(PolicySpec::parse(text)?);
+    }
+    let file = PolicyFile::read(text.as_ref())?;
+    Ok(PolicySpec::new(file.preset, file.options))
+}

@@ -1,0 +1,186 @@
+//! What a run says: progress on stderr, tables on stdout.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use longview_eval::policies::title;
+use longview_eval::record::{Answer, PolicyLabel, Question};
+use longview_eval::results::ResultsFile;
+use longview_eval::runner::Progress;
+use longview_eval::summary::{Cell, HeatMap, LEAST_FULL, Mean, Summary};
+use longview_eval::tasks::{self, GROUPS, Task, TaskFiles};
+
+use super::plan::Plan;
+use crate::progress::clock;
+use crate::table::Table;
+use crate::{out, units};
+
+/// The bar of a run; draws nothing where stderr is no terminal.
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    /// An empty bar.
+    pub fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        let style =
+            ProgressStyle::with_template("eval [{bar:32}] {human_pos}/{human_len} answers  {msg}");
+        bar.set_style(style.expect("a constant template").progress_chars("=> "));
+        Self(bar)
+    }
+
+    /// Shows how far the run is.
+    pub fn update(&self, progress: &Progress<'_>) {
+        self.0.set_length(progress.total as u64);
+        self.0.set_position(progress.done as u64);
+        let who = match progress.policy {
+            Some(label) if label.budget > 0 => format!("{} at {}", title(label), label.budget),
+            Some(label) => title(label),
+            None => "reading".to_owned(),
+        };
+        let eta = progress.eta.map_or_else(|| "-".to_owned(), clock);
+        let length = units::count(progress.length);
+        self.0.set_message(format!("{} {length}: {who}  ETA {eta}", progress.task));
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Prints tasks and groups.
+pub fn list(files: &TaskFiles) -> Result<()> {
+    let mut out = out::stdout();
+    let tasks = tasks::all(files);
+    let names = tasks.iter().map(|task| task.name()).chain(GROUPS.iter().map(|(name, _)| *name));
+    let width = names.map(str::len).max().unwrap_or(0);
+    for task in &tasks {
+        writeln!(out, "{:<width$}  {}", task.name(), task.about())?;
+    }
+    writeln!(out, "\nGroups:")?;
+    for (name, about) in GROUPS {
+        writeln!(out, "{name:<width$}  {about}")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Prints the scores of what was asked for: a table for each task, and heat maps.
+pub fn summary(results: &ResultsFile, plan: &Plan, seed: u64) -> Result<()> {
+    let is_asked = |answer: &&Answer| {
+        answer.seed == seed
+            && plan.tasks.iter().any(|task| task.name() == answer.task)
+            && plan.lengths.contains(&answer.length)
+            && plan.questions.contains(&answer.question)
+            && plan.policies.iter().any(|policy| policy.label == answer.policy)
+    };
+    let answers: Vec<&Answer> = results.answers().iter().filter(is_asked).collect();
+    let summary = Summary::of(answers.iter().copied());
+    let mut out = out::stdout();
+    for cell in summary.cells() {
+        table(&summary, cell, plan, &mut out)?;
+    }
+    for task in plan.tasks.iter().filter(|task| task.name().starts_with("niah-")) {
+        for question in &plan.questions {
+            for policy in &plan.policies {
+                let of_these = answers.iter().copied().filter(|answer| {
+                    answer.task == task.name()
+                        && answer.question == *question
+                        && answer.policy == policy.label
+                });
+                let map = HeatMap::of(of_these);
+                heat_map(&**task, *question, &policy.label, &map, &mut out)?;
+            }
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn words(question: Question) -> &'static str {
+    match question {
+        Question::Aware => "question aware",
+        Question::Agnostic => "question agnostic",
+    }
+}
+
+/// Policies by budgets.
+fn table(summary: &Summary, cell: &Cell, plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    let budgets: BTreeSet<usize> = summary.policies(cell).map(|label| label.budget).collect();
+    let mark = if summary.is_marked(cell) == Some(true) { " *" } else { "" };
+    let n = summary.policies(cell).filter_map(|label| summary.mean(cell, label)).map(|m| m.n);
+    let n = n.max().unwrap_or(0);
+    writeln!(
+        out,
+        "{}{mark}, {} tokens, {}, {} answer{}",
+        cell.task,
+        units::count(cell.length),
+        words(cell.question),
+        units::count(n),
+        if n == 1 { "" } else { "s" }
+    )?;
+    let heads = budgets.iter().map(|budget| match budget {
+        0 => "all tokens".to_owned(),
+        budget => format!("B = {}", units::count(*budget)),
+    });
+    let mut table = Table::new("", heads);
+    let mut names: Vec<String> = Vec::new();
+    for policy in &plan.policies {
+        let name = title(&policy.label);
+        if names.contains(&name) {
+            continue;
+        }
+        let cells = budgets.iter().map(|budget| {
+            let label = PolicyLabel { budget: *budget, ..policy.label.clone() };
+            summary.mean(cell, &label).map_or_else(String::new, |mean| score(mean, n))
+        });
+        table.row(&format!("  {name}"), cells);
+        names.push(name);
+    }
+    table.write(out)?;
+    if !mark.is_empty() {
+        let least = 100.0 * LEAST_FULL;
+        writeln!(out, "  * full scores under {least:.0} %: what policies lose does not show here")?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// `91.7 [80.1, 96.7]`, with the number of answers where it is not the table's.
+fn score(mean: Mean, n: usize) -> String {
+    let (low, high) = mean.interval;
+    let count = if mean.n == n { String::new() } else { format!(" of {}", mean.n) };
+    format!("{:.1} [{:.1}, {:.1}]{count}", 100.0 * mean.mean, 100.0 * low, 100.0 * high)
+}
+
+fn heat_map(
+    task: &dyn Task,
+    question: Question,
+    label: &PolicyLabel,
+    map: &HeatMap,
+    out: &mut dyn Write,
+) -> Result<()> {
+    if map.depths.is_empty() {
+        return Ok(());
+    }
+    let budget = match label.budget {
+        0 => String::new(),
+        budget => format!(" at {}", units::count(budget)),
+    };
+    writeln!(
+        out,
+        "{} under {}{budget}, {}: score by depth and length",
+        task.name(),
+        title(label),
+        words(question)
+    )?;
+    let mut table = Table::new("", map.lengths.iter().map(|length| units::count(*length)));
+    for (depth, scores) in map.depths.iter().zip(&map.scores) {
+        let cells = scores
+            .iter()
+            .map(|score| score.map_or_else(|| "-".to_owned(), |s| format!("{:.0}", 100.0 * s)));
+        table.row(&format!("  {:>3.0} %", 100.0 * depth), cells);
+    }
+    table.write(out)?;
+    Ok(writeln!(out)?)
+}

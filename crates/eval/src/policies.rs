@@ -1,0 +1,159 @@
+//! Policies to compare, as text: `clusterkv:cluster-tokens=4:pooling=max` is a preset with options
+//! by the names that `longview policies` lists.
+
+use std::collections::BTreeMap;
+
+use longview_scheduler::{PolicyOptions, Preset};
+
+use crate::error::EvalError;
+use crate::record::PolicyLabel;
+
+/// A policy before it has a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicySpec {
+    preset: Preset,
+    options: BTreeMap<String, String>,
+}
+
+/// A policy at a budget, ready to answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its name in records.
+    pub label: PolicyLabel,
+    /// What the engine is told.
+    pub options: PolicyOptions,
+}
+
+impl PolicySpec {
+    /// A preset with options by name.
+    pub fn new(preset: Preset, options: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self { preset, options: options.into_iter().collect() }
+    }
+
+    /// Reads `preset[:option=value]...`.
+    ///
+    /// # Errors
+    /// [`EvalError::PolicyText`] for an unknown preset or option, an option that means nothing to
+    /// the preset, or a value that is none.
+    pub fn parse(text: &str) -> Result<Self, EvalError> {
+        let wrong = |reason: String| EvalError::PolicyText { text: text.to_owned(), reason };
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let preset: Preset = name
+            .parse()
+            .map_err(|error: longview_scheduler::PolicyError| wrong(error.to_string()))?;
+        let mut options = BTreeMap::new();
+        for part in parts {
+            let (option, value) = part
+                .split_once('=')
+                .ok_or_else(|| wrong(format!("'{part}' is not option=value")))?;
+            if options.insert(option.to_owned(), value.to_owned()).is_some() {
+                return Err(wrong(format!("'{option}' is given twice")));
+            }
+        }
+        let spec = Self { preset, options };
+        spec.options().map_err(|error| wrong(error.to_string()))?;
+        let known = preset.info().options;
+        match spec.options.keys().find(|option| !known.contains(&option.as_str())) {
+            Some(option) => Err(wrong(format!(
+                "'{option}' has no meaning for {name}, which takes {}",
+                known.join(", ")
+            ))),
+            None => Ok(spec),
+        }
+    }
+
+    fn options(&self) -> Result<PolicyOptions, longview_scheduler::PolicyError> {
+        let mut options = PolicyOptions::new(self.preset);
+        for (name, value) in &self.options {
+            options.set(name, value)?;
+        }
+        Ok(options)
+    }
+
+    /// The policy at each budget; at its own if it names one; `full` once, at none.
+    ///
+    /// # Errors
+    /// [`EvalError::PolicyText`] if an option is not one, or the budget is no number of tokens.
+    pub fn at(&self, budgets: &[usize]) -> Result<Vec<Candidate>, EvalError> {
+        let wrong =
+            |reason: String| EvalError::PolicyText { text: self.preset.to_string(), reason };
+        let base = self.options().map_err(|error| wrong(error.to_string()))?;
+        let mut named = self.options.clone();
+        let own = named.remove("budget").map(|text| {
+            text.parse().map_err(|_| wrong(format!("budget={text}: must be a number of tokens")))
+        });
+        let own = own.transpose()?;
+        let label = |budget: usize| PolicyLabel {
+            policy: self.preset.to_string(),
+            options: named.clone(),
+            budget,
+        };
+        if self.preset == Preset::Full {
+            return Ok(vec![Candidate { label: label(0), options: base }]);
+        }
+        let at = |budget: usize| Candidate {
+            label: label(budget),
+            options: base.clone().with_budget(budget),
+        };
+        Ok(match own {
+            Some(budget) => vec![at(budget)],
+            None => budgets.iter().map(|budget| at(*budget)).collect(),
+        })
+    }
+}
+
+/// All policies at all budgets, each once.
+///
+/// # Errors
+/// As [`PolicySpec::at`].
+pub fn candidates(specs: &[PolicySpec], budgets: &[usize]) -> Result<Vec<Candidate>, EvalError> {
+    let mut all: Vec<Candidate> = Vec::new();
+    for spec in specs {
+        for candidate in spec.at(budgets)? {
+            if all.iter().all(|other| other.label != candidate.label) {
+                all.push(candidate);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A policy in words: name and options, without the budget.
+pub fn title(label: &PolicyLabel) -> String {
+    let options = label.options.iter().map(|(name, value)| format!(":{name}={value}"));
+    std::iter::once(label.policy.clone()).chain(options).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_names_preset_and_options() {
+        let spec = PolicySpec::parse("clusterkv:cluster-tokens=4:pooling=max").unwrap();
+        let all = spec.at(&[256, 512]).unwrap();
+        assert_eq!(all.len(), 2);
+        assert_eq!(title(&all[1].label), "clusterkv:cluster-tokens=4:pooling=max");
+        assert_eq!((all[1].label.budget, all[1].options.cluster_tokens), (512, Some(4)));
+        let full = PolicySpec::parse("full").unwrap();
+        let own = PolicySpec::parse("quest:budget=300").unwrap();
+        let all = candidates(&[full.clone(), own, full], &[256, 512]).unwrap();
+        let budgets: Vec<usize> = all.iter().map(|candidate| candidate.label.budget).collect();
+        assert_eq!(budgets, [0, 300]);
+        assert!(all[1].label.options.is_empty());
+    }
+
+    #[test]
+    fn a_text_that_says_nothing_is_an_error() {
+        let message = |text: &str| PolicySpec::parse(text).unwrap_err().to_string();
+        assert!(message("best").contains("unknown policy 'best'"), "{}", message("best"));
+        assert!(message("quest:pages=3").contains("unknown option 'pages'"));
+        assert!(message("quest:cluster-tokens=3").contains("has no meaning for quest"));
+        assert!(message("quest:block-size").contains("is not option=value"));
+        assert!(message("quest:block-size=x").contains("'x' is not a whole number"));
+        assert!(message("quest:sinks=1:sinks=2").contains("given twice"));
+        let auto = PolicySpec::parse("quest:budget=auto").unwrap();
+        assert!(auto.at(&[1]).unwrap_err().to_string().contains("must be a number of tokens"));
+    }
+}

@@ -1,0 +1,205 @@
+//! A results file: lines are appended and flushed one by one, so that a run that ends anywhere can
+//! go on there.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::EvalError;
+use crate::record::{Answer, PolicyLabel, Question, Record, Run};
+
+/// Which answer a line is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AnswerKey {
+    /// The task.
+    pub task: String,
+    /// Who answered.
+    pub policy: PolicyLabel,
+    /// The length that was asked for.
+    pub length: usize,
+    /// Number of the document.
+    pub sample: usize,
+    /// Number of the question.
+    pub index: usize,
+    /// Seed of the run.
+    pub seed: u64,
+    /// What the policy knew.
+    pub question: Question,
+}
+
+impl AnswerKey {
+    /// The key of an answer.
+    pub fn of(answer: &Answer) -> Self {
+        Self {
+            task: answer.task.clone(),
+            policy: answer.policy.clone(),
+            length: answer.length,
+            sample: answer.sample,
+            index: answer.index,
+            seed: answer.seed,
+            question: answer.question,
+        }
+    }
+}
+
+/// An open results file.
+#[derive(Debug)]
+pub struct ResultsFile {
+    path: PathBuf,
+    file: File,
+    answers: Vec<Answer>,
+    keys: HashSet<AnswerKey>,
+}
+
+impl ResultsFile {
+    /// Opens or creates the file, reads what it has, and notes in it that `run` goes on. A last
+    /// line that was cut off is removed.
+    ///
+    /// # Errors
+    /// [`EvalError::OtherRun`] if the file was written with another model, seed or setting;
+    /// [`EvalError::Content`] if it is no results file; [`EvalError::File`].
+    pub fn open(path: &Path, run: &Run) -> Result<Self, EvalError> {
+        let failed = |action| move |source| EvalError::file(path, action, source);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed("opening"))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(failed("reading"))?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let text = std::str::from_utf8(&bytes[..whole])
+            .map_err(|error| EvalError::content(path, format!("is not UTF-8: {error}")))?;
+        let (mut answers, mut keys) = (Vec::new(), HashSet::new());
+        for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match parse(line) {
+                Ok(Some(Record::Run(before))) => check_run(path, &before, run)?,
+                Ok(Some(Record::Answer(answer))) => {
+                    if keys.insert(AnswerKey::of(&answer)) {
+                        answers.push(answer);
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let reason = format!("line {} is no line of a results file: {error}", i + 1);
+                    return Err(EvalError::content(path, reason));
+                }
+            }
+        }
+        file.set_len(whole as u64).map_err(failed("writing"))?;
+        file.seek(SeekFrom::End(0)).map_err(failed("writing"))?;
+        let mut results = Self { path: path.to_owned(), file, answers, keys };
+        results.append(&Record::Run(run.clone()))?;
+        Ok(results)
+    }
+
+    /// Writes a line, and returns when the system has it.
+    pub fn append(&mut self, record: &Record) -> Result<(), EvalError> {
+        let failed = |source| EvalError::file(&self.path, "writing", source);
+        let mut line = serde_json::to_vec(record).map_err(|error| failed(error.into()))?;
+        line.push(b'\n');
+        self.file.write_all(&line).and_then(|()| self.file.flush()).map_err(failed)?;
+        if let Record::Answer(answer) = record {
+            self.keys.insert(AnswerKey::of(answer));
+            self.answers.push(answer.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether the file has this answer.
+    pub fn has(&self, key: &AnswerKey) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// All answers, in the order of the file.
+    pub fn answers(&self) -> &[Answer] {
+        &self.answers
+    }
+}
+
+/// The record of a line; `None` for a kind that is not known.
+fn parse(line: &str) -> Result<Option<Record>, serde_json::Error> {
+    let value: serde_json::Value = serde_json::from_str(line)?;
+    let kinds = ["run", "answer", "failure", "probe", "perplexity", "speed", "cache", "spectrum"];
+    match value.get("kind").and_then(|kind| kind.as_str()) {
+        Some(kind) if !kinds.contains(&kind) => Ok(None),
+        _ => serde_json::from_value(value).map(Some),
+    }
+}
+
+fn check_run(path: &Path, before: &Run, run: &Run) -> Result<(), EvalError> {
+    let differs = |what: &str, found: &str, wanted: &str| match found == wanted {
+        true => Ok(()),
+        false => Err(EvalError::OtherRun {
+            path: path.to_owned(),
+            what: what.to_owned(),
+            found: found.to_owned(),
+            wanted: wanted.to_owned(),
+        }),
+    };
+    differs("model", &before.model, &run.model)?;
+    differs("--seed", &before.seed.to_string(), &run.seed.to_string())?;
+    differs("--kv-type", &before.kv_type, &run.kv_type)?;
+    for (name, wanted) in &run.settings {
+        let found = before.settings.get(name).map_or("nothing", String::as_str);
+        differs(name, found, wanted)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(model: &str, seed: u64) -> Run {
+        Run { model: model.to_owned(), seed, ..Run::default() }
+    }
+
+    fn answer(sample: usize) -> Answer {
+        Answer { task: "t".to_owned(), sample, score: 1.0, ..Answer::default() }
+    }
+
+    fn temporary(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("longview-results-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn what_was_written_is_found_again_and_a_torn_line_is_dropped() {
+        let path = temporary("torn");
+        let mut file = ResultsFile::open(&path, &run("m", 1)).unwrap();
+        file.append(&Record::Answer(answer(0))).unwrap();
+        file.append(&Record::Answer(answer(1))).unwrap();
+        drop(file);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - 10);
+        std::fs::write(&path, &bytes).unwrap();
+        let mut file = ResultsFile::open(&path, &run("m", 1)).unwrap();
+        assert_eq!(file.answers(), [answer(0)]);
+        assert!(file.has(&AnswerKey::of(&answer(0))) && !file.has(&AnswerKey::of(&answer(1))));
+        file.append(&Record::Answer(answer(1))).unwrap();
+        drop(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let kinds: Vec<bool> = text.lines().map(|line| line.contains("\"answer\"")).collect();
+        assert_eq!(kinds, [false, true, false, true], "{text}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn another_runs_file_is_refused() {
+        let path = temporary("other");
+        drop(ResultsFile::open(&path, &run("m", 1)).unwrap());
+        let message = |run: &Run| ResultsFile::open(&path, run).unwrap_err().to_string();
+        assert!(message(&run("n", 1)).contains("was written with model m, this run has n"));
+        assert!(message(&run("m", 2)).contains("--seed 1, this run has 2"));
+        let mut other = run("m", 1);
+        other.settings.insert("--text".to_owned(), "books".to_owned());
+        assert!(message(&other).contains("--text nothing, this run has books"));
+        std::fs::write(&path, "{\"kind\":\"later\"}\nno json\n").unwrap();
+        assert!(message(&run("m", 1)).contains("line 2 is no line of a results file"));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

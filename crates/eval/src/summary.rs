@@ -1,0 +1,187 @@
+//! What a results file says: mean scores with intervals, where full attention itself fails, and
+//! heat maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::record::{Answer, PolicyLabel, Question};
+
+/// Under this mean score of `full` a task is marked: what a policy loses cannot be told from what
+/// the model cannot do.
+pub const LEAST_FULL: f64 = 0.8;
+
+/// z of a two-sided interval of 95 %.
+const Z: f64 = 1.96;
+
+/// A task at a length, with policies that either knew the question or did not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cell {
+    /// The task.
+    pub task: String,
+    /// Its length.
+    pub length: usize,
+    /// What the policies knew.
+    pub question: Question,
+}
+
+/// A mean of scores from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    /// Answers.
+    pub n: usize,
+    /// The mean.
+    pub mean: f64,
+    /// Ends of Wilson's interval of 95 %. For scores between 0 and 1, which vary less than right and
+    /// wrong with the same mean, it is wider than need be; answers about one document depend on
+    /// each other, which makes it narrower than it should be.
+    pub interval: (f64, f64),
+}
+
+impl Mean {
+    /// Of these scores; `None` of none.
+    pub fn of(scores: &[f64]) -> Option<Self> {
+        let n = scores.len();
+        if n == 0 {
+            return None;
+        }
+        let mean = scores.iter().sum::<f64>() / n as f64;
+        let (count, z2) = (n as f64, Z * Z);
+        let middle = (mean + z2 / (2.0 * count)) / (1.0 + z2 / count);
+        let inner = mean * (1.0 - mean) / count + z2 / (4.0 * count * count);
+        let half = Z * inner.max(0.0).sqrt() / (1.0 + z2 / count);
+        let interval = ((middle - half).max(0.0), (middle + half).min(1.0));
+        Some(Self { n, mean, interval })
+    }
+}
+
+/// Scores of all policies by cell.
+#[derive(Clone, Debug, Default)]
+pub struct Summary(BTreeMap<Cell, BTreeMap<PolicyLabel, Vec<f64>>>);
+
+impl Summary {
+    /// Of these answers.
+    pub fn of<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Self {
+        let mut all = Self::default();
+        for answer in answers {
+            let cell = Cell {
+                task: answer.task.clone(),
+                length: answer.length,
+                question: answer.question,
+            };
+            let scores = all.0.entry(cell).or_default();
+            scores.entry(answer.policy.clone()).or_default().push(answer.score);
+        }
+        all
+    }
+
+    /// The cells, by task and length.
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.0.keys()
+    }
+
+    /// The policies that answered in a cell.
+    pub fn policies(&self, cell: &Cell) -> impl Iterator<Item = &PolicyLabel> {
+        self.0.get(cell).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// The mean score of a policy in a cell.
+    pub fn mean(&self, cell: &Cell, policy: &PolicyLabel) -> Option<Mean> {
+        Mean::of(self.0.get(cell)?.get(policy)?)
+    }
+
+    /// The mean score of `full` without options.
+    pub fn full(&self, cell: &Cell) -> Option<Mean> {
+        let is_full = |label: &&PolicyLabel| label.policy == "full" && label.options.is_empty();
+        let label = self.policies(cell).find(is_full)?;
+        self.mean(cell, label)
+    }
+
+    /// Whether `full` scores under [`LEAST_FULL`]; `None` where it did not answer.
+    pub fn is_marked(&self, cell: &Cell) -> Option<bool> {
+        self.full(cell).map(|full| full.mean < LEAST_FULL)
+    }
+}
+
+/// Mean scores by depth and length.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeatMap {
+    /// Depths from 0 to 1, rising.
+    pub depths: Vec<f64>,
+    /// Lengths, rising.
+    pub lengths: Vec<usize>,
+    /// `[depths][lengths]`; `None` where nothing was asked.
+    pub scores: Vec<Vec<Option<f64>>>,
+}
+
+impl HeatMap {
+    /// Of the answers that have a depth, rounded to whole per cent.
+    pub fn of<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Self {
+        let mut cells: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
+        for answer in answers {
+            if let Some(depth) = answer.depth {
+                let place = ((100.0 * depth).round() as u32, answer.length);
+                cells.entry(place).or_default().push(answer.score);
+            }
+        }
+        let depths: BTreeSet<u32> = cells.keys().map(|(depth, _)| *depth).collect();
+        let lengths: BTreeSet<usize> = cells.keys().map(|(_, length)| *length).collect();
+        let mean = |place| {
+            let scores: Option<&Vec<f64>> = cells.get(&place);
+            scores.map(|scores| scores.iter().sum::<f64>() / scores.len() as f64)
+        };
+        let row = |depth| lengths.iter().map(|length| mean((depth, *length))).collect();
+        Self {
+            depths: depths.iter().map(|depth| f64::from(*depth) / 100.0).collect(),
+            scores: depths.iter().map(|depth| row(*depth)).collect(),
+            lengths: lengths.iter().copied().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(policy: &str, length: usize, depth: f64, score: f64) -> Answer {
+        let label = PolicyLabel { policy: policy.to_owned(), ..PolicyLabel::default() };
+        Answer { policy: label, length, depth: Some(depth), score, ..Answer::default() }
+    }
+
+    #[test]
+    fn intervals_are_wilsons() {
+        // 191 of 200, as in the embedded model's card: 91.7 to 97.6 %.
+        let scores: Vec<f64> = (0..200).map(|i| if i < 191 { 1.0 } else { 0.0 }).collect();
+        let mean = Mean::of(&scores).unwrap();
+        assert_eq!((mean.n, mean.mean), (200, 0.955));
+        assert!((mean.interval.0 - 0.917).abs() < 5e-4, "{mean:?}");
+        assert!((mean.interval.1 - 0.976).abs() < 5e-4, "{mean:?}");
+        assert_eq!(Mean::of(&[1.0; 4]).unwrap().interval.1, 1.0);
+        assert_eq!(Mean::of(&[]), None);
+    }
+
+    #[test]
+    fn a_cell_is_marked_where_full_fails() {
+        let answers = [
+            answer("full", 10, 0.5, 1.0),
+            answer("full", 10, 0.5, 0.5),
+            answer("quest", 10, 0.5, 1.0),
+            answer("full", 20, 0.5, 1.0),
+            answer("quest", 30, 0.5, 1.0),
+        ];
+        let summary = Summary::of(&answers);
+        let marks: Vec<Option<bool>> =
+            summary.cells().map(|cell| summary.is_marked(cell)).collect();
+        assert_eq!(marks, [Some(true), Some(false), None]);
+    }
+
+    #[test]
+    fn a_heat_map_has_a_mean_at_each_place() {
+        let answers =
+            [answer("x", 10, 0.0, 1.0), answer("x", 10, 0.001, 0.0), answer("x", 20, 1.0, 1.0)];
+        let map = HeatMap::of(&answers);
+        assert_eq!(
+            (map.depths.as_slice(), map.lengths.as_slice()),
+            (&[0.0, 1.0][..], &[10, 20][..])
+        );
+        assert_eq!(map.scores, [[Some(0.5), None], [None, Some(1.0)]]);
+    }
+}
