@@ -11,8 +11,10 @@ use crate::doctor::DoctorArgs;
 use crate::eval::EvalArgs;
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
+use crate::probe::ProbeArgs;
+use crate::report::ReportArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, eval, failure, plan, policies, run};
+use crate::{completions, demo, doctor, eval, failure, plan, policies, probe, report, run};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -32,6 +34,10 @@ enum Command {
     Run(RunArgs),
     /// Run the field's tasks under policies, budgets and lengths, beside full attention.
     Eval(EvalArgs),
+    /// Compare what policies attend in a text with full attention, step by step.
+    Probe(ProbeArgs),
+    /// Make a page with plots and a table from results of eval and probe.
+    Report(ReportArgs),
     /// Show the bytes that a model would take under each policy, before loading it.
     Plan(PlanArgs),
     /// List the policies: published systems, their options and what they cost.
@@ -52,6 +58,8 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Probe(args) => probe::run(args),
+        Command::Report(args) => report::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Policies(args) => policies::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -5,6 +5,7 @@
 //! attention of the same query would have been.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 
 use longview_core::decode_f32;
 use longview_engine::{Engine, EngineError, Session};
@@ -43,7 +44,8 @@ pub async fn probe<B: Backend>(
 ) -> Result<(), EngineError> {
     let Some((first, _)) = policies.first() else { return Ok(()) };
     let mut session = engine.session(first)?;
-    engine.prefill(&mut session, &text.ids[..text.length], |_| std::ops::ControlFlow::Continue(())).await?;
+    let prompt = &text.ids[..text.length];
+    engine.prefill(&mut session, prompt, &mut |_| ControlFlow::Continue(())).await?;
     for spectrum in spectra(&session, text).await? {
         sink(Record::Spectrum(spectrum));
     }
@@ -189,7 +191,8 @@ impl<'a> Meter<'a> {
         let mut tops = Vec::new();
         for h in head * group..(head + 1) * group {
             let q = &watched.q[h * d..(h + 1) * d];
-            let scores: Vec<f64> = (0..n).map(|p| f64::from(shape.scale) * dot(q, key(p))).collect();
+            let scores: Vec<f64> =
+                (0..n).map(|p| f64::from(shape.scale) * dot(q, key(p))).collect();
             let weights = softmax(&scores);
             let top = best(&weights, budget);
             let sums = &mut self.heads[layer][h];
@@ -287,9 +290,7 @@ fn shared_choice(tops: &[Vec<u32>], n: usize, budget: usize) -> HashSet<u32> {
 /// Indices of the largest numbers, the first among equals.
 fn best(values: &[f64], count: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..values.len() as u32).collect();
-    let by = |a: &u32, b: &u32| {
-        values[*b as usize].total_cmp(&values[*a as usize]).then(a.cmp(b))
-    };
+    let by = |a: &u32, b: &u32| values[*b as usize].total_cmp(&values[*a as usize]).then(a.cmp(b));
     let count = count.min(order.len());
     if count > 0 && count < order.len() {
         order.select_nth_unstable_by(count - 1, by);

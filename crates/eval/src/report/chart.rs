@@ -259,9 +259,8 @@ impl Pen {
                     chart.draw_series(LineSeries::new(points, stroke(1.0)))?;
                 }
             }
-            let dots = line.points.iter().map(|p| {
-                Circle::new(at(p), self.px(3.0), stroke(1.0).filled())
-            });
+            let dots =
+                line.points.iter().map(|p| Circle::new(at(p), self.px(3.0), stroke(1.0).filled()));
             chart.draw_series(dots)?;
             let bars = line.points.iter().filter_map(|p| p.interval.map(|i| (p, i)));
             chart.draw_series(bars.map(|(p, (low, high))| {
@@ -285,7 +284,11 @@ impl Pen {
             let y = self.px(16.0 + 20.0 * i as f64);
             let square = [(self.px(2.0), y), (self.px(14.0), y + self.px(10.0))];
             area.draw(&Rectangle::new(square, colour.filled()))?;
-            area.draw(&Text::new(name.to_owned(), (self.px(20.0), y - self.px(1.0)), self.font(11.0)))?;
+            area.draw(&Text::new(
+                name.to_owned(),
+                (self.px(20.0), y - self.px(1.0)),
+                self.font(11.0),
+            ))?;
         }
         Ok(())
     }
@@ -304,10 +307,18 @@ impl Pen {
             (width as i32 - left - self.px(12.0)) / columns.len().max(1) as i32,
             (height as i32 - below) / rows.len().max(1) as i32,
         );
-        area.draw(&Text::new(y.to_owned(), (self.px(6.0), height as i32 - below + self.px(6.0)), self.font(12.0)))?;
+        area.draw(&Text::new(
+            y.to_owned(),
+            (self.px(6.0), height as i32 - below + self.px(6.0)),
+            self.font(12.0),
+        ))?;
         for (r, row) in values.iter().enumerate() {
             let top = r as i32 * cell.1;
-            let name = Text::new(rows[r].clone(), (self.px(6.0), top + cell.1 / 2 - self.px(6.0)), self.font(11.0));
+            let name = Text::new(
+                rows[r].clone(),
+                (self.px(6.0), top + cell.1 / 2 - self.px(6.0)),
+                self.font(11.0),
+            );
             area.draw(&name)?;
             for (c, value) in row.iter().enumerate() {
                 let at = (left + c as i32 * cell.0, top);
@@ -383,7 +394,10 @@ impl Pen {
         }
         self.legend(
             &legend,
-            parts.iter().enumerate().map(|(i, (name, _))| (name.as_str(), COLOURS[i % COLOURS.len()])),
+            parts
+                .iter()
+                .enumerate()
+                .map(|(i, (name, _))| (name.as_str(), COLOURS[i % COLOURS.len()])),
         )
     }
 }
@@ -411,7 +425,8 @@ impl Axis {
 
     /// The range of coordinates that shows all values.
     fn place(&self, values: impl Iterator<Item = f64>) -> Range<f64> {
-        let values: Vec<f64> = values.filter(|v| v.is_finite()).map(|v| self.coordinate(v)).collect();
+        let values: Vec<f64> =
+            values.filter(|v| v.is_finite()).map(|v| self.coordinate(v)).collect();
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         match &self.range {

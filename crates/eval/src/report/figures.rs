@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Data;
 use super::chart::{Axis, Chart, Point, Series, Unit};
-use super::numbers::{Mean, grouped, mean, policy_name};
-use crate::record::{Answer, PolicyLabel, Question, Speed};
+use super::numbers::{grouped, mean, point_at};
+use crate::policies::title as policy_name;
+use crate::record::{Answer, Cache, PolicyLabel, Probe, Question, Spectrum, Speed};
+use crate::summary::Mean;
 
 /// A chart with what a reader needs to know about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +57,7 @@ fn by_budget<'a, T: 'a>(
     let mut reference = Vec::new();
     for ((name, budget), values) in &groups {
         let mut point = match with_interval {
-            true => Mean::of_shares(values).expect("groups have members").at(*budget as f64),
+            true => point_at(*budget as f64, &Mean::of(values).expect("groups have members")),
             false => Point { x: *budget as f64, y: mean(values), interval: None },
         };
         if *budget == 0 {
@@ -131,9 +133,8 @@ fn slug(question: Question) -> &'static str {
 /// Depth against length, for tasks with one needle.
 fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
     let deep = || data.answers.iter().filter(|a| a.depth.is_some());
-    let keys: BTreeSet<(&str, String, usize)> = deep()
-        .map(|a| (a.task.as_str(), policy_name(&a.policy), a.policy.budget))
-        .collect();
+    let keys: BTreeSet<(&str, String, usize)> =
+        deep().map(|a| (a.task.as_str(), policy_name(&a.policy), a.policy.budget)).collect();
     for (task, policy, budget) in keys {
         let of = |a: &&Answer| {
             a.task == task && policy_name(&a.policy) == policy && a.policy.budget == budget
@@ -149,7 +150,7 @@ fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
         let row = |depth: &usize| lengths.iter().map(|l| value(*depth, *l)).collect();
         let at = if budget == 0 { String::new() } else { format!(" at B = {budget}") };
         all.push(Figure {
-            name: format!("depth-{task}-{}-{budget}", policy.replace([' ', '='], "-")),
+            name: format!("depth-{task}-{}-{budget}", policy.replace([':', '='], "-")),
             title: format!("{task}: {policy}{at}"),
             caption: "Score in percent by where the needle lies (0 % is the start) and by length."
                 .into(),
@@ -263,9 +264,7 @@ fn recency(data: &Data, all: &mut Vec<Figure>) {
     let budgets: BTreeSet<usize> = keys.iter().map(|(_, _, b)| *b).collect();
     let middle = budgets.iter().nth(budgets.len() / 2).copied();
     for (text, length, budget) in keys.into_iter().filter(|(_, _, b)| Some(*b) == middle) {
-        let of = |p: &&crate::record::Probe| {
-            p.text == text && p.length == length && p.policy.budget == budget
-        };
+        let of = |p: &&Probe| p.text == text && p.length == length && p.policy.budget == budget;
         let mut lines: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
         for probe in data.probes.iter().filter(of) {
             let line = lines.entry(policy_name(&probe.policy)).or_default();
@@ -341,7 +340,7 @@ fn caches(data: &Data, all: &mut Vec<Figure>) {
     let lengths: BTreeSet<usize> = data.caches.iter().map(|c| c.length).collect();
     for length in lengths {
         let of = data.caches.iter().filter(|c| c.length == length);
-        let rate = |c: &crate::record::Cache| c.hits as f64 / (c.hits + c.misses).max(1) as f64;
+        let rate = |c: &Cache| c.hits as f64 / (c.hits + c.misses).max(1) as f64;
         let groups = grouped(of, |c| (policy_name(&c.policy), c.cache_steps), rate);
         let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         for ((name, steps), mut rates) in groups {
@@ -374,9 +373,7 @@ fn spectra(data: &Data, all: &mut Vec<Figure>) {
         data.spectra.iter().map(|s| (s.text.as_str(), s.length)).collect();
     for (text, length) in keys {
         let series = ["q", "k"].into_iter().filter_map(|side| {
-            let of = |s: &&crate::record::Spectrum| {
-                s.text == text && s.length == length && s.side == side
-            };
+            let of = |s: &&Spectrum| s.text == text && s.length == length && s.side == side;
             let heads: Vec<_> = data.spectra.iter().filter(of).collect();
             let n = heads.iter().map(|s| s.values.len()).min().filter(|n| *n > 0)?;
             let share = |i: usize| -> Vec<f64> {
@@ -420,7 +417,11 @@ fn speed(data: &Data, all: &mut Vec<Figure>) {
         true => " Beyond what was prefilled, keys and values are injected.",
         false => "",
     };
-    let mut add = |file: &str, title: &str, caption: &str, label: &str, value: &dyn Fn(&Speed) -> Option<f64>| {
+    let mut add = |file: &str,
+                   title: &str,
+                   caption: &str,
+                   label: &str,
+                   value: &dyn Fn(&Speed) -> Option<f64>| {
         let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         for s in &data.speeds {
             if let Some(y) = value(s) {
@@ -444,12 +445,7 @@ fn speed(data: &Data, all: &mut Vec<Figure>) {
             caption: format!("{caption}{note}"),
             chart: Chart::Lines {
                 x: Axis::tokens("context"),
-                y: Axis {
-                    label: label.into(),
-                    is_log: unit != Unit::Percent,
-                    range: None,
-                    unit,
-                },
+                y: Axis { label: label.into(), is_log: unit != Unit::Percent, range: None, unit },
                 series: lines.into_iter().map(line).collect(),
             },
         });
@@ -457,13 +453,9 @@ fn speed(data: &Data, all: &mut Vec<Figure>) {
     add("latency", "Time of a decode step against context", "Median of the steps.", "step", &|s| {
         Some(s.step_s)
     });
-    add(
-        "throughput",
-        "Decode speed against context",
-        "One sequence.",
-        "tokens per second",
-        &|s| Some(1.0 / s.step_s.max(1e-9)),
-    );
+    add("throughput", "Decode speed against context", "One sequence.", "tokens per second", &|s| {
+        Some(1.0 / s.step_s.max(1e-9))
+    });
     add(
         "prefill-share",
         "Share of prefill that makes the index",
@@ -517,9 +509,10 @@ fn grid(data: &Data, name: &dyn Fn(&Speed) -> String, all: &mut Vec<Figure>) {
     for prompt in prompts {
         let answers = [256usize, 512, 1024];
         let of = |policy: &str, d: usize| {
-            let speed = data.speeds.iter().find(|s| {
-                s.context == prompt && s.prefill_s.is_some() && name(s) == policy
-            })?;
+            let speed = data
+                .speeds
+                .iter()
+                .find(|s| s.context == prompt && s.prefill_s.is_some() && name(s) == policy)?;
             Some((speed.prefill_s?, d as f64 * speed.step_s))
         };
         let mut bars = Vec::new();

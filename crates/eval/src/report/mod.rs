@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 
 pub use chart::{Axis, Chart, Point, Series, Unit};
 pub use figures::Figure;
-pub use numbers::{ABLE, Mean};
 
-use crate::record::{Answer, Cache, Failure, Perplexity, Probe, Question, Record, Run, Spectrum, Speed};
+use crate::record::{
+    Answer, Cache, Failure, Perplexity, Probe, Question, Record, Run, Spectrum, Speed,
+};
+use crate::summary::LEAST_FULL;
 
 /// What can go wrong with a report.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +133,7 @@ impl Data {
     /// it was not run.
     pub fn is_able(&self, task: &str, length: usize, question: Question) -> bool {
         let of: Vec<&Answer> = self.answers.iter().filter(|a| a.question == question).collect();
-        numbers::full_score(&of, task, length).is_none_or(|score| score >= ABLE)
+        numbers::full_score(&of, task, length).is_none_or(|score| score >= LEAST_FULL)
     }
 
     /// Every figure that the data suffices for.

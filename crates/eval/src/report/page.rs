@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use super::Data;
 use super::chart::{Chart, Unit};
 use super::figures::Figure;
-use super::numbers::{Mean, policy_name};
+use crate::policies::title as policy_name;
 use crate::record::{Answer, Question};
+use crate::summary::Mean;
 
 /// The page's looks: readable without a network, in the dark, on a phone and on paper.
 const STYLE: &str = "
@@ -46,7 +47,7 @@ fn table(data: &Data, question: Question, length: usize) -> Table {
         .iter()
         .map(|a| (a.policy.budget != 0, policy_name(&a.policy), a.policy.budget))
         .collect();
-    let cell = |scores: &[f64]| match Mean::of_shares(scores) {
+    let cell = |scores: &[f64]| match Mean::of(scores) {
         Some(m) => format!(
             "{:.1} ({:.0}-{:.0})",
             100.0 * m.mean,
@@ -113,7 +114,13 @@ pub(super) fn html(data: &Data, figures: &[(Figure, String)]) -> String {
     for run in &data.runs {
         let seed = run.seed.to_string();
         let cells = [
-            &run.command, &run.model, &run.device, &run.kv_type, &seed, &run.machine, &run.version,
+            &run.command,
+            &run.model,
+            &run.device,
+            &run.kv_type,
+            &seed,
+            &run.machine,
+            &run.version,
         ];
         let cells = cells.map(|cell| format!("<td>{}</td>", escape(cell)));
         let _ = writeln!(text, "<tr>{}</tr>", cells.concat());
@@ -160,9 +167,9 @@ fn numbers(chart: &Chart) -> String {
     text.push_str("<th>interval</th></tr>");
     for line in series {
         for point in &line.points {
-            let interval = point.interval.map_or(String::new(), |(low, high)| {
-                format!("{low:.4} to {high:.4}")
-            });
+            let interval = point
+                .interval
+                .map_or(String::new(), |(low, high)| format!("{low:.4} to {high:.4}"));
             let name = escape(&line.name);
             let _ = write!(
                 text,
