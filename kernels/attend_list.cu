@@ -164,7 +164,7 @@ DEVICE Listed listed_at(const AttendListArgs& p, const Work& work, u32 i) {
     const u64 at = static_cast<u64>(work.kv_head) * p.room + i;
     const u32 id = WEIGHTED || p.rows != nullptr ? p.rows[at] : p.first_row + i;
     const u32 weight = WEIGHTED ? p.weights[at] : 1;
-    if (id >= p.row_limit) {
+    if (id >= p.row_limit || weight == 0) {
         return Listed{NO_KV_ROW, 0.0f};
     }
     return Listed{id, WEIGHTED ? logf(static_cast<float>(weight)) : 0.0f};
@@ -331,7 +331,7 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const Atten
         for (u32 r = 0; r < 4; r++) {
             const u32 row = 2 * t + r % 2 + r / 2 * 8;
             if constexpr (WEIGHTED) {
-                scores[r] += 0.0f * bias;
+                scores[r] += shfl(bias, row);
             }
             // Only a run ends earlier for some.
             is_seen[r] = ids[r] != NO_KV_ROW && (WEIGHTED || tile + row < seen);

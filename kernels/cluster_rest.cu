@@ -56,7 +56,7 @@ KERNEL(cluster_rest, ClusterRestArgs, THREADS) {
     for (u32 i = threadIdx.x; i < n_selected; i += THREADS) {
         // Below the block's clusters this is a large number.
         const u32 own = p.clusters[entry + i] - first;
-        if (own < n_own && blockIdx.x == 0) {
+        if (own < n_own) {
             const u32 size = sizes[own];
             rest[own] = size - min_of(size, p.takes[entry + i]);
         }

@@ -35,7 +35,7 @@ KERNEL(cluster_rows, ClusterRowsArgs, THREADS) {
     u32 n_rows = 0;
     for (u32 first = 0; first < n && n_rows < p.list_stride; first += THREADS) {
         const u32 n_tokens = load_tile(p, first, n, wanted, parts);
-        const u32 n_fit = n_tokens;
+        const u32 n_fit = min_of(n_tokens, p.list_stride - n_rows);
         for (u32 at = threadIdx.x; at < n_fit; at += THREADS) {
             rows[n_rows + at] = row_of(wanted, at) - p.first_row;
         }

@@ -41,7 +41,7 @@ KERNEL(query_sums, QuerySumsArgs, THREADS) {
     const u64 index = static_cast<u64>(p.first_block) + blockIdx.x;
     const u64 begin = index * p.block;
     const u64 end = begin + p.block - p.position;
-    const u32 first_token = 0;
+    const u32 first_token = begin > p.position ? static_cast<u32>(begin - p.position) : 0;
     const u32 end_token = end < p.q_len ? static_cast<u32>(end) : p.q_len;
     const u32 n = (end_token - first_token) * group;
     const u64 token = static_cast<u64>(p.q_start) + first_token;

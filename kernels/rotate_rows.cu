@@ -38,7 +38,7 @@ template <typename T> DEVICE void rotate(const RotateRowsArgs& p) {
     const T* from = static_cast<const T*>(p.src) + (head * p.src_head_stride + row) * width;
     T* to = static_cast<T*>(p.dst) + (head * p.dst_head_stride + row) * width;
     if (i >= half) {
-        to[half + i] = from[i];
+        to[half + i] = from[half + i];
         return;
     }
     const float cosine = p.table[i];

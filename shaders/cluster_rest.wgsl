@@ -1,5 +1,5 @@
-// rest[h, c] = sizes[h, c] - takes[h, i] where clusters[h, i] = c, and sizes[h, c] where nothing was
-// taken of c, for c < n_clusters[h].
+// rest[h, c] = sizes[h, c] - takes[h, i] where clusters[h, i] = c, and sizes[h, c] where nothing
+// was taken of c, for c < n_clusters[h].
 //
 // A workgroup owns SEGMENT clusters of a head. It brings their sizes to shared memory, goes through
 // the head's whole selection for what was taken of its own, and writes what is left. A cluster is

@@ -1,10 +1,10 @@
-// rows[h] = starts[h, c] - first_row, .. + takes[h, i] - 1 for each selected cluster c = clusters
-// [h, i], one after the other; n_rows[h] of them, at most list_stride.
+// rows[h] = starts[h, c] - first_row, .. + takes[h, i] - 1 for each selected cluster
+// c = clusters[h, i], one after the other; n_rows[h] of them, at most list_stride.
 //
-// A workgroup owns a tile of GROUP selected clusters of a head. It sums up what was taken before its
-// tile, then lays the tile's clusters end to end: a scan of their takes, in which an invocation finds
-// the cluster of the row that it writes. The last tile writes the number of rows. Takes of a head
-// sum up to less than 2^32: they are tokens of a sequence.
+// A workgroup owns a tile of GROUP selected clusters of a head. It sums up what was taken before
+// its tile, then lays the tile's clusters end to end: a scan of their takes, in which an invocation
+// finds the cluster of the row that it writes. The last tile writes the number of rows. Takes of a
+// head sum up to less than 2^32: they are tokens of a sequence.
 //
 // Bytes: 4 a row out; the takes before a tile, from caches. Bound: memory; with few rows, the
 // launch. Shared memory 3.1 KiB.

@@ -250,26 +250,3 @@ fn a_question_in_the_prompt_says_what_is_kept_and_recalled() {
         assert!(right + 1 >= full, "{preset} answers {right}, full attention {full}");
     }
 }
-
-#[test]
-fn zz_measure() {
-    let mut engine = needle(cpu(), 1400, false);
-    for (preset, settings) in [
-        (Preset::Infllm, &[][..]),
-        (Preset::Infllm, &[("head-select", "separate")]),
-        (Preset::Infllm, &[("importance", "last")]),
-        (Preset::Infllm, &[("importance", "last"), ("head-select", "separate")]),
-        (Preset::Infinigen, &[]),
-        (Preset::Infinigen, &[("ahead", "false")]),
-        (Preset::Ktransformers, &[]),
-    ] {
-        let mut policy = PolicyOptions::new(preset).with_budget(256);
-        for (name, value) in settings {
-            policy.set(name, value).unwrap();
-        }
-        let right = right_answers(&mut engine, &policy, 24);
-        eprintln!("MEASURED {preset} {settings:?}: {right}");
-    }
-    let policy = PolicyOptions::new(Preset::Infllm).with_budget(512);
-    eprintln!("MEASURED infllm 512 of 12: {}", right_answers(&mut engine, &policy, 12));
-}

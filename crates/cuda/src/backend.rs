@@ -428,7 +428,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
-        let is_host = false;
+        let is_host = d.src.buffer.is_host() || d.dst.is_host();
         self.with_rows(is_host, || ops::rotate_rows::run(self, d))
     }
 

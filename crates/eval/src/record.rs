@@ -1,7 +1,8 @@
 //! The lines of a results file: what a run measured, one JSON object a line, in any order.
 //!
-//! Times are in seconds, shares in 0..=1, lengths and budgets in tokens of the model at hand. Fields
-//! that a run could not know are absent. A reader passes over kinds and fields that it does not know.
+//! Times are in seconds, shares in 0..=1, lengths and budgets in tokens of the model at hand.
+//! Fields that a run could not know are absent. A reader passes over kinds and fields that it does
+//! not know.
 
 use std::collections::BTreeMap;
 

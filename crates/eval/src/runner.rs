@@ -2,8 +2,9 @@
 //!
 //! **Aware**: document and question are prefilled, and the last token is taken back; under each
 //! policy it is computed again and the answer decoded. Eviction policies have seen the whole
-//! question, and nothing of the answer comes from exact attention. **Agnostic**: the document is prefilled; under each
-//! policy each question's tokens go through the policy one by one, all from the same state.
+//! question, and nothing of the answer comes from exact attention. **Agnostic**: the document is
+//! prefilled; under each policy each question's tokens go through the policy one by one, all from
+//! the same state.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

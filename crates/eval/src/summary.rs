@@ -30,9 +30,9 @@ pub struct Mean {
     pub n: usize,
     /// The mean.
     pub mean: f64,
-    /// Ends of Wilson's interval of 95 %. For scores between 0 and 1, which vary less than right and
-    /// wrong with the same mean, it is wider than need be; answers about one document depend on
-    /// each other, which makes it narrower than it should be.
+    /// Ends of Wilson's interval of 95 %. For scores between 0 and 1, which vary less than right
+    /// and wrong with the same mean, it is wider than need be; answers about one document depend
+    /// on each other, which makes it narrower than it should be.
     pub interval: (f64, f64),
 }
 

@@ -223,6 +223,9 @@ impl TensorSet {
     }
 
     /// `part` as a backend takes it: a matrix, or a vector as one row.
+    ///
+    /// # Panics
+    /// If `part` has a row that its own tensor has not.
     pub fn part(&self, part: &TensorPart) -> Result<WeightSource, WeightsError> {
         let name = part.tensor.name.clone();
         let (tensor, dtype) = self.readable(&name)?;
@@ -243,13 +246,15 @@ impl TensorSet {
 
     /// The tensor `name` with its type.
     fn readable(&self, name: &str) -> Result<(&Tensor, DType), WeightsError> {
-        let name = || name.to_owned();
-        let Some(tensor) = self.get(&name()) else {
-            return Err(self.mismatch(Mismatch::Missing { name: name(), untied_head: false }));
+        let Some(tensor) = self.get(name) else {
+            let name = name.to_owned();
+            return Err(self.mismatch(Mismatch::Missing { name, untied_head: false }));
         };
-        let stored = || tensor.stored.clone();
-        let unread = || self.mismatch(Mismatch::Type { name: name(), stored: stored() });
-        Ok((tensor, tensor.dtype.ok_or_else(unread)?))
+        let Some(dtype) = tensor.dtype else {
+            let (name, stored) = (name.to_owned(), tensor.stored.clone());
+            return Err(self.mismatch(Mismatch::Type { name, stored }));
+        };
+        Ok((tensor, dtype))
     }
 }
 

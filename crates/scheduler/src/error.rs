@@ -60,7 +60,8 @@ pub enum SchedulerError {
     /// Speculative recall of a choice that the host must see, or that is not made in every step.
     #[error(
         "--recall speculative: --policy {policy} as given attends on the host, follows its steps, \
-         counts its mass or bounds, or chooses for several layers or steps or a layer ahead; use --recall exact"
+         counts its mass or bounds, or chooses for several layers or steps or a layer \
+         ahead; use --recall exact"
     )]
     CannotSpeculate {
         /// The policy.

@@ -311,8 +311,8 @@ options! {
     /// every head as the heads need on average, up to the budget; inf: the whole budget [default:
     /// 4].
     alpha: f32 = "alpha", "DISTANCE";
-    /// Whether a layer of infinigen chooses by the query that the input of the layer before predicts,
-    /// as the paper, or by its own: true or false [default: true].
+    /// Whether a layer of infinigen chooses by the query that the input of the layer before
+    /// predicts, as the paper, or by its own: true or false [default: true].
     ahead: bool = "ahead", "BOOL";
     /// Bound the attention that every step leaves out from the index, and report it: true or false;
     /// each layer then waits for its query [default: false].
@@ -359,8 +359,8 @@ options! {
     /// Keys of a block that dynamic and fix are made of [default: 1 for ktransformers, 4 for
     /// infllm].
     representative_num: usize = "representative-num", "KEYS";
-    /// Which queries say how much a key of infllm represents its block: local: those of the --recent
-    /// tokens behind it, as the paper; last: the prompt's last 128 [default: local].
+    /// Which queries say how much a key of infllm represents its block: local: those of the
+    /// --recent tokens behind it, as the paper; last: the prompt's last 128 [default: local].
     importance: Importance = "importance", "QUERIES";
     /// Who shares a choice of blocks: shared (all heads of a layer) or separate (each KV head)
     /// [default: separate for quest, else shared].
@@ -368,8 +368,8 @@ options! {
     /// Blocks of the prompt that decoding may choose from, by the attention of the prompt's last
     /// queries [default: all].
     preselect: usize = "preselect", "BLOCKS";
-    /// Neighbouring tokens whose attention is pooled before --preselect scores blocks; odd [default:
-    /// 1, none].
+    /// Neighbouring tokens whose attention is pooled before --preselect scores blocks; odd
+    /// [default: 1, none].
     preselect_kernel: usize = "preselect-kernel", "TOKENS";
     /// Whether --preselect scores a block with the nearest quarter of each neighbour: true or false
     /// [default: true].
