@@ -24,7 +24,8 @@ pub struct ProbeText<'a> {
     pub ids: &'a [u32],
     /// Tokens of the prompt.
     pub length: usize,
-    /// Every so many steps the attention is probed; the others count for perplexity and cache alone.
+    /// Every so many steps the attention is probed; the others count for perplexity and cache
+    /// alone.
     pub stride: usize,
 }
 

@@ -25,8 +25,8 @@ pub struct HeadIndex {
     pub centroids: Vec<u8>,
     /// Clusters that a step may choose from; empty for all.
     pub open: Vec<bool>,
-    /// `[clusters, 2, width]` in the KV data type: centroid and mean value, a KV row that stands for
-    /// the cluster; empty unless the index is to keep them.
+    /// `[clusters, 2, width]` in the KV data type: centroid and mean value, a KV row that stands
+    /// for the cluster; empty unless the index is to keep them.
     pub pairs: Vec<u8>,
 }
 

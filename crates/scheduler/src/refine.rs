@@ -1,8 +1,8 @@
-//! Two tiers of selection: clusters are opened for more tokens than a step attends, and of the tokens
-//! in them those are attended that score best one by one, in a space of few dimensions.
+//! Two tiers of selection: clusters are opened for more tokens than a step attends, and of the
+//! tokens in them those are attended that score best one by one, in a space of few dimensions.
 //!
-//! The second tier is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in the
-//! order of the rows: those of an opened cluster are gathered, scored and ranked on the device.
+//! The second tier is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
+//! the order of the rows: those of an opened cluster are gathered, scored and ranked on the device.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! Attention to what a step left unread, estimated: every cluster counts as its mean key and its
 //! mean value, as often as it has tokens that were not taken.
 //!
-//! With c and v the means of a cluster's keys and values and n its unread tokens, it adds `n e^(scale
-//! q.c) v` to the attention's numerator and `n e^(scale q.c)` to its denominator, merged with what
-//! was attended by log-sum-exp. By Jensen's inequality that is never more than the mass that is
-//! really there.
+//! With c and v the means of a cluster's keys and values and n its unread tokens, it adds `n
+//! e^(scale q.c) v` to the attention's numerator and `n e^(scale q.c)` to its denominator, merged
+//! with what was attended by log-sum-exp. By Jensen's inequality that is never more than the mass
+//! that is really there.
 
 use longview_core::DType;
 use longview_ops::{

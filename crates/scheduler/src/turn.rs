@@ -1,5 +1,5 @@
-//! First tokens at cache positions (StreamingLLM): once tokens between the first ones and the recent
-//! ones are gone, the first ones move up behind the gap.
+//! First tokens at cache positions (StreamingLLM): once tokens between the first ones and the
+//! recent ones are gone, the first ones move up behind the gap.
 //!
 //! Attention depends on differences of positions alone. Those between the query and the recent
 //! tokens are the same in the text and in the cache; those to the first tokens shrink by the number

@@ -1,5 +1,5 @@
-//! Looking on: queries and attention of decode steps on the host, for probes of what a policy does to
-//! them.
+//! Looking on: queries and attention of decode steps on the host, for probes of what a policy does
+//! to them.
 
 use longview_ops::{Backend, View};
 

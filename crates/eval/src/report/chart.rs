@@ -180,7 +180,8 @@ impl Chart {
     ) -> Result<(), DrawingAreaErrorKind<D::ErrorType>> {
         area.fill(&WHITE)?;
         let pen = Pen { scale: f64::from(scale) };
-        let area = area.titled(title, pen.font(17.0))?;
+        let edge = pen.px(10.0);
+        let area = area.margin(edge, 0, edge / 2, edge / 2).titled(title, pen.font(17.0))?;
         match self {
             Chart::Lines { x, y, series } => pen.lines(&area, x, y, series),
             Chart::Heat { x, y, columns, rows, values } => {
@@ -218,31 +219,45 @@ impl Pen {
     ) -> Drawn<D> {
         let (width, _) = area.dim_in_pixel();
         let (plot, legend) = area.split_horizontally(width as i32 - self.px(210.0));
+        let top = plot.get_pixel_range().1.start;
         let all = || series.iter().flat_map(|s| &s.points);
         let xs = x.place(all().map(|p| p.x));
         let ys = y.place(all().flat_map(|p| {
             let (low, high) = p.interval.unwrap_or((p.y, p.y));
             [low, p.y, high]
         }));
+        let ticks = x.ticks(all().map(|p| p.x));
         let at = |p: &Point| (x.coordinate(p.x), y.coordinate(p.y));
+        // Intervals of several lines at one place stand side by side.
+        let aside = 0.008 * (xs.end - xs.start);
+        let middle = series.len() as f64 / 2.0;
         let mut chart = ChartBuilder::on(&plot)
             .margin(self.px(8.0))
             .x_label_area_size(self.px(42.0))
             .y_label_area_size(self.px(64.0))
-            .build_cartesian_2d(xs, ys)?;
+            .build_cartesian_2d(xs.clone(), ys.clone())?;
         chart
             .configure_mesh()
             .x_desc(&x.label)
             .y_desc(&y.label)
-            .x_labels(9)
+            .x_labels(0)
             .y_labels(7)
-            .x_label_formatter(&|v| x.text(*v))
             .y_label_formatter(&|v| y.text(*v))
             .label_style(self.font(11.0))
             .axis_desc_style(self.font(12.0))
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.12))
             .draw()?;
+        for tick in ticks {
+            let line = PathElement::new([(tick, ys.start), (tick, ys.end)], BLACK.mix(0.12));
+            chart.draw_series([line])?;
+            let (left, bottom) = chart.backend_coord(&(tick, ys.start));
+            let (text, font) = (x.text(tick), self.font(11.0));
+            let (width, _) = plot.estimate_text_size(&text, &font)?;
+            let (origin, _) = plot.get_pixel_range();
+            let place = (left - origin.start - width as i32 / 2, bottom - top + self.px(5.0));
+            plot.draw(&Text::new(text, place, font))?;
+        }
         for (i, line) in series.iter().enumerate() {
             let stroke = |opacity: f64| {
                 let colour = if line.is_reference { BLACK } else { COLOURS[i % COLOURS.len()] };
@@ -264,7 +279,7 @@ impl Pen {
             chart.draw_series(dots)?;
             let bars = line.points.iter().filter_map(|p| p.interval.map(|i| (p, i)));
             chart.draw_series(bars.map(|(p, (low, high))| {
-                let x = x.coordinate(p.x);
+                let x = x.coordinate(p.x) + aside * (i as f64 - middle);
                 PathElement::new([(x, y.coordinate(low)), (x, y.coordinate(high))], stroke(0.5))
             }))?;
         }
@@ -411,6 +426,18 @@ impl Axis {
     /// A logarithmic axis of tokens.
     pub fn tokens(label: &str) -> Self {
         Self { label: label.into(), is_log: true, range: None, unit: Unit::Tokens }
+    }
+
+    /// Coordinates that are labelled: those of the values where they are few, else about eight.
+    fn ticks(&self, values: impl Iterator<Item = f64>) -> Vec<f64> {
+        let mut all: Vec<f64> = values.map(|v| self.coordinate(v)).collect();
+        all.sort_by(f64::total_cmp);
+        all.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
+        if self.unit == Unit::Percent {
+            return (0..=5).map(|i| f64::from(i) / 5.0).collect();
+        }
+        let step = all.len().div_ceil(8).max(1);
+        all.into_iter().step_by(step).collect()
     }
 
     /// Where a number is on the axis.

@@ -143,7 +143,7 @@ fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
         let cells = grouped(deep().filter(of), |a| (tenth(a), a.length), |a| a.score);
         let lengths: BTreeSet<usize> = cells.keys().map(|(_, length)| *length).collect();
         let depths: BTreeSet<usize> = cells.keys().map(|(depth, _)| *depth).collect();
-        if lengths.len() * depths.len() < 4 {
+        if lengths.len() < 2 || depths.len() < 2 {
             continue;
         }
         let value = |depth: usize, length: usize| cells.get(&(depth, length)).map(|v| mean(v));

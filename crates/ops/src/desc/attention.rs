@@ -111,8 +111,8 @@ pub struct ListSpan<'a, B: Backend> {
     pub rows: View<'a, B>,
     /// U32 `[Hkv]`: entries in use; may be 0.
     pub n_rows: View<'a, B>,
-    /// U32 `[Hkv, list_stride]`: how many keys each entry stands for, 0 for none: its score grows by
-    /// the logarithm. `None` for one each.
+    /// U32 `[Hkv, list_stride]`: how many keys each entry stands for, 0 for none: its score grows
+    /// by the logarithm. `None` for one each.
     pub weights: Option<View<'a, B>>,
     /// Entries from one head's list to the next.
     pub list_stride: u32,

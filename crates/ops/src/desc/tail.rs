@@ -1,5 +1,5 @@
-//! Descriptors of what a step does with clusters beyond attending their rows: what it left unread of
-//! them, and which rows lie in those that it opened.
+//! Descriptors of what a step does with clusters beyond attending their rows: what it left unread
+//! of them, and which rows lie in those that it opened.
 
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
