@@ -84,7 +84,9 @@ fn streamed_prefill(n_tokens: usize) -> Option<(u64, u64, u64)> {
     };
     let mut policy = PolicyOptions::new(Preset::Clusterkv).with_budget(256);
     policy.cluster_segment = Some(4096);
-    let options = SequenceOptions { placement: Placement::Device, ..SequenceOptions::default() };
+    // With a worker beside, what is alive at once would depend on its speed.
+    let (placement, overlap) = (Placement::Device, false);
+    let options = SequenceOptions { placement, overlap, ..SequenceOptions::default() };
     let resolved = Policy::resolve(&policy, shape.capacity).expect("a policy");
     let scores = 4 * shape.n_q_heads * resolved.max_clusters(shape.capacity);
     let row_bytes = shape.row_bytes();
