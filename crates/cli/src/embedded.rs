@@ -3,7 +3,6 @@
 //! Weights are mapped, not read, so the files must lie somewhere: they are written once to the
 //! user's cache folder, under a name made from their content, and compared byte by byte before
 //! each use. Where there is no such folder a private one among the temporary files serves.
-
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -26,6 +25,17 @@ const FILES: [(&str, &[u8]); 5] = [
     model_file!("tokenizer.json"),
     model_file!("tokenizer_config.json"),
 ];
+
+/// What the embedded model is called in results.
+pub const NAME: &str = "needle (embedded)";
+
+/// The model in a folder, or the embedded one.
+pub fn open_or(folder: Option<&Path>) -> Result<ModelFolder> {
+    match folder {
+        Some(path) => Ok(ModelFolder::open(path)?),
+        None => open(),
+    }
+}
 
 /// Opens the embedded model.
 pub fn open() -> Result<ModelFolder> {

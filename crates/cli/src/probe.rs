@@ -11,7 +11,6 @@ use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_eval::probe::{self, ProbeText};
 use longview_eval::record::Run;
 use longview_eval::results::ResultsFile;
-use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::Specials;
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
@@ -84,20 +83,13 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     with_device!(args.engine.device()?, backend => measure(args, &candidates, &text, backend))
 }
 
-fn open(args: &ProbeArgs) -> Result<ModelFolder> {
-    match &args.model {
-        Some(path) => Ok(ModelFolder::open(path)?),
-        None => embedded::open(),
-    }
-}
-
 fn measure<B: Backend>(
     args: &ProbeArgs,
     candidates: &[Candidate],
     text: &str,
     backend: Arc<B>,
 ) -> Result<()> {
-    let ids = open(args)?.tokenizer()?.encode(text, Specials::Add)?;
+    let ids = embedded::open_or(args.model.as_deref())?.tokenizer()?.encode(text, Specials::Add)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let model = args.model.as_deref().and_then(|path| path.file_name());
@@ -105,7 +97,7 @@ fn measure<B: Backend>(
         &args.output,
         &Run {
             command: words.collect::<Vec<_>>().join(" "),
-            model: model.map_or("needle (embedded)".into(), |m| m.to_string_lossy().into_owned()),
+            model: model.map_or(embedded::NAME.into(), |m| m.to_string_lossy().into_owned()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: backend.capabilities().device.clone(),
             device: backend.name().to_owned(),
@@ -124,7 +116,7 @@ fn measure<B: Backend>(
                 ids.len()
             );
         }
-        let folder = open(args)?;
+        let folder = embedded::open_or(args.model.as_deref())?;
         let options = EngineOptions {
             rope: args.rope.scaling(&folder.config),
             ..args.engine.options(needed)

@@ -122,7 +122,7 @@ impl ResultsFile {
 }
 
 /// The record of a line; `None` for a kind that is not known.
-fn parse(line: &str) -> Result<Option<Record>, serde_json::Error> {
+pub(crate) fn parse(line: &str) -> Result<Option<Record>, serde_json::Error> {
     let value: serde_json::Value = serde_json::from_str(line)?;
     let kinds = ["run", "answer", "failure", "probe", "perplexity", "speed", "cache", "spectrum"];
     match value.get("kind").and_then(|kind| kind.as_str()) {

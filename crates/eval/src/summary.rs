@@ -115,10 +115,15 @@ pub struct HeatMap {
 impl HeatMap {
     /// Of the answers that have a depth, rounded to whole per cent.
     pub fn of<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Self {
+        Self::in_steps(answers, 100)
+    }
+
+    /// Of the answers that have a depth, rounded to one of `steps` equal steps.
+    pub fn in_steps<'a>(answers: impl IntoIterator<Item = &'a Answer>, steps: u32) -> Self {
         let mut cells: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
         for answer in answers {
             if let Some(depth) = answer.depth {
-                let place = ((100.0 * depth).round() as u32, answer.length);
+                let place = ((f64::from(steps) * depth).round() as u32, answer.length);
                 cells.entry(place).or_default().push(answer.score);
             }
         }
@@ -130,7 +135,7 @@ impl HeatMap {
         };
         let row = |depth| lengths.iter().map(|length| mean((depth, *length))).collect();
         Self {
-            depths: depths.iter().map(|depth| f64::from(*depth) / 100.0).collect(),
+            depths: depths.iter().map(|depth| f64::from(*depth) / f64::from(steps)).collect(),
             scores: depths.iter().map(|depth| row(*depth)).collect(),
             lengths: lengths.iter().copied().collect(),
         }

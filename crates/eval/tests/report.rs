@@ -74,11 +74,12 @@ fn write_lines(path: &PathBuf, records: &[Record], end: &str) {
 fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     let folder = folder("page");
     let path = folder.join("results.jsonl");
-    // An answer that is there twice counts once, the later one; a torn last line is passed over.
+    // An answer that is there twice counts once, the later one; kinds that are not
+    // known and a torn last line are passed over.
     let mut all = records();
     let again = answer("easy", label("quest", 512), 4096, 1, 1.0);
     all.push(again);
-    write_lines(&path, &all, "{\"kind\":\"answer\",\"ta");
+    write_lines(&path, &all, "{\"kind\":\"of a later version\"}\n{\"kind\":\"answer\",\"ta");
     let data = Data::read(&[path]).expect("results");
     assert_eq!(data.answers.len(), 2 * 4 * 4);
     assert!(data.is_able("easy", 4096, Question::Agnostic));

@@ -28,9 +28,6 @@ use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::{embedded, load, units};
 
-/// What the embedded model is called in results.
-const EMBEDDED: &str = "needle (embedded)";
-
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
     if args.list {
@@ -56,7 +53,7 @@ fn evaluate<B: Backend>(
     backend: Arc<B>,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
-    let folder = open(args)?;
+    let folder = embedded::open_or(args.model.as_deref())?;
     check_memory(args, plan, &folder, &*backend)?;
     let chat = folder.chat.as_ref().filter(|_| !args.no_chat_template);
     let evaluation = Evaluation {
@@ -72,7 +69,11 @@ fn evaluate<B: Backend>(
     evaluation.check()?;
     let mut results = ResultsFile::open(&args.output, &record(args, plan, text, &*backend))?;
     // All opened now, so that a folder that goes away later does not end the run.
-    let mut folders = plan.lengths.iter().map(|_| open(args)).collect::<Result<Vec<_>>>()?;
+    let mut folders = plan
+        .lengths
+        .iter()
+        .map(|_| embedded::open_or(args.model.as_deref()))
+        .collect::<Result<Vec<_>>>()?;
     let cancel = CancelToken::default();
     let outcome = {
         let bar = Bar::new();
@@ -88,13 +89,6 @@ fn evaluate<B: Backend>(
     };
     show::summary(&results, plan, args.seed)?;
     Ok(outcome)
-}
-
-fn open(args: &EvalArgs) -> Result<ModelFolder> {
-    match &args.model {
-        Some(path) => Ok(ModelFolder::open(path)?),
-        None => embedded::open(),
-    }
 }
 
 fn options(
@@ -144,7 +138,7 @@ fn record<B: Backend>(args: &EvalArgs, plan: &Plan, text: &TextSource, backend: 
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     Run {
         command: words.join(" "),
-        model: args.model.as_deref().map_or_else(|| EMBEDDED.to_owned(), name),
+        model: args.model.as_deref().map_or_else(|| embedded::NAME.to_owned(), name),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: backend.capabilities().device.clone(),
         device: backend.name().to_owned(),

@@ -7,7 +7,7 @@ use super::chart::{Axis, Chart, Point, Series, Unit};
 use super::numbers::{grouped, mean, point_at};
 use crate::policies::title as policy_name;
 use crate::record::{Answer, Cache, PolicyLabel, Probe, Question, Spectrum, Speed};
-use crate::summary::Mean;
+use crate::summary::{HeatMap, Mean};
 
 /// A chart with what a reader needs to know about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,15 +139,10 @@ fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
         let of = |a: &&Answer| {
             a.task == task && policy_name(&a.policy) == policy && a.policy.budget == budget
         };
-        let tenth = |a: &Answer| (10.0 * a.depth.unwrap_or(0.0)).round() as usize;
-        let cells = grouped(deep().filter(of), |a| (tenth(a), a.length), |a| a.score);
-        let lengths: BTreeSet<usize> = cells.keys().map(|(_, length)| *length).collect();
-        let depths: BTreeSet<usize> = cells.keys().map(|(depth, _)| *depth).collect();
-        if lengths.len() < 2 || depths.len() < 2 {
+        let map = HeatMap::in_steps(deep().filter(of), 10);
+        if map.lengths.len() < 2 || map.depths.len() < 2 {
             continue;
         }
-        let value = |depth: usize, length: usize| cells.get(&(depth, length)).map(|v| mean(v));
-        let row = |depth: &usize| lengths.iter().map(|l| value(*depth, *l)).collect();
         let at = if budget == 0 { String::new() } else { format!(" at B = {budget}") };
         all.push(Figure {
             name: format!("depth-{task}-{}-{budget}", policy.replace([':', '='], "-")),
@@ -157,9 +152,9 @@ fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
             chart: Chart::Heat {
                 x: "length".into(),
                 y: "depth".into(),
-                columns: lengths.iter().map(|n| Unit::Tokens.text(*n as f64)).collect(),
-                rows: depths.iter().map(|d| format!("{} %", 10 * d)).collect(),
-                values: depths.iter().map(row).collect(),
+                columns: map.lengths.iter().map(|n| Unit::Tokens.text(*n as f64)).collect(),
+                rows: map.depths.iter().map(|d| Unit::Percent.text(*d)).collect(),
+                values: map.scores,
             },
         });
     }

@@ -5,6 +5,8 @@ mod figures;
 mod numbers;
 mod page;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,7 +17,8 @@ pub use figures::Figure;
 use crate::record::{
     Answer, Cache, Failure, Perplexity, Probe, Question, Record, Run, Spectrum, Speed,
 };
-use crate::summary::LEAST_FULL;
+use crate::results::{AnswerKey, parse};
+use crate::summary::{Cell, Summary};
 
 /// What can go wrong with a report.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +57,7 @@ impl ReportError {
 }
 
 /// The records of results files, sorted out.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Data {
     /// Who wrote them.
     pub runs: Vec<Run>,
@@ -72,6 +75,10 @@ pub struct Data {
     pub spectra: Vec<Spectrum>,
     /// What steps cost.
     pub speeds: Vec<Speed>,
+    /// Scores of the answers.
+    summary: Summary,
+    /// Where each answer is.
+    places: HashMap<AnswerKey, usize>,
 }
 
 impl Data {
@@ -83,8 +90,8 @@ impl Data {
             let reader = BufReader::new(fs::File::open(path).map_err(file)?);
             let lines: Vec<String> = reader.lines().collect::<Result<_, _>>().map_err(file)?;
             for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-                match serde_json::from_str(line) {
-                    Ok(record) => data.add(record),
+                match parse(line) {
+                    Ok(record) => record.into_iter().for_each(|record| data.add(record)),
                     Err(e) if e.is_eof() && i + 1 == lines.len() => {}
                     Err(e) => {
                         let reason = e.to_string();
@@ -93,6 +100,7 @@ impl Data {
                 }
             }
         }
+        data.summary = Summary::of(&data.answers);
         let first = paths.first().cloned().unwrap_or_default();
         match data.is_empty() {
             true => Err(ReportError::Empty(first)),
@@ -104,12 +112,14 @@ impl Data {
         match record {
             Record::Run(x) => self.runs.push(x),
             Record::Answer(x) => {
-                let is_same = |a: &Answer| {
-                    (&a.task, &a.policy, a.length, a.sample, a.index, a.seed, a.question)
-                        == (&x.task, &x.policy, x.length, x.sample, x.index, x.seed, x.question)
-                };
-                self.answers.retain(|a| !is_same(a));
-                self.answers.push(x);
+                let place = self.places.entry(AnswerKey::of(&x));
+                match place {
+                    Entry::Occupied(place) => self.answers[*place.get()] = x,
+                    Entry::Vacant(place) => {
+                        place.insert(self.answers.len());
+                        self.answers.push(x);
+                    }
+                }
             }
             Record::Failure(x) => self.failures.push(x),
             Record::Probe(x) => self.probes.push(x),
@@ -132,8 +142,8 @@ impl Data {
     /// Whether full attention does a task well enough for others to be compared with it; true where
     /// it was not run.
     pub fn is_able(&self, task: &str, length: usize, question: Question) -> bool {
-        let of: Vec<&Answer> = self.answers.iter().filter(|a| a.question == question).collect();
-        numbers::full_score(&of, task, length).is_none_or(|score| score >= LEAST_FULL)
+        let cell = Cell { task: task.to_owned(), length, question };
+        !self.summary.is_marked(&cell).unwrap_or(false)
     }
 
     /// Every figure that the data suffices for.

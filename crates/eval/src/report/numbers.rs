@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::chart::Point;
-use crate::record::Answer;
 use crate::summary::Mean;
 
 /// A mean as a point of a chart.
@@ -27,14 +26,4 @@ pub(super) fn grouped<'a, T: 'a, K: Ord>(
 /// The arithmetic mean.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
-/// Full attention's mean score of a task at a length.
-pub(super) fn full_score(answers: &[&Answer], task: &str, length: usize) -> Option<f64> {
-    let scores: Vec<f64> = answers
-        .iter()
-        .filter(|a| a.policy.policy == "full" && a.task == task && a.length == length)
-        .map(|a| a.score)
-        .collect();
-    Mean::of(&scores).map(|mean| mean.mean)
 }
