@@ -26,6 +26,17 @@ impl HostBytes {
         Self::new(Arc::new(bytes))
     }
 
+    /// `len` bytes that `fill` writes, at an address that fits every type.
+    ///
+    /// # Errors
+    /// What `fill` says.
+    pub fn filled<E>(len: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
+        let mut words = vec![0u64; len.div_ceil(8)];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        fill(&mut bytes[..len])?;
+        Ok(Self::new(Arc::new(Words(words))).slice(0..len))
+    }
+
     /// The part `range`, counted from the start of this part.
     ///
     /// # Panics
@@ -63,6 +74,15 @@ impl fmt::Debug for HostBytes {
     }
 }
 
+/// Owns memory aligned to 8; a `Vec<u8>` promises only 1.
+struct Words(Vec<u64>);
+
+impl AsRef<[u8]> for Words {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +91,17 @@ mod tests {
     fn a_slice_of_a_slice_counts_from_its_own_start() {
         let bytes = HostBytes::from_vec((0..10).collect());
         assert_eq!(bytes.slice(2..8).slice(1..3).as_ref(), &[3, 4]);
+    }
+
+    #[test]
+    fn filled_bytes_are_those_written_and_a_failure_is_passed_on() {
+        let write = |out: &mut [u8]| {
+            out.copy_from_slice(&[1, 2, 3, 4, 5]);
+            Ok::<_, ()>(())
+        };
+        let bytes = HostBytes::filled(5, write).unwrap();
+        assert_eq!(bytes.as_ref(), &[1, 2, 3, 4, 5]);
+        assert!((bytes.as_ref().as_ptr() as usize).is_multiple_of(8));
+        assert_eq!(HostBytes::filled(5, |_| Err("no")).unwrap_err(), "no");
     }
 }

@@ -1,5 +1,5 @@
-//! Words that every crate of Longview shares: data types, index newtypes, host bytes, a seeded
-//! generator.
+//! Words that every crate of Longview shares: data types, index newtypes, host bytes, bytes read in
+//! runs, a seeded generator.
 //!
 //! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
 //! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`],
@@ -9,8 +9,10 @@ mod bytes;
 mod dtype;
 mod ids;
 mod rng;
+mod source;
 
 pub use bytes::HostBytes;
 pub use dtype::{DType, ParseDTypeError, decode_f32, decode_f32_into, encode_f32, encode_f32_into};
 pub use ids::{ClusterId, LayerId, Slot, TokenPos};
 pub use rng::SplitMix64;
+pub use source::{FileSource, RangeSource};

@@ -132,11 +132,20 @@ impl ChatTemplate {
     /// `tokenizer_config.json`, parsed as `config`. `None` if there is neither.
     pub fn open(dir: &Path, config: &TokenizerConfig) -> Result<Option<Self>, ChatError> {
         let path = dir.join("chat_template.jinja");
-        if path.is_file() {
-            let origin = path.display().to_string();
-            let source = std::fs::read_to_string(&path)
-                .map_err(|source| ChatError::Read { origin: origin.clone(), source })?;
-            return Self::compile(&source, origin, config.special.clone()).map(Some);
+        let read = |source| ChatError::Read { origin: path.display().to_string(), source };
+        let source = path.is_file().then(|| std::fs::read_to_string(&path)).transpose();
+        Self::of_folder(dir, source.map_err(read)?.as_deref(), config)
+    }
+
+    /// As [`ChatTemplate::open`], given the text of `chat_template.jinja` if there is such a file.
+    pub(crate) fn of_folder(
+        dir: &Path,
+        source: Option<&str>,
+        config: &TokenizerConfig,
+    ) -> Result<Option<Self>, ChatError> {
+        if let Some(source) = source {
+            let origin = dir.join("chat_template.jinja").display().to_string();
+            return Self::compile(source, origin, config.special.clone()).map(Some);
         }
         let origin = dir.join("tokenizer_config.json").display().to_string();
         match &config.templates {

@@ -220,7 +220,12 @@ impl ModelConfig {
         let fail = |problem| ConfigError { path: path.to_owned(), problem };
         let text =
             std::fs::read_to_string(path).map_err(|source| fail(ConfigProblem::Read { source }))?;
-        Self::from_json(&text).map_err(fail)
+        Self::parse(&text, path)
+    }
+
+    /// Checks the text of the file `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::from_json(text).map_err(|problem| ConfigError { path: path.to_owned(), problem })
     }
 
     /// Checks the text of a `config.json`.

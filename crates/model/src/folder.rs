@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::chat::{ChatError, ChatTemplate};
 use crate::config::{ConfigError, ModelConfig};
 use crate::generation::{GenerationDefaults, GenerationError};
+use crate::source::FolderFiles;
 use crate::tokenizer::{Tokenizer, TokenizerConfig, TokenizerError};
 use crate::weights::{TensorSet, WeightsError};
 
@@ -32,6 +33,12 @@ pub enum FolderError {
     #[error("{}: is not a folder; name the folder that holds config.json", path.display())]
     NotAFolder {
         /// What was named.
+        path: PathBuf,
+    },
+    /// A folder elsewhere has no `config.json`.
+    #[error("{}: holds no config.json; choose all files of the model's folder", path.display())]
+    NoConfig {
+        /// What the folder is called.
         path: PathBuf,
     },
     /// `config.json`.
@@ -82,6 +89,38 @@ impl ModelFolder {
         })
     }
 
+    /// As [`ModelFolder::open`] of files that lie elsewhere.
+    pub fn from_files(files: &FolderFiles) -> Result<Self, FolderError> {
+        let place = |name: &str| files.name.join(name);
+        let text = |name: &str| files.texts.get(name).map(String::as_str);
+        let Some(config) = text("config.json") else {
+            return Err(FolderError::NoConfig { path: files.name.clone() });
+        };
+        let config = ModelConfig::parse(config, &place("config.json"))?;
+        let tensors = TensorSet::from_files(files)?;
+        tensors.check(&config)?;
+        let settings = text("tokenizer_config.json")
+            .map(|text| TokenizerConfig::parse(text, &place("tokenizer_config.json")))
+            .transpose()?
+            .unwrap_or_default();
+        let tokenizer = text("tokenizer.json").map(|text| {
+            let path = place("tokenizer.json");
+            Tokenizer::parse(text.as_bytes(), &path, &settings)?.with_vocab_size(config.vocab_size)
+        });
+        let generation = text("generation_config.json")
+            .map(|text| GenerationDefaults::parse(text, &place("generation_config.json")))
+            .transpose()?;
+        let chat = ChatTemplate::of_folder(&files.name, text("chat_template.jinja"), &settings)?;
+        Ok(Self {
+            path: files.name.clone(),
+            generation: generation.unwrap_or_default(),
+            tensors,
+            tokenizer: tokenizer.transpose()?,
+            chat,
+            config,
+        })
+    }
+
     /// The tokenizer, or an error that names the folder.
     pub fn tokenizer(&self) -> Result<&Tokenizer, FolderError> {
         self.tokenizer.as_ref().ok_or_else(|| FolderError::NoTokenizer { path: self.path.clone() })
@@ -114,7 +153,12 @@ fn open_if_there<T, E>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use longview_core::FileSource;
+
     use super::*;
+    use crate::source::SharedSource;
     use crate::testing::{TempFolder, fixture};
 
     fn message(path: &Path) -> String {
@@ -138,6 +182,61 @@ mod tests {
         assert_eq!(folder.tokenizer().unwrap().bos_id(), Some(0));
         assert_eq!(folder.eos_token_ids(), [1, 3], "the end of a text and of a turn");
         assert!(folder.chat.is_some());
+    }
+
+    /// The files of a folder as a browser hands them over.
+    fn files(path: &Path) -> FolderFiles {
+        let mut files = FolderFiles { name: path.to_owned(), ..FolderFiles::default() };
+        for entry in std::fs::read_dir(path).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if name.ends_with(".safetensors") {
+                drop(files.weights.insert(name, Arc::new(FileSource::open(&path).unwrap())));
+            } else {
+                drop(files.texts.insert(name, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+        files
+    }
+
+    #[test]
+    fn files_elsewhere_are_the_same_model() {
+        let needle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle");
+        for path in [needle, fixture("llama-sharded"), fixture("internlm2-fused")] {
+            let (folder, twin) = (
+                ModelFolder::open(&path).unwrap(),
+                ModelFolder::from_files(&files(&path)).unwrap(),
+            );
+            assert_eq!(folder.config, twin.config);
+            assert_eq!(folder.eos_token_ids(), twin.eos_token_ids());
+            assert_eq!(folder.chat.is_some(), twin.chat.is_some());
+            assert_eq!(folder.tensors.len(), twin.tensors.len());
+            let digests = [&folder, &twin].map(|f| f.tensors.digest(&f.config).unwrap());
+            assert_eq!(digests[0], digests[1]);
+            for tensor in crate::weights::expected_tensors(&folder.config) {
+                let (a, b) =
+                    (folder.tensors.source(&tensor.name), twin.tensors.source(&tensor.name));
+                assert_eq!(a.unwrap().bytes.as_ref(), b.unwrap().bytes.as_ref(), "{}", tensor.name);
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_are_missing_elsewhere_are_named() {
+        let message =
+            |files: &FolderFiles| ModelFolder::from_files(files).map(drop).unwrap_err().to_string();
+        let whole = files(&fixture("llama-sharded"));
+        let mut some = whole.clone();
+        let (lost, _) = some.weights.pop_first().unwrap();
+        assert!(message(&some).contains(&format!("are missing: {lost}; download them")));
+        let mut none = whole.clone();
+        none.texts.remove("config.json");
+        assert!(message(&none).ends_with("choose all files of the model's folder"));
+        let mut cut = whole;
+        let short: SharedSource =
+            Arc::new(FileSource::open(&fixture("llama-sharded/config.json")).unwrap());
+        *cut.weights.first_entry().unwrap().get_mut() = short;
+        assert!(message(&cut).contains("corrupt or not safetensors"), "{}", message(&cut));
     }
 
     #[test]

@@ -77,7 +77,12 @@ impl GenerationDefaults {
     pub fn open(path: &Path) -> Result<Self, GenerationError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| GenerationError::Read { path: path.to_owned(), source })?;
-        let raw: RawGeneration = serde_json::from_str(&text)
+        Self::parse(&text, path)
+    }
+
+    /// Reads the text of the file `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, GenerationError> {
+        let raw: RawGeneration = serde_json::from_str(text)
             .map_err(|source| GenerationError::Json { path: path.to_owned(), source })?;
         let defaults = Self {
             eos_token_ids: raw.eos_token_id.into_vec(),

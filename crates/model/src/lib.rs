@@ -13,6 +13,7 @@ pub mod config;
 pub mod folder;
 pub mod generation;
 pub mod rope;
+pub mod source;
 pub mod tokenizer;
 pub mod transformer;
 pub mod weights;

@@ -7,6 +7,7 @@
 mod config;
 mod stream;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ pub struct Tokenizer {
     add_bos: bool,
     /// Rows of the embedding, once known.
     vocab_size: Option<usize>,
+    digest: [u8; 32],
 }
 
 /// A tokenizer that cannot be used, or text that it cannot handle.
@@ -118,8 +120,17 @@ impl Tokenizer {
     pub fn open(path: &Path, config: &TokenizerConfig) -> Result<Self, TokenizerError> {
         let bytes = std::fs::read(path)
             .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
+        Self::parse(&bytes, path, config)
+    }
+
+    /// As [`Tokenizer::open`] of the bytes of the file `path`.
+    pub fn parse(
+        bytes: &[u8],
+        path: &Path,
+        config: &TokenizerConfig,
+    ) -> Result<Self, TokenizerError> {
         let broken = |reason| TokenizerError::Broken { path: path.to_owned(), reason };
-        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(&bytes)).map_err(broken)?;
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(broken)?;
         inner.with_padding(None);
         guarded(|| inner.with_truncation(None).map(|_| ())).map_err(broken)?;
         let tokenizer = Self {
@@ -128,6 +139,7 @@ impl Tokenizer {
             special: config.special.clone(),
             add_bos: config.add_bos_token.unwrap_or(false),
             vocab_size: None,
+            digest: digest(bytes, config),
         };
         if tokenizer.add_bos && tokenizer.bos_id().is_none() {
             let token = tokenizer.special.bos.clone();
@@ -163,6 +175,13 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The bytes of `text` that each of its tokens stands for; special tokens as they are written.
+    pub fn offsets(&self, text: &str) -> Result<Vec<Range<usize>>, TokenizerError> {
+        let encoded = guarded(|| self.inner.encode(text, false));
+        let encoded = encoded.map_err(|reason| self.failed("encoding", reason))?;
+        Ok(encoded.get_offsets().iter().map(|(start, end)| *start..*end).collect())
+    }
+
     /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
         guarded(|| self.inner.decode(ids, skip_special))
@@ -187,6 +206,12 @@ impl Tokenizer {
     /// Tokens, added ones included.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+
+    /// Tells it from other tokenizers: a digest of the text of `tokenizer.json` and of what
+    /// `tokenizer_config.json` says of the tokens around a text.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
     }
 
     /// The file.
@@ -221,6 +246,20 @@ impl Tokenizer {
     fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
         TokenizerError::Failed { path: self.path.clone(), action, reason }
     }
+}
+
+/// BLAKE3 of what decides how text becomes tokens. Line ends are those of the file.
+fn digest(json: &[u8], config: &TokenizerConfig) -> [u8; 32] {
+    let SpecialTokens { bos, eos, unk, pad } = &config.special;
+    let add_bos = config.add_bos_token.unwrap_or(false);
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(json.len() as u64).to_le_bytes()).update(json);
+    for token in [bos, eos, unk, pad] {
+        // A byte that no text has stands for none.
+        let text = token.as_deref().map_or(&[0xff][..], str::as_bytes);
+        hasher.update(&(text.len() as u64).to_le_bytes()).update(text);
+    }
+    *hasher.update(&[add_bos.into()]).finalize().as_bytes()
 }
 
 /// Runs `call`, turning a panic of the crate into an error like any other: the file that provokes

@@ -1,23 +1,27 @@
 //! Weights of a Hugging Face folder: one `model.safetensors`, or shards behind an index.
 //!
 //! Files are mapped, not read: a backend that computes in place (the CPU) pages in what it
-//! touches, and one that uploads reads each byte once. Headers are checked against the file and
+//! touches, and one that uploads reads each byte once. Where no file can be mapped (a browser),
+//! tensors are read in runs as they are handed over. Headers are checked against the file and
 //! every tensor against the config before anything is computed, because the file came from a
 //! stranger and a wrong shape would otherwise surface as nonsense or a crash much later.
 
+mod digest;
 mod error;
 mod expected;
 mod part;
 mod shard;
+mod stored;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use longview_core::{DType, HostBytes};
-use longview_ops::WeightSource;
+use longview_ops::{Backend, WeightSource, WeightStream};
 use serde::Deserialize;
 
+pub use self::digest::sample_windows;
 pub use self::error::{Mismatch, WeightsError};
 pub use self::expected::{
     ExpectedTensor, LayerTensors, LinearTensors, expected_tensors, layer_tensors,
@@ -25,7 +29,10 @@ pub use self::expected::{
 pub(crate) use self::expected::{FINAL_NORM, weight_tensors};
 pub use self::part::TensorPart;
 use self::shard::Shard;
+use self::stored::Stored;
 use crate::config::ModelConfig;
+use crate::source::{FolderFiles, SharedSource};
+use crate::transformer::LoadError;
 
 /// The longest safetensors header (and index) that is read, in bytes.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -35,7 +42,7 @@ pub const MAX_TENSORS: usize = 65_536;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A tensor as it lies in a mapped file.
+/// A tensor as it lies in a file.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// `None` for a type that Longview does not read.
@@ -43,7 +50,7 @@ pub struct Tensor {
     /// The type as the file names it, for messages.
     stored: String,
     shape: Vec<usize>,
-    bytes: HostBytes,
+    stored_at: Stored,
 }
 
 impl Tensor {
@@ -57,37 +64,19 @@ impl Tensor {
         &self.shape
     }
 
-    /// The elements, little-endian, at whatever address the file puts them.
-    pub fn bytes(&self) -> &HostBytes {
-        &self.bytes
-    }
-
-    /// The elements at an address that fits their type: in place, or else copied.
-    ///
-    /// safetensors aligns the data only if the writer padded the header; older writers did not.
-    pub fn aligned_bytes(&self) -> HostBytes {
-        self.aligned(self.bytes.clone())
-    }
-
-    fn aligned(&self, bytes: HostBytes) -> HostBytes {
-        let align = self.dtype.map_or(1, DType::size);
-        if (bytes.as_ref().as_ptr() as usize).is_multiple_of(align) {
-            return bytes;
+    /// The elements, little-endian, at whatever address the file puts them; `None` where the file
+    /// is not in memory.
+    pub fn bytes(&self) -> Option<&HostBytes> {
+        match &self.stored_at {
+            Stored::InMemory(bytes) => Some(bytes),
+            Stored::InFile { .. } => None,
         }
-        shard::aligned_copy(&[bytes.as_ref()])
     }
 
-    /// `rows` of the first dimension, one run after the other: in place if they lie together at an
-    /// address that fits their type, or else copied.
-    fn rows(&self, rows: &[Range<usize>]) -> HostBytes {
-        let row_bytes = self.bytes.len() / self.shape[0].max(1);
-        let at = |run: &Range<usize>| run.start * row_bytes..run.end * row_bytes;
-        if let [run] = rows {
-            return self.aligned(self.bytes.slice(at(run)));
-        }
-        let all = self.bytes.as_ref();
-        let runs: Vec<&[u8]> = rows.iter().map(|run| &all[at(run)]).collect();
-        shard::aligned_copy(&runs)
+    /// The runs of bytes that `rows` of the first dimension take.
+    fn runs(&self, rows: &[Range<usize>]) -> Vec<Range<usize>> {
+        let row_bytes = self.stored_at.len() / self.shape[0].max(1);
+        rows.iter().map(|run| run.start * row_bytes..run.end * row_bytes).collect()
     }
 }
 
@@ -116,25 +105,60 @@ impl TensorSet {
         Err(WeightsError::NoWeights { dir: dir.to_owned(), has_pickle })
     }
 
+    /// Reads the headers of weights that lie in `files`.
+    pub fn from_files(files: &FolderFiles) -> Result<Self, WeightsError> {
+        let dir = &files.name;
+        if let Some(source) = files.weights.get(SINGLE) {
+            let path = dir.join(SINGLE);
+            let tensors = Shard::of_source(&path, source)?.tensors;
+            return Ok(Self { path, tensors });
+        }
+        let Some(text) = files.texts.get(INDEX) else {
+            return Err(WeightsError::NoWeights { dir: dir.clone(), has_pickle: false });
+        };
+        let path = dir.join(INDEX);
+        let map = parse_index(&path, text)?;
+        let shard = |name: &str| {
+            let source: Option<&SharedSource> = files.weights.get(name);
+            source.map(|source| Shard::of_source(&dir.join(name), source))
+        };
+        Self::of_shards(path, &map, shard)
+    }
+
     /// Follows the index's map. Tensors it does not name are not part of the model.
     fn open_sharded(dir: &Path, path: PathBuf) -> Result<Self, WeightsError> {
         let map = read_index(&path)?;
+        Self::of_shards(path, &map, |name| {
+            let file = dir.join(name);
+            file.is_file().then(|| Shard::open(&file))
+        })
+    }
+
+    /// `open` says `None` of a shard that is not there.
+    fn of_shards(
+        path: PathBuf,
+        map: &HashMap<String, String>,
+        open: impl Fn(&str) -> Option<Result<Shard, WeightsError>>,
+    ) -> Result<Self, WeightsError> {
         let names: BTreeSet<&String> = map.values().collect();
         if let Some(name) = names.iter().find(|name| !is_plain_file_name(name)) {
             return Err(WeightsError::ShardName { path, name: (*name).clone() });
         }
-        let missing: Vec<String> =
-            names.iter().filter(|name| !dir.join(name).is_file()).map(|n| (*n).clone()).collect();
+        let (mut shards, mut missing) = (HashMap::with_capacity(names.len()), Vec::new());
+        for name in names {
+            match open(name) {
+                Some(shard) => drop(shards.insert(name.as_str(), shard)),
+                None => missing.push(name.clone()),
+            }
+        }
         if !missing.is_empty() {
             return Err(WeightsError::MissingShards { path, missing });
         }
-        let mut shards = HashMap::with_capacity(names.len());
-        for name in names {
-            shards.insert(name.as_str(), Shard::open(&dir.join(name))?);
-        }
+        let opened = shards.into_iter().map(|(name, shard)| Ok((name, shard?)));
+        let mut shards = opened.collect::<Result<HashMap<_, _>, WeightsError>>()?;
         let mut absent = Vec::new();
         let mut tensors = HashMap::with_capacity(map.len());
-        for (name, shard) in &map {
+        for (name, shard) in map {
             match shards.get_mut(shard.as_str()).and_then(|shard| shard.tensors.remove(name)) {
                 Some(tensor) => drop(tensors.insert(name.clone(), tensor)),
                 None => {
@@ -210,16 +234,12 @@ impl TensorSet {
     /// Bytes of the tensors that `config` uses.
     pub fn weight_bytes(&self, config: &ModelConfig) -> u64 {
         let tensors = expected_tensors(config);
-        tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.bytes.len() as u64).sum()
+        tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.stored_at.len() as u64).sum()
     }
 
     /// The tensor `name` as a backend takes it: a matrix, or a vector as one row.
     pub fn source(&self, name: &str) -> Result<WeightSource, WeightsError> {
-        let (tensor, dtype) = self.readable(name)?;
-        let n_cols = tensor.shape.last().copied().unwrap_or(1);
-        let n_rows = tensor.shape.iter().rev().skip(1).product();
-        let bytes = tensor.aligned_bytes();
-        Ok(WeightSource { name: name.to_owned(), dtype, n_rows, n_cols, bytes })
+        self.collect(self.whole_rows(name)?)
     }
 
     /// `part` as a backend takes it: a matrix, or a vector as one row.
@@ -227,6 +247,46 @@ impl TensorSet {
     /// # Panics
     /// If `part` has a row that its own tensor has not.
     pub fn part(&self, part: &TensorPart) -> Result<WeightSource, WeightsError> {
+        self.collect(self.part_rows(part)?)
+    }
+
+    /// Hands the tensor `name` to `backend`, as [`TensorSet::source`] describes it. What is not in
+    /// memory is read meanwhile.
+    pub(crate) fn hand_over<B: Backend>(
+        &self,
+        backend: &B,
+        rows: WeightRows<'_>,
+    ) -> Result<B::Weight, LoadError> {
+        if rows.tensor.bytes().is_some() {
+            return Ok(backend.load_weight(self.collect(rows)?)?);
+        }
+        let WeightRows { name, tensor, dtype, n_rows, n_cols, runs } = rows;
+        let mut read = |at: usize, out: &mut [u8]| tensor.stored_at.read_runs(&runs, at, out);
+        let stream = WeightStream { name, dtype, n_rows, n_cols, read: &mut read };
+        Ok(backend.stream_weight(stream)?)
+    }
+
+    /// Everything in memory: in place if it lies together at an address that fits its type, or else
+    /// copied. safetensors aligns the data only if the writer padded the header; older writers did
+    /// not.
+    fn collect(&self, rows: WeightRows<'_>) -> Result<WeightSource, WeightsError> {
+        let WeightRows { name, tensor, dtype, n_rows, n_cols, runs } = rows;
+        let read = |source| WeightsError::Read { path: self.path.clone(), source };
+        let bytes = tensor.stored_at.aligned_runs(&runs, dtype.size()).map_err(read)?;
+        Ok(WeightSource { name, dtype, n_rows, n_cols, bytes })
+    }
+
+    /// All rows of the tensor `name`.
+    pub(crate) fn whole_rows(&self, name: &str) -> Result<WeightRows<'_>, WeightsError> {
+        let (tensor, dtype) = self.readable(name)?;
+        let n_cols = tensor.shape.last().copied().unwrap_or(1);
+        let n_rows = tensor.shape.iter().rev().skip(1).product();
+        let all = 0..tensor.stored_at.len();
+        Ok(WeightRows { name: name.to_owned(), tensor, dtype, n_rows, n_cols, runs: vec![all] })
+    }
+
+    /// The rows that `part` names.
+    pub(crate) fn part_rows(&self, part: &TensorPart) -> Result<WeightRows<'_>, WeightsError> {
         let name = part.tensor.name.clone();
         let (tensor, dtype) = self.readable(&name)?;
         if tensor.shape != part.tensor.shape {
@@ -237,7 +297,8 @@ impl TensorSet {
             [_, n_cols] => (part.n_rows(), n_cols),
             _ => (1, part.n_rows()),
         };
-        Ok(WeightSource { name, dtype, n_rows, n_cols, bytes: tensor.rows(&part.rows) })
+        let runs = tensor.runs(&part.rows);
+        Ok(WeightRows { name, tensor, dtype, n_rows, n_cols, runs })
     }
 
     fn mismatch(&self, mismatch: Mismatch) -> WeightsError {
@@ -258,6 +319,23 @@ impl TensorSet {
     }
 }
 
+/// A weight as runs of bytes of a stored tensor.
+pub(crate) struct WeightRows<'a> {
+    name: String,
+    tensor: &'a Tensor,
+    dtype: DType,
+    n_rows: usize,
+    n_cols: usize,
+    runs: Vec<Range<usize>>,
+}
+
+impl WeightRows<'_> {
+    /// Bytes in all.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.runs.iter().map(ExactSizeIterator::len).sum()
+    }
+}
+
 /// The index file; its metadata is not used.
 #[derive(Deserialize)]
 struct IndexFile {
@@ -270,8 +348,11 @@ fn read_index(path: &Path) -> Result<HashMap<String, String>, WeightsError> {
     if bytes > MAX_HEADER_BYTES {
         return Err(WeightsError::HeaderTooLarge { path: path.to_owned(), bytes });
     }
-    let text = std::fs::read_to_string(path).map_err(read)?;
-    let index: IndexFile = serde_json::from_str(&text)
+    parse_index(path, &std::fs::read_to_string(path).map_err(read)?)
+}
+
+fn parse_index(path: &Path, text: &str) -> Result<HashMap<String, String>, WeightsError> {
+    let index: IndexFile = serde_json::from_str(text)
         .map_err(|source| WeightsError::Index { path: path.to_owned(), source })?;
     if index.weight_map.len() > MAX_TENSORS {
         return Err(WeightsError::TooManyTensors { path: path.to_owned() });

@@ -1,11 +1,14 @@
 //! `strftime` for templates that print the date, in UTC.
 
-/// Seconds since 1970 by the system's clock; 0 where there is none.
+#[cfg(not(target_arch = "wasm32"))]
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[cfg(target_arch = "wasm32")]
+use web_time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds since 1970 by the system's clock.
 pub(super) fn now_unix_s() -> i64 {
-    if cfg!(target_family = "wasm") {
-        return 0;
-    }
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |time| time.as_secs() as i64)
 }
 

@@ -79,7 +79,12 @@ impl TokenizerConfig {
     pub fn open(path: &Path) -> Result<Self, TokenizerError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
-        Self::from_json(&text)
+        Self::parse(&text, path)
+    }
+
+    /// Reads the text of the file `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, TokenizerError> {
+        Self::from_json(text)
             .map_err(|source| TokenizerError::Config { path: path.to_owned(), source })
     }
 

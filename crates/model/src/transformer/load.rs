@@ -1,14 +1,14 @@
 //! From checked tensors to weights on a device.
 
-use longview_ops::{Backend, OpError, WeightSource};
+use longview_ops::{Backend, OpError};
 
 use super::Model;
 use super::layer::{Layer, LinearWeights};
 use crate::config::{ModelConfig, WindowError};
 use crate::rope::RopeTable;
 use crate::weights::{
-    ExpectedTensor, FINAL_NORM, LinearTensors, TensorPart, TensorSet, WeightsError, layer_tensors,
-    weight_tensors,
+    ExpectedTensor, FINAL_NORM, LinearTensors, TensorPart, TensorSet, WeightRows, WeightsError,
+    layer_tensors, weight_tensors,
 };
 
 /// A model that could not be loaded.
@@ -70,16 +70,16 @@ struct Loader<'a, B: Backend> {
 
 impl<B: Backend> Loader<'_, B> {
     fn weight(&mut self, name: &str) -> Result<B::Weight, LoadError> {
-        self.hand_over(self.tensors.source(name)?)
+        self.hand_over(self.tensors.whole_rows(name)?)
     }
 
     fn part(&mut self, part: &TensorPart) -> Result<B::Weight, LoadError> {
-        self.hand_over(self.tensors.part(part)?)
+        self.hand_over(self.tensors.part_rows(part)?)
     }
 
-    fn hand_over(&mut self, source: WeightSource) -> Result<B::Weight, LoadError> {
-        let bytes = source.bytes.len() as u64;
-        let weight = self.backend.load_weight(source)?;
+    fn hand_over(&mut self, rows: WeightRows<'_>) -> Result<B::Weight, LoadError> {
+        let bytes = rows.n_bytes() as u64;
+        let weight = self.tensors.hand_over(self.backend, rows)?;
         self.done += bytes;
         (self.progress)(self.done, self.total);
         Ok(weight)

@@ -1,19 +1,20 @@
-//! One safetensors file, mapped, its header checked against its length.
+//! One safetensors file, mapped or read in runs, its header checked against its length.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use longview_core::{DType, HostBytes};
-use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::{MAX_HEADER_BYTES, MAX_TENSORS, Tensor, WeightsError};
+use super::{MAX_HEADER_BYTES, MAX_TENSORS, Stored, Tensor, WeightsError};
+use crate::source::SharedSource;
 
 /// Bytes of the number that begins the file: the length of the header.
 const PREFIX: usize = 8;
+/// How a file begins that only names the large one.
+const LFS_BEGIN: &[u8] = b"version https://git-lfs";
 
 pub(super) struct Shard {
     pub tensors: HashMap<String, Tensor>,
@@ -22,17 +23,49 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self, WeightsError> {
         let bytes = map(path)?;
-        let header = header(path, bytes.as_ref())?;
+        let length = header_length(path, bytes.as_ref(), bytes.len() as u64)?;
+        let start = PREFIX + length;
+        Self::read(path, &bytes.as_ref()[PREFIX..start], bytes.len() as u64, |first, end| {
+            Stored::InMemory(bytes.slice(start + first..start + end))
+        })
+    }
+
+    /// Reads the header alone; tensors are read when they are asked for.
+    pub(super) fn of_source(path: &Path, source: &SharedSource) -> Result<Self, WeightsError> {
+        let read = |source| WeightsError::Read { path: path.to_owned(), source };
+        let size = source.size();
+        if size == 0 {
+            return Err(WeightsError::Empty { path: path.to_owned() });
+        }
+        let mut begin = vec![0; size.min(LFS_BEGIN.len() as u64) as usize];
+        source.read_at(0, &mut begin).map_err(read)?;
+        let length = header_length(path, &begin, size)?;
+        let mut header = vec![0; length];
+        source.read_at(PREFIX as u64, &mut header).map_err(read)?;
+        let start = (PREFIX + length) as u64;
+        Self::read(path, &header, size, |first, end| Stored::InFile {
+            source: Arc::clone(source),
+            start: start + first as u64,
+            len: end - first,
+        })
+    }
+
+    /// The tensors that `header` tells of, in a file of `size` bytes.
+    fn read(
+        path: &Path,
+        header: &[u8],
+        size: u64,
+        stored_at: impl Fn(usize, usize) -> Stored,
+    ) -> Result<Self, WeightsError> {
         let metadata = parse(path, header)?;
-        let start = PREFIX + header.len();
-        check_length(path, (start as u64) + metadata.data_len() as u64, bytes.len() as u64)?;
+        check_length(path, (PREFIX + header.len()) as u64 + metadata.data_len() as u64, size)?;
         let tensors = metadata.tensors().into_iter().map(|(name, info)| {
             let (first, end) = info.data_offsets;
             let tensor = Tensor {
                 dtype: readable(info.dtype),
                 stored: format!("{:?}", info.dtype),
                 shape: info.shape.clone(),
-                bytes: bytes.slice(start + first..start + end),
+                stored_at: stored_at(first, end),
             };
             (name, tensor)
         });
@@ -40,9 +73,18 @@ impl Shard {
     }
 }
 
+/// The file in memory, as a whole: a system without mappings says so.
+#[cfg(target_arch = "wasm32")]
+fn map(path: &Path) -> Result<HostBytes, WeightsError> {
+    let bytes = std::fs::read(path);
+    let read = |source| WeightsError::Read { path: path.to_owned(), source };
+    Ok(HostBytes::from_vec(bytes.map_err(read)?))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
 fn map(path: &Path) -> Result<HostBytes, WeightsError> {
     let read = |source| WeightsError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(read)?;
+    let file = std::fs::File::open(path).map_err(read)?;
     if file.metadata().map_err(read)?.len() == 0 {
         return Err(WeightsError::Empty { path: path.to_owned() });
     }
@@ -50,28 +92,29 @@ fn map(path: &Path) -> Result<HostBytes, WeightsError> {
     // bytes, for which every value is valid. What no process can rule out is another one that
     // truncates the file meanwhile; that ends in SIGBUS, not in a wrong read, and every runtime
     // that maps weights accepts it.
-    let mapped = unsafe { Mmap::map(&file) }.map_err(read)?;
+    let mapped = unsafe { memmap2::Mmap::map(&file) }.map_err(read)?;
     Ok(HostBytes::new(Arc::new(mapped)))
 }
 
-/// The header's JSON, if the file is long enough and the header short enough.
-fn header<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a [u8], WeightsError> {
-    if bytes.starts_with(b"version https://git-lfs") {
+/// The length of the header's JSON in a file of `size` bytes that begins with `begin`, if the file
+/// is long enough and the header short enough.
+fn header_length(path: &Path, begin: &[u8], size: u64) -> Result<usize, WeightsError> {
+    if begin.starts_with(LFS_BEGIN) {
         return Err(WeightsError::LfsPointer { path: path.to_owned() });
     }
-    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
-        check_length(path, PREFIX as u64, bytes.len() as u64)?;
+    let Some(prefix) = begin.first_chunk::<PREFIX>() else {
+        check_length(path, PREFIX as u64, size)?;
         unreachable!("the file is shorter than its prefix");
     };
     let length = u64::from_le_bytes(*prefix);
     if length > MAX_HEADER_BYTES {
         return Err(WeightsError::HeaderTooLarge { path: path.to_owned(), bytes: length });
     }
-    if length > rest.len() as u64 {
-        let (needed, found) = (PREFIX as u64 + length, bytes.len() as u64);
-        return Err(WeightsError::Truncated { path: path.to_owned(), needed, found });
+    if length > size - PREFIX as u64 {
+        let needed = PREFIX as u64 + length;
+        return Err(WeightsError::Truncated { path: path.to_owned(), needed, found: size });
     }
-    Ok(&rest[..length as usize])
+    Ok(length as usize)
 }
 
 /// Counts before it builds: a hostile header of 100 MB must not become gigabytes of maps.
@@ -105,28 +148,6 @@ fn readable(dtype: Dtype) -> Option<DType> {
         Dtype::F16 => Some(DType::F16),
         Dtype::BF16 => Some(DType::BF16),
         _ => None,
-    }
-}
-
-/// `runs` of bytes, one after the other, in memory that is aligned to 8.
-pub(super) fn aligned_copy(runs: &[&[u8]]) -> HostBytes {
-    let len = runs.iter().map(|run| run.len()).sum();
-    let mut words = vec![0u64; usize::div_ceil(len, 8)];
-    let mut left: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-    for run in runs {
-        let (to, rest) = left.split_at_mut(run.len());
-        to.copy_from_slice(run);
-        left = rest;
-    }
-    HostBytes::new(Arc::new(Words(words))).slice(0..len)
-}
-
-/// Owns memory aligned to 8; a `Vec<u8>` promises only 1.
-struct Words(Vec<u64>);
-
-impl AsRef<[u8]> for Words {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
     }
 }
 

@@ -1,0 +1,85 @@
+//! Bytes that are read in runs, wherever they lie.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes that are read in runs: a file, a handle of a browser's storage, memory.
+pub trait RangeSource {
+    /// How many there are.
+    fn size(&self) -> u64;
+
+    /// Fills `out` with the bytes from `at` on.
+    ///
+    /// # Errors
+    /// What the system says, also where the bytes end before `out` is full.
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
+impl RangeSource for [u8] {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(at).ok().and_then(|at| self.get(at..));
+        match start.and_then(|rest| rest.get(..out.len())) {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+}
+
+impl<S: RangeSource + ?Sized> RangeSource for &S {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(at, out)
+    }
+}
+
+impl RangeSource for Vec<u8> {
+    fn size(&self) -> u64 {
+        self.as_slice().size()
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        self.as_slice().read_at(at, out)
+    }
+}
+
+/// A file on disk.
+#[derive(Debug)]
+pub struct FileSource {
+    /// Behind a lock, because to read is to move first.
+    file: Mutex<File>,
+    size: u64,
+}
+
+impl FileSource {
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        Ok(Self { file: Mutex::new(file), size })
+    }
+}
+
+impl RangeSource for FileSource {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(out)
+    }
+}
