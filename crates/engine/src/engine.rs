@@ -1,6 +1,6 @@
 //! A model on a device, ready for sessions.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
@@ -11,7 +11,7 @@ use longview_model::transformer::{Model, Workspace};
 use longview_model::weights::TensorSet;
 use longview_ops::Backend;
 use longview_scheduler::{
-    KvPlan, KvShape, Policy, PolicyOptions, Sequence, SequenceOptions, StepScratch,
+    Fingerprint, KvPlan, KvShape, Policy, PolicyOptions, Sequence, SequenceOptions, StepScratch,
 };
 use serde::Serialize;
 
@@ -92,6 +92,8 @@ pub struct Engine<B: Backend> {
     tokenizer: Option<Tokenizer>,
     chat: Option<ChatTemplate>,
     generation: GenerationDefaults,
+    /// Made when a session is first saved or opened.
+    fingerprint: OnceLock<Fingerprint>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -121,9 +123,20 @@ impl<B: Backend> Engine<B> {
     /// Loads a model. Memory is planned first and refused with numbers if it does not suffice.
     pub fn load(
         backend: Arc<B>,
+        folder: ModelFolder,
+        options: EngineOptions,
+        policy: &PolicyOptions,
+    ) -> Result<Self, EngineError> {
+        Self::load_with(backend, folder, options, policy, &mut |_, _| {})
+    }
+
+    /// [`Engine::load`] that says how far it is: bytes of weights handed over, and all of them.
+    pub fn load_with(
+        backend: Arc<B>,
         mut folder: ModelFolder,
         options: EngineOptions,
         policy: &PolicyOptions,
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, EngineError> {
         if let Some(rope) = options.rope {
             rope.apply(&mut folder.config);
@@ -131,8 +144,7 @@ impl<B: Backend> Engine<B> {
         let memory = options.device_memory.or(backend.capabilities().memory_bytes);
         Self::plan(&backend, &folder, &options, policy)?.check(memory)?;
         let config = &folder.config;
-        let model =
-            Model::load(&*backend, config, &folder.tensors, options.ctx_size, &mut |_, _| {})?;
+        let model = Model::load(&*backend, config, &folder.tensors, options.ctx_size, progress)?;
         let (tokens, rows) = step_size(&options);
         let shape = kv_shape(&folder, &options);
         let SequenceOptions { placement, tile, .. } =
@@ -147,6 +159,7 @@ impl<B: Backend> Engine<B> {
             tokenizer: folder.tokenizer,
             chat: folder.chat,
             generation: folder.generation,
+            fingerprint: OnceLock::new(),
             backend,
             model,
             options,
@@ -178,12 +191,48 @@ impl<B: Backend> Engine<B> {
     /// An empty session.
     pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
         let config = self.model.config();
-        let policy = policy.clone().for_depth(config.n_layers);
-        let policy = Policy::resolve(&policy, self.options.ctx_size)?;
-        let shape = shape_of(config, &self.options);
-        let options = self.options.sequence_options(self.backend.capabilities().unified_memory);
-        let sequence = Sequence::new(&self.backend, shape, policy, options)?;
-        Ok(Session::new(sequence, config.vocab_size))
+        let options = policy.clone().for_depth(config.n_layers);
+        let policy = Policy::resolve(&options, self.options.ctx_size)?;
+        let sequence = Sequence::new(&self.backend, self.shape(), policy, self.layout())?;
+        Ok(Session::new(sequence, options, config.vocab_size))
+    }
+
+    /// The dimensions of sessions.
+    pub(crate) fn shape(&self) -> KvShape {
+        shape_of(self.model.config(), &self.options)
+    }
+
+    /// How sessions are laid out.
+    pub(crate) fn layout(&self) -> SequenceOptions {
+        self.options.sequence_options(self.backend.capabilities().unified_memory)
+    }
+
+    /// What the keys and values of sessions depend on: model, weights, tokenizer and positions. The
+    /// same on every machine. The first call reads samples of the weights, some 64 KiB of each
+    /// tensor: [`TensorSet::digest`] says which, and what they do not see.
+    ///
+    /// # Errors
+    /// If the weights cannot be read.
+    pub fn fingerprint(&self) -> Result<&Fingerprint, EngineError> {
+        if let Some(known) = self.fingerprint.get() {
+            return Ok(known);
+        }
+        let (config, tokenizer) = (self.model.config(), self.tokenizer());
+        let made = crate::fingerprint::fingerprint(
+            config,
+            &self.tensors,
+            tokenizer,
+            self.options.ctx_size,
+        )?;
+        Ok(self.fingerprint.get_or_init(|| made))
+    }
+
+    /// Bytes of keys, values and index that a session under `policy` takes.
+    pub fn kv_plan(&self, policy: &PolicyOptions) -> Result<KvPlan, EngineError> {
+        let (config, context) = (self.model.config(), self.options.ctx_size);
+        let policy = Policy::resolve(&policy.clone().for_depth(config.n_layers), context)?;
+        let sequence = self.options.sequence_options(self.backend.capabilities().unified_memory);
+        Ok(KvPlan::new(&shape_of(config, &self.options), &policy, &sequence))
     }
 
     /// The device.

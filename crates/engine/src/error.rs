@@ -7,8 +7,9 @@ use longview_model::chat::ChatError;
 use longview_model::folder::FolderError;
 use longview_model::tokenizer::TokenizerError;
 use longview_model::transformer::{ForwardError, LoadError, LogitsError};
+use longview_model::weights::WeightsError;
 use longview_ops::OpError;
-use longview_scheduler::{PolicyError, SchedulerError};
+use longview_scheduler::{PolicyError, SchedulerError, SessionFileError};
 
 /// A call that did not happen. The session it was meant for stays usable.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +38,13 @@ pub enum EngineError {
     Policy(#[from] PolicyError),
     /// The scheduler.
     #[error(transparent)]
-    Scheduler(#[from] SchedulerError),
+    Scheduler(SchedulerError),
+    /// Weights that cannot be read to tell which they are.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The file of a session.
+    #[error(transparent)]
+    Session(#[from] SessionFileError),
     /// A prompt that does not fit; nothing was computed, nothing was cut off.
     #[error(
         "the prompt has {prompt} tokens and {used} are in use, but the context holds {context}; \
@@ -150,6 +157,15 @@ impl From<ForwardError<EngineError>> for EngineError {
             ForwardError::Batch(error) => error.into(),
             ForwardError::Attention(error) => error,
             other => EngineError::Step(other.to_string()),
+        }
+    }
+}
+
+impl From<SchedulerError> for EngineError {
+    fn from(error: SchedulerError) -> Self {
+        match error {
+            SchedulerError::Session(error) => error.into(),
+            other => EngineError::Scheduler(other),
         }
     }
 }

@@ -6,10 +6,12 @@
 
 mod engine;
 mod error;
+mod fingerprint;
 mod generate;
 mod options;
 mod output;
 mod sampler;
+mod saved;
 mod session;
 mod stop;
 
@@ -18,5 +20,6 @@ pub use error::EngineError;
 pub use generate::{FinishReason, Generation, GenerationParams};
 pub use options::{CancelToken, EngineOptions, RopeOverride};
 pub use sampler::{Sampler, SamplingParams};
+pub use saved::Restored;
 pub use session::{Progress, Session, SessionStep, Timings};
 pub use stop::StopFilter;

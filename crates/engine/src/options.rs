@@ -32,6 +32,8 @@ pub struct EngineOptions {
     pub max_sequences: usize,
     /// RoPE scaling in place of the model's own.
     pub rope: Option<RopeOverride>,
+    /// Where all keys and values are kept.
+    pub tier: TierKind,
 }
 
 impl Default for EngineOptions {
@@ -47,6 +49,7 @@ impl Default for EngineOptions {
             device_memory: None,
             max_sequences: 1,
             rope: None,
+            tier: TierKind::Auto,
         }
     }
 }
@@ -58,7 +61,7 @@ impl EngineOptions {
         let in_place = unified_memory && !self.simulate_device;
         SequenceOptions {
             placement: if in_place { Placement::InPlace } else { Placement::Device },
-            tier: TierKind::Auto,
+            tier: self.tier,
             chunk: self.chunk_size,
             tile: self.tile_rows,
             overlap: self.overlap,

@@ -78,6 +78,8 @@ fn rate(tokens: u64, time: Duration) -> Option<f64> {
 /// One sequence under one policy.
 pub struct Session<B: Backend> {
     pub(crate) sequence: Sequence<B>,
+    /// What the policy in force was made of.
+    pub(crate) options: PolicyOptions,
     /// Tokens whose keys and values are stored.
     pub(crate) tokens: Vec<u32>,
     /// A generated token that was not computed yet: it goes first in the next step.
@@ -122,10 +124,11 @@ impl<'a, B: Backend> SessionStep<'a, B> {
 }
 
 impl<B: Backend> Session<B> {
-    pub(crate) fn new(sequence: Sequence<B>, n_vocab: usize) -> Self {
+    pub(crate) fn new(sequence: Sequence<B>, options: PolicyOptions, n_vocab: usize) -> Self {
         let capacity = sequence.shape().capacity;
         Self {
             sequence,
+            options,
             tokens: Vec::with_capacity(capacity),
             unfed: None,
             said: Said::new(n_vocab),
@@ -150,6 +153,11 @@ impl<B: Backend> Session<B> {
     /// [`Sequence::watched`]. Each layer then waits for the device.
     pub fn watch(&mut self, on: bool) {
         self.sequence.watch(on);
+    }
+
+    /// Looks at a layer and a KV head of it, or at none: see [`Sequence::token_places`].
+    pub fn look_at(&mut self, place: Option<(usize, usize)>) {
+        self.sequence.look_at(place);
     }
 
     /// The policy in force.
@@ -199,8 +207,10 @@ impl<B: Backend> Session<B> {
     /// Changes the policy without a second prefill.
     pub async fn set_policy(&mut self, options: &PolicyOptions) -> Result<(), EngineError> {
         let shape = self.sequence.shape();
-        let policy = Policy::resolve(&options.clone().for_depth(shape.n_layers), shape.capacity)?;
+        let options = options.clone().for_depth(shape.n_layers);
+        let policy = Policy::resolve(&options, shape.capacity)?;
         self.mend().await?;
+        self.options = options;
         Ok(self.sequence.set_policy(policy).await?)
     }
 
@@ -295,8 +305,23 @@ impl<B: Backend> Engine<B> {
         result
     }
 
+    /// Changes a session's policy without a second prefill: [`Session::set_policy`], also after the
+    /// device was lost.
+    ///
+    /// # Errors
+    /// As [`Session::set_policy`], or if the device cannot be opened again.
+    pub async fn set_policy(
+        &mut self,
+        session: &mut Session<B>,
+        options: &PolicyOptions,
+    ) -> Result<(), EngineError> {
+        self.revive().await?;
+        self.welcome(session).await?;
+        session.set_policy(options).await
+    }
+
     /// Brings a session to the device in use and undoes a step of it that did not end.
-    async fn welcome(&self, session: &mut Session<B>) -> Result<(), EngineError> {
+    pub(crate) async fn welcome(&self, session: &mut Session<B>) -> Result<(), EngineError> {
         if !session.sequence.is_on(&self.backend) {
             session.sequence.recover(&self.backend)?;
         }

@@ -18,6 +18,7 @@ use nalgebra::{DMatrix, DVector};
 use crate::projection::{Projections, basis, inverse};
 use crate::select::Query;
 use crate::sequence::Sequence;
+use crate::session_file::AdaptiveRecord;
 use crate::step::LayerTensors;
 
 /// Rounds of q' and k'.
@@ -143,6 +144,29 @@ impl Adaptive {
             }
         };
         Self { heads: (0..gram_q.len() / (d * d)).map(head).collect(), first: 0 }
+    }
+
+    /// As a session file has it.
+    pub fn record(&self) -> AdaptiveRecord {
+        let record = |head: &Head| {
+            let pending = head.pending.iter().flat_map(|low| low.iter().copied());
+            let [b_q, b_k, w_k] = [&head.b_q, &head.b_k, &head.w_k].map(|m| m.as_slice().to_vec());
+            [b_q, b_k, w_k, pending.collect()]
+        };
+        let rank = self.heads.first().map_or(0, |head| head.b_q.nrows());
+        AdaptiveRecord { rank, first: self.first, heads: self.heads.iter().map(record).collect() }
+    }
+
+    /// What a session file has, of heads of width `d`.
+    pub fn from_record(record: AdaptiveRecord, d: usize) -> Self {
+        let r = record.rank;
+        let head = |[b_q, b_k, w_k, pending]: [Vec<f64>; 4]| Head {
+            b_q: DMatrix::from_vec(r, d, b_q),
+            b_k: DMatrix::from_vec(r, d, b_k),
+            w_k: DMatrix::from_vec(d, r, w_k),
+            pending: pending.chunks_exact(r).map(DVector::from_column_slice).collect(),
+        };
+        Self { heads: record.heads.into_iter().map(head).collect(), first: record.first }
     }
 
     /// Low ranks of rows `start..start + n`, `[Hkv, n, r]`; nothing where steps did not find them.

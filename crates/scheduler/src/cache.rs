@@ -55,8 +55,9 @@ pub struct ClusterCache {
 }
 
 impl ClusterCache {
-    /// A cache of `n_slots` rows that keeps clusters for `cache_steps` steps (R >= 1). Clusters of
-    /// the last R steps must fit: `n_slots` is at least R times the tokens that one step selects.
+    /// A cache of `n_slots` rows that keeps clusters for `cache_steps` steps (R). Clusters of the
+    /// last R steps must fit: `n_slots` is at least R times the tokens that one step selects, and
+    /// at least once. With an R of 0 nothing is kept and every wanted row is a miss.
     /// `max_clusters` is a reservation, so that growth does not allocate.
     pub fn new(
         n_slots: usize,
@@ -64,7 +65,6 @@ impl ClusterCache {
         max_clusters: usize,
         max_selected: usize,
     ) -> Self {
-        assert!(cache_steps >= 1, "R must be at least 1");
         Self {
             entries: Vec::with_capacity(max_clusters),
             next: vec![NO_SLOT; n_slots],
@@ -105,6 +105,9 @@ impl ClusterCache {
         misses: &mut Vec<Miss>,
     ) -> usize {
         self.epoch += 1;
+        if self.cache_steps == 0 {
+            self.expire(0);
+        }
         for want in wants {
             let entry = &mut self.entries[want.cluster.index()];
             assert_ne!(entry.epoch, self.epoch, "cluster {} selected twice", want.cluster);
@@ -114,14 +117,14 @@ impl ClusterCache {
                 self.shorten(want.cluster.index(), want.take);
             }
         }
-        self.expire();
+        self.expire(self.cache_steps.max(1));
         wants.iter().map(|want| self.place(*want, slots, misses)).sum()
     }
 
-    /// Frees clusters whose last use is R or more steps ago.
-    fn expire(&mut self) {
+    /// Frees clusters whose last use is `steps` or more steps ago.
+    fn expire(&mut self, steps: u32) {
         while let Some((epoch, cluster)) = self.uses.front().copied() {
-            if epoch + self.cache_steps > self.epoch {
+            if epoch + steps > self.epoch {
                 break;
             }
             self.uses.pop_front();
@@ -177,6 +180,12 @@ impl ClusterCache {
         }
     }
 
+    /// Clusters of which rows are held, and how many of their closest.
+    pub fn held(&self) -> impl Iterator<Item = (ClusterId, usize)> + '_ {
+        let held = self.entries.iter().enumerate().filter(|(_, entry)| entry.cached > 0);
+        held.map(|(i, entry)| (ClusterId(i as u32), entry.cached as usize))
+    }
+
     /// Slots that hold no row.
     pub fn n_free(&self) -> usize {
         self.free.len()
@@ -226,6 +235,17 @@ mod tests {
                 step(&mut cache, &[want(1, 2)]);
             }
             assert_eq!(step(&mut cache, &[want(3, 5)]).0, 0, "R = {r}: gone");
+        }
+    }
+
+    #[test]
+    fn without_a_cache_every_step_fetches_all() {
+        let mut cache = ClusterCache::new(10, 0, 8, 8);
+        cache.set_clusters(8);
+        for _ in 0..3 {
+            let (hits, slots, misses) = step(&mut cache, &[want(3, 6), want(1, 4)]);
+            assert_eq!((hits, slots.len(), misses.len()), (0, 10, 10));
+            assert_eq!((cache.n_used(), cache.n_free()), (10, 0));
         }
     }
 

@@ -3,6 +3,7 @@
 use longview_ops::OpError;
 
 use crate::policy::{PolicyError, Preset};
+use crate::session_file::SessionFileError;
 
 /// A step or a change of a sequence that did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,9 @@ pub enum SchedulerError {
         /// What is missing.
         what: &'static str,
     },
+    /// A session file.
+    #[error(transparent)]
+    Session(#[from] SessionFileError),
     /// Threads that could not be started.
     #[error("--host-threads {threads}: {reason}; try a smaller number")]
     HostThreads {

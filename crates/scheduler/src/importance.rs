@@ -18,6 +18,7 @@ use crate::layer::LayerMode;
 use crate::mirror::ReadParts;
 use crate::select::Query;
 use crate::sequence::Sequence;
+use crate::session_file::QueriesRecord;
 use crate::shape::KvShape;
 
 /// Blocks of a window of at least as many tokens.
@@ -200,6 +201,59 @@ impl<B: Backend> RecordedQueries<B> {
         let heads = self.pending.chunks_exact_mut(len.max(1)).enumerate();
         let part = |h: usize| View::part(sums, h * width + blocks.start * d, len);
         heads.map(|(h, head)| (part(h), bytemuck::cast_slice_mut(head))).collect()
+    }
+
+    /// As a session file has it.
+    pub async fn record_all(&self, backend: &B) -> OpResult<QueriesRecord> {
+        let (width, d) = (self.n_blocks * self.head_dim, self.head_dim);
+        let len = self.window.blocks_of(self.covered) * d;
+        let mut sums = vec![0.0f32; self.sums_heads() * len];
+        let heads = sums.chunks_exact_mut(len.max(1)).enumerate();
+        let part = |(h, out)| {
+            (View::part(&self.sums, h * width, len), bytemuck::cast_slice_mut::<f32, u8>(out))
+        };
+        let mut parts: Vec<_> = heads.map(part).collect();
+        backend.read_all(&mut parts).await?;
+        drop(parts);
+        let saved = self.window.blocks_of(self.saved_tokens) * d;
+        let saved = self.saved.chunks_exact(width).flat_map(|head| &head[..saved]);
+        Ok(QueriesRecord {
+            window: self.window.tokens,
+            covered: self.covered,
+            sums,
+            saved_tokens: self.saved_tokens,
+            saved: saved.copied().collect(),
+            pending_row: self.pending_row,
+            pending: self.pending_row.map_or_else(Vec::new, |_| self.pending.clone()),
+        })
+    }
+
+    /// What a session file has; `None` if it does not hold together.
+    pub fn from_record(
+        backend: &B,
+        shape: &KvShape,
+        record: QueriesRecord,
+    ) -> OpResult<Option<Self>> {
+        let window = LocalWindow { tokens: record.window };
+        let (h, d) = (shape.n_kv_heads, shape.head_dim);
+        let blocks = [record.covered, record.saved_tokens].map(|n| window.blocks_of(n) * d);
+        let [covered, saved] = blocks;
+        if [record.sums.len(), record.saved.len()] != blocks.map(|len| h * len) {
+            return Ok(None);
+        }
+        let mut queries = Self::new(backend, shape, window)?;
+        let width = queries.n_blocks * d;
+        for (head, sums) in record.sums.chunks_exact(covered.max(1)).enumerate() {
+            let place = ViewMut::part(&mut queries.sums, head * width, covered);
+            backend.write(place, bytemuck::cast_slice(sums))?;
+        }
+        let heads = queries.saved.chunks_exact_mut(width);
+        for (to, from) in heads.zip(record.saved.chunks_exact(saved.max(1))) {
+            to[..saved].copy_from_slice(from);
+        }
+        (queries.covered, queries.saved_tokens) = (record.covered, record.saved_tokens);
+        (queries.pending_row, queries.pending) = (record.pending_row, record.pending);
+        Ok(Some(queries))
     }
 
     fn sums_heads(&self) -> usize {

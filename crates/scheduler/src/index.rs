@@ -3,12 +3,13 @@
 //!
 //! Clusters are appended in batches, one per clustered run of rows, and never merged; so a sequence
 //! can be cut back by dropping batches. Centroids are kept on the host too, in the data type of the
-//! device copy: a lost device is rebuilt from them, and they are what a saved session will hold.
+//! device copy: a lost device is rebuilt from them, and they are what a saved session holds.
 
 use longview_core::encode_f32_into;
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
 
 use crate::clusterer::HeadClusters;
+use crate::session_file::{ClustersRecord, IndexRecord};
 use crate::shape::KvShape;
 use longview_core::DType;
 
@@ -163,6 +164,59 @@ impl<B: Backend> LayerIndex<B> {
     pub fn narrow(&mut self, backend: &B, h: usize, open: Vec<bool>) -> OpResult<()> {
         self.heads[h].open = open;
         self.upload_head(backend, h, 0)
+    }
+
+    /// As a session file has it.
+    pub(crate) fn record(&self) -> IndexRecord {
+        let clusters = |head: &HeadIndex| ClustersRecord {
+            sizes: head.sizes.clone(),
+            radius: head.radius.clone(),
+            centroids: head.centroids.clone(),
+            pairs: head.pairs.clone(),
+            open: head.open.clone(),
+        };
+        let heads = self.heads.iter().map(clusters).collect();
+        IndexRecord { width: self.width, batches: self.batches.clone(), heads }
+    }
+
+    /// Takes in what a session file has, whose units cover the rows from `first_row` on; `false` if
+    /// it is not of this index.
+    pub(crate) fn load(
+        &mut self,
+        backend: &B,
+        first_row: usize,
+        record: IndexRecord,
+    ) -> OpResult<bool> {
+        let row_bytes = self.row_bytes();
+        let pair_bytes = if self.pairs.is_some() { 2 * row_bytes } else { 0 };
+        let fits = |head: &ClustersRecord| {
+            let n = head.sizes.len();
+            n <= self.capacity
+                && (head.radius.is_empty() || head.radius.len() == n)
+                && head.centroids.len() == n * row_bytes
+                && head.pairs.len() == n * pair_bytes
+        };
+        if record.width != self.width || !record.heads.iter().all(fits) {
+            return Ok(false);
+        }
+        for (h, new) in record.heads.iter().enumerate() {
+            let head = &mut self.heads[h];
+            let mut row = first_row as u32;
+            for size in &new.sizes {
+                head.starts.push(row);
+                row += size;
+            }
+            head.sizes.extend_from_slice(&new.sizes);
+            head.radius.extend_from_slice(&new.radius);
+            head.centroids.extend_from_slice(&new.centroids);
+            head.pairs.extend_from_slice(&new.pairs);
+            head.open.extend_from_slice(&new.open);
+            self.upload_head(backend, h, 0)?;
+            let count = new.sizes.len() as u32;
+            backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
+        }
+        self.batches.extend(record.batches);
+        Ok(true)
     }
 
     /// Numbers that describe a cluster.

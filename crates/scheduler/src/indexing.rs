@@ -412,14 +412,18 @@ impl<B: Backend> Sequence<B> {
 
     /// Ends a decode step: full windows go to the worker.
     pub(crate) fn submit_windows(&mut self) {
-        let Some(cluster) = self.policy.index else { return };
         for layer in 0..self.layers.len() {
-            if !self.fills_window(layer, self.n_tokens) {
-                continue;
+            if self.fills_window(layer, self.n_tokens) {
+                self.submit_window(layer);
             }
-            if let Some(mass) = self.window_mass(layer, cluster.window) {
-                self.submit(layer, cluster.window, mass);
-            }
+        }
+    }
+
+    /// A full window of `layer` goes to the worker.
+    pub(crate) fn submit_window(&mut self, layer: usize) {
+        let Some(index) = self.policy.index else { return };
+        if let Some(mass) = self.window_mass(layer, index.window) {
+            self.submit(layer, index.window, mass);
         }
     }
 

@@ -22,6 +22,7 @@ use crate::observe::Observation;
 use crate::policy::{KeepConfig, Statistic};
 use crate::rows::DeviceRows;
 use crate::sequence::{Placement, Sequence};
+use crate::session_file::KeepRecord;
 use crate::shape::KvShape;
 use crate::step::LayerTensors;
 
@@ -99,6 +100,40 @@ impl<B: Backend> Kept<B> {
         backend.write(ViewMut::all(&mut fresh.mass), bytemuck::cast_slice(&fresh.host_mass))?;
         *self = fresh;
         Ok(())
+    }
+
+    /// As a session file has it, when rows below `n_indexed` were chosen from.
+    pub async fn record(&self, backend: &B, n_indexed: usize) -> OpResult<KeepRecord> {
+        let mut mass = vec![0.0f32; self.host_mass.len()];
+        backend.read(View::all(&self.mass), bytemuck::cast_slice_mut(&mut mass)).await?;
+        let pair = |kept: &KeptRow| [kept.row, kept.slot];
+        Ok(KeepRecord {
+            n_indexed,
+            capacity: self.capacity.iter().map(|c| *c as u32).collect(),
+            rows: self.rows.iter().map(|rows| rows.iter().map(pair).collect()).collect(),
+            mass,
+        })
+    }
+
+    /// What a session file has; `None` if it is not of this shape.
+    pub fn from_record(
+        backend: &B,
+        shape: &KvShape,
+        record: KeepRecord,
+        ring: usize,
+    ) -> OpResult<Option<Self>> {
+        let most = record.capacity.iter().copied().max().unwrap_or(0) as usize;
+        if record.mass.len() != shape.n_q_heads.saturating_mul(most + ring + 1) {
+            return Ok(None);
+        }
+        let capacity = record.capacity.iter().map(|c| *c as usize).collect();
+        let mut kept = Self::new(backend, shape, capacity, ring)?;
+        for (rows, saved) in kept.rows.iter_mut().zip(&record.rows) {
+            rows.extend(saved.iter().map(|[row, slot]| KeptRow { row: *row, slot: *slot }));
+        }
+        kept.host_mass = record.mass;
+        backend.write(ViewMut::all(&mut kept.mass), bytemuck::cast_slice(&kept.host_mass))?;
+        Ok(Some(kept))
     }
 
     /// Forgets rows from `n` on, and what rows from `n_indexed + pending` on received.

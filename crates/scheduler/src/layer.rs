@@ -13,6 +13,7 @@ use crate::index::LayerIndex;
 use crate::keep::Kept;
 use crate::policy::{INDEX_SEGMENT, Policy, Residency};
 use crate::projection::Projections;
+use crate::session_file::ProjectionRecord;
 use crate::shape::KvShape;
 
 /// How a layer attends in decode.
@@ -107,6 +108,12 @@ impl<B: Backend> LayerProjection<B> {
         let mut w_q = backend.alloc(DType::F32, host_w_q.len(), "projection")?;
         backend.write(ViewMut::all(&mut w_q), bytemuck::cast_slice(&host_w_q))?;
         Ok(Self { w_q, w_k, host_w_q })
+    }
+
+    /// As a session file has it.
+    pub fn record(&self, shape: &KvShape) -> ProjectionRecord {
+        let rank = self.host_w_q.len() / (shape.n_kv_heads * shape.head_dim);
+        ProjectionRecord { rank, w_q: self.host_w_q.clone(), w_k: self.w_k.to_vec() }
     }
 }
 
@@ -203,6 +210,15 @@ impl<B: Backend> Recorded<B> {
         ];
         backend.read_all(&mut parts).await?;
         Ok((q, k))
+    }
+
+    /// Sums that were saved.
+    pub(crate) fn load_sums(&mut self, backend: &B, q: &[f32], k: &[f32]) -> OpResult<()> {
+        let (saved_q, saved_k) = self.saved.split_at_mut(q.len());
+        saved_q.copy_from_slice(q);
+        saved_k.copy_from_slice(k);
+        backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
+        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
     }
 
     /// Makes the sums again on a fresh device.

@@ -30,7 +30,9 @@ mod resolver;
 mod rows;
 mod select;
 mod sequence;
+mod session_file;
 mod shape;
+mod sight;
 mod speculate;
 mod stats;
 mod step;
@@ -56,9 +58,14 @@ pub use policy::{
     TokenConfig, WHOLE_PROMPT_CONTEXT,
 };
 pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
+pub use session_file::{
+    BLOCK_BYTES, DamagedPart, Difference, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart,
+    SaveOptions, SessionContent, SessionFile, SessionFileError, SessionHeader, SessionReader,
+};
 pub use shape::KvShape;
+pub use sight::TokenPlace;
 pub use speculate::{RecallMode, StepVerdict};
 pub use stats::Stats;
 pub use step::{LayerTensors, SpanMode, Step, StepScratch, StepSpan};
-pub use tier::{HostTier, MappedTier, PlainTier, RowRange};
+pub use tier::{HostBytesMut, HostTier, MappedTier, OpenBytes, PlainTier, RowRange};
 pub use watch::Watched;

@@ -40,7 +40,7 @@ impl KvPlan {
         let row = shape.row_bytes() as u64;
         let heads = shape.n_kv_heads as u64;
         let mut plan = Self {
-            host_kv_bytes: (shape.n_layers * shape.layer_bytes()) as u64,
+            host_kv_bytes: shape.n_layers as u64 * shape.layer_bytes() as u64,
             host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
             ..Self::default()
         };

@@ -38,6 +38,8 @@ pub(crate) struct Resolver<B: Backend> {
     move_stride: usize,
     first_slot_row: usize,
     cache_steps: u32,
+    /// Nothing is kept from one step to the next.
+    is_off: bool,
     /// A step has counted, and nobody has read it.
     is_unread: bool,
 }
@@ -77,13 +79,17 @@ impl<B: Backend> Resolver<B> {
             n_slots: layout.slots,
             move_stride,
             first_slot_row: layout.first_slot_row(),
-            cache_steps: cache_steps as u32,
+            cache_steps: cache_steps.max(1) as u32,
+            is_off: cache_steps == 0,
             is_unread: false,
         })
     }
 
     /// Adds the chosen rows to the lists and fetches those that are missing.
     pub fn run(&mut self, backend: &B, shape: &KvShape, r: Resolution<'_, B>) -> OpResult<()> {
+        if self.is_off {
+            self.forget(backend, r.slot)?;
+        }
         let (h, counts_at) = (self.n_heads, r.slot * COUNTS * self.n_heads);
         let listed = ViewMut::part(&mut self.counts, counts_at, h);
         backend.write(listed, bytemuck::cast_slice(r.lists.counts()))?;

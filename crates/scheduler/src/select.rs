@@ -495,6 +495,20 @@ impl<B: Backend> Selector<B> {
         clusters.zip(self.host_takes[place].iter().map(|t| *t as usize))
     }
 
+    /// Takes a choice that was saved, cluster and tokens of each head; `false` if it is too long.
+    pub fn set_selected(&mut self, slot: usize, heads: &[Vec<[u32; 2]>]) -> bool {
+        if heads.iter().any(|choice| choice.len() > self.max_selected) {
+            return false;
+        }
+        for (head, choice) in (slot * self.n_kv_heads..).zip(heads) {
+            self.host_n[head] = choice.len() as u32;
+            for (at, [cluster, take]) in (head * self.max_selected..).zip(choice) {
+                (self.host_clusters[at], self.host_takes[at]) = (*cluster, *take);
+            }
+        }
+        true
+    }
+
     /// Clusters selected over all heads.
     pub fn n_selected(&self, slot: usize) -> u64 {
         let heads = &self.host_n[slot * self.n_kv_heads..][..self.n_kv_heads];

@@ -20,10 +20,11 @@ use crate::resolver::Resolver;
 use crate::rows::{DeviceRows, RowMover};
 use crate::select::{RowLists, Selector};
 use crate::shape::KvShape;
+use crate::sight::Sight;
 use crate::speculate::{RecallMode, Speculation};
 use crate::stats::Stats;
 use crate::tail::Tail;
-use crate::tier::{HostTier, MappedTier, PlainTier, RowRange};
+use crate::tier::{HostTier, MappedTier, OpenBytes, PlainTier, RowRange};
 use crate::turn::{Turned, turns};
 use crate::watch::Watched;
 
@@ -38,13 +39,16 @@ pub enum Placement {
 }
 
 /// Which host tier a sequence uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum TierKind {
     /// [`MappedTier`] where the device reads host memory, else [`PlainTier`].
     #[default]
     Auto,
     /// [`PlainTier`] always: what a WGSL device has.
     Plain,
+    /// [`PlainTier`] in bytes that this opens: those of a browser lie outside of the program's
+    /// memory.
+    Elsewhere(OpenBytes),
 }
 
 /// How a sequence is laid out, apart from its policy.
@@ -117,6 +121,8 @@ pub struct Sequence<B: Backend> {
     pub(crate) turned: Option<Turned<B>>,
     /// What decode steps computed, for who looks on.
     pub(crate) watched: Vec<Watched>,
+    /// The KV head whose recall somebody looks at.
+    pub(crate) sight: Option<Sight>,
     pub(crate) stats: Stats,
     pub(crate) mirror: Mirror,
     pub(crate) worker: ClusterWorker<B>,
@@ -147,6 +153,7 @@ impl<B: Backend> Sequence<B> {
         }
         let tier: Box<dyn HostTier<B>> = match options.tier {
             TierKind::Plain => Box::new(PlainTier::new(&shape)?),
+            TierKind::Elsewhere(open) => Box::new(PlainTier::opened_by(&shape, open)?),
             TierKind::Auto => match MappedTier::new(backend, &shape)? {
                 Some(tier) => Box::new(tier),
                 None => Box::new(PlainTier::new(&shape)?),
@@ -172,6 +179,7 @@ impl<B: Backend> Sequence<B> {
             tail: None,
             turned: None,
             watched: Vec::new(),
+            sight: None,
             mirror: Mirror::with_layers(shape.n_layers),
             stats: Stats::new(shape.n_layers, shape.n_kv_heads),
             layout: DeviceLayout::of(&policy, shape.capacity),
@@ -239,7 +247,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Bytes of the rows that are in use in host memory.
     pub fn host_kv_bytes(&self) -> u64 {
-        (self.n_tokens * self.shape.token_bytes()) as u64
+        self.n_tokens as u64 * self.shape.token_bytes() as u64
     }
 
     /// The rows that each KV head attended in the last decoded layer, in the numbering of the place
@@ -270,6 +278,18 @@ impl<B: Backend> Sequence<B> {
         })
     }
 
+    /// The rows behind [`Sequence::last_recalled`], in the same order.
+    pub(crate) fn push_recalled_rows(&self, layer: usize, head: usize, rows: &mut Vec<u32>) {
+        let own = self.selection_slot(layer);
+        let slot = own - own % self.policy.layer_step;
+        let Some(index) = self.layers[layer].chosen_index() else { return };
+        let Some(selector) = &self.selector else { return };
+        let starts = &index.heads()[head].starts;
+        for (cluster, take) in selector.selected(slot, head) {
+            rows.extend(starts[cluster]..starts[cluster] + take as u32);
+        }
+    }
+
     /// The tokens that a KV head attended in the last decode step, in no order; where the device
     /// resolves, without what it recalled.
     pub fn attended_tokens(&self, layer: usize, head: usize) -> Vec<u32> {
@@ -294,17 +314,23 @@ impl<B: Backend> Sequence<B> {
         self.drop_jobs().await?;
         self.policy = policy;
         self.layout = DeviceLayout::of(&self.policy, self.shape.capacity);
+        self.sort_rows();
+        self.adopt_policy()?;
+        self.finish_prefill().await
+    }
+
+    /// Puts rows back into token order where the policy needs that.
+    pub(crate) fn sort_rows(&mut self) {
         for layer in 0..self.layers.len() {
             if layer_mode(&self.policy, layer) != LayerMode::Dense {
                 self.restore_token_order(layer, 0);
             }
         }
-        self.adopt_policy()?;
-        self.finish_prefill().await
     }
 
     /// Buffers, index and caches for the policy; rows and positions stay.
     fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
+        self.forget_sight();
         let policy = &self.policy;
         let is_plain = policy.residency != Residency::AttendOnHost
             && (policy.token_step, policy.layer_step) == (1, 1)
@@ -432,6 +458,7 @@ impl<B: Backend> Sequence<B> {
             false => self.bring_rows().await?,
         }
         self.forget_choice();
+        self.forget_sight();
         self.drop_jobs().await?;
         let mut rebuild = false;
         for layer in 0..self.layers.len() {
@@ -466,6 +493,7 @@ impl<B: Backend> Sequence<B> {
             }
             if let Some(kept) = &mut state.kept {
                 state.n_indexed = state.n_indexed.min(n);
+                state.n_submitted = state.n_indexed;
                 kept.truncate(&*self.backend, n, n - state.n_indexed)?;
             }
             for positions in &mut self.layers[layer].positions {

@@ -616,6 +616,9 @@ impl Token {
         let selector = sequence.selector.as_mut().expect("a recall policy has a selector");
         let first_slot = sequence.layout.first_slot_row();
         sequence.mover.clear();
+        if let Some(sight) = &mut sequence.sight {
+            sight.begin_layer(self.layer);
+        }
         for (head, cache) in state.caches.iter_mut().enumerate() {
             let hits =
                 selector.resolve(slot, head, cache, &mut sequence.lists, first_slot, speculates);
@@ -623,6 +626,9 @@ impl Token {
             for miss in &selector.misses {
                 let row = starts[miss.cluster.index()] as usize + miss.member as usize;
                 sequence.mover.push(head, row, first_slot + miss.slot.index());
+                if let Some(sight) = &mut sequence.sight {
+                    sight.note_miss(self.layer, head, row);
+                }
             }
             sequence.stats.hits += hits as u64;
             sequence.stats.misses += selector.misses.len() as u64;

@@ -119,7 +119,7 @@ impl<B: Backend> HostTier<B> for MappedTier<B> {
     }
 
     fn size_bytes(&self) -> u64 {
-        (self.shape.n_layers * self.shape.layer_bytes()) as u64
+        self.shape.n_layers as u64 * self.shape.layer_bytes() as u64
     }
 
     /// Memory that kernels address belongs to the device that they run on, so the rows move to
@@ -143,18 +143,45 @@ impl<B: Backend> HostTier<B> for MappedTier<B> {
     }
 }
 
+/// Bytes of one layer, read and written in runs.
+pub trait HostBytesMut: Send + Sync {
+    /// Fills `out` with the bytes from `at` on.
+    fn read(&self, at: usize, out: &mut [u8]);
+
+    /// Overwrites the bytes from `at` on.
+    fn write(&mut self, at: usize, bytes: &[u8]);
+}
+
+/// Opens that many zeroed bytes, or says `None` where there is no memory for them.
+pub type OpenBytes = fn(usize) -> Option<Box<dyn HostBytesMut>>;
+
+impl HostBytesMut for Vec<u8> {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self[at..at + out.len()]);
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
 /// Rows in memory that only the host addresses.
 pub struct PlainTier {
-    layers: Vec<Vec<u8>>,
+    layers: Vec<Box<dyn HostBytesMut>>,
     shape: KvShape,
 }
 
 impl PlainTier {
     /// Reserves all layers.
     pub fn new(shape: &KvShape) -> OpResult<Self> {
+        Self::opened_by(shape, zeroed)
+    }
+
+    /// Reserves all layers, each by a call of `open`.
+    pub fn opened_by(shape: &KvShape, open: OpenBytes) -> OpResult<Self> {
         let mut layers = Vec::with_capacity(shape.n_layers);
         for layer in 0..shape.n_layers {
-            layers.push(zeroed(shape.layer_bytes()).ok_or_else(|| OpError::OutOfMemory {
+            layers.push(open(shape.layer_bytes()).ok_or_else(|| OpError::OutOfMemory {
                 backend: "host",
                 label: format!("host KV of layer {layer}"),
                 bytes: shape.layer_bytes() as u64,
@@ -164,22 +191,20 @@ impl PlainTier {
     }
 }
 
-/// Zeroed bytes, or `None` where there is no memory for them.
-fn zeroed(len: usize) -> Option<Vec<u8>> {
+fn zeroed(len: usize) -> Option<Box<dyn HostBytesMut>> {
     // Reserving first turns a failure into `None`; `vec![0; len]` then takes untouched zero pages.
     Vec::<u8>::new().try_reserve_exact(len).ok()?;
-    Some(vec![0; len])
+    Some(Box::new(vec![0; len]))
 }
 
 impl<B: Backend> HostTier<B> for PlainTier {
     fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
-        out.copy_from_slice(&self.layers[layer][self.shape.row_bytes_range(head, rows)]);
+        self.layers[layer].read(self.shape.row_bytes_range(head, rows).start, out);
     }
 
     fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
-        let range =
-            self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
-        self.layers[layer][range].copy_from_slice(bytes);
+        let rows = start..start + bytes.len() / self.shape.row_bytes();
+        self.layers[layer].write(self.shape.row_bytes_range(head, rows).start, bytes);
     }
 
     fn buffer(&self, _layer: usize) -> Option<&B::Buffer> {
@@ -191,7 +216,7 @@ impl<B: Backend> HostTier<B> for PlainTier {
     }
 
     fn size_bytes(&self) -> u64 {
-        (self.shape.n_layers * self.shape.layer_bytes()) as u64
+        self.shape.n_layers as u64 * self.shape.layer_bytes() as u64
     }
 
     fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {

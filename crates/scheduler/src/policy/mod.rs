@@ -6,6 +6,7 @@
 mod options;
 mod preset;
 mod resolve;
+mod text;
 
 pub use options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
@@ -137,7 +138,7 @@ pub enum Residency {
     /// They are not attended again; the device keeps the others alone.
     Evict,
     /// In host memory, recalled when they are chosen; the device keeps those of the last
-    /// `cache_steps` steps.
+    /// `cache_steps` steps, and with 0 fetches them in every step.
     Recall {
         /// R.
         cache_steps: usize,
@@ -430,13 +431,13 @@ impl Policy {
         (times * self.most_attended()).min(context)
     }
 
-    /// Rows of the device cache of one KV head: what R steps may select, and no more than there are
-    /// tokens.
+    /// Rows of the device cache of one KV head: what R steps, or the one under way, may select, and
+    /// no more than there are tokens.
     pub fn cache_slots(&self, context: usize) -> usize {
         match (self.residency, self.budget) {
             (Residency::Recall { cache_steps }, Some(_)) => {
                 let recalled = self.most_attended() - self.sinks - self.recent;
-                (cache_steps * recalled).min(context)
+                (cache_steps.max(1) * recalled).min(context)
             }
             _ => 0,
         }

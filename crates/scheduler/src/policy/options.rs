@@ -56,8 +56,13 @@ macro_rules! choices {
 }
 
 /// A value that has a name.
-trait Choice: Copy + 'static {
+pub(super) trait Choice: Copy + PartialEq + 'static {
     const ALL: &'static [(Self, &'static str)];
+}
+
+/// The name of a value; none for those that no user can ask for.
+pub(super) fn name_of<C: Choice>(value: C) -> &'static str {
+    C::ALL.iter().find(|(known, _)| *known == value).map_or("", |(_, name)| name)
 }
 
 fn choose<C: Choice>(text: &str) -> Result<C, String> {
@@ -192,9 +197,10 @@ impl Choice for PoolKind {
     const ALL: &'static [(Self, &'static str)] = POOLS;
 }
 
-/// Reads one value.
+/// Reads one value, and says it as it is read.
 trait Read: Sized {
     fn read(text: &str) -> Result<Self, String>;
+    fn text(&self) -> String;
 }
 
 macro_rules! read {
@@ -202,6 +208,10 @@ macro_rules! read {
         $(impl Read for $type {
             fn read(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|_| format!("'{text}' is not {}", $what))
+            }
+
+            fn text(&self) -> String {
+                self.to_string()
             }
         })+
     };
@@ -215,6 +225,10 @@ macro_rules! read_choice {
         $(impl Read for $type {
             fn read(text: &str) -> Result<Self, String> {
                 choose(text)
+            }
+
+            fn text(&self) -> String {
+                name_of(*self).to_owned()
             }
         })+
     };
@@ -240,6 +254,13 @@ read_choice!(
 impl Read for BudgetOption {
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
+    }
+
+    fn text(&self) -> String {
+        match self {
+            BudgetOption::Auto => "auto".into(),
+            BudgetOption::Tokens(tokens) => tokens.to_string(),
+        }
     }
 }
 
@@ -283,6 +304,16 @@ macro_rules! options {
                     _ => return Err(PolicyError::UnknownOption(name.to_owned())),
                 }
                 Ok(())
+            }
+
+            /// What was given, one `name = value` a line, the preset as `policy = name` first. The
+            /// same options have the same text on every machine.
+            pub fn text(&self) -> String {
+                let mut text = format!("policy = {}\n", self.preset);
+                $(if let Some(value) = &self.$field {
+                    text.extend([$name, " = ", &value.text(), "\n"]);
+                })+
+                text
             }
 
             /// Names of the options that were given.
@@ -418,7 +449,7 @@ options! {
     /// Threads that attend on the host, each a KV head at a time; the result is the same for any
     /// number [default: as many as the machine runs at once, at most one for each KV head].
     host_threads: usize = "host-threads", "N";
-    /// Steps for which recalled rows stay on the device [default: 2].
+    /// Steps for which recalled rows stay on the device; 0: every step fetches all [default: 2].
     cache_steps: usize = "cache-steps", "STEPS";
     /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].
     dense_layers: usize = "dense-layers", "LAYERS";
@@ -436,6 +467,17 @@ impl PolicyOptions {
             self.dense_layers.get_or_insert(default);
         }
         self
+    }
+
+    /// Reads what [`PolicyOptions::text`] wrote.
+    pub fn from_text(text: &str) -> Result<Self, PolicyError> {
+        let mut lines = text.lines().map(|line| line.split_once(" = ").unwrap_or((line, "")));
+        let mut options = match lines.next() {
+            Some(("policy", name)) => Self::new(name.parse()?),
+            _ => return Err(PolicyError::UnknownPreset(String::new())),
+        };
+        lines.try_for_each(|(name, value)| options.set(name, value))?;
+        Ok(options)
     }
 
     /// The same with a budget of `tokens`.

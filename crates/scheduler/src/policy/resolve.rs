@@ -23,7 +23,6 @@ impl Policy {
         }
         for (value, name) in [
             (options.iterations, "--iterations"),
-            (options.cache_steps, "--cache-steps"),
             (options.cluster_tokens, "--cluster-tokens"),
             (options.window, "--window"),
             (options.block_size, "--block-size"),
@@ -578,10 +577,6 @@ mod tests {
             o.window = Some(320);
         }));
         assert!(small.contains("--budget 300") && small.contains("window of 320"), "{small}");
-        assert_eq!(
-            message(resolve(|o| o.cache_steps = Some(0))),
-            "--cache-steps must be at least 1"
-        );
         assert_eq!(
             message(resolve(|o| o.cluster_tokens = Some(0))),
             "--cluster-tokens must be at least 1"

@@ -1,0 +1,143 @@
+//! Sessions in files: a document is read once, and asked on another day.
+
+use std::io::Write;
+
+use longview_core::RangeSource;
+use longview_ops::Backend;
+use longview_scheduler::{
+    Policy, PolicyOptions, SaveOptions, Sequence, SessionContent, SessionFile, SessionFileError,
+};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::output::{MAX_CANDIDATES, Output};
+use crate::session::Session;
+
+/// A session that was opened.
+pub struct Restored<B: Backend> {
+    /// As it was saved, or under another policy.
+    pub session: Session<B>,
+    /// What the caller of [`Engine::save`] gave along.
+    pub note: Vec<u8>,
+}
+
+impl<B: Backend> Session<B> {
+    /// What the policy in force was made of: what was asked for, and the model's depth.
+    pub fn policy_options(&self) -> &PolicyOptions {
+        &self.options
+    }
+
+    /// The engine's part of a file.
+    fn content(&self, note: &[u8]) -> SessionContent {
+        let said = &self.said;
+        let (logits, ids): (&[f32], &[u32]) = match self.last {
+            Output::Nothing => (&[], &[]),
+            Output::Logits => (&said.logits, &[]),
+            Output::Best => (&[], &said.ids),
+            Output::Candidates(_) => (&said.logits, &said.ids),
+        };
+        SessionContent {
+            tokens: self.tokens.clone(),
+            owed: self.unfed,
+            logits: logits.to_vec(),
+            ids: ids.to_vec(),
+            note: note.to_vec(),
+        }
+    }
+
+    /// Takes the engine's part of a file over; `false` if a model of `n_vocab` tokens cannot have
+    /// written it.
+    fn take_content(&mut self, content: SessionContent, n_vocab: usize) -> bool {
+        let SessionContent { tokens, owed, logits, ids, note: _ } = content;
+        let last = match (logits.len(), ids.len()) {
+            (0, 0) => Output::Nothing,
+            (0, 1) => Output::Best,
+            (n, 0) if n == n_vocab => Output::Logits,
+            (n, k) if n == k && n <= MAX_CANDIDATES => Output::Candidates(k),
+            _ => return false,
+        };
+        let mut all = tokens.iter().chain(&owed).chain(&ids);
+        if all.any(|id| *id as usize >= n_vocab) {
+            return false;
+        }
+        self.tokens.extend_from_slice(&tokens);
+        (self.unfed, self.last) = (owed, last);
+        self.said.logits.extend_from_slice(&logits);
+        self.said.ids.extend_from_slice(&ids);
+        true
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Writes a session with everything that [`Engine::restore`] needs to go on from here, without
+    /// prefill and without clustering: tokens, keys and values, index, what prefill recorded, what
+    /// the model said last. In order and without seeking, in pieces of at most a mebibyte, but for
+    /// the table at the end. `note` is the caller's own, and comes back.
+    ///
+    /// The session goes on as if it had not been saved.
+    ///
+    /// # Errors
+    /// If `out` refuses: what was written of the file is then of no use.
+    pub async fn save(
+        &mut self,
+        session: &mut Session<B>,
+        note: &[u8],
+        out: &mut dyn Write,
+    ) -> Result<(), EngineError> {
+        self.revive().await?;
+        self.welcome(session).await?;
+        let content = session.content(note);
+        let Session { sequence, options, .. } = session;
+        let how = SaveOptions::new(self.fingerprint()?, options);
+        Ok(sequence.save(&how, &content, out).await?)
+    }
+
+    /// Opens a session that [`Engine::save`] wrote, on any device. The file is verified as a whole
+    /// before anything of it is used, then its rows go block by block to host memory.
+    ///
+    /// Under its own policy (`None`, or the same one) the session is as it was: decode continues to
+    /// the bit on the backend that saved it. Under another policy its rows are indexed anew, where
+    /// [`Session::set_policy`] allows that. What is not in the file begins anew: counters and
+    /// times, the device cache, and the last step's choice of speculative recall.
+    ///
+    /// # Errors
+    /// [`EngineError::Session`] if the file is not whole, or was made with another model,
+    /// tokenizer, RoPE or type of rows, or is longer than the context.
+    pub async fn restore(
+        &mut self,
+        source: &dyn RangeSource,
+        policy: Option<&PolicyOptions>,
+    ) -> Result<Restored<B>, EngineError> {
+        self.revive().await?;
+        let file = SessionFile::open(source)?;
+        let (shape, header) = (self.shape(), file.header());
+        header.check(self.fingerprint()?, &shape)?;
+        let (options, policy) = match policy {
+            Some(options) => {
+                let options = options.clone().for_depth(shape.n_layers);
+                let policy = Policy::resolve(&options, shape.capacity)?;
+                (options, policy)
+            }
+            // What depends on the context stays as it was when the session was saved.
+            None => {
+                let options = header.policy_options()?;
+                let policy = Policy::resolve(&options, header.context)?;
+                (options, policy)
+            }
+        };
+        let mut file = file.verify()?;
+        let mut content = SessionContent::read(&mut file)?;
+        let backend = self.backend();
+        let sequence = Sequence::restore(backend, shape, policy, self.layout(), &mut file).await?;
+        let n_vocab = self.model.config().vocab_size;
+        let mut session = Session::new(sequence, options, n_vocab);
+        let note = std::mem::take(&mut content.note);
+        match session.take_content(content, n_vocab) {
+            true => Ok(Restored { session, note }),
+            false => {
+                let what = "its tokens are not of this model's vocabulary";
+                Err(SessionFileError::Inconsistent(what).into())
+            }
+        }
+    }
+}

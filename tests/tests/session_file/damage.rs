@@ -1,0 +1,296 @@
+//! No bit, no length and no lie of a file goes unnoticed.
+
+use longview_core::{DType, RangeSource, SplitMix64};
+use longview_scheduler::{
+    BLOCK_BYTES, DamagedPart, FORMAT_VERSION, Fingerprint, KvShape, PolicyOptions, Preset,
+    SessionFile, SessionFileError,
+};
+
+use crate::support::{cpu, fingerprint, layouts, open, prefilled, save};
+
+/// As few rows as a policy needs to have all of its state.
+fn tiny(preset: Preset, settings: &[(&str, &str)]) -> (KvShape, PolicyOptions, Vec<u8>) {
+    let shape = KvShape {
+        n_layers: 1,
+        n_q_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 4,
+        kv_dtype: DType::F16,
+        capacity: 64,
+        scale: 0.5,
+        inv_freq: [1.0, 0.1].into(),
+    };
+    let mut policy = PolicyOptions::new(preset).with_budget(16);
+    for (name, value) in settings {
+        policy.set(name, value).expect("a value");
+    }
+    let mut sim = prefilled(shape.clone(), &policy, layouts()[0].1, 24).expect("a prompt");
+    (0..5).for_each(|_| sim.decode(2));
+    let file = save(&mut sim, &policy);
+    (shape, policy, file)
+}
+
+fn all() -> Vec<(KvShape, PolicyOptions, Vec<u8>)> {
+    let small = [("window", "4"), ("recent", "2"), ("cluster-tokens", "2")];
+    vec![
+        tiny(Preset::Clusterkv, &small),
+        tiny(Preset::Clusterkv, &[&small[..], &[("refine", "2"), ("sinks", "2")]].concat()),
+        tiny(
+            Preset::Infllm,
+            &[("window", "4"), ("recent", "4"), ("sinks", "2"), ("block-size", "2")],
+        ),
+        tiny(
+            Preset::Lrqk,
+            &[("window", "4"), ("recent", "2"), ("rank", "2"), ("lrqk-decode", "adaptive")],
+        ),
+        tiny(Preset::H2o, &[("window", "4")]),
+    ]
+}
+
+fn verify(file: &[u8]) -> Result<(), SessionFileError> {
+    let source = file.to_vec();
+    SessionFile::open(&source)?.verify().map(drop)
+}
+
+#[test]
+fn every_bit_is_guarded() {
+    let (_, _, mut file) = tiny(Preset::Clusterkv, &[("window", "4"), ("recent", "2")]);
+    assert!(verify(&file).is_ok());
+    assert!(file.len() < 16 << 10, "{} bytes", file.len());
+    for bit in 0..8 * file.len() {
+        file[bit / 8] ^= 1 << (bit % 8);
+        assert!(verify(&file).is_err(), "bit {bit} of {}", 8 * file.len());
+        file[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn every_length_is_guarded() {
+    for (_, _, file) in all() {
+        for len in 0..file.len() {
+            assert!(verify(&file[..len]).is_err(), "{len} of {}", file.len());
+        }
+        for more in 1..100 {
+            let longer = [&file[..], &vec![0; more]].concat();
+            assert!(verify(&longer).is_err(), "{more} bytes more");
+        }
+        let twice = [&file[..], &file[..]].concat();
+        assert!(verify(&twice).is_err());
+    }
+}
+
+#[test]
+fn errors_say_what_is_wrong_and_what_to_do() {
+    let (_, _, file) = tiny(Preset::Quest, &[("window", "4"), ("recent", "2")]);
+    let message = |file: &[u8]| verify(file).unwrap_err().to_string();
+    assert!(message(b"").contains("not a Longview session"));
+    assert!(message(b"{\"model\": 1}").contains("name a file that --save-session wrote"));
+    assert!(message(&file[..file.len() - 1]).contains("not complete: "));
+    assert!(message(&file[..11]).contains("not complete: 11 bytes"));
+    let changed = |at: usize| {
+        let mut file = file.clone();
+        file[at] ^= 0x10;
+        verify(&file).unwrap_err()
+    };
+    let newer = changed(8);
+    assert!(matches!(newer, SessionFileError::Version(17)), "{newer}");
+    assert!(newer.to_string().contains("version 17, and this release reads version 1"), "{newer}");
+    assert!(changed(40).to_string().contains("damaged in its header (bytes 0 to "));
+    let stream = header_len(&file) + 700;
+    let error = changed(stream);
+    let SessionFileError::Damaged { part: DamagedPart::Block(1), bytes } = &error else {
+        panic!("{error}");
+    };
+    assert!(bytes.contains(&(stream as u64)));
+    assert!(error.to_string().contains("damaged in block 1 (bytes "), "{error}");
+    assert!(changed(file.len() - 20).to_string().contains("damaged in its table of blocks"));
+}
+
+fn word(file: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes")) as usize
+}
+
+fn header_len(file: &[u8]) -> usize {
+    word(file, 12)
+}
+
+/// Makes all digests right again, as docs/session-format.md says.
+fn seal(file: &mut [u8]) {
+    let (header, block) = (header_len(file), word(file, 16));
+    let proof = blake3::hash(&file[..header - 32]);
+    file[header - 32..header].copy_from_slice(proof.as_bytes());
+    let trailer = file.len() - 48;
+    let length: [u8; 8] = file[trailer..trailer + 8].try_into().expect("8 bytes");
+    let end = header + u64::from_le_bytes(length) as usize;
+    let table: Vec<u8> =
+        file[header..end].chunks(block).flat_map(|block| *blake3::hash(block).as_bytes()).collect();
+    file[end..trailer].copy_from_slice(&table);
+    let whole = [&file[..header], &table, &length].concat();
+    file[trailer + 8..trailer + 40].copy_from_slice(blake3::hash(&whole).as_bytes());
+}
+
+/// A file is sealed as the document says, and nothing else is right.
+#[test]
+fn the_document_says_how_a_file_is_sealed() {
+    for (_, _, file) in all() {
+        let mut again = file.clone();
+        seal(&mut again);
+        assert!(again == file);
+    }
+}
+
+/// Somebody who knows how digests are made can lie; then the fields must hold together or the file
+/// is refused, and nothing panics.
+#[test]
+fn lies_that_are_sealed_are_read_without_a_panic() {
+    let mut rng = SplitMix64::new(5);
+    let backend = cpu();
+    let (mut opened, mut refused) = (0, 0);
+    for (shape, _, file) in all() {
+        let header = header_len(&file);
+        let stream = file.len() - 48 - header;
+        for _ in 0..1500 {
+            let mut lie = file.clone();
+            for _ in 0..1 + rng.below(3) {
+                // Numbers are most telling where they are small, so most changes are.
+                let at = header + rng.below(stream);
+                match rng.below(3) {
+                    0 => lie[at] ^= 1 << rng.below(8),
+                    1 => lie[at] = [0, 1, 2, 0x7f, 0x80, 0xff][rng.below(6)],
+                    _ => {
+                        let end = file.len().min(at + 8);
+                        lie[at..end].fill([0, 0xff][rng.below(2)]);
+                    }
+                }
+            }
+            let trailer = file.len() - 48;
+            lie[trailer..].copy_from_slice(&file[trailer..]);
+            seal(&mut lie);
+            match open(&lie, &backend, shape.clone(), None, layouts()[0].1) {
+                Ok(_) => opened += 1,
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(opened > 500 && refused > 500, "{opened} were opened, {refused} refused");
+}
+
+/// Headers that lie are refused too, or are of another session.
+#[test]
+fn lies_in_the_header_are_read_without_a_panic() {
+    let mut rng = SplitMix64::new(6);
+    let backend = cpu();
+    let (shape, _, file) = tiny(Preset::Clusterkv, &[("window", "4"), ("recent", "2")]);
+    for _ in 0..3000 {
+        let mut lie = file.clone();
+        let at = 16 + rng.below(header_len(&file) - 48);
+        lie[at] = [lie[at] ^ (1 << rng.below(8)), 0, 0xff][rng.below(3)];
+        let block = word(&lie, 16);
+        if block == 512 {
+            seal(&mut lie);
+        } else {
+            let header = header_len(&lie);
+            let proof = blake3::hash(&lie[..header - 32]);
+            lie[header - 32..header].copy_from_slice(proof.as_bytes());
+        }
+        let _ = open(&lie, &backend, shape.clone(), None, layouts()[0].1);
+    }
+}
+
+/// Bytes that change between the proof and their use.
+struct Changing<'a> {
+    file: &'a [u8],
+    reads: std::cell::Cell<usize>,
+}
+
+impl RangeSource for Changing<'_> {
+    fn size(&self) -> u64 {
+        self.file.len() as u64
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.file.read_at(at, out)?;
+        self.reads.set(self.reads.get() + 1);
+        // Header, trailer, table and every block were read; now it is the blocks again.
+        let blocks = (self.file.len() - header_len(self.file) - 48).div_ceil(512 + 32);
+        if self.reads.get() > 4 + blocks {
+            out[0] ^= 1;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_file_that_changes_after_the_proof_is_noticed() {
+    let (shape, _, file) = tiny(Preset::Clusterkv, &[("window", "4"), ("recent", "2")]);
+    let source = Changing { file: &file, reads: 0.into() };
+    assert!(SessionFile::open(&source).expect("a header").verify().is_ok());
+    source.reads.set(0);
+    let error = open(&source, &cpu(), shape, None, layouts()[0].1).map(drop).unwrap_err();
+    assert!(error.to_string().contains("damaged in block"), "{error}");
+}
+
+/// A reader that fails says so.
+struct Failing(u64);
+
+impl RangeSource for Failing {
+    fn size(&self) -> u64 {
+        self.0
+    }
+
+    fn read_at(&self, _at: u64, _out: &mut [u8]) -> std::io::Result<()> {
+        Err(std::io::Error::other("the disk is gone"))
+    }
+}
+
+#[test]
+fn a_source_that_fails_is_named() {
+    let error = SessionFile::open(&Failing(5000)).map(drop).unwrap_err().to_string();
+    assert_eq!(error, "the session cannot be read (the disk is gone)");
+}
+
+#[test]
+fn everything_that_differs_is_named_with_what_the_file_was_made_with() {
+    let (shape, _, file) = tiny(Preset::Quest, &[("window", "4"), ("recent", "2")]);
+    let session = SessionFile::open(&file).expect("a session");
+    let check = |change: &dyn Fn(&mut Fingerprint, &mut KvShape)| {
+        let (mut fingerprint, mut shape) = (fingerprint(), shape.clone());
+        change(&mut fingerprint, &mut shape);
+        session.header().check(&fingerprint, &shape).map_err(|error| error.to_string())
+    };
+    assert_eq!(check(&|_, _| {}), Ok(()));
+    let message = |change: &dyn Fn(&mut Fingerprint, &mut KvShape)| check(change).unwrap_err();
+    let other = |part: &mut longview_scheduler::FingerprintPart| {
+        (part.digest[3], part.about) = (part.digest[3] ^ 1, "another".into());
+    };
+    let text = message(&|fingerprint, _| other(&mut fingerprint.config));
+    assert!(text.contains("\n  model: the session has a config, this run another; "), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    let text = message(&|fingerprint, _| other(&mut fingerprint.weights));
+    assert!(text.contains("weights: the session has some weights, this run another"), "{text}");
+    let text = message(&|fingerprint, _| other(&mut fingerprint.tokenizer));
+    assert!(text.contains("tokenizer: the session has a tokenizer, this run another"), "{text}");
+    let text = message(&|fingerprint, _| other(&mut fingerprint.rope));
+    assert!(text.contains("positions: the session has no positions, this run another"), "{text}");
+    let text = message(&|_, shape| shape.kv_dtype = DType::F32);
+    assert!(text.contains("type of keys and values: the session has f16, this run f32"), "{text}");
+    assert!(text.contains("--kv-type"), "{text}");
+    let text = message(&|fingerprint, shape| {
+        other(&mut fingerprint.weights);
+        shape.n_layers = 3;
+    });
+    assert!(text.contains("1 layers, 2 query and 1 KV heads of 4"), "{text}");
+    assert_eq!(text.lines().count(), 3, "{text}");
+}
+
+#[test]
+fn the_header_is_read_without_the_rest() {
+    let (_, policy, file) = tiny(Preset::Quest, &[("window", "4"), ("recent", "2")]);
+    let session = SessionFile::open(&file).expect("a session");
+    let header = session.header();
+    assert_eq!((header.n_tokens, header.context, header.kv_dtype), (29, 64, DType::F16));
+    assert_eq!(header.policy_options(), Ok(policy));
+    assert_eq!(header.fingerprint, fingerprint());
+    assert_eq!(header.fingerprint.to_string().len(), 16);
+    assert_eq!((FORMAT_VERSION, BLOCK_BYTES), (1, 1 << 20));
+}

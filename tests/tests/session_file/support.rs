@@ -1,0 +1,96 @@
+//! Sequences without a model into files, and back.
+
+use std::sync::Arc;
+
+use longview_core::{DType, RangeSource};
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_ops::Backend;
+use longview_scheduler::{
+    Fingerprint, FingerprintPart, KvShape, Placement, Policy, PolicyOptions, SaveOptions,
+    SchedulerError, Sequence, SequenceOptions, SessionContent, SessionFile,
+};
+use longview_tests::sim::{Sim, small_shape};
+use pollster::block_on;
+
+pub type Cpu = CpuBackend;
+
+pub fn cpu() -> Arc<Cpu> {
+    Arc::new(Cpu::new(CpuOptions { threads: 1, isa: None }).expect("a processor"))
+}
+
+pub fn shape(kv_dtype: DType) -> KvShape {
+    KvShape { kv_dtype, ..small_shape(160) }
+}
+
+/// Rows in place, in separate buffers, and in separate buffers whose hits the device finds itself.
+pub fn layouts() -> [(&'static str, SequenceOptions); 3] {
+    let in_place = SequenceOptions { chunk: 16, tile: 8, ..SequenceOptions::default() };
+    let device = SequenceOptions { placement: Placement::Device, ..in_place };
+    let resolving = SequenceOptions { device_cache: true, ..device };
+    [("in place", in_place), ("on a device", device), ("resolved on a device", resolving)]
+}
+
+fn part(name: &str) -> FingerprintPart {
+    FingerprintPart { digest: *blake3::hash(name.as_bytes()).as_bytes(), about: name.into() }
+}
+
+/// Of no model.
+pub fn fingerprint() -> Fingerprint {
+    Fingerprint {
+        config: part("a config"),
+        weights: part("some weights"),
+        tokenizer: part("a tokenizer"),
+        rope: part("no positions"),
+    }
+}
+
+/// A sequence of `n` tokens that were prefilled.
+pub fn prefilled(
+    shape: KvShape,
+    policy: &PolicyOptions,
+    options: SequenceOptions,
+    n: usize,
+) -> Result<Sim<Cpu>, SchedulerError> {
+    let mut sim = Sim::new(&cpu(), shape, policy, options)?;
+    sim.prefill(1, n);
+    Ok(sim)
+}
+
+/// Tokens and a note.
+pub fn content(n_tokens: usize) -> SessionContent {
+    SessionContent {
+        tokens: (0..n_tokens as u32).map(|i| i * i % 1000).collect(),
+        owed: Some(7),
+        logits: vec![0.5, -0.25],
+        ids: vec![3, 4],
+        note: b"a note".to_vec(),
+    }
+}
+
+pub fn save<B: Backend>(sim: &mut Sim<B>, policy: &PolicyOptions) -> Vec<u8> {
+    let (fingerprint, content) = (fingerprint(), content(sim.n_tokens()));
+    let options = SaveOptions { block_bytes: 512, ..SaveOptions::new(&fingerprint, policy) };
+    let mut bytes = Vec::new();
+    block_on(sim.sequence.save(&options, &content, &mut bytes)).expect("memory takes all");
+    bytes
+}
+
+/// Opens a file as the engine does.
+pub fn open<B: Backend>(
+    source: &dyn RangeSource,
+    backend: &Arc<B>,
+    shape: KvShape,
+    policy: Option<&PolicyOptions>,
+    options: SequenceOptions,
+) -> Result<(Sequence<B>, SessionContent), SchedulerError> {
+    let file = SessionFile::open(source)?;
+    let header = file.header();
+    header.check(&fingerprint(), &shape)?;
+    let policy = match policy {
+        Some(policy) => Policy::resolve(policy, shape.capacity)?,
+        None => Policy::resolve(&header.policy_options()?, header.context)?,
+    };
+    let mut file = file.verify()?;
+    let content = SessionContent::read(&mut file)?;
+    Ok((block_on(Sequence::restore(backend, shape, policy, options, &mut file))?, content))
+}
