@@ -15,6 +15,7 @@ pub mod report;
 pub mod results;
 pub mod runner;
 pub mod score;
+pub mod speed;
 pub mod summary;
 pub mod tasks;
 mod words;

@@ -91,12 +91,11 @@ async fn spectra<B: Backend>(
 /// Sums over the probed steps of one query head.
 #[derive(Clone, Debug, Default)]
 struct HeadSums {
-    steps: usize,
-    recall: f64,
+    recall: Vec<f32>,
+    mass: Vec<f32>,
+    error: Vec<f32>,
     recall_group: f64,
-    mass: f64,
     mass_best: f64,
-    error: f64,
     loss_bound: f64,
     /// True top tokens in each part of the context, and how many of them were attended.
     ages: [(usize, usize); AGES],
@@ -197,12 +196,11 @@ impl<'a> Meter<'a> {
             let weights = softmax(&scores);
             let top = best(&weights, budget);
             let sums = &mut self.heads[layer][h];
-            sums.steps += 1;
-            sums.mass += attended.iter().map(|p| weights[*p as usize]).sum::<f64>();
+            let mass: f64 = attended.iter().map(|p| weights[*p as usize]).sum();
+            sums.mass.push(mass as f32);
             sums.mass_best += top.iter().map(|p| weights[*p as usize]).sum::<f64>();
             let taken = top.iter().filter(|p| attended.contains(p)).count();
-            sums.recall += taken as f64 / budget.max(1) as f64;
-            let mass: f64 = attended.iter().map(|p| weights[*p as usize]).sum();
+            sums.recall.push(taken as f32 / budget.max(1) as f32);
             sums.loss_bound += 2.0 * (1.0 - mass).max(0.0) * largest_value;
             let mut full = vec![0.0; d];
             for (p, weight) in weights.iter().enumerate() {
@@ -211,7 +209,7 @@ impl<'a> Meter<'a> {
             let out = &watched.out[h * d..(h + 1) * d];
             let apart = full.iter().zip(out).map(|(f, o)| (f - f64::from(*o)).powi(2)).sum::<f64>();
             let size = full.iter().map(|f| f * f).sum::<f64>();
-            sums.error += (apart / size.max(1e-30)).sqrt();
+            sums.error.push((apart / size.max(1e-30)).sqrt() as f32);
             for p in &top {
                 let age = &mut sums.ages[*p as usize * AGES / n];
                 age.0 += 1;
@@ -237,8 +235,10 @@ impl<'a> Meter<'a> {
             nll: self.nll,
         })];
         for (layer, heads) in self.heads.iter().enumerate() {
-            for (head, sums) in heads.iter().enumerate().filter(|(_, sums)| sums.steps > 0) {
-                let mean = |sum: f64| sum / sums.steps as f64;
+            for (head, sums) in heads.iter().enumerate().filter(|(_, s)| !s.recall.is_empty()) {
+                let steps = sums.recall.len();
+                let mean = |sum: f64| sum / steps as f64;
+                let mean_of = |all: &[f32]| mean(all.iter().map(|x| f64::from(*x)).sum());
                 let share = |(all, taken): &(usize, usize)| *taken as f64 / (*all).max(1) as f64;
                 all.push(Record::Probe(Probe {
                     text: text.clone(),
@@ -246,12 +246,16 @@ impl<'a> Meter<'a> {
                     length,
                     layer,
                     head,
-                    steps: sums.steps,
-                    recall: mean(sums.recall),
+                    steps,
+                    recall: mean_of(&sums.recall),
                     recall_group: mean(sums.recall_group),
-                    mass: mean(sums.mass),
+                    mass: mean_of(&sums.mass),
                     mass_best: mean(sums.mass_best),
-                    error: mean(sums.error),
+                    error: mean_of(&sums.error),
+                    recall_steps: sums.recall.clone(),
+                    mass_steps: sums.mass.clone(),
+                    error_steps: sums.error.clone(),
+                    stride: self.text.stride,
                     loss_bound: mean(sums.loss_bound),
                     certified,
                     recency: sums.ages.iter().map(share).collect(),

@@ -171,9 +171,25 @@ pub struct Probe {
     /// Median of the certificate's upper bound of what was left out, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certified: Option<f64>,
+    /// Recall in each probed step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recall_steps: Vec<f32>,
+    /// Attention kept in each probed step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mass_steps: Vec<f32>,
+    /// Relative error in each probed step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub error_steps: Vec<f32>,
+    /// Steps from one probed step to the next.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stride: usize,
     /// Recall by age: in each eighth of the context, the last eighth last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recency: Vec<f64>,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// How well a stretch of text was predicted.
@@ -202,6 +218,9 @@ pub struct Speed {
     pub context: usize,
     /// Tokens decoded.
     pub steps: usize,
+    /// Time of them all.
+    #[serde(default)]
+    pub decode_s: f64,
     /// Whether keys and values were injected instead of computed.
     pub injected: bool,
     /// Time of a step.
@@ -215,7 +234,7 @@ pub struct Speed {
     /// Time of the prefill, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_s: Option<f64>,
-    /// Of it waiting for clusters or making an index.
+    /// Of it waiting for clusters or making another index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_s: Option<f64>,
     /// Hits of hits and misses.

@@ -125,11 +125,40 @@ impl Unit {
             Unit::Tokens if x >= (1 << 20) as f64 => format!("{:.0}M", x / f64::from(1 << 20)),
             Unit::Tokens if x >= 1024.0 => format!("{:.0}K", x / 1024.0),
             Unit::Tokens => format!("{x:.0}"),
+            Unit::Seconds if x == 0.0 => "0 s".into(),
             Unit::Seconds if x >= 1.0 => format!("{x:.1} s"),
-            Unit::Seconds if x >= 1e-3 => format!("{:.3} ms", 1e3 * x).replace(".000", ""),
+            Unit::Seconds if x >= 1e-3 => format!("{} ms", three_digits(1e3 * x)),
             Unit::Seconds => format!("{:.0} µs", 1e6 * x),
         }
     }
+}
+
+/// At most three digits that say something: 15.6, 2, 0.488.
+fn three_digits(x: f64) -> String {
+    let decimals = match x.abs() {
+        x if x >= 100.0 => 0,
+        x if x >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{x:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A name in lines that the legend has room for, broken before options.
+fn legend_lines(name: &str) -> Vec<String> {
+    const WIDEST: usize = 28;
+    let mut lines = vec![String::new()];
+    for part in name.split_inclusive([':', ' ']) {
+        let last = lines.last_mut().expect("there is a line");
+        match !last.is_empty() && last.chars().count() + part.chars().count() > WIDEST {
+            true => lines.push(part.to_owned()),
+            false => last.push_str(part),
+        }
+    }
+    lines
 }
 
 /// Text needs a font, wherever a report is made.
@@ -227,6 +256,7 @@ impl Pen {
             [low, p.y, high]
         }));
         let ticks = x.ticks(all().map(|p| p.x));
+        let marks = y.decades(&ys);
         let at = |p: &Point| (x.coordinate(p.x), y.coordinate(p.y));
         // Intervals of several lines at one place stand side by side.
         let aside = 0.008 * (xs.end - xs.start);
@@ -241,13 +271,24 @@ impl Pen {
             .x_desc(&x.label)
             .y_desc(&y.label)
             .x_labels(0)
-            .y_labels(7)
+            .y_labels(if marks.is_empty() { 7 } else { 0 })
             .y_label_formatter(&|v| y.text(*v))
             .label_style(self.font(11.0))
             .axis_desc_style(self.font(12.0))
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.12))
             .draw()?;
+        for mark in marks {
+            let line = PathElement::new([(xs.start, mark), (xs.end, mark)], BLACK.mix(0.12));
+            chart.draw_series([line])?;
+            let (left, middle) = chart.backend_coord(&(xs.start, mark));
+            let (text, font) = (y.text(mark), self.font(11.0));
+            let (width, height) = plot.estimate_text_size(&text, &font)?;
+            let (origin, _) = plot.get_pixel_range();
+            let right = left - origin.start - self.px(6.0);
+            let place = (right - width as i32, middle - top - height as i32 / 2);
+            plot.draw(&Text::new(text, place, font))?;
+        }
         for tick in ticks {
             let line = PathElement::new([(tick, ys.start), (tick, ys.end)], BLACK.mix(0.12));
             chart.draw_series([line])?;
@@ -295,15 +336,17 @@ impl Pen {
         area: &DrawingArea<D, Shift>,
         names: impl Iterator<Item = (&'a str, RGBColor)>,
     ) -> Drawn<D> {
-        for (i, (name, colour)) in names.enumerate() {
-            let y = self.px(16.0 + 20.0 * i as f64);
+        let mut top = 16.0;
+        for (name, colour) in names {
+            let y = self.px(top);
             let square = [(self.px(2.0), y), (self.px(14.0), y + self.px(10.0))];
             area.draw(&Rectangle::new(square, colour.filled()))?;
-            area.draw(&Text::new(
-                name.to_owned(),
-                (self.px(20.0), y - self.px(1.0)),
-                self.font(11.0),
-            ))?;
+            for line in legend_lines(name) {
+                let at = (self.px(20.0), self.px(top - 1.0));
+                area.draw(&Text::new(line, at, self.font(11.0)))?;
+                top += 14.0;
+            }
+            top += 6.0;
         }
         Ok(())
     }
@@ -440,6 +483,25 @@ impl Axis {
         all.into_iter().step_by(step).collect()
     }
 
+    /// Coordinates of round numbers: 1, 2 and 5 times powers of ten or, where these are more than
+    /// eight, the powers alone; none on axes that are linear or count tokens.
+    fn decades(&self, range: &Range<f64>) -> Vec<f64> {
+        if !self.is_log || self.unit == Unit::Tokens {
+            return Vec::new();
+        }
+        let exponents = || {
+            let decade = |coordinate: f64| coordinate.exp2().log10();
+            decade(range.start).floor() as i32..=decade(range.end).ceil() as i32
+        };
+        let all = |times: &'static [f64]| {
+            let numbers = exponents().flat_map(|e| times.iter().map(move |t| t * 10f64.powi(e)));
+            let places = numbers.map(|number| self.coordinate(number));
+            places.filter(|place| range.contains(place)).collect::<Vec<_>>()
+        };
+        let round = all(&[1.0, 2.0, 5.0]);
+        if round.len() > 8 { all(&[1.0]) } else { round }
+    }
+
     /// Where a number is on the axis.
     fn coordinate(&self, x: f64) -> f64 {
         if self.is_log { x.max(1e-12).log2() } else { x }
@@ -468,5 +530,42 @@ impl Axis {
                 low - room..high + room
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        let text = |x: f64| Unit::Seconds.text(x);
+        assert_eq!(text(0.015_625), "15.6 ms");
+        assert_eq!(text(0.002), "2 ms");
+        assert_eq!(text(0.000_488), "488 µs");
+        assert_eq!(text(0.25), "250 ms");
+        assert_eq!(text(3.0), "3.0 s");
+    }
+
+    #[test]
+    fn logarithmic_axes_are_marked_at_round_numbers() {
+        let axis = Axis { label: "step".into(), is_log: true, range: None, unit: Unit::Seconds };
+        let marks = |low: f64, high: f64| {
+            let places = axis.decades(&(low.log2()..high.log2()));
+            places.into_iter().map(|place| axis.text(place)).collect::<Vec<_>>()
+        };
+        assert_eq!(marks(0.0015, 0.06), ["2 ms", "5 ms", "10 ms", "20 ms", "50 ms"]);
+        assert_eq!(marks(0.000_09, 0.13), ["100 µs", "1 ms", "10 ms", "100 ms"]);
+        assert!(Axis::tokens("context").decades(&(10.0..20.0)).is_empty());
+        assert!(Axis::percent("share").decades(&(0.0..1.0)).is_empty());
+    }
+
+    #[test]
+    fn long_names_are_broken_before_options_and_lose_nothing() {
+        let name = "ktransformers:block-size=16:head-select=separate:representative=quest B=512";
+        let lines = legend_lines(name);
+        assert_eq!(lines.concat(), name);
+        assert!(lines.len() > 2 && lines.iter().all(|line| line.len() <= 30), "{lines:?}");
+        assert_eq!(legend_lines("full"), ["full"]);
     }
 }

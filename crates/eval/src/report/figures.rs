@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Data;
 use super::chart::{Axis, Chart, Point, Series, Unit};
-use super::numbers::{grouped, mean, point_at};
+use super::numbers::{grouped, mean, over_heads, score_at};
+use super::speeds;
 use crate::policies::title as policy_name;
-use crate::record::{Answer, Cache, PolicyLabel, Probe, Question, Spectrum, Speed};
-use crate::summary::{HeatMap, Mean};
+use crate::record::{Answer, Cache, PolicyLabel, Probe, Question, Spectrum};
+use crate::summary::HeatMap;
 
 /// A chart with what a reader needs to know about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +33,7 @@ pub(super) fn figures(data: &Data) -> Vec<Figure> {
     perplexity(data, &mut all);
     caches(data, &mut all);
     spectra(data, &mut all);
-    speed(data, &mut all);
+    speeds::figures(data, &mut all);
     all
 }
 
@@ -48,7 +49,7 @@ fn by_budget<'a, T: 'a>(
     records: impl IntoIterator<Item = &'a T>,
     label: impl Fn(&T) -> &PolicyLabel,
     value: impl Fn(&T) -> f64,
-    with_interval: bool,
+    point: fn(f64, &[f64]) -> Point,
 ) -> Vec<Series> {
     let key = |r: &T| (policy_name(label(r)), label(r).budget);
     let groups = grouped(records, key, value);
@@ -56,10 +57,7 @@ fn by_budget<'a, T: 'a>(
     let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     let mut reference = Vec::new();
     for ((name, budget), values) in &groups {
-        let mut point = match with_interval {
-            true => point_at(*budget as f64, &Mean::of(values).expect("groups have members")),
-            false => Point { x: *budget as f64, y: mean(values), interval: None },
-        };
+        let mut point = point(*budget as f64, values);
         if *budget == 0 {
             point.interval = None;
             let others = budgets.iter().filter(|b| **b > 0);
@@ -83,7 +81,7 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
     let chart = |answers: &[&Answer]| Chart::Lines {
         x: Axis::tokens("budget B, tokens that a KV head attends in a step"),
         y: Axis::percent("score"),
-        series: by_budget(answers.iter().copied(), |a| &a.policy, |a| a.score, true),
+        series: by_budget(answers.iter().copied(), |a| &a.policy, |a| a.score, score_at),
     };
     for (question, length) in lengths {
         let of = |a: &&Answer| a.question == question && a.length == length;
@@ -104,6 +102,7 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
             });
         }
     }
+    by_length(data, all);
     for (question, length, task) in keys {
         let of = |a: &&Answer| a.question == question && a.length == length && a.task == task;
         let answers: Vec<&Answer> = data.answers.iter().filter(of).collect();
@@ -123,12 +122,68 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
     }
 }
 
+/// Score against length, where there are several.
+fn by_length(data: &Data, all: &mut Vec<Figure>) {
+    let keys: BTreeSet<(Question, &str)> =
+        data.answers.iter().map(|a| (a.question, a.task.as_str())).collect();
+    for (question, task) in keys {
+        let of = |a: &&Answer| a.question == question && a.task == task;
+        let name = |a: &Answer| at_budget(&a.policy);
+        let groups = grouped(data.answers.iter().filter(of), |a| (name(a), a.length), |a| a.score);
+        let lengths: BTreeSet<usize> = groups.keys().map(|(_, length)| *length).collect();
+        if lengths.len() < 2 {
+            continue;
+        }
+        let points = groups
+            .into_iter()
+            .map(|((name, length), scores)| (name, score_at(length as f64, &scores)));
+        all.push(Figure {
+            name: format!("length-{task}-{}", slug(question)),
+            title: format!("{task} against length"),
+            caption: format!(
+                "Score by tokens of document, question and answer, {}. Bars are 95 % intervals.",
+                question_name(question)
+            ),
+            chart: Chart::Lines {
+                x: Axis::tokens("length"),
+                y: Axis::percent("score"),
+                series: lines_of(points),
+            },
+        });
+    }
+}
+
+/// A policy with its budget.
+pub(super) fn at_budget(label: &PolicyLabel) -> String {
+    match label.budget {
+        0 => policy_name(label),
+        budget => format!("{} B={budget}", policy_name(label)),
+    }
+}
+
+/// Lines from named points, each from left to right; full attention dashed.
+pub(super) fn lines_of(points: impl IntoIterator<Item = (String, Point)>) -> Vec<Series> {
+    let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for (name, point) in points {
+        lines.entry(name).or_default().push(point);
+    }
+    let line = |(name, mut points): (String, Vec<Point>)| {
+        points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        let is_reference = name == "full";
+        Series { name, points, is_reference }
+    };
+    lines.into_iter().map(line).collect()
+}
+
 fn slug(question: Question) -> &'static str {
     match question {
         Question::Aware => "aware",
         Question::Agnostic => "agnostic",
     }
 }
+
+/// Rows of a heat map; of more depths it has tenths.
+const MOST_DEPTHS: usize = 20;
 
 /// Depth against length, for tasks with one needle.
 fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
@@ -139,7 +194,10 @@ fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
         let of = |a: &&Answer| {
             a.task == task && policy_name(&a.policy) == policy && a.policy.budget == budget
         };
-        let map = HeatMap::in_steps(deep().filter(of), 10);
+        let mut map = HeatMap::of(deep().filter(of));
+        if map.depths.len() > MOST_DEPTHS {
+            map = HeatMap::in_steps(deep().filter(of), 10);
+        }
         if map.lengths.len() < 2 || map.depths.len() < 2 {
             continue;
         }
@@ -174,7 +232,7 @@ fn probes(data: &Data, all: &mut Vec<Figure>) {
                 chart: Chart::Lines { x: Axis::tokens("budget B"), y, series },
             });
         };
-        let mut recall = by_budget(of(), |p| &p.policy, |p| p.recall, false);
+        let mut recall = by_budget(of(), |p| &p.policy, |p| p.recall, over_heads);
         let oracle = grouped(of(), |p| p.policy.budget, |p| p.recall_group);
         recall.push(Series {
             name: "best for the group".into(),
@@ -188,11 +246,12 @@ fn probes(data: &Data, all: &mut Vec<Figure>) {
             "recall",
             "Recall of the true top B",
             "Share of a query head's true top B tokens that were attended, mean over layers, heads \
-             and steps. Dashed: what the best choice shared by the query heads of a group reaches.",
+             and steps; bars are 95 % intervals over heads. Dashed: what the best choice shared by \
+             the query heads of a group reaches.",
             Axis::percent("recall"),
             recall,
         );
-        let mut kept = by_budget(of(), |p| &p.policy, |p| p.mass, false);
+        let mut kept = by_budget(of(), |p| &p.policy, |p| p.mass, over_heads);
         let best = grouped(of(), |p| p.policy.budget, |p| p.mass_best);
         kept.push(Series {
             name: "true top B".into(),
@@ -214,18 +273,102 @@ fn probes(data: &Data, all: &mut Vec<Figure>) {
             "Error of the attention's output",
             "|out - full| / |full|, mean over layers, heads and steps.",
             Axis { label: "relative error".into(), is_log: false, range: None, unit: Unit::Plain },
-            by_budget(of(), |p| &p.policy, |p| p.error, false),
+            by_budget(of(), |p| &p.policy, |p| p.error, over_heads),
         );
+        bounds(data, (text, length), all);
         layers(data, (text, length), all);
+        steps(data, (text, length), all);
     }
+}
+
+/// What is known without looking: bounds of the loss beside what it is.
+fn bounds(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
+    let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
+    let loss = by_budget(of(), |p| &p.policy, |p| p.loss_bound, over_heads);
+    all.push(Figure {
+        name: format!("loss-bound-{text}-{length}"),
+        title: format!(
+            "Ada-KV's bound of the loss, {text} at {}",
+            Unit::Tokens.text(length as f64)
+        ),
+        caption: "2 (1 - attention kept) times the largest norm of a value row; mean over layers, \
+                  heads and steps."
+            .into(),
+        chart: Chart::Lines {
+            x: Axis::tokens("budget B"),
+            y: Axis { label: "bound".into(), is_log: false, range: None, unit: Unit::Plain },
+            series: loss,
+        },
+    });
+    let certified = || of().filter(|p| p.certified.is_some());
+    if certified().next().is_none() {
+        return;
+    }
+    let certain = |p: &Probe| p.certified.unwrap_or(1.0);
+    let mut series = by_budget(certified(), |p| &p.policy, certain, over_heads);
+    series.iter_mut().for_each(|s| s.name.push_str(", certified"));
+    let mut left = by_budget(certified(), |p| &p.policy, |p| 1.0 - p.mass, over_heads);
+    left.iter_mut().for_each(|s| s.name.push_str(", left out"));
+    series.extend(left);
+    all.push(Figure {
+        name: format!("certificate-{text}-{length}"),
+        title: format!("Certified and true loss of attention, {text}"),
+        caption:
+            "The median upper bound that an index gives of the attention left out, beside the \
+                  mean of what was left out."
+                .into(),
+        chart: Chart::Lines {
+            x: Axis::tokens("budget B"),
+            y: Axis::percent("attention left out"),
+            series,
+        },
+    });
+}
+
+/// Recall step by step, at the middle budget.
+fn steps(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
+    let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
+    let Some(budget) = middle_budget(of()) else { return };
+    let mut sums: BTreeMap<(String, usize), Vec<f64>> = BTreeMap::new();
+    for probe in of().filter(|p| p.policy.budget == budget) {
+        for (i, recall) in probe.recall_steps.iter().enumerate() {
+            let key = (policy_name(&probe.policy), i * probe.stride.max(1));
+            sums.entry(key).or_default().push(f64::from(*recall));
+        }
+    }
+    if sums.is_empty() {
+        return;
+    }
+    let points = sums.into_iter().map(|((name, step), recalls)| {
+        (name, Point { x: step as f64, y: mean(&recalls), interval: None })
+    });
+    all.push(Figure {
+        name: format!("recall-steps-{text}-{length}"),
+        title: format!("Recall step by step at B = {budget}, {text}"),
+        caption: "Mean over layers and query heads.".into(),
+        chart: Chart::Lines {
+            x: Axis {
+                label: "decoded tokens".into(),
+                is_log: false,
+                range: None,
+                unit: Unit::Plain,
+            },
+            y: Axis::percent("recall"),
+            series: lines_of(points),
+        },
+    });
+}
+
+/// The middle of the budgets that there are.
+fn middle_budget<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<usize> {
+    let budgets: BTreeSet<usize> = probes.map(|p| p.policy.budget).collect();
+    budgets.iter().nth(budgets.len() / 2).copied()
 }
 
 /// Recall by layer, at the middle budget.
 fn layers(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
     let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
-    let budgets: Vec<usize> =
-        of().map(|p| p.policy.budget).collect::<BTreeSet<_>>().into_iter().collect();
-    let Some(budget) = budgets.get(budgets.len() / 2).copied() else { return };
+    let Some(budget) = middle_budget(of()) else { return };
     let at = of().filter(|p| p.policy.budget == budget);
     let groups = grouped(at, |p| (policy_name(&p.policy), p.layer), |p| p.recall);
     let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
@@ -295,21 +438,12 @@ fn recency(data: &Data, all: &mut Vec<Figure>) {
 fn perplexity(data: &Data, all: &mut Vec<Figure>) {
     let texts: BTreeSet<&str> = data.perplexities.iter().map(|p| p.text.as_str()).collect();
     for text in texts {
-        let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-        for p in data.perplexities.iter().filter(|p| p.text == text) {
-            let name = match p.policy.budget {
-                0 => policy_name(&p.policy),
-                budget => format!("{} B={budget}", policy_name(&p.policy)),
-            };
+        let points = data.perplexities.iter().filter(|p| p.text == text).map(|p| {
             let value = (p.nll / p.tokens.max(1) as f64).exp();
-            let point = Point { x: p.position.max(1) as f64, y: value, interval: None };
-            lines.entry(name).or_default().push(point);
-        }
-        let line = |(name, mut points): (String, Vec<Point>)| {
-            points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            let is_reference = name == "full";
-            Series { name, points, is_reference }
-        };
+            let at = p.position.max(1) as f64;
+            (at_budget(&p.policy), Point { x: at, y: value, interval: None })
+        });
+        let series = lines_of(points);
         all.push(Figure {
             name: format!("perplexity-{text}"),
             title: format!("Perplexity by position, {text}"),
@@ -324,7 +458,7 @@ fn perplexity(data: &Data, all: &mut Vec<Figure>) {
                     range: None,
                     unit: Unit::Plain,
                 },
-                series: lines.into_iter().map(line).collect(),
+                series,
             },
         });
     }
@@ -394,141 +528,6 @@ fn spectra(data: &Data, all: &mut Vec<Figure>) {
                 x: Axis { label: "number".into(), is_log: false, range: None, unit: Unit::Plain },
                 y: Axis::percent("relative singular value"),
                 series: series.collect(),
-            },
-        });
-    }
-}
-
-fn speed(data: &Data, all: &mut Vec<Figure>) {
-    if data.speeds.is_empty() {
-        return;
-    }
-    let name = |s: &Speed| match s.policy.budget {
-        0 => policy_name(&s.policy),
-        budget => format!("{} B={budget}", policy_name(&s.policy)),
-    };
-    let injected = data.speeds.iter().any(|s| s.injected);
-    let note = match injected {
-        true => " Beyond what was prefilled, keys and values are injected.",
-        false => "",
-    };
-    let mut add = |file: &str,
-                   title: &str,
-                   caption: &str,
-                   label: &str,
-                   value: &dyn Fn(&Speed) -> Option<f64>| {
-        let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-        for s in &data.speeds {
-            if let Some(y) = value(s) {
-                let point = Point { x: s.context as f64, y, interval: None };
-                lines.entry(name(s)).or_default().push(point);
-            }
-        }
-        if lines.is_empty() {
-            return;
-        }
-        let line = |(name, mut points): (String, Vec<Point>)| {
-            points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            let is_reference = name == "full";
-            Series { name, points, is_reference }
-        };
-        let unit = if label.contains("share") { Unit::Percent } else { Unit::Seconds };
-        let unit = if label.contains("per second") { Unit::Plain } else { unit };
-        all.push(Figure {
-            name: file.into(),
-            title: title.into(),
-            caption: format!("{caption}{note}"),
-            chart: Chart::Lines {
-                x: Axis::tokens("context"),
-                y: Axis { label: label.into(), is_log: unit != Unit::Percent, range: None, unit },
-                series: lines.into_iter().map(line).collect(),
-            },
-        });
-    };
-    add("latency", "Time of a decode step against context", "Median of the steps.", "step", &|s| {
-        Some(s.step_s)
-    });
-    add("throughput", "Decode speed against context", "One sequence.", "tokens per second", &|s| {
-        Some(1.0 / s.step_s.max(1e-9))
-    });
-    add(
-        "prefill-share",
-        "Share of prefill that makes the index",
-        "Waiting for clusters, or making landmarks, of the prefill's time.",
-        "share of prefill",
-        &|s| Some(s.index_s? / s.prefill_s?),
-    );
-    shares(data, &name, all);
-    grid(data, &name, all);
-}
-
-/// What a step's time goes to, at the longest context.
-fn shares(data: &Data, name: &dyn Fn(&Speed) -> String, all: &mut Vec<Figure>) {
-    let longest = data.speeds.iter().map(|s| s.context).max().unwrap_or(0);
-    let at: Vec<&Speed> = data.speeds.iter().filter(|s| s.context == longest).collect();
-    let rest = |s: &Speed| (s.step_s - s.select_s - s.fetch_s - s.attend_s).max(0.0);
-    let part = |name: &str, of: &dyn Fn(&Speed) -> f64| -> (String, Vec<f64>) {
-        (name.into(), at.iter().map(|s| of(s)).collect())
-    };
-    all.push(Figure {
-        name: "step-shares".into(),
-        title: format!("A decode step at {}", Unit::Tokens.text(longest as f64)),
-        caption: "Time of a step by what it was spent on; the rest is the model itself.".into(),
-        chart: Chart::Stack {
-            y: "step".into(),
-            bars: at.iter().map(|s| name(s)).collect(),
-            parts: vec![
-                part("select", &|s| s.select_s),
-                part("fetch", &|s| s.fetch_s),
-                part("attend", &|s| s.attend_s),
-                part("rest", &rest),
-            ],
-        },
-    });
-}
-
-/// Time of a prompt of P tokens and an answer of D, as in ClusterKV's figure 12.
-fn grid(data: &Data, name: &dyn Fn(&Speed) -> String, all: &mut Vec<Figure>) {
-    let prompts: BTreeSet<usize> = data
-        .speeds
-        .iter()
-        .filter(|s| s.prefill_s.is_some() && (8192..=32_768).contains(&s.context))
-        .map(|s| s.context)
-        .collect();
-    let policies: BTreeSet<String> = data
-        .speeds
-        .iter()
-        .filter(|s| s.prefill_s.is_some() && prompts.contains(&s.context))
-        .map(name)
-        .collect();
-    for prompt in prompts {
-        let answers = [256usize, 512, 1024];
-        let of = |policy: &str, d: usize| {
-            let speed = data
-                .speeds
-                .iter()
-                .find(|s| s.context == prompt && s.prefill_s.is_some() && name(s) == policy)?;
-            Some((speed.prefill_s?, d as f64 * speed.step_s))
-        };
-        let mut bars = Vec::new();
-        let (mut prefill, mut decode) = (Vec::new(), Vec::new());
-        for d in answers {
-            for policy in &policies {
-                if let Some((p, s)) = of(policy, d) {
-                    bars.push(format!("D={d} {policy}"));
-                    prefill.push(p);
-                    decode.push(s);
-                }
-            }
-        }
-        all.push(Figure {
-            name: format!("latency-grid-{prompt}"),
-            title: format!("A prompt of {} and an answer of D", Unit::Tokens.text(prompt as f64)),
-            caption: "Prefill as measured, and D times the median step at that context.".into(),
-            chart: Chart::Stack {
-                y: "time".into(),
-                bars,
-                parts: vec![("prefill".into(), prefill), ("decode".into(), decode)],
             },
         });
     }

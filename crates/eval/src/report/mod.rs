@@ -4,9 +4,10 @@ mod chart;
 mod figures;
 mod numbers;
 mod page;
+mod speeds;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,8 +15,9 @@ use std::path::{Path, PathBuf};
 pub use chart::{Axis, Chart, Point, Series, Unit};
 pub use figures::Figure;
 
+use crate::policies::title;
 use crate::record::{
-    Answer, Cache, Failure, Perplexity, Probe, Question, Record, Run, Spectrum, Speed,
+    Answer, Cache, Failure, Perplexity, PolicyLabel, Probe, Question, Record, Run, Spectrum, Speed,
 };
 use crate::results::{AnswerKey, parse};
 use crate::summary::{Cell, Summary};
@@ -106,6 +108,30 @@ impl Data {
             true => Err(ReportError::Empty(first)),
             false => Ok(data),
         }
+    }
+
+    /// Drops everything about policies that are not in `titles` ([`crate::policies::title`]), and
+    /// says which of these are not in the data. Full attention stays.
+    pub fn keep(&mut self, titles: &[String]) -> Vec<String> {
+        let mut seen = HashSet::new();
+        let mut wanted = |label: &PolicyLabel| {
+            let name = title(label);
+            let is_wanted = titles.contains(&name);
+            let stays = is_wanted || label.budget == 0;
+            if is_wanted {
+                seen.insert(name);
+            }
+            stays
+        };
+        self.answers.retain(|x| wanted(&x.policy));
+        self.probes.retain(|x| wanted(&x.policy));
+        self.perplexities.retain(|x| wanted(&x.policy));
+        self.caches.retain(|x| wanted(&x.policy));
+        self.speeds.retain(|x| wanted(&x.policy));
+        self.failures.retain(|x| x.policy.as_ref().is_none_or(&mut wanted));
+        self.places = self.answers.iter().enumerate().map(|(i, x)| (AnswerKey::of(x), i)).collect();
+        self.summary = Summary::of(&self.answers);
+        titles.iter().filter(|name| !seen.contains(*name)).cloned().collect()
     }
 
     fn add(&mut self, record: Record) {

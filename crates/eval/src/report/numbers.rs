@@ -5,9 +5,19 @@ use std::collections::BTreeMap;
 use super::chart::Point;
 use crate::summary::Mean;
 
-/// A mean as a point of a chart.
-pub(super) fn point_at(x: f64, mean: &Mean) -> Point {
+/// The mean score of answers, with Wilson's interval.
+pub(super) fn score_at(x: f64, scores: &[f64]) -> Point {
+    let mean = Mean::of(scores).expect("groups have members");
     Point { x, y: mean.mean, interval: Some(mean.interval) }
+}
+
+/// The mean of a number that each head has, with the 95 % interval of the mean: 1.96 standard
+/// errors over heads.
+pub(super) fn over_heads(x: f64, values: &[f64]) -> Point {
+    let (y, n) = (mean(values), values.len() as f64);
+    let variance = values.iter().map(|v| (v - y).powi(2)).sum::<f64>() / (n - 1.0);
+    let error = 1.96 * (variance / n).sqrt();
+    Point { x, y, interval: (n > 1.0).then_some((y - error, y + error)) }
 }
 
 /// Numbers in groups, in the order of the groups' keys.
@@ -26,4 +36,18 @@ pub(super) fn grouped<'a, T: 'a, K: Ord>(
 /// The arithmetic mean.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_over_heads_are_of_the_mean() {
+        let point = over_heads(2.0, &[1.0, 2.0, 3.0, 4.0]);
+        let (low, high) = point.interval.unwrap();
+        // The variance is 5 / 3, so the error of the mean 0.6455.
+        assert!((low - (2.5 - 1.2652)).abs() < 1e-3 && (high - (2.5 + 1.2652)).abs() < 1e-3);
+        assert_eq!(over_heads(1.0, &[3.0]).interval, None);
+    }
 }
