@@ -14,7 +14,8 @@ use crate::policies::PoliciesArgs;
 use crate::probe::ProbeArgs;
 use crate::report::ReportArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, eval, failure, plan, policies, probe, report, run};
+use crate::speed::SpeedArgs;
+use crate::{completions, demo, doctor, eval, failure, plan, policies, probe, report, run, speed};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -36,7 +37,9 @@ enum Command {
     Eval(EvalArgs),
     /// Compare what policies attend in a text with full attention, step by step.
     Probe(ProbeArgs),
-    /// Make a page with plots and a table from results of eval and probe.
+    /// Measure what decoding costs against the context, under each policy.
+    Speed(SpeedArgs),
+    /// Make a page with plots and a table from results of eval, probe and speed.
     Report(ReportArgs),
     /// Show the bytes that a model would take under each policy, before loading it.
     Plan(PlanArgs),
@@ -59,6 +62,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Run(args) => run::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Probe(args) => probe::run(args),
+        Command::Speed(args) => speed::run(args),
         Command::Report(args) => report::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Policies(args) => policies::run(args),

@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use longview_engine::{Engine, EngineOptions};
+use longview_eval::policies::{self, Candidate};
+use longview_eval::record::Run;
 use longview_model::config::ModelConfig;
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 
+use crate::args::EngineArgs;
 use crate::out::note;
-use crate::units;
+use crate::{embedded, units};
 
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
@@ -71,5 +74,38 @@ pub fn warn_of_length(config: &ModelConfig, path: &Path, options: &EngineOptions
             units::count(trained),
             units::count(options.ctx_size),
         ));
+    }
+}
+
+/// Fails before anything runs where memory does not hold what one of `candidates` needs.
+pub fn check_memory<B: Backend>(
+    args: &EngineArgs,
+    backend: &B,
+    folder: &ModelFolder,
+    options: &EngineOptions,
+    candidates: &[Candidate],
+) -> Result<()> {
+    let memory = args.device_memory.or(backend.capabilities().memory_bytes);
+    for candidate in candidates {
+        Engine::plan(backend, folder, options, &candidate.options)
+            .and_then(|plan| plan.check(memory))
+            .with_context(|| format!("--policies {}", policies::title(&candidate.label)))?;
+    }
+    Ok(())
+}
+
+/// Where the numbers of a results file come from; seed and settings are the caller's.
+pub fn run_record<B: Backend>(model: Option<&Path>, engine: &EngineArgs, backend: &B) -> Run {
+    let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into();
+    let words: Vec<String> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    Run {
+        command: words.join(" "),
+        model: model.map_or_else(|| embedded::NAME.to_owned(), name),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        machine: backend.capabilities().device.clone(),
+        device: backend.name().to_owned(),
+        kv_type: engine.kv_type.to_string(),
+        ..Run::default()
     }
 }

@@ -18,6 +18,7 @@ mod probe;
 mod progress;
 mod report;
 mod run;
+mod speed;
 mod table;
 mod units;
 

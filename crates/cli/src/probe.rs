@@ -7,18 +7,17 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use longview_engine::{Engine, EngineOptions};
-use longview_eval::policies::{self, Candidate, PolicySpec};
+use longview_eval::policies::Candidate;
 use longview_eval::probe::{self, ProbeText};
-use longview_eval::record::Run;
 use longview_eval::results::ResultsFile;
 use longview_model::tokenizer::Specials;
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
 use pollster::block_on;
 
-use crate::args::{EngineArgs, RopeArgs};
+use crate::args::{ComparedArgs, EngineArgs, RopeArgs};
 use crate::device::with_device;
-use crate::{embedded, out};
+use crate::{load, out};
 
 /// Options of `longview probe`.
 #[derive(Args)]
@@ -44,17 +43,8 @@ pub struct ProbeArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub stride: usize,
 
-    /// Policies, each PRESET[:OPTION=VALUE]..
-    #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "full,clusterkv")]
-    pub policies: Vec<String>,
-
-    /// Tokens that a KV head attends.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "512")]
-    pub budgets: Vec<usize>,
-
-    /// Folder of the model in Hugging Face layout [default: the embedded model].
-    #[arg(short, long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub compared: ComparedArgs,
 
     /// File that results are added to, one JSON object a line.
     #[arg(short, long, value_name = "FILE", default_value = "probes.jsonl")]
@@ -72,9 +62,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     if args.steps == 0 || args.stride == 0 {
         bail!("--steps and --stride must be at least 1");
     }
-    let specs =
-        args.policies.iter().map(|text| PolicySpec::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let candidates = policies::candidates(&specs, &args.budgets)?;
+    let candidates = args.compared.candidates()?;
     if candidates.iter().any(|c| c.options.preset == Preset::H2o) {
         bail!("--policies h2o: it needs a prefill of its own; probe the others");
     }
@@ -89,23 +77,11 @@ fn measure<B: Backend>(
     text: &str,
     backend: Arc<B>,
 ) -> Result<()> {
-    let ids = embedded::open_or(args.model.as_deref())?.tokenizer()?.encode(text, Specials::Add)?;
+    let ids = args.compared.folder()?.tokenizer()?.encode(text, Specials::Add)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    let model = args.model.as_deref().and_then(|path| path.file_name());
-    let mut results = ResultsFile::open(
-        &args.output,
-        &Run {
-            command: words.collect::<Vec<_>>().join(" "),
-            model: model.map_or(embedded::NAME.into(), |m| m.to_string_lossy().into_owned()),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: backend.capabilities().device.clone(),
-            device: backend.name().to_owned(),
-            kv_type: args.engine.kv_type.to_string(),
-            ..Run::default()
-        },
-    )?;
-    let policies: Vec<(PolicyOptions, _)> =
+    let run = load::run_record(args.compared.model.as_deref(), &args.engine, &*backend);
+    let mut results = ResultsFile::open(&args.output, &run)?;
+    let pairs: Vec<(PolicyOptions, _)> =
         candidates.iter().map(|c| (c.options.clone(), c.label.clone())).collect();
     for length in &args.lengths {
         let needed = length + args.steps + 1;
@@ -116,18 +92,20 @@ fn measure<B: Backend>(
                 ids.len()
             );
         }
-        let folder = embedded::open_or(args.model.as_deref())?;
+        let folder = args.compared.folder()?;
         let options = EngineOptions {
             rope: args.rope.scaling(&folder.config),
             ..args.engine.options(needed)
         };
+        load::check_memory(&args.engine, &*backend, &folder, &options, candidates)
+            .with_context(|| format!("--lengths {length}"))?;
         let first = PolicyOptions::new(Preset::StreamingLlm);
         let mut engine = Engine::load(Arc::clone(&backend), folder, options, &first)?;
         let probed =
             ProbeText { name: &name, ids: &ids[..needed], length: *length, stride: args.stride };
         let mut records = Vec::new();
         let mut keep = |record| records.push(record);
-        block_on(probe::probe(&mut engine, &probed, &policies, &mut keep))?;
+        block_on(probe::probe(&mut engine, &probed, &pairs, &mut keep))?;
         for record in &records {
             results.append(record)?;
         }

@@ -127,7 +127,11 @@ impl EngineArgs {
         self.check_device_options()?;
         let options = DeviceOptions {
             cpu: CpuOptions { threads: self.threads, isa: self.isa },
-            wgpu: WgpuOptions { adapter: self.adapter.clone(), tier: self.tier },
+            wgpu: WgpuOptions {
+                adapter: self.adapter.clone(),
+                tier: self.tier,
+                ..WgpuOptions::default()
+            },
             cuda: CudaOptions { device: self.cuda_device, ..CudaOptions::default() },
         };
         Device::open(self.device, &options)

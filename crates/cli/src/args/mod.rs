@@ -1,10 +1,12 @@
 //! Options that several commands share, named as llama.cpp names them.
 
+mod compared;
 mod engine;
 mod policy;
 mod rope;
 mod sampling;
 
+pub use compared::ComparedArgs;
 pub use engine::{EngineArgs, kv_types};
 pub use policy::{PolicyArgs, PolicyFile, TuningArgs};
 pub use rope::RopeArgs;

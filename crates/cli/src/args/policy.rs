@@ -82,6 +82,16 @@ impl PolicyArgs {
         self.tuning.apply(&mut options)?;
         Ok(options)
     }
+
+    /// What was asked for in place of `saved`, the policy of a session; `None` if nothing was.
+    pub fn change(&self, saved: &PolicyOptions) -> Result<Option<PolicyOptions>> {
+        if self.policy.is_some() || self.policy_file.is_some() {
+            return self.options().map(Some);
+        }
+        let mut options = saved.clone();
+        self.tuning.apply(&mut options)?;
+        Ok((!self.tuning.given.is_empty()).then_some(options))
+    }
 }
 
 impl TuningArgs {

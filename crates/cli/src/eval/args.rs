@@ -6,7 +6,7 @@ use clap::Args;
 use longview_eval::record::Question;
 use longview_eval::tasks::TaskFiles;
 
-use crate::args::{EngineArgs, RopeArgs, one_of};
+use crate::args::{ComparedArgs, EngineArgs, RopeArgs, one_of};
 
 /// Which of [`Question`] to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +40,8 @@ pub struct EvalArgs {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "needle-mixed")]
     pub tasks: Vec<String>,
 
-    /// Policies, each PRESET[:OPTION=VALUE].. or a policy file.
-    #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "full,clusterkv")]
-    pub policies: Vec<String>,
-
-    /// Tokens that a KV head attends; `full` runs once whatever they are.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "512")]
-    pub budgets: Vec<usize>,
+    #[command(flatten)]
+    pub compared: ComparedArgs,
 
     /// Tokens of document, question and answer together.
     #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "4096")]
@@ -61,10 +56,6 @@ pub struct EvalArgs {
     /// other.
     #[arg(long, value_name = "WHEN", default_value = "agnostic", value_parser = one_of(QUESTIONS))]
     pub question: QuestionChoice,
-
-    /// Folder of the model in Hugging Face layout [default: the embedded model].
-    #[arg(short, long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
 
     /// File of the results, one JSON object a line.
     #[arg(short, long, value_name = "FILE", default_value = "results.jsonl")]

@@ -5,7 +5,6 @@ mod args;
 mod plan;
 mod show;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -26,7 +25,7 @@ use self::show::Bar;
 use crate::device::with_device;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::{embedded, load, units};
+use crate::{load, units};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
@@ -53,7 +52,7 @@ fn evaluate<B: Backend>(
     backend: Arc<B>,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
-    let folder = embedded::open_or(args.model.as_deref())?;
+    let folder = args.compared.folder()?;
     check_memory(args, plan, &folder, &*backend)?;
     let chat = folder.chat.as_ref().filter(|_| !args.no_chat_template);
     let evaluation = Evaluation {
@@ -69,11 +68,8 @@ fn evaluate<B: Backend>(
     evaluation.check()?;
     let mut results = ResultsFile::open(&args.output, &record(args, plan, text, &*backend))?;
     // All opened now, so that a folder that goes away later does not end the run.
-    let mut folders = plan
-        .lengths
-        .iter()
-        .map(|_| embedded::open_or(args.model.as_deref()))
-        .collect::<Result<Vec<_>>>()?;
+    let mut folders =
+        plan.lengths.iter().map(|_| args.compared.folder()).collect::<Result<Vec<_>>>()?;
     let cancel = CancelToken::default();
     let outcome = {
         let bar = Bar::new();
@@ -133,18 +129,10 @@ fn check_memory<B: Backend>(
 
 /// Where the numbers come from.
 fn record<B: Backend>(args: &EvalArgs, plan: &Plan, text: &TextSource, backend: &B) -> Run {
-    let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into();
-    let words: Vec<String> =
-        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     Run {
-        command: words.join(" "),
-        model: args.model.as_deref().map_or_else(|| embedded::NAME.to_owned(), name),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        machine: backend.capabilities().device.clone(),
-        device: backend.name().to_owned(),
-        kv_type: args.engine.kv_type.to_string(),
         seed: args.seed,
         settings: plan.settings(args, text),
+        ..load::run_record(args.compared.model.as_deref(), &args.engine, backend)
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use longview_eval::haystack::TextSource;
-use longview_eval::policies::{self, Candidate, PolicySpec};
+use longview_eval::policies::Candidate;
 use longview_eval::record::Question;
 use longview_eval::tasks::{self, Task};
 
 use super::args::{EvalArgs, QuestionChoice};
-use crate::args::PolicyFile;
 
 /// Tasks, policies and lengths.
 pub struct Plan {
@@ -32,13 +31,12 @@ impl Plan {
         if let Some(zero) = args.lengths.iter().find(|length| **length == 0) {
             bail!("--lengths {zero}: a document has at least one token");
         }
-        let specs = args.policies.iter().map(|text| spec(text)).collect::<Result<Vec<_>>>()?;
         let mut lengths = args.lengths.clone();
         lengths.sort_unstable();
         lengths.dedup();
         Ok(Self {
             tasks: tasks::select(&args.tasks, &args.files())?,
-            policies: policies::candidates(&specs, &args.budgets)?,
+            policies: args.compared.candidates()?,
             lengths,
             questions: match args.question {
                 QuestionChoice::One(question) => vec![question],
@@ -64,13 +62,4 @@ impl Plan {
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
-}
-
-/// A policy by its text, or by the file of that name.
-fn spec(text: &str) -> Result<PolicySpec> {
-    if !text.ends_with(".toml") {
-        return Ok(PolicySpec::parse(text)?);
-    }
-    let file = PolicyFile::read(text.as_ref())?;
-    Ok(PolicySpec::new(file.preset, file.options))
 }

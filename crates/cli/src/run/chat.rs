@@ -12,7 +12,7 @@ use longview_model::chat::ChatMessage;
 use longview_ops::Backend;
 use pollster::block_on;
 
-use super::prompt::{encode_chat, system, utf8};
+use super::prompt::{PromptText, common_prefix, encode_chat, known, system, utf8};
 use super::report::print_turn;
 use super::{RunArgs, params};
 use crate::interrupt::Interrupt;
@@ -26,6 +26,8 @@ struct Chat<'a, B: Backend> {
     interrupt: &'a Interrupt,
     params: GenerationParams,
     messages: Vec<ChatMessage>,
+    /// What the first turn is about.
+    document: Option<PromptText>,
 }
 
 /// Talks until stdin ends.
@@ -33,10 +35,11 @@ pub fn run<B: Backend>(
     args: &RunArgs,
     engine: Engine<B>,
     session: Session<B>,
+    document: Option<PromptText>,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let (params, messages) = (params(args, &engine), system(args));
-    let mut chat = Chat { args, engine, session, interrupt, params, messages };
+    let mut chat = Chat { args, engine, session, interrupt, params, messages, document };
     let is_terminal = io::stdin().is_terminal();
     loop {
         if is_terminal {
@@ -66,9 +69,21 @@ fn read_line() -> Result<Option<String>> {
 impl<B: Backend> Chat<'_, B> {
     /// One question and its answer. A turn that does not fit is taken back, and the chat goes on.
     fn turn(&mut self, line: String) -> Result<()> {
-        self.messages.push(ChatMessage::new("user", line));
+        let document = self.document.take();
+        let text = document.as_ref().map_or_else(|| line.clone(), |doc| doc.first_turn(&line));
+        self.messages.push(ChatMessage::new("user", text));
         self.session.reset_stats();
-        match self.answer() {
+        let result = self.turn_with(document.is_some());
+        // A first turn that was taken back is still to come.
+        if self.messages.last().is_none_or(|last| last.role != "assistant") {
+            self.document = document;
+        }
+        result
+    }
+
+    /// Answers the last message; `is_first` if it begins with the document of the session.
+    fn turn_with(&mut self, is_first: bool) -> Result<()> {
+        match self.answer(is_first) {
             Ok(Some(answer)) => {
                 out::piece("\n")?;
                 self.messages.push(ChatMessage::new("assistant", answer.text));
@@ -91,13 +106,16 @@ impl<B: Backend> Chat<'_, B> {
     }
 
     /// The model's answer; `None` if Ctrl-C came before its first word.
-    fn answer(&mut self) -> Result<Option<Generation>> {
+    fn answer(&mut self, is_first: bool) -> Result<Option<Generation>> {
         let watch = self.interrupt.watch(self.session.cancel_token());
         let chat = self.engine.chat().expect("checked before loading");
         let tokenizer = self.engine.tokenizer().expect("checked before loading");
         let ids = encode_chat(chat, tokenizer, &self.messages)?;
-        // At least one token is computed anew: its logits are wanted.
-        let known = common_prefix(self.session.tokens(), &ids).min(ids.len().saturating_sub(1));
+        let known = match is_first {
+            true => known(&self.session, &ids)?,
+            // At least one token is computed anew: its logits are wanted.
+            false => common_prefix(self.session.tokens(), &ids).min(ids.len().saturating_sub(1)),
+        };
         block_on(self.session.truncate(known))?;
         let bar = PrefillBar::new(ids.len() - known);
         let mut update = |progress| bar.update(progress, &watch);
@@ -121,21 +139,5 @@ impl<B: Backend> Chat<'_, B> {
         let generation = block_on(generate)?;
         written?;
         Ok(Some(generation))
-    }
-}
-
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_ends_where_tokens_differ() {
-        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 4]), 2);
-        assert_eq!(common_prefix(&[], &[1]), 0);
-        assert_eq!(common_prefix(&[1, 2], &[1, 2, 3]), 2);
     }
 }

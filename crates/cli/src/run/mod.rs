@@ -4,6 +4,7 @@ mod chat;
 mod one_shot;
 mod prompt;
 mod report;
+mod saved;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -15,6 +16,7 @@ use crate::args::{EngineArgs, PolicyArgs, RopeArgs, SamplingArgs};
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
+use saved::SavedSession;
 
 /// Options of `longview run`.
 #[derive(Args)]
@@ -22,7 +24,8 @@ use crate::load::{self, ModelArgs};
 With -f or -p: one shot. The text is the file followed by the prompt. A model with a chat template
 gets it as one user message (file, blank line, prompt); --no-chat-template continues the plain text
 instead, the prompt directly behind the file.
-Without either: a chat on stdin, one line for each turn. Ctrl-C stops an answer, Ctrl-D ends.")]
+Without either: a chat on stdin, one line for each turn. Ctrl-C stops an answer, Ctrl-D ends.
+With --session: -p asks about the document that was saved; without it, a chat about it begins.")]
 pub struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -35,6 +38,17 @@ pub struct RunArgs {
     /// The prompt [default: none].
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
+
+    /// Read the document (-f) and write what was read to FILE; -p is answered afterwards, if it is
+    /// given [default: none].
+    #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "session")]
+    save_session: Option<PathBuf>,
+
+    /// Go on from a document that --save-session wrote, without reading it again, under the policy
+    /// that it was saved under unless another one is given. With -f: the document's text, for files
+    /// that hold none [default: none].
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
 
     /// Most tokens to generate; -1: until the model ends or the context is full.
     #[arg(
@@ -86,9 +100,14 @@ pub struct RunArgs {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
     let text = prompt::read(args)?;
+    let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
     let (folder, context) = args.model.open()?;
     folder.tokenizer()?;
-    if text.is_none() {
+    let is_chat = match saved {
+        Some(_) => args.prompt.is_none(),
+        None => text.is_none(),
+    };
+    if is_chat {
         check_chat(args, folder.chat.is_some())?;
     }
     let options = EngineOptions {
@@ -97,13 +116,31 @@ pub fn run(args: &RunArgs) -> Result<()> {
         ..args.engine.options(context)
     };
     let interrupt = Interrupt::install()?;
-    let policy = args.policy.options()?;
+    let change = match &saved {
+        Some(saved) => args.policy.change(saved.policy())?,
+        None => Some(args.policy.options()?),
+    };
+    let known = || saved.as_ref().expect("without a session there is a policy").policy().clone();
+    let policy = change.clone().unwrap_or_else(known);
     with_device!(args.engine.device()?, backend => {
-        let (engine, load) = load::engine(backend, folder, options, &policy)?;
-        let session = engine.session(&policy)?;
+        let (mut engine, load) = load::engine(backend, folder, options, &policy)?;
+        let (mut session, text) = match &saved {
+            Some(saved) => saved.restore(args, &mut engine, change.as_ref(), text)?,
+            None => (engine.session(&policy)?, text),
+        };
+        if let (Some(path), Some(text)) = (&args.save_session, &text) {
+            let ids = prompt::encode_document(args, &engine, text)?;
+            one_shot::prefill(&mut engine, &mut session, &ids, &interrupt)?;
+            saved::write(&mut engine, &mut session, path, text.document(), &interrupt)?;
+            if args.prompt.is_none() {
+                return Ok(());
+            }
+        }
         match text {
-            Some(text) => one_shot::run(args, engine, session, &text, &interrupt, load),
-            None => chat::run(args, engine, session, &interrupt),
+            Some(text) if !is_chat => {
+                one_shot::run(args, engine, session, &text, &interrupt, load)
+            }
+            text => chat::run(args, engine, session, text, &interrupt),
         }
     })
 }

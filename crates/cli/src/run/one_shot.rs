@@ -16,7 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::PrefillBar;
 use crate::{out, units};
 
-/// Prefills `text`, generates, and prints text or JSON.
+/// Prefills what the session does not have of `text`, generates, and prints text or JSON.
 pub fn run<B: Backend>(
     args: &RunArgs,
     mut engine: Engine<B>,
@@ -26,7 +26,11 @@ pub fn run<B: Backend>(
     load: Duration,
 ) -> Result<()> {
     let (ids, has_template) = prompt::encode(args, &engine, text)?;
-    prefill(&mut engine, &mut session, &ids, interrupt)?;
+    let known = prompt::known(&session, &ids)?;
+    if known < session.n_tokens() {
+        block_on(session.truncate(known))?;
+    }
+    prefill(&mut engine, &mut session, &ids[known..], interrupt)?;
     let _watch = interrupt.watch(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
     let report =
@@ -47,7 +51,8 @@ pub fn run<B: Backend>(
     }
 }
 
-fn prefill<B: Backend>(
+/// Computes `ids` behind what the session has, with a bar.
+pub fn prefill<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     ids: &[u32],

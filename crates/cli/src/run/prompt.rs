@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use longview_engine::Engine;
+use longview_engine::{Engine, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
 use longview_model::tokenizer::{Specials, Tokenizer};
 use longview_ops::Backend;
@@ -16,6 +16,28 @@ use super::RunArgs;
 pub struct PromptText {
     document: String,
     prompt: String,
+}
+
+/// Tokens at the end of a document that may become others when a question follows.
+const LOOSE_END: usize = 8;
+
+impl PromptText {
+    /// A document and what is asked about it.
+    pub fn new(document: String, prompt: String) -> Self {
+        Self { document, prompt }
+    }
+
+    /// The text that comes before the question.
+    pub fn document(&self) -> &str {
+        &self.document
+    }
+
+    /// What a user says first: the document, and a question.
+    pub fn first_turn(&self, question: &str) -> String {
+        let parts = [self.document.as_str(), question];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.join("\n\n")
+    }
 }
 
 /// Reads `-f` and `-p`; `None` if there is neither.
@@ -60,9 +82,7 @@ pub fn encode<B: Backend>(
     match engine.chat().filter(|_| !args.no_chat_template) {
         Some(chat) => {
             let mut messages = system(args);
-            let parts = [text.document.as_str(), text.prompt.as_str()];
-            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-            messages.push(ChatMessage::new("user", parts.join("\n\n")));
+            messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));
             Ok((encode_chat(chat, tokenizer, &messages)?, true))
         }
         None if args.system.is_some() => {
@@ -73,6 +93,53 @@ pub fn encode<B: Backend>(
             Ok((tokenizer.encode(&joined, Specials::Add)?, false))
         }
     }
+}
+
+/// The tokens of the document alone, as they begin every prompt about it: what the prompts of
+/// unlike questions have in common.
+pub fn encode_document<B: Backend>(
+    args: &RunArgs,
+    engine: &Engine<B>,
+    text: &PromptText,
+) -> Result<Vec<u32>> {
+    let mut all: Option<Vec<u32>> = None;
+    for question in ["A", " a", "1", "?", "\n"] {
+        let asked = PromptText::new(text.document.clone(), question.into());
+        let (ids, _) = encode(args, engine, &asked)?;
+        all = Some(match all {
+            Some(mut all) => {
+                all.truncate(common_prefix(&all, &ids));
+                all
+            }
+            None => ids,
+        });
+    }
+    let ids = all.unwrap_or_default();
+    match ids.is_empty() || text.document.is_empty() {
+        true => bail!("--save-session: the document is empty, so nothing of it can be saved"),
+        false => Ok(ids),
+    }
+}
+
+/// How many tokens of a prompt the session has computed already. At least one is computed anew: its
+/// logits are wanted.
+///
+/// # Errors
+/// If the session's document is not that of the prompt.
+pub fn known<B: Backend>(session: &Session<B>, ids: &[u32]) -> Result<usize> {
+    let (n, known) = (session.tokens().len(), common_prefix(session.tokens(), ids));
+    if known + LOOSE_END < n {
+        bail!(
+            "only {known} of the session's {n} tokens begin this prompt: it was saved with another \
+             document, --system or --no-chat-template; give the same, or save it again"
+        );
+    }
+    Ok(known.min(ids.len().saturating_sub(1)))
+}
+
+/// Tokens that two lists begin with alike.
+pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// The messages that come before the first turn.
@@ -94,6 +161,13 @@ pub fn encode_chat(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_tokens_differ() {
+        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 4]), 2);
+        assert_eq!(common_prefix(&[], &[1]), 0);
+        assert_eq!(common_prefix(&[1, 2], &[1, 2, 3]), 2);
+    }
 
     #[test]
     fn bytes_that_are_no_text_are_named_with_their_place() {

@@ -1,0 +1,152 @@
+//! `--save-session` and `--session`: a document is read once and asked by later processes.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use support::{TempFolder, longview, needle, run};
+
+/// About 700 tokens with a fact in the middle.
+fn document() -> String {
+    let filler = "The miller carried a basket of straw to the old barn and rested near the gate. ";
+    filler.repeat(14)
+        + "The pass key is 48213. Remember it. 48213 is the pass key. "
+        + &filler.repeat(18)
+}
+
+const QUESTION: &str = "What is the pass key? The pass key is";
+
+/// `longview run` on the embedded model with further words, on the CPU.
+fn ask(folder: &TempFolder, words: &[&str]) -> support::Done {
+    let model = needle();
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| match word.strip_prefix('@') {
+            Some(name) => folder.file(name).display().to_string(),
+            None => word.to_string(),
+        })
+        .collect();
+    let mut all = vec!["--device", "cpu", "-n", "16", "--temp", "0"];
+    // A session has its own policy.
+    if !words.iter().any(|word| word == "--session") {
+        all.extend(["--budget", "256"]);
+    }
+    if !words.iter().any(|word| word == "--ctx-size") {
+        all.extend(["-c", "2048"]);
+    }
+    all.extend(words.iter().map(String::as_str));
+    run(&model, &all)
+}
+
+fn saved() -> TempFolder {
+    let folder = TempFolder::new();
+    folder.write("doc.txt", document());
+    let done = ask(&folder, &["-f", "@doc.txt", "--save-session", "@doc.lvs"]);
+    assert!(done.stderr.contains("tokens, "), "{}", done.stderr);
+    assert_eq!(done.ok(), "", "nothing was asked");
+    folder
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_saved_document_is_asked_without_reading_it() {
+    let folder = saved();
+    assert_eq!(names(folder.path()), ["doc.lvs", "doc.txt"], "no other name is left");
+    let plain = ["--no-chat-template"];
+    for template in [&[][..], &plain] {
+        let words = |first: &[&'static str]| [first, &["-p", QUESTION], template].concat();
+        if !template.is_empty() {
+            let save = ["-f", "@doc.txt", "--save-session", "@doc.lvs", "--no-chat-template"];
+            ask(&folder, &save).ok();
+        }
+        let direct = ask(&folder, &words(&["-f", "@doc.txt"])).ok();
+        let opened = ask(&folder, &[&words(&["--session", "@doc.lvs"])[..], &["--stats"]].concat());
+        assert!(opened.stderr.contains("tokens opened in "), "{}", opened.stderr);
+        let prefill = opened.stderr.lines().find(|line| line.starts_with("prefill")).unwrap();
+        let n: usize = prefill.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(n < 40, "the question alone: {prefill}");
+        assert_eq!(opened.ok(), direct);
+        assert!(direct.contains("48213"), "{direct}");
+        let given = ask(&folder, &words(&["--session", "@doc.lvs", "-f", "@doc.txt"])).ok();
+        assert_eq!(given, direct, "the text may be given again");
+    }
+}
+
+#[test]
+fn saving_and_asking_may_be_one_run() {
+    let folder = TempFolder::new();
+    folder.write("doc.txt", document());
+    let both = ask(&folder, &["-f", "@doc.txt", "--save-session", "@doc.lvs", "-p", QUESTION]).ok();
+    assert_eq!(ask(&folder, &["--session", "@doc.lvs", "-p", QUESTION]).ok(), both);
+    let full = ask(&folder, &["--session", "@doc.lvs", "-p", QUESTION, "--policy", "full"]);
+    assert!(full.ok().contains("48213"));
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let folder = saved();
+    let session = ["--session", "@doc.lvs", "-p", QUESTION];
+    let with = |words: &[&str]| ask(&folder, &[&session[..], words].concat());
+    with(&["--kv-type", "f32"]).fails_with(&[
+        "doc.lvs: the session was made with something else",
+        "type of keys and values: the session has f16, this run f32; use the --kv-type",
+    ]);
+    with(&["--rope-scaling", "linear", "--rope-scale", "2"])
+        .fails_with(&["positions: the session has theta 1.000000000e10", "linear 2.000000000e0"]);
+    with(&["--ctx-size", "64"]).fails_with(&["tokens and the context holds 64", "--ctx-size 2048"]);
+    with(&["--system", "Be brief."]).fails_with(&["it was saved with another document, --system"]);
+    with(&["--policy", "h2o"]).fails_with(&["doc.lvs: --policy h2o needs the attention"]);
+    let other = folder.write("other.txt", "Another text about nothing in particular. ".repeat(50));
+    with(&["-f", other.to_str().unwrap()]).fails_with(&["saved with another document"]);
+    ask(&folder, &["--session", "@none.lvs", "-p", "x"]).fails_with(&["none.lvs: cannot be read"]);
+    ask(&folder, &["--session", "@doc.txt", "-p", "x"])
+        .fails_with(&["doc.txt: this is not a Longview session"]);
+    let mut bytes = fs::read(folder.file("doc.lvs")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    folder.write("bad.lvs", &bytes);
+    ask(&folder, &["--session", "@bad.lvs", "-p", "x"])
+        .fails_with(&["bad.lvs: the session is damaged in block "]);
+    folder.write("cut.lvs", &bytes[..middle]);
+    ask(&folder, &["--session", "@cut.lvs", "-p", "x"])
+        .fails_with(&["cut.lvs: the session is not complete"]);
+}
+
+#[test]
+fn another_model_is_refused_by_name() {
+    let (folder, model) = (saved(), TempFolder::model());
+    let session = folder.file("doc.lvs");
+    let open = || {
+        let words = ["-c", "2048", "--device", "cpu", "-p", "x", "--session"];
+        run(model.path(), &[&words[..], &[session.to_str().unwrap()]].concat())
+    };
+    let mut weights = fs::read(model.file("model.safetensors")).unwrap();
+    let n = weights.len();
+    weights[n - 100] ^= 1;
+    model.write("model.safetensors", &weights);
+    open().fails_with(&["something else", "\n  weights: the session has "]);
+    model.edit("tokenizer.json", "\"version\"", " \"version\"");
+    open().fails_with(&["\n  weights: ", "\n  tokenizer: the session has 2048 tokens, "]);
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing() {
+    let folder = TempFolder::new();
+    folder.write("doc.txt", "A short text. ".repeat(20));
+    ask(&folder, &["-f", "@doc.txt", "--save-session", "@nowhere/doc.lvs"])
+        .fails_with(&["--save-session ", "doc.lvs: "]);
+    fs::create_dir(folder.file("taken.lvs")).unwrap();
+    ask(&folder, &["-f", "@doc.txt", "--save-session", "@taken.lvs"]).fails_with(&["taken.lvs: "]);
+    assert_eq!(names(folder.path()), ["doc.txt", "taken.lvs"]);
+    let done = longview(["run", "-m", "x", "--save-session", "y", "-p", "z"]);
+    assert_eq!(done.code, Some(2), "there is no document to save: {}", done.stderr);
+}
