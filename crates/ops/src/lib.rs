@@ -74,6 +74,39 @@ pub struct WeightSource {
     pub bytes: HostBytes,
 }
 
+/// A weight whose bytes are read while it is taken over: a file that is not in memory, and need not
+/// be as a whole.
+pub struct WeightStream<'a> {
+    /// The tensor's name, for messages.
+    pub name: String,
+    /// F32, F16 or BF16.
+    pub dtype: DType,
+    /// Rows; 1 for a vector.
+    pub n_rows: usize,
+    /// Elements of a row.
+    pub n_cols: usize,
+    /// Reads the row-major little-endian elements from a byte on.
+    pub read: &'a mut ReadBytes<'a>,
+}
+
+/// Fills a slice with bytes of a weight, from the given one on.
+pub type ReadBytes<'a> = dyn FnMut(usize, &mut [u8]) -> std::io::Result<()> + 'a;
+
+impl WeightStream<'_> {
+    /// Reads everything at once.
+    ///
+    /// # Errors
+    /// [`OpError::Weight`] if it cannot be read.
+    pub fn collect(self) -> OpResult<WeightSource> {
+        let Self { name, dtype, n_rows, n_cols, read } = self;
+        let filled = HostBytes::filled(n_rows * n_cols * dtype.size(), |out| read(0, out));
+        match filled {
+            Ok(bytes) => Ok(WeightSource { name, dtype, n_rows, n_cols, bytes }),
+            Err(e) => Err(OpError::Weight { name, what: format!("cannot be read ({e})") }),
+        }
+    }
+}
+
 /// A compute device with its memory, its queue and every [`Op`].
 ///
 /// Generic on purpose: buffer types are associated, nothing is boxed per call, and a face picks the
@@ -140,6 +173,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
 
     /// Takes a weight over. Errors: a byte count that does not fit the shape, or no memory.
     fn load_weight(&self, source: WeightSource) -> OpResult<Self::Weight>;
+
+    /// As [`Backend::load_weight`], of bytes that are read meanwhile. A device with memory of its
+    /// own need not have all of them in host memory at once.
+    fn stream_weight(&self, stream: WeightStream<'_>) -> OpResult<Self::Weight> {
+        self.load_weight(stream.collect()?)
+    }
 
     /// Copies little-endian elements from the host into `dst`. `bytes` must fill the view exactly.
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()>;

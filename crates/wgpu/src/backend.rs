@@ -18,7 +18,7 @@ use crate::readback::{ReadRing, map};
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::tier::Tier;
-use crate::weight::{self, UPLOAD_PIECE, WeightArena, WgpuWeight};
+use crate::weight::{self, Shard, WeightArena, WgpuWeight};
 
 /// How to open a device.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +27,21 @@ pub struct WgpuOptions {
     pub adapter: Option<String>,
     /// The tier; `None` takes the highest that computes right numbers.
     pub tier: Option<Tier>,
+    /// Launches on a software device only what the result needs, and nothing to fill a device that
+    /// has few threads: its workgroups with barriers are dear. Tests leave it off, so that they run
+    /// what real devices run.
+    pub spares_software: bool,
+}
+
+/// An open device in words and numbers.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// The adapter's name; browsers may tell none.
+    pub adapter: String,
+    /// Whether the CPU computes.
+    pub is_software: bool,
+    /// Most bytes of one buffer that a kernel sees.
+    pub max_buffer_bytes: u64,
 }
 
 /// A GPU through wgpu.
@@ -46,21 +61,9 @@ pub struct WgpuBackend {
 #[cfg(not(target_arch = "wasm32"))]
 type Instant = std::time::Instant;
 
-/// A browser has no clock in `std`; statistics of time are then zero.
+/// A browser has no clock in `std`.
 #[cfg(target_arch = "wasm32")]
-#[derive(Clone, Copy)]
-struct Instant;
-
-#[cfg(target_arch = "wasm32")]
-impl Instant {
-    fn now() -> Self {
-        Self
-    }
-
-    fn elapsed(&self) -> Duration {
-        Duration::ZERO
-    }
-}
+type Instant = web_time::Instant;
 
 /// What the self-test runs at the start: one op of each kind of kernel.
 const TESTED: &[Op] =
@@ -100,7 +103,8 @@ impl WgpuBackend {
         for &tier in tiers.iter().rev() {
             // A device of its own for each try: a kernel that fails may take the device with it.
             let (device, queue) = adapter::open(&adapter).await?;
-            let gpu = Gpu::new(device, queue, info.clone(), tier);
+            let mut gpu = Gpu::new(device, queue, info.clone(), tier);
+            gpu.fills = !(options.spares_software && gpu.is_software());
             let memory = memory::device_bytes(&adapter);
             let backend = Self::with_device(gpu, memory, options.clone());
             match parity::spot_check(&backend, TESTED).await {
@@ -116,7 +120,8 @@ impl WgpuBackend {
     pub async fn test_tiers(adapter: &str) -> Result<Vec<(Tier, Result<(), String>)>, StartError> {
         let mut results = Vec::new();
         for tier in adapter::tiers(&adapter::choose(Some(adapter)).await?) {
-            let options = WgpuOptions { adapter: Some(adapter.to_owned()), tier: Some(tier) };
+            let adapter = Some(adapter.to_owned());
+            let options = WgpuOptions { adapter, tier: Some(tier), ..WgpuOptions::default() };
             results.push((tier, Self::new(&options).await.map(drop).map_err(|e| e.to_string())));
         }
         Ok(results)
@@ -153,6 +158,16 @@ impl WgpuBackend {
         self.gpu.tier
     }
 
+    /// What is known of the device.
+    pub fn info(&self) -> DeviceInfo {
+        let (info, limits) = (&self.gpu.info, &self.gpu.limits);
+        DeviceInfo {
+            adapter: info.name.clone(),
+            is_software: self.gpu.is_software(),
+            max_buffer_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+        }
+    }
+
     /// What the device was asked to do so far, over all queues.
     pub fn counters(&self) -> Counters {
         self.gpu.tally.read()
@@ -181,6 +196,39 @@ impl WgpuBackend {
     fn upload(&self, dst: &RawBuffer, offset: u64, bytes: &[u8]) -> OpResult<()> {
         self.gpu.check()?;
         lock(&self.recorder).upload(&self.gpu, dst, offset, bytes)
+    }
+
+    /// Memory for a weight.
+    fn place_weight(
+        &self,
+        name: String,
+        dtype: DType,
+        n_rows: usize,
+        n_cols: usize,
+    ) -> OpResult<WgpuWeight> {
+        let row_words = weight::row_words(&name, dtype, n_cols)?;
+        let arena = if n_rows == 1 { &self.vectors } else { &self.weights };
+        let shards = lock(arena).place(&self.gpu, &name, n_rows, row_words)?;
+        Ok(WgpuWeight { name, dtype, n_rows, n_cols, row_words, shards })
+    }
+
+    /// Rows of a weight, from `first` of the weight on. Nothing has used their memory yet.
+    fn upload_rows(
+        &self,
+        weight: &WgpuWeight,
+        shard: &Shard,
+        first: usize,
+        rows: &[u8],
+    ) -> OpResult<()> {
+        let at = ((shard.word_offset + (first - shard.first_row) * weight.row_words) * 4) as u64;
+        if cfg!(not(target_arch = "wasm32")) {
+            return self.upload(&shard.raw, at, rows);
+        }
+        // Staging that is mapped comes back only when the page's thread is free, and a model loads
+        // in one go: the browser's own staging does not wait for that.
+        self.gpu.check()?;
+        self.gpu.queue.write_buffer(&shard.raw.buffer, at, rows);
+        Ok(())
     }
 
     /// Writes bytes that do not begin or end at a word: only halves can.
@@ -272,34 +320,32 @@ impl Backend for WgpuBackend {
     }
 
     fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {
-        let row_words = weight::row_words(&source)?;
+        weight::check_size(&source)?;
         let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-        let arena = if n_rows == 1 { &self.vectors } else { &self.weights };
-        let shards = lock(arena).place(&self.gpu, &name, n_rows, row_words)?;
-        let (from_bytes, to_bytes) = (n_cols * dtype.size(), row_words * 4);
-        let rows_at_once = (UPLOAD_PIECE / to_bytes.max(1)).max(1);
+        let weight = self.place_weight(name, dtype, n_rows, n_cols)?;
+        let row_bytes = n_cols * dtype.size();
         let mut padded = Vec::new();
-        for shard in &shards {
-            for first in (0..shard.n_rows).step_by(rows_at_once) {
-                let n = rows_at_once.min(shard.n_rows - first);
-                let from = (shard.first_row + first) * from_bytes;
-                let piece = &bytes.as_ref()[from..from + n * from_bytes];
-                let at = (shard.word_offset * 4 + first * to_bytes) as u64;
-                if from_bytes == to_bytes {
-                    self.upload(&shard.raw, at, piece)?;
-                } else {
-                    padded.clear();
-                    padded.resize(n * to_bytes, 0);
-                    for (row, out) in
-                        piece.chunks_exact(from_bytes).zip(padded.chunks_exact_mut(to_bytes))
-                    {
-                        out[..from_bytes].copy_from_slice(row);
-                    }
-                    self.upload(&shard.raw, at, &padded)?;
-                }
-            }
+        for (shard, first, n) in weight.runs() {
+            let rows = &bytes.as_ref()[first * row_bytes..][..n * row_bytes];
+            self.upload_rows(&weight, shard, first, weight.padded(rows, &mut padded))?;
         }
-        Ok(WgpuWeight { name, dtype, n_rows, n_cols, row_words, shards })
+        Ok(weight)
+    }
+
+    fn stream_weight(&self, stream: WeightStream<'_>) -> OpResult<WgpuWeight> {
+        let WeightStream { name, dtype, n_rows, n_cols, read } = stream;
+        let weight = self.place_weight(name, dtype, n_rows, n_cols)?;
+        let row_bytes = n_cols * dtype.size();
+        let (mut rows, mut padded) = (Vec::new(), Vec::new());
+        for (shard, first, n) in weight.runs() {
+            rows.resize(n * row_bytes, 0);
+            read(first * row_bytes, &mut rows).map_err(|e| OpError::Weight {
+                name: weight.name.clone(),
+                what: format!("cannot be read ({e})"),
+            })?;
+            self.upload_rows(&weight, shard, first, weight.padded(&rows, &mut padded))?;
+        }
+        Ok(weight)
     }
 
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
@@ -367,8 +413,10 @@ impl Backend for WgpuBackend {
     }
 
     async fn reopen(&self) -> OpResult<Self> {
-        let fresh = Self::new(&self.options).await;
-        fresh.map_err(|e| OpError::DeviceLost { backend: "wgpu", reason: e.to_string() })
+        let lost = |e: StartError| OpError::DeviceLost { backend: "wgpu", reason: e.to_string() };
+        let fresh = Self::new(&self.options).await.map_err(lost)?;
+        // What was timed before goes on.
+        Ok(Self { start: self.start, ..fresh })
     }
 
     fn is_lost(&self) -> bool {

@@ -23,6 +23,8 @@ pub(crate) struct Gpu {
     pub features: wgpu::Features,
     pub info: wgpu::AdapterInfo,
     pub tier: Tier,
+    /// Whether work is cut into more pieces than it needs, so that the device is full.
+    pub fills: bool,
     pub tally: Arc<Tally>,
     kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
     layouts: Mutex<HashMap<Vec<bool>, Arc<Layout>>>,
@@ -71,12 +73,20 @@ impl Gpu {
             queue,
             info,
             tier,
+            fills: true,
             tally: Arc::default(),
             kernels: Mutex::default(),
             layouts: Mutex::default(),
             lost,
             next_id: AtomicU64::new(1),
         }
+    }
+
+    /// Whether the CPU computes. Browsers do not always say so other than by the name.
+    pub fn is_software(&self) -> bool {
+        let name = self.info.name.to_lowercase();
+        self.info.device_type == wgpu::DeviceType::Cpu
+            || ["swiftshader", "llvmpipe", "basic render"].iter().any(|n| name.contains(n))
     }
 
     /// Whether shaders may use f16.
@@ -121,18 +131,20 @@ impl Gpu {
 
     /// A buffer, or `None` where the device has no memory for it.
     pub fn buffer(&self, size: u64, usage: wgpu::BufferUsages, label: &str) -> Option<RawBuffer> {
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some(label),
-            size,
-            usage,
-            mapped_at_creation: false,
-        });
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
         // In a browser the answer comes later, through the lost device.
-        let answer = scope.pop();
-        if cfg!(not(target_arch = "wasm32")) && pollster::block_on(answer).is_some() {
-            return None;
-        }
+        #[cfg(target_arch = "wasm32")]
+        let buffer = self.device.create_buffer(&descriptor);
+        #[cfg(not(target_arch = "wasm32"))]
+        let buffer = {
+            let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+            let buffer = self.device.create_buffer(&descriptor);
+            if pollster::block_on(scope.pop()).is_some() {
+                return None;
+            }
+            buffer
+        };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         Some(RawBuffer::new(id, buffer, &self.tally))
     }

@@ -28,7 +28,7 @@ mod variants;
 mod weight;
 
 pub use adapter::{AdapterReport, adapters};
-pub use backend::{WgpuBackend, WgpuOptions};
+pub use backend::{DeviceInfo, WgpuBackend, WgpuOptions};
 pub use buffer::WgpuBuffer;
 pub use counters::Counters;
 pub use error::StartError;

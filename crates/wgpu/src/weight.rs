@@ -18,7 +18,7 @@ const LEAST_CHUNK: [u64; 2] = [4 << 20, 64 << 10];
 /// Places begin at multiples of this: whole vectors, and what a binding may need one day.
 const ALIGNMENT: u64 = 256;
 /// Bytes handed over at once: the staging of an upload stays small.
-pub(crate) const UPLOAD_PIECE: usize = 16 << 20;
+const UPLOAD_PIECE: usize = 4 << 20;
 
 /// Rows of a weight in one buffer.
 #[derive(Clone, Debug)]
@@ -133,17 +133,49 @@ impl WeightArena {
     }
 }
 
-/// Checks the byte count and says how many words a row takes.
-pub(crate) fn row_words(source: &WeightSource) -> OpResult<usize> {
-    let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-    let fail = |what: String| Err(OpError::Weight { name: name.clone(), what });
+/// Words that a row takes.
+pub(crate) fn row_words(name: &str, dtype: DType, n_cols: usize) -> OpResult<usize> {
     if !dtype.is_float() {
-        return fail(format!("{dtype} is no type of weights"));
-    }
-    let expected = n_rows * n_cols * dtype.size();
-    if bytes.len() != expected {
-        let found = bytes.len();
-        return fail(format!("{found} bytes for {n_rows} x {n_cols} {dtype}, expected {expected}"));
+        let what = format!("{dtype} is no type of weights");
+        return Err(OpError::Weight { name: name.to_owned(), what });
     }
     Ok((n_cols * dtype.size()).div_ceil(4).next_multiple_of(VECTOR))
+}
+
+/// Checks the byte count.
+pub(crate) fn check_size(source: &WeightSource) -> OpResult<()> {
+    let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+    let (found, expected) = (bytes.len(), n_rows * n_cols * dtype.size());
+    if found == expected {
+        return Ok(());
+    }
+    let what = format!("{found} bytes for {n_rows} x {n_cols} {dtype}, expected {expected}");
+    Err(OpError::Weight { name: name.clone(), what })
+}
+
+impl WgpuWeight {
+    /// Its rows in runs that are handed over at once: where they go, the first one of the weight,
+    /// and how many.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&Shard, usize, usize)> {
+        let at_once = (UPLOAD_PIECE / (self.row_words * 4).max(1)).max(1);
+        self.shards.iter().flat_map(move |shard| {
+            let firsts = (0..shard.n_rows).step_by(at_once);
+            firsts.map(move |i| (shard, shard.first_row + i, at_once.min(shard.n_rows - i)))
+        })
+    }
+
+    /// `rows` as they lie on the device: filled up to whole vectors, in `padded`, where they need
+    /// it.
+    pub(crate) fn padded<'a>(&self, rows: &'a [u8], padded: &'a mut Vec<u8>) -> &'a [u8] {
+        let (from, to) = (self.n_cols * self.dtype.size(), self.row_words * 4);
+        if from == to || from == 0 {
+            return rows;
+        }
+        padded.clear();
+        padded.resize(rows.len() / from * to, 0);
+        for (row, out) in rows.chunks_exact(from).zip(padded.chunks_exact_mut(to)) {
+            out[..from].copy_from_slice(row);
+        }
+        padded
+    }
 }

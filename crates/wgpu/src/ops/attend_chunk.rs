@@ -60,7 +60,10 @@ fn tiles(
     let group = (p.n_q_heads / p.n_kv_heads) as usize;
     let n_tiles = (span.q_len as usize * group).div_ceil(query_tile);
     let n_groups = n_tiles * p.n_kv_heads as usize;
-    let splits = tile_splits(span.n_rows as usize, n_groups);
+    let splits = match backend.gpu.fills {
+        true => tile_splits(span.n_rows as usize, n_groups),
+        false => Splits { n: 1, rows: (span.n_rows as usize).next_multiple_of(64).max(64) },
+    };
     let query_vector = p.head_dim.is_multiple_of(8) && d.q.offset.is_multiple_of(4);
     let launch = Launch::new(backend, "attend_chunk", "attend_chunk");
     let mut launch = kv_defines(launch, &span.kv, p.head_dim)

@@ -14,7 +14,7 @@ const POINTS: usize = 128;
 const NARROW: usize = 64;
 /// Operations of a dispatch, at most: a slow device that also drives a display must not be held up
 /// for long (its watchdog would reset it), and a fast one is still full.
-const MOST_OPERATIONS: usize = 1 << 36;
+const MOST_OPERATIONS: u64 = 1 << 36;
 /// What a dispatch has workgroups for (and f32, in which labels travel, is exact for).
 const MOST_CLUSTERS: u32 = 1_000_000;
 
@@ -61,7 +61,8 @@ pub(crate) fn run(backend: &WgpuBackend, d: KmeansAssign<'_, WgpuBackend>) -> Op
 
 /// Points of each head for one dispatch, where each takes so many products.
 fn points_at_once(products: usize) -> usize {
-    (MOST_OPERATIONS / (2 * products)).max(1).next_multiple_of(POINTS)
+    let points = (MOST_OPERATIONS / (2 * products as u64)).max(1);
+    usize::try_from(points).unwrap_or(1 << 30).next_multiple_of(POINTS)
 }
 
 #[cfg(test)]

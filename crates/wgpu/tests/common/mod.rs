@@ -35,7 +35,7 @@ pub fn tiers() -> Vec<WgpuBackend> {
         return Vec::new();
     }
     let open = |tier: Tier| {
-        let options = WgpuOptions { tier: Some(tier), adapter: None };
+        let options = WgpuOptions { tier: Some(tier), ..WgpuOptions::default() };
         match block_on(WgpuBackend::new(&options)) {
             Ok(backend) => Some(backend),
             Err(StartError::Tier { reason, .. }) => {
