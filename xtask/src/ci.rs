@@ -10,10 +10,10 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, run as run_child};
-use crate::{demo, kernels, parity, setup};
+use crate::{demo, kernels, parity, setup, web};
 
 pub(crate) const OPTIONS: &str = "[--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, kernels, clippy, rustdoc, tests, parity, demo; stops at \
+pub(crate) const ABOUT: &str = "stages setup, fmt, kernels, clippy, rustdoc, tests, parity, demo, web; stops at \
                                 the first that fails";
 
 /// A part of CI that passes or fails as a whole.
@@ -35,6 +35,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "tests", run: || run_child(&mut cargo("test --workspace --no-fail-fast")) },
     Stage { name: "parity", run: parity::stage },
     Stage { name: "demo", run: demo::check },
+    Stage { name: "web", run: web::stage },
 ];
 
 /// How a stage went, and for how long.

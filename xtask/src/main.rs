@@ -15,6 +15,7 @@ mod kernels;
 mod parity;
 mod process;
 mod setup;
+mod web;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
     Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
+    Verb { name: "web", options: web::OPTIONS, about: web::ABOUT, run: web::run },
     Verb { name: "help", options: "", about: "prints this", run: help },
 ];
 
@@ -106,6 +108,8 @@ mod tests {
             "kernels all",
             "kernels --only",
             "gpu now",
+            "web --port 80",
+            "web --serve --port x",
         ]) {
             let error = call(line).expect_err(line);
             assert!(error.is::<UsageError>(), "{line}: {error:#}");

@@ -15,16 +15,16 @@ pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker, a
                                 device; installs what is missing where it may";
 
 /// Something the build calls.
-struct Tool {
-    name: &'static str,
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
     /// A call that succeeds where the tool is there.
-    probe: &'static [&'static str],
-    source: Source,
+    pub(crate) probe: &'static [&'static str],
+    pub(crate) source: Source,
 }
 
 /// Where a missing tool comes from.
 #[derive(Clone, Copy)]
-enum Source {
+pub(crate) enum Source {
     /// <https://rustup.rs>; not for us to install.
     Rustup,
     /// A component of the toolchain.
@@ -81,18 +81,28 @@ const TOOLS: &[Tool] = &[
 pub(crate) fn run(args: &[String]) -> Result<()> {
     Parsed::parse(args, &[], &[])?;
     for tool in TOOLS {
-        if is_there(tool) {
-            println!("{}: found", tool.name);
-            continue;
-        }
-        install(tool)?;
-        if !is_there(tool) {
-            bail!("{} is still missing after its installation", tool.name);
-        }
-        println!("{}: installed", tool.name);
+        let result = if provide(tool)? { "installed" } else { "found" };
+        println!("{}: {result}", tool.name);
     }
     println!("nothing else is needed; tests of WGSL kernels run on the CPU where there is no GPU");
     Ok(())
+}
+
+/// Installs those of `tools` that are missing, where that is possible.
+pub(crate) fn require(tools: &[Tool]) -> Result<()> {
+    tools.iter().try_for_each(|tool| provide(tool).map(|_| ()))
+}
+
+/// Installs a tool unless it is there; whether it had to.
+fn provide(tool: &Tool) -> Result<bool> {
+    if is_there(tool) {
+        return Ok(false);
+    }
+    install(tool)?;
+    match is_there(tool) {
+        true => Ok(true),
+        false => bail!("{} is still missing after its installation", tool.name),
+    }
 }
 
 fn is_there(tool: &Tool) -> bool {

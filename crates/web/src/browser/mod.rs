@@ -1,0 +1,373 @@
+//! The class that the page's worker calls.
+//!
+//! Everything is in JavaScript's terms: plain objects in and out (`types.ts` declares them), errors
+//! with a code as their name. One call at a time: a second one while the first is under way is an
+//! error, so that a page cannot take the device's steps apart.
+
+mod files;
+mod parity;
+mod tier;
+mod values;
+
+use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use js_sys::{Function, Promise, Reflect};
+use longview_engine::{EngineOptions, Progress};
+use longview_model::folder::ModelFolder;
+use longview_scheduler::{OPTIONS, Preset, TierKind};
+use longview_wgpu::{StartError, WgpuBackend, WgpuOptions};
+use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::JsFuture;
+
+use self::values::{AskOptions, DeviceReport, MemoryReport, ModelReport, PolicyReport};
+use self::values::{OpenOptions, PolicyValue, PrefillProgress, coded, from_js, to_js};
+use crate::reader::{Memory, Question, Reader, Step};
+
+pub use self::parity::Parity;
+
+/// Prompt tokens computed at a time: a stop is heard after each chunk.
+const CHUNK: usize = 256;
+
+#[wasm_bindgen(typescript_custom_section)]
+const TYPES: &str = include_str!("types.ts");
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_namespace = console, js_name = error)]
+    fn log_error(text: &str);
+}
+
+/// Says what a panic says: the page only sees that the program stopped.
+#[wasm_bindgen(start)]
+fn start() {
+    std::panic::set_hook(Box::new(|panic| log_error(&panic.to_string())));
+}
+
+/// A device, and perhaps a model and a document on it.
+#[wasm_bindgen]
+pub struct Runtime {
+    adapter: String,
+    backend: RefCell<Arc<WgpuBackend>>,
+    reader: RefCell<Option<Reader<WgpuBackend>>>,
+    is_busy: Cell<bool>,
+    memory: Rc<Cell<Memory>>,
+}
+
+/// The reader while a call uses it; it goes back when the call ends, however it ends.
+struct Lease<'a> {
+    runtime: &'a Runtime,
+    reader: Option<Reader<WgpuBackend>>,
+}
+
+impl Lease<'_> {
+    fn reader(&mut self) -> Result<&mut Reader<WgpuBackend>, JsValue> {
+        let missing = || coded("bad-input", "there is no model yet: load one first");
+        self.reader.as_mut().ok_or_else(missing)
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let Some(reader) = &self.reader {
+            self.runtime.memory.set(reader.memory());
+            *self.runtime.backend.borrow_mut() = Arc::clone(reader.engine().backend());
+        }
+        *self.runtime.reader.borrow_mut() = self.reader.take();
+        self.runtime.is_busy.set(false);
+    }
+}
+
+impl Runtime {
+    fn lease(&self) -> Result<Lease<'_>, JsValue> {
+        if self.is_busy.replace(true) {
+            return Err(coded("bad-input", "another call is under way: wait for it, or stop it"));
+        }
+        Ok(Lease { runtime: self, reader: self.reader.borrow_mut().take() })
+    }
+}
+
+#[wasm_bindgen]
+impl Runtime {
+    /// Opens a device.
+    #[wasm_bindgen(unchecked_return_type = "Runtime")]
+    pub async fn open(
+        #[wasm_bindgen(unchecked_param_type = "OpenOptions")] options: JsValue,
+    ) -> Result<Runtime, JsValue> {
+        let backend = open_device(&from_js::<OpenOptions>(options)?, true).await?;
+        Ok(Self {
+            adapter: adapter_name().await.unwrap_or_default(),
+            backend: RefCell::new(Arc::new(backend)),
+            reader: RefCell::default(),
+            is_busy: Cell::default(),
+            memory: Rc::default(),
+        })
+    }
+
+    /// What is known of the device.
+    #[wasm_bindgen(unchecked_return_type = "DeviceInfo")]
+    pub fn device(&self) -> Result<JsValue, JsValue> {
+        to_js(&DeviceReport::of(&self.backend.borrow(), &self.adapter))
+    }
+
+    /// All policies with the options that mean something to them.
+    #[wasm_bindgen(unchecked_return_type = "PolicyInfo[]")]
+    pub fn policies(&self) -> Result<JsValue, JsValue> {
+        let report = |(preset, name): &(Preset, &'static str)| {
+            let info = preset.info();
+            PolicyReport { name, title: info.source, options: info.options }
+        };
+        to_js(&Preset::ALL.iter().map(report).collect::<Vec<_>>())
+    }
+
+    /// All options of policies with what may be said and what they do.
+    #[wasm_bindgen(js_name = policyOptions, unchecked_return_type = "PolicyOptionInfo[]")]
+    pub fn policy_options(&self) -> Result<JsValue, JsValue> {
+        let report = |o: &longview_scheduler::OptionInfo| values::OptionReport {
+            name: o.name,
+            value: o.value,
+            help: o.help.trim(),
+        };
+        to_js(&OPTIONS.iter().map(report).collect::<Vec<_>>())
+    }
+
+    /// Loads a model in place of the one before.
+    #[wasm_bindgen(js_name = loadModel, unchecked_return_type = "ModelInfo")]
+    pub async fn load_model(
+        &self,
+        #[wasm_bindgen(unchecked_param_type = "ModelFiles")] model: JsValue,
+        #[wasm_bindgen(unchecked_param_type = "(done: number, total: number) => void")]
+        progress: Function,
+    ) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        lease.reader = None;
+        self.memory.set(Memory::default());
+        let backend = Arc::clone(&self.backend.borrow());
+        let backend = match longview_ops::Backend::is_lost(&*backend) {
+            true => Arc::new(longview_ops::Backend::reopen(&*backend).await.map_err(lost)?),
+            false => backend,
+        };
+        let files::ModelFiles { files, context, cache_bytes } = files::model_files(&model)?;
+        let options = EngineOptions {
+            ctx_size: context,
+            chunk_size: CHUNK,
+            overlap: false,
+            tier: TierKind::Elsewhere(tier::array_buffer),
+            ..EngineOptions::default()
+        };
+        let wrong = |e| coded("bad-model", &format!("{e}"));
+        let folder = ModelFolder::from_files(&files).map_err(wrong)?;
+        let mut report = ModelReport::new(&files.name, &folder, context);
+        let mut heard = |done: u64, total: u64| {
+            // What the page does with it is its own business.
+            let _ = progress.call2(&JsValue::NULL, &(done as f64).into(), &(total as f64).into());
+        };
+        let mut reader =
+            Reader::load(backend, folder, options, &mut heard).await.map_err(values::error)?;
+        reader.limit_device_bytes(cache_bytes);
+        let fingerprint = reader.engine().fingerprint();
+        let fingerprint = fingerprint.map_err(|e| values::error(e.into()))?;
+        report.fingerprint = fingerprint.to_string();
+        lease.reader = Some(reader);
+        to_js(&report)
+    }
+
+    /// Allows keys, values and index that many bytes on the device, from the next document or
+    /// question on; `null` allows any number.
+    #[wasm_bindgen(js_name = limitDeviceBytes)]
+    pub fn limit_device_bytes(&self, bytes: Option<f64>) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        lease.reader()?.limit_device_bytes(bytes.map(|bytes| bytes as u64));
+        Ok(())
+    }
+
+    /// Tokens of a text by itself.
+    #[wasm_bindgen(js_name = countTokens)]
+    pub fn count_tokens(&self, text: &str) -> Result<f64, JsValue> {
+        let mut lease = self.lease()?;
+        Ok(lease.reader()?.count_tokens(text).map_err(values::error)? as f64)
+    }
+
+    /// Reads a document in place of the one before.
+    #[wasm_bindgen(js_name = readDocument, unchecked_return_type = "ReadState")]
+    pub async fn read_document(
+        &self,
+        text: String,
+        #[wasm_bindgen(unchecked_param_type = "Policy")] policy: JsValue,
+        #[wasm_bindgen(unchecked_param_type = "(p: PrefillProgress) => boolean")]
+        progress: Function,
+    ) -> Result<JsValue, JsValue> {
+        let policy = from_js::<PolicyValue>(policy)?.options()?;
+        let mut lease = self.lease()?;
+        let mut heard = |p: Progress| tell(&progress, &PrefillProgress::new(p));
+        let state = lease.reader()?.read(&text, &policy, &mut heard).await;
+        to_js(&state.map_err(values::error)?)
+    }
+
+    /// Reads what is left of the document.
+    #[wasm_bindgen(js_name = continueDocument, unchecked_return_type = "ReadState")]
+    pub async fn continue_document(
+        &self,
+        #[wasm_bindgen(unchecked_param_type = "(p: PrefillProgress) => boolean")]
+        progress: Function,
+    ) -> Result<JsValue, JsValue> {
+        let mut lease = self.lease()?;
+        let mut heard = |p: Progress| tell(&progress, &PrefillProgress::new(p));
+        let state = lease.reader()?.read_on(&mut heard).await;
+        to_js(&state.map_err(values::error)?)
+    }
+
+    /// Answers a question about the document.
+    #[wasm_bindgen(unchecked_return_type = "Answer")]
+    pub async fn ask(
+        &self,
+        #[wasm_bindgen(unchecked_param_type = "Question")] question: JsValue,
+        #[wasm_bindgen(unchecked_param_type = "(s: Step) => boolean")] step: Function,
+    ) -> Result<JsValue, JsValue> {
+        let asked = from_js::<AskOptions>(question)?;
+        let question = Question {
+            policy: asked.policy.options()?,
+            text: asked.question,
+            max_tokens: asked.max_tokens,
+            temperature: asked.temperature.unwrap_or(0.0),
+            map: asked.map.map(|map| (map.layer, map.head)),
+        };
+        let mut lease = self.lease()?;
+        let mut heard = |s: &Step<'_>| match values::step(s) {
+            Ok(value) => call(&step, &value),
+            Err(_) => ControlFlow::Break(()),
+        };
+        let answer = lease.reader()?.ask(&question, &mut heard).await;
+        to_js(&answer.map_err(values::error)?)
+    }
+
+    /// Hands what was read of the document to `write`, in order and in pieces.
+    #[wasm_bindgen(js_name = saveSession)]
+    pub async fn save_session(
+        &self,
+        #[wasm_bindgen(unchecked_param_type = "(bytes: Uint8Array) => void")] write: Function,
+    ) -> Result<(), JsValue> {
+        let mut lease = self.lease()?;
+        let mut out = files::PageWriter(write);
+        lease.reader()?.save(&mut out).await.map_err(values::error)
+    }
+
+    /// Opens a saved session of the same text in place of the document before.
+    #[wasm_bindgen(js_name = openSession, unchecked_return_type = "ReadState")]
+    pub async fn open_session(
+        &self,
+        #[wasm_bindgen(unchecked_param_type = "Bytes")] session: JsValue,
+        text: String,
+        #[wasm_bindgen(unchecked_param_type = "Policy")] policy: JsValue,
+    ) -> Result<JsValue, JsValue> {
+        let policy = from_js::<PolicyValue>(policy)?.options()?;
+        let file = files::page_file(session)?;
+        let mut lease = self.lease()?;
+        let state = lease.reader()?.open(&file, &text, &policy).await;
+        to_js(&state.map_err(values::error)?)
+    }
+
+    /// Where keys and values are, as of the last call that ended, and what this program takes.
+    #[wasm_bindgen(unchecked_return_type = "Memory")]
+    pub fn memory(&self) -> Result<JsValue, JsValue> {
+        let Memory { device_bytes, host_bytes } = match self.reader.borrow().as_ref() {
+            Some(reader) => reader.memory(),
+            None => self.memory.get(),
+        };
+        let wasm_bytes = wasm_bindgen::memory().unchecked_into::<js_sys::WebAssembly::Memory>();
+        let wasm_bytes = wasm_bytes.buffer().unchecked_into::<js_sys::ArrayBuffer>().byte_length();
+        to_js(&MemoryReport { device_bytes, host_bytes, wasm_bytes: wasm_bytes.into() })
+    }
+
+    /// Destroys the device, as a driver fault would: for tests of recovery.
+    #[wasm_bindgen(js_name = loseDevice)]
+    pub fn lose_device(&self) {
+        self.backend.borrow().destroy_device();
+    }
+}
+
+/// Calls `listener` with `value`; anything but `false` says to go on.
+fn tell<T: serde::Serialize>(listener: &Function, value: &T) -> ControlFlow<()> {
+    match to_js(value) {
+        Ok(value) => call(listener, &value),
+        Err(_) => ControlFlow::Break(()),
+    }
+}
+
+fn call(listener: &Function, value: &JsValue) -> ControlFlow<()> {
+    match listener.call1(&JsValue::NULL, value) {
+        Ok(answer) if answer.as_bool() != Some(false) => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    }
+}
+
+fn lost(error: longview_ops::OpError) -> JsValue {
+    coded("device-lost", &error.to_string())
+}
+
+/// Opens the device that `options` ask for.
+async fn open_device(options: &OpenOptions, spares_software: bool) -> Result<WgpuBackend, JsValue> {
+    let navigator = Reflect::get(&js_sys::global(), &"navigator".into())?;
+    let gpu = Reflect::get(&navigator, &"gpu".into())?;
+    if gpu.is_undefined() || gpu.is_null() {
+        return Err(coded(
+            "no-webgpu",
+            "this browser has no WebGPU: use a current Chrome, Edge, Firefox or Safari, over https \
+             or from this machine",
+        ));
+    }
+    if options.adapter.as_deref() == Some("software") {
+        ask_for_software(&gpu)?;
+    }
+    let tier = match options.tier.as_deref() {
+        None => None,
+        Some(name) => Some(name.parse().map_err(|_| {
+            coded("bad-input", &format!("unknown tier '{name}': core, f16 or subgroups"))
+        })?),
+    };
+    let options = WgpuOptions { tier, spares_software, ..WgpuOptions::default() };
+    WgpuBackend::new(&options).await.map_err(|error| match error {
+        StartError::NoAdapter { .. } => coded(
+            "no-adapter",
+            "this browser has WebGPU but no adapter for it: turn on hardware acceleration, update \
+             the graphics driver, or use another browser",
+        ),
+        StartError::Tier { .. } => coded("bad-input", &error.to_string()),
+        other => coded("no-adapter", &other.to_string()),
+    })
+}
+
+/// What the browser says of its adapter: description, or vendor and architecture. The binding in
+/// use passes on the first alone, which most browsers leave empty.
+async fn adapter_name() -> Result<String, JsValue> {
+    let gpu = Reflect::get(&Reflect::get(&js_sys::global(), &"navigator".into())?, &"gpu".into())?;
+    let request: Function = Reflect::get(&gpu, &"requestAdapter".into())?.dyn_into()?;
+    let adapter = JsFuture::from(Promise::resolve(&request.call0(&gpu)?)).await?;
+    let info = Reflect::get(&adapter, &"info".into())?;
+    let said = |name: &str| {
+        let value = Reflect::get(&info, &name.into()).ok();
+        value.and_then(|value| value.as_string()).filter(|text| !text.is_empty())
+    };
+    let parts = [said("vendor"), said("architecture")].into_iter().flatten().collect::<Vec<_>>();
+    Ok(said("description").unwrap_or_else(|| parts.join(" ")))
+}
+
+/// Lets every request for an adapter ask for one that computes on the CPU: the option is missing
+/// from the binding in use.
+fn ask_for_software(gpu: &JsValue) -> Result<(), JsValue> {
+    let name = JsValue::from("requestAdapter");
+    let request: Function = Reflect::get(gpu, &name)?.dyn_into()?;
+    let receiver = gpu.clone();
+    let asked = Closure::<dyn FnMut(JsValue) -> Result<JsValue, JsValue>>::new(move |given| {
+        let options = js_sys::Object::new();
+        if let Some(given) = js_sys::Object::try_from(&given) {
+            js_sys::Object::assign(&options, given);
+        }
+        Reflect::set(&options, &"forceFallbackAdapter".into(), &JsValue::TRUE)?;
+        request.call1(&receiver, &options)
+    });
+    Reflect::set(gpu, &name, &asked.into_js_value())?;
+    Ok(())
+}

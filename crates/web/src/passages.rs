@@ -1,0 +1,111 @@
+//! The passages of a document that an answer attended to most.
+//!
+//! A passage is a sentence or a line. Its weight is the share of what the document's tokens had
+//! beyond an even share, over all heads of all layers and the first steps of the answer: see
+//! `Sequence::add_attention` of the scheduler.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+/// Passages of an answer at most.
+pub const MOST_PASSAGES: usize = 8;
+/// Characters of a passage, about: longer sentences are cut between words.
+const LONG: usize = 320;
+/// Shares below this are noise.
+const LEAST_WEIGHT: f64 = 0.02;
+
+/// A part of the document.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Passage {
+    /// First UTF-16 unit in the document's text, as JavaScript counts.
+    pub start: usize,
+    /// The unit behind its last one.
+    pub end: usize,
+    /// Share of the attention that the whole document received.
+    pub weight: f64,
+}
+
+/// The passages that received most, most first. `places` says for each token which bytes of the
+/// text it stands for, `mass` what it received.
+pub(crate) fn passages(text: &str, places: &[Range<usize>], mass: &[f32]) -> Vec<Passage> {
+    let sentences = sentences(text);
+    let mut sums = vec![0.0; sentences.len()];
+    let mut total = 0.0;
+    for (place, mass) in places.iter().zip(mass).filter(|(place, _)| !place.is_empty()) {
+        let at = sentences.partition_point(|sentence| sentence.end <= place.start);
+        if let Some(sum) = sums.get_mut(at) {
+            *sum += f64::from(*mass);
+            total += f64::from(*mass);
+        }
+    }
+    let mut best: Vec<(f64, &Range<usize>)> =
+        sums.iter().map(|sum| sum / total).zip(&sentences).collect();
+    // Nothing was received: no number is at least the least weight.
+    best.retain(|(weight, _)| *weight >= LEAST_WEIGHT);
+    best.sort_by(|a, b| b.0.total_cmp(&a.0));
+    best.truncate(MOST_PASSAGES);
+    let utf16 = |at: usize| text[..at].encode_utf16().count();
+    let passage = |(weight, place): (f64, &Range<usize>)| {
+        let words = text[place.clone()].trim();
+        let start = place.start + text[place.clone()].find(words).unwrap_or(0);
+        Passage { start: utf16(start), end: utf16(start + words.len()), weight }
+    };
+    best.into_iter().map(passage).collect()
+}
+
+/// The text in pieces that follow one another: up to the end of a line or a sentence, or between
+/// two words of a long one.
+fn sentences(text: &str) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let end = at + c.len_utf8();
+        let before_space = chars.peek().is_none_or(|(_, next)| next.is_whitespace());
+        let ends = c == '\n'
+            || matches!(c, '。' | '！' | '？')
+            || (matches!(c, '.' | '!' | '?') && before_space)
+            || (end - start > LONG && before_space)
+            || end - start > 2 * LONG;
+        if ends {
+            pieces.push(start..end);
+            start = end;
+        }
+    }
+    if start < text.len() {
+        pieces.push(start..text.len());
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_text() {
+        let text = "One. Two 3.5 is! Three\nfour 東京。五";
+        let pieces: Vec<&str> = sentences(text).into_iter().map(|piece| &text[piece]).collect();
+        assert_eq!(pieces, ["One.", " Two 3.5 is!", " Three\n", "four 東京。", "五"]);
+        let long = "word ".repeat(500) + &"x".repeat(2000);
+        let pieces = sentences(&long);
+        assert!(pieces.iter().all(|piece| piece.len() <= 2 * LONG + 1));
+        assert_eq!(pieces.iter().map(ExactSizeIterator::len).sum::<usize>(), long.len());
+    }
+
+    #[test]
+    fn the_sentence_that_received_most_comes_first() {
+        let text = "Ärger ist groß. The key is 42. Nothing.";
+        let words = [0..7, 7..10, 10..17, 18..21, 22..25, 26..28, 29..32, 33..41];
+        let places: Vec<Range<usize>> = std::iter::once(0..0).chain(words).collect();
+        let mass = [9.0, 0.0, 0.1, 0.0, 0.2, 0.3, 0.1, 0.29, 0.01];
+        let found = passages(text, &places, &mass);
+        assert_eq!(found.len(), 2, "{found:?}");
+        let units: Vec<u16> = text.encode_utf16().collect();
+        let first = String::from_utf16(&units[found[0].start..found[0].end]).unwrap();
+        assert_eq!(first, "The key is 42.");
+        assert!((found[0].weight - 0.89).abs() < 1e-6 && (found[1].weight - 0.1).abs() < 1e-6);
+        assert_eq!(passages(text, &places, &[0.0; 9]), []);
+    }
+}

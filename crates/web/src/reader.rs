@@ -1,0 +1,492 @@
+//! A model that has read a document and answers questions about it.
+
+use std::io::Write;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use longview_core::RangeSource;
+use longview_engine::{
+    Engine, EngineError, EngineOptions, Progress, Sampler, SamplingParams, Session, SessionStep,
+};
+use longview_model::folder::ModelFolder;
+use longview_model::tokenizer::TokenStream;
+use longview_ops::Backend;
+use longview_scheduler::{PolicyOptions, SpanMode, Stats};
+use serde::Serialize;
+
+use crate::error::ReaderError;
+use crate::map::ContextMap;
+use crate::passages::{Passage, passages};
+use crate::prompt;
+
+/// KV rows that the host reads for a step's attention, on average: where a step attends more, not
+/// every one is looked at.
+const WATCHED_ROWS: usize = 40_000;
+/// Layers for whose queries a step waits, on average; likewise.
+const WATCHED_LAYERS: usize = 8;
+/// Steps for which recalled rows stay on the device, at most, where a limit is given.
+const MOST_CACHE_STEPS: usize = 16;
+
+/// How much of a document was read.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadState {
+    /// Tokens read.
+    pub tokens: usize,
+    /// Tokens of the document.
+    pub total: usize,
+    /// Whether all are.
+    pub complete: bool,
+    /// Time of this call.
+    pub seconds: f64,
+}
+
+/// A question and how to answer it.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// What is asked.
+    pub text: String,
+    /// What a step attends.
+    pub policy: PolicyOptions,
+    /// Tokens of the answer at most.
+    pub max_tokens: usize,
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    /// The layer and KV head to draw a map of.
+    pub map: Option<(usize, usize)>,
+}
+
+/// What a step says. Tokens of the question are steps too, without text.
+#[derive(Clone, Debug)]
+pub struct Step<'a> {
+    /// Text that became complete.
+    pub text: &'a str,
+    /// Tokens of the answer so far.
+    pub tokens: usize,
+    /// Steps a second so far, the question's included.
+    pub tokens_per_s: f64,
+    /// Rows recalled in this step that were on the device, over all layers and heads.
+    pub hits: u64,
+    /// Rows that were fetched.
+    pub misses: u64,
+    /// Where the context's tokens stood, if it was asked for.
+    pub map: Option<ContextMap>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Finish {
+    /// The model said so.
+    End,
+    /// All tokens that were asked for, or all that fit.
+    Length,
+    /// The caller said so.
+    Stopped,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// What the model said.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: usize,
+    /// Time from the question on.
+    pub seconds: f64,
+    /// Steps a second, the question's included.
+    pub tokens_per_s: f64,
+    /// Share of recalled rows that were on the device; none if nothing was recalled.
+    pub hit_rate: Option<f64>,
+    /// Keys, values and index on the device.
+    pub device_bytes: u64,
+    /// Keys and values in host memory.
+    pub host_bytes: u64,
+    /// Why it ended.
+    pub finish: Finish,
+    /// What it attended to most, most first.
+    pub passages: Vec<Passage>,
+}
+
+/// Where keys and values are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Memory {
+    /// Keys, values and index on the device.
+    pub device_bytes: u64,
+    /// Keys and values in host memory.
+    pub host_bytes: u64,
+}
+
+/// A document and what the session holds of it.
+struct Document<B: Backend> {
+    text: String,
+    ids: Vec<u32>,
+    /// The bytes of the text that each token stands for, once somebody asked.
+    places: Option<Vec<Range<usize>>>,
+    session: Session<B>,
+    policy: PolicyOptions,
+}
+
+/// A model, and the document that it has read.
+pub struct Reader<B: Backend> {
+    engine: Engine<B>,
+    document: Option<Document<B>>,
+    /// Bytes of keys, values and index that may be on the device.
+    limit: Option<u64>,
+}
+
+/// What the steps of an answer are counted from.
+struct Count {
+    begin: Duration,
+    steps: usize,
+    hits: u64,
+    misses: u64,
+}
+
+impl<B: Backend> Reader<B> {
+    /// Loads a model; `progress` hears the bytes of weights that are done and all of them.
+    ///
+    /// # Errors
+    /// What is wrong with the model's files, the options or the device.
+    pub async fn load(
+        backend: Arc<B>,
+        folder: ModelFolder,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, ReaderError> {
+        folder.tokenizer()?;
+        let policy = PolicyOptions::new(longview_scheduler::Preset::Clusterkv);
+        let engine = Engine::load_with(backend, folder, options, &policy, progress)?;
+        let mut reader = Self { engine, document: None, limit: None };
+        reader.wait().await?;
+        Ok(reader)
+    }
+
+    /// Waits for the device, which tells what went wrong with what it was given.
+    async fn wait(&mut self) -> Result<(), ReaderError> {
+        let backend = self.engine.backend();
+        let word = backend.alloc(longview_core::DType::U32, 1, "a word to wait for");
+        let word = word.map_err(EngineError::from)?;
+        let read = backend.read(longview_ops::View::all(&word), &mut [0; 4]).await;
+        Ok(read.map_err(EngineError::from)?)
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine<B> {
+        &self.engine
+    }
+
+    /// Allows keys, values and index that many bytes on the device, or any number. Policies that
+    /// recall then keep what was recalled on the device for as many steps as there is room for.
+    pub fn limit_device_bytes(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    /// Tokens of a text by itself.
+    pub fn count_tokens(&self, text: &str) -> Result<usize, ReaderError> {
+        let specials = longview_model::tokenizer::Specials::AsWritten;
+        Ok(prompt::tokenizer(&self.engine)?.encode(text, specials)?.len())
+    }
+
+    /// Where keys and values are.
+    pub fn memory(&self) -> Memory {
+        self.document.as_ref().map_or_else(Memory::default, Document::memory)
+    }
+
+    /// Reads a document in place of the one before. `progress` may break off: what was read is
+    /// kept, and can be asked about.
+    pub async fn read(
+        &mut self,
+        text: &str,
+        policy: &PolicyOptions,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<ReadState, ReaderError> {
+        if text.trim().is_empty() {
+            return Err(ReaderError::EmptyDocument);
+        }
+        let ids = prompt::document_ids(&self.engine, text)?;
+        let (tokens, context) = (ids.len(), self.engine.options().ctx_size);
+        if tokens >= context {
+            return Err(ReaderError::DocumentTooLong { tokens, context });
+        }
+        let fitted = self.fitted(policy)?;
+        self.document = None;
+        let session = self.engine.session(&fitted)?;
+        let text = text.to_owned();
+        self.document = Some(Document { text, ids, places: None, session, policy: fitted });
+        self.read_on(progress).await
+    }
+
+    /// Reads what is left of the document.
+    pub async fn read_on(
+        &mut self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<ReadState, ReaderError> {
+        let Self { engine, document, .. } = self;
+        let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
+        let begin = engine.backend().now();
+        let (done, total) = (document.session.tokens().len(), document.ids.len());
+        if done < total {
+            let mut heard = |p: Progress| progress(Progress { done: done + p.done, total, ..p });
+            engine.prefill(&mut document.session, &document.ids[done..], &mut heard).await?;
+        }
+        let tokens = document.session.tokens().len();
+        let seconds = engine.backend().now().saturating_sub(begin).as_secs_f64();
+        Ok(ReadState { tokens, total, complete: tokens == total, seconds })
+    }
+
+    /// Writes what was read of the document, in order and in pieces, so that [`Reader::open`] goes
+    /// on from there.
+    ///
+    /// # Errors
+    /// If there is no document, or `out` refuses: what it took is then of no use.
+    pub async fn save(&mut self, out: &mut dyn Write) -> Result<(), ReaderError> {
+        let Self { engine, document, .. } = self;
+        let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
+        Ok(engine.save(&mut document.session, b"{}", out).await?)
+    }
+
+    /// Opens what [`Reader::save`] wrote, or the command line, of the same text: without prefill,
+    /// and under the policy that it was saved under without clustering.
+    ///
+    /// # Errors
+    /// If the file is not whole, or was made with another model or of another text. The document
+    /// before is kept then.
+    pub async fn open(
+        &mut self,
+        source: &dyn RangeSource,
+        text: &str,
+        policy: &PolicyOptions,
+    ) -> Result<ReadState, ReaderError> {
+        let begin = self.engine.backend().now();
+        let ids = prompt::document_ids(&self.engine, text)?;
+        let fitted = self.fitted(policy)?;
+        let mut session = self.engine.restore(source, Some(&fitted)).await?.session;
+        let common = prompt::common(session.tokens(), &ids);
+        if common < ids.len() && common < session.tokens().len() {
+            return Err(ReaderError::OtherDocument);
+        }
+        if session.n_tokens() > common {
+            session.truncate(common).await?;
+        }
+        let (tokens, total, text) = (common, ids.len(), text.to_owned());
+        self.document = Some(Document { text, ids, places: None, session, policy: fitted });
+        let seconds = self.engine.backend().now().saturating_sub(begin).as_secs_f64();
+        Ok(ReadState { tokens, total, complete: tokens == total, seconds })
+    }
+
+    /// Answers a question from what was read of the document: the question goes in through the
+    /// policy, token by token, the answer is decoded, and both are taken back. `step` hears every
+    /// token and may end the answer.
+    ///
+    /// # Errors
+    /// After a lost device the document is kept: the next call opens the device again.
+    pub async fn ask(
+        &mut self,
+        question: &Question,
+        step: &mut dyn FnMut(&Step<'_>) -> ControlFlow<()>,
+    ) -> Result<Answer, ReaderError> {
+        let text = question.text.trim();
+        let fitted = self.fitted(&question.policy)?;
+        let Self { engine, document, .. } = self;
+        let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
+        let ids = document.question_ids(engine, text).await?;
+        let n_read = document.session.tokens().len();
+        let context = engine.options().ctx_size;
+        if n_read + ids.len() >= context {
+            let (prompt, used) = (ids.len(), n_read);
+            return Err(EngineError::PromptTooLong { prompt, used, context }.into());
+        }
+        let n_heads = engine.model().config().n_kv_heads;
+        let n_layers = engine.model().config().n_layers;
+        if let Some((layer, head)) = question.map.filter(|(l, h)| *l >= n_layers || *h >= n_heads) {
+            return Err(ReaderError::NoSuchHead { layer, head, layers: n_layers, heads: n_heads });
+        }
+        if document.policy != fitted {
+            engine.set_policy(&mut document.session, &fitted).await?;
+            document.policy = fitted;
+        }
+        document.session.look_at(question.map);
+        let answer = document.answer(engine, question, &ids, step).await;
+        document.session.watch(false);
+        document.session.look_at(None);
+        // What fails here fails again when it matters, with the device open again.
+        let back = document.session.truncate(n_read).await;
+        let answer = answer?;
+        back?;
+        Ok(answer)
+    }
+
+    /// The policy with as long a cache as the limit allows.
+    fn fitted(&self, policy: &PolicyOptions) -> Result<PolicyOptions, ReaderError> {
+        let Some(limit) = self.limit else { return Ok(policy.clone()) };
+        let mut fitted = policy.clone();
+        let may_vary = fitted.preset.info().options.contains(&"cache-steps");
+        let steps = match fitted.cache_steps {
+            None if may_vary => (1..=MOST_CACHE_STEPS).rev().map(Some).collect(),
+            given => vec![given],
+        };
+        let mut needed = 0;
+        for steps in steps {
+            fitted.cache_steps = steps;
+            needed = self.engine.kv_plan(&fitted)?.device_kv_bytes();
+            if needed <= limit {
+                return Ok(fitted);
+            }
+        }
+        let policy = policy.preset.info().name.to_owned();
+        Err(ReaderError::CacheTooSmall { policy, needed, limit })
+    }
+}
+
+impl<B: Backend> Document<B> {
+    fn memory(&self) -> Memory {
+        let sequence = self.session.sequence();
+        Memory { device_bytes: sequence.device_kv_bytes(), host_bytes: sequence.host_kv_bytes() }
+    }
+
+    /// The tokens that follow those of the document. Where a question changes how the document's
+    /// end is divided into tokens, the session is cut back to what stays.
+    async fn question_ids(
+        &mut self,
+        engine: &Engine<B>,
+        question: &str,
+    ) -> Result<Vec<u32>, ReaderError> {
+        let all = prompt::with_question(engine, &self.text, question)?;
+        let common = prompt::common(&all, &self.ids);
+        if common < self.ids.len() {
+            self.ids.truncate(common);
+            if self.session.tokens().len() > common {
+                self.session.truncate(common).await?;
+            }
+        }
+        Ok(all[common..].to_vec())
+    }
+
+    async fn answer(
+        &mut self,
+        engine: &mut Engine<B>,
+        question: &Question,
+        ids: &[u32],
+        on_step: &mut dyn FnMut(&Step<'_>) -> ControlFlow<()>,
+    ) -> Result<Answer, ReaderError> {
+        let params = SamplingParams { temperature: question.temperature, ..Default::default() };
+        let mut sampler = Sampler::new(params, engine.model().config().vocab_size)?;
+        self.session.reset_stats();
+        let mut count = Count { begin: engine.backend().now(), steps: 0, hits: 0, misses: 0 };
+        let mut mass = vec![0.0; self.ids.len()];
+        let mut wait = 0;
+        let mut stream = TokenStream::new(true);
+        let (mut text, mut n, mut finish) = (String::new(), 0, None);
+        for (i, id) in ids.iter().enumerate() {
+            // The last token of a question is the first that looks for the answer.
+            self.session.watch(i + 1 == ids.len());
+            self.step(engine, &sampler, *id).await?;
+            self.look(&mut mass, &mut wait);
+            let step = count.step(engine, &self.session, "", 0);
+            if on_step(&step).is_break() {
+                finish = Some(Finish::Stopped);
+                break;
+            }
+        }
+        while finish.is_none() {
+            if n >= question.max_tokens || self.session.n_tokens() >= engine.options().ctx_size {
+                finish = Some(Finish::Length);
+                break;
+            }
+            let id = sampler.next_token(&self.session)?;
+            if engine.eos_ids().contains(&id) {
+                finish = Some(Finish::End);
+                break;
+            }
+            n += 1;
+            let piece = stream.push(prompt::tokenizer(engine)?, id)?;
+            text += &piece;
+            self.session.watch(wait == 0);
+            self.step(engine, &sampler, id).await?;
+            self.look(&mut mass, &mut wait);
+            if on_step(&count.step(engine, &self.session, &piece, n)).is_break() {
+                finish = Some(Finish::Stopped);
+            }
+        }
+        let rest = stream.finish(prompt::tokenizer(engine)?)?;
+        if !rest.is_empty() {
+            text += &rest;
+            // The answer has ended: to stop it changes nothing.
+            let _ = on_step(&count.step(engine, &self.session, &rest, n));
+        }
+        let seconds = engine.backend().now().saturating_sub(count.begin).as_secs_f64();
+        let Memory { device_bytes, host_bytes } = self.memory();
+        Ok(Answer {
+            text,
+            tokens: n,
+            seconds,
+            tokens_per_s: count.steps as f64 / seconds.max(1e-9),
+            hit_rate: self.session.stats().hit_rate(),
+            device_bytes,
+            host_bytes,
+            finish: finish.unwrap_or(Finish::Length),
+            passages: self.passages(engine, &mass)?,
+        })
+    }
+
+    async fn step(
+        &mut self,
+        engine: &mut Engine<B>,
+        sampler: &Sampler,
+        id: u32,
+    ) -> Result<(), EngineError> {
+        let ids = [id];
+        let step = SessionStep::new(&mut self.session, &ids, SpanMode::Policy);
+        engine.step(&mut [step.for_sampler(sampler)]).await
+    }
+
+    /// Adds the last step's attention to `mass` if it was watched, and says how many steps the next
+    /// one that is has to wait for.
+    fn look(&self, mass: &mut [f32], wait: &mut usize) {
+        let sequence = self.session.sequence();
+        *wait = match sequence.add_attention(mass) {
+            0 => wait.saturating_sub(1),
+            rows => (rows / WATCHED_ROWS).max(sequence.watched().len() / WATCHED_LAYERS),
+        };
+    }
+
+    fn passages(&mut self, engine: &Engine<B>, mass: &[f32]) -> Result<Vec<Passage>, ReaderError> {
+        let places = match self.places.take() {
+            Some(places) => places,
+            None => prompt::places(engine, &self.text, self.ids.len())?,
+        };
+        let places = self.places.insert(places);
+        Ok(passages(&self.text, places, mass))
+    }
+}
+
+impl Count {
+    /// What to say of the step that has just ended.
+    fn step<'a, B: Backend>(
+        &mut self,
+        engine: &Engine<B>,
+        session: &Session<B>,
+        text: &'a str,
+        tokens: usize,
+    ) -> Step<'a> {
+        let Stats { steps, hits, misses, .. } = session.stats();
+        let seconds = engine.backend().now().saturating_sub(self.begin).as_secs_f64();
+        self.steps = *steps as usize;
+        let mut places = Vec::new();
+        session.sequence().token_places(&mut places);
+        let step = Step {
+            text,
+            tokens,
+            tokens_per_s: self.steps as f64 / seconds.max(1e-9),
+            hits: hits - self.hits,
+            misses: misses - self.misses,
+            map: (!places.is_empty()).then(|| ContextMap::of(&places)),
+        };
+        (self.hits, self.misses) = (*hits, *misses);
+        step
+    }
+}

@@ -1,0 +1,207 @@
+//! A reader on the CPU: the same code that answers in a browser.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_engine::EngineOptions;
+use longview_model::folder::ModelFolder;
+use longview_scheduler::{PolicyOptions, Preset, TierKind};
+use longview_web::{Answer, Finish, Question, Reader, Step};
+use pollster::block_on;
+
+const NAMES: [&str; 3] = ["velvet-comet", "quiet-harbour", "amber-lantern"];
+const NUMBERS: [&str; 3] = ["2003322", "2019860", "5828235"];
+
+/// A document of some 830 tokens with three numbers in it.
+fn document() -> String {
+    let mut text = String::new();
+    for i in 0..90 {
+        if i % 30 == 10 {
+            let (name, number) = (NAMES[i / 30], NUMBERS[i / 30]);
+            text += &format!("One of the special magic numbers for {name} is: {number}. ");
+        }
+        let who = ["A captain", "His brother", "The old road", "Every evening"][i % 4];
+        let what = ["looked upon the harbour", "left a letter", "passed the garden"][i % 3];
+        text += &format!("{who} {what}. ");
+    }
+    text
+}
+
+fn reader() -> Reader<CpuBackend> {
+    let backend = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle");
+    let options = EngineOptions {
+        ctx_size: 2048,
+        chunk_size: 256,
+        simulate_device: true,
+        overlap: false,
+        tier: TierKind::Plain,
+        ..EngineOptions::default()
+    };
+    let folder = ModelFolder::open(&path).unwrap();
+    block_on(Reader::load(backend, folder, options, &mut |_, _| {})).unwrap()
+}
+
+fn clusterkv() -> PolicyOptions {
+    PolicyOptions::new(Preset::Clusterkv).with_budget(256)
+}
+
+fn question(i: usize, policy: &PolicyOptions) -> Question {
+    let name = NAMES[i];
+    Question {
+        text: format!(
+            "What is the special magic number for {name} mentioned in the provided text?"
+        ),
+        policy: policy.clone(),
+        max_tokens: 40,
+        temperature: 0.0,
+        map: None,
+    }
+}
+
+fn ask(reader: &mut Reader<CpuBackend>, question: &Question) -> Answer {
+    block_on(reader.ask(question, &mut |_| ControlFlow::Continue(()))).unwrap()
+}
+
+fn read_all(reader: &mut Reader<CpuBackend>, policy: &PolicyOptions) {
+    let go_on = &mut |_| ControlFlow::Continue(());
+    assert!(block_on(reader.read(&document(), policy, go_on)).unwrap().complete);
+}
+
+/// The text of the passage that an answer attended to most.
+fn top(answer: &Answer) -> String {
+    let units: Vec<u16> = document().encode_utf16().collect();
+    let passage = answer.passages[0];
+    String::from_utf16(&units[passage.start..passage.end]).unwrap()
+}
+
+#[test]
+fn answers_are_right_and_name_where_they_stand() {
+    let mut reader = reader();
+    read_all(&mut reader, &clusterkv());
+    for policy in [clusterkv(), PolicyOptions::new(Preset::Full)] {
+        for (i, number) in NUMBERS.iter().enumerate() {
+            let answer = ask(&mut reader, &question(i, &policy));
+            assert!(answer.text.ends_with(&format!(" {number}.")), "{answer:?}");
+            assert_eq!(answer.finish, Finish::End);
+            assert!(top(&answer).ends_with(&format!("{} is: {number}.", NAMES[i])), "{answer:?}");
+            assert_eq!(answer.hit_rate.is_some(), policy.preset == Preset::Clusterkv);
+        }
+    }
+}
+
+#[test]
+fn a_question_leaves_no_trace() {
+    let mut reader = reader();
+    read_all(&mut reader, &clusterkv());
+    let first = ask(&mut reader, &question(0, &clusterkv()));
+    let memory = reader.memory();
+    ask(&mut reader, &question(1, &clusterkv()));
+    let again = ask(&mut reader, &question(0, &clusterkv()));
+    assert_eq!((first.text, first.passages), (again.text, again.passages));
+    assert_eq!(reader.memory(), memory);
+}
+
+#[test]
+fn what_was_read_before_a_stop_can_be_asked_and_the_rest_follows() {
+    let mut reader = reader();
+    let mut stop = |_| ControlFlow::Break(());
+    let part = block_on(reader.read(&document(), &clusterkv(), &mut stop)).unwrap();
+    assert_eq!((part.tokens, part.complete), (256, false));
+    assert!(ask(&mut reader, &question(0, &clusterkv())).text.ends_with(" 2003322."));
+    let mut seen = Vec::new();
+    let rest = block_on(reader.read_on(&mut |p| {
+        seen.push(p.done);
+        ControlFlow::Continue(())
+    }));
+    let rest = rest.unwrap();
+    assert!(rest.complete && rest.tokens == part.total, "{rest:?}");
+    assert_eq!((seen[0], *seen.last().unwrap()), (512, part.total));
+    assert!(ask(&mut reader, &question(2, &clusterkv())).text.ends_with(" 5828235."));
+}
+
+#[test]
+fn a_saved_document_is_asked_without_reading_it() {
+    let mut first = reader();
+    read_all(&mut first, &clusterkv());
+    let want = ask(&mut first, &question(1, &clusterkv()));
+    let mut file = Vec::new();
+    block_on(first.save(&mut file)).unwrap();
+    let mut second = reader();
+    let state = block_on(second.open(&file, &document(), &clusterkv())).unwrap();
+    assert!(state.complete && state.tokens > 800, "{state:?}");
+    let answer = ask(&mut second, &question(1, &clusterkv()));
+    assert_eq!((answer.text, answer.passages), (want.text, want.passages));
+    let other = document().replace("captain", "sailor");
+    let error = block_on(second.open(&file, &other, &clusterkv())).unwrap_err();
+    assert_eq!(error.code(), "bad-session");
+    *file.last_mut().unwrap() ^= 1;
+    let error = block_on(second.open(&file, &document(), &clusterkv())).unwrap_err();
+    assert_eq!(error.code(), "bad-session");
+    assert!(
+        ask(&mut second, &question(0, &clusterkv())).text.ends_with(" 2003322."),
+        "still there"
+    );
+}
+
+#[test]
+fn steps_tell_where_tokens_stood_and_end_an_answer() {
+    let mut reader = reader();
+    read_all(&mut reader, &clusterkv());
+    let asked = Question { map: Some((2, 1)), ..question(0, &clusterkv()) };
+    let (mut n_steps, mut counts) = (0, [0usize; 6]);
+    let mut hear = |step: &Step<'_>| {
+        n_steps += 1;
+        let map = step.map.as_ref().expect("it was asked for");
+        assert_eq!((map.cell_tokens, map.kinds.len() > 800), (1, true));
+        counts = [0; 6];
+        map.kinds.iter().for_each(|kind| counts[*kind as usize] += 1);
+        let attended: usize = counts[1..5].iter().sum();
+        assert!(attended <= 256, "{counts:?}");
+        if step.tokens == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let answer = block_on(reader.ask(&asked, &mut hear)).unwrap();
+    assert_eq!((answer.finish, answer.tokens), (Finish::Stopped, 5));
+    assert!(counts[1] == 16 && counts[2] > 64 && counts[3] + counts[4] > 80, "{counts:?}");
+    assert!(n_steps > 20, "the question's tokens are steps too");
+    let nowhere = Question { map: Some((5, 0)), ..asked };
+    let error = block_on(reader.ask(&nowhere, &mut |_| ControlFlow::Continue(()))).unwrap_err();
+    assert_eq!(error.code(), "bad-input");
+}
+
+#[test]
+fn a_limit_bounds_the_cache_and_refuses_what_cannot_fit() {
+    let mut reader = reader();
+    read_all(&mut reader, &clusterkv());
+    ask(&mut reader, &question(0, &clusterkv()));
+    let usual = reader.memory().device_bytes;
+    reader.limit_device_bytes(Some(usual * 3 / 2));
+    ask(&mut reader, &question(0, &clusterkv()));
+    let more = reader.memory().device_bytes;
+    assert!(usual < more && more <= usual * 3 / 2, "{usual} {more}");
+    let full = question(0, &PolicyOptions::new(Preset::Full));
+    let error = block_on(reader.ask(&full, &mut |_| ControlFlow::Continue(()))).unwrap_err();
+    assert_eq!(error.code(), "out-of-memory");
+    let message = error.to_string();
+    assert!(message.contains("choose a policy that recalls"), "{message}");
+}
+
+#[test]
+fn mistakes_have_codes() {
+    let mut reader = reader();
+    let code = |error: longview_web::ReaderError| error.code();
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let asked = question(0, &clusterkv());
+    let error = block_on(reader.ask(&asked, &mut |_| ControlFlow::Continue(()))).unwrap_err();
+    assert_eq!(code(error), "bad-input");
+    let error = block_on(reader.read(" \n", &clusterkv(), go_on)).unwrap_err();
+    assert_eq!(code(error), "bad-input");
+    let long = document().repeat(3);
+    let error = block_on(reader.read(&long, &clusterkv(), go_on)).unwrap_err();
+    assert_eq!(code(error), "context-too-long");
+    let small = PolicyOptions::new(Preset::Clusterkv).with_budget(3);
+    let error = block_on(reader.read(&document(), &small, go_on)).unwrap_err();
+    assert_eq!(code(error), "bad-input");
+}

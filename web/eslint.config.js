@@ -1,0 +1,32 @@
+import js from "@eslint/js";
+import tseslint from "typescript-eslint";
+
+export default tseslint.config(
+  { ignores: ["dist", "pkg", "tests/dist", "test-results"] },
+  js.configs.recommended,
+  ...tseslint.configs.strictTypeChecked,
+  {
+    languageOptions: {
+      parserOptions: {
+        project: ["./tsconfig.json", "./tsconfig.worker.json"],
+        tsconfigRootDir: import.meta.dirname,
+      },
+    },
+    rules: {
+      "max-lines": ["error", 800],
+      "@typescript-eslint/no-explicit-any": "error",
+      // Numbers in texts are what most templates are about.
+      "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
+      // node:test's functions return promises that the runner itself waits for.
+      "@typescript-eslint/no-floating-promises": [
+        "error",
+        {
+          allowForKnownSafeCalls: [
+            { from: "package", name: ["test", "describe", "it"], package: "node:test" },
+          ],
+        },
+      ],
+    },
+  },
+  { files: ["eslint.config.js"], ...tseslint.configs.disableTypeChecked },
+);

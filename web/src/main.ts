@@ -1,0 +1,455 @@
+// The page: what is open, what runs now, and what follows from it.
+
+import type { Device, Policy, PrefillEnd } from "./engine";
+import { AskPanel } from "./page/ask";
+import { Client, RequestError } from "./page/client";
+import { DocumentPanel } from "./page/document";
+import { byId, make } from "./page/dom";
+import { bytes, count } from "./page/format";
+import { MapPanel } from "./page/map";
+import { MemoryPanel } from "./page/memory";
+import { ModelPanel, type ModelWish } from "./page/model";
+import { type Action, Notices } from "./page/notices";
+import { SavedPanel } from "./page/saved";
+import type { Event, LoadedModel, ModelSource, SavedModel } from "./protocol";
+
+type Task = "opening" | "loading" | "reading" | "asking" | "storing";
+
+interface OpenDocument {
+  title: string;
+  text: string;
+  policy: Policy;
+  tokens: number;
+  complete: boolean;
+  /** Where it is saved. */
+  id: string | null;
+}
+
+class App {
+  private readonly notices = new Notices(byId("notices", HTMLElement));
+  private readonly client = new Client((code, message, done) => {
+    this.notices.worker(code, message);
+    if (code === "device-lost" && done) void this.refreshMemory();
+  });
+  private readonly map = new MapPanel();
+  private readonly memory = new MemoryPanel((bytes) => void this.limit(bytes));
+  private readonly models = new ModelPanel(
+    (wish) => {
+      this.begin(() => this.loadModel(wish, false));
+    },
+    () => {
+      this.client.stop();
+    },
+  );
+  private readonly documents = new DocumentPanel({
+    read: (text, title) => {
+      this.begin(() => this.read(text, title));
+    },
+    continue: () => {
+      this.begin(() => this.continue());
+    },
+    stop: () => {
+      this.client.stop();
+    },
+    another: () => {
+      this.another();
+    },
+    changed: (text) => {
+      this.countSoon(text);
+    },
+    failed: (error) => {
+      this.notices.error(error);
+    },
+  });
+  private readonly asking = new AskPanel(this.client, this.documents, this.map, () => {
+    this.begin(() => this.ask());
+  });
+  private readonly saved = new SavedPanel({
+    openDocument: ({ id }) => {
+      this.begin(() => this.openDocument(id));
+    },
+    deleteDocument: ({ id }) => {
+      this.begin(() => this.deleteDocument(id));
+    },
+    loadModel: (model) => {
+      this.begin(() => this.loadSaved(model));
+    },
+    deleteModel: (model) => {
+      this.begin(() => this.deleteModel(model));
+    },
+  });
+  private task: Task | null = null;
+  /** What was begun and has not ended. */
+  private waiting = 0;
+  private last: Promise<unknown> = Promise.resolve();
+  private device: Device | null = null;
+  private model: LoadedModel | null = null;
+  private source: ModelSource = { kind: "embedded" };
+  private document: OpenDocument | null = null;
+  private counting = 0;
+
+  constructor() {
+    byId("lose", HTMLButtonElement).addEventListener("click", () => {
+      this.client.loseDevice();
+    });
+    this.refresh();
+  }
+
+  /** Opens the device and loads the embedded model. */
+  open(): void {
+    this.begin(() => this.start());
+  }
+
+  /**
+   * Runs what the visitor asked for, after what was asked before it. The page is at rest when all
+   * that follows from it has ended: a document that was read is also saved by then.
+   */
+  private begin(work: () => Promise<unknown>): void {
+    this.waiting += 1;
+    this.refresh();
+    this.last = this.last
+      .then(work)
+      .catch((error: unknown) => {
+        this.notices.error(error);
+      })
+      .finally(() => {
+        this.waiting -= 1;
+        this.refresh();
+      });
+  }
+
+  private get isBusy(): boolean {
+    return this.waiting > 0;
+  }
+
+  private async start(adapter: "default" | "software" = "default"): Promise<void> {
+    this.notices.clear("no-webgpu", "no-adapter");
+    const open = (): Promise<Device> => {
+      if ("gpu" in navigator) return this.client.call("open", { adapter });
+      const text = "This browser has no WebGPU, or does not offer it to this page.";
+      return Promise.reject(new RequestError("no-webgpu", text));
+    };
+    const device = await this.during("opening", open, {
+      "no-adapter": {
+        text: "Try the software adapter",
+        act: () => {
+          this.begin(() => this.start("software"));
+        },
+      },
+    });
+    await this.refreshStorage();
+    if (device === null) {
+      byId("model-line", HTMLElement).textContent = "Nothing can be computed here.";
+      return;
+    }
+    this.device = device;
+    this.showDevice(device);
+    await this.loadModel(
+      { source: { kind: "embedded" }, contextTokens: this.models.contextTokens },
+      false,
+    );
+  }
+
+  /** Runs a task alone; its failure becomes a message with the action for its code. */
+  private async during<T>(
+    task: Task,
+    work: () => Promise<T>,
+    actions: Partial<Record<string, Action>> = {},
+  ): Promise<T | null> {
+    this.task = task;
+    this.refresh();
+    try {
+      return await work();
+    } catch (error) {
+      const action = error instanceof RequestError ? actions[error.code] : undefined;
+      this.notices.error(error, ...(action === undefined ? [] : [action]));
+      return null;
+    } finally {
+      this.task = null;
+      this.refresh();
+    }
+  }
+
+  private async loadModel(wish: ModelWish, fresh: boolean): Promise<void> {
+    const open = this.document;
+    const label = wish.source.kind === "url" ? wish.source.url : `${wish.source.kind} model`;
+    this.notices.clear("bad-model", "corrupt-cache", "network", "context-too-long");
+    this.model = null;
+    this.document = null;
+    this.models.loading(label);
+    const onEvent = (event: Event): void => {
+      this.models.event(event);
+    };
+    const model = await this.during(
+      "loading",
+      () => this.client.call("loadModel", { ...wish, fresh }, onEvent),
+      {
+        "corrupt-cache": {
+          text: "Delete it and download again",
+          act: () => {
+            this.begin(() => this.loadModel(wish, true));
+          },
+        },
+        network: {
+          text: "Try again",
+          act: () => {
+            this.begin(() => this.loadModel(wish, false));
+          },
+        },
+      },
+    );
+    if (model === null) {
+      this.models.failed();
+      this.asking.setDocument(null);
+      await this.refreshStorage();
+      return;
+    }
+    this.model = model;
+    this.source = wish.source;
+    this.models.loaded(model);
+    this.map.setModel(model.layers, model.kvHeads);
+    this.asking.setModel(model);
+    this.refresh();
+    await this.limit(this.memory.limit);
+    await this.refreshStorage();
+    await this.refreshMemory();
+    await this.reopen(open);
+  }
+
+  /** Bounds what the device holds; null is no bound. */
+  private async limit(bytes: number | null): Promise<void> {
+    if (this.model === null) return;
+    // Beside what runs: the slider keeps the keyboard's focus.
+    await this.client.call("limitDevice", { bytes }).catch((error: unknown) => {
+      this.notices.error(error);
+    });
+  }
+
+  /** The document that was open before the model was loaded anew. */
+  private async reopen(open: OpenDocument | null): Promise<void> {
+    if (open === null) {
+      this.countSoon(byId("text", HTMLTextAreaElement).value);
+      return;
+    }
+    this.asking.setDocument(null);
+    if (open.id === null || !(await this.openDocument(open.id))) {
+      this.documents.edit(open.text, open.title);
+    }
+  }
+
+  private async read(text: string, title: string): Promise<void> {
+    const { policy } = this.asking.policies;
+    this.notices.clear("context-too-long", "quota");
+    this.documents.reading(text);
+    this.map.clear();
+    this.asking.setDocument(null);
+    const longer: Action = {
+      text: "Choose a longer context and read it",
+      act: () => {
+        this.begin(() => this.readLonger(text, title));
+      },
+    };
+    const end = await this.during(
+      "reading",
+      () => this.client.call("readDocument", { text, title, policy }, this.prefillEvent),
+      { "context-too-long": longer },
+    );
+    if (end === null) {
+      this.documents.edit(text, title);
+      return;
+    }
+    const { tokens, complete } = end;
+    this.document = { title, text, policy, tokens, complete, id: null };
+    await this.afterReading(end);
+  }
+
+  private async readLonger(text: string, title: string): Promise<void> {
+    const tokens = await this.during("storing", () => this.client.call("countTokens", { text }));
+    // Room for a question and its answer.
+    if (tokens === null || !this.models.enlarge(tokens + 512)) {
+      this.notices.info("context-too-long", "Too long", "No context of this page holds it.");
+      return;
+    }
+    this.document = null;
+    await this.loadModel({ source: this.source, contextTokens: this.models.contextTokens }, false);
+    await this.read(text, title);
+  }
+
+  private async continue(): Promise<void> {
+    const { document } = this;
+    if (document === null) return;
+    this.documents.reading(document.text);
+    const end = await this.during("reading", () =>
+      this.client.call("continueDocument", {}, this.prefillEvent),
+    );
+    if (end === null) {
+      this.documents.edit(document.text, document.title);
+      this.document = null;
+      return;
+    }
+    Object.assign(document, { tokens: end.tokens, complete: end.complete });
+    await this.afterReading(end);
+  }
+
+  private readonly prefillEvent = (event: Event): void => {
+    if (event.event === "prefill") this.documents.progress(event);
+  };
+
+  private async afterReading(end: PrefillEnd): Promise<void> {
+    const { document } = this;
+    if (document === null) return;
+    this.documents.done(document.text, end, end.seconds);
+    this.asking.setDocument(document.text);
+    await this.refreshMemory();
+    if (this.documents.keep && end.tokens > 0) await this.save(document);
+    this.refresh();
+  }
+
+  private async save(document: OpenDocument): Promise<void> {
+    const saved = await this.during("storing", () => this.client.call("saveDocument", {}));
+    if (saved === null) return;
+    document.id = saved.id;
+    this.documents.saved(
+      saved.onDisk
+        ? `Saved (${bytes(saved.bytes)}): opens after a reload without reading`
+        : "In memory only",
+    );
+    await this.refreshStorage();
+  }
+
+  /** True if it is open now. */
+  private async openDocument(id: string): Promise<boolean> {
+    this.notices.clear("bad-session", "wrong-model");
+    const fromList = byId("saved", HTMLElement).contains(document.activeElement);
+    const again: Action = {
+      text: "Read its text again",
+      act: () => {
+        this.begin(() => this.readAgain(id));
+      },
+    };
+    const opened = await this.during("storing", () => this.client.call("openDocument", { id }), {
+      "bad-session": again,
+      "context-too-long": again,
+    });
+    if (opened === null) return false;
+    this.document = opened;
+    this.documents.done(opened.text, opened, null);
+    if (fromList) byId("view", HTMLElement).focus();
+    this.asking.policies.policy = opened.policy;
+    this.asking.setDocument(opened.text);
+    this.map.clear();
+    await this.refreshMemory();
+    this.refresh();
+    return true;
+  }
+
+  /** Deletes the damaged session, which the visitor just agreed to, and reads its text. */
+  private async readAgain(id: string): Promise<void> {
+    const kept = await this.during("storing", () => this.client.call("documentText", { id }));
+    if (kept === null) return;
+    await this.deleteDocument(id);
+    await this.read(kept.text, kept.title);
+  }
+
+  private async deleteDocument(id: string): Promise<void> {
+    await this.during("storing", () => this.client.call("deleteDocument", { id }));
+    if (this.document?.id === id) this.document.id = null;
+    await this.refreshStorage();
+  }
+
+  private async loadSaved({ url }: SavedModel): Promise<void> {
+    const source: ModelSource = url === "embedded" ? { kind: url } : { kind: "url", url };
+    await this.loadModel({ source, contextTokens: this.models.contextTokens }, false);
+  }
+
+  private async deleteModel({ id }: SavedModel): Promise<void> {
+    await this.during("storing", () => this.client.call("deleteModel", { id }));
+    await this.refreshStorage();
+  }
+
+  private another(): void {
+    this.document = null;
+    this.documents.edit("");
+    this.asking.setDocument(null);
+    this.map.clear();
+    this.refresh();
+  }
+
+  private async ask(): Promise<void> {
+    this.notices.clear("device-lost", "bad-input");
+    await this.during("asking", () => this.asking.ask());
+    await this.refreshMemory();
+  }
+
+  private countSoon(text: string): void {
+    clearTimeout(this.counting);
+    this.documents.tokens = "";
+    if (text.trim() === "") return;
+    this.counting = window.setTimeout(() => {
+      const { model } = this;
+      if (model === null || this.isBusy || this.document !== null) return;
+      const show = (tokens: number): void => {
+        const over = tokens > model.contextTokens ? ", too long for the context" : "";
+        this.documents.tokens = `${count(tokens)} tokens of ${count(model.contextTokens)}${over}`;
+      };
+      // Not worth a message: reading will say what is wrong.
+      this.client.call("countTokens", { text }).then(show, () => undefined);
+    }, 400);
+  }
+
+  private async refreshMemory(): Promise<void> {
+    // The figures of the last time stay if they cannot be had.
+    const memory = await this.client.call("memory", {}).catch(() => null);
+    if (memory !== null) this.memory.show(memory);
+  }
+
+  private async refreshStorage(): Promise<void> {
+    const storage = await this.client.call("storage", {}).catch(() => null);
+    if (storage === null) return;
+    const blocked = this.isBusy || this.device === null;
+    this.saved.show(storage, this.model?.fingerprint ?? null, blocked);
+  }
+
+  private refresh(): void {
+    const busy = this.isBusy;
+    const blocked = busy || this.device === null;
+    this.models.setBusy(blocked);
+    this.documents.setBusy(busy, this.model !== null);
+    this.saved.setBusy(blocked);
+    this.asking.setState(this.whyNot(), this.task === "asking");
+    byId("lose", HTMLButtonElement).disabled = this.device === null;
+    document.body.dataset["task"] = this.task ?? (busy ? "next" : "none");
+  }
+
+  private whyNot(): string {
+    if (this.task === "opening" || this.task === "loading") return "The model is being loaded.";
+    if (this.task === "reading") return "The document is being read.";
+    if (this.device === null) return "There is no graphics device.";
+    if (this.model === null) return "Load a model first.";
+    if (this.document === null) return "Read a document first.";
+    if (this.document.tokens === 0) return "Nothing of the document is read yet.";
+    return this.isBusy ? "One moment." : "";
+  }
+
+  private showDevice(device: Device): void {
+    const badge = (text: string, kind = ""): HTMLElement =>
+      make("span", { class: `badge ${kind}` }, text);
+    byId("device", HTMLElement).replaceChildren(
+      badge(device.adapter),
+      badge(`tier ${device.tier}`),
+      ...(device.isSoftware ? [badge("software, slow", "warn")] : []),
+    );
+    if (device.isSoftware) this.notices.software();
+    const facts: [string, string][] = [
+      ["Adapter", device.adapter],
+      ["Tier of shaders", device.tier],
+      ["Largest buffer", bytes(device.maxBufferBytes)],
+      ["Browser", navigator.userAgent],
+    ];
+    byId("diagnostics", HTMLElement).replaceChildren(
+      ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]),
+    );
+  }
+}
+
+new App().open();

@@ -1,0 +1,115 @@
+// Answers as cards: one question, one or two policies beside each other.
+
+import type { Answer, Passage, Step } from "../engine";
+import { button, make } from "./dom";
+import { bytes, percent, rate, seconds } from "./format";
+
+export interface Quotes {
+  quote(passage: Passage): string;
+  show(passages: Passage[], rank: number): void;
+}
+
+/** One policy's answer, growing. */
+export class AnswerCard {
+  readonly element: HTMLElement;
+  private readonly body = make("p", { class: "answer" });
+  private readonly figures = make("p", { class: "figures" }, "waiting");
+  private readonly verdict = make("p", { class: "verdict" });
+  private text = "";
+  private hits = 0;
+  private misses = 0;
+  private frame = 0;
+
+  constructor(policy: string) {
+    const title = make("h4", {}, policy);
+    this.element = make("div", { class: "card" }, title, this.body, this.verdict, this.figures);
+  }
+
+  get spoken(): string {
+    return this.text.trim();
+  }
+
+  begin(): void {
+    this.figures.textContent = "reading the question";
+  }
+
+  restart(): void {
+    this.text = "";
+    this.hits = this.misses = 0;
+    this.draw();
+  }
+
+  step(step: Step): void {
+    this.text += step.text;
+    this.hits += step.hits;
+    this.misses += step.misses;
+    const looked = this.hits + this.misses;
+    const share = looked > 0 ? `, ${percent(this.hits / looked)} hits` : "";
+    const done = step.tokens === 0 ? "reading the question" : `${step.tokens} tokens`;
+    this.figures.textContent = `${done}, ${rate(step.tokensPerS)} tokens/s${share}`;
+    if (this.frame === 0) {
+      this.frame = requestAnimationFrame(() => {
+        this.draw();
+      });
+    }
+  }
+
+  /** `expected` is what the document says, if the page can tell. */
+  end(answer: Answer, expected: string | null, quotes: Quotes): void {
+    this.text = answer.text;
+    this.draw();
+    const { deviceBytes, hostBytes, hitRate } = answer;
+    const facts: [string, string][] = [
+      ["Tokens", `${answer.tokens} in ${seconds(answer.seconds)}`],
+      ["Tokens/s", rate(answer.tokensPerS)],
+      ["Hits in the device cache", hitRate === null ? "-" : percent(hitRate)],
+      ["KV on the device", bytes(deviceBytes)],
+      ["KV in host memory", bytes(hostBytes)],
+    ];
+    const list = make("dl", { class: "facts" });
+    for (const [name, value] of facts) {
+      list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
+    }
+    this.figures.replaceWith(list);
+    if (expected !== null) this.judge(answer.text.includes(expected), expected);
+    if (answer.finish === "stopped") this.element.append(make("p", { class: "hint" }, "Stopped."));
+    if (answer.passages.length > 0) this.passages(answer.passages, quotes);
+  }
+
+  fail(text: string): void {
+    this.figures.textContent = text;
+  }
+
+  private judge(right: boolean, expected: string): void {
+    this.verdict.classList.add(right ? "right" : "wrong");
+    this.verdict.textContent = right
+      ? "✓ This is what the document says."
+      : `✗ The document says ${expected}.`;
+  }
+
+  private passages(passages: Passage[], quotes: Quotes): void {
+    const items = passages.map((passage, i) => {
+      const go = button(quotes.quote(passage), () => {
+        quotes.show(passages, i + 1);
+      });
+      go.className = "passage";
+      return make("li", {}, go, make("span", { class: "hint" }, percent(passage.weight)));
+    });
+    const list = make("ol", { class: "passages" }, ...items);
+    const title = make("summary", {}, "Attended most in the document");
+    this.element.append(make("details", {}, title, list));
+  }
+
+  private draw(): void {
+    this.frame = 0;
+    this.body.textContent = this.text.trim();
+  }
+}
+
+/** A question with its cards, to be put in front of earlier ones. */
+export function exchange(question: string, cards: AnswerCard[]): HTMLElement {
+  const title = make("h3", {}, question);
+  const body = make("div", { class: cards.length > 1 ? "cards pair" : "cards" });
+  body.append(...cards.map((card) => card.element));
+  return make("article", { class: "exchange" }, title, body);
+}

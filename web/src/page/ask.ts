@@ -1,0 +1,152 @@
+// The question's form, and the answers under it.
+
+import type { Passage, Policy } from "../engine";
+import type { Event, LoadedModel } from "../protocol";
+import { AnswerCard, exchange } from "./answers";
+import type { Client } from "./client";
+import type { DocumentPanel } from "./document";
+import { Announcer, button, byId, handOver } from "./dom";
+import type { MapPanel } from "./map";
+import { PolicyPanel, name } from "./policy";
+import { type Suggestion, facts, suggestions } from "./questions";
+
+const SUGGESTED = 4;
+/** The embedded model's answers are one sentence. */
+const EMBEDDED_TOKENS = 48;
+const OTHER_TOKENS = 256;
+
+export class AskPanel {
+  readonly policies = new PolicyPanel();
+  private readonly question = byId("question", HTMLTextAreaElement);
+  private readonly suggested = byId("suggested", HTMLElement);
+  private readonly answers = byId("answers", HTMLElement);
+  private readonly go = byId("ask-button", HTMLButtonElement);
+  private readonly halt = byId("ask-stop", HTMLButtonElement);
+  private readonly whyNot = byId("why-not", HTMLElement);
+  private readonly maxTokens = byId("max-tokens", HTMLInputElement);
+  private readonly temperature = byId("temperature", HTMLInputElement);
+  private readonly said = new Announcer(byId("said", HTMLElement));
+  private known: Suggestion[] = [];
+  private embedded = false;
+  private stopped = false;
+
+  constructor(
+    private readonly client: Client,
+    private readonly document: DocumentPanel,
+    private readonly map: MapPanel,
+    ask: () => void,
+  ) {
+    byId("ask-form", HTMLFormElement).addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!this.go.disabled && this.question.value.trim() !== "") ask();
+    });
+    this.question.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.go.click();
+    });
+    this.halt.addEventListener("click", () => {
+      this.stopped = true;
+      client.stop();
+    });
+  }
+
+  setModel(model: LoadedModel): void {
+    this.embedded = model.source === "embedded";
+    this.maxTokens.value = String(this.embedded ? EMBEDDED_TOKENS : OTHER_TOKENS);
+    this.policies.setModel(model);
+  }
+
+  /** Questions for this document, and no answers of the last one. */
+  setDocument(text: string | null): void {
+    this.answers.replaceChildren();
+    this.known = text === null ? [] : facts(text);
+    const few = text === null ? [] : suggestions(text, this.embedded, SUGGESTED);
+    this.suggested.hidden = few.length === 0;
+    this.suggested.replaceChildren(
+      ...few.map(({ question }) =>
+        button(question, () => {
+          this.question.value = question;
+          this.question.focus();
+        }),
+      ),
+    );
+    const first = few[0];
+    if (first !== undefined) this.question.value = first.question;
+  }
+
+  /** `reason` says why nothing can be asked now; empty if it can. */
+  setState(reason: string, asking: boolean): void {
+    if (asking) this.halt.hidden = false;
+    handOver(asking ? this.go : this.halt, asking ? this.halt : this.question);
+    this.go.disabled = reason !== "" || asking;
+    this.halt.hidden = !asking;
+    this.whyNot.textContent = asking ? "" : reason;
+  }
+
+  /** Asks under the chosen policy, then under full attention if both are wanted. */
+  async ask(): Promise<void> {
+    this.stopped = false;
+    const question = this.question.value.trim();
+    const chosen = this.policies.policy;
+    const policies: Policy[] = [chosen, ...(this.policies.comparing ? [{ preset: "full" }] : [])];
+    const cards = policies.map((policy) => new AnswerCard(name(policy)));
+    this.answers.prepend(exchange(question, cards));
+    for (const [i, policy] of policies.entries()) {
+      const card = cards[i];
+      if (card === undefined) continue;
+      if (this.isStopped()) card.fail("not asked");
+      else await this.one(card, question, policy);
+    }
+  }
+
+  /** A stop may come while an answer is awaited. */
+  private isStopped(): boolean {
+    return this.stopped;
+  }
+
+  private async one(card: AnswerCard, question: string, policy: Policy): Promise<void> {
+    card.begin();
+    // Full attention beside a policy would cover what the policy shows.
+    const drawn = policy.preset !== "full" || this.policies.policy.preset === "full";
+    if (drawn) this.map.begin(name(policy));
+    const onEvent = (event: Event): void => {
+      if (event.event === "restart") card.restart();
+      if (event.event !== "step") return;
+      card.step(event.step);
+      this.said.say(card.spoken);
+      if (event.step.map !== undefined) this.map.update(event.step.map);
+    };
+    const params = {
+      question,
+      policy,
+      maxTokens: Number(this.maxTokens.value),
+      temperature: Number(this.temperature.value),
+      ...(drawn ? { map: this.map.place } : {}),
+    };
+    try {
+      const answer = await this.client.call("ask", params, onEvent);
+      const expected = this.known.find((fact) => fact.question === question)?.answer ?? null;
+      card.end(answer, expected, {
+        quote: (passage) => this.document.view.quote(passage),
+        show: (passages, rank) => {
+          this.show(passages, rank);
+        },
+      });
+      this.said.say(`${name(policy)}: ${card.spoken}`);
+      if (drawn) this.map.end();
+      if (answer.passages.length > 0 && policy.preset !== "full") {
+        this.document.mark(answer.passages);
+        this.document.view.reveal(1, false);
+      }
+    } catch (error) {
+      card.fail("no answer");
+      throw error;
+    }
+  }
+
+  private show(passages: Passage[], rank: number): void {
+    this.document.mark(passages);
+    this.document.view.reveal(rank, true);
+  }
+}

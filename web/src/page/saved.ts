@@ -1,0 +1,121 @@
+// What this browser stores: documents that open without prefill, and models.
+
+import type { SavedDocument, SavedModel, Storage } from "../protocol";
+import { button, byId, make } from "./dom";
+import { bytes, count, when } from "./format";
+
+export interface SavedActions {
+  openDocument(document: SavedDocument): void;
+  deleteDocument(document: SavedDocument): void;
+  loadModel(model: SavedModel): void;
+  deleteModel(model: SavedModel): void;
+}
+
+export class SavedPanel {
+  private readonly lists = byId("saved-lists", HTMLElement);
+  private readonly line = byId("storage-line", HTMLElement);
+
+  constructor(private readonly actions: SavedActions) {
+    const persist = byId("persist", HTMLButtonElement);
+    // Insecure addresses have no storage.
+    persist.hidden = !("storage" in navigator);
+    persist.addEventListener("click", () => {
+      void this.persist(persist);
+    });
+  }
+
+  /** `fingerprint` is that of the loaded model; nothing can be opened while `busy`. */
+  show(storage: Storage, fingerprint: string | null, busy: boolean): void {
+    this.line.textContent =
+      storage.quota > 0
+        ? `${bytes(storage.usage)} of ${bytes(storage.quota)} that the browser grants are used.`
+        : "The browser grants this page no storage; what is kept is gone when the page is left.";
+    const documents = storage.documents.map((document) => this.document(document, fingerprint));
+    const models = storage.models.map((model) => this.model(model));
+    this.lists.replaceChildren(
+      ...section("Documents", documents, "No document is saved yet. What is read is kept here."),
+      ...section("Models", models, "No model is stored yet."),
+    );
+    this.setBusy(busy);
+  }
+
+  setBusy(busy: boolean): void {
+    for (const button of this.lists.querySelectorAll("button")) {
+      button.disabled = busy || button.hasAttribute("data-never");
+    }
+  }
+
+  private document(document: SavedDocument, fingerprint: string | null): HTMLElement {
+    const { title, tokens, total, complete, model, policy } = document;
+    const read = complete
+      ? `${count(tokens)} tokens`
+      : `${count(tokens)} of ${count(total)} tokens`;
+    const where = document.onDisk ? "" : ", in memory only";
+    const size = `${bytes(document.bytes)}${where}`;
+    const facts = `${read}, ${policy.preset}, ${size}, ${when(document.savedAt)}`;
+    const open = button("Open", () => {
+      this.actions.openDocument(document);
+    });
+    open.setAttribute("aria-label", `Open ${title}`);
+    const fits = document.fingerprint === fingerprint;
+    if (!fits) open.setAttribute("data-never", "");
+    const hint = fits ? [] : [make("span", { class: "hint" }, `Needs the model ${model}.`)];
+    const drop = this.dropButton(title, () => {
+      this.actions.deleteDocument(document);
+    });
+    return row(title, facts, [...hint, open, drop]);
+  }
+
+  private model(model: SavedModel): HTMLElement {
+    const facts = bytes(model.bytes) + (model.complete ? "" : ", not complete");
+    const load = button(model.complete ? "Load" : "Go on loading", () => {
+      this.actions.loadModel(model);
+    });
+    load.setAttribute("aria-label", `Load ${model.label}`);
+    const drop = this.dropButton(model.label, () => {
+      this.actions.deleteModel(model);
+    });
+    return row(model.label, facts, [load, drop]);
+  }
+
+  /** A first click asks, a second deletes. */
+  private dropButton(name: string, act: () => void): HTMLButtonElement {
+    const drop = button("Delete", () => {
+      if (drop.dataset["sure"] === "yes") {
+        act();
+        return;
+      }
+      drop.dataset["sure"] = "yes";
+      drop.textContent = "Really delete?";
+      drop.setAttribute("aria-label", `Really delete ${name}?`);
+    });
+    drop.className = "quiet";
+    drop.setAttribute("aria-label", `Delete ${name}`);
+    drop.addEventListener("blur", () => {
+      delete drop.dataset["sure"];
+      drop.textContent = "Delete";
+      drop.setAttribute("aria-label", `Delete ${name}`);
+    });
+    return drop;
+  }
+
+  private async persist(button: HTMLButtonElement): Promise<void> {
+    const granted = await navigator.storage.persist();
+    button.textContent = granted
+      ? "The browser keeps it until you delete it"
+      : "The browser may delete it when the disk is full";
+    button.disabled = true;
+  }
+}
+
+function section(title: string, rows: HTMLElement[], none: string): HTMLElement[] {
+  const body =
+    rows.length > 0 ? make("ul", { class: "rows" }, ...rows) : make("p", { class: "hint" }, none);
+  return [make("h3", {}, title), body];
+}
+
+function row(title: string, facts: string, actions: HTMLElement[]): HTMLElement {
+  const text = make("div", { class: "text" }, make("span", { class: "name" }, title));
+  text.append(make("span", { class: "hint" }, facts));
+  return make("li", {}, text, make("div", { class: "row" }, ...actions));
+}

@@ -1,0 +1,177 @@
+// End to end: the built page, the wasm engine, WebGPU on the browser's software adapter.
+//
+// One visit after another in one browser profile, as one visitor would: tests build on what the
+// ones before left in storage.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import type { Browser, BrowserContext, Page } from "playwright-core";
+
+import {
+  DIST,
+  ask,
+  idle,
+  launch,
+  message,
+  modelLoaded,
+  open,
+  picture,
+  readSample,
+  violations,
+} from "../support/browser";
+import { type Server, serveFolder } from "../support/server";
+import { SAMPLE } from "./sample";
+
+const MINUTE = 60_000;
+
+interface Known {
+  question: string;
+  answer: string;
+}
+
+const native = JSON.parse(
+  readFileSync(join(import.meta.dirname, "native.json"), "utf8"),
+) as Known[];
+
+let browser: Browser;
+let server: Server;
+let context: BrowserContext;
+let page: Page;
+let errors: string[];
+
+before(async () => {
+  browser = await launch();
+  server = await serveFolder(DIST, "/longview/demo/");
+  const opened = await open(browser, server.url);
+  ({ context, page, errors } = opened);
+});
+
+after(async () => {
+  await context.close();
+  await browser.close();
+  await server.close();
+});
+
+/** Asks, and returns what the topmost card of the newest answer says. */
+async function answer(question: string): Promise<string> {
+  await ask(page, question, 10 * MINUTE);
+  const card = page.locator(".exchange").first().locator(".card").first();
+  const text = await card.locator(".answer").innerText();
+  return text === "" ? `no answer: ${await page.locator("#notices").innerText()}` : text;
+}
+
+test("the page opens a device and loads the embedded model", async () => {
+  await modelLoaded(page, 2 * MINUTE);
+  const device = await page.locator("#device").innerText();
+  assert.match(device, /tier (core|f16|subgroups)/);
+  assert.match(device, /software, slow/);
+  assert.match(await message(page, "software"), /slowly/);
+  const options = await page.locator("#policy option").allInnerTexts();
+  assert.ok(options.includes("full") && options.includes("quest"), options.join());
+});
+
+test("a document is read, and answers under clusterkv are the native program's", async () => {
+  await readSample(page, SAMPLE.tokens, 10 * MINUTE);
+  assert.match(await page.locator("#document-line").innerText(), /^1,\d{3} tokens, read in/);
+  assert.equal(await page.locator("#policy").inputValue(), SAMPLE.policy.preset);
+  assert.equal(await page.locator("#budget-number").inputValue(), String(SAMPLE.policy.budget));
+  const known = native[5];
+  assert.ok(known !== undefined);
+  assert.equal(await answer(known.question), known.answer);
+  assert.equal(await page.locator(".verdict.right").count(), 1);
+});
+
+test("the map, the bars and the passages show what was attended", async () => {
+  const summary = await page.locator("#map-summary").innerText();
+  const [attended, all] = [...summary.matchAll(/(\d[\d,]*) of (\d[\d,]*) tokens/g)].flatMap(
+    ([, a, b]) => [a, b].map((n) => Number(n?.replace(/,/g, ""))),
+  );
+  assert.ok(attended !== undefined && all !== undefined, summary);
+  assert.ok(attended > 0 && attended < all, summary);
+  assert.ok(await page.locator("#cells").evaluate((canvas) => canvas.clientHeight > 50));
+  assert.match(await page.locator("#bars").innerText(), /In host memory\s+[\d.]+ MiB/);
+  const value = /\d+/.exec(native[5]?.answer ?? "")?.[0] ?? "no number";
+  const marks = (await page.locator("#view mark").allInnerTexts()).join(" ");
+  assert.ok(marks.includes(value), `${value} is not in: ${marks}`);
+});
+
+test("full attention stands beside recall, and layers and heads can be chosen", async () => {
+  await page.getByLabel("Compare with full attention").check();
+  await page.locator("#layer").selectOption("1");
+  await page.locator("#head").selectOption("0");
+  const known = native[2];
+  assert.ok(known !== undefined);
+  assert.equal(await answer(known.question), known.answer);
+  const cards = page.locator(".exchange").first().locator(".card");
+  assert.deepEqual(await cards.locator("h4").allInnerTexts(), ["clusterkv, budget 512", "full"]);
+  assert.deepEqual(await cards.locator(".answer").allInnerTexts(), [known.answer, known.answer]);
+  assert.match(await page.locator("#map-summary").innerText(), /layer 1, KV head 0/);
+  await page.getByLabel("Compare with full attention").uncheck();
+  await picture(page, "real-answer");
+  assert.deepEqual(await violations(page), []);
+});
+
+test("a lost device is opened again, and the answer is still right", async () => {
+  await page.getByText("Diagnostics").click();
+  await page.getByRole("button", { name: "Lose the graphics device" }).click();
+  await idle(page);
+  const known = native[1];
+  assert.ok(known !== undefined);
+  assert.equal(await answer(known.question), known.answer);
+  assert.match(await message(page, "device-lost"), /opened again/);
+  await picture(page, "real-recovered");
+});
+
+test("after a reload the document opens without prefill, and answers are right", async () => {
+  await page.reload();
+  await modelLoaded(page, 2 * MINUTE);
+  assert.match(await page.locator("#model-line").innerText(), /Loaded from this browser's storage/);
+  await page.getByRole("button", { name: /^Open Sample/ }).click();
+  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
+  await idle(page, 5 * MINUTE);
+  const known = native[2];
+  assert.ok(known !== undefined);
+  assert.equal(await answer(known.question), known.answer);
+  await picture(page, "real-reopened");
+});
+
+test("a stopped prefill keeps what is read, and goes on", async () => {
+  await page.getByRole("button", { name: "Another document" }).click();
+  await page.getByLabel("Length of the sample").selectOption("1000");
+  await page.getByRole("button", { name: "Write a sample" }).click();
+  await page.getByRole("button", { name: "Read the document" }).click();
+  await page.locator("#prefill-figures", { hasText: "tokens/s" }).waitFor({ timeout: 5 * MINUTE });
+  await picture(page, "real-prefill");
+  await page.getByRole("button", { name: "Stop, keep what is read" }).click();
+  await page.getByText("the rest is not read").waitFor({ timeout: 5 * MINUTE });
+  await idle(page, 5 * MINUTE);
+  const line = await page.locator("#document-line").innerText();
+  const [done, total] = [...line.matchAll(/\d[\d,]*/g)].map(([n]) => Number(n.replace(/,/g, "")));
+  assert.ok(done !== undefined && total !== undefined && done > 0 && done < total, line);
+  // What was read can be asked about: the first fact stands in the first part.
+  const [known] = native;
+  assert.ok(known !== undefined);
+  await ask(page, known.question, 10 * MINUTE);
+  assert.equal(await page.locator(".verdict.right").count(), 1);
+});
+
+test("a device that is lost while the rest is read is opened again, and it goes on", async () => {
+  await page.getByRole("button", { name: "Continue reading" }).click();
+  await page.locator("#prefill-figures", { hasText: "tokens/s" }).waitFor({ timeout: 5 * MINUTE });
+  await page.getByText("Diagnostics").click();
+  await page.getByRole("button", { name: "Lose the graphics device" }).click();
+  await page.getByText("tokens, read in").waitFor({ timeout: 10 * MINUTE });
+  await idle(page, 5 * MINUTE);
+  assert.match(await message(page, "device-lost"), /opened again/);
+  const last = native.at(-1);
+  assert.ok(last !== undefined);
+  await ask(page, last.question, 10 * MINUTE);
+  assert.equal(await page.locator(".verdict.right").count(), 1);
+});
+
+test("nothing failed unseen", () => {
+  assert.deepEqual(errors, []);
+});

@@ -1,0 +1,111 @@
+//! `cargo xtask web`: the browser demo, built from nothing, and served to look at it.
+//!
+//! The Rust side becomes WebAssembly with the toolchain that is there (see [`toolchain`]), then a
+//! module that JavaScript loads, then the page is built around it. What lies in `web/dist` at the
+//! end is the whole demo with its model: any static server may show it, below any path.
+
+mod serve;
+mod toolchain;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::args::{Parsed, UsageError};
+use crate::process::{cargo, root, run as run_child, target_directory};
+use crate::setup;
+
+pub(crate) const OPTIONS: &str = "[--serve [--port N]]";
+pub(crate) const ABOUT: &str = "builds the browser demo into web/dist; --serve shows it on this \
+                                machine, on port 8080 unless told otherwise";
+
+/// What a visitor may have to download before anything happens, compressed.
+const MOST_BYTES: usize = 4 << 20;
+
+const MODULE: &str = "longview_web";
+
+/// The verb.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let parsed = Parsed::parse(args, &["--serve"], &["--port"])?;
+    let port = match parsed.value("--port") {
+        Some(_) if !parsed.has("--serve") => {
+            return Err(UsageError("--port is for --serve".into()).into());
+        }
+        Some(text) => text.parse().map_err(|_| UsageError(format!("--port {text}: not a port")))?,
+        None => 8080,
+    };
+    let dist = build()?;
+    match parsed.has("--serve") {
+        true => serve::run(&dist, port),
+        false => Ok(()),
+    }
+}
+
+/// Builds everything and returns the folder to serve.
+pub(crate) fn build() -> Result<PathBuf> {
+    let web = root().join("web");
+    package(&web.join("pkg"))?;
+    toolchain::require_node()?;
+    npm(&web, &["ci", "--no-audit", "--no-fund"])?;
+    npm(&web, &["run", "build"])?;
+    let dist = web.join("dist");
+    println!("built {}", dist.display());
+    Ok(dist)
+}
+
+/// The stage of CI: the demo is built, checked, and used in a real browser.
+pub(crate) fn stage() -> Result<()> {
+    build()?;
+    setup::require(toolchain::BROWSER)?;
+    let web = root().join("web");
+    npm(&web, &["run", "check"])?;
+    npm(&web, &["test"])
+}
+
+/// Compiles the crate and writes the module that JavaScript loads.
+fn package(folder: &Path) -> Result<()> {
+    run_child(&mut toolchain::build_command()?)?;
+    let compiled = target_directory()?.join(toolchain::TARGET).join(toolchain::PROFILE);
+    let compiled = compiled.join(MODULE).with_extension("wasm");
+    let mut bindgen = cargo("run --quiet --package xtask-bindgen --");
+    run_child(bindgen.arg(&compiled).arg(folder))?;
+    check_size(&folder.join(format!("{MODULE}_bg.wasm")))
+}
+
+/// Says what the module takes, and refuses one that grew beyond its limit.
+fn check_size(module: &Path) -> Result<()> {
+    let bytes = fs::read(module).with_context(|| format!("{}: missing", module.display()))?;
+    let compressed = compressed(&bytes)?;
+    println!("wasm: {} bytes, {compressed} compressed (of {MOST_BYTES})", bytes.len());
+    if compressed > MOST_BYTES {
+        bail!("the module has {compressed} bytes compressed, more than {MOST_BYTES}");
+    }
+    Ok(())
+}
+
+/// Bytes of `bytes` as servers send them: gzip at its usual level.
+fn compressed(bytes: &[u8]) -> Result<usize> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?.len())
+}
+
+fn npm(web: &Path, args: &[&str]) -> Result<()> {
+    run_child(Command::new("npm").args(args).current_dir(web))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_repeats_is_small_once_compressed() {
+        assert!(compressed(&[7; 1 << 16]).unwrap() < 1000);
+        assert!(compressed(&[]).unwrap() > 0);
+    }
+}
