@@ -37,7 +37,7 @@ pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
     match name {
         "cpu" => cpu_rows(CpuOptions::default(), op),
         "wgpu" => match wgpu_tier() {
-            Ok(tier) => wgpu_rows(&WgpuOptions { tier, adapter: None }, op),
+            Ok(tier) => wgpu_rows(&WgpuOptions { tier, ..WgpuOptions::default() }, op),
             Err(reason) => vec![ParityRow::absent(name, reason)],
         },
         "cuda" => cuda_rows(op),
@@ -101,7 +101,7 @@ pub fn wgpu() -> Option<Arc<WgpuBackend>> {
         return None;
     }
     let tier = wgpu_tier().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
-    let options = WgpuOptions { adapter: None, tier };
+    let options = WgpuOptions { tier, ..WgpuOptions::default() };
     match pollster::block_on(WgpuBackend::new(&options)) {
         Ok(backend) => Some(Arc::new(backend)),
         Err(e) => panic!("{e}; set LONGVIEW_NO_GPU to go without"),

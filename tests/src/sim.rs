@@ -111,6 +111,24 @@ impl<B: Backend> Sim<B> {
         })
     }
 
+    /// The same simulation around another sequence, such as this one saved and opened again.
+    pub fn twin<C: Backend>(
+        &self,
+        backend: &Arc<C>,
+        sequence: Sequence<C>,
+        options: SequenceOptions,
+    ) -> Result<Sim<C>, SchedulerError> {
+        Ok(Sim {
+            backend: Arc::clone(backend),
+            scratch: scratch(backend, sequence.shape(), &options)?,
+            truth: self.truth.clone(),
+            out: vec![Vec::new(); self.out.len()],
+            own_readbacks: 0,
+            sequence,
+            options,
+        })
+    }
+
     /// Goes on with another backend after the device was lost.
     pub fn move_to(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
         self.backend = Arc::clone(backend);

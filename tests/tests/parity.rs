@@ -55,7 +55,7 @@ fn wgpu_passes(tier: Tier) {
         not_run();
         return;
     }
-    let rows = wgpu_rows(&WgpuOptions { adapter: None, tier: Some(tier) }, None);
+    let rows = wgpu_rows(&WgpuOptions { tier: Some(tier), ..WgpuOptions::default() }, None);
     let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
     assert!(summary.failed == 0 && summary.passed >= 500, "{tier}\n{table}");
     let missing = rows.iter().filter(|row| matches!(row.status, ParityStatus::NotRun { .. }));

@@ -124,6 +124,32 @@ pub fn a_device_lost_between_calls_changes_no_token<B: Probe>(backend: &Arc<B>) 
     None
 }
 
+/// Another policy may be the first that meets the new device.
+pub fn a_policy_is_changed_on_the_device_after_the_lost_one<B: Probe>(backend: &Arc<B>) -> NotRun {
+    let all = PolicyOptions::new(Preset::Full);
+    let answers = |is_lost: bool| {
+        let (mut engine, mut session) = start(backend);
+        let mut tokens = Vec::new();
+        for options in [&all, &policy()] {
+            if is_lost && !engine.backend().lose() {
+                return None;
+            }
+            block_on(engine.set_policy(&mut session, options)).expect("another policy");
+            generate(&mut engine, &mut session, 5).expect("the device is opened again");
+            tokens.extend_from_slice(session.tokens());
+        }
+        Some(tokens)
+    };
+    let expected = answers(false);
+    match answers(true) {
+        None => NOTHING_TO_LOSE,
+        lost => {
+            assert_eq!(lost, expected);
+            None
+        }
+    }
+}
+
 /// In the middle of a call it is an error of that call, and the next one goes on.
 pub fn a_device_lost_in_a_call_costs_that_call_alone<B: Probe>(backend: &Arc<B>) -> NotRun {
     let expected = undisturbed(backend);

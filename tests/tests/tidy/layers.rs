@@ -103,7 +103,7 @@ const ONLY: &[Only] = &[
     },
     Only {
         dependency: "anyhow",
-        packages: &["longview-cli", "longview-tests", "xtask"],
+        packages: &["longview-cli", "longview-tests", "xtask", "xtask-bindgen"],
         why: "libraries have errors of their own, that carry the values",
     },
     Only {
