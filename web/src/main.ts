@@ -106,7 +106,6 @@ class App {
    */
   private begin(work: () => Promise<unknown>): void {
     this.waiting += 1;
-    this.refresh();
     this.last = this.last
       .then(work)
       .catch((error: unknown) => {

@@ -188,6 +188,20 @@ test("a damaged saved document is refused, and its text can be read again", asyn
   assert.deepEqual(await verdicts(page), ["✓ This is what the document says."]);
 });
 
+test("the page is not at rest before what was read is saved", async () => {
+  const page = await start();
+  await page.evaluate(`
+    window.tasks = [];
+    new MutationObserver(() => tasks.push(document.body.dataset.task)).observe(document.body, {
+      attributeFilter: ["data-task"],
+    });
+  `);
+  await readSample(page, 1000);
+  const tasks = await page.evaluate<string[]>("tasks");
+  assert.ok(tasks.indexOf("reading") < tasks.indexOf("storing"), tasks.join());
+  assert.equal(tasks.indexOf("none"), tasks.length - 1, tasks.join());
+});
+
 test("a saved document opens after a reload without prefill, and can be deleted", async () => {
   const page = await start({ prefillMs: 5 });
   await readSample(page, 2000);
