@@ -119,7 +119,7 @@ test("answers are spoken at most once a second, and whole at the end", async () 
 });
 
 test("progress has its role, name and value", async () => {
-  const page = await start({ prefillMs: 80 });
+  const page = await start({ prefillMs: 250 });
   await page.getByRole("button", { name: "Write a sample" }).click();
   await page.getByRole("button", { name: "Read the document" }).click();
   const bar = page.getByRole("progressbar", { name: "Reading the document" });
