@@ -44,11 +44,19 @@ fn cuda_without_a_gpu_passes() {
 }
 
 #[test]
-fn what_can_be_lost_on_the_emulated_device_is_found_again() {
-    let what = ["--only", "faults", "--filter", "a_device_lost_in_a_call"];
-    let output = run(&[&["--backend", "cuda-emulated"][..], &what].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert!(text(&output).ends_with("on cuda-emulated: 1 passed, 0 failed, 0 not run\n"));
+fn what_can_be_lost_is_found_again() {
+    for (backend, filter, n_passed) in [
+        ("cuda-emulated", "a_device_lost", 3),
+        ("cuda-emulated", "a_policy_that_cannot_be_had", 1),
+        ("wgpu", "lost", 5),
+        ("wgpu", "a_policy_that_cannot_be_had", 1),
+        ("cpu", "a_policy_that_cannot_be_had", 1),
+    ] {
+        let output = run(&["--backend", backend, "--only", "faults", "--filter", filter]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        let last = format!("on {backend}: {n_passed} passed, 0 failed, 0 not run\n");
+        assert!(text(&output).ends_with(&last), "{}", text(&output));
+    }
 }
 
 #[test]

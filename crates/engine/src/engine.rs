@@ -166,9 +166,13 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// Opens a lost device again and loads the model anew. Sessions follow when they are used next:
-    /// what they need lies in host memory.
-    pub(crate) async fn revive(&mut self) -> Result<(), EngineError> {
+    /// Opens a lost device again and loads the model anew; nothing happens if none is lost. Every
+    /// call that computes does this first. Sessions follow when they are used next: what they need
+    /// lies in host memory.
+    ///
+    /// # Errors
+    /// If the device cannot be opened, or the weights cannot be read again.
+    pub async fn revive(&mut self) -> Result<(), EngineError> {
         if !self.backend.is_lost() {
             return Ok(());
         }
@@ -188,7 +192,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// An empty session.
+    /// An empty session on the device as it is: call [`Engine::revive`] first where it may be lost.
     pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
         let config = self.model.config();
         let options = policy.clone().for_depth(config.n_layers);

@@ -84,8 +84,7 @@ impl<B: Backend> Engine<B> {
         note: &[u8],
         out: &mut dyn Write,
     ) -> Result<(), EngineError> {
-        self.revive().await?;
-        self.welcome(session).await?;
+        self.settle(session).await?;
         let content = session.content(note);
         let Session { sequence, options, .. } = session;
         let how = SaveOptions::new(self.fingerprint()?, options);

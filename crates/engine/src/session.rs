@@ -27,6 +27,8 @@ pub struct Progress {
     pub done: usize,
     /// Prompt tokens in all.
     pub total: usize,
+    /// Of those computed, the ones that earlier calls computed.
+    pub before: usize,
     /// Time since the call.
     pub elapsed: Duration,
 }
@@ -34,12 +36,13 @@ pub struct Progress {
 impl Progress {
     /// Tokens per second so far.
     pub fn tokens_per_s(&self) -> f64 {
-        self.done as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        (self.done - self.before) as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
     /// Time left at this speed, or longer: attention to a longer past makes later tokens dearer.
     pub fn eta(&self) -> Duration {
-        self.elapsed.mul_f64((self.total - self.done) as f64 / self.done.max(1) as f64)
+        let computed = (self.done - self.before).max(1);
+        self.elapsed.mul_f64((self.total - self.done) as f64 / computed as f64)
     }
 }
 
@@ -205,13 +208,17 @@ impl<B: Backend> Session<B> {
     }
 
     /// Changes the policy without a second prefill.
+    ///
+    /// # Errors
+    /// What the new policy needs and cannot have; the one before stays in force then.
     pub async fn set_policy(&mut self, options: &PolicyOptions) -> Result<(), EngineError> {
         let shape = self.sequence.shape();
         let options = options.clone().for_depth(shape.n_layers);
         let policy = Policy::resolve(&options, shape.capacity)?;
         self.mend().await?;
+        self.sequence.set_policy(policy).await?;
         self.options = options;
-        Ok(self.sequence.set_policy(policy).await?)
+        Ok(())
     }
 
     /// Adds tokens whose keys and values come from elsewhere; see [`Sequence::inject`].
@@ -240,13 +247,16 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Undoes a step that did not end.
+    /// Undoes a step, or a change of the policy, that did not end.
     pub(crate) async fn mend(&mut self) -> Result<(), EngineError> {
         if self.torn {
             self.sequence.truncate(self.tokens.len()).await?;
             self.torn = false;
         }
-        Ok(())
+        match self.sequence.is_unmade() {
+            true => Ok(self.sequence.settle().await?),
+            false => Ok(()),
+        }
     }
 }
 
@@ -295,6 +305,9 @@ impl<B: Backend> Engine<B> {
         self.revive().await?;
         for part in batch.iter_mut() {
             self.welcome(part.session).await?;
+            if part.mode == SpanMode::Policy {
+                part.session.sequence.settle().await?;
+            }
         }
         let result = self.forward_until_it_stands(batch).await;
         if result.is_err() && !self.backend.is_lost() {
@@ -318,6 +331,17 @@ impl<B: Backend> Engine<B> {
         self.revive().await?;
         self.welcome(session).await?;
         session.set_policy(options).await
+    }
+
+    /// Brings a session into the state that its next token needs, also after the device was lost:
+    /// the device is opened again, and what a failed call left undone is made.
+    ///
+    /// # Errors
+    /// What went wrong before, if it goes wrong again.
+    pub async fn settle(&mut self, session: &mut Session<B>) -> Result<(), EngineError> {
+        self.revive().await?;
+        self.welcome(session).await?;
+        Ok(session.sequence.settle().await?)
     }
 
     /// Brings a session to the device in use and undoes a step of it that did not end.
@@ -467,7 +491,7 @@ impl<B: Backend> Engine<B> {
             done += ids.len();
             session.timings.prefill_tokens += ids.len() as u64;
             let elapsed = self.backend.now().saturating_sub(start);
-            let flow = progress(Progress { done, total: all.len(), elapsed });
+            let flow = progress(Progress { done, total: all.len(), before: 0, elapsed });
             if flow.is_break() && remaining > 0 {
                 return Ok(false);
             }

@@ -14,8 +14,10 @@ use longview_core::{DType, decode_f32_into};
 use longview_ops::{Backend, OpResult, QuerySums, QuerySumsParams, View, ViewMut};
 
 use crate::error::SchedulerError;
-use crate::layer::LayerMode;
+use crate::keep::no_mass;
+use crate::layer::{LayerMode, layer_mode};
 use crate::mirror::ReadParts;
+use crate::policy::{Policy, Statistic};
 use crate::select::Query;
 use crate::sequence::Sequence;
 use crate::session_file::QueriesRecord;
@@ -261,20 +263,54 @@ impl<B: Backend> RecordedQueries<B> {
     }
 }
 
+fn no_query_sums(policy: &Policy) -> SchedulerError {
+    let what = "the sums of all queries (--importance last does without)";
+    SchedulerError::NoStatistics { policy: policy.preset, what }
+}
+
 impl<B: Backend> Sequence<B> {
+    /// Whether `policy` could have what it wants to know of all queries of the prompt: only a
+    /// prefill under it records that.
+    pub(crate) fn check_statistics(&self, policy: &Policy) -> Result<(), SchedulerError> {
+        let n = self.n_tokens;
+        if n == 0 {
+            return Ok(());
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            match (layer_mode(policy, i), policy.local_window(), policy.keep) {
+                (LayerMode::Recall, Some(window), _) => {
+                    let known = layer.recorded.queries.as_ref();
+                    if known.is_none_or(|known| !known.serves(window) || known.covered != n) {
+                        return Err(no_query_sums(policy));
+                    }
+                }
+                (LayerMode::Keep, _, Some(keep))
+                    if keep.statistic == Statistic::AllQueries && n > policy.recent =>
+                {
+                    if layer.recorded.mass.is_none() || layer.recorded.mass_rows < n {
+                        return Err(no_mass(policy));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// At the end of a prefill: brings the sums of queries to the host, where blocks are made of
     /// them and a lost device leaves them.
     pub(crate) async fn save_query_sums(&mut self) -> Result<(), SchedulerError> {
         if self.policy.local_window().is_none() {
             return Ok(());
         }
-        let (n, policy) = (self.n_tokens, self.policy.preset);
+        let (n, missing) = (self.n_tokens, no_query_sums(&self.policy));
         let mut parts = ReadParts::<B>::new();
         for layer in self.layers.iter_mut().filter(|layer| layer.mode == LayerMode::Recall) {
             let recorded = layer.recorded.queries.as_mut().filter(|queries| queries.covered == n);
-            let what = "the sums of all queries (--importance last does without)";
-            let recorded = recorded.ok_or(SchedulerError::NoStatistics { policy, what })?;
-            parts.extend(recorded.save(n));
+            match recorded {
+                Some(recorded) => parts.extend(recorded.save(n)),
+                None => return Err(missing),
+            }
         }
         Ok(self.backend.read_all(&mut parts).await?)
     }

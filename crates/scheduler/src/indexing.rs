@@ -15,7 +15,7 @@ use crate::layer::{LAST_QUERIES, LayerMode};
 use crate::observe::Observation;
 use crate::policy::{BlockConfig, FLUSH_STEPS, INDEX_SEGMENT, IndexKind, TokenConfig};
 use crate::projection::Projections;
-use crate::sequence::{Placement, Sequence};
+use crate::sequence::{Placement, Sequence, Standing};
 use crate::tier::RowRange;
 
 impl<B: Backend> Sequence<B> {
@@ -222,7 +222,19 @@ impl<B: Backend> Sequence<B> {
 
     /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
     /// and the device holds what decode needs. Must be called before the first decode step.
+    ///
+    /// # Errors
+    /// What the policy needs and cannot have; [`Sequence::settle`] tries again.
     pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
+        if self.standing == Standing::Whole {
+            self.standing = Standing::Unfinished;
+        }
+        self.index_all().await?;
+        self.standing = Standing::Whole;
+        Ok(())
+    }
+
+    async fn index_all(&mut self) -> Result<(), SchedulerError> {
         self.save_query_sums().await?;
         for layer in 0..self.layers.len() {
             match self.layers[layer].mode {

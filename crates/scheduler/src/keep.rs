@@ -19,7 +19,7 @@ use crate::error::SchedulerError;
 use crate::held::HeldLists;
 use crate::layer::LayerMode;
 use crate::observe::Observation;
-use crate::policy::{KeepConfig, Statistic};
+use crate::policy::{KeepConfig, Policy, Statistic};
 use crate::rows::DeviceRows;
 use crate::sequence::{Placement, Sequence};
 use crate::session_file::KeepRecord;
@@ -141,7 +141,8 @@ impl<B: Backend> Kept<B> {
         for rows in &mut self.rows {
             rows.retain(|kept| (kept.row as usize) < n);
         }
-        let from = self.most() + pending;
+        // In the middle of a prompt more is pending than there are places for.
+        let from = (self.most() + pending).min(self.stride);
         let zeros = vec![0.0f32; self.stride - from];
         for g in 0..self.host_mass.len() / self.stride {
             let view = ViewMut::part(&mut self.mass, g * self.stride + from, zeros.len());
@@ -174,6 +175,12 @@ pub fn head_capacities(scores: &[f32], n: usize, mean: usize, safeguard: f32) ->
     let least = (mean as f32 * safeguard) as usize;
     let capacity = |own: usize| ((1.0 - safeguard) * own as f32 + least as f32).round() as usize;
     counts.into_iter().map(|own| capacity(own).min(n)).collect()
+}
+
+/// What a policy that scores by all queries lacks where another one was in force in prefill.
+pub(crate) fn no_mass(policy: &Policy) -> SchedulerError {
+    let what = "the attention of all queries of the prompt";
+    SchedulerError::NoStatistics { policy: policy.preset, what }
 }
 
 impl<B: Backend> Sequence<B> {
@@ -237,10 +244,7 @@ impl<B: Backend> Sequence<B> {
 
     /// What every row received from all queries of the prompt, `[Hq, capacity]`.
     async fn all_mass(&self, layer: usize) -> Result<Vec<f32>, SchedulerError> {
-        let missing = SchedulerError::NoStatistics {
-            policy: self.policy.preset,
-            what: "the attention of all queries of the prompt",
-        };
+        let missing = no_mass(&self.policy);
         let recorded = &self.layers[layer].recorded;
         if recorded.mass_rows < self.layers[layer].positions[0].len().min(self.n_tokens) {
             return Err(missing);

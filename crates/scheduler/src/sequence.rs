@@ -85,6 +85,17 @@ impl Default for SequenceOptions {
     }
 }
 
+/// How far what is derived from rows and positions has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// All that the policy asks for is there.
+    Whole,
+    /// The end of a prefill failed: rows are missing in the index.
+    Unfinished,
+    /// A change of the policy failed: buffers, index and caches are those of no policy.
+    Unmade,
+}
+
 /// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on: arguments in that
 /// order.
 pub type FillRows<'a> = dyn FnMut(usize, usize, usize, &mut [f32]) + 'a;
@@ -98,6 +109,7 @@ pub struct Sequence<B: Backend> {
     pub(crate) tier: Box<dyn HostTier<B>>,
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) layout: DeviceLayout,
+    pub(crate) standing: Standing,
     pub(crate) n_tokens: usize,
     pub(crate) mover: RowMover<B>,
     /// Moves rows of a prompt between host and device while kernels run, where the device can.
@@ -189,6 +201,7 @@ impl<B: Backend> Sequence<B> {
             options,
             tier,
             layers,
+            standing: Standing::Whole,
             n_tokens: 0,
             worker,
             spare_jobs: Vec::new(),
@@ -309,13 +322,50 @@ impl<B: Backend> Sequence<B> {
 
     /// Changes the policy. Rows are put back into token order where the new one needs that, and are
     /// indexed anew.
+    ///
+    /// # Errors
+    /// What the new policy needs and cannot have: statistics, exact recall, memory, a device. The
+    /// one before stays in force then.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
+        self.check_recall(&policy)?;
+        self.check_statistics(&policy)?;
         self.bring_rows().await?;
+        let before = std::mem::replace(&mut self.policy, policy);
+        let result = self.make().await;
+        if result.is_err() {
+            self.policy = before;
+            // If the device is lost this fails too, and is done when there is another.
+            self.make().await.ok();
+        }
+        result
+    }
+
+    /// Makes again what a failed change of the policy, or a failed end of a prefill, left undone.
+    /// Nothing happens if nothing failed.
+    ///
+    /// # Errors
+    /// As [`Sequence::set_policy`]: steps would fail likewise.
+    pub async fn settle(&mut self) -> Result<(), SchedulerError> {
+        match self.standing {
+            Standing::Whole => Ok(()),
+            Standing::Unfinished => self.finish_prefill().await,
+            Standing::Unmade => self.make().await,
+        }
+    }
+
+    /// Whether buffers and index are those of no policy, so that not even a prefill can go on.
+    pub fn is_unmade(&self) -> bool {
+        self.standing == Standing::Unmade
+    }
+
+    /// Makes all that the policy asks for from rows and positions.
+    async fn make(&mut self) -> Result<(), SchedulerError> {
         self.drop_jobs().await?;
-        self.policy = policy;
+        self.standing = Standing::Unmade;
         self.layout = DeviceLayout::of(&self.policy, self.shape.capacity);
         self.sort_rows();
         self.adopt_policy()?;
+        self.standing = Standing::Unfinished;
         self.finish_prefill().await
     }
 
@@ -328,10 +378,8 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Buffers, index and caches for the policy; rows and positions stay.
-    fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
-        self.forget_sight();
-        let policy = &self.policy;
+    /// Whether choices under `policy` may be made the way that the sequence was asked to.
+    fn check_recall(&self, policy: &Policy) -> Result<(), SchedulerError> {
         let is_plain = policy.residency != Residency::AttendOnHost
             && (policy.token_step, policy.layer_step) == (1, 1)
             && policy.mass.is_none()
@@ -344,6 +392,13 @@ impl<B: Backend> Sequence<B> {
         if self.options.recall != RecallMode::Exact && !is_plain {
             return Err(SchedulerError::CannotSpeculate { policy: policy.preset });
         }
+        Ok(())
+    }
+
+    /// Buffers, index and caches for the policy; rows and positions stay.
+    fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
+        self.forget_sight();
+        self.check_recall(&self.policy)?;
         let in_place = self.options.placement == Placement::InPlace;
         let host_resolves = !in_place && !self.device_resolves();
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
@@ -457,6 +512,9 @@ impl<B: Backend> Sequence<B> {
             true => self.mirror.clear(),
             false => self.bring_rows().await?,
         }
+        if self.is_unmade() {
+            return self.truncate_rows(n).await;
+        }
         self.forget_choice();
         self.forget_sight();
         self.drop_jobs().await?;
@@ -505,6 +563,20 @@ impl<B: Backend> Sequence<B> {
             true => self.finish_prefill().await,
             false => self.load_device(),
         }
+    }
+
+    /// Cuts rows and positions, and makes the rest anew.
+    async fn truncate_rows(&mut self, n: usize) -> Result<(), SchedulerError> {
+        for layer in 0..self.layers.len() {
+            self.restore_token_order(layer, 0);
+            let state = &mut self.layers[layer];
+            if let Some(queries) = &mut state.recorded.queries {
+                queries.truncate(&*self.backend, n)?;
+            }
+            state.positions.iter_mut().for_each(|positions| positions.truncate(n));
+        }
+        self.n_tokens = n;
+        self.make().await
     }
 
     /// Puts rows from `from` on back into token order.
@@ -615,6 +687,11 @@ impl<B: Backend> Sequence<B> {
         self.mirror.clear();
         self.worker = ClusterWorker::new(backend, self.options.overlap, 2 * self.shape.n_layers);
         for layer in &mut self.layers {
+            layer.recorded.restore(&**backend, &self.shape)?;
+            if self.standing == Standing::Unmade {
+                layer.n_submitted = layer.n_indexed;
+                continue;
+            }
             if let Some(kept) = &mut layer.kept {
                 kept.restore(&**backend, &self.shape, self.layout.ring)?;
             }
@@ -624,7 +701,9 @@ impl<B: Backend> Sequence<B> {
             layer.caches.iter_mut().for_each(crate::cache::ClusterCache::clear);
             layer.restore_index(&**backend)?;
             layer.n_submitted = layer.n_indexed;
-            layer.recorded.restore(&**backend, &self.shape)?;
+        }
+        if self.standing == Standing::Unmade {
+            return Ok(());
         }
         self.alloc_lists()?;
         self.load_device()

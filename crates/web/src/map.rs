@@ -13,6 +13,8 @@ pub struct ContextMap {
     /// One byte a cell: the [`TokenPlace`] among its tokens that tells most, a fetched row before a
     /// hit, a hit before recent tokens and sinks, and these before what was not attended.
     pub kinds: Vec<u8>,
+    /// Tokens of each [`TokenPlace`], by its number: cells of several tokens do not tell.
+    pub counts: [usize; 6],
 }
 
 impl ContextMap {
@@ -22,7 +24,9 @@ impl ContextMap {
         let cells = places.chunks(cell_tokens);
         let most_telling = |cell: &[TokenPlace]| cell.iter().copied().max_by_key(|p| weight(*p));
         let kinds = cells.filter_map(most_telling).map(|place| place as u8).collect();
-        Self { cell_tokens, kinds }
+        let mut counts = [0; 6];
+        places.iter().for_each(|place| counts[*place as usize] += 1);
+        Self { cell_tokens, kinds, counts }
     }
 }
 
@@ -46,6 +50,7 @@ mod tests {
         let places = [TokenPlace::Sink, TokenPlace::Skipped, TokenPlace::Hit, TokenPlace::Recent];
         let map = ContextMap::of(&places);
         assert_eq!((map.cell_tokens, map.kinds), (1, vec![1, 0, 3, 2]));
+        assert_eq!(map.counts, [1, 1, 1, 1, 0, 0]);
         assert!(ContextMap::of(&[]).kinds.is_empty());
     }
 
@@ -58,5 +63,6 @@ mod tests {
         assert_eq!(map.cell_tokens, 3);
         assert_eq!(map.kinds[..3], [1, 4, 0]);
         assert_eq!(map.kinds.len(), places.len().div_ceil(3));
+        assert_eq!(map.counts, [2 * MOST_CELLS - 3, 1, 0, 1, 1, 1]);
     }
 }

@@ -30,7 +30,7 @@ pub struct Passage {
 /// text it stands for, `mass` what it received.
 pub(crate) fn passages(text: &str, places: &[Range<usize>], mass: &[f32]) -> Vec<Passage> {
     let sentences = sentences(text);
-    let mut sums = vec![0.0; sentences.len()];
+    let mut sums = vec![0.0f64; sentences.len()];
     let mut total = 0.0;
     for (place, mass) in places.iter().zip(mass).filter(|(place, _)| !place.is_empty()) {
         let at = sentences.partition_point(|sentence| sentence.end <= place.start);
@@ -41,8 +41,11 @@ pub(crate) fn passages(text: &str, places: &[Range<usize>], mass: &[f32]) -> Vec
     }
     let mut best: Vec<(f64, &Range<usize>)> =
         sums.iter().map(|sum| sum / total).zip(&sentences).collect();
-    // Nothing was received: no number is at least the least weight.
-    best.retain(|(weight, _)| *weight >= LEAST_WEIGHT);
+    // Nothing was received: no number is at least the least weight. A piece of spaces alone, such
+    // as the end of a line behind that of a sentence, is nothing to show.
+    best.retain(|(weight, place)| {
+        *weight >= LEAST_WEIGHT && !text[(*place).clone()].trim().is_empty()
+    });
     best.sort_by(|a, b| b.0.total_cmp(&a.0));
     best.truncate(MOST_PASSAGES);
     let utf16 = |at: usize| text[..at].encode_utf16().count();
@@ -107,5 +110,13 @@ mod tests {
         assert_eq!(first, "The key is 42.");
         assert!((found[0].weight - 0.89).abs() < 1e-6 && (found[1].weight - 0.1).abs() < 1e-6);
         assert_eq!(passages(text, &places, &[0.0; 9]), []);
+    }
+
+    #[test]
+    fn spaces_are_no_passage() {
+        let text = "One.\nTwo.";
+        let found = passages(text, &[0..4, 4..5, 5..9], &[0.1, 0.6, 0.3]);
+        let shown: Vec<(usize, usize)> = found.iter().map(|p| (p.start, p.end)).collect();
+        assert_eq!(shown, [(5, 9), (0, 4)]);
     }
 }

@@ -38,7 +38,7 @@ pub struct ReadState {
     pub total: usize,
     /// Whether all are.
     pub complete: bool,
-    /// Time of this call.
+    /// Time of reading so far, or of opening.
     pub seconds: f64,
 }
 
@@ -128,6 +128,8 @@ struct Document<B: Backend> {
     places: Option<Vec<Range<usize>>>,
     session: Session<B>,
     policy: PolicyOptions,
+    /// Time of the calls that read it.
+    reading: Duration,
 }
 
 /// A model, and the document that it has read.
@@ -214,9 +216,9 @@ impl<B: Backend> Reader<B> {
         }
         let fitted = self.fitted(policy)?;
         self.document = None;
+        self.engine.revive().await?;
         let session = self.engine.session(&fitted)?;
-        let text = text.to_owned();
-        self.document = Some(Document { text, ids, places: None, session, policy: fitted });
+        self.document = Some(Document::new(text, ids, session, fitted));
         self.read_on(progress).await
     }
 
@@ -229,12 +231,20 @@ impl<B: Backend> Reader<B> {
         let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
         let begin = engine.backend().now();
         let (done, total) = (document.session.tokens().len(), document.ids.len());
-        if done < total {
-            let mut heard = |p: Progress| progress(Progress { done: done + p.done, total, ..p });
-            engine.prefill(&mut document.session, &document.ids[done..], &mut heard).await?;
-        }
+        let mut heard =
+            |p: Progress| progress(Progress { done: done + p.done, total, before: done, ..p });
+        let result = match done < total {
+            true => {
+                let rest = &document.ids[done..];
+                engine.prefill(&mut document.session, rest, &mut heard).await.map(|_| ())
+            }
+            // The device may have been lost when all was read and not yet indexed.
+            false => engine.settle(&mut document.session).await,
+        };
+        document.reading += engine.backend().now().saturating_sub(begin);
+        result?;
         let tokens = document.session.tokens().len();
-        let seconds = engine.backend().now().saturating_sub(begin).as_secs_f64();
+        let seconds = document.reading.as_secs_f64();
         Ok(ReadState { tokens, total, complete: tokens == total, seconds })
     }
 
@@ -272,8 +282,8 @@ impl<B: Backend> Reader<B> {
         if session.n_tokens() > common {
             session.truncate(common).await?;
         }
-        let (tokens, total, text) = (common, ids.len(), text.to_owned());
-        self.document = Some(Document { text, ids, places: None, session, policy: fitted });
+        let (tokens, total) = (common, ids.len());
+        self.document = Some(Document::new(text, ids, session, fitted));
         let seconds = self.engine.backend().now().saturating_sub(begin).as_secs_f64();
         Ok(ReadState { tokens, total, complete: tokens == total, seconds })
     }
@@ -343,6 +353,11 @@ impl<B: Backend> Reader<B> {
 }
 
 impl<B: Backend> Document<B> {
+    fn new(text: &str, ids: Vec<u32>, session: Session<B>, policy: PolicyOptions) -> Self {
+        let text = text.to_owned();
+        Self { text, ids, places: None, session, policy, reading: Duration::ZERO }
+    }
+
     fn memory(&self) -> Memory {
         let sequence = self.session.sequence();
         Memory { device_bytes: sequence.device_kv_bytes(), host_bytes: sequence.host_kv_bytes() }

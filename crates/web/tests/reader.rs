@@ -105,6 +105,40 @@ fn a_question_leaves_no_trace() {
 }
 
 #[test]
+fn a_policy_that_cannot_answer_leaves_the_document_as_it_was() {
+    let mut reader = reader();
+    read_all(&mut reader, &clusterkv());
+    let expected = ask(&mut reader, &question(0, &clusterkv()));
+    for preset in [Preset::H2o, Preset::Infllm] {
+        let other = question(0, &PolicyOptions::new(preset).with_budget(256));
+        let result = block_on(reader.ask(&other, &mut |_| ControlFlow::Continue(())));
+        assert_eq!(result.unwrap_err().code(), "bad-input");
+        let again = ask(&mut reader, &question(0, &clusterkv()));
+        assert_eq!((&again.text, &again.passages), (&expected.text, &expected.passages));
+        assert!(again.hit_rate.is_some(), "it is recalled again");
+    }
+}
+
+#[test]
+fn speed_is_that_of_the_call_and_not_of_what_was_read_before() {
+    let mut reader = reader();
+    let mut stop = |_| ControlFlow::Break(());
+    block_on(reader.read(&document(), &clusterkv(), &mut stop)).unwrap();
+    let mut heard = Vec::new();
+    block_on(reader.read_on(&mut |p| {
+        heard.push(p);
+        ControlFlow::Continue(())
+    }))
+    .unwrap();
+    let first = heard[0];
+    assert_eq!((first.done, first.before), (512, 256));
+    let expected = 256.0 / first.elapsed.as_secs_f64();
+    assert!((first.tokens_per_s() / expected - 1.0).abs() < 1e-9, "{first:?}");
+    let left = first.elapsed.mul_f64((first.total - 512) as f64 / 256.0);
+    assert!(first.eta().abs_diff(left).as_micros() < 2, "{first:?}");
+}
+
+#[test]
 fn what_was_read_before_a_stop_can_be_asked_and_the_rest_follows() {
     let mut reader = reader();
     let mut stop = |_| ControlFlow::Break(());
@@ -117,6 +151,7 @@ fn what_was_read_before_a_stop_can_be_asked_and_the_rest_follows() {
         ControlFlow::Continue(())
     }));
     let rest = rest.unwrap();
+    assert!(rest.seconds >= part.seconds, "both calls read it: {rest:?}");
     assert!(rest.complete && rest.tokens == part.total, "{rest:?}");
     assert_eq!((seen[0], *seen.last().unwrap()), (512, part.total));
     assert!(ask(&mut reader, &question(2, &clusterkv())).text.ends_with(" 5828235."));

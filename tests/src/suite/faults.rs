@@ -150,6 +150,83 @@ pub fn a_policy_is_changed_on_the_device_after_the_lost_one<B: Probe>(backend: &
     }
 }
 
+/// The prompt is computed, and the device is lost before it is indexed: that is made up for.
+pub fn a_device_lost_at_the_end_of_a_prefill_leaves_nothing_out<B: Probe>(
+    backend: &Arc<B>,
+) -> NotRun {
+    let expected = undisturbed(backend);
+    let (mut engine, _) = start(backend);
+    for is_settled in [true, false] {
+        let mut session = engine.session(&policy()).expect("a session");
+        let lost = Arc::clone(engine.backend());
+        let mut has_lost = false;
+        let result = block_on(engine.prefill(&mut session, &prompt(&engine), &mut |progress| {
+            if progress.done == progress.total {
+                has_lost = lost.lose();
+            }
+            ControlFlow::Continue(())
+        }));
+        if !has_lost {
+            return NOTHING_TO_LOSE;
+        }
+        let error = result.expect_err("the end of a prefill needs the device");
+        assert!(error.to_string().contains("the device was lost"), "{error}");
+        if is_settled {
+            block_on(engine.settle(&mut session)).expect("the device is opened again");
+        }
+        finish(&mut engine, &mut session, &expected);
+    }
+    None
+}
+
+/// A change of the policy that fails leaves the one before in force, whatever it was that failed.
+pub fn a_policy_that_cannot_be_had_leaves_the_one_before<B: Probe>(backend: &Arc<B>) -> NotRun {
+    let all = PolicyOptions::new(Preset::Full);
+    let mut expected = undisturbed(backend);
+    let (mut engine, mut session) = start(backend);
+    let before = session.policy().clone();
+    for preset in [Preset::H2o, Preset::Infllm] {
+        let options = PolicyOptions::new(preset).with_budget(96);
+        let error = block_on(engine.set_policy(&mut session, &options)).expect_err("no statistics");
+        assert!(error.to_string().contains("prompt") || error.to_string().contains("queries"));
+        assert_eq!(session.policy(), &before);
+        generate(&mut engine, &mut session, 3).expect("the policy before is in force");
+    }
+    assert!(expected.starts_with(session.tokens()), "{:?}", session.tokens());
+    // What is indexed anew, because it was given up on the way, is what a change and a change back
+    // would have made.
+    let (mut other, mut twin) = start(backend);
+    generate(&mut other, &mut twin, 3).expect("decode");
+    generate(&mut other, &mut twin, 3).expect("decode");
+    if engine.backend().lose() {
+        block_on(session.set_policy(&all)).expect_err("there is no device");
+        assert_eq!(session.policy(), &before);
+        for options in [&all, &policy()] {
+            block_on(other.set_policy(&mut twin, options)).expect("there and back");
+        }
+        generate(&mut other, &mut twin, N_TOKENS - 6).expect("decode");
+        expected = twin.tokens().to_vec();
+    }
+    finish(&mut engine, &mut session, &expected);
+    None
+}
+
+/// A session that begins when the device is lost begins on the next one.
+pub fn a_session_begins_on_the_device_after_the_lost_one<B: Probe>(backend: &Arc<B>) -> NotRun {
+    let expected = undisturbed(backend);
+    let (mut engine, _) = start(backend);
+    if !engine.backend().lose() {
+        return NOTHING_TO_LOSE;
+    }
+    block_on(engine.revive()).expect("the device is opened again");
+    let mut session = engine.session(&policy()).expect("a session");
+    let mut go_on = |_| ControlFlow::Continue(());
+    let ids = prompt(&engine);
+    block_on(engine.prefill(&mut session, &ids, &mut go_on)).expect("prefill");
+    finish(&mut engine, &mut session, &expected);
+    None
+}
+
 /// In the middle of a call it is an error of that call, and the next one goes on.
 pub fn a_device_lost_in_a_call_costs_that_call_alone<B: Probe>(backend: &Arc<B>) -> NotRun {
     let expected = undisturbed(backend);
@@ -206,11 +283,15 @@ fn start<B: Backend>(backend: &Arc<B>) -> (Engine<B>, Session<B>) {
     let mut engine =
         Engine::load(Arc::clone(backend), fixture(), options(), &policy()).expect("it loads");
     let mut session = engine.session(&policy()).expect("a session");
-    let n_vocab = engine.model().config().vocab_size as u32;
-    let ids: Vec<u32> = (0..120).map(|i| (i * 31 + 7) % n_vocab).collect();
     let mut go_on = |_| ControlFlow::Continue(());
+    let ids = prompt(&engine);
     assert!(block_on(engine.prefill(&mut session, &ids, &mut go_on)).expect("prefill"));
     (engine, session)
+}
+
+fn prompt<B: Backend>(engine: &Engine<B>) -> Vec<u32> {
+    let n_vocab = engine.model().config().vocab_size as u32;
+    (0..120).map(|i| (i * 31 + 7) % n_vocab).collect()
 }
 
 fn generate<B: Backend>(

@@ -264,6 +264,9 @@ impl<B: Probe> Suite<'_, B> {
             memory_that_is_used_up_comes_back,
             a_model_that_does_not_fit_is_refused,
             a_device_lost_between_calls_changes_no_token,
+            a_device_lost_at_the_end_of_a_prefill_leaves_nothing_out,
+            a_policy_that_cannot_be_had_leaves_the_one_before,
+            a_session_begins_on_the_device_after_the_lost_one,
             a_policy_is_changed_on_the_device_after_the_lost_one,
             a_device_lost_in_a_call_costs_that_call_alone,
             a_kernel_that_faults_ends_its_context_alone

@@ -57,6 +57,7 @@ impl Shard {
         size: u64,
         stored_at: impl Fn(usize, usize) -> Stored,
     ) -> Result<Self, WeightsError> {
+        check_addresses(path, size, usize::MAX as u64)?;
         let metadata = parse(path, header)?;
         check_length(path, (PREFIX + header.len()) as u64 + metadata.data_len() as u64, size)?;
         let tensors = metadata.tensors().into_iter().map(|(name, info)| {
@@ -129,6 +130,14 @@ fn parse(path: &Path, header: &[u8]) -> Result<Metadata, WeightsError> {
     serde_json::from_str(text).map_err(|error| corrupt(error.to_string()))
 }
 
+/// Offsets in the header are read as numbers of the machine's width.
+fn check_addresses(path: &Path, bytes: u64, most: u64) -> Result<(), WeightsError> {
+    match bytes <= most {
+        true => Ok(()),
+        false => Err(WeightsError::ShardTooLarge { path: path.to_owned(), bytes, most }),
+    }
+}
+
 /// Shorter than the header says is truncated; longer is something else than the header says.
 fn check_length(path: &Path, needed: u64, found: u64) -> Result<(), WeightsError> {
     let path = path.to_owned();
@@ -173,5 +182,19 @@ impl<'de> Deserialize<'de> for EntryCount {
             }
         }
         deserializer.deserialize_map(Count).map(EntryCount)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_beyond_all_addresses_is_named_with_the_way_out() {
+        let (path, most) = (Path::new("model-00001.safetensors"), u64::from(u32::MAX));
+        check_addresses(path, most, most).unwrap();
+        let message = check_addresses(path, most + 1, most).unwrap_err().to_string();
+        assert!(message.starts_with("model-00001.safetensors: 4294967296 bytes"), "{message}");
+        assert!(message.contains("use a model whose files are smaller"), "{message}");
     }
 }

@@ -185,6 +185,7 @@ pub(super) fn step(step: &Step<'_>) -> Result<JsValue, JsValue> {
         let object = js_sys::Object::new();
         Reflect::set(&object, &"cellTokens".into(), &(map.cell_tokens as f64).into())?;
         Reflect::set(&object, &"kinds".into(), &Uint8Array::from(map.kinds.as_slice()))?;
+        Reflect::set(&object, &"counts".into(), &to_js(&map.counts)?)?;
         Reflect::set(&report, &"map".into(), &object)?;
     }
     Ok(report)
