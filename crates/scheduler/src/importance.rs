@@ -15,9 +15,9 @@ use longview_ops::{Backend, OpResult, QuerySums, QuerySumsParams, View, ViewMut}
 
 use crate::error::SchedulerError;
 use crate::keep::no_mass;
-use crate::layer::{LayerMode, layer_mode};
+use crate::layer::{LayerMode, Recorded, layer_mode};
 use crate::mirror::ReadParts;
-use crate::policy::{Policy, Statistic};
+use crate::policy::{KeepConfig, Policy, Statistic};
 use crate::select::Query;
 use crate::sequence::Sequence;
 use crate::session_file::QueriesRecord;
@@ -277,21 +277,19 @@ impl<B: Backend> Sequence<B> {
             return Ok(());
         }
         for (i, layer) in self.layers.iter().enumerate() {
-            match (layer_mode(policy, i), policy.local_window(), policy.keep) {
-                (LayerMode::Recall, Some(window), _) => {
-                    let known = layer.recorded.queries.as_ref();
-                    if known.is_none_or(|known| !known.serves(window) || known.covered != n) {
-                        return Err(no_query_sums(policy));
-                    }
+            let mode = layer_mode(policy, i);
+            if let (LayerMode::Recall, Some(window)) = (mode, policy.local_window()) {
+                let known = layer.recorded.queries.as_ref();
+                if known.is_none_or(|known| !known.serves(window) || known.covered != n) {
+                    return Err(no_query_sums(policy));
                 }
-                (LayerMode::Keep, _, Some(keep))
-                    if keep.statistic == Statistic::AllQueries && n > policy.recent =>
-                {
-                    if layer.recorded.mass.is_none() || layer.recorded.mass_rows < n {
-                        return Err(no_mass(policy));
-                    }
-                }
-                _ => {}
+            }
+            let by_all = |keep: KeepConfig| keep.statistic == Statistic::AllQueries;
+            let needs_mass = mode == LayerMode::Keep && policy.keep.is_some_and(by_all);
+            // A prompt of recent tokens alone is kept whole.
+            let Recorded { mass, mass_rows, .. } = &layer.recorded;
+            if needs_mass && n > policy.recent && (mass.is_none() || *mass_rows < n) {
+                return Err(no_mass(policy));
             }
         }
         Ok(())
