@@ -76,11 +76,13 @@ pub fn run(args: &SpeedArgs) -> Result<()> {
         bail!("--steps, --contexts and --prefilled must be at least 1");
     }
     let candidates = args.compared.candidates()?;
-    if args.contexts.iter().any(|context| *context > args.prefilled)
-        && candidates.iter().any(|c| c.options.preset == Preset::H2o)
+    let own = candidates.iter().find(|policy| policy.needs_own_prefill());
+    if let Some(policy) = own
+        && args.contexts.iter().any(|context| *context > args.prefilled)
     {
         bail!(
-            "--policies h2o: it needs the attention of a prefill; give --contexts up to {}",
+            "--policies {}: it needs a prefill of its own; give --contexts up to {}",
+            policies::title(&policy.label),
             args.prefilled
         );
     }
