@@ -37,6 +37,10 @@ pub struct Run {
     pub command: String,
     /// Folder name of the model.
     pub model: String,
+    /// Tells the model from others of that name: config, samples of the weights, tokenizer. Absent
+    /// in older files, which are not compared by it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fingerprint: String,
     /// The version of the program and, where known, its commit.
     pub version: String,
     /// Processor, cores, memory, device.
