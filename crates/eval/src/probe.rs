@@ -4,7 +4,7 @@
 //! The truth beside it is computed here, in f64, from the rows that the host keeps: what full
 //! attention of the same query would have been.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 use longview_core::decode_f32;
@@ -216,7 +216,7 @@ impl<'a> Meter<'a> {
         positions.iter().enumerate().for_each(|(row, p)| row_of[*p as usize] = row);
         let key = |p: usize| &rows[row_of[p] * 2 * d..][..d];
         let value = |p: usize| &rows[row_of[p] * 2 * d + d..][..d];
-        let attended: HashSet<u32> = sequence.attended_tokens(layer, head).into_iter().collect();
+        let attended: BTreeSet<u32> = sequence.attended_tokens(layer, head).into_iter().collect();
         // B itself and not what was attended: who attends less has not asked for less.
         let budget = match self.label.budget {
             0 => n,

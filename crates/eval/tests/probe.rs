@@ -121,7 +121,7 @@ fn a_choice_that_stays_on_the_device_is_refused_and_one_that_the_host_sees_is_pr
     let driver = EmulatedDriver::new(EmulatedOptions::default()).unwrap();
     let backend = Arc::new(CudaBackend::on(driver).unwrap());
     let small = "clusterkv:sinks=2:recent=4:window=8:cluster-segment=16:cluster-tokens=4";
-    let policies = policies(&[small], &[16]);
+    let policies = policies(&[small], &[24]);
     let ids: Vec<u32> = (0..45u32).map(|i| 2 + (i * i * 7 + 13 * i) % 300).collect();
     let probed = |device_cache: bool| {
         let options = EngineOptions {
@@ -146,7 +146,7 @@ fn a_choice_that_stays_on_the_device_is_refused_and_one_that_the_host_sees_is_pr
     assert!(matches!(refused, EvalError::DeviceResolves { .. }), "{refused}");
     let all = probed(false).unwrap();
     let all = probes(&all, &title(&policies[0].label));
-    assert!(!all.is_empty() && all.iter().all(|p| p.attended == 16.0), "what was recalled counts");
+    assert!(!all.is_empty() && all.iter().all(|p| p.attended == 24.0), "what was recalled counts");
 }
 
 #[test]
