@@ -24,6 +24,7 @@ use crate::{load, out};
 #[command(after_help = "\
 The text's first tokens are prefilled once; then every policy decodes the tokens that follow, as the
 text has them, one by one, and each step's choice and attention are compared with full attention.
+h2o, and infllm by its own scores, read the text again, each for itself.
 Results: recall of the true top tokens, attention kept, error of the output, perplexity, hits by the
 steps that rows stay, singular values. `longview report` draws them.")]
 pub struct ProbeArgs {
@@ -63,9 +64,6 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         bail!("--steps and --stride must be at least 1");
     }
     let candidates = args.compared.candidates()?;
-    if candidates.iter().any(|c| c.options.preset == Preset::H2o) {
-        bail!("--policies h2o: it needs a prefill of its own; probe the others");
-    }
     let text = fs::read_to_string(&args.file)
         .with_context(|| format!("--file {}: cannot be read", args.file.display()))?;
     with_device!(args.engine.device()?, backend => measure(args, &candidates, &text, backend))
@@ -77,12 +75,12 @@ fn measure<B: Backend>(
     text: &str,
     backend: Arc<B>,
 ) -> Result<()> {
-    let ids = args.compared.folder()?.tokenizer()?.encode(text, Specials::Add)?;
+    let folder = args.compared.folder()?;
+    let ids = folder.tokenizer()?.encode(text, Specials::Add)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let run = load::run_record(args.compared.model.as_deref(), &args.engine, &*backend);
+    let model = (args.compared.model.as_deref(), &folder);
+    let run = load::run_record(model, &args.engine, &args.rope, &*backend)?;
     let mut results = ResultsFile::open(&args.output, &run)?;
-    let pairs: Vec<(PolicyOptions, _)> =
-        candidates.iter().map(|c| (c.options.clone(), c.label.clone())).collect();
     for length in &args.lengths {
         let needed = length + args.steps + 1;
         if ids.len() < needed {
@@ -95,6 +93,8 @@ fn measure<B: Backend>(
         let folder = args.compared.folder()?;
         let options = EngineOptions {
             rope: args.rope.scaling(&folder.config),
+            // What a device resolves the host does not see.
+            device_cache: false,
             ..args.engine.options(needed)
         };
         load::check_memory(&args.engine, &*backend, &folder, &options, candidates)
@@ -103,13 +103,12 @@ fn measure<B: Backend>(
         let mut engine = Engine::load(Arc::clone(&backend), folder, options, &first)?;
         let probed =
             ProbeText { name: &name, ids: &ids[..needed], length: *length, stride: args.stride };
-        let mut records = Vec::new();
-        let mut keep = |record| records.push(record);
-        block_on(probe::probe(&mut engine, &probed, &pairs, &mut keep))?;
-        for record in &records {
-            results.append(record)?;
-        }
-        let n = records.len();
+        let mut n = 0;
+        let mut keep = |record| {
+            n += 1;
+            results.append(&record)
+        };
+        block_on(probe::probe(&mut engine, &probed, candidates, &mut keep))?;
         let file = args.output.display();
         out::bytes(format!("{length} tokens of {name}: {n} lines in {file}\n").as_bytes())?;
     }

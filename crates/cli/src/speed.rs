@@ -9,7 +9,7 @@ use clap::Args;
 use longview_engine::{Engine, EngineOptions};
 use longview_eval::haystack::TextSource;
 use longview_eval::policies::{self, Candidate};
-use longview_eval::record::{Record, Run, Speed};
+use longview_eval::record::{Record, Speed};
 use longview_eval::results::ResultsFile;
 use longview_eval::speed::{self, Rows, SpeedTest};
 use longview_model::config::ModelConfig;
@@ -76,11 +76,13 @@ pub fn run(args: &SpeedArgs) -> Result<()> {
         bail!("--steps, --contexts and --prefilled must be at least 1");
     }
     let candidates = args.compared.candidates()?;
-    if args.contexts.iter().any(|context| *context > args.prefilled)
-        && candidates.iter().any(|c| c.options.preset == Preset::H2o)
+    let own = candidates.iter().find(|policy| policy.needs_own_prefill());
+    if let Some(policy) = own
+        && args.contexts.iter().any(|context| *context > args.prefilled)
     {
         bail!(
-            "--policies h2o: it needs the attention of a prefill; give --contexts up to {}",
+            "--policies {}: it needs a prefill of its own; give --contexts up to {}",
+            policies::title(&policy.label),
             args.prefilled
         );
     }
@@ -104,8 +106,9 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
         load::check_memory(&args.engine, &*backend, &folder, &options, candidates)
             .with_context(|| format!("--contexts {context}"))?;
     }
-    let record = load::run_record(args.compared.model.as_deref(), &args.engine, &*backend);
-    let run = Run { settings: settings(args, &source), ..record };
+    let model = (args.compared.model.as_deref(), &folder);
+    let mut run = load::run_record(model, &args.engine, &args.rope, &*backend)?;
+    run.settings.extend(settings(args, &source));
     let mut results = ResultsFile::open(&args.output, &run)?;
     let mut written = Ok(());
     let mut keep = |record: Speed| {
@@ -188,7 +191,6 @@ fn settings(args: &SpeedArgs, source: &TextSource) -> BTreeMap<String, String> {
         ("--text", source.name()),
         ("--prefilled", args.prefilled.to_string()),
         ("--simulate-device", args.simulate_device.to_string()),
-        ("--rope-scaling", args.rope.to_string()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))

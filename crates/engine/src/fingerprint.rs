@@ -14,7 +14,7 @@ use serde_json::json;
 ///
 /// # Errors
 /// If the weights cannot be read.
-pub(crate) fn fingerprint(
+pub fn fingerprint(
     config: &ModelConfig,
     tensors: &TensorSet,
     tokenizer: Option<&Tokenizer>,

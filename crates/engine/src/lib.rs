@@ -17,6 +17,7 @@ mod stop;
 
 pub use engine::{Engine, MemoryPlan};
 pub use error::EngineError;
+pub use fingerprint::fingerprint;
 pub use generate::{FinishReason, Generation, GenerationParams};
 pub use options::{CancelToken, EngineOptions, RopeOverride};
 pub use sampler::{Sampler, SamplingParams};

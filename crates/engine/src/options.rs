@@ -21,6 +21,9 @@ pub struct EngineOptions {
     pub simulate_device: bool,
     /// Rows of a tile of the past that prefill streams to the device.
     pub tile_rows: usize,
+    /// Let the device find hits and misses itself where its kernels read the host's memory over a
+    /// bus; without, the host sees what each step chose, as probes need it.
+    pub device_cache: bool,
     /// Cluster on a thread beside other work.
     pub overlap: bool,
     /// Which query chooses what a step recalls. Speculation needs rows in separate device buffers:
@@ -44,6 +47,7 @@ impl Default for EngineOptions {
             kv_dtype: DType::F16,
             simulate_device: false,
             tile_rows: 2048,
+            device_cache: true,
             overlap: true,
             recall: RecallMode::Exact,
             device_memory: None,
@@ -67,7 +71,7 @@ impl EngineOptions {
             overlap: self.overlap,
             recall: self.recall,
             // Where kernels read host memory over a bus, the host need not know what is missing.
-            device_cache: !unified_memory,
+            device_cache: self.device_cache && !unified_memory,
         }
     }
 }

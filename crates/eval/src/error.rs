@@ -64,6 +64,15 @@ pub enum EvalError {
         /// What is wrong, and where.
         reason: String,
     },
+    /// A policy whose choice the host does not see.
+    #[error(
+        "--policies {policy}: the device finds what to recall itself, so what was attended is not \
+         known here; load the engine with `device_cache: false` to probe it"
+    )]
+    DeviceResolves {
+        /// The policy.
+        policy: String,
+    },
     /// A results file that another run began.
     #[error(
         "{}: was written with {what} {found}, this run has {wanted}; give another file with -o, or \

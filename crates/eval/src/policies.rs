@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use longview_scheduler::{PolicyOptions, Preset};
+use longview_scheduler::{Importance, PolicyOptions, Preset};
 
 use crate::error::EvalError;
 use crate::record::PolicyLabel;
@@ -22,6 +22,20 @@ pub struct Candidate {
     pub label: PolicyLabel,
     /// What the engine is told.
     pub options: PolicyOptions,
+}
+
+impl Candidate {
+    /// Whether no prefill under another policy serves this one: `h2o` needs the attention of all
+    /// queries, importance by the queries of a local window (`infllm`'s default) their sums, and
+    /// only a prefill under the policy itself records these.
+    pub fn needs_own_prefill(&self) -> bool {
+        let PolicyOptions { preset, importance, .. } = self.options;
+        let is_local = match importance {
+            Some(importance) => importance == Importance::Local,
+            None => preset == Preset::Infllm,
+        };
+        is_local || preset == Preset::H2o
+    }
 }
 
 impl PolicySpec {
@@ -142,6 +156,20 @@ mod tests {
         let budgets: Vec<usize> = all.iter().map(|candidate| candidate.label.budget).collect();
         assert_eq!(budgets, [0, 300]);
         assert!(all[1].label.options.is_empty());
+    }
+
+    #[test]
+    fn who_records_more_than_others_is_known() {
+        let own = |text: &str| {
+            let spec = PolicySpec::parse(text).unwrap();
+            spec.at(&[256]).unwrap()[0].needs_own_prefill()
+        };
+        for text in ["h2o", "infllm", "infllm:importance=local", "ktransformers:importance=local"] {
+            assert!(own(text), "{text}");
+        }
+        for text in ["full", "clusterkv", "ktransformers", "infllm:importance=last"] {
+            assert!(!own(text), "{text}");
+        }
     }
 
     #[test]

@@ -4,15 +4,17 @@
 //! The truth beside it is computed here, in f64, from the rows that the host keeps: what full
 //! attention of the same query would have been.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 use longview_core::decode_f32;
 use longview_engine::{Engine, EngineError, Session};
 use longview_ops::Backend;
-use longview_scheduler::{LayerMode, PolicyOptions};
+use longview_scheduler::LayerMode;
 use nalgebra::DMatrix;
 
+use crate::error::EvalError;
+use crate::policies::{Candidate, title};
 use crate::record::{Cache, Perplexity, PolicyLabel, Probe, Record, Spectrum};
 
 /// A text to probe.
@@ -35,34 +37,63 @@ const CACHE_STEPS: [usize; 3] = [1, 2, 4];
 /// Parts of the context by which recall is told apart.
 const AGES: usize = 8;
 
-/// Probes each policy on one prefill of the text. `sink` gets the records of a policy as soon as it
-/// is done.
+/// Gets each record; an error of it ends the probing.
+pub type Sink<'s> = dyn FnMut(Record) -> Result<(), EvalError> + 's;
+
+/// Probes each policy on one prefill of the text, and those that need one on a prefill of their
+/// own. `sink` gets the records of a policy as soon as it is done.
+///
+/// # Errors
+/// The first that a policy or `sink` meets; [`EvalError::DeviceResolves`] where the device keeps
+/// to itself what a policy chose.
 pub async fn probe<B: Backend>(
     engine: &mut Engine<B>,
     text: &ProbeText<'_>,
-    policies: &[(PolicyOptions, PolicyLabel)],
-    sink: &mut dyn FnMut(Record),
-) -> Result<(), EngineError> {
-    let Some((first, _)) = policies.first() else { return Ok(()) };
-    let mut session = engine.session(first)?;
-    let prompt = &text.ids[..text.length];
-    engine.prefill(&mut session, prompt, &mut |_| ControlFlow::Continue(())).await?;
-    for spectrum in spectra(&session, text).await? {
-        sink(Record::Spectrum(spectrum));
-    }
-    for (options, label) in policies {
-        session.set_policy(options).await?;
-        session.watch(true);
-        let mut meter = Meter::new(&session, text, label);
-        for (step, pair) in text.ids[text.length..].windows(2).enumerate() {
-            engine.feed(&mut session, &pair[..1]).await?;
-            meter.step(&session, step, pair[1]);
+    policies: &[Candidate],
+    sink: &mut Sink<'_>,
+) -> Result<(), EvalError> {
+    let (own, shared): (Vec<&Candidate>, Vec<&Candidate>) =
+        policies.iter().partition(|policy| policy.needs_own_prefill());
+    let groups = [shared].into_iter().chain(own.into_iter().map(|policy| vec![policy]));
+    for (i, group) in groups.filter(|group| !group.is_empty()).enumerate() {
+        let mut session = engine.session(&group[0].options)?;
+        let prompt = &text.ids[..text.length];
+        engine.prefill(&mut session, prompt, &mut |_| ControlFlow::Continue(())).await?;
+        if i == 0 {
+            for spectrum in spectra(&session, text).await? {
+                sink(Record::Spectrum(spectrum))?;
+            }
         }
-        meter.records(&session).into_iter().for_each(&mut *sink);
-        session.watch(false);
-        session.truncate(text.length).await?;
+        for policy in group {
+            session.set_policy(&policy.options).await?;
+            probe_policy(engine, &mut session, text, policy, sink).await?;
+            session.truncate(text.length).await?;
+        }
     }
     Ok(())
+}
+
+/// The text's steps under the policy that the session has.
+async fn probe_policy<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
+    text: &ProbeText<'_>,
+    policy: &Candidate,
+    sink: &mut Sink<'_>,
+) -> Result<(), EvalError> {
+    if session.sequence().device_resolves() {
+        return Err(EvalError::DeviceResolves { policy: title(&policy.label) });
+    }
+    // Certificates add up in the session, and are this policy's alone.
+    session.reset_stats();
+    session.watch(true);
+    let mut meter = Meter::new(session, text, &policy.label);
+    for (step, pair) in text.ids[text.length..].windows(2).enumerate() {
+        engine.feed(session, &pair[..1]).await?;
+        meter.step(session, step, pair[1]);
+    }
+    session.watch(false);
+    meter.records(session).into_iter().try_for_each(sink)
 }
 
 /// Singular values of queries and keys: roots of the eigenvalues of the sums that prefill records.
@@ -96,6 +127,7 @@ struct HeadSums {
     error: Vec<f32>,
     recall_group: f64,
     mass_best: f64,
+    attended: usize,
     loss_bound: f64,
     /// True top tokens in each part of the context, and how many of them were attended.
     ages: [(usize, usize); AGES],
@@ -184,8 +216,12 @@ impl<'a> Meter<'a> {
         positions.iter().enumerate().for_each(|(row, p)| row_of[*p as usize] = row);
         let key = |p: usize| &rows[row_of[p] * 2 * d..][..d];
         let value = |p: usize| &rows[row_of[p] * 2 * d + d..][..d];
-        let attended: HashSet<u32> = sequence.attended_tokens(layer, head).into_iter().collect();
-        let budget = attended.len();
+        let attended: BTreeSet<u32> = sequence.attended_tokens(layer, head).into_iter().collect();
+        // B itself and not what was attended: who attends less has not asked for less.
+        let budget = match self.label.budget {
+            0 => n,
+            budget => budget.min(n),
+        };
         let largest_value = (0..n).map(|p| norm(value(p))).fold(0.0, f64::max);
         let watched = &sequence.watched()[layer];
         let mut tops = Vec::new();
@@ -200,7 +236,8 @@ impl<'a> Meter<'a> {
             sums.mass.push(mass as f32);
             sums.mass_best += top.iter().map(|p| weights[*p as usize]).sum::<f64>();
             let taken = top.iter().filter(|p| attended.contains(p)).count();
-            sums.recall.push(taken as f32 / budget.max(1) as f32);
+            sums.recall.push(taken as f32 / budget as f32);
+            sums.attended += attended.len();
             sums.loss_bound += 2.0 * (1.0 - mass).max(0.0) * largest_value;
             let mut full = vec![0.0; d];
             for (p, weight) in weights.iter().enumerate() {
@@ -220,7 +257,7 @@ impl<'a> Meter<'a> {
         let shared = shared_choice(&tops, n, budget);
         for (h, top) in (head * group..).zip(&tops) {
             let reached = top.iter().filter(|p| shared.contains(p)).count();
-            self.heads[layer][h].recall_group += reached as f64 / budget.max(1) as f64;
+            self.heads[layer][h].recall_group += reached as f64 / budget as f64;
         }
     }
 
@@ -251,6 +288,7 @@ impl<'a> Meter<'a> {
                     recall_group: mean(sums.recall_group),
                     mass: mean_of(&sums.mass),
                     mass_best: mean(sums.mass_best),
+                    attended: mean(sums.attended as f64),
                     error: mean_of(&sums.error),
                     recall_steps: sums.recall.clone(),
                     mass_steps: sums.mass.clone(),

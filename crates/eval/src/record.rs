@@ -37,6 +37,10 @@ pub struct Run {
     pub command: String,
     /// Folder name of the model.
     pub model: String,
+    /// Tells the model from others of that name: config, samples of the weights, tokenizer. Absent
+    /// in older files, which are not compared by it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fingerprint: String,
     /// The version of the program and, where known, its commit.
     pub version: String,
     /// Processor, cores, memory, device.
@@ -156,7 +160,8 @@ pub struct Probe {
     pub head: usize,
     /// Steps.
     pub steps: usize,
-    /// Share of the head's true top B tokens that were attended.
+    /// Share of the head's true top B tokens that were attended. B is the policy's budget, however
+    /// many tokens it attended; of all tokens where it has none.
     pub recall: f64,
     /// The same for the best choice that the group could have made together.
     pub recall_group: f64,
@@ -164,6 +169,10 @@ pub struct Probe {
     pub mass: f64,
     /// Attention that the head's true top B tokens hold.
     pub mass_best: f64,
+    /// Tokens attended; 0 in files that do not say. Sinks and recent tokens may make it more than
+    /// B, and a threshold less.
+    #[serde(default)]
+    pub attended: f64,
     /// `|out - full| / |full|`.
     pub error: f64,
     /// Ada-KV's bound of the eviction loss, `2 (1 - mass)` times the largest norm of a value row.

@@ -43,6 +43,13 @@ impl AnswerKey {
     }
 }
 
+/// What every line begins with.
+const LINE_START: &[u8] = b"{\"kind\":";
+
+/// What older programs, which did not say it, ran with.
+const BEFORE_IT_WAS_SAID: [(&str, &str); 2] =
+    [("--recall", "exact"), ("--rope-scaling", "the model's")];
+
 /// An open results file.
 #[derive(Debug)]
 pub struct ResultsFile {
@@ -58,7 +65,8 @@ impl ResultsFile {
     ///
     /// # Errors
     /// [`EvalError::OtherRun`] if the file was written with another model, seed or setting;
-    /// [`EvalError::Content`] if it is no results file; [`EvalError::File`].
+    /// [`EvalError::Content`] if it is no results file, which is then as it was;
+    /// [`EvalError::File`].
     pub fn open(path: &Path, run: &Run) -> Result<Self, EvalError> {
         let failed = |action| move |source| EvalError::file(path, action, source);
         let mut options = OpenOptions::new();
@@ -71,8 +79,13 @@ impl ResultsFile {
             .map_err(failed("opening"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("reading"))?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let text = std::str::from_utf8(&bytes[..whole])
+        let (whole, torn) = whole_lines(&bytes);
+        if !is_torn_line(torn) {
+            let reason = "its last line is neither whole nor the beginning of a line of a results \
+                          file";
+            return Err(EvalError::content(path, reason));
+        }
+        let text = std::str::from_utf8(whole)
             .map_err(|error| EvalError::content(path, format!("is not UTF-8: {error}")))?;
         let (mut answers, mut keys) = (Vec::new(), HashSet::new());
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -90,7 +103,7 @@ impl ResultsFile {
                 }
             }
         }
-        file.set_len(whole as u64).map_err(failed("writing"))?;
+        file.set_len(whole.len() as u64).map_err(failed("writing"))?;
         file.seek(SeekFrom::End(0)).map_err(failed("writing"))?;
         let mut results = Self { path: path.to_owned(), file, answers, keys };
         results.append(&Record::Run(run.clone()))?;
@@ -131,24 +144,56 @@ pub(crate) fn parse(line: &str) -> Result<Option<Record>, serde_json::Error> {
     }
 }
 
-fn check_run(path: &Path, before: &Run, run: &Run) -> Result<(), EvalError> {
-    let differs = |what: &str, found: &str, wanted: &str| match found == wanted {
-        true => Ok(()),
-        false => Err(EvalError::OtherRun {
-            path: path.to_owned(),
-            what: what.to_owned(),
-            found: found.to_owned(),
-            wanted: wanted.to_owned(),
-        }),
+/// The lines of a file that have an end, and what comes after them.
+pub(crate) fn whole_lines(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    bytes.split_at(end)
+}
+
+/// Whether bytes after the last line may be a line whose writer was stopped; so may none.
+pub(crate) fn is_torn_line(bytes: &[u8]) -> bool {
+    bytes.starts_with(LINE_START) || LINE_START.starts_with(bytes)
+}
+
+/// What differs between two runs, and what each of them has.
+pub(crate) type Difference = (String, String, String);
+
+fn differs(what: &str, before: &str, now: &str) -> Option<Difference> {
+    (before != now).then(|| (what.to_owned(), before.to_owned(), now.to_owned()))
+}
+
+/// In what two runs' models or stored keys and values differ.
+pub(crate) fn other_model(before: &Run, now: &Run) -> Option<Difference> {
+    let is_known = !before.fingerprint.is_empty() && !now.fingerprint.is_empty();
+    differs("model", &before.model, &now.model)
+        .or_else(|| {
+            let [before, now] = [before, now].map(|run| run.fingerprint.as_str());
+            is_known.then(|| differs("a model of fingerprint", before, now)).flatten()
+        })
+        .or_else(|| differs("--kv-type", &before.kv_type, &now.kv_type))
+}
+
+/// In which of the settings `names` two runs differ.
+pub(crate) fn other_setting<'a>(
+    before: &Run,
+    now: &Run,
+    names: impl IntoIterator<Item = &'a String>,
+) -> Option<Difference> {
+    let of = |run: &Run, name: &str| {
+        let unsaid = || BEFORE_IT_WAS_SAID.iter().find(|(known, _)| *known == name);
+        let said = run.settings.get(name).cloned();
+        said.unwrap_or_else(|| unsaid().map_or("nothing", |(_, value)| value).to_owned())
     };
-    differs("model", &before.model, &run.model)?;
-    differs("--seed", &before.seed.to_string(), &run.seed.to_string())?;
-    differs("--kv-type", &before.kv_type, &run.kv_type)?;
-    for (name, wanted) in &run.settings {
-        let found = before.settings.get(name).map_or("nothing", String::as_str);
-        differs(name, found, wanted)?;
-    }
-    Ok(())
+    names.into_iter().find_map(|name| differs(name, &of(before, name), &of(now, name)))
+}
+
+fn check_run(path: &Path, before: &Run, run: &Run) -> Result<(), EvalError> {
+    let [seed_before, seed] = [before, run].map(|run| run.seed.to_string());
+    let difference = other_model(before, run)
+        .or_else(|| differs("--seed", &seed_before, &seed))
+        .or_else(|| other_setting(before, run, run.settings.keys()));
+    let Some((what, found, wanted)) = difference else { return Ok(()) };
+    Err(EvalError::OtherRun { path: path.to_owned(), what, found, wanted })
 }
 
 #[cfg(test)]
@@ -189,6 +234,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_something_else_is_left_as_it_is() {
+        let path = temporary("else");
+        for text in
+            [r#"{"kinds":["a"],"kind":"answer"}"#, "[1, 2, 3]", "hello", "\n{\"kind\"}", " "]
+        {
+            std::fs::write(&path, text).unwrap();
+            let message = ResultsFile::open(&path, &run("m", 1)).unwrap_err().to_string();
+            assert!(message.contains("its last line is neither whole nor"), "{message}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        for text in ["{\"ki", "{", "{\"kind\":\"answer\",\"task\":\"\u{fc}"] {
+            std::fs::write(&path, &text.as_bytes()[..text.len() - usize::from(text.len() > 8)])
+                .unwrap();
+            drop(ResultsFile::open(&path, &run("m", 1)).unwrap());
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn another_runs_file_is_refused() {
         let path = temporary("other");
         drop(ResultsFile::open(&path, &run("m", 1)).unwrap());
@@ -198,6 +262,21 @@ mod tests {
         let mut other = run("m", 1);
         other.settings.insert("--text".to_owned(), "books".to_owned());
         assert!(message(&other).contains("--text nothing, this run has books"));
+        // A file that does not say how it recalled did so exactly.
+        let recalling = |mode: &str| {
+            let mut other = run("m", 1);
+            other.settings.insert("--recall".to_owned(), mode.to_owned());
+            other
+        };
+        let speculative = recalling("speculative --recall-gate 0.9");
+        let text = message(&speculative);
+        assert!(text.contains("--recall exact, this run has speculative --recall-gate"), "{text}");
+        drop(ResultsFile::open(&path, &recalling("exact")).unwrap());
+        // Another model of the same name; one that older lines do not tell from others may be it.
+        let marked = |mark: &str| Run { fingerprint: mark.to_owned(), ..recalling("exact") };
+        drop(ResultsFile::open(&path, &marked("12ab")).unwrap());
+        let text = message(&marked("34cd"));
+        assert!(text.contains("a model of fingerprint 12ab, this run has 34cd"), "{text}");
         std::fs::write(&path, "{\"kind\":\"later\"}\nno json\n").unwrap();
         assert!(message(&run("m", 1)).contains("line 2 is no line of a results file"));
         std::fs::remove_file(&path).unwrap();

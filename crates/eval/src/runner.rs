@@ -289,11 +289,6 @@ fn neutral() -> PolicyOptions {
     PolicyOptions::new(Preset::StreamingLlm)
 }
 
-/// Whether a policy needs a prefill of its own.
-fn is_alone(point: &Point<'_>) -> bool {
-    point.policy.options.preset == Preset::H2o
-}
-
 impl<'e> Runner<'_, 'e> {
     /// Reads a document and asks what is missing.
     async fn place<B: Backend>(
@@ -308,7 +303,7 @@ impl<'e> Runner<'_, 'e> {
         let missing =
             points.filter(|point| !self.results.has(&evaluation.key(place, point))).collect();
         let work = Work { place, sample: &sample, prompt: &prompt, missing };
-        let shared = |point: &Point<'_>| !is_alone(point);
+        let shared = |point: &Point<'_>| !point.policy.needs_own_prefill();
         let agnostic = work.of(Question::Agnostic, shared);
         let aware = work.of(Question::Aware, shared);
         if !agnostic.is_empty() || !aware.is_empty() {
@@ -318,7 +313,7 @@ impl<'e> Runner<'_, 'e> {
             self.agnostic(engine, &mut session, &work, &agnostic, read_s).await?;
             self.aware(engine, &mut session, &work, &aware, read_s).await?;
         }
-        for point in work.missing.iter().filter(|point| is_alone(point)) {
+        for point in work.missing.iter().filter(|point| point.policy.needs_own_prefill()) {
             let result = self.alone(engine, &work, point).await;
             self.survive(&work, point, result)?;
         }
@@ -352,16 +347,16 @@ impl<'e> Runner<'_, 'e> {
             let evicts = point.policy.options.preset.info().residency == "evict";
             let ready = match is_set && !evicts {
                 true => Ok(()),
-                false => session.set_policy(&point.policy.options).await,
+                false => self.adopt(session, point).await,
             };
+            before = ready.is_ok().then_some(point);
             let asked = Asked { work, point, ids: &work.prompt.questions[point.index], read_s };
             let answer = match ready {
                 Ok(()) => self.ask(engine, session, asked).await,
-                Err(error) => Err(error.into()),
+                Err(stop) => Err(stop),
             };
             self.keep(work, point, answer)?;
             session.truncate(work.prompt.document.len()).await?;
-            before = Some(point);
         }
         Ok(())
     }
@@ -394,14 +389,27 @@ impl<'e> Runner<'_, 'e> {
                 // What was observed stays when the last token goes.
                 session.truncate(document.len() + rest.len()).await?;
                 let asked = Asked { work, point, ids: std::slice::from_ref(last), read_s };
-                let answer = match session.set_policy(&point.policy.options).await {
+                let answer = match self.adopt(session, point).await {
                     Ok(()) => self.ask(engine, session, asked).await,
-                    Err(error) => Err(error.into()),
+                    Err(stop) => Err(stop),
                 };
                 self.keep(work, point, answer)?;
             }
         }
         Ok(())
+    }
+
+    /// Puts a session under the policy of a point. One that cannot be used here leaves the session
+    /// under a policy that can, so that the others are still asked.
+    async fn adopt<B: Backend>(
+        &self,
+        session: &mut Session<B>,
+        point: &Point<'_>,
+    ) -> Result<(), Stop> {
+        let Err(error) = session.set_policy(&point.policy.options).await else { return Ok(()) };
+        // Of two errors the first says what is wrong; that the second matters the cut will say.
+        session.set_policy(&neutral()).await.ok();
+        Err(error.into())
     }
 
     /// A question under a policy that no other's prefill serves.

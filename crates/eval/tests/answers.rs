@@ -15,7 +15,7 @@ use longview_eval::runner::{self, Evaluation, Outcome, Progress};
 use longview_eval::summary::Mean;
 use longview_eval::tasks::{self, Task, TaskFiles};
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{PolicyOptions, Preset};
+use longview_scheduler::{PolicyOptions, Preset, RecallMode};
 use pollster::block_on;
 
 /// A small evaluation and its file.
@@ -25,6 +25,7 @@ struct Bench {
     length: usize,
     samples: usize,
     questions: Vec<Question>,
+    options: EngineOptions,
     path: PathBuf,
 }
 
@@ -44,6 +45,7 @@ impl Bench {
             length: 2048,
             samples: 1,
             questions: vec![Question::Agnostic],
+            options: EngineOptions::default(),
             path: std::env::temp_dir().join(file),
         }
     }
@@ -72,7 +74,7 @@ impl Bench {
         let mut results = ResultsFile::open(&self.path, &run).unwrap();
         let backend = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
         let mut load = |length: usize| -> Result<_, EngineError> {
-            let options = EngineOptions { ctx_size: length, ..EngineOptions::default() };
+            let options = EngineOptions { ctx_size: length, ..self.options.clone() };
             let policy = PolicyOptions::new(Preset::Full);
             Engine::load(Arc::clone(&backend), folder(), options, &policy)
         };
@@ -167,6 +169,30 @@ fn a_run_that_was_cancelled_goes_on_with_the_same_answers() {
         answers.sort_by_key(|a| (a.sample, a.policy.clone(), a.index));
     }
     assert_eq!(said(&resumed), said(&direct));
+}
+
+#[test]
+fn a_policy_that_needs_a_prefill_of_its_own_answers_beside_others() {
+    let policies = ["full", "infllm", "clusterkv"];
+    let mut bench = Bench::new("own", &["needle-keys"], &policies, &[256]).of(768, 1);
+    bench.questions.push(Question::Aware);
+    let (outcome, answers) = bench.run(&mut |_, _| {});
+    // 4 questions, 3 policies, 2 modes.
+    assert_eq!((outcome.failed, outcome.answered, answers.len()), (0, 24, 24));
+}
+
+#[test]
+fn a_policy_that_cannot_be_set_answers_nothing_and_the_others_do() {
+    // Ahead of its layer no step can speculate, which is known only when the policy is set.
+    let policies = ["full", "infinigen", "clusterkv"];
+    let mut bench = Bench::new("unset", &["needle-keys"], &policies, &[256]).of(768, 1);
+    bench.options.simulate_device = true;
+    bench.options.recall = RecallMode::Speculative { gate: 0.9 };
+    bench.questions.push(Question::Aware);
+    let (outcome, answers) = bench.run(&mut |_, _| {});
+    let who = |policy: &str| answers.iter().filter(|a| a.policy.policy == policy).count();
+    assert_eq!((who("full"), who("infinigen"), who("clusterkv")), (8, 0, 8));
+    assert_eq!((outcome.failed, outcome.answered, outcome.total), (8, 16, 24));
 }
 
 #[test]

@@ -155,18 +155,31 @@ impl EngineArgs {
         Ok(())
     }
 
+    /// Which query chooses, as on the command line, without the option's name.
+    pub fn recall_text(&self) -> String {
+        let (_, name) = RECALLS.iter().find(|(recall, _)| *recall == self.recall).expect("named");
+        match self.recall_mode() {
+            RecallMode::Exact => (*name).to_owned(),
+            RecallMode::Speculative { gate } => format!("{name} --recall-gate {gate}"),
+        }
+    }
+
+    fn recall_mode(&self) -> RecallMode {
+        match self.recall {
+            Recall::Exact => RecallMode::Exact,
+            Recall::Speculative => RecallMode::Speculative {
+                gate: self.recall_gate.unwrap_or(RecallMode::DEFAULT_GATE),
+            },
+        }
+    }
+
     /// The engine's options for a context of `ctx_size` tokens.
     pub fn options(&self, ctx_size: usize) -> EngineOptions {
         EngineOptions {
             ctx_size,
             chunk_size: self.chunk_size,
             kv_dtype: self.kv_type,
-            recall: match self.recall {
-                Recall::Exact => RecallMode::Exact,
-                Recall::Speculative => RecallMode::Speculative {
-                    gate: self.recall_gate.unwrap_or(RecallMode::DEFAULT_GATE),
-                },
-            },
+            recall: self.recall_mode(),
             device_memory: self.device_memory,
             ..EngineOptions::default()
         }

@@ -24,8 +24,8 @@ const QUESTIONS: &[(QuestionChoice, &str)] = &[
 /// Options of `longview eval`.
 #[derive(Args)]
 #[command(after_help = "\
-Each document is read once, and all policies at all budgets branch from that state (h2o needs the
-attention of all queries and reads it again). Answers are appended to the file as they come; the
+Each document is read once, and all policies at all budgets branch from that state (h2o, and infllm
+by its own scores, need more of all queries and read it again). Answers are appended to the file as they come; the
 same command goes on where it was stopped, and failed samples are tried again.
 A policy may have options by the names of `longview policies`: clusterkv:cluster-tokens=4:pooling=max,
 or a budget of its own: quest:budget=300. A name that ends in .toml is a policy file.

@@ -66,7 +66,8 @@ fn evaluate<B: Backend>(
         prompter: Prompter::new(folder.tokenizer()?, chat),
     };
     evaluation.check()?;
-    let mut results = ResultsFile::open(&args.output, &record(args, plan, text, &*backend))?;
+    let record = record(args, plan, text, &folder, &*backend)?;
+    let mut results = ResultsFile::open(&args.output, &record)?;
     // All opened now, so that a folder that goes away later does not end the run.
     let mut folders =
         plan.lengths.iter().map(|_| args.compared.folder()).collect::<Result<Vec<_>>>()?;
@@ -128,12 +129,18 @@ fn check_memory<B: Backend>(
 }
 
 /// Where the numbers come from.
-fn record<B: Backend>(args: &EvalArgs, plan: &Plan, text: &TextSource, backend: &B) -> Run {
-    Run {
-        seed: args.seed,
-        settings: plan.settings(args, text),
-        ..load::run_record(args.compared.model.as_deref(), &args.engine, backend)
-    }
+fn record<B: Backend>(
+    args: &EvalArgs,
+    plan: &Plan,
+    text: &TextSource,
+    folder: &ModelFolder,
+    backend: &B,
+) -> Result<Run> {
+    let model = (args.compared.model.as_deref(), folder);
+    let mut run = load::run_record(model, &args.engine, &args.rope, backend)?;
+    run.seed = args.seed;
+    run.settings.extend(plan.settings(args, text));
+    Ok(run)
 }
 
 /// Says how the run ended.

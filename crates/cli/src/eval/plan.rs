@@ -45,12 +45,11 @@ impl Plan {
         })
     }
 
-    /// What makes samples and answers what they are, besides model and seed.
+    /// What makes samples and answers what they are, besides model, engine and seed.
     pub fn settings(&self, args: &EvalArgs, text: &TextSource) -> BTreeMap<String, String> {
         let path = |path: &Option<std::path::PathBuf>| {
             path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
         };
-        let rope = args.rope.to_string();
         let all = [
             ("--text", text.name()),
             ("--depths", args.depths.to_string()),
@@ -58,7 +57,6 @@ impl Plan {
             ("--hotpotqa", path(&args.hotpotqa)),
             ("--longbench", path(&args.longbench)),
             ("--no-chat-template", args.no_chat_template.to_string()),
-            ("--rope-scaling", rope),
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
