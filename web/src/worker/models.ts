@@ -143,7 +143,11 @@ export class ModelStore {
     const files: StoredFile[] = [];
     for (const [name, record] of Object.entries(meta.files)) {
       const file = await StoredFile.open(store, name);
-      if (file === null) return null;
+      if (file === null) {
+        // What is missing is downloaded beside them, and that opens them for writing.
+        this.close();
+        return null;
+      }
       this.open.push(file);
       files.push(file);
       const hash = await hasher();

@@ -212,12 +212,16 @@ class Host {
     const { text, title, policy } = params;
     this.document = null;
     const steps = this.prefillSteps(send);
-    const result = await recovering(
-      send,
-      () => runtime.readDocument(text, policy, steps),
-      // What was read before the loss is in host memory.
-      () => runtime.continueDocument(steps),
-    );
+    let begun = false;
+    const read = (): Promise<PrefillEnd> =>
+      runtime.readDocument(text, policy, (progress) => {
+        begun = true;
+        return steps(progress);
+      });
+    // What was read before the loss is in host memory. If that is nothing, the engine may not have
+    // this document yet, but none, or the one before.
+    const again = (): Promise<PrefillEnd> => (begun ? runtime.continueDocument(steps) : read());
+    const result = await recovering(send, read, again);
     this.document = { title, text, policy, end: result };
     return result;
   }
@@ -289,7 +293,7 @@ class Host {
           `${meta.model} to open it, or read its text again.`;
         throw failure("wrong-model", message);
       }
-      this.document = null;
+      // Until it is open, the engine keeps the document before.
       const { title, policy } = meta;
       const end = await recovering(send, () => runtime.openSession(session, text, policy));
       this.document = { title, text, policy, end };
