@@ -83,7 +83,8 @@ class Host {
   private runtime: Runtime | null = null;
   private model: LoadedModel | null = null;
   private document: OpenDocument | null = null;
-  private stopped = false;
+  /** Of the request that runs. */
+  private stopping = new AbortController();
   /** The engine reads weights outside of a load: it opens a lost device again. */
   private isReread = false;
   private onReread: (() => void) | null = null;
@@ -119,7 +120,7 @@ class Host {
   }
 
   stop(): void {
-    this.stopped = true;
+    this.stopping.abort();
   }
 
   /** Also in the middle of a request, as drivers do. */
@@ -128,7 +129,7 @@ class Host {
   }
 
   async run<N extends Name>(name: N, params: Params<N>, send: Send): Promise<Result<N>> {
-    this.stopped = false;
+    this.stopping = new AbortController();
     this.isReread = false;
     this.onReread = () => {
       send({ event: "notice", code: "device-lost", message: LOST, done: false });
@@ -142,7 +143,7 @@ class Host {
 
   /** A stop may come while the engine is awaited. */
   private isStopped(): boolean {
-    return this.stopped;
+    return this.stopping.signal.aborted;
   }
 
   /** Set by the engine's reads while a request runs. */
@@ -174,10 +175,10 @@ class Host {
     const runtime = this.ready();
     this.model = null;
     this.document = null;
-    const files = await this.models.files(params.source, params.fresh ?? false, {
-      send,
-      cancelled: () => this.isStopped(),
-    });
+    const { signal } = this.stopping;
+    const steps = { send, signal };
+    const files = await this.models.files(params.source, params.fresh ?? false, steps);
+    signal.throwIfAborted();
     const input = {
       name: files.name,
       texts: files.texts,

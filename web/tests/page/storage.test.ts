@@ -1,12 +1,77 @@
 // Models: how they are downloaded, stored, checked and picked, and what goes wrong on the way.
 
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { test } from "node:test";
 
+import type { Page } from "playwright-core";
+
 import { ask, idle, message, modelLoaded, readSample } from "../support/browser";
-import { damage, inWorker, removeStored, stage as openStage, verdicts } from "../support/stage";
+import {
+  damage,
+  inWorker,
+  modelFolder,
+  recorded,
+  removeStored,
+  stage as openStage,
+  until,
+  verdicts,
+} from "../support/stage";
 
 const stage = openStage();
+
+const WEIGHTS = "model/model.safetensors";
+const NEEDLE = "../models/needle";
+
+/** Stops the loading that runs. */
+async function stop(page: Page): Promise<void> {
+  await page.locator("#model-stop").click();
+  await page.getByText("No model is loaded.").waitFor();
+  await idle(page);
+}
+
+/** Requests for the weights, without the first `before` of all requests. */
+function weightsAsked(before: number): string[] {
+  return stage.server.requests.slice(before).filter((path) => /\.safetensors( |$)/.test(path));
+}
+
+async function loadAddress(page: Page, address: string): Promise<void> {
+  const choice = page.locator("#model-choice");
+  if ((await choice.getAttribute("open")) === null) await choice.locator("summary").click();
+  await page.getByRole("textbox", { name: "Address of a Hugging Face folder" }).fill(address);
+  await page.locator("#model-load").click();
+}
+
+function sha256(bytes: Buffer): string {
+  return createHash("sha256").update(bytes).digest("hex");
+}
+
+/** Answers as Hugging Face, for any model; `asked` gets the names of files. */
+async function serveHub(
+  page: Page,
+  files: Map<string, Buffer>,
+  listed: () => Map<string, string>,
+  asked: string[],
+): Promise<void> {
+  await page.route("https://huggingface.co/**", async (route) => {
+    const { pathname } = new URL(route.request().url());
+    const headers = { "access-control-allow-origin": "*" };
+    if (pathname.startsWith("/api/")) {
+      const list = [...files].map(([path, { length: size }]) => ({
+        path,
+        size,
+        lfs: { oid: listed().get(path) },
+      }));
+      await route.fulfill({ headers, json: list });
+      return;
+    }
+    const name = basename(pathname);
+    asked.push(name);
+    await route.fulfill({ headers, body: files.get(name) ?? Buffer.of() });
+  });
+}
 
 test("a damaged model in storage is found and, with consent, downloaded again", async () => {
   const page = await stage.start();
@@ -14,7 +79,7 @@ test("a damaged model in storage is found and, with consent, downloaded again", 
   await page.goto(stage.server.url);
   await modelLoaded(page);
   assert.match(await page.locator("#model-line").innerText(), /Loaded from this browser's storage/);
-  const again = stage.server.requests.filter((path) => path.endsWith(".safetensors")).length;
+  const again = weightsAsked(0).length;
   assert.equal(again, 1, "the weights were downloaded once");
   // No engine holds the file while it is changed.
   await page.goto(`${stage.server.url}icon.svg`);
@@ -76,14 +141,175 @@ test("a broken download goes on where it broke", async () => {
   );
 });
 
-test("a stopped download goes on at the next visit", async () => {
-  stage.server.faults.breakAfter.set("model/model.safetensors", 6_000_000);
+test("a download that a closed page broke off goes on at the next visit", async () => {
+  stage.server.faults.stallAfter.set(WEIGHTS, 6_000_000);
   const page = await stage.visit();
-  await page.locator("#model-figures", { hasText: "MiB of 8.3 MiB" }).waitFor();
+  await recorded(page, "models", "model.safetensors");
+  stage.server.faults.stallAfter.clear();
+  const before = stage.server.requests.length;
   await page.reload();
   await modelLoaded(page);
-  const ranges = stage.server.requests.filter((path) => path.includes("safetensors bytes="));
-  assert.ok(ranges.length >= 1, stage.server.requests.join("\n"));
+  const asked = weightsAsked(before);
+  assert.match(asked.join(), /^[^,]* bytes=[1-9]\d+-$/);
+});
+
+test("a download that stalls can be stopped, and goes on", async () => {
+  stage.server.faults.stallAfter.set(WEIGHTS, 6_000_000);
+  const page = await stage.visit();
+  await page.locator("#model-figures", { hasText: "of 8.3 MiB" }).waitFor();
+  await stop(page);
+  await recorded(page, "models", "model.safetensors");
+  stage.server.faults.stallAfter.clear();
+  const before = stage.server.requests.length;
+  await page.getByRole("button", { name: "Load model" }).click();
+  await modelLoaded(page);
+  const asked = weightsAsked(before);
+  assert.match(asked.join(), /^[^,]* bytes=[1-9]\d+-$/);
+});
+
+test("a download that is tried again can be stopped", async () => {
+  // The pauses between two attempts never end.
+  const endless = `
+    const timeout = self.setTimeout;
+    self.setTimeout = (act, ms) => (ms < 500 ? timeout(act, ms) : fetch("../paused"))`;
+  stage.server.faults.status.set(WEIGHTS, 503);
+  const page = await stage.visit({}, (page) => inWorker(page, endless));
+  await until(() => stage.server.requests.some((path) => path.endsWith("/paused")));
+  await stop(page);
+});
+
+test("the check of a stored model can be stopped", async () => {
+  const page = await stage.start();
+  // From the first report on, nothing goes on before the stop has come.
+  await inWorker(
+    page,
+    `let checking = false;
+    const post = self.postMessage.bind(self);
+    self.postMessage = (message, options) => {
+      checking ||= message.event?.event === "check";
+      post(message, options);
+    };
+    const stopped = new Promise((stop) => {
+      self.addEventListener("message", ({ data }) => data.name === "stop" && stop());
+    });
+    const timeout = self.setTimeout;
+    self.setTimeout = (act, ms) => {
+      if (checking) stopped.then(() => timeout(act, ms));
+      else timeout(act, ms);
+    }`,
+  );
+  await page.reload();
+  await page.locator("#model-what", { hasText: "Checking" }).waitFor();
+  await stop(page);
+});
+
+test("the look at Hugging Face can be stopped", async () => {
+  const page = await stage.start();
+  const asked = new Promise<void>((resolve) => {
+    void page.route("https://huggingface.co/**", () => {
+      resolve();
+    });
+  });
+  await loadAddress(page, "https://huggingface.co/some/model");
+  await asked;
+  await stop(page);
+});
+
+test("without an ETag a download begins anew, since nobody can tell what it was of", async () => {
+  const page = await stage.start();
+  stage.server.faults.noEtag.add(WEIGHTS);
+  stage.server.faults.stallAfter.set(WEIGHTS, 6_000_000);
+  const address = `${stage.server.url}model/`;
+  await loadAddress(page, address);
+  await recorded(page, modelFolder(address), "model.safetensors");
+  await stop(page);
+  stage.server.faults.stallAfter.clear();
+  const before = stage.server.requests.length;
+  await page.locator("#model-load").click();
+  await page.getByText("gives no sha-256").waitFor();
+  const asked = weightsAsked(before);
+  // The server's first answer has no ETag; the second has all of the file.
+  assert.deepEqual(
+    asked.map((path) => path.includes("bytes=")),
+    [true, false],
+  );
+});
+
+test("a changed file of a model that is not complete is not taken for the first one", async () => {
+  const page = await stage.start();
+  stage.server.faults.stallAfter.set(WEIGHTS, 6_000_000);
+  const address = `${stage.server.url}model/`;
+  await loadAddress(page, address);
+  await recorded(page, modelFolder(address), "model.safetensors");
+  await stop(page);
+  await damage(page, modelFolder(address), "tokenizer.json");
+  stage.server.faults.stallAfter.clear();
+  await page.locator("#model-load").click();
+  assert.match(await message(page, "corrupt-cache"), /tokenizer\.json changed in this browser/);
+  await page.getByRole("button", { name: "Delete it and download again" }).click();
+  await page.getByText("gives no sha-256").waitFor();
+});
+
+test("a file that is missing and has changed on its server is not mixed with the others", async () => {
+  const page = await stage.start();
+  const address = `${stage.server.url}model/`;
+  await loadAddress(page, address);
+  await page.getByText("gives no sha-256").waitFor();
+  await page.goto(`${stage.server.url}icon.svg`);
+  await removeStored(page, modelFolder(address), "config.json");
+  const config = await readFile(join(NEEDLE, "config.json"), "utf8");
+  stage.server.faults.replace.set("model/config.json", `${config}\n`);
+  await page.goto(stage.server.url);
+  await idle(page);
+  await loadAddress(page, address);
+  assert.match(await message(page, "corrupt-cache"), /config\.json is not what was downloaded/);
+});
+
+test("a release that changes a small file alone is downloaded", async () => {
+  const page = await stage.start();
+  const name = "tokenizer.json";
+  const before = await readFile(join(NEEDLE, name));
+  const after = Buffer.from(before);
+  after[after.lastIndexOf("}")] = 0x20;
+  stage.server.faults.replace.set(`model/${name}`, after);
+  await page.route("**/worker-*.js", async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({
+      response,
+      body: (await response.text()).replace(sha256(before), sha256(after)),
+    });
+  });
+  await page.reload();
+  await modelLoaded(page);
+  assert.match(
+    await page.locator("#model-line").innerText(),
+    /Downloaded.*all 5 files is that of this release/,
+  );
+  const asked = stage.server.requests.filter((path) => path.endsWith(`model/${name}`));
+  assert.equal(asked.length, 2);
+});
+
+test("a list of files that has changed since the download began is the one that counts", async () => {
+  const page = await stage.start();
+  const names = ["config.json", "tokenizer.json", "model.safetensors"];
+  const files = new Map<string, Buffer>();
+  for (const name of names) files.set(name, await readFile(join(NEEDLE, name)));
+  const asked: string[] = [];
+  let listed = new Map([...files].map(([name, bytes]) => [name, sha256(bytes)]));
+  listed.set("model.safetensors", sha256(Buffer.from("weights of another version")));
+  await serveHub(page, files, () => listed, asked);
+  await loadAddress(page, "https://huggingface.co/some/model");
+  assert.match(await message(page, "network"), /is not what its list of files says/);
+  await idle(page);
+  const tokenizer = Buffer.concat([files.get("tokenizer.json") ?? Buffer.of(), Buffer.from(" ")]);
+  files.set("tokenizer.json", tokenizer);
+  listed = new Map([...files].map(([name, bytes]) => [name, sha256(bytes)]));
+  await page.getByRole("button", { name: "Try again" }).click();
+  await page.getByText("sha-256 of all 3 files is that of the server's list").waitFor();
+  assert.deepEqual(
+    names.map((name) => asked.filter((path) => path === name).length),
+    [1, 2, 2],
+  );
 });
 
 test("a file that is not what its server says is refused", async () => {
@@ -148,7 +374,7 @@ test("a folder is loaded from the disk, without a copy", async () => {
   const page = await stage.start();
   await page.getByText("Choose model and memory").click();
   await page.locator("#model-files").setInputFiles("../models/needle");
-  await page.getByRole("button", { name: "Load model", exact: true }).click();
+  await page.locator("#model-load").click();
   await page.getByText("Read from your disk").waitFor();
   await idle(page);
   await readSample(page, 1000);

@@ -2,6 +2,7 @@
 // and a visit of its own.
 
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { after, afterEach, before, beforeEach } from "node:test";
 
 import type { Browser, Page } from "playwright-core";
@@ -64,7 +65,8 @@ export function stage(): Stage {
   return stage;
 }
 
-/** Does `code` with the first stored file with this name: `file`, in its folder `dir`. */
+/** Does `code` with the first stored file with this name: `file`, in its folder `dir`. `folder` is
+ * a path. */
 async function withStored<T>(page: Page, folder: string, name: string, code: string): Promise<T> {
   const script = `(async () => {
     const root = await navigator.storage.getDirectory();
@@ -76,7 +78,9 @@ async function withStored<T>(page: Page, folder: string, name: string, code: str
       }
       return null;
     };
-    const { dir, file } = await find(await root.getDirectoryHandle(${JSON.stringify(folder)}));
+    let top = root;
+    for (const part of ${JSON.stringify(folder)}.split("/")) top = await top.getDirectoryHandle(part);
+    const { dir, file } = await find(top);
     ${code}
   })()`;
   return page.evaluate<T>(script);
@@ -95,6 +99,31 @@ export async function damage(page: Page, folder: string, name: string): Promise<
 
 export async function removeStored(page: Page, folder: string, name: string): Promise<void> {
   await withStored(page, folder, name, "await dir.removeEntry(file.name);");
+}
+
+/** The folder of the model with this address. */
+export function modelFolder(address: string): string {
+  return `models/${createHash("sha256").update(address).digest("hex").slice(0, 16)}`;
+}
+
+/** Waits until a stored model's record tells of more than 0 bytes of this file. */
+export async function recorded(page: Page, folder: string, name: string): Promise<void> {
+  const code = "return JSON.parse(await (await file.getFile()).text()).files";
+  await until(async () => {
+    type Files = Record<string, { done: number } | undefined>;
+    // It is not there yet, or is being written.
+    const files = await withStored<Files>(page, folder, "meta.json", code).catch((): Files => ({}));
+    return (files[name]?.done ?? 0) > 0;
+  });
+}
+
+/** Waits for what no event tells of. */
+export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  for (let i = 0; i < 600; i++) {
+    if (await condition()) return;
+    await new Promise((resume) => setTimeout(resume, 50));
+  }
+  throw new Error("it never came to be");
 }
 
 /** Runs `code` in the page's worker, before the worker's own. */
