@@ -33,6 +33,8 @@ export interface DownloadSteps {
 /** Bytes between two records. */
 const KEEP_EVERY = 4 << 20;
 const ATTEMPTS = 4;
+/** The engine counts bytes of a weights file in 32 bits. */
+const MOST_BYTES = 2 ** 32 - 1;
 
 /** Where bytes go. */
 class Sink {
@@ -129,7 +131,7 @@ export async function download(
     } else {
       sink.reset(0);
     }
-    const transfer = new Transfer(sink, record, steps, hash);
+    const transfer = new Transfer(name, sink, record, steps, hash);
     if (!(await transfer.run())) return null;
     hash = transfer.hash;
   } finally {
@@ -151,6 +153,16 @@ export async function download(
   await steps.keep();
   if (memory !== null || dir === null) return memory;
   return StoredFile.open(dir, name);
+}
+
+/** Throws if the engine cannot read a file of this size. */
+export function refuseLarge(name: string, size: number | null): void {
+  if (size === null || size <= MOST_BYTES) return;
+  const text =
+    `${name} has ${(size / 2 ** 30).toFixed(1)} GiB, and a browser reads weights files below 4 GiB ` +
+    "only. Use a model whose files are each smaller (many are stored in several), or the native " +
+    "program.";
+  throw failure("bad-model", text);
 }
 
 export function changedInStorage(what: string): Error {
@@ -180,6 +192,7 @@ class Transfer {
   private keptAt: number;
 
   constructor(
+    private readonly name: string,
     private readonly sink: Sink,
     private readonly record: FileRecord,
     private readonly steps: DownloadSteps,
@@ -241,6 +254,12 @@ class Transfer {
     if (from > 0 && response.status !== 206) await this.startAgain();
     this.record.etag = etag;
     this.learn(response);
+    try {
+      refuseLarge(this.name, this.record.size);
+    } catch (error) {
+      await response.body?.cancel();
+      throw error;
+    }
     await this.take(response);
     return true;
   }

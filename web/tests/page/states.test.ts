@@ -266,6 +266,24 @@ test("the map's text counts tokens where a cell stands for several", async () =>
   assert.match(text, /One cell is 16 tokens/);
 });
 
+test("passages are quoted as they are in a script without spaces, and behind a line's end", async () => {
+  const page = await stage.start();
+  const rows = Array.from({ length: 40 }, (_, i) => `第${i}章讲的是山谷里的居民。他们种稻。`);
+  const text = `Words before a line's end\nkey-1 ${rows.join("")}`;
+  await page.locator("#text").fill(text);
+  await page.getByRole("button", { name: "Read the document" }).click();
+  await page.getByText("tokens, read in").waitFor();
+  await idle(page);
+  await ask(page, "What stands for key-1 here?");
+  await page.getByText("Attended most in the document").click();
+  const first = text.indexOf("\n") + 1;
+  const other = Math.floor(text.length / 2);
+  assert.deepEqual(await page.locator("button.passage").allInnerTexts(), [
+    text.slice(first, first + 60),
+    `${text.slice(other, other + 88)}…`,
+  ]);
+});
+
 test("an answer can be stopped", async () => {
   const page = await stage.start({ stepMs: 1000 });
   await readSample(page, 1000);

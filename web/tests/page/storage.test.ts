@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { readFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { test } from "node:test";
 
@@ -54,14 +55,15 @@ async function serveHub(
   files: Map<string, Buffer>,
   listed: () => Map<string, string>,
   asked: string[],
+  sizes = new Map<string, number>(),
 ): Promise<void> {
   await page.route("https://huggingface.co/**", async (route) => {
     const { pathname } = new URL(route.request().url());
     const headers = { "access-control-allow-origin": "*" };
     if (pathname.startsWith("/api/")) {
-      const list = [...files].map(([path, { length: size }]) => ({
+      const list = [...files].map(([path, { length }]) => ({
         path,
-        size,
+        size: sizes.get(path) ?? length,
         lfs: { oid: listed().get(path) },
       }));
       await route.fulfill({ headers, json: list });
@@ -380,6 +382,45 @@ test("a folder is loaded from the disk, without a copy", async () => {
   await readSample(page, 1000);
   await ask(page, "What is this document about?");
   assert.match(await page.locator(".answer").innerText(), /quiet valley/);
+});
+
+test("a picked folder's own files are taken, not those of folders within", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "longview-"));
+  await cp(NEEDLE, folder, { recursive: true });
+  // Whichever the browser lists last.
+  for (const within of ["a", "zz"]) {
+    await mkdir(join(folder, within));
+    await writeFile(join(folder, within, "config.json"), '{"num_hidden_layers": 9}');
+  }
+  const page = await stage.start();
+  await page.getByText("Choose model and memory").click();
+  await page.locator("#model-files").setInputFiles(folder);
+  await page.locator("#model-load").click();
+  await page.getByText("Read from your disk").waitFor();
+  assert.match(await page.locator("#model-line").innerText(), /5 layers, 2 KV heads/);
+  await rm(folder, { recursive: true });
+});
+
+test("weights that the engine cannot address are refused before they are downloaded", async () => {
+  const page = await stage.start();
+  const files = new Map([["model.safetensors", Buffer.of()]]);
+  for (const name of ["config.json", "tokenizer.json"]) {
+    files.set(name, await readFile(join(NEEDLE, name)));
+  }
+  const hashes = new Map([...files].map(([name, bytes]) => [name, sha256(bytes)]));
+  const asked: string[] = [];
+  await serveHub(page, files, () => hashes, asked, new Map([["model.safetensors", 5e9]]));
+  const refused = /model\.safetensors has 4\.7 GiB/;
+  // As a list says it.
+  await loadAddress(page, "https://huggingface.co/some/model");
+  assert.match(await message(page, "bad-model"), refused);
+  await idle(page);
+  assert.deepEqual(asked, ["config.json", "tokenizer.json"]);
+  // As a server says it.
+  stage.server.faults.length.set(WEIGHTS, 5e9);
+  stage.server.faults.stallAfter.set(WEIGHTS, 1000);
+  await loadAddress(page, `${stage.server.url}model`);
+  assert.match(await message(page, "bad-model"), refused);
 });
 
 test("no request leaves the site, and after loading the network is not needed", async () => {

@@ -274,7 +274,7 @@ class ScriptedRuntime implements EngineRuntime {
     const other = Math.floor(this.text.length / 2);
     return [
       { start: first, end, weight: 0.41 },
-      { start: other, end: Math.min(this.text.length, other + 40), weight: 0.08 },
+      { start: other, end: Math.min(this.text.length, other + 120), weight: 0.08 },
     ];
   }
 
