@@ -159,9 +159,8 @@ export async function download(
 export function refuseLarge(name: string, size: number | null): void {
   if (size === null || size <= MOST_BYTES) return;
   const text =
-    `${name} has ${(size / 2 ** 30).toFixed(1)} GiB, and a browser reads weights files below 4 GiB ` +
-    "only. Use a model whose files are each smaller (many are stored in several), or the native " +
-    "program.";
+    `${name} has ${(size / 2 ** 30).toFixed(1)} GiB, and in a browser each weights file must be ` +
+    "smaller than 4 GiB. Use a model stored in several smaller files, or the native program.";
   throw failure("bad-model", text);
 }
 
@@ -178,8 +177,8 @@ async function wrongContents(
 ): Promise<Error> {
   Object.assign(record, { size: null, done: 0, etag: null, sha256: null, given: false });
   await steps.keep();
-  const text = `${record.url} is not what its list of files says it is (${what}). Load the model again.`;
-  return failure("network", text);
+  const not = `${record.url} is not what its list of files says it is (${what}).`;
+  return failure("network", `${not} Load the model again.`);
 }
 
 function readFrom(handle: FileSystemSyncAccessHandle): Bytes["readInto"] {

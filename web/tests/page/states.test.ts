@@ -266,7 +266,7 @@ test("the map's text counts tokens where a cell stands for several", async () =>
   assert.match(text, /One cell is 16 tokens/);
 });
 
-test("passages are quoted as they are in a script without spaces, and behind a line's end", async () => {
+test("passages are quoted as they are, also in a script without spaces", async () => {
   const page = await stage.start();
   const rows = Array.from({ length: 40 }, (_, i) => `第${i}章讲的是山谷里的居民。他们种稻。`);
   const text = `Words before a line's end\nkey-1 ${rows.join("")}`;

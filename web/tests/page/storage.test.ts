@@ -252,7 +252,7 @@ test("a changed file of a model that is not complete is not taken for the first 
   await page.getByText("gives no sha-256").waitFor();
 });
 
-test("a file that is missing and has changed on its server is not mixed with the others", async () => {
+test("a missing file that its server has changed is not mixed with the others", async () => {
   const page = await stage.start();
   const address = `${stage.server.url}model/`;
   await loadAddress(page, address);
@@ -291,7 +291,7 @@ test("a release that changes a small file alone is downloaded", async () => {
   assert.equal(asked.length, 2);
 });
 
-test("a list of files that has changed since the download began is the one that counts", async () => {
+test("the server's newest list of files is the one that counts", async () => {
   const page = await stage.start();
   const names = ["config.json", "tokenizer.json", "model.safetensors"];
   const files = new Map<string, Buffer>();

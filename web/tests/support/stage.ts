@@ -65,8 +65,7 @@ export function stage(): Stage {
   return stage;
 }
 
-/** Does `code` with the first stored file with this name: `file`, in its folder `dir`. `folder` is
- * a path. */
+/** Does `code` with the first `file` of this name below the path `folder`, and its folder `dir`. */
 async function withStored<T>(page: Page, folder: string, name: string, code: string): Promise<T> {
   const script = `(async () => {
     const root = await navigator.storage.getDirectory();
@@ -79,7 +78,7 @@ async function withStored<T>(page: Page, folder: string, name: string, code: str
       return null;
     };
     let top = root;
-    for (const part of ${JSON.stringify(folder)}.split("/")) top = await top.getDirectoryHandle(part);
+    for (const part of "${folder}".split("/")) top = await top.getDirectoryHandle(part);
     const { dir, file } = await find(top);
     ${code}
   })()`;
