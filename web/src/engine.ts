@@ -101,6 +101,11 @@ export const CELL = {
 export interface ContextMap {
   cellTokens: number;
   kinds: Uint8Array;
+  /**
+   * Tokens of each value of `CELL`. A cell of several tokens shows the most telling of them, so
+   * they cannot be counted from the cells.
+   */
+  counts: number[];
 }
 
 export interface Step {

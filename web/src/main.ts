@@ -169,12 +169,12 @@ class App {
     }
   }
 
-  private async loadModel(wish: ModelWish, fresh: boolean): Promise<void> {
-    const open = this.document;
+  /** True if it is loaded now. */
+  private async loadModel(wish: ModelWish, fresh: boolean): Promise<boolean> {
     const label = wish.source.kind === "url" ? wish.source.url : `${wish.source.kind} model`;
     this.notices.clear("bad-model", "corrupt-cache", "network", "context-too-long");
+    // The document stays: it comes back with the model, also if only a later load succeeds.
     this.model = null;
-    this.document = null;
     this.models.loading(label);
     const onEvent = (event: Event): void => {
       this.models.event(event);
@@ -201,8 +201,10 @@ class App {
       this.models.failed();
       this.asking.setDocument(null);
       await this.refreshStorage();
-      return;
+      return false;
     }
+    const open = this.document;
+    this.document = null;
     this.model = model;
     this.source = wish.source;
     this.models.loaded(model);
@@ -213,6 +215,7 @@ class App {
     await this.refreshStorage();
     await this.refreshMemory();
     await this.reopen(open);
+    return true;
   }
 
   /** Bounds what the device holds; null is no bound. */
@@ -239,6 +242,7 @@ class App {
   private async read(text: string, title: string): Promise<void> {
     const { policy } = this.asking.policies;
     this.notices.clear("context-too-long", "quota");
+    this.document = null;
     this.documents.reading(text);
     this.map.clear();
     this.asking.setDocument(null);
@@ -270,8 +274,9 @@ class App {
       return;
     }
     this.document = null;
-    await this.loadModel({ source: this.source, contextTokens: this.models.contextTokens }, false);
-    await this.read(text, title);
+    const wish = { source: this.source, contextTokens: this.models.contextTokens };
+    if (await this.loadModel(wish, false)) await this.read(text, title);
+    else this.documents.edit(text, title);
   }
 
   private async continue(): Promise<void> {

@@ -135,7 +135,7 @@ export class DocumentPanel {
 
   setBusy(busy: boolean, hasModel: boolean): void {
     this.read.disabled = busy || !hasModel;
-    this.goOn.disabled = busy;
+    this.goOn.disabled = busy || !hasModel;
     this.other.disabled = busy;
   }
 

@@ -127,18 +127,15 @@ export class MapPanel {
     const now = performance.now();
     if (this.decoding && now - this.spokenAt < 1000) return;
     this.spokenAt = now;
-    const tokens = new Map<number, number>();
-    for (const value of map.kinds) tokens.set(value, (tokens.get(value) ?? 0) + map.cellTokens);
-    const of = (value: number): number => tokens.get(value) ?? 0;
+    const of = (value: number): number => map.counts[value] ?? 0;
     const parts = [CELL.sink, CELL.recent, CELL.hit, CELL.miss].map(of);
     const attended = parts.reduce((a, b) => a + b, 0);
-    const all = map.kinds.length * map.cellTokens;
+    const all = map.counts.reduce((a, b) => a + b, 0);
     const [sinks = 0, recent = 0, hits = 0, misses = 0] = parts;
     const { layer, head } = this.place;
     const per = map.cellTokens * group;
-    const about = map.cellTokens > 1 ? "about " : "";
     this.summary.textContent =
-      `${this.policy}, layer ${layer}, KV head ${head}: this step attends ${about}` +
+      `${this.policy}, layer ${layer}, KV head ${head}: this step attends ` +
       `${count(attended)} of ${count(all)} tokens: ${count(sinks)} sinks, ` +
       `${count(recent)} recent, ${count(hits)} hits, ${count(misses)} misses. ` +
       `${count(of(CELL.held))} more are held on the device. ` +

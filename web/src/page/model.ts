@@ -123,7 +123,8 @@ export class ModelPanel {
   }
 
   private measure(file: string, resumed: number): void {
-    if (file === this.file) return;
+    // A download that cannot be resumed starts again.
+    if (file === this.file && resumed === this.startedFrom) return;
     this.file = file;
     this.startedAt = performance.now();
     this.startedFrom = resumed;

@@ -71,16 +71,13 @@ export class DocumentView {
     this.host.scrollTop += above - this.host.clientHeight / 2;
   }
 
-  /** The words of a passage, shortened. */
+  /** A passage, shortened; it begins and ends with a sentence, in any script. */
   quote({ start, end }: Passage): string {
-    // Whole words: a passage may begin within one.
-    const from = this.text.lastIndexOf(" ", start) + 1;
-    const space = this.text.indexOf(" ", end);
-    const words = this.text
-      .slice(from, space < 0 ? undefined : space)
-      .replace(/\s+/g, " ")
-      .trim();
-    return words.length > 90 ? `${words.slice(0, 88)}…` : words;
+    const words = this.text.slice(start, end).replace(/\s+/g, " ").trim();
+    // Never between the halves of a pair.
+    const characters = Array.from(words);
+    if (characters.length <= 90) return words;
+    return `${characters.slice(0, 88).join("").trim()}…`;
   }
 
   private marked(block: Block, marks: Mark[]): (Node | string)[] {

@@ -26,12 +26,15 @@ export interface DownloadSteps {
   keep(): Promise<void>;
   /** There is no room: from here on the file is in memory. */
   noRoom(): void;
-  cancelled(): boolean;
+  /** Aborted when the visitor stops the download. */
+  signal: AbortSignal;
 }
 
 /** Bytes between two records. */
 const KEEP_EVERY = 4 << 20;
 const ATTEMPTS = 4;
+/** The engine counts bytes of a weights file in 32 bits. */
+const MOST_BYTES = 2 ** 32 - 1;
 
 /** Where bytes go. */
 class Sink {
@@ -118,25 +121,31 @@ export async function download(
   });
   let hash = await hasher();
   let memory: MemoryFile | null;
+  let wasWhole = false;
   try {
     if (handle !== null && record.done > 0 && handle.getSize() >= record.done) {
       sink.reset(record.done);
       const stored = { name, size: record.done, readInto: readFrom(handle) };
-      await hashInto(hash, stored, record.done, () => undefined);
+      await hashInto(hash, stored, record.done, () => undefined, steps.signal);
+      wasWhole = record.done === record.size;
     } else {
       sink.reset(0);
     }
-    const transfer = new Transfer(sink, record, steps, hash);
+    const transfer = new Transfer(name, sink, record, steps, hash);
     if (!(await transfer.run())) return null;
     hash = transfer.hash;
   } finally {
     memory = sink.end();
   }
   const hex = hash.hex();
-  if (record.sha256 !== null && record.given && hex !== record.sha256) {
+  if (record.sha256 !== null && hex !== record.sha256) {
+    if (wasWhole) throw changedInStorage(name);
+    if (record.given) throw await wrongContents(record, steps, "another sha-256");
+    // What was stored of it is gone, and the other files are of the version before.
     record.done = 0;
     await steps.keep();
-    throw wrongContents(record, "another sha-256");
+    const text = `${record.url} is not what was downloaded first: its sha-256 differs.`;
+    throw failure("corrupt-cache", text);
   }
   record.sha256 = hex;
   record.size = sink.size;
@@ -146,9 +155,30 @@ export async function download(
   return StoredFile.open(dir, name);
 }
 
-function wrongContents({ url }: FileRecord, what: string): Error {
-  const text = `${url} is not what its list of files says it is (${what}). Load the model again.`;
-  return failure("network", text);
+/** Throws if the engine cannot read a file of this size. */
+export function refuseLarge(name: string, size: number | null): void {
+  if (size === null || size <= MOST_BYTES) return;
+  const text =
+    `${name} has ${(size / 2 ** 30).toFixed(1)} GiB, and in a browser each weights file must be ` +
+    "smaller than 4 GiB. Use a model stored in several smaller files, or the native program.";
+  throw failure("bad-model", text);
+}
+
+export function changedInStorage(what: string): Error {
+  const text = `${what} changed in this browser's storage: its sha-256 differs.`;
+  return failure("corrupt-cache", text);
+}
+
+/** Also forgets what is known of the file: what its list says may be of another version. */
+async function wrongContents(
+  record: FileRecord,
+  steps: DownloadSteps,
+  what: string,
+): Promise<Error> {
+  Object.assign(record, { size: null, done: 0, etag: null, sha256: null, given: false });
+  await steps.keep();
+  const not = `${record.url} is not what its list of files says it is (${what}).`;
+  return failure("network", `${not} Load the model again.`);
 }
 
 function readFrom(handle: FileSystemSyncAccessHandle): Bytes["readInto"] {
@@ -157,10 +187,11 @@ function readFrom(handle: FileSystemSyncAccessHandle): Bytes["readInto"] {
 
 /** The requests for one file. */
 class Transfer {
-  private readonly resumed: number;
+  private resumed: number;
   private keptAt: number;
 
   constructor(
+    private readonly name: string,
     private readonly sink: Sink,
     private readonly record: FileRecord,
     private readonly steps: DownloadSteps,
@@ -177,13 +208,21 @@ class Transfer {
       try {
         return await this.request();
       } catch (error) {
+        const { signal } = this.steps;
+        if (signal.aborted) {
+          await this.keep();
+          throw failure("cancelled", "The download was stopped. What came is kept.");
+        }
         if (error instanceof Error && error.name !== "TypeError") throw error;
         if (this.sink.size > before) attempt = 1;
         if (attempt === ATTEMPTS) {
           await this.keep();
           throw this.stopped(error);
         }
-        await new Promise((resume) => setTimeout(resume, 500 * attempt));
+        await new Promise((resume) => {
+          setTimeout(resume, 500 * attempt);
+          signal.addEventListener("abort", resume, { once: true });
+        });
       }
     }
   }
@@ -192,7 +231,7 @@ class Transfer {
     const from = this.sink.size;
     if (from > 0 && from === this.record.size) return true;
     const headers: HeadersInit = from > 0 ? { Range: `bytes=${from}-` } : {};
-    const response = await fetch(this.record.url, { headers });
+    const response = await fetch(this.record.url, { headers, signal: this.steps.signal });
     if (response.status === 404 || response.status === 410) return false;
     if (response.status === 401 || response.status === 403) {
       const text = `${this.record.url} is not public (status ${response.status}). `;
@@ -206,8 +245,7 @@ class Transfer {
     // Servers of single-page sites answer what is missing with their page.
     if (response.headers.get("content-type")?.startsWith("text/html") === true) return false;
     const etag = response.headers.get("etag");
-    const changed = from > 0 && this.record.etag !== null && etag !== this.record.etag;
-    if (from > 0 && response.status === 206 && changed) {
+    if (from > 0 && response.status === 206 && this.isOther(etag)) {
       await response.body?.cancel();
       await this.startAgain();
       return this.request();
@@ -215,8 +253,22 @@ class Transfer {
     if (from > 0 && response.status !== 206) await this.startAgain();
     this.record.etag = etag;
     this.learn(response);
+    try {
+      refuseLarge(this.name, this.record.size);
+    } catch (error) {
+      await response.body?.cancel();
+      throw error;
+    }
     await this.take(response);
     return true;
+  }
+
+  /** Whether the rest may be of another version than what is here already. */
+  private isOther(etag: string | null): boolean {
+    const { given, etag: before } = this.record;
+    // The sha-256 checks the whole; without one, the same ETag alone tells that nothing changed.
+    if (given && (before === null || etag === null)) return false;
+    return etag === null || etag !== before;
   }
 
   /** Size and hash, as far as the server says them. */
@@ -243,16 +295,11 @@ class Transfer {
       this.hash.update(value);
       this.steps.progress(this.sink.size, this.record.size, this.resumed);
       if (this.sink.size - this.keptAt >= KEEP_EVERY) await this.keep();
-      if (this.steps.cancelled()) {
-        await reader.cancel();
-        await this.keep();
-        throw failure("cancelled", "The download was stopped. What came is kept.");
-      }
     }
     if (this.record.size !== null && this.sink.size < this.record.size) {
       // A connection that breaks is an error of the reader; this body ended as it should.
       const sizes = `${this.sink.size} bytes instead of ${this.record.size}`;
-      throw wrongContents(this.record, sizes);
+      throw await wrongContents(this.record, this.steps, sizes);
     }
   }
 
@@ -268,9 +315,8 @@ class Transfer {
     this.sink.reset(0);
     this.hash = await hasher();
     this.keptAt = 0;
-    if (this.record.given) return;
-    this.record.sha256 = null;
-    this.record.size = null;
+    this.resumed = 0;
+    if (!this.record.given) this.record.size = null;
   }
 
   private stopped(error: unknown): Error {

@@ -45,6 +45,8 @@ export function isLocked(error: unknown): boolean {
 export function asFailure(error: unknown): Failure {
   if (!(error instanceof Error)) return { code: "other", message: String(error) };
   if (CODES.has(error.name)) return { code: error.name as Code, message: error.message };
+  // What was under way when the visitor pressed Stop.
+  if (error.name === "AbortError") return { code: "cancelled", message: "Stopped." };
   if (isQuota(error)) return { code: "quota", message: error.message };
   if (isLocked(error)) {
     const message = "Another tab of this page uses the stored file. Close that tab and try again.";

@@ -25,12 +25,16 @@ export function hashText(text: string): Promise<string> {
   return sha256(text);
 }
 
-/** Reads the first `size` bytes of `file` into `hash`; `progress` gets the bytes done. */
+/**
+ * Reads the first `size` bytes of `file` into `hash`; `progress` gets the bytes done. Throws an
+ * AbortError soon after `signal` is aborted.
+ */
 export async function hashInto(
   hash: Hasher,
   file: Bytes,
   size: number,
   progress: (done: number) => void,
+  signal: AbortSignal,
 ): Promise<void> {
   const piece = new Uint8Array(Math.min(PIECE, size));
   for (let at = 0; at < size; at += piece.length) {
@@ -38,7 +42,9 @@ export async function hashInto(
     file.readInto(at, part);
     hash.update(part);
     progress(at + part.length);
-    // Lets messages in.
-    if (at % (16 * PIECE) === 0) await new Promise((resume) => setTimeout(resume, 0));
+    if (at % (4 * PIECE) !== 0) continue;
+    // Lets messages in: one may be a stop.
+    await new Promise((resume) => setTimeout(resume, 0));
+    signal.throwIfAborted();
   }
 }

@@ -4,7 +4,7 @@ import { files as embeddedFiles } from "virtual:embedded-model";
 
 import type { Bytes } from "../engine";
 import type { Event, ModelSource, SavedModel } from "../protocol";
-import { type FileRecord, download } from "./download";
+import { type FileRecord, changedInStorage, download, refuseLarge } from "./download";
 import { failure, isLocked } from "./failure";
 import { PickedFile, StoredFile, existing, folder, folders, readJson, remove } from "./files";
 import { textOf, writeText } from "./files";
@@ -50,7 +50,7 @@ interface Known {
 
 export interface ModelSteps {
   send(event: Event): void;
-  cancelled(): boolean;
+  signal: AbortSignal;
 }
 
 /** The models in storage. */
@@ -65,7 +65,21 @@ export class ModelStore {
   async files(source: ModelSource, fresh: boolean, steps: ModelSteps): Promise<ModelFiles> {
     this.close();
     if (source.kind === "files") return picked(source.files);
-    const wanted = source.kind === "embedded" ? embedded() : await remote(source.url);
+    try {
+      return await this.kept(source, fresh, steps);
+    } catch (error) {
+      // The next load may write to the files that this one opened.
+      this.close();
+      throw error;
+    }
+  }
+
+  private async kept(
+    source: Exclude<ModelSource, { kind: "files" }>,
+    fresh: boolean,
+    steps: ModelSteps,
+  ): Promise<ModelFiles> {
+    const wanted = source.kind === "embedded" ? embedded() : await remote(source.url, steps.signal);
     const dir = await this.folderOf(wanted, fresh);
     const meta = await this.metaOf(dir, wanted);
     if (dir !== null && meta.complete) {
@@ -143,7 +157,11 @@ export class ModelStore {
     const files: StoredFile[] = [];
     for (const [name, record] of Object.entries(meta.files)) {
       const file = await StoredFile.open(store, name);
-      if (file === null) return null;
+      if (file === null) {
+        // What is missing is downloaded beside them, and that opens them for writing.
+        this.close();
+        return null;
+      }
       this.open.push(file);
       files.push(file);
       const hash = await hasher();
@@ -151,12 +169,9 @@ export class ModelStore {
         steps.send({ event: "check", file: name, done, total: file.size });
       };
       const right = file.size === record.size;
-      if (right) await hashInto(hash, file, file.size, report);
+      if (right) await hashInto(hash, file, file.size, report, steps.signal);
       if (!right || hash.hex() !== record.sha256) {
-        this.close();
-        const what = `${name} of ${meta.label}`;
-        const text = `${what} changed in this browser's storage: its sha-256 differs.`;
-        throw failure("corrupt-cache", text);
+        throw changedInStorage(`${name} of ${meta.label}`);
       }
     }
     return files;
@@ -168,16 +183,17 @@ export class ModelStore {
     wanted: Wanted,
     steps: ModelSteps,
   ): Promise<Bytes[]> {
-    const fetcher = new Fetcher(dir, meta, wanted, steps);
+    const fetcher = new Fetcher(dir, meta, wanted, steps, this.open);
     const files = await fetcher.texts();
     const index = files.find((file) => file.name === INDEX);
     const names = index === undefined ? [SINGLE] : shards(textOf(index));
+    // Before any of them is downloaded.
+    for (const name of names) refuseLarge(name, wanted.file(name).size);
     for (const name of names) {
       const file = await fetcher.file(name);
       if (file === null) throw missing(wanted.label, name);
       files.push(file);
     }
-    this.open.push(...files.filter((file) => file instanceof StoredFile));
     meta.complete = !fetcher.ranOut && dir !== null;
     await fetcher.keep();
     return files;
@@ -203,6 +219,7 @@ class Fetcher {
     private readonly meta: Meta,
     private readonly wanted: Wanted,
     private readonly steps: ModelSteps,
+    private readonly open: StoredFile[],
   ) {}
 
   async texts(): Promise<Bytes[]> {
@@ -222,12 +239,11 @@ class Fetcher {
   /** One file, or null if the server does not have it. */
   async file(name: string): Promise<Bytes | null> {
     const known = this.wanted.file(name);
-    const record = (this.meta.files[name] ??= {
-      ...known,
-      done: 0,
-      etag: null,
-      given: known.sha256 !== null,
-    });
+    let record = this.meta.files[name];
+    if (record === undefined || isOutdated(record, known)) {
+      record = { ...known, done: 0, etag: null, given: known.sha256 !== null };
+      this.meta.files[name] = record;
+    }
     const store = this.dir === null ? null : await folder(this.dir, "files");
     const file = await download(store, name, record, {
       progress: (done, total, resumed) => {
@@ -237,8 +253,9 @@ class Fetcher {
       noRoom: () => {
         this.outOfRoom(name);
       },
-      cancelled: () => this.steps.cancelled(),
+      signal: this.steps.signal,
     });
+    if (file instanceof StoredFile) this.open.push(file);
     if (file === null) {
       const others = Object.entries(this.meta.files).filter(([other]) => other !== name);
       this.meta.files = Object.fromEntries(others);
@@ -266,6 +283,11 @@ class Fetcher {
   }
 }
 
+/** Whether the list of files tells of another version than the one that is recorded. */
+function isOutdated(record: FileRecord, { size, sha256 }: Known): boolean {
+  return (size !== null && size !== record.size) || (sha256 !== null && sha256 !== record.sha256);
+}
+
 /** A model that has an address. */
 interface Wanted {
   /** What its folder's name is made from. */
@@ -283,7 +305,8 @@ const EMBEDDED = "embedded";
 function embedded(): Wanted {
   const known = new Map(embeddedFiles.map((file) => [file.name, file]));
   return {
-    key: `${EMBEDDED}:${known.get(SINGLE)?.sha256 ?? ""}`,
+    // Any file may be what differs between two releases.
+    key: [EMBEDDED, ...embeddedFiles.map((file) => `${file.name}:${file.sha256}`)].join("\n"),
     url: EMBEDDED,
     name: "needle",
     label: "needle (embedded)",
@@ -297,7 +320,7 @@ function embedded(): Wanted {
 }
 
 /** The folder behind an address that a visitor typed: a Hugging Face page, or any folder. */
-async function remote(address: string): Promise<Wanted> {
+async function remote(address: string, signal: AbortSignal): Promise<Wanted> {
   let url: URL;
   try {
     url = new URL(address.includes("://") ? address : `https://huggingface.co/${address}`);
@@ -306,7 +329,7 @@ async function remote(address: string): Promise<Wanted> {
   }
   const hub = /^\/([^/]+\/[^/]+)(?:\/(?:tree|resolve|blob)\/([^/]+))?\/?/.exec(url.pathname);
   if (url.hostname === "huggingface.co" && hub?.[1] !== undefined) {
-    return fromHub(url.origin, hub[1], hub[2] ?? "main");
+    return fromHub(url.origin, hub[1], hub[2] ?? "main", signal);
   }
   const base = url.href.replace(/[^/]*\.(json|safetensors)$/, "").replace(/\/*$/, "/");
   const label = decodeURIComponent(base.split("/").at(-2) ?? base);
@@ -317,10 +340,17 @@ async function remote(address: string): Promise<Wanted> {
 const EXAMPLE = "https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct";
 
 /** Hugging Face lists sizes, and the sha-256 of its large files. */
-async function fromHub(origin: string, name: string, revision: string): Promise<Wanted> {
+async function fromHub(
+  origin: string,
+  name: string,
+  revision: string,
+  signal: AbortSignal,
+): Promise<Wanted> {
   const base = `${origin}/${name}/resolve/${revision}/`;
   const known = new Map<string, Known>();
-  const response = await fetch(`${origin}/api/models/${name}/tree/${revision}`).catch(() => null);
+  const address = `${origin}/api/models/${name}/tree/${revision}`;
+  const response = await fetch(address, { signal }).catch(() => null);
+  signal.throwIfAborted();
   if (response?.status === 404 || response?.status === 401) {
     const text = `Hugging Face has no public model ${name} (${revision}). Check the address.`;
     throw failure("network", text);
@@ -347,7 +377,9 @@ interface HubEntry {
 }
 
 /** The files that a visitor picked. */
-function picked(files: File[]): ModelFiles {
+function picked(all: File[]): ModelFiles {
+  // Folders within the picked one hold other models' files, under the same names.
+  const files = all.filter((file) => file.webkitRelativePath.split("/").length <= 2);
   const byName = new Map(files.map((file) => [file.name, file]));
   const texts: Record<string, string> = {};
   for (const [i, name] of TEXTS.entries()) {
@@ -359,6 +391,7 @@ function picked(files: File[]): ModelFiles {
   const weights = (index === undefined ? [SINGLE] : shards(index)).map((name) => {
     const file = byName.get(name);
     if (file === undefined) throw missing("The picked folder", name);
+    refuseLarge(name, file.size);
     return new PickedFile(file);
   });
   const path = files[0]?.webkitRelativePath ?? "";

@@ -83,7 +83,8 @@ class Host {
   private runtime: Runtime | null = null;
   private model: LoadedModel | null = null;
   private document: OpenDocument | null = null;
-  private stopped = false;
+  /** Of the request that runs. */
+  private stopping = new AbortController();
   /** The engine reads weights outside of a load: it opens a lost device again. */
   private isReread = false;
   private onReread: (() => void) | null = null;
@@ -119,7 +120,7 @@ class Host {
   }
 
   stop(): void {
-    this.stopped = true;
+    this.stopping.abort();
   }
 
   /** Also in the middle of a request, as drivers do. */
@@ -128,7 +129,7 @@ class Host {
   }
 
   async run<N extends Name>(name: N, params: Params<N>, send: Send): Promise<Result<N>> {
-    this.stopped = false;
+    this.stopping = new AbortController();
     this.isReread = false;
     this.onReread = () => {
       send({ event: "notice", code: "device-lost", message: LOST, done: false });
@@ -142,7 +143,7 @@ class Host {
 
   /** A stop may come while the engine is awaited. */
   private isStopped(): boolean {
-    return this.stopped;
+    return this.stopping.signal.aborted;
   }
 
   /** Set by the engine's reads while a request runs. */
@@ -174,10 +175,10 @@ class Host {
     const runtime = this.ready();
     this.model = null;
     this.document = null;
-    const files = await this.models.files(params.source, params.fresh ?? false, {
-      send,
-      cancelled: () => this.isStopped(),
-    });
+    const { signal } = this.stopping;
+    const steps = { send, signal };
+    const files = await this.models.files(params.source, params.fresh ?? false, steps);
+    signal.throwIfAborted();
     const input = {
       name: files.name,
       texts: files.texts,
@@ -212,12 +213,16 @@ class Host {
     const { text, title, policy } = params;
     this.document = null;
     const steps = this.prefillSteps(send);
-    const result = await recovering(
-      send,
-      () => runtime.readDocument(text, policy, steps),
-      // What was read before the loss is in host memory.
-      () => runtime.continueDocument(steps),
-    );
+    let begun = false;
+    const read = (): Promise<PrefillEnd> =>
+      runtime.readDocument(text, policy, (progress) => {
+        begun = true;
+        return steps(progress);
+      });
+    // What was read before the loss is in host memory. If that is nothing, the engine may not have
+    // this document yet, but none, or the one before.
+    const again = (): Promise<PrefillEnd> => (begun ? runtime.continueDocument(steps) : read());
+    const result = await recovering(send, read, again);
     this.document = { title, text, policy, end: result };
     return result;
   }
@@ -289,7 +294,7 @@ class Host {
           `${meta.model} to open it, or read its text again.`;
         throw failure("wrong-model", message);
       }
-      this.document = null;
+      // Until it is open, the engine keeps the document before.
       const { title, policy } = meta;
       const end = await recovering(send, () => runtime.openSession(session, text, policy));
       this.document = { title, text, policy, end };

@@ -3,27 +3,31 @@
 // Takes the place of the wasm module in `vite build --mode scripted`. The test's server answers
 // `script.json`, which says what shall go wrong and how long things take.
 
-import type {
-  Answer,
-  Bytes,
-  Engine,
-  Runtime as EngineRuntime,
-  Policy,
-  PrefillEnd,
-  PrefillStep,
-  Question,
-  Step,
+import {
+  type Answer,
+  type Bytes,
+  CELL,
+  type ContextMap,
+  type Engine,
+  type Runtime as EngineRuntime,
+  type Policy,
+  type PrefillEnd,
+  type PrefillStep,
+  type Question,
+  type Step,
 } from "../../src/engine";
 
 interface Script {
-  /** Error code by method, thrown `times` times (1 unless told). */
-  fail?: Record<string, { code: string; message: string; times?: number }>;
+  /** Error code by method, thrown `times` times (1 unless told) behind `after` calls (0). */
+  fail?: Record<string, { code: string; message: string; times?: number; after?: number }>;
   /** Milliseconds of a prefill step and of a decode step. */
   prefillMs?: number;
   stepMs?: number;
   software?: boolean;
   /** The context that the model has room for. */
   session?: { bytes: number };
+  /** Tokens that a cell of the context map stands for; 1 unless told. */
+  cellTokens?: number;
 }
 
 const CHUNK = 128;
@@ -39,10 +43,16 @@ const pause = (ms: number): Promise<void> => new Promise((resume) => setTimeout(
 function failing(method: string): void {
   const wanted = script.fail?.[method];
   if (wanted === undefined || wanted.times === 0) return;
+  if (wanted.after !== undefined && wanted.after > 0) {
+    wanted.after -= 1;
+    return;
+  }
   wanted.times = (wanted.times ?? 1) - 1;
-  const error = new Error(wanted.message);
-  error.name = wanted.code;
-  throw error;
+  throw coded(wanted.code, wanted.message);
+}
+
+function coded(code: string, message: string): Error {
+  return Object.assign(new Error(message), { name: code });
 }
 
 class ScriptedRuntime implements EngineRuntime {
@@ -126,15 +136,23 @@ class ScriptedRuntime implements EngineRuntime {
     const total = this.countTokens(text);
     if (total > this.contextTokens) {
       const message = `${total} tokens do not fit a context of ${this.contextTokens}.`;
-      throw Object.assign(new Error(message), { name: "context-too-long" });
+      throw coded("context-too-long", message);
+    }
+    this.text = "";
+    this.tokens = 0;
+    failing("readDocument");
+    if (this.isLost) {
+      // The worst that the real engine does: there is no document then, neither this nor the last.
+      this.isLost = false;
+      throw coded("device-lost", "The device was lost before anything was read.");
     }
     this.text = text;
-    this.tokens = 0;
     return this.continueDocument(step);
   }
 
   async continueDocument(step: PrefillStep): Promise<PrefillEnd> {
-    this.isLost = false;
+    if (this.text === "") throw coded("bad-input", "there is no document yet: read one first");
+    this.reopen();
     const total = this.countTokens(this.text);
     const start = performance.now();
     while (this.tokens < total) {
@@ -149,11 +167,7 @@ class ScriptedRuntime implements EngineRuntime {
   }
 
   async ask(question: Question, step: (step: Step) => boolean): Promise<Answer> {
-    if (this.isLost) {
-      // As the real engine: a loss that it finds at a call's start is no error.
-      this.isLost = false;
-      this.weights[0]?.readInto(0, new Uint8Array(8));
-    }
+    this.reopen();
     failing("ask");
     const { policy, maxTokens } = question;
     const words = this.words(question.question).slice(0, maxTokens);
@@ -163,8 +177,7 @@ class ScriptedRuntime implements EngineRuntime {
       await pause(script.stepMs ?? 2);
       if (i === 1) failing("step");
       text += word;
-      const kinds = this.kinds(policy, i);
-      const map = question.map === undefined ? {} : { map: { cellTokens: 1, kinds } };
+      const map = question.map === undefined ? {} : { map: contextMap(this.kinds(policy, i)) };
       const hits = 100 + 20 * i;
       if (!step({ text: word, tokens: i + 1, tokensPerS: 38.2, hits, misses: 100, ...map })) {
         finish = "stopped";
@@ -207,7 +220,7 @@ class ScriptedRuntime implements EngineRuntime {
     session.readInto(head.length, body);
     const header = new TextDecoder().decode(head);
     if (!header.startsWith(HEADER) || body.some((byte) => byte !== 7)) {
-      throw Object.assign(new Error("block 0 has a wrong checksum."), { name: "bad-session" });
+      throw coded("bad-session", "block 0 has a wrong checksum.");
     }
     this.text = text;
     this.tokens = Number(header.slice(HEADER.length));
@@ -220,6 +233,13 @@ class ScriptedRuntime implements EngineRuntime {
 
   free(): void {
     this.text = "";
+  }
+
+  /** As the real engine: a loss that it finds at a call's start is no error. */
+  private reopen(): void {
+    if (!this.isLost) return;
+    this.isLost = false;
+    this.weights[0]?.readInto(0, new Uint8Array(8));
   }
 
   private end(): { tokens: number; total: number; complete: boolean } {
@@ -254,7 +274,7 @@ class ScriptedRuntime implements EngineRuntime {
     const other = Math.floor(this.text.length / 2);
     return [
       { start: first, end, weight: 0.41 },
-      { start: other, end: Math.min(this.text.length, other + 40), weight: 0.08 },
+      { start: other, end: Math.min(this.text.length, other + 120), weight: 0.08 },
     ];
   }
 
@@ -271,6 +291,22 @@ class ScriptedRuntime implements EngineRuntime {
     }
     return kinds.fill(1, 0, 4).fill(2, -64);
   }
+}
+
+/** Cells of several tokens show the most telling of them. */
+function contextMap(tokens: Uint8Array<ArrayBuffer>): ContextMap {
+  const cellTokens = script.cellTokens ?? 1;
+  const kinds = new Uint8Array(Math.ceil(tokens.length / cellTokens));
+  const counts = [0, 0, 0, 0, 0, 0];
+  const telling = [CELL.notAttended, CELL.held, CELL.recent, CELL.sink, CELL.hit, CELL.miss];
+  const weight = telling.map((_, kind) => telling.findIndex((other) => other === kind));
+  const weigh = (kind: number): number => weight[kind] ?? 0;
+  tokens.forEach((kind, i) => {
+    counts[kind] = (counts[kind] ?? 0) + 1;
+    const cell = Math.floor(i / cellTokens);
+    if (weigh(kind) > weigh(kinds[cell] ?? 0)) kinds[cell] = kind;
+  });
+  return { cellTokens, kinds, counts };
 }
 
 export default async function init(): Promise<void> {

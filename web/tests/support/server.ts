@@ -20,6 +20,14 @@ export interface Faults {
   replace: Map<string, string | Buffer>;
   /** Breaks the connection behind this many bytes, once. */
   breakAfter: Map<string, number>;
+  /** Sends nothing behind this many bytes, and keeps the connection open. */
+  stallAfter: Map<string, number>;
+  /** Answers with this status and no file. */
+  status: Map<string, number>;
+  /** Says this length. */
+  length: Map<string, number>;
+  /** Sends no ETag. */
+  noEtag: Set<string>;
 }
 
 export interface Server {
@@ -33,7 +41,14 @@ export interface Server {
 
 /** Serves `folder` below `base` on a free port. */
 export async function serveFolder(folder: string, base = "/"): Promise<Server> {
-  const faults: Faults = { replace: new Map(), breakAfter: new Map() };
+  const faults: Faults = {
+    replace: new Map(),
+    breakAfter: new Map(),
+    stallAfter: new Map(),
+    status: new Map(),
+    length: new Map(),
+    noEtag: new Set(),
+  };
   const requests: string[] = [];
   const answer = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
     const path = decodeURIComponent(new URL(request.url ?? "/", "http://host").pathname);
@@ -44,6 +59,11 @@ export async function serveFolder(folder: string, base = "/"): Promise<Server> {
       return;
     }
     const name = path.slice(base.length) || "index.html";
+    const status = faults.status.get(name);
+    if (status !== undefined) {
+      response.writeHead(status).end();
+      return;
+    }
     const replaced = faults.replace.get(name);
     const file = join(folder, normalize(`/${name}`));
     const body = replaced ?? (await readFile(file).catch(() => null));
@@ -76,13 +96,18 @@ function send(
   const part = body.subarray(from);
   const headers: Record<string, string | number> = {
     "content-type": TYPES[extname(name)] ?? "application/octet-stream",
-    "content-length": part.length,
-    etag: `"${body.length}"`,
+    "content-length": faults.length.get(name) ?? part.length,
+    ...(faults.noEtag.has(name) ? {} : { etag: `"${body.length}"` }),
   };
   if (range !== undefined) {
     headers["content-range"] = `bytes ${from}-${body.length - 1}/${body.length}`;
   }
   response.writeHead(range === undefined ? 200 : 206, headers);
+  const stall = faults.stallAfter.get(name);
+  if (stall !== undefined) {
+    response.write(part.subarray(0, stall));
+    return;
+  }
   const limit = faults.breakAfter.get(name);
   if (limit === undefined) {
     response.end(part);

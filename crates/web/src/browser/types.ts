@@ -34,8 +34,8 @@ export type Question = {
   map?: { layer: number; head: number };
 };
 /** A byte for each run of `cellTokens` tokens: 0 not attended, 1 sink, 2 recent, 3 hit, 4 fetched
- *  for this step, 5 not attended but still on the device. */
-export type ContextMap = { cellTokens: number; kinds: Uint8Array };
+ *  for this step, 5 not attended but still on the device. `counts` are the tokens of each. */
+export type ContextMap = { cellTokens: number; kinds: Uint8Array; counts: number[] };
 /** Tokens of the question are steps too, with an empty text. */
 export type Step = {
   text: string; tokens: number; tokensPerS: number; hits: number; misses: number; map?: ContextMap;
