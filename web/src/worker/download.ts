@@ -33,8 +33,6 @@ export interface DownloadSteps {
 /** Bytes between two records. */
 const KEEP_EVERY = 4 << 20;
 const ATTEMPTS = 4;
-/** The engine counts bytes of a weights file in 32 bits. */
-const MOST_BYTES = 2 ** 32 - 1;
 
 /** Where bytes go. */
 class Sink {
@@ -131,7 +129,7 @@ export async function download(
     } else {
       sink.reset(0);
     }
-    const transfer = new Transfer(name, sink, record, steps, hash);
+    const transfer = new Transfer(sink, record, steps, hash);
     if (!(await transfer.run())) return null;
     hash = transfer.hash;
   } finally {
@@ -153,15 +151,6 @@ export async function download(
   await steps.keep();
   if (memory !== null || dir === null) return memory;
   return StoredFile.open(dir, name);
-}
-
-/** Throws if the engine cannot read a file of this size. */
-export function refuseLarge(name: string, size: number | null): void {
-  if (size === null || size <= MOST_BYTES) return;
-  const text =
-    `${name} has ${(size / 2 ** 30).toFixed(1)} GiB, and in a browser each weights file must be ` +
-    "smaller than 4 GiB. Use a model stored in several smaller files, or the native program.";
-  throw failure("bad-model", text);
 }
 
 export function changedInStorage(what: string): Error {
@@ -191,7 +180,6 @@ class Transfer {
   private keptAt: number;
 
   constructor(
-    private readonly name: string,
     private readonly sink: Sink,
     private readonly record: FileRecord,
     private readonly steps: DownloadSteps,
@@ -253,12 +241,6 @@ class Transfer {
     if (from > 0 && response.status !== 206) await this.startAgain();
     this.record.etag = etag;
     this.learn(response);
-    try {
-      refuseLarge(this.name, this.record.size);
-    } catch (error) {
-      await response.body?.cancel();
-      throw error;
-    }
     await this.take(response);
     return true;
   }

@@ -4,7 +4,7 @@ import { files as embeddedFiles } from "virtual:embedded-model";
 
 import type { Bytes } from "../engine";
 import type { Event, ModelSource, SavedModel } from "../protocol";
-import { type FileRecord, changedInStorage, download, refuseLarge } from "./download";
+import { type FileRecord, changedInStorage, download } from "./download";
 import { failure, isLocked } from "./failure";
 import { PickedFile, StoredFile, existing, folder, folders, readJson, remove } from "./files";
 import { textOf, writeText } from "./files";
@@ -187,8 +187,6 @@ export class ModelStore {
     const files = await fetcher.texts();
     const index = files.find((file) => file.name === INDEX);
     const names = index === undefined ? [SINGLE] : shards(textOf(index));
-    // Before any of them is downloaded.
-    for (const name of names) refuseLarge(name, wanted.file(name).size);
     for (const name of names) {
       const file = await fetcher.file(name);
       if (file === null) throw missing(wanted.label, name);
@@ -391,7 +389,6 @@ function picked(all: File[]): ModelFiles {
   const weights = (index === undefined ? [SINGLE] : shards(index)).map((name) => {
     const file = byName.get(name);
     if (file === undefined) throw missing("The picked folder", name);
-    refuseLarge(name, file.size);
     return new PickedFile(file);
   });
   const path = files[0]?.webkitRelativePath ?? "";

@@ -55,7 +55,6 @@ async function serveHub(
   files: Map<string, Buffer>,
   listed: () => Map<string, string>,
   asked: string[],
-  sizes = new Map<string, number>(),
 ): Promise<void> {
   await page.route("https://huggingface.co/**", async (route) => {
     const { pathname } = new URL(route.request().url());
@@ -63,7 +62,7 @@ async function serveHub(
     if (pathname.startsWith("/api/")) {
       const list = [...files].map(([path, { length }]) => ({
         path,
-        size: sizes.get(path) ?? length,
+        size: length,
         lfs: { oid: listed().get(path) },
       }));
       await route.fulfill({ headers, json: list });
@@ -399,28 +398,6 @@ test("a picked folder's own files are taken, not those of folders within", async
   await page.getByText("Read from your disk").waitFor();
   assert.match(await page.locator("#model-line").innerText(), /5 layers, 2 KV heads/);
   await rm(folder, { recursive: true });
-});
-
-test("weights that the engine cannot address are refused before they are downloaded", async () => {
-  const page = await stage.start();
-  const files = new Map([["model.safetensors", Buffer.of()]]);
-  for (const name of ["config.json", "tokenizer.json"]) {
-    files.set(name, await readFile(join(NEEDLE, name)));
-  }
-  const hashes = new Map([...files].map(([name, bytes]) => [name, sha256(bytes)]));
-  const asked: string[] = [];
-  await serveHub(page, files, () => hashes, asked, new Map([["model.safetensors", 5e9]]));
-  const refused = /model\.safetensors has 4\.7 GiB/;
-  // As a list says it.
-  await loadAddress(page, "https://huggingface.co/some/model");
-  assert.match(await message(page, "bad-model"), refused);
-  await idle(page);
-  assert.deepEqual(asked, ["config.json", "tokenizer.json"]);
-  // As a server says it.
-  stage.server.faults.length.set(WEIGHTS, 5e9);
-  stage.server.faults.stallAfter.set(WEIGHTS, 1000);
-  await loadAddress(page, `${stage.server.url}model`);
-  assert.match(await message(page, "bad-model"), refused);
 });
 
 test("no request leaves the site, and after loading the network is not needed", async () => {

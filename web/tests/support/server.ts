@@ -24,8 +24,6 @@ export interface Faults {
   stallAfter: Map<string, number>;
   /** Answers with this status and no file. */
   status: Map<string, number>;
-  /** Says this length. */
-  length: Map<string, number>;
   /** Sends no ETag. */
   noEtag: Set<string>;
 }
@@ -46,7 +44,6 @@ export async function serveFolder(folder: string, base = "/"): Promise<Server> {
     breakAfter: new Map(),
     stallAfter: new Map(),
     status: new Map(),
-    length: new Map(),
     noEtag: new Set(),
   };
   const requests: string[] = [];
@@ -96,7 +93,7 @@ function send(
   const part = body.subarray(from);
   const headers: Record<string, string | number> = {
     "content-type": TYPES[extname(name)] ?? "application/octet-stream",
-    "content-length": faults.length.get(name) ?? part.length,
+    "content-length": part.length,
     ...(faults.noEtag.has(name) ? {} : { etag: `"${body.length}"` }),
   };
   if (range !== undefined) {

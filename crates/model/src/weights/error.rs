@@ -74,19 +74,19 @@ pub enum WeightsError {
         /// Its length.
         bytes: u64,
     },
-    /// More bytes than addresses: a program of 32 bits, as in a browser.
+    /// More bytes than addresses: in a program of 32 bits, as in a browser.
     #[error(
-        "{}: {bytes} bytes, and a file of weights may have {most} here; use a model whose files \
-         are smaller, or the program outside of the browser",
+        "{}: tensor {name} has {bytes} bytes, more than this program can address; use a smaller \
+         model, or the program outside of the browser",
         path.display()
     )]
-    ShardTooLarge {
+    TensorTooLarge {
         /// The file.
         path: PathBuf,
+        /// The tensor.
+        name: String,
         /// Its length.
         bytes: u64,
-        /// Bytes at most.
-        most: u64,
     },
     /// More tensors than any model has.
     #[error("{}: more than {MAX_TENSORS} tensors; the file is corrupt", path.display())]

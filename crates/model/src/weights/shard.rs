@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use longview_core::{DType, HostBytes};
-use safetensors::tensor::{Dtype, Metadata};
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use safetensors::tensor::Dtype;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::{MAX_HEADER_BYTES, MAX_TENSORS, Stored, Tensor, WeightsError};
 use crate::source::SharedSource;
@@ -25,8 +26,10 @@ impl Shard {
         let bytes = map(path)?;
         let length = header_length(path, bytes.as_ref(), bytes.len() as u64)?;
         let start = PREFIX + length;
-        Self::read(path, &bytes.as_ref()[PREFIX..start], bytes.len() as u64, |first, end| {
-            Stored::InMemory(bytes.slice(start + first..start + end))
+        // What is mapped has addresses.
+        Self::read(path, &bytes.as_ref()[PREFIX..start], bytes.len() as u64, |first, len| {
+            let first = start + first as usize;
+            Stored::InMemory(bytes.slice(first..first + len))
         })
     }
 
@@ -43,10 +46,10 @@ impl Shard {
         let mut header = vec![0; length];
         source.read_at(PREFIX as u64, &mut header).map_err(read)?;
         let start = (PREFIX + length) as u64;
-        Self::read(path, &header, size, |first, end| Stored::InFile {
+        Self::read(path, &header, size, |first, len| Stored::InFile {
             source: Arc::clone(source),
-            start: start + first as u64,
-            len: end - first,
+            start: start + first,
+            len,
         })
     }
 
@@ -55,22 +58,28 @@ impl Shard {
         path: &Path,
         header: &[u8],
         size: u64,
-        stored_at: impl Fn(usize, usize) -> Stored,
+        stored_at: impl Fn(u64, usize) -> Stored,
     ) -> Result<Self, WeightsError> {
-        check_addresses(path, size, usize::MAX as u64)?;
-        let metadata = parse(path, header)?;
-        check_length(path, (PREFIX + header.len()) as u64 + metadata.data_len() as u64, size)?;
-        let tensors = metadata.tensors().into_iter().map(|(name, info)| {
-            let (first, end) = info.data_offsets;
-            let tensor = Tensor {
-                dtype: readable(info.dtype),
-                stored: format!("{:?}", info.dtype),
-                shape: info.shape.clone(),
-                stored_at: stored_at(first, end),
+        let entries = parse(path, header)?.tensors;
+        let corrupt = |reason: String| WeightsError::Corrupt { path: path.to_owned(), reason };
+        let data_len = data_len(&entries).map_err(corrupt)?;
+        check_length(path, (PREFIX + header.len()) as u64 + data_len, size)?;
+        let mut tensors = HashMap::with_capacity(entries.len());
+        for (name, entry) in entries {
+            let Entry { dtype, shape, data_offsets: (first, end) } = entry;
+            let bytes = end - first;
+            let Ok(len) = usize::try_from(bytes) else {
+                return Err(WeightsError::TensorTooLarge { path: path.to_owned(), name, bytes });
             };
-            (name, tensor)
-        });
-        Ok(Self { tensors: tensors.collect() })
+            let tensor = Tensor {
+                dtype: readable(dtype),
+                stored: format!("{dtype:?}"),
+                shape: shape.into_iter().map(|n| n as usize).collect(),
+                stored_at: stored_at(first, len),
+            };
+            tensors.insert(name, tensor);
+        }
+        Ok(Self { tensors })
     }
 }
 
@@ -118,8 +127,57 @@ fn header_length(path: &Path, begin: &[u8], size: u64) -> Result<usize, WeightsE
     Ok(length as usize)
 }
 
+/// A file's header. `safetensors` reads offsets as numbers of the machine's width and counts bits
+/// in them: in a program of 32 bits that ends at tensors of 512 MiB and files of 4 GiB.
+#[derive(Deserialize)]
+struct Header {
+    /// What whoever wrote it had to say.
+    #[serde(rename = "__metadata__")]
+    _metadata: Option<HashMap<String, String>>,
+    #[serde(flatten)]
+    tensors: HashMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    dtype: Dtype,
+    shape: Vec<u64>,
+    /// First byte behind the header, and the one behind the last.
+    data_offsets: (u64, u64),
+}
+
+impl Entry {
+    /// Bytes that type and shape make.
+    fn size(&self) -> Option<u64> {
+        let bits =
+            self.shape.iter().try_fold(self.dtype.bitsize() as u64, |n, m| n.checked_mul(*m));
+        bits.filter(|bits| bits.is_multiple_of(8)).map(|bits| bits / 8)
+    }
+}
+
+/// Bytes behind the header, if tensors lie there one behind the other and as large as they say.
+fn data_len(entries: &HashMap<String, Entry>) -> Result<u64, String> {
+    let mut all: Vec<(&String, &Entry)> = entries.iter().collect();
+    all.sort_by_key(|(_, entry)| entry.data_offsets);
+    let mut at = 0;
+    for (name, entry) in all {
+        let (first, end) = entry.data_offsets;
+        if first != at || end < first {
+            return Err(format!(
+                "{name} lies at {first}..{end}, and {at} is where it should begin"
+            ));
+        }
+        if entry.size() != Some(end - first) {
+            let Entry { dtype, shape, .. } = entry;
+            return Err(format!("{name} has {} bytes for {dtype:?} {shape:?}", end - first));
+        }
+        at = end;
+    }
+    Ok(at)
+}
+
 /// Counts before it builds: a hostile header of 100 MB must not become gigabytes of maps.
-fn parse(path: &Path, header: &[u8]) -> Result<Metadata, WeightsError> {
+fn parse(path: &Path, header: &[u8]) -> Result<Header, WeightsError> {
     let corrupt = |reason: String| WeightsError::Corrupt { path: path.to_owned(), reason };
     let text = std::str::from_utf8(header).map_err(|error| corrupt(error.to_string()))?;
     let entries: EntryCount =
@@ -128,14 +186,6 @@ fn parse(path: &Path, header: &[u8]) -> Result<Metadata, WeightsError> {
         return Err(WeightsError::TooManyTensors { path: path.to_owned() });
     }
     serde_json::from_str(text).map_err(|error| corrupt(error.to_string()))
-}
-
-/// Offsets in the header are read as numbers of the machine's width.
-fn check_addresses(path: &Path, bytes: u64, most: u64) -> Result<(), WeightsError> {
-    match bytes <= most {
-        true => Ok(()),
-        false => Err(WeightsError::ShardTooLarge { path: path.to_owned(), bytes, most }),
-    }
 }
 
 /// Shorter than the header says is truncated; longer is something else than the header says.
@@ -182,19 +232,5 @@ impl<'de> Deserialize<'de> for EntryCount {
             }
         }
         deserializer.deserialize_map(Count).map(EntryCount)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_beyond_all_addresses_is_named_with_the_way_out() {
-        let (path, most) = (Path::new("model-00001.safetensors"), u64::from(u32::MAX));
-        check_addresses(path, most, most).unwrap();
-        let message = check_addresses(path, most + 1, most).unwrap_err().to_string();
-        assert!(message.starts_with("model-00001.safetensors: 4294967296 bytes"), "{message}");
-        assert!(message.contains("use a model whose files are smaller"), "{message}");
     }
 }

@@ -1,6 +1,9 @@
 //! Safetensors folders, whole, sharded and damaged.
 
 use std::fs;
+use std::sync::Arc;
+
+use longview_core::RangeSource;
 
 use super::*;
 use crate::testing::TempFolder;
@@ -118,6 +121,47 @@ fn headers_that_lie_are_corrupt() {
     assert!(message(&wrong_size).starts_with("corrupt safetensors header"));
     let overflow = file(&[("a", "F32", &[usize::MAX, usize::MAX], floats(6))], 0);
     assert!(message(&overflow).starts_with("corrupt safetensors header"));
+}
+
+/// A file of `size` bytes of which only the first are not zero.
+struct Sparse {
+    begin: Vec<u8>,
+    size: u64,
+}
+
+impl RangeSource for Sparse {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> std::io::Result<()> {
+        out.fill(0);
+        let begin = self.begin.get(at as usize..).unwrap_or_default();
+        let n = begin.len().min(out.len());
+        out[..n].copy_from_slice(&begin[..n]);
+        Ok(())
+    }
+}
+
+#[test]
+fn files_beyond_four_gigabytes_are_read_in_place() {
+    let large = [1 << 20, 1 << 11];
+    let bytes = 1u64 << 32;
+    let header = serde_json::json!({
+        "large": {"dtype": "BF16", "shape": large, "data_offsets": [0, bytes]},
+        "behind": {"dtype": "F32", "shape": [2], "data_offsets": [bytes, bytes + 8]},
+    });
+    let header = header.to_string();
+    let mut begin = (header.len() as u64).to_le_bytes().to_vec();
+    begin.extend(header.into_bytes());
+    let size = begin.len() as u64 + bytes + 8;
+    let source: SharedSource = Arc::new(Sparse { begin, size });
+    let shard = Shard::of_source(Path::new("model.safetensors"), &source).unwrap();
+    assert_eq!(shard.tensors["large"].shape, large);
+    let Stored::InFile { start, len, .. } = &shard.tensors["behind"].stored_at else {
+        panic!("a source is read in place");
+    };
+    assert_eq!((*start, *len), (size - 8, 8));
 }
 
 #[test]
