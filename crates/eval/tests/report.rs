@@ -52,7 +52,7 @@ fn records() -> Vec<Record> {
             steps: 2,
             recall: 0.25,
             recall_group: 0.75,
-            recency: vec![0.0, 0.5],
+            recency: vec![None, Some(0.5)],
             ..Probe::default()
         }));
     }
@@ -106,6 +106,11 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
         panic!("recall is lines")
     };
     assert_eq!(series[1].points[0].y, 0.75, "what the group could reach");
+    let Chart::Lines { series, .. } = &find("recency-novel-4096").chart else {
+        panic!("recall by place is lines")
+    };
+    let points: Vec<_> = series[0].points.iter().map(|p| (p.x, p.y)).collect();
+    assert_eq!(points, [(0.75, 0.5)], "where no top token lies there is no recall");
     for name in ["latency", "throughput", "step-shares", "recency-novel-4096"] {
         assert!(!find(name).caption.is_empty(), "{name} says how to read it");
     }
@@ -121,6 +126,9 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     }
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert_eq!(page.matches("<figure ").count(), n);
+    assert_eq!(page.matches("<details>").count(), n, "the numbers behind every plot");
+    let bar = "<th></th><th>select, s</th><th>fetch, s</th><th>attend, s</th><th>rest, s</th>";
+    assert!(page.contains(bar) && page.contains("<tr><td>full</td><td>0.000000</td>"), "{page}");
     assert!(!page.contains("src=") && !page.contains("href=\"http"), "nothing is fetched");
     let table = fs::read_to_string(out.join("scores.md")).expect("a table");
     assert!(table.contains("| quest, B = 512 | 75.0 (30-95) |"), "{table}");
