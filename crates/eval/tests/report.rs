@@ -38,6 +38,7 @@ fn records() -> Vec<Record> {
         for sample in 0..4 {
             all.push(answer("easy", label("full", 0), length, sample, 1.0));
             all.push(answer("hard", label("full", 0), length, sample, 0.0));
+            all.push(answer("hard", label("quest", 256), length, sample, 0.0));
             for budget in [256, 512] {
                 let score = f64::from(u8::from(sample % 2 == 0));
                 all.push(answer("easy", label("quest", budget), length, sample, score));
@@ -81,7 +82,7 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     all.push(again);
     write_lines(&path, &all, "{\"kind\":\"of a later version\"}\n{\"kind\":\"answer\",\"ta");
     let data = Data::read(&[path]).expect("results");
-    assert_eq!(data.answers.len(), 2 * 4 * 4);
+    assert_eq!(data.answers.len(), 2 * 4 * 5);
     assert!(data.is_able("easy", 4096, Question::Agnostic));
     assert!(!data.is_able("hard", 4096, Question::Agnostic));
     let figures = data.figures();
