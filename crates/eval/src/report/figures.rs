@@ -109,8 +109,8 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
                 title: format!("All {} tasks at {}", tasks.len(), Unit::Tokens.text(length as f64)),
                 caption: format!(
                     "Mean of the scores in the tasks that full attention can do (at least 80 %), \
-                     each of which counts alike: {}; {}. Policies that lack one are not shown. Bars \
-                     are 95 % intervals of that mean, made of those of the tasks.",
+                     each of which counts alike: {}; {}. Policies that lack one are not shown. \
+                     Bars are 95 % intervals of that mean, made of those of the tasks.",
                     tasks.into_iter().collect::<Vec<_>>().join(", "),
                     question_name(question),
                 ),

@@ -86,9 +86,10 @@ fn cell(mean: Option<Mean>, n: usize) -> String {
     format!("{:.1} ({:.0}-{:.0}){count}", 100.0 * mean, 100.0 * low, 100.0 * high)
 }
 
-const STAR: &str = "Percent right, with the 95 % interval; n answers. * Full attention scores under \
-                    80 %: the model cannot do this task, which does not count for `all`, where each \
-                    task counts alike. - where a policy did not answer, or lacks a task for `all`.";
+const STAR: &str = "Percent right, with the 95 % interval; n answers. * Full attention scores \
+                    under 80 %: the model cannot do this task, which does not count for `all`, \
+                    where each task counts alike. - where a policy did not answer, or lacks a task \
+                    for `all`.";
 
 /// Scores as Markdown.
 pub(super) fn markdown(data: &Data) -> String {
