@@ -2,7 +2,9 @@
 # Makes the results of docs/results/README.md: sh docs/results/run.sh [STAGE..]
 #
 # LONGVIEW is the program, OUT the folder of the results files, BOOK a long plain text (the page's
-# numbers: Guernsey Folk Lore, E. MacCulloch, 1903). A stage that was stopped goes on where it was.
+# numbers: Guernsey Folk Lore, E. MacCulloch, 1903). A stage of `eval` that was stopped goes on
+# where it was. Stages of `probe` and `speed` begin again; of what is then there twice a report
+# takes the last.
 set -eu
 LONGVIEW=${LONGVIEW:-target/release/longview}
 OUT=${OUT:-results}

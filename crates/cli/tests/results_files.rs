@@ -1,4 +1,5 @@
-//! Results files of `longview eval` and `longview probe`: who may go on with one, and what is in it.
+//! Results files of `longview eval` and `longview probe`: who may go on with one, and what is in
+//! it.
 
 mod support;
 
@@ -22,8 +23,8 @@ fn model(parent: &TempFolder, name: &str) -> PathBuf {
 
 /// `longview eval` of the model in the current folder.
 fn eval(model: &Path, file: &Path, words: &[&str]) -> Done {
-    let fixed = "eval --device cpu --tasks needle-passkey --lengths 512 --samples 1 --policies full \
-                 -m . -o";
+    let fixed = "eval --device cpu --tasks needle-passkey --lengths 512 --samples 1 -m . \
+                 --policies full -o";
     let mut command = command(fixed.split_whitespace());
     command.current_dir(model).arg(file).args(words).output().unwrap().into()
 }

@@ -164,7 +164,7 @@ mod tests {
             let spec = PolicySpec::parse(text).unwrap();
             spec.at(&[256]).unwrap()[0].needs_own_prefill()
         };
-        for text in ["h2o", "infllm", "infllm:importance=local", "ktransformers:importance=local"] {
+        for text in ["h2o", "infllm", "infllm:importance=local"] {
             assert!(own(text), "{text}");
         }
         for text in ["full", "clusterkv", "ktransformers", "infllm:importance=last"] {

@@ -276,7 +276,8 @@ impl<'a> Meter<'a> {
                 let steps = sums.recall.len();
                 let mean = |sum: f64| sum / steps as f64;
                 let mean_of = |all: &[f32]| mean(all.iter().map(|x| f64::from(*x)).sum());
-                let share = |(all, taken): &(usize, usize)| *taken as f64 / (*all).max(1) as f64;
+                let share =
+                    |(all, taken): &(usize, usize)| (*all > 0).then(|| *taken as f64 / *all as f64);
                 all.push(Record::Probe(Probe {
                     text: text.clone(),
                     policy: self.label.clone(),
@@ -305,6 +306,7 @@ impl<'a> Meter<'a> {
                 for (cache_steps, (hits, misses)) in CACHE_STEPS.iter().zip(counts) {
                     if hits + misses > 0 {
                         all.push(Record::Cache(Cache {
+                            text: text.clone(),
                             policy: self.label.clone(),
                             cache_steps: *cache_steps,
                             length,

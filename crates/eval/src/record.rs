@@ -16,7 +16,7 @@ pub enum Record {
     Run(Run),
     /// One question answered.
     Answer(Answer),
-    /// One sample that could not be run; the others were.
+    /// One answer, or all of a sample, that there is none of; the others were given.
     Failure(Failure),
     /// Attention of one query head, compared with full attention.
     Probe(Probe),
@@ -127,7 +127,7 @@ pub struct Answer {
     pub device_bytes: u64,
 }
 
-/// One sample that could not be run.
+/// One answer that could not be given, or one sample that could not be run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     /// The task or text.
@@ -139,6 +139,16 @@ pub struct Failure {
     pub length: usize,
     /// Number of the document.
     pub sample: usize,
+    /// What the policy knew; like the next two absent where the sample failed for all, and in older
+    /// files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Question>,
+    /// Number of the question about the document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
+    /// Seed of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// What went wrong.
     pub error: String,
 }
@@ -192,9 +202,10 @@ pub struct Probe {
     /// Steps from one probed step to the next.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stride: usize,
-    /// Recall by age: in each eighth of the context, the last eighth last.
+    /// Recall by age: in each eighth of the context, the last eighth last; none where no true top
+    /// token lies, for which older files have 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub recency: Vec<f64>,
+    pub recency: Vec<Option<f64>>,
 }
 
 fn is_zero(n: &usize) -> bool {
@@ -258,6 +269,9 @@ pub struct Speed {
 /// What the device cache found, by KV head.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cache {
+    /// Name of the text; empty in older files.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
     /// Under which policy.
     #[serde(flatten)]
     pub policy: PolicyLabel,

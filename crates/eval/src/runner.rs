@@ -69,7 +69,7 @@ pub struct Outcome {
     pub skipped: usize,
     /// Answers that were asked for.
     pub total: usize,
-    /// Samples, or samples under a policy, that failed; the file says how.
+    /// Answers that failed, alone or with their sample; the file says how.
     pub failed: usize,
     /// Whether the caller broke off.
     pub is_cancelled: bool,
@@ -160,6 +160,7 @@ pub async fn run<B: Backend>(
                     return Ok(runner.outcome);
                 }
             }
+            runner.count_failed(place);
             runner.clock.read(length, engine.backend().now());
         }
     }
@@ -521,9 +522,9 @@ impl<'e> Runner<'_, 'e> {
         result: Result<(), Stop>,
     ) -> Result<(), Stop> {
         match result {
-            Err(Stop::Failed(error)) => self
-                .note_failure(work.place, Some(&point.policy.label), &error)
-                .map_err(Stop::Fatal),
+            Err(Stop::Failed(error)) => {
+                self.note_failure(work.place, Some(point), &error).map_err(Stop::Fatal)
+            }
             other => other,
         }
     }
@@ -531,17 +532,27 @@ impl<'e> Runner<'_, 'e> {
     fn note_failure(
         &mut self,
         place: Place<'_>,
-        policy: Option<&PolicyLabel>,
+        point: Option<&Point<'_>>,
         error: &EvalError,
     ) -> Result<(), EvalError> {
-        self.outcome.failed += 1;
         self.results.append(&Record::Failure(Failure {
             task: place.task.name().to_owned(),
-            policy: policy.cloned(),
+            policy: point.map(|point| point.policy.label.clone()),
             length: place.length,
             sample: place.sample,
+            question: point.map(|point| point.question),
+            index: point.map(|point| point.index),
+            seed: point.map(|_| self.evaluation.seed),
             error: error.to_string(),
         }))
+    }
+
+    /// Counts what a place was asked and has no answer to.
+    fn count_failed(&mut self, place: Place<'_>) {
+        let Self { evaluation, results, outcome, .. } = self;
+        let points = evaluation.points(place);
+        let open = points.filter(|point| !results.has(&evaluation.key(place, point)));
+        outcome.failed += open.count();
     }
 
     fn tell(&mut self, place: Place<'_>, policy: Option<&PolicyLabel>, now: Duration) {

@@ -51,6 +51,21 @@ impl Mean {
         let interval = ((middle - half).max(0.0), (middle + half).min(1.0));
         Some(Self { n, mean, interval })
     }
+
+    /// The mean of means, each of which counts alike; `None` of none. The distances of its
+    /// interval's ends are the roots of the summed squares of theirs, over their number (Zou and
+    /// Donner, 2008), as if what one has did not depend on another.
+    pub fn over(means: &[Self]) -> Option<Self> {
+        let count = means.len() as f64;
+        let mean = means.iter().map(|m| m.mean).sum::<f64>() / count;
+        let far = |end: fn(&Self) -> f64| {
+            means.iter().map(|m| (m.mean - end(m)).powi(2)).sum::<f64>().sqrt() / count
+        };
+        let interval =
+            ((mean - far(|m| m.interval.0)).max(0.0), (mean + far(|m| m.interval.1)).min(1.0));
+        let n = means.iter().map(|m| m.n).sum();
+        (!means.is_empty()).then_some(Self { n, mean, interval })
+    }
 }
 
 /// Scores of all policies by cell.
@@ -161,6 +176,20 @@ mod tests {
         assert!((mean.interval.1 - 0.976).abs() < 5e-4, "{mean:?}");
         assert_eq!(Mean::of(&[1.0; 4]).unwrap().interval.1, 1.0);
         assert_eq!(Mean::of(&[]), None);
+    }
+
+    #[test]
+    fn tasks_count_alike_however_many_answers_they_have() {
+        let many = Mean::of(&[1.0; 300]).unwrap();
+        let few = Mean::of(&[0.0, 0.0, 1.0, 1.0]).unwrap();
+        let all = Mean::over(&[many, few]).unwrap();
+        assert_eq!((all.n, all.mean), (304, 0.75));
+        // The few answers are nearly all of the doubt.
+        let half = (few.interval.1 - few.interval.0) / 4.0;
+        assert!((all.interval.0 - (0.75 - half)).abs() < 1e-3, "{all:?}");
+        assert!((all.interval.1 - (0.75 + half)).abs() < 1e-3, "{all:?}");
+        assert_eq!(Mean::over(&[few]).unwrap(), few);
+        assert_eq!(Mean::over(&[]), None);
     }
 
     #[test]

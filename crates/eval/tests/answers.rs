@@ -26,6 +26,8 @@ struct Bench {
     samples: usize,
     questions: Vec<Question>,
     options: EngineOptions,
+    /// Tokens of the engine's context; those of the document if it is not said.
+    context: Option<usize>,
     path: PathBuf,
 }
 
@@ -46,6 +48,7 @@ impl Bench {
             samples: 1,
             questions: vec![Question::Agnostic],
             options: EngineOptions::default(),
+            context: None,
             path: std::env::temp_dir().join(file),
         }
     }
@@ -74,7 +77,8 @@ impl Bench {
         let mut results = ResultsFile::open(&self.path, &run).unwrap();
         let backend = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
         let mut load = |length: usize| -> Result<_, EngineError> {
-            let options = EngineOptions { ctx_size: length, ..self.options.clone() };
+            let ctx_size = self.context.unwrap_or(length);
+            let options = EngineOptions { ctx_size, ..self.options.clone() };
             let policy = PolicyOptions::new(Preset::Full);
             Engine::load(Arc::clone(&backend), folder(), options, &policy)
         };
@@ -206,4 +210,17 @@ fn a_policy_that_fails_ends_nothing() {
     let text = std::fs::read_to_string(&bench.path).unwrap();
     let failure = text.lines().find(|line| line.contains("\"failure\"")).unwrap();
     assert!(failure.contains("nothing to recall"), "{failure}");
+    let which = r#""question":"agnostic","index":0,"seed":1"#;
+    assert!(failure.contains(which), "{failure}");
+}
+
+#[test]
+fn a_sample_that_fails_counts_all_its_answers() {
+    let mut bench =
+        Bench::new("short", &["needle-keys"], &["full", "clusterkv"], &[128]).of(768, 1);
+    bench.context = Some(512);
+    let (outcome, answers) = bench.run(&mut |_, _| {});
+    assert_eq!((outcome.failed, outcome.total, answers.len()), (8, 8, 0));
+    let text = std::fs::read_to_string(&bench.path).unwrap();
+    assert_eq!(text.matches("\"failure\"").count(), 1, "{text}");
 }

@@ -38,6 +38,7 @@ fn records() -> Vec<Record> {
         for sample in 0..4 {
             all.push(answer("easy", label("full", 0), length, sample, 1.0));
             all.push(answer("hard", label("full", 0), length, sample, 0.0));
+            all.push(answer("hard", label("quest", 256), length, sample, 0.0));
             for budget in [256, 512] {
                 let score = f64::from(u8::from(sample % 2 == 0));
                 all.push(answer("easy", label("quest", budget), length, sample, score));
@@ -52,7 +53,7 @@ fn records() -> Vec<Record> {
             steps: 2,
             recall: 0.25,
             recall_group: 0.75,
-            recency: vec![0.0, 0.5],
+            recency: vec![None, Some(0.5)],
             ..Probe::default()
         }));
     }
@@ -81,7 +82,7 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     all.push(again);
     write_lines(&path, &all, "{\"kind\":\"of a later version\"}\n{\"kind\":\"answer\",\"ta");
     let data = Data::read(&[path]).expect("results");
-    assert_eq!(data.answers.len(), 2 * 4 * 4);
+    assert_eq!(data.answers.len(), 2 * 4 * 5);
     assert!(data.is_able("easy", 4096, Question::Agnostic));
     assert!(!data.is_able("hard", 4096, Question::Agnostic));
     let figures = data.figures();
@@ -106,6 +107,11 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
         panic!("recall is lines")
     };
     assert_eq!(series[1].points[0].y, 0.75, "what the group could reach");
+    let Chart::Lines { series, .. } = &find("recency-novel-4096").chart else {
+        panic!("recall by place is lines")
+    };
+    let points: Vec<_> = series[0].points.iter().map(|p| (p.x, p.y)).collect();
+    assert_eq!(points, [(0.75, 0.5)], "where no top token lies there is no recall");
     for name in ["latency", "throughput", "step-shares", "recency-novel-4096"] {
         assert!(!find(name).caption.is_empty(), "{name} says how to read it");
     }
@@ -121,6 +127,9 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     }
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert_eq!(page.matches("<figure ").count(), n);
+    assert_eq!(page.matches("<details>").count(), n, "the numbers behind every plot");
+    let bar = "<th></th><th>select, s</th><th>fetch, s</th><th>attend, s</th><th>rest, s</th>";
+    assert!(page.contains(bar) && page.contains("<tr><td>full</td><td>0.000000</td>"), "{page}");
     assert!(!page.contains("src=") && !page.contains("href=\"http"), "nothing is fetched");
     let table = fs::read_to_string(out.join("scores.md")).expect("a table");
     assert!(table.contains("| quest, B = 512 | 75.0 (30-95) |"), "{table}");

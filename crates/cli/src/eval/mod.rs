@@ -155,10 +155,11 @@ fn finish(args: &EvalArgs, outcome: Outcome) -> Result<()> {
     }
     if failed > 0 {
         bail!(
-            "{failed} samples failed, {} of {} answers are in {file}, which says why; the same \
-             command tries them again",
-            units::count(answered + skipped),
-            units::count(total)
+            "{} of {} answers failed, {} are in {file}, which says why; the same command tries \
+             them again",
+            units::count(failed),
+            units::count(total),
+            units::count(answered + skipped)
         );
     }
     Ok(())

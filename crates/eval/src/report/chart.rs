@@ -72,7 +72,7 @@ pub enum Unit {
     Plain,
     /// Shares as percent.
     Percent,
-    /// Tokens: 4096 is 4K.
+    /// Tokens: 4096 is 4K, and 1536 is 1,536.
     Tokens,
     /// Seconds, as ms or µs where they are small.
     Seconds,
@@ -122,13 +122,29 @@ impl Unit {
             Unit::Plain if x.fract().abs() > 1e-9 => format!("{x:.2}"),
             Unit::Plain => format!("{x:.0}"),
             Unit::Percent => format!("{:.0} %", 100.0 * x),
-            Unit::Tokens if x >= (1 << 20) as f64 => format!("{:.0}M", x / f64::from(1 << 20)),
-            Unit::Tokens if x >= 1024.0 => format!("{:.0}K", x / 1024.0),
-            Unit::Tokens => format!("{x:.0}"),
+            Unit::Tokens => tokens(x),
             Unit::Seconds if x == 0.0 => "0 s".into(),
             Unit::Seconds if x >= 1.0 => format!("{x:.1} s"),
             Unit::Seconds if x >= 1e-3 => format!("{} ms", three_digits(1e3 * x)),
             Unit::Seconds => format!("{:.0} µs", 1e6 * x),
+        }
+    }
+}
+
+/// In K or M where that is exact, else with all digits: what differs has different names.
+fn tokens(x: f64) -> String {
+    // A coordinate of a logarithmic axis comes back with its last bits changed.
+    let n = x.round() as u64;
+    match n {
+        1.. if n.is_multiple_of(1 << 20) => format!("{}M", n >> 20),
+        1.. if n.is_multiple_of(1 << 10) => format!("{}K", n >> 10),
+        _ => {
+            let digits = n.to_string();
+            let first = digits.len() % 3;
+            let (head, rest) = digits.split_at(first);
+            let groups = rest.as_bytes().chunks(3).map(|group| String::from_utf8_lossy(group));
+            let head = (!head.is_empty()).then(|| head.into());
+            head.into_iter().chain(groups).collect::<Vec<_>>().join(",")
         }
     }
 }
@@ -536,6 +552,19 @@ impl Axis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn different_numbers_of_tokens_have_different_names() {
+        let text = |n: u32| Unit::Tokens.text(f64::from(n));
+        let names = [0, 96, 1000, 1024, 1536, 2048, 2560, 32_768, 100_000, 1 << 20, 3 << 19];
+        assert_eq!(
+            names.map(text),
+            ["0", "96", "1,000", "1K", "1,536", "2K", "2,560", "32K", "100,000", "1M", "1536K"]
+        );
+        let axis = Axis::tokens("context");
+        assert_eq!(axis.text(axis.coordinate(1536.0)), "1,536");
+        assert_eq!(axis.text(axis.coordinate(5.0 * 1024.0)), "5K");
+    }
 
     #[test]
     fn times_are_short() {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Data;
 use super::chart::{Axis, Chart, Point, Series, Unit};
-use super::numbers::{grouped, mean, over_heads, score_at};
+use super::numbers::{grouped, mean, over_heads, over_tasks, score_at};
 use super::speeds;
 use crate::policies::title as policy_name;
 use crate::record::{Answer, Cache, PolicyLabel, Probe, Question, Spectrum};
-use crate::summary::HeatMap;
+use crate::summary::{HeatMap, Mean};
 
 /// A chart with what a reader needs to know about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,19 +53,25 @@ fn by_budget<'a, T: 'a>(
 ) -> Vec<Series> {
     let key = |r: &T| (policy_name(label(r)), label(r).budget);
     let groups = grouped(records, key, value);
-    let budgets: BTreeSet<usize> = groups.keys().map(|(_, budget)| *budget).collect();
+    budget_lines(groups.into_iter().map(|((name, b), values)| (name, point(b as f64, &values))))
+}
+
+/// The same of points over budgets, each with a policy's name; 0 is the budget of full attention.
+fn budget_lines(points: impl IntoIterator<Item = (String, Point)>) -> Vec<Series> {
     let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-    let mut reference = Vec::new();
-    for ((name, budget), values) in &groups {
-        let mut point = point(*budget as f64, values);
-        if *budget == 0 {
-            point.interval = None;
-            let others = budgets.iter().filter(|b| **b > 0);
-            reference.extend(others.map(|b| Point { x: *b as f64, ..point }));
+    let (mut budgets, mut full) = (Vec::new(), Vec::new());
+    for (name, point) in points {
+        if point.x == 0.0 {
+            full.push(point.y);
         } else {
-            lines.entry(name.clone()).or_default().push(point);
+            budgets.push(point.x);
+            lines.entry(name).or_default().push(point);
         }
     }
+    budgets.sort_by(f64::total_cmp);
+    budgets.dedup();
+    let everywhere = |y: f64| budgets.iter().map(move |x| Point { x: *x, y, interval: None });
+    let reference: Vec<Point> = full.into_iter().flat_map(everywhere).collect();
     let line = |(name, points)| Series { name, points, is_reference: false };
     let mut series: Vec<Series> = lines.into_iter().map(line).collect();
     if !reference.is_empty() {
@@ -78,34 +84,48 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
     let keys: BTreeSet<(Question, usize, &str)> =
         data.answers.iter().map(|a| (a.question, a.length, a.task.as_str())).collect();
     let lengths: BTreeSet<(Question, usize)> = keys.iter().map(|(q, n, _)| (*q, *n)).collect();
-    let chart = |answers: &[&Answer]| Chart::Lines {
+    let chart = |series: Vec<Series>| Chart::Lines {
         x: Axis::tokens("budget B, tokens that a KV head attends in a step"),
         y: Axis::percent("score"),
-        series: by_budget(answers.iter().copied(), |a| &a.policy, |a| a.score, score_at),
+        series,
     };
     for (question, length) in lengths {
         let of = |a: &&Answer| a.question == question && a.length == length;
         let able = |a: &&Answer| data.is_able(&a.task, length, question);
         let answers: Vec<&Answer> = data.answers.iter().filter(of).filter(able).collect();
         let tasks: BTreeSet<&str> = answers.iter().map(|a| a.task.as_str()).collect();
-        if tasks.len() > 1 {
+        let policies: BTreeSet<(usize, String)> =
+            answers.iter().map(|a| (a.policy.budget, policy_name(&a.policy))).collect();
+        let points = policies.into_iter().filter_map(|(budget, name)| {
+            let Mean { mean: y, interval, .. } =
+                over_tasks(&answers, &tasks, (name.as_str(), budget))?;
+            Some((name, Point { x: budget as f64, y, interval: Some(interval) }))
+        });
+        let series = budget_lines(points);
+        // Full attention alone has no budget to draw it at; the table has its scores.
+        if tasks.len() > 1 && !series.is_empty() {
             all.push(Figure {
                 name: format!("score-all-{length}-{}", slug(question)),
                 title: format!("All {} tasks at {}", tasks.len(), Unit::Tokens.text(length as f64)),
                 caption: format!(
-                    "Mean score over the tasks that full attention can do (at least 80 %): {}; {}. \
-                     Bars are 95 % intervals.",
+                    "Mean of the scores in the tasks that full attention can do (at least 80 %), \
+                     each of which counts alike: {}; {}. Policies that lack one are not shown. \
+                     Bars are 95 % intervals of that mean, made of those of the tasks.",
                     tasks.into_iter().collect::<Vec<_>>().join(", "),
                     question_name(question),
                 ),
-                chart: chart(&answers),
+                chart: chart(series),
             });
         }
     }
     by_length(data, all);
     for (question, length, task) in keys {
         let of = |a: &&Answer| a.question == question && a.length == length && a.task == task;
-        let answers: Vec<&Answer> = data.answers.iter().filter(of).collect();
+        let answers = data.answers.iter().filter(of);
+        let series = by_budget(answers, |a| &a.policy, |a| a.score, score_at);
+        if series.is_empty() {
+            continue;
+        }
         let mark = match data.is_able(task, length, question) {
             true => "",
             false => " Full attention scores under 80 %: the model cannot do this task.",
@@ -117,7 +137,7 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
                 "Score against budget, {}. Bars are 95 % intervals.{mark}",
                 question_name(question)
             ),
-            chart: chart(&answers),
+            chart: chart(series),
         });
     }
 }
@@ -188,12 +208,12 @@ const MOST_DEPTHS: usize = 20;
 /// Depth against length, for tasks with one needle.
 fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
     let deep = || data.answers.iter().filter(|a| a.depth.is_some());
-    let keys: BTreeSet<(&str, String, usize)> =
-        deep().map(|a| (a.task.as_str(), policy_name(&a.policy), a.policy.budget)).collect();
-    for (task, policy, budget) in keys {
-        let of = |a: &&Answer| {
-            a.task == task && policy_name(&a.policy) == policy && a.policy.budget == budget
-        };
+    let key = |a: &Answer| (a.question, policy_name(&a.policy), a.policy.budget);
+    let keys: BTreeSet<(&str, (Question, String, usize))> =
+        deep().map(|a| (a.task.as_str(), key(a))).collect();
+    let questions: BTreeSet<Question> = deep().map(|a| a.question).collect();
+    for (task, policy) in keys {
+        let of = |a: &&Answer| a.task == task && key(a) == policy;
         let mut map = HeatMap::of(deep().filter(of));
         if map.depths.len() > MOST_DEPTHS {
             map = HeatMap::in_steps(deep().filter(of), 10);
@@ -201,12 +221,19 @@ fn heat_maps(data: &Data, all: &mut Vec<Figure>) {
         if map.lengths.len() < 2 || map.depths.len() < 2 {
             continue;
         }
+        let (question, policy, budget) = policy;
         let at = if budget == 0 { String::new() } else { format!(" at B = {budget}") };
+        let name = format!("depth-{task}-{}-{budget}", policy.replace([':', '='], "-"));
         all.push(Figure {
-            name: format!("depth-{task}-{}-{budget}", policy.replace([':', '='], "-")),
+            name: match questions.len() {
+                1 => name,
+                _ => format!("{name}-{}", slug(question)),
+            },
             title: format!("{task}: {policy}{at}"),
-            caption: "Score in percent by where the needle lies (0 % is the start) and by length."
-                .into(),
+            caption: format!(
+                "Score in percent by where the needle lies (0 % is the start) and by length, {}.",
+                question_name(question)
+            ),
             chart: Chart::Heat {
                 x: "length".into(),
                 y: "depth".into(),
@@ -246,8 +273,8 @@ fn probes(data: &Data, all: &mut Vec<Figure>) {
             "recall",
             "Recall of the true top B",
             "Share of a query head's true top B tokens that were attended, mean over layers, heads \
-             and steps; bars are 95 % intervals over heads. Dashed: what the best choice shared by \
-             the query heads of a group reaches.",
+             and steps; bars are 95 % intervals over heads. Dashed: what the best B tokens shared \
+             by the query heads of a group reach.",
             Axis::percent("recall"),
             recall,
         );
@@ -264,7 +291,8 @@ fn probes(data: &Data, all: &mut Vec<Figure>) {
         add(
             "mass",
             "Attention kept",
-            "Share of the attention that the attended tokens hold. Dashed: the true top B.",
+            "Share of the attention that the attended tokens hold. Dashed: what the true top B \
+             tokens hold.",
             Axis::percent("attention kept"),
             kept,
         );
@@ -407,7 +435,7 @@ fn recency(data: &Data, all: &mut Vec<Figure>) {
         for probe in data.probes.iter().filter(of) {
             let line = lines.entry(policy_name(&probe.policy)).or_default();
             line.resize(probe.recency.len(), Vec::new());
-            line.iter_mut().zip(&probe.recency).for_each(|(all, one)| all.push(*one));
+            line.iter_mut().zip(&probe.recency).for_each(|(all, one)| all.extend(*one));
         }
         let line = |(name, parts): (String, Vec<Vec<f64>>)| {
             let n = parts.len() as f64;
@@ -416,15 +444,17 @@ fn recency(data: &Data, all: &mut Vec<Figure>) {
                 y: mean(values),
                 interval: None,
             };
-            let points = parts.iter().enumerate().map(point).collect();
+            let parts = parts.iter().enumerate().filter(|(_, values)| !values.is_empty());
+            let points = parts.map(point).collect();
             Series { name, points, is_reference: false }
         };
         all.push(Figure {
             name: format!("recency-{text}-{length}"),
             title: format!("Recall by place in the context, B = {budget}, {text}"),
-            caption: "Recall of the true top tokens in each eighth of the context; the newest are \
-                      at the right."
-                .into(),
+            caption:
+                "Recall of the true top B tokens that lie in each eighth of the context, mean \
+                      over the heads that have some there; the newest are at the right."
+                    .into(),
             chart: Chart::Lines {
                 x: Axis { range: Some(0.0..1.0), ..Axis::percent("place in the context") },
                 y: Axis::percent("recall"),
@@ -466,11 +496,20 @@ fn perplexity(data: &Data, all: &mut Vec<Figure>) {
 
 /// Hit rates by R, over heads.
 fn caches(data: &Data, all: &mut Vec<Figure>) {
-    let lengths: BTreeSet<usize> = data.caches.iter().map(|c| c.length).collect();
-    for length in lengths {
-        let of = data.caches.iter().filter(|c| c.length == length);
+    let keys: BTreeSet<(&str, usize)> =
+        data.caches.iter().map(|c| (c.text.as_str(), c.length)).collect();
+    let texts: BTreeSet<&str> = keys.iter().map(|(text, _)| *text).collect();
+    for (text, length) in keys {
+        // Older files do not say which text it was.
+        let (file, about) = match (texts.len(), text) {
+            (1, "") => (String::new(), String::new()),
+            (1, _) => (String::new(), format!(", {text}")),
+            (_, "") => ("-unnamed".to_owned(), ", a text without name".to_owned()),
+            _ => (format!("-{text}"), format!(", {text}")),
+        };
+        let of = data.caches.iter().filter(|c| c.text == text && c.length == length);
         let rate = |c: &Cache| c.hits as f64 / (c.hits + c.misses).max(1) as f64;
-        let groups = grouped(of, |c| (policy_name(&c.policy), c.cache_steps), rate);
+        let groups = grouped(of, |c| (at_budget(&c.policy), c.cache_steps), rate);
         let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         for ((name, steps), mut rates) in groups {
             rates.sort_by(f64::total_cmp);
@@ -479,8 +518,11 @@ fn caches(data: &Data, all: &mut Vec<Figure>) {
             lines.entry(name).or_default().push(point);
         }
         all.push(Figure {
-            name: format!("hits-{length}"),
-            title: format!("Hits of the device cache at {}", Unit::Tokens.text(length as f64)),
+            name: format!("hits{file}-{length}"),
+            title: format!(
+                "Hits of the device cache at {}{about}",
+                Unit::Tokens.text(length as f64)
+            ),
             caption: "Share of recalled rows that were on the device already, by the steps R for \
                       which rows stay. Bars go from the head with fewest hits to that with most."
                 .into(),

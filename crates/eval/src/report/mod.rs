@@ -4,12 +4,11 @@ mod chart;
 mod figures;
 mod numbers;
 mod page;
+mod read;
 mod speeds;
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 pub use chart::{Axis, Chart, Point, Series, Unit};
@@ -17,9 +16,8 @@ pub use figures::Figure;
 
 use crate::policies::title;
 use crate::record::{
-    Answer, Cache, Failure, Perplexity, PolicyLabel, Probe, Question, Record, Run, Spectrum, Speed,
+    Answer, Cache, Failure, Perplexity, PolicyLabel, Probe, Question, Run, Spectrum, Speed,
 };
-use crate::results::{AnswerKey, parse};
 use crate::summary::{Cell, Summary};
 
 /// What can go wrong with a report.
@@ -44,6 +42,23 @@ pub enum ReportError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Numbers that say nothing beside each other.
+    #[error(
+        "{first} and {second} cannot be put together: {what} {found} in the one, {wanted} in the \
+         other; make a report of each"
+    )]
+    Mixed {
+        /// The file that came first.
+        first: PathBuf,
+        /// The other; the same where one file holds both.
+        second: PathBuf,
+        /// What differs.
+        what: String,
+        /// In the first.
+        found: String,
+        /// In the second.
+        wanted: String,
+    },
     /// Nothing to show.
     #[error("{0}: no results; `longview eval -o FILE` writes some")]
     Empty(PathBuf),
@@ -58,14 +73,14 @@ impl ReportError {
     }
 }
 
-/// The records of results files, sorted out.
+/// The records of results files, sorted out. Of what was measured twice they hold the last.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     /// Who wrote them.
     pub runs: Vec<Run>,
-    /// Answers; of an answer that is there twice, the last.
+    /// Answers.
     pub answers: Vec<Answer>,
-    /// What failed.
+    /// What failed and has no answer.
     pub failures: Vec<Failure>,
     /// Probes of the attention.
     pub probes: Vec<Probe>,
@@ -79,30 +94,16 @@ pub struct Data {
     pub speeds: Vec<Speed>,
     /// Scores of the answers.
     summary: Summary,
-    /// Where each answer is.
-    places: HashMap<AnswerKey, usize>,
 }
 
 impl Data {
     /// Reads results files. A last line that was cut off (a run that was killed) is passed over.
+    ///
+    /// # Errors
+    /// [`ReportError::Mixed`] for numbers of two models, and for answers to one task under two
+    /// settings; [`ReportError::File`], [`ReportError::Line`], [`ReportError::Empty`].
     pub fn read(paths: &[PathBuf]) -> Result<Self, ReportError> {
-        let mut data = Self::default();
-        for path in paths {
-            let file = |source| ReportError::File { path: path.clone(), source };
-            let reader = BufReader::new(fs::File::open(path).map_err(file)?);
-            let lines: Vec<String> = reader.lines().collect::<Result<_, _>>().map_err(file)?;
-            for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-                match parse(line) {
-                    Ok(record) => record.into_iter().for_each(|record| data.add(record)),
-                    Err(e) if e.is_eof() && i + 1 == lines.len() => {}
-                    Err(e) => {
-                        let reason = e.to_string();
-                        return Err(ReportError::Line { path: path.clone(), line: i + 1, reason });
-                    }
-                }
-            }
-        }
-        data.summary = Summary::of(&data.answers);
+        let data = read::read(paths)?;
         let first = paths.first().cloned().unwrap_or_default();
         match data.is_empty() {
             true => Err(ReportError::Empty(first)),
@@ -129,31 +130,8 @@ impl Data {
         self.caches.retain(|x| wanted(&x.policy));
         self.speeds.retain(|x| wanted(&x.policy));
         self.failures.retain(|x| x.policy.as_ref().is_none_or(&mut wanted));
-        self.places = self.answers.iter().enumerate().map(|(i, x)| (AnswerKey::of(x), i)).collect();
         self.summary = Summary::of(&self.answers);
         titles.iter().filter(|name| !seen.contains(*name)).cloned().collect()
-    }
-
-    fn add(&mut self, record: Record) {
-        match record {
-            Record::Run(x) => self.runs.push(x),
-            Record::Answer(x) => {
-                let place = self.places.entry(AnswerKey::of(&x));
-                match place {
-                    Entry::Occupied(place) => self.answers[*place.get()] = x,
-                    Entry::Vacant(place) => {
-                        place.insert(self.answers.len());
-                        self.answers.push(x);
-                    }
-                }
-            }
-            Record::Failure(x) => self.failures.push(x),
-            Record::Probe(x) => self.probes.push(x),
-            Record::Perplexity(x) => self.perplexities.push(x),
-            Record::Cache(x) => self.caches.push(x),
-            Record::Spectrum(x) => self.spectra.push(x),
-            Record::Speed(x) => self.speeds.push(x),
-        }
     }
 
     fn is_empty(&self) -> bool {

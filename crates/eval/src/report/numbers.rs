@@ -1,8 +1,10 @@
 //! Means of records, by who they are about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::chart::Point;
+use crate::policies::title;
+use crate::record::Answer;
 use crate::summary::Mean;
 
 /// The mean score of answers, with Wilson's interval.
@@ -31,6 +33,25 @@ pub(super) fn grouped<'a, T: 'a, K: Ord>(
         groups.entry(key(record)).or_default().push(value(record));
     }
     groups
+}
+
+/// The scores of a policy, by its name, at a budget in a task.
+pub(super) fn scores_of(answers: &[&Answer], task: &str, policy: (&str, usize)) -> Vec<f64> {
+    let of = |a: &&&Answer| {
+        a.task == task && a.policy.budget == policy.1 && title(&a.policy) == policy.0
+    };
+    answers.iter().filter(of).map(|a| a.score).collect()
+}
+
+/// The mean of a policy's mean scores in each of `tasks`; `None` where it lacks one, since the mean
+/// of the others could not be put beside that of other policies.
+pub(super) fn over_tasks(
+    answers: &[&Answer],
+    tasks: &BTreeSet<&str>,
+    policy: (&str, usize),
+) -> Option<Mean> {
+    let means = tasks.iter().map(|task| Mean::of(&scores_of(answers, task, policy)));
+    Mean::over(&means.collect::<Option<Vec<_>>>()?)
 }
 
 /// The arithmetic mean.

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::Data;
-use super::chart::{Chart, Unit};
-use super::figures::Figure;
+use super::chart::{Chart, Point, Series, Unit};
+use super::figures::{Figure, at_budget};
+use super::numbers::{over_tasks, scores_of};
 use crate::policies::title as policy_name;
-use crate::record::{Answer, Question};
+use crate::record::{Answer, Failure, Question};
 use crate::summary::Mean;
 
 /// The page's looks: readable without a network, in the dark, on a phone and on paper.
@@ -47,33 +48,25 @@ fn table(data: &Data, question: Question, length: usize) -> Table {
         .iter()
         .map(|a| (a.policy.budget != 0, policy_name(&a.policy), a.policy.budget))
         .collect();
-    let cell = |scores: &[f64]| match Mean::of(scores) {
-        Some(m) => format!(
-            "{:.1} ({:.0}-{:.0})",
-            100.0 * m.mean,
-            100.0 * m.interval.0,
-            100.0 * m.interval.1
-        ),
-        None => "-".into(),
+    let n_of = |task: &str| {
+        let own =
+            policies.iter().map(|(_, name, b)| scores_of(&of, task, (name.as_str(), *b)).len());
+        own.max().unwrap_or(0)
     };
+    let able: BTreeSet<&str> =
+        tasks.iter().copied().filter(|task| data.is_able(task, length, question)).collect();
+    let columns: Vec<(&str, usize)> = tasks.iter().map(|task| (*task, n_of(task))).collect();
+    let n_able = columns.iter().filter(|(task, _)| able.contains(task)).map(|(_, n)| n).sum();
     let rows = policies.iter().map(|(_, name, budget)| {
-        let own = |task: &str| -> Vec<f64> {
-            of.iter()
-                .filter(|a| a.task == task)
-                .filter(|a| policy_name(&a.policy) == *name && a.policy.budget == *budget)
-                .map(|a| a.score)
-                .collect()
-        };
-        let mut cells: Vec<String> = tasks.iter().map(|task| cell(&own(task))).collect();
-        let able = tasks.iter().filter(|task| data.is_able(task, length, question));
-        let all: Vec<f64> = able.flat_map(|task| own(task)).collect();
-        cells.push(cell(&all));
+        let policy = (name.as_str(), *budget);
+        let own = |(task, n): &(&str, usize)| cell(Mean::of(&scores_of(&of, task, policy)), *n);
+        let all = cell(over_tasks(&of, &able, policy), n_able);
         let at = if *budget == 0 { String::new() } else { format!(", B = {budget}") };
-        (format!("{name}{at}"), cells)
+        (format!("{name}{at}"), columns.iter().map(own).chain([all]).collect())
     });
-    let star = |task: &&str| match data.is_able(task, length, question) {
-        true => (*task).to_owned(),
-        false => format!("{task} *"),
+    let head = |(task, n): &(&str, usize)| match able.contains(task) {
+        true => format!("{task}, n = {n}"),
+        false => format!("{task} *, n = {n}"),
     };
     let how = match question {
         Question::Aware => "question in the prompt",
@@ -81,13 +74,22 @@ fn table(data: &Data, question: Question, length: usize) -> Table {
     };
     Table {
         title: format!("{} tokens, {how}", Unit::Tokens.text(length as f64)),
-        columns: tasks.iter().map(star).chain(["all".to_owned()]).collect(),
+        columns: columns.iter().map(head).chain([format!("all, n = {n_able}")]).collect(),
         rows: rows.collect(),
     }
 }
 
-const STAR: &str = "Percent right, with the 95 % interval. * Full attention scores under 80 %: the \
-                    model cannot do this task, which does not count for `all`.";
+/// A mean with its interval, and its answers where they are not `n`.
+fn cell(mean: Option<Mean>, n: usize) -> String {
+    let Some(Mean { n: own, mean, interval: (low, high) }) = mean else { return "-".into() };
+    let count = if own == n { String::new() } else { format!(", n = {own}") };
+    format!("{:.1} ({:.0}-{:.0}){count}", 100.0 * mean, 100.0 * low, 100.0 * high)
+}
+
+const STAR: &str = "Percent right, with the 95 % interval; n answers. * Full attention scores \
+                    under 80 %: the model cannot do this task, which does not count for `all`, \
+                    where each task counts alike. - where a policy did not answer, or lacks a task \
+                    for `all`.";
 
 /// Scores as Markdown.
 pub(super) fn markdown(data: &Data) -> String {
@@ -127,10 +129,16 @@ pub(super) fn html(data: &Data, figures: &[(Figure, String)]) -> String {
     }
     text.push_str("</table></div>\n");
     if !data.failures.is_empty() {
-        let _ = writeln!(text, "<p>{} samples failed:</p><ul>", data.failures.len());
+        let samples = data.failures.iter().filter(|failure| failure.policy.is_none()).count();
+        let answers = data.failures.len() - samples;
+        let counts = [(answers, "answer", ""), (samples, "sample", " for all policies")];
+        let counts = counts.into_iter().filter(|(n, ..)| *n > 0).map(|(n, what, whom)| {
+            let plural = if n == 1 { "" } else { "s" };
+            format!("{n} {what}{plural} failed{whom}")
+        });
+        let _ = writeln!(text, "<p>{}:</p><ul>", counts.collect::<Vec<_>>().join(", "));
         for failure in &data.failures {
-            let (task, error) = (escape(&failure.task), escape(&failure.error));
-            let _ = writeln!(text, "<li>{task}, {} tokens: {error}</li>", failure.length);
+            let _ = writeln!(text, "<li>{}</li>", escape(&failure_line(failure)));
         }
         text.push_str("</ul>\n");
     }
@@ -159,24 +167,56 @@ pub(super) fn html(data: &Data, figures: &[(Figure, String)]) -> String {
     text + "</main>\n</html>\n"
 }
 
+/// Who failed at what, and why.
+fn failure_line(failure: &Failure) -> String {
+    let who = failure.policy.as_ref().map_or_else(|| "all policies".to_owned(), at_budget);
+    let question = failure.index.map_or_else(String::new, |index| format!(", question {index}"));
+    let Failure { task, length, sample, error, .. } = failure;
+    format!("{task}, {length} tokens, document {sample}{question}: {who}: {error}")
+}
+
 /// The numbers behind a chart, for those who cannot see it or want to compute with them.
 fn numbers(chart: &Chart) -> String {
-    let Chart::Lines { x, y, series } = chart else { return String::new() };
-    let mut text = String::from("<details><summary>Numbers</summary><div class=\"scroll\"><table>");
-    let _ = write!(text, "<tr><th></th><th>{}</th><th>{}</th>", escape(&x.label), escape(&y.label));
-    text.push_str("<th>interval</th></tr>");
-    for line in series {
-        for point in &line.points {
-            let interval = point
-                .interval
-                .map_or(String::new(), |(low, high)| format!("{low:.4} to {high:.4}"));
-            let name = escape(&line.name);
-            let _ = write!(
-                text,
-                "<tr><td>{name}</td><td>{}</td><td>{:.6}</td><td>{interval}</td></tr>",
-                point.x, point.y
-            );
+    let (head, rows) = match chart {
+        Chart::Lines { x, y, series } => {
+            let head = ["", &x.label, &y.label, "interval"].map(str::to_owned).to_vec();
+            let row = |name: &str, point: &Point| {
+                let ends = |(low, high)| format!("{low:.4} to {high:.4}");
+                let interval = point.interval.map_or_else(String::new, ends);
+                let Point { x, y, .. } = point;
+                vec![name.to_owned(), x.to_string(), format!("{y:.6}"), interval]
+            };
+            let of = |line: &Series| {
+                line.points.iter().map(|point| row(&line.name, point)).collect::<Vec<_>>()
+            };
+            (head, series.iter().flat_map(of).collect::<Vec<_>>())
         }
+        Chart::Stack { bars, parts, .. } => {
+            let head = parts.iter().map(|(name, _)| format!("{name}, s"));
+            let row = |(i, bar): (usize, &String)| {
+                let own = parts.iter().map(|(_, values)| format!("{:.6}", values[i]));
+                [bar.clone()].into_iter().chain(own).collect()
+            };
+            let head = [String::new()].into_iter().chain(head).collect();
+            (head, bars.iter().enumerate().map(row).collect())
+        }
+        Chart::Heat { x, y, columns, rows, values } => {
+            let number =
+                |value: &Option<f64>| value.map_or_else(String::new, |v| format!("{v:.4}"));
+            let row = |(name, values): (&String, &Vec<Option<f64>>)| {
+                [name.clone()].into_iter().chain(values.iter().map(number)).collect()
+            };
+            let head = [format!("{y}, by {x}")].into_iter().chain(columns.iter().cloned());
+            (head.collect(), rows.iter().zip(values).map(row).collect())
+        }
+    };
+    let cells = |tag: &str, cells: &[String]| -> String {
+        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
+    };
+    let mut text = String::from("<details><summary>Numbers</summary><div class=\"scroll\"><table>");
+    let _ = write!(text, "<tr>{}</tr>", cells("th", &head));
+    for row in &rows {
+        let _ = write!(text, "<tr>{}</tr>", cells("td", row));
     }
     text + "</table></div></details>\n"
 }

@@ -12,8 +12,11 @@ use crate::words;
 const INSTRUCTION: &str = "There is an important info hidden inside a lot of irrelevant text. Find \
     it and memorize it. I will quiz you about the important information there.";
 
-/// Numbers of a list that is searched are below this.
-const MAX_NUMBER: usize = 100;
+/// The largest number of any list that is searched.
+const MAX_NUMBER: usize = 99;
+
+/// Most that one end of a list's range is moved by.
+const MAX_MOVED: usize = 20;
 
 pub(super) fn tasks() -> Vec<Box<dyn Task>> {
     vec![
@@ -124,17 +127,15 @@ impl Task for KvRetrieval {
     }
 }
 
-/// A place in a rising list of that many.
-type Rank = fn(usize) -> usize;
-
-/// What may be asked of a list, and which place of the rising list answers it.
-const FINDS: [(&str, Rank); 6] = [
-    ("largest", |n| n - 1),
-    ("second largest", |n| n - 2),
-    ("third largest", |n| n - 3),
-    ("smallest", |_| 0),
-    ("second smallest", |_| 1),
-    ("third smallest", |_| 2),
+/// What may be asked of a list: whether from the largest number down, and how many different ones
+/// come before.
+const FINDS: [(&str, bool, usize); 6] = [
+    ("largest", true, 0),
+    ("second largest", true, 1),
+    ("third largest", true, 2),
+    ("smallest", false, 0),
+    ("second smallest", false, 1),
+    ("third smallest", false, 2),
 ];
 
 impl Task for MathFind {
@@ -150,7 +151,7 @@ impl Task for MathFind {
         let seed = setting.rng(self.name()).next_u64();
         setting.largest(self.name(), 5, usize::MAX, &|n| {
             let mut rng = SplitMix64::new(seed);
-            let numbers: Vec<usize> = (0..n).map(|_| rng.below(MAX_NUMBER)).collect();
+            let numbers = numbers(setting.sample, n, &mut rng);
             let (what, answer) = find(setting.sample, &numbers);
             let list: Vec<String> = numbers.iter().map(usize::to_string).collect();
             let document =
@@ -170,14 +171,35 @@ impl Task for MathFind {
     }
 }
 
-/// What sample `i` asks of `numbers`, and the answer. Places count equal numbers as often as they
-/// occur; the median of an even list is the mean of the middle two.
+/// The list of sample `i`. The end of its range that is asked about is moved at random: otherwise
+/// a long list, which holds every number of its range, would have the same answer each time.
+fn numbers(i: usize, n: usize, rng: &mut SplitMix64) -> Vec<usize> {
+    let is_upper = match FINDS.get(i % (FINDS.len() + 1)) {
+        Some((_, is_upper, _)) => *is_upper,
+        // The middle moves with either end.
+        None => rng.below(2) == 0,
+    };
+    let (least, most) = match is_upper {
+        true => (0, MAX_NUMBER - rng.below(MAX_MOVED + 1)),
+        false => (rng.below(MAX_MOVED), MAX_NUMBER),
+    };
+    (0..n).map(|_| least + rng.below(most - least + 1)).collect()
+}
+
+/// What sample `i` asks of `numbers`, and the answer. Equal numbers count once, but for the median,
+/// which of an even list is the mean of the middle two.
 fn find(i: usize, numbers: &[usize]) -> (&'static str, String) {
     let mut rising = numbers.to_vec();
     rising.sort_unstable();
     let n = rising.len();
     match FINDS.get(i % (FINDS.len() + 1)) {
-        Some((what, place)) => (what, rising[place(n)].to_string()),
+        Some((what, is_upper, before)) => {
+            rising.dedup();
+            // A short list may have too few different numbers.
+            let place = (*before).min(rising.len() - 1);
+            let place = if *is_upper { rising.len() - 1 - place } else { place };
+            (what, rising[place].to_string())
+        }
         None => {
             let twice = rising[n / 2] + rising[(n - 1) / 2];
             let half = if twice % 2 == 1 { ".5" } else { "" };
@@ -203,9 +225,29 @@ mod tests {
     fn places_of_a_list_are_found() {
         let numbers = [5, 1, 9, 9, 2, 4];
         let found: Vec<(&str, String)> = (0..7).map(|i| find(i, &numbers)).collect();
-        let wanted = ["9", "9", "5", "1", "2", "4", "4.5"];
+        let wanted = ["9", "5", "4", "1", "2", "4", "4.5"];
         assert_eq!(found.iter().map(|(_, n)| n.as_str()).collect::<Vec<_>>(), wanted);
         assert_eq!(found[6].0, "median");
         assert_eq!(find(6, &[3, 1, 2]).1, "2");
+        assert_eq!((find(2, &[7, 7]).1, find(5, &[7, 8]).1), ("7".into(), "8".into()));
+    }
+
+    #[test]
+    fn long_lists_have_to_be_read() {
+        for i in 0..7 {
+            let of = |seed| find(i, &numbers(i, 5000, &mut SplitMix64::new(seed)));
+            let answers: std::collections::HashSet<String> = (0..40).map(|s| of(s).1).collect();
+            assert!(answers.len() > 8, "{}: {answers:?}", of(0).0);
+        }
+        let ends = |i: usize, seed| {
+            let all = numbers(i, 5000, &mut SplitMix64::new(seed));
+            (all.iter().copied().min().unwrap(), all.iter().copied().max().unwrap())
+        };
+        for seed in 0..40 {
+            let (least, most) = ends(1, seed);
+            assert!(least == 0 && (79..=99).contains(&most), "{least} to {most}");
+            let (least, most) = ends(4, seed);
+            assert!(most == 99 && (0..20).contains(&least), "{least} to {most}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Questions about one or two of many paragraphs: SQuAD and HotpotQA, from the files that their
 //! authors publish.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -30,10 +31,32 @@ struct Qa {
     data: OnceLock<Data>,
 }
 
-/// Paragraphs, and questions with those that answer them.
+/// Paragraphs, each once, and questions with those that answer them.
+#[derive(Default)]
 struct Data {
     paragraphs: Vec<String>,
+    /// Where each paragraph is.
+    places: HashMap<String, usize>,
     questions: Vec<Asked>,
+}
+
+impl Data {
+    /// The places of paragraphs, rising and each once; those that are new are added.
+    fn places(&mut self, texts: impl Iterator<Item = String>) -> Vec<usize> {
+        let mut places: Vec<usize> = texts.map(|text| self.place(text)).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
+    fn place(&mut self, text: String) -> usize {
+        if let Some(place) = self.places.get(&text) {
+            return *place;
+        }
+        self.paragraphs.push(text.clone());
+        self.places.insert(text, self.paragraphs.len() - 1);
+        self.paragraphs.len() - 1
+    }
 }
 
 struct Asked {
@@ -119,13 +142,11 @@ fn parse<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, EvalError> {
 
 fn squad(path: &Path) -> Result<Data, EvalError> {
     let file: Squad = parse(path)?;
-    let mut data = Data { paragraphs: Vec::new(), questions: Vec::new() };
+    let mut data = Data::default();
     for article in file.data {
-        let first = data.paragraphs.len();
-        let near: Vec<usize> = (first..first + article.paragraphs.len()).collect();
+        let near = data.places(article.paragraphs.iter().map(|one| one.context.clone()));
         for paragraph in article.paragraphs {
-            let gold = data.paragraphs.len();
-            data.paragraphs.push(paragraph.context);
+            let gold = data.place(paragraph.context);
             for asked in paragraph.qas.into_iter().filter(|asked| !asked.is_impossible) {
                 let answers = asked.answers.into_iter().map(|answer| answer.text).collect();
                 let (question, near) = (asked.question, near.clone());
@@ -138,12 +159,10 @@ fn squad(path: &Path) -> Result<Data, EvalError> {
 
 fn hotpotqa(path: &Path) -> Result<Data, EvalError> {
     let file: Vec<HotpotQuestion> = parse(path)?;
-    let mut data = Data { paragraphs: Vec::new(), questions: Vec::new() };
+    let mut data = Data::default();
     for asked in file {
-        let first = data.paragraphs.len();
         let texts = asked.context.iter().map(|(title, text)| format!("{title}\n{}", text.concat()));
-        data.paragraphs.extend(texts);
-        let gold = (first..data.paragraphs.len()).collect();
+        let gold = data.places(texts);
         let (question, answers) = (asked.question, vec![asked.answer]);
         data.questions.push(Asked { question, answers, gold, near: Vec::new() });
     }
