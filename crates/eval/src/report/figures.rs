@@ -496,10 +496,11 @@ fn perplexity(data: &Data, all: &mut Vec<Figure>) {
 
 /// Hit rates by R, over heads.
 fn caches(data: &Data, all: &mut Vec<Figure>) {
-    let keys: BTreeSet<(&str, usize)> =
-        data.caches.iter().map(|c| (c.text.as_str(), c.length)).collect();
+    let key = |c: &Cache| (c.length, c.policy.budget);
+    let keys: BTreeSet<(&str, (usize, usize))> =
+        data.caches.iter().map(|c| (c.text.as_str(), key(c))).collect();
     let texts: BTreeSet<&str> = keys.iter().map(|(text, _)| *text).collect();
-    for (text, length) in keys {
+    for (text, (length, budget)) in keys {
         // Older files do not say which text it was.
         let (file, about) = match (texts.len(), text) {
             (1, "") => (String::new(), String::new()),
@@ -507,9 +508,9 @@ fn caches(data: &Data, all: &mut Vec<Figure>) {
             (_, "") => ("-unnamed".to_owned(), ", a text without name".to_owned()),
             _ => (format!("-{text}"), format!(", {text}")),
         };
-        let of = data.caches.iter().filter(|c| c.text == text && c.length == length);
+        let of = data.caches.iter().filter(|c| c.text == text && key(c) == (length, budget));
         let rate = |c: &Cache| c.hits as f64 / (c.hits + c.misses).max(1) as f64;
-        let groups = grouped(of, |c| (at_budget(&c.policy), c.cache_steps), rate);
+        let groups = grouped(of, |c| (policy_name(&c.policy), c.cache_steps), rate);
         let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         for ((name, steps), mut rates) in groups {
             rates.sort_by(f64::total_cmp);
@@ -518,9 +519,9 @@ fn caches(data: &Data, all: &mut Vec<Figure>) {
             lines.entry(name).or_default().push(point);
         }
         all.push(Figure {
-            name: format!("hits{file}-{length}"),
+            name: format!("hits{file}-{length}-{budget}"),
             title: format!(
-                "Hits of the device cache at {}{about}",
+                "Hits of the device cache at {}, B = {budget}{about}",
                 Unit::Tokens.text(length as f64)
             ),
             caption: "Share of recalled rows that were on the device already, by the steps R for \
