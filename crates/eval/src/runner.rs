@@ -348,13 +348,14 @@ impl<'e> Runner<'_, 'e> {
             let evicts = point.policy.options.preset.info().residency == "evict";
             let ready = match is_set && !evicts {
                 true => Ok(()),
-                false => self.adopt(session, point).await,
+                false => session.set_policy(&point.policy.options).await,
             };
+            // One that cannot be had leaves the one before in force.
             before = ready.is_ok().then_some(point);
             let asked = Asked { work, point, ids: &work.prompt.questions[point.index], read_s };
             let answer = match ready {
                 Ok(()) => self.ask(engine, session, asked).await,
-                Err(stop) => Err(stop),
+                Err(error) => Err(error.into()),
             };
             self.keep(work, point, answer)?;
             session.truncate(work.prompt.document.len()).await?;
@@ -390,27 +391,14 @@ impl<'e> Runner<'_, 'e> {
                 // What was observed stays when the last token goes.
                 session.truncate(document.len() + rest.len()).await?;
                 let asked = Asked { work, point, ids: std::slice::from_ref(last), read_s };
-                let answer = match self.adopt(session, point).await {
+                let answer = match session.set_policy(&point.policy.options).await {
                     Ok(()) => self.ask(engine, session, asked).await,
-                    Err(stop) => Err(stop),
+                    Err(error) => Err(error.into()),
                 };
                 self.keep(work, point, answer)?;
             }
         }
         Ok(())
-    }
-
-    /// Puts a session under the policy of a point. One that cannot be used here leaves the session
-    /// under a policy that can, so that the others are still asked.
-    async fn adopt<B: Backend>(
-        &self,
-        session: &mut Session<B>,
-        point: &Point<'_>,
-    ) -> Result<(), Stop> {
-        let Err(error) = session.set_policy(&point.policy.options).await else { return Ok(()) };
-        // Of two errors the first says what is wrong; that the second matters the cut will say.
-        session.set_policy(&neutral()).await.ok();
-        Err(error.into())
     }
 
     /// A question under a policy that no other's prefill serves.
