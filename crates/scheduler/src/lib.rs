@@ -1,71 +1,51 @@
 //! The scheduler: which KV rows each head attends, where they are, and what must move.
 //!
 //! A policy is an index, a budget and a residency ([`Policy`]). A [`Sequence`] keeps every KV row
-//! in a [`HostTier`], an index over them, and the device rows that steps attend; a [`Step`] carries
-//! one layer after the other through store, select, resolve, fetch and attend. Generic over the
-//! device ([`longview_ops::Backend`]) and the host tier; knows neither model nor tokenizer, reads
-//! no environment and takes its seeds as arguments.
+//! in a [`HostStore`], an index over them, and the device rows that steps attend; a [`Step`]
+//! carries one layer after the other through store, select, look up, fetch and attend. Generic over
+//! the device ([`longview_ops::Backend`]) and the host store; knows neither model nor tokenizer,
+//! reads no environment and takes its seeds as arguments.
+//!
+//! The modules are rooms, each of which knows only those before it: `layout`, `policy`, `error`,
+//! `stats`, `store`, `index`, then `recall`, `eviction` and `inspect`, which do not know each other,
+//! `sequence`, and `session_file`.
 
-mod adaptive;
-mod ahead;
-mod cache;
-mod certificate;
-mod chunk;
-mod clusterer;
 mod error;
-mod held;
-mod host_attention;
-mod importance;
+mod eviction;
 mod index;
-mod indexing;
-mod keep;
-mod layer;
-mod mirror;
-mod observe;
-mod plan;
+mod inspect;
+mod layout;
 mod policy;
-pub mod projection;
-mod refine;
-mod resolver;
-mod rows;
-mod select;
+mod recall;
 mod sequence;
 mod session_file;
-mod shape;
-mod sight;
-mod speculate;
 mod stats;
-mod step;
-mod tail;
-mod tier;
-mod turn;
-mod watch;
+mod store;
 
-pub use cache::{ClusterCache, Miss, Want};
-pub use certificate::Bounds;
-pub use clusterer::{ClusterJob, ClusterTask, ClusterWorker, HeadClusters, TaskKind};
-pub use error::SchedulerError;
-pub use index::{HeadIndex, LayerIndex};
-pub use keep::head_capacities;
-pub use layer::{LAST_QUERIES, Layer, LayerMode, Recorded};
-pub use mirror::ReadParts;
-pub use plan::KvPlan;
+pub use error::{DamagedPart, Difference, SchedulerError, SessionFileError};
+pub use eviction::head_capacities;
+pub use index::{
+    ClusterJob, ClusterTask, ClusterWorker, HeadClusters, HeadIndex, LayerIndex, Recorded,
+    TaskKind, projection,
+};
+pub use inspect::{TokenPlace, TracedLayer};
+pub use layout::{DeviceLayout, KvShape, LAST_QUERIES, LayerMode, LayerTensors};
 pub use policy::{
-    Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, FLUSH_STEPS,
-    HeadSelect, Importance, IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder,
-    OPTIONS, OptionInfo, Policy, PolicyError, PolicyOptions, PoolOrder, Positions, Preselect,
-    Preset, PresetInfo, Projection, Rank, Refine, Representative, Residency, Statistic, Tail,
-    TokenConfig, WHOLE_PROMPT_CONTEXT,
+    Attend, BlockConfig, Budget, BudgetMode, BudgetOption, ClusterConfig, DEEP_LAYERS, Eviction,
+    FLUSH_STEPS, HeadBudgets, HeadSelect, Importance, Index, IndexKind, KeptConfig, LayerBudgets,
+    LocalWindow, LrqkDecode, LrqkInit, LrqkOrder, OPTIONS, OptionInfo, Policy, PolicyError,
+    PolicyOptions, PoolOrder, Positions, Preselect, Preset, PresetInfo, Projection, Rank,
+    Representative, Residency, Residual, Schedule, Statistic, TokenConfig, TwoStage,
+    WHOLE_PROMPT_CONTEXT,
 };
-pub use sequence::{FillRows, Placement, Sequence, SequenceOptions, TierKind};
+pub use recall::{ClusterCache, Miss, RecallMode, StepVerdict, Want};
+pub use sequence::{
+    FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, Recall, Sequence,
+    SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
+};
 pub use session_file::{
-    BLOCK_BYTES, DamagedPart, Difference, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart,
-    SaveOptions, SessionContent, SessionFile, SessionFileError, SessionHeader, SessionReader,
+    BLOCK_BYTES, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SaveOptions, SessionContent,
+    SessionFile, SessionHeader, SessionReader, restore_sequence, save_sequence,
 };
-pub use shape::KvShape;
-pub use sight::TokenPlace;
-pub use speculate::{RecallMode, StepVerdict};
-pub use stats::Stats;
-pub use step::{LayerTensors, SpanMode, Step, StepScratch, StepSpan};
-pub use tier::{HostBytesMut, HostTier, MappedTier, OpenBytes, PlainTier, RowRange};
-pub use watch::Watched;
+pub use stats::{Bounds, Stats};
+pub use store::{HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, ReadParts, RowRange};

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-
-use crate::certificate::Bounds;
+use serde::ser::SerializeStruct;
 
 /// Counters of one sequence. Rows are KV rows: one token of one KV head of one layer.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -21,7 +20,7 @@ pub struct Stats {
     pub attended_rows: u64,
     /// Rows attended in the last decode step, `[L, Hkv]`.
     pub attended_last: Vec<u32>,
-    /// Clusters selected in decode steps; 0 where the device resolves, which does not tell.
+    /// Clusters selected in decode steps; 0 where the device looks rows up, which does not tell.
     pub selected_clusters: u64,
     /// Decode steps that recalled what the query before chose, those taken back included.
     pub speculated_steps: u64,
@@ -33,7 +32,7 @@ pub struct Stats {
     pub failed_gates: u64,
     /// Time scoring and choosing clusters.
     pub select: Duration,
-    /// Time resolving hits and misses and moving rows.
+    /// Time looking up hits and misses and moving rows.
     pub fetch: Duration,
     /// Time in decode attention.
     pub attend: Duration,
@@ -96,5 +95,105 @@ impl Stats {
         let mut bounds = std::mem::replace(&mut self.bounds, Bounds::empty());
         bounds.clear();
         *self = Self { attended_last, bounds, ..Self::without_memory() };
+    }
+}
+
+/// Bounds of many steps, layers and query heads, counted by size.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// By the power of two of U / Z.
+    counts: Vec<u64>,
+    n: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Serialize for Bounds {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Bounds", 3)?;
+        fields.serialize_field("n", &self.n)?;
+        fields.serialize_field("median", &self.median())?;
+        fields.serialize_field("share_telling", &self.share_telling())?;
+        fields.end()
+    }
+}
+
+/// The smallest and largest power of two that is told apart.
+const POWERS: std::ops::Range<i32> = -32..32;
+
+impl Bounds {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { counts: vec![0; POWERS.len()], n: 0 }
+    }
+
+    /// None, and no room for any.
+    pub(crate) fn empty() -> Self {
+        Self { counts: Vec::new(), n: 0 }
+    }
+
+    /// Counts one: U / Z.
+    pub fn add(&mut self, ratio: f64) {
+        let power = ratio.log2().ceil().clamp(f64::from(POWERS.start), f64::from(POWERS.end - 1));
+        self.counts[(power as i32 - POWERS.start) as usize] += 1;
+        self.n += 1;
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.n
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.counts.fill(0);
+        self.n = 0;
+    }
+
+    /// The median bound of the share of attention that was left out, up to the next power of two of
+    /// U / Z.
+    pub fn median(&self) -> Option<f64> {
+        let mut seen = 0;
+        let at = self.counts.iter().position(|n| {
+            seen += n;
+            2 * seen >= self.n
+        })?;
+        let ratio = 2f64.powi(POWERS.start + at as i32);
+        (self.n > 0).then(|| ratio / (1.0 + ratio))
+    }
+
+    /// Share of bounds that say something: U is at most Z, so at most half was left out.
+    pub fn share_telling(&self) -> Option<f64> {
+        let telling = &self.counts[..(1 - POWERS.start) as usize];
+        (self.n > 0).then(|| telling.iter().sum::<u64>() as f64 / self.n as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_counted_by_size() {
+        let mut bounds = Bounds::new();
+        assert_eq!((bounds.median(), bounds.share_telling()), (None, None));
+        [0.1, 0.9, 5.0].into_iter().for_each(|ratio| bounds.add(ratio));
+        // 0.9 is at most 1: at most half was left out.
+        assert_eq!(bounds.median(), Some(0.5));
+        assert_eq!(bounds.share_telling(), Some(2.0 / 3.0));
+        bounds.add(0.0);
+        bounds.add(f64::INFINITY);
+        assert_eq!(bounds.len(), 5);
+        bounds.clear();
+        assert!(bounds.is_empty());
     }
 }

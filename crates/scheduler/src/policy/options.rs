@@ -3,7 +3,8 @@
 
 use longview_ops::{Distance, PoolKind, Pooling};
 
-use super::{PolicyError, Preset};
+use super::error::PolicyError;
+use super::preset::Preset;
 
 /// How many tokens a KV head may attend in one step, sinks and recent window included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,12 +110,12 @@ choices! {
         /// On the host, where they are; the results are merged.
         Host = "host",
     }
-    /// What happens to clusters that a step does not open.
-    Tail {
-        /// Nothing.
+    /// What stands for clusters that a step does not open.
+    Residual {
+        /// Nothing: their attention is dropped.
         Drop = "drop",
         /// Each is attended as its mean key and its mean value, as often as it has tokens.
-        Estimate = "estimate",
+        Means = "means",
     }
     /// At which positions an evicting policy has its first tokens.
     Positions {
@@ -239,7 +240,6 @@ read_choice!(
     HeadSelect,
     BudgetMode,
     Attend,
-    Tail,
     Positions,
     PoolOrder,
     Importance,
@@ -250,6 +250,20 @@ read_choice!(
     Pooling,
     PoolKind
 );
+
+impl Read for Residual {
+    fn read(text: &str) -> Result<Self, String> {
+        // The name until release 0.1, which session files of version 1 still use.
+        choose(if text == "estimate" { "means" } else { text })
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Residual::Drop => "drop".into(),
+            Residual::Means => "estimate".into(),
+        }
+    }
+}
 
 impl Read for BudgetOption {
     fn read(text: &str) -> Result<Self, String> {
@@ -267,8 +281,10 @@ impl Read for BudgetOption {
 /// One option of policies.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionInfo {
-    /// Its name on command lines (`--name`) and in files (`name = ..`).
+    /// Its name on command lines (`--name`) and in policy files (`name = ..`).
     pub name: &'static str,
+    /// The name that it had before, which still works, and which session files of version 1 have.
+    pub old_name: &'static str,
     /// What its value is.
     pub value: &'static str,
     /// What it does, and its default.
@@ -276,7 +292,12 @@ pub struct OptionInfo {
 }
 
 macro_rules! options {
-    ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $name:literal, $value:literal;)+) => {
+    (@old $name:literal) => { $name };
+    (@old $name:literal $old:literal) => { $old };
+    ($(
+        $(#[doc = $doc:literal])+
+        $field:ident: $type:ty = $name:literal $((was $old:literal))?, $value:literal;
+    )+) => {
         /// What a user may say about a policy. `None` takes the preset's default.
         #[derive(Clone, Debug, PartialEq)]
         pub struct PolicyOptions {
@@ -287,7 +308,12 @@ macro_rules! options {
 
         /// Every option, in the order of the documents.
         pub const OPTIONS: &[OptionInfo] = &[
-            $(OptionInfo { name: $name, value: $value, help: concat!($($doc),+) },)+
+            $(OptionInfo {
+                name: $name,
+                old_name: options!(@old $name $($old)?),
+                value: $value,
+                help: concat!($($doc),+),
+            },)+
         ];
 
         impl PolicyOptions {
@@ -300,18 +326,21 @@ macro_rules! options {
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), PolicyError> {
                 let wrong = |reason| PolicyError::Value { option: name.to_owned(), reason };
                 match name {
-                    $($name => self.$field = Some(<$type>::read(text).map_err(wrong)?),)+
+                    $($name $(| $old)? => {
+                        self.$field = Some(<$type>::read(text).map_err(wrong)?);
+                    })+
                     _ => return Err(PolicyError::UnknownOption(name.to_owned())),
                 }
                 Ok(())
             }
 
             /// What was given, one `name = value` a line, the preset as `policy = name` first. The
-            /// same options have the same text on every machine.
+            /// same options have the same text on every machine. Names are those of session files
+            /// of version 1: the old ones, where an option was renamed since.
             pub fn text(&self) -> String {
                 let mut text = format!("policy = {}\n", self.preset);
                 $(if let Some(value) = &self.$field {
-                    text.extend([$name, " = ", &value.text(), "\n"]);
+                    text.extend([options!(@old $name $($old)?), " = ", &value.text(), "\n"]);
                 })+
                 text
             }
@@ -344,16 +373,16 @@ options! {
     alpha: f32 = "alpha", "DISTANCE";
     /// Whether a layer of infinigen chooses by the query that the input of the layer before
     /// predicts, as the paper, or by its own: true or false [default: true].
-    ahead: bool = "ahead", "BOOL";
+    layer_prefetch: bool = "layer-prefetch" (was "ahead"), "BOOL";
     /// Bound the attention that every step leaves out from the index, and report it: true or false;
     /// each layer then waits for its query [default: false].
-    certify: bool = "certify", "BOOL";
-    /// What becomes of clusters that a step does not open: drop; estimate: each is attended as its
-    /// mean key and mean value, weighted by its tokens [default: drop].
-    tail: Tail = "tail", "NAME";
+    attention_bound: bool = "attention-bound" (was "certify"), "BOOL";
+    /// What stands for clusters that a step does not open: drop (nothing) or means (each is
+    /// attended as its mean key and mean value, weighted by its tokens) [default: drop].
+    residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters].
-    refine: usize = "refine", "TIMES";
+    two_stage: usize = "two-stage" (was "refine"), "TIMES";
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].
     positions: Positions = "positions", "NAME";

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::PolicyError;
+use super::error::PolicyError;
 
 macro_rules! presets {
     ($($(#[$doc:meta])* $variant:ident = $name:literal {
@@ -82,8 +82,8 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
-            "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "certify", "attend",
-            "tail", "refine", "rank", "host-threads",
+            "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "attention-bound", "attend",
+            "residual", "two-stage", "rank", "host-threads",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
@@ -104,7 +104,7 @@ presets! {
         dense_when_deep: true,
         options: [
             "budget", "sinks", "recent", "window", "block-size", "head-select", "cache-steps",
-            "dense-layers", "budget-mode", "safeguard", "observe", "certify",
+            "dense-layers", "budget-mode", "safeguard", "observe", "attention-bound",
         ],
     }
     /// Blocks by the mean of their most attended keys.
@@ -131,7 +131,7 @@ presets! {
             "budget", "sinks", "recent", "window", "block-size", "representative",
             "representative-num", "head-select", "preselect", "preselect-kernel",
             "preselect-neighbours", "pool", "observe", "layer-step", "token-step", "cache-steps",
-            "attend", "host-threads", "dense-layers", "certify",
+            "attend", "host-threads", "dense-layers", "attention-bound",
         ],
     }
     /// Tokens by the principal components of their keys.
@@ -155,7 +155,7 @@ presets! {
         residency: "recall",
         dense_when_deep: false,
         options: [
-            "budget", "sinks", "recent", "window", "rank", "alpha", "ahead", "pooling",
+            "budget", "sinks", "recent", "window", "rank", "alpha", "layer-prefetch", "pooling",
             "cache-steps", "dense-layers", "budget-mode", "mass", "safeguard", "observe",
         ],
     }

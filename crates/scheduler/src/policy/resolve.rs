@@ -2,12 +2,20 @@
 
 use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
 
-use super::{
-    Adapt, Attend, BlockConfig, BudgetMode, BudgetOption, ClusterConfig, HeadSelect, Importance,
-    IndexConfig, IndexKind, KeepConfig, LrqkDecode, LrqkInit, LrqkOrder, Policy, PolicyError,
-    PolicyOptions, PoolOrder, Positions, Preselect, Preset, Projection, Rank, Refine,
-    Representative, Residency, Statistic, Tail, TokenConfig, WHOLE_PROMPT_CONTEXT,
+use super::budget::{Budget, HeadBudgets, LayerBudgets};
+use super::error::PolicyError;
+use super::index::{
+    BlockConfig, ClusterConfig, Index, IndexKind, Preselect, Projection, Rank, Schedule,
+    TokenConfig, TwoStage,
 };
+use super::options::{
+    Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
+    PolicyOptions, PoolOrder, Positions, Representative, Residual,
+};
+use super::preset::Preset;
+use super::residency::{Eviction, KeptConfig, Residency, Statistic};
+use super::resolved::{Policy, WHOLE_PROMPT_CONTEXT};
+use crate::layout::LAST_QUERIES;
 
 /// The last tokens that LRQK always attends, where the budget has room for them.
 const LRQK_LITE_TOKENS: usize = 64;
@@ -39,7 +47,7 @@ impl Policy {
         }
         let budget = budget_tokens(options, context)?;
         match preset {
-            Preset::Full => Ok(Policy::of(preset, Residency::Resident)),
+            Preset::Full => Ok(Policy::of(preset, Budget::ALL, Residency::Resident)),
             Preset::StreamingLlm => streaming(options, budget),
             Preset::Clusterkv => clusterkv(options, context, budget),
             Preset::Quest | Preset::Infllm | Preset::Ktransformers => blocks(options, budget),
@@ -49,33 +57,6 @@ impl Policy {
             | Preset::AdaSnapkv
             | Preset::AdaPyramid
             | Preset::H2o => keep(options, budget),
-        }
-    }
-
-    /// A policy without anything that is optional.
-    fn of(preset: Preset, residency: Residency) -> Self {
-        Self {
-            preset,
-            index: None,
-            keep: None,
-            budget: None,
-            adapt: None,
-            residency,
-            sinks: 0,
-            recent: 0,
-            dense_layers: 0,
-            layer_step: 1,
-            token_step: 1,
-            importance: Importance::Last,
-            preselect: None,
-            mass: None,
-            alpha: None,
-            ahead: false,
-            certify: false,
-            tail: false,
-            refine: None,
-            positions: Positions::Text,
-            host_threads: None,
         }
     }
 }
@@ -93,13 +74,13 @@ fn streaming(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyErr
             needed: sinks + recent.max(1) - 1,
         });
     }
+    let positions = options.positions.unwrap_or(Positions::Cache);
+    let residency = Residency::Evict(Eviction::FirstTokens { positions });
     Ok(Policy {
-        budget: Some(budget),
         sinks,
         recent,
-        positions: options.positions.unwrap_or(Positions::Cache),
         dense_layers: options.dense_layers.unwrap_or(0),
-        ..Policy::of(options.preset, Residency::Evict)
+        ..Policy::of(options.preset, Budget::of(budget), residency)
     })
 }
 
@@ -131,39 +112,53 @@ fn clusterkv(
         iterations: options.iterations.unwrap_or(10),
         max_cluster: (budget / 4).max(1),
         seed: options.seed.unwrap_or(0),
+        two_stage: None,
     };
     let pooling = options.pooling.unwrap_or_default();
-    let index = IndexConfig { kind: IndexKind::Clusters(clusters), segment, window, pooling };
-    let policy = recalled(options, budget, (sinks, recent), index)?;
-    let tail = options.tail == Some(Tail::Estimate);
-    Ok(Policy { tail, refine: refine(options)?, ..policy })
+    let index = Index {
+        kind: IndexKind::Clusters(clusters),
+        segment,
+        window,
+        pooling,
+        schedule: Schedule::EVERY,
+    };
+    let policy = recalled(options, Always { sinks, recent }, budget, index)?;
+    // After the budget was checked, so that the error of a small budget comes first.
+    let two_stage = two_stage(options)?;
+    let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
+    let index = policy.index.map(|index| Index { kind, ..index });
+    Ok(Policy { index, residual: options.residual.unwrap_or(Residual::Drop), ..policy })
 }
 
-/// Two tiers: clusters, then tokens.
-fn refine(options: &PolicyOptions) -> Result<Option<Refine>, PolicyError> {
+/// Two-stage selection: clusters, then tokens.
+fn two_stage(options: &PolicyOptions) -> Result<Option<TwoStage>, PolicyError> {
     let wrong = |option: &str, reason: &str| {
         Err(PolicyError::Value { option: option.into(), reason: reason.into() })
     };
-    let times = options.refine.unwrap_or(1);
+    let times = options.two_stage.unwrap_or(1);
     if times == 0 {
-        return Err(PolicyError::Zero("--refine"));
+        return Err(PolicyError::Zero("--two-stage"));
     }
     if times == 1 {
         return match options.rank {
-            Some(_) => wrong("rank", "means something to clusters with --refine above 1 alone"),
+            Some(_) => wrong("rank", "means something to clusters with --two-stage above 1 alone"),
             None => Ok(None),
         };
     }
     if options.rank.is_some_and(|rank| rank % 2 == 1) {
-        return wrong("rank", "must be even with --refine");
+        return wrong("rank", "must be even with --two-stage");
     }
     let clashes = [
-        (options.tail == Some(Tail::Estimate), "tail", "estimates clusters, not tokens in them"),
-        (options.certify == Some(true), "certify", "bounds clusters, not tokens in them"),
+        (options.residual == Some(Residual::Means), "residual", "means are those of clusters"),
+        (
+            options.attention_bound == Some(true),
+            "attention-bound",
+            "bounds clusters, not tokens in them",
+        ),
         (options.budget_mode == Some(BudgetMode::Mass), "budget-mode", "mass is that of clusters"),
     ];
     if let Some((_, option, why)) = clashes.iter().find(|(given, ..)| *given) {
-        return wrong(option, &format!("{why}: not with --refine"));
+        return wrong(option, &format!("{why}: not with --two-stage"));
     }
     let projection = Projection::Lrqk {
         iterations: 2,
@@ -172,7 +167,7 @@ fn refine(options: &PolicyOptions) -> Result<Option<Refine>, PolicyError> {
         seed: options.seed.unwrap_or(0),
     };
     let rank = Rank::Given(options.rank);
-    Ok(Some(Refine { times, tokens: TokenConfig { projection, rank, adapts: false } }))
+    Ok(Some(TwoStage { times, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 
 /// Quest, InfLLM, KTransformers.
@@ -222,16 +217,20 @@ fn blocks(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError>
         None if preset == Preset::Quest => Pooling::SumScores,
         None => Pooling::SharedScores,
     };
-    let kind = IndexKind::Blocks(BlockConfig { block, summary, n_top });
-    let index = IndexConfig { kind, segment: 0, window, pooling };
-    let policy = recalled(options, budget, (sinks, recent), index)?;
-    Ok(Policy {
+    let blocks = |importance, preselect| {
+        IndexKind::Blocks(BlockConfig { block, summary, n_top, importance, preselect })
+    };
+    let schedule = Schedule {
         layer_step: options.layer_step.unwrap_or(1),
         token_step: options.token_step.unwrap_or(1),
-        importance: importance(options, policy.recent)?,
-        preselect: preselect(options)?,
-        ..policy
-    })
+        layer_prefetch: false,
+    };
+    let kind = blocks(Importance::Last, None);
+    let index = Index { kind, segment: 0, window, pooling, schedule };
+    let policy = recalled(options, Always { sinks, recent }, budget, index)?;
+    // After the budget was checked, so that the error of a small budget comes first.
+    let kind = blocks(importance(options, recent)?, preselect(options)?);
+    Ok(Policy { index: policy.index.map(|index| Index { kind, ..index }), ..policy })
 }
 
 /// Which queries say how much a key represents its block.
@@ -310,22 +309,32 @@ fn tokens(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError>
     let adapts = options.lrqk_decode == Some(LrqkDecode::Adaptive);
     let kind = IndexKind::Tokens(TokenConfig { projection, rank, adapts });
     let pooling = options.pooling.unwrap_or_default();
-    let index = IndexConfig { kind, segment: 0, window, pooling };
-    recalled(options, budget, (sinks, recent), index)
+    let schedule = Schedule {
+        layer_prefetch: options.layer_prefetch.unwrap_or(options.preset == Preset::Infinigen),
+        ..Schedule::EVERY
+    };
+    let index = Index { kind, segment: 0, window, pooling, schedule };
+    recalled(options, Always { sinks, recent }, budget, index)
+}
+
+/// Tokens that every step attends.
+struct Always {
+    sinks: usize,
+    recent: usize,
 }
 
 /// A policy that recalls from the host.
 fn recalled(
     options: &PolicyOptions,
-    budget: usize,
-    (sinks, recent): (usize, usize),
-    index: IndexConfig,
+    Always { sinks, recent }: Always,
+    tokens: usize,
+    index: Index,
 ) -> Result<Policy, PolicyError> {
-    let adapt = match options.budget_mode {
+    let heads = match options.budget_mode {
         Some(BudgetMode::Ada) => {
-            Some(Adapt { safeguard: safeguard(options)?, queries: observed(options)? })
+            HeadBudgets::Ada { safeguard: safeguard(options)?, queries: observed(options)? }
         }
-        Some(BudgetMode::Uniform | BudgetMode::Mass) | None => None,
+        Some(BudgetMode::Uniform | BudgetMode::Mass) | None => HeadBudgets::Uniform,
     };
     let mass = mass(options, &index)?;
     // An estimate of mass weighs clusters by their size.
@@ -333,47 +342,44 @@ fn recalled(
         (Some(_), IndexKind::Clusters(_), None) => Pooling::SizeWeighted,
         _ => index.pooling,
     };
-    let index = IndexConfig { pooling, ..index };
+    let index = Index { pooling, ..index };
     let residency = match (options.attend, options.preset) {
-        (Some(Attend::Host), _) | (None, Preset::Ktransformers) => Residency::AttendOnHost,
+        (Some(Attend::Host), _) | (None, Preset::Ktransformers) => {
+            Residency::AttendOnHost { threads: options.host_threads }
+        }
         _ => Residency::Recall { cache_steps: options.cache_steps.unwrap_or(2) },
     };
-    if options.host_threads.is_some() && residency != Residency::AttendOnHost {
+    if options.host_threads.is_some() && !residency.attends_on_host() {
         return Err(PolicyError::Value {
             option: "host-threads".into(),
             reason: "means something with --attend host alone".into(),
         });
     }
-    let certify = options.certify.unwrap_or(false);
-    if certify && !index.is_bounded() {
+    let bounds_attention = options.attention_bound.unwrap_or(false);
+    if bounds_attention && !index.is_bounded() {
         return Err(PolicyError::Value {
-            option: "certify".into(),
+            option: "attention-bound".into(),
             reason: "only clusters, and blocks with --representative quest, bound what they hold"
                 .into(),
         });
     }
+    let budget = Budget { heads, mass, alpha: alpha(options)?, ..Budget::of(tokens) };
     let policy = Policy {
         index: Some(index),
-        budget: Some(budget),
-        adapt,
-        mass,
-        alpha: alpha(options)?,
-        ahead: options.ahead.unwrap_or(options.preset == Preset::Infinigen),
-        certify,
-        host_threads: options.host_threads,
+        bounds_attention,
         sinks,
         recent,
         dense_layers: options.dense_layers.unwrap_or(0),
-        ..Policy::of(options.preset, residency)
+        ..Policy::of(options.preset, budget, residency)
     };
     // A few more than the window are pending while the window is being indexed.
     let always = sinks + policy.ring_rows();
-    if always < budget {
+    if always < tokens {
         return Ok(policy);
     }
     Err(PolicyError::BudgetTooSmall {
         preset: options.preset,
-        budget,
+        budget: tokens,
         sinks,
         recent,
         window: index.window,
@@ -384,9 +390,12 @@ fn recalled(
 /// SnapKV, PyramidKV, their Ada-KV forms, H2O.
 fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     let preset = options.preset;
-    let share = |option: &'static str, value: f32, range: &'static str, ok: bool| match ok {
-        true => Ok(value),
-        false => Err(PolicyError::Range { option, value: value.to_string(), range }),
+    let share = |option: &'static str, value: f32, range: &'static str, ok: bool| {
+        if ok {
+            Ok(value)
+        } else {
+            Err(PolicyError::Range { option, value: value.to_string(), range })
+        }
     };
     let is_pyramid = matches!(preset, Preset::Pyramidkv | Preset::AdaPyramid);
     let is_ada = matches!(preset, Preset::AdaSnapkv | Preset::AdaPyramid);
@@ -398,9 +407,10 @@ fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     let kernel = odd("pool-kernel", options.pool_kernel.unwrap_or(7))?;
     let is_h2o = preset == Preset::H2o;
     let observe = observed(options)?;
-    let recent = match is_h2o {
-        true => budget - ((budget as f32 * heavy) as usize).clamp(1, budget.max(2) - 1),
-        false => options.recent.unwrap_or(observe.min(budget / 4).max(1)),
+    let recent = if is_h2o {
+        budget - ((budget as f32 * heavy) as usize).clamp(1, budget.max(2) - 1)
+    } else {
+        options.recent.unwrap_or(observe.min(budget / 4).max(1))
     };
     let window = options.window.unwrap_or(64.min(budget / 8).max(1));
     if recent + window >= budget {
@@ -415,30 +425,31 @@ fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     }
     let averages = matches!(preset, Preset::Snapkv | Preset::Pyramidkv);
     let pool = options.pool.unwrap_or(if averages { PoolKind::Average } else { PoolKind::Max });
-    let keep = KeepConfig {
-        statistic: match is_h2o {
-            true => Statistic::AllQueries,
-            false => Statistic::LastQueries(observe),
-        },
+    let kept = KeptConfig {
+        statistic: if is_h2o { Statistic::AllQueries } else { Statistic::LastQueries(observe) },
         window,
         kernel: if is_h2o { 1 } else { kernel },
         pool,
         order: options.pool_order.unwrap_or(PoolOrder::GroupFirst),
-        safeguard: is_ada.then_some(safeguard),
-        beta: is_pyramid.then_some(beta),
     };
-    let policy = Policy {
-        keep: Some(keep),
-        budget: Some(budget),
+    let budget = Budget {
+        heads: if is_ada {
+            HeadBudgets::Ada { safeguard, queries: observe }
+        } else {
+            HeadBudgets::Uniform
+        },
+        layers: if is_pyramid { LayerBudgets::Pyramid { beta } } else { LayerBudgets::Uniform },
+        ..Budget::of(budget)
+    };
+    Ok(Policy {
         recent,
         dense_layers: options.dense_layers.unwrap_or(0),
-        ..Policy::of(preset, Residency::Evict)
-    };
-    Ok(policy)
+        ..Policy::of(preset, budget, Residency::Evict(Eviction::ByAttention(kept)))
+    })
 }
 
 /// The share of the estimated attention that is recalled.
-fn mass(options: &PolicyOptions, index: &IndexConfig) -> Result<Option<f32>, PolicyError> {
+fn mass(options: &PolicyOptions, index: &Index) -> Result<Option<f32>, PolicyError> {
     let wrong = |option: &str, reason: &str| {
         Err(PolicyError::Value { option: option.into(), reason: reason.into() })
     };
@@ -452,60 +463,49 @@ fn mass(options: &PolicyOptions, index: &IndexConfig) -> Result<Option<f32>, Pol
         return wrong("budget-mode", "the scores of blocks are no attention: uniform or ada");
     }
     let mass = options.mass.unwrap_or(0.95);
-    match mass > 0.0 && mass <= 1.0 {
-        true => Ok(Some(mass)),
-        false => Err(PolicyError::Range {
-            option: "mass",
-            value: mass.to_string(),
-            range: "above 0 and at most 1",
-        }),
+    if mass > 0.0 && mass <= 1.0 {
+        return Ok(Some(mass));
     }
+    let range = "above 0 and at most 1";
+    Err(PolicyError::Range { option: "mass", value: mass.to_string(), range })
 }
 
 /// InfiniGen's distance from the best score; none where it is infinite.
 fn alpha(options: &PolicyOptions) -> Result<Option<f32>, PolicyError> {
     let default = if options.preset == Preset::Infinigen { 4.0 } else { f32::INFINITY };
     let alpha = options.alpha.unwrap_or(default);
-    match alpha > 0.0 {
-        true => Ok(alpha.is_finite().then_some(alpha)),
-        false => {
-            Err(PolicyError::Range { option: "alpha", value: alpha.to_string(), range: "above 0" })
-        }
+    if alpha > 0.0 {
+        return Ok(alpha.is_finite().then_some(alpha));
     }
+    Err(PolicyError::Range { option: "alpha", value: alpha.to_string(), range: "above 0" })
 }
 
 /// Ada-KV's uniform share.
 fn safeguard(options: &PolicyOptions) -> Result<f32, PolicyError> {
     let safeguard = options.safeguard.unwrap_or(0.2);
-    match (0.0..=1.0).contains(&safeguard) {
-        true => Ok(safeguard),
-        false => Err(PolicyError::Range {
-            option: "safeguard",
-            value: safeguard.to_string(),
-            range: "0 to 1",
-        }),
+    if (0.0..=1.0).contains(&safeguard) {
+        return Ok(safeguard);
     }
+    let value = safeguard.to_string();
+    Err(PolicyError::Range { option: "safeguard", value, range: "0 to 1" })
 }
 
 /// Neighbours that are pooled, the one in the middle included.
 fn odd(option: &'static str, kernel: usize) -> Result<usize, PolicyError> {
-    match kernel.is_multiple_of(2) {
-        true => Err(PolicyError::Range { option, value: kernel.to_string(), range: "odd" }),
-        false => Ok(kernel),
+    if kernel.is_multiple_of(2) {
+        return Err(PolicyError::Range { option, value: kernel.to_string(), range: "odd" });
     }
+    Ok(kernel)
 }
 
 /// Last queries of a prompt that are observed.
 fn observed(options: &PolicyOptions) -> Result<usize, PolicyError> {
     let observe = options.observe.unwrap_or(32);
-    match observe <= crate::layer::LAST_QUERIES {
-        true => Ok(observe),
-        false => Err(PolicyError::Range {
-            option: "observe",
-            value: observe.to_string(),
-            range: "at most 128, the queries that a prefill records",
-        }),
+    if observe <= LAST_QUERIES {
+        return Ok(observe);
     }
+    let range = "at most 128, the queries that a prefill records";
+    Err(PolicyError::Range { option: "observe", value: observe.to_string(), range })
 }
 
 fn budget_tokens(options: &PolicyOptions, context: usize) -> Result<usize, PolicyError> {
@@ -627,7 +627,7 @@ mod tests {
             (131_072, 2048),
         ] {
             let policy = auto(context);
-            assert_eq!((policy.budget, policy.recent), (Some(k + 64), 64), "{context}");
+            assert_eq!((policy.budget.tokens, policy.recent), (Some(k + 64), 64), "{context}");
             let kind = policy.index.unwrap().kind;
             let IndexKind::Tokens(tokens) = kind else { panic!("{kind:?}") };
             assert_eq!(tokens.rank, Rank::Given(Some(32)));
@@ -635,13 +635,13 @@ mod tests {
         }
         let mut options = PolicyOptions::new(Preset::Lrqk);
         options.recent = Some(16);
-        assert_eq!(Policy::resolve(&options, 4096).unwrap().budget, Some(256 + 16));
+        assert_eq!(Policy::resolve(&options, 4096).unwrap().budget.tokens, Some(256 + 16));
         // A budget that is given is all that is attended, and less is lite where it is small.
         let small = Policy::resolve(&options.clone().with_budget(100), 4096).unwrap();
-        assert_eq!((small.budget, small.recent), (Some(100), 16));
+        assert_eq!((small.budget.tokens, small.recent), (Some(100), 16));
         options.recent = None;
         let small = Policy::resolve(&options.with_budget(100), 4096).unwrap();
-        assert_eq!((small.budget, small.recent), (Some(100), 25));
+        assert_eq!((small.budget.tokens, small.recent), (Some(100), 25));
     }
 
     #[test]
@@ -652,7 +652,7 @@ mod tests {
                 let policy = Policy::resolve(&options, 1 << 20).unwrap_or_else(|e| panic!("{e}"));
                 let always = policy.sinks + policy.ring_rows();
                 let is_all = matches!(preset, Preset::Full);
-                let is_window = policy.index.is_none() && policy.keep.is_none();
+                let is_window = policy.index.is_none() && policy.residency.kept().is_none();
                 assert!(is_all || is_window || always < budget, "{name} {budget}: {policy:?}");
             }
         }
@@ -727,7 +727,10 @@ mod tests {
             message(Preset::Ktransformers, &[("host-threads", "0")]),
             "--host-threads must be at least 1"
         );
-        let plain = of(Preset::Ktransformers, &[("preselect", "9")]).unwrap().preselect.unwrap();
+        let plain = of(Preset::Ktransformers, &[("preselect", "9")]).unwrap().index.unwrap().kind;
+        let IndexKind::Blocks(BlockConfig { preselect: Some(plain), .. }) = plain else {
+            panic!("{plain:?}")
+        };
         let want = Preselect {
             count: 9,
             queries: 128,

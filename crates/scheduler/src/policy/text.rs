@@ -1,11 +1,13 @@
 //! A policy in full as text: what a session file says of the policy that it was saved under, and
 //! what decides whether its index serves another one.
 
-use super::options::name_of;
-use super::{
-    BlockConfig, ClusterConfig, IndexConfig, IndexKind, KeepConfig, Policy, Projection, Rank,
-    Residency, Statistic, TokenConfig,
+use super::budget::{Budget, HeadBudgets, LayerBudgets};
+use super::index::{
+    BlockConfig, ClusterConfig, Index, IndexKind, Projection, Rank, Schedule, TokenConfig, TwoStage,
 };
+use super::options::{Importance, Residual, name_of};
+use super::residency::{KeptConfig, Residency, Statistic};
+use super::resolved::Policy;
 
 /// A value of which there may be none.
 fn some<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
@@ -16,73 +18,85 @@ impl Policy {
     /// Every choice, one `name = value` a line, the same on every machine. Policies with the same
     /// text are the same, except for how many threads attend on the host, which changes no result.
     pub fn text(&self) -> String {
-        // No `..`: what is added to a policy has to be added here.
+        // No `..`: what is added to a policy has to be added here. Names and their order are those
+        // of the file format, whatever the code calls them today.
         let Self {
             preset,
             index,
-            keep,
-            budget,
-            adapt,
+            budget: Budget { tokens, heads, layers: _, mass, alpha },
             residency,
             sinks,
             recent,
             dense_layers,
-            layer_step,
-            token_step,
-            importance,
-            preselect,
-            mass,
-            alpha,
-            ahead,
-            certify,
-            tail,
-            refine,
-            positions,
-            host_threads: _,
+            residual,
+            bounds_attention,
         } = self;
-        let residency = match residency {
-            Residency::Resident => "resident".into(),
-            Residency::Evict => "evict".into(),
-            Residency::Recall { cache_steps } => format!("recall, {cache_steps} steps"),
-            Residency::AttendOnHost => "attend on host".into(),
+        let adapt = match heads {
+            HeadBudgets::Ada { safeguard, queries } if residency.recalls() => {
+                format!("{safeguard}, {queries} queries")
+            }
+            HeadBudgets::Ada { .. } | HeadBudgets::Uniform => "none".into(),
         };
+        let blocks = index.and_then(|index| match index.kind {
+            IndexKind::Blocks(blocks) => Some(blocks),
+            IndexKind::Clusters(_) | IndexKind::Tokens(_) => None,
+        });
+        let schedule = index.map_or(Schedule::EVERY, |index| index.schedule);
         let lines = [
             ("policy", preset.to_string()),
             ("index", some(*index, index_text)),
-            ("keep", some(*keep, keep_text)),
-            ("budget", some(*budget, |b| b.to_string())),
-            ("adapt", some(*adapt, |a| format!("{}, {} queries", a.safeguard, a.queries))),
-            ("residency", residency),
+            ("keep", some(residency.kept(), |kept| kept_text(kept, &self.budget))),
+            ("budget", some(*tokens, |b| b.to_string())),
+            ("adapt", adapt),
+            ("residency", residency_text(*residency)),
             ("sinks", sinks.to_string()),
             ("recent", recent.to_string()),
             ("dense layers", dense_layers.to_string()),
-            ("layer step", layer_step.to_string()),
-            ("token step", token_step.to_string()),
-            ("importance", name_of(*importance).into()),
+            ("layer step", schedule.layer_step.to_string()),
+            ("token step", schedule.token_step.to_string()),
+            (
+                "importance",
+                name_of(blocks.map_or(Importance::Last, |blocks| blocks.importance)).into(),
+            ),
             (
                 "preselect",
-                some(*preselect, |p| {
+                some(blocks.and_then(|blocks| blocks.preselect), |p| {
                     let (pool, near) = (name_of(p.pool), p.neighbours);
                     format!("{}, {} queries, {} {pool}, {near}", p.count, p.queries, p.kernel)
                 }),
             ),
             ("mass", some(*mass, |m| m.to_string())),
             ("alpha", some(*alpha, |a| a.to_string())),
-            ("ahead", ahead.to_string()),
-            ("certify", certify.to_string()),
-            ("tail", tail.to_string()),
-            ("refine", some(*refine, |r| format!("{} {}", r.times, tokens_text(r.tokens)))),
-            ("positions", name_of(*positions).into()),
+            ("ahead", schedule.layer_prefetch.to_string()),
+            ("certify", bounds_attention.to_string()),
+            ("tail", (*residual == Residual::Means).to_string()),
+            (
+                "refine",
+                some(index.and_then(|index| index.two_stage()), |TwoStage { times, tokens }| {
+                    format!("{times} {}", tokens_text(tokens))
+                }),
+            ),
+            ("positions", name_of(residency.first_positions()).into()),
         ];
         lines.map(|(name, value)| format!("{name} = {value}\n")).concat()
     }
 }
 
-fn index_text(index: IndexConfig) -> String {
-    let IndexConfig { kind, segment, window, pooling } = index;
+fn residency_text(residency: Residency) -> String {
+    match residency {
+        Residency::Resident => "resident".into(),
+        Residency::Evict(_) => "evict".into(),
+        Residency::Recall { cache_steps } => format!("recall, {cache_steps} steps"),
+        // How many threads attend changes no result.
+        Residency::AttendOnHost { threads: _ } => "attend on host".into(),
+    }
+}
+
+fn index_text(index: Index) -> String {
+    let Index { kind, segment, window, pooling, schedule: _ } = index;
     let kind = match kind {
         IndexKind::Clusters(clusters) => clusters_text(clusters),
-        IndexKind::Blocks(BlockConfig { block, summary, n_top }) => {
+        IndexKind::Blocks(BlockConfig { block, summary, n_top, importance: _, preselect: _ }) => {
             format!("blocks of {block}, summary {}, top {n_top}", summary as u32)
         }
         IndexKind::Tokens(tokens) => tokens_text(tokens),
@@ -92,8 +106,15 @@ fn index_text(index: IndexConfig) -> String {
 }
 
 fn clusters_text(clusters: ClusterConfig) -> String {
-    let ClusterConfig { cluster_tokens, window_clusters, distance, iterations, max_cluster, seed } =
-        clusters;
+    let ClusterConfig {
+        cluster_tokens,
+        window_clusters,
+        distance,
+        iterations,
+        max_cluster,
+        seed,
+        two_stage: _,
+    } = clusters;
     format!(
         "clusters of {cluster_tokens}, {window_clusters} a window, {}, {iterations} iterations, \
          at most {max_cluster}, seed {seed}",
@@ -118,8 +139,16 @@ fn tokens_text(tokens: TokenConfig) -> String {
     format!("tokens by {projection}, rank {rank}, adapts {adapts}")
 }
 
-fn keep_text(keep: KeepConfig) -> String {
-    let KeepConfig { statistic, window, kernel, pool, order, safeguard, beta } = keep;
+fn kept_text(kept: KeptConfig, budget: &Budget) -> String {
+    let KeptConfig { statistic, window, kernel, pool, order } = kept;
+    let safeguard = match budget.heads {
+        HeadBudgets::Ada { safeguard, .. } => Some(safeguard),
+        HeadBudgets::Uniform => None,
+    };
+    let beta = match budget.layers {
+        LayerBudgets::Pyramid { beta } => Some(beta),
+        LayerBudgets::Uniform => None,
+    };
     let statistic = match statistic {
         Statistic::LastQueries(n) => format!("last {n} queries"),
         Statistic::AllQueries => "all queries".into(),
@@ -144,7 +173,7 @@ mod tests {
         "0.25",
         "7",
         "true",
-        "estimate",
+        "means",
         "text",
         "host",
         "local",
@@ -191,8 +220,8 @@ mod tests {
             ("distance", "l2"),
             ("window", "64"),
             ("cluster-seed", "1"),
-            ("tail", "estimate"),
-            ("refine", "2"),
+            ("residual", "means"),
+            ("two-stage", "2"),
             ("dense-layers", "1"),
             ("cache-steps", "3"),
         ] {

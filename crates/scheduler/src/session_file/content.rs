@@ -1,7 +1,8 @@
 //! The caller's part of a file: tokens, what the model said last, a note.
 
 use super::frame::{FrameWriter, SessionReader};
-use super::{SessionFileError, record::READS_ON};
+use super::records::READS_ON;
+use crate::error::SessionFileError;
 
 /// The most ids or logits of a file: a vocabulary.
 const MAX_SAID: usize = 4 << 20;

@@ -10,14 +10,10 @@ use std::io::Write;
 use blake3::Hasher;
 use longview_core::RangeSource;
 
-use super::error::DamagedPart;
+use super::digest::{Digest, digest};
 use super::header::{self, SessionHeader};
-use super::{Digest, SessionFileError};
+use crate::error::{DamagedPart, SessionFileError};
 
-/// Bytes of a block as they are written; readers take smaller ones too.
-pub const BLOCK_BYTES: usize = 1 << 20;
-/// The smallest block that is read: a table never takes more than a 16th of a file.
-const MIN_BLOCK_BYTES: usize = 512;
 /// The file's last bytes.
 const END: &[u8; 8] = b"LVS-end\n";
 /// Length of the stream, digest, end.
@@ -66,7 +62,7 @@ impl<'a> FrameWriter<'a> {
     }
 
     fn flush(&mut self) -> Result<(), SessionFileError> {
-        self.table.push(super::digest(&self.block));
+        self.table.push(digest(&self.block));
         self.stream_bytes += self.block.len() as u64;
         self.out.write_all(&self.block).map_err(SessionFileError::Write)?;
         self.block.clear();
@@ -217,7 +213,7 @@ impl SessionReader<'_> {
         let place = self.file.stream_at + start;
         self.block.resize(len as usize, 0);
         self.file.source.read_at(place, &mut self.block).map_err(SessionFileError::Read)?;
-        if super::digest(&self.block) != self.file.table[self.next] {
+        if digest(&self.block) != self.file.table[self.next] {
             let (part, bytes) = (DamagedPart::Block(self.next), place..place + len);
             return Err(SessionFileError::Damaged { part, bytes });
         }
@@ -332,9 +328,4 @@ impl SessionReader<'_> {
             false => Err(SessionFileError::Inconsistent(what)),
         }
     }
-}
-
-/// Whether blocks may have this size.
-pub(super) fn is_block_size(bytes: usize) -> bool {
-    bytes.is_power_of_two() && (MIN_BLOCK_BYTES..=BLOCK_BYTES).contains(&bytes)
 }

@@ -4,13 +4,16 @@ use std::fmt;
 
 use longview_core::{DType, RangeSource};
 
-use super::error::DamagedPart;
-use super::{Difference, Digest, FORMAT_VERSION, SessionFileError, frame};
+use super::block::is_block_size;
+use super::digest::{Digest, digest};
+use crate::error::{DamagedPart, Difference, SessionFileError};
+use crate::layout::KvShape;
 use crate::policy::{PolicyError, PolicyOptions};
-use crate::shape::KvShape;
 
 /// The first bytes. The first is no letter of any text, and line ends show what has mangled it.
 const MAGIC: &[u8; 8] = b"\x89LVS\r\n\x1a\n";
+/// The format that this release writes, and the only one that it reads.
+pub const FORMAT_VERSION: u32 = 1;
 /// Magic, version, length of the header.
 const PREFIX_BYTES: usize = 16;
 /// The longest header.
@@ -47,7 +50,7 @@ impl fmt::Display for Fingerprint {
     /// 16 hexadecimal digits over all parts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.parts().map(|(_, part, _)| part.digest);
-        super::digest(all.as_flattened())[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        digest(all.as_flattened())[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -162,7 +165,7 @@ impl SessionHeader {
 
     /// The header's bytes, for blocks of this size.
     pub(super) fn encode(&self, block_bytes: usize) -> Result<Vec<u8>, SessionFileError> {
-        assert!(frame::is_block_size(block_bytes), "a block of {block_bytes} bytes");
+        assert!(is_block_size(block_bytes), "a block of {block_bytes} bytes");
         let mut bytes = MAGIC.to_vec();
         bytes.extend(FORMAT_VERSION.to_le_bytes());
         bytes.extend([0; 4]);
@@ -186,7 +189,7 @@ impl SessionHeader {
             return Err(SessionFileError::Write(std::io::Error::other(reason)));
         }
         bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
-        let digest = super::digest(&bytes);
+        let digest = digest(&bytes);
         bytes.extend(digest);
         Ok(bytes)
     }
@@ -208,7 +211,7 @@ pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileEr
     }
     let word = |at: usize| u32::from_le_bytes(prefix[at..at + 4].try_into().expect("4 bytes"));
     if word(8) != FORMAT_VERSION {
-        return Err(SessionFileError::Version(word(8)));
+        return Err(SessionFileError::Version { found: word(8), supported: FORMAT_VERSION });
     }
     let len = word(12) as usize;
     let damaged = |len: usize| {
@@ -223,8 +226,8 @@ pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileEr
     }
     let mut bytes = vec![0; len];
     source.read_at(0, &mut bytes).map_err(SessionFileError::Read)?;
-    let (content, digest) = bytes.split_at(len - 32);
-    if super::digest(content) != digest {
+    let (content, written) = bytes.split_at(len - 32);
+    if digest(content) != written {
         return Err(damaged(len));
     }
     let (header, block_bytes) = parse(&content[PREFIX_BYTES..])?;
@@ -234,7 +237,7 @@ pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileEr
 fn parse(content: &[u8]) -> Result<(SessionHeader, usize), SessionFileError> {
     let mut fields = Fields(content);
     let block_bytes = fields.word()? as usize;
-    if !frame::is_block_size(block_bytes) {
+    if !is_block_size(block_bytes) {
         return Err(SessionFileError::Inconsistent("the size of its blocks"));
     }
     let code = fields.word()?;

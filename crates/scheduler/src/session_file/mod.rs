@@ -5,36 +5,24 @@
 //! records, and a trailer proves that all of it is there: every block of the stream has a digest in
 //! a table, and the trailer's digest covers header and table. `docs/session-format.md` has every
 //! byte. Nothing is used before the whole file was verified; then rows go block by block to the
-//! host tier, so that there is never a second copy in memory. Everything is little-endian and fixed
+//! host store, so that there is never a second copy in memory. Everything is little-endian and fixed
 //! by that document, never by how Rust lays out a type.
 //!
 //! [`frame`] is the outermost layer (header, blocks, table, trailer), [`header`] what the file was
-//! made with, [`record`] the state of one layer as plain data, and [`sequence`] ties it to a
+//! made with, [`records`] how the state of one layer is written, and [`io`] ties it to a
 //! [`crate::Sequence`]. The caller's parts (tokens, logits, a note) are a [`SessionContent`].
 
+mod block;
 mod content;
-mod error;
+mod digest;
 mod frame;
 mod header;
-mod record;
-mod sequence;
+mod io;
+mod records;
 
+pub use block::BLOCK_BYTES;
 pub use content::SessionContent;
-pub use error::{DamagedPart, Difference, SessionFileError};
-pub use frame::{BLOCK_BYTES, SessionFile, SessionReader};
-pub use header::{Fingerprint, FingerprintPart, SessionHeader};
-pub(crate) use record::{
-    AdaptiveRecord, ClustersRecord, IndexRecord, KeepRecord, ProjectionRecord, QueriesRecord,
-};
-pub use sequence::SaveOptions;
-
-/// The format that this release writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 1;
-
-/// A digest of some bytes: BLAKE3, 32 bytes.
-pub type Digest = [u8; 32];
-
-/// The digest of `bytes`.
-pub(crate) fn digest(bytes: &[u8]) -> Digest {
-    *blake3::hash(bytes).as_bytes()
-}
+pub use digest::Digest;
+pub use frame::{SessionFile, SessionReader};
+pub use header::{FORMAT_VERSION, Fingerprint, FingerprintPart, SessionHeader};
+pub use io::{SaveOptions, restore_sequence, save_sequence};

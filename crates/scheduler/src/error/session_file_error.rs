@@ -1,0 +1,120 @@
+//! What can be wrong with a session file.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+/// A session file that cannot be written or used. The file's name is the caller's to add.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionFileError {
+    /// The system refused to read.
+    #[error("the session cannot be read ({0})")]
+    Read(io::Error),
+    /// The system refused to write.
+    #[error("the session cannot be written ({0}); what was written of it is of no use")]
+    Write(io::Error),
+    /// Something else than a session.
+    #[error("this is not a Longview session; name a file that --save-session wrote")]
+    NotASession,
+    /// A format that this release does not know.
+    #[error(
+        "the session has format version {found}, and this release reads version {supported}: \
+         open it with the release that wrote it, or read the document again"
+    )]
+    Version {
+        /// Of the file.
+        found: u32,
+        /// Of this release.
+        supported: u32,
+    },
+    /// A file that was cut, is still being written, or has something behind its end.
+    #[error(
+        "the session is not complete: {size} bytes do not end as a session does. It was cut off, \
+         not written to its end, or something was added; copy it again, or read the document again"
+    )]
+    Incomplete {
+        /// Its length.
+        size: u64,
+    },
+    /// Bytes that are not those that were written.
+    #[error(
+        "the session is damaged in {part} (bytes {} to {} of the file); copy it again, or read the \
+         document again",
+        bytes.start,
+        bytes.end
+    )]
+    Damaged {
+        /// Where.
+        part: DamagedPart,
+        /// Which bytes are not as they were.
+        bytes: Range<u64>,
+    },
+    /// A whole file that says what cannot be: nobody's disk is to blame.
+    #[error("the session contradicts itself: {0}; read the document again")]
+    Inconsistent(&'static str),
+    /// A file that was made with something else.
+    #[error("the session was made with something else:{}", Differences(.0))]
+    Wrong(Vec<Difference>),
+    /// More tokens than the context holds.
+    #[error(
+        "the session has {tokens} tokens and the context holds {capacity}; start with --ctx-size \
+         {saved}, as it was saved, or at least {needed}"
+    )]
+    TooLong {
+        /// Tokens of the session.
+        tokens: usize,
+        /// Tokens that fit.
+        capacity: usize,
+        /// The context that it was saved with.
+        saved: usize,
+        /// The least that holds the session and a token more.
+        needed: usize,
+    },
+}
+
+/// A part of a file that is proved by a digest of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamagedPart {
+    /// What says how the file was made.
+    Header,
+    /// The digests of the blocks, or the trailer.
+    Table,
+    /// A block of the stream.
+    Block(usize),
+}
+
+impl fmt::Display for DamagedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DamagedPart::Header => f.write_str("its header"),
+            DamagedPart::Table => f.write_str("its table of blocks"),
+            DamagedPart::Block(i) => write!(f, "block {i}"),
+        }
+    }
+}
+
+/// One thing that a file was made with, and what there is instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What differs.
+    pub part: &'static str,
+    /// What the file was made with.
+    pub file: String,
+    /// What there is here.
+    pub here: String,
+    /// What to do about it.
+    pub fix: &'static str,
+}
+
+/// One line for each.
+struct Differences<'a>(&'a [Difference]);
+
+impl fmt::Display for Differences<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Difference { part, file, here, fix } in self.0 {
+            write!(f, "\n  {part}: the session has {file}, this run {here}; {fix}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! LRQK's adaptive decode: every step finds the low-rank query and key that fit the step best, and
+//! moves the bases a little towards them.
+//!
+//! For a KV head with bases `B_Q, B_K [r, d]`, the step's queries q (one for each query head of the
+//! group), its key k, and the rows Omega that the step before attended with their keys `K` and low
+//! ranks `A`, the paper minimises `|q' B_Q - q|^2 + |k' B_K - k|^2 + l1 (q' k' - q k)^2 + l2 |A q'
+//! - K q|^2` by turns over q' and k' (here the sum over the group), then takes one step of gradient
+//! descent with exact line search in each basis. The gradients have rank one, so that step is a
+//! projection: `B += q'^T (q - q' B) / |q'|^2`, after which `q' B = q`.
+//!
+//! All of it happens on the host, in f64: r is small, and the rows that it reads are as many as a
+//! step attends. The query's low rank goes to the device, where tokens are compared with it.
+
+use std::ops::Range;
+
+use longview_core::decode_f32_into;
+use longview_ops::Backend;
+use nalgebra::{DMatrix, DVector};
+
+use super::layer_index::LayerIndex;
+use super::projection::{Projections, basis, inverse};
+use super::records::LowRankRecord;
+use crate::layout::KvShape;
+use crate::store::LayerRows;
+
+/// Rounds of q' and k'.
+const ROUNDS: usize = 2;
+
+/// Rounds end when k' moves by less than this (mean square).
+const TOLERANCE: f64 = 1e-2;
+
+/// Weights of the fit to the step's own score and to those of the step before.
+const LAMBDA: f64 = 1.0;
+
+/// The bases of one KV head.
+struct Head {
+    b_q: DMatrix<f64>,
+    b_k: DMatrix<f64>,
+    w_k: DMatrix<f64>,
+    /// Low ranks of the keys of rows that are not indexed yet.
+    pending: Vec<DVector<f64>>,
+}
+
+/// The bases of one layer.
+pub(crate) struct LowRankDecode {
+    heads: Vec<Head>,
+    /// The row of the first pending low rank.
+    first: usize,
+}
+
+/// What rows that were attended say: sums over them.
+struct Attended {
+    /// `A^T A`, `[r, r]`.
+    low: DMatrix<f64>,
+    /// `K^T A`, `[d, r]`.
+    cross: DMatrix<f64>,
+}
+
+impl Attended {
+    fn new(d: usize, rank: usize) -> Self {
+        Self { low: DMatrix::zeros(rank, rank), cross: DMatrix::zeros(d, rank) }
+    }
+
+    fn add(&mut self, key: &DVector<f64>, low: &DVector<f64>) {
+        self.low.ger(1.0, low, low, 1.0);
+        self.cross.ger(1.0, key, low, 1.0);
+    }
+}
+
+impl Head {
+    /// The low rank of a key by the prompt's projection.
+    fn project(&self, key: &DVector<f64>) -> DVector<f64> {
+        self.w_k.tr_mul(key)
+    }
+
+    /// The low ranks of a step's queries and key; the bases follow.
+    fn step(
+        &mut self,
+        queries: &[DVector<f64>],
+        key: &DVector<f64>,
+        attended: &Attended,
+    ) -> (Vec<DVector<f64>>, DVector<f64>) {
+        let (b_q, b_k) = (&self.b_q, &self.b_k);
+        let (gram_q, gram_k) = (b_q * b_q.transpose(), b_k * b_k.transpose());
+        let own = b_k * key;
+        let mut low_key = inverse(&gram_k) * &own;
+        let mut low_queries = Vec::new();
+        for _ in 0..ROUNDS {
+            low_queries = queries
+                .iter()
+                .map(|q| {
+                    let left = b_q * q
+                        + LAMBDA * attended.cross.tr_mul(q)
+                        + LAMBDA * q.dot(key) * &low_key;
+                    let right =
+                        &gram_q + LAMBDA * &attended.low + LAMBDA * &low_key * low_key.transpose();
+                    inverse(&right) * left
+                })
+                .collect::<Vec<DVector<f64>>>();
+            let mut left = own.clone();
+            let mut right = gram_k.clone();
+            for (q, low) in queries.iter().zip(&low_queries) {
+                left.axpy(LAMBDA * q.dot(key), low, 1.0);
+                right.ger(LAMBDA, low, low, 1.0);
+            }
+            let next = inverse(&right) * left;
+            let moved = (&next - &low_key).norm_squared() / next.len() as f64;
+            low_key = next;
+            if moved < TOLERANCE {
+                break;
+            }
+        }
+        for (q, low) in queries.iter().zip(&low_queries) {
+            follow(&mut self.b_q, low, q);
+        }
+        follow(&mut self.b_k, &low_key, key);
+        (low_queries, low_key)
+    }
+}
+
+/// `B += low^T (x - low B) / |low|^2`.
+fn follow(b: &mut DMatrix<f64>, low: &DVector<f64>, x: &DVector<f64>) {
+    let size = low.norm_squared();
+    if size > f64::MIN_POSITIVE {
+        let missing = x - b.tr_mul(low);
+        b.ger(1.0 / size, low, &missing, 1.0);
+    }
+}
+
+impl LowRankDecode {
+    /// The bases after a prompt.
+    pub fn new(made: &Projections, gram_q: &[f32], gram_k: &[f32], d: usize) -> Self {
+        let matrix = |x: &[f32], rows: usize, cols: usize| {
+            DMatrix::from_row_iterator(rows, cols, x.iter().map(|x| f64::from(*x)))
+        };
+        let len = d * made.rank;
+        let projection = |w: &[f32], h: usize| matrix(&w[h * len..(h + 1) * len], d, made.rank);
+        let gram = |g: &[f32], h: usize| matrix(&g[h * d * d..(h + 1) * d * d], d, d);
+        let head = |h: usize| {
+            let (w_q, w_k) = (projection(&made.w_q, h), projection(&made.w_k, h));
+            Head {
+                b_q: basis(&w_q, &gram(gram_q, h)),
+                b_k: basis(&w_k, &gram(gram_k, h)),
+                w_k,
+                pending: Vec::new(),
+            }
+        };
+        Self { heads: (0..gram_q.len() / (d * d)).map(head).collect(), first: 0 }
+    }
+
+    /// As a session file has it.
+    pub fn record(&self) -> LowRankRecord {
+        let record = |head: &Head| {
+            let pending = head.pending.iter().flat_map(|low| low.iter().copied());
+            let [b_q, b_k, w_k] = [&head.b_q, &head.b_k, &head.w_k].map(|m| m.as_slice().to_vec());
+            [b_q, b_k, w_k, pending.collect()]
+        };
+        let rank = self.heads.first().map_or(0, |head| head.b_q.nrows());
+        LowRankRecord { rank, first: self.first, heads: self.heads.iter().map(record).collect() }
+    }
+
+    /// What a session file has, of heads of width `d`.
+    pub fn from_record(record: LowRankRecord, d: usize) -> Self {
+        let r = record.rank;
+        let head = |[b_q, b_k, w_k, pending]: [Vec<f64>; 4]| Head {
+            b_q: DMatrix::from_vec(r, d, b_q),
+            b_k: DMatrix::from_vec(r, d, b_k),
+            w_k: DMatrix::from_vec(d, r, w_k),
+            pending: pending.chunks_exact(r).map(DVector::from_column_slice).collect(),
+        };
+        Self { heads: record.heads.into_iter().map(head).collect(), first: record.first }
+    }
+
+    /// Low ranks of rows `start..start + n`, `[Hkv, n, r]`; nothing where steps did not find them.
+    pub fn landmarks(&self, start: usize, n: usize) -> Vec<f32> {
+        let is_there = |head: &Head| self.first == start && head.pending.len() >= n;
+        if !self.heads.iter().all(is_there) {
+            return Vec::new();
+        }
+        let low = self.heads.iter().flat_map(|head| &head.pending[..n]);
+        low.flat_map(|low| low.iter().map(|x| *x as f32)).collect()
+    }
+
+    /// Fits the bases to a step's queries and key; returns the low ranks of its queries, `[Hq, r]`.
+    ///
+    /// `recalled` says which units of `index` a head recalled in the step before.
+    pub fn fit<B: Backend>(
+        &mut self,
+        rows: LayerRows<'_, B>,
+        index: &LayerIndex<B>,
+        step: &DecodeStep<'_>,
+        recalled: impl Fn(usize) -> Vec<usize>,
+    ) -> Vec<f32> {
+        let (hq, hkv, d) = (rows.shape.n_q_heads, rows.shape.n_kv_heads, rows.shape.head_dim);
+        let group = hq / hkv;
+        self.fill_pending(rows, &step.pending);
+        let mut features = Vec::with_capacity(hq * d);
+        for head in 0..hkv {
+            let attended = self.attended_sums(rows, index, head, &recalled(head));
+            let queries: Vec<DVector<f64>> = (head * group..(head + 1) * group)
+                .map(|h| wide(&step.q[h * d..(h + 1) * d]))
+                .collect();
+            let key = wide(&step.k[head * d..(head + 1) * d]);
+            let own = &mut self.heads[head];
+            let (low_queries, low_key) = own.step(&queries, &key, &attended);
+            own.pending.push(low_key);
+            features.extend(low_queries.iter().flat_map(|low| low.iter().map(|x| *x as f32)));
+        }
+        features
+    }
+
+    /// Low ranks of all rows that are not indexed, but for the token's own; those that are missing
+    /// by the prompt's projection.
+    fn fill_pending<B: Backend>(&mut self, rows: LayerRows<'_, B>, pending: &Range<usize>) {
+        for (head, own) in self.heads.iter_mut().enumerate() {
+            match pending.start.checked_sub(self.first) {
+                Some(gone) if gone <= own.pending.len() => drop(own.pending.drain(..gone)),
+                _ => own.pending.clear(),
+            }
+            own.pending.truncate(pending.len());
+            for row in pending.start + own.pending.len()..pending.end {
+                let key = wide(&rows.key(head, row));
+                own.pending.push(own.project(&key));
+            }
+        }
+        self.first = pending.start;
+    }
+
+    /// Sums over what the head attended in the step before: the rows recalled, and those that are
+    /// not indexed.
+    fn attended_sums<B: Backend>(
+        &self,
+        rows: LayerRows<'_, B>,
+        index: &LayerIndex<B>,
+        head: usize,
+        recalled: &[usize],
+    ) -> Attended {
+        let KvShape { head_dim, kv_dtype, .. } = *rows.shape;
+        let own = &self.heads[head];
+        let rank = own.b_q.nrows();
+        let mut sums = Attended::new(head_dim, rank);
+        for (low, row) in own.pending.iter().zip(self.first..) {
+            sums.add(&wide(&rows.key(head, row)), low);
+        }
+        let units = &index.heads()[head];
+        let width = rank * kv_dtype.size();
+        let mut low = vec![0.0f32; rank];
+        for token in recalled {
+            // What was selected before a cut may be gone.
+            let Some(start) = units.starts.get(*token) else { continue };
+            let bytes = &units.centroids[token * width..(token + 1) * width];
+            decode_f32_into(kv_dtype, bytes, &mut low);
+            sums.add(&wide(&rows.key(head, *start as usize)), &wide(&low));
+        }
+        sums
+    }
+}
+
+/// A decode step in one layer, on the host.
+pub(crate) struct DecodeStep<'a> {
+    /// `[Hq, Dh]`.
+    pub q: &'a [f32],
+    /// `[Hkv, Dh]`.
+    pub k: &'a [f32],
+    /// Rows that are not indexed, without the token's own.
+    pub pending: Range<usize>,
+}
+
+fn wide(x: &[f32]) -> DVector<f64> {
+    DVector::from_iterator(x.len(), x.iter().map(|x| f64::from(*x)))
+}

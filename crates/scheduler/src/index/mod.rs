@@ -1,0 +1,26 @@
+//! Indexes of keys: what stands for clusters, blocks and tokens, how it is made, and what prefill
+//! records for it.
+
+mod importance;
+mod kmeans_job;
+mod kmeans_worker;
+mod layer_index;
+mod layer_projection;
+mod low_rank_decode;
+mod observation;
+pub mod projection;
+mod recorded;
+mod records;
+
+pub(crate) use importance::{AddedQueries, RecordedQueries};
+pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};
+pub use kmeans_worker::ClusterWorker;
+pub use layer_index::{HeadIndex, LayerIndex};
+pub(crate) use layer_projection::LayerProjection;
+pub(crate) use low_rank_decode::{DecodeStep, LowRankDecode};
+pub(crate) use observation::{Observation, Observer, Observers};
+pub use recorded::Recorded;
+pub(crate) use recorded::RecordedChunk;
+pub(crate) use records::{
+    ClustersRecord, IndexRecord, LowRankRecord, ProjectionRecord, QueriesRecord,
+};

@@ -1,0 +1,192 @@
+//! What prefill records of every layer for policies that come later: sums of q q^T and k k^T, the
+//! last queries, and, only where a policy asked for them, sums of queries and the attention that
+//! every row received.
+
+use longview_core::DType;
+use longview_ops::{Backend, DeviceBuffer, Gram, GramParams, OpResult, View, ViewMut};
+
+use super::importance::{AddedQueries, RecordedQueries};
+use crate::layout::{KvShape, LAST_QUERIES, LayerTensors};
+use crate::policy::LocalWindow;
+
+/// What later policies need from prefill, recorded for every layer.
+pub struct Recorded<B: Backend> {
+    /// `sum q q^T` over tokens and the group's query heads, F32 `[Hkv, Dh, Dh]`.
+    pub gram_q: B::Buffer,
+    /// `sum k k^T`, F32 `[Hkv, Dh, Dh]`.
+    pub gram_k: B::Buffer,
+    /// The last queries of the last prefill, oldest first, `[n, Hq, Dh]` with n at most
+    /// [`crate::LAST_QUERIES`].
+    pub last_queries: Vec<f32>,
+    /// Tokens of the sequence behind the last of these.
+    pub last_end: usize,
+    /// What every row received from all queries of the prompt so far, F32 `[Hq, capacity]` and as
+    /// many spare elements as one head has; only under policies that keep tokens by it.
+    pub(crate) mass: Option<B::Buffer>,
+    /// Rows that it covers.
+    pub(crate) mass_rows: usize,
+    /// Sums of queries; only once a policy asked for them.
+    pub(crate) queries: Option<RecordedQueries<B>>,
+    /// Both sums as of the last finished prefill, on the host.
+    saved: Vec<f32>,
+}
+
+/// A chunk of a prompt among the tokens of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedChunk {
+    /// Its first token among the step's.
+    pub start: usize,
+    /// Its tokens.
+    pub len: usize,
+    /// Tokens that the sequence had before.
+    pub n_before: usize,
+    /// Tokens of the same prompt that follow.
+    pub remaining: usize,
+}
+
+impl<B: Backend> Recorded<B> {
+    pub(crate) fn new(backend: &B, shape: &KvShape) -> OpResult<Self> {
+        let len = shape.n_kv_heads * shape.head_dim * shape.head_dim;
+        Ok(Self {
+            gram_q: backend.alloc(DType::F32, len, "sum of q q^T")?,
+            gram_k: backend.alloc(DType::F32, len, "sum of k k^T")?,
+            last_queries: Vec::new(),
+            last_end: 0,
+            mass: None,
+            mass_rows: 0,
+            queries: None,
+            saved: vec![0.0; 2 * len],
+        })
+    }
+
+    /// Both sums and where their host copies go.
+    pub(crate) fn read_parts(&mut self) -> [(View<'_, B>, &mut [u8]); 2] {
+        let (q, k) = self.saved.split_at_mut(self.gram_q.len());
+        [
+            (View::all(&self.gram_q), bytemuck::cast_slice_mut(q)),
+            (View::all(&self.gram_k), bytemuck::cast_slice_mut(k)),
+        ]
+    }
+
+    /// Both sums, from the device.
+    pub(crate) async fn sums(&self, backend: &B) -> OpResult<(Vec<f32>, Vec<f32>)> {
+        let (mut q, mut k) = (vec![0.0; self.gram_q.len()], vec![0.0; self.gram_k.len()]);
+        let mut parts = [
+            (View::all(&self.gram_q), bytemuck::cast_slice_mut(&mut q)),
+            (View::all(&self.gram_k), bytemuck::cast_slice_mut(&mut k)),
+        ];
+        backend.read_all(&mut parts).await?;
+        Ok((q, k))
+    }
+
+    /// Sums that were saved.
+    pub(crate) fn load_sums(&mut self, backend: &B, q: &[f32], k: &[f32]) -> OpResult<()> {
+        let (saved_q, saved_k) = self.saved.split_at_mut(q.len());
+        saved_q.copy_from_slice(q);
+        saved_k.copy_from_slice(k);
+        backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
+        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
+    }
+
+    /// Makes the sums again on a fresh device.
+    pub(crate) fn restore(&mut self, backend: &B, shape: &KvShape) -> OpResult<()> {
+        let fresh = Self::new(backend, shape)?;
+        (self.gram_q, self.gram_k) = (fresh.gram_q, fresh.gram_k);
+        (self.mass, self.mass_rows) = (None, 0);
+        if let Some(queries) = &mut self.queries {
+            queries.restore(backend)?;
+        }
+        let (q, k) = self.saved.split_at(self.gram_q.len());
+        backend.write(ViewMut::all(&mut self.gram_q), bytemuck::cast_slice(q))?;
+        backend.write(ViewMut::all(&mut self.gram_k), bytemuck::cast_slice(k))
+    }
+
+    /// Adds a chunk of a prompt to the sums, and keeps its last queries.
+    ///
+    /// `n_before` tokens are in the sequence, `remaining` tokens of the prompt follow the chunk.
+    pub(crate) async fn add_chunk(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        t: &LayerTensors<'_, B>,
+        chunk: RecordedChunk,
+    ) -> OpResult<()> {
+        let RecordedChunk { start, len, n_before, remaining } = chunk;
+        let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
+        let gram = |n_heads: usize, group: usize| GramParams {
+            n_tokens: len as u32,
+            n_heads: n_heads as u32,
+            group: group as u32,
+            head_dim: d as u32,
+        };
+        // Offset and length of the chunk's tokens from the `skip`-th on.
+        let part = |view: &View<'_, B>, heads: usize, skip: usize| {
+            let at = view.offset + (start + skip) * heads * d;
+            (at, (len - skip) * heads * d)
+        };
+        let (at, n) = part(&t.q, hq, 0);
+        backend.gram(Gram {
+            p: gram(hq, hq / hkv),
+            x: View::part(t.q.buffer, at, n),
+            out: ViewMut::all(&mut self.gram_q),
+        })?;
+        let (at, n) = part(&t.k, hkv, 0);
+        backend.gram(Gram {
+            p: gram(hkv, 1),
+            x: View::part(t.k.buffer, at, n),
+            out: ViewMut::all(&mut self.gram_k),
+        })?;
+        if let Some(queries) = &mut self.queries {
+            let added = AddedQueries { start, len, position: n_before };
+            queries.add(backend, shape, t.q, added)?;
+        }
+        if remaining < LAST_QUERIES {
+            let keep = (LAST_QUERIES - remaining).min(len);
+            if self.last_end != n_before {
+                // Tokens were decoded since: the queries would not follow each other.
+                self.last_queries.clear();
+            }
+            let (at, n) = part(&t.q, hq, len - keep);
+            let old = self.last_queries.len();
+            self.last_queries.resize(old + n, 0.0);
+            let out = bytemuck::cast_slice_mut(&mut self.last_queries[old..]);
+            backend.read(View::part(t.q.buffer, at, n), out).await?;
+            self.last_end = n_before + len;
+            let excess = self.last_queries.len().saturating_sub(LAST_QUERIES * hq * d);
+            self.last_queries.drain(..excess);
+        }
+        Ok(())
+    }
+
+    /// What every row received from all queries of the prompt, `[Hq, capacity]`; `None` where that
+    /// was not recorded for all of the first `n_rows` rows.
+    pub(crate) async fn read_mass(
+        &self,
+        backend: &B,
+        shape: &KvShape,
+        n_rows: usize,
+    ) -> OpResult<Option<Vec<f32>>> {
+        let Some(mass) = self.mass.as_ref().filter(|_| self.mass_rows >= n_rows) else {
+            return Ok(None);
+        };
+        let mut host = vec![0.0; shape.n_q_heads * shape.capacity];
+        let view = View::part(mass, 0, host.len());
+        backend.read(view, bytemuck::cast_slice_mut(&mut host)).await?;
+        Ok(Some(host))
+    }
+
+    /// Keeps sums of queries over a window from now on; those that were kept stay if they serve it.
+    pub(crate) fn keep_queries(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        window: LocalWindow,
+    ) -> OpResult<()> {
+        if self.queries.as_ref().is_some_and(|queries| queries.serves(window)) {
+            return Ok(());
+        }
+        self.queries = None;
+        self.queries = Some(RecordedQueries::new(backend, shape, window)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! The state of indexes and statistics as plain data: what a session file holds of them.
+
+/// Sums of queries over blocks of positions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct QueriesRecord {
+    /// l_L.
+    pub window: usize,
+    /// Queries before this position are in the sums.
+    pub covered: usize,
+    /// `[Hkv, blocks, Dh]`.
+    pub sums: Vec<f32>,
+    /// Queries before this position are in `saved`.
+    pub saved_tokens: usize,
+    /// `[Hkv, blocks, Dh]`: the sums as of the last finished prefill.
+    pub saved: Vec<f32>,
+    /// The first row of a window that is about to be indexed.
+    pub pending_row: Option<usize>,
+    /// What that window needs, `[Hkv, n]`.
+    pub pending: Vec<f32>,
+}
+
+/// A layer's projections, `[Hkv, Dh, r]` each.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ProjectionRecord {
+    /// r.
+    pub rank: usize,
+    /// Of queries.
+    pub w_q: Vec<f32>,
+    /// Of keys.
+    pub w_k: Vec<f32>,
+}
+
+/// Bases of the KV heads.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LowRankRecord {
+    /// r.
+    pub rank: usize,
+    /// The row of the first pending low rank.
+    pub first: usize,
+    /// `B_Q`, `B_K` and `W_K` of each head, `r * Dh` numbers each, by columns, and the pending low
+    /// ranks `[n, r]`.
+    pub heads: Vec<[Vec<f64>; 4]>,
+}
+
+/// An index.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct IndexRecord {
+    /// Numbers that describe a unit.
+    pub width: usize,
+    /// Rows indexed, and units of each head, after each batch.
+    pub batches: Vec<(usize, Vec<u32>)>,
+    /// The units of each head.
+    pub heads: Vec<ClustersRecord>,
+}
+
+/// The units of one head, in the order of their rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ClustersRecord {
+    /// Rows of each.
+    pub sizes: Vec<u32>,
+    /// Of each, or of none.
+    pub radius: Vec<f32>,
+    /// `[n, width]`, in the type of rows.
+    pub centroids: Vec<u8>,
+    /// `[n, 2, width]` or nothing.
+    pub pairs: Vec<u8>,
+    /// Of the first ones: whether a step may choose them.
+    pub open: Vec<bool>,
+}
+
+impl IndexRecord {
+    /// Whether every head's units cover the rows from `first` to `end`, batch by batch, none of
+    /// them empty.
+    pub fn covers(&self, first: usize, end: usize) -> bool {
+        let last = self.batches.last();
+        let counts = |head: usize| self.batches.iter().map(move |(_, counts)| counts[head]);
+        last.map_or(first, |(end, _)| *end) == end
+            && self.heads.iter().enumerate().all(|(h, head)| {
+                let n = last.map_or(0, |(_, counts)| counts[h] as usize);
+                let (mut unit, mut row) = (0, first);
+                let whole = self.batches.iter().zip(counts(h)).all(|((end, _), count)| {
+                    let units = head.sizes.get(unit..count as usize).unwrap_or_default();
+                    let is_full = units.iter().all(|size| *size > 0);
+                    row += units.iter().map(|size| *size as usize).sum::<usize>();
+                    unit += units.len();
+                    is_full && row == *end && unit == count as usize
+                });
+                n == head.sizes.len() && whole
+            })
+    }
+}

@@ -1,0 +1,16 @@
+//! What a model, a context length and a policy fix about where rows lie: dimensions, how layers
+//! attend, the rows of a device buffer, and the tensors of a step.
+
+mod device_layout;
+mod kv_shape;
+mod layer_mode;
+mod layer_tensors;
+
+pub use device_layout::DeviceLayout;
+pub use kv_shape::KvShape;
+pub use layer_mode::LayerMode;
+pub use layer_tensors::LayerTensors;
+pub(crate) use layer_tensors::{Query, SelectionId, attend_params};
+
+/// Queries that a prefill records for policies that come later.
+pub const LAST_QUERIES: usize = 128;

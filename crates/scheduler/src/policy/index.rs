@@ -1,0 +1,271 @@
+//! The first axis: how keys are summarised, and how a step searches the summaries.
+
+use longview_ops::{BlockSummary, Distance, PoolKind, Pooling};
+
+use super::options::{Importance, LrqkInit, LrqkOrder};
+
+/// The index of a policy that recalls.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Index {
+    /// What it holds.
+    pub kind: IndexKind,
+    /// Tokens of a prompt segment that is indexed as soon as it is finished; 0 for the whole prompt
+    /// at its end.
+    pub segment: usize,
+    /// m: decoded tokens that are indexed together.
+    pub window: usize,
+    /// How the query heads of a KV head choose together.
+    pub pooling: Pooling,
+    /// Which layers and steps make a selection of their own.
+    pub schedule: Schedule,
+}
+
+/// What is compared with a query.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum IndexKind {
+    /// Clusters.
+    Clusters(ClusterConfig),
+    /// Blocks.
+    Blocks(BlockConfig),
+    /// Tokens.
+    Tokens(TokenConfig),
+}
+
+/// Clusters of keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusterConfig {
+    /// Mean tokens per cluster of a segment.
+    pub cluster_tokens: usize,
+    /// C+.
+    pub window_clusters: usize,
+    /// What near means.
+    pub distance: Distance,
+    /// Most k-means iterations.
+    pub iterations: usize,
+    /// Clusters above this size are split, so that none crowds the others out of the budget.
+    pub max_cluster: usize,
+    /// Of the random first centroids.
+    pub seed: u64,
+    /// Tokens are selected inside of opened clusters.
+    pub two_stage: Option<TwoStage>,
+}
+
+/// Blocks of consecutive keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockConfig {
+    /// Keys of a block.
+    pub block: usize,
+    /// What stands for them.
+    pub summary: BlockSummary,
+    /// Keys that stand for a block, where that is a choice.
+    pub n_top: usize,
+    /// Which queries say how much a key represents its block.
+    pub importance: Importance,
+    /// What the prompt's end narrows the selection to.
+    pub preselect: Option<Preselect>,
+}
+
+/// Single tokens, compared in a space of few dimensions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenConfig {
+    /// How that space is made.
+    pub projection: Projection,
+    /// Its dimensions; at most a head's width.
+    pub rank: Rank,
+    /// Whether every step fits the space to its query and key.
+    pub adapts: bool,
+}
+
+/// How queries and keys are projected: `q k` is about `(q W_Q) (k W_K)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Projection {
+    /// The leading eigenvectors of `sum k k^T` (Loki).
+    PrincipalKeys,
+    /// The channels of most mass after a rotation that makes queries' channels independent
+    /// (InfiniGen).
+    SkewedChannels,
+    /// LRQK's joint factors, in the form that needs nothing but the sums `q q^T` and `k k^T`.
+    Lrqk {
+        /// Alternating updates.
+        iterations: usize,
+        /// How they begin.
+        init: LrqkInit,
+        /// Which is updated first.
+        order: LrqkOrder,
+        /// Of a random start.
+        seed: u64,
+    },
+}
+
+/// Dimensions of a projection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rank {
+    /// This many, or a quarter of a head's width if that is not given.
+    Given(Option<usize>),
+    /// The fewest that leave at most this relative error of the scores.
+    Tolerance(f32),
+}
+
+/// Two-stage selection: clusters are opened for more tokens than a step attends, and of the tokens
+/// in them those are attended that score best one by one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TwoStage {
+    /// Tokens in opened clusters, as a multiple of those that are recalled; at least 2.
+    pub times: usize,
+    /// How they are compared.
+    pub tokens: TokenConfig,
+}
+
+/// What a prompt's end narrows the selection of blocks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preselect {
+    /// Blocks that stay.
+    pub count: usize,
+    /// Last queries of the prompt that say which.
+    pub queries: usize,
+    /// Neighbouring tokens whose attention is pooled first; 1 for none.
+    pub kernel: usize,
+    /// Their mean or their maximum.
+    pub pool: PoolKind,
+    /// Whether a block is scored with the nearest quarter of each neighbour.
+    pub neighbours: bool,
+}
+
+/// Which layers and steps make a selection of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Layers that share the selection of the first of them.
+    pub layer_step: usize,
+    /// Steps for which a selection holds.
+    pub token_step: usize,
+    /// Layers select by the query that the input of the layer before predicts (InfiniGen).
+    pub layer_prefetch: bool,
+}
+
+/// The tokens behind a key whose queries say how much it represents its block (InfLLM).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalWindow {
+    /// l_L.
+    pub tokens: usize,
+}
+
+impl Schedule {
+    /// Every layer selects by its own query in every step.
+    pub const EVERY: Self = Self { layer_step: 1, token_step: 1, layer_prefetch: false };
+}
+
+impl Index {
+    /// Rows that are indexed together are a multiple of this.
+    pub fn unit(&self) -> usize {
+        match self.kind {
+            IndexKind::Blocks(blocks) => blocks.block,
+            IndexKind::Clusters(_) | IndexKind::Tokens(_) => 1,
+        }
+    }
+
+    /// Whether the host fits the index's space to every step.
+    pub fn adapts(&self) -> bool {
+        matches!(self.kind, IndexKind::Tokens(TokenConfig { adapts: true, .. }))
+    }
+
+    /// The second stage of a selection among clusters, if there is one.
+    pub fn two_stage(&self) -> Option<TwoStage> {
+        match self.kind {
+            IndexKind::Clusters(clusters) => clusters.two_stage,
+            IndexKind::Blocks(_) | IndexKind::Tokens(_) => None,
+        }
+    }
+
+    /// Whether the index bounds the scores of the keys that it stands for.
+    pub fn is_bounded(&self) -> bool {
+        match self.kind {
+            IndexKind::Clusters(_) => true,
+            IndexKind::Blocks(blocks) => blocks.summary == BlockSummary::MinMax,
+            IndexKind::Tokens(_) => false,
+        }
+    }
+
+    /// Whether the host must see what a step selects before the step can go on.
+    pub fn needs_host_choice(&self) -> bool {
+        self.adapts() || self.two_stage().is_some()
+    }
+
+    /// Whether later steps look at what a step selected.
+    pub fn remembers_selection(&self) -> bool {
+        self.schedule.token_step > 1 || self.adapts()
+    }
+
+    /// Whether every step selects anew by its own query and needs nothing else to do it, so that
+    /// the selection of the step before may stand in for it.
+    pub fn allows_speculation(&self) -> bool {
+        self.schedule == Schedule::EVERY && !self.needs_host_choice()
+    }
+
+    /// The tokens behind a key whose queries say how much it represents its block, where prefill
+    /// records sums of queries for that; `recent` tokens are always attended.
+    pub fn local_window(&self, recent: usize) -> Option<LocalWindow> {
+        match self.kind {
+            IndexKind::Blocks(BlockConfig { importance: Importance::Local, .. }) => {
+                Some(LocalWindow { tokens: recent })
+            }
+            _ => None,
+        }
+    }
+
+    /// Numbers that describe a unit of keys of width `head_dim`.
+    pub fn landmark_width(&self, head_dim: usize) -> usize {
+        match self.kind {
+            IndexKind::Clusters(_) => head_dim,
+            IndexKind::Blocks(blocks) => blocks.summary.width(head_dim),
+            IndexKind::Tokens(tokens) => tokens.rank.most(head_dim),
+        }
+    }
+
+    /// Most clusters, blocks or tokens that an index of `context` tokens has: segments and windows
+    /// round up, and a split adds at most one cluster for each `max_cluster / 2` tokens.
+    pub fn max_units(&self, context: usize) -> usize {
+        match self.kind {
+            IndexKind::Clusters(c) => {
+                let by_density = (context * c.window_clusters).div_ceil(self.window);
+                context.div_ceil(c.cluster_tokens).max(by_density)
+                    + 2 * context.div_ceil(c.max_cluster)
+                    + context.div_ceil(self.window)
+                    + 1
+            }
+            IndexKind::Blocks(blocks) => context / blocks.block + 1,
+            IndexKind::Tokens(_) => context,
+        }
+    }
+}
+
+impl Rank {
+    /// The most dimensions that there may be.
+    pub fn most(self, head_dim: usize) -> usize {
+        match self {
+            Rank::Given(None) => head_dim.div_ceil(4).next_multiple_of(2).min(head_dim),
+            Rank::Given(Some(rank)) => rank.min(head_dim),
+            Rank::Tolerance(_) => head_dim,
+        }
+    }
+}
+
+impl LocalWindow {
+    /// Queries are summed over blocks of positions; a window has at least as many tokens as this
+    /// divides it into, or one token a block.
+    const PARTS: usize = 32;
+
+    /// Tokens whose queries are summed together.
+    pub fn block(self) -> usize {
+        (self.tokens / Self::PARTS).max(1)
+    }
+
+    /// Blocks of a window.
+    pub fn n_blocks(self) -> usize {
+        self.tokens / self.block()
+    }
+
+    /// Blocks of `tokens` tokens.
+    pub fn blocks_of(self, tokens: usize) -> usize {
+        tokens.div_ceil(self.block())
+    }
+}

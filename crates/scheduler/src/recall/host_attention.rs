@@ -1,0 +1,225 @@
+//! Attention to recalled rows where they are: in host memory, by the host.
+//!
+//! While the device attends to the first and the last rows, the host attends to the chosen ones;
+//! then both are merged by log-sum-exp (KTransformers' CPU attention). Only the query comes from
+//! the device and only the result goes there, so that no row is ever moved and the device keeps no
+//! cache. KV heads are divided among threads; each is attended by one, row after row, so the result
+//! is the same for any number of them.
+
+use std::ops::Range;
+
+use longview_core::{DType, decode_f32_into};
+use longview_ops::{Backend, LseMerge, LseMergeParams, OpResult, View, ViewMut};
+#[cfg(not(target_arch = "wasm32"))]
+use rayon::prelude::*;
+
+use super::selector::Selector;
+use crate::error::SchedulerError;
+use crate::index::HeadIndex;
+use crate::layout::{KvShape, LayerTensors, SelectionId};
+use crate::store::LayerRows;
+
+/// Buffers of one token's attention on the host.
+pub(crate) struct HostAttention<B: Backend> {
+    /// `[Hq, Dh]`, scaled by nothing.
+    pub q: Vec<f32>,
+    out: Vec<f32>,
+    lse: Vec<f32>,
+    device_out: B::Buffer,
+    device_lse: B::Buffer,
+    /// One for each KV head.
+    scratch: Vec<Scratch>,
+    /// The selection that waits to be attended.
+    pub waiting: Option<SelectionId>,
+    /// `None` where the thread that asks does all.
+    #[cfg(not(target_arch = "wasm32"))]
+    pool: Option<rayon::ThreadPool>,
+}
+
+/// Rows of one KV head on their way.
+struct Scratch {
+    bytes: Vec<u8>,
+    row: Vec<f32>,
+}
+
+/// One KV head's queries and what they attended so far.
+struct Head<'a> {
+    /// `[G, Dh]`.
+    q: &'a [f32],
+    /// `[G, Dh]`: the mean so far.
+    out: &'a mut [f32],
+    /// `[G]`: the running logarithm of the sum.
+    lse: &'a mut [f32],
+    scratch: &'a mut Scratch,
+}
+
+/// What all heads of a layer attend.
+pub(crate) struct HostSelection<'a, B: Backend> {
+    pub rows: LayerRows<'a, B>,
+    pub heads: &'a [HeadIndex],
+    pub selector: &'a Selector<B>,
+    pub selection: SelectionId,
+}
+
+/// The threads of a policy that says nothing: more than KV heads would have nothing to do.
+#[cfg(not(target_arch = "wasm32"))]
+fn default_threads(shape: &KvShape) -> usize {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    available.min(shape.n_kv_heads)
+}
+
+impl<B: Backend> HostAttention<B> {
+    /// Buffers and threads for attention of `shape` on `threads` threads, or on as many as make
+    /// sense; a browser has one.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        threads: Option<usize>,
+    ) -> Result<Self, SchedulerError> {
+        let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        #[cfg(target_arch = "wasm32")]
+        let _ = threads;
+        let scratch = |_| Scratch { bytes: Vec::new(), row: vec![0.0; 2 * d] };
+        Ok(Self {
+            q: vec![0.0; hq * d],
+            out: vec![0.0; hq * d],
+            lse: vec![0.0; hq],
+            device_out: backend.alloc(DType::F32, hq * d, "attention of the host")?,
+            device_lse: backend.alloc(DType::F32, hq, "attention of the host")?,
+            scratch: (0..shape.n_kv_heads).map(scratch).collect(),
+            waiting: None,
+            #[cfg(not(target_arch = "wasm32"))]
+            pool: pool(threads.unwrap_or_else(|| default_threads(shape)))?,
+        })
+    }
+
+    /// Attends to the rows of all heads.
+    fn attend(&mut self, chosen: &HostSelection<'_, B>) {
+        self.out.fill(0.0);
+        self.lse.fill(f32::NEG_INFINITY);
+        let group = chosen.rows.shape.n_q_heads / chosen.rows.shape.n_kv_heads;
+        let width = group * chosen.rows.shape.head_dim;
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(pool) = &self.pool {
+            let heads = (
+                self.q.par_chunks(width),
+                self.out.par_chunks_mut(width),
+                self.lse.par_chunks_mut(group),
+                &mut self.scratch,
+            );
+            let heads = heads.into_par_iter().enumerate();
+            return pool.install(|| {
+                heads.for_each(|(h, (q, out, lse, scratch))| {
+                    Head { q, out, lse, scratch }.take(chosen, h);
+                });
+            });
+        }
+        let queries = self.q.chunks(width).zip(self.out.chunks_mut(width));
+        let rows = self.lse.chunks_mut(group).zip(&mut self.scratch);
+        for (h, ((q, out), (lse, scratch))) in queries.zip(rows).enumerate() {
+            Head { q, out, lse, scratch }.take(chosen, h);
+        }
+    }
+}
+
+impl<B: Backend> HostAttention<B> {
+    /// Attends to what was selected and merges the result with the device's attention of the step's
+    /// token `index`, by log-sum-exp.
+    pub fn merge(
+        &mut self,
+        backend: &B,
+        chosen: &HostSelection<'_, B>,
+        index: usize,
+        t: &mut LayerTensors<'_, B>,
+        lse: &mut B::Buffer,
+    ) -> OpResult<()> {
+        self.attend(chosen);
+        let (hq, d) = (chosen.rows.shape.n_q_heads, chosen.rows.shape.head_dim);
+        backend.write(ViewMut::all(&mut self.device_out), bytemuck::cast_slice(&self.out))?;
+        backend.write(ViewMut::all(&mut self.device_lse), bytemuck::cast_slice(&self.lse))?;
+        let at = t.out.offset + index * hq * d;
+        backend.lse_merge(LseMerge {
+            p: LseMergeParams { n_rows: hq as u32, head_dim: d as u32 },
+            other_out: View::all(&self.device_out),
+            other_lse: View::all(&self.device_lse),
+            out: ViewMut::part(t.out.buffer, at, hq * d),
+            lse: ViewMut::part(lse, index * hq, hq),
+        })
+    }
+}
+
+/// Threads beside the one that asks; `None` where one is enough.
+#[cfg(not(target_arch = "wasm32"))]
+fn pool(threads: usize) -> Result<Option<rayon::ThreadPool>, SchedulerError> {
+    if threads <= 1 {
+        return Ok(None);
+    }
+    let name = |i: usize| format!("host attention {i}");
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+    built.map(Some).map_err(|e| SchedulerError::HostThreads { threads, reason: e.to_string() })
+}
+
+impl Head<'_> {
+    /// Takes in what was chosen for KV head `head`.
+    fn take<B: Backend>(mut self, chosen: &HostSelection<'_, B>, head: usize) {
+        let starts = &chosen.heads[head].starts;
+        for (cluster, take) in chosen.selector.selected(chosen.selection, head) {
+            let start = starts[cluster] as usize;
+            self.take_run(chosen, head, start..start + take);
+        }
+    }
+
+    /// Takes rows of KV head `head` in.
+    fn take_run<B: Backend>(
+        &mut self,
+        chosen: &HostSelection<'_, B>,
+        head: usize,
+        rows: Range<usize>,
+    ) {
+        let shape = chosen.rows.shape;
+        let (d, row_bytes) = (shape.head_dim, shape.row_bytes());
+        let Scratch { bytes, row } = &mut *self.scratch;
+        bytes.resize(rows.len() * row_bytes, 0);
+        chosen.rows.store.read_rows(chosen.rows.layer, head, rows, bytes);
+        for bytes in bytes.chunks_exact(row_bytes) {
+            decode_f32_into(shape.kv_dtype, bytes, row);
+            let (key, value) = row.split_at(d);
+            let queries = self.q.chunks_exact(d).zip(self.out.chunks_exact_mut(d));
+            for ((q, out), lse) in queries.zip(self.lse.iter_mut()) {
+                let score = shape.scale * dot(q, key);
+                // The new logarithm of the sum, and the new row's share of it.
+                let (low, high) = if score < *lse { (score, *lse) } else { (*lse, score) };
+                *lse = high + (low - high).exp().ln_1p();
+                let share = (score - *lse).exp();
+                out.iter_mut().zip(value).for_each(|(o, v)| *o += share * (v - *o));
+            }
+        }
+    }
+}
+
+/// Several sums at once, so that they need not wait for each other.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 8];
+    let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f32 = a8.remainder().iter().zip(b8.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a8.zip(b8) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dot;
+
+    #[test]
+    fn a_dot_product_takes_every_element() {
+        for n in [0, 1, 7, 8, 9, 20] {
+            let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let want: f32 = a.iter().map(|x| x * x).sum();
+            assert_eq!(dot(&a, &a), want);
+        }
+    }
+}

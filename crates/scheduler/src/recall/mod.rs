@@ -1,0 +1,25 @@
+//! Recall: which rows a query selects from the index, where they are, and how they are attended.
+
+mod bound;
+mod cache;
+mod device_cache;
+mod host_attention;
+mod layer_prefetch;
+mod path;
+mod residual;
+mod search;
+mod selector;
+mod speculation;
+mod two_stage;
+
+pub(crate) use bound::Bounded;
+pub use cache::{ClusterCache, Miss, Want};
+pub(crate) use device_cache::DeviceLookup;
+pub(crate) use host_attention::HostSelection;
+pub(crate) use layer_prefetch::LayerPrefetch;
+pub(crate) use path::{RecallPath, RecallSetup};
+pub(crate) use residual::{Unread, residual_bytes};
+pub(crate) use search::Searched;
+pub(crate) use selector::Lookup;
+pub use speculation::{RecallMode, StepVerdict};
+pub(crate) use two_stage::token_stage_bytes;

@@ -1,0 +1,28 @@
+//! What one layer's query searches, and what it ranks.
+
+use longview_ops::{Backend, View};
+
+use crate::index::{LayerIndex, LayerProjection};
+
+/// What a layer's query searches.
+pub(crate) struct Searched<'a, B: Backend> {
+    /// Clusters, blocks or tokens.
+    pub index: &'a LayerIndex<B>,
+    /// Tokens inside of clusters, where selection has two stages.
+    pub tokens: Option<&'a LayerIndex<B>>,
+    /// The space in which tokens are compared.
+    pub projection: Option<&'a LayerProjection<B>>,
+}
+
+/// What a query ranks: clusters, blocks or tokens.
+pub(crate) struct Ranked<'a, B: Backend> {
+    pub q: View<'a, B>,
+    pub n_tokens: usize,
+    pub q_index: usize,
+    pub width: usize,
+    pub centroids: View<'a, B>,
+    pub sizes: View<'a, B>,
+    pub n_clusters: View<'a, B>,
+    /// Entries from one head to the next.
+    pub stride: usize,
+}

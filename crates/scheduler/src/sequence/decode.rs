@@ -1,0 +1,637 @@
+//! A decoded token in one layer: its row is stored, what each KV head attends is listed, and the
+//! parts of its attention that other mechanisms add are added.
+
+use longview_ops::{Backend, KvView, OpResult, View};
+use smallvec::SmallVec;
+
+use super::kv_sequence::Sequence;
+use super::layer_state::{Layer, LayerState, Recall, SelectedAt};
+use super::options::Placement;
+use super::scratch::StepScratch;
+use crate::error::SchedulerError;
+use crate::eviction::RotatedSinks;
+use crate::index::{AddedQueries, DecodeStep};
+use crate::layout::{LayerMode, LayerTensors, Query, SelectionId};
+use crate::recall::{DeviceLookup, HostSelection, Lookup, RecallPath, Unread};
+use crate::store::{DeviceRows, LayerRows, NewRows, scatter};
+
+/// A decoded token in one layer.
+pub(super) struct Token {
+    pub layer: usize,
+    /// Among the step's tokens.
+    pub index: usize,
+}
+
+/// A selection that a layer attends in this step.
+struct Selection {
+    id: SelectionId,
+    /// Whether it is to be made anew.
+    is_due: bool,
+    /// Whether the layer before has made it.
+    was_prefetched: bool,
+    /// Tokens that each head may recall.
+    budgets: SmallVec<[u32; 16]>,
+}
+
+impl Token {
+    /// Stores the token's row and lists the rows that each KV head attends.
+    pub async fn prepare<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        if self.layer == 0 {
+            sequence.bring_rows().await?;
+            sequence.begin_token();
+            sequence.copies.join(&sequence.backend)?;
+        }
+        sequence.misses_wait = false;
+        match sequence.layers[self.layer].mode() {
+            LayerMode::Kept => sequence.rechoose(self.layer).await?,
+            _ => sequence.apply_window(self.layer).await?,
+        }
+        self.store(sequence, scratch, t)?;
+        match sequence.layers[self.layer].mode() {
+            LayerMode::Dense => self.count_all(sequence),
+            LayerMode::Window => {
+                self.list_window(sequence);
+                self.seal(sequence)?;
+                self.count_rotated(sequence);
+            }
+            LayerMode::Recall => self.recall(sequence, t).await?,
+            LayerMode::Kept => {
+                sequence.list_kept(self.layer);
+                self.seal(sequence)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the row to the device, and to the host where kernels reach it.
+    fn store<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let (row, layer) = (sequence.n_tokens, self.layer);
+        sequence.layers[layer].push_positions(row, 1);
+        let in_place = sequence.in_place();
+        let at = if in_place { row } else { sequence.device_row(layer, row) };
+        let (shape, backend) = (&sequence.shape, &*sequence.backend);
+        scratch.set_rows(backend, [at, row].into_iter())?;
+        let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: scratch.rows(id, 1) };
+        let (on_device, on_host) = (new(0), new(1));
+        let device = sequence.layers[layer].device_rows_mut();
+        let host = sequence.store.buffer_mut(layer);
+        let host = host.map(|buffer| DeviceRows { buffer, head_stride: shape.capacity });
+        match (device, host) {
+            (Some(device), Some(host)) => {
+                scatter(backend, shape, t, &on_device, device)?;
+                scatter(backend, shape, t, &on_host, host)?;
+            }
+            (Some(device), None) => {
+                scatter(backend, shape, t, &on_device, device)?;
+                sequence.writeback.push(at);
+            }
+            (None, Some(host)) => scatter(backend, shape, t, &on_device, host)?,
+            (None, None) => unreachable!("rows are on the device, or kernels read the store"),
+        }
+        Ok(())
+    }
+
+    fn count_all<B: Backend>(&self, sequence: &mut Sequence<B>) {
+        let (heads, rows) = (sequence.shape.n_kv_heads, sequence.n_tokens as u32 + 1);
+        sequence.stats.attended_last[self.layer * heads..][..heads].fill(rows);
+        sequence.stats.attended_rows += u64::from(rows) * heads as u64;
+    }
+
+    /// Sinks and the rows that no cluster holds.
+    fn list_window<B: Backend>(&self, sequence: &mut Sequence<B>) {
+        let n_rows = sequence.n_tokens + 1;
+        let window = sequence.window_start(self.layer, n_rows)..n_rows;
+        let in_place = sequence.in_place();
+        // First tokens that are to be rotated are attended by themselves.
+        let is_rotated = sequence.rotated_gap(self.layer).is_some();
+        let sinks = if is_rotated { 0 } else { sequence.layout.sinks.min(n_rows) };
+        sequence.lists.clear();
+        for head in 0..sequence.shape.n_kv_heads {
+            for row in (0..sinks).chain(window.clone()) {
+                let at = if in_place { row } else { sequence.device_row(self.layer, row) };
+                sequence.lists.push(head, at);
+            }
+        }
+    }
+
+    /// Counts first tokens that are attended by themselves.
+    fn count_rotated<B: Backend>(&self, sequence: &mut Sequence<B>) {
+        if sequence.rotated_gap(self.layer).is_none() {
+            return;
+        }
+        let heads = sequence.shape.n_kv_heads;
+        let sinks = sequence.layout.sinks.min(sequence.n_tokens + 1);
+        for n in &mut sequence.stats.attended_last[self.layer * heads..][..heads] {
+            *n += sinks as u32;
+        }
+        sequence.stats.attended_rows += (sinks * heads) as u64;
+    }
+
+    /// Hands the lists to the device and counts them.
+    fn seal<B: Backend>(&self, sequence: &mut Sequence<B>) -> Result<(), SchedulerError> {
+        let heads = sequence.shape.n_kv_heads;
+        sequence.lists.upload(&*sequence.backend)?;
+        let counts = sequence.lists.counts();
+        sequence.stats.attended_last[self.layer * heads..][..heads].copy_from_slice(counts);
+        sequence.stats.attended_rows += counts.iter().map(|n| u64::from(*n)).sum::<u64>();
+        Ok(())
+    }
+
+    /// Lists what a layer that recalls attends: sinks, rows that are not indexed, and what its
+    /// query selects.
+    async fn recall<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        self.list_window(sequence);
+        let Some(selection) = self.selection(sequence) else { return Ok(()) };
+        let n_tokens = t.n_tokens(&sequence.shape);
+        let query = Query { q: t.q, n_tokens, index: self.index, selection: selection.id };
+        self.record_query(sequence, &query).await?;
+        self.fit_low_rank(sequence, &query, t).await?;
+        let begin = sequence.backend.now();
+        let makes = selection.is_due && !selection.was_prefetched;
+        if sequence.uses_device_cache() {
+            if makes {
+                sequence.select(self.layer, &query, &selection.budgets)?;
+            }
+            self.look_up_on_device(sequence, selection.id)?;
+            sequence.stats.fetch += sequence.backend.now().saturating_sub(begin);
+            return Ok(());
+        }
+        let speculates = sequence.speculates();
+        if makes && !speculates {
+            sequence.select(self.layer, &query, &selection.budgets)?;
+        }
+        self.read_selection(sequence, &selection, &query, makes && !speculates).await?;
+        let selected = sequence.backend.now();
+        sequence.stats.select += selected.saturating_sub(begin);
+        self.list_selected(sequence, selection.id)?;
+        self.seal(sequence)?;
+        self.count_on_host(sequence, selection.id);
+        let fetched = sequence.backend.now();
+        sequence.stats.fetch += fetched.saturating_sub(selected);
+        if speculates {
+            // For the next step.
+            sequence.select(self.layer, &query, &selection.budgets)?;
+        }
+        sequence.compare_query(&query)?;
+        sequence.stats.select += sequence.backend.now().saturating_sub(fetched);
+        Ok(())
+    }
+
+    /// The selection that the layer attends in this step: the first of every `layer_step` layers
+    /// selects for all of them, for `token_step` steps or until there is more to select from.
+    fn selection<B: Backend>(&self, sequence: &mut Sequence<B>) -> Option<Selection> {
+        let schedule = sequence.policy.index?.schedule;
+        let n_tokens = sequence.n_tokens;
+        let state = &mut sequence.layers[self.layer];
+        let n_indexed = state.n_indexed;
+        let recall = state.recall_mut()?;
+        let id = recall.selection.shared(schedule.layer_step);
+        let holds = |at: SelectedAt| {
+            at.n_indexed == n_indexed
+                && (at.n_tokens..at.n_tokens + schedule.token_step).contains(&n_tokens)
+        };
+        let is_due = id == recall.selection
+            && !(schedule.token_step > 1 && recall.selected_at.is_some_and(holds));
+        if is_due {
+            recall.selected_at = Some(SelectedAt { n_tokens, n_indexed });
+        }
+        let was_prefetched = recall.prefetch.take(n_tokens);
+        // A selection that holds for several steps leaves room for the tokens that come meanwhile.
+        let always = sequence.lists.counts()[0] as usize;
+        let taken = always + if is_due { schedule.token_step - 1 } else { 0 };
+        let budgets = sequence.left_to_recall(self.layer, taken);
+        Some(Selection { id, is_due, was_prefetched, budgets })
+    }
+
+    /// Adds the token's query to the sums that blocks are made by, and reads what the window needs
+    /// that this step fills.
+    async fn record_query<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        query: &Query<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let Some(index) = sequence.policy.index else { return Ok(()) };
+        if sequence.policy.local_window().is_none() {
+            return Ok(());
+        }
+        let n = sequence.n_tokens;
+        let fills = sequence.fills_window(self.layer, n + 1);
+        let (backend, shape) = (&*sequence.backend, &sequence.shape);
+        let state = &mut sequence.layers[self.layer];
+        let Some(recorded) = &mut state.recorded.queries else { return Ok(()) };
+        let added = AddedQueries { start: query.index, len: 1, position: n };
+        recorded.add(backend, shape, query.q, added)?;
+        if fills {
+            let first = state.n_submitted;
+            let mut parts = recorded.prepare(first..first + index.window);
+            backend.read_all(&mut parts).await?;
+        }
+        Ok(())
+    }
+
+    /// Where every step fits the space of tokens: fits it to this one, and hands the query's low
+    /// rank over.
+    async fn fit_low_rank<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        query: &Query<'_, B>,
+        t: &LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, store, layers, recall: path, n_tokens, .. } = sequence;
+        let state = &mut layers[self.layer];
+        let pending = state.n_indexed.min(*n_tokens)..*n_tokens;
+        let (LayerState::Recall(recall), Some(path)) = (&mut state.state, path) else {
+            return Ok(());
+        };
+        let Recall { index, projection, .. } = &mut **recall;
+        let low_rank = projection.as_mut().and_then(|projection| projection.low_rank.as_mut());
+        let Some(low_rank) = low_rank else { return Ok(()) };
+        let (hq, hkv, d) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim);
+        let (mut q, mut k) = (vec![0.0f32; hq * d], vec![0.0f32; hkv * d]);
+        let from_k = View::part(t.k.buffer, t.k.offset + query.index * hkv * d, hkv * d);
+        let mut parts = [
+            (query.own(shape), bytemuck::cast_slice_mut(&mut q)),
+            (from_k, bytemuck::cast_slice_mut(&mut k)),
+        ];
+        // Before anything changes: a read that fails leaves the bases where they are.
+        backend.read_all(&mut parts).await?;
+        let step = DecodeStep { q: &q, k: &k, pending };
+        let rows = LayerRows { shape, store: &**store, layer: self.layer };
+        let features = low_rank.fit(rows, index, &step, |head| {
+            path.selector.selected(query.selection, head).map(|(token, _)| token).collect()
+        });
+        Ok(path.selector.set_features(&**backend, &features)?)
+    }
+
+    /// Brings a selection that was just made to the host, or cuts one that holds to what it would
+    /// be with this step's budgets; with it the query, where the host attends.
+    async fn read_selection<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        selection: &Selection,
+        query: &Query<'_, B>,
+        is_new: bool,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, policy, layers, recall: path, stats, .. } = sequence;
+        let Some(RecallPath { selector, host_attention, .. }) = path else { return Ok(()) };
+        let for_host = host_attention.as_mut().map(|host| {
+            host.waiting = Some(selection.id);
+            (query.own(shape), bytemuck::cast_slice_mut(&mut host.q))
+        });
+        if is_new {
+            selector.read(&**backend, selection.id, for_host).await?;
+            if let LayerState::Recall(recall) = &layers[self.layer].state {
+                selector.trim_by_scores(selection.id, &policy.budget, recall.index.heads());
+            }
+        } else {
+            selector.trim(selection.id, &selection.budgets);
+            if let Some((q, out)) = for_host {
+                backend.read(q, out).await?;
+            }
+        }
+        stats.selected_clusters += selector.n_selected(selection.id);
+        Ok(())
+    }
+
+    /// Adds the selected rows to the lists, and fetches those that are absent where the device
+    /// attends them.
+    fn list_selected<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        selection: SelectionId,
+    ) -> Result<(), SchedulerError> {
+        let attends_on_host =
+            sequence.recall.as_ref().is_some_and(|path| path.host_attention.is_some());
+        match sequence.options.placement {
+            Placement::InPlace => self.list_in_place(sequence, selection),
+            Placement::Device if attends_on_host => {}
+            Placement::Device => self.fetch(sequence, selection)?,
+        }
+        Ok(())
+    }
+
+    /// Recalled rows are attended in the host store.
+    fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>, selection: SelectionId) {
+        let Sequence { layers, recall: path, lists, .. } = sequence;
+        let (Some(recall), Some(path)) = (layers[self.layer].recall(), path) else { return };
+        for (head, units) in recall.selected_index().heads().iter().enumerate() {
+            for (unit, take) in path.selector.selected(selection, head) {
+                let start = units.starts[unit] as usize;
+                (start..start + take).for_each(|row| lists.push(head, row));
+            }
+        }
+    }
+
+    /// Recalled rows that are not in the device cache are fetched into it.
+    fn fetch<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        selection: SelectionId,
+    ) -> Result<(), SchedulerError> {
+        let speculates = sequence.speculates();
+        let Sequence { layers, recall: path, lists, mover, tracked, stats, shape, layout, .. } =
+            sequence;
+        let (LayerState::Recall(recall), Some(path)) = (&mut layers[self.layer].state, path) else {
+            return Ok(());
+        };
+        let Recall { index, tokens, caches, .. } = &mut **recall;
+        let index = tokens.as_ref().unwrap_or(index);
+        let first_slot_row = layout.first_slot_row();
+        mover.clear();
+        if let Some(tracked) = tracked {
+            tracked.begin_layer(self.layer);
+        }
+        for (head, cache) in caches.iter_mut().enumerate() {
+            let lookup = Lookup { selection, head, first_slot_row, hits_first: speculates };
+            let hits = path.selector.look_up(&lookup, cache, lists);
+            let starts = &index.heads()[head].starts;
+            for miss in &path.selector.misses {
+                let row = starts[miss.cluster.index()] as usize + miss.member as usize;
+                mover.push(head, row, first_slot_row + miss.slot.index());
+                if let Some(tracked) = tracked {
+                    tracked.note_miss(self.layer, head, row);
+                }
+            }
+            stats.hits += hits as u64;
+            stats.misses += path.selector.misses.len() as u64;
+        }
+        let rows = mover.len();
+        stats.fetched_bytes += (rows * shape.row_bytes()) as u64;
+        sequence.misses_wait = speculates && rows > 0;
+        if sequence.misses_wait { Ok(()) } else { self.load_misses(sequence) }
+    }
+
+    /// Carries the rows that were listed from the host store into their slots.
+    pub fn load_misses<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, store, mover, layers, .. } = sequence;
+        let Some(dst) = layers[self.layer].device_rows_mut() else { return Ok(()) };
+        Ok(mover.load(&**backend, shape, &**store, self.layer, dst)?)
+    }
+
+    /// Lets the device find the slots of what it selected, and fetch what is missing.
+    fn look_up_on_device<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        selection: SelectionId,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, store, layers, lists, recall: path, stats, .. } = sequence;
+        lists.upload(&**backend)?;
+        let Some(RecallPath { selector, device_cache: Some(cache), .. }) = path else {
+            return Ok(());
+        };
+        let Layer { state, device, device_rows, .. } = &mut layers[self.layer];
+        let (LayerState::Recall(recall), Some(buffer), Some(src)) =
+            (state, device, store.buffer(self.layer))
+        else {
+            return Ok(());
+        };
+        stats.attended_rows += lists.counts().iter().map(|n| u64::from(*n)).sum::<u64>();
+        let lookup = DeviceLookup {
+            selection,
+            index: &recall.index,
+            selector,
+            lists,
+            src: KvView::new(src, shape.capacity),
+            dst: DeviceRows { buffer, head_stride: *device_rows },
+        };
+        Ok(cache.run(&**backend, shape, lookup)?)
+    }
+
+    /// Counts what the host attends.
+    fn count_on_host<B: Backend>(&self, sequence: &mut Sequence<B>, selection: SelectionId) {
+        let Sequence { recall: path, stats, shape, .. } = sequence;
+        let Some(RecallPath { selector, host_attention: Some(_), .. }) = path else { return };
+        for head in 0..shape.n_kv_heads {
+            let rows: usize = selector.selected(selection, head).map(|(_, take)| take).sum();
+            stats.attended_last[self.layer * shape.n_kv_heads + head] += rows as u32;
+            stats.attended_rows += rows as u64;
+        }
+    }
+
+    /// After the device was given the token's attention: what waits for the host is attended here
+    /// and merged there.
+    pub fn attend_on_host<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &mut LayerTensors<'_, B>,
+        lse: &mut B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, store, layers, recall: path, stats, .. } = sequence;
+        let Some(RecallPath { selector, host_attention: Some(host), .. }) = path else {
+            return Ok(());
+        };
+        let Some(selection) = host.waiting.take() else { return Ok(()) };
+        let LayerState::Recall(recall) = &layers[self.layer].state else { return Ok(()) };
+        backend.submit()?;
+        let begin = backend.now();
+        let chosen = HostSelection {
+            rows: LayerRows { shape, store: &**store, layer: self.layer },
+            heads: recall.selected_index().heads(),
+            selector,
+            selection,
+        };
+        host.merge(&**backend, &chosen, self.index, t, lse)?;
+        stats.attend += backend.now().saturating_sub(begin);
+        Ok(())
+    }
+
+    /// What the token gave to rows that are kept by it.
+    pub fn measure<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+        lse: &B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let len = t.n_tokens(&sequence.shape) * sequence.shape.n_q_heads;
+        sequence.measure(self.layer, self.index, t, View::part(lse, 0, len))
+    }
+
+    /// Counts bounds of the attention that the token left out, where the policy asks for them;
+    /// waits for its query.
+    pub async fn bound_attention<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+        lse: &B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        if !sequence.policy.bounds_attention || sequence.layers[self.layer].recall().is_none() {
+            return Ok(());
+        }
+        let (hq, d) = (sequence.shape.n_q_heads, sequence.shape.head_dim);
+        let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
+        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
+        let mut parts = [
+            (q, bytemuck::cast_slice_mut(&mut queries)),
+            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sums)),
+        ];
+        sequence.backend.read_all(&mut parts).await?;
+        for bound in sequence.bounds(self.layer, &queries, &sums).into_iter().flatten() {
+            sequence.stats.bounds.add(bound);
+        }
+        Ok(())
+    }
+
+    /// Adds the first tokens to the token's attention, where they were left out of its list because
+    /// they are attended at other positions.
+    pub fn attend_rotated_sinks<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &mut LayerTensors<'_, B>,
+        lse: &mut B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let Some(gone) = sequence.rotated_gap(self.layer) else { return Ok(()) };
+        // Taken out, because it reads the sequence's rows meanwhile.
+        let Some(mut rotation) = sequence.sink_rotation.take() else { return Ok(()) };
+        let rows = sequence.attended_rows(self.layer);
+        let at = RotatedSinks { rows, gone, index: self.index };
+        let result = rotation.attend(&*sequence.backend, &sequence.shape, &at, t, lse);
+        sequence.sink_rotation = Some(rotation);
+        Ok(result?)
+    }
+
+    /// Adds the estimate of what the last selection left unread to the token's attention.
+    pub fn attend_residual<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &mut LayerTensors<'_, B>,
+        lse: &mut B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, policy, layers, recall: path, .. } = sequence;
+        let Some(RecallPath { selector, residual: Some(residual), .. }) = path else {
+            return Ok(());
+        };
+        let LayerState::Recall(recall) = &layers[self.layer].state else { return Ok(()) };
+        let selection = recall.selection;
+        if policy.budget.mass.is_some() {
+            selector.upload_cut(&**backend, selection)?;
+        }
+        let unread = Unread { clusters: &recall.index, selector, selection, index: self.index };
+        Ok(residual.attend(&**backend, shape, &unread, t, lse)?)
+    }
+
+    /// Selects for the layer by the predicted query of the token in `q`, F32 `[T, Hq, Dh]`.
+    pub async fn prefetch<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        q: View<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let begin = sequence.backend.now();
+        // What becomes part of the index in this step may be selected.
+        sequence.apply_window(self.layer).await?;
+        let n_rows = sequence.n_tokens + 1;
+        let window = n_rows - sequence.window_start(self.layer, n_rows);
+        let budgets =
+            sequence.left_to_recall(self.layer, sequence.layout.sinks.min(n_rows) + window);
+        let n_tokens = q.len / (sequence.shape.n_q_heads * sequence.shape.head_dim);
+        let Some(id) = sequence.layers[self.layer].recall().map(|recall| recall.selection) else {
+            return Ok(());
+        };
+        let query = Query { q, n_tokens, index: self.index, selection: id };
+        sequence.select(self.layer, &query, &budgets)?;
+        let on_device = sequence.uses_device_cache();
+        let Sequence { backend, policy, layers, recall: path, n_tokens, stats, .. } = sequence;
+        let (LayerState::Recall(recall), Some(path)) = (&mut layers[self.layer].state, path) else {
+            return Ok(());
+        };
+        if !on_device {
+            path.selector.read(&**backend, id, None).await?;
+            path.selector.trim_by_scores(id, &policy.budget, recall.index.heads());
+        }
+        recall.prefetch.note(*n_tokens);
+        stats.select += backend.now().saturating_sub(begin);
+        Ok(())
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Decides how the decode step that begins recalls.
+    fn begin_token(&mut self) {
+        let changes = (0..self.layers.len()).any(|layer| self.window_is_due(layer));
+        let Self { recall, stats, .. } = self;
+        if let Some(RecallPath { speculation: Some(speculation), .. }) = recall {
+            speculation.begin_step(changes, stats);
+        }
+    }
+
+    /// The token's layers are done and it counts: full windows go to the clustering worker, unless
+    /// something of the step is still to be read.
+    pub(super) fn end_token(&mut self) {
+        let Self { recall, stats, .. } = self;
+        if let Some(path) = recall {
+            if let Some(speculation) = &mut path.speculation {
+                speculation.end_step(stats);
+            }
+            if let Some(cache) = &mut path.device_cache {
+                cache.end_step();
+            }
+        }
+        if !self.writeback.is_empty() {
+            self.writeback.finish_step(self.n_tokens - 1);
+        } else if !self.is_unread() {
+            self.submit_windows();
+        }
+    }
+
+    /// Tokens between the first ones and the recent ones that the step in progress does not attend,
+    /// where first tokens are attended at other positions for it.
+    fn rotated_gap(&self, layer: usize) -> Option<usize> {
+        let is_window = self.layers[layer].mode() == LayerMode::Window;
+        self.sink_rotation.as_ref().filter(|_| is_window)?;
+        let gone = self.window_start(layer, self.n_tokens + 1) - self.layout.sinks;
+        (gone > 0).then_some(gone)
+    }
+
+    /// Whether `layer` selects by the query that the layer before predicts.
+    pub(super) fn prefetches(&self, layer: usize) -> bool {
+        let asks = self.policy.index.is_some_and(|index| index.schedule.layer_prefetch);
+        let recalls = |layer: usize| self.layers[layer].recall().is_some();
+        asks && layer > 0 && layer < self.layers.len() && recalls(layer)
+    }
+
+    /// Tokens that each head may recall when it attends `taken` others.
+    fn left_to_recall(&self, layer: usize, taken: usize) -> SmallVec<[u32; 16]> {
+        let own = self.layers[layer].recall().and_then(|recall| recall.budgets.as_ref());
+        let budget = |head: usize| match (own, self.policy.budget.tokens) {
+            (Some(budgets), _) => budgets[head],
+            (None, Some(tokens)) => tokens,
+            (None, None) => usize::MAX,
+        };
+        let left = |head: usize| budget(head).saturating_sub(taken) as u32;
+        (0..self.shape.n_kv_heads).map(left).collect()
+    }
+
+    /// Lets the device select among the units of `layer`.
+    fn select(&mut self, layer: usize, query: &Query<'_, B>, budgets: &[u32]) -> OpResult<()> {
+        let Self { backend, shape, policy, layers, recall: path, .. } = self;
+        let (Some(recall), Some(path)) = (layers[layer].recall(), path) else { return Ok(()) };
+        path.selector.select(&**backend, shape, policy, &recall.searched(), query, budgets)
+    }
+
+    /// Keeps the query with which a layer selected, if the next step may go by it.
+    fn compare_query(&mut self, query: &Query<'_, B>) -> OpResult<()> {
+        let Self { backend, shape, recall, .. } = self;
+        match recall {
+            Some(RecallPath { speculation: Some(speculation), .. }) => {
+                speculation.compare(&**backend, shape, query)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,672 @@
+//! How rows of a sequence come into the index: segments of a prompt, its end, and windows of
+//! decoded tokens.
+
+use std::sync::Arc;
+
+use longview_core::SplitMix64;
+use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
+
+use super::kv_sequence::{Readiness, Sequence};
+use super::layer_state::Layer;
+use super::policy_change::no_query_sums;
+use crate::error::SchedulerError;
+use crate::eviction::{best, head_capacities};
+use crate::index::{
+    ClusterJob, ClusterTask, LayerProjection, LowRankDecode, Observation, Observer, TaskKind,
+    projection::Projections,
+};
+use crate::layout::{LAST_QUERIES, LayerMode};
+use crate::policy::{
+    BlockConfig, FLUSH_STEPS, HeadBudgets, INDEX_SEGMENT, Index, IndexKind, TokenConfig,
+};
+use crate::store::{LayerRows, ReadParts, RowRange};
+
+/// The mass of rows that become part of an index, `[Hkv, n]`, from the first that is not indexed
+/// on; empty where it does not matter.
+type RowMass = Vec<f32>;
+
+impl<B: Backend> Sequence<B> {
+    /// One job per recall layer, so that clustering a decode window allocates nothing.
+    pub(super) fn reserve_jobs(&mut self) -> Result<(), SchedulerError> {
+        self.spare_jobs.clear();
+        let Some(index) = self.policy.index else { return Ok(()) };
+        let recalling = || self.layers.iter().enumerate().filter(|(_, l)| l.recall().is_some());
+        let (n_recall, first) = (recalling().count(), recalling().map(|(i, _)| i).next());
+        let mut jobs = Vec::with_capacity(n_recall);
+        for _ in 0..n_recall {
+            let task = self.task(&index, first.unwrap_or(0), 0, index.window);
+            let mut job = Box::new(ClusterJob::new(task));
+            job.reserve(&*self.backend)?;
+            jobs.push(job);
+        }
+        self.spare_jobs = jobs;
+        self.bytes.reserve(2 * index.window * self.shape.row_bytes());
+        self.order.reserve(index.window);
+        Ok(())
+    }
+
+    fn task(&self, index: &Index, layer: usize, row_start: usize, n_points: usize) -> ClusterTask {
+        let plain = |kind: TaskKind, n_clusters: usize| ClusterTask {
+            layer,
+            row_start,
+            kind,
+            n_kv_heads: self.shape.n_kv_heads,
+            n_points,
+            n_clusters,
+            head_dim: self.shape.head_dim,
+            distance: Distance::default(),
+            iterations: 0,
+            max_cluster: usize::MAX,
+            seed: 0,
+        };
+        match index.kind {
+            IndexKind::Clusters(c) => {
+                let n_clusters = if n_points == index.window {
+                    c.window_clusters
+                } else {
+                    n_points.div_ceil(c.cluster_tokens)
+                };
+                ClusterTask {
+                    distance: c.distance,
+                    iterations: c.iterations,
+                    max_cluster: c.max_cluster,
+                    seed: job_seed(c.seed, layer, row_start),
+                    ..plain(TaskKind::Clusters, n_clusters)
+                }
+            }
+            IndexKind::Blocks(blocks) => {
+                plain(TaskKind::Blocks(blocks), n_points.div_ceil(blocks.block))
+            }
+            IndexKind::Tokens(_) => {
+                let rank = self.layers[layer].recall().map_or(0, |recall| recall.index.width());
+                plain(TaskKind::Tokens(rank), n_points)
+            }
+        }
+    }
+
+    /// Hands the `n` rows of `layer` behind those that were submitted to the worker. `mass` says
+    /// how much each of their keys counts, where that matters.
+    fn submit(&mut self, index: &Index, layer: usize, n: usize, mass: RowMass) {
+        let row_start = self.layers[layer].n_submitted;
+        let task = self.task(index, layer, row_start, n);
+        // Spare jobs are for decode windows; the larger ones of prefill come and go.
+        let spare = self.spare_jobs.pop_if(|spare| spare.capacity() >= n);
+        let mut job = match spare {
+            Some(mut job) => {
+                job.reset(task);
+                job
+            }
+            None => Box::new(ClusterJob::new(task)),
+        };
+        let recall = self.layers[layer].recall();
+        let projection = recall.and_then(|recall| recall.projection.as_ref());
+        job.projection = projection.map(|p| Arc::clone(&p.w_k));
+        let low_rank = projection.and_then(|projection| projection.low_rank.as_ref());
+        job.landmarks = low_rank.map_or_else(Vec::new, |fit| fit.landmarks(row_start, n));
+        job.mass = mass;
+        self.give_keys(&mut job);
+        self.layers[layer].n_submitted = row_start + n;
+        self.worker.submit(job);
+    }
+
+    /// Gives a job the keys of its rows.
+    fn give_keys(&mut self, job: &mut ClusterJob<B>) {
+        let ClusterTask { layer, row_start, n_points: n, head_dim: d, .. } = job.task;
+        if let Some(rows) = self.store.buffer(layer) {
+            let rows = KvView::new(rows, self.shape.capacity);
+            return job.take_keys(&self.backend, rows, self.copies.queue.clone());
+        }
+        let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
+        for (head, keys) in job.host_keys().chunks_exact_mut(n * d).enumerate() {
+            rows.keys(head, row_start..row_start + n, &mut self.bytes, keys);
+        }
+    }
+
+    /// Waits for the clustering of `layer` that was submitted, and applies it.
+    async fn apply_job(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let start = self.backend.now();
+        let taken = self.worker.take(&*self.backend, layer).await;
+        self.stats.cluster_wait += self.backend.now().saturating_sub(start);
+        let state = &mut self.layers[layer];
+        // A job that failed is forgotten: its rows stay unclustered and are submitted again.
+        state.n_submitted = state.n_indexed;
+        let Some(mut job) = taken? else { return Ok(()) };
+        self.permute(&job);
+        self.mean_values(&mut job);
+        let ClusterTask { row_start, n_points, kind, .. } = job.task;
+        let state = &mut self.layers[layer];
+        if let Some(recall) = state.recall_mut() {
+            let end = row_start + n_points;
+            recall.index.append(&*self.backend, row_start, end, &job.heads)?;
+            // With two stages the caches hold tokens, which come after.
+            if recall.tokens.is_none() {
+                recall.resize_caches();
+            }
+        }
+        state.n_indexed = row_start + n_points;
+        state.n_submitted = state.n_indexed;
+        if kind == TaskKind::Clusters {
+            state.permuted_to = state.permuted_to.max(state.n_indexed);
+        }
+        self.stats.clusterings += 1;
+        self.spare(job);
+        Ok(())
+    }
+
+    /// Puts the rows of a job into the order of its clusters.
+    fn permute(&mut self, job: &ClusterJob<B>) {
+        let ClusterTask { layer, row_start, n_points, .. } = job.task;
+        let row_bytes = self.shape.row_bytes();
+        for (head, clusters) in job.heads.iter().enumerate() {
+            if clusters.order.is_empty() {
+                continue;
+            }
+            let place = RowRange { layer, head, start: row_start };
+            self.store.permute_rows(place, &clusters.order, row_bytes, &mut self.bytes);
+            let positions =
+                &mut self.layers[layer].positions[head][row_start..row_start + n_points];
+            self.order.clear();
+            self.order.extend_from_slice(positions);
+            for (position, from) in positions.iter_mut().zip(&clusters.order) {
+                *position = self.order[*from as usize];
+            }
+        }
+    }
+
+    /// The mean value of each cluster of a job, whose rows lie in the order of the clusters; only
+    /// where the index keeps them.
+    fn mean_values(&mut self, job: &mut ClusterJob<B>) {
+        let ClusterTask { layer, row_start, head_dim: d, .. } = job.task;
+        let index = self.layers[layer].recall().map(|recall| &recall.index);
+        if index.is_none_or(|index| index.pairs().is_none()) {
+            return;
+        }
+        let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
+        for (head, clusters) in job.heads.iter_mut().enumerate() {
+            let mut row = row_start;
+            for size in clusters.sizes.iter().map(|size| *size as usize) {
+                let at = clusters.values.len();
+                clusters.values.resize(at + d, 0.0);
+                let mean = &mut clusters.values[at..];
+                rows.each_value(head, row..row + size, &mut self.bytes, |value| {
+                    let sums = mean.iter_mut().zip(value);
+                    sums.for_each(|(mean, value)| *mean += value / size as f32);
+                });
+                row += size;
+            }
+        }
+    }
+
+    /// In prefill: hands every finished segment of `layer` to the worker. The one before is applied
+    /// first, so that a segment has the time of a whole segment to be clustered and the order of
+    /// rows is a function of the input.
+    pub(super) async fn submit_segments(
+        &mut self,
+        layer: usize,
+        n_rows: usize,
+    ) -> Result<(), SchedulerError> {
+        let Some(index) = self.policy.index else { return Ok(()) };
+        if index.segment == 0 || self.layers[layer].recall().is_none() {
+            return Ok(());
+        }
+        while n_rows >= self.layers[layer].n_submitted + index.segment + self.policy.recent {
+            self.apply_outstanding(layer).await?;
+            self.submit(&index, layer, index.segment, RowMass::new());
+        }
+        Ok(())
+    }
+
+    async fn apply_outstanding(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
+            self.apply_job(layer).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a prefill: everything but the recent window is indexed if it is at least a window long,
+    /// and the device holds what decode needs. Must be called before the first decode step.
+    ///
+    /// # Errors
+    /// What the policy needs and cannot have; [`Sequence::make_ready`] tries again.
+    pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
+        if self.readiness == Readiness::Ready {
+            self.readiness = Readiness::PrefillUnfinished;
+        }
+        self.index_all().await?;
+        self.readiness = Readiness::Ready;
+        Ok(())
+    }
+
+    async fn index_all(&mut self) -> Result<(), SchedulerError> {
+        self.save_query_sums().await?;
+        for layer in 0..self.layers.len() {
+            match (self.layers[layer].mode(), self.policy.index) {
+                (LayerMode::Recall, Some(index)) => {
+                    self.adapt_budgets(layer).await?;
+                    self.index_prompt(&index, layer).await?;
+                }
+                (LayerMode::Kept, _) => self.keep_prompt(layer).await?,
+                _ => {}
+            }
+        }
+        if self.policy.residency.kept().is_some() {
+            // Heads may attend more than their share now.
+            self.alloc_shared()?;
+        }
+        self.save_recorded().await?;
+        self.load_device()
+    }
+
+    /// Copies what prefill recorded on the device to the host, where a lost device leaves it.
+    async fn save_recorded(&mut self) -> Result<(), SchedulerError> {
+        if self.in_place() {
+            return Ok(());
+        }
+        let mut parts = ReadParts::<B>::new();
+        for layer in &mut self.layers {
+            parts.extend(layer.recorded.read_parts());
+        }
+        Ok(self.backend.read_all(&mut parts).await?)
+    }
+
+    /// Brings the sums of queries to the host, where blocks are made of them and a lost device
+    /// leaves them.
+    async fn save_query_sums(&mut self) -> Result<(), SchedulerError> {
+        if self.policy.local_window().is_none() {
+            return Ok(());
+        }
+        let (n, missing) = (self.n_tokens, no_query_sums(&self.policy));
+        let mut parts = ReadParts::<B>::new();
+        for layer in self.layers.iter_mut().filter(|layer| layer.recall().is_some()) {
+            let recorded = layer.recorded.queries.as_mut().filter(|queries| queries.covered() == n);
+            match recorded {
+                Some(recorded) => parts.extend(recorded.save(n)),
+                None => return Err(missing),
+            }
+        }
+        Ok(self.backend.read_all(&mut parts).await?)
+    }
+
+    async fn index_prompt(&mut self, index: &Index, layer: usize) -> Result<(), SchedulerError> {
+        self.apply_outstanding(layer).await?;
+        let end = self.n_tokens.saturating_sub(self.policy.recent);
+        if index.segment > 0 {
+            self.submit_segments(layer, self.n_tokens).await?;
+            self.apply_outstanding(layer).await?;
+        }
+        let projected = match index.kind {
+            IndexKind::Tokens(tokens) => Some(tokens),
+            IndexKind::Clusters(_) | IndexKind::Blocks(_) => {
+                index.two_stage().map(|two_stage| two_stage.tokens)
+            }
+        };
+        if let Some(tokens) = projected.filter(|_| self.n_tokens > 0) {
+            self.make_projection(layer, &tokens).await?;
+        }
+        let left = end.saturating_sub(self.layers[layer].n_indexed);
+        if left < index.window {
+            return self.extend_tokens(layer).await;
+        }
+        match index.kind {
+            IndexKind::Clusters(_) => {
+                self.submit(index, layer, left, RowMass::new());
+                self.apply_outstanding(layer).await?;
+                self.extend_tokens(layer).await
+            }
+            IndexKind::Blocks(blocks) => {
+                let end = self.layers[layer].n_indexed + left / blocks.block * blocks.block;
+                self.index_blocks(index, layer, end, blocks).await
+            }
+            IndexKind::Tokens(_) => {
+                let piece = Pieces { end, len: INDEX_SEGMENT, mass: None };
+                self.index_pieces(index, layer, piece).await
+            }
+        }
+    }
+
+    /// Heads whose attention is spread over more rows than others' get more of the budget (Ada-KV):
+    /// by how many of the best rows of the layer are theirs.
+    async fn adapt_budgets(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let budget = self.policy.budget;
+        let (HeadBudgets::Ada { safeguard, queries }, Some(tokens)) = (budget.heads, budget.tokens)
+        else {
+            return Ok(());
+        };
+        let (first, end) = (self.policy.sinks, self.n_tokens.saturating_sub(self.policy.recent));
+        let always = first + self.policy.ring_rows();
+        let recalled = tokens - always;
+        if end <= first + recalled {
+            // All of it may be recalled: nothing says who will need more.
+            return Ok(());
+        }
+        let mass = self.observe(layer, &Observation::plain(queries), first..end).await?;
+        let own = head_capacities(&mass, end - first, recalled, safeguard);
+        let most = self.policy.most_attended();
+        let budgets = own.into_iter().map(|rows| (always + rows).min(most));
+        if let Some(recall) = self.layers[layer].recall_mut() {
+            recall.budgets = Some(budgets.collect());
+        }
+        Ok(())
+    }
+
+    /// The attention that rows of a layer received from the last recorded queries, `[Hkv, rows]`.
+    pub(super) async fn observe(
+        &mut self,
+        layer: usize,
+        how: &Observation,
+        rows: std::ops::Range<usize>,
+    ) -> Result<Vec<f32>, SchedulerError> {
+        let n_tokens = self.n_tokens;
+        let rows_of_layer = LayerRows { shape: &self.shape, store: &*self.store, layer };
+        let reader = crate::store::RowReader {
+            backend: &self.backend,
+            rows: rows_of_layer,
+            mover: &mut self.mover,
+            tile: self.options.tile,
+        };
+        let recorded = &self.layers[layer].recorded;
+        let observed = Observer::new(reader)?.observe(recorded, how, rows, n_tokens).await?;
+        observed.ok_or(SchedulerError::NoStatistics {
+            policy: self.policy.preset,
+            what: "the last queries of a prompt",
+        })
+    }
+
+    /// Rows become part of the index, piece by piece.
+    async fn index_pieces(
+        &mut self,
+        index: &Index,
+        layer: usize,
+        pieces: Pieces,
+    ) -> Result<(), SchedulerError> {
+        let Pieces { end, len, mass } = pieces;
+        let first = self.layers[layer].n_indexed;
+        let heads = self.shape.n_kv_heads;
+        while self.layers[layer].n_indexed < end {
+            let start = self.layers[layer].n_indexed;
+            let n = len.min(end - start);
+            let part = mass.as_ref().map(|mass| {
+                let one = |head: usize| &mass[head * (end - first) + start - first..][..n];
+                (0..heads).flat_map(|head| one(head).iter().copied()).collect()
+            });
+            self.submit(index, layer, n, part.unwrap_or_default());
+            self.apply_outstanding(layer).await?;
+        }
+        Ok(())
+    }
+
+    /// Blocks of the rows up to `end`, and what the prompt's last queries narrow them to.
+    async fn index_blocks(
+        &mut self,
+        index: &Index,
+        layer: usize,
+        end: usize,
+        blocks: BlockConfig,
+    ) -> Result<(), SchedulerError> {
+        let first = self.layers[layer].n_indexed;
+        let preselect = blocks.preselect;
+        let queries = preselect.map_or(LAST_QUERIES, |p| p.queries);
+        let asks = blocks.summary == BlockSummary::Top || preselect.is_some();
+        let mass = if !asks {
+            None
+        } else if let Some(window) = self.policy.local_window() {
+            let recorded = self.layers[layer].recorded.queries.as_ref();
+            let scores = recorded.map(|r| r.prompt_scores(window, self.rows(layer), first..end));
+            Some(scores.unwrap_or_default())
+        } else {
+            Some(self.observe(layer, &Observation::plain(queries), first..end).await?)
+        };
+        let pooled = match preselect {
+            Some(p) if p.kernel > 1 => {
+                let plain = Observation::plain(queries);
+                let how = Observation { kernel: p.kernel, pool: p.pool, ..plain };
+                Some(self.observe(layer, &how, first..end).await?)
+            }
+            _ => None,
+        };
+        let chosen = preselect.zip(pooled.as_ref().or(mass.as_ref())).map(|(p, mass)| {
+            let heads = mass.chunks_exact(end - first);
+            let reach = if p.neighbours { blocks.block / 4 } else { 0 };
+            let sums = heads.map(|head| block_sums(head, blocks.block, reach));
+            (sums.collect::<Vec<_>>(), p.count)
+        });
+        let len = INDEX_SEGMENT.next_multiple_of(blocks.block);
+        let mass = mass.filter(|_| blocks.summary == BlockSummary::Top);
+        self.index_pieces(index, layer, Pieces { end, len, mass }).await?;
+        let Some((mut sums, count)) = chosen else { return Ok(()) };
+        if index.pooling == Pooling::SharedScores {
+            let total = |b: usize| sums.iter().map(|head| head[b]).sum();
+            let all: Vec<f32> = (0..sums[0].len()).map(total).collect();
+            sums.iter_mut().for_each(|head| head.clone_from(&all));
+        }
+        let Some(recall) = self.layers[layer].recall_mut() else { return Ok(()) };
+        for (head, sums) in sums.iter().enumerate() {
+            recall.index.narrow(&*self.backend, head, largest(sums, count))?;
+        }
+        Ok(())
+    }
+
+    /// The space in which the layer's tokens are compared, and an index of that width, unless it
+    /// has one.
+    async fn make_projection(
+        &mut self,
+        layer: usize,
+        tokens: &TokenConfig,
+    ) -> Result<(), SchedulerError> {
+        if self.layers[layer].recall().is_none_or(|recall| recall.projection.is_some()) {
+            return Ok(());
+        }
+        let backend = Arc::clone(&self.backend);
+        let (gram_q, gram_k) = self.layers[layer].recorded.sums(&*backend).await?;
+        if gram_k.iter().all(|x| *x == 0.0) {
+            return Err(SchedulerError::NoStatistics {
+                policy: self.policy.preset,
+                what: "the sums of q q^T and k k^T",
+            });
+        }
+        let made = Projections::new(tokens, &gram_q, &gram_k, self.shape.head_dim);
+        let low_rank =
+            tokens.adapts.then(|| LowRankDecode::new(&made, &gram_q, &gram_k, self.shape.head_dim));
+        let rank = made.rank;
+        let projection = LayerProjection::new(&*backend, made, low_rank)?;
+        if let Some(recall) = self.layers[layer].recall_mut() {
+            recall.set_projection(&*backend, &self.shape, &self.policy, rank, projection)?;
+        }
+        self.reserve_jobs()
+    }
+
+    /// Brings the second stage's index of tokens up to what is clustered.
+    async fn extend_tokens(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let first = self.policy.sinks;
+        loop {
+            let state = &self.layers[layer];
+            let Some(recall) = state.recall() else { return Ok(()) };
+            let (Some(tokens), Some(projection)) = (&recall.tokens, &recall.projection) else {
+                return Ok(());
+            };
+            let start = first + tokens.n_used(0);
+            let n = INDEX_SEGMENT.min(state.n_indexed.saturating_sub(start));
+            if n == 0 {
+                return Ok(());
+            }
+            let mut job = Box::new(ClusterJob::new(ClusterTask {
+                layer,
+                row_start: start,
+                kind: TaskKind::Tokens(tokens.width()),
+                n_kv_heads: self.shape.n_kv_heads,
+                n_points: n,
+                n_clusters: n,
+                head_dim: self.shape.head_dim,
+                distance: Distance::default(),
+                iterations: 0,
+                max_cluster: usize::MAX,
+                seed: 0,
+            }));
+            job.projection = Some(Arc::clone(&projection.w_k));
+            self.give_keys(&mut job);
+            self.worker.submit(job);
+            let Some(job) = self.worker.take(&*self.backend, layer).await? else { return Ok(()) };
+            let Some(recall) = self.layers[layer].recall_mut() else { return Ok(()) };
+            if let Some(tokens) = &mut recall.tokens {
+                tokens.append(&*self.backend, start, start + n, &job.heads)?;
+            }
+            recall.resize_caches();
+        }
+    }
+
+    /// In a cut: drops tokens behind those that are still clustered, and adds those that are
+    /// missing.
+    pub(super) async fn cut_tokens(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        let (first, n_indexed) = (self.policy.sinks, self.layers[layer].n_indexed);
+        if let Some(recall) = self.layers[layer].recall_mut()
+            && let Some(tokens) = &mut recall.tokens
+        {
+            tokens.truncate(&*self.backend, n_indexed, first)?;
+            recall.resize_caches();
+        }
+        self.extend_tokens(layer).await
+    }
+
+    /// Ends a decode step: full windows go to the worker.
+    pub(super) fn submit_windows(&mut self) {
+        for layer in 0..self.layers.len() {
+            if self.fills_window(layer, self.n_tokens) {
+                self.submit_window(layer);
+            }
+        }
+    }
+
+    /// A full window of `layer` goes to the worker.
+    pub(super) fn submit_window(&mut self, layer: usize) {
+        let Some(index) = self.policy.index else { return };
+        if let Some(mass) = self.window_mass(&index, layer) {
+            self.submit(&index, layer, index.window, mass);
+        }
+    }
+
+    /// Whether a window of `layer` goes to the worker when the sequence has `n_tokens` tokens.
+    pub(super) fn fills_window(&self, layer: usize, n_tokens: usize) -> bool {
+        let (Some(index), state) = (self.policy.index, &self.layers[layer]) else { return false };
+        let pending = n_tokens.saturating_sub(state.n_indexed);
+        state.recall().is_some()
+            && state.n_submitted == state.n_indexed
+            && pending >= self.policy.recent + index.window
+    }
+
+    /// How much the keys of a window that becomes blocks count: by the queries of their local
+    /// window, or the attention that the prompt's last queries, which are the ones that are known,
+    /// would give them among themselves. `None` where what says so has not been read.
+    fn window_mass(&mut self, index: &Index, layer: usize) -> Option<RowMass> {
+        let is_top = |blocks: BlockConfig| blocks.summary == BlockSummary::Top;
+        if !matches!(index.kind, IndexKind::Blocks(blocks) if is_top(blocks)) {
+            return Some(RowMass::new());
+        }
+        let state = &self.layers[layer];
+        let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
+        let window = state.n_submitted..state.n_submitted + index.window;
+        if let Some(local) = self.policy.local_window() {
+            return state.recorded.queries.as_ref()?.window_scores(local, rows, window);
+        }
+        Some(mass_among(rows, &state.recorded.last_queries, window, &mut self.bytes))
+    }
+
+    /// Whether the decode step that begins finds a window of `layer` that was submitted
+    /// [`FLUSH_STEPS`] steps ago.
+    pub(super) fn window_is_due(&self, layer: usize) -> bool {
+        let state = &self.layers[layer];
+        let Some(index) = self.policy.index else { return false };
+        state.n_submitted > state.n_indexed
+            && self.n_tokens - state.n_indexed + 1
+                >= self.policy.recent + index.window + FLUSH_STEPS
+    }
+
+    /// In a decode step: a window that is due becomes clusters.
+    pub(super) async fn apply_window(&mut self, layer: usize) -> Result<(), SchedulerError> {
+        if !self.window_is_due(layer) {
+            return Ok(());
+        }
+        self.apply_job(layer).await?;
+        self.extend_tokens(layer).await
+    }
+
+    /// Waits for outstanding clusterings and forgets them.
+    pub(super) async fn drop_jobs(&mut self) -> Result<(), SchedulerError> {
+        for layer in 0..self.layers.len() {
+            while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
+                let job = self.worker.take(&*self.backend, layer).await?;
+                let state: &mut Layer<B> = &mut self.layers[layer];
+                state.n_submitted = state.n_indexed;
+                if let Some(job) = job {
+                    self.spare(job);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps jobs of the size of a decode window for the next window.
+    fn spare(&mut self, job: Box<ClusterJob<B>>) {
+        if self.policy.index.is_some_and(|index| job.capacity() <= index.window) {
+            self.spare_jobs.push(job);
+        }
+    }
+}
+
+/// A run of rows that is indexed piece by piece.
+struct Pieces {
+    /// Behind its last row.
+    end: usize,
+    /// Rows of a piece.
+    len: usize,
+    mass: Option<RowMass>,
+}
+
+/// The attention that `queries`, `[n, Hq, Dh]`, would give the keys of `window`, were there only
+/// these, `[Hkv, window]`; `bytes` is memory to reuse.
+fn mass_among<B: Backend>(
+    rows: LayerRows<'_, B>,
+    queries: &[f32],
+    window: std::ops::Range<usize>,
+    bytes: &mut Vec<u8>,
+) -> RowMass {
+    let shape = rows.shape;
+    let (hq, hkv, d, n) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim, window.len());
+    let mut mass = vec![0.0f32; hkv * n];
+    let (mut keys, mut scores) = (vec![0.0f32; n * d], vec![0.0f32; n]);
+    for (head, mass) in mass.chunks_exact_mut(n).enumerate() {
+        rows.keys(head, window.clone(), bytes, &mut keys);
+        for token in queries.chunks_exact(hq * d) {
+            for q in token.chunks_exact(d).skip(head * hq / hkv).take(hq / hkv) {
+                for (score, key) in scores.iter_mut().zip(keys.chunks_exact(d)) {
+                    let dot: f32 = q.iter().zip(key).map(|(a, b)| a * b).sum();
+                    *score = shape.scale * dot;
+                }
+                let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let sum: f32 = scores.iter().map(|s| (s - max).exp()).sum();
+                let shares = scores.iter().map(|s| (s - max).exp() / sum);
+                mass.iter_mut().zip(shares).for_each(|(mass, share)| *mass += share);
+            }
+        }
+    }
+    mass
+}
+
+/// Seeds differ between layers and runs of rows, and depend on nothing else.
+fn job_seed(seed: u64, layer: usize, row_start: usize) -> u64 {
+    SplitMix64::new(seed ^ ((layer as u64) << 40) ^ row_start as u64).next_u64()
+}
+
+/// Sums over the tokens of each block, and over the `reach` nearest tokens of each neighbour; where
+/// there is none they count as 0.
+fn block_sums(mass: &[f32], block: usize, reach: usize) -> Vec<f32> {
+    let starts = (0..mass.len()).step_by(block);
+    let near = starts.map(|start| start.saturating_sub(reach)..start + block + reach);
+    near.map(|near| mass[near.start..near.end.min(mass.len())].iter().sum()).collect()
+}
+
+/// Which of the scores are among the `count` largest, the first among equals.
+fn largest(scores: &[f32], count: usize) -> Vec<bool> {
+    let mut chosen = vec![false; scores.len()];
+    best(scores, count).into_iter().for_each(|i| chosen[i as usize] = true);
+    chosen
+}

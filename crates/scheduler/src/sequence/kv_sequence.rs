@@ -1,0 +1,414 @@
+//! One sequence: its rows in the host store, its layers, and what they share.
+//!
+//! The rows and their positions are the truth; index, device rows and caches are derived from them
+//! and can be made again. That is what lets one prefill serve several policies, lets a question be
+//! taken back, and lets a lost device be replaced.
+
+use std::sync::Arc;
+
+use longview_core::encode_f32;
+use longview_ops::{Backend, KvView, OpError};
+
+use super::layer_state::{Layer, LayerState};
+use super::options::{HostStoreKind, Placement, SequenceOptions};
+use crate::error::SchedulerError;
+use crate::eviction::{KeptPlaces, SinkRotation};
+use crate::index::{ClusterJob, ClusterWorker};
+use crate::inspect::{Trace, TrackedHead};
+use crate::layout::{DeviceLayout, KvShape, LayerMode};
+use crate::policy::Policy;
+use crate::recall::{RecallMode, RecallPath, StepVerdict};
+use crate::stats::Stats;
+use crate::store::{
+    HostStore, LayerRows, MappedStore, PlainStore, ReadParts, RowLists, RowMover, Writeback,
+};
+
+/// How far what is derived from rows and positions has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// All that the policy asks for is there.
+    Ready,
+    /// The end of a prefill failed: rows are missing in the index.
+    PrefillUnfinished,
+    /// A change of the policy failed: buffers, index and caches are those of no policy.
+    NeedsRebuild,
+}
+
+/// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on: arguments in that
+/// order.
+pub type FillRows<'a> = dyn FnMut(usize, usize, usize, &mut [f32]) + 'a;
+
+/// The KV of one sequence under a policy.
+pub struct Sequence<B: Backend> {
+    pub(super) backend: Arc<B>,
+    pub(super) shape: KvShape,
+    pub(super) policy: Policy,
+    pub(super) options: SequenceOptions,
+    pub(super) store: Box<dyn HostStore<B>>,
+    pub(super) layers: Vec<Layer<B>>,
+    pub(super) layout: DeviceLayout,
+    pub(super) readiness: Readiness,
+    pub(super) n_tokens: usize,
+    pub(super) mover: RowMover<B>,
+    pub(super) copies: CopyQueue<B>,
+    pub(super) lists: RowLists<B>,
+    /// Rows of the layer in progress are yet to be fetched and attended: those on the device go
+    /// first.
+    pub(super) misses_wait: bool,
+    /// Where the policy recalls.
+    pub(super) recall: Option<RecallPath<B>>,
+    /// Where first tokens are attended at other positions than those of the text.
+    pub(super) sink_rotation: Option<SinkRotation<B>>,
+    pub(super) trace: Trace,
+    pub(super) tracked: Option<TrackedHead>,
+    pub(super) stats: Stats,
+    pub(super) writeback: Writeback,
+    pub(super) worker: ClusterWorker<B>,
+    /// Jobs of the size of a decode window, so that clustering one allocates nothing.
+    pub(super) spare_jobs: Vec<Box<ClusterJob<B>>>,
+    /// Memory to reuse for rows in bytes, and for orders of rows.
+    pub(super) bytes: Vec<u8>,
+    pub(super) order: Vec<u32>,
+}
+
+/// A queue that moves rows of a prompt between host and device while kernels run, where the device
+/// can.
+pub(super) struct CopyQueue<B: Backend> {
+    pub queue: Option<Arc<B>>,
+    /// Whether it may still move some.
+    pub is_busy: bool,
+}
+
+impl<B: Backend> CopyQueue<B> {
+    pub fn new(backend: &Arc<B>, options: &SequenceOptions) -> Self {
+        let has_one = options.overlap
+            && options.placement == Placement::Device
+            && backend.capabilities().overlaps;
+        Self { queue: has_one.then(|| Arc::new(backend.background())), is_busy: false }
+    }
+
+    /// Work on `backend` from now on sees the rows that this queue was told to move.
+    pub fn join(&mut self, backend: &B) -> Result<(), OpError> {
+        match &self.queue {
+            Some(queue) if std::mem::take(&mut self.is_busy) => backend.after(queue),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn open_store<B: Backend>(
+    backend: &Arc<B>,
+    shape: &KvShape,
+    kind: HostStoreKind,
+) -> Result<Box<dyn HostStore<B>>, OpError> {
+    Ok(match kind {
+        HostStoreKind::Plain => Box::new(PlainStore::new(shape)?),
+        HostStoreKind::Elsewhere(open) => Box::new(PlainStore::opened_by(shape, open)?),
+        HostStoreKind::Auto => match MappedStore::new(backend, shape)? {
+            Some(store) => Box::new(store),
+            None => Box::new(PlainStore::new(shape)?),
+        },
+    })
+}
+
+impl<B: Backend> Sequence<B> {
+    /// An empty sequence. All memory that its steps need is allocated here.
+    pub fn new(
+        backend: &Arc<B>,
+        shape: KvShape,
+        policy: Policy,
+        options: SequenceOptions,
+    ) -> Result<Self, SchedulerError> {
+        options.check()?;
+        let in_place = options.placement == Placement::InPlace;
+        if in_place && !backend.capabilities().unified_memory {
+            return Err(SchedulerError::NotUnified { backend: backend.name() });
+        }
+        let store = open_store(backend, &shape, options.store)?;
+        if in_place && store.buffer(0).is_none() {
+            return Err(SchedulerError::NotUnified { backend: backend.name() });
+        }
+        let layers = (0..shape.n_layers)
+            .map(|_| Layer::new(&**backend, &shape))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut sequence = Self {
+            mover: RowMover::new(&**backend, &shape, 1, true)?,
+            copies: CopyQueue::new(backend, &options),
+            lists: RowLists::new(&**backend, shape.n_kv_heads, 1, false)?,
+            misses_wait: false,
+            recall: None,
+            sink_rotation: None,
+            trace: Trace::default(),
+            tracked: None,
+            writeback: Writeback::with_layers(shape.n_layers),
+            stats: Stats::new(shape.n_layers, shape.n_kv_heads),
+            layout: policy.device_layout(shape.capacity),
+            worker: ClusterWorker::new(backend, options.overlap, 2 * shape.n_layers),
+            backend: Arc::clone(backend),
+            shape,
+            policy,
+            options,
+            store,
+            layers,
+            readiness: Readiness::Ready,
+            n_tokens: 0,
+            spare_jobs: Vec::new(),
+            bytes: Vec::new(),
+            order: Vec::new(),
+        };
+        sequence.adopt_policy()?;
+        Ok(sequence)
+    }
+
+    /// Tokens in the sequence.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// The dimensions.
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Which query selects what steps recall.
+    pub fn recall_mode(&self) -> RecallMode {
+        self.options.recall
+    }
+
+    /// The layers' state, for probes and tests.
+    pub fn layers(&self) -> &[Layer<B>] {
+        &self.layers
+    }
+
+    /// The host store, for probes and tests.
+    pub fn store(&self) -> &dyn HostStore<B> {
+        &*self.store
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset_stats(&mut self) {
+        self.stats.reset();
+    }
+
+    /// Bytes of KV rows and index on the device: with [`Placement::InPlace`] the index alone,
+    /// because the rows are read where they are.
+    pub fn device_kv_bytes(&self) -> u64 {
+        self.layers.iter().map(Layer::device_bytes).sum()
+    }
+
+    /// Bytes of the rows that are in use in host memory.
+    pub fn host_kv_bytes(&self) -> u64 {
+        self.n_tokens as u64 * self.shape.token_bytes() as u64
+    }
+
+    /// Whether attention reads the host store itself.
+    pub(super) fn in_place(&self) -> bool {
+        self.options.placement == Placement::InPlace
+    }
+
+    /// Whether buffers and index are those of no policy, so that not even a prefill can go on.
+    pub fn needs_rebuild(&self) -> bool {
+        self.readiness == Readiness::NeedsRebuild
+    }
+
+    /// Whether kernels carry new rows to the host, at a time of their own: they are there once
+    /// something was read from the device.
+    pub fn rows_come_later(&self) -> bool {
+        !self.in_place() && self.store.buffer(0).is_some()
+    }
+
+    /// Whether the device is gone that the sequence lives on.
+    pub fn is_lost(&self) -> bool {
+        self.backend.is_lost()
+    }
+
+    /// Whether the sequence lives on this backend.
+    pub fn is_on(&self, backend: &Arc<B>) -> bool {
+        Arc::ptr_eq(&self.backend, backend)
+    }
+
+    pub(super) fn check_room(&self, more: usize) -> Result<(), SchedulerError> {
+        let needed = self.n_tokens + more;
+        if needed <= self.shape.capacity {
+            return Ok(());
+        }
+        Err(SchedulerError::ContextFull { needed, capacity: self.shape.capacity })
+    }
+
+    /// Adds `n` tokens whose keys and values come from elsewhere (a saved sequence, a bench), as a
+    /// prefill would: `fill` is asked for runs of rows `[rows, 2, Dh]` of one layer and KV head,
+    /// given the first row. Finished segments are clustered on the way; call
+    /// [`Sequence::finish_prefill`] at the end.
+    pub async fn inject(
+        &mut self,
+        n: usize,
+        fill: &mut FillRows<'_>,
+    ) -> Result<(), SchedulerError> {
+        self.check_room(n)?;
+        self.bring_rows().await?;
+        let width = 2 * self.shape.head_dim;
+        let end = self.n_tokens + n;
+        while self.n_tokens < end {
+            let (first, len) = (self.n_tokens, self.options.chunk.min(end - self.n_tokens));
+            let mut rows = vec![0.0; len * width];
+            for layer in 0..self.layers.len() {
+                for head in 0..self.shape.n_kv_heads {
+                    fill(layer, head, first, &mut rows);
+                    let bytes = encode_f32(self.shape.kv_dtype, &rows);
+                    self.store.write_rows(layer, head, first, &bytes);
+                }
+                self.layers[layer].push_positions(first, len);
+                self.submit_segments(layer, first + len).await?;
+            }
+            self.n_tokens += len;
+        }
+        Ok(())
+    }
+
+    /// The rows of a layer in the host store.
+    pub(super) fn rows(&self, layer: usize) -> LayerRows<'_, B> {
+        LayerRows { shape: &self.shape, store: &*self.store, layer }
+    }
+
+    /// The first row behind the sinks that is always attended when the sequence has `n_rows` rows.
+    pub(super) fn window_start(&self, layer: usize, n_rows: usize) -> usize {
+        let sinks = self.layout.sinks.min(n_rows);
+        let state = &self.layers[layer];
+        match state.mode() {
+            LayerMode::Dense => 0,
+            LayerMode::Window => n_rows.saturating_sub(self.policy.recent).max(sinks),
+            LayerMode::Recall | LayerMode::Kept => state.n_indexed.min(n_rows).max(sinks),
+        }
+    }
+
+    /// The device row of a row that is always attended.
+    pub(super) fn device_row(&self, layer: usize, row: usize) -> usize {
+        match self.layers[layer].mode() {
+            LayerMode::Dense => row,
+            LayerMode::Window | LayerMode::Recall | LayerMode::Kept => self.layout.row(row),
+        }
+    }
+
+    /// The rows that attention of `layer` reads.
+    pub(super) fn attended_rows(&self, layer: usize) -> KvView<'_, B> {
+        let state = &self.layers[layer];
+        match (&state.device, &state.state) {
+            // Rings and pool of all heads are one array.
+            (Some(buffer), LayerState::Kept(_)) => KvView::new(buffer, 0),
+            (Some(buffer), _) => KvView::new(buffer, state.device_rows),
+            (None, _) => {
+                let buffer = self.store.buffer(layer).expect("in place: kernels read the store");
+                KvView::new(buffer, self.shape.capacity)
+            }
+        }
+    }
+
+    /// Where rows lie of layers that keep some.
+    pub(super) fn kept_places(&self) -> KeptPlaces {
+        let n_kv_heads = self.shape.n_kv_heads;
+        KeptPlaces { in_place: self.in_place(), layout: self.layout, n_kv_heads }
+    }
+
+    /// What has to be read after a decode step: the new rows where the host store is not mapped,
+    /// and what a step that speculates selected and compared. Once it is read, call
+    /// [`Sequence::finish_writeback`].
+    pub fn writeback_parts(&mut self) -> ReadParts<'_, B> {
+        let sources = self.layers.iter().filter_map(Layer::writeback_source);
+        let mut parts = self.writeback.read_parts(&self.shape, sources);
+        let Some(recall) = &mut self.recall else { return parts };
+        let (is_unread, was_compared) = (recall.is_unread(), recall.was_compared());
+        let RecallPath { selector, speculation, device_cache, .. } = recall;
+        if is_unread {
+            parts.extend(selector.read_parts());
+        }
+        let counted = device_cache.iter_mut().filter(|cache| cache.is_unread());
+        parts.extend(counted.map(|cache| cache.read_part()));
+        if was_compared {
+            parts.extend(speculation.iter_mut().map(|speculation| speculation.read_part()));
+        }
+        parts
+    }
+
+    /// Takes in what was read for [`Sequence::writeback_parts`]: rows go to the host store, or the
+    /// step is taken back.
+    pub fn finish_writeback(&mut self) -> StepVerdict {
+        let ends_step = self.writeback.finished_token().is_some() || self.is_unread();
+        if self.judge() == StepVerdict::RunAgain {
+            return StepVerdict::RunAgain;
+        }
+        if let Some(cache) = self.recall.as_mut().and_then(|recall| recall.device_cache.as_mut())
+            && cache.is_unread()
+        {
+            let layers = self.layers.iter().enumerate();
+            let recalling = layers.filter(|(_, layer)| layer.recall().is_some()).map(|(i, _)| i);
+            cache.report(&mut self.stats, recalling, self.shape.row_bytes());
+        }
+        self.writeback.write(&self.shape, &mut *self.store);
+        if ends_step {
+            self.submit_windows();
+        }
+        StepVerdict::Stands
+    }
+
+    /// Brings what the last step left on the device to the host now, if nobody has. Rows of a step
+    /// that did not end are forgotten.
+    pub async fn write_back(&mut self) -> Result<StepVerdict, SchedulerError> {
+        if self.writeback.finished_token().is_none() {
+            self.writeback.clear();
+        }
+        let was_compared = self.recall.as_ref().is_some_and(RecallPath::was_compared);
+        if self.writeback.is_empty() && !was_compared {
+            return Ok(StepVerdict::Stands);
+        }
+        let backend = Arc::clone(&self.backend);
+        let mut parts = self.writeback_parts();
+        backend.read_all(&mut parts).await?;
+        drop(parts);
+        Ok(self.finish_writeback())
+    }
+
+    /// [`Sequence::write_back`] for calls that build on the last step. One that may not stand is
+    /// the caller's to look at first.
+    pub(super) async fn bring_rows(&mut self) -> Result<(), SchedulerError> {
+        if self.is_unread() {
+            return Err(SchedulerError::VerdictUnread);
+        }
+        self.write_back().await.map(|_| ())
+    }
+
+    /// Whether a speculative step has ended whose verdict nobody has read.
+    pub(super) fn is_unread(&self) -> bool {
+        self.recall.as_ref().is_some_and(RecallPath::is_unread)
+    }
+
+    /// Looks at the comparisons that were read. A step that should not have speculated is taken
+    /// back: the same token again will recall exactly.
+    fn judge(&mut self) -> StepVerdict {
+        let speculation = self.recall.as_mut().and_then(|recall| recall.speculation.as_mut());
+        let Some(speculation) = speculation else { return StepVerdict::Stands };
+        let verdict = speculation.judge(&mut self.stats);
+        if verdict == StepVerdict::RunAgain {
+            self.writeback.clear();
+            self.n_tokens -= 1;
+            for positions in self.layers.iter_mut().flat_map(|layer| &mut layer.positions) {
+                positions.truncate(self.n_tokens);
+            }
+        }
+        verdict
+    }
+
+    /// `sum q q^T` and `sum k k^T` of `layer` over the tokens of all prompts, `[Hkv, Dh, Dh]` each.
+    pub async fn gram_sums(&self, layer: usize) -> Result<(Vec<f32>, Vec<f32>), SchedulerError> {
+        Ok(self.layers[layer].recorded.sums(&*self.backend).await?)
+    }
+}

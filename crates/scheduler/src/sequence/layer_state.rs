@@ -1,0 +1,349 @@
+//! One layer of a sequence: its rows, and what the way in which it attends needs.
+
+use longview_ops::{Backend, DeviceBuffer, OpResult};
+
+use crate::eviction::Kept;
+use crate::index::{LayerIndex, LayerProjection, Recorded};
+use crate::layout::{KvShape, LayerMode, SelectionId};
+use crate::policy::{INDEX_SEGMENT, Index, Policy, Residency, Residual};
+use crate::recall::{ClusterCache, LayerPrefetch, Searched};
+use crate::store::{DeviceRows, WritebackSource};
+
+/// One layer of one sequence.
+pub struct Layer<B: Backend> {
+    /// Position of the token in each row, per KV head.
+    pub positions: Vec<Vec<u32>>,
+    /// Rows below this are sinks or belong to a cluster; the others are in token order.
+    pub n_indexed: usize,
+    /// Rows below this are indexed or being clustered.
+    pub n_submitted: usize,
+    /// Rows below this may be out of token order.
+    pub permuted_to: usize,
+    /// Rows on the device `[Hkv, device_rows, 2, Dh]`: all of them (dense), or sinks, ring and
+    /// cache slots. `None` where attention reads the host store in place.
+    pub device: Option<B::Buffer>,
+    /// Rows of a head on the device.
+    pub device_rows: usize,
+    /// How it attends.
+    pub state: LayerState<B>,
+    /// What later policies need.
+    pub recorded: Recorded<B>,
+}
+
+/// How a layer attends in decode, with all that this needs.
+pub enum LayerState<B: Backend> {
+    /// To every row.
+    Dense,
+    /// To sinks and the most recent rows.
+    Window,
+    /// To sinks, recalled rows and rows that are not indexed yet.
+    Recall(Box<Recall<B>>),
+    /// To rows that are kept for the attention they received, and to those that came since.
+    Kept(Box<KeptState<B>>),
+}
+
+/// What a layer keeps. (A type of its own because the mechanism's is not public.)
+pub struct KeptState<B: Backend>(pub(super) Kept<B>);
+
+/// The state of a layer that recalls.
+pub struct Recall<B: Backend> {
+    /// Clusters, blocks or tokens.
+    pub index: LayerIndex<B>,
+    /// Tokens inside of clusters; only where selection has two stages.
+    pub(super) tokens: Option<LayerIndex<B>>,
+    /// The space in which tokens are compared with queries; only for indexes of tokens, once a
+    /// prompt was read.
+    pub(super) projection: Option<LayerProjection<B>>,
+    /// B of each head, where they differ.
+    pub(super) budgets: Option<Vec<usize>>,
+    /// Device cache of each KV head; only where the host looks rows up.
+    pub caches: Vec<ClusterCache>,
+    /// Which of the sequence's selections is made for this layer.
+    pub(super) selection: SelectionId,
+    /// When the selection in force was made; only where selections hold for several steps.
+    pub(super) selected_at: Option<SelectedAt>,
+    /// Whether the selection was made by the layer before.
+    pub(super) prefetch: LayerPrefetch,
+}
+
+/// When a selection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SelectedAt {
+    /// Tokens that the sequence had.
+    pub n_tokens: usize,
+    /// Rows that were indexed.
+    pub n_indexed: usize,
+}
+
+/// How the rows of a layer are laid out under a policy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LayerSetup {
+    pub layer: usize,
+    /// Layers before this one that recall.
+    pub selection: SelectionId,
+    /// Whether attention reads the host store.
+    pub in_place: bool,
+    /// Whether the host looks hits and misses up.
+    pub host_caches: bool,
+}
+
+impl<B: Backend> LayerState<B> {
+    /// How the layer attends.
+    pub fn mode(&self) -> LayerMode {
+        match self {
+            Self::Dense => LayerMode::Dense,
+            Self::Window => LayerMode::Window,
+            Self::Recall(_) => LayerMode::Recall,
+            Self::Kept(_) => LayerMode::Kept,
+        }
+    }
+
+    fn new(backend: &B, shape: &KvShape, policy: &Policy, setup: &LayerSetup) -> OpResult<Self> {
+        Ok(match (policy.layer_mode(setup.layer), policy.index) {
+            (LayerMode::Recall, Some(index)) => {
+                Self::Recall(Box::new(Recall::new(backend, shape, policy, index, setup)?))
+            }
+            // A policy that recalls has an index to recall by.
+            (LayerMode::Recall, None) | (LayerMode::Dense, _) => Self::Dense,
+            (LayerMode::Window, _) => Self::Window,
+            (LayerMode::Kept, _) => {
+                let mean = policy.kept(setup.layer, shape.n_layers).min(shape.capacity);
+                let capacity = vec![mean; shape.n_kv_heads];
+                let kept = Kept::new(backend, shape, capacity, policy.ring_rows())?;
+                Self::Kept(Box::new(KeptState(kept)))
+            }
+        })
+    }
+}
+
+impl<B: Backend> Recall<B> {
+    fn new(
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        index: Index,
+        setup: &LayerSetup,
+    ) -> OpResult<Self> {
+        let units = new_index(backend, shape, &index, index.landmark_width(shape.head_dim))?;
+        let units = match policy.residual {
+            Residual::Means => units.with_pairs(backend)?,
+            Residual::Drop => units,
+        };
+        let tokens = match index.two_stage() {
+            Some(two_stage) => {
+                let rank = two_stage.tokens.rank.most(shape.head_dim);
+                let batches = max_batches(shape, &index) + shape.capacity / INDEX_SEGMENT;
+                Some(LayerIndex::new(backend, shape, rank, shape.capacity, batches)?)
+            }
+            None => None,
+        };
+        let caches = match policy.residency {
+            Residency::Recall { cache_steps } if setup.host_caches => {
+                let n_units = index.max_units(shape.capacity);
+                let n_units = if tokens.is_some() { shape.capacity } else { n_units };
+                let slots = policy.cache_slots(shape.capacity);
+                let most = n_units.min(policy.most_attended());
+                let cache = |_| ClusterCache::new(slots, cache_steps, n_units, most);
+                (0..shape.n_kv_heads).map(cache).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self {
+            index: units,
+            tokens,
+            projection: None,
+            budgets: None,
+            caches,
+            selection: setup.selection,
+            selected_at: None,
+            prefetch: LayerPrefetch::default(),
+        })
+    }
+
+    /// What a selection names: tokens where it has two stages, else the index's units.
+    pub(super) fn selected_index(&self) -> &LayerIndex<B> {
+        self.tokens.as_ref().unwrap_or(&self.index)
+    }
+
+    /// What a query searches.
+    pub(super) fn searched(&self) -> Searched<'_, B> {
+        Searched {
+            index: &self.index,
+            tokens: self.tokens.as_ref(),
+            projection: self.projection.as_ref(),
+        }
+    }
+
+    /// Tells the caches how many units there are.
+    pub(super) fn resize_caches(&mut self) {
+        let index = self.tokens.as_ref().unwrap_or(&self.index);
+        for (cache, head) in self.caches.iter_mut().zip(index.heads()) {
+            cache.set_clusters(head.sizes.len());
+        }
+    }
+
+    /// Forgets when selections were made: none of them serves a step any more.
+    pub(super) fn forget_selection(&mut self) {
+        self.selected_at = None;
+        self.prefetch.forget();
+    }
+
+    /// Compares the layer's tokens in the space of `projection` from now on. The index is empty.
+    pub(super) fn set_projection(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        rank: usize,
+        projection: LayerProjection<B>,
+    ) -> OpResult<()> {
+        if let (None, Some(index)) = (&self.tokens, policy.index)
+            && self.index.width() != rank
+        {
+            self.index = new_index(backend, shape, &index, rank)?;
+        }
+        self.projection = Some(projection);
+        Ok(())
+    }
+
+    /// Makes the index and what belongs to it again on a fresh device.
+    pub(super) fn restore(&mut self, backend: &B) -> OpResult<()> {
+        self.caches.iter_mut().for_each(ClusterCache::clear);
+        self.index.restore(backend)?;
+        if let Some(tokens) = &mut self.tokens {
+            tokens.restore(backend)?;
+        }
+        if let Some(projection) = &mut self.projection {
+            projection.restore(backend)?;
+        }
+        self.forget_selection();
+        Ok(())
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.index.device_bytes() + self.tokens.as_ref().map_or(0, LayerIndex::device_bytes)
+    }
+}
+
+impl<B: Backend> Layer<B> {
+    /// An empty layer; device rows and index come with the policy.
+    pub fn new(backend: &B, shape: &KvShape) -> OpResult<Self> {
+        Ok(Self {
+            positions: (0..shape.n_kv_heads).map(|_| Vec::with_capacity(shape.capacity)).collect(),
+            n_indexed: 0,
+            n_submitted: 0,
+            permuted_to: 0,
+            device: None,
+            device_rows: 0,
+            state: LayerState::Dense,
+            recorded: Recorded::new(backend, shape)?,
+        })
+    }
+
+    /// How it attends.
+    pub fn mode(&self) -> LayerMode {
+        self.state.mode()
+    }
+
+    /// The state of a layer that recalls.
+    pub fn recall(&self) -> Option<&Recall<B>> {
+        match &self.state {
+            LayerState::Recall(recall) => Some(recall),
+            _ => None,
+        }
+    }
+
+    pub(super) fn recall_mut(&mut self) -> Option<&mut Recall<B>> {
+        match &mut self.state {
+            LayerState::Recall(recall) => Some(recall),
+            _ => None,
+        }
+    }
+
+    pub(super) fn kept(&self) -> Option<&Kept<B>> {
+        match &self.state {
+            LayerState::Kept(kept) => Some(&kept.0),
+            _ => None,
+        }
+    }
+
+    pub(super) fn kept_mut(&mut self) -> Option<&mut Kept<B>> {
+        match &mut self.state {
+            LayerState::Kept(kept) => Some(&mut kept.0),
+            _ => None,
+        }
+    }
+
+    /// Gives the layer the device rows, the empty index and the empty caches that `policy` asks
+    /// for.
+    pub(super) fn adopt(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        setup: &LayerSetup,
+    ) -> OpResult<()> {
+        // What the policy before had is freed first.
+        self.state = LayerState::Dense;
+        self.device = None;
+        self.n_indexed = policy.sinks;
+        self.n_submitted = policy.sinks;
+        self.device_rows = policy.device_rows(shape, policy.layer_mode(setup.layer));
+        self.state = LayerState::new(backend, shape, policy, setup)?;
+        if !setup.in_place {
+            self.device = Some(self.alloc_device(backend, shape)?);
+        }
+        if let (Some(window), LayerState::Recall(_)) = (policy.local_window(), &self.state) {
+            self.recorded.keep_queries(backend, shape, window)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn alloc_device(&self, backend: &B, shape: &KvShape) -> OpResult<B::Buffer> {
+        let pool = self.kept().map_or(0, Kept::n_pool_rows);
+        let rows = shape.n_kv_heads * self.device_rows + pool;
+        let len = rows * 2 * shape.head_dim;
+        backend.alloc(shape.kv_dtype, len, "device KV")
+    }
+
+    /// The rows on the device, to be written.
+    pub(super) fn device_rows_mut(&mut self) -> Option<DeviceRows<'_, B>> {
+        let head_stride = self.device_rows;
+        self.device.as_mut().map(|buffer| DeviceRows { buffer, head_stride })
+    }
+
+    /// The rows on the device, from which new ones go to the host.
+    pub(super) fn writeback_source(&self) -> Option<WritebackSource<'_, B>> {
+        let head_stride = self.device_rows;
+        self.device.as_ref().map(|buffer| WritebackSource { buffer, head_stride })
+    }
+
+    /// Adds the positions of `len` new rows, which are in token order.
+    pub(super) fn push_positions(&mut self, first: usize, len: usize) {
+        for head in &mut self.positions {
+            head.extend(first as u32..(first + len) as u32);
+        }
+    }
+
+    /// Bytes of KV rows and index on the device.
+    pub fn device_bytes(&self) -> u64 {
+        self.device.as_ref().map_or(0, |b| b.size_bytes())
+            + self.recall().map_or(0, Recall::device_bytes)
+    }
+}
+
+/// An empty index whose units are described by `width` numbers.
+fn new_index<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    index: &Index,
+    width: usize,
+) -> OpResult<LayerIndex<B>> {
+    let capacity = index.max_units(shape.capacity);
+    LayerIndex::new(backend, shape, width, capacity, max_batches(shape, index))
+}
+
+/// Most runs of rows that are indexed one after the other.
+fn max_batches(shape: &KvShape, index: &Index) -> usize {
+    shape.capacity / index.window + shape.capacity / INDEX_SEGMENT + 3
+}

@@ -1,0 +1,28 @@
+//! One sequence: its rows, its layers, how a step goes through them, and how it grows, shrinks and
+//! changes policy. The one room that knows all mechanisms; none of them knows it.
+
+mod decode;
+mod indexing;
+mod inspection;
+mod kept_layers;
+mod kv_sequence;
+mod layer_state;
+mod options;
+mod plan;
+mod policy_change;
+mod prefill;
+mod recovery;
+mod scratch;
+mod snapshot;
+mod step;
+
+pub use kv_sequence::{FillRows, Sequence};
+pub use layer_state::{Layer, LayerState, Recall};
+pub use options::{HostStoreKind, Placement, SequenceOptions};
+pub use plan::KvPlan;
+pub use scratch::StepScratch;
+pub(crate) use snapshot::{
+    LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, Restored,
+    SelectionRecord,
+};
+pub use step::{SpanMode, Step, StepSpan};

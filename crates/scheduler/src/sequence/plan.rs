@@ -1,0 +1,186 @@
+//! Bytes that a sequence will take, before anything is allocated.
+
+use longview_core::DType;
+use longview_ops::ResolveRowsParams;
+use serde::Serialize;
+
+use super::options::{Placement, SequenceOptions};
+use crate::eviction::sink_rotation_bytes;
+use crate::layout::{KvShape, LayerMode};
+use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
+use crate::recall::{residual_bytes, token_stage_bytes};
+
+/// Bytes of one sequence under a policy at full context. The parts on the device add up to what
+/// [`crate::Sequence::device_kv_bytes`] reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KvPlan {
+    /// All keys and values, in host memory.
+    pub host_kv_bytes: u64,
+    /// The host's copy of the index, of sums of queries, and the rows' positions.
+    pub host_index_bytes: u64,
+    /// Device: KV of layers that attend to everything.
+    pub dense_bytes: u64,
+    /// Device: sinks and recent window.
+    pub window_bytes: u64,
+    /// Device: slots of recalled clusters.
+    pub cache_bytes: u64,
+    /// Device: centroids, sizes and counts of clusters.
+    pub index_bytes: u64,
+    /// Device: prefill tiles and chunk.
+    pub prefill_bytes: u64,
+    /// Device: clustering, staging, row lists, and what prefill records for later policies.
+    pub work_bytes: u64,
+}
+
+impl KvPlan {
+    /// The plan for `shape` under `policy`.
+    pub fn new(shape: &KvShape, policy: &Policy, options: &SequenceOptions) -> Self {
+        let row = shape.row_bytes() as u64;
+        let heads = shape.n_kv_heads as u64;
+        let mut plan = Self {
+            host_kv_bytes: shape.n_layers as u64 * shape.layer_bytes() as u64,
+            host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
+            ..Self::default()
+        };
+        for layer in 0..shape.n_layers {
+            let mode = policy.layer_mode(layer);
+            plan.add_index(shape, policy, mode);
+            if options.placement == Placement::Device {
+                plan.add_rows(shape, policy, layer, heads * row);
+            }
+        }
+        if options.placement == Placement::Device {
+            plan.prefill_bytes = (2 * options.tile + options.chunk) as u64 * heads * row;
+            // A staged row with its two row numbers.
+            let staged = options.tile.max(options.chunk).max(policy.most_attended());
+            plan.work_bytes += staged as u64 * heads * (row + 8);
+            if options.device_cache {
+                plan.add_device_caches(shape, policy);
+            }
+        }
+        plan.add_work(shape, policy);
+        plan
+    }
+
+    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: usize, row: u64) {
+        let mode = policy.layer_mode(layer);
+        let layout = policy.device_layout(shape.capacity);
+        match mode {
+            LayerMode::Dense => self.dense_bytes += policy.device_rows(shape, mode) as u64 * row,
+            LayerMode::Window | LayerMode::Recall => {
+                self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
+                self.cache_bytes += layout.slots as u64 * row;
+            }
+            LayerMode::Kept => {
+                let kept = policy.kept(layer, shape.n_layers).min(shape.capacity);
+                self.window_bytes += (layout.ring + kept) as u64 * row;
+            }
+        }
+    }
+
+    /// What the device looks hits and misses up with.
+    fn add_device_caches(&mut self, shape: &KvShape, policy: &Policy) {
+        let slots = policy.device_layout(shape.capacity).slots;
+        let words = (shape.n_kv_heads * ResolveRowsParams::state_len(slots)) as u64;
+        self.work_bytes += 4 * n_recall(shape, policy) * words;
+    }
+
+    /// What the prompt and the windows of all layers are clustered in, and the sums of q qᵀ and
+    /// k kᵀ.
+    fn add_work(&mut self, shape: &KvShape, policy: &Policy) {
+        let (h, d) = (shape.n_kv_heads as u64, shape.head_dim as u64);
+        self.work_bytes += 2 * 4 * shape.n_layers as u64 * h * d * d;
+        if let Some(kept) = policy.residency.kept() {
+            self.add_kept_mass(shape, policy, kept.window);
+        }
+        if policy.rotates_sinks(shape) {
+            self.work_bytes += sink_rotation_bytes(shape, policy);
+        }
+        let Some(index) = policy.index else { return };
+        if policy.residual == Residual::Means {
+            self.work_bytes += residual_bytes(shape, index.max_units(shape.capacity));
+        }
+        if let Some(two_stage) = index.two_stage() {
+            self.work_bytes += token_stage_bytes(shape, policy, two_stage);
+        }
+        if let Some(window) = policy.local_window() {
+            let sums = h * window.blocks_of(shape.capacity) as u64 * d;
+            let bytes = 4 * n_recall(shape, policy) * sums;
+            self.work_bytes += bytes;
+            self.host_index_bytes += bytes;
+        }
+        let width = index.landmark_width(shape.head_dim) as u64;
+        // A key, its label and its score; a centroid, its count and its radius.
+        let job = |points: usize, clusters: usize| {
+            4 * h * (points as u64 * (d + 2) + clusters as u64 * (width + 2))
+        };
+        let (window, prompt, unit) = match index.kind {
+            IndexKind::Clusters(c) => {
+                let prompt = match index.segment {
+                    0 => shape.capacity,
+                    segment => segment.min(shape.capacity),
+                };
+                (c.window_clusters, prompt, c.cluster_tokens)
+            }
+            IndexKind::Blocks(blocks) => {
+                let window = index.window.div_ceil(blocks.block);
+                (window, INDEX_SEGMENT.min(shape.capacity), blocks.block)
+            }
+            IndexKind::Tokens(_) => (index.window, INDEX_SEGMENT.min(shape.capacity), 1),
+        };
+        self.work_bytes += n_recall(shape, policy) * job(index.window, window)
+            + job(prompt, prompt.div_ceil(unit));
+    }
+
+    /// Sums of received attention: of what is kept, and once of a whole prompt.
+    fn add_kept_mass(&mut self, shape: &KvShape, policy: &Policy, window: usize) {
+        let (hq, ring) = (shape.n_q_heads as u64, policy.recent + window + 1);
+        for layer in policy.dense_layers..shape.n_layers {
+            self.work_bytes += 4 * hq * (policy.kept(layer, shape.n_layers) + ring) as u64;
+        }
+        self.work_bytes += 4 * (hq + 1) * shape.capacity as u64;
+    }
+
+    fn add_index(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode) {
+        if mode != LayerMode::Recall {
+            return;
+        }
+        let clusters = policy.max_units(shape.capacity);
+        let width = policy.index.map_or(0, |index| index.landmark_width(shape.head_dim));
+        // With its mean value a cluster is described by a KV row more.
+        let pair = if policy.residual == Residual::Means { 2 * width } else { 0 };
+        let centroid = (width + pair) * shape.kv_dtype.size();
+        let word = DType::U32.size();
+        let per_head = clusters * (centroid + 2 * word) + word;
+        self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+        if let Some(two_stage) = policy.index.and_then(|index| index.two_stage()) {
+            let token = two_stage.tokens.rank.most(shape.head_dim) * shape.kv_dtype.size();
+            let per_head = shape.capacity * (token + 2 * word) + word;
+            self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+            self.host_index_bytes +=
+                (shape.n_kv_heads * shape.capacity * (token + 3 * word)) as u64;
+        }
+        // Starts, sizes and radii beside the centroids.
+        self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;
+    }
+
+    /// Everything on the device but the prefill buffers.
+    pub fn device_kv_bytes(&self) -> u64 {
+        self.dense_bytes + self.window_bytes + self.cache_bytes + self.index_bytes
+    }
+
+    /// Everything.
+    pub fn total_bytes(&self) -> u64 {
+        self.host_kv_bytes
+            + self.host_index_bytes
+            + self.device_kv_bytes()
+            + self.prefill_bytes
+            + self.work_bytes
+    }
+}
+
+/// Layers that recall.
+fn n_recall(shape: &KvShape, policy: &Policy) -> u64 {
+    let layers = 0..shape.n_layers;
+    layers.filter(|layer| policy.layer_mode(*layer) == LayerMode::Recall).count() as u64
+}

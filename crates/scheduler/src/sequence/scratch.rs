@@ -1,0 +1,70 @@
+//! Buffers that steps share.
+
+use longview_core::DType;
+use longview_ops::{Backend, OpResult, View};
+
+use super::options::Placement;
+use crate::layout::KvShape;
+use crate::store::UploadCache;
+
+/// Buffers that steps share, made once per model and device.
+pub struct StepScratch<B: Backend> {
+    pub(super) max_tokens: usize,
+    pub(super) lse: B::Buffer,
+    row_ids: UploadCache<B>,
+    host_row_ids: Vec<u32>,
+    /// Only where rows are not attended in place.
+    pub(super) stream: Option<StreamBuffers<B>>,
+}
+
+/// Buffers of a prefill whose past is streamed from the host.
+pub(super) struct StreamBuffers<B: Backend> {
+    /// `[Hkv, chunk, 2, Dh]`: the rows of the chunk being prefilled.
+    pub chunk: B::Buffer,
+    /// Two tiles `[Hkv, tile, 2, Dh]` of the past.
+    pub tiles: [B::Buffer; 2],
+}
+
+impl<B: Backend> StepScratch<B> {
+    /// Buffers for steps of up to `max_tokens` tokens of sequences of this shape.
+    pub fn new(
+        backend: &B,
+        shape: &KvShape,
+        max_tokens: usize,
+        tile: usize,
+        placement: Placement,
+    ) -> OpResult<Self> {
+        let rows = |n: usize| shape.n_kv_heads * n * 2 * shape.head_dim;
+        let tile_buffer = || backend.alloc(shape.kv_dtype, rows(tile), "prefill tile");
+        let stream = match placement {
+            Placement::InPlace => None,
+            Placement::Device => Some(StreamBuffers {
+                chunk: backend.alloc(shape.kv_dtype, rows(max_tokens), "prefill chunk")?,
+                tiles: [tile_buffer()?, tile_buffer()?],
+            }),
+        };
+        Ok(Self {
+            max_tokens,
+            lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
+            row_ids: UploadCache::new(backend, 1, max_tokens.max(2), "row ids")?,
+            host_row_ids: Vec::with_capacity(max_tokens.max(2)),
+            stream,
+        })
+    }
+
+    /// Row numbers of new rows, as many as a chunk has tokens; a token has two.
+    pub(super) fn set_rows(
+        &mut self,
+        backend: &B,
+        rows: impl Iterator<Item = usize>,
+    ) -> OpResult<()> {
+        self.host_row_ids.clear();
+        self.host_row_ids.extend(rows.map(|row| row as u32));
+        self.row_ids.put(backend, 0, &self.host_row_ids)
+    }
+
+    /// Some of them.
+    pub(super) fn rows(&self, first: usize, n: usize) -> View<'_, B> {
+        self.row_ids.part(first, n)
+    }
+}

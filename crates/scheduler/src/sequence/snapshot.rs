@@ -1,0 +1,417 @@
+//! The layers of a sequence as plain data, and back: what a session file holds of them.
+
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_ops::{Backend, View, ViewMut};
+
+use super::kv_sequence::Sequence;
+use super::layer_state::{LayerState, Recall, SelectedAt};
+use super::options::SequenceOptions;
+use crate::error::{SchedulerError, SessionFileError};
+use crate::eviction::{Kept, KeptRecord};
+use crate::index::{
+    ClustersRecord, IndexRecord, LayerIndex, LayerProjection, LowRankDecode, LowRankRecord,
+    ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
+};
+use crate::layout::KvShape;
+use crate::policy::Policy;
+use crate::store::ReadParts;
+
+/// Which token each row is, as far as rows are out of token order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PlacesRecord {
+    /// Rows below this may be out of token order.
+    pub permuted_to: usize,
+    /// `[Hkv]`: the tokens of these rows.
+    pub positions: Vec<Vec<u32>>,
+}
+
+/// What prefill recorded for later policies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RecordedRecord {
+    /// `sum q q^T`, `[Hkv, Dh, Dh]`.
+    pub gram_q: Vec<f32>,
+    /// `sum k k^T`.
+    pub gram_k: Vec<f32>,
+    /// `[n, Hq, Dh]`.
+    pub last_queries: Vec<f32>,
+    /// Tokens of the sequence behind the last of these.
+    pub last_end: usize,
+    /// What rows received from all queries, `[Hq, mass_rows]`.
+    pub mass: Vec<f32>,
+    /// Rows of `mass`; 0 where it was not recorded.
+    pub mass_rows: usize,
+    /// Sums of queries over blocks of positions.
+    pub queries: Option<QueriesRecord>,
+}
+
+/// What a layer has of its policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum LayerStateRecord {
+    /// Nothing: it attends everything, or a window.
+    Plain,
+    /// Clusters, blocks or tokens to recall.
+    Recall(Box<RecallRecord>),
+    /// Rows kept for their attention.
+    Kept(KeptRecord),
+}
+
+/// The state of a layer that recalls.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RecallRecord {
+    /// Rows below this are sinks or indexed.
+    pub n_indexed: usize,
+    /// Whether the window behind them is being indexed.
+    pub is_submitted: bool,
+    /// B of each head, where they differ.
+    pub budgets: Option<Vec<u32>>,
+    /// The space of tokens.
+    pub projection: Option<ProjectionRecord>,
+    /// Its bases, where every step moves them.
+    pub low_rank: Option<LowRankRecord>,
+    /// What is recalled.
+    pub index: IndexRecord,
+    /// Tokens inside of clusters.
+    pub tokens: Option<IndexRecord>,
+    /// The selection in force, where it outlives its step.
+    pub selection: Option<SelectionRecord>,
+}
+
+/// The selection of one layer that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SelectionRecord {
+    /// Tokens that the sequence had.
+    pub n_tokens: usize,
+    /// Rows that were indexed.
+    pub n_indexed: usize,
+    /// Unit and tokens taken, best first, of each head.
+    pub heads: Vec<Vec<[u32; 2]>>,
+}
+
+/// One layer, but for its rows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LayerRecord {
+    pub recorded: RecordedRecord,
+    pub state: LayerStateRecord,
+}
+
+impl RecallRecord {
+    /// Whether the layer's rows can be what its indexes say, when the first `sinks` rows are in
+    /// none and at most `pending` are behind them.
+    fn is_sound(&self, sinks: usize, pending: usize, n_tokens: usize) -> bool {
+        let ends = self.n_indexed <= n_tokens.max(sinks)
+            && n_tokens.saturating_sub(self.n_indexed) < pending.max(1);
+        let tokens = self.tokens.iter().all(|tokens| tokens.covers(sinks, self.n_indexed));
+        let units = self.tokens.as_ref().unwrap_or(&self.index);
+        let exists = |[unit, take]: &[u32; 2], head: &ClustersRecord| {
+            head.sizes.get(*unit as usize).is_some_and(|size| (1..=*size).contains(take))
+        };
+        let choices = self.selection.iter().flat_map(|c| c.heads.iter().zip(&units.heads));
+        let mut choices = choices.map(|(choice, head)| choice.iter().all(|c| exists(c, head)));
+        ends && self.index.covers(sinks, self.n_indexed)
+            && tokens
+            && choices.all(|is_sound| is_sound)
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Which token each row of a layer is.
+    pub(crate) fn places(&self, layer: usize) -> PlacesRecord {
+        let state = &self.layers[layer];
+        let permuted_to = state.permuted_to.min(self.n_tokens);
+        let positions = state.positions.iter().map(|head| head[..permuted_to].to_vec()).collect();
+        PlacesRecord { permuted_to, positions }
+    }
+
+    /// Everything of the last step is on the host; rows may be read.
+    pub(crate) async fn settle_rows(&mut self) -> Result<(), SchedulerError> {
+        self.bring_rows().await?;
+        Ok(self.copies.join(&self.backend)?)
+    }
+
+    /// A layer as a session file has it.
+    pub(crate) async fn layer_record(&self, layer: usize) -> Result<LayerRecord, SchedulerError> {
+        let (recorded, state) = (self.recorded(layer).await?, self.state(layer).await?);
+        Ok(LayerRecord { recorded, state })
+    }
+
+    async fn recorded(&self, layer: usize) -> Result<RecordedRecord, SchedulerError> {
+        let (backend, recorded) = (&*self.backend, &self.layers[layer].recorded);
+        let (gram_q, gram_k) = recorded.sums(backend).await?;
+        let (hq, capacity, rows) = (self.shape.n_q_heads, self.shape.capacity, recorded.mass_rows);
+        let mut mass = Vec::new();
+        if let Some(buffer) = recorded.mass.as_ref().filter(|_| rows > 0) {
+            mass.resize(hq * rows, 0.0f32);
+            let heads = mass.chunks_exact_mut(rows).enumerate();
+            let mut parts: ReadParts<'_, B> = heads
+                .map(|(g, out)| {
+                    (View::part(buffer, g * capacity, rows), bytemuck::cast_slice_mut(out))
+                })
+                .collect();
+            backend.read_all(&mut parts).await?;
+        }
+        Ok(RecordedRecord {
+            gram_q,
+            gram_k,
+            last_queries: recorded.last_queries.clone(),
+            last_end: recorded.last_end,
+            mass_rows: if mass.is_empty() { 0 } else { rows },
+            mass,
+            queries: match &recorded.queries {
+                Some(queries) => Some(queries.record(backend).await?),
+                None => None,
+            },
+        })
+    }
+
+    async fn state(&self, layer: usize) -> Result<LayerStateRecord, SchedulerError> {
+        let state = &self.layers[layer];
+        let recall = match &state.state {
+            LayerState::Dense | LayerState::Window => return Ok(LayerStateRecord::Plain),
+            LayerState::Kept(kept) => {
+                let record = kept.0.record(&self.backend, state.n_indexed).await?;
+                return Ok(LayerStateRecord::Kept(record));
+            }
+            LayerState::Recall(recall) => recall,
+        };
+        let projection = recall.projection.as_ref();
+        let low_rank = projection.and_then(|projection| projection.low_rank.as_ref());
+        let budgets = recall.budgets.as_ref();
+        Ok(LayerStateRecord::Recall(Box::new(RecallRecord {
+            n_indexed: state.n_indexed,
+            is_submitted: state.n_submitted > state.n_indexed,
+            budgets: budgets.map(|budgets| budgets.iter().map(|b| *b as u32).collect()),
+            projection: projection.map(|p| p.record(&self.shape)),
+            low_rank: low_rank.map(LowRankDecode::record),
+            index: recall.index.record(),
+            tokens: recall.tokens.as_ref().map(LayerIndex::record),
+            selection: self.selection_record(recall),
+        })))
+    }
+
+    /// The selection of a layer, where later steps look at it and the host has it.
+    fn selection_record(&self, recall: &Recall<B>) -> Option<SelectionRecord> {
+        let path = self.recall.as_ref().filter(|path| path.device_cache.is_none())?;
+        let outlives = self.policy.index?.remembers_selection();
+        let at = recall.selected_at.filter(|_| outlives)?;
+        let head = |head: usize| {
+            let selected = path.selector.selected(recall.selection, head);
+            selected.map(|(unit, take)| [unit as u32, take as u32]).collect()
+        };
+        let heads = (0..self.shape.n_kv_heads).map(head).collect();
+        Some(SelectionRecord { n_tokens: at.n_tokens, n_indexed: at.n_indexed, heads })
+    }
+}
+
+/// A sequence that is being made from records, layer after layer.
+pub(crate) struct Restored<B: Backend> {
+    sequence: Sequence<B>,
+    /// Whether the records are of the policy in force.
+    is_same_policy: bool,
+    /// Layers whose window was being indexed.
+    submitted: Vec<usize>,
+    selections: Vec<(usize, SelectionRecord)>,
+}
+
+impl<B: Backend> Restored<B> {
+    /// An empty sequence that will have `n_tokens`.
+    pub fn new(
+        backend: &Arc<B>,
+        shape: KvShape,
+        policy: Policy,
+        options: SequenceOptions,
+        n_tokens: usize,
+        is_same_policy: bool,
+    ) -> Result<Self, SchedulerError> {
+        let mut sequence = Sequence::new(backend, shape, policy, options)?;
+        sequence.n_tokens = n_tokens;
+        Ok(Self { sequence, is_same_policy, submitted: Vec::new(), selections: Vec::new() })
+    }
+
+    /// Layers that it must be given.
+    pub fn n_layers(&self) -> usize {
+        self.sequence.layers.len()
+    }
+
+    /// Writes rows of a layer from `start` on to the host store.
+    pub fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+        self.sequence.store.write_rows(layer, head, start, bytes);
+    }
+
+    /// Which token each row of a layer is.
+    pub fn set_places(&mut self, layer: usize, places: &PlacesRecord) {
+        let n = self.sequence.n_tokens as u32;
+        let state = &mut self.sequence.layers[layer];
+        state.permuted_to = places.permuted_to;
+        for (positions, head) in state.positions.iter_mut().zip(&places.positions) {
+            positions.extend_from_slice(head);
+            positions.extend(places.permuted_to as u32..n);
+        }
+    }
+
+    /// A layer, whose rows and places are there.
+    pub fn set_layer(&mut self, layer: usize, record: LayerRecord) -> Result<(), SchedulerError> {
+        self.load_recorded(layer, record.recorded)?;
+        if !self.is_same_policy {
+            return Ok(());
+        }
+        if let LayerStateRecord::Recall(recall) = &record.state {
+            self.submitted.extend(recall.is_submitted.then_some(layer));
+            self.selections.extend(recall.selection.clone().map(|selection| (layer, selection)));
+        }
+        self.load_state(layer, record.state)
+    }
+
+    /// The sequence: as it was under the policy of the records, else indexed anew.
+    pub async fn finish(mut self) -> Result<Sequence<B>, SchedulerError> {
+        if !self.is_same_policy {
+            self.sequence.sort_rows();
+            self.sequence.finish_prefill().await?;
+            return Ok(self.sequence);
+        }
+        self.sequence.alloc_shared()?;
+        for (layer, selection) in std::mem::take(&mut self.selections) {
+            self.load_selection(layer, &selection)?;
+        }
+        let Self { mut sequence, submitted, .. } = self;
+        sequence.load_device()?;
+        for layer in submitted {
+            sequence.submit_window(layer);
+        }
+        Ok(sequence)
+    }
+
+    fn load_recorded(
+        &mut self,
+        layer: usize,
+        record: RecordedRecord,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, policy, layers, .. } = &mut self.sequence;
+        let (backend, layer) = (&**backend, &mut layers[layer]);
+        let recorded = &mut layer.recorded;
+        recorded.load_sums(backend, &record.gram_q, &record.gram_k)?;
+        (recorded.last_queries, recorded.last_end) = (record.last_queries, record.last_end);
+        if record.mass_rows > 0 {
+            let (hq, capacity) = (shape.n_q_heads, shape.capacity);
+            // Rows beyond this context were of tokens that were taken back.
+            let rows = record.mass_rows.min(capacity);
+            let len = (hq + 1) * capacity;
+            let mut mass = backend.alloc(DType::F32, len, "received attention")?;
+            for (g, head) in record.mass.chunks_exact(record.mass_rows).enumerate() {
+                let place = ViewMut::part(&mut mass, g * capacity, rows);
+                backend.write(place, bytemuck::cast_slice(&head[..rows]))?;
+            }
+            (recorded.mass, recorded.mass_rows) = (Some(mass), rows);
+        }
+        if let Some(queries) = record.queries {
+            let queries = RecordedQueries::from_record(backend, shape, queries)?;
+            let wrong = SessionFileError::Inconsistent("its sums of queries");
+            let queries = queries.ok_or(wrong)?;
+            // As a change of the policy: sums over other blocks do not serve it.
+            let is_used = layer.recall().is_some();
+            let window = policy.local_window().filter(|_| is_used);
+            if window.is_none_or(|window| queries.serves(window)) {
+                layer.recorded.queries = Some(queries);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_state(&mut self, layer: usize, state: LayerStateRecord) -> Result<(), SchedulerError> {
+        let fits = match (&self.sequence.layers[layer].state, state) {
+            (LayerState::Dense, LayerStateRecord::Plain) => true,
+            (LayerState::Window, LayerStateRecord::Plain) => {
+                self.sequence.layers[layer].permuted_to == 0
+            }
+            (LayerState::Recall(_), LayerStateRecord::Recall(recall)) => {
+                self.load_recall(layer, *recall)?
+            }
+            (LayerState::Kept(_), LayerStateRecord::Kept(kept)) => self.load_kept(layer, kept)?,
+            _ => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(SessionFileError::Inconsistent("a layer's state is not one of its policy").into())
+    }
+
+    /// `false` if the record is not of this layer under this policy.
+    fn load_recall(&mut self, layer: usize, record: RecallRecord) -> Result<bool, SchedulerError> {
+        let Sequence { backend, shape, policy, layers, n_tokens, .. } = &mut self.sequence;
+        let (backend, sinks, state) = (&**backend, policy.sinks, &mut layers[layer]);
+        let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
+        let adapts = policy.index.is_some_and(|index| index.adapts());
+        let is_fit = record.is_sound(sinks, policy.ring_rows(), *n_tokens)
+            && state.permuted_to <= record.n_indexed
+            && record.tokens.is_some() == recall.tokens.is_some()
+            && (adapts || record.low_rank.is_none());
+        if !is_fit {
+            return Ok(false);
+        }
+        let low_rank_fits = record.low_rank.as_ref().is_none_or(|low_rank| {
+            record.projection.is_some() && low_rank.rank == record.index.width
+        });
+        if !low_rank_fits {
+            return Ok(false);
+        }
+        if let Some(ProjectionRecord { rank, w_q, w_k }) = record.projection {
+            let width = record.tokens.as_ref().map_or(record.index.width, |tokens| tokens.width);
+            if rank != width || width == 0 {
+                return Ok(false);
+            }
+            let low_rank = record
+                .low_rank
+                .map(|low_rank| LowRankDecode::from_record(low_rank, shape.head_dim));
+            let made = Projections { rank, w_q, w_k };
+            let projection = LayerProjection::new(backend, made, low_rank)?;
+            recall.set_projection(backend, shape, policy, rank, projection)?;
+        }
+        let most = policy.most_attended();
+        recall.budgets =
+            record.budgets.map(|budgets| budgets.iter().map(|b| (*b as usize).min(most)).collect());
+        (state.n_indexed, state.n_submitted) = (record.n_indexed, record.n_indexed);
+        let mut is_fit = recall.index.load(backend, sinks, record.index)?;
+        if let (Some(tokens), Some(saved)) = (&mut recall.tokens, record.tokens) {
+            is_fit &= tokens.load(backend, sinks, saved)?;
+        }
+        recall.resize_caches();
+        Ok(is_fit)
+    }
+
+    /// `false` if the record is not of this layer under this policy.
+    fn load_kept(&mut self, layer: usize, record: KeptRecord) -> Result<bool, SchedulerError> {
+        let sequence = &mut self.sequence;
+        let (ring, n_indexed) = (sequence.layout.ring, record.n_indexed);
+        let is_permuted = sequence.layers[layer].permuted_to > 0;
+        let n = sequence.n_tokens;
+        if is_permuted || n_indexed > n || n - n_indexed > ring {
+            return Ok(false);
+        }
+        let kept = Kept::from_record(&*sequence.backend, &sequence.shape, record, ring)?;
+        let Some(kept) = kept else { return Ok(false) };
+        let state = &mut sequence.layers[layer];
+        (state.n_indexed, state.n_submitted) = (n_indexed, n_indexed);
+        sequence.set_kept(layer, kept)?;
+        Ok(true)
+    }
+
+    fn load_selection(
+        &mut self,
+        layer: usize,
+        record: &SelectionRecord,
+    ) -> Result<(), SessionFileError> {
+        let Sequence { layers, recall: path, .. } = &mut self.sequence;
+        let (Some(recall), Some(path)) = (layers[layer].recall_mut(), path) else { return Ok(()) };
+        if path.device_cache.is_some() {
+            // The device has its own, and would not know of this one.
+            return Ok(());
+        }
+        if !path.selector.set_selected(recall.selection, &record.heads) {
+            return Err(SessionFileError::Inconsistent("a choice of more than there may be"));
+        }
+        let SelectionRecord { n_tokens, n_indexed, .. } = *record;
+        recall.selected_at = Some(SelectedAt { n_tokens, n_indexed });
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! One step of the model over a list of sequences: where each layer's attention happens.
+//!
+//! The model hands over queries, keys and values after RoPE; the scheduler stores the rows, chooses
+//! what each KV head attends, and writes the attention's output. Prefill spans attend exactly;
+//! decode spans follow their policy.
+
+use std::sync::Arc;
+
+use longview_ops::{AttendChunk, AttendList, Backend, ChunkSpan, ListSpan, View, ViewMut};
+use smallvec::SmallVec;
+
+use super::decode::Token;
+use super::kv_sequence::Sequence;
+use super::layer_state::LayerState;
+use super::prefill::Chunk;
+use super::scratch::StepScratch;
+use crate::error::SchedulerError;
+use crate::layout::{LayerTensors, attend_params};
+
+/// How a span attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanMode {
+    /// To everything before it and itself, causally; prefill. `remaining` tokens of the same prompt
+    /// follow.
+    Exact {
+        /// Prompt tokens after this chunk.
+        remaining: usize,
+    },
+    /// As the policy says; one token.
+    Policy,
+}
+
+/// One sequence's part of a step.
+pub struct StepSpan<'a, B: Backend> {
+    /// The sequence.
+    pub sequence: &'a mut Sequence<B>,
+    /// Its first token among the step's tokens.
+    pub start: usize,
+    /// Its tokens.
+    pub len: usize,
+    /// How it attends.
+    pub mode: SpanMode,
+}
+
+/// A step in progress.
+pub struct Step<'s, 'a, B: Backend> {
+    /// The step's sequences.
+    pub spans: &'s mut [StepSpan<'a, B>],
+    /// Shared buffers.
+    pub scratch: &'s mut StepScratch<B>,
+}
+
+impl<B: Backend> Step<'_, '_, B> {
+    /// Checks that all spans fit before anything is stored.
+    pub fn check(&self) -> Result<(), SchedulerError> {
+        for span in self.spans.iter() {
+            span.sequence.check_room(span.len)?;
+            if span.start + span.len > self.scratch.max_tokens {
+                let len = span.start + span.len;
+                return Err(SchedulerError::Chunk { len, chunk: self.scratch.max_tokens });
+            }
+        }
+        Ok(())
+    }
+
+    /// Attention of `layer` for all spans.
+    pub async fn attend(
+        &mut self,
+        layer: usize,
+        mut t: LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        for span in self.spans.iter_mut() {
+            match span.mode {
+                SpanMode::Exact { remaining } => {
+                    let chunk = Chunk { layer, start: span.start, len: span.len, remaining };
+                    chunk.attend(span.sequence, self.scratch, &mut t).await?;
+                }
+                SpanMode::Policy => {
+                    assert_eq!(span.len, 1, "a policy span is one token");
+                    let token = Token { layer, index: span.start };
+                    token.prepare(span.sequence, self.scratch, &t).await?;
+                }
+            }
+        }
+        self.attend_tokens(layer, &mut t)?;
+        self.attend_misses(layer, &mut t)?;
+        // What the host attends comes first, since every later part is merged with all before.
+        for span in decode_spans(self.spans) {
+            let token = Token { layer, index: span.start };
+            token.attend_on_host(span.sequence, &mut t, &mut self.scratch.lse)?;
+        }
+        for span in decode_spans(self.spans) {
+            let token = Token { layer, index: span.start };
+            token.measure(span.sequence, &t, &self.scratch.lse)?;
+        }
+        for span in decode_spans(self.spans) {
+            let (token, lse) = (Token { layer, index: span.start }, &mut self.scratch.lse);
+            token.bound_attention(span.sequence, &t, lse).await?;
+            token.attend_rotated_sinks(span.sequence, &mut t, lse)?;
+            token.attend_residual(span.sequence, &mut t, lse)?;
+            let Sequence { trace, backend, .. } = &mut *span.sequence;
+            trace.record(&**backend, layer, span.start, &t).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a span of this step selects for `layer` by a predicted query.
+    pub fn wants_prefetch(&self, layer: usize) -> bool {
+        let wants = |sequence: &Sequence<B>| sequence.prefetches(layer);
+        self.spans.iter().any(|span| span.mode == SpanMode::Policy && wants(span.sequence))
+    }
+
+    /// Selects what `layer` recalls by predicted queries `q`, F32 `[T, Hq, Dh]` after RoPE. To be
+    /// called before the attention of the layer before; `q` is free again afterwards.
+    pub async fn prefetch(&mut self, layer: usize, q: View<'_, B>) -> Result<(), SchedulerError> {
+        for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
+            if span.sequence.prefetches(layer) {
+                let token = Token { layer, index: span.start };
+                token.prefetch(span.sequence, q).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a step speculates, rows that are on the device are attended first. While the device is
+    /// busy with them the host collects the others, which are then attended and merged by
+    /// log-sum-exp.
+    fn attend_misses(
+        &mut self,
+        layer: usize,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let Some(first) = self.spans.iter().find(|span| span.sequence.speculates()) else {
+            return Ok(());
+        };
+        let backend = Arc::clone(&first.sequence.backend);
+        let shape = first.sequence.shape.clone();
+        backend.submit()?;
+        let begin = backend.now();
+        for span in self.spans.iter_mut().filter(|span| span.sequence.misses_wait) {
+            span.sequence.lists.upload_rest(&*backend)?;
+            Token { layer, index: span.start }.load_misses(span.sequence)?;
+        }
+        let missing = self.spans.iter().filter(|span| span.sequence.misses_wait);
+        let lists: SmallVec<[ListSpan<'_, B>; 4]> = missing
+            .filter_map(|span| {
+                span.sequence.lists.rest(span.sequence.attended_rows(layer), span.start)
+            })
+            .collect();
+        if !lists.is_empty() {
+            let n_tokens = t.n_tokens(&shape);
+            backend.attend_list(AttendList {
+                p: attend_params(&shape, n_tokens, true),
+                q: t.q,
+                spans: &lists,
+                out: t.out_mut(),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, n_tokens * shape.n_q_heads),
+            })?;
+        }
+        drop(lists);
+        let spent = backend.now().saturating_sub(begin);
+        if let Some(span) = self.spans.iter_mut().find(|span| span.sequence.speculates()) {
+            span.sequence.stats.fetch += spent;
+        }
+        Ok(())
+    }
+
+    /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the
+    /// host store is not mapped, new rows are still on the device until somebody reads
+    /// [`Sequence::writeback_parts`]; the next step does so if nobody else has. With
+    /// [`crate::RecallMode::Speculative`] the caller must, and look at the verdict.
+    pub fn finish(self) {
+        for span in self.spans.iter_mut() {
+            let sequence = &mut *span.sequence;
+            sequence.n_tokens += span.len;
+            if span.mode == SpanMode::Policy {
+                sequence.stats.steps += 1;
+                sequence.end_token();
+            }
+        }
+    }
+
+    /// One launch for all decode spans with lists, one for those that attend to everything.
+    fn attend_tokens(
+        &mut self,
+        layer: usize,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let decode = || self.spans.iter().filter(|span| span.mode == SpanMode::Policy);
+        let Some(first) = decode().next() else { return Ok(()) };
+        let (backend, shape) = (&first.sequence.backend, first.sequence.shape.clone());
+        let begin = backend.now();
+        let mut lists: SmallVec<[ListSpan<'_, B>; 4]> = SmallVec::new();
+        let mut runs: SmallVec<[ChunkSpan<'_, B>; 4]> = SmallVec::new();
+        for span in decode() {
+            let sequence = &*span.sequence;
+            let kv = sequence.attended_rows(layer);
+            match &sequence.layers[layer].state {
+                LayerState::Dense => runs.push(ChunkSpan {
+                    q_start: span.start as u32,
+                    q_len: 1,
+                    kv,
+                    row_start: 0,
+                    n_rows: sequence.n_tokens as u32 + 1,
+                    diagonal: i32::MAX,
+                }),
+                state => {
+                    let mut list = sequence.lists.first(kv, span.start);
+                    let cache = sequence.recall.as_ref().and_then(|r| r.device_cache.as_ref());
+                    if let (LayerState::Recall(recall), Some(cache)) = (state, cache) {
+                        list.n_rows = cache.n_rows(recall.selection);
+                    }
+                    lists.push(list);
+                }
+            }
+        }
+        let n_tokens = t.n_tokens(&shape);
+        let p = attend_params(&shape, n_tokens, false);
+        let lse_len = n_tokens * shape.n_q_heads;
+        if !lists.is_empty() {
+            backend.attend_list(AttendList {
+                p,
+                q: t.q,
+                spans: &lists,
+                out: t.out_mut(),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
+            })?;
+        }
+        if !runs.is_empty() {
+            backend.attend_chunk(AttendChunk {
+                p,
+                q: t.q,
+                spans: &runs,
+                out: t.out_mut(),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
+            })?;
+        }
+        let spent = backend.now().saturating_sub(begin);
+        drop((lists, runs));
+        if let Some(span) = self.spans.iter_mut().find(|span| span.mode == SpanMode::Policy) {
+            span.sequence.stats.attend += spent;
+        }
+        Ok(())
+    }
+}
+
+/// The spans that follow their policy.
+fn decode_spans<'s, 'a, B: Backend>(
+    spans: &'s mut [StepSpan<'a, B>],
+) -> impl Iterator<Item = &'s mut StepSpan<'a, B>> {
+    spans.iter_mut().filter(|span| span.mode == SpanMode::Policy)
+}

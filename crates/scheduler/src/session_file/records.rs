@@ -1,0 +1,345 @@
+//! One layer of a session as plain data: how it is written, and how it is read and checked.
+//!
+//! Everything that a sequence will index with is checked here, so that a file that somebody made
+//! on purpose is refused and never a panic.
+
+use super::frame::{FrameWriter, SessionReader};
+use super::header::SessionHeader;
+use crate::error::SessionFileError;
+use crate::eviction::KeptRecord;
+use crate::index::{ClustersRecord, IndexRecord, LowRankRecord, ProjectionRecord, QueriesRecord};
+use crate::layout::LAST_QUERIES;
+use crate::sequence::{
+    LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, SelectionRecord,
+};
+
+/// Behind the end.
+pub(super) const READS_ON: &str = "it has more than a session should";
+
+/// An error of a layer.
+fn wrong<T>(what: &'static str) -> Result<T, SessionFileError> {
+    Err(SessionFileError::Inconsistent(what))
+}
+
+/// What a reader must know of the sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dimensions {
+    pub hq: usize,
+    pub hkv: usize,
+    pub d: usize,
+    pub element_bytes: usize,
+    pub n_tokens: usize,
+    pub context: usize,
+}
+
+impl Dimensions {
+    pub fn of(header: &SessionHeader) -> Self {
+        Self {
+            hq: header.n_q_heads,
+            hkv: header.n_kv_heads,
+            d: header.head_dim,
+            element_bytes: header.kv_dtype.size(),
+            n_tokens: header.n_tokens,
+            context: header.context,
+        }
+    }
+}
+
+impl PlacesRecord {
+    pub fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        out.u64(self.permuted_to)?;
+        self.positions.iter().try_for_each(|head| out.u32s(head))
+    }
+
+    pub fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        let permuted_to = file.number(dim.n_tokens, "more rows out of order than tokens")?;
+        let mut positions = Vec::with_capacity(dim.hkv);
+        for _ in 0..dim.hkv {
+            let head = file.u32s(permuted_to)?;
+            let mut seen = vec![false; permuted_to];
+            for position in &head {
+                match seen.get_mut(*position as usize) {
+                    Some(seen) if !*seen => *seen = true,
+                    _ => return wrong("a token has no row, or two"),
+                }
+            }
+            positions.push(head);
+        }
+        Ok(Self { permuted_to, positions })
+    }
+}
+
+impl RecordedRecord {
+    pub fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        out.f32s(&self.gram_q)?;
+        out.f32s(&self.gram_k)?;
+        out.u64(self.last_end)?;
+        out.u64(self.last_queries.len())?;
+        out.f32s(&self.last_queries)?;
+        out.u64(self.mass_rows)?;
+        out.f32s(&self.mass)?;
+        out.u8(self.queries.is_some().into())?;
+        let Some(queries) = &self.queries else { return Ok(()) };
+        out.u64(queries.window)?;
+        out.u64(queries.covered)?;
+        out.u64(queries.sums.len())?;
+        out.f32s(&queries.sums)?;
+        out.u64(queries.saved_tokens)?;
+        out.u64(queries.saved.len())?;
+        out.f32s(&queries.saved)?;
+        out.u8(queries.pending_row.is_some().into())?;
+        let Some(row) = queries.pending_row else { return Ok(()) };
+        out.u64(row)?;
+        out.u64(queries.pending.len())?;
+        out.f32s(&queries.pending)
+    }
+
+    pub fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        let gram = dim.hkv * dim.d * dim.d;
+        let (gram_q, gram_k) = (file.f32s(gram)?, file.f32s(gram)?);
+        let last_end = file.number(dim.context, "the place of its last queries")?;
+        let token = dim.hq * dim.d;
+        let n = file.number(LAST_QUERIES * token, "its number of last queries")?;
+        if !n.is_multiple_of(token) || n / token > last_end {
+            return wrong("its number of last queries");
+        }
+        let last_queries = file.f32s(n)?;
+        let mass_rows = file.number(dim.context, "the rows of received attention")?;
+        let mass = file.f32s(dim.hq.saturating_mul(mass_rows))?;
+        let queries = if file.flag()? { Some(QueriesRecord::read(file, dim)?) } else { None };
+        Ok(Self { gram_q, gram_k, last_queries, last_end, mass, mass_rows, queries })
+    }
+}
+
+impl QueriesRecord {
+    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        const SUMS: &str = "its sums of queries";
+        let whole = |n: usize| n.is_multiple_of(dim.hkv * dim.d);
+        let most = (dim.hkv * dim.d).saturating_mul(dim.context + 1);
+        let window = file.number(dim.context, SUMS)?;
+        let covered = file.number(dim.n_tokens, SUMS)?;
+        let n = file.number(most, SUMS)?;
+        let sums = file.f32s(n)?;
+        let saved_tokens = file.number(covered, SUMS)?;
+        let n = file.number(most, SUMS)?;
+        let saved = file.f32s(n)?;
+        let (mut pending_row, mut pending) = (None, Vec::new());
+        if file.flag()? {
+            pending_row = Some(file.number(dim.n_tokens, SUMS)?);
+            let n = file.number(most, SUMS)?;
+            pending = file.f32s(n)?;
+        }
+        if window == 0 || !whole(sums.len()) || !whole(saved.len()) || !whole(pending.len()) {
+            return wrong(SUMS);
+        }
+        Ok(Self { window, covered, sums, saved_tokens, saved, pending_row, pending })
+    }
+}
+
+impl LayerStateRecord {
+    pub fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        match self {
+            LayerStateRecord::Plain => out.u8(0),
+            LayerStateRecord::Recall(recall) => {
+                out.u8(1)?;
+                recall.write(out)
+            }
+            LayerStateRecord::Kept(keep) => {
+                out.u8(2)?;
+                keep.write(out)
+            }
+        }
+    }
+
+    pub fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        match file.u8()? {
+            0 => Ok(LayerStateRecord::Plain),
+            1 => Ok(LayerStateRecord::Recall(Box::new(RecallRecord::read(file, dim)?))),
+            2 => Ok(LayerStateRecord::Kept(KeptRecord::read(file, dim)?)),
+            _ => wrong("a layer is in no state that there is"),
+        }
+    }
+}
+
+impl RecallRecord {
+    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        out.u64(self.n_indexed)?;
+        out.u8(self.is_submitted.into())?;
+        out.u8(self.budgets.is_some().into())?;
+        out.u32s(self.budgets.as_deref().unwrap_or_default())?;
+        out.u8(self.projection.is_some().into())?;
+        if let Some(projection) = &self.projection {
+            out.u64(projection.rank)?;
+            out.f32s(&projection.w_q)?;
+            out.f32s(&projection.w_k)?;
+        }
+        out.u8(self.low_rank.is_some().into())?;
+        if let Some(low_rank) = &self.low_rank {
+            low_rank.write(out)?;
+        }
+        self.index.write(out)?;
+        out.u8(self.tokens.is_some().into())?;
+        if let Some(tokens) = &self.tokens {
+            tokens.write(out)?;
+        }
+        out.u8(self.selection.is_some().into())?;
+        let Some(selection) = &self.selection else { return Ok(()) };
+        out.u64(selection.n_tokens)?;
+        out.u64(selection.n_indexed)?;
+        selection.heads.iter().try_for_each(|head| write_pairs(out, head))
+    }
+
+    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        let n_indexed = file.number(dim.context, "more rows indexed than there can be")?;
+        let is_submitted = file.flag()?;
+        let budgets = if file.flag()? { Some(file.u32s(dim.hkv)?) } else { None };
+        let projection = if file.flag()? {
+            let rank = file.number(dim.d, "the rank of a projection")?;
+            let len = dim.hkv * dim.d * rank;
+            Some(ProjectionRecord { rank, w_q: file.f32s(len)?, w_k: file.f32s(len)? })
+        } else {
+            None
+        };
+        let low_rank = if file.flag()? { Some(LowRankRecord::read(file, dim)?) } else { None };
+        let index = IndexRecord::read(file, dim)?;
+        let tokens = if file.flag()? { Some(IndexRecord::read(file, dim)?) } else { None };
+        let selection = if file.flag()? {
+            let n_tokens = file.number(dim.context, "when a choice was made")?;
+            let n_indexed = file.number(dim.context, "when a choice was made")?;
+            let heads = (0..dim.hkv).map(|_| read_pairs(file, dim.context));
+            let heads = heads.collect::<Result<_, _>>()?;
+            Some(SelectionRecord { n_tokens, n_indexed, heads })
+        } else {
+            None
+        };
+        Ok(Self {
+            n_indexed,
+            is_submitted,
+            budgets,
+            projection,
+            low_rank,
+            index,
+            tokens,
+            selection,
+        })
+    }
+}
+
+impl LowRankRecord {
+    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        out.u64(self.rank)?;
+        out.u64(self.first)?;
+        for [b_q, b_k, w_k, pending] in &self.heads {
+            [b_q, b_k, w_k].into_iter().try_for_each(|matrix| out.f64s(matrix))?;
+            out.u64(pending.len() / self.rank.max(1))?;
+            out.f64s(pending)?;
+        }
+        Ok(())
+    }
+
+    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        const BASES: &str = "the bases of a layer";
+        let rank = file.number(dim.d, BASES)?;
+        let first = file.number(dim.context, BASES)?;
+        let mut heads = Vec::with_capacity(dim.hkv);
+        for _ in 0..dim.hkv {
+            let mut matrix = || file.f64s(rank * dim.d);
+            let (b_q, b_k, w_k) = (matrix()?, matrix()?, matrix()?);
+            let pending = file.number(dim.n_tokens.saturating_sub(first), BASES)?;
+            heads.push([b_q, b_k, w_k, file.f64s(pending * rank)?]);
+        }
+        match rank {
+            0 => wrong(BASES),
+            _ => Ok(Self { rank, first, heads }),
+        }
+    }
+}
+
+impl IndexRecord {
+    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        out.u64(self.width)?;
+        out.u64(self.batches.len())?;
+        for (end, counts) in &self.batches {
+            out.u64(*end)?;
+            out.u32s(counts)?;
+        }
+        for head in &self.heads {
+            out.u64(head.sizes.len())?;
+            out.u32s(&head.sizes)?;
+            out.u8((!head.radius.is_empty()).into())?;
+            out.f32s(&head.radius)?;
+            out.bytes(&head.centroids)?;
+            out.u8((!head.pairs.is_empty()).into())?;
+            out.bytes(&head.pairs)?;
+            out.u64(head.open.len())?;
+            head.open.iter().try_for_each(|is_open| out.u8((*is_open).into()))?;
+        }
+        Ok(())
+    }
+
+    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        const COUNT: &str = "more clusters than tokens";
+        let width = file.number(2 * dim.d, "the width of an index")?;
+        let n_batches = file.number(dim.n_tokens, COUNT)?;
+        let mut batches = Vec::new();
+        for _ in 0..n_batches {
+            let end = file.number(dim.n_tokens, "more rows indexed than tokens")?;
+            batches.push((end, file.u32s(dim.hkv)?));
+        }
+        let mut heads = Vec::with_capacity(dim.hkv);
+        for _ in 0..dim.hkv {
+            let n = file.number(dim.n_tokens, COUNT)?;
+            let sizes = file.u32s(n)?;
+            let radius = if file.flag()? { file.f32s(n)? } else { Vec::new() };
+            let row = width * dim.element_bytes;
+            let centroids = file.bytes(n.saturating_mul(row))?;
+            let pairs =
+                if file.flag()? { file.bytes(n.saturating_mul(2 * row))? } else { Vec::new() };
+            let n_open = file.number(n, COUNT)?;
+            let open = (0..n_open).map(|_| file.flag()).collect::<Result<_, _>>()?;
+            heads.push(ClustersRecord { sizes, radius, centroids, pairs, open });
+        }
+        Ok(Self { width, batches, heads })
+    }
+}
+
+impl KeptRecord {
+    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
+        out.u64(self.n_indexed)?;
+        out.u32s(&self.capacity)?;
+        self.rows.iter().try_for_each(|head| write_pairs(out, head))?;
+        out.u64(self.mass.len())?;
+        out.f32s(&self.mass)
+    }
+
+    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        const KEPT: &str = "the rows that a layer keeps";
+        let n_indexed = file.number(dim.n_tokens, KEPT)?;
+        let capacity = file.u32s(dim.hkv)?;
+        let rows = (0..dim.hkv).map(|_| read_pairs(file, dim.n_tokens));
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let n = file.number(usize::MAX, KEPT)?;
+        let mass = file.f32s(n)?;
+        for (rows, capacity) in rows.iter().zip(&capacity) {
+            let is_place = |[row, slot]: &[u32; 2]| (*row as usize) < n_indexed && slot < capacity;
+            if rows.len() > *capacity as usize || !rows.iter().all(is_place) {
+                return wrong(KEPT);
+            }
+        }
+        Ok(Self { n_indexed, capacity, rows, mass })
+    }
+}
+
+fn write_pairs(out: &mut FrameWriter<'_>, pairs: &[[u32; 2]]) -> Result<(), SessionFileError> {
+    out.u64(pairs.len())?;
+    out.u32s(pairs.as_flattened())
+}
+
+fn read_pairs(
+    file: &mut SessionReader<'_>,
+    most: usize,
+) -> Result<Vec<[u32; 2]>, SessionFileError> {
+    let n = file.number(most, "a list of rows")?;
+    let words = file.u32s(2 * n)?;
+    Ok(words.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect())
+}

@@ -1,0 +1,225 @@
+//! The host store: where all KV rows live.
+//!
+//! One array of KV rows `[Hkv, capacity, 2, Dh]` per layer, written once per token and read in
+//! runs. The scheduler decides which row goes where; a store only holds. [`MappedStore`] keeps rows
+//! where kernels can read them (plain memory for the CPU, pinned memory for CUDA); [`PlainStore`]
+//! keeps them in memory that only the host sees, as a WGSL device or a browser needs it, and rows
+//! travel through a staging buffer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use longview_ops::{Backend, OpError, OpResult};
+
+use crate::layout::KvShape;
+
+/// Storage of KV rows on the host.
+pub trait HostStore<B: Backend>: Send + Sync {
+    /// Copies rows `rows` of one head into `out` (whole rows).
+    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]);
+
+    /// Overwrites rows from `start` with `bytes` (whole rows).
+    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]);
+
+    /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
+    /// cannot.
+    fn buffer(&self, layer: usize) -> Option<&B::Buffer>;
+
+    /// As [`HostStore::buffer`], to be written.
+    fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer>;
+
+    /// Bytes reserved.
+    fn size_bytes(&self) -> u64;
+
+    /// Replaces row `start + i` by the former row `start + order[i]`; `scratch` is a buffer to
+    /// reuse, of twice the rows' bytes. One read and one write, because where kernels use the rows
+    /// each of them may have to wait.
+    fn permute_rows(
+        &mut self,
+        place: RowRange,
+        order: &[u32],
+        row_bytes: usize,
+        scratch: &mut Vec<u8>,
+    ) {
+        let n_bytes = order.len() * row_bytes;
+        scratch.clear();
+        scratch.resize(2 * n_bytes, 0);
+        let (old, new) = scratch.split_at_mut(n_bytes);
+        let RowRange { layer, head, start } = place;
+        self.read_rows(layer, head, start..start + order.len(), old);
+        for (row, from) in new.chunks_exact_mut(row_bytes).zip(order) {
+            row.copy_from_slice(&old[*from as usize * row_bytes..][..row_bytes]);
+        }
+        self.write_rows(layer, head, start, new);
+    }
+
+    /// Goes on with `backend` in place of a device that was lost.
+    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()>;
+}
+
+/// The start of a run of rows.
+#[derive(Clone, Copy, Debug)]
+pub struct RowRange {
+    /// Layer.
+    pub layer: usize,
+    /// KV head.
+    pub head: usize,
+    /// First row.
+    pub start: usize,
+}
+
+/// Rows in memory that both the host and the device's kernels address.
+pub struct MappedStore<B: Backend> {
+    backend: Arc<B>,
+    layers: Vec<B::Buffer>,
+    shape: KvShape,
+}
+
+impl<B: Backend> MappedStore<B> {
+    /// Reserves all layers. `Ok(None)` where the device reads no host memory.
+    pub fn new(backend: &Arc<B>, shape: &KvShape) -> OpResult<Option<Self>> {
+        let mut layers = Vec::with_capacity(shape.n_layers);
+        for layer in 0..shape.n_layers {
+            match alloc_layer(&**backend, shape, layer)? {
+                Some(buffer) => layers.push(buffer),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Self { backend: Arc::clone(backend), layers, shape: shape.clone() }))
+    }
+}
+
+fn alloc_layer<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    layer: usize,
+) -> OpResult<Option<B::Buffer>> {
+    backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &format!("host KV of layer {layer}"))
+}
+
+impl<B: Backend> HostStore<B> for MappedStore<B> {
+    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
+        let bytes = self.backend.host_bytes(&self.layers[layer]).expect("made by alloc_host");
+        out.copy_from_slice(&bytes[self.shape.row_bytes_range(head, rows)]);
+    }
+
+    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+        let range =
+            self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
+        let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
+        all[range].copy_from_slice(bytes);
+    }
+
+    fn buffer(&self, layer: usize) -> Option<&B::Buffer> {
+        Some(&self.layers[layer])
+    }
+
+    fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer> {
+        Some(&mut self.layers[layer])
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.shape.n_layers as u64 * self.shape.layer_bytes() as u64
+    }
+
+    /// Memory that kernels address belongs to the device that they run on, so the rows move to
+    /// memory of the new one, layer by layer: what is left of the old one may go.
+    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()> {
+        if Arc::ptr_eq(&self.backend, backend) {
+            return Ok(());
+        }
+        for (layer, buffer) in self.layers.iter_mut().enumerate() {
+            let mut moved = alloc_layer(&**backend, &self.shape, layer)?.ok_or_else(|| {
+                let reason = "the device that replaces it reads no host memory".into();
+                OpError::DeviceLost { backend: backend.name(), reason }
+            })?;
+            let from = self.backend.host_bytes(buffer).expect("made by alloc_host");
+            let to = backend.host_bytes_mut(&mut moved).expect("made by alloc_host");
+            to.copy_from_slice(from);
+            *buffer = moved;
+        }
+        self.backend = Arc::clone(backend);
+        Ok(())
+    }
+}
+
+/// Bytes of one layer, read and written in runs.
+pub trait HostBytesMut: Send + Sync {
+    /// Fills `out` with the bytes from `at` on.
+    fn read(&self, at: usize, out: &mut [u8]);
+
+    /// Overwrites the bytes from `at` on.
+    fn write(&mut self, at: usize, bytes: &[u8]);
+}
+
+/// Opens that many zeroed bytes, or says `None` where there is no memory for them.
+pub type OpenBytes = fn(usize) -> Option<Box<dyn HostBytesMut>>;
+
+impl HostBytesMut for Vec<u8> {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self[at..at + out.len()]);
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Rows in memory that only the host addresses.
+pub struct PlainStore {
+    layers: Vec<Box<dyn HostBytesMut>>,
+    shape: KvShape,
+}
+
+impl PlainStore {
+    /// Reserves all layers.
+    pub fn new(shape: &KvShape) -> OpResult<Self> {
+        Self::opened_by(shape, zeroed)
+    }
+
+    /// Reserves all layers, each by a call of `open`.
+    pub fn opened_by(shape: &KvShape, open: OpenBytes) -> OpResult<Self> {
+        let mut layers = Vec::with_capacity(shape.n_layers);
+        for layer in 0..shape.n_layers {
+            layers.push(open(shape.layer_bytes()).ok_or_else(|| OpError::OutOfMemory {
+                backend: "host",
+                label: format!("host KV of layer {layer}"),
+                bytes: shape.layer_bytes() as u64,
+            })?);
+        }
+        Ok(Self { layers, shape: shape.clone() })
+    }
+}
+
+fn zeroed(len: usize) -> Option<Box<dyn HostBytesMut>> {
+    // Reserving first turns a failure into `None`; `vec![0; len]` then takes untouched zero pages.
+    Vec::<u8>::new().try_reserve_exact(len).ok()?;
+    Some(Box::new(vec![0; len]))
+}
+
+impl<B: Backend> HostStore<B> for PlainStore {
+    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
+        self.layers[layer].read(self.shape.row_bytes_range(head, rows).start, out);
+    }
+
+    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+        let rows = start..start + bytes.len() / self.shape.row_bytes();
+        self.layers[layer].write(self.shape.row_bytes_range(head, rows).start, bytes);
+    }
+
+    fn buffer(&self, _layer: usize) -> Option<&B::Buffer> {
+        None
+    }
+
+    fn buffer_mut(&mut self, _layer: usize) -> Option<&mut B::Buffer> {
+        None
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.shape.n_layers as u64 * self.shape.layer_bytes() as u64
+    }
+
+    fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {
+        Ok(())
+    }
+}

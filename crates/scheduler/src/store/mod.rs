@@ -1,0 +1,16 @@
+//! Where all KV rows live, and what carries them between the host and the device.
+
+mod host_store;
+mod layer_rows;
+mod row_lists;
+mod row_mover;
+mod upload_cache;
+mod writeback;
+
+pub use host_store::{HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, RowRange};
+pub(crate) use layer_rows::{LayerRows, RowReader};
+pub(crate) use row_lists::RowLists;
+pub(crate) use row_mover::{DeviceRows, NewRows, RowMover, scatter};
+pub(crate) use upload_cache::UploadCache;
+pub use writeback::ReadParts;
+pub(crate) use writeback::{Writeback, WritebackSource};

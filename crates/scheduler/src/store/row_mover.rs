@@ -1,0 +1,296 @@
+//! Moves KV rows between the host store and device buffers, whichever kind the store is.
+//!
+//! Where kernels read the store, every move is one gather over row lists; where they do not, rows
+//! pass through host memory and a staging buffer. The lists are buffers made once, so a step
+//! allocates nothing.
+
+use longview_core::DType;
+use longview_ops::{
+    Backend, KvGather, KvGatherParams, KvScatter, KvScatterParams, KvView, OpResult, View, ViewMut,
+};
+use smallvec::SmallVec;
+
+use super::host_store::HostStore;
+use crate::layout::{KvShape, LayerTensors};
+
+/// Row lists of one move, `[Hkv, stride]`, on the host and on the device.
+pub(crate) struct RowMover<B: Backend> {
+    stride: usize,
+    src: Vec<u32>,
+    dst: Vec<u32>,
+    n: Vec<u32>,
+    /// How many rows each head has, then the source rows and the destination rows of all heads.
+    lists: B::Buffer,
+    packed: Vec<u32>,
+    /// `[Hkv, stride]` rows on the device, for stores that kernels do not read.
+    staging: Option<B::Buffer>,
+    bytes: Vec<u8>,
+}
+
+/// A device buffer of KV rows and its stride.
+pub(crate) struct DeviceRows<'a, B: Backend> {
+    pub buffer: &'a mut B::Buffer,
+    pub head_stride: usize,
+}
+
+/// Keys and values of some tokens of a step, to be written as rows.
+pub(crate) struct NewRows<'a, B: Backend> {
+    /// The first token among the step's.
+    pub start: usize,
+    /// How many.
+    pub len: usize,
+    /// U32 `[len]`: the rows that they become.
+    pub row_ids: View<'a, B>,
+}
+
+/// Writes tokens' keys and values to rows of `dst`.
+pub(crate) fn scatter<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    t: &LayerTensors<'_, B>,
+    new: &NewRows<'_, B>,
+    dst: DeviceRows<'_, B>,
+) -> OpResult<()> {
+    let width = shape.n_kv_heads * shape.head_dim;
+    let part = |x: &View<'_, B>| (x.offset + new.start * width, new.len * width);
+    let ((k, len), (v, _)) = (part(&t.k), part(&t.v));
+    backend.kv_scatter(KvScatter {
+        p: KvScatterParams {
+            n_tokens: new.len as u32,
+            n_kv_heads: shape.n_kv_heads as u32,
+            head_dim: shape.head_dim as u32,
+            dst_head_stride: dst.head_stride as u32,
+        },
+        k: View::part(t.k.buffer, k, len),
+        v: View::part(t.v.buffer, v, len),
+        rows: new.row_ids,
+        dst: dst.buffer,
+    })
+}
+
+/// Rows that follow each other on both sides.
+struct RowRun {
+    src: usize,
+    dst: usize,
+    len: usize,
+}
+
+/// The runs of two lists of one length.
+fn runs<'a>(src: &'a [u32], dst: &'a [u32]) -> impl Iterator<Item = RowRun> + 'a {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        let follows = |i: usize| src[i] == src[i - 1] + 1 && dst[i] == dst[i - 1] + 1;
+        at += usize::from(at < src.len());
+        while at < src.len() && follows(at) {
+            at += 1;
+        }
+        let run = || RowRun { src: src[start] as usize, dst: dst[start] as usize, len: at - start };
+        (at > start).then(run)
+    })
+}
+
+impl<B: Backend> RowMover<B> {
+    /// Lists for at most `stride` rows a head; `mapped` says whether kernels read the store.
+    pub fn new(backend: &B, shape: &KvShape, stride: usize, mapped: bool) -> OpResult<Self> {
+        let (h, stride) = (shape.n_kv_heads, stride.max(1));
+        let staging_len = h * stride * 2 * shape.head_dim;
+        Ok(Self {
+            stride,
+            src: vec![0; h * stride],
+            dst: vec![0; h * stride],
+            n: vec![0; h],
+            lists: backend.alloc(DType::U32, h + 2 * h * stride, "row lists")?,
+            packed: Vec::with_capacity(h + 2 * h * stride),
+            staging: if mapped {
+                None
+            } else {
+                Some(backend.alloc(shape.kv_dtype, staging_len, "row staging")?)
+            },
+            bytes: Vec::with_capacity(if mapped { 0 } else { stride * shape.row_bytes() }),
+        })
+    }
+
+    /// Most rows a head in one move.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Starts a new list.
+    pub fn clear(&mut self) {
+        self.n.fill(0);
+    }
+
+    /// Adds one row of `head` to the list.
+    pub fn push(&mut self, head: usize, src: usize, dst: usize) {
+        let at = head * self.stride + self.n[head] as usize;
+        assert!((self.n[head] as usize) < self.stride, "a move of more than {} rows", self.stride);
+        self.src[at] = src as u32;
+        self.dst[at] = dst as u32;
+        self.n[head] += 1;
+    }
+
+    /// The longest list: what the lists on the device are laid out by, so that a small move is a
+    /// small launch.
+    fn width(&self) -> usize {
+        self.n.iter().copied().max().unwrap_or(0) as usize
+    }
+
+    /// Rows in the list over all heads.
+    pub fn len(&self) -> usize {
+        self.n.iter().map(|n| *n as usize).sum()
+    }
+
+    /// Carries the listed rows of the store of `layer` to the listed device rows.
+    pub fn load(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        store: &dyn HostStore<B>,
+        layer: usize,
+        device: DeviceRows<'_, B>,
+    ) -> OpResult<()> {
+        if self.len() == 0 {
+            return Ok(());
+        }
+        if let Some(buffer) = store.buffer(layer) {
+            self.upload_lists(backend)?;
+            return self.gather(backend, shape, KvView::new(buffer, shape.capacity), device);
+        }
+        self.stage(backend, shape, store, layer)?;
+        self.upload_lists(backend)?;
+        let staging = self.staging.take().expect("made for stores that kernels do not read");
+        let result = self.gather(backend, shape, KvView::new(&staging, self.width()), device);
+        self.staging = Some(staging);
+        result
+    }
+
+    /// Carries the listed device rows to the listed rows of the store of `layer`, which per head are one
+    /// run.
+    pub async fn store(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        store: &mut dyn HostStore<B>,
+        layer: usize,
+        device: KvView<'_, B>,
+    ) -> OpResult<()> {
+        if self.len() == 0 {
+            return Ok(());
+        }
+        if let Some(buffer) = store.buffer_mut(layer) {
+            self.upload_lists(backend)?;
+            let rows = DeviceRows { buffer, head_stride: shape.capacity };
+            return self.gather(backend, shape, device, rows);
+        }
+        self.download(backend, shape, device).await?;
+        let mut rest = self.bytes.as_slice();
+        for head in 0..shape.n_kv_heads {
+            for run in runs(self.list(&self.src, head), self.list(&self.dst, head)) {
+                let (bytes, next) = rest.split_at(run.len * shape.row_bytes());
+                store.write_rows(layer, head, run.dst, bytes);
+                rest = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the listed device rows into `self.bytes`, one after the other, with one wait.
+    async fn download(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        device: KvView<'_, B>,
+    ) -> OpResult<()> {
+        let width = 2 * shape.head_dim;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.resize(self.len() * shape.row_bytes(), 0);
+        let mut parts = SmallVec::<[_; 16]>::new();
+        let mut rest = bytes.as_mut_slice();
+        for head in 0..shape.n_kv_heads {
+            for run in runs(self.list(&self.src, head), self.list(&self.dst, head)) {
+                let row = device.offset + (head * device.head_stride + run.src) * width;
+                let (out, next) = rest.split_at_mut(run.len * shape.row_bytes());
+                parts.push((View::part(device.buffer, row, run.len * width), out));
+                rest = next;
+            }
+        }
+        let result = backend.read_all(&mut parts).await;
+        drop(parts);
+        self.bytes = bytes;
+        result
+    }
+
+    fn list<'a>(&self, lists: &'a [u32], head: usize) -> &'a [u32] {
+        &lists[head * self.stride..][..self.n[head] as usize]
+    }
+
+    /// Copies listed rows of the store to the staging buffer and points the source list there.
+    fn stage(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        store: &dyn HostStore<B>,
+        layer: usize,
+    ) -> OpResult<()> {
+        let (row, width) = (2 * shape.head_dim, self.width());
+        let row_bytes = shape.row_bytes();
+        for head in 0..shape.n_kv_heads {
+            let (first, n) = (head * self.stride, self.n[head] as usize);
+            if n == 0 {
+                continue;
+            }
+            self.bytes.resize(n * row_bytes, 0);
+            // Staged rows lie in the order of the list, so only the source changes.
+            let mut rest = self.bytes.as_mut_slice();
+            let list = self.src[first..first + n].chunk_by(|a, b| a + 1 == *b);
+            for run in list {
+                let (out, next) = rest.split_at_mut(run.len() * row_bytes);
+                store.read_rows(layer, head, run[0] as usize..run[0] as usize + run.len(), out);
+                rest = next;
+            }
+            for (i, row) in self.src[first..first + n].iter_mut().enumerate() {
+                *row = i as u32;
+            }
+            let staging = self.staging.as_mut().expect("made for stores that kernels do not read");
+            let rows = ViewMut::part(staging, head * width * row, n * row);
+            backend.write(rows, &self.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn upload_lists(&mut self, backend: &B) -> OpResult<()> {
+        let width = self.width();
+        self.packed.clear();
+        self.packed.extend_from_slice(&self.n);
+        for list in [&self.src, &self.dst] {
+            let heads = list.chunks(self.stride).map(|head| &head[..width]);
+            heads.for_each(|head| self.packed.extend_from_slice(head));
+        }
+        let view = ViewMut::part(&mut self.lists, 0, self.packed.len());
+        backend.write(view, bytemuck::cast_slice(&self.packed))
+    }
+
+    fn gather(
+        &self,
+        backend: &B,
+        shape: &KvShape,
+        src: KvView<'_, B>,
+        dst: DeviceRows<'_, B>,
+    ) -> OpResult<()> {
+        let (h, n_listed) = (shape.n_kv_heads, shape.n_kv_heads * self.width());
+        backend.kv_gather(KvGather {
+            p: KvGatherParams {
+                n_kv_heads: h as u32,
+                head_dim: shape.head_dim as u32,
+                list_stride: self.width() as u32,
+                dst_head_stride: dst.head_stride as u32,
+            },
+            src,
+            src_rows: View::part(&self.lists, h, n_listed),
+            dst_rows: View::part(&self.lists, h + n_listed, n_listed),
+            n_rows: View::part(&self.lists, 0, h),
+            dst: dst.buffer,
+        })
+    }
+}
