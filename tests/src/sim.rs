@@ -199,23 +199,23 @@ impl<B: Backend> Sim<B> {
         let mut step = Step { spans, scratch: &mut self.scratch };
         step.check()?;
         for (layer, tokens) in data.iter().enumerate() {
-            if let Some(next) = data.get(layer + 1).filter(|_| step.wants_ahead(layer + 1)) {
+            if let Some(next) = data.get(layer + 1).filter(|_| step.wants_prefetch(layer + 1)) {
                 let q: Vec<f32> = next.iter().flat_map(TokenData::predicted).collect();
                 let mut buffer = self.backend.alloc(DType::F32, q.len(), "test")?;
                 self.backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(&q))?;
-                block_on(step.ahead(layer + 1, View::all(&buffer)))?;
+                block_on(step.prefetch(layer + 1, View::all(&buffer)))?;
             }
             self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
             self.own_readbacks += 1;
         }
         step.finish();
         // As the engine does, which adds the token.
-        let mut parts = self.sequence.mirror_parts();
+        let mut parts = self.sequence.writeback_parts();
         if !parts.is_empty() {
             block_on(self.backend.read_all(&mut parts))?;
         }
         drop(parts);
-        Ok(self.sequence.finish_mirror())
+        Ok(self.sequence.finish_writeback())
     }
 
     /// Attention of query head `h` of the last token of the last step over the tokens at
@@ -271,7 +271,7 @@ impl<B: Backend> Sim<B> {
                     "positions are 0..n"
                 );
                 let mut bytes = vec![0; positions.len() * shape.row_bytes()];
-                self.sequence.tier().read_rows(l, h, 0..positions.len(), &mut bytes);
+                self.sequence.store().read_rows(l, h, 0..positions.len(), &mut bytes);
                 let rows = longview_core::decode_f32(shape.kv_dtype, &bytes);
                 for (row, p) in rows.chunks_exact(2 * d).zip(positions) {
                     let truth = &self.truth[l][*p as usize];

@@ -14,7 +14,7 @@ use longview_ops::{
     SiluMulParams, View, ViewMut,
 };
 use longview_scheduler::{
-    Placement, PolicyOptions, Preset, RecallMode, SequenceOptions, SpanMode, TierKind,
+    HostStoreKind, Placement, PolicyOptions, Preset, RecallMode, SequenceOptions, SpanMode,
 };
 use longview_tests::backends::cuda_emulated;
 use longview_tests::sim::{Sim, small_shape};
@@ -203,7 +203,7 @@ fn a_sequence_finds_its_rows_and_a_step_waits_for_its_token_alone() {
     let backend = Arc::new(cuda());
     let options = SequenceOptions {
         placement: Placement::Device,
-        tier: TierKind::Auto,
+        store: HostStoreKind::Auto,
         chunk: 24,
         tile: 20,
         overlap: true,

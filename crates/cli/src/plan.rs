@@ -113,7 +113,7 @@ fn entry<B: Backend>(
     let plan = Engine::plan(backend, folder, options, &policy)?;
     Ok(Entry {
         policy: preset.name(),
-        budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget,
+        budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget.tokens,
         kv_type: options.kv_dtype.name(),
         device_bytes: plan.device_bytes(),
         host_bytes: plan.host_bytes(),

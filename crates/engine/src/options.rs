@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use longview_core::DType;
 use longview_model::config::{ModelConfig, RopeScaling};
-use longview_scheduler::{Placement, RecallMode, SequenceOptions, TierKind};
+use longview_scheduler::{HostStoreKind, Placement, RecallMode, SequenceOptions};
 
 /// Options of an engine.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct EngineOptions {
     /// RoPE scaling in place of the model's own.
     pub rope: Option<RopeOverride>,
     /// Where all keys and values are kept.
-    pub tier: TierKind,
+    pub store: HostStoreKind,
 }
 
 impl Default for EngineOptions {
@@ -53,7 +53,7 @@ impl Default for EngineOptions {
             device_memory: None,
             max_sequences: 1,
             rope: None,
-            tier: TierKind::Auto,
+            store: HostStoreKind::Auto,
         }
     }
 }
@@ -65,7 +65,7 @@ impl EngineOptions {
         let in_place = unified_memory && !self.simulate_device;
         SequenceOptions {
             placement: if in_place { Placement::InPlace } else { Placement::Device },
-            tier: self.tier,
+            store: self.store,
             chunk: self.chunk_size,
             tile: self.tile_rows,
             overlap: self.overlap,

@@ -5,7 +5,8 @@ use std::io::Write;
 use longview_core::RangeSource;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Policy, PolicyOptions, SaveOptions, Sequence, SessionContent, SessionFile, SessionFileError,
+    Policy, PolicyOptions, SaveOptions, SessionContent, SessionFile, SessionFileError,
+    restore_sequence, save_sequence,
 };
 
 use crate::engine::Engine;
@@ -88,7 +89,7 @@ impl<B: Backend> Engine<B> {
         let content = session.content(note);
         let Session { sequence, options, .. } = session;
         let how = SaveOptions::new(self.fingerprint()?, options);
-        Ok(sequence.save(&how, &content, out).await?)
+        Ok(save_sequence(sequence, &how, &content, out).await?)
     }
 
     /// Opens a session that [`Engine::save`] wrote, on any device. The file is verified as a whole
@@ -127,7 +128,8 @@ impl<B: Backend> Engine<B> {
         let mut file = file.verify()?;
         let mut content = SessionContent::read(&mut file)?;
         let backend = self.backend();
-        let sequence = Sequence::restore(backend, shape, policy, self.layout(), &mut file).await?;
+        let layout = self.layout();
+        let sequence = restore_sequence(backend, shape, policy, layout, &mut file).await?;
         let n_vocab = self.model.config().vocab_size;
         let mut session = Session::new(sequence, options, n_vocab);
         let note = std::mem::take(&mut content.note);

@@ -155,12 +155,12 @@ impl<B: Backend> Session<B> {
     /// Copies queries and attention of every decode step to the host from now on, or no longer: see
     /// [`Sequence::watched`]. Each layer then waits for the device.
     pub fn watch(&mut self, on: bool) {
-        self.sequence.watch(on);
+        self.sequence.trace(on);
     }
 
     /// Looks at a layer and a KV head of it, or at none: see [`Sequence::token_places`].
     pub fn look_at(&mut self, place: Option<(usize, usize)>) {
-        self.sequence.look_at(place);
+        self.sequence.track_head(place);
     }
 
     /// The policy in force.
@@ -253,8 +253,8 @@ impl<B: Backend> Session<B> {
             self.sequence.truncate(self.tokens.len()).await?;
             self.torn = false;
         }
-        match self.sequence.is_unmade() {
-            true => Ok(self.sequence.settle().await?),
+        match self.sequence.needs_rebuild() {
+            true => Ok(self.sequence.make_ready().await?),
             false => Ok(()),
         }
     }
@@ -283,7 +283,7 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
     }
 
     fn wants_ahead(&self, layer: LayerId) -> bool {
-        self.step.wants_ahead(layer.index())
+        self.step.wants_prefetch(layer.index())
     }
 
     async fn ahead(
@@ -292,7 +292,7 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
         _batch: &Batch<'_>,
         q: View<'_, B>,
     ) -> Result<(), EngineError> {
-        Ok(self.step.ahead(layer.index(), q).await?)
+        Ok(self.step.prefetch(layer.index(), q).await?)
     }
 }
 
@@ -306,7 +306,7 @@ impl<B: Backend> Engine<B> {
         for part in batch.iter_mut() {
             self.welcome(part.session).await?;
             if part.mode == SpanMode::Policy {
-                part.session.sequence.settle().await?;
+                part.session.sequence.make_ready().await?;
             }
         }
         let result = self.forward_until_it_stands(batch).await;
@@ -341,7 +341,7 @@ impl<B: Backend> Engine<B> {
     pub async fn settle(&mut self, session: &mut Session<B>) -> Result<(), EngineError> {
         self.revive().await?;
         self.welcome(session).await?;
-        Ok(session.sequence.settle().await?)
+        Ok(session.sequence.make_ready().await?)
     }
 
     /// Brings a session to the device in use and undoes a step of it that did not end.
@@ -421,7 +421,7 @@ impl<B: Backend> Engine<B> {
         let mut row = 0;
         for part in batch.iter_mut() {
             let Session { sequence, said, .. } = &mut *part.session;
-            parts.extend(sequence.mirror_parts());
+            parts.extend(sequence.writeback_parts());
             if part.output != Output::Nothing {
                 said.read(part.output, row_of(row), &self.choices, row, &mut parts);
                 row += 1;
@@ -439,7 +439,7 @@ impl<B: Backend> Engine<B> {
         }
         for part in batch.iter_mut() {
             let session = &mut *part.session;
-            if session.sequence.finish_mirror() == StepVerdict::Stands {
+            if session.sequence.finish_writeback() == StepVerdict::Stands {
                 session.last = part.output;
                 session.tokens.extend_from_slice(part.ids);
                 session.torn = false;

@@ -81,7 +81,7 @@ async fn probe_policy<B: Backend>(
     policy: &Candidate,
     sink: &mut Sink<'_>,
 ) -> Result<(), EvalError> {
-    if session.sequence().device_resolves() {
+    if session.sequence().uses_device_cache() {
         return Err(EvalError::DeviceResolves { policy: title(&policy.label) });
     }
     // Certificates add up in the session, and are this policy's alone.
@@ -172,7 +172,7 @@ impl<'a> Meter<'a> {
         let sequence = session.sequence();
         let probed = step.is_multiple_of(self.text.stride.max(1));
         for layer in 0..sequence.shape().n_layers {
-            let mode = sequence.layers()[layer].mode;
+            let mode = sequence.layers()[layer].mode();
             for head in 0..sequence.shape().n_kv_heads {
                 if mode == LayerMode::Recall {
                     self.count_hits(layer, head, sequence.last_recalled(layer, head).collect());
@@ -208,7 +208,7 @@ impl<'a> Meter<'a> {
         let (shape, n) = (sequence.shape(), sequence.n_tokens());
         let (d, group) = (shape.head_dim, shape.n_q_heads / shape.n_kv_heads);
         let mut bytes = vec![0; n * shape.row_bytes()];
-        sequence.tier().read_rows(layer, head, 0..n, &mut bytes);
+        sequence.store().read_rows(layer, head, 0..n, &mut bytes);
         let rows = decode_f32(shape.kv_dtype, &bytes);
         let positions = &sequence.layers()[layer].positions[head];
         // Row of each position.
@@ -223,7 +223,7 @@ impl<'a> Meter<'a> {
             budget => budget.min(n),
         };
         let largest_value = (0..n).map(|p| norm(value(p))).fold(0.0, f64::max);
-        let watched = &sequence.watched()[layer];
+        let watched = &sequence.traced()[layer];
         let mut tops = Vec::new();
         for h in head * group..(head + 1) * group {
             let q = &watched.q[h * d..(h + 1) * d];

@@ -345,10 +345,11 @@ impl<'e> Runner<'_, 'e> {
         for point in points {
             // What an evicting policy let go of during a question does not come back by a cut.
             let is_set = before.is_some_and(|other| std::ptr::eq(other.policy, point.policy));
-            let evicts = point.policy.options.preset.info().residency == "evict";
-            let ready = match is_set && !evicts {
-                true => Ok(()),
-                false => session.set_policy(&point.policy.options).await,
+            let forgets = session.policy().residency.forgets();
+            let ready = if is_set && !forgets {
+                Ok(())
+            } else {
+                session.set_policy(&point.policy.options).await
             };
             // One that cannot be had leaves the one before in force.
             before = ready.is_ok().then_some(point);

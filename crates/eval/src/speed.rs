@@ -70,7 +70,7 @@ impl Rows {
         let (shape, tokens) = (sequence.shape(), sequence.n_tokens());
         let head_rows = |layer: usize, head: usize| {
             let mut bytes = vec![0; tokens * shape.row_bytes()];
-            sequence.tier().read_rows(layer, head, 0..tokens, &mut bytes);
+            sequence.store().read_rows(layer, head, 0..tokens, &mut bytes);
             decode_f32(shape.kv_dtype, &bytes)
         };
         let rows = (0..shape.n_layers)
@@ -206,7 +206,7 @@ async fn decode<B: Backend>(
                 decode_s: times.iter().map(|time| time.all.as_secs_f64()).sum(),
                 hit_rate: session.stats().hit_rate(),
                 device_bytes: session.sequence().device_kv_bytes(),
-                host_bytes: session.sequence().tier().size_bytes(),
+                host_bytes: session.sequence().store().size_bytes(),
                 ..known.clone()
             });
         }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{PolicyOptions, TierKind};
+use longview_scheduler::{HostStoreKind, PolicyOptions};
 use longview_web::{Question, Reader};
 use pollster::block_on;
 
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         chunk_size: 256,
         simulate_device: true,
         overlap: false,
-        tier: TierKind::Plain,
+        store: HostStoreKind::Plain,
         ..EngineOptions::default()
     };
     let folder = ModelFolder::open(Path::new(model))?;

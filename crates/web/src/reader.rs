@@ -465,7 +465,7 @@ impl<B: Backend> Document<B> {
         let sequence = self.session.sequence();
         *wait = match sequence.add_attention(mass) {
             0 => wait.saturating_sub(1),
-            rows => (rows / WATCHED_ROWS).max(sequence.watched().len() / WATCHED_LAYERS),
+            rows => (rows / WATCHED_ROWS).max(sequence.traced().len() / WATCHED_LAYERS),
         };
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{PolicyOptions, Preset, TierKind};
+use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
 use longview_web::{Answer, Finish, Question, Reader, Step};
 use pollster::block_on;
 
@@ -37,7 +37,7 @@ fn reader() -> Reader<CpuBackend> {
         chunk_size: 256,
         simulate_device: true,
         overlap: false,
-        tier: TierKind::Plain,
+        store: HostStoreKind::Plain,
         ..EngineOptions::default()
     };
     let folder = ModelFolder::open(&path).unwrap();

@@ -280,7 +280,7 @@ impl<B: Backend> Measure<'_, B> {
         )?;
         block_on(sequence.finish_prefill())?;
         let clusters =
-            sequence.layers()[0].index.as_ref().context("no index")?.heads()[0].sizes.len();
+            sequence.layers()[0].recall().context("no index")?.index.heads()[0].sizes.len();
         writeln!(
             self.out,
             "  injected and indexed in {:.1} s, {clusters} clusters a head\n  host rows {:.2} GB, \

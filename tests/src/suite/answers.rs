@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 
 use longview_engine::{Engine, EngineError, GenerationParams, Session};
 use longview_ops::{Backend, Op, OpError};
-use longview_scheduler::{LayerMode, PolicyOptions, Preset, Residency, SchedulerError};
+use longview_scheduler::{
+    LayerBudgets, LayerMode, PolicyOptions, Preset, Residency, SchedulerError,
+};
 use pollster::block_on;
 
 /// What an engine is asked.
@@ -130,7 +132,7 @@ pub fn answer<B: Backend>(
     check_attended(session, policy);
 
     let (what, stats, resolved) = (name(policy), session.stats(), session.policy());
-    if resolved.keep.is_some() {
+    if resolved.residency.kept().is_some() {
         assert!(before.evictions > 0, "{what}: the document was kept whole");
         assert!(stats.evictions > before.evictions, "{what}: nothing was chosen again");
     }
@@ -151,16 +153,15 @@ fn check_attended<B: Backend>(session: &Session<B>, policy: &PolicyOptions) {
     let (n_tokens, heads) = (sequence.n_tokens(), sequence.shape().n_kv_heads);
     let attended = &session.stats().attended_last;
     for (layer, rows) in attended.chunks_exact(heads).enumerate() {
-        let is_dense = sequence.layers()[layer].mode == LayerMode::Dense;
+        let is_dense = sequence.layers()[layer].mode() == LayerMode::Dense;
         assert_eq!(is_dense, policy.preset == Preset::Full, "{what}, layer {layer}");
         let is_right = |n: usize| if is_dense { n == n_tokens } else { 0 < n && n < n_tokens };
         let all_right = rows.iter().all(|n| is_right(*n as usize));
         assert!(all_right, "{what}, layer {layer} of {n_tokens} tokens: {rows:?}");
     }
-    let Some(budget) = resolved.budget else { return };
+    let Some(budget) = resolved.budget.tokens else { return };
     let cells = attended.len();
-    let is_uniform =
-        !follows_attention(policy) && resolved.keep.is_none_or(|keep| keep.beta.is_none());
+    let is_uniform = !follows_attention(policy) && resolved.budget.layers == LayerBudgets::Uniform;
     match is_uniform {
         true => assert_eq!(*attended, vec![budget as u32; cells], "{what}"),
         // The mean over heads and layers, but for what rounding adds to each.

@@ -213,7 +213,7 @@ pub fn end_to_end_recalls_the_same_tokens<B: Backend>(device: &Arc<B>) {
         block_on(on_device.feed(&mut device_session, &[id])).expect("a step");
         block_on(on_cpu.feed(&mut cpu_session, &[id])).expect("a step");
         let (device, cpu) = (device_session.sequence(), cpu_session.sequence());
-        if device.device_resolves() {
+        if device.uses_device_cache() {
             continue;
         }
         for layer in 0..cpu.shape().n_layers {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use longview_core::SplitMix64;
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Backend;
-use longview_scheduler::{Placement, SequenceOptions, TierKind};
+use longview_scheduler::{HostStoreKind, Placement, SequenceOptions};
 use longview_tests::policy_checks;
 use longview_tests::sim::{Sim, assert_near, small_shape};
 use longview_tests::suite::policy::{self, clusterkv, options};
@@ -92,7 +92,7 @@ fn ten_thousand_random_steps_keep_every_invariant() {
 /// Twins on the same data: one reads in place, the other through device buffers and the cache.
 fn twins(
     budget: usize,
-    tier: TierKind,
+    store: HostStoreKind,
     steps: usize,
     mut disturb: impl FnMut(usize, &mut Sim<CpuBackend>),
 ) {
@@ -100,7 +100,7 @@ fn twins(
     let shape = small_shape(1400);
     let mut one =
         Sim::new(&backend, shape.clone(), &clusterkv(budget), options(Placement::InPlace)).unwrap();
-    let on_device = SequenceOptions { tier, ..options(Placement::Device) };
+    let on_device = SequenceOptions { store, ..options(Placement::Device) };
     let mut two = Sim::new(&backend, shape.clone(), &clusterkv(budget), on_device).unwrap();
     one.prefill(9, 500);
     two.prefill(9, 500);
@@ -131,17 +131,17 @@ fn twins(
 
 #[test]
 fn a_device_cache_attends_the_same_as_the_host_in_place() {
-    twins(96, TierKind::Auto, 700, |_, _| {});
+    twins(96, HostStoreKind::Auto, 700, |_, _| {});
 }
 
 #[test]
 fn rows_that_kernels_cannot_read_arrive_through_staging() {
-    twins(80, TierKind::Plain, 200, |_, _| {});
+    twins(80, HostStoreKind::Plain, 200, |_, _| {});
 }
 
 #[test]
 fn a_lost_device_is_replaced_from_the_host() {
-    twins(96, TierKind::Auto, 200, |step, sim| {
+    twins(96, HostStoreKind::Auto, 200, |step, sim| {
         if step % 37 == 5 {
             let backend = Arc::clone(&sim.backend);
             sim.sequence.recover(&backend).unwrap();

@@ -93,7 +93,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         verify(&file).unwrap_err()
     };
     let newer = changed(8);
-    assert!(matches!(newer, SessionFileError::Version(17)), "{newer}");
+    assert!(matches!(newer, SessionFileError::Version { found: 17, .. }), "{newer}");
     assert!(newer.to_string().contains("version 17, and this release reads version 1"), "{newer}");
     assert!(changed(40).to_string().contains("damaged in its header (bytes 0 to "));
     let stream = header_len(&file) + 700;

@@ -7,7 +7,8 @@ use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Backend;
 use longview_scheduler::{
     Fingerprint, FingerprintPart, KvShape, Placement, Policy, PolicyOptions, SaveOptions,
-    SchedulerError, Sequence, SequenceOptions, SessionContent, SessionFile,
+    SchedulerError, Sequence, SequenceOptions, SessionContent, SessionFile, restore_sequence,
+    save_sequence,
 };
 use longview_tests::sim::{Sim, small_shape};
 use pollster::block_on;
@@ -71,7 +72,8 @@ pub fn save<B: Backend>(sim: &mut Sim<B>, policy: &PolicyOptions) -> Vec<u8> {
     let (fingerprint, content) = (fingerprint(), content(sim.n_tokens()));
     let options = SaveOptions { block_bytes: 512, ..SaveOptions::new(&fingerprint, policy) };
     let mut bytes = Vec::new();
-    block_on(sim.sequence.save(&options, &content, &mut bytes)).expect("memory takes all");
+    block_on(save_sequence(&mut sim.sequence, &options, &content, &mut bytes))
+        .expect("memory takes all");
     bytes
 }
 
@@ -92,5 +94,5 @@ pub fn open<B: Backend>(
     };
     let mut file = file.verify()?;
     let content = SessionContent::read(&mut file)?;
-    Ok((block_on(Sequence::restore(backend, shape, policy, options, &mut file))?, content))
+    Ok((block_on(restore_sequence(backend, shape, policy, options, &mut file))?, content))
 }

@@ -35,11 +35,10 @@ impl Args for TuningArgs {
     fn augment_args(command: Command) -> Command {
         let heading = Some("Policy");
         command.args(OPTIONS.iter().map(|option| {
-            Arg::new(option.name)
-                .long(option.name)
-                .value_name(option.value)
-                .help(option.help.trim().to_owned())
-                .help_heading(heading)
+            let arg = Arg::new(option.name).long(option.name);
+            // The name that it had before goes on working, and help does not show it.
+            let arg = if option.old_name == option.name { arg } else { arg.alias(option.old_name) };
+            arg.value_name(option.value).help(option.help.trim().to_owned()).help_heading(heading)
         }))
     }
 

@@ -59,7 +59,7 @@ pub async fn sit<B: Backend>(
     }
     Ok(Outcome {
         policy: session.policy().preset,
-        budget: session.policy().budget,
+        budget: session.policy().budget.tokens,
         correct,
         decode_tokens_per_s: session.timings().decode_tokens_per_s(),
         hit_rate: session.stats().hit_rate(),

@@ -16,7 +16,7 @@ use clap::Args;
 use longview_engine::{Engine, EngineOptions, Session};
 use longview_eval::facts;
 use longview_ops::Backend;
-use longview_scheduler::{IndexConfig, IndexKind, Policy, PolicyOptions, Preset};
+use longview_scheduler::{Index, IndexKind, Policy, PolicyOptions, Preset};
 use pollster::block_on;
 
 use self::document::{Document, DocumentSpec};
@@ -110,7 +110,7 @@ fn policy(args: &DemoArgs) -> Result<PolicyOptions> {
 /// What will happen, and what it does and does not show.
 fn introduce(document: &Document, policy: &Policy) -> Result<()> {
     let mut out = out::stdout();
-    let budget = policy.budget.map_or("all".to_owned(), units::count);
+    let budget = policy.budget.tokens.map_or("all".to_owned(), units::count);
     writeln!(
         out,
         "A document of {} tokens: generated filler with {} numbers at all depths, each under a name.",
@@ -127,7 +127,7 @@ fn introduce(document: &Document, policy: &Policy) -> Result<()> {
         "Under {}, a KV head attends {budget} of these tokens per step, question and answer alike.",
         policy.preset
     )?;
-    if let Some(IndexConfig { kind: IndexKind::Clusters(cluster), segment, .. }) = policy.index {
+    if let Some(Index { kind: IndexKind::Clusters(cluster), segment, .. }) = policy.index {
         let (tokens, iterations) = (cluster.cluster_tokens, cluster.iterations);
         let parts = match segment {
             0 => "the whole document".to_owned(),

@@ -117,7 +117,7 @@ impl Report {
         Self {
             model: args.model.model.display().to_string(),
             policy: session.policy().preset.name(),
-            budget_tokens: session.policy().budget,
+            budget_tokens: session.policy().budget.tokens,
             chat_template,
             prompt_ids,
             generated_ids: generation.ids,
@@ -246,7 +246,7 @@ impl StatsJson {
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
             evictions: stats.evictions,
-            bounds: session.policy().certify.then(|| BoundsJson {
+            bounds: session.policy().bounds_attention.then(|| BoundsJson {
                 n: stats.bounds.len(),
                 median: stats.bounds.median(),
                 telling: stats.bounds.share_telling(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use js_sys::{Function, Promise, Reflect};
 use longview_engine::{EngineOptions, Progress};
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{OPTIONS, Preset, TierKind};
+use longview_scheduler::{HostStoreKind, OPTIONS, Preset};
 use longview_wgpu::{StartError, WgpuBackend, WgpuOptions};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
@@ -154,7 +154,7 @@ impl Runtime {
             ctx_size: context,
             chunk_size: CHUNK,
             overlap: false,
-            tier: TierKind::Elsewhere(tier::array_buffer),
+            store: HostStoreKind::Elsewhere(tier::array_buffer),
             ..EngineOptions::default()
         };
         let wrong = |e| coded("bad-model", &format!("{e}"));

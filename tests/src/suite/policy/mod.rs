@@ -16,9 +16,9 @@ use std::sync::Arc;
 use longview_core::{DType, SplitMix64};
 use longview_ops::{Backend, Distance, Pooling};
 use longview_scheduler::{
-    ClusterJob, ClusterTask, KvPlan, LayerMode, Placement, PolicyOptions, Positions, Preset,
-    RecallMode, SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
-    StepVerdict, TaskKind, TierKind,
+    ClusterJob, ClusterTask, HostStoreKind, KvPlan, LayerMode, Placement, PolicyOptions, Positions,
+    Preset, RecallMode, SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
+    StepVerdict, TaskKind,
 };
 use pollster::block_on;
 
@@ -90,9 +90,9 @@ pub fn streaming(budget: usize) -> PolicyOptions {
 
 /// Small chunks and tiles, exact recall, and clustering beside other work.
 pub fn options(placement: Placement) -> SequenceOptions {
-    let (tier, recall) = (TierKind::Auto, RecallMode::Exact);
+    let (store, recall) = (HostStoreKind::Auto, RecallMode::Exact);
     let device_cache = false;
-    SequenceOptions { placement, tier, chunk: 48, tile: 40, overlap: true, recall, device_cache }
+    SequenceOptions { placement, store, chunk: 48, tile: 40, overlap: true, recall, device_cache }
 }
 
 /// Where attention may read rows on this device.
@@ -278,7 +278,7 @@ fn brute_force<B: Backend>(
 ) -> HashSet<u32> {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
-    let index = &layer.index.as_ref().unwrap().heads()[head];
+    let index = &layer.recall().unwrap().index.heads()[head];
     let centroids = longview_core::decode_f32(DType::F32, &index.centroids);
     let q = &sim.truth[1][position].q;
     let mut pooled = vec![0.0f64; index.sizes.len()];
@@ -318,7 +318,7 @@ pub fn members_of_a_cluster_stand_closest_first<B: Probe>(backend: &Arc<B>) {
             .unwrap();
     sim.prefill(8, 700);
     for (l, layer) in sim.sequence.layers().iter().enumerate() {
-        for (h, index) in layer.index.as_ref().unwrap().heads().iter().enumerate() {
+        for (h, index) in layer.recall().unwrap().index.heads().iter().enumerate() {
             let centroids = longview_core::decode_f32(DType::F32, &index.centroids);
             for (c, (start, size)) in index.starts.iter().zip(&index.sizes).enumerate() {
                 let centroid = &centroids[c * 8..(c + 1) * 8];
@@ -413,7 +413,7 @@ pub fn the_plan_is_what_is_allocated<B: Probe>(backend: &Arc<B>) {
         let sim = Sim::new(backend, shape.clone(), &policy, on).unwrap();
         let plan = KvPlan::new(&shape, sim.sequence.policy(), &on);
         assert_eq!(plan.device_kv_bytes(), sim.sequence.device_kv_bytes(), "{:?}", policy.preset);
-        assert_eq!(plan.host_kv_bytes, sim.sequence.tier().size_bytes());
+        assert_eq!(plan.host_kv_bytes, sim.sequence.store().size_bytes());
     }
 }
 
@@ -423,7 +423,7 @@ pub fn what_later_policies_need_is_recorded<B: Probe>(backend: &Arc<B>) {
             .unwrap();
     sim.prefill(2, 300);
     let layer = &sim.sequence.layers()[1];
-    assert_eq!(layer.mode, LayerMode::Recall);
+    assert_eq!(layer.mode(), LayerMode::Recall);
     let mut gram = vec![0.0f32; 2 * 64];
     let view = longview_ops::View::all(&layer.recorded.gram_q);
     block_on(sim.backend.read(view, bytemuck::cast_slice_mut(&mut gram))).unwrap();
@@ -469,7 +469,8 @@ fn twins<B: Backend>(
         two.decode(9);
         assert_eq!(one.out, two.out, "step {step}");
         assert_eq!(one.sequence.stats().attended_last, two.sequence.stats().attended_last);
-        for cache in two.sequence.layers().iter().flat_map(|layer| &layer.caches) {
+        let recalling = two.sequence.layers().iter().filter_map(|layer| layer.recall());
+        for cache in recalling.flat_map(|recall| &recall.caches) {
             assert_eq!(cache.n_free() + cache.n_used(), cache.n_slots());
         }
         disturb(step, &mut two);
@@ -482,7 +483,7 @@ fn twins<B: Backend>(
 }
 
 pub fn rows_through_staging_equal_rows_that_kernels_carry<B: Probe>(backend: &Arc<B>) {
-    let plain = SequenceOptions { tier: TierKind::Plain, ..options(Placement::Device) };
+    let plain = SequenceOptions { store: HostStoreKind::Plain, ..options(Placement::Device) };
     twins(backend, plain, |_, _| {});
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Attend, BudgetMode, Importance, KvShape, LayerMode, Placement, Policy, PolicyOptions,
-    Positions, Preset, RecallMode, Residency, SchedulerError, SequenceOptions, Tail,
+    Attend, BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions, Preset,
+    RecallMode, Residency, Residual, SchedulerError, SequenceOptions,
 };
 use pollster::block_on;
 
@@ -46,10 +46,10 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         mass(0.5),
         streaming(96),
         PolicyOptions { positions: Some(Positions::Text), ..streaming(96) },
-        PolicyOptions { tail: Some(Tail::Estimate), ..clusterkv(96) },
-        PolicyOptions { tail: Some(Tail::Estimate), ..mass(0.5) },
-        PolicyOptions { refine: Some(3), rank: Some(4), ..clusterkv(96) },
-        PolicyOptions { refine: Some(2), budget_mode: Some(BudgetMode::Ada), ..clusterkv(96) },
+        PolicyOptions { residual: Some(Residual::Means), ..clusterkv(96) },
+        PolicyOptions { residual: Some(Residual::Means), ..mass(0.5) },
+        PolicyOptions { two_stage: Some(3), rank: Some(4), ..clusterkv(96) },
+        PolicyOptions { two_stage: Some(2), budget_mode: Some(BudgetMode::Ada), ..clusterkv(96) },
         block(Preset::Quest, &[]),
         block(Preset::Quest, &[("head-select", "shared"), ("budget-mode", "ada")]),
         block(Preset::Infllm, &[]),
@@ -86,7 +86,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
     let (mut total, mut heads) = (0, 0);
     for (layer, state) in sim.sequence.layers().iter().enumerate() {
         for head in 0..shape.n_kv_heads {
-            let attended = match state.mode {
+            let attended = match state.mode() {
                 LayerMode::Dense => (0..sim.n_tokens() as u32).collect(),
                 _ => sim.sequence.attended_tokens(layer, head),
             };
@@ -97,7 +97,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
             total += attended.len();
             heads += 1;
             let mut terms: Vec<_> = attended.iter().map(|p| turned(sim, layer, head, *p)).collect();
-            if policy.tail {
+            if policy.residual == Residual::Means {
                 terms.extend(unread_clusters(sim, layer, head, &attended));
             }
             for h in head * group..(head + 1) * group {
@@ -107,7 +107,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
         }
     }
     // Heads and layers may differ; together they keep to the budget, but for what rounding adds.
-    let budget = policy.budget.unwrap_or(usize::MAX);
+    let budget = policy.budget.tokens.unwrap_or(usize::MAX);
     assert!(total <= heads * budget.saturating_add(2), "{what}: {total} rows of {heads} heads");
     assert!(total < heads * sim.n_tokens(), "{what}: nothing was left out");
 }
@@ -116,9 +116,10 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
 fn turned<B: Backend>(sim: &Sim<B>, layer: usize, head: usize, position: u32) -> Term {
     let (policy, shape) = (sim.sequence.policy(), sim.sequence.shape());
     let mut term = sim.term(layer, head, position);
-    let is_first = policy.positions == Positions::Cache && (position as usize) < policy.sinks;
+    let is_first = policy.residency.first_positions() == Positions::Cache
+        && (position as usize) < policy.sinks;
     let gone = sim.n_tokens().saturating_sub(policy.sinks + policy.recent);
-    if is_first && sim.sequence.layers()[layer].mode == LayerMode::Window {
+    if is_first && sim.sequence.layers()[layer].mode() == LayerMode::Window {
         for (i, freq) in shape.inv_freq.iter().enumerate() {
             let (sin, cos) = (gone as f64 * freq).sin_cos();
             let (a, b) = (term.key[i], term.key[i + shape.inv_freq.len()]);
@@ -137,7 +138,7 @@ fn unread_clusters<B: Backend>(
     attended: &[u32],
 ) -> Vec<Term> {
     let state = &sim.sequence.layers()[layer];
-    let index = &state.index.as_ref().expect("clusters").heads()[head];
+    let index = &state.recall().expect("clusters").index.heads()[head];
     let mut terms = Vec::new();
     for (start, size) in index.starts.iter().zip(&index.sizes) {
         let rows = *start as usize..(start + size) as usize;
@@ -174,7 +175,7 @@ pub fn every_preset_attends_what_it_says_within_its_budget<B: Probe>(backend: &A
             }
             let stats = sim.sequence.stats();
             let policy = sim.sequence.policy();
-            if policy.keep.is_some() {
+            if policy.residency.kept().is_some() {
                 assert!(stats.evictions > 0, "{what}: nothing was let go of");
             }
             let fetches = matches!(policy.residency, Residency::Recall { .. });
@@ -218,7 +219,7 @@ pub fn every_preset_may_follow_another_without_a_prefill<B: Probe>(backend: &Arc
             let resolved = Policy::resolve(&policy, 500).unwrap();
             let needs = match policy.preset {
                 Preset::H2o => Some("--policy h2o needs the attention of all queries"),
-                Preset::Infllm if resolved.importance == Importance::Local => {
+                Preset::Infllm if resolved.local_window().is_some() => {
                     Some("--policy infllm needs the sums of all queries (--importance last")
                 }
                 _ => None,
@@ -263,12 +264,12 @@ pub fn every_preset_survives_a_lost_device<B: Probe>(backend: &Arc<B>) {
             // What rows received since the last choice is lost with the device, so another choice
             // may follow; until then nothing differs. A choice that holds for several steps is made
             // anew, and what it would have said to the next step is gone.
-            let keeps = policy.preset.info().residency == "evict" && step >= 16;
+            let keeps = sim.sequence.policy().residency.forgets() && step >= 16;
             let remembers = policy.token_step.is_some() || policy.lrqk_decode.is_some();
             let holds = remembers && step >= 13;
             // What queries since the prompt said of keys is gone: the window that is full after 16
             // steps may have other representatives.
-            let is_local = sim.sequence.policy().importance == Importance::Local;
+            let is_local = sim.sequence.policy().local_window().is_some();
             let represents = is_local && step >= 16;
             if !keeps && !holds && !represents {
                 assert_eq!(sim.out, twin.out, "{what}: step {step}");
@@ -320,7 +321,7 @@ pub fn a_mass_budget_recalls_as_much_as_the_estimate_asks_for<B: Probe>(backend:
 fn check_mass<B: Backend>(sim: &Sim<B>, head: usize, share: f64) {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
-    let index = &layer.index.as_ref().unwrap().heads()[head];
+    let index = &layer.recall().unwrap().index.heads()[head];
     let centroids = longview_core::decode_f32(shape.kv_dtype, &index.centroids);
     let mut mass = vec![0.0f64; index.sizes.len()];
     for h in 2 * head..2 * head + 2 {
@@ -353,7 +354,7 @@ fn check_mass<B: Backend>(sim: &Sim<B>, head: usize, share: f64) {
 /// something for some heads.
 pub fn certificates_are_never_violated<B: Probe>(backend: &Arc<B>) {
     let certified = |mut policy: PolicyOptions| {
-        policy.certify = Some(true);
+        policy.attention_bound = Some(true);
         policy
     };
     let quest = |block: &str| {
@@ -426,14 +427,16 @@ pub fn a_choice_that_the_host_must_see_is_not_speculated<B: Probe>(backend: &Arc
     let options = SequenceOptions { recall, ..options(Placement::Device) };
     for policy in small_presets() {
         let resolved = Policy::resolve(&policy, 500).unwrap();
-        let is_plain = resolved.mass.is_none()
-            && resolved.alpha.is_none()
-            && resolved.token_step == 1
-            && !resolved.tail
-            && resolved.refine.is_none()
-            && !resolved.ahead
-            && !resolved.index.is_some_and(|index| index.adapts())
-            && resolved.residency != Residency::AttendOnHost;
+        let is_plain = resolved.budget.mass.is_none()
+            && resolved.budget.alpha.is_none()
+            && resolved.residual == Residual::Drop
+            && !resolved.index.is_some_and(|index| {
+                index.schedule.token_step > 1
+                    || index.schedule.layer_prefetch
+                    || index.two_stage().is_some()
+                    || index.adapts()
+            })
+            && !resolved.residency.attends_on_host();
         let refused = Sim::new(backend, small_shape(500), &policy, options).err();
         match (is_plain, refused) {
             (true, None) => {}
@@ -525,7 +528,7 @@ pub fn a_choice_made_ahead_is_the_devices_too<B: Probe>(backend: &Arc<B>) {
     let on_host = options(Placement::Device);
     let on_device = SequenceOptions { device_cache: true, ..on_host };
     let sim = |policy: &PolicyOptions, on| Sim::new(backend, small_shape(500), policy, on).unwrap();
-    let own = PolicyOptions { ahead: Some(false), ..policy.clone() };
+    let own = PolicyOptions { layer_prefetch: Some(false), ..policy.clone() };
     let mut sims = [sim(&policy, on_host), sim(&policy, on_device), sim(&own, on_host)];
     sims.iter_mut().for_each(|sim| sim.prefill(16, 300));
     let mut differs = 0;

@@ -4,22 +4,22 @@
 use super::*;
 
 /// On a device, by the last step's choice unless a cosine is below `gate`.
-fn speculative(gate: f32, tier: TierKind) -> SequenceOptions {
+fn speculative(gate: f32, store: HostStoreKind) -> SequenceOptions {
     let recall = RecallMode::Speculative { gate };
-    SequenceOptions { tier, recall, ..options(Placement::Device) }
+    SequenceOptions { store, recall, ..options(Placement::Device) }
 }
 
 /// The same random data to a sequence with exact recall and to one that speculates and always
 /// fails.
 fn exact_and_always_repeated<B: Backend>(
     backend: &Arc<B>,
-    tier: TierKind,
+    store: HostStoreKind,
     mut disturb: impl FnMut(usize, &mut Sim<B>),
 ) {
     let shape = small_shape(1400);
-    let exact = SequenceOptions { tier, ..options(Placement::Device) };
+    let exact = SequenceOptions { store, ..options(Placement::Device) };
     let sim = |on| Sim::new(backend, shape.clone(), &clusterkv(96), on).unwrap();
-    let (mut one, mut two) = (sim(exact), sim(speculative(1.5, tier)));
+    let (mut one, mut two) = (sim(exact), sim(speculative(1.5, store)));
     one.prefill(9, 500);
     two.prefill(9, 500);
     for step in 0..200 {
@@ -50,12 +50,12 @@ fn exact_and_always_repeated<B: Backend>(
 pub fn a_gate_above_one_repeats_every_step_and_equals_exact_recall_to_the_bit<B: Probe>(
     backend: &Arc<B>,
 ) {
-    exact_and_always_repeated(backend, TierKind::Auto, |_, _| {});
-    exact_and_always_repeated(backend, TierKind::Plain, |_, _| {});
+    exact_and_always_repeated(backend, HostStoreKind::Auto, |_, _| {});
+    exact_and_always_repeated(backend, HostStoreKind::Plain, |_, _| {});
 }
 
 pub fn repeated_steps_survive_cuts_and_lost_devices<B: Probe>(backend: &Arc<B>) {
-    exact_and_always_repeated(backend, TierKind::Plain, |step, sim| match step % 41 {
+    exact_and_always_repeated(backend, HostStoreKind::Plain, |step, sim| match step % 41 {
         7 => {
             let backend = Arc::clone(&sim.backend);
             sim.sequence.recover(&backend).unwrap();
@@ -101,24 +101,24 @@ fn reads_of_steps<B: Probe>(backend: &Arc<B>, on: SequenceOptions) -> Vec<Reads>
 pub fn speculation_reads_once_a_step_and_exact_recall_once_a_layer_more<B: Probe>(
     backend: &Arc<B>,
 ) {
-    for (tier, of_exact_step) in [(TierKind::Plain, 2 + 1), (TierKind::Auto, 2)] {
-        let exact = SequenceOptions { tier, ..options(Placement::Device) };
+    for (store, of_exact_step) in [(HostStoreKind::Plain, 2 + 1), (HostStoreKind::Auto, 2)] {
+        let exact = SequenceOptions { store, ..options(Placement::Device) };
         for step in reads_of_steps(backend, exact) {
             assert!(!step.speculates && (step.clusters || step.n == of_exact_step), "{}", step.n);
         }
-        let steps = reads_of_steps(backend, speculative(-1.0, tier));
+        let steps = reads_of_steps(backend, speculative(-1.0, store));
         for (i, step) in steps.iter().enumerate() {
-            assert_eq!(step.speculates, i > 0 && !step.clusters, "{tier:?} step {i}");
+            assert_eq!(step.speculates, i > 0 && !step.clusters, "{store:?} step {i}");
             // Here even an exact step ends with a read: whether queries are near.
             let want = if step.speculates { 1 } else { 2 + 1 };
-            assert!(step.clusters || step.n == want, "{tier:?} step {i}: {} reads", step.n);
+            assert!(step.clusters || step.n == want, "{store:?} step {i}: {} reads", step.n);
         }
         assert_eq!(steps.iter().filter(|step| step.clusters).count(), 120 / 16);
     }
 }
 
 pub fn a_speculative_step_attends_what_the_last_query_chose<B: Probe>(backend: &Arc<B>) {
-    let on = speculative(-1.0, TierKind::Plain);
+    let on = speculative(-1.0, HostStoreKind::Plain);
     let mut sim = Sim::new(backend, small_shape(900), &clusterkv(96), on).unwrap();
     sim.prefill(8, 700);
     for _ in 0..60 {
@@ -158,7 +158,7 @@ fn turning(seed: u64, layer: usize, position: usize) -> TokenData {
 pub fn only_steps_whose_queries_turned_are_run_again<B: Probe>(backend: &Arc<B>) {
     let sim = |on| Sim::new(backend, small_shape(900), &clusterkv(96), on).unwrap();
     let mut exact = sim(options(Placement::Device));
-    let mut sim = sim(speculative(RecallMode::DEFAULT_GATE, TierKind::Plain));
+    let mut sim = sim(speculative(RecallMode::DEFAULT_GATE, HostStoreKind::Plain));
     exact.prefill(8, 400);
     sim.prefill(8, 400);
     let (mut repeated, mut was_repeated) = (0, 0);
@@ -186,7 +186,7 @@ pub fn only_steps_whose_queries_turned_are_run_again<B: Probe>(backend: &Arc<B>)
 pub fn random_steps_with_speculation_keep_budget_rows_and_cache<B: Probe>(backend: &Arc<B>) {
     let (mut rng, mut steps) = (SplitMix64::new(6), 0);
     // Random queries of 8 elements: about every third step fails.
-    let on = speculative(-0.3, TierKind::Plain);
+    let on = speculative(-0.3, HostStoreKind::Plain);
     let mut sim = Sim::new(backend, small_shape(1024), &clusterkv(96), on).unwrap();
     while steps < 2000 {
         match rng.below(100) {
@@ -205,7 +205,8 @@ pub fn random_steps_with_speculation_keep_budget_rows_and_cache<B: Probe>(backen
                 steps += 1;
                 let attended = 96.min(sim.n_tokens() as u32);
                 assert_eq!(sim.sequence.stats().attended_last, [attended; 4]);
-                for cache in sim.sequence.layers().iter().flat_map(|layer| &layer.caches) {
+                let recalling = sim.sequence.layers().iter().filter_map(|layer| layer.recall());
+                for cache in recalling.flat_map(|recall| &recall.caches) {
                     assert_eq!(cache.n_free() + cache.n_used(), cache.n_slots());
                 }
             }
@@ -221,9 +222,13 @@ pub fn random_steps_with_speculation_keep_budget_rows_and_cache<B: Probe>(backen
 }
 
 pub fn the_step_after_a_change_is_exact<B: Probe>(backend: &Arc<B>) {
-    let mut sim =
-        Sim::new(backend, small_shape(900), &clusterkv(96), speculative(-1.0, TierKind::Plain))
-            .unwrap();
+    let mut sim = Sim::new(
+        backend,
+        small_shape(900),
+        &clusterkv(96),
+        speculative(-1.0, HostStoreKind::Plain),
+    )
+    .unwrap();
     let policy = sim.sequence.policy().clone();
     type Change<'a, B> = &'a dyn Fn(&mut Sim<B>);
     let changes: [Change<'_, B>; 4] = [
@@ -247,7 +252,7 @@ pub fn the_step_after_a_change_is_exact<B: Probe>(backend: &Arc<B>) {
 }
 
 pub fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call<B: Probe>(backend: &Arc<B>) {
-    let (shape, on) = (small_shape(600), speculative(2.0, TierKind::Plain));
+    let (shape, on) = (small_shape(600), speculative(2.0, HostStoreKind::Plain));
     let mut sim = Sim::new(backend, shape.clone(), &clusterkv(96), on).unwrap();
     sim.prefill(3, 400);
     sim.decode(3);
@@ -270,11 +275,11 @@ pub fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call<B: Probe>(backen
     assert!(matches!(step(&mut sim, 2), Err(SchedulerError::VerdictUnread)));
     let cut = block_on(sim.sequence.truncate(402));
     assert!(matches!(cut, Err(SchedulerError::VerdictUnread)));
-    assert_eq!(block_on(sim.sequence.mirror()).unwrap(), StepVerdict::RunAgain);
+    assert_eq!(block_on(sim.sequence.write_back()).unwrap(), StepVerdict::RunAgain);
     assert_eq!(sim.n_tokens(), 401);
-    assert_eq!(block_on(sim.sequence.mirror()).unwrap(), StepVerdict::Stands);
+    assert_eq!(block_on(sim.sequence.write_back()).unwrap(), StepVerdict::Stands);
     step(&mut sim, 2).unwrap();
-    assert_eq!(block_on(sim.sequence.mirror()).unwrap(), StepVerdict::Stands);
+    assert_eq!(block_on(sim.sequence.write_back()).unwrap(), StepVerdict::Stands);
     assert_eq!(sim.n_tokens(), 402);
 }
 
@@ -285,12 +290,12 @@ pub fn speculation_that_means_nothing_is_refused<B: Probe>(backend: &Arc<B>) {
     };
     let in_place = SequenceOptions {
         placement: Placement::InPlace,
-        ..speculative(RecallMode::DEFAULT_GATE, TierKind::Auto)
+        ..speculative(RecallMode::DEFAULT_GATE, HostStoreKind::Auto)
     };
     let message = refused(in_place);
     assert!(message.contains("where they are") && message.contains("--recall exact"), "{message}");
     for gate in [f32::NAN, f32::INFINITY, -1.1] {
-        let message = refused(speculative(gate, TierKind::Auto));
+        let message = refused(speculative(gate, HostStoreKind::Auto));
         assert!(message.starts_with(&format!("--recall-gate {gate}: must be")), "{message}");
     }
 }
