@@ -116,7 +116,7 @@ fn twins(
         }
         assert_eq!(one.sequence.stats().attended_last, two.sequence.stats().attended_last);
         for layer in two.sequence.layers() {
-            for cache in &layer.caches {
+            for cache in layer.recall().iter().flat_map(|recall| &recall.caches) {
                 assert_eq!(cache.n_free() + cache.n_used(), cache.n_slots());
             }
         }
@@ -157,7 +157,7 @@ fn more_than_256_clusters_are_all_within_reach() {
     let mut sim =
         Sim::new(&cpu(), small_shape(2000), &policy, options(Placement::InPlace)).unwrap();
     sim.prefill(8, 1500);
-    let n_clusters = sim.sequence.layers()[1].index.as_ref().unwrap().heads()[0].sizes.len();
+    let n_clusters = sim.sequence.layers()[1].recall().unwrap().index.heads()[0].sizes.len();
     assert!(n_clusters > 1000, "{n_clusters}");
     let mut seen = HashSet::new();
     for _ in 0..300 {
