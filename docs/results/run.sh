@@ -114,7 +114,7 @@ windows() {
         --policies "$policies" -o "$OUT/windows.jsonl"
 }
 
-# How near the certificates of an index come to what was left out.
+# How near the attention bound of an index comes to what was left out.
 certificates() {
     "$LONGVIEW" probe -f "$BOOK" --lengths 8192 --steps 256 --stride 8 --budgets 256,1024,4096 \
         --policies clusterkv:certify=true,quest:certify=true -o "$OUT/certificates.jsonl"

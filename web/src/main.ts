@@ -440,13 +440,13 @@ class App {
       make("span", { class: `badge ${kind}` }, text);
     byId("device", HTMLElement).replaceChildren(
       badge(device.adapter),
-      badge(`tier ${device.tier}`),
+      badge(`shader level ${device.tier}`),
       ...(device.isSoftware ? [badge("software, slow", "warn")] : []),
     );
     if (device.isSoftware) this.notices.software();
     const facts: [string, string][] = [
       ["Adapter", device.adapter],
-      ["Tier of shaders", device.tier],
+      ["Shader level", device.tier],
       ["Largest buffer", bytes(device.maxBufferBytes)],
       ["Browser", navigator.userAgent],
     ];

@@ -46,7 +46,7 @@ function badge(text: string, warns = false): HTMLElement {
 
 function opened(device: Device, all: string[]): void {
   const name = device.adapter === "" ? "unnamed adapter" : device.adapter;
-  badges.replaceChildren(badge(name), badge(`tier ${device.tier}`));
+  badges.replaceChildren(badge(name), badge(`shader level ${device.tier}`));
   if (device.isSoftware) badges.append(badge("software, slow", true));
   ops = all;
   bar.max = all.length;

@@ -18,7 +18,7 @@ const KINDS: Kind[] = [
   kind(CELL.hit, "attended, was on the device (hit)", "H", "--map-hit", 4),
   kind(CELL.sink, "first tokens (sinks)", "S", "--map-sink", 3),
   kind(CELL.recent, "last tokens (recent)", "R", "--map-recent", 2),
-  kind(CELL.held, "held on the device, not attended now", "D", "--map-held", 1),
+  kind(CELL.held, "in the device cache, not attended now", "D", "--map-held", 1),
   kind(CELL.notAttended, "not attended", "", "--map-none", 0),
 ];
 
@@ -138,7 +138,7 @@ export class MapPanel {
       `${this.policy}, layer ${layer}, KV head ${head}: this step attends ` +
       `${count(attended)} of ${count(all)} tokens: ${count(sinks)} sinks, ` +
       `${count(recent)} recent, ${count(hits)} hits, ${count(misses)} misses. ` +
-      `${count(of(CELL.held))} more are held on the device. ` +
+      `${count(of(CELL.held))} more are in the device cache. ` +
       `One cell is ${per === 1 ? "one token" : `${count(per)} tokens`}.`;
   }
 

@@ -83,7 +83,9 @@ export class PolicyPanel {
   private describe(): void {
     const info = this.policies.find(({ name }) => name === this.preset.value);
     this.title.textContent =
-      info?.name === "full" ? "Attends to every token: what to compare with." : (info?.title ?? "");
+      info?.name === "full"
+        ? "Attends to every token: the reference for all other policies."
+        : (info?.title ?? "");
     const known = this.known.filter((option) => info?.options.includes(option.name));
     this.names.replaceChildren(
       ...known.flatMap(({ name, value, help }) => [

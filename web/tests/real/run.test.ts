@@ -66,7 +66,7 @@ async function answer(question: string): Promise<string> {
 test("the page opens a device and loads the embedded model", async () => {
   await modelLoaded(page, 2 * MINUTE);
   const device = await page.locator("#device").innerText();
-  assert.match(device, /tier (core|f16|subgroups)/);
+  assert.match(device, /shader level (core|f16|subgroups)/);
   assert.match(device, /software, slow/);
   assert.match(await message(page, "software"), /slowly/);
   const options = await page.locator("#policy option").allInnerTexts();
