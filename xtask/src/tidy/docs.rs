@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::files::{File, Repo};
+use super::files::{File, Repo};
 
 /// Longer, and nobody reads it.
 const MAX_ARCHITECTURE_LINES: usize = 200;
@@ -115,7 +115,7 @@ fn resolve(folder: &str, path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::snippet;
+    use crate::tidy::files::snippet;
 
     fn map_problems(architecture: &str) -> Vec<String> {
         let files = vec![
