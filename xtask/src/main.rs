@@ -12,6 +12,7 @@ mod ci;
 mod demo;
 mod gpu;
 mod kernels;
+mod measure;
 mod parity;
 mod process;
 mod setup;
@@ -36,6 +37,7 @@ struct Verb {
 const VERBS: &[Verb] = &[
     Verb { name: "ci", options: ci::OPTIONS, about: ci::ABOUT, run: ci::run },
     Verb { name: "tidy", options: tidy::OPTIONS, about: tidy::ABOUT, run: tidy::run },
+    Verb { name: "measure", options: measure::OPTIONS, about: measure::ABOUT, run: measure::run },
     Verb { name: "setup", options: "", about: setup::ABOUT, run: setup::run },
     Verb { name: "parity", options: parity::OPTIONS, about: parity::ABOUT, run: parity::run },
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
@@ -108,6 +110,8 @@ mod tests {
         for line in calls.into_iter().chain(benches).chain([
             "setup x",
             "tidy now",
+            "measure nowhere",
+            "measure --all",
             "tidy --only nothing",
             "kernels all",
             "kernels --only",

@@ -5,13 +5,17 @@
 //! not report. The verb applies the rules to the files that git tracks or would track. It reads
 //! sources and compiles nothing, so it takes seconds.
 
+mod bools;
+mod commits;
 mod docs;
 pub(crate) mod files;
+mod kernels;
 mod layers;
-mod lex;
+pub(crate) mod lex;
 pub(crate) mod modules;
 mod ops;
 mod paths;
+pub(crate) mod rooms;
 pub(crate) mod scan;
 mod sources;
 mod tokens;
@@ -52,9 +56,15 @@ const CODE: &[Kind] = &[Kind::Rust, Kind::Shader, Kind::Cpp, Kind::OtherCode, Ki
 
 const RULES: &[Rule] = &[
     Rule { name: "circles", check: |repo| modules::circles(repo, false).into() },
+    Rule { name: "rooms", check: |repo| rooms::broken(repo).into() },
+    Rule {
+        name: "bools",
+        check: |repo| problems(repo, &[Kind::Rust], bools::matches_on_bools).into(),
+    },
     Rule { name: "file-length", check: |repo| problems(repo, CODE, sources::long_file).into() },
     Rule { name: "columns", check: |repo| problems(repo, CODE, sources::long_lines).into() },
     Rule { name: "functions", check: |repo| functions(repo).into() },
+    Rule { name: "kernel-lengths", check: |repo| kernels::long_functions(repo).into() },
     Rule {
         name: "module-docs",
         check: |repo| problems(repo, &[Kind::Rust], sources::no_module_doc).into(),
@@ -78,7 +88,13 @@ const RULES: &[Rule] = &[
     Rule { name: "code-map", check: |repo| docs::code_map(repo).into() },
     Rule { name: "readme", check: |repo| docs::readme(repo).into() },
     Rule { name: "links", check: |repo| links(repo).into() },
+    Rule {
+        name: "markdown",
+        check: |repo| problems(repo, &[Kind::Markdown], docs::long_lines).into(),
+    },
     Rule { name: "op-stems", check: |repo| ops::stems(repo).into() },
+    Rule { name: "op-files", check: |repo| ops::files(repo).into() },
+    Rule { name: "commits", check: |repo| commits(repo) },
 ];
 
 /// The verb.
@@ -139,4 +155,11 @@ fn functions(repo: &Repo) -> Vec<String> {
 fn links(repo: &Repo) -> Vec<String> {
     let exists = |path: &str| repo.root.join(path).exists();
     problems(repo, &[Kind::Markdown], |file| docs::dead_links(file, exists))
+}
+
+fn commits(repo: &Repo) -> Found {
+    match commits::long_subjects(&repo.root) {
+        Ok(problems) => problems.into(),
+        Err(reason) => Found { note: Some(reason), ..Found::default() },
+    }
 }

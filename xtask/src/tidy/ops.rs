@@ -1,4 +1,4 @@
-//! One op, one stem, everywhere: reference and CPU module.
+//! One op, one stem, everywhere: reference, CPU module, shader, kernel.
 //!
 //! The list of ops is read from its source, so that this needs none of the workspace's crates. That
 //! every op has cases in the corpus is a test of `longview-ops`, which can call it
@@ -12,6 +12,19 @@ const LIST: &str = "crates/ops/src/op.rs";
 
 /// Ops without a module of their own on the CPU, with the module that serves them and the reason.
 const SERVED_ELSEWHERE: &[(&str, &str, &str)] = &[];
+
+/// Folders of one file per op, and what the files end in; parts that they share have a folder of
+/// their own in it.
+const FILES: &[(&str, &str)] = &[("shaders/", ".wgsl"), ("kernels/", ".cu")];
+
+/// What in these folders is code and must be an op's.
+const SHARED_CODE: &[&str] = &[".wgsl", ".cu", ".cuh"];
+
+/// Ops without a file in a folder of [`FILES`], with the reason.
+const ABSENT: &[(&str, &str, &str)] = &[];
+
+/// Folders of modules, one an op and more that serve several; they have no folders inside.
+const FLAT: &[&str] = &["crates/cpu/src/ops/", "crates/wgpu/src/ops/", "crates/cuda/src/ops/"];
 
 /// What ops lack.
 pub(crate) fn stems(repo: &Repo) -> Vec<String> {
@@ -32,6 +45,32 @@ fn listed(repo: &Repo) -> Vec<&str> {
         variant.starts_with(char::is_uppercase).then_some(stem)
     };
     list.lines().filter_map(stem).collect()
+}
+
+/// Shaders and kernels that are no op's, ops without one, and folders among the ops of a backend.
+pub(crate) fn files(repo: &Repo) -> Vec<String> {
+    let ops = listed(repo);
+    let mut problems = Vec::new();
+    for (folder, end) in FILES {
+        let inside = repo.files.iter().filter_map(|file| file.path.strip_prefix(folder));
+        let names: Vec<_> = inside.filter(|name| !name.contains('/')).collect();
+        let is_op = |name: &str| name.strip_suffix(end).is_some_and(|stem| ops.contains(&stem));
+        let is_code = |name: &str| SHARED_CODE.iter().any(|end| name.ends_with(end));
+        let others = names.iter().filter(|name| is_code(name) && !is_op(name));
+        problems.extend(others.map(|name| {
+            format!("{folder}{name}: no op has this stem: move it to a folder, as {folder}shared/")
+        }));
+        let is_absent = |stem: &str| ABSENT.iter().any(|(at, op, _)| at == folder && *op == stem);
+        let lacking = ops.iter().filter(|stem| !names.contains(&format!("{stem}{end}").as_str()));
+        let lacking = lacking.filter(|stem| !is_absent(stem));
+        problems.extend(lacking.map(|stem| format!("{stem}: no {folder}{stem}{end}")));
+    }
+    let is_nested = |path: &str| {
+        FLAT.iter().any(|flat| path.strip_prefix(flat).is_some_and(|inside| inside.contains('/')))
+    };
+    let nested = repo.files.iter().filter(|file| is_nested(&file.path));
+    problems.extend(nested.map(|file| format!("{}: a folder among ops: move it up", file.path)));
+    problems
 }
 
 fn missing(repo: &Repo, stem: &str) -> Vec<String> {
@@ -68,6 +107,27 @@ mod tests {
         let reference =
             snippet("crates/ops/src/reference/dense.rs", "pub(super) fn rope(d: Rope) {}");
         assert!(missing(&Repo::of(vec![module, reference]), "rope").is_empty());
+    }
+
+    #[test]
+    fn folders_of_kernels_list_one_file_an_op() {
+        let list = "\nops! {\n    Rope = \"rope\",\n}\n";
+        let check = |paths: &[&str]| {
+            let paths = paths.iter().map(|path| snippet(path, ""));
+            files(&Repo::of([snippet(LIST, list)].into_iter().chain(paths).collect()))
+        };
+        let good = ["shaders/rope.wgsl", "kernels/rope.cu"];
+        let shared =
+            ["shaders/shared/rows.wgsl", "kernels/shared/rows.cuh", "kernels/resources.txt"];
+        let modules = ["crates/cuda/src/ops/rope.rs", "crates/cuda/src/ops/mod.rs"];
+        assert_eq!(check(&[&good[..], &shared, &modules].concat()), [""; 0]);
+        assert_eq!(check(&[]), ["rope: no shaders/rope.wgsl", "rope: no kernels/rope.cu"]);
+        for stray in ["shaders/rows.wgsl", "kernels/rows.cuh", "kernels/rope.cuh", "kernels/b.cu"] {
+            let found = check(&[good[0], good[1], stray]);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].starts_with(&format!("{stray}: no op has this stem")), "{found:?}");
+        }
+        assert_eq!(check(&[good[0], good[1], "crates/cuda/src/ops/rope/tiles.rs"]).len(), 1);
     }
 
     #[test]

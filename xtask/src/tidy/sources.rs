@@ -15,9 +15,8 @@ const LONG_FUNCTION: usize = 70;
 /// No function is longer.
 const MAX_FUNCTION: usize = 120;
 
-/// The same for a kernel in WGSL, where a phase cannot become a function: neither registers nor
-/// workgroup memory are passed by reference.
-const MAX_KERNEL: usize = 200;
+/// The same for a kernel, where a phase often cannot become a function (see [`super::kernels`]).
+pub(crate) const MAX_KERNEL: usize = 200;
 
 /// Share of functions that may be longer than [`LONG_FUNCTION`], in per cent.
 const MAX_LONG_PERCENT: usize = 2;
