@@ -3,7 +3,7 @@
 //! They say how a change moved what it was about: lengths of functions, circles between modules,
 //! arrows that lead up between the scheduler's rooms, `expect`s, and `Option`s in its states.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use anyhow::Result;
@@ -236,59 +236,107 @@ fn expects(sources: &[Source<'_>]) -> String {
 }
 
 /// `Option` fields of a sequence and of the state of a layer: of a struct `Layer` where there is
-/// one, and of an enum `LayerState` with the structs that its variants hold.
+/// one, and of an enum `LayerState` with what its variants hold.
 fn options(sources: &[Source<'_>]) -> String {
-    let scheduler: Vec<_> = sources.iter().filter(|source| source.is_scheduler()).collect();
-    let mut names = vec!["Sequence".to_owned(), "Layer".into(), "LayerState".into()];
-    names.extend(scheduler.iter().flat_map(|source| payloads(&source.product, "LayerState")));
+    let scheduler = sources.iter().filter(|source| source.is_scheduler());
+    let code: Vec<_> = scheduler.map(|source| tokens(&source.product)).collect();
+    let mut names = VecDeque::from(["Sequence", "Layer", "LayerState"]);
     let mut text = row("`Option` fields", ["options", "fields"]);
-    for name in names {
-        for source in &scheduler {
-            if let Some((options, fields)) = fields_of(&source.product, &name) {
-                text += &row(&name, [options, fields]);
-            }
+    while let Some(name) = names.pop_front() {
+        let Some(fields) = code.iter().find_map(|tokens| fields_of(tokens, name)) else { continue };
+        let options = fields.types.iter().filter(|field| field[0].text == "Option");
+        text += &row(name, [options.count(), fields.types.len()]);
+        // A variant, or a struct around another one, is what it holds.
+        if fields.is_unnamed {
+            names.extend(fields.types.iter().filter_map(|field| held_by(field)));
         }
     }
     text
 }
 
-/// The `Option` fields and all fields of the struct or enum `name`, if the code defines it.
-fn fields_of(code: &str, name: &str) -> Option<(usize, usize)> {
-    let tokens = tokens(code);
-    let body = body_of(&tokens, name)?;
-    let (mut options, mut fields) = (0, 0);
-    for i in 1..body.len() {
-        let opens = matches!(body[i - 1].text, ":" | "(") && body[i].is_word();
-        fields += usize::from(opens && body[i - 1].text == ":" || is_payload(body, i));
-        let is_option = body[i].text == "Option" && body.get(i + 1).is_some_and(|t| t.text == "<");
-        options += usize::from(opens && is_option);
-    }
-    Some((options, fields))
+/// The types of what a struct or an enum holds.
+struct Fields<'a, 'b> {
+    types: Vec<&'b [Token<'a>]>,
+    /// An enum, or a struct without names.
+    is_unnamed: bool,
 }
 
-/// Whether the word at `i` is what a variant holds.
-fn is_payload(body: &[Token<'_>], i: usize) -> bool {
-    let is_variant = |token: &Token<'_>| token.text.starts_with(char::is_uppercase);
-    i > 1 && body[i - 1].text == "(" && is_variant(&body[i - 2]) && body[i].is_word()
-}
-
-/// Types that the variants of the enum `name` hold.
-fn payloads(code: &str, name: &str) -> Vec<String> {
-    let tokens = tokens(code);
-    let body = body_of(&tokens, name).unwrap_or_default();
-    let held = (1..body.len()).filter(|i| is_payload(body, *i));
-    // In a box, too.
-    let inside = held.map(|i| if body[i].text == "Box" { i + 2 } else { i });
-    inside.filter_map(|i| body.get(i).map(|token| token.text.to_owned())).collect()
-}
-
-/// What stands in the braces of the struct or enum `name`.
-fn body_of<'a, 'b>(tokens: &'b [Token<'a>], name: &str) -> Option<&'b [Token<'a>]> {
+/// The fields of the struct or enum `name`, where the code defines it.
+fn fields_of<'a, 'b>(tokens: &'b [Token<'a>], name: &str) -> Option<Fields<'a, 'b>> {
     let defines =
         |pair: &[Token<'_>]| matches!(pair[0].text, "struct" | "enum") && pair[1].text == name;
     let at = tokens.windows(2).position(defines)?;
-    let open = at + tokens[at..].iter().position(|token| matches!(token.text, "{" | ";"))?;
-    (tokens[open].text == "{").then(|| &tokens[open + 1..closing(tokens, open)])
+    let mut depth = 0usize;
+    let open = tokens.iter().enumerate().skip(at).find(|(_, token)| {
+        depth = depth + usize::from(token.text == "<") - usize::from(token.text == ">");
+        depth == 0 && matches!(token.text, "{" | "(" | ";")
+    });
+    let (open, bracket) = open?;
+    let inside = &tokens[open + 1..closing(tokens, open).max(open + 1)];
+    let is_enum = tokens[at].text == "enum";
+    let types = match bracket.text {
+        "{" if is_enum => variants(inside),
+        "{" => named(inside),
+        "(" => pieces(inside),
+        _ => vec![],
+    };
+    Some(Fields { types, is_unnamed: is_enum || bracket.text == "(" })
+}
+
+/// What the variants of an enum hold, one after the other.
+fn variants<'a, 'b>(inside: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
+    let held = pieces(inside).into_iter().flat_map(|variant| {
+        let end = variant.len().saturating_sub(1);
+        match variant.get(1).map(|token| token.text) {
+            Some("(") => pieces(&variant[2..end]),
+            Some("{") => named(&variant[2..end]),
+            _ => vec![],
+        }
+    });
+    held.collect()
+}
+
+/// Types of `name: Type, ..`.
+fn named<'a, 'b>(inside: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
+    pieces(inside)
+        .into_iter()
+        .filter_map(|field| field.get(2..))
+        .filter(|t| !t.is_empty())
+        .collect()
+}
+
+/// Parts between commas outside of all brackets, without attributes and visibilities: the types of
+/// fields without names.
+fn pieces<'a, 'b>(inside: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
+    let mut depth = 0i32;
+    let parts = inside.split(|token| {
+        match token.text {
+            "(" | "[" | "{" | "<" => depth += 1,
+            ")" | "]" | "}" | ">" => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && token.text == ","
+    });
+    parts.map(bare).filter(|part| !part.is_empty()).collect()
+}
+
+fn bare<'a, 'b>(mut part: &'b [Token<'a>]) -> &'b [Token<'a>] {
+    let text = |part: &[Token<'_>], i: usize| part.get(i).map_or("", |token| token.text).to_owned();
+    loop {
+        let skip = match (text(part, 0).as_str(), text(part, 1).as_str()) {
+            ("#", "[") | ("pub", "(") => closing(part, 1) + 1,
+            ("pub", _) => 1,
+            _ => return part,
+        };
+        part = &part[skip.min(part.len())..];
+    }
+}
+
+/// The name of a type, in a box too: the last of its path.
+fn held_by<'a>(field: &[Token<'a>]) -> Option<&'a str> {
+    let inside = if field[0].text == "Box" { field.get(2..)? } else { field };
+    let path = inside.iter().take_while(|token| token.is_word() || token.text == "::");
+    path.last().map(|token| token.text)
 }
 
 fn unit_tests(sources: &[Source<'_>]) -> String {
@@ -351,14 +399,23 @@ mod tests {
         let report = report(&repo(&[
             ("lib.rs", ""),
             ("a.rs", "struct Layer<B> { a: Option<B>, pub(crate) b: Vec<Option<u8>>, c: u8 }"),
-            ("b.rs", "enum LayerState { Dense, Recall(Recall), Kept(Box<Kept>), X(Option<u8>) }"),
-            ("c.rs", "struct Kept { a: Option<u8>, b: Option<u8> }\nstruct Recall { c: u8 }"),
+            (
+                "b.rs",
+                "enum LayerState { Dense, Recall(a::Recall<B>), Kept(Box<KeptState>), \
+                 X(Option<u8>), Y { #[x] a: Vec<(u8, u8)>, b: Option<u8> } }",
+            ),
+            (
+                "c.rs",
+                "struct Kept { a: Option<u8>, b: Option<u8> }\nstruct Recall<F: Fn(u8)> { c: F }\n\
+                 struct KeptState(pub(super) Kept);",
+            ),
             ("d.rs", "pub struct Sequence<B: Backend> { a: Option<B> }\nstruct Unit;"),
         ]));
         let options = |name| cells(&report, "`Option` fields", name);
         assert_eq!(options("Layer "), ["1", "3"]);
-        assert_eq!(options("LayerState"), ["1", "3"]);
-        assert_eq!(options("Kept"), ["2", "2"]);
+        assert_eq!(options("LayerState"), ["2", "5"]);
+        assert_eq!(options("KeptState"), ["0", "1"]);
+        assert_eq!(options("Kept "), ["2", "2"]);
         assert_eq!(options("Recall"), ["0", "1"]);
         assert_eq!(options("Sequence"), ["1", "1"]);
     }

@@ -36,6 +36,14 @@ pub(crate) const ABOUT: &str = "the repository's own rules: prints all problems 
 struct Rule {
     name: &'static str,
     check: fn(&Repo) -> Found,
+    /// The same for `--all`, where there is more to say about each problem.
+    in_full: Option<fn(&Repo) -> Found>,
+}
+
+impl Rule {
+    const fn of(name: &'static str, check: fn(&Repo) -> Found) -> Self {
+        Self { name, check, in_full: None }
+    }
 }
 
 /// What a rule found.
@@ -55,46 +63,33 @@ impl From<Vec<String>> for Found {
 const CODE: &[Kind] = &[Kind::Rust, Kind::Shader, Kind::Cpp, Kind::OtherCode, Kind::Style];
 
 const RULES: &[Rule] = &[
-    Rule { name: "circles", check: |repo| modules::circles(repo, false).into() },
-    Rule { name: "rooms", check: |repo| rooms::broken(repo).into() },
     Rule {
-        name: "bools",
-        check: |repo| problems(repo, &[Kind::Rust], bools::matches_on_bools).into(),
+        in_full: Some(|repo| modules::circles(repo, true).into()),
+        ..Rule::of("circles", |repo| modules::circles(repo, false).into())
     },
-    Rule { name: "file-length", check: |repo| problems(repo, CODE, sources::long_file).into() },
-    Rule { name: "columns", check: |repo| problems(repo, CODE, sources::long_lines).into() },
-    Rule { name: "functions", check: |repo| functions(repo).into() },
-    Rule { name: "kernel-lengths", check: |repo| kernels::long_functions(repo).into() },
-    Rule {
-        name: "module-docs",
-        check: |repo| problems(repo, &[Kind::Rust], sources::no_module_doc).into(),
-    },
-    Rule {
-        name: "kernel-heads",
-        check: |repo| problems(repo, &[Kind::Shader, Kind::Cpp], sources::no_head_comment).into(),
-    },
-    Rule {
-        name: "unsafe",
-        check: |repo| problems(repo, &[Kind::Rust], sources::stray_unsafe).into(),
-    },
-    Rule { name: "unsafe-list", check: |repo| sources::stale_unsafe_list(repo).into() },
-    Rule { name: "banned", check: |repo| problems(repo, CODE, tokens::banned).into() },
-    Rule {
-        name: "machine-traces",
-        check: |repo| problems(repo, Kind::ALL, tokens::machine_traces).into(),
-    },
-    Rule { name: "layers", check: |repo| layers::broken(repo).into() },
-    Rule { name: "lints", check: |repo| layers::own_lints(repo).into() },
-    Rule { name: "code-map", check: |repo| docs::code_map(repo).into() },
-    Rule { name: "readme", check: |repo| docs::readme(repo).into() },
-    Rule { name: "links", check: |repo| links(repo).into() },
-    Rule {
-        name: "markdown",
-        check: |repo| problems(repo, &[Kind::Markdown], docs::long_lines).into(),
-    },
-    Rule { name: "op-stems", check: |repo| ops::stems(repo).into() },
-    Rule { name: "op-files", check: |repo| ops::files(repo).into() },
-    Rule { name: "commits", check: |repo| commits(repo) },
+    Rule::of("rooms", |repo| rooms::broken(repo).into()),
+    Rule::of("bools", |repo| problems(repo, &[Kind::Rust], bools::matches_on_bools).into()),
+    Rule::of("file-length", |repo| problems(repo, CODE, sources::long_file).into()),
+    Rule::of("columns", |repo| problems(repo, CODE, sources::long_lines).into()),
+    Rule::of("functions", |repo| functions(repo).into()),
+    Rule::of("kernel-lengths", |repo| kernels::long_functions(repo).into()),
+    Rule::of("module-docs", |repo| problems(repo, &[Kind::Rust], sources::no_module_doc).into()),
+    Rule::of("kernel-heads", |repo| {
+        problems(repo, &[Kind::Shader, Kind::Cpp], sources::no_head_comment).into()
+    }),
+    Rule::of("unsafe", |repo| problems(repo, &[Kind::Rust], sources::stray_unsafe).into()),
+    Rule::of("unsafe-list", |repo| sources::stale_unsafe_list(repo).into()),
+    Rule::of("banned", |repo| problems(repo, CODE, tokens::banned).into()),
+    Rule::of("machine-traces", |repo| problems(repo, Kind::ALL, tokens::machine_traces).into()),
+    Rule::of("layers", |repo| layers::broken(repo).into()),
+    Rule::of("lints", |repo| layers::own_lints(repo).into()),
+    Rule::of("code-map", |repo| docs::code_map(repo).into()),
+    Rule::of("readme", |repo| docs::readme(repo).into()),
+    Rule::of("links", |repo| links(repo).into()),
+    Rule::of("markdown", |repo| problems(repo, &[Kind::Markdown], docs::long_lines).into()),
+    Rule::of("op-stems", |repo| ops::stems(repo).into()),
+    Rule::of("op-files", |repo| ops::files(repo).into()),
+    Rule::of("commits", commits),
 ];
 
 /// The verb.
@@ -103,13 +98,11 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let rules = chosen(parsed.value("--only"))?;
     let root = parsed.value("--root").map_or(process::root(), Path::new);
     let repo = Repo::read(root)?;
-    if parsed.has("--all") {
-        modules::circles(&repo, true).iter().for_each(|circle| println!("{circle}\n"));
-    }
     let mut table = String::new();
     let mut failed = Vec::new();
     for rule in rules {
-        let found = (rule.check)(&repo);
+        let in_full = parsed.has("--all").then_some(rule.in_full).flatten();
+        let found = in_full.unwrap_or(rule.check)(&repo);
         let n = found.problems.len();
         if n > 0 {
             println!("\n{}: {n}\n{}", rule.name, found.problems.join("\n"));
@@ -161,5 +154,30 @@ fn commits(repo: &Repo) -> Found {
     match commits::long_subjects(&repo.root) {
         Ok(problems) => problems.into(),
         Err(reason) => Found { note: Some(reason), ..Found::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_chosen_by_their_names() {
+        assert_eq!(chosen(None).unwrap().len(), RULES.len());
+        for rule in RULES {
+            let found = chosen(Some(rule.name)).unwrap();
+            assert_eq!(found.len(), 1, "{} is there twice", rule.name);
+        }
+        assert!(chosen(Some("circle")).is_err());
+    }
+
+    #[test]
+    fn an_empty_checkout_breaks_rules() {
+        let repo = Repo::of(vec![]);
+        let broken = RULES.iter().filter(|rule| !(rule.check)(&repo).problems.is_empty());
+        let names: Vec<_> = broken.map(|rule| rule.name).collect();
+        for expected in ["unsafe-list", "code-map", "readme", "op-stems"] {
+            assert!(names.contains(&expected), "{expected}: {names:?}");
+        }
     }
 }
