@@ -10,11 +10,11 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, run as run_child};
-use crate::{demo, kernels, parity, setup, web};
+use crate::{demo, kernels, parity, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, kernels, clippy, rustdoc, tests, parity, demo, web; stops at \
-                                the first that fails";
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, tests, parity, demo, web; stops \
+                                at the first that fails";
 
 /// A part of CI that passes or fails as a whole.
 pub(crate) struct Stage {
@@ -26,6 +26,7 @@ pub(crate) struct Stage {
 pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "setup", run: || setup::run(&[]) },
     Stage { name: "fmt", run: || run_child(&mut cargo("fmt --all --check")) },
+    Stage { name: "tidy", run: tidy::stage },
     Stage { name: "kernels", run: kernels::stage },
     Stage {
         name: "clippy",

@@ -12,9 +12,11 @@ mod ci;
 mod demo;
 mod gpu;
 mod kernels;
+mod measure;
 mod parity;
 mod process;
 mod setup;
+mod tidy;
 mod web;
 
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ struct Verb {
 
 const VERBS: &[Verb] = &[
     Verb { name: "ci", options: ci::OPTIONS, about: ci::ABOUT, run: ci::run },
+    Verb { name: "tidy", options: tidy::OPTIONS, about: tidy::ABOUT, run: tidy::run },
+    Verb { name: "measure", options: measure::OPTIONS, about: measure::ABOUT, run: measure::run },
     Verb { name: "setup", options: "", about: setup::ABOUT, run: setup::run },
     Verb { name: "parity", options: parity::OPTIONS, about: parity::ABOUT, run: parity::run },
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
@@ -105,6 +109,10 @@ mod tests {
         let benches = ["bench", "bench gpu", "bench ops", "bench --fast", "bench --quick"];
         for line in calls.into_iter().chain(benches).chain([
             "setup x",
+            "tidy now",
+            "measure nowhere",
+            "measure --all",
+            "tidy --only nothing",
             "kernels all",
             "kernels --only",
             "gpu now",

@@ -1,7 +1,7 @@
 //! Rules on sources: lengths, module docs, where `unsafe` may be.
 
-use crate::files::{File, Kind, Repo};
-use crate::scan::{Scan, words};
+use super::files::{File, Kind, Repo};
+use super::scan::{Scan, words};
 
 /// Beyond this a file has more than one subject.
 const MAX_FILE_LINES: usize = 800;
@@ -15,9 +15,8 @@ const LONG_FUNCTION: usize = 70;
 /// No function is longer.
 const MAX_FUNCTION: usize = 120;
 
-/// The same for a kernel in WGSL, where a phase cannot become a function: neither registers nor
-/// workgroup memory are passed by reference.
-const MAX_KERNEL: usize = 200;
+/// The same for a kernel, where a phase often cannot become a function (see [`super::kernels`]).
+pub(crate) const MAX_KERNEL: usize = 200;
 
 /// Share of functions that may be longer than [`LONG_FUNCTION`], in per cent.
 const MAX_LONG_PERCENT: usize = 2;
@@ -129,12 +128,12 @@ pub(crate) fn no_head_comment(file: &File) -> Vec<String> {
 pub(crate) fn stray_unsafe(file: &File) -> Vec<String> {
     let scan = Scan::of(&file.text);
     let found: Vec<usize> = words(&scan.code, "unsafe");
-    let lines: Vec<_> = found.iter().map(|at| crate::scan::line_of(&scan.code, *at)).collect();
+    let lines: Vec<_> = found.iter().map(|at| super::scan::line_of(&scan.code, *at)).collect();
     if let Some(line) = lines.first()
         && !UNSAFE_MODULES.iter().any(|(prefix, _)| is_under(&file.path, prefix))
     {
         let message = "`unsafe` outside the modules for it: write it safely, or list the module \
-                       with its reason in UNSAFE_MODULES of tests/tests/tidy/sources.rs";
+                       with its reason in UNSAFE_MODULES of xtask/src/tidy/sources.rs";
         return vec![file.problem(*line, message)];
     }
     let mut problems = Vec::new();
@@ -181,7 +180,7 @@ fn is_explained(scan: &Scan, line: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::snippet;
+    use crate::tidy::files::snippet;
 
     #[test]
     fn only_long_files_are_long() {
@@ -274,9 +273,9 @@ mod tests {
     #[test]
     fn an_entry_without_unsafe_is_stale() {
         let files = |text: &str| {
-            let path = |prefix: &str| match prefix.ends_with('/') {
-                true => format!("{prefix}mod.rs"),
-                false => prefix.to_owned(),
+            let path = |prefix: &str| {
+                let name = if prefix.ends_with('/') { "mod.rs" } else { "" };
+                format!("{prefix}{name}")
             };
             UNSAFE_MODULES.iter().map(|(prefix, _)| snippet(&path(prefix), text)).collect()
         };

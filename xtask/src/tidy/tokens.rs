@@ -1,7 +1,7 @@
 //! Words that must not be there, each with what to write instead.
 
-use crate::files::{File, Kind};
-use crate::scan::{Scan, words};
+use super::files::{File, Kind};
+use super::scan::{Scan, words};
 
 /// Where a token is banned.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -177,7 +177,7 @@ fn names_path(line: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::snippet;
+    use crate::tidy::files::snippet;
 
     fn count(path: &str, text: &str) -> usize {
         banned(&snippet(path, text)).len()

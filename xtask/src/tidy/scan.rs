@@ -1,6 +1,8 @@
 //! Just enough of a Rust lexer: what is code, what is comment, what is text in quotes; where a
 //! function ends and which lines are tests. WGSL reads the same, as far as this goes.
 
+use std::ops::Range;
+
 /// A source file taken apart. All parts have the lines of the original.
 pub(crate) struct Scan {
     /// Code without comments; literals are there but empty.
@@ -20,15 +22,35 @@ impl Scan {
         scanner.scan
     }
 
-    /// For each line, whether it belongs to an item under `#[cfg(test)]`.
+    /// For each line, whether it belongs to an item of test code (see [`is_test_cfg`]).
     pub(crate) fn test_lines(&self) -> Vec<bool> {
         let mut is_test = vec![false; self.code.lines().count()];
-        for (at, _) in self.code.match_indices("#[cfg(test)]") {
-            let end = item_end(&self.code[at..]).map_or(self.code.len(), |end| at + end);
-            let (first, last) = (line_of(&self.code, at), line_of(&self.code, end));
+        for range in self.test_items() {
+            let (first, last) = (line_of(&self.code, range.start), line_of(&self.code, range.end));
             is_test.iter_mut().take(last + 1).skip(first).for_each(|line| *line = true);
         }
         is_test
+    }
+
+    /// The code without items of test code; the lines stay where they are.
+    pub(crate) fn code_without_tests(&self) -> String {
+        let mut bytes = self.code.clone().into_bytes();
+        for range in self.test_items() {
+            let last = (range.end + 1).min(bytes.len());
+            bytes[range.start..last].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
+        }
+        String::from_utf8(bytes).unwrap_or_default()
+    }
+
+    /// From the attribute to what ends the item: its brace or semicolon.
+    fn test_items(&self) -> Vec<Range<usize>> {
+        let attributes = self.code.match_indices("#[cfg(").map(|(at, _)| at);
+        let is_test = |at: &usize| {
+            let attribute = self.code[*at..].split_once(")]").map_or("", |(before, _)| before);
+            is_test_cfg(&format!("{attribute})]"))
+        };
+        let end = |at: usize| item_end(&self.code[at..]).map_or(self.code.len(), |end| at + end);
+        attributes.filter(is_test).map(|at| at..end(at)).collect()
     }
 
     /// Every function with a body.
@@ -58,6 +80,15 @@ pub(crate) struct Function {
     pub(crate) n_lines: usize,
 }
 
+/// Whether an attribute keeps its item for tests: `#[cfg(test)]`, or `#[cfg(all(.., test, ..))]`.
+pub(crate) fn is_test_cfg(attribute: &str) -> bool {
+    let inside = attribute.trim().strip_prefix("#[cfg(").and_then(|rest| rest.strip_suffix(")]"));
+    inside.is_some_and(|inside| {
+        let all = inside.strip_prefix("all(").and_then(|rest| rest.strip_suffix(')'));
+        inside == "test" || all.is_some_and(|all| all.split(',').any(|part| part.trim() == "test"))
+    })
+}
+
 /// Offsets of `word` where it stands alone.
 pub(crate) fn words(text: &str, word: &str) -> Vec<usize> {
     let stands_alone = |at: usize| {
@@ -73,7 +104,7 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-fn is_word(c: char) -> bool {
+pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
@@ -262,6 +293,24 @@ fn lines_of_tests_are_known() {
         "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() {}\n}\n#[cfg(test)]\nmod c;\nfn d() {}";
     let expected = [false, true, true, true, true, true, true, false];
     assert_eq!(Scan::of(text).test_lines(), expected);
+}
+
+#[test]
+fn test_code_is_known_by_its_attribute() {
+    for test in ["#[cfg(test)]", "  #[cfg(all(test, loom))]", "#[cfg(all(not(miri), test))]"] {
+        assert!(is_test_cfg(test), "{test}");
+    }
+    for product in ["#[cfg(any(test, unix))]", "#[cfg(not(test))]", "#[cfg(unix)]", "#[test]"] {
+        assert!(!is_test_cfg(product), "{product}");
+    }
+}
+
+#[test]
+fn code_without_tests_keeps_its_lines() {
+    let text = "use a;\n#[cfg(test)]\nmod tests {\n use b;\n}\n#[cfg(all(test, x))]\nuse c;\nd";
+    let code = Scan::of(text).code_without_tests();
+    let lines: Vec<_> = code.lines().map(str::trim).collect();
+    assert_eq!(lines, ["use a;", "", "", "", "", "", "", "d"]);
 }
 
 #[test]

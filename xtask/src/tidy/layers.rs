@@ -1,6 +1,6 @@
 //! Which crate may know which, read from the manifests.
 
-use crate::files::{File, Kind, Repo};
+use super::files::{File, Kind, Repo, package_name};
 
 /// How a manifest names a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,12 +156,6 @@ fn reasons_against<'a>(package: &'a str, name: &'a str) -> impl Iterator<Item = 
     absences.map(|a| a.why).chain(only.map(|o| o.why)).chain(backend).chain(face)
 }
 
-fn package_name(manifest: &str) -> Option<&str> {
-    let package = manifest.split("[package]").nth(1)?;
-    let name = package.lines().find_map(|line| line.strip_prefix("name = \""))?;
-    name.strip_suffix('"')
-}
-
 /// The dependencies of a manifest. Not all of TOML: the forms that manifests here have.
 fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
@@ -204,7 +198,7 @@ fn entry(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::snippet;
+    use crate::tidy::files::snippet;
 
     fn manifest(name: &str, rest: &str) -> File {
         let text = format!("[package]\nname = \"{name}\"\n\n[lints]\nworkspace = true\n\n{rest}");
