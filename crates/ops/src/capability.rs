@@ -2,6 +2,8 @@
 
 use longview_core::DType;
 
+use crate::op::Op;
+
 /// Totals of a device since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
@@ -61,7 +63,7 @@ pub struct Capabilities {
     /// Data types of weights.
     pub weight_dtypes: Vec<DType>,
     /// Ops that are missing, each with the reason; the parity run prints them.
-    pub missing_ops: Vec<(crate::Op, String)>,
+    pub missing_ops: Vec<(Op, String)>,
     /// Memory that may be planned for, in bytes; `None` where the device does not tell.
     pub memory_bytes: Option<u64>,
 }

@@ -5,10 +5,17 @@ use std::ops::Range;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, HEADS, exactly, kv_rows, normals};
 use super::kv::padded;
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, Values, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    AttendChunk, AttendList, AttendParams, ChunkSpan, ListSpan, LseMerge, LseMergeParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What the queries are like; keys are standard normal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -463,9 +470,12 @@ impl OpCase for AttendListCase {
         for seq in 0..self.seqs {
             let lists = self.draw_lists(rng, seq);
             let counts = (0..self.hkv).map(|head| self.count(seq, head)).collect();
-            let used = |head: u32, row: u32| match self.pool {
-                true => lists.iter().any(|list| list.contains(&row)),
-                false => lists[head as usize].contains(&row),
+            let used = |head: u32, row: u32| {
+                if self.pool {
+                    lists.iter().any(|list| list.contains(&row))
+                } else {
+                    lists[head as usize].contains(&row)
+                }
             };
             let n_heads = if self.pool { 1 } else { self.hkv };
             let rows = kv_rows(rng, n_heads, self.row_stride(), self.dh, used);

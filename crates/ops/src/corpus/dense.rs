@@ -4,9 +4,17 @@ use std::fmt;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, indices, normals, weight};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, Values, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    Argmax, ArgmaxParams, Embed, EmbedParams, Gram, GramParams, Linear, LinearParams, RmsNorm,
+    RmsNormParams, Rope, RopeParams, SiluMul, SiluMulParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// A case of [`Op::Embed`].
 #[derive(Clone, Debug)]

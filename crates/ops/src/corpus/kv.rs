@@ -5,9 +5,17 @@ use std::ops::Range;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, kv_rows, normals};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    KvGather, KvGatherParams, KvKeys, KvKeysParams, KvScatter, KvScatterParams, RotateRows,
+    RotateRowsParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// A case of [`Op::KvScatter`].
 #[derive(Clone, Debug)]
@@ -161,9 +169,12 @@ impl KvGatherCase {
             }
             return lists;
         }
-        let mut one = |n: u32| match distinct {
-            true => rng.distinct(limit as usize, n as usize),
-            false => (0..n).map(|_| rng.below(limit as usize) as u32).collect(),
+        let mut one = |n: u32| {
+            if distinct {
+                rng.distinct(limit as usize, n as usize)
+            } else {
+                (0..n).map(|_| rng.below(limit as usize) as u32).collect()
+            }
         };
         self.counts().into_iter().map(&mut one).collect()
     }
@@ -194,18 +205,18 @@ impl OpCase for KvGatherCase {
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let src_lists = self.lists(rng, self.src_stride(), false);
         let dst_lists = self.lists(rng, self.dst_stride(), true);
-        let used = |head: u32, row: u32| match self.pool {
-            true => src_lists.iter().any(|list| list.contains(&row)),
-            false => src_lists[head as usize].contains(&row),
+        let used = |head: u32, row: u32| {
+            if self.pool {
+                src_lists.iter().any(|list| list.contains(&row))
+            } else {
+                src_lists[head as usize].contains(&row)
+            }
         };
         let share = self.heads / self.parts();
         let rows = kv_rows(rng, self.parts(), share * self.src_stride(), self.dh, used);
         let src = Input::kv("src", self.kv, self.dh as usize, rows);
         let dst = (share * self.dst_stride(), self.dh);
-        let written = match self.pool {
-            true => vec![dst_lists.concat()],
-            false => dst_lists.clone(),
-        };
+        let written = if self.pool { vec![dst_lists.concat()] } else { dst_lists.clone() };
         Plan {
             inputs: vec![
                 Input { on_host: self.from_host, ..src },

@@ -1,8 +1,11 @@
 //! Reference of the ops that say what a selection left of clusters, and which rows it has.
 
-use super::buffer::{ints, put_ints};
-use super::{Ref, ReferenceBackend as R, below, counts_fit};
-use crate::*;
+use super::access::{ints, put_ints};
+use super::checks::{below, counts_fit};
+use super::device::{Ref, ReferenceBackend as R};
+use crate::desc::{ClusterRest, ClusterRows};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What each head selected: clusters with the tokens taken of each.
 fn selections(
