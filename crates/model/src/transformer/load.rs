@@ -1,30 +1,15 @@
 //! From checked tensors to weights on a device.
 
-use longview_ops::{Backend, OpError};
+use longview_ops::Backend;
 
 use super::Model;
 use super::layer::{Layer, LinearWeights};
-use crate::config::{ModelConfig, WindowError};
+use crate::config::ModelConfig;
 use crate::rope::RopeTable;
 use crate::weights::{
-    ExpectedTensor, FINAL_NORM, LinearTensors, TensorPart, TensorSet, WeightRows, WeightsError,
+    ExpectedTensor, FINAL_NORM, LinearTensors, LoadError, TensorPart, TensorSet, WeightRows,
     layer_tensors, weight_tensors,
 };
-
-/// A model that could not be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// A file is wrong.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// The device refused.
-    #[error(transparent)]
-    Op(#[from] OpError),
-    /// The context is longer than the model's window.
-    #[error(transparent)]
-    Window(#[from] WindowError),
-}
 
 impl<B: Backend> Model<B> {
     /// Hands every tensor to `backend`, for contexts of up to `planned_context` tokens.

@@ -2,27 +2,12 @@
 
 use std::ops::Range;
 
-use super::part::{TensorPart, halves_of_neighbours, strided};
+use super::part::{ExpectedTensor, TensorPart, halves_of_neighbours, strided};
 use crate::arch::{GateUpLayout, Layout, QkvLayout, RotaryPairs};
 use crate::config::ModelConfig;
 
 /// The norm after the last layer, `[D]`.
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
-
-/// A tensor that must be there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpectedTensor {
-    /// Its name in the file.
-    pub name: String,
-    /// `[rows, cols]`, or `[n]` for a vector.
-    pub shape: Vec<usize>,
-}
-
-impl ExpectedTensor {
-    fn new(name: impl Into<String>, shape: &[usize]) -> Self {
-        Self { name: name.into(), shape: shape.to_vec() }
-    }
-}
 
 /// A linear layer's two weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
