@@ -346,9 +346,10 @@ impl<'e> Runner<'_, 'e> {
             // What an evicting policy let go of during a question does not come back by a cut.
             let is_set = before.is_some_and(|other| std::ptr::eq(other.policy, point.policy));
             let evicts = point.policy.options.preset.info().residency == "evict";
-            let ready = match is_set && !evicts {
-                true => Ok(()),
-                false => session.set_policy(&point.policy.options).await,
+            let ready = if is_set && !evicts {
+                Ok(())
+            } else {
+                session.set_policy(&point.policy.options).await
             };
             // One that cannot be had leaves the one before in force.
             before = ready.is_ok().then_some(point);
@@ -434,14 +435,10 @@ impl<'e> Runner<'_, 'e> {
     ) -> Result<(), Stop> {
         self.tell(work.place, None, engine.backend().now());
         let cancel = self.cancel;
-        let mut go_on = |_| match cancel.is_cancelled() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        let mut go_on = |_| {
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        match engine.prefill(session, ids, &mut go_on).await? {
-            true => Ok(()),
-            false => Err(Stop::Cancelled),
-        }
+        if engine.prefill(session, ids, &mut go_on).await? { Ok(()) } else { Err(Stop::Cancelled) }
     }
 
     /// Feeds the rest of a question through the policy and decodes the answer, greedily.
