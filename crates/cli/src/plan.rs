@@ -8,10 +8,10 @@ use std::io::Write;
 use anyhow::Result;
 use clap::Args;
 use longview_core::DType;
-use longview_engine::{Engine, EngineOptions, MemoryPlan};
+use longview_engine::{Engine, EngineOptions, MemoryPlan, resolve_policy};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_scheduler::{Policy, Preset};
+use longview_scheduler::Preset;
 use serde::Serialize;
 
 use crate::args::{EngineArgs, TuningArgs, kv_types, one_of};
@@ -96,10 +96,7 @@ fn plan<B: Backend>(
         available_bytes: backend.capabilities().memory_bytes,
         plans,
     };
-    match args.json {
-        true => out::json(&report),
-        false => print(&report, args.engine.kv_type),
-    }
+    if args.json { out::json(&report) } else { print(&report, args.engine.kv_type) }
 }
 
 fn entry<B: Backend>(
@@ -111,9 +108,10 @@ fn entry<B: Backend>(
 ) -> Result<Entry> {
     let policy = args.tuning.meant_for(preset)?;
     let plan = Engine::plan(backend, folder, options, &policy)?;
+    let (_, resolved) = resolve_policy(&policy, folder.config.n_layers, options.ctx_size)?;
     Ok(Entry {
         policy: preset.name(),
-        budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget,
+        budget_tokens: resolved.budget,
         kv_type: options.kv_dtype.name(),
         device_bytes: plan.device_bytes(),
         host_bytes: plan.host_bytes(),

@@ -48,10 +48,7 @@ impl PrefillBar {
             units::rate(Some(progress.tokens_per_s())),
             clock(progress.eta())
         ));
-        match watch.is_raised() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        if watch.is_raised() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

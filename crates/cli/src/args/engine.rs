@@ -46,7 +46,7 @@ pub fn kv_types() -> impl Iterator<Item = DType> {
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// How keys and values are stored.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::one_of(KV_TYPES))]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::names::one_of(KV_TYPES))]
     pub kv_type: DType,
 
     /// Prompt tokens computed at a time: more is faster and takes more memory.
@@ -65,7 +65,7 @@ pub struct EngineArgs {
         long,
         value_name = "MODE",
         default_value = "exact",
-        value_parser = super::one_of(RECALLS)
+        value_parser = super::names::one_of(RECALLS)
     )]
     pub recall: Recall,
 
@@ -76,7 +76,7 @@ pub struct EngineArgs {
 
     /// Where to compute: cuda (NVIDIA GPUs), wgpu (any GPU), cpu, or auto: the first of these that
     /// there is (with --adapter or --tier without cuda).
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::one_of(DEVICES))]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::names::one_of(DEVICES))]
     pub device: DeviceChoice,
 
     /// GPU for --device wgpu: its number in `longview doctor` or a part of its name [default: the
@@ -89,7 +89,7 @@ pub struct EngineArgs {
     pub cuda_device: Option<usize>,
 
     /// WGSL features for --device wgpu [default: the best that computes right numbers].
-    #[arg(long, value_name = "NAME", value_parser = super::one_of(TIERS))]
+    #[arg(long, value_name = "NAME", value_parser = super::names::one_of(TIERS))]
     pub tier: Option<Tier>,
 
     /// Plan as if the device had so much memory, as 512MiB or 4GB: what does not fit is refused

@@ -62,9 +62,10 @@ struct BackendReport {
 /// Looks and prints. Fails if the embedded model does not run.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let report = examine();
-    match args.json {
-        true => out::json(&report)?,
-        false => print(&report)?,
+    if args.json {
+        out::json(&report)?;
+    } else {
+        print(&report)?;
     }
     match report.embedded_model_error {
         None => Ok(()),

@@ -136,8 +136,8 @@ fn record<B: Backend>(
     folder: &ModelFolder,
     backend: &B,
 ) -> Result<Run> {
-    let model = (args.compared.model.as_deref(), folder);
-    let mut run = load::run_record(model, &args.engine, &args.rope, backend)?;
+    let model = args.compared.model.as_deref();
+    let mut run = load::run_record(model, folder, &args.engine, &args.rope, backend)?;
     run.seed = args.seed;
     run.settings.extend(plan.settings(args, text));
     Ok(run)

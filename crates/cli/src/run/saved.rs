@@ -16,7 +16,7 @@ use longview_scheduler::{PolicyOptions, SessionFile};
 use pollster::block_on;
 use serde::{Deserialize, Serialize};
 
-use super::RunArgs;
+use super::args::RunArgs;
 use super::prompt::PromptText;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
