@@ -233,13 +233,12 @@ impl<B: Backend> Reader<B> {
         let (done, total) = (document.session.tokens().len(), document.ids.len());
         let mut heard =
             |p: Progress| progress(Progress { done: done + p.done, total, before: done, ..p });
-        let result = match done < total {
-            true => {
-                let rest = &document.ids[done..];
-                engine.prefill(&mut document.session, rest, &mut heard).await.map(|_| ())
-            }
+        let result = if done < total {
+            let rest = &document.ids[done..];
+            engine.prefill(&mut document.session, rest, &mut heard).await.map(|_| ())
+        } else {
             // The device may have been lost when all was read and not yet indexed.
-            false => engine.settle(&mut document.session).await,
+            engine.settle(&mut document.session).await
         };
         document.reading += engine.backend().now().saturating_sub(begin);
         result?;
