@@ -1,7 +1,7 @@
 //! `longview plan`: bytes before anything is loaded.
 //!
 //! Planned as for a device with memory of its own, because that is where bytes decide; the CPU
-//! attends in the host tier itself and needs none of the device rows.
+//! attends in the host store itself and needs none of the device rows.
 
 use std::io::Write;
 

@@ -36,7 +36,7 @@ pub struct EngineOptions {
     /// RoPE scaling in place of the model's own.
     pub rope: Option<RopeOverride>,
     /// Where all keys and values are kept.
-    pub tier: TierKind,
+    pub host_store: TierKind,
 }
 
 impl Default for EngineOptions {
@@ -53,7 +53,7 @@ impl Default for EngineOptions {
             device_memory: None,
             max_sequences: 1,
             rope: None,
-            tier: TierKind::Auto,
+            host_store: TierKind::Auto,
         }
     }
 }
@@ -65,7 +65,7 @@ impl EngineOptions {
         let in_place = unified_memory && !self.simulate_device;
         SequenceOptions {
             placement: if in_place { Placement::InPlace } else { Placement::Device },
-            tier: self.tier,
+            tier: self.host_store,
             chunk: self.chunk_size,
             tile: self.tile_rows,
             overlap: self.overlap,

@@ -122,7 +122,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// The tokens to compute: one that is still owed, then `ids`. Fails before anything is computed
+    /// The tokens to compute: a generated one that was not computed yet, then `ids`. Fails before anything is computed
     /// if they do not fit.
     fn with_uncomputed(&self, session: &Session<B>, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
         if ids.is_empty() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, DeviceCounters};
 use longview_scheduler::{FillRows, Policy, PolicyOptions, Sequence, Stats};
 use serde::Serialize;
@@ -92,13 +93,13 @@ impl<B: Backend> Session<B> {
 
     /// Copies queries and attention of every decode step to the host from now on, or no longer: see
     /// [`Sequence::watched`]. Each layer then waits for the device.
-    pub fn watch(&mut self, on: bool) {
+    pub fn trace(&mut self, on: bool) {
         self.sequence.watch(on);
     }
 
     /// Looks at a layer and a KV head of it, or at none: see [`Sequence::token_places`].
-    pub fn look_at(&mut self, place: Option<(usize, usize)>) {
-        self.sequence.look_at(place);
+    pub fn look_at(&mut self, place: Option<(LayerId, HeadId)>) {
+        self.sequence.look_at(place.map(|(layer, head)| (layer.index(), head.index())));
     }
 
     /// The policy in force.

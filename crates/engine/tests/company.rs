@@ -157,7 +157,7 @@ fn a_session_that_is_cancelled_between_two_layers_leaves_its_company_alone() {
     let mut engine = engine(EngineOptions {
         ctx_size: 256,
         simulate_device: true,
-        tier: TierKind::Elsewhere(|len| Some(Box::new(Tripwire(vec![0; len])))),
+        host_store: TierKind::Elsewhere(|len| Some(Box::new(Tripwire(vec![0; len])))),
         ..EngineOptions::default()
     });
     let expected = alone(&mut engine, &clusterkv(), 120);

@@ -79,7 +79,7 @@ pub struct Outcome {
 pub type Load<'l, B> = dyn FnMut(usize) -> Result<Engine<B>, EngineError> + 'l;
 
 /// Is told how far the run is.
-pub type Watch<'w> = dyn FnMut(&Progress<'_>) + 'w;
+pub type OnProgress<'w> = dyn FnMut(&Progress<'_>) + 'w;
 
 /// One document of a task at a length.
 #[derive(Clone, Copy)]
@@ -125,7 +125,7 @@ pub async fn run<B: Backend>(
     results: &mut ResultsFile,
     load: &mut Load<'_, B>,
     cancel: &CancelToken,
-    watch: &mut Watch<'_>,
+    on_progress: &mut OnProgress<'_>,
 ) -> Result<Outcome, EvalError> {
     let (mut outcome, mut todo) = (Outcome::default(), Vec::new());
     for length in evaluation.lengths {
@@ -146,7 +146,7 @@ pub async fn run<B: Backend>(
         tokens_left: todo.iter().map(|(length, open)| length * open.len()).sum(),
         ..Clock::default()
     };
-    let mut runner = Runner { evaluation, results, cancel, watch, outcome, clock };
+    let mut runner = Runner { evaluation, results, cancel, on_progress, outcome, clock };
     for (length, open) in todo.into_iter().filter(|(_, open)| !open.is_empty()) {
         let mut engine = load(length)?;
         runner.clock.start(engine.backend().now());
@@ -254,7 +254,7 @@ struct Runner<'a, 'e> {
     evaluation: &'a Evaluation<'e>,
     results: &'a mut ResultsFile,
     cancel: &'a CancelToken,
-    watch: &'a mut Watch<'a>,
+    on_progress: &'a mut OnProgress<'a>,
     outcome: Outcome,
     clock: Clock,
 }
@@ -542,7 +542,7 @@ impl<'e> Runner<'_, 'e> {
 
     fn tell(&mut self, place: Place<'_>, policy: Option<&PolicyLabel>, now: Duration) {
         self.clock.tick(now);
-        (self.watch)(&Progress {
+        (self.on_progress)(&Progress {
             done: self.outcome.skipped + self.outcome.answered,
             total: self.outcome.total,
             task: place.task.name(),

@@ -14,6 +14,3 @@ pub use self::config::{SpecialTokens, TokenizerConfig};
 pub use self::encode::{Specials, Tokenizer};
 pub use self::error::TokenizerError;
 pub use self::stream::TokenStream;
-
-#[cfg(test)]
-mod tests;

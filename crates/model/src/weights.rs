@@ -25,6 +25,3 @@ pub use self::part::{ExpectedTensor, TensorPart};
 pub use self::set::TensorSet;
 pub(crate) use self::set::WeightRows;
 pub use self::tensor::Tensor;
-
-#[cfg(test)]
-mod tests;

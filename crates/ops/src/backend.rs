@@ -238,7 +238,7 @@ pub trait Backend: Storage + Send + Sync {
     /// The rows that a selection took, as lists.
     fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()>;
 
-    /// Keys of the first rows of each head turned on by one angle a pair, values copied.
+    /// Keys of the first rows of each head rotated further by one angle a pair, values copied.
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()>;
 
     /// `out[h, b] += sum over queries t at positions of block b and over the group of q[t]`.

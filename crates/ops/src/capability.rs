@@ -46,7 +46,7 @@ impl std::ops::AddAssign for DeviceCounters {
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// The device in words, for `doctor` and reports: processor or adapter, instruction set or
-    /// tier.
+    /// shader level.
     pub device: String,
     /// Kernels read buffers of [`crate::Backend::alloc_host`] directly, so recall can be one
     /// gather, or none at all.

@@ -32,7 +32,7 @@
 //! last index fastest.
 //!
 //! A **KV row** is one token of one KV head: Dh elements of the key, then Dh elements of the value.
-//! Every place that stores KV (host tier, device cache, prefill tile) is an array of rows `[Hkv,
+//! Every place that stores KV (host store, device cache, prefill tile) is an array of rows `[Hkv,
 //! rows, 2, Dh]`; with a head stride of 0 all heads share one numbering of rows (a pool, in which
 //! heads may have unequal numbers of rows).
 

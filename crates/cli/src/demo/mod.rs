@@ -145,10 +145,10 @@ fn prefill<B: Backend>(
 ) -> Result<()> {
     let n_tokens = document.ids.len();
     let bar = PrefillBar::new(n_tokens);
-    let watch = interrupt.end_with(bar.last_words("document"));
-    let mut update = |progress| bar.update(progress, &watch);
+    let guard = interrupt.end_with(bar.last_words("document"));
+    let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, &document.ids, &mut update))?;
-    drop((watch, bar));
+    drop((guard, bar));
     let timings = session.timings();
     out::note(format_args!(
         "prefill: {} tokens in {:.1} s, {} tokens/s",
@@ -167,7 +167,7 @@ async fn examine<B: Backend>(
     args: &DemoArgs,
     interrupt: &Interrupt,
 ) -> Result<Report> {
-    let _watch = interrupt.watch(session.cancel_token());
+    let _guard = interrupt.cancel_with(session.cancel_token());
     let n_questions = document.questions.len();
     let mut sit = async |session: &mut Session<B>| {
         if !args.json {

@@ -74,15 +74,15 @@ fn evaluate<B: Backend>(
     let cancel = CancelToken::default();
     let outcome = {
         let bar = Bar::new();
-        let _watch = interrupt.watch(cancel.clone());
+        let _guard = interrupt.cancel_with(cancel.clone());
         let mut load = |length: usize| {
             let folder = folders.pop().expect("there is one folder for each length");
             let options = options(args, &folder.config, length);
             let policy = PolicyOptions::new(Preset::StreamingLlm);
             Engine::load(Arc::clone(&backend), folder, options, &policy)
         };
-        let mut watch = |progress: &runner::Progress<'_>| bar.update(progress);
-        block_on(runner::run(&evaluation, &mut results, &mut load, &cancel, &mut watch))?
+        let mut on_progress = |progress: &runner::Progress<'_>| bar.update(progress);
+        block_on(runner::run(&evaluation, &mut results, &mut load, &cancel, &mut on_progress))?
     };
     show::summary(&results, plan, args.seed)?;
     Ok(outcome)

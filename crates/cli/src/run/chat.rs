@@ -107,7 +107,7 @@ impl<B: Backend> Chat<'_, B> {
 
     /// The model's answer; `None` if Ctrl-C came before its first word.
     fn answer(&mut self, is_first: bool) -> Result<Option<Generation>> {
-        let watch = self.interrupt.watch(self.session.cancel_token());
+        let guard = self.interrupt.cancel_with(self.session.cancel_token());
         let chat = self.engine.chat().expect("checked before loading");
         let tokenizer = self.engine.tokenizer().expect("checked before loading");
         let ids = encode_chat(chat, tokenizer, &self.messages)?;
@@ -119,7 +119,7 @@ impl<B: Backend> Chat<'_, B> {
         };
         block_on(self.session.truncate(known))?;
         let bar = PrefillBar::new(ids.len() - known);
-        let mut update = |progress| bar.update(progress, &watch);
+        let mut update = |progress| bar.update(progress, &guard);
         let rest = &ids[known..];
         let is_complete = block_on(self.engine.prefill(&mut self.session, rest, &mut update))?;
         drop(bar);

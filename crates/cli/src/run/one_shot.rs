@@ -31,7 +31,7 @@ pub fn run<B: Backend>(
         block_on(session.truncate(known))?;
     }
     prefill(&mut engine, &mut session, &ids[known..], interrupt)?;
-    let _watch = interrupt.watch(session.cancel_token());
+    let _guard = interrupt.cancel_with(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
     let answered = Answered { load, prompt_ids: ids, has_template, generation };
     let report = Report::new(args, &**engine.backend(), &session, answered);
@@ -60,8 +60,8 @@ pub fn prefill<B: Backend>(
     interrupt: &Interrupt,
 ) -> Result<()> {
     let bar = PrefillBar::new(ids.len());
-    let watch = interrupt.end_with(bar.last_words("prompt"));
-    let mut update = |progress| bar.update(progress, &watch);
+    let guard = interrupt.end_with(bar.last_words("prompt"));
+    let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, ids, &mut update))?;
     Ok(())
 }

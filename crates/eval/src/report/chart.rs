@@ -232,7 +232,7 @@ impl Chart {
         match self {
             Chart::Lines { x, y, series } => pen.lines(&area, x, y, series),
             Chart::Heat { x, y, columns, rows, values } => {
-                pen.heat(&area, (x, y), (columns, rows), values)
+                pen.heat(&area, HeatCells { x, y, columns, rows, values })
             }
             Chart::Stack { y, bars, parts } => pen.stack(&area, y, bars, parts),
         }
@@ -246,6 +246,15 @@ struct Pen {
 
 /// What drawing may fail with.
 type Drawn<D> = Result<(), DrawingAreaErrorKind<<D as DrawingBackend>::ErrorType>>;
+
+/// A heat map: what its axes are called, the names along them, and the values by row.
+struct HeatCells<'a> {
+    x: &'a str,
+    y: &'a str,
+    columns: &'a [String],
+    rows: &'a [String],
+    values: &'a [Vec<Option<f64>>],
+}
 
 impl Pen {
     fn px(&self, x: f64) -> i32 {
@@ -370,10 +379,9 @@ impl Pen {
     fn heat<D: DrawingBackend>(
         &self,
         area: &DrawingArea<D, Shift>,
-        (x, y): (&str, &str),
-        (columns, rows): (&[String], &[String]),
-        values: &[Vec<Option<f64>>],
+        cells: HeatCells<'_>,
     ) -> Drawn<D> {
+        let HeatCells { x, y, columns, rows, values } = cells;
         let (width, height) = area.dim_in_pixel();
         let (left, below) = (self.px(150.0), self.px(56.0));
         let cell = (

@@ -11,7 +11,7 @@ use super::data::Data;
 use super::error::ReportError;
 use crate::record::{Failure, PolicyLabel, Record};
 use crate::results::{
-    AnswerKey, Difference, is_torn_line, other_model, other_setting, parse, whole_lines,
+    AnswerKey, Difference, is_cut_line, other_model, other_setting, parse, whole_lines,
 };
 use crate::summary::Summary;
 
@@ -78,7 +78,7 @@ impl Reader {
         }
         match record_of(rest) {
             Ok(found) => found.map_or(Ok(()), |record| self.add(record, path)),
-            Err(_) if is_torn_line(rest) => Ok(()),
+            Err(_) if is_cut_line(rest) => Ok(()),
             Err(reason) => {
                 let line = lines().count() + 1;
                 Err(ReportError::Line { path: path.to_owned(), line, reason })

@@ -187,3 +187,6 @@ fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

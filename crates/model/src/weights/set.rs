@@ -306,3 +306,6 @@ fn is_plain_file_name(name: &str) -> bool {
     let one_part = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
     one_part && !name.contains(['/', '\\', ':', '\0'])
 }
+
+#[cfg(test)]
+mod tests;

@@ -70,7 +70,8 @@ impl Heads {
         rng: &mut SplitMix64,
         n_tokens: u32,
         named: &[Range<u32>],
-        (accumulate, may_be_nan): (bool, bool),
+        accumulate: bool,
+        may_be_nan: bool,
     ) -> Vec<OutputPlan> {
         let (rows, width) = ((n_tokens * self.hq) as usize, self.dh as usize);
         let scaled = |by: usize| -> Vec<Range<usize>> {
@@ -257,7 +258,7 @@ impl fmt::Display for AttendChunkCase {
         let Self { t, rows, hq, hkv, dh, kv, mask, seqs, .. } = self;
         write!(f, "attend_chunk[t={t},hq={hq},hkv={hkv},dh={dh},rows={rows},kv={kv},seqs={seqs}")?;
         write!(f, ",{mask:?}")?;
-        tail(f, self.accumulate, self.query)
+        write_end(f, self.accumulate, self.query)
     }
 }
 
@@ -284,8 +285,17 @@ impl OpCase for AttendChunkCase {
             inputs.push(Input::kv("kv", self.kv, self.dh as usize, rows));
         }
         let named: Vec<_> = spans.iter().map(|s| s.q_start..s.q_start + s.q_len).collect();
-        let flags = (self.accumulate, self.query == QueryKind::Nan);
-        Plan { inputs, weights: Vec::new(), outputs: heads.outputs(rng, n_tokens, &named, flags) }
+        Plan {
+            inputs,
+            weights: Vec::new(),
+            outputs: heads.outputs(
+                rng,
+                n_tokens,
+                &named,
+                self.accumulate,
+                self.query == QueryKind::Nan,
+            ),
+        }
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
@@ -446,7 +456,7 @@ impl fmt::Display for AttendListCase {
         f.write_str(if self.repeats { ",repeats" } else { "" })?;
         f.write_str(if self.pool { ",pool" } else { "" })?;
         f.write_str(if self.weighted { ",weighted" } else { "" })?;
-        tail(f, self.accumulate, self.query)
+        write_end(f, self.accumulate, self.query)
     }
 }
 
@@ -492,8 +502,17 @@ impl OpCase for AttendListCase {
             }
         }
         let named: Vec<_> = (0..self.seqs).map(|token| token..token + 1).collect();
-        let flags = (self.accumulate, self.query == QueryKind::Nan);
-        Plan { inputs, weights: Vec::new(), outputs: heads.outputs(rng, n_tokens, &named, flags) }
+        Plan {
+            inputs,
+            weights: Vec::new(),
+            outputs: heads.outputs(
+                rng,
+                n_tokens,
+                &named,
+                self.accumulate,
+                self.query == QueryKind::Nan,
+            ),
+        }
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
@@ -590,7 +609,7 @@ impl OpCase for LseMergeCase {
 }
 
 /// The end of a name: what is not usual about the case.
-fn tail(f: &mut fmt::Formatter<'_>, accumulate: bool, query: QueryKind) -> fmt::Result {
+fn write_end(f: &mut fmt::Formatter<'_>, accumulate: bool, query: QueryKind) -> fmt::Result {
     if accumulate {
         f.write_str(",accumulate")?;
     }

@@ -40,7 +40,8 @@ pub(super) fn weight(
     rng: &mut SplitMix64,
     name: &str,
     dtype: DType,
-    (n_rows, n_cols): (u32, u32),
+    n_rows: u32,
+    n_cols: u32,
     spread: f32,
 ) -> WeightSource {
     let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);

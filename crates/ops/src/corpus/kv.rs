@@ -73,7 +73,7 @@ impl OpCase for KvScatterCase {
         let rows = rng.distinct(self.stride as usize, self.t as usize);
         let len = (self.t * self.heads * self.dh) as usize;
         let named = vec![rows.clone(); self.heads as usize];
-        let dst = rows_written("dst", self.kv, (self.stride, self.dh), &named);
+        let dst = rows_written("dst", self.kv, self.stride, self.dh, &named);
         Plan {
             inputs: vec![
                 Input::floats("k", normals(rng, len, 3.0)),
@@ -215,7 +215,7 @@ impl OpCase for KvGatherCase {
         let share = self.heads / self.parts();
         let rows = kv_rows(rng, self.parts(), share * self.src_stride(), self.dh, used);
         let src = Input::kv("src", self.kv, self.dh as usize, rows);
-        let dst = (share * self.dst_stride(), self.dh);
+        let stride = share * self.dst_stride();
         let written = if self.pool { vec![dst_lists.concat()] } else { dst_lists.clone() };
         Plan {
             inputs: vec![
@@ -225,7 +225,7 @@ impl OpCase for KvGatherCase {
                 Input::ints("n_rows", self.counts()),
             ],
             weights: Vec::new(),
-            outputs: vec![rows_written("dst", self.kv, dst, &written)],
+            outputs: vec![rows_written("dst", self.kv, stride, self.dh, &written)],
         }
     }
 
@@ -341,7 +341,7 @@ pub struct RotateRowsCase {
     pub heads: u32,
     /// Dh.
     pub dh: u32,
-    /// Elements that turn.
+    /// Elements that rotate.
     pub rotary: u32,
     /// Of both sides.
     pub kv: DType,
@@ -402,7 +402,7 @@ impl OpCase for RotateRowsCase {
                 Input::floats("table", table),
             ],
             weights: Vec::new(),
-            outputs: vec![rows_written("dst", self.kv, (to, self.dh), &named)],
+            outputs: vec![rows_written("dst", self.kv, to, self.dh, &named)],
         }
     }
 
@@ -445,7 +445,8 @@ pub(super) fn padded(lists: &[Vec<u32>], stride: u32) -> Vec<u32> {
 fn rows_written(
     name: &'static str,
     kv: DType,
-    (stride, head_dim): (u32, u32),
+    stride: u32,
+    head_dim: u32,
     lists: &[Vec<u32>],
 ) -> OutputPlan {
     let (stride, width) = (stride as usize, 2 * head_dim as usize);

@@ -15,9 +15,9 @@ mod index;
 mod kv;
 mod mass;
 pub(crate) mod plan;
+mod residual;
 mod resolve;
 mod select;
-mod tail;
 mod top_k;
 
 pub use attention::{AttendChunkCase, AttendListCase, ChunkMask, LseMergeCase, QueryKind};
@@ -34,9 +34,9 @@ pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
 pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase, RotateRowsCase};
 pub use mass::{ColumnMassCase, MassMask, PoolScoresCase, QuerySumsCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
+pub use residual::{ClusterRestCase, ClusterRowsCase};
 pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
-pub use tail::{ClusterRestCase, ClusterRowsCase};
 pub use top_k::{TopKCase, TopKKind};
 
 use std::collections::HashSet;

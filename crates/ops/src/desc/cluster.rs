@@ -105,7 +105,7 @@ pub struct KmeansAssign<'a, B: Storage> {
     pub labels: ViewMut<'a, B>,
     /// F32 `[Hkv, N]`: the score of the label.
     pub scores: ViewMut<'a, B>,
-    /// U32 `[Hkv]`: labels that differ from what `labels` held.
+    /// U32 `[Hkv]`: labels that differ from what was in `labels`.
     pub n_changed: ViewMut<'a, B>,
 }
 

@@ -123,7 +123,7 @@ pub struct RopeParams {
     pub n_heads: u32,
     /// Dh.
     pub head_dim: u32,
-    /// Elements of a head that turn; even, at most Dh.
+    /// Elements of a head that rotate; even, at most Dh.
     pub rotary_dim: u32,
 }
 

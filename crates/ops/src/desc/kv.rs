@@ -112,7 +112,7 @@ pub struct RotateRowsParams {
     pub n_kv_heads: u32,
     /// Dh.
     pub head_dim: u32,
-    /// Elements of a key that turn; even, at most Dh.
+    /// Elements of a key that rotate; even, at most Dh.
     pub rotary_dim: u32,
     /// Rows of each head, from row 0.
     pub n_rows: u32,
@@ -120,7 +120,7 @@ pub struct RotateRowsParams {
     pub dst_head_stride: u32,
 }
 
-/// KV rows whose keys are turned on, all by the same angles: keys that were rotated to one position
+/// KV rows whose keys are rotated further, all by the same angles: keys that were rotated to one position
 /// become those of another (the cache positions of StreamingLLM). Values are copied.
 pub struct RotateRows<'a, B: Storage> {
     /// Sizes.

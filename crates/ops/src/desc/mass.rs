@@ -1,5 +1,5 @@
 //! Descriptors of the ops that say which keys queries attended to: the statistics of policies that
-//! keep some tokens and let go of the others.
+//! keep some tokens and evict the others.
 
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;

@@ -8,8 +8,8 @@ mod fused;
 mod index;
 mod kv;
 mod mass;
+mod residual;
 mod resolve;
-mod tail;
 
 pub use attention::*;
 pub use cluster::*;
@@ -18,8 +18,8 @@ pub use fused::*;
 pub use index::*;
 pub use kv::*;
 pub use mass::*;
+pub use residual::*;
 pub use resolve::*;
-pub use tail::*;
 
 use longview_core::DType;
 

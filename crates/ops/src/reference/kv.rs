@@ -40,7 +40,7 @@ pub(super) fn kv_gather(d: KvGather<'_, R>) -> OpResult<()> {
     Ok(())
 }
 
-/// Each of the first rows, its key turned.
+/// Each of the first rows, its key rotated.
 pub(super) fn rotate_rows(d: RotateRows<'_, R>) -> OpResult<()> {
     d.check()?;
     let (p, table) = (d.p, floats(&d.table));

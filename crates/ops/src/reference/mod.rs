@@ -15,7 +15,7 @@ mod device;
 mod index;
 mod kv;
 mod mass;
-mod tail;
+mod residual;
 
 pub use buffer::{RefBuffer, RefWeight};
 pub(crate) use cluster::assign_score;
@@ -216,11 +216,11 @@ impl Backend for ReferenceBackend {
     }
 
     fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()> {
-        tail::cluster_rest(d)
+        residual::cluster_rest(d)
     }
 
     fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
-        tail::cluster_rows(d)
+        residual::cluster_rows(d)
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {

@@ -24,13 +24,13 @@ pub(super) async fn open_device(
     if options.adapter.as_deref() == Some("software") {
         ask_for_software(&gpu)?;
     }
-    let tier = match options.tier.as_deref() {
+    let level = match options.tier.as_deref() {
         None => None,
         Some(name) => Some(name.parse().map_err(|_| {
-            coded("bad-input", &format!("unknown tier '{name}': core, f16 or subgroups"))
+            coded("bad-input", &format!("unknown shader level '{name}': core, f16 or subgroups"))
         })?),
     };
-    let options = WgpuOptions { tier, spares_software, ..WgpuOptions::default() };
+    let options = WgpuOptions { tier: level, spares_software, ..WgpuOptions::default() };
     WgpuBackend::new(&options).await.map_err(|error| match error {
         StartError::NoAdapter { .. } => coded(
             "no-adapter",

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use js_sys::Function;
+use longview_core::{HeadId, LayerId};
 use longview_engine::{EngineOptions, Progress};
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{OPTIONS, Preset, TierKind};
@@ -156,7 +157,7 @@ impl Runtime {
             ctx_size: context,
             chunk_size: CHUNK,
             overlap: false,
-            tier: TierKind::Elsewhere(array_bytes::array_buffer),
+            host_store: TierKind::Elsewhere(array_bytes::array_buffer),
             ..EngineOptions::default()
         };
         let wrong = |e| coded("bad-model", &format!("{e}"));
@@ -234,7 +235,7 @@ impl Runtime {
             text: asked.question,
             max_tokens: asked.max_tokens,
             temperature: asked.temperature.unwrap_or(0.0),
-            map: asked.map.map(|map| (map.layer, map.head)),
+            map: asked.map.map(|map| (LayerId(map.layer), HeadId(map.head))),
         };
         let mut lease = self.lease()?;
         let mut heard = |s: &Step<'_>| match values::step(s) {
