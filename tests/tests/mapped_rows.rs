@@ -11,7 +11,7 @@ use longview_cuda::CudaBackend;
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
 use longview_ops::{
     Backend, KvGather, KvGatherParams, KvView, RotateRows, RotateRowsParams, SiluMul,
-    SiluMulParams, View, ViewMut,
+    SiluMulParams, Storage, View, ViewMut,
 };
 use longview_scheduler::{
     HostStoreKind, Placement, PolicyOptions, Preset, RecallMode, SequenceOptions, SpanMode,
@@ -22,7 +22,7 @@ use longview_tests::suite::policy;
 use pollster::block_on;
 
 type Cuda = CudaBackend<EmulatedDriver>;
-type Buffer = <Cuda as Backend>::Buffer;
+type Buffer = <Cuda as Storage>::Buffer;
 
 const N_ROWS: usize = 4;
 const ROW: usize = 16;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
@@ -67,14 +67,12 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Plan(args) => plan::run(args),
         Command::Policies(args) => policies::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => completions::run(args, Cli::command()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -1,10 +1,9 @@
 //! `longview completions`: what the shell needs to know about the options.
 
 use anyhow::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::app::Cli;
 use crate::out;
 
 /// Options of `longview completions`.
@@ -15,10 +14,10 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Writes the script to stdout.
-pub fn run(args: &CompletionsArgs) -> Result<()> {
+/// Writes the script for `grammar`, the whole command line, to stdout.
+pub fn run(args: &CompletionsArgs, mut grammar: Command) -> Result<()> {
     // Through a vector: the generator panics where a pipe is closed.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "longview", &mut script);
+    clap_complete::generate(args.shell, &mut grammar, "longview", &mut script);
     out::bytes(&script)
 }

@@ -30,7 +30,7 @@ enum Running {
 }
 
 /// While it lives, the first Ctrl-C does what [`Interrupt`] was told.
-pub struct Watch<'a>(&'a State);
+pub struct InterruptGuard<'a>(&'a State);
 
 impl Interrupt {
     /// Installs the handler.
@@ -42,15 +42,15 @@ impl Interrupt {
     }
 
     /// Lets Ctrl-C cancel calls that look at `token`.
-    pub fn watch(&self, token: CancelToken) -> Watch<'_> {
+    pub fn cancel_with(&self, token: CancelToken) -> InterruptGuard<'_> {
         *self.0.running() = Some(Running::Call(token));
-        Watch(&self.0)
+        InterruptGuard(&self.0)
     }
 
     /// Lets Ctrl-C call `last_words` and end the program.
-    pub fn end_with(&self, last_words: impl Fn() + Send + 'static) -> Watch<'_> {
+    pub fn end_with(&self, last_words: impl Fn() + Send + 'static) -> InterruptGuard<'_> {
         *self.0.running() = Some(Running::Last(Box::new(last_words)));
-        Watch(&self.0)
+        InterruptGuard(&self.0)
     }
 }
 
@@ -72,14 +72,14 @@ impl State {
     }
 }
 
-impl Watch<'_> {
-    /// Whether Ctrl-C was pressed since the watch began.
+impl InterruptGuard<'_> {
+    /// Whether Ctrl-C was pressed since the guard began.
     pub fn is_raised(&self) -> bool {
         self.0.raised.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for InterruptGuard<'_> {
     fn drop(&mut self) {
         if let Some(Running::Call(token)) = self.0.running().take() {
             token.reset();

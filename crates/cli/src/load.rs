@@ -97,7 +97,8 @@ pub fn check_memory<B: Backend>(
 /// Where the numbers of a results file come from; the seed, and settings besides those of the
 /// engine, are the caller's.
 pub fn run_record<B: Backend>(
-    (model, folder): (Option<&Path>, &ModelFolder),
+    model: Option<&Path>,
+    folder: &ModelFolder,
     engine: &EngineArgs,
     rope: &RopeArgs,
     backend: &B,

@@ -1,17 +1,17 @@
 //! `longview plan`: bytes before anything is loaded.
 //!
 //! Planned as for a device with memory of its own, because that is where bytes decide; the CPU
-//! attends in the host tier itself and needs none of the device rows.
+//! attends in the host store itself and needs none of the device rows.
 
 use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
 use longview_core::DType;
-use longview_engine::{Engine, EngineOptions, MemoryPlan};
+use longview_engine::{Engine, EngineOptions, MemoryPlan, resolve_policy};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_scheduler::{Policy, Preset};
+use longview_scheduler::Preset;
 use serde::Serialize;
 
 use crate::args::{EngineArgs, TuningArgs, kv_types, one_of};
@@ -96,10 +96,7 @@ fn plan<B: Backend>(
         available_bytes: backend.capabilities().memory_bytes,
         plans,
     };
-    match args.json {
-        true => out::json(&report),
-        false => print(&report, args.engine.kv_type),
-    }
+    if args.json { out::json(&report) } else { print(&report, args.engine.kv_type) }
 }
 
 fn entry<B: Backend>(
@@ -111,9 +108,10 @@ fn entry<B: Backend>(
 ) -> Result<Entry> {
     let policy = args.tuning.meant_for(preset)?;
     let plan = Engine::plan(backend, folder, options, &policy)?;
+    let (_, resolved) = resolve_policy(&policy, folder.config.n_layers, options.ctx_size)?;
     Ok(Entry {
         policy: preset.name(),
-        budget_tokens: Policy::resolve(&policy, options.ctx_size)?.budget.tokens,
+        budget_tokens: resolved.budget.tokens,
         kv_type: options.kv_dtype.name(),
         device_bytes: plan.device_bytes(),
         host_bytes: plan.host_bytes(),

@@ -78,8 +78,8 @@ fn measure<B: Backend>(
     let folder = args.compared.folder()?;
     let ids = folder.tokenizer()?.encode(text, Specials::Add)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let model = (args.compared.model.as_deref(), &folder);
-    let run = load::run_record(model, &args.engine, &args.rope, &*backend)?;
+    let model = args.compared.model.as_deref();
+    let run = load::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     let mut results = ResultsFile::open(&args.output, &run)?;
     for length in &args.lengths {
         let needed = length + args.steps + 1;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use longview_engine::Progress;
 
 use crate::failure::Interrupted;
-use crate::interrupt::Watch;
+use crate::interrupt::InterruptGuard;
 use crate::out::note;
 use crate::units;
 
@@ -41,17 +41,14 @@ impl PrefillBar {
     }
 
     /// Shows how far the prefill is, and breaks off if Ctrl-C was pressed.
-    pub fn update(&self, progress: Progress, watch: &Watch<'_>) -> ControlFlow<()> {
+    pub fn update(&self, progress: Progress, guard: &InterruptGuard<'_>) -> ControlFlow<()> {
         self.0.set_position(progress.done as u64);
         self.0.set_message(format!(
             "{} tokens/s  ETA {}",
             units::rate(Some(progress.tokens_per_s())),
             clock(progress.eta())
         ));
-        match watch.is_raised() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        if guard.is_raised() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

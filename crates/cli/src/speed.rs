@@ -106,8 +106,8 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
         load::check_memory(&args.engine, &*backend, &folder, &options, candidates)
             .with_context(|| format!("--contexts {context}"))?;
     }
-    let model = (args.compared.model.as_deref(), &folder);
-    let mut run = load::run_record(model, &args.engine, &args.rope, &*backend)?;
+    let model = args.compared.model.as_deref();
+    let mut run = load::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     run.settings.extend(settings(args, &source));
     let mut results = ResultsFile::open(&args.output, &run)?;
     let mut written = Ok(());

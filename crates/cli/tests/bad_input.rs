@@ -160,7 +160,7 @@ fn options_of_another_device_are_refused() {
         ("auto", "--cuda-device", "1", "cuda"),
         ("cpu", "--adapter", "0", "wgpu"),
         ("cuda", "--adapter", "llvmpipe", "wgpu"),
-        ("cuda", "--tier", "core", "wgpu"),
+        ("cuda", "--shader-level", "core", "wgpu"),
     ] {
         let done = run(&needle(), &["-p", "x", "--device", device, option, value]);
         let reason =

@@ -220,7 +220,7 @@ fn doctor_names_what_is_missing_and_why() {
     let text = longview(["doctor"]).ok();
     // The adapters depend on the machine; each says how its tiers fare.
     let n_adapters = text.lines().filter(|line| line.starts_with("adapter ")).count();
-    let tiers = text.lines().filter(|line| line.trim_start().starts_with("tier core: "));
+    let tiers = text.lines().filter(|line| line.trim_start().starts_with("shader level core: "));
     assert_eq!(tiers.count(), n_adapters, "{text}");
     assert!(text.contains("model      embedded: loads and answers"), "{text}");
     let json: serde_json::Value =

@@ -41,3 +41,7 @@ id! {
     /// The number of a transformer layer, 0 for the one next to the embedding.
     LayerId
 }
+id! {
+    /// The number of a KV head within its layer.
+    HeadId
+}

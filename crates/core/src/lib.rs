@@ -13,6 +13,6 @@ mod source;
 
 pub use bytes::HostBytes;
 pub use dtype::{DType, ParseDTypeError, decode_f32, decode_f32_into, encode_f32, encode_f32_into};
-pub use ids::{ClusterId, LayerId, Slot, TokenPos};
+pub use ids::{ClusterId, HeadId, LayerId, Slot, TokenPos};
 pub use rng::SplitMix64;
 pub use source::{FileSource, RangeSource};

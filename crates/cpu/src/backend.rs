@@ -11,7 +11,7 @@ use longview_ops::{
     ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate,
     KvGather, KvKeys, KvScatter, Linear, LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads,
     QueryGate, QuerySums, ResolveRows, RmsNorm, Rope, RotateRows, SelectClusters, SiluMul,
-    SplitSigns, TopK, View, ViewMut, WeightSource,
+    SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::buffer::CpuBuffer;
@@ -140,10 +140,12 @@ fn capabilities(tier: Tier, threads: usize) -> Capabilities {
     }
 }
 
-impl Backend for CpuBackend {
+impl Storage for CpuBackend {
     type Buffer = CpuBuffer;
     type Weight = CpuWeight;
+}
 
+impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         NAME
     }

@@ -193,10 +193,12 @@ fn same_size(bytes: usize, view_bytes: usize, in_bounds: bool) -> OpResult<()> {
     Err(OpError::Copy { bytes, view_bytes })
 }
 
-impl<D: Driver> Backend for CudaBackend<D> {
+impl<D: Driver> Storage for CudaBackend<D> {
     type Buffer = CudaBuffer<D>;
     type Weight = CudaWeight<D>;
+}
 
+impl<D: Driver> Backend for CudaBackend<D> {
     fn name(&self) -> &'static str {
         D::NAME
     }

@@ -11,71 +11,17 @@ use longview_model::transformer::{Model, Workspace};
 use longview_model::weights::TensorSet;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Fingerprint, KvPlan, KvShape, Policy, PolicyOptions, Sequence, SequenceOptions, StepScratch,
+    Fingerprint, KvPlan, KvShape, PolicyOptions, SequenceOptions, StepScratch,
 };
-use serde::Serialize;
 
 use crate::error::EngineError;
+use crate::memory::MemoryPlan;
 use crate::options::EngineOptions;
 use crate::output::Choices;
-use crate::session::Session;
+use crate::policy::resolve_policy;
 
 /// Longest context that positions can count.
 const MAX_CONTEXT: usize = 1 << 30;
-
-/// Bytes that a model and one session take, before anything is loaded.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct MemoryPlan {
-    /// Weights as stored.
-    pub weight_bytes: u64,
-    /// Activations, logits and lists of a step.
-    pub workspace_bytes: u64,
-    /// Whether the device's memory is the host's.
-    #[serde(skip)]
-    pub unified: bool,
-    /// Keys, values and index.
-    #[serde(flatten)]
-    pub kv: KvPlan,
-}
-
-impl MemoryPlan {
-    /// Everything.
-    pub fn total_bytes(&self) -> u64 {
-        self.weight_bytes + self.workspace_bytes + self.kv.total_bytes()
-    }
-
-    /// What lies in host memory on a device with memory of its own.
-    pub fn host_bytes(&self) -> u64 {
-        self.kv.host_kv_bytes + self.kv.host_index_bytes
-    }
-
-    /// What lies on such a device.
-    pub fn device_bytes(&self) -> u64 {
-        self.total_bytes() - self.host_bytes()
-    }
-
-    /// Fails if the device has less. (A host without room for keys and values says so when they are
-    /// allocated.)
-    ///
-    /// # Errors
-    /// [`EngineError::Memory`] or [`EngineError::DeviceMemory`], with the numbers.
-    pub fn check(&self, available: Option<u64>) -> Result<(), EngineError> {
-        let Some(available) = available else { return Ok(()) };
-        let weights = self.weight_bytes;
-        let (needed, kv) = match self.unified {
-            true => (self.total_bytes(), self.kv.host_kv_bytes),
-            false => (self.device_bytes(), self.kv.device_kv_bytes()),
-        };
-        if needed <= available {
-            return Ok(());
-        }
-        let rest = needed - weights - kv;
-        Err(match self.unified {
-            true => EngineError::Memory { needed, weights, kv, rest, available },
-            false => EngineError::DeviceMemory { needed, weights, kv, rest, available },
-        })
-    }
-}
 
 /// A model on a device with the buffers of its steps.
 pub struct Engine<B: Backend> {
@@ -105,8 +51,7 @@ impl<B: Backend> Engine<B> {
         policy: &PolicyOptions,
     ) -> Result<MemoryPlan, EngineError> {
         check_options(options)?;
-        let policy =
-            Policy::resolve(&policy.clone().for_depth(folder.config.n_layers), options.ctx_size)?;
+        let (_, policy) = resolve_policy(policy, folder.config.n_layers, options.ctx_size)?;
         let unified = backend.capabilities().unified_memory;
         let sequence = options.sequence_options(unified);
         sequence.check()?;
@@ -192,15 +137,6 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// An empty session on the device as it is: call [`Engine::revive`] first where it may be lost.
-    pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
-        let config = self.model.config();
-        let options = policy.clone().for_depth(config.n_layers);
-        let policy = Policy::resolve(&options, self.options.ctx_size)?;
-        let sequence = Sequence::new(&self.backend, self.shape(), policy, self.layout())?;
-        Ok(Session::new(sequence, options, config.vocab_size))
-    }
-
     /// The dimensions of sessions.
     pub(crate) fn shape(&self) -> KvShape {
         shape_of(self.model.config(), &self.options)
@@ -234,7 +170,7 @@ impl<B: Backend> Engine<B> {
     /// Bytes of keys, values and index that a session under `policy` takes.
     pub fn kv_plan(&self, policy: &PolicyOptions) -> Result<KvPlan, EngineError> {
         let (config, context) = (self.model.config(), self.options.ctx_size);
-        let policy = Policy::resolve(&policy.clone().for_depth(config.n_layers), context)?;
+        let (_, policy) = resolve_policy(policy, config.n_layers, context)?;
         let sequence = self.options.sequence_options(self.backend.capabilities().unified_memory);
         Ok(KvPlan::new(&shape_of(config, &self.options), &policy, &sequence))
     }
@@ -303,7 +239,25 @@ fn shape_of(config: &longview_model::config::ModelConfig, options: &EngineOption
         head_dim: config.head_dim,
         kv_dtype: options.kv_dtype,
         capacity: options.ctx_size,
-        scale: 1.0 / (config.head_dim as f32).sqrt(),
+        scale: config.attention_scale(),
         inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_scaled_as_the_model_says() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/needle");
+        let mut folder = ModelFolder::open(folder.as_ref()).expect("the embedded model");
+        // Of some widths, 96 of Phi-3 among them, a root in f32 is another number.
+        for head_dim in 1..=512 {
+            folder.config.head_dim = head_dim;
+            let scale = kv_shape(&folder, &EngineOptions::default()).scale;
+            assert_eq!(scale, folder.config.attention_scale(), "head width {head_dim}");
+            assert_eq!(scale, (1.0 / (head_dim as f64).sqrt()) as f32, "head width {head_dim}");
+        }
     }
 }

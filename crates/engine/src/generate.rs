@@ -103,7 +103,7 @@ impl<B: Backend> Engine<B> {
             if params.max_tokens.is_some_and(|most| ids.len() >= most) {
                 return Ok(FinishReason::Length);
             }
-            if let Some(id) = session.unfed {
+            if let Some(id) = session.uncomputed {
                 if session.n_tokens() > session.sequence.shape().capacity {
                     return Ok(FinishReason::ContextFull);
                 }
@@ -116,7 +116,7 @@ impl<B: Backend> Engine<B> {
             if !params.ignore_eos && self.eos_ids.contains(&id) {
                 return Ok(FinishReason::Eos(id));
             }
-            session.unfed = Some(id);
+            session.uncomputed = Some(id);
             session.last = Output::Nothing;
             ids.push(id);
             if let Some(reason) = self.show(id, out, on_text)? {

@@ -36,7 +36,7 @@ pub struct EngineOptions {
     /// RoPE scaling in place of the model's own.
     pub rope: Option<RopeOverride>,
     /// Where all keys and values are kept.
-    pub store: HostStoreKind,
+    pub host_store: HostStoreKind,
 }
 
 impl Default for EngineOptions {
@@ -53,7 +53,7 @@ impl Default for EngineOptions {
             device_memory: None,
             max_sequences: 1,
             rope: None,
-            store: HostStoreKind::Auto,
+            host_store: HostStoreKind::Auto,
         }
     }
 }
@@ -65,7 +65,7 @@ impl EngineOptions {
         let in_place = unified_memory && !self.simulate_device;
         SequenceOptions {
             placement: if in_place { Placement::InPlace } else { Placement::Device },
-            store: self.store,
+            store: self.host_store,
             chunk: self.chunk_size,
             tile: self.tile_rows,
             overlap: self.overlap,

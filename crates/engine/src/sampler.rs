@@ -5,12 +5,10 @@
 //! machine. After the first call nothing is allocated.
 
 use longview_core::SplitMix64;
-use longview_ops::Backend;
 use serde::Serialize;
 
 use crate::error::EngineError;
 use crate::output::{MAX_CANDIDATES, Output};
-use crate::session::Session;
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -125,21 +123,6 @@ impl Sampler {
     pub fn sample_candidates(&mut self, logits: &[f32], ids: &[u32]) -> Result<u32, EngineError> {
         self.take_in(logits.iter().copied().zip(ids.iter().copied()))?;
         Ok(self.choose())
-    }
-
-    /// Chooses the token after the session's last one from what the last step said about it: that
-    /// step was one [`SessionStep::for_sampler`] of these parameters, or said all logits. Fails on
-    /// logits that are not numbers, and where nothing was computed to continue from.
-    ///
-    /// [`SessionStep::for_sampler`]: crate::SessionStep::for_sampler
-    pub fn next_token<B: Backend>(&mut self, session: &Session<B>) -> Result<u32, EngineError> {
-        let said = &session.said;
-        match session.last {
-            Output::Nothing => Err(EngineError::EmptyPrompt),
-            Output::Best => Ok(said.ids[0]),
-            Output::Candidates(_) => self.sample_candidates(&said.logits, &said.ids),
-            Output::Logits => self.sample(&said.logits, &session.tokens),
-        }
     }
 
     fn take_in(&mut self, logits: impl Iterator<Item = (f32, u32)>) -> Result<(), EngineError> {

@@ -12,6 +12,7 @@ use longview_scheduler::{
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::output::{MAX_CANDIDATES, Output};
+use crate::policy::resolve_policy;
 use crate::session::Session;
 
 /// A session that was opened.
@@ -39,7 +40,7 @@ impl<B: Backend> Session<B> {
         };
         SessionContent {
             tokens: self.tokens.clone(),
-            owed: self.unfed,
+            owed: self.uncomputed,
             logits: logits.to_vec(),
             ids: ids.to_vec(),
             note: note.to_vec(),
@@ -62,7 +63,7 @@ impl<B: Backend> Session<B> {
             return false;
         }
         self.tokens.extend_from_slice(&tokens);
-        (self.unfed, self.last) = (owed, last);
+        (self.uncomputed, self.last) = (owed, last);
         self.said.logits.extend_from_slice(&logits);
         self.said.ids.extend_from_slice(&ids);
         true
@@ -113,11 +114,7 @@ impl<B: Backend> Engine<B> {
         let (shape, header) = (self.shape(), file.header());
         header.check(self.fingerprint()?, &shape)?;
         let (options, policy) = match policy {
-            Some(options) => {
-                let options = options.clone().for_depth(shape.n_layers);
-                let policy = Policy::resolve(&options, shape.capacity)?;
-                (options, policy)
-            }
+            Some(options) => resolve_policy(options, shape.n_layers, shape.capacity)?,
             // What depends on the context stays as it was when the session was saved.
             None => {
                 let options = header.policy_options()?;
@@ -133,12 +130,10 @@ impl<B: Backend> Engine<B> {
         let n_vocab = self.model.config().vocab_size;
         let mut session = Session::new(sequence, options, n_vocab);
         let note = std::mem::take(&mut content.note);
-        match session.take_content(content, n_vocab) {
-            true => Ok(Restored { session, note }),
-            false => {
-                let what = "its tokens are not of this model's vocabulary";
-                Err(SessionFileError::Inconsistent(what).into())
-            }
+        if !session.take_content(content, n_vocab) {
+            let what = "its tokens are not of this model's vocabulary";
+            return Err(SessionFileError::Inconsistent(what).into());
         }
+        Ok(Restored { session, note })
     }
 }

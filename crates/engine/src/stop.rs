@@ -4,43 +4,46 @@
 #[derive(Clone, Debug)]
 pub struct StopFilter {
     stops: Vec<String>,
-    held: String,
+    buffered: String,
 }
 
 impl StopFilter {
     /// A filter for these strings; empty ones are ignored.
     pub fn new(stops: impl IntoIterator<Item = String>) -> Self {
-        Self { stops: stops.into_iter().filter(|s| !s.is_empty()).collect(), held: String::new() }
+        Self {
+            stops: stops.into_iter().filter(|s| !s.is_empty()).collect(),
+            buffered: String::new(),
+        }
     }
 
     /// Takes new text and appends what may be shown to `out`. Returns the stop string that ended
     /// the text, if one did; nothing behind it is shown.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<&str> {
-        self.held.push_str(text);
-        let first = self.stops.iter().filter_map(|s| self.held.find(s).map(|at| (at, s)));
+        self.buffered.push_str(text);
+        let first = self.stops.iter().filter_map(|s| self.buffered.find(s).map(|at| (at, s)));
         // The earliest; the longest of those that begin together.
         if let Some((at, stop)) = first.min_by_key(|(at, s)| (*at, usize::MAX - s.len())) {
-            out.push_str(&self.held[..at]);
-            self.held.clear();
+            out.push_str(&self.buffered[..at]);
+            self.buffered.clear();
             return Some(stop);
         }
-        let keep = self.held.len() - self.longest_start();
-        out.push_str(&self.held[..keep]);
-        self.held.drain(..keep);
+        let keep = self.buffered.len() - self.longest_start();
+        out.push_str(&self.buffered[..keep]);
+        self.buffered.drain(..keep);
         None
     }
 
-    /// The text ended otherwise: what was held back is shown.
+    /// The text ended otherwise: what was kept back is shown.
     pub fn finish(&mut self, out: &mut String) {
-        out.push_str(&self.held);
-        self.held.clear();
+        out.push_str(&self.buffered);
+        self.buffered.clear();
     }
 
-    /// Bytes at the end of the held text that are the start of a stop string.
+    /// Bytes at the end of the buffered text that are the start of a stop string.
     fn longest_start(&self) -> usize {
-        let starts = self.held.char_indices().map(|(at, _)| at);
-        let begins = |at: &usize| self.stops.iter().any(|s| s.starts_with(&self.held[*at..]));
-        starts.into_iter().find(begins).map_or(0, |at| self.held.len() - at)
+        let starts = self.buffered.char_indices().map(|(at, _)| at);
+        let begins = |at: &usize| self.stops.iter().any(|s| s.starts_with(&self.buffered[*at..]));
+        starts.into_iter().find(begins).map_or(0, |at| self.buffered.len() - at)
     }
 }
 

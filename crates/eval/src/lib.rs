@@ -14,6 +14,7 @@ pub mod record;
 pub mod report;
 pub mod results;
 pub mod runner;
+pub mod sample;
 pub mod score;
 pub mod speed;
 pub mod summary;

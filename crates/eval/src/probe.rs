@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
-use longview_core::decode_f32;
+use longview_core::{HeadId, LayerId, decode_f32};
 use longview_engine::{Engine, EngineError, Session};
 use longview_ops::Backend;
 use longview_scheduler::LayerMode;
@@ -86,13 +86,13 @@ async fn probe_policy<B: Backend>(
     }
     // Certificates add up in the session, and are this policy's alone.
     session.reset_stats();
-    session.watch(true);
+    session.trace(true);
     let mut meter = Meter::new(session, text, &policy.label);
     for (step, pair) in text.ids[text.length..].windows(2).enumerate() {
         engine.feed(session, &pair[..1]).await?;
         meter.step(session, step, pair[1]);
     }
-    session.watch(false);
+    session.trace(false);
     meter.records(session).into_iter().try_for_each(sink)
 }
 
@@ -171,11 +171,12 @@ impl<'a> Meter<'a> {
         self.tokens += 1;
         let sequence = session.sequence();
         let probed = step.is_multiple_of(self.text.stride.max(1));
-        for layer in 0..sequence.shape().n_layers {
-            let mode = sequence.layers()[layer].mode();
-            for head in 0..sequence.shape().n_kv_heads {
+        for layer in (0..sequence.shape().n_layers as u32).map(LayerId) {
+            let mode = sequence.layers()[layer.index()].mode();
+            for head in (0..sequence.shape().n_kv_heads as u32).map(HeadId) {
                 if mode == LayerMode::Recall {
-                    self.count_hits(layer, head, sequence.last_recalled(layer, head).collect());
+                    let recalled = sequence.last_recalled(layer.index(), head.index()).collect();
+                    self.count_hits(layer, head, recalled);
                 }
                 if probed && mode != LayerMode::Dense {
                     self.probe_group(session, layer, head);
@@ -184,13 +185,15 @@ impl<'a> Meter<'a> {
         }
     }
 
-    fn count_hits(&mut self, layer: usize, head: usize, now: HashSet<u32>) {
+    fn count_hits(&mut self, layer: LayerId, head: HeadId, now: HashSet<u32>) {
+        let (layer, head) = (layer.index(), head.index());
         let past = &mut self.recalled[layer][head];
         for (steps, counts) in CACHE_STEPS.iter().zip(&mut self.cache[layer][head]) {
-            let held = |token: &&u32| past.iter().rev().take(*steps).any(|s| s.contains(token));
+            let was_recent =
+                |token: &&u32| past.iter().rev().take(*steps).any(|s| s.contains(token));
             // The first step finds an empty cache in any case.
             if !past.is_empty() {
-                let hits = now.iter().filter(held).count();
+                let hits = now.iter().filter(was_recent).count();
                 counts.0 += hits as u64;
                 counts.1 += (now.len() - hits) as u64;
             }
@@ -203,7 +206,8 @@ impl<'a> Meter<'a> {
     }
 
     /// The query heads of one KV head in the last step.
-    fn probe_group<B: Backend>(&mut self, session: &Session<B>, layer: usize, head: usize) {
+    fn probe_group<B: Backend>(&mut self, session: &Session<B>, layer: LayerId, head: HeadId) {
+        let (layer, head) = (layer.index(), head.index());
         let sequence = session.sequence();
         let (shape, n) = (sequence.shape(), sequence.n_tokens());
         let (d, group) = (shape.head_dim, shape.n_q_heads / shape.n_kv_heads);
@@ -223,10 +227,10 @@ impl<'a> Meter<'a> {
             budget => budget.min(n),
         };
         let largest_value = (0..n).map(|p| norm(value(p))).fold(0.0, f64::max);
-        let watched = &sequence.traced()[layer];
+        let traced = &sequence.traced()[layer];
         let mut tops = Vec::new();
         for h in head * group..(head + 1) * group {
-            let q = &watched.q[h * d..(h + 1) * d];
+            let q = &traced.q[h * d..(h + 1) * d];
             let scores: Vec<f64> =
                 (0..n).map(|p| f64::from(shape.scale) * dot(q, key(p))).collect();
             let weights = softmax(&scores);
@@ -243,7 +247,7 @@ impl<'a> Meter<'a> {
             for (p, weight) in weights.iter().enumerate() {
                 full.iter_mut().zip(value(p)).for_each(|(f, v)| *f += weight * f64::from(*v));
             }
-            let out = &watched.out[h * d..(h + 1) * d];
+            let out = &traced.out[h * d..(h + 1) * d];
             let apart = full.iter().zip(out).map(|(f, o)| (f - f64::from(*o)).powi(2)).sum::<f64>();
             let size = full.iter().map(|f| f * f).sum::<f64>();
             sums.error.push((apart / size.max(1e-30)).sqrt() as f32);

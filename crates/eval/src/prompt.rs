@@ -5,7 +5,7 @@ use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
 use longview_model::tokenizer::{Specials, Tokenizer};
 
 use crate::error::EvalError;
-use crate::tasks::{Question, Sample};
+use crate::sample::{Question, Sample};
 
 /// The date that templates print, so that prompts are the same every day: 2026-01-01.
 const DATE_UNIX_S: i64 = 1_767_225_600;

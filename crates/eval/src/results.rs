@@ -79,8 +79,8 @@ impl ResultsFile {
             .map_err(failed("opening"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("reading"))?;
-        let (whole, torn) = whole_lines(&bytes);
-        if !is_torn_line(torn) {
+        let (whole, rest) = whole_lines(&bytes);
+        if !is_cut_line(rest) {
             let reason = "its last line is neither whole nor the beginning of a line of a results \
                           file";
             return Err(EvalError::content(path, reason));
@@ -151,7 +151,7 @@ pub(crate) fn whole_lines(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Whether bytes after the last line may be a line whose writer was stopped; so may none.
-pub(crate) fn is_torn_line(bytes: &[u8]) -> bool {
+pub(crate) fn is_cut_line(bytes: &[u8]) -> bool {
     bytes.starts_with(LINE_START) || LINE_START.starts_with(bytes)
 }
 
@@ -213,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_again_and_a_torn_line_is_dropped() {
-        let path = temporary("torn");
+    fn what_was_written_is_found_again_and_a_cut_line_is_dropped() {
+        let path = temporary("cut");
         let mut file = ResultsFile::open(&path, &run("m", 1)).unwrap();
         file.append(&Record::Answer(answer(0))).unwrap();
         file.append(&Record::Answer(answer(1))).unwrap();

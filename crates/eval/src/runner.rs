@@ -79,7 +79,7 @@ pub struct Outcome {
 pub type Load<'l, B> = dyn FnMut(usize) -> Result<Engine<B>, EngineError> + 'l;
 
 /// Is told how far the run is.
-pub type Watch<'w> = dyn FnMut(&Progress<'_>) + 'w;
+pub type OnProgress<'w> = dyn FnMut(&Progress<'_>) + 'w;
 
 /// One document of a task at a length.
 #[derive(Clone, Copy)]
@@ -125,7 +125,7 @@ pub async fn run<B: Backend>(
     results: &mut ResultsFile,
     load: &mut Load<'_, B>,
     cancel: &CancelToken,
-    watch: &mut Watch<'_>,
+    on_progress: &mut OnProgress<'_>,
 ) -> Result<Outcome, EvalError> {
     let (mut outcome, mut todo) = (Outcome::default(), Vec::new());
     for length in evaluation.lengths {
@@ -146,7 +146,7 @@ pub async fn run<B: Backend>(
         tokens_left: todo.iter().map(|(length, open)| length * open.len()).sum(),
         ..Clock::default()
     };
-    let mut runner = Runner { evaluation, results, cancel, watch, outcome, clock };
+    let mut runner = Runner { evaluation, results, cancel, on_progress, outcome, clock };
     for (length, open) in todo.into_iter().filter(|(_, open)| !open.is_empty()) {
         let mut engine = load(length)?;
         runner.clock.start(engine.backend().now());
@@ -254,7 +254,7 @@ struct Runner<'a, 'e> {
     evaluation: &'a Evaluation<'e>,
     results: &'a mut ResultsFile,
     cancel: &'a CancelToken,
-    watch: &'a mut Watch<'a>,
+    on_progress: &'a mut OnProgress<'a>,
     outcome: Outcome,
     clock: Clock,
 }
@@ -435,14 +435,10 @@ impl<'e> Runner<'_, 'e> {
     ) -> Result<(), Stop> {
         self.tell(work.place, None, engine.backend().now());
         let cancel = self.cancel;
-        let mut go_on = |_| match cancel.is_cancelled() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        let mut go_on = |_| {
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        match engine.prefill(session, ids, &mut go_on).await? {
-            true => Ok(()),
-            false => Err(Stop::Cancelled),
-        }
+        if engine.prefill(session, ids, &mut go_on).await? { Ok(()) } else { Err(Stop::Cancelled) }
     }
 
     /// Feeds the rest of a question through the policy and decodes the answer, greedily.
@@ -546,7 +542,7 @@ impl<'e> Runner<'_, 'e> {
 
     fn tell(&mut self, place: Place<'_>, policy: Option<&PolicyLabel>, now: Duration) {
         self.clock.tick(now);
-        (self.watch)(&Progress {
+        (self.on_progress)(&Progress {
             done: self.outcome.skipped + self.outcome.answered,
             total: self.outcome.total,
             task: place.task.name(),

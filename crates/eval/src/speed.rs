@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use longview_core::{SplitMix64, decode_f32};
+use longview_core::{HeadId, LayerId, SplitMix64, decode_f32};
 use longview_engine::{Engine, EngineError, Session};
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset, Stats};
@@ -80,7 +80,8 @@ impl Rows {
     }
 
     /// Row `first` and those after it of a context that repeats the text; exact the first time.
-    fn fill(&self, layer: usize, head: usize, first: usize, out: &mut [f32]) {
+    fn fill(&self, layer: LayerId, head: HeadId, first: usize, out: &mut [f32]) {
+        let (layer, head) = (layer.index(), head.index());
         let rows = &self.rows[layer][head];
         for (row, out) in (first..).zip(out.chunks_exact_mut(self.width)) {
             let start = row % self.tokens * self.width;
@@ -145,7 +146,7 @@ pub async fn after_injection<B: Backend>(
     engine.prefill(&mut session, text, &mut |_| ControlFlow::Continue(())).await?;
     let ids: Vec<u32> = text.iter().copied().cycle().take(context - text.len()).collect();
     let mut fill = |layer: usize, head: usize, first: usize, out: &mut [f32]| {
-        rows.fill(layer, head, first, out);
+        rows.fill(LayerId(layer as u32), HeadId(head as u32), first, out);
     };
     session.inject(&ids, &mut fill).await?;
     for policy in policies {

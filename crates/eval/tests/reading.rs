@@ -176,7 +176,7 @@ fn failures_that_were_mended_are_gone_and_the_others_say_who_failed() {
 
 #[test]
 fn a_line_that_was_cut_inside_of_a_letter_is_passed_over() {
-    let folder = Folder::new("torn");
+    let folder = Folder::new("cut");
     let file = folder.file("results", &[Record::Answer(answer("t", label("full", 0), 0, 1.0))]);
     let mut bytes = fs::read(&file).unwrap();
     let whole = bytes.clone();

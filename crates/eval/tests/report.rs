@@ -76,7 +76,7 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     let folder = folder("page");
     let path = folder.join("results.jsonl");
     // An answer that is there twice counts once, the later one; kinds that are not
-    // known and a torn last line are passed over.
+    // known and a last line that was cut off are passed over.
     let mut all = records();
     let again = answer("easy", label("quest", 512), 4096, 1, 1.0);
     all.push(again);

@@ -37,8 +37,8 @@ pub trait Attention<B: Backend> {
         t: AttentionTensors<'_, B>,
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Whether [`Attention::ahead`] is wanted for `layer`. It costs a projection of queries.
-    fn wants_ahead(&self, layer: LayerId) -> bool {
+    /// Whether [`Attention::prefetch`] is wanted for `layer`. It costs a projection of queries.
+    fn wants_prefetch(&mut self, layer: LayerId) -> bool {
         let _ = layer;
         false
     }
@@ -46,7 +46,7 @@ pub trait Attention<B: Backend> {
     /// Takes the queries of `layer` as the hidden states that enter the layer before predict them:
     /// F32 `[T, Hq, Dh]` after RoPE, by the norm and the projection of `layer`. Called before the
     /// attention of the layer before, where it is wanted; `q` is written again after it.
-    fn ahead(
+    fn prefetch(
         &mut self,
         layer: LayerId,
         batch: &Batch<'_>,

@@ -13,12 +13,12 @@ use longview_core::LayerId;
 use longview_ops::{Backend, Embed, EmbedParams, OpError, OpResult, View, ViewMut};
 
 use self::layer::{Layer, Pass, Projection};
-pub use self::load::LoadError;
 pub use self::workspace::Workspace;
 use crate::attention::{Attention, AttentionTensors};
 use crate::batch::{Batch, BatchError};
 use crate::config::ModelConfig;
 use crate::rope::RopeTable;
+pub use crate::weights::LoadError;
 
 /// A model on a device.
 pub struct Model<B: Backend> {
@@ -70,9 +70,13 @@ impl<B: Backend> Model<B> {
         self.planned_context
     }
 
-    /// The factor on q . k: `1 / sqrt(Dh)`.
-    pub fn attention_scale(&self) -> f32 {
-        (1.0 / (self.config.head_dim as f64).sqrt()) as f32
+    /// Fails if this model cannot run `batch`: ids beyond the vocabulary, positions beyond the
+    /// planned context, spans that do not cover the tokens.
+    ///
+    /// # Errors
+    /// What is wrong with the batch, with its numbers.
+    pub fn check(&self, batch: &Batch<'_>) -> Result<(), BatchError> {
+        batch.check(self.config.vocab_size, self.planned_context)
     }
 
     /// Runs the tokens of `batch` through all layers. Their final hidden states stay in `ws` for
@@ -85,7 +89,7 @@ impl<B: Backend> Model<B> {
         attention: &mut A,
     ) -> Result<(), ForwardError<A::Error>> {
         let n_tokens = batch.n_tokens();
-        batch.check(self.config.vocab_size, self.planned_context)?;
+        self.check(batch)?;
         ws.begin(n_tokens)?;
         if n_tokens == 0 {
             return Ok(());
@@ -97,11 +101,11 @@ impl<B: Backend> Model<B> {
             layer.project(&pass, ws)?;
             let next = LayerId(index as u32 + 1);
             if let Some(layer) = self.layers.get(next.index())
-                && attention.wants_ahead(next)
+                && attention.wants_prefetch(next)
             {
-                layer.project_ahead(&pass, ws)?;
+                layer.project_early(&pass, ws)?;
                 let q = View::part(&ws.q_scratch, 0, n_tokens * self.config.q_width());
-                attention.ahead(next, batch, q).await.map_err(ForwardError::Attention)?;
+                attention.prefetch(next, batch, q).await.map_err(ForwardError::Attention)?;
             }
             let tensors = self.attention_tensors(ws, n_tokens);
             let attended = attention.attend(LayerId(index as u32), batch, tensors).await;

@@ -2,8 +2,6 @@
 
 use longview_core::DType;
 
-use crate::Backend;
-
 /// What every device buffer can say without the device.
 pub trait DeviceBuffer {
     /// Type of the elements.
@@ -23,9 +21,18 @@ pub trait DeviceBuffer {
     }
 }
 
+/// The kinds of memory that a backend has: what views and descriptors speak of, whatever the
+/// backend can compute.
+pub trait Storage: Sized + 'static {
+    /// Device memory with a data type and a length.
+    type Buffer: DeviceBuffer + Send + Sync;
+    /// A weight in whatever layout the backend likes.
+    type Weight: Send + Sync;
+}
+
 /// A run of elements of a buffer, to be read. Offsets count elements; a kernel gets them as a
 /// parameter, so any offset is allowed.
-pub struct View<'a, B: Backend> {
+pub struct View<'a, B: Storage> {
     /// The buffer.
     pub buffer: &'a B::Buffer,
     /// First element.
@@ -34,15 +41,15 @@ pub struct View<'a, B: Backend> {
     pub len: usize,
 }
 
-impl<B: Backend> Clone for View<'_, B> {
+impl<B: Storage> Clone for View<'_, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B: Backend> Copy for View<'_, B> {}
+impl<B: Storage> Copy for View<'_, B> {}
 
-impl<'a, B: Backend> View<'a, B> {
+impl<'a, B: Storage> View<'a, B> {
     /// The whole buffer.
     pub fn all(buffer: &'a B::Buffer) -> Self {
         Self { buffer, offset: 0, len: buffer.len() }
@@ -60,7 +67,7 @@ impl<'a, B: Backend> View<'a, B> {
 }
 
 /// A run of elements of a buffer, to be written. Elements outside the run are never touched.
-pub struct ViewMut<'a, B: Backend> {
+pub struct ViewMut<'a, B: Storage> {
     /// The buffer.
     pub buffer: &'a mut B::Buffer,
     /// First element.
@@ -69,7 +76,7 @@ pub struct ViewMut<'a, B: Backend> {
     pub len: usize,
 }
 
-impl<'a, B: Backend> ViewMut<'a, B> {
+impl<'a, B: Storage> ViewMut<'a, B> {
     /// The whole buffer.
     pub fn all(buffer: &'a mut B::Buffer) -> Self {
         let len = buffer.len();
@@ -90,7 +97,7 @@ impl<'a, B: Backend> ViewMut<'a, B> {
 /// An array of KV rows `[Hkv, head_stride, 2, Dh]`: row r of KV head h starts at element
 /// `offset + (h * head_stride + r) * 2 * Dh`. With a stride of 0 that is a pool, where every head
 /// may name any row.
-pub struct KvView<'a, B: Backend> {
+pub struct KvView<'a, B: Storage> {
     /// The buffer, of a KV data type.
     pub buffer: &'a B::Buffer,
     /// Element of row 0 of head 0.
@@ -99,15 +106,15 @@ pub struct KvView<'a, B: Backend> {
     pub head_stride: usize,
 }
 
-impl<B: Backend> Clone for KvView<'_, B> {
+impl<B: Storage> Clone for KvView<'_, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B: Backend> Copy for KvView<'_, B> {}
+impl<B: Storage> Copy for KvView<'_, B> {}
 
-impl<'a, B: Backend> KvView<'a, B> {
+impl<'a, B: Storage> KvView<'a, B> {
     /// Rows from the start of `buffer`.
     pub fn new(buffer: &'a B::Buffer, head_stride: usize) -> Self {
         Self { buffer, offset: 0, head_stride }

@@ -2,6 +2,8 @@
 
 use longview_core::DType;
 
+use crate::op::Op;
+
 /// Totals of a device since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
@@ -44,7 +46,7 @@ impl std::ops::AddAssign for DeviceCounters {
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// The device in words, for `doctor` and reports: processor or adapter, instruction set or
-    /// tier.
+    /// shader level.
     pub device: String,
     /// Kernels read buffers of [`crate::Backend::alloc_host`] directly, so recall can be one
     /// gather, or none at all.
@@ -61,7 +63,7 @@ pub struct Capabilities {
     /// Data types of weights.
     pub weight_dtypes: Vec<DType>,
     /// Ops that are missing, each with the reason; the parity run prints them.
-    pub missing_ops: Vec<(crate::Op, String)>,
+    pub missing_ops: Vec<(Op, String)>,
     /// Memory that may be planned for, in bytes; `None` where the device does not tell.
     pub memory_bytes: Option<u64>,
 }

@@ -5,7 +5,7 @@
 //! agree in sign. Indices must be equal where the f64 scores differ by more than the tolerance;
 //! within it any index is right and is counted as a tie.
 
-use crate::corpus::{Outcome, Output, Plan, Values};
+use crate::corpus::plan::{Outcome, Output, Plan, Values};
 use crate::tolerance::Tolerance;
 
 /// Mismatches that are printed; the others are only counted.

@@ -2,7 +2,7 @@
 
 use longview_core::DType;
 
-use crate::Op;
+use crate::op::Op;
 
 /// Result of an op.
 pub type OpResult<T> = Result<T, OpError>;

@@ -82,7 +82,7 @@ ops! {
     ClusterRest = "cluster_rest",
     /// Rows of selected clusters.
     ClusterRows = "cluster_rows",
-    /// Keys turned to other positions.
+    /// Keys rotated to other positions.
     RotateRows = "rotate_rows",
     /// Sums of queries over blocks.
     QuerySums = "query_sums",

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::backend::Backend;
 use crate::corpus::{Case, cases_of};
+use crate::op::Op;
 use crate::reference::ReferenceBackend;
-use crate::{Backend, Op};
 
 /// Failed cases of one row whose messages are kept.
 const SHOWN: usize = 6;

@@ -7,7 +7,7 @@
 
 use longview_core::DType;
 
-use crate::Op;
+use crate::op::Op;
 
 /// Bounds on one output.
 #[derive(Clone, Copy, Debug, PartialEq)]

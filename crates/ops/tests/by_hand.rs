@@ -4,7 +4,7 @@ use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
 use longview_ops::*;
 
 type R = ReferenceBackend;
-type Buffer = <R as Backend>::Buffer;
+type Buffer = <R as Storage>::Buffer;
 
 fn floats(backend: &R, values: &[f32]) -> Buffer {
     typed(backend, DType::F32, values)
@@ -23,7 +23,7 @@ fn ints(backend: &R, values: &[u32]) -> Buffer {
     buffer
 }
 
-fn weight(backend: &R, n_rows: usize, values: &[f32]) -> <R as Backend>::Weight {
+fn weight(backend: &R, n_rows: usize, values: &[f32]) -> <R as Storage>::Weight {
     let bytes = HostBytes::from_vec(encode_f32(DType::F32, values));
     let n_cols = values.len() / n_rows;
     let source = WeightSource { name: "w".into(), dtype: DType::F32, n_rows, n_cols, bytes };

@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         chunk_size: 256,
         simulate_device: true,
         overlap: false,
-        store: HostStoreKind::Plain,
+        host_store: HostStoreKind::Plain,
         ..EngineOptions::default()
     };
     let folder = ModelFolder::open(Path::new(model))?;

@@ -1,5 +1,6 @@
 //! What can go wrong, each with a code that the page has words for.
 
+use longview_core::{HeadId, LayerId};
 use longview_engine::EngineError;
 use longview_model::folder::FolderError;
 use longview_model::tokenizer::TokenizerError;
@@ -51,16 +52,18 @@ pub enum ReaderError {
         limit: u64,
     },
     /// A KV head that the model has not.
-    #[error("there is no layer {layer} with KV head {head}: the model has {layers} and {heads}")]
+    #[error(
+        "there is no layer {layer} with KV head {head}: the model has {n_layers} and {n_kv_heads}"
+    )]
     NoSuchHead {
         /// The layer asked for.
-        layer: usize,
+        layer: LayerId,
         /// The head asked for.
-        head: usize,
+        head: HeadId,
         /// Layers of the model.
-        layers: usize,
+        n_layers: usize,
         /// KV heads of a layer.
-        heads: usize,
+        n_kv_heads: usize,
     },
 }
 

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longview_core::RangeSource;
+use longview_core::{HeadId, LayerId, RangeSource};
 use longview_engine::{
     Engine, EngineError, EngineOptions, Progress, Sampler, SamplingParams, Session, SessionStep,
 };
@@ -22,9 +22,9 @@ use crate::prompt;
 
 /// KV rows that the host reads for a step's attention, on average: where a step attends more, not
 /// every one is looked at.
-const WATCHED_ROWS: usize = 40_000;
+const TRACED_ROWS: usize = 40_000;
 /// Layers for whose queries a step waits, on average; likewise.
-const WATCHED_LAYERS: usize = 8;
+const TRACED_LAYERS: usize = 8;
 /// Steps for which recalled rows stay on the device, at most, where a limit is given.
 const MOST_CACHE_STEPS: usize = 16;
 
@@ -54,7 +54,7 @@ pub struct Question {
     /// 0 takes the most likely token.
     pub temperature: f32,
     /// The layer and KV head to draw a map of.
-    pub map: Option<(usize, usize)>,
+    pub map: Option<(LayerId, HeadId)>,
 }
 
 /// What a step says. Tokens of the question are steps too, without text.
@@ -233,13 +233,12 @@ impl<B: Backend> Reader<B> {
         let (done, total) = (document.session.tokens().len(), document.ids.len());
         let mut heard =
             |p: Progress| progress(Progress { done: done + p.done, total, before: done, ..p });
-        let result = match done < total {
-            true => {
-                let rest = &document.ids[done..];
-                engine.prefill(&mut document.session, rest, &mut heard).await.map(|_| ())
-            }
+        let result = if done < total {
+            let rest = &document.ids[done..];
+            engine.prefill(&mut document.session, rest, &mut heard).await.map(|_| ())
+        } else {
             // The device may have been lost when all was read and not yet indexed.
-            false => engine.settle(&mut document.session).await,
+            engine.settle(&mut document.session).await
         };
         document.reading += engine.backend().now().saturating_sub(begin);
         result?;
@@ -312,8 +311,10 @@ impl<B: Backend> Reader<B> {
         }
         let n_heads = engine.model().config().n_kv_heads;
         let n_layers = engine.model().config().n_layers;
-        if let Some((layer, head)) = question.map.filter(|(l, h)| *l >= n_layers || *h >= n_heads) {
-            return Err(ReaderError::NoSuchHead { layer, head, layers: n_layers, heads: n_heads });
+        if let Some((layer, head)) = question.map
+            && (layer.index() >= n_layers || head.index() >= n_heads)
+        {
+            return Err(ReaderError::NoSuchHead { layer, head, n_layers, n_kv_heads: n_heads });
         }
         if document.policy != fitted {
             engine.set_policy(&mut document.session, &fitted).await?;
@@ -321,7 +322,7 @@ impl<B: Backend> Reader<B> {
         }
         document.session.look_at(question.map);
         let answer = document.answer(engine, question, &ids, step).await;
-        document.session.watch(false);
+        document.session.trace(false);
         document.session.look_at(None);
         // What fails here fails again when it matters, with the device open again.
         let back = document.session.truncate(n_read).await;
@@ -398,7 +399,7 @@ impl<B: Backend> Document<B> {
         let (mut text, mut n, mut finish) = (String::new(), 0, None);
         for (i, id) in ids.iter().enumerate() {
             // The last token of a question is the first that looks for the answer.
-            self.session.watch(i + 1 == ids.len());
+            self.session.trace(i + 1 == ids.len());
             self.step(engine, &sampler, *id).await?;
             self.look(&mut mass, &mut wait);
             let step = count.step(engine, &self.session, "", 0);
@@ -420,7 +421,7 @@ impl<B: Backend> Document<B> {
             n += 1;
             let piece = stream.push(prompt::tokenizer(engine)?, id)?;
             text += &piece;
-            self.session.watch(wait == 0);
+            self.session.trace(wait == 0);
             self.step(engine, &sampler, id).await?;
             self.look(&mut mass, &mut wait);
             if on_step(&count.step(engine, &self.session, &piece, n)).is_break() {
@@ -459,13 +460,13 @@ impl<B: Backend> Document<B> {
         engine.step(&mut [step.for_sampler(sampler)]).await
     }
 
-    /// Adds the last step's attention to `mass` if it was watched, and says how many steps the next
+    /// Adds the last step's attention to `mass` if it was traced, and says how many steps the next
     /// one that is has to wait for.
     fn look(&self, mass: &mut [f32], wait: &mut usize) {
         let sequence = self.session.sequence();
         *wait = match sequence.add_attention(mass) {
             0 => wait.saturating_sub(1),
-            rows => (rows / WATCHED_ROWS).max(sequence.traced().len() / WATCHED_LAYERS),
+            rows => (rows / TRACED_ROWS).max(sequence.traced().len() / TRACED_LAYERS),
         };
     }
 

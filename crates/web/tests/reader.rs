@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use longview_core::{HeadId, LayerId};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
@@ -37,7 +38,7 @@ fn reader() -> Reader<CpuBackend> {
         chunk_size: 256,
         simulate_device: true,
         overlap: false,
-        store: HostStoreKind::Plain,
+        host_store: HostStoreKind::Plain,
         ..EngineOptions::default()
     };
     let folder = ModelFolder::open(&path).unwrap();
@@ -185,7 +186,7 @@ fn a_saved_document_is_asked_without_reading_it() {
 fn steps_tell_where_tokens_stood_and_end_an_answer() {
     let mut reader = reader();
     read_all(&mut reader, &clusterkv());
-    let asked = Question { map: Some((2, 1)), ..question(0, &clusterkv()) };
+    let asked = Question { map: Some((LayerId(2), HeadId(1))), ..question(0, &clusterkv()) };
     let (mut n_steps, mut counts) = (0, [0usize; 6]);
     let mut hear = |step: &Step<'_>| {
         n_steps += 1;
@@ -201,7 +202,7 @@ fn steps_tell_where_tokens_stood_and_end_an_answer() {
     assert_eq!((answer.finish, answer.tokens), (Finish::Stopped, 5));
     assert!(counts[1] == 16 && counts[2] > 64 && counts[3] + counts[4] > 80, "{counts:?}");
     assert!(n_steps > 20, "the question's tokens are steps too");
-    let nowhere = Question { map: Some((5, 0)), ..asked };
+    let nowhere = Question { map: Some((LayerId(5), HeadId(0))), ..asked };
     let error = block_on(reader.ask(&nowhere, &mut |_| ControlFlow::Continue(()))).unwrap_err();
     assert_eq!(error.code(), "bad-input");
 }

@@ -256,10 +256,12 @@ fn same_size(bytes: usize, view_bytes: usize, in_bounds: bool) -> OpResult<()> {
     Err(OpError::Copy { bytes, view_bytes })
 }
 
-impl Backend for WgpuBackend {
+impl Storage for WgpuBackend {
     type Buffer = WgpuBuffer;
     type Weight = WgpuWeight;
+}
 
+impl Backend for WgpuBackend {
     fn name(&self) -> &'static str {
         "wgpu"
     }

@@ -74,7 +74,7 @@ fn norm(s: Shape) -> RmsNormParams {
 }
 
 /// A weight and its bias.
-type Layer<B> = (<B as Backend>::Weight, Option<<B as Backend>::Weight>);
+type Layer<B> = (<B as Storage>::Weight, Option<<B as Storage>::Weight>);
 
 fn layer<B: Backend>(make: &mut Maker<'_, B>, s: Shape, n_out: u32) -> Layer<B> {
     let weight = make.weight(s.weights, n_out, s.width);

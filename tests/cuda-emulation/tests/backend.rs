@@ -43,8 +43,8 @@ fn copy(
 
 fn silu(
     backend: &Emulated,
-    from: &<Emulated as Backend>::Buffer,
-    to: &mut <Emulated as Backend>::Buffer,
+    from: &<Emulated as Storage>::Buffer,
+    to: &mut <Emulated as Storage>::Buffer,
 ) {
     let n = from.len();
     let d = SiluMul {

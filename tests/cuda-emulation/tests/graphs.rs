@@ -7,7 +7,7 @@ use longview_ops::*;
 use pollster::block_on;
 
 type Emulated = CudaBackend<EmulatedDriver>;
-type Buffer = <Emulated as Backend>::Buffer;
+type Buffer = <Emulated as Storage>::Buffer;
 
 fn backend(has_graphs: bool) -> Emulated {
     let options = EmulatedOptions { has_graphs, ..Default::default() };

@@ -73,7 +73,7 @@ fn a_token_takes_few_dispatches_and_the_allowed_waits() {
         let cost = after.device.since(before.device);
         assert_eq!(session.stats().misses, misses, "nothing was fetched");
         let n_layers = engine.model().config().n_layers as u64;
-        let modes = session.sequence().layers().iter().map(|layer| layer.mode);
+        let modes = session.sequence().layers().iter().map(|layer| layer.mode());
         let n_recalled = modes.filter(|mode| *mode == LayerMode::Recall).count() as u64;
         assert_eq!(n_recalled > 0, recalls);
 

@@ -20,7 +20,8 @@ fn needle() -> ModelFolder {
 }
 
 fn index_bytes(sequence: &Sequence<Gpu>) -> u64 {
-    let indexes = sequence.layers().iter().filter_map(|layer| layer.index.as_ref());
+    let indexes =
+        sequence.layers().iter().filter_map(|layer| layer.recall()).map(|recall| &recall.index);
     indexes.map(|index| index.device_bytes()).sum()
 }
 
@@ -43,7 +44,8 @@ fn a_token_reads_weights_index_and_attended_rows_once() {
         generate(&mut engine, &mut session, 8).expect("warm-up");
         let sequence = session.sequence();
         let row_bytes = sequence.shape().row_bytes() as u64;
-        let indexes = sequence.layers().iter().filter_map(|layer| layer.index.as_ref());
+        let indexes =
+            sequence.layers().iter().filter_map(|layer| layer.recall()).map(|recall| &recall.index);
         let index: u64 = indexes
             .flat_map(|index| index.heads())
             .map(|head| head.sizes.len() as u64 * row_bytes / 2)
@@ -88,7 +90,7 @@ fn streamed_prefill(n_tokens: usize) -> Option<(u64, u64, u64)> {
     let (placement, overlap) = (Placement::Device, false);
     let options = SequenceOptions { placement, overlap, ..SequenceOptions::default() };
     let resolved = Policy::resolve(&policy, shape.capacity).expect("a policy");
-    let scores = 4 * shape.n_q_heads * resolved.max_clusters(shape.capacity);
+    let scores = 4 * shape.n_q_heads * resolved.max_units(shape.capacity);
     let row_bytes = shape.row_bytes();
     let mut sim = Sim::new(&gpu, shape, &policy, options).expect("a sequence");
     let before = gpu.counters();

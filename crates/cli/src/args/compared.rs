@@ -7,7 +7,7 @@ use clap::Args;
 use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
-use super::PolicyFile;
+use super::policy::PolicyFile;
 use crate::embedded;
 
 /// The policies, their budgets, and the model.

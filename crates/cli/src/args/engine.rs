@@ -23,7 +23,7 @@ const DEVICES: &[(DeviceChoice, &str)] = &[
     (DeviceChoice::Cuda, "cuda"),
 ];
 
-const TIERS: &[(Tier, &str)] =
+const SHADER_LEVELS: &[(Tier, &str)] =
     &[(Tier::Core, "core"), (Tier::F16, "f16"), (Tier::Subgroups, "subgroups")];
 
 /// Which query chooses what a step recalls.
@@ -46,7 +46,7 @@ pub fn kv_types() -> impl Iterator<Item = DType> {
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// How keys and values are stored.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::one_of(KV_TYPES))]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::names::one_of(KV_TYPES))]
     pub kv_type: DType,
 
     /// Prompt tokens computed at a time: more is faster and takes more memory.
@@ -65,7 +65,7 @@ pub struct EngineArgs {
         long,
         value_name = "MODE",
         default_value = "exact",
-        value_parser = super::one_of(RECALLS)
+        value_parser = super::names::one_of(RECALLS)
     )]
     pub recall: Recall,
 
@@ -75,8 +75,8 @@ pub struct EngineArgs {
     pub recall_gate: Option<f32>,
 
     /// Where to compute: cuda (NVIDIA GPUs), wgpu (any GPU), cpu, or auto: the first of these that
-    /// there is (with --adapter or --tier without cuda).
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::one_of(DEVICES))]
+    /// there is (with --adapter or --shader-level without cuda).
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::names::one_of(DEVICES))]
     pub device: DeviceChoice,
 
     /// GPU for --device wgpu: its number in `longview doctor` or a part of its name [default: the
@@ -88,9 +88,9 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N")]
     pub cuda_device: Option<usize>,
 
-    /// WGSL features for --device wgpu [default: the best that computes right numbers].
-    #[arg(long, value_name = "NAME", value_parser = super::one_of(TIERS))]
-    pub tier: Option<Tier>,
+    /// WGSL features that shaders use, for --device wgpu [default: the best that computes right numbers].
+    #[arg(long, alias = "tier", value_name = "NAME", value_parser = super::names::one_of(SHADER_LEVELS))]
+    pub shader_level: Option<Tier>,
 
     /// Plan as if the device had so much memory, as 512MiB or 4GB: what does not fit is refused
     /// before anything is loaded [default: what the device has].
@@ -129,7 +129,7 @@ impl EngineArgs {
             cpu: CpuOptions { threads: self.threads, isa: self.isa },
             wgpu: WgpuOptions {
                 adapter: self.adapter.clone(),
-                tier: self.tier,
+                tier: self.shader_level,
                 ..WgpuOptions::default()
             },
             cuda: CudaOptions { device: self.cuda_device, ..CudaOptions::default() },
@@ -143,7 +143,7 @@ impl EngineArgs {
         let given: [(&str, bool, &[DeviceChoice], &str); 3] = [
             ("--cuda-device", self.cuda_device.is_some(), &[Cuda], "cuda"),
             ("--adapter", self.adapter.is_some(), &[Wgpu, Auto], "wgpu"),
-            ("--tier", self.tier.is_some(), &[Wgpu, Auto], "wgpu"),
+            ("--shader-level", self.shader_level.is_some(), &[Wgpu, Auto], "wgpu"),
         ];
         for (option, is_given, devices, wanted) in given {
             if is_given && !devices.contains(&self.device) {

@@ -13,7 +13,7 @@ use longview_scheduler::{OPTIONS, PolicyOptions, Preset};
 pub struct PolicyArgs {
     /// What a generated token attends; `longview policies` says what each of them does [default:
     /// clusterkv].
-    #[arg(long, value_name = "NAME", value_parser = super::one_of(Preset::ALL))]
+    #[arg(long, value_name = "NAME", value_parser = super::names::one_of(Preset::ALL))]
     policy: Option<Preset>,
 
     /// A TOML file with `policy = "NAME"` and options as `name = value`; what is given on the

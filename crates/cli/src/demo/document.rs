@@ -107,8 +107,8 @@ impl Layout {
         let stated: usize = statements.iter().map(Vec::len).sum();
         let fixed = HEAD + stated + n_facts * MIN_GAP;
         let n_tokens = spec.context.saturating_sub(longest);
-        let tail = tail(n_tokens);
-        if n_tokens < fixed + tail {
+        let ending = ending(n_tokens);
+        if n_tokens < fixed + ending {
             let enough = (fixed + longest) * 5 / 4 + 8;
             bail!(
                 "--context {}: too short to hide {n_facts} facts; use --context {enough} or more, \
@@ -116,7 +116,7 @@ impl Layout {
                 spec.context
             );
         }
-        let span = (n_tokens - HEAD - stated - tail) as f64;
+        let span = (n_tokens - HEAD - stated - ending) as f64;
         let depths = (0..n_facts).map(|i| {
             // Evenly spread, moved by up to 0.3 of the distance between two facts.
             let place = (i as f64 + 0.2 + 0.6 * f64::from(rng.next_f32())) / n_facts as f64;
@@ -128,7 +128,7 @@ impl Layout {
 }
 
 /// Tokens at the end that hold no fact: a policy that keeps only the last tokens must not see one.
-fn tail(n_tokens: usize) -> usize {
+fn ending(n_tokens: usize) -> usize {
     (n_tokens / 24).clamp(600, 2400).min(n_tokens / 5)
 }
 

@@ -13,7 +13,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use longview_engine::{Engine, EngineOptions, Session};
+use longview_engine::{Engine, EngineOptions, Session, resolve_policy};
 use longview_eval::facts;
 use longview_ops::Backend;
 use longview_scheduler::{Index, IndexKind, Policy, PolicyOptions, Preset};
@@ -72,8 +72,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let n_questions = args.questions as usize;
     let spec = DocumentSpec { context: args.context, n_questions, seed: args.seed };
     let document = Document::write(folder.tokenizer()?, spec)?;
-    let policy = policy(args)?;
-    let resolved = Policy::resolve(&policy, args.context)?;
+    let (policy, resolved) = policy(args, folder.config.n_layers)?;
     // Before anything is printed: it may not be there.
     let device = args.engine.device()?;
     if !args.json {
@@ -85,26 +84,23 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         prefill(&mut engine, &mut session, &document, &interrupt)?;
         block_on(examine(&mut engine, &mut session, &document, args, &interrupt))?
     });
-    match args.json {
-        true => report.print_json(),
-        false => report.print_table(),
-    }
+    if args.json { report.print_json() } else { report.print_table() }
 }
 
 fn options(args: &DemoArgs) -> EngineOptions {
     EngineOptions { simulate_device: true, ..args.engine.options(args.context) }
 }
 
-/// The policy that was asked for. The embedded model looks up single tokens that resemble nothing
+/// The policy that was asked for, resolved as every command does it. The embedded model looks up single tokens that resemble nothing
 /// around them: small clusters, and centroids drawn from the whole document, lose fewer of them.
-fn policy(args: &DemoArgs) -> Result<PolicyOptions> {
+fn policy(args: &DemoArgs, n_layers: usize) -> Result<(PolicyOptions, Policy)> {
     let mut policy = args.policy.options()?;
     if policy.preset == Preset::Clusterkv {
         policy.cluster_segment.get_or_insert(0);
         policy.cluster_tokens.get_or_insert(8);
         policy.iterations.get_or_insert(3);
     }
-    Ok(policy)
+    Ok(resolve_policy(&policy, n_layers, args.context)?)
 }
 
 /// What will happen, and what it does and does not show.
@@ -149,10 +145,10 @@ fn prefill<B: Backend>(
 ) -> Result<()> {
     let n_tokens = document.ids.len();
     let bar = PrefillBar::new(n_tokens);
-    let watch = interrupt.end_with(bar.last_words("document"));
-    let mut update = |progress| bar.update(progress, &watch);
+    let guard = interrupt.end_with(bar.last_words("document"));
+    let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, &document.ids, &mut update))?;
-    drop((watch, bar));
+    drop((guard, bar));
     let timings = session.timings();
     out::note(format_args!(
         "prefill: {} tokens in {:.1} s, {} tokens/s",
@@ -171,7 +167,7 @@ async fn examine<B: Backend>(
     args: &DemoArgs,
     interrupt: &Interrupt,
 ) -> Result<Report> {
-    let _watch = interrupt.watch(session.cancel_token());
+    let _guard = interrupt.cancel_with(session.cancel_token());
     let n_questions = document.questions.len();
     let mut sit = async |session: &mut Session<B>| {
         if !args.json {
@@ -184,4 +180,30 @@ async fn examine<B: Backend>(
     session.set_policy(&PolicyOptions::new(Preset::Full)).await?;
     let full = sit(session).await?;
     Ok(Report { context: args.context, n_questions, full, recall })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use longview_scheduler::DEEP_LAYERS;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        demo: DemoArgs,
+    }
+
+    #[test]
+    fn the_policy_follows_the_depth_of_the_model_as_in_every_command() {
+        let line = Line::try_parse_from(["demo", "--context", "4096"]).expect("options");
+        let dense_layers =
+            |n_layers| policy(&line.demo, n_layers).expect("a policy").1.dense_layers;
+        assert_eq!(dense_layers(DEEP_LAYERS - 1), 0);
+        assert_eq!(dense_layers(DEEP_LAYERS), 2);
+        let told = ["demo", "--dense-layers", "1"];
+        let told = Line::try_parse_from(told).expect("options");
+        assert_eq!(policy(&told.demo, DEEP_LAYERS).expect("a policy").1.dense_layers, 1);
+    }
 }

@@ -49,9 +49,10 @@ impl View {
             self.question(question)?;
             out::piece(answer)?;
         }
-        match is_right {
-            true => out::piece("  right\n"),
-            false => out::piece(&format!("  wrong: it is {}\n", question.answer)),
+        if is_right {
+            out::piece("  right\n")
+        } else {
+            out::piece(&format!("  wrong: it is {}\n", question.answer))
         }
     }
 

@@ -62,9 +62,10 @@ struct BackendReport {
 /// Looks and prints. Fails if the embedded model does not run.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let report = examine();
-    match args.json {
-        true => out::json(&report)?,
-        false => print(&report)?,
+    if args.json {
+        out::json(&report)?;
+    } else {
+        print(&report)?;
     }
     match report.embedded_model_error {
         None => Ok(()),
@@ -117,14 +118,14 @@ struct Adapter {
     shared_memory_bytes: u32,
     subgroup_sizes: Option<(u32, u32)>,
     f16: bool,
-    /// The self-test at each tier: `null` where it computes right numbers, else what is wrong.
+    /// The self-test at each shader level: `null` where it computes right numbers, else what is wrong.
     tiers: Vec<(&'static str, Option<String>)>,
 }
 
 fn adapter(a: &longview_wgpu::AdapterReport) -> Adapter {
     let tested = block_on(WgpuBackend::test_tiers(&a.index.to_string()));
     let tiers = match tested {
-        Ok(tiers) => tiers.into_iter().map(|(tier, r)| (tier.name(), r.err())).collect(),
+        Ok(tiers) => tiers.into_iter().map(|(level, r)| (level.name(), r.err())).collect(),
         Err(error) => vec![("core", Some(error.to_string()))],
     };
     Adapter {
@@ -197,9 +198,9 @@ fn print_adapter(out: &mut impl Write, a: &Adapter) -> Result<()> {
         units::bytes(u64::from(a.shared_memory_bytes)),
         if a.f16 { "f16" } else { "no f16" },
     )?;
-    for (tier, error) in &a.tiers {
+    for (level, error) in &a.tiers {
         let result = error.as_deref().unwrap_or("computes right numbers");
-        writeln!(out, "           tier {tier}: {result}")?;
+        writeln!(out, "           shader level {level}: {result}")?;
     }
     Ok(())
 }

@@ -74,15 +74,15 @@ fn evaluate<B: Backend>(
     let cancel = CancelToken::default();
     let outcome = {
         let bar = Bar::new();
-        let _watch = interrupt.watch(cancel.clone());
+        let _guard = interrupt.cancel_with(cancel.clone());
         let mut load = |length: usize| {
             let folder = folders.pop().expect("there is one folder for each length");
             let options = options(args, &folder.config, length);
             let policy = PolicyOptions::new(Preset::StreamingLlm);
             Engine::load(Arc::clone(&backend), folder, options, &policy)
         };
-        let mut watch = |progress: &runner::Progress<'_>| bar.update(progress);
-        block_on(runner::run(&evaluation, &mut results, &mut load, &cancel, &mut watch))?
+        let mut on_progress = |progress: &runner::Progress<'_>| bar.update(progress);
+        block_on(runner::run(&evaluation, &mut results, &mut load, &cancel, &mut on_progress))?
     };
     show::summary(&results, plan, args.seed)?;
     Ok(outcome)
@@ -136,8 +136,8 @@ fn record<B: Backend>(
     folder: &ModelFolder,
     backend: &B,
 ) -> Result<Run> {
-    let model = (args.compared.model.as_deref(), folder);
-    let mut run = load::run_record(model, &args.engine, &args.rope, backend)?;
+    let model = args.compared.model.as_deref();
+    let mut run = load::run_record(model, folder, &args.engine, &args.rope, backend)?;
     run.seed = args.seed;
     run.settings.extend(plan.settings(args, text));
     Ok(run)

@@ -12,9 +12,9 @@ use longview_model::chat::ChatMessage;
 use longview_ops::Backend;
 use pollster::block_on;
 
+use super::args::{RunArgs, params};
 use super::prompt::{PromptText, common_prefix, encode_chat, known, system, utf8};
 use super::report::print_turn;
-use super::{RunArgs, params};
 use crate::interrupt::Interrupt;
 use crate::progress::PrefillBar;
 use crate::{out, units};
@@ -107,18 +107,19 @@ impl<B: Backend> Chat<'_, B> {
 
     /// The model's answer; `None` if Ctrl-C came before its first word.
     fn answer(&mut self, is_first: bool) -> Result<Option<Generation>> {
-        let watch = self.interrupt.watch(self.session.cancel_token());
+        let guard = self.interrupt.cancel_with(self.session.cancel_token());
         let chat = self.engine.chat().expect("checked before loading");
         let tokenizer = self.engine.tokenizer().expect("checked before loading");
         let ids = encode_chat(chat, tokenizer, &self.messages)?;
-        let known = match is_first {
-            true => known(&self.session, &ids)?,
+        let known = if is_first {
+            known(&self.session, &ids)?
+        } else {
             // At least one token is computed anew: its logits are wanted.
-            false => common_prefix(self.session.tokens(), &ids).min(ids.len().saturating_sub(1)),
+            common_prefix(self.session.tokens(), &ids).min(ids.len().saturating_sub(1))
         };
         block_on(self.session.truncate(known))?;
         let bar = PrefillBar::new(ids.len() - known);
-        let mut update = |progress| bar.update(progress, &watch);
+        let mut update = |progress| bar.update(progress, &guard);
         let rest = &ids[known..];
         let is_complete = block_on(self.engine.prefill(&mut self.session, rest, &mut update))?;
         drop(bar);

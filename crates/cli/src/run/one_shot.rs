@@ -8,9 +8,9 @@ use longview_engine::{Engine, FinishReason, Generation, Session};
 use longview_ops::Backend;
 use pollster::block_on;
 
+use super::args::{RunArgs, params};
 use super::prompt::{self, PromptText};
-use super::report::Report;
-use super::{RunArgs, params};
+use super::report::{Answered, Report};
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::progress::PrefillBar;
@@ -31,13 +31,14 @@ pub fn run<B: Backend>(
         block_on(session.truncate(known))?;
     }
     prefill(&mut engine, &mut session, &ids[known..], interrupt)?;
-    let _watch = interrupt.watch(session.cancel_token());
+    let _guard = interrupt.cancel_with(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
-    let report =
-        Report::new(args, (&**engine.backend(), &session), load, ids, has_template, generation);
-    match args.json {
-        true => report.print_json()?,
-        false => out::piece("\n")?,
+    let answered = Answered { load, prompt_ids: ids, has_template, generation };
+    let report = Report::new(args, &**engine.backend(), &session, answered);
+    if args.json {
+        report.print_json()?;
+    } else {
+        out::piece("\n")?;
     }
     if args.stats {
         report.print_stats();
@@ -59,8 +60,8 @@ pub fn prefill<B: Backend>(
     interrupt: &Interrupt,
 ) -> Result<()> {
     let bar = PrefillBar::new(ids.len());
-    let watch = interrupt.end_with(bar.last_words("prompt"));
-    let mut update = |progress| bar.update(progress, &watch);
+    let guard = interrupt.end_with(bar.last_words("prompt"));
+    let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, ids, &mut update))?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
 use longview_model::tokenizer::{Specials, Tokenizer};
 use longview_ops::Backend;
 
-use super::RunArgs;
+use super::args::RunArgs;
 
 /// What was given with `-f` and `-p`.
 pub struct PromptText {
@@ -115,10 +115,10 @@ pub fn encode_document<B: Backend>(
         });
     }
     let ids = all.unwrap_or_default();
-    match ids.is_empty() || text.document.is_empty() {
-        true => bail!("--save-session: the document is empty, so nothing of it can be saved"),
-        false => Ok(ids),
+    if ids.is_empty() || text.document.is_empty() {
+        bail!("--save-session: the document is empty, so nothing of it can be saved");
     }
+    Ok(ids)
 }
 
 /// How many tokens of a prompt the session has computed already. At least one is computed anew: its

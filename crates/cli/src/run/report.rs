@@ -8,7 +8,7 @@ use longview_ops::Backend;
 use longview_scheduler::{RecallMode, Stats};
 use serde::Serialize;
 
-use super::RunArgs;
+use super::args::RunArgs;
 use crate::out::{self, note};
 use crate::units;
 
@@ -104,21 +104,32 @@ struct BoundsJson {
     telling: Option<f64>,
 }
 
+/// A prompt and its answer, and the time before them.
+pub struct Answered {
+    /// Time that loading the model took.
+    pub load: Duration,
+    /// All tokens of the prompt.
+    pub prompt_ids: Vec<u32>,
+    /// Whether the chat template made them.
+    pub has_template: bool,
+    /// The answer.
+    pub generation: Generation,
+}
+
 impl Report {
     /// The report of a run that has ended.
     pub fn new<B: Backend>(
         args: &RunArgs,
-        (backend, session): (&B, &Session<B>),
-        load: Duration,
-        prompt_ids: Vec<u32>,
-        chat_template: bool,
-        generation: Generation,
+        backend: &B,
+        session: &Session<B>,
+        answered: Answered,
     ) -> Self {
+        let Answered { load, prompt_ids, has_template, generation } = answered;
         Self {
             model: args.model.model.display().to_string(),
             policy: session.policy().preset.name(),
             budget_tokens: session.policy().budget.tokens,
-            chat_template,
+            chat_template: has_template,
             prompt_ids,
             generated_ids: generation.ids,
             text: generation.text,

@@ -16,7 +16,7 @@ use longview_scheduler::{PolicyOptions, SessionFile};
 use pollster::block_on;
 use serde::{Deserialize, Serialize};
 
-use super::RunArgs;
+use super::args::RunArgs;
 use super::prompt::PromptText;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
@@ -99,13 +99,13 @@ pub fn write<B: Backend>(
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
     let (unfinished, shown) = (part.clone(), path.display().to_string());
-    let watch = interrupt.end_with(move || {
+    let guard = interrupt.end_with(move || {
         remove(&unfinished);
         note(Interrupted(format!("{shown} was not written")));
     });
     let written = write_part(engine, session, &part, &bytes)
         .and_then(|n_bytes| fs::rename(&part, path).map(|()| n_bytes).map_err(Into::into));
-    drop(watch);
+    drop(guard);
     let n_bytes = written.map_err(|error| {
         remove(&part);
         anyhow!("--save-session {}: {error}", path.display())

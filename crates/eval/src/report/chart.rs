@@ -8,7 +8,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
-use super::ReportError;
+use super::error::ReportError;
 
 /// Width and height of a chart, in pixels.
 const SIZE: (u32, u32) = (760, 440);
@@ -157,9 +157,10 @@ fn three_digits(x: f64) -> String {
         _ => 2,
     };
     let text = format!("{x:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
 }
 
@@ -169,9 +170,10 @@ fn legend_lines(name: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in name.split_inclusive([':', ' ']) {
         let last = lines.last_mut().expect("there is a line");
-        match !last.is_empty() && last.chars().count() + part.chars().count() > WIDEST {
-            true => lines.push(part.to_owned()),
-            false => last.push_str(part),
+        if !last.is_empty() && last.chars().count() + part.chars().count() > WIDEST {
+            lines.push(part.to_owned())
+        } else {
+            last.push_str(part)
         }
     }
     lines
@@ -230,7 +232,7 @@ impl Chart {
         match self {
             Chart::Lines { x, y, series } => pen.lines(&area, x, y, series),
             Chart::Heat { x, y, columns, rows, values } => {
-                pen.heat(&area, (x, y), (columns, rows), values)
+                pen.heat(&area, HeatCells { x, y, columns, rows, values })
             }
             Chart::Stack { y, bars, parts } => pen.stack(&area, y, bars, parts),
         }
@@ -244,6 +246,15 @@ struct Pen {
 
 /// What drawing may fail with.
 type Drawn<D> = Result<(), DrawingAreaErrorKind<<D as DrawingBackend>::ErrorType>>;
+
+/// A heat map: what its axes are called, the names along them, and the values by row.
+struct HeatCells<'a> {
+    x: &'a str,
+    y: &'a str,
+    columns: &'a [String],
+    rows: &'a [String],
+    values: &'a [Vec<Option<f64>>],
+}
 
 impl Pen {
     fn px(&self, x: f64) -> i32 {
@@ -321,15 +332,12 @@ impl Pen {
                 colour.mix(opacity).stroke_width(self.px(2.0) as u32)
             };
             let points = line.points.iter().map(at);
-            match line.is_reference {
-                true => {
-                    let dashes = (self.px(6.0), self.px(4.0));
-                    let dashed = DashedLineSeries::new(points, dashes.0, dashes.1, stroke(1.0));
-                    chart.draw_series(dashed)?;
-                }
-                false => {
-                    chart.draw_series(LineSeries::new(points, stroke(1.0)))?;
-                }
+            if line.is_reference {
+                let dashes = (self.px(6.0), self.px(4.0));
+                let dashed = DashedLineSeries::new(points, dashes.0, dashes.1, stroke(1.0));
+                chart.draw_series(dashed)?;
+            } else {
+                chart.draw_series(LineSeries::new(points, stroke(1.0)))?;
             }
             let dots =
                 line.points.iter().map(|p| Circle::new(at(p), self.px(3.0), stroke(1.0).filled()));
@@ -371,10 +379,9 @@ impl Pen {
     fn heat<D: DrawingBackend>(
         &self,
         area: &DrawingArea<D, Shift>,
-        (x, y): (&str, &str),
-        (columns, rows): (&[String], &[String]),
-        values: &[Vec<Option<f64>>],
+        cells: HeatCells<'_>,
     ) -> Drawn<D> {
+        let HeatCells { x, y, columns, rows, values } = cells;
         let (width, height) = area.dim_in_pixel();
         let (left, below) = (self.px(150.0), self.px(56.0));
         let cell = (

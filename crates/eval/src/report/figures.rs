@@ -2,39 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Data;
 use super::chart::{Axis, Chart, Point, Series, Unit};
+use super::data::Data;
+use super::figure::{Figure, at_budget, lines_of};
 use super::numbers::{grouped, mean, over_heads, over_tasks, score_at};
 use super::speeds;
 use crate::policies::title as policy_name;
 use crate::record::{Answer, Cache, PolicyLabel, Probe, Question, Spectrum};
 use crate::summary::{HeatMap, Mean};
 
-/// A chart with what a reader needs to know about it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
-    /// The name of its files, without an ending.
-    pub name: String,
-    /// What it shows.
-    pub title: String,
-    /// How to read it.
-    pub caption: String,
-    /// The chart.
-    pub chart: Chart,
-}
-
-/// Every figure that the data suffices for.
-pub(super) fn figures(data: &Data) -> Vec<Figure> {
-    let mut all = Vec::new();
-    scores(data, &mut all);
-    heat_maps(data, &mut all);
-    probes(data, &mut all);
-    recency(data, &mut all);
-    perplexity(data, &mut all);
-    caches(data, &mut all);
-    spectra(data, &mut all);
-    speeds::figures(data, &mut all);
-    all
+impl Data {
+    /// Every figure that the data suffices for.
+    pub fn figures(&self) -> Vec<Figure> {
+        let mut all = Vec::new();
+        scores(self, &mut all);
+        heat_maps(self, &mut all);
+        probes(self, &mut all);
+        recency(self, &mut all);
+        perplexity(self, &mut all);
+        caches(self, &mut all);
+        spectra(self, &mut all);
+        speeds::figures(self, &mut all);
+        all
+    }
 }
 
 fn question_name(question: Question) -> &'static str {
@@ -126,9 +116,10 @@ fn scores(data: &Data, all: &mut Vec<Figure>) {
         if series.is_empty() {
             continue;
         }
-        let mark = match data.is_able(task, length, question) {
-            true => "",
-            false => " Full attention scores under 80 %: the model cannot do this task.",
+        let mark = if data.is_able(task, length, question) {
+            ""
+        } else {
+            " Full attention scores under 80 %: the model cannot do this task."
         };
         all.push(Figure {
             name: format!("score-{task}-{length}-{}", slug(question)),
@@ -171,28 +162,6 @@ fn by_length(data: &Data, all: &mut Vec<Figure>) {
             },
         });
     }
-}
-
-/// A policy with its budget.
-pub(super) fn at_budget(label: &PolicyLabel) -> String {
-    match label.budget {
-        0 => policy_name(label),
-        budget => format!("{} B={budget}", policy_name(label)),
-    }
-}
-
-/// Lines from named points, each from left to right; full attention dashed.
-pub(super) fn lines_of(points: impl IntoIterator<Item = (String, Point)>) -> Vec<Series> {
-    let mut lines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
-    for (name, point) in points {
-        lines.entry(name).or_default().push(point);
-    }
-    let line = |(name, mut points): (String, Vec<Point>)| {
-        points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        let is_reference = name == "full";
-        Series { name, points, is_reference }
-    };
-    lines.into_iter().map(line).collect()
 }
 
 fn slug(question: Question) -> &'static str {
@@ -303,14 +272,14 @@ fn probes(data: &Data, all: &mut Vec<Figure>) {
             Axis { label: "relative error".into(), is_log: false, range: None, unit: Unit::Plain },
             by_budget(of(), |p| &p.policy, |p| p.error, over_heads),
         );
-        bounds(data, (text, length), all);
-        layers(data, (text, length), all);
-        steps(data, (text, length), all);
+        bounds(data, text, length, all);
+        layers(data, text, length, all);
+        steps(data, text, length, all);
     }
 }
 
 /// What is known without looking: bounds of the loss beside what it is.
-fn bounds(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
+fn bounds(data: &Data, text: &str, length: usize, all: &mut Vec<Figure>) {
     let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
     let loss = by_budget(of(), |p| &p.policy, |p| p.loss_bound, over_heads);
     all.push(Figure {
@@ -354,7 +323,7 @@ fn bounds(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
 }
 
 /// Recall step by step, at the middle budget.
-fn steps(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
+fn steps(data: &Data, text: &str, length: usize, all: &mut Vec<Figure>) {
     let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
     let Some(budget) = middle_budget(of()) else { return };
     let mut sums: BTreeMap<(String, usize), Vec<f64>> = BTreeMap::new();
@@ -394,7 +363,7 @@ fn middle_budget<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<usize> {
 }
 
 /// Recall by layer, at the middle budget.
-fn layers(data: &Data, (text, length): (&str, usize), all: &mut Vec<Figure>) {
+fn layers(data: &Data, text: &str, length: usize, all: &mut Vec<Figure>) {
     let of = || data.probes.iter().filter(|p| p.text == text && p.length == length);
     let Some(budget) = middle_budget(of()) else { return };
     let at = of().filter(|p| p.policy.budget == budget);

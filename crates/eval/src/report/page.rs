@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::Data;
 use super::chart::{Chart, Point, Series, Unit};
-use super::figures::{Figure, at_budget};
+use super::data::Data;
+use super::figure::{Figure, at_budget};
 use super::numbers::{over_tasks, scores_of};
 use crate::policies::title as policy_name;
 use crate::record::{Answer, Failure, Question};
@@ -64,9 +64,8 @@ fn table(data: &Data, question: Question, length: usize) -> Table {
         let at = if *budget == 0 { String::new() } else { format!(", B = {budget}") };
         (format!("{name}{at}"), columns.iter().map(own).chain([all]).collect())
     });
-    let head = |(task, n): &(&str, usize)| match able.contains(task) {
-        true => format!("{task}, n = {n}"),
-        false => format!("{task} *, n = {n}"),
+    let head = |(task, n): &(&str, usize)| {
+        if able.contains(task) { format!("{task}, n = {n}") } else { format!("{task} *, n = {n}") }
     };
     let how = match question {
         Question::Aware => "question in the prompt",
@@ -91,18 +90,21 @@ const STAR: &str = "Percent right, with the 95 % interval; n answers. * Full att
                     where each task counts alike. - where a policy did not answer, or lacks a task \
                     for `all`.";
 
-/// Scores as Markdown.
-pub(super) fn markdown(data: &Data) -> String {
-    let mut text = String::new();
-    for table in tables(data) {
-        let _ = writeln!(text, "### {}\n\n| policy | {} |", table.title, table.columns.join(" | "));
-        let _ = writeln!(text, "|---|{}", "---:|".repeat(table.columns.len()));
-        for (name, cells) in table.rows {
-            let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+impl Data {
+    /// Scores as Markdown: a row for each policy and budget, a column for each task.
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        for table in tables(self) {
+            let _ =
+                writeln!(text, "### {}\n\n| policy | {} |", table.title, table.columns.join(" | "));
+            let _ = writeln!(text, "|---|{}", "---:|".repeat(table.columns.len()));
+            for (name, cells) in table.rows {
+                let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+            }
+            text.push('\n');
         }
-        text.push('\n');
+        text + STAR + "\n"
     }
-    text + STAR + "\n"
 }
 
 /// The whole page: nothing else has to be fetched.

@@ -7,10 +7,11 @@ use std::fs;
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
 
-use super::{Data, ReportError};
+use super::data::Data;
+use super::error::ReportError;
 use crate::record::{Failure, PolicyLabel, Record};
 use crate::results::{
-    AnswerKey, Difference, is_torn_line, other_model, other_setting, parse, whole_lines,
+    AnswerKey, Difference, is_cut_line, other_model, other_setting, parse, whole_lines,
 };
 use crate::summary::Summary;
 
@@ -43,13 +44,23 @@ struct Reader {
     answered: HashMap<Asked, usize>,
 }
 
-/// Reads results files. A last line that was cut off (a run that was killed) is passed over.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Data, ReportError> {
-    let mut reader = Reader::default();
-    for path in paths {
-        reader.file(path)?;
+impl Data {
+    /// Reads results files. A last line that was cut off (a run that was killed) is passed over.
+    ///
+    /// # Errors
+    /// [`ReportError::Mixed`] for numbers of two models, and for answers to one task under two
+    /// settings; [`ReportError::File`], [`ReportError::Line`], [`ReportError::Empty`].
+    pub fn read(paths: &[PathBuf]) -> Result<Self, ReportError> {
+        let mut reader = Reader::default();
+        for path in paths {
+            reader.file(path)?;
+        }
+        let data = reader.finish();
+        if data.is_empty() {
+            return Err(ReportError::Empty(paths.first().cloned().unwrap_or_default()));
+        }
+        Ok(data)
     }
-    Ok(reader.finish())
 }
 
 impl Reader {
@@ -67,7 +78,7 @@ impl Reader {
         }
         match record_of(rest) {
             Ok(found) => found.map_or(Ok(()), |record| self.add(record, path)),
-            Err(_) if is_torn_line(rest) => Ok(()),
+            Err(_) if is_cut_line(rest) => Ok(()),
             Err(reason) => {
                 let line = lines().count() + 1;
                 Err(ReportError::Line { path: path.to_owned(), line, reason })

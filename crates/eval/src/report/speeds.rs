@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Data;
 use super::chart::{Axis, Chart, Point, Unit};
-use super::figures::{Figure, at_budget, lines_of};
+use super::data::Data;
+use super::figure::{Figure, at_budget, lines_of};
 use crate::record::Speed;
 
 /// Fewest decoded tokens that are an answer rather than a sample of steps.

@@ -1,6 +1,6 @@
 //! LongBench's scores of classes, numbers and code.
 
-use super::digit_runs;
+use super::digits::digit_runs;
 use super::similar::ratio;
 
 /// 1 divided by the number of classes that the prediction names, if `reference` is one of them.

@@ -1,12 +1,14 @@
 //! How right an answer is, from 0 to 1: the metrics of RULER, InfiniteBench and LongBench as their
 //! published programs compute them, and ours for needles and lists.
 
+mod digits;
 mod json;
 mod longbench;
 mod rouge;
 mod similar;
 mod words;
 
+use self::digits::digit_runs;
 pub use self::rouge::rouge_l;
 pub use self::similar::{ratio, sequence_ratio};
 
@@ -102,11 +104,6 @@ fn holds(prediction: &str, reference: &str) -> f64 {
 fn match_all(prediction: &str, references: &[String]) -> f64 {
     let found: f64 = references.iter().map(|reference| holds(prediction, reference)).sum();
     found / references.len().max(1) as f64
-}
-
-/// Runs of ASCII digits.
-fn digit_runs(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !c.is_ascii_digit()).filter(|run| !run.is_empty())
 }
 
 fn first_digits(text: &str) -> Option<&str> {

@@ -43,9 +43,10 @@ fn common<'a>(x: &[&'a str], y: &[&str]) -> Vec<&'a str> {
     let mut table = vec![0u32; (x.len() + 1) * width];
     for i in 1..=x.len() {
         for j in 1..=y.len() {
-            table[i * width + j] = match x[i - 1] == y[j - 1] {
-                true => table[(i - 1) * width + j - 1] + 1,
-                false => table[(i - 1) * width + j].max(table[i * width + j - 1]),
+            table[i * width + j] = if x[i - 1] == y[j - 1] {
+                table[(i - 1) * width + j - 1] + 1
+            } else {
+                table[(i - 1) * width + j].max(table[i * width + j - 1])
             };
         }
     }

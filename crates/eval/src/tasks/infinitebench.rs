@@ -3,9 +3,10 @@
 
 use longview_core::SplitMix64;
 
-use super::{Question, Sample, Setting, Task};
+use super::task::{Setting, Task};
 use crate::error::EvalError;
 use crate::haystack;
+use crate::sample::{Question, Sample};
 use crate::score::Metric;
 use crate::words;
 
@@ -57,17 +58,19 @@ impl Task for Hidden {
     }
 
     fn about(&self) -> String {
-        match self.is_long {
-            false => "a key of 5 digits in noise".to_owned(),
-            true => "10 digits, five of them repeated, in noise".to_owned(),
+        if self.is_long {
+            "10 digits, five of them repeated, in noise".to_owned()
+        } else {
+            "a key of 5 digits in noise".to_owned()
         }
     }
 
     fn sample(&self, setting: &Setting<'_>) -> Result<Sample, EvalError> {
         let key = key(self.is_long, &mut setting.rng(self.name()));
-        let (what, end, max_new) = match self.is_long {
-            false => ("pass key", "pass key", 6),
-            true => ("sequence of digits", "sequence of digits", 12),
+        let (what, end, max_new) = if self.is_long {
+            ("sequence of digits", "sequence of digits", 12)
+        } else {
+            ("pass key", "pass key", 6)
         };
         let needle = format!("The {what} is {key}. Remember it. {key} is the {end}.");
         let depth = setting.spread();
@@ -179,9 +182,10 @@ fn numbers(i: usize, n: usize, rng: &mut SplitMix64) -> Vec<usize> {
         // The middle moves with either end.
         None => rng.below(2) == 0,
     };
-    let (least, most) = match is_upper {
-        true => (0, MAX_NUMBER - rng.below(MAX_MOVED + 1)),
-        false => (rng.below(MAX_MOVED), MAX_NUMBER),
+    let (least, most) = if is_upper {
+        (0, MAX_NUMBER - rng.below(MAX_MOVED + 1))
+    } else {
+        (rng.below(MAX_MOVED), MAX_NUMBER)
     };
     (0..n).map(|_| least + rng.below(most - least + 1)).collect()
 }

@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 use longview_model::tokenizer::Specials;
 use serde::Deserialize;
 
-use super::registry::TaskFiles;
-use super::{Question, Sample, Setting, Task};
+use super::files::TaskFiles;
+use super::task::{Setting, Task};
 use crate::error::EvalError;
+use crate::sample::{Question, Sample};
 use crate::score::Metric;
 
 /// A data set: where `{context}` and `{input}` go, and how it is scored.

@@ -3,9 +3,10 @@
 //! which is where such methods lose first.
 
 use super::native::hide;
-use super::{Question, Sample, Setting, Task};
+use super::task::{Setting, Task};
 use crate::error::EvalError;
 use crate::facts::Fact;
+use crate::sample::{Question, Sample};
 use crate::score::Metric;
 use crate::words::{self, Words};
 

@@ -4,10 +4,11 @@
 
 use longview_core::SplitMix64;
 
-use super::{Question, Sample, Setting, Task};
+use super::task::{Setting, Task};
 use crate::error::EvalError;
 use crate::facts::{self, Fact};
 use crate::haystack;
+use crate::sample::{Question, Sample};
 use crate::score::Metric;
 
 /// What stands between the facts.

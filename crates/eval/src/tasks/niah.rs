@@ -1,12 +1,13 @@
 //! One needle at every depth and length, for a heat map: Kamradt's (2023) in plain English, and one
 //! in the words of the embedded model.
 
+use super::files::TaskFiles;
 use super::native::{self, hide};
-use super::registry::TaskFiles;
-use super::{Question, Sample, Setting, Task};
+use super::task::{Setting, Task};
 use crate::error::EvalError;
 use crate::facts;
 use crate::haystack::split_sentences;
+use crate::sample::{Question, Sample};
 use crate::score::Metric;
 
 /// Depths unless the user says how many.
@@ -101,11 +102,10 @@ impl Task for Grid {
 
     fn about(&self) -> String {
         let n = self.n_depths;
-        match self.is_native {
-            true => format!("a magic number at {n} depths, in the embedded model's words"),
-            false => {
-                format!("Kamradt's sandwich in San Francisco at {n} depths, by recall of words")
-            }
+        if self.is_native {
+            format!("a magic number at {n} depths, in the embedded model's words")
+        } else {
+            format!("Kamradt's sandwich in San Francisco at {n} depths, by recall of words")
         }
     }
 

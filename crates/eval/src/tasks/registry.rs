@@ -1,22 +1,9 @@
 //! Tasks by name, and groups of them.
 
-use std::path::PathBuf;
-
-use super::{Task, infinitebench, longbench, many, native, niah, ruler};
+use super::files::TaskFiles;
+use super::task::Task;
+use super::{infinitebench, longbench, many, native, niah, ruler};
 use crate::error::EvalError;
-
-/// Files that some tasks read, as the user gave them.
-#[derive(Clone, Debug, Default)]
-pub struct TaskFiles {
-    /// SQuAD 2.0, `dev-v2.0.json`.
-    pub squad: Option<PathBuf>,
-    /// HotpotQA, `hotpot_dev_distractor_v1.json`.
-    pub hotpotqa: Option<PathBuf>,
-    /// Folder of LongBench's `*.jsonl`.
-    pub longbench: Option<PathBuf>,
-    /// Depths of the needle in a haystack, from 0 to 1.
-    pub depths: usize,
-}
 
 /// Names that stand for several tasks: those whose names begin so.
 pub const GROUPS: &[(&str, &str)] = &[
@@ -49,9 +36,12 @@ pub fn select(names: &[String], files: &TaskFiles) -> Result<Vec<Box<dyn Task>>,
     let mut chosen: Vec<Box<dyn Task>> = Vec::new();
     for name in names {
         let is_group = GROUPS.iter().any(|(group, _)| group == name);
-        let matches = |task: &dyn Task| match is_group {
-            true => task.name().split_once('-').is_some_and(|(group, _)| group == name),
-            false => task.name() == name,
+        let matches = |task: &dyn Task| {
+            if is_group {
+                task.name().split_once('-').is_some_and(|(group, _)| group == name)
+            } else {
+                task.name() == name
+            }
         };
         let before = chosen.len();
         let mut missing = None;

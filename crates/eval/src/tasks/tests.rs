@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 use longview_model::folder::ModelFolder;
 
 use super::*;
-use crate::haystack::split_sentences;
+use crate::error::EvalError;
+use crate::haystack::{TextSource, split_sentences};
+use crate::prompt::Prompter;
 
 fn folder() -> &'static ModelFolder {
     static FOLDER: OnceLock<ModelFolder> = OnceLock::new();

@@ -1,8 +1,9 @@
 //! GLM-4 in the layout of Hugging Face: half of each head is rotated, in pairs of neighbours; its
 //! second version norms what each half of a layer adds to the residual stream.
 
+use super::layout::Layout;
 use super::layout::{GateUpLayout, LLAMA, RotaryPairs};
-use super::{ArchTraits, BiasRule, Layout, SlidingRule};
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// GLM-4-9B (`glm-4-9b-chat-hf`, `glm-4-9b-chat-1m-hf`).
 pub(super) const GLM: ArchTraits = ArchTraits {

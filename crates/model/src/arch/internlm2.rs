@@ -1,7 +1,7 @@
 //! InternLM2 and InternLM2.5: Llama with other names, and q, k and v in one tensor by KV head.
 
 use super::layout::{GateUpLayout, Layout, QkvLayout, RotaryPairs};
-use super::{ArchTraits, BiasRule, SlidingRule};
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// InternLM2 and InternLM2.5. Checkpoints that were converted to Llama's layout are Llama.
 pub(super) const TRAITS: ArchTraits = ArchTraits {

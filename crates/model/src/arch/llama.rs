@@ -1,6 +1,7 @@
 //! Llama: the plain decoder the others differ from. Biases only where the config asks for them.
 
-use super::{ArchTraits, BiasRule, LLAMA, SlidingRule};
+use super::layout::LLAMA;
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// Llama 2 to 3.2; the RoPE scaling between them is config, not architecture.
 pub(super) const TRAITS: ArchTraits = ArchTraits {

@@ -1,6 +1,7 @@
 //! Mistral: Llama without biases, and with a window over the past in its first version.
 
-use super::{ArchTraits, BiasRule, LLAMA, SlidingRule};
+use super::layout::LLAMA;
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// Mistral 7B and Nemo. v0.1 slides over 4096 tokens; later ones say `null`.
 pub(super) const TRAITS: ArchTraits = ArchTraits {

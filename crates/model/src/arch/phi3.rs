@@ -1,8 +1,9 @@
 //! Phi-3, Phi-3.5 and Phi-4: fused projections, LongRoPE, and in Phi-4-mini a part of each head
 //! that is not rotated.
 
+use super::layout::Layout;
 use super::layout::{GateUpLayout, LLAMA, QkvLayout};
-use super::{ArchTraits, BiasRule, Layout, SlidingRule};
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// Phi-3 mini and medium, Phi-3.5-mini, Phi-4 and Phi-4-mini.
 pub(super) const TRAITS: ArchTraits = ArchTraits {

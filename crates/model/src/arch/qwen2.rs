@@ -1,6 +1,7 @@
 //! Qwen2 and Qwen2.5: Llama with a bias on q, k and v, and a window that is nearly always off.
 
-use super::{ArchTraits, BiasRule, LLAMA, SlidingRule};
+use super::layout::LLAMA;
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// Qwen2 and Qwen2.5.
 pub(super) const TRAITS: ArchTraits = ArchTraits {

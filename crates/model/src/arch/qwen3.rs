@@ -1,6 +1,7 @@
 //! Qwen3: no q/k/v bias, an RMS norm over each head of q and k instead, heads of 128 by default.
 
-use super::{ArchTraits, BiasRule, LLAMA, SlidingRule};
+use super::layout::LLAMA;
+use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
 /// Qwen3, the dense models.
 pub(super) const TRAITS: ArchTraits = ArchTraits {

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value};
 
+use super::problem::{ConfigProblem, MAX_POSITIONS, bounded};
 use super::raw::RawConfig;
-use super::{ConfigProblem, MAX_POSITIONS, bounded};
 use crate::arch::ArchTraits;
 
 /// Rotary position embedding: base, scaling, and how much of a head it rotates.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 
-use super::TokenizerError;
+use super::error::TokenizerError;
 
 /// Special tokens by their text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! Text of tokens as they are generated, never a part of a character.
 
-use super::{Tokenizer, TokenizerError};
+use super::encode::Tokenizer;
+use super::error::TokenizerError;
 
 /// What a decoder writes for bytes that are not (yet) a character.
 const REPLACEMENT: char = '\u{FFFD}';
 
 /// Tokens held back before the text is given up as it is. A character has at most four bytes, so
 /// that many byte tokens in a row without a character are not UTF-8 at all.
-const MAX_HELD: usize = 16;
+const MAX_BUFFERED: usize = 16;
 
 /// Decodes one token at a time. The pieces joined are the text of all tokens.
 ///
@@ -36,7 +37,7 @@ impl TokenStream {
         let fresh = self.fresh(tokenizer)?;
         let n_held = self.ids.len() - self.n_given;
         let unfinished = fresh.is_empty() || fresh.ends_with(REPLACEMENT);
-        if unfinished && n_held <= MAX_HELD {
+        if unfinished && n_held <= MAX_BUFFERED {
             return Ok(String::new());
         }
         self.ids.drain(..self.n_given);

@@ -99,7 +99,7 @@ impl<B: Backend> Layer<B> {
 
     /// The queries that this layer would have if the layer before added nothing: from `ws.hidden`
     /// to `ws.q_scratch`, between the projection of the layer before and its attention.
-    pub(super) fn project_ahead(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
+    pub(super) fn project_early(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
         let (config, n) = (pass.config, pass.n_tokens);
         let Workspace { hidden, normed, q_scratch, attended, rope, .. } = ws;
         let (width, q_len) = (n * config.hidden_size, n * config.q_width());

@@ -1,30 +1,16 @@
 //! From checked tensors to weights on a device.
 
-use longview_ops::{Backend, OpError};
+use longview_core::LayerId;
+use longview_ops::Backend;
 
 use super::Model;
 use super::layer::{Layer, LinearWeights};
-use crate::config::{ModelConfig, WindowError};
+use crate::config::ModelConfig;
 use crate::rope::RopeTable;
 use crate::weights::{
-    ExpectedTensor, FINAL_NORM, LinearTensors, TensorPart, TensorSet, WeightRows, WeightsError,
+    ExpectedTensor, FINAL_NORM, LinearTensors, LoadError, TensorPart, TensorSet, WeightRows,
     layer_tensors, weight_tensors,
 };
-
-/// A model that could not be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// A file is wrong.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// The device refused.
-    #[error(transparent)]
-    Op(#[from] OpError),
-    /// The context is longer than the model's window.
-    #[error(transparent)]
-    Window(#[from] WindowError),
-}
 
 impl<B: Backend> Model<B> {
     /// Hands every tensor to `backend`, for contexts of up to `planned_context` tokens.
@@ -44,7 +30,7 @@ impl<B: Backend> Model<B> {
         let mut loader = Loader { backend, tensors, done: 0, total, progress };
         let layout = &config.architecture.traits().layout;
         let embedding = loader.weight(layout.embedding)?;
-        let layers = (0..config.n_layers).map(|index| loader.layer(config, index));
+        let layers = (0..config.n_layers as u32).map(|index| loader.layer(config, LayerId(index)));
         let layers = layers.collect::<Result<_, _>>()?;
         let untied = !config.tie_word_embeddings;
         let lm_head = untied.then(|| loader.weight(layout.lm_head)).transpose()?;
@@ -96,8 +82,8 @@ impl<B: Backend> Loader<'_, B> {
         Ok(LinearWeights { weight, bias, n_in, n_out })
     }
 
-    fn layer(&mut self, config: &ModelConfig, index: usize) -> Result<Layer<B>, LoadError> {
-        let tensors = layer_tensors(config, index);
+    fn layer(&mut self, config: &ModelConfig, layer: LayerId) -> Result<Layer<B>, LoadError> {
+        let tensors = layer_tensors(config, layer);
         Ok(Layer {
             input_norm: self.weight(&tensors.input_norm.name)?,
             q: self.linear(tensors.q)?,

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::path::Path;
 
 use longview_core::{DType, HostBytes, TokenPos};
+use longview_ops::Storage;
 use longview_ops::reference::ReferenceBackend;
 use longview_ops::{
     AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, KvScatter, KvScatterParams, KvView,
@@ -17,7 +18,7 @@ use crate::folder::ModelFolder;
 use crate::testing::fixture;
 
 type Ref = ReferenceBackend;
-type Buffer = <Ref as Backend>::Buffer;
+type Buffer = <Ref as Storage>::Buffer;
 
 const CAPACITY: usize = 512;
 
@@ -46,7 +47,7 @@ impl FullAttention {
                 n_q_heads: config.n_q_heads as u32,
                 n_kv_heads: config.n_kv_heads as u32,
                 head_dim: config.head_dim as u32,
-                scale: model.attention_scale(),
+                scale: model.config().attention_scale(),
                 accumulate: 0,
             },
             rows: (0..n_sequences).map(|_| layers()).collect(),
@@ -128,11 +129,11 @@ impl Attention<Ref> for FullAttention {
         Ok(())
     }
 
-    fn wants_ahead(&self, layer: LayerId) -> bool {
+    fn wants_prefetch(&mut self, layer: LayerId) -> bool {
         self.looks_ahead && layer == LayerId(1)
     }
 
-    async fn ahead(
+    async fn prefetch(
         &mut self,
         layer: LayerId,
         _batch: &Batch<'_>,

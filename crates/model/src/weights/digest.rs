@@ -11,7 +11,9 @@
 
 use std::ops::Range;
 
-use super::{TensorSet, WeightsError, expected_tensors};
+use super::error::WeightsError;
+use super::expected::expected_tensors;
+use super::set::TensorSet;
 use crate::config::ModelConfig;
 
 /// Bytes of a window.

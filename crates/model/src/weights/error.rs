@@ -3,10 +3,28 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{MAX_HEADER_BYTES, MAX_TENSORS};
+use longview_ops::OpError;
+
+use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
+use crate::config::WindowError;
 
 /// Mismatches printed before the rest is only counted.
 const SHOWN: usize = 100;
+
+/// A model that could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A file is wrong.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The device refused.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The context is longer than the model's window.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+}
 
 /// Weights that cannot be used.
 #[derive(Debug, thiserror::Error)]

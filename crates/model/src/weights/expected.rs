@@ -2,27 +2,14 @@
 
 use std::ops::Range;
 
-use super::part::{TensorPart, halves_of_neighbours, strided};
+use longview_core::LayerId;
+
+use super::part::{ExpectedTensor, TensorPart, halves_of_neighbours, strided};
 use crate::arch::{GateUpLayout, Layout, QkvLayout, RotaryPairs};
 use crate::config::ModelConfig;
 
 /// The norm after the last layer, `[D]`.
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
-
-/// A tensor that must be there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpectedTensor {
-    /// Its name in the file.
-    pub name: String,
-    /// `[rows, cols]`, or `[n]` for a vector.
-    pub shape: Vec<usize>,
-}
-
-impl ExpectedTensor {
-    fn new(name: impl Into<String>, shape: &[usize]) -> Self {
-        Self { name: name.into(), shape: shape.to_vec() }
-    }
-}
 
 /// A linear layer's two weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +58,7 @@ impl LayerTensors {
 struct LayerNames<'a> {
     config: &'a ModelConfig,
     layout: &'static Layout,
-    layer: usize,
+    layer: LayerId,
 }
 
 impl LayerNames<'_> {
@@ -151,8 +138,8 @@ impl LayerNames<'_> {
     }
 }
 
-/// The tensors of layer `layer`.
-pub fn layer_tensors(config: &ModelConfig, layer: usize) -> LayerTensors {
+/// The tensors that `layer` is made of, by role.
+pub fn layer_tensors(config: &ModelConfig, layer: LayerId) -> LayerTensors {
     let layout = &config.architecture.traits().layout;
     let names = LayerNames { config, layout, layer };
     let (d, f) = (config.hidden_size, config.intermediate_size);
@@ -184,7 +171,9 @@ pub(crate) fn weight_tensors(config: &ModelConfig) -> Vec<ExpectedTensor> {
     if !config.tie_word_embeddings {
         list.push(ExpectedTensor::new(layout.lm_head, &[v, d]));
     }
-    list.extend((0..config.n_layers).flat_map(|l| layer_tensors(config, l).into_list()));
+    list.extend(
+        (0..config.n_layers as u32).flat_map(|l| layer_tensors(config, LayerId(l)).into_list()),
+    );
     list
 }
 

@@ -2,7 +2,20 @@
 
 use std::ops::Range;
 
-use super::ExpectedTensor;
+/// A tensor that must be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedTensor {
+    /// Its name in the file.
+    pub name: String,
+    /// `[rows, cols]`, or `[n]` for a vector.
+    pub shape: Vec<usize>,
+}
+
+impl ExpectedTensor {
+    pub(super) fn new(name: impl Into<String>, shape: &[usize]) -> Self {
+        Self { name: name.into(), shape: shape.to_vec() }
+    }
+}
 
 /// Rows of a stored tensor (elements, of a vector), in the order in which a weight has them.
 #[derive(Clone, Debug, PartialEq, Eq)]

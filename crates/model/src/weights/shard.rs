@@ -9,7 +9,10 @@ use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::{MAX_HEADER_BYTES, MAX_TENSORS, Stored, Tensor, WeightsError};
+use super::error::WeightsError;
+use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
+use super::stored::Stored;
+use super::tensor::Tensor;
 use crate::source::SharedSource;
 
 /// Bytes of the number that begins the file: the length of the header.

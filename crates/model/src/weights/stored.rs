@@ -56,10 +56,7 @@ impl Stored {
             self.read(from, now)?;
             left = later;
         }
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+        if left.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     fn read(&self, at: usize, out: &mut [u8]) -> io::Result<()> {

@@ -5,10 +5,17 @@ use std::ops::Range;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, HEADS, exactly, kv_rows, normals};
 use super::kv::padded;
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, Values, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    AttendChunk, AttendList, AttendParams, ChunkSpan, ListSpan, LseMerge, LseMergeParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What the queries are like; keys are standard normal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +70,8 @@ impl Heads {
         rng: &mut SplitMix64,
         n_tokens: u32,
         named: &[Range<u32>],
-        (accumulate, may_be_nan): (bool, bool),
+        accumulate: bool,
+        may_be_nan: bool,
     ) -> Vec<OutputPlan> {
         let (rows, width) = ((n_tokens * self.hq) as usize, self.dh as usize);
         let scaled = |by: usize| -> Vec<Range<usize>> {
@@ -250,7 +258,7 @@ impl fmt::Display for AttendChunkCase {
         let Self { t, rows, hq, hkv, dh, kv, mask, seqs, .. } = self;
         write!(f, "attend_chunk[t={t},hq={hq},hkv={hkv},dh={dh},rows={rows},kv={kv},seqs={seqs}")?;
         write!(f, ",{mask:?}")?;
-        tail(f, self.accumulate, self.query)
+        write_end(f, self.accumulate, self.query)
     }
 }
 
@@ -277,8 +285,17 @@ impl OpCase for AttendChunkCase {
             inputs.push(Input::kv("kv", self.kv, self.dh as usize, rows));
         }
         let named: Vec<_> = spans.iter().map(|s| s.q_start..s.q_start + s.q_len).collect();
-        let flags = (self.accumulate, self.query == QueryKind::Nan);
-        Plan { inputs, weights: Vec::new(), outputs: heads.outputs(rng, n_tokens, &named, flags) }
+        Plan {
+            inputs,
+            weights: Vec::new(),
+            outputs: heads.outputs(
+                rng,
+                n_tokens,
+                &named,
+                self.accumulate,
+                self.query == QueryKind::Nan,
+            ),
+        }
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
@@ -439,7 +456,7 @@ impl fmt::Display for AttendListCase {
         f.write_str(if self.repeats { ",repeats" } else { "" })?;
         f.write_str(if self.pool { ",pool" } else { "" })?;
         f.write_str(if self.weighted { ",weighted" } else { "" })?;
-        tail(f, self.accumulate, self.query)
+        write_end(f, self.accumulate, self.query)
     }
 }
 
@@ -463,9 +480,12 @@ impl OpCase for AttendListCase {
         for seq in 0..self.seqs {
             let lists = self.draw_lists(rng, seq);
             let counts = (0..self.hkv).map(|head| self.count(seq, head)).collect();
-            let used = |head: u32, row: u32| match self.pool {
-                true => lists.iter().any(|list| list.contains(&row)),
-                false => lists[head as usize].contains(&row),
+            let used = |head: u32, row: u32| {
+                if self.pool {
+                    lists.iter().any(|list| list.contains(&row))
+                } else {
+                    lists[head as usize].contains(&row)
+                }
             };
             let n_heads = if self.pool { 1 } else { self.hkv };
             let rows = kv_rows(rng, n_heads, self.row_stride(), self.dh, used);
@@ -482,8 +502,17 @@ impl OpCase for AttendListCase {
             }
         }
         let named: Vec<_> = (0..self.seqs).map(|token| token..token + 1).collect();
-        let flags = (self.accumulate, self.query == QueryKind::Nan);
-        Plan { inputs, weights: Vec::new(), outputs: heads.outputs(rng, n_tokens, &named, flags) }
+        Plan {
+            inputs,
+            weights: Vec::new(),
+            outputs: heads.outputs(
+                rng,
+                n_tokens,
+                &named,
+                self.accumulate,
+                self.query == QueryKind::Nan,
+            ),
+        }
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
@@ -580,7 +609,7 @@ impl OpCase for LseMergeCase {
 }
 
 /// The end of a name: what is not usual about the case.
-fn tail(f: &mut fmt::Formatter<'_>, accumulate: bool, query: QueryKind) -> fmt::Result {
+fn write_end(f: &mut fmt::Formatter<'_>, accumulate: bool, query: QueryKind) -> fmt::Result {
     if accumulate {
         f.write_str(",accumulate")?;
     }

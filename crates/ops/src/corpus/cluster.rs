@@ -4,14 +4,21 @@ use std::fmt;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::OpCase;
 use super::data::{EDGES, FLOATS, HEAD_DIMS, HEADS, exactly, indices, normals};
-use super::{Buffers, Input, OpCase, Outcome, OutputPlan, Plan, Values};
+use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan, Values};
+use crate::backend::Backend;
 use crate::compare::{
     Comparison, compare_exact, compare_floats, compare_guards, compare_outcomes, compare_ranked,
 };
+use crate::desc::{
+    CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
+    KmeansUpdate, Pooling, ScoreSpan,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 use crate::reference::assign_score;
 use crate::tolerance::Tolerance;
-use crate::*;
 
 /// The sizes that the k-means cases share.
 #[derive(Clone, Copy, Debug)]
@@ -467,10 +474,8 @@ impl OpCase for CentroidScoresCase {
     /// Scores without a softmax are not probabilities.
     fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
         let is_raw = matches!(self.pooling, Pooling::SumScores | Pooling::SharedScores);
-        let raw = match self.sharp {
-            true => Tolerance::RAW_SCORES.times(32.0),
-            false => Tolerance::RAW_SCORES,
-        };
+        let raw =
+            if self.sharp { Tolerance::RAW_SCORES.times(32.0) } else { Tolerance::RAW_SCORES };
         compare_outcomes(plan, got, want, if is_raw { &raw } else { tol })
     }
 }

@@ -2,7 +2,7 @@
 
 use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
 
-use crate::WeightSource;
+use crate::weight::WeightSource;
 
 /// Sizes of one dimension: 1, primes, and one below, at and above the tiles of 8, 16, 32, 64 and
 /// 128; 257 is more than two of the widest.
@@ -40,7 +40,8 @@ pub(super) fn weight(
     rng: &mut SplitMix64,
     name: &str,
     dtype: DType,
-    (n_rows, n_cols): (u32, u32),
+    n_rows: u32,
+    n_cols: u32,
     spread: f32,
 ) -> WeightSource {
     let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);
@@ -61,9 +62,10 @@ pub(super) fn kv_rows(
     let mut rows = Vec::with_capacity((n_heads * stride) as usize * width);
     for head in 0..n_heads {
         for row in 0..stride {
-            match used(head, row) {
-                true => rows.extend(normals(rng, width, 1.0)),
-                false => rows.extend(std::iter::repeat_n(f32::NAN, width)),
+            if used(head, row) {
+                rows.extend(normals(rng, width, 1.0))
+            } else {
+                rows.extend(std::iter::repeat_n(f32::NAN, width))
             }
         }
     }

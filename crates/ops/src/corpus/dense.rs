@@ -4,9 +4,17 @@ use std::fmt;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, indices, normals, weight};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, Values, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    Argmax, ArgmaxParams, Embed, EmbedParams, Gram, GramParams, Linear, LinearParams, RmsNorm,
+    RmsNormParams, Rope, RopeParams, SiluMul, SiluMulParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// A case of [`Op::Embed`].
 #[derive(Clone, Debug)]
@@ -60,7 +68,7 @@ impl OpCase for EmbedCase {
         ids.last_mut().into_iter().for_each(|id| *id = 0);
         Plan {
             inputs: vec![Input::ints("ids", ids)],
-            weights: vec![weight(rng, "table", self.dtype, (self.vocab, self.width), 1.0)],
+            weights: vec![weight(rng, "table", self.dtype, self.vocab, self.width, 1.0)],
             outputs: vec![OutputPlan::floats("out", (self.t * self.width) as usize)],
         }
     }
@@ -171,7 +179,7 @@ impl OpCase for RmsNormCase {
         }
         Plan {
             inputs: vec![Input::floats("x", x)],
-            weights: vec![weight(rng, "weight", self.dtype, (1, self.width), 1.0)],
+            weights: vec![weight(rng, "weight", self.dtype, 1, self.width, 1.0)],
             outputs: vec![out],
         }
     }
@@ -280,9 +288,9 @@ impl OpCase for LinearCase {
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let spread = 1.0 / (self.n_in as f32).sqrt();
-        let mut weights = vec![weight(rng, "w", self.dtype, (self.n_out, self.n_in), spread)];
+        let mut weights = vec![weight(rng, "w", self.dtype, self.n_out, self.n_in, spread)];
         if self.bias {
-            weights.push(weight(rng, "b", self.dtype, (1, self.n_out), 1.0));
+            weights.push(weight(rng, "b", self.dtype, 1, self.n_out, 1.0));
         }
         let len = (self.rows * self.n_out) as usize;
         let x = normals(rng, (self.rows * self.n_in) as usize, 1.0);
@@ -316,7 +324,7 @@ pub struct RopeCase {
     pub heads: u32,
     /// Dh.
     pub dh: u32,
-    /// Elements of a head that turn.
+    /// Elements of a head that rotate.
     pub rotary: u32,
 }
 

@@ -4,11 +4,15 @@ use std::fmt;
 
 use longview_core::SplitMix64;
 
+use super::case::OpCase;
 use super::data::{EDGES, HEAD_DIMS, HEADS, exactly, normals};
-use super::{Buffers, Input, OpCase, Outcome, OutputPlan, Plan, Values};
+use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan, Values};
+use crate::backend::Backend;
 use crate::compare::{Comparison, compare_floats, compare_guards};
+use crate::desc::{QueryGate, QueryGateParams};
+use crate::error::OpResult;
+use crate::op::Op;
 use crate::tolerance::Tolerance;
-use crate::*;
 
 /// How the two queries of a [`QueryGateCase`] are related.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

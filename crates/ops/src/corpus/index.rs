@@ -4,9 +4,16 @@ use std::fmt;
 
 use longview_core::SplitMix64;
 
+use super::case::OpCase;
 use super::data::{EDGES, HEAD_DIMS, HEADS, exactly, normals};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan};
+use crate::backend::Backend;
+use crate::desc::{
+    BlockReduce, BlockReduceParams, BlockSummary, ProjectHeads, ProjectHeadsParams, SplitSigns,
+    SplitSignsParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// A case of [`Op::BlockReduce`]. Masses come in eighths, so that there are ties.
 #[derive(Clone, Debug)]

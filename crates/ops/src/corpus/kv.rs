@@ -5,9 +5,17 @@ use std::ops::Range;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, kv_rows, normals};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    KvGather, KvGatherParams, KvKeys, KvKeysParams, KvScatter, KvScatterParams, RotateRows,
+    RotateRowsParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// A case of [`Op::KvScatter`].
 #[derive(Clone, Debug)]
@@ -65,7 +73,7 @@ impl OpCase for KvScatterCase {
         let rows = rng.distinct(self.stride as usize, self.t as usize);
         let len = (self.t * self.heads * self.dh) as usize;
         let named = vec![rows.clone(); self.heads as usize];
-        let dst = rows_written("dst", self.kv, (self.stride, self.dh), &named);
+        let dst = rows_written("dst", self.kv, self.stride, self.dh, &named);
         Plan {
             inputs: vec![
                 Input::floats("k", normals(rng, len, 3.0)),
@@ -161,9 +169,12 @@ impl KvGatherCase {
             }
             return lists;
         }
-        let mut one = |n: u32| match distinct {
-            true => rng.distinct(limit as usize, n as usize),
-            false => (0..n).map(|_| rng.below(limit as usize) as u32).collect(),
+        let mut one = |n: u32| {
+            if distinct {
+                rng.distinct(limit as usize, n as usize)
+            } else {
+                (0..n).map(|_| rng.below(limit as usize) as u32).collect()
+            }
         };
         self.counts().into_iter().map(&mut one).collect()
     }
@@ -194,18 +205,18 @@ impl OpCase for KvGatherCase {
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let src_lists = self.lists(rng, self.src_stride(), false);
         let dst_lists = self.lists(rng, self.dst_stride(), true);
-        let used = |head: u32, row: u32| match self.pool {
-            true => src_lists.iter().any(|list| list.contains(&row)),
-            false => src_lists[head as usize].contains(&row),
+        let used = |head: u32, row: u32| {
+            if self.pool {
+                src_lists.iter().any(|list| list.contains(&row))
+            } else {
+                src_lists[head as usize].contains(&row)
+            }
         };
         let share = self.heads / self.parts();
         let rows = kv_rows(rng, self.parts(), share * self.src_stride(), self.dh, used);
         let src = Input::kv("src", self.kv, self.dh as usize, rows);
-        let dst = (share * self.dst_stride(), self.dh);
-        let written = match self.pool {
-            true => vec![dst_lists.concat()],
-            false => dst_lists.clone(),
-        };
+        let stride = share * self.dst_stride();
+        let written = if self.pool { vec![dst_lists.concat()] } else { dst_lists.clone() };
         Plan {
             inputs: vec![
                 Input { on_host: self.from_host, ..src },
@@ -214,7 +225,7 @@ impl OpCase for KvGatherCase {
                 Input::ints("n_rows", self.counts()),
             ],
             weights: Vec::new(),
-            outputs: vec![rows_written("dst", self.kv, dst, &written)],
+            outputs: vec![rows_written("dst", self.kv, stride, self.dh, &written)],
         }
     }
 
@@ -330,7 +341,7 @@ pub struct RotateRowsCase {
     pub heads: u32,
     /// Dh.
     pub dh: u32,
-    /// Elements that turn.
+    /// Elements that rotate.
     pub rotary: u32,
     /// Of both sides.
     pub kv: DType,
@@ -391,7 +402,7 @@ impl OpCase for RotateRowsCase {
                 Input::floats("table", table),
             ],
             weights: Vec::new(),
-            outputs: vec![rows_written("dst", self.kv, (to, self.dh), &named)],
+            outputs: vec![rows_written("dst", self.kv, to, self.dh, &named)],
         }
     }
 
@@ -434,7 +445,8 @@ pub(super) fn padded(lists: &[Vec<u32>], stride: u32) -> Vec<u32> {
 fn rows_written(
     name: &'static str,
     kv: DType,
-    (stride, head_dim): (u32, u32),
+    stride: u32,
+    head_dim: u32,
     lists: &[Vec<u32>],
 ) -> OutputPlan {
     let (stride, width) = (stride as usize, 2 * head_dim as usize);

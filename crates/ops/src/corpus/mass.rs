@@ -4,9 +4,17 @@ use std::fmt;
 
 use longview_core::{DType, SplitMix64};
 
+use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, HEADS, exactly, kv_rows, normals};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan, Values, lacks};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::desc::{
+    ColumnMass, ColumnMassParams, PoolKind, PoolScores, PoolScoresParams, QuerySums,
+    QuerySumsParams,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Which rows the queries of a [`ColumnMassCase`] see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! purpose: poison around every view, large scores, ties, empty lists.
 
 mod attention;
+mod case;
 mod cluster;
 mod data;
 mod dense;
@@ -13,13 +14,14 @@ mod gate;
 mod index;
 mod kv;
 mod mass;
-mod plan;
+pub(crate) mod plan;
+mod residual;
 mod resolve;
 mod select;
-mod tail;
 mod top_k;
 
 pub use attention::{AttendChunkCase, AttendListCase, ChunkMask, LseMergeCase, QueryKind};
+pub use case::OpCase;
 pub use cluster::{
     CentroidScoresCase, ClusterStatsCase, KmeansAssignCase, KmeansShape, KmeansUpdateCase,
 };
@@ -32,46 +34,21 @@ pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
 pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase, RotateRowsCase};
 pub use mass::{ColumnMassCase, MassMask, PoolScoresCase, QuerySumsCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
+pub use residual::{ClusterRestCase, ClusterRowsCase};
 pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
-pub use tail::{ClusterRestCase, ClusterRowsCase};
 pub use top_k::{TopKCase, TopKKind};
 
 use std::collections::HashSet;
-use std::fmt::Display;
 
 use longview_core::{DType, SplitMix64};
 
-use crate::compare::{Comparison, compare_outcomes};
-use crate::tolerance::{Tolerance, tolerance};
-use crate::{Backend, Capabilities, Op, OpResult};
-
-/// What a case of one op knows. `Display` is its whole name.
-pub trait OpCase: Display {
-    /// The op.
-    fn op(&self) -> Op;
-
-    /// The data type that the tolerance goes by.
-    fn dtype(&self) -> DType {
-        DType::F32
-    }
-
-    /// The data, drawn from a generator that is seeded by the name.
-    fn draw(&self, rng: &mut SplitMix64) -> Plan;
-
-    /// Calls the op once.
-    fn launch<B: Backend>(&self, backend: &B, buffers: &mut Buffers<B>) -> OpResult<()>;
-
-    /// Why a backend need not run this; `None` where it must.
-    fn excused(&self, _capabilities: &Capabilities) -> Option<String> {
-        None
-    }
-
-    /// Whether `got` is as right as `want`.
-    fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
-        compare_outcomes(plan, got, want, tol)
-    }
-}
+use crate::backend::Backend;
+use crate::capability::Capabilities;
+use crate::compare::Comparison;
+use crate::error::OpResult;
+use crate::op::Op;
+use crate::tolerance::tolerance;
 
 macro_rules! cases {
     ($($variant:ident($case:ty),)*) => {
@@ -232,9 +209,4 @@ fn listed(op: Op) -> Vec<Case> {
 
 fn cases<C: Into<Case>>(list: Vec<C>) -> Vec<Case> {
     list.into_iter().map(Into::into).collect()
-}
-
-/// The excuse of a backend that does not have `dtype` among `known`.
-fn lacks(known: &[DType], dtype: DType, what: &str) -> Option<String> {
-    (!known.contains(&dtype)).then(|| format!("no {dtype} {what}"))
 }

@@ -9,7 +9,10 @@ use std::ops::Range;
 
 use longview_core::{DType, decode_f32, encode_f32};
 
-use crate::{Backend, DeviceBuffer, KvView, OpError, OpResult, View, ViewMut, WeightSource};
+use crate::backend::Backend;
+use crate::buffer::{DeviceBuffer, KvView, View, ViewMut};
+use crate::error::{OpError, OpResult};
+use crate::weight::WeightSource;
 
 /// Poison elements before a plain view: odd, so that no vector load is aligned by luck.
 const FRONT: usize = 37;
@@ -313,9 +316,10 @@ fn upload_input<B: Backend>(backend: &B, input: &Input) -> OpResult<Placed<B>> {
     let mut bytes = poison(*dtype).repeat(front + len + BACK);
     let start = front * dtype.size();
     bytes[start..start + len * dtype.size()].copy_from_slice(&values.encode(*dtype));
-    let buffer = match on_host {
-        true => upload_to_host(backend, *dtype, &bytes, name)?,
-        false => upload(backend, *dtype, &bytes, name)?,
+    let buffer = if *on_host {
+        upload_to_host(backend, *dtype, &bytes, name)?
+    } else {
+        upload(backend, *dtype, &bytes, name)?
     };
     Ok(Placed { buffer, offset: *front, len })
 }

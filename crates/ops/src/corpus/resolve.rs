@@ -4,11 +4,15 @@ use std::fmt;
 
 use longview_core::SplitMix64;
 
+use super::case::OpCase;
 use super::data::exactly;
-use super::{Buffers, Input, OpCase, Outcome, OutputPlan, Plan, Values};
+use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan, Values};
+use crate::backend::Backend;
 use crate::compare::{Comparison, compare_exact, compare_guards};
+use crate::desc::{ResolveRows, ResolveRowsParams};
+use crate::error::OpResult;
+use crate::op::Op;
 use crate::tolerance::Tolerance;
-use crate::*;
 
 /// Entries that each list holds before the selection.
 const BEFORE: u32 = 3;

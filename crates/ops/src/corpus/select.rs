@@ -4,13 +4,17 @@ use std::fmt;
 
 use longview_core::SplitMix64;
 
+use super::case::OpCase;
 use super::data::{EDGES, exactly};
-use super::{Buffers, Input, OpCase, Outcome, OutputPlan, Plan};
+use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan};
+use crate::backend::Backend;
 use crate::compare::{
     Comparison, Picked, Ranking, compare_exact, compare_guards, compare_selection,
 };
+use crate::desc::{SelectClusters, SelectClustersParams, SelectSpan};
+use crate::error::OpResult;
+use crate::op::Op;
 use crate::tolerance::Tolerance;
-use crate::*;
 
 /// What the scores of a [`SelectClustersCase`] are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

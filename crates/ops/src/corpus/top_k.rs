@@ -4,9 +4,13 @@ use std::fmt;
 
 use longview_core::SplitMix64;
 
+use super::case::OpCase;
 use super::data::{EDGES, exactly};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan};
+use crate::backend::Backend;
+use crate::desc::{TopK, TopKParams};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What the rows of a [`TopKCase`] hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, grouped, of_float, reads, writes};
-use crate::{Backend, DeviceBuffer, KvView, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, grouped, of_float, reads, writes};
+use crate::buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Parameters of [`AttendChunk`] and [`AttendList`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -26,7 +28,7 @@ pub struct AttendParams {
 }
 
 impl AttendParams {
-    fn check<B: Backend>(
+    fn check<B: Storage>(
         &self,
         op: Op,
         q: &View<'_, B>,
@@ -43,7 +45,7 @@ impl AttendParams {
 }
 
 /// One sequence's part of an [`AttendChunk`].
-pub struct ChunkSpan<'a, B: Backend> {
+pub struct ChunkSpan<'a, B: Storage> {
     /// First query token of this sequence among the step's tokens.
     pub q_start: u32,
     /// Query tokens of this sequence.
@@ -61,7 +63,7 @@ pub struct ChunkSpan<'a, B: Backend> {
 
 /// Attention of chunks of queries over runs of KV rows. Tokens that no span names are left as they
 /// are.
-pub struct AttendChunk<'a, B: Backend> {
+pub struct AttendChunk<'a, B: Storage> {
     /// Sizes.
     pub p: AttendParams,
     /// F32 `[T, Hq, Dh]`.
@@ -74,7 +76,7 @@ pub struct AttendChunk<'a, B: Backend> {
     pub lse: ViewMut<'a, B>,
 }
 
-impl<B: Backend> AttendChunk<'_, B> {
+impl<B: Storage> AttendChunk<'_, B> {
     /// Checks lengths, types and spans.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::AttendChunk;
@@ -102,7 +104,7 @@ impl<B: Backend> AttendChunk<'_, B> {
 }
 
 /// One sequence's part of an [`AttendList`].
-pub struct ListSpan<'a, B: Backend> {
+pub struct ListSpan<'a, B: Storage> {
     /// The sequence's query token among the step's tokens.
     pub q_index: u32,
     /// The sequence's KV rows.
@@ -120,7 +122,7 @@ pub struct ListSpan<'a, B: Backend> {
 
 /// Attention of one token per sequence over a list of KV rows. Tokens that no span names are left
 /// as they are.
-pub struct AttendList<'a, B: Backend> {
+pub struct AttendList<'a, B: Storage> {
     /// Sizes.
     pub p: AttendParams,
     /// F32 `[T, Hq, Dh]`.
@@ -133,7 +135,7 @@ pub struct AttendList<'a, B: Backend> {
     pub lse: ViewMut<'a, B>,
 }
 
-impl<B: Backend> AttendList<'_, B> {
+impl<B: Storage> AttendList<'_, B> {
     /// Checks lengths, types and spans.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::AttendList;
@@ -168,7 +170,7 @@ pub struct LseMergeParams {
 }
 
 /// Merge of two attentions over disjoint keys, in place in the first.
-pub struct LseMerge<'a, B: Backend> {
+pub struct LseMerge<'a, B: Storage> {
     /// Sizes.
     pub p: LseMergeParams,
     /// F32 `[n_rows, Dh]`.
@@ -181,7 +183,7 @@ pub struct LseMerge<'a, B: Backend> {
     pub lse: ViewMut<'a, B>,
 }
 
-impl<B: Backend> LseMerge<'_, B> {
+impl<B: Storage> LseMerge<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::LseMerge;

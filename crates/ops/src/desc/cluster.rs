@@ -3,8 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, grouped, of_float, reads, writes};
-use crate::{Backend, DeviceBuffer, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, grouped, of_float, reads, writes};
+use crate::buffer::{DeviceBuffer, Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What "near" means between a key and a centroid (ClusterKV's ablation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,7 +69,7 @@ pub struct KmeansParams {
 }
 
 impl KmeansParams {
-    fn check<B: Backend>(&self, op: Op, points: &View<'_, B>) -> OpResult<()> {
+    fn check<B: Storage>(&self, op: Op, points: &View<'_, B>) -> OpResult<()> {
         ensure(op, self.n_kv_heads > 0 && self.head_dim > 0 && self.n_clusters > 0, || {
             format!(
                 "{} heads, {} clusters, width {}",
@@ -92,7 +94,7 @@ impl KmeansParams {
 /// The score that is maximised, so that every distance is one kernel: cosine `k.c / |c|` (the norm
 /// of k does not change the order; a zero centroid scores 0), L2 `k.c - |c|^2 / 2`, inner product
 /// `k.c`. Ties: lowest cluster.
-pub struct KmeansAssign<'a, B: Backend> {
+pub struct KmeansAssign<'a, B: Storage> {
     /// Sizes.
     pub p: KmeansParams,
     /// F32 `[Hkv, N, Dh]`.
@@ -103,11 +105,11 @@ pub struct KmeansAssign<'a, B: Backend> {
     pub labels: ViewMut<'a, B>,
     /// F32 `[Hkv, N]`: the score of the label.
     pub scores: ViewMut<'a, B>,
-    /// U32 `[Hkv]`: labels that differ from what `labels` held.
+    /// U32 `[Hkv]`: labels that differ from what was in `labels`.
     pub n_changed: ViewMut<'a, B>,
 }
 
-impl<B: Backend> KmeansAssign<'_, B> {
+impl<B: Storage> KmeansAssign<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::KmeansAssign, &self.p);
@@ -120,7 +122,7 @@ impl<B: Backend> KmeansAssign<'_, B> {
 }
 
 /// Means of the clusters.
-pub struct KmeansUpdate<'a, B: Backend> {
+pub struct KmeansUpdate<'a, B: Storage> {
     /// Sizes; `distance` is not used.
     pub p: KmeansParams,
     /// F32 `[Hkv, N, Dh]`.
@@ -133,7 +135,7 @@ pub struct KmeansUpdate<'a, B: Backend> {
     pub counts: ViewMut<'a, B>,
 }
 
-impl<B: Backend> KmeansUpdate<'_, B> {
+impl<B: Storage> KmeansUpdate<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::KmeansUpdate, &self.p);
@@ -151,7 +153,7 @@ impl<B: Backend> KmeansUpdate<'_, B> {
 }
 
 /// Closeness of points and radius of clusters, for labels that are final.
-pub struct ClusterStats<'a, B: Backend> {
+pub struct ClusterStats<'a, B: Storage> {
     /// Sizes.
     pub p: KmeansParams,
     /// F32 `[Hkv, N, Dh]`.
@@ -167,7 +169,7 @@ pub struct ClusterStats<'a, B: Backend> {
     pub radius: ViewMut<'a, B>,
 }
 
-impl<B: Backend> ClusterStats<'_, B> {
+impl<B: Storage> ClusterStats<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::ClusterStats, &self.p);
@@ -200,7 +202,7 @@ pub struct CentroidScoresParams {
 }
 
 /// One sequence's clusters, for scoring.
-pub struct ScoreSpan<'a, B: Backend> {
+pub struct ScoreSpan<'a, B: Storage> {
     /// The sequence's query token among the step's tokens.
     pub q_index: u32,
     /// F32, F16 or BF16 `[Hkv, cluster_stride, Dh]`.
@@ -214,7 +216,7 @@ pub struct ScoreSpan<'a, B: Backend> {
 }
 
 /// Pooled scores of all clusters.
-pub struct CentroidScores<'a, B: Backend> {
+pub struct CentroidScores<'a, B: Storage> {
     /// Sizes.
     pub p: CentroidScoresParams,
     /// F32 `[T, Hq, Dh]`.
@@ -225,7 +227,7 @@ pub struct CentroidScores<'a, B: Backend> {
     pub scores: ViewMut<'a, B>,
 }
 
-impl<B: Backend> CentroidScores<'_, B> {
+impl<B: Storage> CentroidScores<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::CentroidScores, &self.p);
@@ -261,7 +263,7 @@ pub struct SelectClustersParams {
 }
 
 /// One sequence's clusters, for selection.
-pub struct SelectSpan<'a, B: Backend> {
+pub struct SelectSpan<'a, B: Storage> {
     /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
     pub sizes: View<'a, B>,
     /// U32 `[Hkv]`: clusters in use.
@@ -273,7 +275,7 @@ pub struct SelectSpan<'a, B: Backend> {
 }
 
 /// The clusters that each KV head attends, best first.
-pub struct SelectClusters<'a, B: Backend> {
+pub struct SelectClusters<'a, B: Storage> {
     /// Sizes.
     pub p: SelectClustersParams,
     /// F32 `[sequences, Hkv, score_stride]`.
@@ -288,7 +290,7 @@ pub struct SelectClusters<'a, B: Backend> {
     pub n_selected: ViewMut<'a, B>,
 }
 
-impl<B: Backend> SelectClusters<'_, B> {
+impl<B: Storage> SelectClusters<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::SelectClusters, &self.p);
@@ -324,7 +326,7 @@ pub struct QueryGateParams {
 }
 
 /// How near one sequence's query is to its last one, which it replaces.
-pub struct QueryGate<'a, B: Backend> {
+pub struct QueryGate<'a, B: Storage> {
     /// Sizes.
     pub p: QueryGateParams,
     /// F32 `[T, Hq, Dh]`.
@@ -335,7 +337,7 @@ pub struct QueryGate<'a, B: Backend> {
     pub cosines: ViewMut<'a, B>,
 }
 
-impl<B: Backend> QueryGate<'_, B> {
+impl<B: Storage> QueryGate<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::QueryGate, &self.p);

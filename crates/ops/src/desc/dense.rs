@@ -4,8 +4,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, reads, writes};
-use crate::{Backend, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, reads, writes};
+use crate::buffer::{Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Parameters of [`Embed`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -18,7 +20,7 @@ pub struct EmbedParams {
 }
 
 /// Embedding lookup.
-pub struct Embed<'a, B: Backend> {
+pub struct Embed<'a, B: Storage> {
     /// Sizes.
     pub p: EmbedParams,
     /// U32 `[T]`.
@@ -29,7 +31,7 @@ pub struct Embed<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> Embed<'_, B> {
+impl<B: Storage> Embed<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let n = self.p.n_tokens as usize;
@@ -53,7 +55,7 @@ pub struct RmsNormParams {
 }
 
 /// Root-mean-square norm.
-pub struct RmsNorm<'a, B: Backend> {
+pub struct RmsNorm<'a, B: Storage> {
     /// Sizes and epsilon.
     pub p: RmsNormParams,
     /// F32 `[n_rows, width]`.
@@ -64,7 +66,7 @@ pub struct RmsNorm<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> RmsNorm<'_, B> {
+impl<B: Storage> RmsNorm<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         ensure(Op::RmsNorm, self.p.width > 0, || "width is 0".into())?;
@@ -89,7 +91,7 @@ pub struct LinearParams {
 }
 
 /// A linear layer, for both [`Backend::matmul`] and [`Backend::matvec`].
-pub struct Linear<'a, B: Backend> {
+pub struct Linear<'a, B: Storage> {
     /// Sizes.
     pub p: LinearParams,
     /// F32 `[n_rows, n_in]`.
@@ -102,7 +104,7 @@ pub struct Linear<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> Linear<'_, B> {
+impl<B: Storage> Linear<'_, B> {
     /// Checks lengths and types; `op` says which of the two methods was called.
     pub fn check(&self, op: Op) -> OpResult<()> {
         let n = self.p.n_rows as usize;
@@ -121,12 +123,12 @@ pub struct RopeParams {
     pub n_heads: u32,
     /// Dh.
     pub head_dim: u32,
-    /// Elements of a head that turn; even, at most Dh.
+    /// Elements of a head that rotate; even, at most Dh.
     pub rotary_dim: u32,
 }
 
 /// Rotary position embedding.
-pub struct Rope<'a, B: Backend> {
+pub struct Rope<'a, B: Storage> {
     /// Sizes.
     pub p: RopeParams,
     /// F32 `[T, heads, Dh]`.
@@ -137,7 +139,7 @@ pub struct Rope<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> Rope<'_, B> {
+impl<B: Storage> Rope<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let RopeParams { n_tokens, n_heads, head_dim, rotary_dim } = self.p;
@@ -160,7 +162,7 @@ pub struct SiluMulParams {
 }
 
 /// Gated activation.
-pub struct SiluMul<'a, B: Backend> {
+pub struct SiluMul<'a, B: Storage> {
     /// Size.
     pub p: SiluMulParams,
     /// F32 `[n]`.
@@ -171,7 +173,7 @@ pub struct SiluMul<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> SiluMul<'_, B> {
+impl<B: Storage> SiluMul<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let n = self.p.n as usize;
@@ -192,7 +194,7 @@ pub struct ArgmaxParams {
 }
 
 /// Index of the largest element of each row.
-pub struct Argmax<'a, B: Backend> {
+pub struct Argmax<'a, B: Storage> {
     /// Sizes.
     pub p: ArgmaxParams,
     /// F32 `[n_rows, width]`.
@@ -201,7 +203,7 @@ pub struct Argmax<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> Argmax<'_, B> {
+impl<B: Storage> Argmax<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let n = self.p.n_rows as usize;
@@ -229,7 +231,7 @@ impl TopKParams {
 }
 
 /// The k largest elements of each row.
-pub struct TopK<'a, B: Backend> {
+pub struct TopK<'a, B: Storage> {
     /// Sizes.
     pub p: TopKParams,
     /// F32 `[n_rows, width]`.
@@ -240,7 +242,7 @@ pub struct TopK<'a, B: Backend> {
     pub ids: ViewMut<'a, B>,
 }
 
-impl<B: Backend> TopK<'_, B> {
+impl<B: Storage> TopK<'_, B> {
     /// Checks lengths and types, and that k is in its range.
     pub fn check(&self) -> OpResult<()> {
         let TopKParams { n_rows, width, k } = self.p;
@@ -269,7 +271,7 @@ pub struct GramParams {
 }
 
 /// Sum of outer products, accumulated over chunks.
-pub struct Gram<'a, B: Backend> {
+pub struct Gram<'a, B: Storage> {
     /// Sizes.
     pub p: GramParams,
     /// F32 `[T, heads, Dh]`.
@@ -278,7 +280,7 @@ pub struct Gram<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> Gram<'_, B> {
+impl<B: Storage> Gram<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let GramParams { n_tokens, n_heads, group, head_dim } = self.p;

@@ -1,20 +1,19 @@
 //! Descriptors of fused calls: several ops that a backend may do in one launch.
 //!
-//! Each has a default in [`Backend`] that makes the single calls, so a backend that has nothing to
+//! Each has a default in [`crate::Backend`] that makes the single calls, so a backend that has nothing to
 //! gain does nothing. What a fused call leaves in a buffer named `scratch` is unspecified.
 
-use super::{
-    CentroidScores, CentroidScoresParams, Linear, LinearParams, RmsNorm, RmsNormParams, Rope,
-    RopeParams, ScoreSpan, SelectClusters, SelectClustersParams, SelectSpan, SiluMul,
-    SiluMulParams,
-};
 use longview_core::DType;
 
-use super::{ensure, reads, writes};
-use crate::{Backend, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, reads, writes};
+use super::cluster::{CentroidScoresParams, ScoreSpan, SelectClustersParams, SelectSpan};
+use super::dense::{RmsNormParams, RopeParams};
+use crate::buffer::{Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// One linear layer of a fused call.
-pub struct LinearOut<'a, B: Backend> {
+pub struct LinearOut<'a, B: Storage> {
     /// `[n_out, D]`.
     pub weight: &'a B::Weight,
     /// `[1, n_out]`.
@@ -26,7 +25,7 @@ pub struct LinearOut<'a, B: Backend> {
 }
 
 /// A norm and a gated MLP's first half: `silu(gate(norm(x))) * up(norm(x))`.
-pub struct NormGated<'a, B: Backend> {
+pub struct NormGated<'a, B: Storage> {
     /// T rows of D elements; `accumulate` is not used.
     pub p: RmsNormParams,
     /// F32 `[T, D]`.
@@ -45,7 +44,7 @@ pub struct NormGated<'a, B: Backend> {
 
 /// Everything from the residual stream to queries, keys and values that attention can use: norm,
 /// linear layers, norm per head where the model has one, RoPE of q and k.
-pub struct Project<'a, B: Backend> {
+pub struct Project<'a, B: Storage> {
     /// T rows of D elements; `accumulate` is not used.
     pub p: RmsNormParams,
     /// F32 `[T, D]`.
@@ -69,7 +68,7 @@ pub struct Project<'a, B: Backend> {
 }
 
 /// [`CentroidScores`] and [`SelectClusters`] of the same clusters.
-pub struct ScoreSelect<'a, B: Backend> {
+pub struct ScoreSelect<'a, B: Storage> {
     /// Sizes of scoring.
     pub p: CentroidScoresParams,
     /// Sizes of selection.
@@ -90,53 +89,14 @@ pub struct ScoreSelect<'a, B: Backend> {
     pub n_selected: ViewMut<'a, B>,
 }
 
-/// The same part of a buffer, borrowed for less long.
-fn again<'b, B: Backend>(view: &'b mut ViewMut<'_, B>) -> ViewMut<'b, B> {
-    ViewMut { buffer: view.buffer, offset: view.offset, len: view.len }
-}
-
-/// What was written, to be read.
-fn written<'b, B: Backend>(view: &'b ViewMut<'_, B>) -> View<'b, B> {
-    View { buffer: view.buffer, offset: view.offset, len: view.len }
-}
-
-/// The norm into a scratch buffer, whatever that holds.
-fn overwriting(p: RmsNormParams) -> RmsNormParams {
-    RmsNormParams { accumulate: 0, ..p }
-}
-
-fn linear<B: Backend>(
-    backend: &B,
-    norm: RmsNormParams,
-    x: View<'_, B>,
-    layer: &mut LinearOut<'_, B>,
-) -> OpResult<()> {
-    let descriptor = Linear {
-        p: LinearParams {
-            n_rows: norm.n_rows,
-            n_in: norm.width,
-            n_out: layer.n_out,
-            accumulate: 0,
-        },
-        x,
-        weight: layer.weight,
-        bias: layer.bias,
-        out: again(&mut layer.out),
-    };
-    match norm.n_rows as usize <= backend.capabilities().matvec_max_rows {
-        true => backend.matvec(descriptor),
-        false => backend.matmul(descriptor),
-    }
-}
-
-impl<B: Backend> LinearOut<'_, B> {
+impl<B: Storage> LinearOut<'_, B> {
     fn check(&self, norm: RmsNormParams) -> OpResult<()> {
         let len = norm.n_rows as usize * self.n_out as usize;
         writes(Op::Matvec, "out", &self.out, DType::F32, len)
     }
 }
 
-impl<B: Backend> Project<'_, B> {
+impl<B: Storage> Project<'_, B> {
     /// Checks lengths and types of what is read and of results; the single calls check the rest.
     pub fn check(&self) -> OpResult<()> {
         let n = self.p.n_rows as usize;
@@ -157,42 +117,9 @@ impl<B: Backend> Project<'_, B> {
         }
         self.layers.iter().try_for_each(|layer| layer.check(self.p))
     }
-
-    /// The single calls.
-    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        let (p, out) = (overwriting(self.p), again(&mut self.scratch));
-        backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
-        for layer in &mut self.layers {
-            linear(backend, self.p, written(&self.scratch), layer)?;
-        }
-        for i in 0..self.out.len() {
-            self.place(backend, i)?;
-        }
-        Ok(())
-    }
-
-    /// Norm per head where there is one, then RoPE, of q or k.
-    fn place(&mut self, backend: &B, which: usize) -> OpResult<()> {
-        let layer = &self.layers[which];
-        let p = RopeParams { n_heads: layer.n_out / self.rope.head_dim.max(1), ..self.rope };
-        let mut x = written(&layer.out);
-        let mut scratch = again(&mut self.head_scratch);
-        if let Some(weight) = self.head_norms[which] {
-            scratch.len = x.len;
-            let norm = RmsNormParams {
-                n_rows: p.n_tokens * p.n_heads,
-                width: p.head_dim,
-                eps: self.p.eps,
-                accumulate: 0,
-            };
-            backend.rms_norm(RmsNorm { p: norm, x, weight, out: again(&mut scratch) })?;
-            x = written(&scratch);
-        }
-        backend.rope(Rope { p, x, table: self.table, out: again(&mut self.out[which]) })
-    }
 }
 
-impl<B: Backend> NormGated<'_, B> {
+impl<B: Storage> NormGated<'_, B> {
     /// Checks lengths and types of what is read and of the result; the single calls check the rest.
     pub fn check(&self) -> OpResult<()> {
         let n = self.p.n_rows as usize;
@@ -204,50 +131,14 @@ impl<B: Backend> NormGated<'_, B> {
         self.gate.check(self.p)?;
         self.up.check(self.p)
     }
-
-    /// The single calls.
-    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        let (p, out) = (overwriting(self.p), again(&mut self.scratch));
-        backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
-        linear(backend, self.p, written(&self.scratch), &mut self.gate)?;
-        linear(backend, self.p, written(&self.scratch), &mut self.up)?;
-        backend.silu_mul(SiluMul {
-            p: SiluMulParams { n: self.out.len as u32 },
-            gate: written(&self.gate.out),
-            up: written(&self.up.out),
-            out: self.out,
-        })
-    }
 }
 
-impl<B: Backend> ScoreSelect<'_, B> {
-    /// The single calls.
-    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
-        let len =
-            self.score_spans.len() * self.p.n_kv_heads as usize * self.p.score_stride as usize;
-        let mut scores = again(&mut self.scratch);
-        scores.len = len;
-        backend.centroid_scores(CentroidScores {
-            p: self.p,
-            q: self.q,
-            spans: self.score_spans,
-            scores: again(&mut scores),
-        })?;
-        backend.select_clusters(SelectClusters {
-            p: self.select,
-            scores: written(&scores),
-            spans: self.select_spans,
-            clusters: self.clusters,
-            takes: self.takes,
-            n_selected: self.n_selected,
-        })
-    }
-
+impl<B: Storage> ScoreSelect<'_, B> {
     /// Checks that the scratch holds the scores of every query head.
     pub fn check(&self) -> OpResult<()> {
         let needed =
             self.score_spans.len() * self.p.n_q_heads as usize * self.p.score_stride as usize;
-        super::ensure(Op::CentroidScores, self.scratch.len >= needed, || {
+        ensure(Op::CentroidScores, self.scratch.len >= needed, || {
             format!("scratch of {} elements, needs {needed}", self.scratch.len)
         })
     }

@@ -4,8 +4,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, grouped, reads, writes};
-use crate::{Backend, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, grouped, reads, writes};
+use crate::buffer::{Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What a block of keys is summarised by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,7 +88,7 @@ impl BlockReduceParams {
 }
 
 /// One landmark for each block of keys.
-pub struct BlockReduce<'a, B: Backend> {
+pub struct BlockReduce<'a, B: Storage> {
     /// Sizes.
     pub p: BlockReduceParams,
     /// F32 `[Hkv, N, Dh]`.
@@ -98,7 +100,7 @@ pub struct BlockReduce<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> BlockReduce<'_, B> {
+impl<B: Storage> BlockReduce<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::BlockReduce, &self.p);
@@ -136,7 +138,7 @@ pub struct ProjectHeadsParams {
 }
 
 /// Keys or queries in the low-rank space of their KV head.
-pub struct ProjectHeads<'a, B: Backend> {
+pub struct ProjectHeads<'a, B: Storage> {
     /// Sizes.
     pub p: ProjectHeadsParams,
     /// F32 `[T, H, Dh]` or `[H, T, Dh]`.
@@ -147,7 +149,7 @@ pub struct ProjectHeads<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> ProjectHeads<'_, B> {
+impl<B: Storage> ProjectHeads<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::ProjectHeads, &self.p);
@@ -177,7 +179,7 @@ pub struct SplitSignsParams {
 
 /// `out = [max(x, 0); min(x, 0)]`: against `[largest; smallest]` of a block of keys, the inner
 /// product is the largest that any key of the block can have with x.
-pub struct SplitSigns<'a, B: Backend> {
+pub struct SplitSigns<'a, B: Storage> {
     /// Sizes.
     pub p: SplitSignsParams,
     /// F32 `[n, width]`.
@@ -186,7 +188,7 @@ pub struct SplitSigns<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> SplitSigns<'_, B> {
+impl<B: Storage> SplitSigns<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, len) = (Op::SplitSigns, self.p.n_vectors as usize * self.p.width as usize);

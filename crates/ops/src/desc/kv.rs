@@ -3,8 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, of_float, of_type, reads, writes};
-use crate::{Backend, DeviceBuffer, KvView, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, of_float, of_type, reads, writes};
+use crate::buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Parameters of [`KvScatter`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -21,7 +23,7 @@ pub struct KvScatterParams {
 }
 
 /// New keys and values into KV rows.
-pub struct KvScatter<'a, B: Backend> {
+pub struct KvScatter<'a, B: Storage> {
     /// Sizes.
     pub p: KvScatterParams,
     /// F32 `[T, Hkv, Dh]`.
@@ -34,7 +36,7 @@ pub struct KvScatter<'a, B: Backend> {
     pub dst: &'a mut B::Buffer,
 }
 
-impl<B: Backend> KvScatter<'_, B> {
+impl<B: Storage> KvScatter<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::KvScatter;
@@ -66,7 +68,7 @@ pub struct KvGatherParams {
 }
 
 /// KV rows to KV rows, a list for each KV head.
-pub struct KvGather<'a, B: Backend> {
+pub struct KvGather<'a, B: Storage> {
     /// Sizes.
     pub p: KvGatherParams,
     /// Where rows come from.
@@ -81,7 +83,7 @@ pub struct KvGather<'a, B: Backend> {
     pub dst: &'a mut B::Buffer,
 }
 
-impl<B: Backend> KvGather<'_, B> {
+impl<B: Storage> KvGather<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::KvGather;
@@ -110,7 +112,7 @@ pub struct RotateRowsParams {
     pub n_kv_heads: u32,
     /// Dh.
     pub head_dim: u32,
-    /// Elements of a key that turn; even, at most Dh.
+    /// Elements of a key that rotate; even, at most Dh.
     pub rotary_dim: u32,
     /// Rows of each head, from row 0.
     pub n_rows: u32,
@@ -118,9 +120,9 @@ pub struct RotateRowsParams {
     pub dst_head_stride: u32,
 }
 
-/// KV rows whose keys are turned on, all by the same angles: keys that were rotated to one position
+/// KV rows whose keys are rotated further, all by the same angles: keys that were rotated to one position
 /// become those of another (the cache positions of StreamingLLM). Values are copied.
-pub struct RotateRows<'a, B: Backend> {
+pub struct RotateRows<'a, B: Storage> {
     /// Sizes.
     pub p: RotateRowsParams,
     /// Where rows come from.
@@ -132,7 +134,7 @@ pub struct RotateRows<'a, B: Backend> {
     pub dst: &'a mut B::Buffer,
 }
 
-impl<B: Backend> RotateRows<'_, B> {
+impl<B: Storage> RotateRows<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::RotateRows, &self.p);
@@ -169,7 +171,7 @@ pub struct KvKeysParams {
 }
 
 /// Keys of listed KV rows, widened.
-pub struct KvKeys<'a, B: Backend> {
+pub struct KvKeys<'a, B: Storage> {
     /// Sizes.
     pub p: KvKeysParams,
     /// Where rows are.
@@ -180,7 +182,7 @@ pub struct KvKeys<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> KvKeys<'_, B> {
+impl<B: Storage> KvKeys<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let op = Op::KvKeys;

@@ -1,11 +1,13 @@
 //! Descriptors of the ops that say which keys queries attended to: the statistics of policies that
-//! keep some tokens and let go of the others.
+//! keep some tokens and evict the others.
 
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, grouped, of_float, reads, writes};
-use crate::{Backend, DeviceBuffer, KvView, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, grouped, of_float, reads, writes};
+use crate::buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Parameters of [`ColumnMass`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -37,7 +39,7 @@ pub struct ColumnMassParams {
 
 /// Attention that listed rows received: column sums of the attention matrix, made again from each
 /// query's log-sum-exp.
-pub struct ColumnMass<'a, B: Backend> {
+pub struct ColumnMass<'a, B: Storage> {
     /// Sizes.
     pub p: ColumnMassParams,
     /// F32 `[T, Hq, Dh]`.
@@ -55,7 +57,7 @@ pub struct ColumnMass<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> ColumnMass<'_, B> {
+impl<B: Storage> ColumnMass<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::ColumnMass, &self.p);
@@ -108,7 +110,7 @@ pub struct QuerySumsParams {
 /// Sums of queries over blocks of positions and over the query heads of a group, added to what is
 /// there: block b has the tokens at positions `b * block..(b + 1) * block`. The inner product of a
 /// key with such sums is the sum of its scores (InfLLM's representative scores).
-pub struct QuerySums<'a, B: Backend> {
+pub struct QuerySums<'a, B: Storage> {
     /// Sizes.
     pub p: QuerySumsParams,
     /// F32 `[T, Hq, Dh]`.
@@ -117,7 +119,7 @@ pub struct QuerySums<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> QuerySums<'_, B> {
+impl<B: Storage> QuerySums<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::QuerySums, &self.p);
@@ -182,7 +184,7 @@ pub struct PoolScoresParams {
 /// Scores of query heads to scores of KV heads, smoothed over neighbouring tokens (SnapKV's and
 /// Ada-KV's clustering by pooling). For the mean of averages the order does not matter; with a
 /// maximum it does.
-pub struct PoolScores<'a, B: Backend> {
+pub struct PoolScores<'a, B: Storage> {
     /// Sizes.
     pub p: PoolScoresParams,
     /// F32 `[Hkv * G, in_stride]`.
@@ -191,7 +193,7 @@ pub struct PoolScores<'a, B: Backend> {
     pub out: ViewMut<'a, B>,
 }
 
-impl<B: Backend> PoolScores<'_, B> {
+impl<B: Storage> PoolScores<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::PoolScores, &self.p);

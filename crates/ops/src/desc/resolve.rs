@@ -3,8 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{ensure, reads, writes};
-use crate::{Backend, Op, OpResult, View, ViewMut};
+use super::checks::{ensure, reads, writes};
+use crate::buffer::{Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Parameters of [`ResolveRows`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -51,7 +53,7 @@ impl ResolveRowsParams {
 /// A head's state begins with what lasts: for each slot the host row that it holds plus 1 (0: it is
 /// free), for each slot the step of its last use, then the number of steps so far. Zeros are an
 /// empty cache. The rest is scratch.
-pub struct ResolveRows<'a, B: Backend> {
+pub struct ResolveRows<'a, B: Storage> {
     /// Sizes.
     pub p: ResolveRowsParams,
     /// U32 `[Hkv, cluster_stride]`: host row of each cluster's first token.
@@ -73,7 +75,7 @@ pub struct ResolveRows<'a, B: Backend> {
     pub counts: ViewMut<'a, B>,
 }
 
-impl<B: Backend> ResolveRows<'_, B> {
+impl<B: Storage> ResolveRows<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p) = (Op::ResolveRows, &self.p);

@@ -1,8 +1,12 @@
 //! Reference of attention: softmax over the rows a query sees, and the merge by log-sum-exp.
 
-use super::buffer::{floats, held, ints, kv_row, put};
-use super::{RefMut, ReferenceBackend as R, below, counts_fit, dot};
-use crate::*;
+use super::access::{floats, ints, kv_row, present, put};
+use super::checks::{below, counts_fit, dot};
+use super::device::{RefMut, ReferenceBackend as R};
+use crate::buffer::View;
+use crate::desc::{AttendChunk, AttendList, AttendParams, ListSpan, LseMerge};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// What one query head took from some rows.
 struct Attended {
@@ -66,12 +70,12 @@ impl Sink<'_> {
     /// Stores or merges the result of entry `index` (token * Hq + head).
     fn take(&mut self, index: usize, new: Attended) {
         let width = new.out.len();
-        let new = if self.accumulate { self.held(index, width).merged(new) } else { new };
+        let new = if self.accumulate { self.present(index, width).merged(new) } else { new };
         put(&mut self.out, index * width, &new.out);
         put(&mut self.lse, index, &[new.lse]);
     }
 
-    fn held(&self, index: usize, width: usize) -> Attended {
+    fn present(&self, index: usize, width: usize) -> Attended {
         let part = |v: &RefMut<'_>, at: usize, len: usize| {
             floats(&View { buffer: &*v.buffer, offset: v.offset + at, len })
         };
@@ -132,7 +136,7 @@ pub(super) fn lse_merge(mut d: LseMerge<'_, R>) -> OpResult<()> {
     d.check()?;
     let width = d.p.head_dim as usize;
     let (other_out, other_lse) = (floats(&d.other_out), floats(&d.other_lse));
-    let (out, lse) = (held(&d.out), held(&d.lse));
+    let (out, lse) = (present(&d.out), present(&d.lse));
     for r in 0..d.p.n_rows as usize {
         let row = r * width..(r + 1) * width;
         let first = Attended { out: out[row.clone()].to_vec(), lse: lse[r] };

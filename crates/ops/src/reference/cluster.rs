@@ -2,17 +2,23 @@
 
 use std::cmp::Ordering;
 
-use super::buffer::{floats, held, held_ints, ints, put, put_ints};
+use super::access::{floats, ints, present, present_ints, put, put_ints};
+use super::checks::{below, counts_fit, dot};
 use super::dense::first_largest;
-use super::{Ref, ReferenceBackend as R, below, counts_fit, dot};
-use crate::*;
+use super::device::{Ref, ReferenceBackend as R};
+use crate::desc::{
+    CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
+    KmeansUpdate, Pooling, QueryGate, ResolveRows, ResolveRowsParams, ScoreSpan, SelectClusters,
+};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// The label of each point is the centroid of the largest score.
 pub(super) fn kmeans_assign(mut d: KmeansAssign<'_, R>) -> OpResult<()> {
     d.check()?;
     let (n, c, width) = sizes(&d.p);
     let (points, centroids) = (floats(&d.points), floats(&d.centroids));
-    let before = held_ints(&d.labels);
+    let before = present_ints(&d.labels);
     for head in 0..d.p.n_kv_heads as usize {
         let mut n_changed = 0;
         for i in head * n..(head + 1) * n {
@@ -224,7 +230,7 @@ pub(super) fn query_gate(mut d: QueryGate<'_, R>) -> OpResult<()> {
     d.check()?;
     let (p, width) = (d.p, d.p.head_dim as usize);
     let (group, token) = ((p.n_q_heads / p.n_kv_heads) as usize, p.n_q_heads as usize * width);
-    let (q, last) = (floats(&d.q), held(&d.last));
+    let (q, last) = (floats(&d.q), present(&d.last));
     let q = &q[p.q_index as usize * token..][..token];
     for kv_head in 0..p.n_kv_heads as usize {
         let mut sum = 0.0;
@@ -266,31 +272,32 @@ pub(super) fn resolve_rows(mut d: ResolveRows<'_, R>) -> OpResult<()> {
         let runs = selected(head).map(|i| (starts[head * stride + clusters[i]], takes[i]));
         let wanted: Vec<usize> = runs.flat_map(|(first, n)| first..first + n).collect();
         let at = head * ResolveRowsParams::state_len(n_slots);
-        let mut state = held_ints(&d.state)[at..][..ResolveRowsParams::kept_len(n_slots)].to_vec();
+        let mut state =
+            present_ints(&d.state)[at..][..ResolveRowsParams::kept_len(n_slots)].to_vec();
         let now = state[2 * n_slots] + 1;
-        let (held, used) = state[..2 * n_slots].split_at_mut(n_slots);
+        let (present, used) = state[..2 * n_slots].split_at_mut(n_slots);
         for slot in 0..n_slots {
-            if held[slot] != 0 && wanted.contains(&(held[slot] - 1)) {
+            if present[slot] != 0 && wanted.contains(&(present[slot] - 1)) {
                 used[slot] = now;
             }
         }
         for slot in 0..n_slots {
             if used[slot] + p.cache_steps as usize <= now {
-                held[slot] = 0;
+                present[slot] = 0;
             }
         }
         let mut moves = Vec::new();
         let mut rows = Vec::new();
         let mut hits = 0;
         for row in wanted {
-            let hit = held.iter().position(|held| *held == row + 1);
-            let free = held.iter().position(|held| *held == 0);
+            let hit = present.iter().position(|present| *present == row + 1);
+            let free = present.iter().position(|present| *present == 0);
             let slot = match hit.or(free.filter(|_| moves.len() < p.move_stride as usize)) {
                 Some(slot) => slot,
                 None => continue,
             };
             if hit.is_none() {
-                (held[slot], used[slot]) = (row + 1, now);
+                (present[slot], used[slot]) = (row + 1, now);
                 moves.push((row, p.first_slot_row as usize + slot));
             } else {
                 hits += 1;
@@ -299,7 +306,7 @@ pub(super) fn resolve_rows(mut d: ResolveRows<'_, R>) -> OpResult<()> {
         }
         state[2 * n_slots] = now;
         put_ints(&mut d.state, at, &state);
-        let (h, counts) = (p.n_kv_heads as usize, held_ints(&d.counts));
+        let (h, counts) = (p.n_kv_heads as usize, present_ints(&d.counts));
         let before = counts[head];
         rows.truncate((p.list_stride as usize).saturating_sub(before));
         put_ints(&mut d.rows, head * p.list_stride as usize + before, &rows);

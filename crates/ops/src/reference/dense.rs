@@ -2,10 +2,14 @@
 
 use std::cmp::Ordering;
 
-use super::buffer::{floats, held, ints, put, put_ints};
-use super::{RefWeight, ReferenceBackend as R, below, dot};
-use crate::desc::ensure;
-use crate::*;
+use super::access::{floats, ints, present, put, put_ints};
+use super::buffer::RefWeight;
+use super::checks::{below, dot};
+use super::device::ReferenceBackend as R;
+use crate::desc::checks::ensure;
+use crate::desc::{Argmax, Embed, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// `out[t] = table[ids[t]]`.
 pub(super) fn embed(mut d: Embed<'_, R>) -> OpResult<()> {
@@ -25,7 +29,7 @@ pub(super) fn rms_norm(mut d: RmsNorm<'_, R>) -> OpResult<()> {
     d.check()?;
     let width = d.p.width as usize;
     shaped(Op::RmsNorm, "weight", d.weight, 1, width)?;
-    let mut out = if d.p.accumulate == 1 { held(&d.out) } else { vec![0.0; d.out.len] };
+    let mut out = if d.p.accumulate == 1 { present(&d.out) } else { vec![0.0; d.out.len] };
     for (r, x) in floats(&d.x).chunks_exact(width).enumerate() {
         let mean_square = dot(x, x) / width as f64;
         let root = (mean_square + f64::from(d.p.eps)).sqrt();
@@ -46,7 +50,7 @@ pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
         shaped(op, "bias", bias, 1, n_out)?;
     }
     let x = floats(&d.x);
-    let mut out = if d.p.accumulate == 1 { held(&d.out) } else { vec![0.0; d.out.len] };
+    let mut out = if d.p.accumulate == 1 { present(&d.out) } else { vec![0.0; d.out.len] };
     for t in 0..d.p.n_rows as usize {
         for o in 0..n_out {
             let product = dot(&x[t * n_in..(t + 1) * n_in], d.weight.row(o));
@@ -120,7 +124,7 @@ pub(super) fn top_k(mut d: TopK<'_, R>) -> OpResult<()> {
 pub(super) fn gram(mut d: Gram<'_, R>) -> OpResult<()> {
     d.check()?;
     let (n_heads, group, width) = (d.p.n_heads as usize, d.p.group as usize, d.p.head_dim as usize);
-    let (x, mut out) = (floats(&d.x), held(&d.out));
+    let (x, mut out) = (floats(&d.x), present(&d.out));
     for t in 0..d.p.n_tokens as usize {
         for head in 0..n_heads {
             let v = &x[(t * n_heads + head) * width..][..width];

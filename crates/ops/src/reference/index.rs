@@ -1,8 +1,10 @@
 //! Reference of the ops that make landmarks of keys, and the queries to compare with them.
 
-use super::buffer::{floats, put};
-use super::{ReferenceBackend as R, dot};
-use crate::*;
+use super::access::{floats, put};
+use super::checks::dot;
+use super::device::ReferenceBackend as R;
+use crate::desc::{BlockReduce, BlockReduceParams, BlockSummary, ProjectHeads, SplitSigns};
+use crate::error::OpResult;
 
 /// One landmark for each block of a head's keys.
 pub(super) fn block_reduce(mut d: BlockReduce<'_, R>) -> OpResult<()> {

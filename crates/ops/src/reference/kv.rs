@@ -1,8 +1,12 @@
 //! Reference of the ops that move KV rows.
 
-use super::buffer::{floats, ints, kv_row};
-use super::{ReferenceBackend as R, below, counts_fit};
-use crate::*;
+use super::access::{floats, ints, kv_row};
+use super::checks::{below, counts_fit};
+use super::device::ReferenceBackend as R;
+use crate::buffer::{DeviceBuffer, View};
+use crate::desc::{KvGather, KvKeys, KvScatter, RotateRows};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Row `rows[t]` of every KV head gets the key and the value of token t.
 pub(super) fn kv_scatter(d: KvScatter<'_, R>) -> OpResult<()> {
@@ -36,7 +40,7 @@ pub(super) fn kv_gather(d: KvGather<'_, R>) -> OpResult<()> {
     Ok(())
 }
 
-/// Each of the first rows, its key turned.
+/// Each of the first rows, its key rotated.
 pub(super) fn rotate_rows(d: RotateRows<'_, R>) -> OpResult<()> {
     d.check()?;
     let (p, table) = (d.p, floats(&d.table));

@@ -1,8 +1,11 @@
 //! Reference of the ops that say which keys queries attended to.
 
-use super::buffer::{floats, held, ints, kv_row, put};
-use super::{ReferenceBackend as R, below, counts_fit, dot};
-use crate::*;
+use super::access::{floats, ints, kv_row, present, put};
+use super::checks::{below, counts_fit, dot};
+use super::device::ReferenceBackend as R;
+use crate::desc::{ColumnMass, PoolScores, PoolScoresParams, QuerySums};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Adds to each listed row's sum what every query that sees it gave it.
 pub(super) fn column_mass(mut d: ColumnMass<'_, R>) -> OpResult<()> {
@@ -17,7 +20,7 @@ pub(super) fn column_mass(mut d: ColumnMass<'_, R>) -> OpResult<()> {
         let limit = d.kv.row_limit(width);
         listed(head).iter().try_for_each(|row| below(op, "row", *row, limit))?;
     }
-    let mut sums = held(&d.out);
+    let mut sums = present(&d.out);
     for head in 0..hq {
         for (i, row) in listed(head / group).iter().enumerate() {
             let kv = kv_row(&d.kv, width, head / group, *row);
@@ -47,7 +50,7 @@ pub(super) fn query_sums(mut d: QuerySums<'_, R>) -> OpResult<()> {
     let (p, q) = (d.p, floats(&d.q));
     let (width, hq) = (p.head_dim as usize, p.n_q_heads as usize);
     let group = hq / p.n_kv_heads as usize;
-    let mut sums = held(&d.out);
+    let mut sums = present(&d.out);
     for i in 0..p.q_len as usize {
         let block = (p.position as usize + i) / p.block as usize;
         for head in 0..hq {

@@ -5,85 +5,42 @@
 //! use is to be compared with. Every op checks its descriptor first, then every index, and writes
 //! only after both.
 
+mod access;
 mod attention;
 mod buffer;
+mod checks;
 mod cluster;
 mod dense;
+mod device;
 mod index;
 mod kv;
 mod mass;
-mod tail;
+mod residual;
 
 pub use buffer::{RefBuffer, RefWeight};
 pub(crate) use cluster::assign_score;
+pub use device::ReferenceBackend;
 
 use std::future::{Future, ready};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use longview_core::{DType, decode_f32};
 
-use crate::*;
-
-/// A view of a reference buffer.
-type Ref<'a> = View<'a, ReferenceBackend>;
-/// A writable view of a reference buffer.
-type RefMut<'a> = ViewMut<'a, ReferenceBackend>;
-
-/// The backend that defines the right answer. Clones and [`Backend::background`] queues are the
-/// same device.
-#[derive(Clone, Debug)]
-pub struct ReferenceBackend {
-    capabilities: Arc<Capabilities>,
-    allocations: Arc<AtomicU64>,
-    ticks: Arc<AtomicU64>,
-}
-
-impl ReferenceBackend {
-    /// A reference device. It can do everything and has unified memory.
-    pub fn new() -> Self {
-        let floats = vec![DType::F32, DType::F16, DType::BF16];
-        let capabilities = Capabilities {
-            device: "reference (f64, one thread)".into(),
-            reads_host_memory: true,
-            unified_memory: true,
-            overlaps: false,
-            matvec_max_rows: usize::MAX,
-            kv_dtypes: floats.clone(),
-            weight_dtypes: floats,
-            missing_ops: Vec::new(),
-            memory_bytes: None,
-        };
-        Self::with_capabilities(capabilities)
-    }
-
-    /// A reference that says to lack something, to test how callers cope. Only host memory really
-    /// goes away.
-    pub fn with_capabilities(capabilities: Capabilities) -> Self {
-        Self {
-            capabilities: Arc::new(capabilities),
-            allocations: Arc::default(),
-            ticks: Arc::default(),
-        }
-    }
-
-    fn make(&self, dtype: DType, len: usize, host: bool) -> RefBuffer {
-        self.allocations.fetch_add(1, Ordering::Relaxed);
-        RefBuffer::zeroed(dtype, len, host)
-    }
-}
-
-impl Default for ReferenceBackend {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+use crate::backend::Backend;
+use crate::buffer::{View, ViewMut};
+use crate::capability::Capabilities;
+use crate::desc::{
+    Argmax, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest, ClusterRows,
+    ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter,
+    Linear, LseMerge, PoolScores, ProjectHeads, QueryGate, QuerySums, ResolveRows, RmsNorm, Rope,
+    RotateRows, SelectClusters, SiluMul, SplitSigns, TopK,
+};
+use crate::error::{OpError, OpResult};
+use crate::op::Op;
+use crate::weight::WeightSource;
 
 impl Backend for ReferenceBackend {
-    type Buffer = RefBuffer;
-    type Weight = RefWeight;
-
     fn name(&self) -> &'static str {
         "reference"
     }
@@ -139,14 +96,14 @@ impl Backend for ReferenceBackend {
         Ok(RefWeight { n_rows, n_cols, values })
     }
 
-    fn write(&self, dst: RefMut<'_>, bytes: &[u8]) -> OpResult<()> {
-        let range = buffer::byte_range(dst.buffer, dst.offset, dst.len, bytes.len())?;
+    fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
+        let range = access::byte_range(dst.buffer, dst.offset, dst.len, bytes.len())?;
         dst.buffer.bytes_mut()[range].copy_from_slice(bytes);
         Ok(())
     }
 
-    fn read(&self, src: Ref<'_>, out: &mut [u8]) -> impl Future<Output = OpResult<()>> {
-        let range = buffer::byte_range(src.buffer, src.offset, src.len, out.len());
+    fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> impl Future<Output = OpResult<()>> {
+        let range = access::byte_range(src.buffer, src.offset, src.len, out.len());
         ready(range.map(|range| out.copy_from_slice(&src.buffer.bytes()[range])))
     }
 
@@ -259,11 +216,11 @@ impl Backend for ReferenceBackend {
     }
 
     fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()> {
-        tail::cluster_rest(d)
+        residual::cluster_rest(d)
     }
 
     fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
-        tail::cluster_rows(d)
+        residual::cluster_rows(d)
     }
 
     fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
@@ -277,19 +234,4 @@ impl Backend for ReferenceBackend {
     fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
         mass::pool_scores(d)
     }
-}
-
-/// Fails with the op's [`OpError::Index`] unless `index < limit`.
-fn below(op: Op, what: &'static str, index: usize, limit: usize) -> OpResult<()> {
-    if index < limit { Ok(()) } else { Err(OpError::Index { op, what, index, limit }) }
-}
-
-/// Every count of a list must be at most the room that the list has.
-fn counts_fit(op: Op, what: &'static str, counts: &[usize], room: usize) -> OpResult<()> {
-    counts.iter().try_for_each(|n| below(op, what, *n, room + 1))
-}
-
-/// The sum of products, in order.
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(x, y)| x * y).sum()
 }

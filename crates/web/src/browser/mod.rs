@@ -4,9 +4,10 @@
 //! with a code as their name. One call at a time: a second one while the first is under way is an
 //! error, so that a page cannot take the device's steps apart.
 
+mod array_bytes;
+mod device;
 mod files;
 mod parity;
-mod tier;
 mod values;
 
 use std::cell::{Cell, RefCell};
@@ -14,14 +15,15 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use js_sys::{Function, Promise, Reflect};
+use js_sys::Function;
+use longview_core::{HeadId, LayerId};
 use longview_engine::{EngineOptions, Progress};
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{HostStoreKind, OPTIONS, Preset};
-use longview_wgpu::{StartError, WgpuBackend, WgpuOptions};
+use longview_wgpu::WgpuBackend;
 use wasm_bindgen::prelude::*;
-use wasm_bindgen_futures::JsFuture;
 
+use self::device::{adapter_name, open_device};
 use self::values::{AskOptions, DeviceReport, MemoryReport, ModelReport, PolicyReport};
 use self::values::{OpenOptions, PolicyValue, PrefillProgress, coded, from_js, to_js};
 use crate::reader::{Memory, Question, Reader, Step};
@@ -145,16 +147,17 @@ impl Runtime {
         lease.reader = None;
         self.memory.set(Memory::default());
         let backend = Arc::clone(&self.backend.borrow());
-        let backend = match longview_ops::Backend::is_lost(&*backend) {
-            true => Arc::new(longview_ops::Backend::reopen(&*backend).await.map_err(lost)?),
-            false => backend,
+        let backend = if longview_ops::Backend::is_lost(&*backend) {
+            Arc::new(longview_ops::Backend::reopen(&*backend).await.map_err(lost)?)
+        } else {
+            backend
         };
         let files::ModelFiles { files, context, cache_bytes } = files::model_files(&model)?;
         let options = EngineOptions {
             ctx_size: context,
             chunk_size: CHUNK,
             overlap: false,
-            store: HostStoreKind::Elsewhere(tier::array_buffer),
+            host_store: HostStoreKind::Elsewhere(array_bytes::array_buffer),
             ..EngineOptions::default()
         };
         let wrong = |e| coded("bad-model", &format!("{e}"));
@@ -232,7 +235,7 @@ impl Runtime {
             text: asked.question,
             max_tokens: asked.max_tokens,
             temperature: asked.temperature.unwrap_or(0.0),
-            map: asked.map.map(|map| (map.layer, map.head)),
+            map: asked.map.map(|map| (LayerId(map.layer), HeadId(map.head))),
         };
         let mut lease = self.lease()?;
         let mut heard = |s: &Step<'_>| match values::step(s) {
@@ -305,69 +308,4 @@ fn call(listener: &Function, value: &JsValue) -> ControlFlow<()> {
 
 fn lost(error: longview_ops::OpError) -> JsValue {
     coded("device-lost", &error.to_string())
-}
-
-/// Opens the device that `options` ask for.
-async fn open_device(options: &OpenOptions, spares_software: bool) -> Result<WgpuBackend, JsValue> {
-    let navigator = Reflect::get(&js_sys::global(), &"navigator".into())?;
-    let gpu = Reflect::get(&navigator, &"gpu".into())?;
-    if gpu.is_undefined() || gpu.is_null() {
-        return Err(coded(
-            "no-webgpu",
-            "this browser has no WebGPU: use a current Chrome, Edge, Firefox or Safari, over https \
-             or from this machine",
-        ));
-    }
-    if options.adapter.as_deref() == Some("software") {
-        ask_for_software(&gpu)?;
-    }
-    let tier = match options.tier.as_deref() {
-        None => None,
-        Some(name) => Some(name.parse().map_err(|_| {
-            coded("bad-input", &format!("unknown tier '{name}': core, f16 or subgroups"))
-        })?),
-    };
-    let options = WgpuOptions { tier, spares_software, ..WgpuOptions::default() };
-    WgpuBackend::new(&options).await.map_err(|error| match error {
-        StartError::NoAdapter { .. } => coded(
-            "no-adapter",
-            "this browser has WebGPU but no adapter for it: turn on hardware acceleration, update \
-             the graphics driver, or use another browser",
-        ),
-        StartError::Tier { .. } => coded("bad-input", &error.to_string()),
-        other => coded("no-adapter", &other.to_string()),
-    })
-}
-
-/// What the browser says of its adapter: description, or vendor and architecture. The binding in
-/// use passes on the first alone, which most browsers leave empty.
-async fn adapter_name() -> Result<String, JsValue> {
-    let gpu = Reflect::get(&Reflect::get(&js_sys::global(), &"navigator".into())?, &"gpu".into())?;
-    let request: Function = Reflect::get(&gpu, &"requestAdapter".into())?.dyn_into()?;
-    let adapter = JsFuture::from(Promise::resolve(&request.call0(&gpu)?)).await?;
-    let info = Reflect::get(&adapter, &"info".into())?;
-    let said = |name: &str| {
-        let value = Reflect::get(&info, &name.into()).ok();
-        value.and_then(|value| value.as_string()).filter(|text| !text.is_empty())
-    };
-    let parts = [said("vendor"), said("architecture")].into_iter().flatten().collect::<Vec<_>>();
-    Ok(said("description").unwrap_or_else(|| parts.join(" ")))
-}
-
-/// Lets every request for an adapter ask for one that computes on the CPU: the option is missing
-/// from the binding in use.
-fn ask_for_software(gpu: &JsValue) -> Result<(), JsValue> {
-    let name = JsValue::from("requestAdapter");
-    let request: Function = Reflect::get(gpu, &name)?.dyn_into()?;
-    let receiver = gpu.clone();
-    let asked = Closure::<dyn FnMut(JsValue) -> Result<JsValue, JsValue>>::new(move |given| {
-        let options = js_sys::Object::new();
-        if let Some(given) = js_sys::Object::try_from(&given) {
-            js_sys::Object::assign(&options, given);
-        }
-        Reflect::set(&options, &"forceFallbackAdapter".into(), &JsValue::TRUE)?;
-        request.call1(&receiver, &options)
-    });
-    Reflect::set(gpu, &name, &asked.into_js_value())?;
-    Ok(())
 }

@@ -6,6 +6,7 @@ use longview_ops::parity::{ParityStatus, parity_part};
 use longview_wgpu::WgpuBackend;
 use wasm_bindgen::prelude::*;
 
+use super::device::{adapter_name, open_device};
 use super::values::{DeviceReport, NotRunReport, OpenOptions, ParityReport};
 use super::values::{coded, from_js, to_js};
 
@@ -23,8 +24,8 @@ impl Parity {
     pub async fn open(
         #[wasm_bindgen(unchecked_param_type = "OpenOptions")] options: JsValue,
     ) -> Result<Parity, JsValue> {
-        let backend = super::open_device(&from_js::<OpenOptions>(options)?, false).await?;
-        Ok(Self { adapter: super::adapter_name().await.unwrap_or_default(), backend })
+        let backend = open_device(&from_js::<OpenOptions>(options)?, false).await?;
+        Ok(Self { adapter: adapter_name().await.unwrap_or_default(), backend })
     }
 
     /// What is known of the device.

@@ -162,8 +162,8 @@ pub(super) struct AskOptions {
 
 #[derive(Deserialize)]
 pub(super) struct MapPlace {
-    pub layer: usize,
-    pub head: usize,
+    pub layer: u32,
+    pub head: u32,
 }
 
 #[derive(Serialize)]

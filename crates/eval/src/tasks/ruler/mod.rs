@@ -3,13 +3,13 @@
 //! are comparable, and prompts are not the same.
 
 mod aggregate;
+mod answer;
 mod niah;
 mod qa;
 mod variables;
 
-use super::registry::TaskFiles;
-use super::{Question, Sample, Task};
-use crate::score::Metric;
+use super::files::TaskFiles;
+use super::task::Task;
 
 /// All 13.
 pub(super) fn tasks(files: &TaskFiles) -> Vec<Box<dyn Task>> {
@@ -19,27 +19,4 @@ pub(super) fn tasks(files: &TaskFiles) -> Vec<Box<dyn Task>> {
     tasks.push(Box::new(aggregate::FrequentWords));
     tasks.extend(qa::tasks(files));
     tasks
-}
-
-/// A document with one question, as RULER's templates have it.
-fn sample(document: String, ask: String, lead: String, answer: Answer) -> Sample {
-    let question = Question {
-        ask,
-        lead,
-        references: answer.references,
-        max_new: answer.max_new,
-        metric: answer.metric,
-        depth: answer.depth,
-        stop: Vec::new(),
-    };
-    Sample { document, questions: vec![question], chat: true }
-}
-
-/// What would be right.
-#[derive(Clone, Debug, Default)]
-struct Answer {
-    references: Vec<String>,
-    max_new: usize,
-    metric: Metric,
-    depth: Option<f64>,
 }

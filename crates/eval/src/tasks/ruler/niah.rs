@@ -2,10 +2,11 @@
 
 use longview_core::SplitMix64;
 
-use super::super::{Sample, Setting, Task};
-use super::{Answer, sample};
+use super::super::task::{Setting, Task};
+use super::answer::{Answer, sample};
 use crate::error::EvalError;
 use crate::haystack;
+use crate::sample::Sample;
 use crate::score::Metric;
 use crate::words::{self, Words};
 
@@ -153,10 +154,8 @@ impl Niah {
         let query = listed(&content.queries);
         let is_one = self.n_queries * self.n_values == 1;
         let kind = if is_one { plural.trim_end_matches('s') } else { plural };
-        let (some, are, is_or_are) = match is_one {
-            true => ("A", "is", "is the"),
-            false => ("Some", "are", "are all the"),
-        };
+        let (some, are, is_or_are) =
+            if is_one { ("A", "is", "is the") } else { ("Some", "are", "are all the") };
         let document = format!(
             "{some} special magic {kind} {are} hidden within the following text. Make sure to \
              memorize it. I will quiz you about the {kind} afterwards.\n{context}"

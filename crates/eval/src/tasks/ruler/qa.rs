@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-use super::super::registry::TaskFiles;
-use super::super::{Sample, Setting, Task};
-use super::{Answer, sample};
+use super::super::files::TaskFiles;
+use super::super::task::{Setting, Task};
+use super::answer::{Answer, sample};
 use crate::error::EvalError;
+use crate::sample::Sample;
 use crate::score::Metric;
 use crate::words;
 

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use longview_core::SplitMix64;
 
-use super::super::{Sample, Setting, Task};
-use super::{Answer, sample};
+use super::super::task::{Setting, Task};
+use super::answer::{Answer, sample};
 use crate::error::EvalError;
 use crate::haystack;
+use crate::sample::Sample;
 use crate::score::Metric;
 use crate::words;
 

@@ -3,10 +3,12 @@
 use std::fs;
 use std::sync::Arc;
 
-use longview_core::RangeSource;
+use longview_core::{LayerId, RangeSource};
 
 use super::*;
 use crate::testing::TempFolder;
+use crate::weights::stored::Stored;
+use crate::weights::{layer_tensors, weight_tensors};
 
 /// A safetensors file by hand; `pad` moves the data off its alignment.
 fn file(tensors: &[(&str, &str, &[usize], Vec<u8>)], pad: usize) -> Vec<u8> {
@@ -336,7 +338,7 @@ fn fused_projections_are_split_where_they_lie() {
     let config = tiny("Phi3ForCausalLM", false);
     let set = numbered(&config);
     set.check(&config).unwrap();
-    let t = layer_tensors(&config, 0);
+    let t = layer_tensors(&config, LayerId(0));
     let expected = [(&t.q, 0..4), (&t.k, 4..6), (&t.v, 6..8), (&t.gate, 0..6), (&t.up, 6..12)];
     for (linear, rows) in expected {
         assert_eq!(rows_of(&set, &linear.weight), rows.collect::<Vec<_>>());
@@ -353,7 +355,7 @@ fn heads_that_are_stored_by_kv_head_are_collected() {
     let config = ModelConfig { n_q_heads: 4, n_kv_heads: 2, ..tiny("InternLM2ForCausalLM", false) };
     let set = numbered(&config);
     set.check(&config).unwrap();
-    let t = layer_tensors(&config, 0);
+    let t = layer_tensors(&config, LayerId(0));
     let expected = [
         (&t.q, vec![0, 1, 2, 3, 8, 9, 10, 11]),
         (&t.k, vec![4, 5, 12, 13]),
@@ -372,7 +374,7 @@ fn heads_that_are_stored_by_kv_head_are_collected() {
 fn pairs_of_neighbours_become_halves_in_q_and_k_alone() {
     let config = tiny("GlmForCausalLM", false);
     let set = numbered(&config);
-    let t = layer_tensors(&config, 0);
+    let t = layer_tensors(&config, LayerId(0));
     let head = [0, 2, 1, 3, 4, 5, 6, 7];
     let two_heads = [head, head.map(|row| row + 8)].concat();
     for (linear, rows) in [(&t.q, two_heads), (&t.k, head.to_vec())] {
@@ -404,7 +406,7 @@ fn fused_tensors_of_another_shape_are_named_once() {
          would give wrong results\n\
          \x20 model.layers.0.self_attn.qkv_proj.weight: shape [6, 4], the config gives [8, 4]"
     );
-    let part = layer_tensors(&config, 0).v.weight;
+    let part = layer_tensors(&config, LayerId(0)).v.weight;
     let text = set.part(&part).map(drop).unwrap_err().to_string();
     assert!(text.ends_with("qkv_proj.weight: shape [6, 4], the config gives [8, 4]"), "{text}");
 }

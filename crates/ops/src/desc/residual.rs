@@ -4,8 +4,10 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::{reads, writes};
-use crate::{Backend, Op, OpResult, View, ViewMut};
+use super::checks::{reads, writes};
+use crate::buffer::{Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Parameters of [`ClusterRest`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -20,7 +22,7 @@ pub struct ClusterRestParams {
 }
 
 /// Tokens of each cluster that a selection did not take: the cluster's size, less what was taken.
-pub struct ClusterRest<'a, B: Backend> {
+pub struct ClusterRest<'a, B: Storage> {
     /// Sizes.
     pub p: ClusterRestParams,
     /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
@@ -37,7 +39,7 @@ pub struct ClusterRest<'a, B: Backend> {
     pub rest: ViewMut<'a, B>,
 }
 
-impl<B: Backend> ClusterRest<'_, B> {
+impl<B: Storage> ClusterRest<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p, h) = (Op::ClusterRest, &self.p, self.p.n_kv_heads as usize);
@@ -69,7 +71,7 @@ pub struct ClusterRowsParams {
 
 /// The rows of a selection, cluster after cluster in its order, each from its first row on. A list
 /// that is full takes no more.
-pub struct ClusterRows<'a, B: Backend> {
+pub struct ClusterRows<'a, B: Storage> {
     /// Sizes.
     pub p: ClusterRowsParams,
     /// U32 `[Hkv, cluster_stride]`: row of each cluster's first token.
@@ -86,7 +88,7 @@ pub struct ClusterRows<'a, B: Backend> {
     pub n_rows: ViewMut<'a, B>,
 }
 
-impl<B: Backend> ClusterRows<'_, B> {
+impl<B: Storage> ClusterRows<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
         let (op, p, h) = (Op::ClusterRows, &self.p, self.p.n_kv_heads as usize);

@@ -4,9 +4,13 @@ use std::fmt;
 
 use longview_core::SplitMix64;
 
+use super::case::OpCase;
 use super::data::{EDGES, exactly};
-use super::{Buffers, Input, OpCase, OutputPlan, Plan};
-use crate::*;
+use super::plan::{Buffers, Input, OutputPlan, Plan};
+use crate::backend::Backend;
+use crate::desc::{ClusterRest, ClusterRestParams, ClusterRows, ClusterRowsParams};
+use crate::error::OpResult;
+use crate::op::Op;
 
 /// Clusters of some heads and a selection of them. Later heads have fewer of both.
 #[derive(Clone, Debug)]

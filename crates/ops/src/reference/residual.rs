@@ -1,17 +1,27 @@
 //! Reference of the ops that say what a selection left of clusters, and which rows it has.
 
-use super::buffer::{ints, put_ints};
-use super::{Ref, ReferenceBackend as R, below, counts_fit};
-use crate::*;
+use super::access::{ints, put_ints};
+use super::checks::{below, counts_fit};
+use super::device::{Ref, ReferenceBackend as R};
+use crate::desc::{ClusterRest, ClusterRows};
+use crate::error::OpResult;
+use crate::op::Op;
+
+/// What a selection kernel wrote, and how much room it has.
+struct Selection<'a> {
+    clusters: &'a Ref<'a>,
+    takes: &'a Ref<'a>,
+    n_selected: &'a Ref<'a>,
+    /// Places of a head.
+    max_selected: u32,
+    /// Clusters of a head, at most.
+    cluster_stride: u32,
+}
 
 /// What each head selected: clusters with the tokens taken of each.
-fn selections(
-    op: Op,
-    [clusters, takes, n_selected]: [&Ref<'_>; 3],
-    (room, stride): (u32, u32),
-) -> OpResult<Vec<Vec<(usize, usize)>>> {
-    let (room, stride) = (room as usize, stride as usize);
-    let (clusters, takes, counts) = (ints(clusters), ints(takes), ints(n_selected));
+fn selections(op: Op, s: &Selection<'_>) -> OpResult<Vec<Vec<(usize, usize)>>> {
+    let (room, stride) = (s.max_selected as usize, s.cluster_stride as usize);
+    let (clusters, takes, counts) = (ints(s.clusters), ints(s.takes), ints(s.n_selected));
     counts_fit(op, "n_selected", &counts, room)?;
     let mut heads = Vec::new();
     for (head, n) in counts.into_iter().enumerate() {
@@ -30,8 +40,14 @@ pub(super) fn cluster_rest(mut d: ClusterRest<'_, R>) -> OpResult<()> {
     let (p, op) = (d.p, Op::ClusterRest);
     let (sizes, counts) = (ints(&d.sizes), ints(&d.n_clusters));
     counts_fit(op, "n_clusters", &counts, p.cluster_stride as usize)?;
-    let parts = [&d.clusters, &d.takes, &d.n_selected];
-    let chosen = selections(op, parts, (p.max_selected, p.cluster_stride))?;
+    let selection = Selection {
+        clusters: &d.clusters,
+        takes: &d.takes,
+        n_selected: &d.n_selected,
+        max_selected: p.max_selected,
+        cluster_stride: p.cluster_stride,
+    };
+    let chosen = selections(op, &selection)?;
     for (head, n) in counts.into_iter().enumerate() {
         let at = head * p.cluster_stride as usize;
         let mut rest = sizes[at..at + n].to_vec();
@@ -47,8 +63,14 @@ pub(super) fn cluster_rest(mut d: ClusterRest<'_, R>) -> OpResult<()> {
 pub(super) fn cluster_rows(mut d: ClusterRows<'_, R>) -> OpResult<()> {
     d.check()?;
     let (p, starts) = (d.p, ints(&d.starts));
-    let parts = [&d.clusters, &d.takes, &d.n_selected];
-    let chosen = selections(Op::ClusterRows, parts, (p.max_selected, p.cluster_stride))?;
+    let selection = Selection {
+        clusters: &d.clusters,
+        takes: &d.takes,
+        n_selected: &d.n_selected,
+        max_selected: p.max_selected,
+        cluster_stride: p.cluster_stride,
+    };
+    let chosen = selections(Op::ClusterRows, &selection)?;
     let mut counts = Vec::new();
     for (head, chosen) in chosen.into_iter().enumerate() {
         let first = |cluster: usize| {

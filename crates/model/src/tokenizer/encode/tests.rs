@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{TempFolder, fixture};
+use crate::tokenizer::{RawTemplates, TokenStream};
 
 fn open(name: &str) -> (Tokenizer, Value) {
     let folder = fixture(name);

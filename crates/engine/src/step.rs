@@ -1,0 +1,487 @@
+//! A step of the model over several sessions: what each of them gets of it, and what is undone.
+//!
+//! Sessions of a step share its launches and nothing else. One that is cancelled between two layers
+//! is left out of the attention from there on; its rows of the other ops are computed for nothing,
+//! which in decode costs next to nothing. One whose tokens cannot be computed is found before the
+//! step begins. What fails in the middle of a step does not say whose part it was: then all parts
+//! are undone and computed one after the other, which the cause fails alone.
+
+use longview_core::{LayerId, TokenPos};
+use longview_model::attention::{Attention, AttentionTensors};
+use longview_model::batch::{Batch, BatchError, Span};
+use longview_ops::{Backend, View};
+use longview_scheduler::{
+    LayerTensors, PolicyOptions, ReadParts, Sequence, SpanMode, Step, StepScratch, StepSpan,
+    StepVerdict,
+};
+use smallvec::SmallVec;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::options::CancelToken;
+use crate::output::Output;
+use crate::policy::resolve_policy;
+use crate::sampler::Sampler;
+use crate::session::Session;
+
+/// One session's part of a step.
+pub struct SessionStep<'a, B: Backend> {
+    /// The session.
+    pub session: &'a mut Session<B>,
+    /// New tokens; exactly one under [`SpanMode::Policy`].
+    pub ids: &'a [u32],
+    /// How they attend.
+    pub mode: SpanMode,
+    output: Output,
+    state: PartState,
+    /// The place of its last token in the step.
+    last_row: usize,
+}
+
+/// How far a session's part of a step has come.
+enum PartState {
+    /// To be computed, or to be computed again.
+    Due,
+    /// Computed; the session has its tokens.
+    Done,
+    /// Left out or undone for this reason.
+    Failed(EngineError),
+}
+
+/// What a step did for each of its sessions, in their order.
+pub type StepResults = SmallVec<[Result<(), EngineError>; 4]>;
+
+impl<'a, B: Backend> SessionStep<'a, B> {
+    /// A step that ends with logits in the session.
+    pub fn new(session: &'a mut Session<B>, ids: &'a [u32], mode: SpanMode) -> Self {
+        Self::with_output(session, ids, mode, Output::Logits)
+    }
+
+    /// The step ends with what [`Sampler::next_token`] needs: the device chooses where it can.
+    pub fn for_sampler(self, sampler: &Sampler) -> Self {
+        Self { output: sampler.params().output(), ..self }
+    }
+
+    pub(crate) fn with_output(
+        session: &'a mut Session<B>,
+        ids: &'a [u32],
+        mode: SpanMode,
+        output: Output,
+    ) -> Self {
+        Self { session, ids, mode, output, state: PartState::Due, last_row: 0 }
+    }
+
+    fn is_due(&self) -> bool {
+        matches!(self.state, PartState::Due)
+    }
+
+    /// This part as the model sees it, from token `start` of the step on.
+    fn span(&self, start: usize) -> Span {
+        let first_pos = TokenPos(self.session.tokens.len() as u32);
+        Span { start, len: self.ids.len(), first_pos }
+    }
+
+    /// The scheduler's view of a span of this part.
+    fn sequence_span(&mut self, start: usize) -> StepSpan<'_, B> {
+        StepSpan {
+            sequence: &mut self.session.sequence,
+            start,
+            len: self.ids.len(),
+            mode: self.mode,
+        }
+    }
+}
+
+/// Puts the scheduler where the model calls for attention.
+struct SchedulerAttention<'s, 'a, B: Backend> {
+    /// The sequences of the step; the first `n_live` of them still take part.
+    spans: &'s mut [StepSpan<'a, B>],
+    /// What cancels each of them, in the same order.
+    cancels: &'s mut [Cancel],
+    n_live: usize,
+    scratch: &'s mut StepScratch<B>,
+}
+
+/// What cancels a part of a step.
+struct Cancel {
+    /// The part's place in the batch.
+    part: usize,
+    token: CancelToken,
+}
+
+impl<'a, B: Backend> SchedulerAttention<'_, 'a, B> {
+    /// Leaves out what was cancelled since the last layer.
+    fn leave_out_cancelled(&mut self) {
+        let mut i = 0;
+        while i < self.n_live {
+            if self.cancels[i].token.is_cancelled() {
+                self.n_live -= 1;
+                self.spans.swap(i, self.n_live);
+                self.cancels.swap(i, self.n_live);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step<'_, 'a, B> {
+        Step { spans: &mut self.spans[..self.n_live], scratch: &mut *self.scratch }
+    }
+}
+
+impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
+    type Error = EngineError;
+
+    async fn attend(
+        &mut self,
+        layer: LayerId,
+        _batch: &Batch<'_>,
+        t: AttentionTensors<'_, B>,
+    ) -> Result<(), EngineError> {
+        self.leave_out_cancelled();
+        if self.n_live == 0 {
+            return Err(EngineError::Cancelled);
+        }
+        let tensors = LayerTensors { q: t.q, k: t.k, v: t.v, out: t.out };
+        Ok(self.step().attend(layer.index(), tensors).await?)
+    }
+
+    fn wants_prefetch(&mut self, layer: LayerId) -> bool {
+        self.step().wants_prefetch(layer.index())
+    }
+
+    async fn prefetch(
+        &mut self,
+        layer: LayerId,
+        _batch: &Batch<'_>,
+        q: View<'_, B>,
+    ) -> Result<(), EngineError> {
+        Ok(self.step().prefetch(layer.index(), q).await?)
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// An empty session on the device as it is: call [`Engine::revive`] first where it may be lost.
+    pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
+        let config = self.model.config();
+        let (options, policy) = resolve_policy(policy, config.n_layers, self.options.ctx_size)?;
+        let sequence = Sequence::new(&self.backend, self.shape(), policy, self.layout())?;
+        Ok(Session::new(sequence, options, config.vocab_size))
+    }
+
+    /// One step of the model over a list of sessions.
+    ///
+    /// # Errors
+    /// The first of the errors that [`Engine::step_each`] gives, which says whose it is. Sessions
+    /// without one have their tokens all the same.
+    pub async fn step(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        self.step_each(batch).await?.into_iter().collect()
+    }
+
+    /// One step of the model over a list of sessions, with a result for each. Where it is an error
+    /// the session is as it was before the step; the others go on as if it had not been there.
+    ///
+    /// # Errors
+    /// Where nothing was computed for anybody: a batch that is larger than the engine was made for,
+    /// a device that was lost. After [`longview_ops::OpError::DeviceLost`] the sessions keep every
+    /// complete step, and the next call opens the device again and goes on.
+    pub async fn step_each(
+        &mut self,
+        batch: &mut [SessionStep<'_, B>],
+    ) -> Result<StepResults, EngineError> {
+        self.check_size(batch)?;
+        self.revive().await?;
+        for part in batch.iter_mut() {
+            part.state = match self.prepare(part).await {
+                Ok(()) => PartState::Due,
+                Err(error) if self.backend.is_lost() => return Err(error),
+                Err(error) => PartState::Failed(error),
+            };
+        }
+        self.compute(batch).await?;
+        let result = |part: &mut SessionStep<'_, B>| match std::mem::replace(
+            &mut part.state,
+            PartState::Due,
+        ) {
+            PartState::Failed(error) => Err(error),
+            PartState::Due | PartState::Done => Ok(()),
+        };
+        Ok(batch.iter_mut().map(result).collect())
+    }
+
+    /// Changes a session's policy without a second prefill: [`Session::set_policy`], also after the
+    /// device was lost.
+    ///
+    /// # Errors
+    /// As [`Session::set_policy`], or if the device cannot be opened again.
+    pub async fn set_policy(
+        &mut self,
+        session: &mut Session<B>,
+        options: &PolicyOptions,
+    ) -> Result<(), EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        session.set_policy(options).await
+    }
+
+    /// Brings a session into the state that its next token needs, also after the device was lost:
+    /// the device is opened again, and what a failed call left undone is made.
+    ///
+    /// # Errors
+    /// What went wrong before, if it goes wrong again.
+    pub async fn settle(&mut self, session: &mut Session<B>) -> Result<(), EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        Ok(session.sequence.make_ready().await?)
+    }
+
+    /// Refuses what the buffers of a step have no room for.
+    fn check_size(&self, batch: &[SessionStep<'_, B>]) -> Result<(), BatchError> {
+        let n_tokens: usize = batch.iter().map(|part| part.ids.len()).sum();
+        let n_rows = batch.iter().filter(|part| part.output != Output::Nothing).count();
+        let (max_tokens, max_rows) = (self.workspace.max_tokens(), self.workspace.max_logit_rows());
+        if n_tokens > max_tokens {
+            return Err(BatchError::TooManyTokens { n_tokens, max_tokens });
+        }
+        if n_rows > max_rows {
+            return Err(BatchError::TooManyRows { n_rows, max_rows });
+        }
+        Ok(())
+    }
+
+    /// Brings a session into the state that its part of a step needs, and checks that it fits.
+    async fn prepare(&mut self, part: &mut SessionStep<'_, B>) -> Result<(), EngineError> {
+        part.session.restore_on(&self.backend).await?;
+        if part.mode == SpanMode::Policy {
+            part.session.sequence.make_ready().await?;
+        }
+        let spans = &mut [part.sequence_span(0)];
+        Step { spans, scratch: &mut self.scratch }.check()?;
+        Ok(self.model.check(&Batch { ids: part.ids, spans: &[part.span(0)] })?)
+    }
+
+    /// Computes all parts that are due, together if that can be done.
+    async fn compute(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        let Err(error) = self.compute_together(batch).await else {
+            for part in batch.iter_mut().filter(|part| !part.is_due()) {
+                undo(part).await;
+            }
+            return Ok(());
+        };
+        if self.backend.is_lost() {
+            return Err(error);
+        }
+        for part in batch.iter_mut() {
+            undo(part).await;
+        }
+        let mut due: SmallVec<[_; 4]> = batch.iter_mut().filter(|part| part.is_due()).collect();
+        if let [part] = &mut due[..] {
+            part.state = PartState::Failed(error);
+            return Ok(());
+        }
+        for part in due {
+            if let Err(error) = self.compute_together(std::slice::from_mut(part)).await {
+                part.state = PartState::Failed(error);
+                undo(part).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A step, and once more for the sessions whose speculation failed: these then recall exactly,
+    /// so the second time stands.
+    async fn compute_together(
+        &mut self,
+        batch: &mut [SessionStep<'_, B>],
+    ) -> Result<(), EngineError> {
+        while batch.iter().any(SessionStep::is_due) {
+            self.forward(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the step for the parts that are due. Those for which it does not stand stay due, those
+    /// that are cancelled fail; both are left unfinished.
+    async fn forward(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        let mut spans: SmallVec<[Span; 4]> = SmallVec::new();
+        let mut parts: SmallVec<[StepSpan<'_, B>; 4]> = SmallVec::new();
+        let mut cancels: SmallVec<[Cancel; 4]> = SmallVec::new();
+        self.ids.clear();
+        for (i, part) in batch.iter_mut().enumerate().filter(|(_, part)| part.is_due()) {
+            let start = self.ids.len();
+            self.ids.extend_from_slice(part.ids);
+            spans.push(part.span(start));
+            cancels.push(Cancel { part: i, token: part.session.cancel.clone() });
+            part.session.step_is_unfinished = true;
+            part.last_row = self.ids.len() - 1;
+            parts.push(part.sequence_span(start));
+        }
+        let mut attention = SchedulerAttention {
+            n_live: parts.len(),
+            spans: &mut parts,
+            cancels: &mut cancels,
+            scratch: &mut self.scratch,
+        };
+        let tokens = Batch { ids: &self.ids, spans: &spans };
+        let model = &self.model;
+        let result =
+            model.forward(&*self.backend, &mut self.workspace, &tokens, &mut attention).await;
+        let n_live = attention.n_live;
+        if result.is_ok() {
+            attention.step().finish();
+        }
+        drop(parts);
+        for cancel in &cancels[n_live..] {
+            batch[cancel.part].state = PartState::Failed(EngineError::Cancelled);
+        }
+        if n_live == 0 {
+            return Ok(());
+        }
+        result?;
+        self.collect(batch).await
+    }
+
+    /// Reads what the step says about the last tokens of the parts that are due, together with rows
+    /// that the host store does not have yet and with what speculation needs: one wait for the
+    /// device.
+    async fn collect(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
+        let n_vocab = self.model.config().vocab_size;
+        let says = |part: &SessionStep<'_, B>| part.is_due() && part.output != Output::Nothing;
+        let rows: SmallVec<[usize; 4]> =
+            batch.iter().filter(|part| says(part)).map(|part| part.last_row).collect();
+        let all = self.model.logits(&*self.backend, &mut self.workspace, &rows)?;
+        let row_of = |row: usize| View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
+        for (row, part) in batch.iter().filter(|part| says(part)).enumerate() {
+            self.choices.choose(&*self.backend, part.output, row_of(row), row)?;
+        }
+        let mut parts = ReadParts::<B>::new();
+        let mut row = 0;
+        for part in batch.iter_mut().filter(|part| part.is_due()) {
+            let Session { sequence, said, last, .. } = &mut *part.session;
+            parts.extend(sequence.writeback_parts());
+            // What the step before said is written over.
+            *last = Output::Nothing;
+            if part.output != Output::Nothing {
+                said.read(part.output, row_of(row), &self.choices, row, &mut parts);
+                row += 1;
+            }
+        }
+        let is_silent = parts.is_empty();
+        if !is_silent {
+            self.backend.read_all(&mut parts).await?;
+        }
+        drop(parts);
+        let mut due = batch.iter_mut().filter(|part| part.is_due());
+        if is_silent && due.any(|part| part.session.sequence.rows_come_later()) {
+            // The step is complete when its rows are on the host: what is lost later leaves them.
+            let any = View::part(all.buffer, all.offset, 1);
+            self.backend.read(any, &mut [0; 4]).await?;
+        }
+        for part in batch.iter_mut().filter(|part| part.is_due()) {
+            let session = &mut *part.session;
+            if session.sequence.finish_writeback() == StepVerdict::Stands {
+                session.last = part.output;
+                session.tokens.extend_from_slice(part.ids);
+                session.step_is_unfinished = false;
+                part.state = PartState::Done;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Undoes what is unfinished of a part. Where that fails the part has failed.
+async fn undo<B: Backend>(part: &mut SessionStep<'_, B>) {
+    if let Err(error) = part.session.undo_unfinished().await
+        && part.is_due()
+    {
+        part.state = PartState::Failed(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+
+    use longview_cpu::{CpuBackend, CpuOptions};
+    use longview_model::folder::ModelFolder;
+    use longview_scheduler::Preset;
+    use pollster::block_on;
+
+    use super::*;
+    use crate::options::EngineOptions;
+    use crate::sampler::SamplingParams;
+
+    type Cpu = CpuBackend;
+
+    /// Fewer than until a window of decoded tokens counts as clusters: where a step is undone in
+    /// which one falls due, the scheduler clusters it anew, and it counts a step later.
+    const N_STEPS: usize = 18;
+
+    fn clusterkv() -> PolicyOptions {
+        let mut policy = PolicyOptions::new(Preset::Clusterkv).with_budget(96);
+        (policy.window, policy.recent) = (Some(16), Some(16));
+        policy
+    }
+
+    fn engine() -> Engine<Cpu> {
+        let backend = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/llama3-gqa");
+        let folder = ModelFolder::open(folder.as_ref()).expect("a sound fixture");
+        let options = EngineOptions {
+            ctx_size: 256,
+            chunk_size: 64,
+            max_sequences: 2,
+            ..EngineOptions::default()
+        };
+        Engine::load(backend, folder, options, &clusterkv()).expect("it loads")
+    }
+
+    fn start(engine: &mut Engine<Cpu>, policy: &PolicyOptions, n: u32) -> Session<Cpu> {
+        let mut session = engine.session(policy).expect("a session");
+        let n_vocab = engine.model.config().vocab_size as u32;
+        let ids: Vec<u32> = (0..n).map(|i| (i * 31 + 7) % n_vocab).collect();
+        let mut go_on = |_| ControlFlow::Continue(());
+        assert!(block_on(engine.prefill(&mut session, &ids, &mut go_on)).expect("prefill"));
+        session
+    }
+
+    fn sessions(engine: &mut Engine<Cpu>) -> [Session<Cpu>; 2] {
+        let full = PolicyOptions::new(Preset::Full);
+        [start(engine, &clusterkv(), 120), start(engine, &full, 90)]
+    }
+
+    /// The scratch memory holds one token, so the attention of two fails when the rows of both are
+    /// stored, in the first layer.
+    #[test]
+    fn a_step_that_fails_in_the_middle_for_all_is_made_for_each_alone() {
+        let mut engine = engine();
+        let (mut alone, mut together) = (sessions(&mut engine), sessions(&mut engine));
+        let tile = engine.options.tile_rows;
+        let placement = engine.layout().placement;
+        let scratch = StepScratch::new(&*engine.backend, &engine.shape(), 1, tile, placement);
+        engine.scratch = scratch.expect("memory");
+        let n_vocab = engine.model.config().vocab_size;
+        let mut sampler = Sampler::new(SamplingParams::default(), n_vocab).expect("parameters");
+        for i in 0..N_STEPS {
+            for session in &mut alone {
+                let id = [sampler.next_token(session).expect("numbers")];
+                let mut part = [SessionStep::new(session, &id, SpanMode::Policy)];
+                block_on(engine.forward(&mut part)).expect("a step");
+            }
+            let ids = together.each_ref().map(|s| [sampler.next_token(s).expect("numbers")]);
+            let [a, b] = &mut together;
+            let mut batch = [
+                SessionStep::new(a, &ids[0], SpanMode::Policy),
+                SessionStep::new(b, &ids[1], SpanMode::Policy),
+            ];
+            block_on(engine.forward(&mut batch)).expect_err("there is room for one");
+            let results = block_on(engine.step_each(&mut batch)).expect("each has its step");
+            assert!(results.iter().all(Result::is_ok), "step {i}: {results:?}");
+            for (alone, together) in alone.iter().zip(&together) {
+                assert_eq!(alone.tokens(), together.tokens(), "step {i}");
+            }
+        }
+    }
+}

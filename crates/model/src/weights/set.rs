@@ -1,0 +1,311 @@
+//! The tensors of a folder: found, compared with the config, and handed over.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+
+use longview_core::DType;
+use longview_ops::{Backend, WeightSource, WeightStream};
+use serde::Deserialize;
+
+use super::error::{LoadError, Mismatch, WeightsError};
+use super::expected::expected_tensors;
+use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
+use super::part::{ExpectedTensor, TensorPart};
+use super::shard::Shard;
+use super::tensor::Tensor;
+use crate::config::ModelConfig;
+use crate::source::{FolderFiles, SharedSource};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// All tensors of a model folder by name.
+#[derive(Clone, Debug)]
+pub struct TensorSet {
+    /// The file or index that was opened, for messages.
+    pub(super) path: PathBuf,
+    tensors: HashMap<String, Tensor>,
+}
+
+impl TensorSet {
+    /// Maps the weights in the folder `dir` and checks every header.
+    pub fn open(dir: &Path) -> Result<Self, WeightsError> {
+        let single = dir.join(SINGLE);
+        if single.is_file() {
+            let tensors = Shard::open(&single)?.tensors;
+            return Ok(Self { path: single, tensors });
+        }
+        let index = dir.join(INDEX);
+        if index.is_file() {
+            return Self::open_sharded(dir, index);
+        }
+        let has_pickle = dir.join("pytorch_model.bin").is_file()
+            || dir.join("pytorch_model.bin.index.json").is_file();
+        Err(WeightsError::NoWeights { dir: dir.to_owned(), has_pickle })
+    }
+
+    /// Reads the headers of weights that lie in `files`.
+    pub fn from_files(files: &FolderFiles) -> Result<Self, WeightsError> {
+        let dir = &files.name;
+        if let Some(source) = files.weights.get(SINGLE) {
+            let path = dir.join(SINGLE);
+            let tensors = Shard::of_source(&path, source)?.tensors;
+            return Ok(Self { path, tensors });
+        }
+        let Some(text) = files.texts.get(INDEX) else {
+            return Err(WeightsError::NoWeights { dir: dir.clone(), has_pickle: false });
+        };
+        let path = dir.join(INDEX);
+        let map = parse_index(&path, text)?;
+        let shard = |name: &str| {
+            let source: Option<&SharedSource> = files.weights.get(name);
+            source.map(|source| Shard::of_source(&dir.join(name), source))
+        };
+        Self::of_shards(path, &map, shard)
+    }
+
+    /// Follows the index's map. Tensors it does not name are not part of the model.
+    fn open_sharded(dir: &Path, path: PathBuf) -> Result<Self, WeightsError> {
+        let map = read_index(&path)?;
+        Self::of_shards(path, &map, |name| {
+            let file = dir.join(name);
+            file.is_file().then(|| Shard::open(&file))
+        })
+    }
+
+    /// `open` says `None` of a shard that is not there.
+    fn of_shards(
+        path: PathBuf,
+        map: &HashMap<String, String>,
+        open: impl Fn(&str) -> Option<Result<Shard, WeightsError>>,
+    ) -> Result<Self, WeightsError> {
+        let names: BTreeSet<&String> = map.values().collect();
+        if let Some(name) = names.iter().find(|name| !is_plain_file_name(name)) {
+            return Err(WeightsError::ShardName { path, name: (*name).clone() });
+        }
+        let (mut shards, mut missing) = (HashMap::with_capacity(names.len()), Vec::new());
+        for name in names {
+            match open(name) {
+                Some(shard) => drop(shards.insert(name.as_str(), shard)),
+                None => missing.push(name.clone()),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(WeightsError::MissingShards { path, missing });
+        }
+        let opened = shards.into_iter().map(|(name, shard)| Ok((name, shard?)));
+        let mut shards = opened.collect::<Result<HashMap<_, _>, WeightsError>>()?;
+        let mut absent = Vec::new();
+        let mut tensors = HashMap::with_capacity(map.len());
+        for (name, shard) in map {
+            match shards.get_mut(shard.as_str()).and_then(|shard| shard.tensors.remove(name)) {
+                Some(tensor) => drop(tensors.insert(name.clone(), tensor)),
+                None => {
+                    absent.push(Mismatch::NotInShard { name: name.clone(), shard: shard.clone() })
+                }
+            }
+        }
+        WeightsError::from_mismatches(&path, absent)?;
+        Ok(Self { path, tensors })
+    }
+
+    /// The file or index that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of tensors.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Compares every tensor with what `config` calls for; all differences in one error.
+    pub fn check(&self, config: &ModelConfig) -> Result<(), WeightsError> {
+        let expected = expected_tensors(config);
+        let mut found: Vec<Mismatch> =
+            expected.iter().filter_map(|tensor| self.compare(tensor, config)).collect();
+        found.extend(self.unexpected(&expected));
+        WeightsError::from_mismatches(&self.path, found)
+    }
+
+    fn compare(&self, expected: &ExpectedTensor, config: &ModelConfig) -> Option<Mismatch> {
+        let name = expected.name.clone();
+        let Some(tensor) = self.get(&expected.name) else {
+            let lm_head = config.architecture.traits().layout.lm_head;
+            let untied_head = !config.tie_word_embeddings && name == lm_head;
+            return Some(Mismatch::Missing { name, untied_head });
+        };
+        if tensor.dtype.is_none() {
+            return Some(Mismatch::Type { name, stored: tensor.stored.clone() });
+        }
+        (tensor.shape != expected.shape).then(|| Mismatch::Shape {
+            name,
+            found: tensor.shape.clone(),
+            expected: expected.shape.clone(),
+        })
+    }
+
+    /// Tensors inside the model that would be ignored although they change the result, such as a
+    /// bias of a config without biases. Saved frequency tables are harmless, and so is a copy of
+    /// a tied embedding, which stands outside `model.`.
+    fn unexpected(&self, expected: &[ExpectedTensor]) -> Vec<Mismatch> {
+        let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
+        let mut names: Vec<&String> = self
+            .tensors
+            .keys()
+            .filter(|name| name.starts_with("model.") && !known.contains(name.as_str()))
+            .filter(|name| !name.ends_with("rotary_emb.inv_freq"))
+            .collect();
+        names.sort();
+        names.into_iter().map(|name| Mismatch::Unexpected { name: name.clone() }).collect()
+    }
+
+    /// Bytes of the tensors that `config` uses.
+    pub fn weight_bytes(&self, config: &ModelConfig) -> u64 {
+        let tensors = expected_tensors(config);
+        tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.stored_at.len() as u64).sum()
+    }
+
+    /// The tensor `name` as a backend takes it: a matrix, or a vector as one row.
+    pub fn source(&self, name: &str) -> Result<WeightSource, WeightsError> {
+        self.collect(self.whole_rows(name)?)
+    }
+
+    /// `part` as a backend takes it: a matrix, or a vector as one row.
+    ///
+    /// # Panics
+    /// If `part` has a row that its own tensor has not.
+    pub fn part(&self, part: &TensorPart) -> Result<WeightSource, WeightsError> {
+        self.collect(self.part_rows(part)?)
+    }
+
+    /// Hands the tensor `name` to `backend`, as [`TensorSet::source`] describes it. What is not in
+    /// memory is read meanwhile.
+    pub(crate) fn hand_over<B: Backend>(
+        &self,
+        backend: &B,
+        rows: WeightRows<'_>,
+    ) -> Result<B::Weight, LoadError> {
+        if rows.tensor.bytes().is_some() {
+            return Ok(backend.load_weight(self.collect(rows)?)?);
+        }
+        let WeightRows { name, tensor, dtype, n_rows, n_cols, runs } = rows;
+        let mut read = |at: usize, out: &mut [u8]| tensor.stored_at.read_runs(&runs, at, out);
+        let stream = WeightStream { name, dtype, n_rows, n_cols, read: &mut read };
+        Ok(backend.stream_weight(stream)?)
+    }
+
+    /// Everything in memory: in place if it lies together at an address that fits its type, or else
+    /// copied. safetensors aligns the data only if the writer padded the header; older writers did
+    /// not.
+    fn collect(&self, rows: WeightRows<'_>) -> Result<WeightSource, WeightsError> {
+        let WeightRows { name, tensor, dtype, n_rows, n_cols, runs } = rows;
+        let read = |source| WeightsError::Read { path: self.path.clone(), source };
+        let bytes = tensor.stored_at.aligned_runs(&runs, dtype.size()).map_err(read)?;
+        Ok(WeightSource { name, dtype, n_rows, n_cols, bytes })
+    }
+
+    /// All rows of the tensor `name`.
+    pub(crate) fn whole_rows(&self, name: &str) -> Result<WeightRows<'_>, WeightsError> {
+        let (tensor, dtype) = self.readable(name)?;
+        let n_cols = tensor.shape.last().copied().unwrap_or(1);
+        let n_rows = tensor.shape.iter().rev().skip(1).product();
+        let all = 0..tensor.stored_at.len();
+        Ok(WeightRows { name: name.to_owned(), tensor, dtype, n_rows, n_cols, runs: vec![all] })
+    }
+
+    /// The rows that `part` names.
+    pub(crate) fn part_rows(&self, part: &TensorPart) -> Result<WeightRows<'_>, WeightsError> {
+        let name = part.tensor.name.clone();
+        let (tensor, dtype) = self.readable(&name)?;
+        if tensor.shape != part.tensor.shape {
+            let (found, expected) = (tensor.shape.clone(), part.tensor.shape.clone());
+            return Err(self.mismatch(Mismatch::Shape { name, found, expected }));
+        }
+        let (n_rows, n_cols) = match *tensor.shape {
+            [_, n_cols] => (part.n_rows(), n_cols),
+            _ => (1, part.n_rows()),
+        };
+        let runs = tensor.runs(&part.rows);
+        Ok(WeightRows { name, tensor, dtype, n_rows, n_cols, runs })
+    }
+
+    fn mismatch(&self, mismatch: Mismatch) -> WeightsError {
+        WeightsError::Mismatches { path: self.path.clone(), mismatches: vec![mismatch] }
+    }
+
+    /// The tensor `name` with its type.
+    pub(super) fn readable(&self, name: &str) -> Result<(&Tensor, DType), WeightsError> {
+        let Some(tensor) = self.get(name) else {
+            let name = name.to_owned();
+            return Err(self.mismatch(Mismatch::Missing { name, untied_head: false }));
+        };
+        let Some(dtype) = tensor.dtype else {
+            let (name, stored) = (name.to_owned(), tensor.stored.clone());
+            return Err(self.mismatch(Mismatch::Type { name, stored }));
+        };
+        Ok((tensor, dtype))
+    }
+}
+
+/// A weight as runs of bytes of a stored tensor.
+pub(crate) struct WeightRows<'a> {
+    name: String,
+    tensor: &'a Tensor,
+    dtype: DType,
+    n_rows: usize,
+    n_cols: usize,
+    runs: Vec<Range<usize>>,
+}
+
+impl WeightRows<'_> {
+    /// Bytes in all.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.runs.iter().map(ExactSizeIterator::len).sum()
+    }
+}
+
+/// The index file; its metadata is not used.
+#[derive(Deserialize)]
+struct IndexFile {
+    weight_map: HashMap<String, String>,
+}
+
+fn read_index(path: &Path) -> Result<HashMap<String, String>, WeightsError> {
+    let read = |source| WeightsError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(read)?.len();
+    if bytes > MAX_HEADER_BYTES {
+        return Err(WeightsError::HeaderTooLarge { path: path.to_owned(), bytes });
+    }
+    parse_index(path, &std::fs::read_to_string(path).map_err(read)?)
+}
+
+fn parse_index(path: &Path, text: &str) -> Result<HashMap<String, String>, WeightsError> {
+    let index: IndexFile = serde_json::from_str(text)
+        .map_err(|source| WeightsError::Index { path: path.to_owned(), source })?;
+    if index.weight_map.len() > MAX_TENSORS {
+        return Err(WeightsError::TooManyTensors { path: path.to_owned() });
+    }
+    Ok(index.weight_map)
+}
+
+/// Whether `name` stays inside the folder on every system: no separator, no drive, no dots.
+fn is_plain_file_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let one_part = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    one_part && !name.contains(['/', '\\', ':', '\0'])
+}
+
+#[cfg(test)]
+mod tests;

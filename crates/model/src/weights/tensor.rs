@@ -1,0 +1,45 @@
+//! A tensor as a file has it.
+
+use std::ops::Range;
+
+use longview_core::{DType, HostBytes};
+
+use super::stored::Stored;
+
+/// A tensor as it lies in a file.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// `None` for a type that Longview does not read.
+    pub(super) dtype: Option<DType>,
+    /// The type as the file names it, for messages.
+    pub(super) stored: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) stored_at: Stored,
+}
+
+impl Tensor {
+    /// The element type, if Longview reads it.
+    pub fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements, little-endian, at whatever address the file puts them; `None` where the file
+    /// is not in memory.
+    pub fn bytes(&self) -> Option<&HostBytes> {
+        match &self.stored_at {
+            Stored::InMemory(bytes) => Some(bytes),
+            Stored::InFile { .. } => None,
+        }
+    }
+
+    /// The runs of bytes that `rows` of the first dimension take.
+    pub(super) fn runs(&self, rows: &[Range<usize>]) -> Vec<Range<usize>> {
+        let row_bytes = self.stored_at.len() / self.shape[0].max(1);
+        rows.iter().map(|run| run.start * row_bytes..run.end * row_bytes).collect()
+    }
+}

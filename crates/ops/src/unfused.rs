@@ -1,0 +1,125 @@
+//! Fused calls as the single calls that they stand for: what a backend does that gains nothing by
+//! fusing them.
+
+use crate::backend::Backend;
+use crate::buffer::{View, ViewMut};
+use crate::desc::{
+    CentroidScores, Linear, LinearOut, LinearParams, NormGated, Project, RmsNorm, RmsNormParams,
+    Rope, RopeParams, ScoreSelect, SelectClusters, SiluMul, SiluMulParams,
+};
+use crate::error::OpResult;
+
+impl<B: Backend> Project<'_, B> {
+    /// The single calls.
+    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
+        let (p, out) = (overwriting(self.p), again(&mut self.scratch));
+        backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
+        for layer in &mut self.layers {
+            linear(backend, self.p, written(&self.scratch), layer)?;
+        }
+        for i in 0..self.out.len() {
+            self.place(backend, i)?;
+        }
+        Ok(())
+    }
+
+    /// Norm per head where there is one, then RoPE, of q or k.
+    fn place(&mut self, backend: &B, which: usize) -> OpResult<()> {
+        let layer = &self.layers[which];
+        let p = RopeParams { n_heads: layer.n_out / self.rope.head_dim.max(1), ..self.rope };
+        let mut x = written(&layer.out);
+        let mut scratch = again(&mut self.head_scratch);
+        if let Some(weight) = self.head_norms[which] {
+            scratch.len = x.len;
+            let norm = RmsNormParams {
+                n_rows: p.n_tokens * p.n_heads,
+                width: p.head_dim,
+                eps: self.p.eps,
+                accumulate: 0,
+            };
+            backend.rms_norm(RmsNorm { p: norm, x, weight, out: again(&mut scratch) })?;
+            x = written(&scratch);
+        }
+        backend.rope(Rope { p, x, table: self.table, out: again(&mut self.out[which]) })
+    }
+}
+
+impl<B: Backend> NormGated<'_, B> {
+    /// The single calls.
+    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
+        let (p, out) = (overwriting(self.p), again(&mut self.scratch));
+        backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
+        linear(backend, self.p, written(&self.scratch), &mut self.gate)?;
+        linear(backend, self.p, written(&self.scratch), &mut self.up)?;
+        backend.silu_mul(SiluMul {
+            p: SiluMulParams { n: self.out.len as u32 },
+            gate: written(&self.gate.out),
+            up: written(&self.up.out),
+            out: self.out,
+        })
+    }
+}
+
+impl<B: Backend> ScoreSelect<'_, B> {
+    /// The single calls.
+    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
+        let len =
+            self.score_spans.len() * self.p.n_kv_heads as usize * self.p.score_stride as usize;
+        let mut scores = again(&mut self.scratch);
+        scores.len = len;
+        backend.centroid_scores(CentroidScores {
+            p: self.p,
+            q: self.q,
+            spans: self.score_spans,
+            scores: again(&mut scores),
+        })?;
+        backend.select_clusters(SelectClusters {
+            p: self.select,
+            scores: written(&scores),
+            spans: self.select_spans,
+            clusters: self.clusters,
+            takes: self.takes,
+            n_selected: self.n_selected,
+        })
+    }
+}
+
+/// The same part of a buffer, borrowed for less long.
+fn again<'b, B: Backend>(view: &'b mut ViewMut<'_, B>) -> ViewMut<'b, B> {
+    ViewMut { buffer: view.buffer, offset: view.offset, len: view.len }
+}
+
+/// What was written, to be read.
+fn written<'b, B: Backend>(view: &'b ViewMut<'_, B>) -> View<'b, B> {
+    View { buffer: view.buffer, offset: view.offset, len: view.len }
+}
+
+/// The norm into a scratch buffer, whatever that holds.
+fn overwriting(p: RmsNormParams) -> RmsNormParams {
+    RmsNormParams { accumulate: 0, ..p }
+}
+
+fn linear<B: Backend>(
+    backend: &B,
+    norm: RmsNormParams,
+    x: View<'_, B>,
+    layer: &mut LinearOut<'_, B>,
+) -> OpResult<()> {
+    let descriptor = Linear {
+        p: LinearParams {
+            n_rows: norm.n_rows,
+            n_in: norm.width,
+            n_out: layer.n_out,
+            accumulate: 0,
+        },
+        x,
+        weight: layer.weight,
+        bias: layer.bias,
+        out: again(&mut layer.out),
+    };
+    if norm.n_rows as usize <= backend.capabilities().matvec_max_rows {
+        backend.matvec(descriptor)
+    } else {
+        backend.matmul(descriptor)
+    }
+}
