@@ -3,7 +3,7 @@
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longview_core::DType;
 use longview_ops::{
@@ -44,8 +44,7 @@ struct Device {
     tier: Tier,
     capabilities: Capabilities,
     allocations: AtomicU64,
-    #[cfg(not(target_arch = "wasm32"))]
-    start: std::time::Instant,
+    start: Instant,
 }
 
 /// The workers and scratch of one queue.
@@ -69,10 +68,10 @@ impl CpuBackend {
             tier,
             capabilities: capabilities(tier, threads),
             allocations: AtomicU64::new(0),
-            #[cfg(not(target_arch = "wasm32"))]
-            start: std::time::Instant::now(),
+            start: Instant::now(),
         });
-        let team = team(tier, threads)?;
+        let team = Team::with_threads(tier, threads)
+            .map_err(|source| CpuError::Threads { threads, source })?;
         Ok(Self::on(device, team))
     }
 
@@ -114,16 +113,6 @@ impl CpuBackend {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
-fn team(tier: Tier, threads: usize) -> Result<Team, CpuError> {
-    Team::with_threads(tier, threads).map_err(|source| CpuError::Threads { threads, source })
-}
-
-#[cfg(target_arch = "wasm32")]
-fn team(tier: Tier, _threads: usize) -> Result<Team, CpuError> {
-    Ok(Team::alone(tier))
-}
-
 fn capabilities(tier: Tier, threads: usize) -> Capabilities {
     let floats = vec![DType::F32, DType::F16, DType::BF16];
     let threads_text = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
@@ -156,7 +145,6 @@ impl Backend for CpuBackend {
         Self::on(Arc::clone(&self.device), Team::alone(self.device.tier))
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
     /// Every op is done when it returns.
     fn after(&self, _other: &Self) -> OpResult<()> {
         Ok(())
@@ -164,12 +152,6 @@ impl Backend for CpuBackend {
 
     fn now(&self) -> Duration {
         self.device.start.elapsed()
-    }
-
-    #[cfg(target_arch = "wasm32")]
-    fn now(&self) -> Duration {
-        // `std` has no clock in a browser, and this backend is not the one to use there.
-        Duration::ZERO
     }
 
     fn allocations(&self) -> u64 {

@@ -19,6 +19,11 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("buffers and weights are little-endian");
 
+// A browser computes through `longview-wgpu`. Nobody builds this crate for it, so nothing here
+// branches on it: a branch that no build compiles rots.
+#[cfg(target_family = "wasm")]
+compile_error!("the CPU backend needs threads and a clock: in a browser use longview-wgpu");
+
 mod backend;
 mod buffer;
 mod isa;
@@ -26,7 +31,6 @@ mod kernels;
 mod limits;
 mod machine;
 mod ops;
-#[cfg(not(target_arch = "wasm32"))]
 mod pool;
 mod scratch;
 mod simd;

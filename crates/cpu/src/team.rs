@@ -7,14 +7,11 @@
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-#[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::isa::Tier;
-use crate::scratch::Scratch;
-
-#[cfg(not(target_arch = "wasm32"))]
 use crate::pool::Pool;
+use crate::scratch::Scratch;
 
 /// Below this much work, in nanoseconds of one core, waking a second core costs more than it saves.
 const ALONE_NS: u64 = 5_000;
@@ -39,7 +36,6 @@ impl Cost {
 pub(crate) struct Team {
     tier: Tier,
     locals: Box<[Local]>,
-    #[cfg(not(target_arch = "wasm32"))]
     pool: Option<Pool>,
 }
 
@@ -54,13 +50,11 @@ impl Team {
         Self {
             tier,
             locals: Box::new([Local(UnsafeCell::default())]),
-            #[cfg(not(target_arch = "wasm32"))]
             pool: None,
         }
     }
 
     /// `n_workers` threads, the calling one included.
-    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn with_threads(tier: Tier, n_workers: usize) -> std::io::Result<Self> {
         let pool = if n_workers > 1 { Some(Pool::new(n_workers)?) } else { None };
         let locals = (0..n_workers.max(1)).map(|_| Local(UnsafeCell::default())).collect();
@@ -86,7 +80,6 @@ impl Team {
         item: impl Fn(&mut Scratch, usize) + Sync,
     ) {
         let is_worth_it = n_items > 1 && cost.0 >= ALONE_NS;
-        #[cfg(not(target_arch = "wasm32"))]
         if is_worth_it && let Some(pool) = &mut self.pool {
             level(&mut self.locals);
             let cursor = AtomicUsize::new(0);
@@ -104,7 +97,6 @@ impl Team {
                 }
             });
         }
-        let _ = is_worth_it;
         let scratch = self.scratch();
         for i in 0..n_items {
             item(scratch, i);
@@ -169,7 +161,6 @@ impl Team {
 
 /// Gives every worker as much scratch as the one with the most: which worker met a large item first
 /// is chance, and must not make another one allocate long after warm-up.
-#[cfg(not(target_arch = "wasm32"))]
 fn level(locals: &mut [Local]) {
     let most = locals.iter_mut().map(|local| local.0.get_mut().size()).max().unwrap_or(0);
     for local in locals {
