@@ -98,10 +98,11 @@ impl<D: Driver> CudaBackend<D> {
         self.device.tally.read()
     }
 
-    /// Why runs of commands are no longer made into graphs; `None` while they are. Everything
-    /// works without, but a decode step costs as many launches as it has kernels.
+    /// Why the graph of a run of commands failed, as long as such a run goes one by one; `None`
+    /// while all that come again are graphs. Everything works without, but a decode step costs as
+    /// many launches as it has kernels. The graph is tried again after a while.
     pub fn no_graphs(&self) -> Option<String> {
-        self.device.no_graphs()
+        self.device.graph_fallback.read().map(|(_, reason)| reason)
     }
 
     /// Has the vendor's library (cuBLASLt) make large products from now on, if there is one and it
@@ -224,8 +225,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn fallback(&self) -> Option<String> {
-        let reason = self.no_graphs()?;
-        Some(format!("no CUDA graphs, so each kernel is a launch of its own: {reason}"))
+        let (n_runs, reason) = self.device.graph_fallback.read()?;
+        Some(format!(
+            "no CUDA graphs for {n_runs} runs of commands, so each kernel of them is a launch of \
+             its own, until another try works: {reason}"
+        ))
     }
 
     fn allocations(&self) -> u64 {

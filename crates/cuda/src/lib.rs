@@ -17,12 +17,16 @@
 mod args;
 mod backend;
 mod buffer;
+mod commands;
 mod counters;
 mod device;
 mod driver;
 mod error;
+mod fallback;
+mod graphs;
 mod host_work;
 mod kernels;
+mod lock;
 mod nvidia;
 mod ops;
 pub mod probe;

@@ -23,12 +23,12 @@ use cudarc::driver::{DriverError as CudaError, result};
 
 use self::cublaslt::CublasLt;
 use crate::backend::CudaOptions;
-use crate::device::lock;
 use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
 };
 use crate::error::StartError;
 use crate::kernels::{Kernel, SOURCES, Target};
+use crate::lock::lock;
 
 /// The CUDA that speaks the embedded PTX: 12.1.
 const NEEDED: c_int = 12_010;
