@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use crate::counters::Tally;
 use crate::driver::{Driver, DriverError, DriverResult, Memory};
-use crate::lock::lock;
 use crate::fallback::GraphFallback;
+use crate::lock::lock;
 
 /// A stream on which work may wait. The device needs no more of it than this.
 pub(crate) trait Waiting: Send + Sync {

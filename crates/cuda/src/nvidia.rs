@@ -22,13 +22,13 @@ use cudarc::driver::sys::{
 use cudarc::driver::{DriverError as CudaError, result};
 
 use self::cublaslt::CublasLt;
-use crate::backend::CudaOptions;
 use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
 };
 use crate::error::StartError;
 use crate::kernels::{Kernel, SOURCES, Target};
 use crate::lock::lock;
+use crate::options::CudaOptions;
 
 /// The CUDA that speaks the embedded PTX: 12.1.
 const NEEDED: c_int = 12_010;

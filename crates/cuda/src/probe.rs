@@ -8,10 +8,11 @@ use cudarc::driver::sys::{self, CUdevice_attribute};
 use cudarc::driver::{DriverError as CudaError, result};
 use longview_ops::Backend;
 
-use crate::backend::{CudaBackend, CudaOptions};
+use crate::backend::CudaBackend;
 use crate::error::StartError;
 use crate::kernels::Target;
 use crate::nvidia::NvidiaDriver;
+use crate::options::CudaOptions;
 
 /// Everything that was found.
 #[derive(Clone, Debug)]

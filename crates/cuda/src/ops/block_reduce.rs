@@ -2,28 +2,11 @@
 
 use longview_ops::{BlockReduce, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::BlockReduceArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `block_reduce.cu`.
-    BlockReduceArgs {
-        points: Address,
-        mass: Address,
-        out: Address,
-        n_kv_heads: u32,
-        n_points: u32,
-        head_dim: u32,
-        block: u32,
-        n_blocks: u32,
-        summary: u32,
-        n_top: u32,
-        stride: u32,
-    }
-}
 
 const THREADS: usize = 256;
 /// Landmarks of a block that looks for keys: a warp each.

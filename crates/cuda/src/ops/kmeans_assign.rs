@@ -2,40 +2,11 @@
 
 use longview_ops::{KmeansAssign, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{DeviceFacts, Driver, Grid};
+use crate::kernel_args::{KmeansAssignArgs, KmeansTermsArgs};
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `kmeans_assign.cu`.
-    KmeansTermsArgs {
-        centroids: Address,
-        terms: Address,
-        n_changed: Address,
-        n_kv_heads: u32,
-        n_clusters: u32,
-        head_dim: u32,
-        distance: u32,
-    }
-}
-
-kernel_args! {
-    /// See `kmeans_assign.cu`.
-    KmeansAssignArgs {
-        points: Address,
-        centroids: Address,
-        terms: Address,
-        labels: Address,
-        scores: Address,
-        n_changed: Address,
-        n_points: u32,
-        n_clusters: u32,
-        head_dim: u32,
-        rows_are_aligned: u32,
-    }
-}
 
 /// Centroids of a block that makes their terms: a warp each.
 const TERMS: usize = 8;

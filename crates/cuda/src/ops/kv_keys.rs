@@ -2,28 +2,13 @@
 
 use longview_ops::{KvKeys, KvKeysParams, OpResult};
 
-use super::{by_type, row_limit};
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::KvKeysArgs;
 use crate::kernels::Kernel;
+use crate::variant::{by_type, row_limit};
 use crate::weight::UNIT_BYTES;
-
-kernel_args! {
-    /// See `kv_keys.cu`.
-    KvKeysArgs {
-        src: Address,
-        rows: Address,
-        out: Address,
-        n_kv_heads: u32,
-        head_dim: u32,
-        n_rows: u32,
-        head_stride: u32,
-        row_limit: u32,
-        unused: u32,
-    }
-}
 
 const THREADS: usize = 256;
 

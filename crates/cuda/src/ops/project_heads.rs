@@ -2,28 +2,11 @@
 
 use longview_ops::{OpResult, ProjectHeads};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::ProjectHeadsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `project_heads.cu`.
-    ProjectHeadsArgs {
-        x: Address,
-        w: Address,
-        out: Address,
-        n_tokens: u32,
-        n_heads: u32,
-        group: u32,
-        head_dim: u32,
-        rank: u32,
-        head_major: u32,
-        is_aligned: u32,
-        unused: u32,
-    }
-}
 
 /// Columns of a block.
 const RANKS: usize = 32;
