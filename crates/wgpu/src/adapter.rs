@@ -111,19 +111,26 @@ pub(crate) async fn choose(wanted: Option<&str>) -> Result<wgpu::Adapter, StartE
     }
 }
 
-/// Opens a device with every feature that a tier may use and the adapter's own limits.
+/// Opens a device with every feature that a tier may use and the adapter's own limits, but for the
+/// bytes that a binding shows where `max_binding_bytes` says less.
 pub(crate) async fn open(
     adapter: &wgpu::Adapter,
+    max_binding_bytes: Option<u64>,
 ) -> Result<(wgpu::Device, wgpu::Queue), StartError> {
-    let (info, limits) = (adapter.get_info(), adapter.limits());
-    let least = |what: &'static str, found: u32, needed: u32| match found >= needed {
-        true => Ok(()),
-        false => Err(StartError::Limits {
+    let (info, mut limits) = (adapter.get_info(), adapter.limits());
+    let allowed = limits.max_storage_buffer_binding_size;
+    limits.max_storage_buffer_binding_size =
+        max_binding_bytes.map_or(allowed, |bytes| bytes.min(allowed));
+    let least = |what: &'static str, found: u32, needed: u32| {
+        if found >= needed {
+            return Ok(());
+        }
+        Err(StartError::Limits {
             adapter: info.name.clone(),
             what,
             found: found.into(),
             needed: needed.into(),
-        }),
+        })
     };
     least(
         "storage buffers per kernel",

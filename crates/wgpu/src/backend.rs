@@ -31,6 +31,9 @@ pub struct WgpuOptions {
     /// has few threads: its workgroups with barriers are dear. Tests leave it off, so that they run
     /// what real devices run.
     pub spares_software: bool,
+    /// Most bytes of a buffer that a kernel sees, where that is to be less than the adapter allows:
+    /// for tests. `None` takes what the adapter allows.
+    pub max_binding_bytes: Option<u64>,
 }
 
 /// An open device in words and numbers.
@@ -40,7 +43,7 @@ pub struct DeviceInfo {
     pub adapter: String,
     /// Whether the CPU computes.
     pub is_software: bool,
-    /// Most bytes of one buffer that a kernel sees.
+    /// Most bytes of one buffer that a kernel sees; a multiple of 256.
     pub max_buffer_bytes: u64,
 }
 
@@ -102,7 +105,7 @@ impl WgpuBackend {
         let mut reason = String::new();
         for &tier in tiers.iter().rev() {
             // A device of its own for each try: a kernel that fails may take the device with it.
-            let (device, queue) = adapter::open(&adapter).await?;
+            let (device, queue) = adapter::open(&adapter, options.max_binding_bytes).await?;
             let mut gpu = Gpu::new(device, queue, info.clone(), tier);
             gpu.fills = !(options.spares_software && gpu.is_software());
             let memory = memory::device_bytes(&adapter);
@@ -160,11 +163,10 @@ impl WgpuBackend {
 
     /// What is known of the device.
     pub fn info(&self) -> DeviceInfo {
-        let (info, limits) = (&self.gpu.info, &self.gpu.limits);
         DeviceInfo {
-            adapter: info.name.clone(),
+            adapter: self.gpu.info.name.clone(),
             is_software: self.gpu.is_software(),
-            max_buffer_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            max_buffer_bytes: self.gpu.max_storage_bytes(),
         }
     }
 

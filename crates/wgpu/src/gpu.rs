@@ -15,6 +15,9 @@ use crate::tier::Tier;
 
 /// Bytes of one dispatch's parameters, at most.
 pub(crate) const PARAMS_SIZE: u64 = 256;
+/// Places in a buffer that several weights share begin at multiples of this: whole vectors, and
+/// what a binding may need one day.
+pub(crate) const STORAGE_ALIGNMENT: u64 = 256;
 
 pub(crate) struct Gpu {
     pub device: wgpu::Device,
@@ -113,14 +116,21 @@ impl Gpu {
         self.device.destroy();
     }
 
+    /// Most bytes of a buffer that a kernel sees, in whole places of [`STORAGE_ALIGNMENT`]. Many
+    /// drivers allow 2^31 - 4 bytes, and what asks for all of it is rounded up to whole places:
+    /// rounded down here, it still fits.
+    pub fn max_storage_bytes(&self) -> u64 {
+        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        most / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT
+    }
+
     /// Zeroed storage of `bytes`, rounded up to whole vectors of 16 bytes.
     pub fn storage(&self, bytes: u64, label: &str) -> OpResult<RawBuffer> {
         self.check()?;
         let size = bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX);
-        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
         let no_memory =
             || OpError::OutOfMemory { backend: "wgpu", label: label.to_owned(), bytes: size };
-        if size > most {
+        if size > self.max_storage_bytes() {
             return Err(no_memory());
         }
         let usage = wgpu::BufferUsages::STORAGE

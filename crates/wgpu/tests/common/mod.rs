@@ -26,7 +26,20 @@ pub fn device() -> Option<WgpuBackend> {
     if none_is_promised() {
         return None;
     }
-    Some(block_on(WgpuBackend::new(&WgpuOptions::default())).unwrap_or_else(|e| no_device(&e)))
+    Some(open(&WgpuOptions::default()))
+}
+
+/// The device, with bindings of at most so many bytes.
+pub fn device_of_bindings(max_binding_bytes: u64) -> Option<WgpuBackend> {
+    if none_is_promised() {
+        return None;
+    }
+    let max_binding_bytes = Some(max_binding_bytes);
+    Some(open(&WgpuOptions { max_binding_bytes, ..WgpuOptions::default() }))
+}
+
+fn open(options: &WgpuOptions) -> WgpuBackend {
+    block_on(WgpuBackend::new(options)).unwrap_or_else(|e| no_device(&e))
 }
 
 /// The device at each tier that it has; none where there is said to be no device.
