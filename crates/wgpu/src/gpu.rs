@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use longview_ops::{OpError, OpResult};
 
-use crate::buffer::RawBuffer;
 use crate::counters::Tally;
-use crate::launch::Variant;
-use crate::shader;
+use crate::lock::lock;
+use crate::raw_buffer::RawBuffer;
+use crate::shader::{self, Variant};
 use crate::tier::Tier;
 
 /// Bytes of one dispatch's parameters, at most.
@@ -46,11 +46,6 @@ pub(crate) struct Layout {
     pub id: u64,
     pub groups: wgpu::BindGroupLayout,
     pipeline: wgpu::PipelineLayout,
-}
-
-/// Locks; whoever panicked in between left counts and caches whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Gpu {

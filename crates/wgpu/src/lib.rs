@@ -11,14 +11,23 @@
 //! Shaders lie in the workspace's `shaders/`, one stem per op; see [`shader`] for the include step.
 
 mod adapter;
+mod attention;
 mod backend;
+mod bindings;
 mod buffer;
+mod contract;
 mod counters;
 mod error;
+mod fused;
 mod gpu;
 mod launch;
+mod linear;
+mod lock;
 mod memory;
+mod open;
 mod ops;
+mod options;
+mod raw_buffer;
 mod readback;
 mod recorder;
 mod scratch;
@@ -28,10 +37,11 @@ mod variants;
 mod weight;
 
 pub use adapter::{AdapterReport, adapters};
-pub use backend::{DeviceInfo, WgpuBackend, WgpuOptions};
+pub use backend::{DeviceInfo, WgpuBackend};
 pub use buffer::WgpuBuffer;
 pub use counters::Counters;
 pub use error::StartError;
+pub use options::WgpuOptions;
 pub use tier::Tier;
 pub use variants::{ShaderVariant, variants};
 pub use weight::WgpuWeight;

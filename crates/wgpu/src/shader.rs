@@ -12,6 +12,8 @@
 
 use std::fmt::Write;
 
+use smallvec::SmallVec;
+
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
         /// Every shader file by its name.
@@ -72,6 +74,15 @@ files![
 
 /// A named constant of a variant.
 pub type Define = (&'static str, u32);
+
+/// A shader with its constants: the key of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Variant {
+    pub stem: &'static str,
+    pub entry: &'static str,
+    /// In line: a dispatch allocates nothing to look its pipeline up.
+    pub defines: SmallVec<[Define; 8]>,
+}
 
 /// A variant that cannot be made; a mistake in a shader file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

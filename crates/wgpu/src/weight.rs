@@ -8,8 +8,8 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::{Op, OpError, OpResult, WeightSource};
 
-use crate::buffer::RawBuffer;
 use crate::gpu::{Gpu, STORAGE_ALIGNMENT};
+use crate::raw_buffer::RawBuffer;
 
 /// Words of a vector load.
 pub(crate) const VECTOR: usize = 4;

@@ -2,7 +2,7 @@
 
 use longview_ops::{AttendChunk, ChunkSpan, DeviceBuffer, Op, OpResult};
 
-use super::attention::{
+use crate::attention::{
     ListLaunch, ListRows, MAX_PARTIALS, Splits, check_width, kv_defines, lead, merge,
     partial_buffer,
 };

@@ -2,9 +2,9 @@
 
 use longview_ops::{Linear, Op, OpResult};
 
-use super::linear::{self, Part};
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
+use crate::linear::{self, Part};
 use crate::weight::VECTOR;
 
 /// Rows of x that one reading of the weight serves.

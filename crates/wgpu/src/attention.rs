@@ -7,8 +7,8 @@ use longview_core::DType;
 use longview_ops::{AttendParams, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut};
 
 use crate::backend::WgpuBackend;
-use crate::buffer::RawBuffer;
 use crate::launch::Launch;
+use crate::raw_buffer::RawBuffer;
 
 /// Widest head that the kernels hold in registers and shared memory.
 const MAX_HEAD_DIM: u32 = 256;

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use longview_ops::{LinearOut, NormGated, Op, OpResult, Project, RmsNormParams, View};
+use longview_ops::{
+    LinearOut, NO_KIND, NormGated, Op, OpResult, Project, RmsNormParams, View, kind,
+};
 
-use super::matvec::MAX_ROWS;
-use super::{NO_KIND, kind};
 use crate::backend::WgpuBackend;
-use crate::buffer::RawBuffer;
 use crate::launch::Launch;
+use crate::ops::matvec::MAX_ROWS;
+use crate::raw_buffer::RawBuffer;
 use crate::weight::{Shard, VECTOR, WgpuWeight};
 
 /// `Layer` of the shader.
