@@ -9,9 +9,9 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::isa::Tier;
 use crate::pool::Pool;
 use crate::scratch::Scratch;
+use crate::supported_isa::SupportedIsa;
 
 /// Below this much work, in nanoseconds of one core, waking a second core costs more than it saves.
 const ALONE_NS: u64 = 5_000;
@@ -34,7 +34,7 @@ impl Cost {
 
 /// The workers of one queue.
 pub(crate) struct Team {
-    tier: Tier,
+    isa: SupportedIsa,
     locals: Box<[Local]>,
     pool: Option<Pool>,
 }
@@ -46,24 +46,20 @@ unsafe impl Sync for Local {}
 
 impl Team {
     /// The calling thread alone.
-    pub(crate) fn alone(tier: Tier) -> Self {
-        Self {
-            tier,
-            locals: Box::new([Local(UnsafeCell::default())]),
-            pool: None,
-        }
+    pub(crate) fn alone(isa: SupportedIsa) -> Self {
+        Self { isa, locals: Box::new([Local(UnsafeCell::default())]), pool: None }
     }
 
     /// `n_workers` threads, the calling one included.
-    pub(crate) fn with_threads(tier: Tier, n_workers: usize) -> std::io::Result<Self> {
+    pub(crate) fn with_threads(isa: SupportedIsa, n_workers: usize) -> std::io::Result<Self> {
         let pool = if n_workers > 1 { Some(Pool::new(n_workers)?) } else { None };
         let locals = (0..n_workers.max(1)).map(|_| Local(UnsafeCell::default())).collect();
-        Ok(Self { tier, locals, pool })
+        Ok(Self { isa, locals, pool })
     }
 
-    /// The kernels' tier.
-    pub(crate) fn tier(&self) -> Tier {
-        self.tier
+    /// The instructions of kernels.
+    pub(crate) fn isa(&self) -> SupportedIsa {
+        self.isa
     }
 
     /// Scratch of the calling thread.

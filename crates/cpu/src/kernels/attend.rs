@@ -8,14 +8,15 @@
 
 use std::f32::consts::{LN_2, LOG2_E};
 
-use crate::isa::Kernel;
 use crate::scratch::Scratch;
-use crate::simd::{Elem, Simd, math};
+use crate::simd::elem::Elem;
+use crate::simd::{Simd, math};
+use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
 use super::{dots, pack, tile};
 
-/// Keys of a tile; a multiple of every tier's NR.
+/// Keys of a tile; a multiple of every instruction set's NR.
 pub(crate) const KEYS: usize = 256;
 
 /// Floats from one row of scores to the next: not a power of two, or all rows would share a few
@@ -64,7 +65,7 @@ impl<E> Rows<'_, E> {
     /// Asks for both halves of row i, if there is one.
     ///
     /// # Safety
-    /// The tier's features are there.
+    /// The instruction set's features are there.
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(&self, i: usize) {
         if i < self.n {

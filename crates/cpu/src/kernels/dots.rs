@@ -1,7 +1,8 @@
 //! Dot products of a few f32 vectors with many stored rows, each row read once from memory.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, MAX_LANES, Simd};
+use crate::simd::elem::Elem;
+use crate::simd::{MAX_LANES, Simd};
+use crate::supported_isa::Kernel;
 
 /// `out[g * out_row + i] = q_g . row(i)` for n rows. `q` has rows of `q_row` floats, zeros after
 /// `k`.
@@ -9,7 +10,7 @@ use crate::simd::{Elem, MAX_LANES, Simd};
 /// # Safety
 /// `row(i)` is valid for k elements (`ahead(i)` only asks for what will be needed after row i), `q`
 /// for `n_q * q_row` with `q_row` at least k rounded up to LANES, `out` for `n_q` rows of n; the
-/// tier's features are there.
+/// isa's features are there.
 #[inline(always)]
 pub(crate) unsafe fn dots<S: Simd, E: Elem>(
     (q, q_row, n_q): (*const f32, usize, usize),
@@ -141,7 +142,7 @@ impl<E: Elem> Kernel for Dots<'_, E> {
 ///
 /// # Safety
 /// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o_row`
-/// with `o_row` at least k rounded up to LANES; the tier's features are there.
+/// with `o_row` at least k rounded up to LANES; the instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
     (p, p_row): (*const f32, usize),

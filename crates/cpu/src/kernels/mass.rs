@@ -1,7 +1,8 @@
 //! Attention that listed rows received, made again from each query's log-sum-exp.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, MAX_LANES, Simd, math};
+use crate::simd::elem::Elem;
+use crate::simd::{MAX_LANES, Simd, math};
+use crate::supported_isa::Kernel;
 
 use super::dots;
 

@@ -6,14 +6,13 @@
 
 use longview_ops::{AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, OpResult};
 
-use super::partials::Partials;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
+use crate::partials::Partials;
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared};
+use crate::views::{slice, slice_mut};
 
 /// Query rows (token, head) of a block: widening and transposing a key is shared by so many.
 const BLOCK_ROWS: usize = 256;
@@ -111,7 +110,7 @@ impl Part<'_> {
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
         let kv = self.span.kv;
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         let cost = Cost::flop(4 * n_tokens * hq * n_keys * dh);
         let n_items = hkv * cut.n_blocks * cut.n_parts;
         queue.team.for_each(n_items, cost, |scratch, i| {
@@ -124,7 +123,7 @@ impl Part<'_> {
             let end = (key + cut.part_keys).min(n_keys);
             let start = (head * kv.head_stride + self.span.row_start as usize + key) * 2 * dh;
             let n = end - key;
-            tier.run(AttendBlock {
+            isa.run(AttendBlock {
                 queries: Queries {
                     q: &self.q[first * hq * dh..last * hq * dh],
                     n_tokens: last - first,

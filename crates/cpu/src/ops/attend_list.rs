@@ -2,15 +2,14 @@
 
 use longview_ops::{AttendList, AttendParams, DeviceBuffer, ListSpan, Op, OpResult};
 
-use super::partials::Partials;
-use super::{ensure_at_most, ensure_below};
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
+use crate::partials::Partials;
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared};
+use crate::views::{slice, slice_mut};
 
 /// Keys of an item.
 const PART: usize = 2 * KEYS;
@@ -84,7 +83,7 @@ impl Part<'_> {
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
         let total: usize = counts.iter().map(|&n| n as usize).sum();
         let cost = Cost::bytes(total * 2 * dh * size_of::<E>() * (hq / hkv).div_ceil(2));
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         queue.team.for_each(hkv * n_parts, cost, |scratch, i| {
             let (part, head) = (i / hkv, i % hkv);
             let n = counts[head] as usize;
@@ -93,7 +92,7 @@ impl Part<'_> {
             let list = &rows[entries.clone()];
             let start = head * kv.head_stride * 2 * dh;
             let elements = &elements[start..start + kv.row_limit(dh) * 2 * dh];
-            tier.run(AttendBlock {
+            isa.run(AttendBlock {
                 queries: Queries {
                     q: self.q,
                     n_tokens: 1,

@@ -7,12 +7,12 @@
 
 use longview_ops::{Op, OpError, OpResult, SelectClusters};
 
-use super::ensure_at_most;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_at_most;
 use crate::kernels::rank::{key, rank};
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Every (sequence, KV head) is one item.
 pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpResult<()> {

@@ -5,21 +5,21 @@ use crate::kernels::vector::Blend;
 use crate::team::{Cost, Team};
 
 /// `n_parts` attentions of the same `n_heads` rows.
-pub(super) struct Partials<'a> {
+pub(crate) struct Partials<'a> {
     /// `[n_parts, n_heads, Dh]`.
-    pub(super) out: &'a [f32],
+    pub(crate) out: &'a [f32],
     /// `[n_parts, n_heads]`.
-    pub(super) lse: &'a [f32],
-    pub(super) n_parts: usize,
-    pub(super) head_dim: usize,
+    pub(crate) lse: &'a [f32],
+    pub(crate) n_parts: usize,
+    pub(crate) head_dim: usize,
     /// Merge into what the result holds.
-    pub(super) accumulate: bool,
+    pub(crate) accumulate: bool,
 }
 
 impl Partials<'_> {
     /// Merges all parts into `out` (`[n_heads, Dh]`) and `lse`.
-    pub(super) fn merge(&self, team: &mut Team, out: &mut [f32], lse: &mut [f32]) {
-        let (n, dh, tier) = (lse.len(), self.head_dim, team.tier());
+    pub(crate) fn merge(&self, team: &mut Team, out: &mut [f32], lse: &mut [f32]) {
+        let (n, dh, isa) = (lse.len(), self.head_dim, team.isa());
         let cost = Cost::bytes(self.n_parts * (n * dh * 4 + n * 400));
         team.for_chunks2((lse, 1), (out, dh), cost, |_, head, lse, out| {
             if !self.accumulate {
@@ -31,7 +31,7 @@ impl Partials<'_> {
                 let (keep, add, merged) = merge_weights(lse[0], self.lse[row]);
                 if add != 0.0 {
                     let x = &self.out[row * dh..(row + 1) * dh];
-                    tier.run(Blend { x, add, keep, out });
+                    isa.run(Blend { x, add, keep, out });
                     lse[0] = merged;
                 }
             }
