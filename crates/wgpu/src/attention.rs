@@ -29,7 +29,7 @@ pub(crate) fn check_width(op: Op, head_dim: u32) -> OpResult<()> {
     Err(OpError::Unsupported { backend: "wgpu", op, reason })
 }
 
-/// Constants of `kv_rows.wgsl`.
+/// Constants of `shared/kv_rows.wgsl`.
 pub(crate) fn kv_defines<'a>(
     launch: Launch<'a>,
     kv: &KvView<'_, WgpuBackend>,
@@ -174,7 +174,7 @@ pub(crate) fn merge(
         return Ok(());
     }
     let n_rows = n_tokens * p.n_q_heads as usize;
-    Launch::new(backend, "attend_merge", "attend_merge")
+    Launch::new(backend, "shared/attend_merge", "attend_merge")
         .define("HEAD_DIM", p.head_dim)
         .params(p)
         .params(&f32::NEG_INFINITY)

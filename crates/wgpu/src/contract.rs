@@ -67,7 +67,7 @@ impl WgpuBackend {
         padded[first * 2..first * 2 + bytes.len()].copy_from_slice(bytes);
         let words = WgpuBuffer::new(&self.gpu, DType::U32, n_words, "unaligned write")?;
         self.upload(&words.raw, 0, &padded)?;
-        Launch::new(self, "write_halves", "write_halves")
+        Launch::new(self, "shared/write_halves", "write_halves")
             .u32(dst.len)
             .u32(dst.offset)
             .reads(&words.raw)

@@ -1,4 +1,4 @@
-//! Launches `norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow them.
+//! Launches `shared/norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow them.
 //!
 //! What a launch needs: few rows, whole vectors, each weight in one piece, all matrices of the call
 //! in one buffer and all vectors (norms, biases) in one. Anything else takes the single calls.
@@ -74,7 +74,7 @@ impl<'a> Common<'a> {
     fn launch<'b>(&self, backend: &'b WgpuBackend, entry: &'static str) -> Launch<'b> {
         let rows = self.p.n_rows.next_power_of_two();
         let group = if rows > 4 { 64 } else { 128 };
-        Launch::new(backend, "norm_matvec", entry)
+        Launch::new(backend, "shared/norm_matvec", entry)
             .define("WEIGHT_KIND", kind(self.matrix.dtype))
             .define("ROWS", rows)
             .define("GROUP", group)

@@ -1,8 +1,10 @@
 //! Every variant of every shader is parsed and validated, at all tiers, without a device; and stays
 //! inside of what WebGPU guarantees.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+use std::path::PathBuf;
 
+use longview_ops::Op;
 use longview_wgpu::shader::{FILES, expand};
 use longview_wgpu::{ShaderVariant, Tier, variants};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -106,11 +108,33 @@ fn every_file_is_launched_or_imported() {
 
 #[test]
 fn every_file_is_in_the_list() {
-    let known: BTreeMap<&str, &str> = FILES.iter().copied().collect();
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shaders");
-    for entry in std::fs::read_dir(folder).expect("the shaders") {
-        let path = entry.expect("a file").path();
-        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
-        assert!(known.contains_key(name), "{name}.wgsl is not in shader::FILES");
-    }
+    let mut known: Vec<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut found = names_in("shaders", "", "wgsl");
+    found.extend(names_in("shaders", "shared/", "wgsl"));
+    known.sort();
+    found.sort();
+    assert_eq!(found, known, "shaders/ and shader::FILES");
+}
+
+#[test]
+fn there_is_one_file_an_op_beside_the_shared_ones() {
+    let mut ops: Vec<&str> = Op::ALL.iter().map(|op| op.stem()).collect();
+    ops.sort_unstable();
+    assert_eq!(names_in("shaders", "", "wgsl"), ops);
+    ops.push("mod");
+    ops.sort_unstable();
+    assert_eq!(names_in("crates/wgpu/src/ops", "", "rs"), ops);
+}
+
+/// The files with this ending in a folder below `top`, by their names from there, in order.
+fn names_in(top: &str, folder: &str, extension: &str) -> Vec<String> {
+    let root = format!("{}/../../{top}/{folder}", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(root).expect("a folder of the workspace");
+    let paths = entries.map(|entry| entry.expect("a file").path());
+    let files = paths.filter(|path| path.extension().is_some_and(|found| found == extension));
+    let name = |path: PathBuf| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let mut names: Vec<String> =
+        files.filter_map(name).map(|stem| format!("{folder}{stem}")).collect();
+    names.sort();
+    names
 }

@@ -1,7 +1,9 @@
-//! Which targets the crate is for.
+//! What the sources of this crate must look like: the targets that they are for, the ops.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use longview_ops::Op;
 
 /// The one line that names WebAssembly: it refuses the target.
 const REFUSAL: &str = "#[cfg(target_family = \"wasm\")]";
@@ -36,4 +38,16 @@ fn nothing_branches_on_a_target_that_no_build_compiles() {
         }
     }
     assert_eq!(refusals, 1, "lib.rs refuses the target");
+}
+
+#[test]
+fn the_folder_of_ops_has_one_file_an_op() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops"), &mut files);
+    let stem = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
+    let mut found: Vec<String> = files.iter().map(stem).collect();
+    found.sort();
+    let mut expected: Vec<&str> = Op::ALL.iter().map(|op| op.stem()).chain(["mod"]).collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
 }
