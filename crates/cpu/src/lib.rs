@@ -2,8 +2,8 @@
 //! in place.
 //!
 //! - Instruction sets ([`Isa`]: portable, NEON, AVX2, AVX-512) are detected once; each can be
-//!   forced ([`CpuOptions::isa`]). A kernel is written once, generic over `simd::Simd`, and compiled
-//!   for each of them.
+//!   forced ([`CpuOptions::isa`]). A kernel is written once, generic over `simd::Simd`, and
+//!   compiled for each of them.
 //! - An op runs when it is called, on the calling thread and, where it is large enough, on the
 //!   pool's workers. How work is cut depends on shapes alone, so results are the same for any
 //!   number of threads.
@@ -13,9 +13,8 @@
 //! exactly; activations are never rounded to bf16 for `vdpbf16ps`, although that would double the
 //! peak.
 //!
-//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and `supported_isa`;
-//! modules
-//! under `ops` are safe code that cuts slices and calls kernels.
+//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and
+//! `supported_isa`; modules under `ops` are safe code that cuts slices and calls kernels.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("buffers and weights are little-endian");

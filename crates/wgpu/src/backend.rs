@@ -11,7 +11,7 @@ use crate::options::WgpuOptions;
 use crate::readback::ReadRing;
 use crate::recorder::{Dispatch, Recorder};
 use crate::scratch::Scratch;
-use crate::tier::Tier;
+use crate::shader_level::ShaderLevel;
 use crate::weight::WeightArena;
 
 /// An open device in words and numbers.
@@ -47,9 +47,9 @@ pub(crate) type Instant = std::time::Instant;
 pub(crate) type Instant = web_time::Instant;
 
 impl WgpuBackend {
-    /// The tier in use.
-    pub fn tier(&self) -> Tier {
-        self.gpu.tier
+    /// The shader level in use.
+    pub fn shader_level(&self) -> ShaderLevel {
+        self.gpu.level
     }
 
     /// What is known of the device.

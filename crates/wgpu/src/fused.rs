@@ -1,4 +1,5 @@
-//! Launches `shared/norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow them.
+//! Launches `shared/norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow
+//! them.
 //!
 //! What a launch needs: few rows, whole vectors, each weight in one piece, all matrices of the call
 //! in one buffer and all vectors (norms, biases) in one. Anything else takes the single calls.

@@ -11,7 +11,7 @@ use crate::counters::Tally;
 use crate::lock::lock;
 use crate::raw_buffer::RawBuffer;
 use crate::shader::{self, Variant};
-use crate::tier::Tier;
+use crate::shader_level::ShaderLevel;
 
 /// Bytes of one dispatch's parameters, at most.
 pub(crate) const PARAMS_SIZE: u64 = 256;
@@ -25,7 +25,7 @@ pub(crate) struct Gpu {
     pub limits: wgpu::Limits,
     pub features: wgpu::Features,
     pub info: wgpu::AdapterInfo,
-    pub tier: Tier,
+    pub level: ShaderLevel,
     /// Whether work is cut into more pieces than it needs, so that the device is full.
     pub fills: bool,
     pub tally: Arc<Tally>,
@@ -53,7 +53,7 @@ impl Gpu {
         device: wgpu::Device,
         queue: wgpu::Queue,
         info: wgpu::AdapterInfo,
-        tier: Tier,
+        level: ShaderLevel,
     ) -> Self {
         let lost = Arc::new(Mutex::new(None));
         let on_lost = Arc::clone(&lost);
@@ -70,7 +70,7 @@ impl Gpu {
             device,
             queue,
             info,
-            tier,
+            level,
             fills: true,
             tally: Arc::default(),
             kernels: Mutex::default(),
@@ -89,12 +89,12 @@ impl Gpu {
 
     /// Whether shaders may use f16.
     pub fn has_f16(&self) -> bool {
-        self.tier >= Tier::F16 && self.features.contains(wgpu::Features::SHADER_F16)
+        self.level >= ShaderLevel::F16 && self.features.contains(wgpu::Features::SHADER_F16)
     }
 
     /// Whether shaders may use subgroup operations.
     pub fn has_subgroups(&self) -> bool {
-        self.tier >= Tier::Subgroups
+        self.level >= ShaderLevel::Subgroups
     }
 
     /// The error of a device that is gone.

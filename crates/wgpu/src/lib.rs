@@ -32,7 +32,7 @@ mod readback;
 mod recorder;
 mod scratch;
 pub mod shader;
-mod tier;
+mod shader_level;
 mod variants;
 mod weight;
 
@@ -42,6 +42,6 @@ pub use buffer::WgpuBuffer;
 pub use counters::Counters;
 pub use error::StartError;
 pub use options::WgpuOptions;
-pub use tier::Tier;
+pub use shader_level::ShaderLevel;
 pub use variants::{ShaderVariant, variants};
 pub use weight::WgpuWeight;

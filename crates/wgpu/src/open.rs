@@ -13,7 +13,7 @@ use crate::memory;
 use crate::options::WgpuOptions;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
-use crate::tier::Tier;
+use crate::shader_level::ShaderLevel;
 use crate::weight::WeightArena;
 
 /// What the self-test runs at the start: one op of each kind of kernel.
@@ -21,7 +21,7 @@ const TESTED: &[Op] =
     &[Op::Matvec, Op::Matmul, Op::AttendList, Op::AttendChunk, Op::CentroidScores];
 
 impl WgpuBackend {
-    /// Opens a device: at the tier asked for, or at the highest that computes right numbers.
+    /// Opens a device: at the level asked for, or at the highest that computes right numbers.
     pub async fn new(options: &WgpuOptions) -> Result<Self, StartError> {
         Self::on(adapter::choose(options.adapter.as_deref()).await?, options).await
     }
@@ -38,23 +38,23 @@ impl WgpuBackend {
 
     async fn on(adapter: wgpu::Adapter, options: &WgpuOptions) -> Result<Self, StartError> {
         let info = adapter.get_info();
-        let tiers = adapter::tiers(&adapter);
-        let tiers = match options.tier {
-            Some(tier) if !tiers.contains(&tier) => {
-                return Err(StartError::Tier {
+        let levels = adapter::levels(&adapter);
+        let levels = match options.shader_level {
+            Some(level) if !levels.contains(&level) => {
+                return Err(StartError::ShaderLevel {
                     adapter: info.name,
-                    tier: tier.name(),
+                    level: level.name(),
                     reason: "its features are missing".into(),
                 });
             }
-            Some(tier) => vec![tier],
-            None => tiers,
+            Some(level) => vec![level],
+            None => levels,
         };
         let mut reason = String::new();
-        for &tier in tiers.iter().rev() {
+        for &level in levels.iter().rev() {
             // A device of its own for each try: a kernel that fails may take the device with it.
             let (device, queue) = adapter::open(&adapter, options.max_binding_bytes).await?;
-            let mut gpu = Gpu::new(device, queue, info.clone(), tier);
+            let mut gpu = Gpu::new(device, queue, info.clone(), level);
             gpu.fills = !(options.spares_software && gpu.is_software());
             let memory = memory::device_bytes(&adapter);
             let backend = Self::with_device(gpu, memory, options.clone());
@@ -63,24 +63,27 @@ impl WgpuBackend {
                 Err(message) => reason = message,
             }
         }
-        let tiers: Vec<_> = tiers.into_iter().map(Tier::name).collect();
-        Err(StartError::SelfTest { adapter: info.name, tiers: tiers.join(", "), reason })
+        let levels: Vec<_> = levels.into_iter().map(ShaderLevel::name).collect();
+        Err(StartError::SelfTest { adapter: info.name, levels: levels.join(", "), reason })
     }
 
-    /// What the self-test says of each tier that the adapter's features allow.
-    pub async fn test_tiers(adapter: &str) -> Result<Vec<(Tier, Result<(), String>)>, StartError> {
+    /// What the self-test says of each level that the adapter's features allow.
+    pub async fn test_shader_levels(
+        adapter: &str,
+    ) -> Result<Vec<(ShaderLevel, Result<(), String>)>, StartError> {
         let mut results = Vec::new();
-        for tier in adapter::tiers(&adapter::choose(Some(adapter)).await?) {
+        for level in adapter::levels(&adapter::choose(Some(adapter)).await?) {
             let adapter = Some(adapter.to_owned());
-            let options = WgpuOptions { adapter, tier: Some(tier), ..WgpuOptions::default() };
-            results.push((tier, Self::new(&options).await.map(drop).map_err(|e| e.to_string())));
+            let options =
+                WgpuOptions { adapter, shader_level: Some(level), ..WgpuOptions::default() };
+            results.push((level, Self::new(&options).await.map(drop).map_err(|e| e.to_string())));
         }
         Ok(results)
     }
 
     fn with_device(gpu: Gpu, memory_bytes: Option<u64>, options: WgpuOptions) -> Self {
         let capabilities = Arc::new(Capabilities {
-            device: format!("{} ({}), tier {}", gpu.info.name, gpu.info.backend, gpu.tier),
+            device: format!("{} ({}), shader level {}", gpu.info.name, gpu.info.backend, gpu.level),
             reads_host_memory: false,
             unified_memory: false,
             overlaps: false,

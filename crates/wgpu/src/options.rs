@@ -1,14 +1,14 @@
 //! How to open a device.
 
-use crate::tier::Tier;
+use crate::shader_level::ShaderLevel;
 
 /// Which device, and what its shaders may use.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
     /// A number of [`crate::adapters`] or a part of a name; `None` leaves the choice to the system.
     pub adapter: Option<String>,
-    /// The tier; `None` takes the highest that computes right numbers.
-    pub tier: Option<Tier>,
+    /// The shader level; `None` takes the highest that computes right numbers.
+    pub shader_level: Option<ShaderLevel>,
     /// Launches on a software device only what the result needs, and nothing to fill a device that
     /// has few threads: its workgroups with barriers are dear. Tests leave it off, so that they run
     /// what real devices run.

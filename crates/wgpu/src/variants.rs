@@ -15,7 +15,7 @@ pub struct ShaderVariant {
     pub stem: &'static str,
     /// The entry point.
     pub entry: &'static str,
-    /// Its constants, without those of the tier.
+    /// Its constants, without those of the level.
     pub defines: Vec<Define>,
 }
 

@@ -211,7 +211,7 @@ fn lists(data: &Data, n: usize) -> Vec<Vec<u32>> {
 #[test]
 fn the_order_of_a_list_does_not_matter() {
     let data = Data::new((4, 2, 64), DType::F16, 1, 1200);
-    for backend in common::tiers() {
+    for backend in common::levels() {
         for n in [60, 128, 1000] {
             let forwards = lists(&data, n);
             let backwards: Vec<Vec<u32>> =
@@ -227,7 +227,7 @@ fn the_order_of_a_list_does_not_matter() {
 #[test]
 fn a_list_in_splits_is_the_list_in_one() {
     let data = Data::new((6, 2, 40), DType::BF16, 1, 900);
-    for backend in common::tiers() {
+    for backend in common::levels() {
         for n in [1, 64, 100, 128] {
             let lists = lists(&data, n);
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
@@ -257,7 +257,7 @@ fn a_list_of_20_000_rows() {
     {
         let data = Data::new(heads, dtype, 1, 20_100);
         let lists = lists(&data, 20_000);
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| {
                 device.list(&lists, 20_000, false);
                 device.list(&lists[..], 20_050, true);
@@ -283,7 +283,7 @@ fn entries_of_some_tokens_stand_for_several_keys() {
         some[n / 3..n / 2].fill(0);
         some[n / 2] = u32::MAX;
         let weights = [Some(some), None, Some(vec![0; len]), Some(vec![1; len])];
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| device.lists(&lists, n, &weights, false));
             with_reference(&backend, &data, |device| {
                 device.lists(&lists, n, &[None, None, None, None], false);
@@ -297,7 +297,7 @@ fn entries_of_some_tokens_stand_for_several_keys() {
 fn one_token_over_a_long_run() {
     for (heads, dtype) in [((14, 2, 64), DType::F16), ((9, 1, 33), DType::F16)] {
         let data = Data::new(heads, dtype, 1, 20_000);
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| {
                 device.chunk((3, 19_990), i32::MAX, false);
                 device.chunk((0, 3), i32::MAX, true);
@@ -319,7 +319,7 @@ fn a_chunk_in_tiles_is_the_whole() {
     for (heads, dtype, n_tokens, n_rows) in cases {
         let data = Data::new(heads, dtype, n_tokens, n_rows);
         let causal = n_rows as i32 - n_tokens as i32;
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| device.chunk((0, n_rows), causal, false));
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
             a.chunk((0, n_rows), causal, false);
@@ -336,7 +336,7 @@ fn a_chunk_in_tiles_is_the_whole() {
 fn a_split_run_that_many_queries_do_not_see() {
     // Queries before the run see nothing, those at its begin see the first splits alone.
     let data = Data::new((2, 2, 64), DType::F16, 200, 1000);
-    for backend in common::tiers() {
+    for backend in common::levels() {
         with_reference(&backend, &data, |device| device.chunk((0, 1000), -50, false));
         with_reference(&backend, &data, |device| {
             device.chunk((0, 10), i32::MAX, false);
@@ -359,7 +359,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
         let one =
             Data { n_tokens: 1, q: data.q[..(heads.0 * heads.2) as usize].into(), ..data.clone() };
         let lists = lists(&one, 300);
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| device.chunk((0, 330), 290, false));
             with_reference(&backend, &one, |device| device.list(&lists, 320, false));
         }
@@ -369,7 +369,7 @@ fn heads_of_any_width_and_groups_of_any_size() {
 #[test]
 fn too_wide_a_head_is_an_error() {
     let data = Data::new((1, 1, 264), DType::F32, 1, 2);
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut device = OnDevice::new(&backend, &data);
         let attend = AttendChunk {
             p: data.params(false),
@@ -386,7 +386,7 @@ fn too_wide_a_head_is_an_error() {
 #[test]
 fn a_growing_context_allocates_nothing() {
     let data = Data::new((14, 2, 64), DType::F16, 1, 20_000);
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut device = OnDevice::new(&backend, &data);
         device.chunk((0, 200), i32::MAX, false);
         let before = backend.allocations();

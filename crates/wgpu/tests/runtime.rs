@@ -325,7 +325,7 @@ fn indices_outside_touch_nothing() {
 /// Runs `cases` without the corpus' odd offsets, so that every vector load is taken.
 fn check_aligned(cases: &[Case]) {
     let reference = ReferenceBackend::new();
-    let backends = common::tiers();
+    let backends = common::levels();
     if backends.is_empty() {
         return;
     }
@@ -342,7 +342,7 @@ fn check_aligned(cases: &[Case]) {
             case.launch(backend, &mut buffers).unwrap();
             let got = block_on(plan.read_back(backend, &buffers)).unwrap();
             let compared = case.compare(&got, &want);
-            assert!(compared.passed(), "{}, {}: {compared}", backend.tier(), case.name());
+            assert!(compared.passed(), "{}, {}: {compared}", backend.shader_level(), case.name());
         }
     }
 }

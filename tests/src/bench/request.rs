@@ -95,7 +95,7 @@ impl Request {
                 "--threads" => cpu.threads = value()?.parse().context("--threads")?,
                 "--isa" => cpu.isa = Some(value()?.parse().map_err(Error::msg)?),
                 "--adapter" => wgpu.adapter = Some(value()?),
-                "--tier" => wgpu.tier = Some(value()?.parse().map_err(Error::msg)?),
+                "--tier" => wgpu.shader_level = Some(value()?.parse().map_err(Error::msg)?),
                 "--cuda-device" => {
                     cuda.device = Some(value()?.parse().context("--cuda-device")?);
                 }
@@ -160,7 +160,7 @@ mod tests {
         let request = parse("--adapter llvmpipe --device=wgpu --tier core").unwrap();
         let Device::Wgpu(options) = request.device else { panic!("{request:?}") };
         assert_eq!(options.adapter.as_deref(), Some("llvmpipe"));
-        assert_eq!(options.tier.map(|tier| tier.name()), Some("core"));
+        assert_eq!(options.shader_level.map(|level| level.name()), Some("core"));
         assert!(!request.quick && request.filter.is_empty());
         let request = parse("--device cuda --cuda-device 1").unwrap();
         assert!(matches!(request.device, Device::Cuda(CudaOptions { device: Some(1), .. })));
@@ -181,6 +181,6 @@ mod tests {
         assert_eq!(message("--device wgpu --isa avx2"), "--isa is for cpu, not for wgpu");
         assert_eq!(message("--device cpu --tier core"), "--tier is for wgpu, not for cpu");
         assert_eq!(message("--device cpu matvec"), "unknown argument 'matvec'");
-        assert!(message("--device wgpu --tier high").contains("unknown tier 'high'"));
+        assert!(message("--device wgpu --tier high").contains("unknown shader level 'high'"));
     }
 }

@@ -321,20 +321,20 @@ async fn open_device(options: &OpenOptions, spares_software: bool) -> Result<Wgp
     if options.adapter.as_deref() == Some("software") {
         ask_for_software(&gpu)?;
     }
-    let tier = match options.tier.as_deref() {
+    let shader_level = match options.tier.as_deref() {
         None => None,
         Some(name) => Some(name.parse().map_err(|_| {
             coded("bad-input", &format!("unknown tier '{name}': core, f16 or subgroups"))
         })?),
     };
-    let options = WgpuOptions { tier, spares_software, ..WgpuOptions::default() };
+    let options = WgpuOptions { shader_level, spares_software, ..WgpuOptions::default() };
     WgpuBackend::new(&options).await.map_err(|error| match error {
         StartError::NoAdapter { .. } => coded(
             "no-adapter",
             "this browser has WebGPU but no adapter for it: turn on hardware acceleration, update \
              the graphics driver, or use another browser",
         ),
-        StartError::Tier { .. } => coded("bad-input", &error.to_string()),
+        StartError::ShaderLevel { .. } => coded("bad-input", &error.to_string()),
         other => coded("no-adapter", &other.to_string()),
     })
 }
