@@ -88,7 +88,8 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn wrap(path: &Path, out: &Path) -> Result<String, Failure> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let structs = structs(&fs::read_to_string(path)?);
-    let mut text = String::from("#include \"shared/common.cuh\"\n#include <cstddef>\n\nnamespace {\n\n");
+    let mut text =
+        String::from("#include \"shared/common.cuh\"\n#include <cstddef>\n\nnamespace {\n\n");
     text += "const lv::Kernel* lv_last_kernel = nullptr;\n\n";
     writeln!(text, "#include \"{}\"\n", path.display())?;
     for (name, fields) in &structs {
@@ -178,9 +179,10 @@ fn library(
     let library = folder.join("liblongview_kernels.so");
     let mut link = build.try_get_compiler()?.to_command();
     link.args(&objects).args(["-shared", "-o"]).arg(&library);
-    match link.status()?.success() {
-        true => Ok(library),
-        false => Err(format!("cannot link: {link:?}").into()),
+    if link.status()?.success() {
+        Ok(library)
+    } else {
+        Err(format!("cannot link: {link:?}").into())
     }
 }
 

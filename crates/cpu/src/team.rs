@@ -32,6 +32,20 @@ impl Cost {
     }
 }
 
+/// An array that is handed out in pieces.
+pub(crate) struct Pieces<'a, T> {
+    pub(crate) all: &'a mut [T],
+    /// Elements of a piece; the last may have fewer.
+    pub(crate) len: usize,
+}
+
+impl<'a, T> Pieces<'a, T> {
+    /// `all` in pieces of `len` elements.
+    pub(crate) fn of(all: &'a mut [T], len: usize) -> Self {
+        Self { all, len }
+    }
+}
+
 /// The workers of one queue.
 pub(crate) struct Team {
     isa: SupportedIsa,
@@ -120,14 +134,14 @@ impl Team {
     /// As [`Team::for_chunks`] over two arrays in step.
     pub(crate) fn for_chunks2<T: Send, U: Send>(
         &mut self,
-        (a, a_len): (&mut [T], usize),
-        (b, b_len): (&mut [U], usize),
+        a: Pieces<'_, T>,
+        b: Pieces<'_, U>,
         cost: Cost,
         item: impl Fn(&mut Scratch, usize, &mut [T], &mut [U]) + Sync,
     ) {
-        let (b_total, b_len) = (b.len(), b_len.max(1));
-        let shared = Shared::new(b);
-        self.for_chunks(a, a_len, cost, |scratch, i, a| {
+        let (b_total, b_len) = (b.all.len(), b.len.max(1));
+        let shared = Shared::new(b.all);
+        self.for_chunks(a.all, a.len, cost, |scratch, i, a| {
             let start = (i * b_len).min(b_total);
             // SAFETY: as in `for_chunks`.
             let b = unsafe { shared.slice(start, b_len.min(b_total - start)) };
@@ -138,14 +152,14 @@ impl Team {
     /// As [`Team::for_chunks`] over three arrays in step.
     pub(crate) fn for_chunks3<T: Send, U: Send, W: Send>(
         &mut self,
-        a: (&mut [T], usize),
-        b: (&mut [U], usize),
-        (c, c_len): (&mut [W], usize),
+        a: Pieces<'_, T>,
+        b: Pieces<'_, U>,
+        c: Pieces<'_, W>,
         cost: Cost,
         item: impl Fn(&mut Scratch, usize, &mut [T], &mut [U], &mut [W]) + Sync,
     ) {
-        let (c_total, c_len) = (c.len(), c_len.max(1));
-        let shared = Shared::new(c);
+        let (c_total, c_len) = (c.all.len(), c.len.max(1));
+        let shared = Shared::new(c.all);
         self.for_chunks2(a, b, cost, |scratch, i, a, b| {
             let start = (i * c_len).min(c_total);
             // SAFETY: as in `for_chunks`.

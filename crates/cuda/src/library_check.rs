@@ -19,13 +19,14 @@ pub(crate) const SIZES: Sizes = [131, 203, 164];
 pub(crate) async fn check<D: Driver>(backend: &CudaBackend<D>, sizes: Sizes) -> Result<(), String> {
     for dtype in [DType::F16, DType::BF16] {
         for accumulate in [false, true] {
-            let pair = [true, false].map(|by_library| (sizes, dtype, accumulate, by_library));
+            let [by_library, by_kernel] =
+                [true, false].map(|by_library| Wanted { sizes, dtype, accumulate, by_library });
             let said = |e: OpError| e.to_string();
-            let by_library = product(backend, pair[0]).await.map_err(said)?;
+            let by_library = product(backend, by_library).await.map_err(said)?;
             let Some(by_library) = by_library else {
                 return Err(format!("it does not multiply {sizes:?} of {dtype}"));
             };
-            let by_kernel = product(backend, pair[1]).await.map_err(said)?.unwrap_or_default();
+            let by_kernel = product(backend, by_kernel).await.map_err(said)?.unwrap_or_default();
             let mut pairs = by_library.iter().zip(&by_kernel).enumerate();
             // The same rounded numbers; sums of them differ by their order alone.
             let differs = |a: f32, b: f32| (a - b).abs() > 1e-3 + 1e-4 * b.abs() || a.is_nan();
@@ -37,12 +38,21 @@ pub(crate) async fn check<D: Driver>(backend: &CudaBackend<D>, sizes: Sizes) -> 
     Ok(())
 }
 
+/// Which product, and who makes it.
+struct Wanted {
+    sizes: Sizes,
+    dtype: DType,
+    accumulate: bool,
+    by_library: bool,
+}
+
 /// A product of seeded numbers, by the library or by our kernel; `None` where the library does not
 /// take it.
 async fn product<D: Driver>(
     backend: &CudaBackend<D>,
-    ([n_rows, n_in, n_out], dtype, accumulate, by_library): (Sizes, DType, bool, bool),
+    wanted: Wanted,
 ) -> OpResult<Option<Vec<f32>>> {
+    let Wanted { sizes: [n_rows, n_in, n_out], dtype, accumulate, by_library } = wanted;
     let mut rng = SplitMix64::new(29);
     let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.next_normal()).collect() };
     let (w, b) = (normals(n_out * n_in), normals(n_out));
@@ -66,10 +76,10 @@ async fn product<D: Driver>(
     let bias = accumulate.then_some(&b);
     let (x, to) = (View::all(&x), ViewMut::all(&mut out));
     let mut d = Linear { p, x, weight: &w, bias, out: to };
-    match by_library {
-        true if !library::run(backend, &mut d)? => return Ok(None),
-        true => {}
-        false => matmul::by_kernel(backend, d)?,
+    if !by_library {
+        matmul::by_kernel(backend, d)?;
+    } else if !library::run(backend, &mut d)? {
+        return Ok(None);
     }
     let mut bytes = vec![0; 4 * n_rows * n_out];
     backend.read(View::all(&out), &mut bytes).await?;

@@ -154,9 +154,8 @@ impl EmulatedDriver {
         if given != expected.next_multiple_of(8) {
             return told(Err(format!("{name} takes {expected} bytes of arguments, not {given}")));
         }
-        let Grid { blocks: grid, dynamic_shared } = grid;
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(&kernel.name);
-        Ok(Task::Launch { kernel, grid, dynamic_shared, args })
+        Ok(Task::Launch { kernel, grid, args })
     }
 
     /// Refuses the command that is to be refused.

@@ -14,6 +14,7 @@ use crate::simd::{Simd, math};
 use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
+use super::dots::{Strided, StridedMut};
 use super::{dots, pack, tile};
 
 /// Keys of a tile; a multiple of every instruction set's NR.
@@ -365,9 +366,10 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         while first < limit {
             let n = (limit - first).min(KEYS);
             let key = |i: usize| self.rows.key(first + i);
-            let to = (scores.as_mut_ptr(), SCORE_ROW);
+            let to = StridedMut { at: scores.as_mut_ptr(), row: SCORE_ROW };
             let ahead = |i: usize| self.rows.prefetch::<S>(first + i + AHEAD);
-            dots::dots::<S, E>((q.as_ptr(), width, n_rows), key, ahead, n, dh, to);
+            let rows = Strided { at: q.as_ptr(), row: width };
+            dots::dots::<S, E>(rows, n_rows, key, ahead, n, dh, to);
             let biases = self.rows.biases(first, n);
             for r in 0..n_rows {
                 let visible = self.visible(r / self.queries.group, first, n);
@@ -380,8 +382,9 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
                 }
             }
             let value = |i: usize| self.rows.value(first + i);
-            let scores = (scores.as_ptr(), SCORE_ROW);
-            dots::weighted::<S, E>(scores, value, n, dh, (o.as_mut_ptr(), width, n_rows));
+            let scores = Strided { at: scores.as_ptr(), row: SCORE_ROW };
+            let to = StridedMut { at: o.as_mut_ptr(), row: width };
+            dots::weighted::<S, E>(scores, value, n, dh, to, n_rows);
             first += KEYS;
         }
         for r in 0..n_rows {

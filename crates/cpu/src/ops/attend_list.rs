@@ -5,10 +5,10 @@ use longview_ops::{AttendList, AttendParams, DeviceBuffer, ListSpan, Op, OpResul
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::partials::Partials;
+use crate::partials::{Partials, Targets};
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
-use crate::team::{Cost, Shared};
+use crate::team::Cost;
 use crate::views::{slice, slice_mut};
 
 /// Keys of an item.
@@ -54,13 +54,13 @@ impl Part<'_> {
         let n_parts = longest.div_ceil(PART).max(1);
         let accumulate = self.p.accumulate != 0;
         if n_parts == 1 {
-            let targets = (Shared::new(out), Shared::new(lse));
+            let targets = Targets::new(out, lse);
             return self.items::<E>(queue, n_parts, targets, accumulate);
         }
         // The parts' results live in the op's scratch, which is put back for the next op.
         let mut shared = std::mem::take(&mut queue.shared);
         let [part_out, part_lse] = shared.floats([out.len() * n_parts, lse.len() * n_parts]);
-        let targets = (Shared::new(&mut *part_out), Shared::new(&mut *part_lse));
+        let targets = Targets::new(&mut *part_out, &mut *part_lse);
         self.items::<E>(queue, n_parts, targets, false);
         let head_dim = self.p.head_dim as usize;
         let partials = Partials { out: part_out, lse: part_lse, n_parts, head_dim, accumulate };
@@ -72,7 +72,7 @@ impl Part<'_> {
         &self,
         queue: &mut Queue,
         n_parts: usize,
-        (out, lse): (Shared<'_, f32>, Shared<'_, f32>),
+        targets: Targets<'_>,
         accumulate: bool,
     ) {
         let p = self.p;
@@ -101,8 +101,8 @@ impl Part<'_> {
                     group: hq / hkv,
                     head_dim: dh,
                     scale: p.scale,
-                    out,
-                    lse,
+                    out: targets.out,
+                    lse: targets.lse,
                     out_token: part,
                     accumulate,
                 },

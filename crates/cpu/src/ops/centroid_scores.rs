@@ -11,7 +11,7 @@ use crate::kernels::dots::Dots;
 use crate::kernels::vector::{SoftmaxParts, SoftmaxPool};
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
-use crate::team::Cost;
+use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
 /// Clusters of an item.
@@ -43,10 +43,7 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
             let out = &mut scores[(i * hkv + head) * stride..][..n];
             with_elem!(span.centroids.buffer.dtype(), E => {
                 let (centroids, sizes) = clusters::<E>(span, head, n, dh);
-                match d.p.pooling >= Pooling::SumScores as u32 {
-                    true => problem.sum(queue, centroids, out),
-                    false => problem.run(queue, centroids, sizes, out),
-                }
+                if d.p.pooling >= Pooling::SumScores as u32 { problem.sum(queue, centroids, out) } else { problem.run(queue, centroids, sizes, out) }
             });
         }
         if d.p.pooling == Pooling::SharedScores as u32 {
@@ -121,8 +118,9 @@ impl Problem<'_> {
         self.scale_queries(q, row);
         let q = &*q;
         let bytes = Cost::bytes(n * dh * size_of::<E>() * group.div_ceil(2));
-        let pieces = ((&mut *logits, group * BLOCK), (&mut *parts, group * 2));
-        queue.team.for_chunks2(pieces.0, pieces.1, bytes, |_, i, logits, parts| {
+        let logit_pieces = Pieces::of(&mut *logits, group * BLOCK);
+        let part_pieces = Pieces::of(&mut *parts, group * 2);
+        queue.team.for_chunks2(logit_pieces, part_pieces, bytes, |_, i, logits, parts| {
             let (first, last) = (i * BLOCK, ((i + 1) * BLOCK).min(n));
             let rows = &centroids[first * dh..last * dh];
             isa.run(Dots { q, q_row: row, rows, k: dh, out: logits, out_row: BLOCK });

@@ -5,7 +5,7 @@ use longview_ops::{KmeansAssign, OpResult};
 use crate::backend::CpuBackend;
 use crate::kernels::nearest::{Nearest, PackCentroids};
 use crate::queue::Queue;
-use crate::team::Cost;
+use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
 /// Points of an item: a panel of centroids in L1 meets so many.
@@ -57,11 +57,10 @@ impl Head<'_> {
             isa.run(PackCentroids { centroids, k: dh, panel, distance });
         });
         let (panels, cost) = (&*panels, Cost::flop(2 * n * c * dh));
-        let parts = ((labels, BLOCK), (scores, BLOCK), (&mut *changed, 1));
         queue.team.for_chunks3(
-            parts.0,
-            parts.1,
-            parts.2,
+            Pieces::of(labels, BLOCK),
+            Pieces::of(scores, BLOCK),
+            Pieces::of(&mut *changed, 1),
             cost,
             |scratch, i, labels, scores, changed| {
                 let m = labels.len();

@@ -6,7 +6,7 @@ use crate::backend::CpuBackend;
 use crate::indices::ensure_below;
 use crate::kernels::vector::Blend;
 use crate::queue::Queue;
-use crate::team::Cost;
+use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
 /// Each KV head is one item: sums go to clusters in the points' order, whoever works.
@@ -18,8 +18,8 @@ pub(crate) fn run(queue: &mut Queue, d: KmeansUpdate<'_, CpuBackend>) -> OpResul
     ensure_below(Op::KmeansUpdate, "cluster", labels, c)?;
     let (centroids, counts) = (slice_mut::<f32>(d.centroids), slice_mut::<u32>(d.counts));
     let (isa, cost) = (queue.team.isa(), Cost::bytes(points.len() * 12));
-    let parts = ((centroids, c * dh), (counts, c));
-    queue.team.for_chunks2(parts.0, parts.1, cost, |scratch, head, centroids, counts| {
+    let (centroids, counts) = (Pieces::of(centroids, c * dh), Pieces::of(counts, c));
+    queue.team.for_chunks2(centroids, counts, cost, |scratch, head, centroids, counts| {
         let [sums] = scratch.floats([c * dh]);
         sums.fill(0.0);
         counts.fill(0);

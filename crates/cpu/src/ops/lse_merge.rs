@@ -6,7 +6,7 @@ use crate::backend::CpuBackend;
 use crate::kernels::attend::merge_weights;
 use crate::kernels::vector::Blend;
 use crate::queue::Queue;
-use crate::team::Cost;
+use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
 /// Rows of an item.
@@ -17,8 +17,8 @@ pub(crate) fn run(queue: &mut Queue, d: LseMerge<'_, CpuBackend>) -> OpResult<()
     d.check()?;
     let dh = d.p.head_dim as usize;
     let (other, other_lse) = (slice::<f32>(&d.other_out), slice::<f32>(&d.other_lse));
-    let out = (slice_mut::<f32>(d.out), BLOCK * dh);
-    let lse = (slice_mut::<f32>(d.lse), BLOCK);
+    let out = Pieces::of(slice_mut::<f32>(d.out), BLOCK * dh);
+    let lse = Pieces::of(slice_mut::<f32>(d.lse), BLOCK);
     let cost = Cost::bytes(other.len() * 12 + other_lse.len() * 400);
     let isa = queue.team.isa();
     queue.team.for_chunks2(lse, out, cost, |_, i, lse, out| {

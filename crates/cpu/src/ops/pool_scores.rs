@@ -61,8 +61,9 @@ fn finish(p: &PoolScoresParams, joined: &mut [f32]) {
 fn near(p: &PoolScoresParams, x: &[f32], i: usize) -> f32 {
     let half = p.kernel as usize / 2;
     let near = &x[i.saturating_sub(half)..x.len().min(i + half + 1)];
-    match p.pool == PoolKind::Max as u32 {
-        true => near.iter().copied().fold(f32::NEG_INFINITY, f32::max),
-        false => near.iter().sum::<f32>() / p.kernel as f32,
+    if p.pool == PoolKind::Max as u32 {
+        near.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    } else {
+        near.iter().sum::<f32>() / p.kernel as f32
     }
 }

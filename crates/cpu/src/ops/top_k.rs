@@ -10,7 +10,7 @@ use crate::backend::CpuBackend;
 use crate::kernels::rank::{FirstBelow, key, rank};
 use crate::queue::Queue;
 use crate::supported_isa::SupportedIsa;
-use crate::team::Cost;
+use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
 const STRETCH: usize = FirstBelow::STRETCH;
@@ -25,7 +25,7 @@ pub(crate) fn run(queue: &mut Queue, d: TopK<'_, CpuBackend>) -> OpResult<()> {
     let x = slice::<f32>(&d.x);
     let (values, ids) = (slice_mut::<f32>(d.values), slice_mut::<u32>(d.ids));
     let (isa, cost) = (queue.team.isa(), Cost::bytes(x.len() * 4));
-    queue.team.for_chunks2((values, k), (ids, k), cost, |_, r, values, ids| {
+    queue.team.for_chunks2(Pieces::of(values, k), Pieces::of(ids, k), cost, |_, r, values, ids| {
         let x = &x[r * width..(r + 1) * width];
         select(isa, x, ids);
         for (value, id) in values.iter_mut().zip(ids) {

@@ -39,9 +39,10 @@ pub(crate) fn run<D: Driver>(
         return backend.launch(Kernel::block_reduce_top, Grid::over(n_landmarks, PER_BLOCK), &args);
     }
     let is_aligned = [args.points, args.out].iter().all(|address| address.is_aligned(16));
-    let (kernel, each) = match is_aligned && head_dim.is_multiple_of(UNIT) {
-        true => (Kernel::block_reduce_unit, UNIT),
-        false => (Kernel::block_reduce_plain, 1),
+    let (kernel, each) = if is_aligned && head_dim.is_multiple_of(UNIT) {
+        (Kernel::block_reduce_unit, UNIT)
+    } else {
+        (Kernel::block_reduce_plain, 1)
     };
     backend.launch(kernel, Grid::over(n_landmarks * head_dim / each, THREADS), &args)
 }

@@ -31,12 +31,13 @@ fn choose(
 ) -> (Kernel, usize) {
     let n_wide = n_kv_heads * n_points.div_ceil(128);
     let is_wide = n_clusters > 64 && 2 * n_wide >= facts.n_multiprocessors as usize;
-    match (is_wide, rows_are_aligned && tensor_cores_gain(facts.compute_capability)) {
-        (true, true) => (Kernel::kmeans_assign_tensor_wide, 128),
-        (false, true) => (Kernel::kmeans_assign_tensor_narrow, 64),
-        (true, false) => (Kernel::kmeans_assign_wide, 128),
-        (false, false) => (Kernel::kmeans_assign_narrow, 64),
-    }
+    let (tensor, plain, side) = if is_wide {
+        (Kernel::kmeans_assign_tensor_wide, Kernel::kmeans_assign_wide, 128)
+    } else {
+        (Kernel::kmeans_assign_tensor_narrow, Kernel::kmeans_assign_narrow, 64)
+    };
+    let is_tensor = rows_are_aligned && tensor_cores_gain(facts.compute_capability);
+    (if is_tensor { tensor } else { plain }, side)
 }
 
 pub(crate) fn run<D: Driver>(

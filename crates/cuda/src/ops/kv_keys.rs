@@ -32,14 +32,13 @@ pub(crate) fn run<D: Driver>(
     let dtype = d.src.buffer.dtype;
     let of_units = (head_dim as usize * dtype.size()).is_multiple_of(UNIT_BYTES)
         && [args.src, args.out].iter().all(|a| a.is_aligned(UNIT_BYTES as u64));
-    let (kernels, each) = match of_units {
-        true => (
+    let (kernels, each) = if of_units {
+        (
             [Kernel::kv_keys_unit_f32, Kernel::kv_keys_unit_f16, Kernel::kv_keys_unit_bf16],
             UNIT_BYTES / dtype.size(),
-        ),
-        false => {
-            ([Kernel::kv_keys_plain_f32, Kernel::kv_keys_plain_f16, Kernel::kv_keys_plain_bf16], 1)
-        }
+        )
+    } else {
+        ([Kernel::kv_keys_plain_f32, Kernel::kv_keys_plain_f16, Kernel::kv_keys_plain_bf16], 1)
     };
     backend.launch(by_type(dtype, kernels), Grid::over(d.out.len / each, THREADS), &args)
 }

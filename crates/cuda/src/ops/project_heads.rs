@@ -42,9 +42,10 @@ pub(crate) fn run<D: Driver>(
         unused: 0,
     };
     let n_vectors = p.n_tokens as usize * p.group as usize;
-    let (kernel, each) = match n_vectors <= MOST_NARROW {
-        true => (Kernel::project_heads_narrow, NARROW),
-        false => (Kernel::project_heads_wide, WIDE),
+    let (kernel, each) = if n_vectors <= MOST_NARROW {
+        (Kernel::project_heads_narrow, NARROW)
+    } else {
+        (Kernel::project_heads_wide, WIDE)
     };
     let n_matrices = (p.n_heads / p.group) as usize;
     let n_columns = (p.rank as usize).div_ceil(RANKS);
