@@ -7,7 +7,7 @@
 // the element above, the index upside down below.
 //
 // Bytes: 4 rows V. Bound: memory for large V, else latency.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct ArgmaxPartsArgs {
     const float* x;

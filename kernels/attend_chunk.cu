@@ -5,16 +5,16 @@
 //
 // A query row is a token and one of the query heads that share a KV head. A warp owns 16
 // neighbouring query rows and goes through the run up to the last row that one of them sees, 16 KV
-// rows at a time, straight from memory to the registers of products; see attend.cuh. The 4 warps of
-// a block read the same rows at nearly the same time, so 3 of 4 reads come from the L1 cache. The
-// blocks with the longest way begin first.
+// rows at a time, straight from memory to the registers of products; see shared/attend.cuh. The 4
+// warps of a block read the same rows at nearly the same time, so 3 of 4 reads come from the L1
+// cache. The blocks with the longest way begin first.
 //
 // Rows of f32, those that are no whole units of 16 bytes, and heads wider than 128, for which there
 // are not enough registers, are `attend_list.cu`'s.
 //
 // FLOPs: 4 Dh for each query row and KV row that it sees, made of 4 (f16) or 6 (bf16) times as many
 // of products of matrices. Bound: products of matrices. Dh is at most DIM, 64 or 128.
-#include "attend.cuh"
+#include "shared/attend.cuh"
 
 struct AttendChunkArgs {
     const float* q;

@@ -19,7 +19,7 @@
 // `plain`, for all others: LANES lanes take a row, 4 elements each, and sum up with shuffles.
 //
 // Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
-#include "attend.cuh"
+#include "shared/attend.cuh"
 
 struct AttendListArgs {
     const float* q;

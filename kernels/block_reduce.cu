@@ -10,7 +10,7 @@
 // last one, ties to the lowest index; then its lanes sum up channels.
 //
 // Bytes: the points that count, once; 4 Hkv N for the masses. Bound: memory.
-#include "rows.cuh"
+#include "shared/rows.cuh"
 
 struct BlockReduceArgs {
     const float* points;

@@ -21,7 +21,7 @@
 // The host knows only the room for clusters: blocks beyond the clusters in use leave at once.
 //
 // Bytes: the centroids once, 8 bytes for each logit. Bound: memory.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct CentroidLogitsArgs {
     // [Hq, Dh]: the sequence's token.

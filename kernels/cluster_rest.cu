@@ -7,7 +7,7 @@
 //
 // Bytes: 8 a cluster, and 8 an entry of the selection for each block of its head, from caches.
 // Bound: latency.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct ClusterRestArgs {
     const u32* sizes;

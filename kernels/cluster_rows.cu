@@ -8,7 +8,7 @@
 // the cluster of a row by bisection, and neighbours write neighbouring rows.
 //
 // Bytes: 12 a selected cluster, 4 a row. Bound: latency.
-#include "selection.cuh"
+#include "shared/selection.cuh"
 
 struct ClusterRowsArgs {
     const u32* starts;

@@ -10,7 +10,7 @@
 // that are not negative, which order as the numbers do; `cluster_radius_clear` makes them 0 first.
 //
 // Bytes: points once, and from caches a centroid for each. Bound: memory.
-#include "rows.cuh"
+#include "shared/rows.cuh"
 
 struct ClusterRadiusClearArgs {
     u32* radius;

@@ -15,8 +15,8 @@
 //
 // Bytes: Dh elements a listed row and KV head, out twice. FLOPs: 2 Dh a listed row, query head and
 // token. Bound: arithmetic for the queries of a prompt, memory for those of a decode step.
-#include "attend.cuh"
-#include "tile.cuh"
+#include "shared/attend.cuh"
+#include "shared/tile.cuh"
 
 struct ColumnMassArgs {
     const float* q;

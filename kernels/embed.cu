@@ -4,7 +4,7 @@
 // A block owns 1024 columns of one token.
 //
 // Bytes: T D of the table, 4 T D out. Bound: memory.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct EmbedArgs {
     const u32* ids;

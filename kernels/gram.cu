@@ -6,7 +6,7 @@
 // instructions serve 8 products.
 //
 // Bytes: 4 T H Dh for each tile of 32 columns, from caches. FLOPs: 2 T H Dh^2. Bound: arithmetic.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct GramArgs {
     const float* x;

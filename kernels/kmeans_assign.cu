@@ -8,8 +8,8 @@
 //
 // `kmeans_terms`: a warp for each centroid makes its factor and its shift; the counts of changes
 // become 0. `kmeans_assign` is a matrix product of which only the best of each row is kept: a block
-// owns SIDE points of a head (tile.cuh) and walks over all centroids, SIDE at a time, without a
-// pause between them. A thread keeps the best of its columns; the threads of a point meet at the
+// owns SIDE points of a head (shared/tile.cuh) and walks over all centroids, SIDE at a time, without
+// a pause between them. A thread keeps the best of its columns; the threads of a point meet at the
 // end. SIDE is 128, or 64 for few points or clusters.
 //
 // Products have the precision of f32: rounded to 16 bits, near centroids would change places.
@@ -23,7 +23,7 @@
 //
 // Bytes: points and centroids once from memory, centroids again for each SIDE points from the L2
 // cache. FLOPs: 2 N C Dh a head, three times that with tf32. Bound: arithmetic.
-#include "tile.cuh"
+#include "shared/tile.cuh"
 
 struct KmeansTermsArgs {
     const float* centroids;

@@ -9,7 +9,7 @@
 // atomics on floats, and no scratch.
 //
 // Bytes: points once, labels once for each block of a head, from caches. Bound: memory.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct KmeansUpdateArgs {
     const float* points;

@@ -7,7 +7,7 @@
 // bus in whole lines. Thousands of warps hide the way there and back.
 //
 // Bytes: the rows, once in and once out. Bound: memory, or the bus where src is host memory.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct KvGatherArgs {
     const void* src;

@@ -5,7 +5,7 @@
 // `unit`: a thread owns 16 bytes of a key, where rows are made of such units. `plain`: one element.
 //
 // Bytes: Hkv N Dh elements in, 4 Hkv N Dh out. Bound: memory, or the bus.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct KvKeysArgs {
     const void* src;

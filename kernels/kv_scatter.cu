@@ -4,7 +4,7 @@
 // A thread owns one element of one row.
 //
 // Bytes: 8 T Hkv Dh in, 2 T Hkv Dh elements out. Bound: memory; in a decode step, latency.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct KvScatterArgs {
     const float* k;

@@ -6,7 +6,7 @@
 // A warp owns a row. What saw nothing may hold anything finite or not: it is not read.
 //
 // Bytes: 12 n_rows Dh. Bound: memory; for the rows of a decode step, latency.
-#include "attend.cuh"
+#include "shared/attend.cuh"
 
 struct LseMergeArgs {
     const float* other_out;

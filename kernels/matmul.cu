@@ -1,8 +1,8 @@
 // out = x W^T (+ bias) (+ out) for many rows of x; x is [T, n_in], W is [n_out, n_in], its rows
 // `row_units` units of 16 bytes, filled up with zeros.
 //
-// A block owns a tile of SIDE x SIDE of out (tile.cuh): 128 with 256 threads, 64 with 128 where
-// large tiles would leave multiprocessors without work.
+// A block owns a tile of SIDE x SIDE of out (shared/tile.cuh): 128 with 256 threads, 64 with 128
+// where large tiles would leave multiprocessors without work.
 //
 // W in f16 and bf16: tensor cores. x is rounded to the type of W on its way to shared memory, sums
 // are f32; a step is 32 columns. W arrives by asynchronous copies, x through registers. A warp owns
@@ -19,7 +19,7 @@
 //
 // Bytes: W once for each SIDE rows of x, x once for each SIDE rows of W, from the L2 cache where
 // the blocks of a column of tiles run together. FLOPs: 2 T n_in n_out. Bound: arithmetic.
-#include "tile.cuh"
+#include "shared/tile.cuh"
 
 struct MatmulArgs {
     const float* x;

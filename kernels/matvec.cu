@@ -10,7 +10,7 @@
 // ROWS.
 //
 // Bytes: W, once. Bound: memory.
-#include "rows.cuh"
+#include "shared/rows.cuh"
 
 struct MatvecArgs {
     const float* x;

@@ -6,7 +6,7 @@
 // than a tile of shared memory would for up to a few dozen neighbours.
 //
 // Bytes: 4 G n a KV head in, 4 n out. Bound: memory.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct PoolScoresArgs {
     const float* x;

@@ -8,7 +8,7 @@
 // and each of its warps every 8th row of W; many loads are under way, and the warps meet once.
 //
 // Bytes: 4 T H (Dh + r). FLOPs: 2 T H Dh r. Bound: memory up to ranks of about 32, then arithmetic.
-#include "rows.cuh"
+#include "shared/rows.cuh"
 
 struct ProjectHeadsArgs {
     const float* x;

@@ -4,7 +4,7 @@
 // replace what they have read, and sum up three products. One token of q [T, Hq, Dh] counts.
 //
 // Bytes: 12 Hq Dh. Bound: the launch.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct QueryGateArgs {
     const float* q;

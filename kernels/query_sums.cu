@@ -7,7 +7,7 @@
 // heads. So the result depends neither on who came first nor on how a prompt is cut into chunks.
 //
 // Bytes: 4 q_len Hq Dh, and 8 an element of a sum. Bound: memory; in a decode step, the launch.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct QuerySumsArgs {
     const float* q;

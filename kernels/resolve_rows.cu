@@ -9,7 +9,7 @@
 // of the table.
 //
 // Bytes: of the order of the slots and the budget. Bound: latency.
-#include "selection.cuh"
+#include "shared/selection.cuh"
 
 struct ResolveRowsArgs {
     const u32* starts;

@@ -5,7 +5,7 @@
 //
 // Bytes: 8 n_rows width, 12 with accumulate. Bound: memory; for the one row of a decode step,
 // latency.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct RmsNormArgs {
     const float* x;

@@ -6,7 +6,7 @@
 // A thread owns a pair, or one element of the rest.
 //
 // Bytes: 8 T heads Dh. Bound: memory; in a decode step, latency.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct RopeArgs {
     const float* x;

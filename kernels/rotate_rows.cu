@@ -7,7 +7,7 @@
 // A thread owns a pair, or one element of the rest. There are few rows, a head's sinks.
 //
 // Bytes: 4 Hkv n_rows Dh elements. Bound: the launch, or the bus.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct RotateRowsArgs {
     const void* src;

@@ -15,8 +15,8 @@
 // than 2^32: they are tokens of a sequence.
 //
 // Bytes: scores and sizes, four times, from caches. Bound: latency.
-#include "common.cuh"
-#include "rank.cuh"
+#include "shared/common.cuh"
+#include "shared/rank.cuh"
 
 struct SelectClustersArgs {
     // The bits of numbers, [Hkv, score_stride].

@@ -4,7 +4,7 @@
 // four are under way.
 //
 // Bytes: 12 n. Bound: memory.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct SiluMulArgs {
     const float* gate;

@@ -3,7 +3,7 @@
 // A thread owns an element of x; there are few, the queries of a step.
 //
 // Bytes: 12 n width. Bound: the launch.
-#include "common.cuh"
+#include "shared/common.cuh"
 
 struct SplitSignsArgs {
     const float* x;

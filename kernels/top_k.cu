@@ -15,8 +15,8 @@
 // too, the lower of two equals comes first.
 //
 // Bytes: 4 rows V, two to four times, all but the first from caches. Bound: latency.
-#include "common.cuh"
-#include "rank.cuh"
+#include "shared/common.cuh"
+#include "shared/rank.cuh"
 
 struct TopKArgs {
     // The bits of numbers.

@@ -6,8 +6,8 @@
 //
 // Bytes: 4 rows V. Bound: latency; a row has one workgroup only.
 
-//# import common
-//# import order NAN_KEY=0xffffffffu
+//# import shared/common
+//# import shared/order NAN_KEY=0xffffffffu
 
 struct Params {
     n_rows: u32,

@@ -22,9 +22,9 @@
 // HEAD_DIM <= 256; QUERY_TILE * KEY_TILE = 2048; QUERY_TILE * SLICE is 128 or 256. Shared memory
 // 15.8 KiB.
 
-//# import common
-//# import kv_rows
-//# import attend_shares
+//# import shared/common
+//# import shared/kv_rows
+//# import shared/attend_shares
 
 const GROUP: u32 = 128u;
 // Queries and keys in fours.

@@ -19,9 +19,9 @@
 // Bound: memory, 2 * Dh * size bytes a row and KV head for 4 * Dh * Hq / Hkv operations.
 // HEAD_DIM <= 256, ROWS <= 8, KEYS <= 2. Shared memory 15.1 KiB at most.
 
-//# import common
-//# import kv_rows
-//# import attend_shares
+//# import shared/common
+//# import shared/kv_rows
+//# import shared/attend_shares
 
 const GROUP: u32 = 64u;
 const TILE: u32 = GROUP * KEYS;
@@ -385,5 +385,5 @@ fn partial_start(row: u32, split: u32) -> u32 {
 }
 //# end
 
-//# import all_lanes X=all_max COMBINE=max SUBGROUP_COMBINE=subgroupMax
-//# import all_lanes X=all_sum COMBINE=plus4 SUBGROUP_COMBINE=subgroupAdd
+//# import shared/all_lanes X=all_max COMBINE=max SUBGROUP_COMBINE=subgroupMax
+//# import shared/all_lanes X=all_sum COMBINE=plus4 SUBGROUP_COMBINE=subgroupAdd

@@ -13,9 +13,9 @@
 //
 // Bytes: 4 Hkv N Dh (4 Hkv blocks n_top Dh with STRIDED and TOP). Bound: memory.
 
-//# import common
+//# import shared/common
 //# if TOP
-//# import order NAN_KEY=0xffffffffu
+//# import shared/order NAN_KEY=0xffffffffu
 //# end
 
 struct Params {

@@ -17,7 +17,7 @@
 // Bound by the bytes of the centroids. The host knows only the room for clusters: workgroups beyond
 // the clusters in use leave at once. Clusters in use come from the device.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_tokens: u32,
@@ -172,7 +172,7 @@ fn share(
     }
 }
 //# else
-//# import packed X=centroids KIND=CENTROID_KIND
+//# import shared/packed X=centroids KIND=CENTROID_KIND
 
 @group(0) @binding(3) var<storage, read> q: array<f32>;
 @group(0) @binding(4) var<storage, read> centroids: array<centroids_unit>;

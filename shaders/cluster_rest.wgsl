@@ -8,7 +8,7 @@
 // Bytes: 4 a cluster in and out; the selection for each segment, from caches. Bound: memory; with
 // few clusters, the launch. Shared memory 4 KiB.
 
-//# import common
+//# import shared/common
 
 const GROUP: u32 = 256u;
 const SEGMENT: u32 = 1024u;

@@ -9,8 +9,8 @@
 // Bytes: 4 a row out; the takes before a tile, from caches. Bound: memory; with few rows, the
 // launch. Shared memory 3.1 KiB.
 
-//# import common
-//# import selected_rows
+//# import shared/common
+//# import shared/selected_rows
 
 const GROUP: u32 = 256u;
 

@@ -9,7 +9,7 @@
 //
 // Bound by reading the points once and, from caches, a centroid for each.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_kv_heads: u32,
@@ -50,8 +50,8 @@ const L2: u32 = 1u;
 @group(0) @binding(4) var<storage, read> centroids: array<centroids_unit>;
 @group(0) @binding(5) var<storage, read_write> closeness: array<f32>;
 
-//# import row4 X=points
-//# import row4 X=centroids
+//# import shared/row4 X=points
+//# import shared/row4 X=centroids
 
 // x . c, x . x, c . c, |x - c|^2.
 var<workgroup> sums: array<vec4<f32>, 256>;

@@ -16,8 +16,8 @@
 // row and KV head. Bound: arithmetic for many queries, memory for one.
 // HEAD_DIM * HEADS * TOKENS <= 2048, HEAD_DIM <= 256. Shared memory 8.1 KiB at most.
 
-//# import common
-//# import kv_rows
+//# import shared/common
+//# import shared/kv_rows
 
 const GROUP: u32 = 64u;
 const TILE: u32 = GROUP * KEYS;

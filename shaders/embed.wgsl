@@ -6,8 +6,8 @@
 //
 // Bytes: T D of the table, 4 T D out. Bound: memory.
 
-//# import common
-//# import element X=table
+//# import shared/common
+//# import shared/element X=table
 
 struct Params {
     n_tokens: u32,

@@ -5,7 +5,7 @@
 //
 // Bytes: 4 T H Dh for each tile of 32 columns, from cache; FLOPs 2 T H Dh^2. Bound: arithmetic.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_tokens: u32,

@@ -17,7 +17,7 @@
 //
 // A point that is not a number gets cluster 0 and a score that is not a number.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_kv_heads: u32,
@@ -46,7 +46,7 @@ const QUADS: u32 = ROWS / 4u;
 @group(0) @binding(1) var<storage, read> centroids: array<centroids_unit>;
 @group(0) @binding(2) var<storage, read_write> n_changed: array<atomic<u32>>;
 
-//# import row4 X=centroids
+//# import shared/row4 X=centroids
 
 //# if TERMS
 @group(0) @binding(3) var<storage, read_write> terms: array<vec2<f32>>;
@@ -97,7 +97,7 @@ fn find_terms(
 @group(0) @binding(5) var<storage, read_write> labels: array<u32>;
 @group(0) @binding(6) var<storage, read_write> scores: array<f32>;
 
-//# import row4 X=points
+//# import shared/row4 X=points
 
 // [DEPTH][QUADS]: 16 KiB together. In the end they hold scores and labels, [QUADS][SIDE].
 var<workgroup> tile_a: array<vec4<f32>, DEPTH * QUADS>;

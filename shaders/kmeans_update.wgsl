@@ -33,7 +33,7 @@ const ROUND: u32 = 32u * WORDS;
 @group(0) @binding(3) var<storage, read_write> centroids: array<f32>;
 @group(0) @binding(4) var<storage, read_write> counts: array<u32>;
 
-//# import row4 X=points
+//# import shared/row4 X=points
 
 // Bits of the members, and which words of them are not 0.
 var<workgroup> members: array<atomic<u32>, CLUSTERS * WORDS>;

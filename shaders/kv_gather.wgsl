@@ -6,7 +6,7 @@
 //
 // Bytes: the rows, once in and once out. Bound: memory.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_kv_heads: u32,

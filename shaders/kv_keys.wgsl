@@ -3,8 +3,8 @@
 //
 // Bytes: Hkv N Dh elements in, 4 Hkv N Dh out. Bound: memory.
 
-//# import common
-//# import element X=src
+//# import shared/common
+//# import shared/element X=src
 
 struct Params {
     n_kv_heads: u32,

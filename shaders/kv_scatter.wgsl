@@ -5,7 +5,7 @@
 //
 // Bytes: 8 T Hkv Dh in, as much or half out. Bound: memory.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_tokens: u32,

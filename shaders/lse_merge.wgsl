@@ -5,8 +5,8 @@
 //
 // A workgroup takes 8 rows, 32 invocations each. Bound: memory, 3 * Dh * 4 bytes a row.
 
-//# import common
-//# import attend_shares
+//# import shared/common
+//# import shared/attend_shares
 
 struct Params {
     n_rows: u32,

@@ -14,9 +14,9 @@
 // Bytes: W once for each TILE rows of x, x once for each TILE rows of W. FLOPs: 2 T n_in n_out.
 // Bound: arithmetic.
 
-//# import common
-//# import element X=bias
-//# import row4 X=x VECTOR=X_VECTOR
+//# import shared/common
+//# import shared/element X=bias
+//# import shared/row4 X=x VECTOR=X_VECTOR
 
 struct Params {
     n_rows: u32,

@@ -9,9 +9,9 @@
 //
 // Bytes: W, once. x comes from cache, 4 T n_in for each 4 rows of W. Bound: memory.
 
-//# import common
-//# import element X=bias
-//# import row4 X=x VECTOR=X_VECTOR
+//# import shared/common
+//# import shared/element X=bias
+//# import shared/row4 X=x VECTOR=X_VECTOR
 
 struct Params {
     n_rows: u32,

@@ -7,7 +7,7 @@
 //
 // Bytes: 4 N (Hq + Hkv). Bound: memory, in the first cache.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_kv_heads: u32,

@@ -7,8 +7,8 @@
 // Bytes: 4 T H (Dh + r), and the matrices once for each VECTORS from cache; FLOPs 2 T H Dh r.
 // Bound: memory for the ranks in use (16 to 32). Shared memory 13 KiB.
 
-//# import row4 X=x
-//# import row4 X=w
+//# import shared/row4 X=x
+//# import shared/row4 X=w
 
 struct Params {
     n_tokens: u32,

@@ -5,8 +5,8 @@
 //
 // Bytes: 12 Hq Dh. Bound: the launch.
 
-//# import common
-//# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
+//# import shared/common
+//# import shared/reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
 
 struct Params {
     n_tokens: u32,

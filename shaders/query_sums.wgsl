@@ -7,7 +7,7 @@
 //
 // Bytes: 4 T Hq Dh in, 8 Hkv blocks Dh for the sums. Bound: memory.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_tokens: u32,

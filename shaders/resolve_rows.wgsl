@@ -8,8 +8,8 @@
 // The state of a head: held rows + 1, steps of last use, steps so far, free slots, keys and values
 // of the table. Bytes: of the order of the slots and the budget. Bound: the launch.
 
-//# import common
-//# import selected_rows
+//# import shared/common
+//# import shared/selected_rows
 
 const GROUP: u32 = 256u;
 

@@ -5,9 +5,9 @@
 //
 // Bytes: 4 rows width in (8 with accumulate), 4 out. Bound: memory.
 
-//# import common
-//# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
-//# import element X=weight
+//# import shared/common
+//# import shared/reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
+//# import shared/element X=weight
 
 struct Params {
     n_rows: u32,

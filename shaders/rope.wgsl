@@ -6,7 +6,7 @@
 // Bytes: 4 T heads Dh in, as many out; the table row of a token is read once per head, from cache.
 // Bound: memory.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_tokens: u32,

@@ -9,8 +9,8 @@
 //
 // Bytes: the rows, once in and once out. Bound: memory.
 
-//# import common
-//# import element X=src
+//# import shared/common
+//# import shared/element X=src
 
 struct Params {
     n_kv_heads: u32,

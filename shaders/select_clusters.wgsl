@@ -15,9 +15,9 @@
 // are of bits, so nothing depends on how a device treats the smallest numbers. The sizes of a head
 // sum up to less than 2^32: they are tokens of a sequence.
 
-//# import order NAN_KEY=0u
-//# import radix AMOUNTS_AT=sizes_at
-//# import tile_sort
+//# import shared/order NAN_KEY=0u
+//# import shared/radix AMOUNTS_AT=sizes_at
+//# import shared/tile_sort
 
 struct Params {
     n_kv_heads: u32,

@@ -1,6 +1,6 @@
 // out = gate / (1 + exp(-gate)) * up, one element per invocation.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n: u32,

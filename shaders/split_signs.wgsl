@@ -2,7 +2,7 @@
 //
 // Bytes: 4 n width in, twice that out. Bound: memory; for the queries of one token, the launch.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n_vectors: u32,

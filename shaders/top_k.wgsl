@@ -15,10 +15,10 @@
 // latency; a row has one workgroup only. Bits are compared and copied, so nothing depends on how a
 // device treats the smallest numbers.
 
-//# import common
-//# import order NAN_KEY=0xffffffffu
-//# import radix AMOUNTS_AT=ones_at
-//# import tile_sort
+//# import shared/common
+//# import shared/order NAN_KEY=0xffffffffu
+//# import shared/radix AMOUNTS_AT=ones_at
+//# import shared/tile_sort
 
 struct Params {
     n_rows: u32,

@@ -42,14 +42,13 @@ fn main() -> Result<(), Failure> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", machine.display());
     println!("cargo::rerun-if-changed={}", folders[1].display());
+    println!("cargo::rerun-if-changed={}", folders[0].join("shared").display());
     let mut stems = Vec::new();
     for folder in &folders {
         for path in sorted(folder)? {
             let extension = path.extension().unwrap_or_default();
-            if extension == "cu" || extension == "cuh" {
-                println!("cargo::rerun-if-changed={}", path.display());
-            }
             if extension == "cu" {
+                println!("cargo::rerun-if-changed={}", path.display());
                 stems.push(wrap(&path, &out)?);
             }
         }
@@ -89,7 +88,8 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn wrap(path: &Path, out: &Path) -> Result<String, Failure> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let structs = structs(&fs::read_to_string(path)?);
-    let mut text = String::from("#include \"common.cuh\"\n#include <cstddef>\n\nnamespace {\n\n");
+    let mut text =
+        String::from("#include \"shared/common.cuh\"\n#include <cstddef>\n\nnamespace {\n\n");
     text += "const lv::Kernel* lv_last_kernel = nullptr;\n\n";
     writeln!(text, "#include \"{}\"\n", path.display())?;
     for (name, fields) in &structs {
@@ -179,9 +179,10 @@ fn library(
     let library = folder.join("liblongview_kernels.so");
     let mut link = build.try_get_compiler()?.to_command();
     link.args(&objects).args(["-shared", "-o"]).arg(&library);
-    match link.status()?.success() {
-        true => Ok(library),
-        false => Err(format!("cannot link: {link:?}").into()),
+    if link.status()?.success() {
+        Ok(library)
+    } else {
+        Err(format!("cannot link: {link:?}").into())
     }
 }
 

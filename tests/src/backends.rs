@@ -9,7 +9,7 @@ use longview_cuda::{
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
 use longview_ops::parity::{ParityRow, run_parity};
 use longview_ops::{Backend, Op};
-use longview_wgpu::{Tier, WgpuBackend, WgpuOptions};
+use longview_wgpu::{ShaderLevel, WgpuBackend, WgpuOptions};
 
 /// Every backend that tests know, by the name it carries on command lines. `cuda-emulated` is
 /// `cuda` without a GPU: the same launches, the same kernels compiled as C++.
@@ -36,8 +36,10 @@ pub fn parse_list(text: &str) -> Result<Vec<&'static str>, UnknownBackend> {
 pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
     match name {
         "cpu" => cpu_rows(CpuOptions::default(), op),
-        "wgpu" => match wgpu_tier() {
-            Ok(tier) => wgpu_rows(&WgpuOptions { tier, ..WgpuOptions::default() }, op),
+        "wgpu" => match wgpu_shader_level() {
+            Ok(shader_level) => {
+                wgpu_rows(&WgpuOptions { shader_level, ..WgpuOptions::default() }, op)
+            }
             Err(reason) => vec![ParityRow::absent(name, reason)],
         },
         "cuda" => cuda_rows(op),
@@ -77,8 +79,8 @@ pub fn cuda_emulated(options: EmulatedOptions) -> Result<CudaBackend<EmulatedDri
     CudaBackend::on(EmulatedDriver::new(options)?).map_err(|e| e.to_string())
 }
 
-/// The tier named in `LONGVIEW_TIER`; none leaves the choice to the backend.
-pub fn wgpu_tier() -> Result<Option<Tier>, String> {
+/// The shader level named in `LONGVIEW_TIER`; none leaves the choice to the backend.
+pub fn wgpu_shader_level() -> Result<Option<ShaderLevel>, String> {
     match std::env::var("LONGVIEW_TIER") {
         Ok(name) => name.parse().map(Some),
         Err(_) => Ok(None),
@@ -100,8 +102,8 @@ pub fn wgpu() -> Option<Arc<WgpuBackend>> {
         not_run();
         return None;
     }
-    let tier = wgpu_tier().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
-    let options = WgpuOptions { tier, ..WgpuOptions::default() };
+    let shader_level = wgpu_shader_level().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
+    let options = WgpuOptions { shader_level, ..WgpuOptions::default() };
     match pollster::block_on(WgpuBackend::new(&options)) {
         Ok(backend) => Some(Arc::new(backend)),
         Err(e) => panic!("{e}; set LONGVIEW_NO_GPU to go without"),

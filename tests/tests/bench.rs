@@ -39,8 +39,9 @@ fn a_device_is_measured_against_its_copies_and_products() {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
         return backends::not_run();
     }
-    let tier = backends::wgpu_tier().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
-    let device = || Device::Wgpu(WgpuOptions { tier, ..WgpuOptions::default() });
+    let shader_level =
+        backends::wgpu_shader_level().unwrap_or_else(|e| panic!("LONGVIEW_TIER: {e}"));
+    let device = || Device::Wgpu(WgpuOptions { shader_level, ..WgpuOptions::default() });
     let list = lines(device(), "attend_list f16 1024 of 32768");
     assert_eq!(list.len(), 1, "{list:?}");
     assert_measured(&list[0], "copy");

@@ -1,9 +1,9 @@
 //! Every backend against the reference, over the whole corpus.
 //!
 //! The CPU backend runs once for each instruction set that this machine has; the run of its own
-//! crate varies the number of threads. The WGSL backend runs at each tier, the CUDA backend without
-//! a GPU, in both orders of its threads and under the sanitizers. The program behind `cargo xtask
-//! parity` is called as a user calls it.
+//! crate varies the number of threads. The WGSL backend runs at each shader level, the CUDA backend
+//! without a GPU, in both orders of its threads and under the sanitizers. The program behind `cargo
+//! xtask parity` is called as a user calls it.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ use longview_tests::backends::{
     UnknownBackend, cpu_rows, cuda_emulated, not_run, parity_rows, parse_list, wgpu_rows,
 };
 use longview_tests::suite::parity::{PLACES, failures_elsewhere};
-use longview_wgpu::{Tier, WgpuOptions};
+use longview_wgpu::{ShaderLevel, WgpuOptions};
 
 fn passes_everything(isa: Isa) {
     let rows = cpu_rows(CpuOptions { threads: 2, isa: Some(isa) }, None);
@@ -29,9 +29,9 @@ fn passes_everything(isa: Isa) {
 
 #[test]
 fn the_cpu_passes_on_every_instruction_set_of_this_machine() {
-    let tiers: Vec<_> = Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect();
-    assert!(tiers.contains(&Isa::Portable));
-    tiers.into_iter().for_each(passes_everything);
+    let sets: Vec<_> = Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect();
+    assert!(sets.contains(&Isa::Portable));
+    sets.into_iter().for_each(passes_everything);
 }
 
 /// The program, with an op that takes no time.
@@ -50,32 +50,33 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Nothing may be missing from a run but what no WGSL device has: host memory that kernels read.
-fn wgpu_passes(tier: Tier) {
+fn wgpu_passes(level: ShaderLevel) {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
         not_run();
         return;
     }
-    let rows = wgpu_rows(&WgpuOptions { tier: Some(tier), ..WgpuOptions::default() }, None);
+    let options = WgpuOptions { shader_level: Some(level), ..WgpuOptions::default() };
+    let rows = wgpu_rows(&options, None);
     let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
-    assert!(summary.failed == 0 && summary.passed >= 500, "{tier}\n{table}");
+    assert!(summary.failed == 0 && summary.passed >= 500, "{level}\n{table}");
     let missing = rows.iter().filter(|row| matches!(row.status, ParityStatus::NotRun { .. }));
     let missing: Vec<_> = missing.map(|row| row.op).collect();
-    assert_eq!(missing, [Some(Op::KvGather), Some(Op::KvKeys)], "{tier}\n{table}");
+    assert_eq!(missing, [Some(Op::KvGather), Some(Op::KvKeys)], "{level}\n{table}");
 }
 
 #[test]
 fn wgpu_passes_without_optional_features() {
-    wgpu_passes(Tier::Core);
+    wgpu_passes(ShaderLevel::Core);
 }
 
 #[test]
 fn wgpu_passes_with_f16() {
-    wgpu_passes(Tier::F16);
+    wgpu_passes(ShaderLevel::F16);
 }
 
 #[test]
 fn wgpu_passes_with_subgroups() {
-    wgpu_passes(Tier::Subgroups);
+    wgpu_passes(ShaderLevel::Subgroups);
 }
 
 /// The kernels of products where a library makes them, which must be right too.

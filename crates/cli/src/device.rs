@@ -85,7 +85,7 @@ impl Device {
     /// CUDA before WGSL before the CPU, and a line that says which. Whoever names a GPU of WGSL
     /// gets no other.
     fn automatic(options: &DeviceOptions) -> Result<Self> {
-        let names_wgpu = options.wgpu.adapter.is_some() || options.wgpu.tier.is_some();
+        let names_wgpu = options.wgpu.adapter.is_some() || options.wgpu.shader_level.is_some();
         let cuda: &dyn Fn() -> Attempt<Self> = &|| Self::try_cuda(options);
         let attempts = [(!names_wgpu).then_some(cuda), Some(&|| Self::try_wgpu(options))];
         let attempts = attempts.into_iter().flatten().map(|attempt| attempt());

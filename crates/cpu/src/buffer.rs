@@ -8,9 +8,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use longview_core::DType;
-use longview_ops::{DeviceBuffer, View, ViewMut};
-
-use crate::CpuBackend;
+use longview_ops::DeviceBuffer;
 
 /// A cache line, and an AVX-512 register.
 const LINE: usize = 64;
@@ -157,16 +155,6 @@ impl DeviceBuffer for CpuBuffer {
     fn len(&self) -> usize {
         self.bytes.len / self.dtype.size()
     }
-}
-
-/// The elements of a view.
-pub(crate) fn slice<'a, E: bytemuck::Pod>(view: &View<'a, CpuBackend>) -> &'a [E] {
-    &view.buffer.elements()[view.offset..view.offset + view.len]
-}
-
-/// The elements of a view, writable.
-pub(crate) fn slice_mut<E: bytemuck::Pod>(view: ViewMut<'_, CpuBackend>) -> &mut [E] {
-    &mut view.buffer.elements_mut()[view.offset..view.offset + view.len]
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::backend::Queue;
 use crate::kernels::limits::{ReadAll, Spin};
+use crate::queue::Queue;
+use crate::scratch::Scratch;
 use crate::team::Cost;
 
 /// Bytes that are streamed: far more than any L3.
@@ -41,7 +42,7 @@ impl Limits {
         let [data] = queue.shared.floats([READ_BYTES / 4]);
         data.fill(1.0);
         let data = &*data;
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         let mut limits = Self { read_gbps: 0.0, fma_gflops: 0.0 };
         for round in 0..SLICES {
             // A slice is short, so that some of them are not disturbed on a busy machine.
@@ -49,18 +50,18 @@ impl Limits {
             let first = round % (READ_BYTES / SLICE) * SLICE;
             queue.team.for_each(SLICE / ITEM, Cost::bytes(SLICE), |_, i| {
                 let at = (first + i * ITEM) / 4;
-                black_box(tier.run(ReadAll { data: &data[at..at + ITEM / 4] }));
+                black_box(isa.run(ReadAll { data: &data[at..at + ITEM / 4] }));
             });
             let rate = SLICE as f64 / start.elapsed().as_secs_f64() / 1e9;
             limits.read_gbps = limits.read_gbps.max(rate);
             let (start, flop) = (Instant::now(), AtomicUsize::new(0));
             queue.team.for_each(64, Cost::flop(usize::MAX / 2), |_, _| {
-                flop.fetch_add(tier.run(Spin { rounds: ROUNDS }), Ordering::Relaxed);
+                flop.fetch_add(isa.run(Spin { rounds: ROUNDS }), Ordering::Relaxed);
             });
             let rate = flop.into_inner() as f64 / start.elapsed().as_secs_f64() / 1e9;
             limits.fma_gflops = limits.fma_gflops.max(rate);
         }
-        queue.shared = crate::scratch::Scratch::default();
+        queue.shared = Scratch::default();
         limits
     }
 }

@@ -7,14 +7,11 @@
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-#[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::isa::Tier;
-use crate::scratch::Scratch;
-
-#[cfg(not(target_arch = "wasm32"))]
 use crate::pool::Pool;
+use crate::scratch::Scratch;
+use crate::supported_isa::SupportedIsa;
 
 /// Below this much work, in nanoseconds of one core, waking a second core costs more than it saves.
 const ALONE_NS: u64 = 5_000;
@@ -35,11 +32,24 @@ impl Cost {
     }
 }
 
+/// An array that is handed out in pieces.
+pub(crate) struct Pieces<'a, T> {
+    pub(crate) all: &'a mut [T],
+    /// Elements of a piece; the last may have fewer.
+    pub(crate) len: usize,
+}
+
+impl<'a, T> Pieces<'a, T> {
+    /// `all` in pieces of `len` elements.
+    pub(crate) fn of(all: &'a mut [T], len: usize) -> Self {
+        Self { all, len }
+    }
+}
+
 /// The workers of one queue.
 pub(crate) struct Team {
-    tier: Tier,
+    isa: SupportedIsa,
     locals: Box<[Local]>,
-    #[cfg(not(target_arch = "wasm32"))]
     pool: Option<Pool>,
 }
 
@@ -50,26 +60,20 @@ unsafe impl Sync for Local {}
 
 impl Team {
     /// The calling thread alone.
-    pub(crate) fn alone(tier: Tier) -> Self {
-        Self {
-            tier,
-            locals: Box::new([Local(UnsafeCell::default())]),
-            #[cfg(not(target_arch = "wasm32"))]
-            pool: None,
-        }
+    pub(crate) fn alone(isa: SupportedIsa) -> Self {
+        Self { isa, locals: Box::new([Local(UnsafeCell::default())]), pool: None }
     }
 
     /// `n_workers` threads, the calling one included.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn with_threads(tier: Tier, n_workers: usize) -> std::io::Result<Self> {
+    pub(crate) fn with_threads(isa: SupportedIsa, n_workers: usize) -> std::io::Result<Self> {
         let pool = if n_workers > 1 { Some(Pool::new(n_workers)?) } else { None };
         let locals = (0..n_workers.max(1)).map(|_| Local(UnsafeCell::default())).collect();
-        Ok(Self { tier, locals, pool })
+        Ok(Self { isa, locals, pool })
     }
 
-    /// The kernels' tier.
-    pub(crate) fn tier(&self) -> Tier {
-        self.tier
+    /// The instructions of kernels.
+    pub(crate) fn isa(&self) -> SupportedIsa {
+        self.isa
     }
 
     /// Scratch of the calling thread.
@@ -86,7 +90,6 @@ impl Team {
         item: impl Fn(&mut Scratch, usize) + Sync,
     ) {
         let is_worth_it = n_items > 1 && cost.0 >= ALONE_NS;
-        #[cfg(not(target_arch = "wasm32"))]
         if is_worth_it && let Some(pool) = &mut self.pool {
             level(&mut self.locals);
             let cursor = AtomicUsize::new(0);
@@ -104,7 +107,6 @@ impl Team {
                 }
             });
         }
-        let _ = is_worth_it;
         let scratch = self.scratch();
         for i in 0..n_items {
             item(scratch, i);
@@ -132,14 +134,14 @@ impl Team {
     /// As [`Team::for_chunks`] over two arrays in step.
     pub(crate) fn for_chunks2<T: Send, U: Send>(
         &mut self,
-        (a, a_len): (&mut [T], usize),
-        (b, b_len): (&mut [U], usize),
+        a: Pieces<'_, T>,
+        b: Pieces<'_, U>,
         cost: Cost,
         item: impl Fn(&mut Scratch, usize, &mut [T], &mut [U]) + Sync,
     ) {
-        let (b_total, b_len) = (b.len(), b_len.max(1));
-        let shared = Shared::new(b);
-        self.for_chunks(a, a_len, cost, |scratch, i, a| {
+        let (b_total, b_len) = (b.all.len(), b.len.max(1));
+        let shared = Shared::new(b.all);
+        self.for_chunks(a.all, a.len, cost, |scratch, i, a| {
             let start = (i * b_len).min(b_total);
             // SAFETY: as in `for_chunks`.
             let b = unsafe { shared.slice(start, b_len.min(b_total - start)) };
@@ -150,14 +152,14 @@ impl Team {
     /// As [`Team::for_chunks`] over three arrays in step.
     pub(crate) fn for_chunks3<T: Send, U: Send, W: Send>(
         &mut self,
-        a: (&mut [T], usize),
-        b: (&mut [U], usize),
-        (c, c_len): (&mut [W], usize),
+        a: Pieces<'_, T>,
+        b: Pieces<'_, U>,
+        c: Pieces<'_, W>,
         cost: Cost,
         item: impl Fn(&mut Scratch, usize, &mut [T], &mut [U], &mut [W]) + Sync,
     ) {
-        let (c_total, c_len) = (c.len(), c_len.max(1));
-        let shared = Shared::new(c);
+        let (c_total, c_len) = (c.all.len(), c.len.max(1));
+        let shared = Shared::new(c.all);
         self.for_chunks2(a, b, cost, |scratch, i, a, b| {
             let start = (i * c_len).min(c_total);
             // SAFETY: as in `for_chunks`.
@@ -169,7 +171,6 @@ impl Team {
 
 /// Gives every worker as much scratch as the one with the most: which worker met a large item first
 /// is chance, and must not make another one allocate long after warm-up.
-#[cfg(not(target_arch = "wasm32"))]
 fn level(locals: &mut [Local]) {
     let most = locals.iter_mut().map(|local| local.0.get_mut().size()).max().unwrap_or(0);
     for local in locals {

@@ -4,6 +4,7 @@ use longview_core::{DType, HostBytes, decode_f32};
 use longview_ops::{Op, OpError, OpResult, WeightSource};
 
 use crate::buffer::AlignedBytes;
+use crate::error::NAME;
 
 /// A weight of the CPU backend.
 pub struct CpuWeight {
@@ -35,7 +36,7 @@ impl CpuWeight {
             return Err(fail(format!("{have} bytes for {n_rows} x {n_cols} elements of {dtype}")));
         }
         let no_memory = |bytes: usize| OpError::OutOfMemory {
-            backend: crate::NAME,
+            backend: NAME,
             label: name.clone(),
             bytes: bytes as u64,
         };

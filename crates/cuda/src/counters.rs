@@ -11,6 +11,8 @@ pub struct Counters {
     pub device: DeviceCounters,
     /// Graphs made.
     pub graphs: u64,
+    /// Graphs that could not be made, updated or launched: their commands went one by one.
+    pub graph_failures: u64,
     /// Nodes of graphs that were given other arguments.
     pub nodes_set: u64,
     /// Memories made, device and host.
@@ -29,6 +31,7 @@ pub(crate) struct Tally {
     pub dispatches: AtomicU64,
     pub submits: AtomicU64,
     pub graphs: AtomicU64,
+    pub graph_failures: AtomicU64,
     pub nodes_set: AtomicU64,
     pub readbacks: AtomicU64,
     pub bytes_up: AtomicU64,
@@ -66,6 +69,7 @@ impl Tally {
                 bytes_down: get(&self.bytes_down),
             },
             graphs: get(&self.graphs),
+            graph_failures: get(&self.graph_failures),
             nodes_set: get(&self.nodes_set),
             allocations: get(&self.allocations),
             host_waits: get(&self.host_waits),

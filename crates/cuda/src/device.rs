@@ -1,29 +1,29 @@
 //! The open device: what all queues of it share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use longview_ops::{Capabilities, OpError, OpResult};
 use smallvec::SmallVec;
 
 use crate::counters::Tally;
 use crate::driver::{Driver, DriverError, DriverResult, Memory};
-use crate::stream::Stream;
+use crate::fallback::GraphFallback;
+use crate::lock::lock;
 
-/// Locks; whoever panicked in between left counts and buffers whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// A stream on which work may wait. The device needs no more of it than this.
+pub(crate) trait Waiting: Send + Sync {
+    /// Hands the work over. An error is kept by the device.
+    fn hand_over_now(&self);
 }
 
 pub(crate) struct Device<D: Driver> {
     pub driver: D,
     pub capabilities: Capabilities,
     pub tally: Tally,
+    pub graph_fallback: GraphFallback,
     lost: Mutex<Option<String>>,
-    streams: Mutex<Vec<Weak<Stream<D>>>>,
-    /// Why there are none any more.
-    no_graphs: Mutex<Option<String>>,
-    has_graphs: AtomicBool,
+    waiting: Mutex<Vec<Weak<dyn Waiting>>>,
     /// Why a vendor's library makes no products.
     no_library: Mutex<String>,
     has_library: AtomicBool,
@@ -35,10 +35,9 @@ impl<D: Driver> Device<D> {
             driver,
             capabilities,
             tally: Tally::default(),
+            graph_fallback: GraphFallback::default(),
             lost: Mutex::default(),
-            streams: Mutex::default(),
-            no_graphs: Mutex::default(),
-            has_graphs: AtomicBool::new(true),
+            waiting: Mutex::default(),
             no_library: Mutex::new("it was not asked for".into()),
             has_library: AtomicBool::new(false),
         }
@@ -75,34 +74,17 @@ impl<D: Driver> Device<D> {
     }
 
     /// Takes a stream among those that [`Device::hand_over`] is about.
-    pub fn know(&self, stream: &Arc<Stream<D>>) {
-        let mut streams = lock(&self.streams);
-        streams.retain(|known| known.strong_count() > 0);
-        streams.push(Arc::downgrade(stream));
+    pub fn know(&self, stream: Weak<dyn Waiting>) {
+        let mut waiting = lock(&self.waiting);
+        waiting.retain(|known| known.strong_count() > 0);
+        waiting.push(stream);
     }
 
     /// Hands over what waits on any stream: before memory is freed that it may use.
     fn hand_over(&self) {
-        let streams: SmallVec<[Arc<Stream<D>>; 8]> =
-            lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
-        // An error is kept by the device.
-        streams.iter().for_each(|stream| drop(stream.hand_over()));
-    }
-
-    /// Whether runs of commands become graphs.
-    pub fn has_graphs(&self) -> bool {
-        self.has_graphs.load(Ordering::Relaxed)
-    }
-
-    /// From now on commands are handed over one by one.
-    pub fn give_up_graphs(&self, reason: &str) {
-        lock(&self.no_graphs).get_or_insert_with(|| reason.to_owned());
-        self.has_graphs.store(false, Ordering::Relaxed);
-    }
-
-    /// Why there are no graphs any more.
-    pub fn no_graphs(&self) -> Option<String> {
-        lock(&self.no_graphs).clone()
+        let streams: SmallVec<[Arc<dyn Waiting>; 8]> =
+            lock(&self.waiting).iter().filter_map(Weak::upgrade).collect();
+        streams.iter().for_each(|stream| stream.hand_over_now());
     }
 
     /// Whether the vendor's library makes products.

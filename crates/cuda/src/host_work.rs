@@ -9,8 +9,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::device::lock;
 use crate::driver::Driver;
+use crate::lock::lock;
 use crate::queue::Queue;
 
 /// A queue's own count, and those of all queues of its device.

@@ -5,40 +5,7 @@
 //! declare, both ways, so neither side can drift.
 
 use crate::args::{KernelArgs, Layout};
-use crate::ops::argmax::{ArgmaxMergeArgs, ArgmaxPartsArgs};
-use crate::ops::attend_chunk::AttendChunkArgs;
-use crate::ops::attend_list::AttendListArgs;
-use crate::ops::block_reduce::BlockReduceArgs;
-use crate::ops::centroid_scores::{
-    CentroidLogitsArgs, CentroidPoolArgs, CentroidShareArgs, CentroidSumsArgs,
-};
-use crate::ops::cluster_rest::ClusterRestArgs;
-use crate::ops::cluster_rows::ClusterRowsArgs;
-use crate::ops::cluster_stats::{ClusterRadiusClearArgs, ClusterStatsArgs};
-use crate::ops::column_mass::ColumnMassArgs;
-use crate::ops::embed::EmbedArgs;
-use crate::ops::gram::GramArgs;
-use crate::ops::kmeans_assign::{KmeansAssignArgs, KmeansTermsArgs};
-use crate::ops::kmeans_update::KmeansUpdateArgs;
-use crate::ops::kv_gather::KvGatherArgs;
-use crate::ops::kv_keys::KvKeysArgs;
-use crate::ops::kv_scatter::KvScatterArgs;
-use crate::ops::lse_merge::LseMergeArgs;
-use crate::ops::matmul::MatmulArgs;
-use crate::ops::matmul::library::{MatmulBiasArgs, MatmulRoundArgs};
-use crate::ops::matvec::MatvecArgs;
-use crate::ops::pool_scores::PoolScoresArgs;
-use crate::ops::project_heads::ProjectHeadsArgs;
-use crate::ops::query_gate::QueryGateArgs;
-use crate::ops::query_sums::QuerySumsArgs;
-use crate::ops::resolve_rows::ResolveRowsArgs;
-use crate::ops::rms_norm::RmsNormArgs;
-use crate::ops::rope::RopeArgs;
-use crate::ops::rotate_rows::RotateRowsArgs;
-use crate::ops::select_clusters::SelectClustersArgs;
-use crate::ops::silu_mul::SiluMulArgs;
-use crate::ops::split_signs::SplitSignsArgs;
-use crate::ops::top_k::TopKArgs;
+use crate::kernel_args::*;
 
 /// What the table says of a kernel.
 #[derive(Clone, Copy, Debug)]

@@ -17,22 +17,33 @@
 mod args;
 mod backend;
 mod buffer;
+mod commands;
+mod contract;
 mod counters;
 mod device;
 mod driver;
 mod error;
+mod fallback;
+mod graphs;
 mod host_work;
+mod kernel_args;
 mod kernels;
+mod library;
+mod library_check;
+mod lock;
 mod nvidia;
+mod open;
 mod ops;
+mod options;
 pub mod probe;
 mod queue;
 mod staging;
 mod stream;
+mod variant;
 mod weight;
 
 pub use args::{Address, Field, KernelArgs, Layout};
-pub use backend::{CudaBackend, CudaOptions};
+pub use backend::CudaBackend;
 pub use buffer::CudaBuffer;
 pub use counters::Counters;
 pub use driver::{
@@ -42,4 +53,5 @@ pub use driver::{
 pub use error::StartError;
 pub use kernels::{Kernel, KernelFacts, SOURCES, Source, Target};
 pub use nvidia::NvidiaDriver;
+pub use options::CudaOptions;
 pub use weight::CudaWeight;

@@ -22,13 +22,13 @@ use cudarc::driver::sys::{
 use cudarc::driver::{DriverError as CudaError, result};
 
 use self::cublaslt::CublasLt;
-use crate::backend::CudaOptions;
-use crate::device::lock;
 use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
 };
 use crate::error::StartError;
 use crate::kernels::{Kernel, SOURCES, Target};
+use crate::lock::lock;
+use crate::options::CudaOptions;
 
 /// The CUDA that speaks the embedded PTX: 12.1.
 const NEEDED: c_int = 12_010;
@@ -182,9 +182,10 @@ impl NvidiaDriver {
         let refused = |e: DriverError| StartError::Device { reason: e.to_string() };
         context.bind().map_err(refused)?;
         // Before memory is counted: what the library takes for itself is not to be planned with.
-        let library = match options.own_products {
-            true => Err("this device was opened to go without".into()),
-            false => CublasLt::open(),
+        let library = if options.own_products {
+            Err("this device was opened to go without".into())
+        } else {
+            CublasLt::open()
         };
         // What other programs hold is not ours to plan with.
         let free = result::mem_get_info().map(|(free, _)| free as u64).ok();
@@ -390,9 +391,8 @@ impl NvidiaGraph {
 /// A copy of one row.
 fn copy_params(call: &CopyCall) -> CUDA_MEMCPY3D {
     let CopyCall { to, from, bytes, to_host, from_host } = *call;
-    let side = |is_host| match is_host {
-        true => CUmemorytype::CU_MEMORYTYPE_HOST,
-        false => CUmemorytype::CU_MEMORYTYPE_DEVICE,
+    let side = |is_host| {
+        if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE }
     };
     let (host, device) = (|at: u64| at as *mut c_void, |at: u64| at);
     CUDA_MEMCPY3D {
@@ -458,9 +458,10 @@ impl Drop for NvidiaMemory {
         // SAFETY: the memory was made by the call that goes with this one, all work that may use
         // it is done, and nobody has the address any more.
         let _ = unsafe {
-            match self.is_host {
-                true => result::free_host(self.address as *mut c_void),
-                false => result::free_sync(self.address),
+            if self.is_host {
+                result::free_host(self.address as *mut c_void)
+            } else {
+                result::free_sync(self.address)
             }
         };
     }

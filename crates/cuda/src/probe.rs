@@ -8,10 +8,11 @@ use cudarc::driver::sys::{self, CUdevice_attribute};
 use cudarc::driver::{DriverError as CudaError, result};
 use longview_ops::Backend;
 
-use crate::backend::{CudaBackend, CudaOptions};
+use crate::backend::CudaBackend;
 use crate::error::StartError;
 use crate::kernels::Target;
 use crate::nvidia::NvidiaDriver;
+use crate::options::CudaOptions;
 
 /// Everything that was found.
 #[derive(Clone, Debug)]
@@ -238,15 +239,16 @@ mod tests {
     #[test]
     fn names_of_libraries_carry_every_version() {
         let names: Vec<_> = OPTIONAL.iter().flat_map(Optional::files).collect();
-        let expected: &[&str] = match cfg!(windows) {
-            true => &["nvrtc64_120_0.dll", "cublasLt64_12.dll"],
-            false => &[
+        let expected: &[&str] = if cfg!(windows) {
+            &["nvrtc64_120_0.dll", "cublasLt64_12.dll"]
+        } else {
+            &[
                 "libnvrtc.so.12",
                 "libnvrtc.so.11.2",
                 "libnvrtc.so.13",
                 "libcublasLt.so.12",
                 "libcublasLt.so",
-            ],
+            ]
         };
         assert!(expected.iter().all(|name| names.iter().any(|n| n == name)), "{names:?}");
     }

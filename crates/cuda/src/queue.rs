@@ -8,9 +8,10 @@ use longview_ops::OpResult;
 
 use crate::args::{Address, KernelArgs};
 use crate::counters::Tally;
-use crate::device::{Counted, Device, lock};
+use crate::device::{Counted, Device};
 use crate::driver::{Driver, Grid, KernelCall, Memory, Place, ProductCall, Work};
 use crate::kernels::Kernel;
+use crate::lock::lock;
 use crate::staging::{Downloads, Part, Uploads};
 use crate::stream::Stream;
 

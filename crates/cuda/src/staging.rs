@@ -108,6 +108,14 @@ pub(crate) struct Part<'p, 'm, D: Driver> {
     pub out: &'p mut [u8],
 }
 
+/// What is left of a part.
+struct Rest<'a, D: Driver> {
+    from: &'a Place<'a, D::Memory>,
+    part: usize,
+    /// Bytes of the part.
+    range: Range<usize>,
+}
+
 /// Bytes of a part that come with the next wait.
 struct Job {
     part: usize,
@@ -137,7 +145,8 @@ impl<D: Driver> Downloads<D> {
                     part += 1;
                     continue;
                 }
-                let n = self.stage(stream, (from, out.len()), (part, at), &mut used)?;
+                let rest = Rest { from, part, range: at..out.len() };
+                let n = self.stage(stream, &rest, &mut used)?;
                 at += n;
                 if at < out.len() {
                     break;
@@ -152,14 +161,15 @@ impl<D: Driver> Downloads<D> {
         }
     }
 
-    /// Copies as much of a part as fits, from byte `at` on; returns how much that is.
+    /// Copies as much of the rest of a part as fits behind `used`; returns how much that is.
     fn stage(
         &mut self,
         stream: &Stream<D>,
-        (from, len): (&Place<'_, D::Memory>, usize),
-        (part, at): (usize, usize),
+        rest: &Rest<'_, D>,
         used: &mut usize,
     ) -> OpResult<usize> {
+        let Rest { from, part, range: Range { start: at, end: len } } = rest;
+        let (part, at, len) = (*part, *at, *len);
         let is_host = from.memory.host_bytes().is_some();
         let memory = self.memory.as_ref().map(|counted| &counted.memory);
         let Some(memory) = memory.filter(|_| !is_host) else {

@@ -39,8 +39,8 @@ impl<D: Driver> CudaWeight<D> {
         queue: &Queue<D>,
         source: WeightSource,
     ) -> OpResult<Self> {
+        check(&source)?;
         let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-        check(&name, dtype, (n_rows, n_cols), bytes.len())?;
         let used = n_cols * dtype.size();
         let row_bytes = used.next_multiple_of(UNIT_BYTES);
         let n_bytes = n_rows * row_bytes;
@@ -74,8 +74,10 @@ impl<D: Driver> CudaWeight<D> {
 }
 
 /// The type and the byte count of a weight.
-fn check(name: &str, dtype: DType, (n_rows, n_cols): (usize, usize), found: usize) -> OpResult<()> {
-    let fail = |what: String| Err(OpError::Weight { name: name.to_owned(), what });
+fn check(source: &WeightSource) -> OpResult<()> {
+    let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+    let found = bytes.len();
+    let fail = |what: String| Err(OpError::Weight { name: name.clone(), what });
     if !dtype.is_float() {
         return fail(format!("{dtype} is no type of weights"));
     }

@@ -2,7 +2,7 @@
 
 use crate::error::StartError;
 use crate::memory;
-use crate::tier::Tier;
+use crate::shader_level::ShaderLevel;
 
 /// What every kernel needs: WebGPU's guaranteed limits.
 const NEEDED_STORAGE_BUFFERS: u32 = 8;
@@ -56,13 +56,13 @@ impl AdapterReport {
     }
 }
 
-/// The tiers that an adapter's features allow, lowest first.
-pub(crate) fn tiers(adapter: &wgpu::Adapter) -> Vec<Tier> {
+/// The shader levels that an adapter's features allow, lowest first.
+pub(crate) fn levels(adapter: &wgpu::Adapter) -> Vec<ShaderLevel> {
     let has = |feature| adapter.features().contains(feature);
-    let mut tiers = vec![Tier::Core];
-    tiers.extend(has(wgpu::Features::SHADER_F16).then_some(Tier::F16));
-    tiers.extend(has(wgpu::Features::SUBGROUP).then_some(Tier::Subgroups));
-    tiers
+    let mut levels = vec![ShaderLevel::Core];
+    levels.extend(has(wgpu::Features::SHADER_F16).then_some(ShaderLevel::F16));
+    levels.extend(has(wgpu::Features::SUBGROUP).then_some(ShaderLevel::Subgroups));
+    levels
 }
 
 fn instance() -> wgpu::Instance {
@@ -111,19 +111,26 @@ pub(crate) async fn choose(wanted: Option<&str>) -> Result<wgpu::Adapter, StartE
     }
 }
 
-/// Opens a device with every feature that a tier may use and the adapter's own limits.
+/// Opens a device with every feature that a shader level may use and the adapter's own limits, but
+/// for the bytes that a binding shows where `max_binding_bytes` says less.
 pub(crate) async fn open(
     adapter: &wgpu::Adapter,
+    max_binding_bytes: Option<u64>,
 ) -> Result<(wgpu::Device, wgpu::Queue), StartError> {
-    let (info, limits) = (adapter.get_info(), adapter.limits());
-    let least = |what: &'static str, found: u32, needed: u32| match found >= needed {
-        true => Ok(()),
-        false => Err(StartError::Limits {
+    let (info, mut limits) = (adapter.get_info(), adapter.limits());
+    let allowed = limits.max_storage_buffer_binding_size;
+    limits.max_storage_buffer_binding_size =
+        max_binding_bytes.map_or(allowed, |bytes| bytes.min(allowed));
+    let least = |what: &'static str, found: u32, needed: u32| {
+        if found >= needed {
+            return Ok(());
+        }
+        Err(StartError::Limits {
             adapter: info.name.clone(),
             what,
             found: found.into(),
             needed: needed.into(),
-        }),
+        })
     };
     least(
         "storage buffers per kernel",

@@ -1,37 +1,18 @@
-//! The backend: the device, one queue's record, and the contract's plumbing.
+//! The backend as ops see it: the open device, and the record of one queue.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use longview_core::DType;
-use longview_ops::*;
+use longview_ops::{Capabilities, OpResult};
 
-use crate::adapter;
-use crate::buffer::{RawBuffer, WgpuBuffer};
 use crate::counters::{Counters, Tally};
-use crate::error::StartError;
-use crate::gpu::{Gpu, lock};
-use crate::launch::{Launch, Variant};
-use crate::memory;
-use crate::ops;
-use crate::readback::{ReadRing, map};
-use crate::recorder::Recorder;
+use crate::gpu::Gpu;
+use crate::lock::lock;
+use crate::options::WgpuOptions;
+use crate::readback::ReadRing;
+use crate::recorder::{Dispatch, Recorder};
 use crate::scratch::Scratch;
-use crate::tier::Tier;
-use crate::weight::{self, Shard, WeightArena, WgpuWeight};
-
-/// How to open a device.
-#[derive(Clone, Debug, Default)]
-pub struct WgpuOptions {
-    /// A number of [`crate::adapters`] or a part of a name; `None` leaves the choice to the system.
-    pub adapter: Option<String>,
-    /// The tier; `None` takes the highest that computes right numbers.
-    pub tier: Option<Tier>,
-    /// Launches on a software device only what the result needs, and nothing to fill a device that
-    /// has few threads: its workgroups with barriers are dear. Tests leave it off, so that they run
-    /// what real devices run.
-    pub spares_software: bool,
-}
+use crate::shader_level::ShaderLevel;
+use crate::weight::WeightArena;
 
 /// An open device in words and numbers.
 #[derive(Clone, Debug)]
@@ -40,131 +21,43 @@ pub struct DeviceInfo {
     pub adapter: String,
     /// Whether the CPU computes.
     pub is_software: bool,
-    /// Most bytes of one buffer that a kernel sees.
+    /// Most bytes of one buffer that a kernel sees; a multiple of 256.
     pub max_buffer_bytes: u64,
 }
 
 /// A GPU through wgpu.
 pub struct WgpuBackend {
     pub(crate) gpu: Arc<Gpu>,
-    options: WgpuOptions,
-    capabilities: Arc<Capabilities>,
-    weights: Arc<Mutex<WeightArena>>,
+    pub(crate) options: WgpuOptions,
+    pub(crate) capabilities: Arc<Capabilities>,
+    pub(crate) weights: Arc<Mutex<WeightArena>>,
     /// Norms and biases: they lie together, so that one binding shows all of a call.
-    vectors: Arc<Mutex<WeightArena>>,
-    recorder: Mutex<Recorder>,
-    ring: Mutex<ReadRing>,
+    pub(crate) vectors: Arc<Mutex<WeightArena>>,
+    pub(crate) recorder: Mutex<Recorder>,
+    pub(crate) ring: Mutex<ReadRing>,
     pub(crate) scratch: Scratch,
-    start: Instant,
+    pub(crate) start: Instant,
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-type Instant = std::time::Instant;
+pub(crate) type Instant = std::time::Instant;
 
 /// A browser has no clock in `std`.
 #[cfg(target_arch = "wasm32")]
-type Instant = web_time::Instant;
-
-/// What the self-test runs at the start: one op of each kind of kernel.
-const TESTED: &[Op] =
-    &[Op::Matvec, Op::Matmul, Op::AttendList, Op::AttendChunk, Op::CentroidScores];
+pub(crate) type Instant = web_time::Instant;
 
 impl WgpuBackend {
-    /// Opens a device: at the tier asked for, or at the highest that computes right numbers.
-    pub async fn new(options: &WgpuOptions) -> Result<Self, StartError> {
-        Self::on(adapter::choose(options.adapter.as_deref()).await?, options).await
-    }
-
-    /// Opens a device of real hardware; `None` where there is no adapter or only a software one.
-    pub async fn hardware(options: &WgpuOptions) -> Result<Option<Self>, StartError> {
-        match adapter::choose(options.adapter.as_deref()).await {
-            Err(StartError::NoAdapter { .. }) => Ok(None),
-            Err(other) => Err(other),
-            Ok(adapter) if adapter.get_info().device_type == wgpu::DeviceType::Cpu => Ok(None),
-            Ok(adapter) => Self::on(adapter, options).await.map(Some),
-        }
-    }
-
-    async fn on(adapter: wgpu::Adapter, options: &WgpuOptions) -> Result<Self, StartError> {
-        let info = adapter.get_info();
-        let tiers = adapter::tiers(&adapter);
-        let tiers = match options.tier {
-            Some(tier) if !tiers.contains(&tier) => {
-                return Err(StartError::Tier {
-                    adapter: info.name,
-                    tier: tier.name(),
-                    reason: "its features are missing".into(),
-                });
-            }
-            Some(tier) => vec![tier],
-            None => tiers,
-        };
-        let mut reason = String::new();
-        for &tier in tiers.iter().rev() {
-            // A device of its own for each try: a kernel that fails may take the device with it.
-            let (device, queue) = adapter::open(&adapter).await?;
-            let mut gpu = Gpu::new(device, queue, info.clone(), tier);
-            gpu.fills = !(options.spares_software && gpu.is_software());
-            let memory = memory::device_bytes(&adapter);
-            let backend = Self::with_device(gpu, memory, options.clone());
-            match parity::spot_check(&backend, TESTED).await {
-                Ok(()) => return Ok(backend),
-                Err(message) => reason = message,
-            }
-        }
-        let tiers: Vec<_> = tiers.into_iter().map(Tier::name).collect();
-        Err(StartError::SelfTest { adapter: info.name, tiers: tiers.join(", "), reason })
-    }
-
-    /// What the self-test says of each tier that the adapter's features allow.
-    pub async fn test_tiers(adapter: &str) -> Result<Vec<(Tier, Result<(), String>)>, StartError> {
-        let mut results = Vec::new();
-        for tier in adapter::tiers(&adapter::choose(Some(adapter)).await?) {
-            let adapter = Some(adapter.to_owned());
-            let options = WgpuOptions { adapter, tier: Some(tier), ..WgpuOptions::default() };
-            results.push((tier, Self::new(&options).await.map(drop).map_err(|e| e.to_string())));
-        }
-        Ok(results)
-    }
-
-    fn with_device(gpu: Gpu, memory_bytes: Option<u64>, options: WgpuOptions) -> Self {
-        let capabilities = Arc::new(Capabilities {
-            device: format!("{} ({}), tier {}", gpu.info.name, gpu.info.backend, gpu.tier),
-            reads_host_memory: false,
-            unified_memory: false,
-            overlaps: false,
-            matvec_max_rows: 8,
-            kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-            weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-            missing_ops: Vec::new(),
-            memory_bytes,
-        });
-        let recorder = Mutex::new(Recorder::new(&gpu));
-        Self {
-            gpu: Arc::new(gpu),
-            options,
-            capabilities,
-            weights: Arc::new(Mutex::new(WeightArena::of_matrices())),
-            vectors: Arc::new(Mutex::new(WeightArena::of_vectors())),
-            recorder,
-            ring: Mutex::default(),
-            scratch: Scratch::default(),
-            start: Instant::now(),
-        }
-    }
-
-    /// The tier in use.
-    pub fn tier(&self) -> Tier {
-        self.gpu.tier
+    /// The shader level in use.
+    pub fn shader_level(&self) -> ShaderLevel {
+        self.gpu.level
     }
 
     /// What is known of the device.
     pub fn info(&self) -> DeviceInfo {
-        let (info, limits) = (&self.gpu.info, &self.gpu.limits);
         DeviceInfo {
-            adapter: info.name.clone(),
+            adapter: self.gpu.info.name.clone(),
             is_software: self.gpu.is_software(),
-            max_buffer_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            max_buffer_bytes: self.gpu.max_storage_bytes(),
         }
     }
 
@@ -179,385 +72,10 @@ impl WgpuBackend {
         self.gpu.destroy();
     }
 
-    pub(crate) fn record(
-        &self,
-        variant: &Variant,
-        launch: &Launch<'_>,
-        params: &[u8],
-        grid: [u32; 3],
-        bytes_read: u64,
-    ) -> OpResult<()> {
+    /// Records a dispatch whose kernel has to read `bytes_read` bytes.
+    pub(crate) fn record(&self, dispatch: &Dispatch<'_>, bytes_read: u64) -> OpResult<()> {
         self.gpu.check()?;
         Tally::add(&self.gpu.tally.bytes_read, bytes_read);
-        lock(&self.recorder).dispatch(&self.gpu, variant, launch, params, grid)
-    }
-
-    /// Words of the host into a buffer, in order with the ops.
-    fn upload(&self, dst: &RawBuffer, offset: u64, bytes: &[u8]) -> OpResult<()> {
-        self.gpu.check()?;
-        lock(&self.recorder).upload(&self.gpu, dst, offset, bytes)
-    }
-
-    /// Memory for a weight.
-    fn place_weight(
-        &self,
-        name: String,
-        dtype: DType,
-        n_rows: usize,
-        n_cols: usize,
-    ) -> OpResult<WgpuWeight> {
-        let row_words = weight::row_words(&name, dtype, n_cols)?;
-        let arena = if n_rows == 1 { &self.vectors } else { &self.weights };
-        let shards = lock(arena).place(&self.gpu, &name, n_rows, row_words)?;
-        Ok(WgpuWeight { name, dtype, n_rows, n_cols, row_words, shards })
-    }
-
-    /// Rows of a weight, from `first` of the weight on. Nothing has used their memory yet.
-    fn upload_rows(
-        &self,
-        weight: &WgpuWeight,
-        shard: &Shard,
-        first: usize,
-        rows: &[u8],
-    ) -> OpResult<()> {
-        let at = ((shard.word_offset + (first - shard.first_row) * weight.row_words) * 4) as u64;
-        if cfg!(not(target_arch = "wasm32")) {
-            return self.upload(&shard.raw, at, rows);
-        }
-        // Staging that is mapped comes back only when the page's thread is free, and a model loads
-        // in one go: the browser's own staging does not wait for that.
-        self.gpu.check()?;
-        self.gpu.queue.write_buffer(&shard.raw.buffer, at, rows);
-        Ok(())
-    }
-
-    /// Writes bytes that do not begin or end at a word: only halves can.
-    fn write_halves(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
-        let first = dst.offset % 2;
-        let n_words = (first + dst.len).div_ceil(2);
-        let mut padded = vec![0; n_words * 4];
-        padded[first * 2..first * 2 + bytes.len()].copy_from_slice(bytes);
-        let words = WgpuBuffer::new(&self.gpu, DType::U32, n_words, "unaligned write")?;
-        self.upload(&words.raw, 0, &padded)?;
-        Launch::new(self, "write_halves", "write_halves")
-            .u32(dst.len)
-            .u32(dst.offset)
-            .reads(&words.raw)
-            .writes(&dst.buffer.raw)
-            .run(n_words.div_ceil(64))
-    }
-}
-
-/// The bytes of a copy must fill its view.
-fn same_size(bytes: usize, view_bytes: usize, in_bounds: bool) -> OpResult<()> {
-    if bytes == view_bytes && in_bounds {
-        return Ok(());
-    }
-    Err(OpError::Copy { bytes, view_bytes })
-}
-
-impl Storage for WgpuBackend {
-    type Buffer = WgpuBuffer;
-    type Weight = WgpuWeight;
-}
-
-impl Backend for WgpuBackend {
-    fn name(&self) -> &'static str {
-        "wgpu"
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn background(&self) -> Self {
-        Self {
-            gpu: Arc::clone(&self.gpu),
-            options: self.options.clone(),
-            capabilities: Arc::clone(&self.capabilities),
-            weights: Arc::clone(&self.weights),
-            vectors: Arc::clone(&self.vectors),
-            recorder: Mutex::new(Recorder::new(&self.gpu)),
-            ring: Mutex::default(),
-            scratch: Scratch::default(),
-            start: self.start,
-        }
-    }
-
-    /// The device takes what all queues submit in order.
-    fn after(&self, other: &Self) -> OpResult<()> {
-        other.submit()
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    fn device_counters(&self) -> Option<DeviceCounters> {
-        Some(self.counters().device)
-    }
-
-    fn allocations(&self) -> u64 {
-        self.counters().allocations
-    }
-
-    fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<WgpuBuffer> {
-        WgpuBuffer::new(&self.gpu, dtype, len, label)
-    }
-
-    fn alloc_host(&self, _: DType, _: usize, _: &str) -> OpResult<Option<WgpuBuffer>> {
-        Ok(None)
-    }
-
-    fn host_bytes<'a>(&self, _: &'a WgpuBuffer) -> Option<&'a [u8]> {
-        None
-    }
-
-    fn host_bytes_mut<'a>(&self, _: &'a mut WgpuBuffer) -> Option<&'a mut [u8]> {
-        None
-    }
-
-    fn expect_weights(&self, bytes: u64, n: usize) {
-        lock(&self.weights).expect(bytes, n);
-    }
-
-    fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {
-        weight::check_size(&source)?;
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-        let weight = self.place_weight(name, dtype, n_rows, n_cols)?;
-        let row_bytes = n_cols * dtype.size();
-        let mut padded = Vec::new();
-        for (shard, first, n) in weight.runs() {
-            let rows = &bytes.as_ref()[first * row_bytes..][..n * row_bytes];
-            self.upload_rows(&weight, shard, first, weight.padded(rows, &mut padded))?;
-        }
-        Ok(weight)
-    }
-
-    fn stream_weight(&self, stream: WeightStream<'_>) -> OpResult<WgpuWeight> {
-        let WeightStream { name, dtype, n_rows, n_cols, read } = stream;
-        let weight = self.place_weight(name, dtype, n_rows, n_cols)?;
-        let row_bytes = n_cols * dtype.size();
-        let (mut rows, mut padded) = (Vec::new(), Vec::new());
-        for (shard, first, n) in weight.runs() {
-            rows.resize(n * row_bytes, 0);
-            read(first * row_bytes, &mut rows).map_err(|e| OpError::Weight {
-                name: weight.name.clone(),
-                what: format!("cannot be read ({e})"),
-            })?;
-            self.upload_rows(&weight, shard, first, weight.padded(&rows, &mut padded))?;
-        }
-        Ok(weight)
-    }
-
-    fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
-        let size = dst.buffer.dtype.size();
-        same_size(bytes.len(), dst.len * size, dst.in_bounds())?;
-        let at = dst.offset * size;
-        if dst.len == 0 {
-            return Ok(());
-        }
-        if !at.is_multiple_of(4) || !bytes.len().is_multiple_of(4) {
-            return self.write_halves(dst, bytes);
-        }
-        self.upload(&dst.buffer.raw, at as u64, bytes)
-    }
-
-    async fn read(&self, src: View<'_, Self>, out: &mut [u8]) -> OpResult<()> {
-        self.read_all(&mut [(src, out)]).await
-    }
-
-    async fn read_all(&self, parts: &mut [(View<'_, Self>, &mut [u8])]) -> OpResult<()> {
-        let mut size = 0;
-        for (src, out) in parts.iter() {
-            same_size(out.len(), src.len * src.buffer.dtype.size(), src.in_bounds())?;
-            size += out.len() as u64 + 8;
-        }
-        self.gpu.check()?;
-        let staging = lock(&self.ring).take(&self.gpu, size)?;
-        {
-            let mut recorder = lock(&self.recorder);
-            let mut at = 0;
-            for (src, out) in parts.iter() {
-                let first = (src.offset * src.buffer.dtype.size()) as u64;
-                let end = (first + out.len() as u64).next_multiple_of(4);
-                let first = first / 4 * 4;
-                if end > first {
-                    let len = end - first;
-                    recorder.copy(&src.buffer.raw.buffer, first, &staging, at, len);
-                    at += len;
-                }
-            }
-            recorder.submit(&self.gpu)?;
-            if at == 0 {
-                drop(recorder);
-                lock(&self.ring).put(staging);
-                return Ok(());
-            }
-        }
-        let size = size.next_multiple_of(4).min(staging.size());
-        map(&self.gpu, &staging, size).await?;
-        let lost = |_| OpError::DeviceLost { backend: "wgpu", reason: "unmapped".into() };
-        {
-            let mapped = staging.slice(..size).get_mapped_range();
-            let mapped = mapped.map_err(lost)?;
-            let mut at = 0;
-            for (src, out) in parts.iter_mut() {
-                let first = src.offset * src.buffer.dtype.size();
-                let skip = first % 4;
-                out.copy_from_slice(&mapped[at + skip..at + skip + out.len()]);
-                at += (first + out.len()).next_multiple_of(4) - first / 4 * 4;
-            }
-        }
-        staging.unmap();
-        lock(&self.ring).put(staging);
-        Ok(())
-    }
-
-    async fn reopen(&self) -> OpResult<Self> {
-        let lost = |e: StartError| OpError::DeviceLost { backend: "wgpu", reason: e.to_string() };
-        let fresh = Self::new(&self.options).await.map_err(lost)?;
-        // What was timed before goes on.
-        Ok(Self { start: self.start, ..fresh })
-    }
-
-    fn is_lost(&self) -> bool {
-        self.gpu.check().is_err()
-    }
-
-    fn submit(&self) -> OpResult<()> {
-        lock(&self.recorder).submit(&self.gpu)
-    }
-
-    fn embed(&self, d: Embed<'_, Self>) -> OpResult<()> {
-        ops::embed::run(self, d)
-    }
-
-    fn rms_norm(&self, d: RmsNorm<'_, Self>) -> OpResult<()> {
-        ops::rms_norm::run(self, d)
-    }
-
-    fn matmul(&self, d: Linear<'_, Self>) -> OpResult<()> {
-        ops::matmul::run(self, d)
-    }
-
-    fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
-        ops::matvec::run(self, d)
-    }
-
-    fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {
-        ops::rope::run(self, d)
-    }
-
-    fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
-        ops::silu_mul::run(self, d)
-    }
-
-    fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
-        ops::kv_scatter::run(self, d)
-    }
-
-    fn kv_gather(&self, d: KvGather<'_, Self>) -> OpResult<()> {
-        ops::kv_gather::run(self, d)
-    }
-
-    fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()> {
-        ops::kv_keys::run(self, d)
-    }
-
-    fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()> {
-        ops::attend_chunk::run(self, d)
-    }
-
-    fn attend_list(&self, d: AttendList<'_, Self>) -> OpResult<()> {
-        ops::attend_list::run(self, d)
-    }
-
-    fn lse_merge(&self, d: LseMerge<'_, Self>) -> OpResult<()> {
-        ops::lse_merge::run(self, d)
-    }
-
-    fn kmeans_assign(&self, d: KmeansAssign<'_, Self>) -> OpResult<()> {
-        ops::kmeans_assign::run(self, d)
-    }
-
-    fn kmeans_update(&self, d: KmeansUpdate<'_, Self>) -> OpResult<()> {
-        ops::kmeans_update::run(self, d)
-    }
-
-    fn cluster_stats(&self, d: ClusterStats<'_, Self>) -> OpResult<()> {
-        ops::cluster_stats::run(self, d)
-    }
-
-    fn centroid_scores(&self, d: CentroidScores<'_, Self>) -> OpResult<()> {
-        ops::centroid_scores::run(self, d)
-    }
-
-    fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
-        ops::select_clusters::run(self, d)
-    }
-
-    fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {
-        ops::argmax::run(self, d)
-    }
-
-    fn top_k(&self, d: TopK<'_, Self>) -> OpResult<()> {
-        ops::top_k::run(self, d)
-    }
-
-    fn gram(&self, d: Gram<'_, Self>) -> OpResult<()> {
-        ops::gram::run(self, d)
-    }
-
-    fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
-        ops::fused::project(self, d)
-    }
-
-    fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
-        ops::fused::gated(self, d)
-    }
-
-    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
-        ops::resolve_rows::run(self, d)
-    }
-
-    fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {
-        ops::query_gate::run(self, d)
-    }
-
-    fn block_reduce(&self, d: BlockReduce<'_, Self>) -> OpResult<()> {
-        ops::block_reduce::run(self, d)
-    }
-
-    fn project_heads(&self, d: ProjectHeads<'_, Self>) -> OpResult<()> {
-        ops::project_heads::run(self, d)
-    }
-
-    fn split_signs(&self, d: SplitSigns<'_, Self>) -> OpResult<()> {
-        ops::split_signs::run(self, d)
-    }
-
-    fn column_mass(&self, d: ColumnMass<'_, Self>) -> OpResult<()> {
-        ops::column_mass::run(self, d)
-    }
-
-    fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
-        ops::pool_scores::run(self, d)
-    }
-
-    fn cluster_rest(&self, d: ClusterRest<'_, Self>) -> OpResult<()> {
-        ops::cluster_rest::run(self, d)
-    }
-
-    fn cluster_rows(&self, d: ClusterRows<'_, Self>) -> OpResult<()> {
-        ops::cluster_rows::run(self, d)
-    }
-
-    fn rotate_rows(&self, d: RotateRows<'_, Self>) -> OpResult<()> {
-        ops::rotate_rows::run(self, d)
-    }
-
-    fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
-        ops::query_sums::run(self, d)
+        lock(&self.recorder).dispatch(&self.gpu, dispatch)
     }
 }

@@ -34,13 +34,13 @@ pub enum StartError {
         /// What is needed.
         needed: u64,
     },
-    /// The tier that was asked for is not there.
-    #[error("adapter {adapter} has no tier '{tier}': {reason}")]
-    Tier {
+    /// The shader level that was asked for is not there.
+    #[error("adapter {adapter} has no shader level '{level}': {reason}")]
+    ShaderLevel {
         /// The adapter's name.
         adapter: String,
-        /// The tier asked for.
-        tier: &'static str,
+        /// Its name.
+        level: &'static str,
         /// What is missing.
         reason: String,
     },
@@ -52,16 +52,16 @@ pub enum StartError {
         /// What the driver said.
         reason: String,
     },
-    /// None of the tiers tried computes right numbers.
+    /// None of the shader levels tried computes right numbers.
     #[error(
-        "adapter {adapter} computes wrong numbers at tier {tiers} ({reason}); update its driver, or \
-         use another --tier or --device cpu"
+        "adapter {adapter} computes wrong numbers at shader level {levels} ({reason}); update its \
+         driver, or use another --tier or --device cpu"
     )]
     SelfTest {
         /// The adapter's name.
         adapter: String,
-        /// The tiers tried.
-        tiers: String,
+        /// Their names.
+        levels: String,
         /// Which test failed at the lowest of them.
         reason: String,
     },

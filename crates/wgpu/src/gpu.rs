@@ -3,18 +3,21 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use longview_ops::{OpError, OpResult};
 
-use crate::buffer::RawBuffer;
 use crate::counters::Tally;
-use crate::launch::Variant;
-use crate::shader;
-use crate::tier::Tier;
+use crate::lock::lock;
+use crate::raw_buffer::RawBuffer;
+use crate::shader::{self, Variant};
+use crate::shader_level::ShaderLevel;
 
 /// Bytes of one dispatch's parameters, at most.
 pub(crate) const PARAMS_SIZE: u64 = 256;
+/// Places in a buffer that several weights share begin at multiples of this: whole vectors, and
+/// what a binding may need one day.
+pub(crate) const STORAGE_ALIGNMENT: u64 = 256;
 
 pub(crate) struct Gpu {
     pub device: wgpu::Device,
@@ -22,7 +25,7 @@ pub(crate) struct Gpu {
     pub limits: wgpu::Limits,
     pub features: wgpu::Features,
     pub info: wgpu::AdapterInfo,
-    pub tier: Tier,
+    pub level: ShaderLevel,
     /// Whether work is cut into more pieces than it needs, so that the device is full.
     pub fills: bool,
     pub tally: Arc<Tally>,
@@ -45,17 +48,12 @@ pub(crate) struct Layout {
     pipeline: wgpu::PipelineLayout,
 }
 
-/// Locks; whoever panicked in between left counts and caches whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Gpu {
     pub fn new(
         device: wgpu::Device,
         queue: wgpu::Queue,
         info: wgpu::AdapterInfo,
-        tier: Tier,
+        level: ShaderLevel,
     ) -> Self {
         let lost = Arc::new(Mutex::new(None));
         let on_lost = Arc::clone(&lost);
@@ -72,7 +70,7 @@ impl Gpu {
             device,
             queue,
             info,
-            tier,
+            level,
             fills: true,
             tally: Arc::default(),
             kernels: Mutex::default(),
@@ -91,12 +89,12 @@ impl Gpu {
 
     /// Whether shaders may use f16.
     pub fn has_f16(&self) -> bool {
-        self.tier >= Tier::F16 && self.features.contains(wgpu::Features::SHADER_F16)
+        self.level >= ShaderLevel::F16 && self.features.contains(wgpu::Features::SHADER_F16)
     }
 
     /// Whether shaders may use subgroup operations.
     pub fn has_subgroups(&self) -> bool {
-        self.tier >= Tier::Subgroups
+        self.level >= ShaderLevel::Subgroups
     }
 
     /// The error of a device that is gone.
@@ -113,14 +111,21 @@ impl Gpu {
         self.device.destroy();
     }
 
+    /// Most bytes of a buffer that a kernel sees, in whole places of [`STORAGE_ALIGNMENT`]. Many
+    /// drivers allow 2^31 - 4 bytes, and what asks for all of it is rounded up to whole places:
+    /// rounded down here, it still fits.
+    pub fn max_storage_bytes(&self) -> u64 {
+        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        most / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT
+    }
+
     /// Zeroed storage of `bytes`, rounded up to whole vectors of 16 bytes.
     pub fn storage(&self, bytes: u64, label: &str) -> OpResult<RawBuffer> {
         self.check()?;
         let size = bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX);
-        let most = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
         let no_memory =
             || OpError::OutOfMemory { backend: "wgpu", label: label.to_owned(), bytes: size };
-        if size > most {
+        if size > self.max_storage_bytes() {
             return Err(no_memory());
         }
         let usage = wgpu::BufferUsages::STORAGE

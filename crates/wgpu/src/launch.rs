@@ -1,35 +1,24 @@
 //! A dispatch in the making: which variant, which buffers, which parameters, how many workgroups.
 
+use std::sync::Arc;
+
 use bytemuck::Pod;
 use longview_ops::{OpResult, View, ViewMut};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 use crate::backend::WgpuBackend;
-use crate::buffer::RawBuffer;
+use crate::bindings::Bindings;
 use crate::gpu::PARAMS_SIZE;
-use crate::shader::Define;
-
-/// A shader with its constants: the key of a pipeline.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Variant {
-    pub stem: &'static str,
-    pub entry: &'static str,
-    /// In line: a dispatch allocates nothing to look its pipeline up.
-    pub defines: SmallVec<[Define; 8]>,
-}
-
-/// Most storage buffers of one kernel (WebGPU's guaranteed 8).
-pub(crate) const MAX_BINDINGS: usize = 8;
+use crate::raw_buffer::RawBuffer;
+use crate::recorder::Dispatch;
+use crate::shader::Variant;
 
 /// One dispatch. Bindings are numbered from 1 in the order in which they are added; binding 0 holds
 /// the parameters, in the order in which they are added, as the shader's `Params` lists them.
 pub(crate) struct Launch<'a> {
     backend: &'a WgpuBackend,
     variant: Variant,
-    pub(crate) buffers: [Option<Arc<RawBuffer>>; MAX_BINDINGS],
-    pub(crate) writes: [bool; MAX_BINDINGS],
-    pub(crate) n_buffers: usize,
+    bindings: Bindings,
     params: [u8; PARAMS_SIZE as usize],
     n_params: usize,
     bytes_read: u64,
@@ -41,9 +30,7 @@ impl<'a> Launch<'a> {
         Self {
             backend,
             variant: Variant { stem, entry, defines: SmallVec::new() },
-            buffers: [const { None }; MAX_BINDINGS],
-            writes: [false; MAX_BINDINGS],
-            n_buffers: 0,
+            bindings: Bindings::default(),
             params: [0; PARAMS_SIZE as usize],
             n_params: 0,
             bytes_read: 0,
@@ -58,15 +45,14 @@ impl<'a> Launch<'a> {
 
     /// A buffer that the kernel reads.
     pub fn reads(mut self, buffer: &Arc<RawBuffer>) -> Self {
-        self.buffers[self.n_buffers] = Some(Arc::clone(buffer));
-        self.n_buffers += 1;
+        self.bindings.add(buffer, false);
         self
     }
 
     /// A buffer that the kernel writes (and may read).
     pub fn writes(mut self, buffer: &Arc<RawBuffer>) -> Self {
-        self.writes[self.n_buffers] = true;
-        self.reads(buffer)
+        self.bindings.add(buffer, true);
+        self
     }
 
     /// A block of parameters.
@@ -120,6 +106,13 @@ impl<'a> Launch<'a> {
         };
         let params = &self.params[..self.n_params];
         let grid = grid.map(|n| n as u32);
-        self.backend.record(&self.variant, &self, params, grid, self.bytes_read)
+        let dispatch = Dispatch { variant: &self.variant, bindings: &self.bindings, params, grid };
+        self.backend.record(&dispatch, self.bytes_read)
     }
+}
+
+/// Whether rows of `width` f32 elements that follow each other from these offsets can be read as
+/// vectors of 4.
+pub(crate) fn rows_are_vectors(width: u32, offsets: &[usize]) -> bool {
+    width.is_multiple_of(4) && offsets.iter().all(|offset| offset.is_multiple_of(4))
 }

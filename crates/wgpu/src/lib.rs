@@ -11,27 +11,37 @@
 //! Shaders lie in the workspace's `shaders/`, one stem per op; see [`shader`] for the include step.
 
 mod adapter;
+mod attention;
 mod backend;
+mod bindings;
 mod buffer;
+mod contract;
 mod counters;
 mod error;
+mod fused;
 mod gpu;
 mod launch;
+mod linear;
+mod lock;
 mod memory;
+mod open;
 mod ops;
+mod options;
+mod raw_buffer;
 mod readback;
 mod recorder;
 mod scratch;
 pub mod shader;
-mod tier;
+mod shader_level;
 mod variants;
 mod weight;
 
 pub use adapter::{AdapterReport, adapters};
-pub use backend::{DeviceInfo, WgpuBackend, WgpuOptions};
+pub use backend::{DeviceInfo, WgpuBackend};
 pub use buffer::WgpuBuffer;
 pub use counters::Counters;
 pub use error::StartError;
-pub use tier::Tier;
+pub use options::WgpuOptions;
+pub use shader_level::ShaderLevel;
 pub use variants::{ShaderVariant, variants};
 pub use weight::WgpuWeight;

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use longview_ops::{OpError, OpResult};
 
 use crate::counters::Tally;
-use crate::gpu::{Gpu, lock};
+use crate::gpu::Gpu;
+use crate::lock::lock;
 
 const SMALLEST: u64 = 4096;
 /// Mapped buffers kept for the next read.

@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use longview_ops::OpResult;
 use wgpu::util::StagingBelt;
 
-use crate::buffer::RawBuffer;
+use crate::bindings::{Bindings, MAX_BINDINGS};
 use crate::counters::Tally;
 use crate::gpu::{Gpu, Kernel, PARAMS_SIZE};
-use crate::launch::{Launch, MAX_BINDINGS, Variant};
+use crate::raw_buffer::RawBuffer;
+use crate::shader::Variant;
 
 /// Dispatches after which the device is given what has gathered, so that it starts early.
 const FLUSH_AFTER: usize = 256;
@@ -23,6 +24,16 @@ enum Command {
     Dispatch { kernel: Arc<Kernel>, group: wgpu::BindGroup, params: u32, grid: [u32; 3] },
     Upload { at: u64, len: u64, dst: wgpu::Buffer, dst_offset: u64 },
     Copy { src: wgpu::Buffer, src_offset: u64, dst: wgpu::Buffer, dst_offset: u64, len: u64 },
+}
+
+/// What a queue is asked to run.
+pub(crate) struct Dispatch<'a> {
+    pub variant: &'a Variant,
+    pub bindings: &'a Bindings,
+    /// At most [`PARAMS_SIZE`] bytes.
+    pub params: &'a [u8],
+    /// Workgroups.
+    pub grid: [u32; 3],
 }
 
 pub(crate) struct Recorder {
@@ -64,17 +75,10 @@ impl Recorder {
         }
     }
 
-    pub fn dispatch(
-        &mut self,
-        gpu: &Gpu,
-        variant: &Variant,
-        launch: &Launch<'_>,
-        params: &[u8],
-        grid: [u32; 3],
-    ) -> OpResult<()> {
-        let writes = &launch.writes[..launch.n_buffers];
-        let kernel = gpu.kernel(variant, writes);
-        let group = self.group(gpu, &kernel, &launch.buffers[..launch.n_buffers]);
+    pub fn dispatch(&mut self, gpu: &Gpu, dispatch: &Dispatch<'_>) -> OpResult<()> {
+        let Dispatch { variant, bindings, params, grid } = *dispatch;
+        let kernel = gpu.kernel(variant, bindings.writes());
+        let group = self.group(gpu, &kernel, bindings);
         let at = self.params.len();
         self.params.extend_from_slice(params);
         self.params.resize(at + self.param_stride, 0);
@@ -170,15 +174,10 @@ impl Recorder {
         Some((chunk, base + n_params as u64))
     }
 
-    fn group(
-        &mut self,
-        gpu: &Gpu,
-        kernel: &Kernel,
-        buffers: &[Option<Arc<RawBuffer>>],
-    ) -> wgpu::BindGroup {
+    fn group(&mut self, gpu: &Gpu, kernel: &Kernel, bindings: &Bindings) -> wgpu::BindGroup {
         self.forget_dropped(gpu);
         let mut ids = [0; MAX_BINDINGS];
-        let bound = || buffers.iter().flatten();
+        let bound = || bindings.buffers();
         bound().zip(&mut ids).for_each(|(buffer, id)| *id = buffer.id);
         let key = (kernel.layout.id, ids);
         if let Some((group, _)) = self.groups.get(&key) {

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use longview_ops::OpResult;
 
-use crate::buffer::RawBuffer;
-use crate::gpu::{Gpu, lock};
+use crate::gpu::Gpu;
+use crate::lock::lock;
+use crate::raw_buffer::RawBuffer;
 
 /// Memory whose content lasts from one dispatch of an op to the op's next. The queue plays its
 /// dispatches in order, so ops that follow each other may all have it.

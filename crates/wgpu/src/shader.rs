@@ -12,9 +12,11 @@
 
 use std::fmt::Write;
 
+use smallvec::SmallVec;
+
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        /// Every shader file by its name.
+        /// Every shader file by its name: one for each op, then what several share.
         pub const FILES: &[(&str, &str)] = &[
             $(($name, include_str!(concat!("../../../shaders/", $name, ".wgsl")))),*
         ];
@@ -22,56 +24,65 @@ macro_rules! files {
 }
 
 files![
-    "all_lanes",
     "argmax",
     "attend_chunk",
     "attend_list",
-    "attend_merge",
-    "attend_shares",
     "block_reduce",
     "centroid_scores",
     "cluster_rest",
     "cluster_rows",
     "cluster_stats",
     "column_mass",
-    "common",
-    "element",
     "embed",
     "gram",
     "kmeans_assign",
     "kmeans_update",
     "kv_gather",
     "kv_keys",
-    "kv_rows",
     "kv_scatter",
     "lse_merge",
     "matmul",
     "matvec",
-    "norm_matvec",
-    "order",
-    "packed",
     "pool_scores",
     "project_heads",
     "query_gate",
     "query_sums",
-    "radix",
-    "reduce",
     "resolve_rows",
     "rms_norm",
     "rope",
     "rotate_rows",
-    "row4",
     "select_clusters",
-    "selected_rows",
     "silu_mul",
     "split_signs",
-    "tile_sort",
     "top_k",
-    "write_halves",
+    "shared/all_lanes",
+    "shared/attend_merge",
+    "shared/attend_shares",
+    "shared/common",
+    "shared/element",
+    "shared/kv_rows",
+    "shared/norm_matvec",
+    "shared/order",
+    "shared/packed",
+    "shared/radix",
+    "shared/reduce",
+    "shared/row4",
+    "shared/selected_rows",
+    "shared/tile_sort",
+    "shared/write_halves",
 ];
 
 /// A named constant of a variant.
 pub type Define = (&'static str, u32);
+
+/// A shader with its constants: the key of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Variant {
+    pub stem: &'static str,
+    pub entry: &'static str,
+    /// In line: a dispatch allocates nothing to look its pipeline up.
+    pub defines: SmallVec<[Define; 8]>,
+}
 
 /// A variant that cannot be made; a mistake in a shader file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ pub struct ShaderVariant {
     pub stem: &'static str,
     /// The entry point.
     pub entry: &'static str,
-    /// Its constants, without those of the tier.
+    /// Its constants, without those of the level.
     pub defines: Vec<Define>,
 }
 
@@ -51,7 +51,7 @@ pub fn variants() -> Vec<ShaderVariant> {
         "top_k",
     ];
     plain.into_iter().for_each(|stem| list.add(stem, stem, &[]));
-    list.add("write_halves", "write_halves", &[]);
+    list.add("shared/write_halves", "write_halves", &[]);
     list.add("block_reduce", "block_reduce", &[("TOP", BOTH)]);
     list.add("project_heads", "project_heads", &[("VECTOR", BOTH)]);
     list.add("query_gate", "query_gate", &[("GROUP", &[64])]);
@@ -97,15 +97,15 @@ impl List {
         let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[128]), (&[8], &[64])];
         for (rows, groups) in sizes {
             let common = |project| [kind, ("ROWS", rows), ("GROUP", groups), ("PROJECT", project)];
-            self.add("norm_matvec", "project", &common(&[1]));
-            self.add("norm_matvec", "gated", &common(&[0]));
+            self.add("shared/norm_matvec", "project", &common(&[1]));
+            self.add("shared/norm_matvec", "gated", &common(&[0]));
         }
     }
 
     fn add_attend_list(&mut self) {
         let widths: &[u32] = &[40, 64, 80, 96, 128, 192, 256];
-        self.add("attend_merge", "attend_merge", &[("HEAD_DIM", &[20])]);
-        self.add("attend_merge", "attend_merge", &[("HEAD_DIM", widths)]);
+        self.add("shared/attend_merge", "attend_merge", &[("HEAD_DIM", &[20])]);
+        self.add("shared/attend_merge", "attend_merge", &[("HEAD_DIM", widths)]);
         let sets: [[&[u32]; 4]; 3] = [
             [&[20], KINDS, &[0], &[1, 3]],
             [&[64], KINDS, BOTH, &[1, 3]],

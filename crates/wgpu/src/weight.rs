@@ -8,15 +8,13 @@ use std::sync::Arc;
 use longview_core::DType;
 use longview_ops::{Op, OpError, OpResult, WeightSource};
 
-use crate::buffer::RawBuffer;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, STORAGE_ALIGNMENT};
+use crate::raw_buffer::RawBuffer;
 
 /// Words of a vector load.
 pub(crate) const VECTOR: usize = 4;
 /// The least chunk of matrices, and of vectors, where nobody said how much will come.
 const LEAST_CHUNK: [u64; 2] = [4 << 20, 64 << 10];
-/// Places begin at multiples of this: whole vectors, and what a binding may need one day.
-const ALIGNMENT: u64 = 256;
 /// Bytes handed over at once: the staging of an upload stays small.
 const UPLOAD_PIECE: usize = 4 << 20;
 
@@ -83,7 +81,7 @@ impl WeightArena {
 
     /// About `bytes` in `n` weights will come: chunks are made for them, and not for more.
     pub fn expect(&mut self, bytes: u64, n: usize) {
-        self.expected += bytes + n as u64 * ALIGNMENT;
+        self.expected += bytes + n as u64 * STORAGE_ALIGNMENT;
     }
 
     /// Places for `n_rows` rows of `row_words` words: as few buffers as bindings allow.
@@ -95,7 +93,7 @@ impl WeightArena {
         row_words: usize,
     ) -> OpResult<Vec<Shard>> {
         let row_bytes = (row_words * 4) as u64;
-        let most = gpu.limits.max_storage_buffer_binding_size.min(gpu.limits.max_buffer_size);
+        let most = gpu.max_storage_bytes();
         let rows_per_chunk = (most / row_bytes.max(1)).max(1) as usize;
         let mut shards = Vec::new();
         let mut first_row = 0;
@@ -116,7 +114,7 @@ impl WeightArena {
         bytes: u64,
         most: u64,
     ) -> OpResult<(Arc<RawBuffer>, u64)> {
-        let bytes = bytes.next_multiple_of(ALIGNMENT);
+        let bytes = bytes.next_multiple_of(STORAGE_ALIGNMENT);
         let to_come = self.expected;
         self.expected = to_come.saturating_sub(bytes);
         if let Some(chunk) = self.chunk.as_ref().filter(|chunk| self.used + bytes <= chunk.size) {

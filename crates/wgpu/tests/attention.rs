@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::ops::Range;
+
 use longview_core::{DType, SplitMix64, decode_f32, encode_f32};
 use longview_ops::*;
 use longview_wgpu::WgpuBackend;
@@ -23,7 +25,8 @@ struct Data {
 }
 
 impl Data {
-    fn new((hq, hkv, dh): (u32, u32, u32), dtype: DType, n_tokens: u32, stride: u32) -> Self {
+    fn new(heads: [u32; 3], dtype: DType, n_tokens: u32, stride: u32) -> Self {
+        let [hq, hkv, dh] = heads;
         let mut rng = SplitMix64::new(u64::from(hq * 1000 + dh) ^ u64::from(stride));
         let mut normals = |n: u32| (0..n).map(|_| rng.next_normal()).collect();
         let q = normals(n_tokens * hq * dh);
@@ -122,8 +125,8 @@ impl<'a, B: Backend> OnDevice<'a, B> {
         self.backend.attend_list(attend).unwrap();
     }
 
-    /// All tokens over `n_rows` rows from `row_start`.
-    fn chunk(&mut self, (row_start, n_rows): (u32, u32), diagonal: i32, accumulate: bool) {
+    /// All tokens over a run of rows.
+    fn chunk(&mut self, rows: Range<u32>, diagonal: i32, accumulate: bool) {
         let attend = AttendChunk {
             p: self.data.params(accumulate),
             q: View::all(&self.q),
@@ -131,8 +134,8 @@ impl<'a, B: Backend> OnDevice<'a, B> {
                 q_start: 0,
                 q_len: self.data.n_tokens,
                 kv: KvView::new(&self.kv, self.data.stride as usize),
-                row_start,
-                n_rows,
+                row_start: rows.start,
+                n_rows: rows.end - rows.start,
                 diagonal,
             }],
             out: ViewMut::all(&mut self.out),
@@ -169,7 +172,7 @@ trait Attend {
         weights: &[Option<Vec<u32>>],
         accumulate: bool,
     );
-    fn chunk(&mut self, run: (u32, u32), diagonal: i32, accumulate: bool);
+    fn chunk(&mut self, run: Range<u32>, diagonal: i32, accumulate: bool);
 }
 
 impl<B: Backend> Attend for OnDevice<'_, B> {
@@ -187,7 +190,7 @@ impl<B: Backend> Attend for OnDevice<'_, B> {
         self.lists(lists, stride, weights, accumulate);
     }
 
-    fn chunk(&mut self, run: (u32, u32), diagonal: i32, accumulate: bool) {
+    fn chunk(&mut self, run: Range<u32>, diagonal: i32, accumulate: bool) {
         self.chunk(run, diagonal, accumulate);
     }
 }
@@ -210,8 +213,8 @@ fn lists(data: &Data, n: usize) -> Vec<Vec<u32>> {
 
 #[test]
 fn the_order_of_a_list_does_not_matter() {
-    let data = Data::new((4, 2, 64), DType::F16, 1, 1200);
-    for backend in common::tiers() {
+    let data = Data::new([4, 2, 64], DType::F16, 1, 1200);
+    for backend in common::levels() {
         for n in [60, 128, 1000] {
             let forwards = lists(&data, n);
             let backwards: Vec<Vec<u32>> =
@@ -226,8 +229,8 @@ fn the_order_of_a_list_does_not_matter() {
 
 #[test]
 fn a_list_in_splits_is_the_list_in_one() {
-    let data = Data::new((6, 2, 40), DType::BF16, 1, 900);
-    for backend in common::tiers() {
+    let data = Data::new([6, 2, 40], DType::BF16, 1, 900);
+    for backend in common::levels() {
         for n in [1, 64, 100, 128] {
             let lists = lists(&data, n);
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
@@ -253,11 +256,11 @@ fn a_list_in_splits_is_the_list_in_one() {
 #[test]
 fn a_list_of_20_000_rows() {
     for (heads, dtype) in
-        [((4, 2, 64), DType::F16), ((12, 12, 32), DType::BF16), ((16, 1, 20), DType::F32)]
+        [([4, 2, 64], DType::F16), ([12, 12, 32], DType::BF16), ([16, 1, 20], DType::F32)]
     {
         let data = Data::new(heads, dtype, 1, 20_100);
         let lists = lists(&data, 20_000);
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| {
                 device.list(&lists, 20_000, false);
                 device.list(&lists[..], 20_050, true);
@@ -270,9 +273,9 @@ fn a_list_of_20_000_rows() {
 fn entries_of_some_tokens_stand_for_several_keys() {
     // In one piece, in short splits, in long ones.
     let cases = [
-        ((6, 2, 40), DType::BF16, 100),
-        ((16, 2, 64), DType::F16, 700),
-        ((4, 2, 20), DType::F16, 20_000),
+        ([6, 2, 40], DType::BF16, 100),
+        ([16, 2, 64], DType::F16, 700),
+        ([4, 2, 20], DType::F16, 20_000),
     ];
     for (heads, dtype, n) in cases {
         let data = Data::new(heads, dtype, 4, n as u32 + 100);
@@ -283,7 +286,7 @@ fn entries_of_some_tokens_stand_for_several_keys() {
         some[n / 3..n / 2].fill(0);
         some[n / 2] = u32::MAX;
         let weights = [Some(some), None, Some(vec![0; len]), Some(vec![1; len])];
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| device.lists(&lists, n, &weights, false));
             with_reference(&backend, &data, |device| {
                 device.lists(&lists, n, &[None, None, None, None], false);
@@ -295,12 +298,12 @@ fn entries_of_some_tokens_stand_for_several_keys() {
 
 #[test]
 fn one_token_over_a_long_run() {
-    for (heads, dtype) in [((14, 2, 64), DType::F16), ((9, 1, 33), DType::F16)] {
+    for (heads, dtype) in [([14, 2, 64], DType::F16), ([9, 1, 33], DType::F16)] {
         let data = Data::new(heads, dtype, 1, 20_000);
-        for backend in common::tiers() {
+        for backend in common::levels() {
             with_reference(&backend, &data, |device| {
-                device.chunk((3, 19_990), i32::MAX, false);
-                device.chunk((0, 3), i32::MAX, true);
+                device.chunk(3..19993, i32::MAX, false);
+                device.chunk(0..3, i32::MAX, true);
             });
         }
     }
@@ -310,22 +313,22 @@ fn one_token_over_a_long_run() {
 fn a_chunk_in_tiles_is_the_whole() {
     let cases = [
         // Few tokens: the list kernel. More: tiles of queries, few enough that rows are split.
-        ((4, 2, 64), DType::F16, 3, 700),
-        ((4, 2, 64), DType::F16, 70, 1500),
-        ((3, 1, 80), DType::BF16, 50, 1100),
-        ((2, 2, 24), DType::F32, 130, 600),
-        ((2, 1, 27), DType::F16, 33, 600),
+        ([4, 2, 64], DType::F16, 3, 700),
+        ([4, 2, 64], DType::F16, 70, 1500),
+        ([3, 1, 80], DType::BF16, 50, 1100),
+        ([2, 2, 24], DType::F32, 130, 600),
+        ([2, 1, 27], DType::F16, 33, 600),
     ];
     for (heads, dtype, n_tokens, n_rows) in cases {
         let data = Data::new(heads, dtype, n_tokens, n_rows);
         let causal = n_rows as i32 - n_tokens as i32;
-        for backend in common::tiers() {
-            with_reference(&backend, &data, |device| device.chunk((0, n_rows), causal, false));
+        for backend in common::levels() {
+            with_reference(&backend, &data, |device| device.chunk(0..n_rows, causal, false));
             let [mut a, mut b] = [OnDevice::new(&backend, &data), OnDevice::new(&backend, &data)];
-            a.chunk((0, n_rows), causal, false);
+            a.chunk(0..n_rows, causal, false);
             for first in (0..n_rows).step_by(250) {
                 let n = 250.min(n_rows - first);
-                b.chunk((first, n), causal - first as i32, first > 0);
+                b.chunk(first..first + n, causal - first as i32, first > 0);
             }
             assert_close(&a.result(), &b.result());
         }
@@ -335,12 +338,12 @@ fn a_chunk_in_tiles_is_the_whole() {
 #[test]
 fn a_split_run_that_many_queries_do_not_see() {
     // Queries before the run see nothing, those at its begin see the first splits alone.
-    let data = Data::new((2, 2, 64), DType::F16, 200, 1000);
-    for backend in common::tiers() {
-        with_reference(&backend, &data, |device| device.chunk((0, 1000), -50, false));
+    let data = Data::new([2, 2, 64], DType::F16, 200, 1000);
+    for backend in common::levels() {
+        with_reference(&backend, &data, |device| device.chunk(0..1000, -50, false));
         with_reference(&backend, &data, |device| {
-            device.chunk((0, 10), i32::MAX, false);
-            device.chunk((10, 990), -50, true);
+            device.chunk(0..10, i32::MAX, false);
+            device.chunk(10..1000, -50, true);
         });
     }
 }
@@ -348,19 +351,22 @@ fn a_split_run_that_many_queries_do_not_see() {
 #[test]
 fn heads_of_any_width_and_groups_of_any_size() {
     let cases = [
-        ((2, 1, 256), DType::F16),
-        ((1, 1, 200), DType::F32),
-        ((2, 1, 255), DType::BF16),
-        ((2, 1, 1), DType::F16),
-        ((27, 1, 16), DType::F32),
+        ([2, 1, 256], DType::F16),
+        ([1, 1, 200], DType::F32),
+        ([2, 1, 255], DType::BF16),
+        ([2, 1, 1], DType::F16),
+        ([27, 1, 16], DType::F32),
     ];
     for (heads, dtype) in cases {
         let data = Data::new(heads, dtype, 40, 330);
-        let one =
-            Data { n_tokens: 1, q: data.q[..(heads.0 * heads.2) as usize].into(), ..data.clone() };
+        let one = Data {
+            n_tokens: 1,
+            q: data.q[..(heads[0] * heads[2]) as usize].into(),
+            ..data.clone()
+        };
         let lists = lists(&one, 300);
-        for backend in common::tiers() {
-            with_reference(&backend, &data, |device| device.chunk((0, 330), 290, false));
+        for backend in common::levels() {
+            with_reference(&backend, &data, |device| device.chunk(0..330, 290, false));
             with_reference(&backend, &one, |device| device.list(&lists, 320, false));
         }
     }
@@ -368,8 +374,8 @@ fn heads_of_any_width_and_groups_of_any_size() {
 
 #[test]
 fn too_wide_a_head_is_an_error() {
-    let data = Data::new((1, 1, 264), DType::F32, 1, 2);
-    for backend in common::tiers() {
+    let data = Data::new([1, 1, 264], DType::F32, 1, 2);
+    for backend in common::levels() {
         let mut device = OnDevice::new(&backend, &data);
         let attend = AttendChunk {
             p: data.params(false),
@@ -385,13 +391,13 @@ fn too_wide_a_head_is_an_error() {
 
 #[test]
 fn a_growing_context_allocates_nothing() {
-    let data = Data::new((14, 2, 64), DType::F16, 1, 20_000);
-    for backend in common::tiers() {
+    let data = Data::new([14, 2, 64], DType::F16, 1, 20_000);
+    for backend in common::levels() {
         let mut device = OnDevice::new(&backend, &data);
-        device.chunk((0, 200), i32::MAX, false);
+        device.chunk(0..200, i32::MAX, false);
         let before = backend.allocations();
         for n_rows in [250, 1000, 5000, 10_000, 20_000] {
-            device.chunk((0, n_rows), i32::MAX, false);
+            device.chunk(0..n_rows, i32::MAX, false);
         }
         assert_eq!(backend.allocations(), before);
     }

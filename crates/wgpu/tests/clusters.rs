@@ -119,10 +119,10 @@ impl Choice {
         for (head, found) in found.iter().enumerate() {
             let want = self.oracle(head);
             let first = found.iter().zip(&want).position(|(a, b)| a != b);
-            let (n, budget, tier) = (self.n(), self.budgets[head], backend.tier());
+            let (n, budget, level) = (self.n(), self.budgets[head], backend.shader_level());
             assert!(
                 *found == want,
-                "{n} clusters, budget {budget}, tier {tier}: {} selected, expected {}; {:?}",
+                "{n} clusters, budget {budget}, level {level}: {} selected, expected {}; {:?}",
                 found.len(),
                 want.len(),
                 first.map(|i| (i, found[i], want[i]))
@@ -133,7 +133,7 @@ impl Choice {
 
 #[test]
 fn selections_agree_with_a_full_sort() {
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut rng = SplitMix64::new(7);
         for n in [1, 2, 17, 255, 256, 511, 512, 513, 1000, 2048, 5000, 20_000] {
             for budgets in [[0, 1, 2], [7, 300, 4096], [17 * n as u32, 60_000, u32::MAX]] {
@@ -147,7 +147,7 @@ fn selections_agree_with_a_full_sort() {
 
 #[test]
 fn a_head_may_have_more_than_65536_clusters() {
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut rng = SplitMix64::new(8);
         for budget in [1024, 500_000, u32::MAX] {
             Choice::draw(&mut rng, 70_001, &[budget]).check(&backend);
@@ -220,7 +220,7 @@ fn planted_clusters_are_found() {
         distance: Distance::L2 as u32,
     };
     let (n, c, width) = (p.n_points as usize, p.n_clusters as usize, p.head_dim as usize);
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut rng = SplitMix64::new(3);
         let mut points = Vec::new();
         let mut starts = Vec::new();
@@ -256,7 +256,7 @@ fn planted_clusters_are_found() {
 fn means_do_not_depend_on_who_came_first() {
     let p =
         KmeansParams { n_kv_heads: 2, n_points: 5000, n_clusters: 70, head_dim: 64, distance: 0 };
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut rng = SplitMix64::new(5);
         let points: Vec<f32> = (0..2 * 5000 * 64).map(|_| rng.next_normal()).collect();
         let run = || {
@@ -274,7 +274,7 @@ fn means_do_not_depend_on_who_came_first() {
 #[test]
 fn what_is_not_a_number_gets_a_label_that_exists() {
     let p = KmeansParams { n_kv_heads: 1, n_points: 300, n_clusters: 7, head_dim: 20, distance: 0 };
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let mut points = vec![1.0; 300 * 20];
         points[5 * 20 + 3] = f32::NAN;
         points[299 * 20..].fill(f32::NAN);
@@ -294,7 +294,7 @@ fn what_is_not_a_number_gets_a_label_that_exists() {
 
 #[test]
 fn nothing_is_allocated_after_the_first_selection() {
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let case = cases_of(Op::CentroidScores).pop().expect("a case");
         let mut buffers = case.plan().upload(&backend).expect("memory");
         case.launch(&backend, &mut buffers).expect("scores");
@@ -320,7 +320,7 @@ fn views_at_whole_vectors_give_the_same() {
         Op::CentroidScores,
         Op::SelectClusters,
     ];
-    let backends = common::tiers();
+    let backends = common::levels();
     for case in ops.into_iter().flat_map(cases_of) {
         let mut plan = case.plan();
         plan.inputs.iter_mut().for_each(|input| input.front = 64);
@@ -329,7 +329,12 @@ fn views_at_whole_vectors_give_the_same() {
         for backend in &backends {
             let got = run_case(backend, &case, &plan).expect("an outcome");
             let compared = case.compare(&got, &want);
-            assert!(compared.passed(), "{}, tier {}: {compared}", case.name(), backend.tier());
+            assert!(
+                compared.passed(),
+                "{}, level {}: {compared}",
+                case.name(),
+                backend.shader_level()
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The fused calls against the reference, which makes the single calls: at every tier, for all
+//! The fused calls against the reference, which makes the single calls: at every level, for all
 //! types, row counts, biases and rotations; and the shapes that one launch cannot do.
 
 mod common;
@@ -179,7 +179,7 @@ fn shapes() -> Vec<Shape> {
 #[test]
 fn fused_calls_give_what_the_single_calls_give() {
     let reference = ReferenceBackend::new();
-    for backend in common::tiers() {
+    for backend in common::levels() {
         for shape in shapes() {
             let pairs = [
                 (project(&backend, shape), project(&reference, shape)),
@@ -187,7 +187,7 @@ fn fused_calls_give_what_the_single_calls_give() {
             ];
             for (got, want) in pairs.iter().flat_map(|(got, want)| got.iter().zip(want)) {
                 let error = error(got, want);
-                assert!(error <= 1e-7, "{}, {shape:?}: NMSE {error:e}", backend.tier());
+                assert!(error <= 1e-7, "{}, {shape:?}: NMSE {error:e}", backend.shader_level());
             }
         }
     }
@@ -195,12 +195,17 @@ fn fused_calls_give_what_the_single_calls_give() {
 
 #[test]
 fn a_call_of_few_rows_is_one_dispatch() {
-    for backend in common::tiers() {
+    for backend in common::levels() {
         for n_rows in [1, 8] {
             let before = backend.counters().device.dispatches;
             project(&backend, Shape { n_rows, ..PLAIN });
             gated(&backend, Shape { n_rows, ..PLAIN });
-            assert_eq!(backend.counters().device.dispatches - before, 2, "{}", backend.tier());
+            assert_eq!(
+                backend.counters().device.dispatches - before,
+                2,
+                "{}",
+                backend.shader_level()
+            );
         }
     }
 }

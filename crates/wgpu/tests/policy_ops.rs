@@ -15,9 +15,9 @@ use longview_ops::{
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
 
-/// Runs cases at all tiers; with `whole`, on views that begin at whole vectors.
+/// Runs cases at all levels; with `whole`, on views that begin at whole vectors.
 fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {
-    let backends = common::tiers();
+    let backends = common::levels();
     for case in cases {
         let mut plan = case.plan();
         if whole {
@@ -36,7 +36,7 @@ fn check_plan(backends: &[WgpuBackend], case: &Case, plan: &Plan) {
         case.launch(backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
         let got = block_on(plan.read_back(backend, &buffers)).expect("an outcome");
         let compared = case.compare(&got, &want);
-        assert!(compared.passed(), "{}, tier {}: {compared}", case.name(), backend.tier());
+        assert!(compared.passed(), "{}, level {}: {compared}", case.name(), backend.shader_level());
     }
 }
 
@@ -186,7 +186,7 @@ fn queries_of_large_groups_and_far_positions_are_summed() {
 
 #[test]
 fn rows_that_begin_anywhere_turn() {
-    let backends = common::tiers();
+    let backends = common::levels();
     for case in cases_of(Op::RotateRows).into_iter().step_by(7) {
         for front in [0, 1, 3] {
             let mut plan = case.plan();
@@ -229,7 +229,7 @@ fn sums_in_pieces(backend: &WgpuBackend, q: &[f32], piece: u32) -> Vec<u32> {
 fn sums_of_queries_do_not_depend_on_how_they_come() {
     let mut rng = SplitMix64::new(3);
     let q: Vec<f32> = (0..200 * 4 * 20).map(|_| rng.next_normal()).collect();
-    for backend in common::tiers() {
+    for backend in common::levels() {
         let whole = sums_in_pieces(&backend, &q, 200);
         assert!(whole[..7 * 20].iter().all(|bits| *bits != 0), "blocks 0 to 6 have tokens");
         for piece in [1, 7, 32, 100] {

@@ -181,6 +181,35 @@ fn more_than_the_device_has_is_out_of_memory() {
     assert_eq!(floats_of(&backend, &floats(&backend, &[3.0])), [3.0]);
 }
 
+/// Many drivers allow bindings of 2^31 - 4 bytes; this is the same remainder on a small scale.
+#[test]
+fn weights_fill_bindings_whose_limit_is_no_multiple_of_a_place() {
+    let limit = (4 << 20) - 4;
+    let Some(backend) = common::device_of_bindings(limit) else { return };
+    let (n_rows, n_cols) = (3072, 1024);
+    let name = String::from("three bindings of weights");
+    backend.expect_weights((4 * n_rows * n_cols) as u64, 1);
+    let values: Vec<f32> = (0..n_rows * n_cols).map(|i| (i / n_cols + i % n_cols) as f32).collect();
+    let bytes = HostBytes::from_vec(encode_f32(DType::F32, &values));
+    let source = WeightSource { name, dtype: DType::F32, n_rows, n_cols, bytes };
+    let table = backend.load_weight(source).unwrap();
+    let picked: Vec<u32> = (0..n_rows as u32).rev().step_by(389).collect();
+    let ids = ints(&backend, &picked);
+    let mut out = backend.alloc(DType::F32, picked.len() * n_cols, "rows").unwrap();
+    let p = EmbedParams { n_tokens: picked.len() as u32, width: n_cols as u32 };
+    let to = ViewMut::all(&mut out);
+    backend.embed(Embed { p, ids: View::all(&ids), table: &table, out: to }).unwrap();
+    let row = |id: &u32| &values[*id as usize * n_cols..][..n_cols];
+    assert_eq!(floats_of(&backend, &out), picked.iter().map(row).collect::<Vec<_>>().concat());
+
+    // What the device says that it takes, it takes; and no more.
+    let most = backend.info().max_buffer_bytes;
+    assert_eq!(most, (4 << 20) - 256);
+    assert!(backend.alloc(DType::F32, most as usize / 4, "all of a binding").is_ok());
+    let over = backend.alloc(DType::F32, most as usize / 4 + 1, "more than a binding");
+    assert!(matches!(over, Err(OpError::OutOfMemory { .. })), "{over:?}");
+}
+
 #[test]
 fn a_lost_device_stays_lost() {
     let Some(backend) = common::device() else { return };
@@ -296,7 +325,7 @@ fn indices_outside_touch_nothing() {
 /// Runs `cases` without the corpus' odd offsets, so that every vector load is taken.
 fn check_aligned(cases: &[Case]) {
     let reference = ReferenceBackend::new();
-    let backends = common::tiers();
+    let backends = common::levels();
     if backends.is_empty() {
         return;
     }
@@ -313,7 +342,7 @@ fn check_aligned(cases: &[Case]) {
             case.launch(backend, &mut buffers).unwrap();
             let got = block_on(plan.read_back(backend, &buffers)).unwrap();
             let compared = case.compare(&got, &want);
-            assert!(compared.passed(), "{}, {}: {compared}", backend.tier(), case.name());
+            assert!(compared.passed(), "{}, {}: {compared}", backend.shader_level(), case.name());
         }
     }
 }

@@ -1,5 +1,5 @@
-// The first part of kernels/common.cuh for the CPU: what only a GPU has, made of meetings of lanes
-// (machine.hpp) and plain C++.
+// The first part of kernels/shared/common.cuh for the CPU: what only a GPU has, made of meetings of
+// lanes (machine.hpp) and plain C++.
 #pragma once
 
 #include "machine.hpp"

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use half::{bf16, f16};
 use longview_core::DType;
-use longview_cuda::ProductCall;
+use longview_cuda::{Grid, ProductCall};
 
 use crate::library::{EmulatedKernel, Library, Machine};
 
@@ -19,12 +19,7 @@ pub(crate) enum Task {
     /// Copies bytes between addresses.
     Copy { to: u64, from: u64, bytes: u64 },
     /// Runs a kernel.
-    Launch {
-        kernel: &'static EmulatedKernel,
-        grid: [u32; 3],
-        dynamic_shared: u32,
-        args: Box<[u64]>,
-    },
+    Launch { kernel: &'static EmulatedKernel, grid: Grid, args: Box<[u64]> },
     /// Multiplies in a library's place; every sum is `error` off.
     Multiply { call: ProductCall, error: f32 },
     /// The first so many tasks of another stream come first.
@@ -136,9 +131,7 @@ impl Device {
                 }
                 Ok(())
             }
-            Task::Launch { kernel, grid, dynamic_shared, args } => {
-                self.run_grid(kernel, (*grid, *dynamic_shared), args)
-            }
+            Task::Launch { kernel, grid, args } => self.run_grid(kernel, *grid, args),
             Task::Multiply { call, error } => {
                 // SAFETY: whoever gave the task promised that the operands are there.
                 unsafe { multiply(call, *error) };
@@ -149,23 +142,15 @@ impl Device {
     }
 
     /// Runs a launch, on several threads of the system where it is large.
-    fn run_grid(
-        &self,
-        kernel: &EmulatedKernel,
-        (grid, dynamic_shared): ([u32; 3], u32),
-        args: &[u64],
-    ) -> Result<(), String> {
-        let n_blocks: u64 = grid.iter().map(|n| u64::from(*n)).product();
+    fn run_grid(&self, kernel: &EmulatedKernel, grid: Grid, args: &[u64]) -> Result<(), String> {
+        let n_blocks: u64 = grid.blocks.iter().map(|n| u64::from(*n)).product();
         let is_large = n_blocks * u64::from(kernel.threads) >= MANY_THREADS;
         let n_workers = if is_large { self.n_workers.min(n_blocks as usize) } else { 1 };
         let next_block = AtomicU64::new(0);
         let work = || {
             let mut machine = self.machine();
             // SAFETY: whoever gave the task promised that what the kernel uses is there.
-            let result = unsafe {
-                let size = (grid, dynamic_shared);
-                machine.run(kernel, size, args, &next_block, self.backward)
-            };
+            let result = unsafe { machine.run(kernel, grid, args, &next_block, self.backward) };
             lock(&self.machines).push(machine);
             result
         };

@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,8 @@ pub struct EmulatedOptions {
     pub memory_bytes: u64,
     /// Without, making a graph fails.
     pub has_graphs: bool,
+    /// Calls about graphs that fail although there are graphs.
+    pub failing_graphs: Option<FailingGraphs>,
     /// Major and minor. The kernels are those of 8.0 whatever it is, but launch code chooses by it.
     pub compute_capability: (u32, u32),
     /// Commands given to streams after which one is refused for want of memory; the device that is
@@ -38,6 +41,26 @@ pub struct EmulatedOptions {
     pub refused_command: Option<u64>,
     /// Whether there is a library that multiplies, and how.
     pub library: EmulatedLibrary,
+}
+
+/// Calls of one kind, by their numbers from 0, that fail for want of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingGraphs {
+    /// Which kind.
+    pub kind: GraphCall,
+    /// Which calls of it.
+    pub calls: Range<u64>,
+}
+
+/// What a driver is asked about graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphCall {
+    /// [`Driver::new_graph`].
+    Make,
+    /// [`Driver::set_node`].
+    Update,
+    /// [`Driver::launch_graph`].
+    Launch,
 }
 
 /// What stands for a vendor's library.
@@ -63,6 +86,7 @@ impl Default for EmulatedOptions {
             n_multiprocessors: 4,
             memory_bytes: 4 << 30,
             has_graphs: true,
+            failing_graphs: None,
             compute_capability: (8, 0),
             refused_command: None,
             library: EmulatedLibrary::Absent,
@@ -81,6 +105,8 @@ pub struct EmulatedDriver {
     launched: Mutex<BTreeSet<&'static str>>,
     /// Commands given to streams.
     n_given: AtomicU64,
+    /// Calls of each [`GraphCall`].
+    n_graph_calls: [AtomicU64; 3],
 }
 
 impl EmulatedDriver {
@@ -95,7 +121,9 @@ impl EmulatedDriver {
         };
         let device = Arc::new(Device::new(library, options.n_workers, options.backward));
         let (used, launched) = (Arc::default(), Mutex::default());
-        Ok(Self { device, options, facts, used, launched, n_given: AtomicU64::new(0) })
+        let n_graph_calls = Default::default();
+        let n_given = AtomicU64::new(0);
+        Ok(Self { device, options, facts, used, launched, n_given, n_graph_calls })
     }
 
     /// The names of the kernels that were launched so far.
@@ -126,15 +154,39 @@ impl EmulatedDriver {
         if given != expected.next_multiple_of(8) {
             return told(Err(format!("{name} takes {expected} bytes of arguments, not {given}")));
         }
-        let Grid { blocks: grid, dynamic_shared } = grid;
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(&kernel.name);
-        Ok(Task::Launch { kernel, grid, dynamic_shared, args })
+        Ok(Task::Launch { kernel, grid, args })
     }
 
     /// Refuses the command that is to be refused.
     fn count_command(&self) -> DriverResult<()> {
         let n = self.n_given.fetch_add(1, Ordering::Relaxed);
         if self.options.refused_command == Some(n) { Err(DriverError::OutOfMemory) } else { Ok(()) }
+    }
+
+    /// Gives a kernel or a copy to a stream.
+    ///
+    /// # Safety
+    /// As for [`Driver::run`].
+    unsafe fn give(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
+        let task = match work {
+            Work::Copy(CopyCall { to, from, bytes, .. }) => Task::Copy { to, from, bytes },
+            Work::Launch(call) => {
+                self.task(call.kernel.facts().name, call.grid, words_of(call.args))?
+            }
+        };
+        // SAFETY: the caller's word; memory does all work before it goes.
+        told(unsafe { self.device.push(stream.0, task) })
+    }
+
+    /// Refuses the calls about graphs that are to fail.
+    fn count_graph_call(&self, kind: GraphCall) -> DriverResult<()> {
+        let n = self.n_graph_calls[kind as usize].fetch_add(1, Ordering::Relaxed);
+        let failing = self.options.failing_graphs.as_ref().filter(|failing| failing.kind == kind);
+        if failing.is_some_and(|failing| failing.calls.contains(&n)) {
+            return Err(DriverError::OutOfMemory);
+        }
+        Ok(())
     }
 
     fn memory(&self, bytes: u64, is_host: bool) -> DriverResult<EmulatedMemory> {
@@ -278,20 +330,15 @@ impl Driver for EmulatedDriver {
 
     unsafe fn run(&self, stream: &EmulatedStream, work: Work<'_>) -> DriverResult<()> {
         self.count_command()?;
-        let task = match work {
-            Work::Copy(CopyCall { to, from, bytes, .. }) => Task::Copy { to, from, bytes },
-            Work::Launch(call) => {
-                self.task(call.kernel.facts().name, call.grid, words_of(call.args))?
-            }
-        };
-        // SAFETY: the caller's word; memory does all work before it goes.
-        told(unsafe { self.device.push(stream.0, task) })
+        // SAFETY: the caller's word.
+        unsafe { self.give(stream, work) }
     }
 
     unsafe fn new_graph(&self, works: &[Work<'_>]) -> DriverResult<EmulatedGraph> {
         if !self.options.has_graphs {
             return told(Err("graphs are not there".into()));
         }
+        self.count_graph_call(GraphCall::Make)?;
         Ok(EmulatedGraph(works.iter().map(Node::new).collect()))
     }
 
@@ -301,6 +348,7 @@ impl Driver for EmulatedDriver {
         i: usize,
         work: Work<'_>,
     ) -> DriverResult<()> {
+        self.count_graph_call(GraphCall::Update)?;
         let node = Node::new(&work);
         if !graph.0[i].may_become(&node) {
             return told(Err(format!("node {i} of a graph cannot become another command")));
@@ -314,8 +362,11 @@ impl Driver for EmulatedDriver {
         stream: &EmulatedStream,
         graph: &mut EmulatedGraph,
     ) -> DriverResult<()> {
+        self.count_graph_call(GraphCall::Launch)?;
+        // All of it or nothing, as on a real device: what is refused is refused before the begin.
+        graph.0.iter().try_for_each(|_| self.count_command())?;
         // SAFETY: the caller's word.
-        graph.0.iter().try_for_each(|node| unsafe { self.run(stream, node.work()) })
+        graph.0.iter().try_for_each(|node| unsafe { self.give(stream, node.work()) })
     }
 
     fn library(&self) -> Result<(), String> {

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
+use longview_cuda::Grid;
+
 /// The environment variable that makes [`Library::get`] load the sanitized library. The program
 /// must have been started as [`sanitizer`] says.
 pub const SANITIZE: &str = "LONGVIEW_EMULATION_SANITIZE";
@@ -236,7 +238,7 @@ impl Machine {
     pub unsafe fn run(
         &mut self,
         kernel: &EmulatedKernel,
-        (grid, dynamic_shared): ([u32; 3], u32),
+        grid: Grid,
         args: &[u64],
         next_block: &std::sync::atomic::AtomicU64,
         backward: bool,
@@ -248,8 +250,8 @@ impl Machine {
             (self.library.run)(
                 self.raw.as_ptr(),
                 kernel.raw.cast(),
-                grid.as_ptr(),
-                dynamic_shared,
+                grid.blocks.as_ptr(),
+                grid.dynamic_shared,
                 args.as_ptr().cast(),
                 next_block.as_ptr(),
                 backward,

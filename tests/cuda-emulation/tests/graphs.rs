@@ -2,7 +2,7 @@
 
 use longview_core::{DType, SplitMix64, encode_f32};
 use longview_cuda::{Counters, CudaBackend};
-use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
+use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions, FailingGraphs, GraphCall};
 use longview_ops::*;
 use pollster::block_on;
 
@@ -10,7 +10,10 @@ type Emulated = CudaBackend<EmulatedDriver>;
 type Buffer = <Emulated as Storage>::Buffer;
 
 fn backend(has_graphs: bool) -> Emulated {
-    let options = EmulatedOptions { has_graphs, ..Default::default() };
+    open(EmulatedOptions { has_graphs, ..Default::default() })
+}
+
+fn open(options: EmulatedOptions) -> Emulated {
     let driver = EmulatedDriver::new(options).expect("the kernels are compiled as C++");
     CudaBackend::on(driver).expect("an emulated device")
 }
@@ -78,6 +81,55 @@ fn the_second_time_makes_a_graph_and_nothing_else_changes() {
     assert_eq!(with.no_graphs(), None);
     assert!(without.no_graphs().is_some_and(|reason| reason.contains("graphs are not there")));
     assert_eq!(without.counters().graphs, 0);
+}
+
+/// A device that is short of memory for a moment.
+#[test]
+fn a_graph_that_failed_is_tried_again() {
+    for (kind, first) in [(GraphCall::Make, 0), (GraphCall::Update, 3), (GraphCall::Launch, 2)] {
+        // The first try and the one after the pause fail, the next one works.
+        let failing_graphs = Some(FailingGraphs { kind, calls: first..first + 2 });
+        let failing = open(EmulatedOptions { failing_graphs, ..Default::default() });
+        let without = backend(false);
+        let (mut a, mut b) = (buffers(&failing), buffers(&without));
+        let mut n_slow = 0;
+        for i in 0..120 {
+            let out = step(&failing, &mut a, 6, i);
+            assert_eq!(out, step(&without, &mut b, 6, i), "{kind:?}, step {i}");
+            let fallback = failing.fallback();
+            assert_eq!(fallback.is_some(), failing.no_graphs().is_some());
+            n_slow += usize::from(fallback.is_some_and(|why| why.contains("out of memory")));
+        }
+        let failures = failing.counters().graph_failures;
+        assert!((1..=2).contains(&failures), "{kind:?}: {failures} failures");
+        assert_eq!(failing.fallback(), None, "{kind:?} recovered");
+        // It goes one by one only as long as the pauses last: 16 steps, then 32.
+        assert!((16..=50).contains(&n_slow), "{kind:?}: {n_slow} slow steps");
+        let before = failing.counters().device.submits;
+        step(&failing, &mut a, 6, 120);
+        assert_eq!(failing.counters().device.submits - before, 2, "{kind:?}: a graph and a read");
+    }
+}
+
+#[test]
+fn a_failure_is_about_one_run_of_commands() {
+    let failing_graphs = Some(FailingGraphs { kind: GraphCall::Make, calls: 0..1 });
+    let failing = open(EmulatedOptions { failing_graphs, ..Default::default() });
+    let mut bufs = buffers(&failing);
+    (0..3).for_each(|i| drop(step(&failing, &mut bufs, 6, i)));
+    assert_eq!((failing.counters().graph_failures, failing.counters().graphs), (1, 0));
+    (0..3).for_each(|i| drop(step(&failing, &mut bufs, 7, i)));
+    assert_eq!((failing.counters().graph_failures, failing.counters().graphs), (1, 1));
+    assert!(failing.fallback().is_some(), "the first run still goes one by one");
+}
+
+#[test]
+fn a_device_without_graphs_is_asked_ever_less_often() {
+    let without = backend(false);
+    let mut bufs = buffers(&without);
+    (0..600).for_each(|i| drop(step(&without, &mut bufs, 4, i)));
+    // At the second step, then after 16, 32, 64, 128 and 256 more.
+    assert_eq!(without.counters().graph_failures, 6);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::backends::KNOWN;
 
 /// What can be asked for.
 pub const USAGE: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quick] [--threads N] \
-                         [--isa NAME] [--adapter NAME] [--tier NAME] [--cuda-device N] | \
+                         [--isa NAME] [--adapter NAME] [--shader-level NAME] [--cuda-device N] | \
                          --bounds [--filter TEXT]";
 
 /// A device and how to open it.
@@ -95,7 +95,7 @@ impl Request {
                 "--threads" => cpu.threads = value()?.parse().context("--threads")?,
                 "--isa" => cpu.isa = Some(value()?.parse().map_err(Error::msg)?),
                 "--adapter" => wgpu.adapter = Some(value()?),
-                "--tier" => wgpu.tier = Some(value()?.parse().map_err(Error::msg)?),
+                "--shader-level" => wgpu.shader_level = Some(value()?.parse().map_err(Error::msg)?),
                 "--cuda-device" => {
                     cuda.device = Some(value()?.parse().context("--cuda-device")?);
                 }
@@ -103,7 +103,7 @@ impl Request {
             }
             match option {
                 "--threads" | "--isa" => meant_for = Some((option.to_owned(), "cpu")),
-                "--adapter" | "--tier" => meant_for = Some((option.to_owned(), "wgpu")),
+                "--adapter" | "--shader-level" => meant_for = Some((option.to_owned(), "wgpu")),
                 "--cuda-device" => meant_for = Some((option.to_owned(), "cuda")),
                 _ => {}
             }
@@ -157,10 +157,10 @@ mod tests {
         let request = parse("--device cpu --threads 3 --filter=matvec --quick --bench").unwrap();
         assert!(matches!(request.device, Device::Cpu(CpuOptions { threads: 3, isa: None })));
         assert!(request.quick && request.filter == "matvec");
-        let request = parse("--adapter llvmpipe --device=wgpu --tier core").unwrap();
+        let request = parse("--adapter llvmpipe --device=wgpu --shader-level core").unwrap();
         let Device::Wgpu(options) = request.device else { panic!("{request:?}") };
         assert_eq!(options.adapter.as_deref(), Some("llvmpipe"));
-        assert_eq!(options.tier.map(|tier| tier.name()), Some("core"));
+        assert_eq!(options.shader_level.map(|level| level.name()), Some("core"));
         assert!(!request.quick && request.filter.is_empty());
         let request = parse("--device cuda --cuda-device 1").unwrap();
         assert!(matches!(request.device, Device::Cuda(CudaOptions { device: Some(1), .. })));
@@ -179,8 +179,11 @@ mod tests {
             "--cuda-device is for cuda, not for cpu"
         );
         assert_eq!(message("--device wgpu --isa avx2"), "--isa is for cpu, not for wgpu");
-        assert_eq!(message("--device cpu --tier core"), "--tier is for wgpu, not for cpu");
+        assert_eq!(
+            message("--device cpu --shader-level core"),
+            "--shader-level is for wgpu, not for cpu"
+        );
         assert_eq!(message("--device cpu matvec"), "unknown argument 'matvec'");
-        assert!(message("--device wgpu --tier high").contains("unknown tier 'high'"));
+        assert!(message("--device wgpu --tier high").contains("unknown shader level 'high'"));
     }
 }

@@ -83,7 +83,7 @@ fn check_chosen(
     mass: &Counts<'_>,
     what: &str,
 ) {
-    let (n, budget) = (sim.n_tokens(), sim.sequence.policy().budget.expect("a budget"));
+    let (n, budget) = (sim.n_tokens(), sim.sequence.policy().budget.tokens.expect("a budget"));
     for layer in 0..2 {
         let blocks = blocks(sim, layer);
         let own = |head: usize| -> Vec<f64> {
@@ -246,7 +246,7 @@ fn ktransformers_preselects_blocks_with_a_quarter_of_their_neighbours() {
             };
             let heads = [own(0), own(1)];
             let both: Vec<f64> = heads[0].iter().zip(&heads[1]).map(|(a, b)| a + b).collect();
-            let index = sim.sequence.layers()[layer].index.as_ref().expect("an index");
+            let index = &sim.sequence.layers()[layer].recall().expect("an index").index;
             for (head, own) in heads.iter().enumerate() {
                 let scores = if mode == "shared" { &both } else { own };
                 let open: Vec<usize> =

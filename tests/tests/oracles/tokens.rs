@@ -57,7 +57,8 @@ fn check(sim: &mut Sim<CpuBackend>, factors: impl Fn(&Rows, &Rows, usize) -> (Ro
 fn choosing_query(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Vec<f64> {
     let last = sim.truth[layer].last().expect("a token");
     let d = sim.sequence.shape().head_dim;
-    let is_ahead = sim.sequence.policy().ahead && layer > 0;
+    let schedule = sim.sequence.policy().index.expect("an index").schedule;
+    let is_ahead = schedule.layer_prefetch && layer > 0;
     let q = if is_ahead { last.predicted() } else { last.q.clone() };
     q[head * d..(head + 1) * d].iter().map(|x| f64::from(*x)).collect()
 }

@@ -48,6 +48,8 @@ const TARGETS: &[Target] = &[
 
 /// Folders of kernels; only those of the first ship.
 const FOLDERS: [&str; 2] = ["kernels", "tests/cuda-emulation/kernels"];
+/// Where the parts are that kernels share.
+const SHARED: &str = "shared";
 const RESOURCES: &str = "kernels/resources.txt";
 
 /// A file of kernels.
@@ -125,11 +127,11 @@ fn run_with(check: bool, only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What kernels include: every `.cuh`, by name, with its text.
+/// What kernels include: every `.cuh`, by its path from the folder of kernels, with its text.
 fn headers() -> Result<Vec<(String, String)>> {
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let read = |path: PathBuf| Ok((name(&path), read(&path)?));
-    files_of(FOLDERS[0], "cuh")?.into_iter().map(read).collect()
+    let read = |path: PathBuf| Ok((format!("{SHARED}/{}", name(&path)), read(&path)?));
+    files_of(&format!("{}/{SHARED}", FOLDERS[0]), "cuh")?.into_iter().map(read).collect()
 }
 
 /// Every `.cu`, by name.

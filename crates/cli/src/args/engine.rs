@@ -8,7 +8,7 @@ use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::CudaOptions;
 use longview_engine::EngineOptions;
 use longview_scheduler::RecallMode;
-use longview_wgpu::{Tier, WgpuOptions};
+use longview_wgpu::{ShaderLevel, WgpuOptions};
 
 use crate::device::{Device, DeviceChoice, DeviceOptions};
 use crate::units;
@@ -23,8 +23,11 @@ const DEVICES: &[(DeviceChoice, &str)] = &[
     (DeviceChoice::Cuda, "cuda"),
 ];
 
-const SHADER_LEVELS: &[(Tier, &str)] =
-    &[(Tier::Core, "core"), (Tier::F16, "f16"), (Tier::Subgroups, "subgroups")];
+const SHADER_LEVELS: &[(ShaderLevel, &str)] = &[
+    (ShaderLevel::Core, "core"),
+    (ShaderLevel::F16, "f16"),
+    (ShaderLevel::Subgroups, "subgroups"),
+];
 
 /// Which query chooses what a step recalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +93,7 @@ pub struct EngineArgs {
 
     /// WGSL features that shaders use, for --device wgpu [default: the best that computes right numbers].
     #[arg(long, alias = "tier", value_name = "NAME", value_parser = super::names::one_of(SHADER_LEVELS))]
-    pub shader_level: Option<Tier>,
+    pub shader_level: Option<ShaderLevel>,
 
     /// Plan as if the device had so much memory, as 512MiB or 4GB: what does not fit is refused
     /// before anything is loaded [default: what the device has].
@@ -129,7 +132,7 @@ impl EngineArgs {
             cpu: CpuOptions { threads: self.threads, isa: self.isa },
             wgpu: WgpuOptions {
                 adapter: self.adapter.clone(),
-                tier: self.shader_level,
+                shader_level: self.shader_level,
                 ..WgpuOptions::default()
             },
             cuda: CudaOptions { device: self.cuda_device, ..CudaOptions::default() },

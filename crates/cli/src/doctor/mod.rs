@@ -123,7 +123,7 @@ struct Adapter {
 }
 
 fn adapter(a: &longview_wgpu::AdapterReport) -> Adapter {
-    let tested = block_on(WgpuBackend::test_tiers(&a.index.to_string()));
+    let tested = block_on(WgpuBackend::test_shader_levels(&a.index.to_string()));
     let tiers = match tested {
         Ok(tiers) => tiers.into_iter().map(|(level, r)| (level.name(), r.err())).collect(),
         Err(error) => vec![("core", Some(error.to_string()))],

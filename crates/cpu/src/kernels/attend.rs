@@ -8,14 +8,16 @@
 
 use std::f32::consts::{LN_2, LOG2_E};
 
-use crate::isa::Kernel;
 use crate::scratch::Scratch;
-use crate::simd::{Elem, Simd, math};
+use crate::simd::elem::Elem;
+use crate::simd::{Simd, math};
+use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
+use super::dots::{Strided, StridedMut};
 use super::{dots, pack, tile};
 
-/// Keys of a tile; a multiple of every tier's NR.
+/// Keys of a tile; a multiple of every instruction set's NR.
 pub(crate) const KEYS: usize = 256;
 
 /// Floats from one row of scores to the next: not a power of two, or all rows would share a few
@@ -64,7 +66,7 @@ impl<E> Rows<'_, E> {
     /// Asks for both halves of row i, if there is one.
     ///
     /// # Safety
-    /// The tier's features are there.
+    /// The instruction set's features are there.
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(&self, i: usize) {
         if i < self.n {
@@ -364,9 +366,10 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         while first < limit {
             let n = (limit - first).min(KEYS);
             let key = |i: usize| self.rows.key(first + i);
-            let to = (scores.as_mut_ptr(), SCORE_ROW);
+            let to = StridedMut { at: scores.as_mut_ptr(), row: SCORE_ROW };
             let ahead = |i: usize| self.rows.prefetch::<S>(first + i + AHEAD);
-            dots::dots::<S, E>((q.as_ptr(), width, n_rows), key, ahead, n, dh, to);
+            let rows = Strided { at: q.as_ptr(), row: width };
+            dots::dots::<S, E>(rows, n_rows, key, ahead, n, dh, to);
             let biases = self.rows.biases(first, n);
             for r in 0..n_rows {
                 let visible = self.visible(r / self.queries.group, first, n);
@@ -379,8 +382,9 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
                 }
             }
             let value = |i: usize| self.rows.value(first + i);
-            let scores = (scores.as_ptr(), SCORE_ROW);
-            dots::weighted::<S, E>(scores, value, n, dh, (o.as_mut_ptr(), width, n_rows));
+            let scores = Strided { at: scores.as_ptr(), row: SCORE_ROW };
+            let to = StridedMut { at: o.as_mut_ptr(), row: width };
+            dots::weighted::<S, E>(scores, value, n, dh, to, n_rows);
             first += KEYS;
         }
         for r in 0..n_rows {

@@ -1,23 +1,56 @@
 //! Dot products of a few f32 vectors with many stored rows, each row read once from memory.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, MAX_LANES, Simd};
+use crate::simd::elem::Elem;
+use crate::simd::{MAX_LANES, Simd};
+use crate::supported_isa::Kernel;
 
-/// `out[g * out_row + i] = q_g . row(i)` for n rows. `q` has rows of `q_row` floats, zeros after
-/// `k`.
+/// f32 rows that are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided {
+    pub(crate) at: *const f32,
+    /// Elements from one row to the next.
+    pub(crate) row: usize,
+}
+
+/// f32 rows that are written.
+#[derive(Clone, Copy)]
+pub(crate) struct StridedMut {
+    pub(crate) at: *mut f32,
+    /// Elements from one row to the next.
+    pub(crate) row: usize,
+}
+
+impl Strided {
+    /// From element `n` on.
+    #[inline(always)]
+    unsafe fn skip(self, n: usize) -> Self {
+        Self { at: self.at.add(n), ..self }
+    }
+}
+
+impl StridedMut {
+    /// From element `n` on.
+    #[inline(always)]
+    unsafe fn skip(self, n: usize) -> Self {
+        Self { at: self.at.add(n), ..self }
+    }
+}
+
+/// `out[g * out.row + i] = q_g . row(i)` for n rows. Rows of `q` are zero after `k`.
 ///
 /// # Safety
 /// `row(i)` is valid for k elements (`ahead(i)` only asks for what will be needed after row i), `q`
-/// for `n_q * q_row` with `q_row` at least k rounded up to LANES, `out` for `n_q` rows of n; the
-/// tier's features are there.
+/// for `n_q * q.row` with `q.row` at least k rounded up to LANES, `out` for `n_q` rows of n; the
+/// instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn dots<S: Simd, E: Elem>(
-    (q, q_row, n_q): (*const f32, usize, usize),
+    q: Strided,
+    n_q: usize,
     row: impl Fn(usize) -> *const E,
     ahead: impl Fn(usize),
     n: usize,
     k: usize,
-    (out, out_row): (*mut f32, usize),
+    out: StridedMut,
 ) {
     let mut i = 0;
     while i < n {
@@ -27,7 +60,7 @@ pub(crate) unsafe fn dots<S: Simd, E: Elem>(
         }
         let mut g = 0;
         while g < n_q {
-            let (q, out) = ((q.add(g * q_row), q_row), (out.add(g * out_row + i), out_row));
+            let (q, out) = (q.skip(g * q.row), out.skip(g * out.row + i));
             let part = |j: usize| row(i + j);
             g += match n_q - g {
                 1 => group::<S, E, 1>(q, part, rows, k, out),
@@ -43,11 +76,11 @@ pub(crate) unsafe fn dots<S: Simd, E: Elem>(
 /// vectors, and one of a vector all these rows. Returns H.
 #[inline(always)]
 unsafe fn group<S: Simd, E: Elem, const H: usize>(
-    (q, q_row): (*const f32, usize),
+    q: Strided,
     row: impl Fn(usize) -> *const E,
     n: usize,
     k: usize,
-    (out, out_row): (*mut f32, usize),
+    out: StridedMut,
 ) -> usize {
     let step = S::LANES / H;
     let mut i = 0;
@@ -59,15 +92,15 @@ unsafe fn group<S: Simd, E: Elem, const H: usize>(
         for j in 1..step {
             from[j] = row(i + j.min(rows - 1));
         }
-        let sums = lane_dots::<S, E, H>((q, q_row), &from, k);
-        let out = out.add(i);
+        let sums = lane_dots::<S, E, H>(q, &from, k);
+        let out = out.skip(i);
         if H == 1 && rows == step {
-            S::store(out, sums);
+            S::store(out.at, sums);
         } else {
             let mut t = [0.0f32; MAX_LANES];
             S::store(t.as_mut_ptr(), sums);
             for h in 0..H {
-                let to = out.add(h * out_row);
+                let to = out.at.add(h * out.row);
                 if rows == step {
                     std::ptr::copy_nonoverlapping(t.as_ptr().add(h * step), to, step);
                 } else {
@@ -83,7 +116,7 @@ unsafe fn group<S: Simd, E: Elem, const H: usize>(
 /// Lane `h * LANES / H + j` is the dot product of vector h with row j.
 #[inline(always)]
 unsafe fn lane_dots<S: Simd, E: Elem, const H: usize>(
-    (q, q_row): (*const f32, usize),
+    q: Strided,
     rows: &[*const E; MAX_LANES],
     k: usize,
 ) -> S::V {
@@ -94,7 +127,7 @@ unsafe fn lane_dots<S: Simd, E: Elem, const H: usize>(
         let whole = k - p >= S::LANES;
         let mut x = [S::zero(); H];
         for h in 0..H {
-            x[h] = S::load(q.add(h * q_row + p));
+            x[h] = S::load(q.at.add(h * q.row + p));
         }
         for j in 0..step {
             let from = rows[j].add(p);
@@ -133,26 +166,29 @@ impl<E: Elem> Kernel for Dots<'_, E> {
         let row = |i: usize| rows.as_ptr().add(i * k);
         // The prefetchers follow a run by themselves.
         let ahead = |_| {};
-        dots::<S, E>((q.as_ptr(), q_row, n_q), row, ahead, n, k, (out.as_mut_ptr(), out_row));
+        let q = Strided { at: q.as_ptr(), row: q_row };
+        let out = StridedMut { at: out.as_mut_ptr(), row: out_row };
+        dots::<S, E>(q, n_q, row, ahead, n, k, out);
     }
 }
 
 /// `o_r += sum over i of p[r, i] * row(i)` for the rows of `o`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o_row`
-/// with `o_row` at least k rounded up to LANES; the tier's features are there.
+/// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o.row`
+/// with `o.row` at least k rounded up to LANES; the instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
-    (p, p_row): (*const f32, usize),
+    p: Strided,
     row: impl Fn(usize) -> *const E,
     n: usize,
     k: usize,
-    (o, o_row, n_rows): (*mut f32, usize, usize),
+    o: StridedMut,
+    n_rows: usize,
 ) {
     let mut r = 0;
     while r < n_rows {
-        let (p, o) = ((p.add(r * p_row), p_row), (o.add(r * o_row), o_row));
+        let (p, o) = (p.skip(r * p.row), o.skip(r * o.row));
         match n_rows - r {
             1 => weighted_rows::<S, E, 1>(p, &row, n, k, o),
             2 => weighted_rows::<S, E, 2>(p, &row, n, k, o),
@@ -165,17 +201,17 @@ pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
 
 #[inline(always)]
 unsafe fn weighted_rows<S: Simd, E: Elem, const R: usize>(
-    p: (*const f32, usize),
+    p: Strided,
     row: &impl Fn(usize) -> *const E,
     n: usize,
     k: usize,
-    (o, o_row): (*mut f32, usize),
+    o: StridedMut,
 ) {
     let mut c = 0;
     while c < k {
         let left = k - c;
         let part = |i: usize| row(i).add(c);
-        let to = (o.add(c), o_row);
+        let to = o.skip(c);
         if left >= 4 * S::LANES {
             weighted_columns::<S, E, R, 4>(p, part, n, S::LANES, to);
             c += 4 * S::LANES;
@@ -191,16 +227,16 @@ unsafe fn weighted_rows<S: Simd, E: Elem, const R: usize>(
 
 #[inline(always)]
 unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
-    (p, p_row): (*const f32, usize),
+    p: Strided,
     row: impl Fn(usize) -> *const E,
     n: usize,
     last: usize,
-    (o, o_row): (*mut f32, usize),
+    o: StridedMut,
 ) {
     let mut sums = [[S::zero(); W]; R];
     for r in 0..R {
         for w in 0..W {
-            sums[r][w] = S::load(o.add(r * o_row + w * S::LANES));
+            sums[r][w] = S::load(o.at.add(r * o.row + w * S::LANES));
         }
     }
     for i in 0..n {
@@ -211,7 +247,7 @@ unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
             v[w] = if last == S::LANES { E::load::<S>(at) } else { E::load_n::<S>(at, last) };
         }
         for r in 0..R {
-            let x = S::splat(*p.add(r * p_row + i));
+            let x = S::splat(*p.at.add(r * p.row + i));
             for w in 0..W {
                 sums[r][w] = S::fma(x, v[w], sums[r][w]);
             }
@@ -219,7 +255,7 @@ unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
     }
     for r in 0..R {
         for w in 0..W {
-            S::store(o.add(r * o_row + w * S::LANES), sums[r][w]);
+            S::store(o.at.add(r * o.row + w * S::LANES), sums[r][w]);
         }
     }
 }

@@ -5,8 +5,9 @@
 //! register tile over all strips. Packing costs one pass over the weights; it pays from about 16
 //! rows on.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, Simd};
+use crate::simd::Simd;
+use crate::simd::elem::Elem;
+use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
 use super::{pack, tile};

@@ -1,8 +1,8 @@
 //! `X^T X` of the rows of a group of heads: the register tile with X as both operands.
 
-use crate::isa::Kernel;
 use crate::scratch::Scratch;
 use crate::simd::Simd;
+use crate::supported_isa::Kernel;
 
 use super::{pack, tile};
 

@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use crate::isa::Kernel;
 use crate::simd::Simd;
+use crate::supported_isa::Kernel;
 
 /// Independent sums: more than latency times throughput of any FMA unit.
 const SUMS: usize = 12;

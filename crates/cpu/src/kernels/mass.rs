@@ -1,9 +1,10 @@
 //! Attention that listed rows received, made again from each query's log-sum-exp.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, MAX_LANES, Simd, math};
+use crate::simd::elem::Elem;
+use crate::simd::{MAX_LANES, Simd, math};
+use crate::supported_isa::Kernel;
 
-use super::dots;
+use super::dots::{self, Strided, StridedMut};
 
 /// Which rows a query sees: those with `first < row - query <= last`.
 #[derive(Clone, Copy)]
@@ -60,8 +61,9 @@ impl<E: Elem> Kernel for Mass<'_, E> {
                 S::prefetch(elements.as_ptr().add(*row as usize * 2 * head_dim));
             }
         };
-        let out = (scores.as_mut_ptr(), n);
-        dots::dots::<S, E>((q.as_ptr(), q_row, n_q), row, ahead, n, head_dim, out);
+        let out = StridedMut { at: scores.as_mut_ptr(), row: n };
+        let rows = Strided { at: q.as_ptr(), row: q_row };
+        dots::dots::<S, E>(rows, n_q, row, ahead, n, head_dim, out);
         for (v, lse) in lse.iter().enumerate() {
             if *lse == f32::NEG_INFINITY {
                 continue;

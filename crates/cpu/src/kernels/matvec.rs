@@ -5,8 +5,9 @@
 //! that there are enough independent sums to hide the FMA's latency and enough streams for the
 //! prefetchers.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, Simd};
+use crate::simd::Simd;
+use crate::simd::elem::Elem;
+use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
 /// Most activation rows.

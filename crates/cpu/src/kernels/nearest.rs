@@ -1,7 +1,7 @@
 //! The best centroid of each of a block of points: a product with the running best kept per lane.
 
-use crate::isa::Kernel;
 use crate::simd::{MAX_LANES, Simd};
+use crate::supported_isa::Kernel;
 
 use super::{pack, tile};
 

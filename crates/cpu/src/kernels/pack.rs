@@ -4,12 +4,13 @@
 //! front to back. Rows beyond the last are zeros. Squares of LANES x LANES are transposed in
 //! registers.
 
-use crate::simd::{Elem, MAX_LANES, Simd};
+use crate::simd::elem::Elem;
+use crate::simd::{MAX_LANES, Simd};
 
 /// Packs `n <= width` rows of `k` elements into one panel, multiplied by `scale`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the tier's
+/// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the isa's
 /// features are there.
 #[inline(always)]
 pub(crate) unsafe fn panel<S: Simd, E: Elem>(

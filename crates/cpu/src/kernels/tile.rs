@@ -27,10 +27,10 @@ pub(crate) struct Tile {
     pub(crate) add: bool,
 }
 
-/// One tile of the tier's full width.
+/// One tile of the instruction set's full width.
 ///
 /// # Safety
-/// A is valid for MR x k elements, B for k rows of NR, C for m x n; the tier's features are there.
+/// A is valid for MR x k elements, B for k rows of NR, C for m x n; the instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn full<S: Simd>(t: Tile) {
     match (S::MR, S::NV) {
@@ -38,7 +38,7 @@ pub(crate) unsafe fn full<S: Simd>(t: Tile) {
         (6, 2) => run::<S, 6, 2>(t),
         (8, 2) => run::<S, 8, 2>(t),
         (4, 1) => run::<S, 4, 1>(t),
-        _ => unreachable!("a tier with another tile"),
+        _ => unreachable!("an instruction set with another tile"),
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) unsafe fn narrow<S: Simd>(t: Tile) {
         6 => run::<S, 6, 1>(t),
         8 => run::<S, 8, 1>(t),
         4 => run::<S, 4, 1>(t),
-        _ => unreachable!("a tier with another tile"),
+        _ => unreachable!("an instruction set with another tile"),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Elementwise and row-wise loops of the small ops.
 
-use crate::isa::Kernel;
-use crate::simd::{Elem, Simd, math};
+use crate::simd::elem::Elem;
+use crate::simd::{Simd, math};
+use crate::supported_isa::Kernel;
 
 /// Runs the body for each vector of `len` elements, with its offset and its length, LANES but for
 /// the last.
 ///
 /// A macro and not a function with a closure: a closure that is not inlined would be compiled
-/// without the tier's target features, and every intrinsic in it would be a call.
+/// without the instruction set's target features, and every intrinsic in it would be a call.
 macro_rules! vectors {
     ($S:ty, $len:expr, |$i:ident, $n:ident| $body:block) => {
         let (len, mut at) = ($len, 0);

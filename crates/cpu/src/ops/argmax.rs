@@ -2,20 +2,20 @@
 
 use longview_ops::{Argmax, OpResult};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::vector::Largest;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// The lowest index among equals; a not-a-number wins.
 pub(crate) fn run(queue: &mut Queue, d: Argmax<'_, CpuBackend>) -> OpResult<()> {
     d.check()?;
     let width = d.p.width as usize;
     let x = slice::<f32>(&d.x);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(x.len() * 4));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(x.len() * 4));
     queue.team.for_chunks(slice_mut::<u32>(d.out), 1, cost, |_, r, out| {
-        out[0] = tier.run(Largest { x: &x[r * width..(r + 1) * width] });
+        out[0] = isa.run(Largest { x: &x[r * width..(r + 1) * width] });
     });
     Ok(())
 }

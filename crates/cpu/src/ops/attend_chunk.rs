@@ -6,14 +6,13 @@
 
 use longview_ops::{AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, OpResult};
 
-use super::partials::Partials;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
-use crate::team::{Cost, Shared};
+use crate::partials::{Partials, Targets};
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
+use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Query rows (token, head) of a block: widening and transposing a key is shared by so many.
 const BLOCK_ROWS: usize = 256;
@@ -79,14 +78,14 @@ impl Part<'_> {
             return;
         }
         if cut.n_parts == 1 {
-            let targets = (Shared::new(out), Shared::new(lse));
+            let targets = Targets::new(out, lse);
             return self.items::<E>(queue, &cut, targets, self.p.accumulate != 0);
         }
         // The parts' results live in the op's scratch, which is put back for the next op.
         let mut shared = std::mem::take(&mut queue.shared);
         let (o, l) = (out.len() * cut.n_parts, lse.len() * cut.n_parts);
         let [part_out, part_lse] = shared.floats([o, l]);
-        let targets = (Shared::new(&mut *part_out), Shared::new(&mut *part_lse));
+        let targets = Targets::new(&mut *part_out, &mut *part_lse);
         self.items::<E>(queue, &cut, targets, false);
         let partials = Partials {
             out: part_out,
@@ -99,19 +98,13 @@ impl Part<'_> {
         queue.shared = shared;
     }
 
-    fn items<E: Elem>(
-        &self,
-        queue: &mut Queue,
-        cut: &Cut,
-        (out, lse): (Shared<'_, f32>, Shared<'_, f32>),
-        accumulate: bool,
-    ) {
+    fn items<E: Elem>(&self, queue: &mut Queue, cut: &Cut, targets: Targets<'_>, accumulate: bool) {
         let p = self.p;
         let (n_tokens, n_keys) = (self.span.q_len as usize, self.span.n_rows as usize);
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
         let kv = self.span.kv;
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         let cost = Cost::flop(4 * n_tokens * hq * n_keys * dh);
         let n_items = hkv * cut.n_blocks * cut.n_parts;
         queue.team.for_each(n_items, cost, |scratch, i| {
@@ -124,7 +117,7 @@ impl Part<'_> {
             let end = (key + cut.part_keys).min(n_keys);
             let start = (head * kv.head_stride + self.span.row_start as usize + key) * 2 * dh;
             let n = end - key;
-            tier.run(AttendBlock {
+            isa.run(AttendBlock {
                 queries: Queries {
                     q: &self.q[first * hq * dh..last * hq * dh],
                     n_tokens: last - first,
@@ -133,8 +126,8 @@ impl Part<'_> {
                     group: hq / hkv,
                     head_dim: dh,
                     scale: p.scale,
-                    out,
-                    lse,
+                    out: targets.out,
+                    lse: targets.lse,
                     out_token: part * n_tokens + first,
                     accumulate,
                 },

@@ -2,15 +2,14 @@
 
 use longview_ops::{AttendList, AttendParams, DeviceBuffer, ListSpan, Op, OpResult};
 
-use super::partials::Partials;
-use super::{ensure_at_most, ensure_below};
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
-use crate::team::{Cost, Shared};
+use crate::partials::{Partials, Targets};
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
+use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Keys of an item.
 const PART: usize = 2 * KEYS;
@@ -55,13 +54,13 @@ impl Part<'_> {
         let n_parts = longest.div_ceil(PART).max(1);
         let accumulate = self.p.accumulate != 0;
         if n_parts == 1 {
-            let targets = (Shared::new(out), Shared::new(lse));
+            let targets = Targets::new(out, lse);
             return self.items::<E>(queue, n_parts, targets, accumulate);
         }
         // The parts' results live in the op's scratch, which is put back for the next op.
         let mut shared = std::mem::take(&mut queue.shared);
         let [part_out, part_lse] = shared.floats([out.len() * n_parts, lse.len() * n_parts]);
-        let targets = (Shared::new(&mut *part_out), Shared::new(&mut *part_lse));
+        let targets = Targets::new(&mut *part_out, &mut *part_lse);
         self.items::<E>(queue, n_parts, targets, false);
         let head_dim = self.p.head_dim as usize;
         let partials = Partials { out: part_out, lse: part_lse, n_parts, head_dim, accumulate };
@@ -73,7 +72,7 @@ impl Part<'_> {
         &self,
         queue: &mut Queue,
         n_parts: usize,
-        (out, lse): (Shared<'_, f32>, Shared<'_, f32>),
+        targets: Targets<'_>,
         accumulate: bool,
     ) {
         let p = self.p;
@@ -84,7 +83,7 @@ impl Part<'_> {
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
         let total: usize = counts.iter().map(|&n| n as usize).sum();
         let cost = Cost::bytes(total * 2 * dh * size_of::<E>() * (hq / hkv).div_ceil(2));
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         queue.team.for_each(hkv * n_parts, cost, |scratch, i| {
             let (part, head) = (i / hkv, i % hkv);
             let n = counts[head] as usize;
@@ -93,7 +92,7 @@ impl Part<'_> {
             let list = &rows[entries.clone()];
             let start = head * kv.head_stride * 2 * dh;
             let elements = &elements[start..start + kv.row_limit(dh) * 2 * dh];
-            tier.run(AttendBlock {
+            isa.run(AttendBlock {
                 queries: Queries {
                     q: self.q,
                     n_tokens: 1,
@@ -102,8 +101,8 @@ impl Part<'_> {
                     group: hq / hkv,
                     head_dim: dh,
                     scale: p.scale,
-                    out,
-                    lse,
+                    out: targets.out,
+                    lse: targets.lse,
                     out_token: part,
                     accumulate,
                 },

@@ -2,10 +2,10 @@
 
 use longview_ops::{BlockReduce, BlockReduceParams, BlockSummary, OpResult};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Each block is one item.
 pub(crate) fn run(queue: &mut Queue, d: BlockReduce<'_, CpuBackend>) -> OpResult<()> {

@@ -5,15 +5,14 @@
 
 use longview_ops::{CentroidScores, DeviceBuffer, Op, OpResult, Pooling, ScoreSpan};
 
-use super::ensure_at_most;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_at_most;
 use crate::kernels::dots::Dots;
 use crate::kernels::vector::{SoftmaxParts, SoftmaxPool};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
-use crate::team::Cost;
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
+use crate::team::{Cost, Pieces};
+use crate::views::{slice, slice_mut};
 
 /// Clusters of an item.
 const BLOCK: usize = 512;
@@ -44,10 +43,7 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
             let out = &mut scores[(i * hkv + head) * stride..][..n];
             with_elem!(span.centroids.buffer.dtype(), E => {
                 let (centroids, sizes) = clusters::<E>(span, head, n, dh);
-                match d.p.pooling >= Pooling::SumScores as u32 {
-                    true => problem.sum(queue, centroids, out),
-                    false => problem.run(queue, centroids, sizes, out),
-                }
+                if d.p.pooling >= Pooling::SumScores as u32 { problem.sum(queue, centroids, out) } else { problem.run(queue, centroids, sizes, out) }
             });
         }
         if d.p.pooling == Pooling::SharedScores as u32 {
@@ -93,7 +89,7 @@ impl Problem<'_> {
     /// Sums over the group, without a softmax.
     fn sum<E: Elem>(&self, queue: &mut Queue, centroids: &[E], out: &mut [f32]) {
         let (n, group, dh) = (out.len(), self.group, self.dh);
-        let (row, tier) = (dh.next_multiple_of(16), queue.team.tier());
+        let (row, isa) = (dh.next_multiple_of(16), queue.team.isa());
         let [q, sum] = queue.shared.floats([group * row, row]);
         self.scale_queries(q, row);
         // A sum of products with one row is a product with the sum.
@@ -105,7 +101,7 @@ impl Problem<'_> {
         queue.team.for_chunks(out, BLOCK, cost, |_, i, out| {
             let rows = &centroids[i * BLOCK * dh..][..out.len() * dh];
             let out_row = out.len();
-            tier.run(Dots { q, q_row: row, rows, k: dh, out, out_row });
+            isa.run(Dots { q, q_row: row, rows, k: dh, out, out_row });
         });
     }
 
@@ -114,7 +110,7 @@ impl Problem<'_> {
         if n == 0 {
             return;
         }
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         let weighted = self.pooling == Pooling::SizeWeighted as u32;
         let (row, n_blocks) = (dh.next_multiple_of(16), n.div_ceil(BLOCK));
         let [q, logits, parts] =
@@ -122,14 +118,15 @@ impl Problem<'_> {
         self.scale_queries(q, row);
         let q = &*q;
         let bytes = Cost::bytes(n * dh * size_of::<E>() * group.div_ceil(2));
-        let pieces = ((&mut *logits, group * BLOCK), (&mut *parts, group * 2));
-        queue.team.for_chunks2(pieces.0, pieces.1, bytes, |_, i, logits, parts| {
+        let logit_pieces = Pieces::of(&mut *logits, group * BLOCK);
+        let part_pieces = Pieces::of(&mut *parts, group * 2);
+        queue.team.for_chunks2(logit_pieces, part_pieces, bytes, |_, i, logits, parts| {
             let (first, last) = (i * BLOCK, ((i + 1) * BLOCK).min(n));
             let rows = &centroids[first * dh..last * dh];
-            tier.run(Dots { q, q_row: row, rows, k: dh, out: logits, out_row: BLOCK });
+            isa.run(Dots { q, q_row: row, rows, k: dh, out: logits, out_row: BLOCK });
             for (x, part) in logits.chunks_exact(BLOCK).zip(parts.chunks_exact_mut(2)) {
                 let weights = weighted.then_some(&sizes[first..last]);
-                (part[0], part[1]) = tier.run(SoftmaxParts { x: &x[..last - first], weights });
+                (part[0], part[1]) = isa.run(SoftmaxParts { x: &x[..last - first], weights });
             }
         });
         join(parts, group);
@@ -141,7 +138,7 @@ impl Problem<'_> {
             for (g, total) in totals.chunks_exact(2).enumerate() {
                 let x = &logits[(i * group + g) * BLOCK..][..out.len()];
                 let (max, factor, is_first) = (total[0], 1.0 / total[1], g == 0);
-                tier.run(SoftmaxPool { x, max, factor, weights, take_max, is_first, out });
+                isa.run(SoftmaxPool { x, max, factor, weights, take_max, is_first, out });
             }
         });
     }

@@ -2,9 +2,9 @@
 
 use longview_ops::{ClusterRest, Op, OpResult};
 
-use super::{ensure_at_most, ensure_below};
-use crate::CpuBackend;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::{ensure_at_most, ensure_below};
+use crate::views::{slice, slice_mut};
 
 /// Heads one after the other: a copy of the sizes and a few differences.
 pub(crate) fn run(d: ClusterRest<'_, CpuBackend>) -> OpResult<()> {

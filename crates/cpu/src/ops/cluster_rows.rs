@@ -2,9 +2,9 @@
 
 use longview_ops::{ClusterRows, Op, OpResult};
 
-use super::{ensure_at_most, ensure_below};
-use crate::CpuBackend;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::{ensure_at_most, ensure_below};
+use crate::views::{slice, slice_mut};
 
 /// Heads one after the other: a head takes time of the order of its rows.
 pub(crate) fn run(d: ClusterRows<'_, CpuBackend>) -> OpResult<()> {

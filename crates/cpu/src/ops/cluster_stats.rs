@@ -2,12 +2,12 @@
 
 use longview_ops::{ClusterStats, Op, OpResult};
 
-use super::ensure_below;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_below;
 use crate::kernels::vector::{Measures, Pair};
-use crate::team::Cost;
+use crate::queue::Queue;
+use crate::team::{Cost, Pieces};
+use crate::views::{slice, slice_mut};
 
 /// Each KV head is one item.
 pub(crate) fn run(queue: &mut Queue, d: ClusterStats<'_, CpuBackend>) -> OpResult<()> {
@@ -18,24 +18,29 @@ pub(crate) fn run(queue: &mut Queue, d: ClusterStats<'_, CpuBackend>) -> OpResul
     let centroids = slice::<f32>(&d.centroids);
     ensure_below(Op::ClusterStats, "cluster", labels, c)?;
     let (closeness, radius) = (slice_mut::<f32>(d.closeness), slice_mut::<f32>(d.radius));
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(points.len() * 12));
-    queue.team.for_chunks2((radius, c), (closeness, n), cost, |_, head, radius, closeness| {
-        radius.fill(0.0);
-        for (i, closeness) in closeness.iter_mut().enumerate() {
-            let at = head * n + i;
-            let label = labels[at] as usize;
-            let centre = head * c + label;
-            let a = &points[at * dh..(at + 1) * dh];
-            let b = &centroids[centre * dh..(centre + 1) * dh];
-            let measures = tier.run(Pair { a, b });
-            *closeness = score(distance, &measures);
-            let distance = measures.distance2.sqrt();
-            // Not-a-number stays.
-            if distance > radius[label] || distance.is_nan() {
-                radius[label] = distance;
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(points.len() * 12));
+    queue.team.for_chunks2(
+        Pieces::of(radius, c),
+        Pieces::of(closeness, n),
+        cost,
+        |_, head, radius, closeness| {
+            radius.fill(0.0);
+            for (i, closeness) in closeness.iter_mut().enumerate() {
+                let at = head * n + i;
+                let label = labels[at] as usize;
+                let centre = head * c + label;
+                let a = &points[at * dh..(at + 1) * dh];
+                let b = &centroids[centre * dh..(centre + 1) * dh];
+                let measures = isa.run(Pair { a, b });
+                *closeness = score(distance, &measures);
+                let distance = measures.distance2.sqrt();
+                // Not-a-number stays.
+                if distance > radius[label] || distance.is_nan() {
+                    radius[label] = distance;
+                }
             }
-        }
-    });
+        },
+    );
     Ok(())
 }
 

@@ -5,14 +5,13 @@
 
 use longview_ops::{ColumnMass, DeviceBuffer, Op, OpResult};
 
-use super::{ensure_at_most, ensure_below};
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::mass::{Mass, Sight};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Rows of an item.
 const PART: usize = 256;
@@ -54,7 +53,7 @@ fn typed<E: Elem>(queue: &mut Queue, d: ColumnMass<'_, CpuBackend>) {
         let (from, to) = ((part * PART).min(n), ((part + 1) * PART).min(n));
         &rows[head * stride + from..head * stride + to]
     };
-    let (out_stride, tier) = (p.out_stride as usize, queue.team.tier());
+    let (out_stride, isa) = (p.out_stride as usize, queue.team.isa());
     let cost = Cost::flop(2 * hq * t * longest * dh);
     // The parts' sums live in the op's scratch, which is put back for the next op.
     let mut shared = std::mem::take(&mut queue.shared);
@@ -84,7 +83,7 @@ fn typed<E: Elem>(queue: &mut Queue, d: ColumnMass<'_, CpuBackend>) {
                     *to = p.scale * from;
                 }
             }
-            tier.run(Mass {
+            isa.run(Mass {
                 q: &queries[..n_q * row],
                 q_row: row,
                 lse: &own_lse[..n_q],

@@ -2,13 +2,13 @@
 
 use longview_ops::{Embed, Op, OpResult};
 
-use super::ensure_below;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_below;
 use crate::kernels::vector::Convert;
+use crate::queue::Queue;
 use crate::simd::elem::with_elem;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// `out[t] = table[ids[t]]`.
 pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
@@ -18,12 +18,12 @@ pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
     let ids: &[u32] = slice(&d.ids);
     ensure_below(Op::Embed, "token", ids, d.table.n_rows())?;
     let out = slice_mut::<f32>(d.out);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(out.len() * 6));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(out.len() * 6));
     with_elem!(d.table.dtype(), E => {
         let table: &[E] = d.table.elements();
         queue.team.for_chunks(out, width, cost, |_, t, out| {
             let row = ids[t] as usize * width;
-            tier.run(Convert { from: &table[row..row + width], to: out });
+            isa.run(Convert { from: &table[row..row + width], to: out });
         });
     });
     Ok(())

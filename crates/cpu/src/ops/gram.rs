@@ -2,11 +2,11 @@
 
 use longview_ops::{Gram, OpResult};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::gram::Outer;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Each matrix is one item.
 pub(crate) fn run(queue: &mut Queue, d: Gram<'_, CpuBackend>) -> OpResult<()> {
@@ -18,10 +18,10 @@ pub(crate) fn run(queue: &mut Queue, d: Gram<'_, CpuBackend>) -> OpResult<()> {
     if n_tokens == 0 || out.is_empty() {
         return Ok(());
     }
-    let (tier, cost) = (queue.team.tier(), Cost::flop(2 * x.len() * dh));
+    let (isa, cost) = (queue.team.isa(), Cost::flop(2 * x.len() * dh));
     queue.team.for_chunks(out, dh * dh, cost, |scratch, i, out| {
         let first_head = i * group;
-        tier.run(Outer { x, n_tokens, heads, first_head, group, dh, out, scratch });
+        isa.run(Outer { x, n_tokens, heads, first_head, group, dh, out, scratch });
     });
     Ok(())
 }

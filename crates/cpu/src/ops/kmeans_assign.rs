@@ -2,11 +2,11 @@
 
 use longview_ops::{KmeansAssign, OpResult};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::nearest::{Nearest, PackCentroids};
-use crate::team::Cost;
+use crate::queue::Queue;
+use crate::team::{Cost, Pieces};
+use crate::views::{slice, slice_mut};
 
 /// Points of an item: a panel of centroids in L1 meets so many.
 const BLOCK: usize = 240;
@@ -44,8 +44,8 @@ struct Head<'a> {
 impl Head<'_> {
     fn run(self, queue: &mut Queue) -> u32 {
         let Self { points, centroids, labels, scores, dh, distance } = self;
-        let tier = queue.team.tier();
-        let (mr, nr, lanes) = (tier.tile_rows(), tier.tile_cols(), tier.lanes());
+        let isa = queue.team.isa();
+        let (mr, nr, lanes) = (isa.tile_rows(), isa.tile_cols(), isa.lanes());
         let (n, c) = (labels.len(), centroids.len() / dh);
         let size = (dh + 2) * nr;
         let n_items = n.div_ceil(BLOCK);
@@ -54,14 +54,13 @@ impl Head<'_> {
         queue.team.for_chunks(panels, size, Cost::bytes(c * dh * 16), |_, i, panel| {
             let last = ((i + 1) * nr).min(c);
             let centroids = &centroids[i * nr * dh..last * dh];
-            tier.run(PackCentroids { centroids, k: dh, panel, distance });
+            isa.run(PackCentroids { centroids, k: dh, panel, distance });
         });
         let (panels, cost) = (&*panels, Cost::flop(2 * n * c * dh));
-        let parts = ((labels, BLOCK), (scores, BLOCK), (&mut *changed, 1));
         queue.team.for_chunks3(
-            parts.0,
-            parts.1,
-            parts.2,
+            Pieces::of(labels, BLOCK),
+            Pieces::of(scores, BLOCK),
+            Pieces::of(&mut *changed, 1),
             cost,
             |scratch, i, labels, scores, changed| {
                 let m = labels.len();
@@ -69,7 +68,7 @@ impl Head<'_> {
                     scratch.floats([m.next_multiple_of(mr) * dh, m * 2 * lanes, mr * nr]);
                 let points = &points[i * BLOCK * dh..][..m * dh];
                 changed[0] =
-                    tier.run(Nearest { points, k: dh, panels, labels, scores, strips, best, dots });
+                    isa.run(Nearest { points, k: dh, panels, labels, scores, strips, best, dots });
             },
         );
         changed.iter().sum()

@@ -2,11 +2,11 @@
 
 use longview_ops::{DeviceBuffer, KvGather, Op, OpResult};
 
-use super::{ensure_at_most, ensure_below};
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::slice;
+use crate::backend::CpuBackend;
+use crate::indices::{ensure_at_most, ensure_below};
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::slice;
 
 /// Row `dst_rows[i]` of each head becomes row `src_rows[i]`; runs of both are copied as one.
 pub(crate) fn run(queue: &mut Queue, d: KvGather<'_, CpuBackend>) -> OpResult<()> {

@@ -2,13 +2,13 @@
 
 use longview_ops::{DeviceBuffer, KvKeys, Op, OpResult};
 
-use super::ensure_below;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_below;
 use crate::kernels::vector::Convert;
+use crate::queue::Queue;
 use crate::simd::elem::with_elem;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// `out[h, i]` becomes the key of row `rows[h, i]`.
 pub(crate) fn run(queue: &mut Queue, d: KvKeys<'_, CpuBackend>) -> OpResult<()> {
@@ -20,12 +20,12 @@ pub(crate) fn run(queue: &mut Queue, d: KvKeys<'_, CpuBackend>) -> OpResult<()> 
         return Ok(());
     }
     let out = slice_mut::<f32>(d.out);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(out.len() * 8));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(out.len() * 8));
     with_elem!(d.src.buffer.dtype(), E => {
         let src = &d.src.buffer.elements::<E>()[d.src.offset..];
         queue.team.for_chunks(out, dh, cost, |_, i, key| {
             let from = (i / n * stride + rows[i] as usize) * 2 * dh;
-            tier.run(Convert { from: &src[from..from + dh], to: key });
+            isa.run(Convert { from: &src[from..from + dh], to: key });
         });
     });
     Ok(())

@@ -2,13 +2,13 @@
 
 use longview_ops::{DeviceBuffer, KvScatter, Op, OpResult};
 
-use super::ensure_below;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::slice;
+use crate::backend::CpuBackend;
+use crate::indices::ensure_below;
 use crate::kernels::vector::Convert;
+use crate::queue::Queue;
 use crate::simd::elem::with_elem;
 use crate::team::Cost;
+use crate::views::slice;
 
 /// Row `rows[t]` of every head gets the token's key and value, rounded.
 pub(crate) fn run(queue: &mut Queue, d: KvScatter<'_, CpuBackend>) -> OpResult<()> {
@@ -21,15 +21,15 @@ pub(crate) fn run(queue: &mut Queue, d: KvScatter<'_, CpuBackend>) -> OpResult<(
         return Ok(());
     }
     let (k, v) = (slice::<f32>(&d.k), slice::<f32>(&d.v));
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(k.len() * 12));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(k.len() * 12));
     with_elem!(d.dst.dtype(), E => {
         let dst = &mut d.dst.elements_mut::<E>()[..h * stride * 2 * dh];
         queue.team.for_chunks(dst, stride * 2 * dh, cost, |_, head, dst| {
             for (t, &row) in rows.iter().enumerate() {
                 let from = (t * h + head) * dh;
                 let (key, value) = dst[row as usize * 2 * dh..][..2 * dh].split_at_mut(dh);
-                tier.run(Convert { from: &k[from..from + dh], to: key });
-                tier.run(Convert { from: &v[from..from + dh], to: value });
+                isa.run(Convert { from: &k[from..from + dh], to: key });
+                isa.run(Convert { from: &v[from..from + dh], to: value });
             }
         });
     });

@@ -2,14 +2,13 @@
 
 use longview_ops::{Linear, Op, OpResult};
 
-use super::matvec::{Problem, no_products};
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::gemm::{Block, KC, PackStrip};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
+use crate::ops::matvec::{Problem, no_products};
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared};
+use crate::views::{slice, slice_mut};
 
 /// Up to here a pass over the weights with dot products beats packing them.
 const MATVEC_ROWS: usize = 8;
@@ -54,12 +53,12 @@ pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpRes
 
 fn multiply<E: Elem>(queue: &mut Queue, p: &Problem<'_>, weights: &[E], out: &mut [f32]) {
     let Problem { x, n_in: k, n_out, bias, add } = *p;
-    let tier = queue.team.tier();
-    let (mr, nr) = (tier.tile_rows(), tier.tile_cols());
+    let isa = queue.team.isa();
+    let (mr, nr) = (isa.tile_rows(), isa.tile_cols());
     let m = x.len() / k;
     let [strips] = queue.shared.floats([m.div_ceil(mr) * mr * k]);
     queue.team.for_chunks(strips, mr * k, Cost::bytes(x.len() * 16), |_, index, strip| {
-        tier.run(PackStrip { x, k, index, strip });
+        isa.run(PackStrip { x, k, index, strip });
     });
     let (strips, out) = (&*strips, Shared::new(out));
     let block = block_columns(n_out, nr);
@@ -69,7 +68,7 @@ fn multiply<E: Elem>(queue: &mut Queue, p: &Problem<'_>, weights: &[E], out: &mu
         let last = (first + block).min(n_out);
         let [panels] = scratch.floats([k.min(KC) * (last - first).next_multiple_of(nr)]);
         let weights = &weights[first * k..last * k];
-        tier.run(Block { strips, m, weights, k, bias, add, out, n_out, first, panels });
+        isa.run(Block { strips, m, weights, k, bias, add, out, n_out, first, panels });
     });
 }
 

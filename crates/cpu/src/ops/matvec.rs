@@ -2,13 +2,12 @@
 
 use longview_ops::{Linear, Op, OpResult};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
-use crate::simd::Elem;
-use crate::simd::elem::with_elem;
+use crate::queue::Queue;
+use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared};
+use crate::views::{slice, slice_mut};
 
 /// Least and most bytes of weights in an item: long enough for the prefetches to run ahead, short
 /// enough that the last item is soon done.
@@ -60,7 +59,7 @@ impl Problem<'_> {
         let wanted = n_out * row_bytes / ENOUGH_ITEMS;
         let item_bytes = wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]);
         let block = (item_bytes / row_bytes).next_multiple_of(4).max(4);
-        let tier = queue.team.tier();
+        let isa = queue.team.isa();
         // More rows than the op is meant for cost one more pass each time, not an error.
         let groups = x.chunks(MAX_ROWS * n_in).zip(out.chunks_mut(MAX_ROWS * n_out));
         for (x, out) in groups {
@@ -78,7 +77,7 @@ impl Problem<'_> {
                 let first = i * block;
                 let last = (first + block).min(n_out);
                 let weights = &weights[first * n_in..last * n_in];
-                tier.run(Matvec { weights, x, n_rows, k: n_in, bias, add, out, n_out, first });
+                isa.run(Matvec { weights, x, n_rows, k: n_in, bias, add, out, n_out, first });
             });
         }
     }

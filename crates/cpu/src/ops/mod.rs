@@ -9,7 +9,6 @@ pub(crate) mod cluster_rest;
 pub(crate) mod cluster_rows;
 pub(crate) mod cluster_stats;
 pub(crate) mod column_mass;
-pub(crate) mod copy;
 pub(crate) mod embed;
 pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
@@ -20,7 +19,6 @@ pub(crate) mod kv_scatter;
 pub(crate) mod lse_merge;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
-mod partials;
 pub(crate) mod pool_scores;
 pub(crate) mod project_heads;
 pub(crate) mod query_gate;
@@ -33,22 +31,3 @@ pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
 pub(crate) mod split_signs;
 pub(crate) mod top_k;
-
-use longview_ops::{Op, OpError, OpResult};
-
-/// Fails unless every index is below `limit`.
-fn ensure_below(op: Op, what: &'static str, indices: &[u32], limit: usize) -> OpResult<()> {
-    // The maximum is one vector loop; who it was is looked up only when it matters.
-    let largest = indices.iter().copied().max();
-    match largest {
-        Some(index) if index as usize >= limit => {
-            Err(OpError::Index { op, what, index: index as usize, limit })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Fails unless every count is at most `limit`.
-fn ensure_at_most(op: Op, what: &'static str, counts: &[u32], limit: usize) -> OpResult<()> {
-    ensure_below(op, what, counts, limit.saturating_add(1))
-}

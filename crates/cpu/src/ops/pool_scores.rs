@@ -2,10 +2,10 @@
 
 use longview_ops::{OpResult, PoolKind, PoolScores, PoolScoresParams};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Each KV head is one item.
 pub(crate) fn run(queue: &mut Queue, d: PoolScores<'_, CpuBackend>) -> OpResult<()> {
@@ -61,8 +61,9 @@ fn finish(p: &PoolScoresParams, joined: &mut [f32]) {
 fn near(p: &PoolScoresParams, x: &[f32], i: usize) -> f32 {
     let half = p.kernel as usize / 2;
     let near = &x[i.saturating_sub(half)..x.len().min(i + half + 1)];
-    match p.pool == PoolKind::Max as u32 {
-        true => near.iter().copied().fold(f32::NEG_INFINITY, f32::max),
-        false => near.iter().sum::<f32>() / p.kernel as f32,
+    if p.pool == PoolKind::Max as u32 {
+        near.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    } else {
+        near.iter().sum::<f32>() / p.kernel as f32
     }
 }

@@ -2,11 +2,11 @@
 
 use longview_ops::{OpResult, ProjectHeads};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::mass::Projection;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Vectors of an item.
 const PART: usize = 64;
@@ -20,13 +20,13 @@ pub(crate) fn run(queue: &mut Queue, d: ProjectHeads<'_, CpuBackend>) -> OpResul
     if out.is_empty() {
         return Ok(());
     }
-    let (tier, cost) = (queue.team.tier(), Cost::flop(2 * out.len() * k));
+    let (isa, cost) = (queue.team.isa(), Cost::flop(2 * out.len() * k));
     queue.team.for_chunks(out, PART * rank, cost, |_, part, out| {
         for (i, out) in out.chunks_exact_mut(rank).enumerate() {
             let i = part * PART + i;
             let head = if p.head_major == 1 { i / t } else { i % h };
             let w = &w[head / group * k * rank..][..k * rank];
-            tier.run(Projection { x: &x[i * k..(i + 1) * k], w, out });
+            isa.run(Projection { x: &x[i * k..(i + 1) * k], w, out });
         }
     });
     Ok(())

@@ -2,11 +2,11 @@
 
 use longview_ops::{OpResult, QuerySums};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::vector::Blend;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Each KV head is one item; tokens are added in their order.
 pub(crate) fn run(queue: &mut Queue, d: QuerySums<'_, CpuBackend>) -> OpResult<()> {
@@ -18,14 +18,14 @@ pub(crate) fn run(queue: &mut Queue, d: QuerySums<'_, CpuBackend>) -> OpResult<(
         return Ok(());
     }
     let out = slice_mut::<f32>(d.out);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(8 * p.q_len as usize * hq * dh));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(8 * p.q_len as usize * hq * dh));
     queue.team.for_chunks(out, p.n_blocks as usize * dh, cost, |_, head, out| {
         for i in 0..p.q_len as usize {
             let block = (p.position as usize + i) / p.block as usize;
             let sum = &mut out[block * dh..(block + 1) * dh];
             let token = (p.q_start as usize + i) * hq + head * group;
             for x in q[token * dh..(token + group) * dh].chunks_exact(dh) {
-                tier.run(Blend { x, add: 1.0, keep: 1.0, out: &mut *sum });
+                isa.run(Blend { x, add: 1.0, keep: 1.0, out: &mut *sum });
             }
         }
     });

@@ -2,11 +2,11 @@
 
 use longview_ops::{OpResult, Rope};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::vector::Rotate;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Rotates the first elements of each head by the angles of its token.
 pub(crate) fn run(queue: &mut Queue, d: Rope<'_, CpuBackend>) -> OpResult<()> {
@@ -18,11 +18,11 @@ pub(crate) fn run(queue: &mut Queue, d: Rope<'_, CpuBackend>) -> OpResult<()> {
     }
     let (x, table) = (slice::<f32>(&d.x), slice::<f32>(&d.table));
     let out = slice_mut::<f32>(d.out);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(out.len() * 10));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(out.len() * 10));
     queue.team.for_chunks(out, width, cost, |_, t, out| {
         let x = &x[t * width..(t + 1) * width];
         let table = &table[t * rotary..(t + 1) * rotary];
-        tier.run(Rotate { x, table, head_dim, out });
+        isa.run(Rotate { x, table, head_dim, out });
     });
     Ok(())
 }

@@ -2,12 +2,12 @@
 
 use longview_ops::{DeviceBuffer, OpResult, RotateRows};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::slice;
+use crate::backend::CpuBackend;
 use crate::kernels::vector::{Convert, Rotate};
+use crate::queue::Queue;
 use crate::simd::elem::with_elem;
 use crate::team::Cost;
+use crate::views::slice;
 
 /// Each head is one item.
 pub(crate) fn run(queue: &mut Queue, d: RotateRows<'_, CpuBackend>) -> OpResult<()> {
@@ -18,7 +18,7 @@ pub(crate) fn run(queue: &mut Queue, d: RotateRows<'_, CpuBackend>) -> OpResult<
         return Ok(());
     }
     let table: &[f32] = slice(&d.table);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(h * n * dh * 16));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(h * n * dh * 16));
     with_elem!(d.dst.dtype(), E => {
         let src = &d.src.buffer.elements::<E>()[d.src.offset..];
         let dst = &mut d.dst.elements_mut::<E>()[..h * to * 2 * dh];
@@ -26,9 +26,9 @@ pub(crate) fn run(queue: &mut Queue, d: RotateRows<'_, CpuBackend>) -> OpResult<
             let src = &src[head * from * 2 * dh..][..n * 2 * dh];
             let [x, out] = scratch.floats([dh, dh]);
             for (row, to) in src.chunks_exact(2 * dh).zip(dst.chunks_exact_mut(2 * dh)) {
-                tier.run(Convert { from: &row[..dh], to: &mut *x });
-                tier.run(Rotate { x, table, head_dim: dh, out: &mut *out });
-                tier.run(Convert { from: &*out, to: &mut to[..dh] });
+                isa.run(Convert { from: &row[..dh], to: &mut *x });
+                isa.run(Rotate { x, table, head_dim: dh, out: &mut *out });
+                isa.run(Convert { from: &*out, to: &mut to[..dh] });
                 to[dh..].copy_from_slice(&row[dh..]);
             }
         });

@@ -7,12 +7,12 @@
 
 use longview_ops::{Op, OpError, OpResult, SelectClusters};
 
-use super::ensure_at_most;
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_at_most;
 use crate::kernels::rank::{key, rank};
-use crate::team::Cost;
+use crate::queue::Queue;
+use crate::team::{Cost, Pieces};
+use crate::views::{slice, slice_mut};
 
 /// Every (sequence, KV head) is one item.
 pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpResult<()> {
@@ -25,17 +25,24 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
     let cost = Cost::bytes(scores.len() * 64);
     let (clusters, takes) = (slice_mut::<u32>(d.clusters), slice_mut::<u32>(d.takes));
     let spans = d.spans;
-    let outputs = ((counts, 1), (clusters, max), (takes, max));
-    queue.team.for_chunks3(outputs.0, outputs.1, outputs.2, cost, |scratch, i, n, ids, takes| {
-        let (span, head) = (&spans[i / hkv], i % hkv);
-        let n_clusters = slice::<u32>(&span.n_clusters)[head] as usize;
-        let sizes = &slice::<u32>(&span.sizes)[head * span.cluster_stride as usize..][..n_clusters];
-        let scores = &scores[i * stride..][..n_clusters];
-        let budget = slice::<u32>(&span.budgets)[head];
-        let [keys] = scratch.floats([2 * n_clusters]);
-        let keys: &mut [u64] = bytemuck::cast_slice_mut(keys);
-        n[0] = select(scores, sizes, budget, keys, ids, takes) as u32;
-    });
+    let (clusters, takes) = (Pieces::of(clusters, max), Pieces::of(takes, max));
+    queue.team.for_chunks3(
+        Pieces::of(counts, 1),
+        clusters,
+        takes,
+        cost,
+        |scratch, i, n, ids, takes| {
+            let (span, head) = (&spans[i / hkv], i % hkv);
+            let n_clusters = slice::<u32>(&span.n_clusters)[head] as usize;
+            let sizes =
+                &slice::<u32>(&span.sizes)[head * span.cluster_stride as usize..][..n_clusters];
+            let scores = &scores[i * stride..][..n_clusters];
+            let budget = slice::<u32>(&span.budgets)[head];
+            let [keys] = scratch.floats([2 * n_clusters]);
+            let keys: &mut [u64] = bytemuck::cast_slice_mut(keys);
+            n[0] = select(scores, sizes, budget, keys, ids, takes) as u32;
+        },
+    );
     Ok(())
 }
 

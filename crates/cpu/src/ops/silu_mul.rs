@@ -2,11 +2,11 @@
 
 use longview_ops::{OpResult, SiluMul};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
 use crate::kernels::vector::Silu;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Elements of an item.
 const BLOCK: usize = 8 * 1024;
@@ -16,10 +16,10 @@ pub(crate) fn run(queue: &mut Queue, d: SiluMul<'_, CpuBackend>) -> OpResult<()>
     d.check()?;
     let (gate, up) = (slice::<f32>(&d.gate), slice::<f32>(&d.up));
     let out = slice_mut::<f32>(d.out);
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(out.len() * 24));
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(out.len() * 24));
     queue.team.for_chunks(out, BLOCK, cost, |_, i, out| {
         let range = i * BLOCK..i * BLOCK + out.len();
-        tier.run(Silu { gate: &gate[range.clone()], up: &up[range], out });
+        isa.run(Silu { gate: &gate[range.clone()], up: &up[range], out });
     });
     Ok(())
 }

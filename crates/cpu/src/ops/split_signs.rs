@@ -2,10 +2,10 @@
 
 use longview_ops::{OpResult, SplitSigns};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
+use crate::backend::CpuBackend;
+use crate::queue::Queue;
 use crate::team::Cost;
+use crate::views::{slice, slice_mut};
 
 /// Each vector is one item.
 pub(crate) fn run(queue: &mut Queue, d: SplitSigns<'_, CpuBackend>) -> OpResult<()> {

@@ -6,12 +6,12 @@
 
 use longview_ops::{OpResult, TopK, TopKParams};
 
-use crate::CpuBackend;
-use crate::backend::Queue;
-use crate::buffer::{slice, slice_mut};
-use crate::isa::Tier;
+use crate::backend::CpuBackend;
 use crate::kernels::rank::{FirstBelow, key, rank};
-use crate::team::Cost;
+use crate::queue::Queue;
+use crate::supported_isa::SupportedIsa;
+use crate::team::{Cost, Pieces};
+use crate::views::{slice, slice_mut};
 
 const STRETCH: usize = FirstBelow::STRETCH;
 
@@ -24,10 +24,10 @@ pub(crate) fn run(queue: &mut Queue, d: TopK<'_, CpuBackend>) -> OpResult<()> {
     let (width, k) = (d.p.width as usize, d.p.k as usize);
     let x = slice::<f32>(&d.x);
     let (values, ids) = (slice_mut::<f32>(d.values), slice_mut::<u32>(d.ids));
-    let (tier, cost) = (queue.team.tier(), Cost::bytes(x.len() * 4));
-    queue.team.for_chunks2((values, k), (ids, k), cost, |_, r, values, ids| {
+    let (isa, cost) = (queue.team.isa(), Cost::bytes(x.len() * 4));
+    queue.team.for_chunks2(Pieces::of(values, k), Pieces::of(ids, k), cost, |_, r, values, ids| {
         let x = &x[r * width..(r + 1) * width];
-        select(tier, x, ids);
+        select(isa, x, ids);
         for (value, id) in values.iter_mut().zip(ids) {
             *value = x[*id as usize];
         }
@@ -36,13 +36,13 @@ pub(crate) fn run(queue: &mut Queue, d: TopK<'_, CpuBackend>) -> OpResult<()> {
 }
 
 /// Fills `ids` with the indices of the largest elements, best first.
-fn select(tier: Tier, x: &[f32], ids: &mut [u32]) {
+fn select(isa: SupportedIsa, x: &[f32], ids: &mut [u32]) {
     let k = ids.len();
     let mut keys = [0u64; ROOM];
     let (mut n, mut limit, mut at) = (0, u64::MAX, 0);
     while at < x.len() {
         // A later element that equals the k-th is behind it.
-        at += tier.run(FirstBelow { x: &x[at..], limit: (limit >> 32) as u32 });
+        at += isa.run(FirstBelow { x: &x[at..], limit: (limit >> 32) as u32 });
         let end = x.len().min(at + STRETCH);
         for (i, value) in (at..end).zip(&x[at..end]) {
             keys[n] = key(rank(*value, 0), i as u32);

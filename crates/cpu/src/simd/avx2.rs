@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::{MAX_LANES, Simd};
 
-/// The tier of most x86-64 processors since 2013.
+/// The set of most x86-64 processors since 2013.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 

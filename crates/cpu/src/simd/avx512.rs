@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::{MAX_LANES, Simd};
 
-/// The tier of Zen 4, Ice Lake and later.
+/// The set of Zen 4, Ice Lake and later.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 

@@ -1,9 +1,9 @@
 //! Vectors of f32, one type per instruction set, and the traits that kernels are generic over.
 //!
-//! A kernel is written once over [`Simd`] and compiled once per tier: [`crate::isa::Tier::run`]
-//! enters it through a function that has the tier's target features, and every method here is
+//! A kernel is written once over [`Simd`] and compiled once per instruction set: [`crate::supported_isa::SupportedIsa::run`]
+//! enters it through a function that has the set's target features, and every method here is
 //! `#[inline(always)]`, so that the intrinsics end up inside that function. That is also the one
-//! safety rule of this module: a method of a tier may only run inside such an entry, and pointers
+//! safety rule of this module: a method of a set may only run inside such an entry, and pointers
 //! must be valid for the lanes that are named.
 #![allow(
     unsafe_op_in_unsafe_fn,
@@ -24,17 +24,15 @@ pub(crate) mod math;
 pub(crate) mod neon;
 pub(crate) mod portable;
 
-pub(crate) use elem::Elem;
-
 use half::{bf16, f16};
 
-/// The most lanes that any tier has.
+/// The most lanes that any set has.
 pub(crate) const MAX_LANES: usize = 16;
 
 /// One vector instruction set.
 ///
 /// # Safety
-/// All methods: the CPU has the tier's features, the caller was compiled with them (see the module
+/// All methods: the CPU has the set's features, the caller was compiled with them (see the module
 /// doc), and pointers are valid for `LANES` elements, or for `n` where a method takes `n <= LANES`.
 /// No alignment is needed.
 pub(crate) trait Simd: Copy + Send + Sync + 'static {

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::{MAX_LANES, Simd};
 
-/// The tier of every 64-bit ARM processor.
+/// The set of every 64-bit ARM processor.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
 
@@ -33,7 +33,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> float32x4_t {
-        // As in the portable tier: 2^112 scales the exponent, denormals included.
+        // As in portable code: 2^112 scales the exponent, denormals included.
         let bits = vmovl_u16(vld1_u16(p.cast()));
         let magnitude = vshlq_n_u32::<13>(vandq_u32(bits, vdupq_n_u32(0x7fff)));
         let finite = vmulq_n_f32(vreinterpretq_f32_u32(magnitude), f32::from_bits(0x7780_0000));

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::{MAX_LANES, Simd};
 
-/// The tier without intrinsics.
+/// No intrinsics.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 

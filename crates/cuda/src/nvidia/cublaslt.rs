@@ -21,8 +21,8 @@ use cudarc::cublaslt::sys::{
 };
 use longview_core::DType;
 
-use crate::device::lock;
 use crate::driver::ProductCall;
+use crate::lock::lock;
 
 /// Shapes that are remembered; beyond them all are forgotten. A prompt has one for each matrix of a
 /// layer, twice: of its whole chunks and of the last one.

@@ -2,21 +2,11 @@
 
 use longview_ops::{Argmax, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::{ArgmaxMergeArgs, ArgmaxPartsArgs};
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `argmax.cu`.
-    ArgmaxPartsArgs { x: Address, parts: Address, width: u32, n_parts: u32 }
-}
-
-kernel_args! {
-    /// See `argmax.cu`.
-    ArgmaxMergeArgs { parts: Address, out: Address, n_rows: u32, n_parts: u32 }
-}
 
 /// Elements of a part.
 const PER_BLOCK: usize = 4096;

@@ -3,34 +3,12 @@
 use longview_core::DType;
 use longview_ops::{AttendChunk, ChunkSpan, Op, OpResult};
 
-use super::attend_list::{ListLaunch, ListRows, check_width};
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::AttendChunkArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `attend_chunk.cu`.
-    AttendChunkArgs {
-        q: Address,
-        kv: Address,
-        out: Address,
-        lse: Address,
-        first_token: u32,
-        n_tokens: u32,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        head_stride: u32,
-        n_rows: u32,
-        first_row: u32,
-        lead: i32,
-        n_tiles: u32,
-        accumulate: u32,
-        scale: f32,
-    }
-}
+use crate::ops::attend_list::{ListLaunch, ListRows, check_width};
 
 /// Tokens that are too few to share loads of KV rows: splits of the run are worth more.
 const FEW_TOKENS: u32 = 8;

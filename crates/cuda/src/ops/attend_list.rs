@@ -5,43 +5,13 @@ use longview_ops::{
     AttendList, AttendParams, KvView, ListSpan, Op, OpError, OpResult, View, ViewMut,
 };
 
-use super::{by_type, row_limit};
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::AttendListArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `attend_list.cu`.
-    AttendListArgs {
-        q: Address,
-        kv: Address,
-        rows: Address,
-        n_rows: Address,
-        weights: Address,
-        out: Address,
-        lse: Address,
-        states: Address,
-        sums: Address,
-        first_token: u32,
-        n_tokens: u32,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        head_stride: u32,
-        row_limit: u32,
-        room: u32,
-        first_row: u32,
-        lead: i32,
-        n_parts: u32,
-        n_splits: u32,
-        accumulate: u32,
-        scale: f32,
-        is_aligned: u32,
-        unused: u32,
-    }
-}
+use crate::variant::{by_type, row_limit};
 
 /// Widest head that the kernels of attention hold in registers.
 const MAX_HEAD_DIM: u32 = 256;

@@ -2,28 +2,11 @@
 
 use longview_ops::{BlockReduce, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::BlockReduceArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `block_reduce.cu`.
-    BlockReduceArgs {
-        points: Address,
-        mass: Address,
-        out: Address,
-        n_kv_heads: u32,
-        n_points: u32,
-        head_dim: u32,
-        block: u32,
-        n_blocks: u32,
-        summary: u32,
-        n_top: u32,
-        stride: u32,
-    }
-}
 
 const THREADS: usize = 256;
 /// Landmarks of a block that looks for keys: a warp each.
@@ -56,9 +39,10 @@ pub(crate) fn run<D: Driver>(
         return backend.launch(Kernel::block_reduce_top, Grid::over(n_landmarks, PER_BLOCK), &args);
     }
     let is_aligned = [args.points, args.out].iter().all(|address| address.is_aligned(16));
-    let (kernel, each) = match is_aligned && head_dim.is_multiple_of(UNIT) {
-        true => (Kernel::block_reduce_unit, UNIT),
-        false => (Kernel::block_reduce_plain, 1),
+    let (kernel, each) = if is_aligned && head_dim.is_multiple_of(UNIT) {
+        (Kernel::block_reduce_unit, UNIT)
+    } else {
+        (Kernel::block_reduce_plain, 1)
     };
     backend.launch(kernel, Grid::over(n_landmarks * head_dim / each, THREADS), &args)
 }

@@ -3,88 +3,15 @@
 
 use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan};
 
-use super::by_type;
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::{
+    CentroidLogitsArgs, CentroidPoolArgs, CentroidShareArgs, CentroidSumsArgs,
+};
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `centroid_scores.cu`.
-    CentroidLogitsArgs {
-        q: Address,
-        centroids: Address,
-        sizes: Address,
-        n_clusters: Address,
-        logits: Address,
-        pairs: Address,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        cluster_stride: u32,
-        room: u32,
-        per_block: u32,
-        n_blocks: u32,
-        scale: f32,
-        pooling: u32,
-        is_aligned: u32,
-    }
-}
-
-kernel_args! {
-    /// See `centroid_scores.cu`.
-    CentroidPoolArgs {
-        logits: Address,
-        pairs: Address,
-        sizes: Address,
-        n_clusters: Address,
-        scores: Address,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        cluster_stride: u32,
-        score_stride: u32,
-        room: u32,
-        per_block: u32,
-        n_blocks: u32,
-        share: u32,
-        pooling: u32,
-        unused: u32,
-    }
-}
-
-kernel_args! {
-    /// See `centroid_scores.cu`.
-    CentroidSumsArgs {
-        q: Address,
-        centroids: Address,
-        n_clusters: Address,
-        sums: Address,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        cluster_stride: u32,
-        room: u32,
-        per_block: u32,
-        sum_stride: u32,
-        scale: f32,
-        is_aligned: u32,
-        unused: u32,
-    }
-}
-
-kernel_args! {
-    /// See `centroid_scores.cu`.
-    CentroidShareArgs {
-        sums: Address,
-        n_clusters: Address,
-        scores: Address,
-        n_kv_heads: u32,
-        score_stride: u32,
-        room: u32,
-        unused: u32,
-    }
-}
+use crate::variant::by_type;
 
 /// Clusters that a block reads together.
 const TILE: usize = 64;

@@ -2,25 +2,11 @@
 
 use longview_ops::{ClusterRest, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::ClusterRestArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `cluster_rest.cu`.
-    ClusterRestArgs {
-        sizes: Address,
-        n_clusters: Address,
-        clusters: Address,
-        takes: Address,
-        n_selected: Address,
-        rest: Address,
-        cluster_stride: u32,
-        max_selected: u32,
-    }
-}
 
 /// Clusters of a block.
 const CLUSTERS: usize = 2048;

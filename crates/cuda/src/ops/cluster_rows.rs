@@ -2,27 +2,11 @@
 
 use longview_ops::{ClusterRows, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::ClusterRowsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `cluster_rows.cu`.
-    ClusterRowsArgs {
-        starts: Address,
-        clusters: Address,
-        takes: Address,
-        n_selected: Address,
-        rows: Address,
-        n_rows: Address,
-        cluster_stride: u32,
-        max_selected: u32,
-        list_stride: u32,
-        first_row: u32,
-    }
-}
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,

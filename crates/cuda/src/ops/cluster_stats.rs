@@ -2,33 +2,11 @@
 
 use longview_ops::{ClusterStats, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::{ClusterRadiusClearArgs, ClusterStatsArgs};
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `cluster_stats.cu`.
-    ClusterRadiusClearArgs { radius: Address, n: u32, unused: u32 }
-}
-
-kernel_args! {
-    /// See `cluster_stats.cu`.
-    ClusterStatsArgs {
-        points: Address,
-        labels: Address,
-        centroids: Address,
-        closeness: Address,
-        radius: Address,
-        n_all_points: u32,
-        n_points: u32,
-        n_clusters: u32,
-        head_dim: u32,
-        distance: u32,
-        rows_are_aligned: u32,
-    }
-}
 
 /// Radii of a block.
 const RADII: usize = 256;

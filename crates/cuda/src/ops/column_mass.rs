@@ -3,40 +3,12 @@
 use longview_core::DType;
 use longview_ops::{ColumnMass, OpResult};
 
-use super::{by_type, row_limit};
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::ColumnMassArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `column_mass.cu`.
-    ColumnMassArgs {
-        q: Address,
-        lse: Address,
-        kv: Address,
-        rows: Address,
-        n_rows: Address,
-        out: Address,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        q_start: u32,
-        q_len: u32,
-        list_stride: u32,
-        out_stride: u32,
-        head_stride: u32,
-        row_limit: u32,
-        diagonal: i32,
-        window: u32,
-        scale: f32,
-        tokens: u32,
-        kv_is_aligned: u32,
-        q_is_aligned: u32,
-        unused: u32,
-    }
-}
+use crate::variant::{by_type, row_limit};
 
 /// Listed rows of a block.
 const BLOCK_ROWS: usize = 64;

@@ -2,26 +2,12 @@
 
 use longview_ops::{Embed, Op, OpResult};
 
-use super::by_type;
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::EmbedArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `embed.cu`.
-    EmbedArgs {
-        ids: Address,
-        table: Address,
-        out: Address,
-        row_bytes: u64,
-        n_tokens: u32,
-        width: u32,
-        n_vocab: u32,
-        unused: u32,
-    }
-}
+use crate::variant::by_type;
 
 /// Columns of a block.
 const PER_BLOCK: usize = 1024;

@@ -2,23 +2,11 @@
 
 use longview_ops::{Gram, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::GramArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `gram.cu`.
-    GramArgs {
-        x: Address,
-        out: Address,
-        n_tokens: u32,
-        n_heads: u32,
-        group: u32,
-        head_dim: u32,
-    }
-}
 
 /// Rows and columns of a block.
 const TILE: usize = 32;

@@ -2,40 +2,11 @@
 
 use longview_ops::{KmeansAssign, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{DeviceFacts, Driver, Grid};
+use crate::kernel_args::{KmeansAssignArgs, KmeansTermsArgs};
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `kmeans_assign.cu`.
-    KmeansTermsArgs {
-        centroids: Address,
-        terms: Address,
-        n_changed: Address,
-        n_kv_heads: u32,
-        n_clusters: u32,
-        head_dim: u32,
-        distance: u32,
-    }
-}
-
-kernel_args! {
-    /// See `kmeans_assign.cu`.
-    KmeansAssignArgs {
-        points: Address,
-        centroids: Address,
-        terms: Address,
-        labels: Address,
-        scores: Address,
-        n_changed: Address,
-        n_points: u32,
-        n_clusters: u32,
-        head_dim: u32,
-        rows_are_aligned: u32,
-    }
-}
 
 /// Centroids of a block that makes their terms: a warp each.
 const TERMS: usize = 8;
@@ -60,12 +31,13 @@ fn choose(
 ) -> (Kernel, usize) {
     let n_wide = n_kv_heads * n_points.div_ceil(128);
     let is_wide = n_clusters > 64 && 2 * n_wide >= facts.n_multiprocessors as usize;
-    match (is_wide, rows_are_aligned && tensor_cores_gain(facts.compute_capability)) {
-        (true, true) => (Kernel::kmeans_assign_tensor_wide, 128),
-        (false, true) => (Kernel::kmeans_assign_tensor_narrow, 64),
-        (true, false) => (Kernel::kmeans_assign_wide, 128),
-        (false, false) => (Kernel::kmeans_assign_narrow, 64),
-    }
+    let (tensor, plain, side) = if is_wide {
+        (Kernel::kmeans_assign_tensor_wide, Kernel::kmeans_assign_wide, 128)
+    } else {
+        (Kernel::kmeans_assign_tensor_narrow, Kernel::kmeans_assign_narrow, 64)
+    };
+    let is_tensor = rows_are_aligned && tensor_cores_gain(facts.compute_capability);
+    (if is_tensor { tensor } else { plain }, side)
 }
 
 pub(crate) fn run<D: Driver>(

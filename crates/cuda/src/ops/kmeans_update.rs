@@ -2,25 +2,11 @@
 
 use longview_ops::{KmeansUpdate, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::KmeansUpdateArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `kmeans_update.cu`.
-    KmeansUpdateArgs {
-        points: Address,
-        labels: Address,
-        centroids: Address,
-        counts: Address,
-        n_points: u32,
-        n_clusters: u32,
-        head_dim: u32,
-        unused: u32,
-    }
-}
 
 /// Clusters of a range.
 const CLUSTERS: usize = 32;

@@ -2,31 +2,12 @@
 
 use longview_ops::{KvGather, KvGatherParams, KvView, OpResult};
 
-use super::row_limit;
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::KvGatherArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `kv_gather.cu`.
-    KvGatherArgs {
-        src: Address,
-        src_rows: Address,
-        dst_rows: Address,
-        n_rows: Address,
-        dst: Address,
-        n_kv_heads: u32,
-        list_stride: u32,
-        src_head_stride: u32,
-        dst_head_stride: u32,
-        src_limit: u32,
-        dst_limit: u32,
-        row_units: u32,
-        unused: u32,
-    }
-}
+use crate::variant::row_limit;
 
 /// Entries of a block: a warp each.
 const PER_BLOCK: usize = 8;

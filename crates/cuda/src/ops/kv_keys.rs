@@ -2,28 +2,13 @@
 
 use longview_ops::{KvKeys, KvKeysParams, OpResult};
 
-use super::{by_type, row_limit};
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::KvKeysArgs;
 use crate::kernels::Kernel;
+use crate::variant::{by_type, row_limit};
 use crate::weight::UNIT_BYTES;
-
-kernel_args! {
-    /// See `kv_keys.cu`.
-    KvKeysArgs {
-        src: Address,
-        rows: Address,
-        out: Address,
-        n_kv_heads: u32,
-        head_dim: u32,
-        n_rows: u32,
-        head_stride: u32,
-        row_limit: u32,
-        unused: u32,
-    }
-}
 
 const THREADS: usize = 256;
 
@@ -47,14 +32,13 @@ pub(crate) fn run<D: Driver>(
     let dtype = d.src.buffer.dtype;
     let of_units = (head_dim as usize * dtype.size()).is_multiple_of(UNIT_BYTES)
         && [args.src, args.out].iter().all(|a| a.is_aligned(UNIT_BYTES as u64));
-    let (kernels, each) = match of_units {
-        true => (
+    let (kernels, each) = if of_units {
+        (
             [Kernel::kv_keys_unit_f32, Kernel::kv_keys_unit_f16, Kernel::kv_keys_unit_bf16],
             UNIT_BYTES / dtype.size(),
-        ),
-        false => {
-            ([Kernel::kv_keys_plain_f32, Kernel::kv_keys_plain_f16, Kernel::kv_keys_plain_bf16], 1)
-        }
+        )
+    } else {
+        ([Kernel::kv_keys_plain_f32, Kernel::kv_keys_plain_f16, Kernel::kv_keys_plain_bf16], 1)
     };
     backend.launch(by_type(dtype, kernels), Grid::over(d.out.len / each, THREADS), &args)
 }

@@ -2,26 +2,12 @@
 
 use longview_ops::{KvScatter, KvScatterParams, OpResult};
 
-use super::by_type;
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::KvScatterArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `kv_scatter.cu`.
-    KvScatterArgs {
-        k: Address,
-        v: Address,
-        rows: Address,
-        dst: Address,
-        n_tokens: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        dst_head_stride: u32,
-    }
-}
+use crate::variant::by_type;
 
 const THREADS: usize = 256;
 

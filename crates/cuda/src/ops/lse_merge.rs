@@ -2,23 +2,11 @@
 
 use longview_ops::{LseMerge, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::LseMergeArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `lse_merge.cu`.
-    LseMergeArgs {
-        other_out: Address,
-        other_lse: Address,
-        out: Address,
-        lse: Address,
-        n_rows: u32,
-        head_dim: u32,
-    }
-}
 
 /// Rows of a block: a warp each.
 const PER_BLOCK: usize = 8;

@@ -1,33 +1,15 @@
 //! Launches `matmul.cu`, or has a vendor's library make large products where it is installed.
 
-pub(crate) mod library;
+use longview_ops::{Linear, NO_KIND, Op, OpResult, kind};
 
-use longview_ops::{Linear, Op, OpResult};
-
-use super::{NO_KIND, by_type, kind};
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::MatmulArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `matmul.cu`.
-    MatmulArgs {
-        x: Address,
-        weight: Address,
-        bias: Address,
-        out: Address,
-        n_rows: u32,
-        n_in: u32,
-        n_out: u32,
-        row_units: u32,
-        bias_kind: u32,
-        accumulate: u32,
-        x_is_aligned: u32,
-        unused: u32,
-    }
-}
+use crate::library::{self, args_of_x};
+use crate::variant::by_type;
 
 const WIDE: [Kernel; 3] =
     [Kernel::matmul_wide_f32, Kernel::matmul_wide_f16, Kernel::matmul_wide_bf16];
@@ -39,12 +21,6 @@ const NARROW: [Kernel; 3] =
 fn choose(n_rows: usize, n_out: usize, n_multiprocessors: usize) -> ([Kernel; 3], usize) {
     let n_wide = n_rows.div_ceil(128) * n_out.div_ceil(128);
     if n_rows > 64 && n_wide >= n_multiprocessors { (WIDE, 128) } else { (NARROW, 64) }
-}
-
-/// Where x is, and whether every row of it begins at 16 bytes.
-fn args_of_x<D: Driver>(d: &Linear<'_, CudaBackend<D>>) -> (Address, u32) {
-    let x = d.x.at();
-    (x, (x.is_aligned(16) && d.p.n_in.is_multiple_of(4)).into())
 }
 
 pub(crate) fn run<D: Driver>(
@@ -64,7 +40,10 @@ pub(crate) fn run<D: Driver>(
 }
 
 /// By our own kernel; sizes were checked.
-fn by_kernel<D: Driver>(backend: &CudaBackend<D>, d: Linear<'_, CudaBackend<D>>) -> OpResult<()> {
+pub(crate) fn by_kernel<D: Driver>(
+    backend: &CudaBackend<D>,
+    d: Linear<'_, CudaBackend<D>>,
+) -> OpResult<()> {
     let (n_rows, n_out) = (d.p.n_rows as usize, d.p.n_out as usize);
     let n_multiprocessors = backend.driver().facts().n_multiprocessors as usize;
     let (kernels, side) = choose(n_rows, n_out, n_multiprocessors);

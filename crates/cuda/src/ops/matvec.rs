@@ -1,30 +1,13 @@
 //! Launches `matvec.cu`.
 
-use longview_ops::{Linear, Op, OpResult};
+use longview_ops::{Linear, NO_KIND, Op, OpResult, kind};
 
-use super::{NO_KIND, by_type, kind};
 use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::MatvecArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `matvec.cu`.
-    MatvecArgs {
-        x: Address,
-        weight: Address,
-        bias: Address,
-        out: Address,
-        n_rows: u32,
-        n_in: u32,
-        n_out: u32,
-        row_units: u32,
-        bias_kind: u32,
-        accumulate: u32,
-        x_is_aligned: u32,
-        unused: u32,
-    }
-}
+use crate::variant::by_type;
 
 /// Rows of x that one reading of the weight serves.
 pub(crate) const MAX_ROWS: usize = 8;

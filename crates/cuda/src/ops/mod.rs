@@ -1,7 +1,8 @@
-//! One module per op: the struct of arguments of its kernels, and how they are launched.
+//! One module per op: how its kernels are launched.
 //!
-//! To add an op: write `kernels/<op>.cu`, run `cargo xtask kernels`, list its kernels in
-//! `kernels.rs`, write the module here, and call it in `backend.rs`.
+//! To add an op: write `kernels/<op>.cu`, run `cargo xtask kernels`, declare the kernels' arguments
+//! in `kernel_args.rs`, list the kernels in `kernels.rs`, write the module here, and call it in
+//! `contract.rs`.
 
 pub(crate) mod argmax;
 pub(crate) mod attend_chunk;
@@ -35,28 +36,6 @@ pub(crate) mod silu_mul;
 pub(crate) mod split_signs;
 pub(crate) mod top_k;
 
-use longview_core::DType;
-use longview_ops::KvView;
-pub(crate) use longview_ops::{NO_KIND, kind};
-
-use crate::backend::CudaBackend;
-use crate::driver::Driver;
-
-/// Of three variants the one for a type of elements; the last for bf16 and for none.
-pub(crate) fn by_type<T: Copy>(dtype: DType, [f32, f16, bf16]: [T; 3]) -> T {
-    match dtype {
-        DType::F32 => f32,
-        DType::F16 => f16,
-        DType::BF16 | DType::U32 => bf16,
-    }
-}
-
-/// Ids that a list may name are below this: rows of a head, or of the whole pool. The largest
-/// number is never an id.
-pub(crate) fn row_limit<D: Driver>(kv: &KvView<'_, CudaBackend<D>>, head_dim: u32) -> u32 {
-    u32::try_from(kv.row_limit(head_dim as usize)).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use longview_ops::Op;
@@ -64,9 +43,21 @@ mod tests {
     use crate::kernels::SOURCES;
 
     #[test]
-    fn an_op_has_a_file_of_its_stem() {
-        for op in Op::ALL {
-            assert!(SOURCES.iter().any(|source| source.stem == op.stem()), "{op}");
-        }
+    fn an_op_has_a_file_of_its_stem_and_nothing_else_has() {
+        let mut ops: Vec<&str> = Op::ALL.iter().map(|op| op.stem()).collect();
+        let mut files: Vec<&str> = SOURCES.iter().map(|source| source.stem).collect();
+        ops.sort_unstable();
+        files.sort_unstable();
+        assert_eq!(files, ops);
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops");
+        let entries = std::fs::read_dir(folder).expect("this folder");
+        let name =
+            |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
+        let mut modules: Vec<String> = entries.filter_map(name).collect();
+        let mut expected: Vec<String> = ops.iter().map(|op| format!("{op}.rs")).collect();
+        expected.push("mod.rs".into());
+        modules.sort();
+        expected.sort();
+        assert_eq!(modules, expected);
     }
 }

@@ -2,29 +2,11 @@
 
 use longview_ops::{OpResult, PoolScores};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::PoolScoresArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `pool_scores.cu`.
-    PoolScoresArgs {
-        x: Address,
-        out: Address,
-        group: u32,
-        n: u32,
-        in_stride: u32,
-        out_stride: u32,
-        kernel: u32,
-        pool: u32,
-        group_max: u32,
-        pool_first: u32,
-        scale: f32,
-        unused: u32,
-    }
-}
 
 const THREADS: usize = 256;
 

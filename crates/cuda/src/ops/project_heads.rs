@@ -2,28 +2,11 @@
 
 use longview_ops::{OpResult, ProjectHeads};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::ProjectHeadsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `project_heads.cu`.
-    ProjectHeadsArgs {
-        x: Address,
-        w: Address,
-        out: Address,
-        n_tokens: u32,
-        n_heads: u32,
-        group: u32,
-        head_dim: u32,
-        rank: u32,
-        head_major: u32,
-        is_aligned: u32,
-        unused: u32,
-    }
-}
 
 /// Columns of a block.
 const RANKS: usize = 32;
@@ -59,9 +42,10 @@ pub(crate) fn run<D: Driver>(
         unused: 0,
     };
     let n_vectors = p.n_tokens as usize * p.group as usize;
-    let (kernel, each) = match n_vectors <= MOST_NARROW {
-        true => (Kernel::project_heads_narrow, NARROW),
-        false => (Kernel::project_heads_wide, WIDE),
+    let (kernel, each) = if n_vectors <= MOST_NARROW {
+        (Kernel::project_heads_narrow, NARROW)
+    } else {
+        (Kernel::project_heads_wide, WIDE)
     };
     let n_matrices = (p.n_heads / p.group) as usize;
     let n_columns = (p.rank as usize).div_ceil(RANKS);

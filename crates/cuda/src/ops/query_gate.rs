@@ -2,24 +2,11 @@
 
 use longview_ops::{OpResult, QueryGate};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::QueryGateArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `query_gate.cu`.
-    QueryGateArgs {
-        q: Address,
-        last: Address,
-        cosines: Address,
-        q_index: u32,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-    }
-}
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,

@@ -2,29 +2,11 @@
 
 use longview_ops::{OpResult, QuerySums, QuerySumsParams};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::QuerySumsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `query_sums.cu`.
-    QuerySumsArgs {
-        q: Address,
-        out: Address,
-        n_q_heads: u32,
-        n_kv_heads: u32,
-        head_dim: u32,
-        q_start: u32,
-        q_len: u32,
-        position: u32,
-        block: u32,
-        n_blocks: u32,
-        first_block: u32,
-        unused: u32,
-    }
-}
 
 /// Channels of a block of threads.
 const CHANNELS: usize = 32;

@@ -2,35 +2,11 @@
 
 use longview_ops::{OpResult, ResolveRows, ResolveRowsParams};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::ResolveRowsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `resolve_rows.cu`.
-    ResolveRowsArgs {
-        starts: Address,
-        clusters: Address,
-        takes: Address,
-        n_selected: Address,
-        state: Address,
-        rows: Address,
-        moves: Address,
-        counts: Address,
-        n_kv_heads: u32,
-        max_selected: u32,
-        cluster_stride: u32,
-        list_stride: u32,
-        move_stride: u32,
-        n_slots: u32,
-        first_slot_row: u32,
-        cache_steps: u32,
-        table_len: u32,
-        unused: u32,
-    }
-}
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,

@@ -2,25 +2,12 @@
 
 use longview_ops::{Op, OpResult, RmsNorm};
 
-use super::by_type;
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::RmsNormArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `rms_norm.cu`.
-    RmsNormArgs {
-        x: Address,
-        weight: Address,
-        out: Address,
-        n_rows: u32,
-        width: u32,
-        eps: f32,
-        accumulate: u32,
-    }
-}
+use crate::variant::by_type;
 
 /// Rows up to this width (norms of heads) have a warp each; wider ones a block.
 const NARROW: usize = 256;

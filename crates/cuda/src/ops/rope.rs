@@ -2,24 +2,11 @@
 
 use longview_ops::{OpResult, Rope, RopeParams};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::RopeArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `rope.cu`.
-    RopeArgs {
-        x: Address,
-        table: Address,
-        out: Address,
-        n_tokens: u32,
-        n_heads: u32,
-        head_dim: u32,
-        rotary_dim: u32,
-    }
-}
 
 const THREADS: usize = 256;
 

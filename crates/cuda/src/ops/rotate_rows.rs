@@ -2,27 +2,12 @@
 
 use longview_ops::{OpResult, RotateRows, RotateRowsParams};
 
-use super::by_type;
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::RotateRowsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `rotate_rows.cu`.
-    RotateRowsArgs {
-        src: Address,
-        table: Address,
-        dst: Address,
-        n_kv_heads: u32,
-        head_dim: u32,
-        rotary_dim: u32,
-        n_rows: u32,
-        src_head_stride: u32,
-        dst_head_stride: u32,
-    }
-}
+use crate::variant::by_type;
 
 const THREADS: usize = 256;
 

@@ -2,28 +2,11 @@
 
 use longview_ops::{OpResult, SelectClusters};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::SelectClustersArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `select_clusters.cu`.
-    SelectClustersArgs {
-        scores: Address,
-        sizes: Address,
-        n_clusters: Address,
-        budgets: Address,
-        clusters: Address,
-        takes: Address,
-        n_selected: Address,
-        score_stride: u32,
-        cluster_stride: u32,
-        max_selected: u32,
-        unused: u32,
-    }
-}
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,

@@ -2,16 +2,11 @@
 
 use longview_ops::{OpResult, SiluMul};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::SiluMulArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `silu_mul.cu`.
-    SiluMulArgs { gate: Address, up: Address, out: Address, n: u64 }
-}
 
 /// Elements of a block.
 const PER_BLOCK: usize = 1024;

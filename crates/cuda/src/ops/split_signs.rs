@@ -2,22 +2,11 @@
 
 use longview_ops::{OpResult, SplitSigns};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::SplitSignsArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `split_signs.cu`.
-    SplitSignsArgs {
-        x: Address,
-        out: Address,
-        n: u64,
-        width: u32,
-        unused: u32,
-    }
-}
 
 const THREADS: usize = 256;
 

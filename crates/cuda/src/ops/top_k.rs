@@ -6,21 +6,8 @@ use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
+use crate::kernel_args::TopKArgs;
 use crate::kernels::Kernel;
-
-kernel_args! {
-    /// See `top_k.cu`.
-    TopKArgs {
-        x: Address,
-        values: Address,
-        ids: Address,
-        found: Address,
-        width: u32,
-        k: u32,
-        n_parts: u32,
-        per_part: u32,
-    }
-}
 
 /// Elements of a part; rows up to this width have one block.
 const PER_PART: usize = 8192;

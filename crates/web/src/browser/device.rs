@@ -30,14 +30,14 @@ pub(super) async fn open_device(
             coded("bad-input", &format!("unknown shader level '{name}': core, f16 or subgroups"))
         })?),
     };
-    let options = WgpuOptions { tier: level, spares_software, ..WgpuOptions::default() };
+    let options = WgpuOptions { shader_level: level, spares_software, ..WgpuOptions::default() };
     WgpuBackend::new(&options).await.map_err(|error| match error {
         StartError::NoAdapter { .. } => coded(
             "no-adapter",
             "this browser has WebGPU but no adapter for it: turn on hardware acceleration, update \
              the graphics driver, or use another browser",
         ),
-        StartError::Tier { .. } => coded("bad-input", &error.to_string()),
+        StartError::ShaderLevel { .. } => coded("bad-input", &error.to_string()),
         other => coded("no-adapter", &other.to_string()),
     })
 }

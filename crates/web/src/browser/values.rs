@@ -56,7 +56,7 @@ impl DeviceReport {
         let info = backend.info();
         Self {
             adapter: if info.adapter.is_empty() { adapter.to_owned() } else { info.adapter },
-            tier: backend.tier().name(),
+            tier: backend.shader_level().name(),
             is_software: info.is_software,
             max_buffer_bytes: info.max_buffer_bytes,
         }

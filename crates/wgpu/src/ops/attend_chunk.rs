@@ -2,8 +2,8 @@
 
 use longview_ops::{AttendChunk, ChunkSpan, DeviceBuffer, Op, OpResult};
 
-use super::attention::{
-    ListLaunch, ListRows, MAX_PARTIALS, Splits, check_width, kv_defines, lead, merge,
+use crate::attention::{
+    ListLaunch, ListRows, MAX_PARTIALS, Merge, Splits, check_width, kv_defines, lead,
     partial_buffer,
 };
 use crate::backend::WgpuBackend;
@@ -60,9 +60,10 @@ fn tiles(
     let group = (p.n_q_heads / p.n_kv_heads) as usize;
     let n_tiles = (span.q_len as usize * group).div_ceil(query_tile);
     let n_groups = n_tiles * p.n_kv_heads as usize;
-    let splits = match backend.gpu.fills {
-        true => tile_splits(span.n_rows as usize, n_groups),
-        false => Splits { n: 1, rows: (span.n_rows as usize).next_multiple_of(64).max(64) },
+    let splits = if backend.gpu.fills {
+        tile_splits(span.n_rows as usize, n_groups)
+    } else {
+        Splits { n: 1, rows: (span.n_rows as usize).next_multiple_of(64).max(64) }
     };
     let query_vector = p.head_dim.is_multiple_of(8) && d.q.offset.is_multiple_of(4);
     let launch = Launch::new(backend, "attend_chunk", "attend_chunk");
@@ -86,16 +87,18 @@ fn tiles(
         .view(&d.q)
         .reads(&span.kv.buffer.raw)
         .u32(span.kv.offset);
-    let tokens = (span.q_start as usize, span.q_len as usize);
     let partials = partial_buffer(backend, p.head_dim)?;
-    launch = match splits.n > 1 {
-        true => launch.writes(&partials),
-        false => launch.view_mut(&d.out).view_mut(&d.lse),
+    launch = if splits.n > 1 {
+        launch.writes(&partials)
+    } else {
+        launch.view_mut(&d.out).view_mut(&d.lse)
     };
     let row_bytes = 2 * p.head_dim as usize * span.kv.buffer.dtype().size();
     let bytes = span.n_rows as usize * p.n_kv_heads as usize * row_bytes;
     launch.counts(bytes as u64).run_grid([n_groups, 1, splits.n])?;
-    merge(backend, &p, tokens, splits.n, &partials, &d.out, &d.lse)
+    let (first_token, n_tokens) = (span.q_start as usize, span.q_len as usize);
+    let merge = Merge { p: &p, first_token, n_tokens, n_splits: splits.n, partials: &partials };
+    merge.run(backend, &d.out, &d.lse)
 }
 
 /// How a run is cut where each split takes `n_groups` workgroups of the tile kernel: only so that

@@ -2,7 +2,7 @@
 
 use longview_ops::{AttendList, Op, OpResult};
 
-use super::attention::{ListLaunch, ListRows, check_width};
+use crate::attention::{ListLaunch, ListRows, check_width};
 use crate::backend::WgpuBackend;
 
 pub(crate) fn run(backend: &WgpuBackend, d: AttendList<'_, WgpuBackend>) -> OpResult<()> {

@@ -12,9 +12,10 @@ pub(crate) fn run(backend: &WgpuBackend, d: BlockReduce<'_, WgpuBackend>) -> OpR
     d.check()?;
     let p = d.p;
     let n_landmarks = p.n_kv_heads as usize * p.n_blocks();
-    let n_workgroups = match p.uses_mass() {
-        true => n_landmarks,
-        false => (n_landmarks * p.head_dim as usize).div_ceil(GROUP),
+    let n_workgroups = if p.uses_mass() {
+        n_landmarks
+    } else {
+        (n_landmarks * p.head_dim as usize).div_ceil(GROUP)
     };
     // Something has to be bound where no mass is given.
     let mass = if p.uses_mass() { d.mass } else { d.points };

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan};
+use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan, kind};
 
-use super::kind;
 use crate::backend::WgpuBackend;
-use crate::buffer::RawBuffer;
 use crate::launch::Launch;
+use crate::raw_buffer::RawBuffer;
 
 /// Clusters of a workgroup.
 const BLOCK: usize = 64;

@@ -2,9 +2,8 @@
 
 use longview_ops::{ClusterStats, OpResult};
 
-use super::rows_are_vectors;
 use crate::backend::WgpuBackend;
-use crate::launch::Launch;
+use crate::launch::{Launch, rows_are_vectors};
 
 /// Points of a workgroup.
 const POINTS: usize = 32;

@@ -2,7 +2,7 @@
 
 use longview_ops::{ColumnMass, DeviceBuffer, Op, OpResult};
 
-use super::attention::{check_width, kv_defines};
+use crate::attention::{check_width, kv_defines};
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 

@@ -1,8 +1,7 @@
 //! Launches `embed.wgsl`, once for each shard of the table.
 
-use longview_ops::{Embed, Op, OpResult};
+use longview_ops::{Embed, Op, OpResult, kind};
 
-use super::kind;
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 

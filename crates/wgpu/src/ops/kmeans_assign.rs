@@ -2,9 +2,8 @@
 
 use longview_ops::{KmeansAssign, Op, OpError, OpResult};
 
-use super::rows_are_vectors;
 use crate::backend::WgpuBackend;
-use crate::launch::Launch;
+use crate::launch::{Launch, rows_are_vectors};
 
 /// Centroids of a workgroup that makes their terms.
 const TERMS: usize = 16;

@@ -2,9 +2,8 @@
 
 use longview_ops::{KmeansUpdate, OpResult};
 
-use super::rows_are_vectors;
 use crate::backend::WgpuBackend;
-use crate::launch::Launch;
+use crate::launch::{Launch, rows_are_vectors};
 
 /// Clusters and channels of a workgroup.
 const CLUSTERS: usize = 32;

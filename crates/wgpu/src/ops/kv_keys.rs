@@ -1,8 +1,7 @@
 //! Launches `kv_keys.wgsl`.
 
-use longview_ops::{KvKeys, OpResult};
+use longview_ops::{KvKeys, OpResult, kind};
 
-use super::kind;
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 

@@ -1,8 +1,7 @@
 //! Launches `kv_scatter.wgsl`.
 
-use longview_ops::{KvScatter, OpResult};
+use longview_ops::{KvScatter, OpResult, kind};
 
-use super::kind;
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 

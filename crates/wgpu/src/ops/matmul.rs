@@ -3,9 +3,9 @@
 use longview_core::DType;
 use longview_ops::{Linear, Op, OpResult};
 
-use super::linear::{self, Part, Rows};
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
+use crate::linear::{self, Part, Rows};
 
 /// Tiles of 128 x 128 that keep a large device busy; below, tiles of 64 x 64 spread better.
 const ENOUGH_TILES: usize = 128;

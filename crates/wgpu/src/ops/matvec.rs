@@ -2,9 +2,9 @@
 
 use longview_ops::{Linear, Op, OpResult};
 
-use super::linear::{self, Part};
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
+use crate::linear::{self, Part};
 use crate::weight::VECTOR;
 
 /// Rows of x that one reading of the weight serves.
@@ -40,10 +40,12 @@ fn launch(backend: &WgpuBackend, part: &Part<'_, '_>) -> OpResult<()> {
 /// Invocations of a workgroup: one or more units each, few where there are workgroups enough. The
 /// sums of `rows` x `GROUP` must fit into 16 KiB.
 fn group_size(rows: usize, row_units: usize, n_outs: usize) -> usize {
-    let most = match (n_outs >= MANY_OUTS, rows) {
-        (true, _) => 64,
-        (false, 8) => 128,
-        (false, _) => 256,
+    let most = if n_outs >= MANY_OUTS {
+        64
+    } else if rows == 8 {
+        128
+    } else {
+        256
     };
     (row_units / 2).next_power_of_two().clamp(64, most)
 }

@@ -2,9 +2,8 @@
 
 use longview_ops::{OpResult, ProjectHeads};
 
-use super::rows_are_vectors;
 use crate::backend::WgpuBackend;
-use crate::launch::Launch;
+use crate::launch::{Launch, rows_are_vectors};
 
 /// Vectors and columns of a workgroup.
 const VECTORS: usize = 64;

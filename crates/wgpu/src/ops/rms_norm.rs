@@ -1,8 +1,7 @@
 //! Launches `rms_norm.wgsl`.
 
-use longview_ops::{Op, OpResult, RmsNorm};
+use longview_ops::{Op, OpResult, RmsNorm, kind};
 
-use super::kind;
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 

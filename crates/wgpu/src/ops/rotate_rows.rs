@@ -1,8 +1,7 @@
 //! Launches `rotate_rows.wgsl`.
 
-use longview_ops::{OpResult, RotateRows};
+use longview_ops::{OpResult, RotateRows, kind};
 
-use super::kind;
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 

@@ -6,7 +6,7 @@
 #![expect(clippy::print_stderr, reason = "a test that did not run says so")]
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
-use longview_wgpu::{StartError, Tier, WgpuBackend, WgpuOptions};
+use longview_wgpu::{ShaderLevel, StartError, WgpuBackend, WgpuOptions};
 use pollster::block_on;
 
 fn none_is_promised() -> bool {
@@ -21,29 +21,42 @@ fn no_device(error: &StartError) -> ! {
     panic!("{error} (LONGVIEW_NO_GPU=1 leaves these tests out)")
 }
 
-/// The device at the tier that it chooses; `None` where there is said to be no device.
+/// The device at the level that it chooses; `None` where there is said to be no device.
 pub fn device() -> Option<WgpuBackend> {
     if none_is_promised() {
         return None;
     }
-    Some(block_on(WgpuBackend::new(&WgpuOptions::default())).unwrap_or_else(|e| no_device(&e)))
+    Some(open(&WgpuOptions::default()))
 }
 
-/// The device at each tier that it has; none where there is said to be no device.
-pub fn tiers() -> Vec<WgpuBackend> {
+/// The device, with bindings of at most so many bytes.
+pub fn device_of_bindings(max_binding_bytes: u64) -> Option<WgpuBackend> {
+    if none_is_promised() {
+        return None;
+    }
+    let max_binding_bytes = Some(max_binding_bytes);
+    Some(open(&WgpuOptions { max_binding_bytes, ..WgpuOptions::default() }))
+}
+
+fn open(options: &WgpuOptions) -> WgpuBackend {
+    block_on(WgpuBackend::new(options)).unwrap_or_else(|e| no_device(&e))
+}
+
+/// The device at each level that it has; none where there is said to be no device.
+pub fn levels() -> Vec<WgpuBackend> {
     if none_is_promised() {
         return Vec::new();
     }
-    let open = |tier: Tier| {
-        let options = WgpuOptions { tier: Some(tier), ..WgpuOptions::default() };
+    let open = |level: ShaderLevel| {
+        let options = WgpuOptions { shader_level: Some(level), ..WgpuOptions::default() };
         match block_on(WgpuBackend::new(&options)) {
             Ok(backend) => Some(backend),
-            Err(StartError::Tier { reason, .. }) => {
-                eprintln!("NOT RUN: tier {tier}: {reason}");
+            Err(StartError::ShaderLevel { reason, .. }) => {
+                eprintln!("NOT RUN: shader level {level}: {reason}");
                 None
             }
             Err(e) => no_device(&e),
         }
     };
-    Tier::ALL.into_iter().filter_map(open).collect()
+    ShaderLevel::ALL.into_iter().filter_map(open).collect()
 }

@@ -1,6 +1,6 @@
 // Halves written at any place: words at the ends keep their other half.
 
-//# import common
+//# import shared/common
 
 struct Params {
     n: u32,

@@ -10,7 +10,7 @@
 // SIDE / 2 of W, so warps lie two to a row.
 #pragma once
 
-#include "rows.cuh"
+#include "shared/rows.cuh"
 
 constexpr u32 ROW_UNITS = 4;
 constexpr u32 DEPTH = 16;

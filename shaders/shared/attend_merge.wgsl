@@ -7,10 +7,10 @@
 //
 // At most 2048 splits. Shared memory 14 KiB.
 
-//# import common
-//# import reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
-//# import reduce X=reduce_max COMBINE=max SUBGROUP_COMBINE=subgroupMax
-//# import attend_shares
+//# import shared/common
+//# import shared/reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
+//# import shared/reduce X=reduce_max COMBINE=max SUBGROUP_COMBINE=subgroupMax
+//# import shared/attend_shares
 
 const GROUP: u32 = 256u;
 // Vectors of o.

@@ -1,4 +1,5 @@
-//! Launches `norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow them.
+//! Launches `shared/norm_matvec.wgsl`: the fused calls of a decoder layer, where the shapes allow
+//! them.
 //!
 //! What a launch needs: few rows, whole vectors, each weight in one piece, all matrices of the call
 //! in one buffer and all vectors (norms, biases) in one. Anything else takes the single calls.
@@ -6,13 +7,14 @@
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use longview_ops::{LinearOut, NormGated, Op, OpResult, Project, RmsNormParams, View};
+use longview_ops::{
+    LinearOut, NO_KIND, NormGated, Op, OpResult, Project, RmsNormParams, View, kind,
+};
 
-use super::matvec::MAX_ROWS;
-use super::{NO_KIND, kind};
 use crate::backend::WgpuBackend;
-use crate::buffer::RawBuffer;
 use crate::launch::Launch;
+use crate::ops::matvec::MAX_ROWS;
+use crate::raw_buffer::RawBuffer;
 use crate::weight::{Shard, VECTOR, WgpuWeight};
 
 /// `Layer` of the shader.
@@ -73,7 +75,7 @@ impl<'a> Common<'a> {
     fn launch<'b>(&self, backend: &'b WgpuBackend, entry: &'static str) -> Launch<'b> {
         let rows = self.p.n_rows.next_power_of_two();
         let group = if rows > 4 { 64 } else { 128 };
-        Launch::new(backend, "norm_matvec", entry)
+        Launch::new(backend, "shared/norm_matvec", entry)
             .define("WEIGHT_KIND", kind(self.matrix.dtype))
             .define("ROWS", rows)
             .define("GROUP", group)

@@ -7,8 +7,8 @@ use longview_core::DType;
 use longview_ops::{AttendParams, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut};
 
 use crate::backend::WgpuBackend;
-use crate::buffer::RawBuffer;
 use crate::launch::Launch;
+use crate::raw_buffer::RawBuffer;
 
 /// Widest head that the kernels hold in registers and shared memory.
 const MAX_HEAD_DIM: u32 = 256;
@@ -29,7 +29,7 @@ pub(crate) fn check_width(op: Op, head_dim: u32) -> OpResult<()> {
     Err(OpError::Unsupported { backend: "wgpu", op, reason })
 }
 
-/// Constants of `kv_rows.wgsl`.
+/// Constants of `shared/kv_rows.wgsl`.
 pub(crate) fn kv_defines<'a>(
     launch: Launch<'a>,
     kv: &KvView<'_, WgpuBackend>,
@@ -137,9 +137,10 @@ impl ListLaunch<'_> {
             .reads(&self.kv.buffer.raw)
             .u32(self.kv.offset);
         let partials = partial_buffer(backend, p.head_dim)?;
-        launch = match splits.n > 1 {
-            true => launch.writes(&partials),
-            false => launch.view_mut(out).view_mut(lse),
+        launch = if splits.n > 1 {
+            launch.writes(&partials)
+        } else {
+            launch.view_mut(out).view_mut(lse)
         };
         if let ListRows::Listed { rows, counts, weights, .. } = &self.rows {
             launch = launch.view(rows).view(counts);
@@ -149,7 +150,9 @@ impl ListLaunch<'_> {
         launch
             .counts(bytes as u64 * u64::from(p.n_kv_heads) * self.n_tokens as u64)
             .run_grid([splits.n, n_groups, 1])?;
-        merge(backend, &p, (self.first_token, self.n_tokens), splits.n, &partials, out, lse)
+        let (first_token, n_tokens) = (self.first_token, self.n_tokens);
+        let merge = Merge { p: &p, first_token, n_tokens, n_splits: splits.n, partials: &partials };
+        merge.run(backend, out, lse)
     }
 }
 
@@ -160,31 +163,39 @@ pub(crate) fn partial_buffer(backend: &WgpuBackend, head_dim: u32) -> OpResult<A
     backend.scratch.take(&backend.gpu, bytes as u64)
 }
 
-/// Merges the splits of the `n_tokens` tokens from `first_token`, where there are several.
-pub(crate) fn merge(
-    backend: &WgpuBackend,
-    p: &AttendParams,
-    (first_token, n_tokens): (usize, usize),
-    n_splits: usize,
-    partials: &Arc<RawBuffer>,
-    out: &ViewMut<'_, WgpuBackend>,
-    lse: &ViewMut<'_, WgpuBackend>,
-) -> OpResult<()> {
-    if n_splits == 1 {
-        return Ok(());
+/// What splits left to be merged: the results of some tokens, once for each split.
+pub(crate) struct Merge<'a> {
+    pub p: &'a AttendParams,
+    pub first_token: usize,
+    pub n_tokens: usize,
+    pub n_splits: usize,
+    pub partials: &'a Arc<RawBuffer>,
+}
+
+impl Merge<'_> {
+    /// Merges, where there are several splits.
+    pub fn run(
+        &self,
+        backend: &WgpuBackend,
+        out: &ViewMut<'_, WgpuBackend>,
+        lse: &ViewMut<'_, WgpuBackend>,
+    ) -> OpResult<()> {
+        if self.n_splits == 1 {
+            return Ok(());
+        }
+        let n_rows = self.n_tokens * self.p.n_q_heads as usize;
+        Launch::new(backend, "shared/attend_merge", "attend_merge")
+            .define("HEAD_DIM", self.p.head_dim)
+            .params(self.p)
+            .params(&f32::NEG_INFINITY)
+            .u32(self.first_token)
+            .u32(n_rows)
+            .u32(self.n_splits)
+            .reads(self.partials)
+            .view_mut(out)
+            .view_mut(lse)
+            .run(n_rows)
     }
-    let n_rows = n_tokens * p.n_q_heads as usize;
-    Launch::new(backend, "attend_merge", "attend_merge")
-        .define("HEAD_DIM", p.head_dim)
-        .params(p)
-        .params(&f32::NEG_INFINITY)
-        .u32(first_token)
-        .u32(n_rows)
-        .u32(n_splits)
-        .reads(partials)
-        .view_mut(out)
-        .view_mut(lse)
-        .run(n_rows)
 }
 
 /// Rows that token 0 of a span sees, of `n_rows`: `diagonal + 1`, brought to a size that no sum

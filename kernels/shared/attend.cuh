@@ -1,7 +1,7 @@
 // How attentions over disjoint keys go together, and the attention of a warp on products of
 // matrices.
 #pragma once
-#include "common.cuh"
+#include "shared/common.cuh"
 
 // How attentions over disjoint keys go together. One in the making is its maximum m of the scores,
 // its sum l of exp(score - m), and the sum o of exp(score - m) v; nothing seen is m = LOWEST and

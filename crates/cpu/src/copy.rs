@@ -2,7 +2,7 @@
 
 use longview_ops::{DeviceBuffer, OpError, OpResult, View, ViewMut};
 
-use crate::CpuBackend;
+use crate::backend::CpuBackend;
 
 /// Host to buffer.
 pub(crate) fn write(dst: ViewMut<'_, CpuBackend>, bytes: &[u8]) -> OpResult<()> {

@@ -1,7 +1,7 @@
 // Loading rows of f32 whose width may be anything.
 #pragma once
 
-#include "common.cuh"
+#include "shared/common.cuh"
 
 // Elements [first, first + N) of a row of `width`, 0 beyond it: not-a-number may follow a row.
 // `is_aligned` says that the row begins at 16 bytes; `first` and N are multiples of 4.

@@ -10,8 +10,8 @@
 //
 // Bytes: the weights, once. Bound: memory.
 
-//# import common
-//# import element X=vectors
+//# import shared/common
+//# import shared/element X=vectors
 
 // One layer of the call. (Uniform memory has no structures of 20 bytes: Params lists their parts.)
 struct Layer {

@@ -1,6 +1,6 @@
 // Sums over the threads of a block, up to each of them.
 #pragma once
-#include "common.cuh"
+#include "shared/common.cuh"
 
 // The sum of `value` over the threads of the block before this one; `total` is that over all. A
 // block has `THREADS`; `parts`, a word for each warp, is shared.

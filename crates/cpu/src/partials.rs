@@ -2,26 +2,41 @@
 
 use crate::kernels::attend::merge_weights;
 use crate::kernels::vector::Blend;
-use crate::team::{Cost, Team};
+use crate::team::{Cost, Pieces, Shared, Team};
+
+/// Where items write what they attended, each its own tokens and heads.
+#[derive(Clone, Copy)]
+pub(crate) struct Targets<'a> {
+    /// `[T, Hq, Dh]`.
+    pub(crate) out: Shared<'a, f32>,
+    /// `[T, Hq]`.
+    pub(crate) lse: Shared<'a, f32>,
+}
+
+impl<'a> Targets<'a> {
+    pub(crate) fn new(out: &'a mut [f32], lse: &'a mut [f32]) -> Self {
+        Self { out: Shared::new(out), lse: Shared::new(lse) }
+    }
+}
 
 /// `n_parts` attentions of the same `n_heads` rows.
-pub(super) struct Partials<'a> {
+pub(crate) struct Partials<'a> {
     /// `[n_parts, n_heads, Dh]`.
-    pub(super) out: &'a [f32],
+    pub(crate) out: &'a [f32],
     /// `[n_parts, n_heads]`.
-    pub(super) lse: &'a [f32],
-    pub(super) n_parts: usize,
-    pub(super) head_dim: usize,
+    pub(crate) lse: &'a [f32],
+    pub(crate) n_parts: usize,
+    pub(crate) head_dim: usize,
     /// Merge into what the result holds.
-    pub(super) accumulate: bool,
+    pub(crate) accumulate: bool,
 }
 
 impl Partials<'_> {
     /// Merges all parts into `out` (`[n_heads, Dh]`) and `lse`.
-    pub(super) fn merge(&self, team: &mut Team, out: &mut [f32], lse: &mut [f32]) {
-        let (n, dh, tier) = (lse.len(), self.head_dim, team.tier());
+    pub(crate) fn merge(&self, team: &mut Team, out: &mut [f32], lse: &mut [f32]) {
+        let (n, dh, isa) = (lse.len(), self.head_dim, team.isa());
         let cost = Cost::bytes(self.n_parts * (n * dh * 4 + n * 400));
-        team.for_chunks2((lse, 1), (out, dh), cost, |_, head, lse, out| {
+        team.for_chunks2(Pieces::of(lse, 1), Pieces::of(out, dh), cost, |_, head, lse, out| {
             if !self.accumulate {
                 lse[0] = f32::NEG_INFINITY;
                 out.fill(0.0);
@@ -31,7 +46,7 @@ impl Partials<'_> {
                 let (keep, add, merged) = merge_weights(lse[0], self.lse[row]);
                 if add != 0.0 {
                     let x = &self.out[row * dh..(row + 1) * dh];
-                    tier.run(Blend { x, add, keep, out });
+                    isa.run(Blend { x, add, keep, out });
                     lse[0] = merged;
                 }
             }

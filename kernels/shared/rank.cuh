@@ -1,8 +1,8 @@
 // What a block needs to find the greatest of many numbers: their order as whole numbers, a radix
 // search for the one at which a sum is reached, and a sort of what was found.
 #pragma once
-#include "common.cuh"
-#include "scan.cuh"
+#include "shared/common.cuh"
+#include "shared/scan.cuh"
 
 // A whole number that is greater for a greater number, of which the bits are given; the zeros are
 // equal, `nan_key` is for not-a-number.

@@ -1,6 +1,6 @@
 // The rows of a KV head's selected clusters, one cluster after the other, for a block of threads.
 #pragma once
-#include "scan.cuh"
+#include "shared/scan.cuh"
 
 // Selected clusters, as many as a block has threads.
 template <u32 THREADS> struct Wanted {

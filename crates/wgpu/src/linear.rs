@@ -1,14 +1,13 @@
 //! What the two linear ops have in common: their parameters.
 
-use longview_ops::{Linear, LinearParams, Op, OpResult};
+use longview_ops::{Linear, LinearParams, NO_KIND, Op, OpResult, kind};
 
-use super::{NO_KIND, kind};
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 use crate::weight::Shard;
 
 /// Compares the shapes of the weights with the parameters.
-pub(super) fn expect(op: Op, d: &Linear<'_, WgpuBackend>) -> OpResult<()> {
+pub(crate) fn expect(op: Op, d: &Linear<'_, WgpuBackend>) -> OpResult<()> {
     let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(op, n_out, n_in)?;
     d.bias.map_or(Ok(()), |bias| bias.expect(op, 1, n_out))
@@ -16,13 +15,13 @@ pub(super) fn expect(op: Op, d: &Linear<'_, WgpuBackend>) -> OpResult<()> {
 
 /// Rows of x.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     pub first: usize,
     pub n: usize,
 }
 
 /// What one dispatch does: some rows of x with the rows of W that lie in one buffer.
-pub(super) struct Part<'d, 'a> {
+pub(crate) struct Part<'d, 'a> {
     pub d: &'d Linear<'a, WgpuBackend>,
     pub rows: Rows,
     pub shard: &'d Shard,

@@ -1,0 +1,97 @@
+//! The doors into code that is compiled for one instruction set.
+//!
+//! The choice is made once, when the backend starts. [`SupportedIsa`] can only be made for a set
+//! that the processor has, so that everything behind [`SupportedIsa::run`] may rely on it.
+
+use crate::error::CpuError;
+use crate::isa::Isa;
+use crate::simd::Simd;
+use crate::simd::portable::Portable;
+
+/// An instruction set that this machine was found to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SupportedIsa(Isa);
+
+/// Work that is written once for all instruction sets.
+pub(crate) trait Kernel {
+    /// What comes out.
+    type Output;
+
+    /// Does the work; must be `#[inline(always)]`, with everything hot that it calls.
+    ///
+    /// # Safety
+    /// Called by [`SupportedIsa::run`] only, which guarantees the features of `S`.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+impl SupportedIsa {
+    /// The forced one, or the best.
+    pub(crate) fn choose(forced: Option<Isa>) -> Result<Self, CpuError> {
+        let isa = forced.unwrap_or_else(Isa::best);
+        if isa.is_available() { Ok(Self(isa)) } else { Err(CpuError::MissingIsa { isa }) }
+    }
+
+    /// Which one it is.
+    pub(crate) fn isa(self) -> Isa {
+        self.0
+    }
+
+    /// Runs a kernel with these instructions.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a value of AVX-512 is only made by `choose`, after all these features were
+            // detected.
+            Isa::Avx512 => unsafe { run_avx512(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above, for AVX2, FMA and F16C.
+            Isa::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: NEON is part of the aarch64 baseline.
+            Isa::Neon => unsafe { kernel.run::<crate::simd::neon::Neon>() },
+            // SAFETY: portable code needs no feature; sets of other targets are never made.
+            _ => unsafe { kernel.run::<Portable>() },
+        }
+    }
+
+    /// Columns of the register tile of matrix products.
+    pub(crate) fn tile_cols(self) -> usize {
+        self.run(TileShape).1
+    }
+
+    /// Rows of the register tile of matrix products.
+    pub(crate) fn tile_rows(self) -> usize {
+        self.run(TileShape).0
+    }
+
+    /// f32 elements of a vector.
+    pub(crate) fn lanes(self) -> usize {
+        self.run(TileShape).2
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<crate::simd::avx512::Avx512>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<crate::simd::avx2::Avx2>() }
+}
+
+struct TileShape;
+
+impl Kernel for TileShape {
+    type Output = (usize, usize, usize);
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> Self::Output {
+        (S::MR, S::NR, S::LANES)
+    }
+}
