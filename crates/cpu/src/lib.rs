@@ -30,6 +30,8 @@ mod ops;
 mod pool;
 mod scratch;
 mod simd;
+#[cfg(not(target_arch = "wasm32"))]
+mod sync;
 mod team;
 mod weight;
 

@@ -18,6 +18,8 @@ mod host_attention;
 mod importance;
 mod index;
 mod indexing;
+#[path = "index/job_queue.rs"]
+mod job_queue;
 mod keep;
 mod layer;
 mod mirror;
