@@ -180,9 +180,9 @@ impl Run {
         let mut command = debian::cargo("take a newer Debian")?;
         let runtime = thread_sanitizer_runtime()?;
         command.args(["test", "-Zbuild-std"]).args(self.arguments("tsan")?);
-        let link =
-            ["-Wl,--whole-archive", &runtime, "-Wl,--no-whole-archive", "-lm", "-ldl", "-lrt"];
-        let link: String = link.iter().map(|word| format!(" -Clink-arg={word}")).collect();
+        // All of the runtime, and before the C library, whose versioned symbols it refers to.
+        let link = ["-Wl,--whole-archive", &runtime, "-Wl,--no-whole-archive"];
+        let link: String = link.iter().map(|word| format!(" -Zpre-link-arg={word}")).collect();
         let flags = format!("-Zsanitizer=thread -Zexternal-clangrt{link}");
         run_child(command.env("RUSTFLAGS", flags))
     }
