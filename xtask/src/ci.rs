@@ -10,11 +10,11 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, run as run_child};
-use crate::{demo, kernels, parity, setup, tidy, web};
+use crate::{demo, kernels, parity, sanitize, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, tests, parity, demo, web; stops \
-                                at the first that fails";
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, sanitize, tests, parity, demo, web; \
+                                stops at the first that fails";
 
 /// A part of CI that passes or fails as a whole.
 pub(crate) struct Stage {
@@ -33,6 +33,7 @@ pub(crate) const STAGES: &[Stage] = &[
         run: || run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings")),
     },
     Stage { name: "rustdoc", run: rustdoc },
+    Stage { name: "sanitize", run: sanitize::stage },
     Stage { name: "tests", run: || run_child(&mut cargo("test --workspace --no-fail-fast")) },
     Stage { name: "parity", run: parity::stage },
     Stage { name: "demo", run: demo::check },

@@ -9,12 +9,14 @@
 mod args;
 mod bench;
 mod ci;
+mod debian;
 mod demo;
 mod gpu;
 mod kernels;
 mod measure;
 mod parity;
 mod process;
+mod sanitize;
 mod setup;
 mod tidy;
 mod web;
@@ -43,6 +45,12 @@ const VERBS: &[Verb] = &[
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
+    Verb {
+        name: "sanitize",
+        options: sanitize::OPTIONS,
+        about: sanitize::ABOUT,
+        run: sanitize::run,
+    },
     Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
     Verb { name: "web", options: web::OPTIONS, about: web::ABOUT, run: web::run },
     Verb { name: "help", options: "", about: "prints this", run: help },
@@ -116,6 +124,9 @@ mod tests {
             "kernels all",
             "kernels --only",
             "gpu now",
+            "sanitize loom",
+            "sanitize --only nothing",
+            "sanitize --only loom --quick",
             "web --port 80",
             "web --serve --port x",
         ]) {

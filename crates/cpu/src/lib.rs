@@ -41,6 +41,7 @@ mod queue;
 mod scratch;
 mod simd;
 mod supported_isa;
+mod sync;
 mod team;
 mod views;
 mod weight;

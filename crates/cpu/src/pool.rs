@@ -4,19 +4,17 @@
 //! workers spin for a while after each one and park only then. A task is a borrowed closure without
 //! a queue; whoever runs it takes items from a cursor, so **no worker is needed**: one that has not
 //! joined when the caller has run out of items is left behind, and a busy machine (or a worker
-//! still waking up) never stalls an op. The price of spinning is a core kept busy for [`SPIN`]
-//! after the last op. One of the modules that may use `unsafe`.
+//! still waking up) never stalls an op. The price of spinning is a core kept busy for a while
+//! ([`crate::sync::Spin`]) after the last op. One of the modules that may use `unsafe`; `models`
+//! below are run by `cargo xtask sanitize`.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
 
-/// How long a worker looks for the next task before it parks.
-const SPIN: Duration = Duration::from_micros(50);
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, Mutex, Spin, UnsafeCell, hint};
 
 /// What workers run: the argument is the worker's number, 0 for the calling thread.
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
@@ -69,7 +67,7 @@ impl Pool {
         for worker in 1..n_workers {
             let shared = Arc::clone(&pool.shared);
             let name = format!("longview-{worker}");
-            let builder = std::thread::Builder::new().name(name);
+            let builder = thread::Builder::new().name(name);
             pool.threads.push(builder.spawn(move || shared.work(worker))?);
         }
         Ok(pool)
@@ -100,7 +98,7 @@ impl Pool {
         let task = unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
         // SAFETY: the state is closed and nobody is active since the last `close`; `&mut self`
         // excludes another caller.
-        unsafe { *self.shared.task.get() = Some(task) };
+        self.shared.task.with_mut(|shared| unsafe { *shared = Some(task) });
         self.shared.signal();
     }
 
@@ -111,10 +109,10 @@ impl Pool {
         while state & ACTIVE > 0 {
             spins += 1;
             if spins < 4096 {
-                std::hint::spin_loop();
+                hint::spin_loop();
             } else {
                 // The last worker was preempted: let it have this core.
-                std::thread::yield_now();
+                thread::yield_now();
             }
             state = self.shared.state.load(Ordering::Acquire);
         }
@@ -136,10 +134,11 @@ impl Shared {
     /// Starts the next epoch, open, and wakes who sleeps.
     fn signal(&self) {
         let state = self.state.load(Ordering::Relaxed);
-        self.state.store((state / EPOCH).wrapping_add(1) * EPOCH, Ordering::SeqCst);
-        // A worker counts itself as parked before it looks at the state for the last time; both
-        // orders are sequentially consistent, so one of the two sides sees the other.
-        if self.parked.load(Ordering::SeqCst) > 0 {
+        self.state.store((state / EPOCH).wrapping_add(1) * EPOCH, Ordering::Release);
+        // A worker counts itself as parked before it looks at the state for the last time. Each
+        // side has a fence between its write and its read, so one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.parked.load(Ordering::Relaxed) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.wake.notify_all();
         }
@@ -157,7 +156,7 @@ impl Shared {
             }
             // SAFETY: this worker joined while the state was open, so the task was published
             // before, and stays valid until this worker is no longer active.
-            let task = unsafe { (*self.task.get()).map(|task| &*task) };
+            let task = self.task.with(|task| unsafe { (*task).map(|task| &*task) });
             if let Some(task) = task
                 && catch_unwind(AssertUnwindSafe(|| task(worker))).is_err()
             {
@@ -176,35 +175,38 @@ impl Shared {
 
     /// Waits for an epoch other than `seen`.
     fn next_epoch(&self, seen: u64) -> u64 {
-        let start = Instant::now();
+        let mut spin = Spin::start();
         loop {
-            for _ in 0..64 {
-                let epoch = self.state.load(Ordering::Acquire) / EPOCH;
-                if epoch != seen {
-                    return epoch;
-                }
-                std::hint::spin_loop();
+            let epoch = self.state.load(Ordering::Acquire) / EPOCH;
+            if epoch != seen {
+                return epoch;
             }
-            if start.elapsed() > SPIN {
+            if spin.is_over() {
                 return self.park(seen);
             }
+            hint::spin_loop();
         }
     }
 
     fn park(&self, seen: u64) -> u64 {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.parked.fetch_add(1, Ordering::SeqCst);
-        while self.state.load(Ordering::SeqCst) / EPOCH == seen {
+        self.parked.fetch_add(1, Ordering::Relaxed);
+        // The counterpart of the fence in `signal`.
+        fence(Ordering::SeqCst);
+        while self.state.load(Ordering::Relaxed) / EPOCH == seen {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
-        self.parked.fetch_sub(1, Ordering::SeqCst);
+        self.parked.fetch_sub(1, Ordering::Relaxed);
         self.state.load(Ordering::Acquire) / EPOCH
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::sync::SPIN;
 
     /// Takes `n` items from a cursor on whoever runs it.
     fn count(pool: &mut Pool, n: usize, item: impl Fn(usize) + Sync) -> usize {
@@ -271,5 +273,112 @@ mod tests {
                 });
             }
         });
+    }
+}
+
+/// Models of the pool: loom runs each with every interleaving of its threads, up to a number of
+/// preemptions. It fails where all threads wait for each other, and where two use a cell of its own
+/// at a time, or one after the other without an order between them.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+
+    /// Counts that loom watches; no atomics on purpose.
+    struct Counts(Vec<UnsafeCell<u32>>);
+
+    // SAFETY: loom fails the model where two threads use a cell without an order between them.
+    unsafe impl Sync for Counts {}
+
+    impl Counts {
+        fn new(n: usize) -> Self {
+            Self((0..n).map(|_| UnsafeCell::new(0)).collect())
+        }
+
+        fn add(&self, i: usize) {
+            // SAFETY: as above.
+            self.0[i].with_mut(|count| unsafe { *count += 1 });
+        }
+
+        /// What was counted, seen from the calling thread.
+        fn all(&self) -> Vec<u32> {
+            // SAFETY: as above.
+            self.0.iter().map(|count| count.with_mut(|count| unsafe { *count })).collect()
+        }
+    }
+
+    /// One task of `n` items on `pool`. When it is over, the caller looks at what the workers
+    /// wrote: a worker that still used the task would be seen.
+    fn run_items(pool: &mut Pool, n_workers: usize, n: usize) {
+        let (items, workers) = (Counts::new(n), Counts::new(n_workers));
+        let cursor = AtomicUsize::new(0);
+        pool.run(&|worker| {
+            // Two threads with one number would be seen here.
+            workers.add(worker);
+            loop {
+                let i = cursor.fetch_add(1, Ordering::Relaxed);
+                if i >= n {
+                    return;
+                }
+                items.add(i);
+            }
+        });
+        assert_eq!(items.all(), vec![1; n]);
+        assert!(workers.all().iter().all(|n| *n <= 1), "a worker ran the task twice");
+    }
+
+    #[test]
+    fn every_item_is_done_once_before_the_task_ends() {
+        loom::model(|| {
+            let mut pool = Pool::new(2).unwrap();
+            run_items(&mut pool, 2, 2);
+        });
+    }
+
+    /// Two workers beside the caller race each other too. Three preemptions would take hours.
+    #[test]
+    fn the_same_holds_for_three_workers() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = model.preemption_bound.map(|most| most.min(2));
+        model.check(|| {
+            let mut pool = Pool::new(3).unwrap();
+            run_items(&mut pool, 3, 2);
+        });
+    }
+
+    /// Workers that slept through one task, are late for it or still leave it, meet the next.
+    #[test]
+    fn tasks_follow_each_other() {
+        loom::model(|| {
+            let mut pool = Pool::new(2).unwrap();
+            for _ in 0..2 {
+                run_items(&mut pool, 2, 1);
+            }
+        });
+    }
+
+    #[test]
+    fn a_pool_without_a_task_ends() {
+        loom::model(|| drop(Pool::new(3).unwrap()));
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        for bad in 0..2 {
+            loom::model(move || {
+                let mut pool = Pool::new(2).unwrap();
+                let took_part = Counts::new(2);
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    pool.run(&|worker| {
+                        took_part.add(worker);
+                        if worker == bad {
+                            // Without the message of `panic!`, which there would be thousands of.
+                            resume_unwind(Box::new("planned"));
+                        }
+                    });
+                }));
+                assert_eq!(result.is_err(), took_part.all()[bad] > 0);
+                run_items(&mut pool, 2, 1);
+            });
+        }
     }
 }

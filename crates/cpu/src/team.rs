@@ -7,11 +7,11 @@
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::pool::Pool;
 use crate::scratch::Scratch;
 use crate::supported_isa::SupportedIsa;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Below this much work, in nanoseconds of one core, waking a second core costs more than it saves.
 const ALONE_NS: u64 = 5_000;
@@ -218,5 +218,27 @@ impl<'a, T> Shared<'a, T> {
     /// The first element, for kernels that write scattered tiles of their own.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.start
+    }
+}
+
+/// Models of the team; see those of the pool.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::Cell;
+
+    use super::*;
+
+    /// Pieces are written through cells that loom watches, by whoever gets them.
+    #[test]
+    fn every_piece_goes_to_one_worker() {
+        loom::model(|| {
+            let mut team = Team::with_threads(Tier, 2).unwrap();
+            let mut pieces = [(); 3].map(|()| Cell::new(0));
+            team.for_chunks(&mut pieces, 1, Cost::flop(usize::MAX), |_, i, piece| {
+                assert_eq!(piece.len(), 1);
+                piece[0].set(piece[0].get() + 1 + i);
+            });
+            assert_eq!(pieces.map(|piece| piece.get()), [1, 2, 3]);
+        });
     }
 }

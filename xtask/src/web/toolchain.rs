@@ -6,31 +6,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{cargo, root, succeeds};
+use crate::debian;
+use crate::process::cargo;
 use crate::setup::{self, Source, Tool};
 
 pub(super) const TARGET: &str = "wasm32-unknown-unknown";
 /// The profile of the workspace that is made for downloads.
 pub(super) const PROFILE: &str = "web";
 
-/// What Debian's way needs.
-const DEBIAN: &[Tool] = &[
-    Tool {
-        name: "compiler for browsers",
-        probe: &["/usr/bin/cargo", "--version"],
-        source: Source::Packages("rustc-web cargo-web"),
-    },
-    Tool {
-        name: "source of the standard library",
-        probe: &["test", "-d", "/usr/lib/rustlib/src/rust/library"],
-        source: Source::Packages("rust-web-src"),
-    },
-    Tool {
-        name: "WebAssembly linker",
-        probe: &[DEBIAN_LINKER, "--version"],
-        source: Source::Packages("lld-19"),
-    },
-];
+/// What Debian's way needs beside the compiler.
+const LINKER: Tool = Tool {
+    name: "WebAssembly linker",
+    probe: &[DEBIAN_LINKER, "--version"],
+    source: Source::Packages("lld-19"),
+};
 const DEBIAN_LINKER: &str = "/usr/bin/wasm-ld-19";
 
 /// What the page is built with.
@@ -76,20 +65,13 @@ pub(super) fn build_command() -> Result<Command> {
     if rustup_has_target() {
         return Ok(cargo(&build));
     }
-    if !cfg!(target_os = "linux") || !succeeds(Command::new("apt-get").arg("--version")) {
-        bail!("no toolchain for browsers: run `rustup target add {TARGET}`");
+    let instead = format!("run `rustup target add {TARGET}`");
+    if !debian::is_here() {
+        bail!("no toolchain for browsers: {instead}");
     }
-    setup::require(DEBIAN)?;
-    check_age()?;
-    let mut command = Command::new("/usr/bin/cargo");
-    command.args(build.split(' ')).arg("-Zbuild-std=std,panic_abort").current_dir(root());
-    // Nothing of the toolchain that runs this program may reach the other one.
-    for name in ["RUSTC", "RUSTUP_TOOLCHAIN", "RUSTDOC", "RUSTFLAGS", "RUSTC_WRAPPER"] {
-        command.env_remove(name);
-    }
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("/usr/bin:{path}"));
-    command.env("RUSTC_BOOTSTRAP", "1");
+    let mut command = debian::cargo(&instead)?;
+    setup::require(&[LINKER])?;
+    command.args(build.split(' ')).arg("-Zbuild-std=std,panic_abort");
     command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", DEBIAN_LINKER);
     Ok(command)
 }
@@ -105,37 +87,9 @@ fn rustup_has_target() -> bool {
     })
 }
 
-/// An old Debian has a compiler that is too old, and says so only deep in the build.
-fn check_age() -> Result<()> {
-    let output = Command::new("/usr/bin/rustc").arg("--version").output();
-    let version = String::from_utf8(output.context("/usr/bin/rustc --version")?.stdout)?;
-    let (found, needed) = (minor(&version), minor(env!("CARGO_PKG_RUST_VERSION")));
-    match found.zip(needed) {
-        Some((found, needed)) if found < needed => bail!(
-            "Debian's compiler is {}, and {} is needed: run `rustup target add {TARGET}`",
-            version.trim(),
-            env!("CARGO_PKG_RUST_VERSION")
-        ),
-        _ => Ok(()),
-    }
-}
-
-/// The 95 of `1.95`, wherever it stands.
-fn minor(version: &str) -> Option<u32> {
-    let number = version.split_whitespace().find(|word| word.starts_with("1."))?;
-    number.split('.').nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_read_wherever_they_stand() {
-        assert_eq!(minor("rustc 1.96.0 (ac68faa20 2026-05-25) (built from a tarball)"), Some(96));
-        assert_eq!(minor("1.95"), Some(95));
-        assert_eq!(minor("no version"), None);
-    }
 
     #[test]
     fn nodes_version_has_two_numbers_that_matter() {

@@ -2,6 +2,7 @@
 //! records for it.
 
 mod importance;
+mod job_queue;
 mod kmeans_job;
 mod kmeans_worker;
 mod layer_index;
