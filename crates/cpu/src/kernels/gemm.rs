@@ -71,8 +71,8 @@ impl<E: Elem> Kernel for Block<'_, E> {
         if let Some(bias) = self.bias {
             self.start(&bias[self.first..self.first + n]);
         }
-        // Slices of k are outermost: the panels of one slice are widened once and serve all rows of x
-        // while they are in L2. The price is that sums go through `out` once a slice.
+        // Slices of k are outermost: the panels of one slice are widened once and serve all rows of
+        // x while they are in L2. The price is that sums go through `out` once a slice.
         let mut p = 0;
         while p < k {
             let depth = (k - p).min(KC);
