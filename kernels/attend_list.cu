@@ -296,6 +296,9 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const Atten
     Made<BLOCKS> made = {{}, LOWEST, 0};
     u32 tile = work.begin + warp_of_thread() * TILE;
     Listed listed = listed_at<WEIGHTED>(p, work, tile + lane_of_thread() % TILE);
+    // Warps take tiles in turn and meet only at the end, each with an online softmax of its own.
+    // All keys and values of a tile are asked for before the first product, and the ids of the next
+    // tile before this one is computed: rows lie anywhere, so it is latency that must be hidden.
     for (; tile < work.end; tile += SPLIT_UNIT) {
         uint4 keys[2][STEPS];
 #pragma unroll
@@ -432,6 +435,8 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const Att
     }
     const u32 step = N_WARPS * PLAIN_ROWS / ROWS * n_slots;
     u32 first = work.begin + warp_of_thread() / (ROWS / PLAIN_ROWS) * n_slots;
+    // A warp takes as many rows at a time as there are slots in it, with one online softmax a slot;
+    // slots meet only at the end.
     for (; first < work.end; first += step) {
         const u32 i = first + slot;
         const Listed listed = listed_at<WEIGHTED>(p, work, i);

@@ -266,6 +266,8 @@ template <typename T, u32 HEADS> DEVICE void logits(const CentroidLogitsArgs& p)
     const u32 own_head = HEADS > 1 ? threadIdx.x % 2 * KEPT : 0;
     const bool has_own = HEADS > 1 || threadIdx.x % 2 == 0;
 
+    // A lane has registers for the sums of HEADS query heads; larger groups read the centroids once
+    // more for the next ones.
     for (u32 first = 0; first < group; first += HEADS) {
         const u32 n_heads = min_of(HEADS, group - first);
 #pragma unroll

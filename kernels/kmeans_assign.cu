@@ -8,9 +8,9 @@
 //
 // `kmeans_terms`: a warp for each centroid makes its factor and its shift; the counts of changes
 // become 0. `kmeans_assign` is a matrix product of which only the best of each row is kept: a block
-// owns SIDE points of a head (shared/tile.cuh) and walks over all centroids, SIDE at a time, without
-// a pause between them. A thread keeps the best of its columns; the threads of a point meet at the
-// end. SIDE is 128, or 64 for few points or clusters.
+// owns SIDE points of a head (shared/tile.cuh) and walks over all centroids, SIDE at a time,
+// without a pause between them. A thread keeps the best of its columns; the threads of a point meet
+// at the end. SIDE is 128, or 64 for few points or clusters.
 //
 // Products have the precision of f32: rounded to 16 bits, near centroids would change places.
 // `kmeans_assign_tensor` (from compute capability 8.0 on, where the launch code says that it gains;

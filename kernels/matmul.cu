@@ -118,6 +118,8 @@ template <typename T, u32 THREADS> DEVICE void matmul_floats(const MatmulArgs& p
     load_floats<8>(x_row, k, p.n_in, p.x_is_aligned, x);
     load_weight<T>(p, o_brought, k, w);
     const u32 n_steps = (p.n_in + DEPTH - 1) / DEPTH;
+    // Two tiles in turns: while one is multiplied, the next step's numbers are on their way to
+    // registers, so one barrier a step is enough.
     for (u32 step = 0; step < n_steps; step++) {
         float4* tile = tiles + step % 2 * (2 * UNITS);
         bring(tile, x);
@@ -232,6 +234,7 @@ template <typename T, u32 THREADS> DEVICE void matmul_halves(const MatmulArgs& p
     load_x(0);
     copy_weight<THREADS>(p, first_o, 0, tiles + UNITS);
     const u32 n_steps = (p.n_in + HALVES_DEPTH - 1) / HALVES_DEPTH;
+    // As above; W needs no registers on its way, because copies write to shared memory themselves.
     for (u32 step = 0; step < n_steps; step++) {
         uint4* tile = tiles + step % 2 * (2 * UNITS);
 #pragma unroll

@@ -134,6 +134,8 @@ KERNEL(resolve_rows, ResolveRowsArgs, THREADS) {
     }
     __syncthreads();
 
+    // All hits are marked as used before anything is freed: a row that this step wants must not
+    // lose its slot to another one.
     for (u32 first = 0; first < n; first += THREADS) {
         const u32 n_tokens = load_tile(p, first, n, wanted, parts);
         for (u32 at = threadIdx.x; at < n_tokens; at += THREADS) {
@@ -155,6 +157,8 @@ KERNEL(resolve_rows, ResolveRowsArgs, THREADS) {
     u32* const rows = p.rows + static_cast<u64>(head) * p.list_stride;
     u32 n_missing = 0;
     u32 n_listed = n_before;
+    // Prefix sums give out slots and places in the order of the tokens, not of who comes first, so
+    // the lists are the same in every run.
     for (u32 first = 0; first < n; first += THREADS) {
         const u32 n_tokens = load_tile(p, first, n, wanted, parts);
         for (u32 chunk = 0; chunk < n_tokens; chunk += THREADS) {

@@ -281,7 +281,10 @@ fn attend_chunk(
 
     for (var key = begin; key < end; key += KEY_TILE) {
         var s = Scores();
+        // Queries are staged again for each tile of keys, slice by slice of the width: all of them
+        // and the keys together would not fit into 16 KiB.
         for (var slice = 0u; slice < SLICES; slice++) {
+            // The slice before is used up, and at the first one the values of the tile before.
             workgroupBarrier();
             for (var i = 0u; i < QUERY_ITEMS; i++) {
                 let c = lane % SLICE;
@@ -311,6 +314,8 @@ fn attend_chunk(
         s.k3 = select(hidden, s.k3, j + 3u * KEY_QUADS < seen);
         lane_parts[lane] = max(max(s.k0, s.k1), max(s.k2, s.k3));
         workgroupBarrier();
+        // Each of the KEY_QUADS lanes that share queries finds the same maximum: no broadcast, and
+        // no second barrier.
         var next = m;
         for (var i = 0u; i < KEY_QUADS; i++) {
             next = max(next, lane_parts[tr * KEY_QUADS + i]);
@@ -336,6 +341,8 @@ fn attend_chunk(
         if TWO_QUADS {
             o1 = scaled(o1, factors[quad1]);
         }
+        // Weights took the place of the slices in the pool and values have what is left, so they
+        // come in parts: fewer rows at a time the wider the heads are.
         for (var v = 0u; v < KEY_TILE; v += VALUE_ROWS) {
             if v > 0u {
                 workgroupBarrier();
@@ -361,6 +368,7 @@ fn attend_chunk(
     workgroupBarrier();
     lane_parts[lane] = l;
     workgroupBarrier();
+    // A lane's own part first, then the next lanes' in a ring.
     for (var i = 1u; i < KEY_QUADS; i++) {
         l += lane_parts[tr * KEY_QUADS + (tc + i) % KEY_QUADS];
     }

@@ -13,7 +13,7 @@ pub enum CpuError {
         "this processor has no {isa}: leave the instruction set to the program, or use portable"
     )]
     MissingIsa {
-        /// Which one.
+        /// The one that was forced.
         isa: Isa,
     },
     /// The operating system refused a thread.

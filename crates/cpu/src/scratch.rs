@@ -12,7 +12,7 @@ pub(crate) struct Scratch {
 const ALIGN_ELEMENTS: usize = 16;
 
 impl Scratch {
-    /// Bytes there are.
+    /// Bytes that it can give without allocating.
     pub(crate) fn size(&self) -> usize {
         self.bytes.as_ref().len()
     }

@@ -14,7 +14,7 @@ pub(crate) struct SupportedIsa(Isa);
 
 /// Work that is written once for all instruction sets.
 pub(crate) trait Kernel {
-    /// What comes out.
+    /// What [`Kernel::run`] returns.
     type Output;
 
     /// Does the work; must be `#[inline(always)]`, with everything hot that it calls.

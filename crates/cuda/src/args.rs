@@ -25,11 +25,11 @@ impl Address {
 /// A field of a struct of arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// Its name, here and in the `.cu` file.
     pub name: &'static str,
     /// Bytes from the begin of the struct.
     pub offset: u32,
-    /// Bytes.
+    /// How many bytes it takes.
     pub size: u32,
 }
 
@@ -38,9 +38,9 @@ pub struct Field {
 pub struct Layout {
     /// The struct's name, here and in its `.cu` file.
     pub name: &'static str,
-    /// Bytes.
+    /// Bytes of the whole struct.
     pub size: u32,
-    /// In order.
+    /// Its fields by their offsets.
     pub fields: &'static [Field],
 }
 

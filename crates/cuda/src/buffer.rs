@@ -61,7 +61,7 @@ impl<D: Driver> CudaBuffer<D> {
         }
     }
 
-    /// Of an element.
+    /// Where kernels find element number `element`.
     pub(crate) fn address(&self, element: usize) -> Address {
         Address(self.memory().address() + (element * self.dtype.size()) as u64)
     }

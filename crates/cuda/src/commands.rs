@@ -13,7 +13,7 @@ enum Shape {
     Copy { bytes: u64, to_host: bool, from_host: bool },
 }
 
-/// A run of commands.
+/// Commands in the order in which a stream was given them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     shapes: Vec<Shape>,

@@ -64,9 +64,9 @@ pub trait Memory: Send + Sync {
 /// A byte of a [`Memory`].
 #[derive(Debug)]
 pub struct Place<'a, M> {
-    /// The memory.
+    /// What the place is in; it outlives every copy to or from here.
     pub memory: &'a M,
-    /// Bytes from its begin.
+    /// Bytes from the begin of the memory.
     pub offset: u64,
 }
 
@@ -76,7 +76,7 @@ impl<'a, M: Memory> Place<'a, M> {
         Self { memory, offset }
     }
 
-    /// Its address.
+    /// Its address, for a copy of `bytes` bytes.
     ///
     /// # Panics
     /// If fewer than `bytes` bytes follow: copies never leave their memory.
@@ -143,7 +143,7 @@ pub struct CopyCall {
     pub to: u64,
     /// Where they come from.
     pub from: u64,
-    /// How many.
+    /// Bytes to copy, at least one.
     pub bytes: u64,
     /// Whether `to` is host memory.
     pub to_host: bool,
@@ -170,7 +170,7 @@ impl CopyCall {
 /// What a stream can be given, and what a node of a graph is.
 #[derive(Clone, Copy, Debug)]
 pub enum Work<'a> {
-    /// A kernel.
+    /// A launch of a kernel.
     Launch(KernelCall<'a>),
     /// A copy, of at least one byte.
     Copy(CopyCall),

@@ -27,7 +27,7 @@ pub struct CudaReport {
     pub libraries: Vec<LibraryReport>,
 }
 
-/// A driver.
+/// The driver that is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverReport {
     /// The CUDA it speaks, as 12.4.
@@ -39,15 +39,15 @@ pub struct DriverReport {
 /// A device; its number is what `--cuda-device` takes.
 #[derive(Clone, Debug)]
 pub struct DeviceReport {
-    /// Its number.
+    /// Its number, from 0 in the driver's order.
     pub index: usize,
-    /// Its name.
+    /// The product's name.
     pub name: String,
     /// Major and minor.
     pub compute_capability: (u32, u32),
     /// Multiprocessors.
     pub n_multiprocessors: u32,
-    /// Bytes of device memory.
+    /// Bytes of device memory in all; `None` where the driver does not tell.
     pub memory_bytes: Option<u64>,
     /// Those that nobody uses; `None` where the device could not be opened.
     pub free_bytes: Option<u64>,

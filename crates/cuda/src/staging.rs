@@ -28,7 +28,7 @@ struct Piece<D: Driver> {
     used: usize,
 }
 
-/// The way up.
+/// Copies from the host to the device, through pieces that are filled in turns.
 pub(crate) struct Uploads<D: Driver> {
     pieces: Vec<Piece<D>>,
     current: usize,
@@ -90,7 +90,7 @@ impl<D: Driver> Uploads<D> {
     }
 }
 
-/// The way down.
+/// Copies from the device to the host, through one buffer.
 pub(crate) struct Downloads<D: Driver> {
     memory: Option<Counted<D>>,
     jobs: Vec<Job>,
@@ -112,7 +112,7 @@ pub(crate) struct Part<'p, 'm, D: Driver> {
 struct Rest<'a, D: Driver> {
     from: &'a Place<'a, D::Memory>,
     part: usize,
-    /// Bytes of the part.
+    /// Bytes of it that have not been asked for.
     range: Range<usize>,
 }
 

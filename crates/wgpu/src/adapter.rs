@@ -14,7 +14,7 @@ const NEEDED_SHARED: u32 = 16384;
 pub struct AdapterReport {
     /// Its place in the list; `--adapter` takes it.
     pub index: usize,
-    /// Its name.
+    /// The product's name, as the driver gives it.
     pub name: String,
     /// Vulkan, Metal, DX12 or WebGPU.
     pub api: String,
@@ -28,7 +28,7 @@ pub struct AdapterReport {
     pub max_buffer: u64,
     /// Bytes of device memory, where the driver tells.
     pub memory: Option<u64>,
-    /// Bytes of workgroup memory.
+    /// Bytes of workgroup memory that one workgroup may have.
     pub shared_memory: u32,
     /// Smallest and largest subgroup, if there are subgroup operations.
     pub subgroup_sizes: Option<(u32, u32)>,

@@ -55,7 +55,7 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// A block of parameters.
+    /// Parameters in the layout of the shader's `Params`, behind those added before.
     pub fn params<P: Pod>(mut self, params: &P) -> Self {
         let bytes = bytemuck::bytes_of(params);
         self.params[self.n_params..self.n_params + bytes.len()].copy_from_slice(bytes);
@@ -63,7 +63,10 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// A parameter.
+    /// One parameter of 32 bits.
+    ///
+    /// # Panics
+    /// If it does not fit: buffers hold fewer than 2^32 elements.
     pub fn u32(self, value: usize) -> Self {
         let value = u32::try_from(value).expect("buffers hold fewer than 2^32 elements");
         self.params(&value)

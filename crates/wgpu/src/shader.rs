@@ -88,7 +88,7 @@ pub(crate) struct Variant {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shader {file}, line {line}: {what}")]
 pub struct ShaderError {
-    /// The file.
+    /// The file by its name in [`FILES`].
     pub file: String,
     /// The line, from 1.
     pub line: usize,

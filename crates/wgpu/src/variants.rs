@@ -11,7 +11,7 @@ use crate::shader::Define;
 /// A shader with its constants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ShaderVariant {
-    /// The file.
+    /// The file by its name in [`crate::shader::FILES`].
     pub stem: &'static str,
     /// The entry point.
     pub entry: &'static str,

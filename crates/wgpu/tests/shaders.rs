@@ -1,5 +1,5 @@
-//! Every variant of every shader is parsed and validated, at all levels, without a device; and stays
-//! inside of what WebGPU guarantees.
+//! Every variant of every shader is parsed and validated, at all levels, without a device; and
+//! stays inside of what WebGPU guarantees.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -230,6 +230,9 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         sum.fill(0.0);
         let limit = self.limit();
         let mut first = 0;
+        // Keys outside, queries inside: a tile of keys and values is widened once and serves all
+        // query rows from L2. So every row's softmax is an online one: its maximum, its sum and its
+        // unscaled output wait in scratch for the next tile.
         while first < limit {
             let n = (limit - first).min(KEYS);
             self.pack_keys::<S>(first, n, keys);
@@ -300,6 +303,8 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         if seen == 0 {
             return;
         }
+        // Columns beyond what the strip's last row sees are left out. Rows that see less have the
+        // rest hidden by the softmax below.
         let mut j = 0;
         while j < seen {
             tile::full::<S>(tile::Tile {
@@ -363,6 +368,9 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         }
         let limit = self.limit();
         let mut first = 0;
+        // Nothing is packed or widened to memory: with few rows a key is used too seldom to pay for
+        // it. Keys of a tile first, then its values, which the softmax between them needs; the
+        // values are prefetched with their keys, whose neighbours in memory they are.
         while first < limit {
             let n = (limit - first).min(KEYS);
             let key = |i: usize| self.rows.key(first + i);
@@ -441,6 +449,8 @@ unsafe fn softmax<S: Simd>(
     for j in visible..end {
         *scores.add(j) = f32::NEG_INFINITY;
     }
+    // The maximum in a pass of its own: with it known, the second pass needs one `exp2` a score and
+    // never scales back what it has summed.
     let mut best = S::splat(*max);
     let mut j = 0;
     while j < end {

@@ -55,6 +55,7 @@ pub(crate) unsafe fn dots<S: Simd, E: Elem>(
     let mut i = 0;
     while i < n {
         let rows = (n - i).min(S::LANES);
+        // LANES rows at a time for all vectors: the second group of vectors finds the rows in L1.
         for j in 0..rows {
             ahead(i + j);
         }
@@ -121,6 +122,8 @@ unsafe fn lane_dots<S: Simd, E: Elem, const H: usize>(
     k: usize,
 ) -> S::V {
     let step = S::LANES / H;
+    // LANES sums of a vector each, added across lanes only at the end, by one transposition: so all
+    // LANES results cost as much as one, and each sum's order is the same whatever the group.
     let mut sums = [S::zero(); MAX_LANES];
     let mut p = 0;
     while p < k {
@@ -233,6 +236,8 @@ unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
     last: usize,
     o: StridedMut,
 ) {
+    // W columns over all rows before the next columns: the R * W sums stay in registers, and `o` is
+    // read and written once a tile instead of once a row.
     let mut sums = [[S::zero(); W]; R];
     for r in 0..R {
         for w in 0..W {

@@ -71,6 +71,8 @@ impl<E: Elem> Kernel for Block<'_, E> {
         if let Some(bias) = self.bias {
             self.start(&bias[self.first..self.first + n]);
         }
+        // Slices of k are outermost: the panels of one slice are widened once and serve all rows of
+        // x while they are in L2. The price is that sums go through `out` once a slice.
         let mut p = 0;
         while p < k {
             let depth = (k - p).min(KC);
@@ -109,6 +111,7 @@ impl<E: Elem> Block<'_, E> {
     #[inline(always)]
     unsafe fn multiply<S: Simd>(&self, n: usize, p: usize, depth: usize) {
         let out = self.out.as_ptr();
+        // Rows outside, columns inside: the MR x KC slice of x stays in L1 while the panels pass.
         let mut i = 0;
         while i < self.m {
             let a = self.strips.as_ptr().add(i * self.k + p * S::MR);

@@ -37,6 +37,8 @@ impl Kernel for Outer<'_> {
         rows.fill(0.0);
         let total = n_tokens * group;
         let mut first = 0;
+        // ROWS vectors are padded and then multiplied as a block: the copy stays in L2 for both
+        // operands, and `out` is read and written once a block.
         while first < total {
             let n = (total - first).min(ROWS);
             let row = |i: usize| {

@@ -64,7 +64,10 @@ impl<E: Elem> Kernel for Mass<'_, E> {
         let out = StridedMut { at: scores.as_mut_ptr(), row: n };
         let rows = Strided { at: q.as_ptr(), row: q_row };
         dots::dots::<S, E>(rows, n_q, row, ahead, n, head_dim, out);
+        // Queries in their order: a row's sum is added up in the same order however many lanes a
+        // vector has.
         for (v, lse) in lse.iter().enumerate() {
+            // A query that saw nothing.
             if *lse == f32::NEG_INFINITY {
                 continue;
             }
@@ -109,6 +112,7 @@ impl Kernel for Projection<'_> {
         let mut j = 0;
         while j < rank {
             let n = (rank - j).min(S::LANES);
+            // Down the rows of W with one sum a column: W is read as it lies, and no lanes meet.
             let mut sum = S::zero();
             for (c, x) in x.iter().enumerate() {
                 let row = w.as_ptr().add(c * rank + j);

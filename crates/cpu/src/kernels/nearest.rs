@@ -75,6 +75,8 @@ impl Kernel for Nearest<'_> {
         assert!(self.best.len() >= n * 2 * S::LANES && self.dots.len() >= S::MR * S::NR);
         self.start::<S>(n);
         let size = (self.k + 2) * S::NR;
+        // Centroids outside, points inside: a panel is read from memory once for all points of the
+        // block, and the running best of a point waits in `best` until the next panel.
         for (j, panel) in self.panels.chunks_exact(size).enumerate() {
             let mut i = 0;
             while i < n {
@@ -122,6 +124,8 @@ impl Nearest<'_> {
         for r in 0..m {
             let state = self.best.as_mut_ptr().add((i + r) * 2 * S::LANES);
             let (mut best, mut id) = (S::load(state), S::load(state.add(S::LANES)));
+            // Each lane keeps the best of its own columns, with no meeting of lanes until `finish`.
+            // Only a greater score replaces, and columns ascend: ties stay with the lowest cluster.
             for v in 0..S::NV {
                 let at = v * S::LANES;
                 let (mul, add) = (S::load(tail.add(at)), S::load(tail.add(S::NR + at)));

@@ -10,8 +10,8 @@ use crate::simd::{MAX_LANES, Simd};
 /// Packs `n <= width` rows of `k` elements into one panel, multiplied by `scale`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the isa's
-/// features are there.
+/// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the
+/// instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn panel<S: Simd, E: Elem>(
     row: impl Fn(usize) -> *const E,
@@ -22,6 +22,8 @@ pub(crate) unsafe fn panel<S: Simd, E: Elem>(
     panel: *mut f32,
 ) {
     let scale = S::splat(scale);
+    // Down k for LANES rows before the next rows: one square after the other reads LANES streams
+    // front to back.
     let mut j = 0;
     while j < width {
         let lanes = (width - j).min(S::LANES);

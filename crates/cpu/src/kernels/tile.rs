@@ -30,7 +30,8 @@ pub(crate) struct Tile {
 /// One tile of the instruction set's full width.
 ///
 /// # Safety
-/// A is valid for MR x k elements, B for k rows of NR, C for m x n; the instruction set's features are there.
+/// A is valid for MR x k elements, B for k rows of NR, C for m x n; the instruction set's features
+/// are there.
 #[inline(always)]
 pub(crate) unsafe fn full<S: Simd>(t: Tile) {
     match (S::MR, S::NV) {
@@ -85,6 +86,9 @@ unsafe fn run<S: Simd, const R: usize, const W: usize>(t: Tile) {
         load::<S, R, W>(&t, &mut sums);
     }
     let (mut a, mut b) = (t.a, t.b);
+    // One column of A times one row of B in each step, an outer product: R + W loads feed R * W
+    // FMAs, whose sums are independent and enough to hide the FMA's latency. Rows and columns that
+    // nobody wants are computed all the same, so that the loop has no branch.
     for _ in 0..t.k {
         let mut row = [S::zero(); W];
         for w in 0..W {

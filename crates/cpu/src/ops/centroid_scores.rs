@@ -43,7 +43,11 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
             let out = &mut scores[(i * hkv + head) * stride..][..n];
             with_elem!(span.centroids.buffer.dtype(), E => {
                 let (centroids, sizes) = clusters::<E>(span, head, n, dh);
-                if d.p.pooling >= Pooling::SumScores as u32 { problem.sum(queue, centroids, out) } else { problem.run(queue, centroids, sizes, out) }
+                if d.p.pooling >= Pooling::SumScores as u32 {
+                    problem.sum(queue, centroids, out);
+                } else {
+                    problem.run(queue, centroids, sizes, out);
+                }
             });
         }
         if d.p.pooling == Pooling::SharedScores as u32 {

@@ -1,7 +1,7 @@
 //! Vectors of f32, one type per instruction set, and the traits that kernels are generic over.
 //!
-//! A kernel is written once over [`Simd`] and compiled once per instruction set: [`crate::supported_isa::SupportedIsa::run`]
-//! enters it through a function that has the set's target features, and every method here is
+//! A kernel is written once over [`Simd`] and compiled once per instruction set:
+//! `SupportedIsa::run` enters it through a function that has its features, and every method here is
 //! `#[inline(always)]`, so that the intrinsics end up inside that function. That is also the one
 //! safety rule of this module: a method of a set may only run inside such an entry, and pointers
 //! must be valid for the lanes that are named.
