@@ -10,8 +10,8 @@
 //! All above it, down to the bytes of the arguments, is the same code for both.
 //!
 //! Kernels lie in the workspace's `kernels/`, one stem per op, listed in [`Kernel`]. Their PTX is
-//! made by `cargo xtask kernels` and embedded here: no toolkit is needed, neither to build nor to
-//! run.
+//! made by `cargo xtask kernels` and embedded here, compressed: no toolkit is needed, neither to
+//! build nor to run.
 
 #[macro_use]
 mod args;
@@ -26,6 +26,7 @@ mod kernels;
 mod nvidia;
 mod ops;
 pub mod probe;
+mod ptx;
 mod queue;
 mod staging;
 mod stream;
