@@ -1,14 +1,14 @@
 //! Options that several commands share, named as llama.cpp names them.
 
-mod compared;
 mod engine;
 mod policy;
 mod rope;
 mod sampling;
 
-pub use compared::ComparedArgs;
 pub use engine::{EngineArgs, kv_types};
-pub use policy::{PolicyArgs, PolicyFile, TuningArgs};
+#[cfg(feature = "evaluation")]
+pub use policy::PolicyFile;
+pub use policy::{PolicyArgs, TuningArgs};
 pub use rope::RopeArgs;
 pub use sampling::SamplingArgs;
 

@@ -15,9 +15,11 @@ use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
 use pollster::block_on;
 
-use crate::args::{ComparedArgs, EngineArgs, RopeArgs};
+use super::compared::ComparedArgs;
+use super::record;
+use crate::args::{EngineArgs, RopeArgs};
 use crate::device::with_device;
-use crate::{load, out};
+use crate::out;
 
 /// Options of `longview probe`.
 #[derive(Args)]
@@ -78,8 +80,8 @@ fn measure<B: Backend>(
     let folder = args.compared.folder()?;
     let ids = folder.tokenizer()?.encode(text, Specials::Add)?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let model = (args.compared.model.as_deref(), &folder);
-    let run = load::run_record(model, &args.engine, &args.rope, &*backend)?;
+    let model = args.compared.model.as_deref();
+    let run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     let mut results = ResultsFile::open(&args.output, &run)?;
     for length in &args.lengths {
         let needed = length + args.steps + 1;
@@ -97,7 +99,7 @@ fn measure<B: Backend>(
             device_cache: false,
             ..args.engine.options(needed)
         };
-        load::check_memory(&args.engine, &*backend, &folder, &options, candidates)
+        record::check_memory(&args.engine, &*backend, &folder, &options, candidates)
             .with_context(|| format!("--lengths {length}"))?;
         let first = PolicyOptions::new(Preset::StreamingLlm);
         let mut engine = Engine::load(Arc::clone(&backend), folder, options, &first)?;

@@ -6,7 +6,8 @@ use clap::Args;
 use longview_eval::record::Question;
 use longview_eval::tasks::TaskFiles;
 
-use crate::args::{ComparedArgs, EngineArgs, RopeArgs, one_of};
+use crate::args::{EngineArgs, RopeArgs, one_of};
+use crate::evaluation::compared::ComparedArgs;
 
 /// Which of [`Question`] to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

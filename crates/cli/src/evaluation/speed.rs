@@ -18,7 +18,9 @@ use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
 use pollster::block_on;
 
-use crate::args::{ComparedArgs, EngineArgs, RopeArgs};
+use super::compared::ComparedArgs;
+use super::record;
+use crate::args::{EngineArgs, RopeArgs};
 use crate::device::with_device;
 use crate::{load, out, units};
 
@@ -103,11 +105,11 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
     let test = SpeedTest { ids: &ids, ..plan };
     for context in &args.contexts {
         let options = options(args, &test, *context, &folder.config);
-        load::check_memory(&args.engine, &*backend, &folder, &options, candidates)
+        record::check_memory(&args.engine, &*backend, &folder, &options, candidates)
             .with_context(|| format!("--contexts {context}"))?;
     }
-    let model = (args.compared.model.as_deref(), &folder);
-    let mut run = load::run_record(model, &args.engine, &args.rope, &*backend)?;
+    let model = args.compared.model.as_deref();
+    let mut run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     run.settings.extend(settings(args, &source));
     let mut results = ResultsFile::open(&args.output, &run)?;
     let mut written = Ok(());

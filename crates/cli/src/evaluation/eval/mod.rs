@@ -23,6 +23,7 @@ pub use self::args::EvalArgs;
 use self::plan::Plan;
 use self::show::Bar;
 use crate::device::with_device;
+use crate::evaluation::record::run_record;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::{load, units};
@@ -136,8 +137,8 @@ fn record<B: Backend>(
     folder: &ModelFolder,
     backend: &B,
 ) -> Result<Run> {
-    let model = (args.compared.model.as_deref(), folder);
-    let mut run = load::run_record(model, &args.engine, &args.rope, backend)?;
+    let model = args.compared.model.as_deref();
+    let mut run = run_record(model, folder, &args.engine, &args.rope, backend)?;
     run.seed = args.seed;
     run.settings.extend(plan.settings(args, text));
     Ok(run)

@@ -7,7 +7,7 @@ use clap::Args;
 use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
-use super::PolicyFile;
+use crate::args::PolicyFile;
 use crate::embedded;
 
 /// The policies, their budgets, and the model.
@@ -35,7 +35,10 @@ impl ComparedArgs {
 
     /// Opens the model.
     pub fn folder(&self) -> Result<ModelFolder> {
-        embedded::open_or(self.model.as_deref())
+        match &self.model {
+            Some(path) => Ok(ModelFolder::open(path)?),
+            None => embedded::open(),
+        }
     }
 }
 
