@@ -30,11 +30,16 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "kernels", run: kernels::stage },
     Stage {
         name: "clippy",
-        run: || run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings")),
+        run: || {
+            run_child(&mut cargo("clippy --workspace --all-features --all-targets -- -D warnings"))
+        },
     },
     Stage { name: "rustdoc", run: rustdoc },
     Stage { name: "sanitize", run: sanitize::stage },
-    Stage { name: "tests", run: || run_child(&mut cargo("test --workspace --no-fail-fast")) },
+    Stage {
+        name: "tests",
+        run: || run_child(&mut cargo("test --workspace --all-features --no-fail-fast")),
+    },
     Stage { name: "parity", run: parity::stage },
     Stage { name: "demo", run: demo::check },
     Stage { name: "web", run: web::stage },
@@ -62,7 +67,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 }
 
 fn rustdoc() -> Result<()> {
-    let mut command = cargo("doc --workspace --no-deps");
+    let mut command = cargo("doc --workspace --all-features --no-deps");
     run_child(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 

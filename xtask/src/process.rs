@@ -67,10 +67,10 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 
 /// A binary of the workspace in the dev profile, built if it is not yet.
 ///
-/// All binaries at once on purpose: the features of shared dependencies are then those of
-/// `cargo test --workspace`, and what the tests built is used again.
+/// All binaries with all features on purpose: the features of shared dependencies are then those of
+/// the tests, and what these built is used again.
 pub(crate) fn dev_binary(name: &str) -> Result<PathBuf> {
-    run(&mut cargo("build --workspace --bins"))?;
+    run(&mut cargo("build --workspace --all-features --bins"))?;
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     Ok(target_directory()?.join("debug").join(file))
 }

@@ -8,14 +8,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
-use crate::eval::EvalArgs;
+use crate::evaluation::{EvalArgs, ProbeArgs, ReportArgs, SpeedArgs};
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
-use crate::probe::ProbeArgs;
-use crate::report::ReportArgs;
 use crate::run::RunArgs;
-use crate::speed::SpeedArgs;
-use crate::{completions, demo, doctor, eval, failure, plan, policies, probe, report, run, speed};
+use crate::{completions, demo, doctor, evaluation, failure, plan, policies, run};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -32,7 +29,7 @@ enum Command {
     /// Hide facts in a long document and ask the embedded model for them.
     Demo(DemoArgs),
     /// Continue a prompt, answer about a document, or chat.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Run the field's tasks under policies, budgets and lengths, beside full attention.
     Eval(EvalArgs),
     /// Compare what policies attend in a text with full attention, step by step.
@@ -60,10 +57,10 @@ fn dispatch(command: &Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
-        Command::Eval(args) => eval::run(args),
-        Command::Probe(args) => probe::run(args),
-        Command::Speed(args) => speed::run(args),
-        Command::Report(args) => report::run(args),
+        Command::Eval(args) => evaluation::eval(args),
+        Command::Probe(args) => evaluation::probe(args),
+        Command::Speed(args) => evaluation::speed(args),
+        Command::Report(args) => evaluation::report(args),
         Command::Plan(args) => plan::run(args),
         Command::Policies(args) => policies::run(args),
         Command::Doctor(args) => doctor::run(args),

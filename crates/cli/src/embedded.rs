@@ -26,17 +26,6 @@ const FILES: [(&str, &[u8]); 5] = [
     model_file!("tokenizer_config.json"),
 ];
 
-/// What the embedded model is called in results.
-pub const NAME: &str = "needle (embedded)";
-
-/// The model in a folder, or the embedded one.
-pub fn open_or(folder: Option<&Path>) -> Result<ModelFolder> {
-    match folder {
-        Some(path) => Ok(ModelFolder::open(path)?),
-        None => open(),
-    }
-}
-
 /// Opens the embedded model.
 pub fn open() -> Result<ModelFolder> {
     let name = format!("needle-{:016x}", content_hash());

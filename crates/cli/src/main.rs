@@ -7,18 +7,19 @@ mod demo;
 mod device;
 mod doctor;
 mod embedded;
-mod eval;
+#[cfg(feature = "evaluation")]
+mod evaluation;
+#[cfg(not(feature = "evaluation"))]
+#[path = "evaluation_absent.rs"]
+mod evaluation;
 mod failure;
 mod interrupt;
 mod load;
 mod out;
 mod plan;
 mod policies;
-mod probe;
 mod progress;
-mod report;
 mod run;
-mod speed;
 mod table;
 mod units;
 

@@ -169,6 +169,22 @@ fn options_of_another_device_are_refused() {
     }
 }
 
+#[cfg(not(feature = "evaluation"))]
+#[test]
+fn commands_that_are_not_built_are_listed_and_say_how_to_build_them() {
+    let help = longview(["--help"]).ok();
+    for command in ["eval", "probe", "speed", "report"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is not in: {help}");
+        let parts =
+            [command, "not in this build", "cargo build --profile dist --features evaluation"];
+        for words in [&[command][..], &[command, "--budgets", "256", "file"]] {
+            let done = longview(words);
+            assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+            done.fails_with(&parts);
+        }
+    }
+}
+
 #[test]
 fn usage_is_exit_code_2() {
     for words in [

@@ -1,5 +1,7 @@
 //! Results files of `longview eval` and `longview probe`: who may go on with one, and what is in
-//! it.
+//! it. A build without these commands refuses them, see `bad_input.rs`.
+
+#![cfg(feature = "evaluation")]
 
 mod support;
 

@@ -25,13 +25,12 @@ pub struct KernelFacts {
 pub struct Source {
     /// Its name without the extension.
     pub stem: &'static str,
-    ptx: [&'static str; Target::ALL.len()],
 }
 
 impl Source {
-    /// Its PTX.
-    pub fn ptx(&self, target: Target) -> &'static str {
-        self.ptx[target as usize]
+    /// Its PTX, unpacked anew at each call.
+    pub fn ptx(&self, target: Target) -> String {
+        ptx::unpack(target, self.stem)
     }
 }
 
@@ -50,7 +49,7 @@ impl Target {
     /// Lowest first.
     pub const ALL: [Target; 3] = [Target::Compute75, Target::Compute80, Target::Compute90];
 
-    /// As NVRTC calls it, and the folder of its PTX.
+    /// As NVRTC calls it, and the archive of its PTX.
     pub fn name(self) -> &'static str {
         match self {
             Target::Compute75 => "compute_75",
@@ -72,19 +71,6 @@ impl Target {
     pub fn of(capability: (u32, u32)) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|target| target.capability() <= capability)
     }
-}
-
-macro_rules! ptx {
-    ($target:literal, $file:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../kernels/ptx/",
-            $target,
-            "/",
-            $file,
-            ".ptx"
-        ))
-    };
 }
 
 macro_rules! kernels {
@@ -109,10 +95,7 @@ macro_rules! kernels {
         },)+)+];
 
         /// Every file of kernels.
-        pub static SOURCES: &[Source] = &[$(Source {
-            stem: $file,
-            ptx: [ptx!("compute_75", $file), ptx!("compute_80", $file), ptx!("compute_90", $file)],
-        },)+];
+        pub static SOURCES: &[Source] = &[$(Source { stem: $file },)+];
     };
 }
 
@@ -278,25 +261,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_is_in_the_ptx_of_its_file() {
-        for kernel in Kernel::ALL {
-            let facts = kernel.facts();
-            for target in Target::ALL {
-                let ptx = SOURCES[kernel.source()].ptx(target);
-                let entry = format!(".visible .entry {}(", facts.name);
-                assert!(ptx.contains(&entry), "{} for {}", facts.name, target.name());
-            }
-        }
-    }
-
-    #[test]
-    fn ptx_is_of_an_old_toolkit_and_for_its_target() {
-        for source in SOURCES {
+    fn ptx_has_its_kernels_and_is_of_an_old_toolkit_and_for_its_target() {
+        for (i, source) in SOURCES.iter().enumerate() {
             for target in Target::ALL {
                 let ptx = source.ptx(target);
                 let arch = target.name().replace("compute_", ".target sm_");
                 assert!(ptx.contains(".version 8.1"), "{}", source.stem);
                 assert!(ptx.contains(&arch), "{} for {}", source.stem, target.name());
+                for kernel in Kernel::ALL.iter().filter(|kernel| kernel.source() == i) {
+                    let name = kernel.facts().name;
+                    let entry = format!(".visible .entry {name}(");
+                    assert!(ptx.contains(&entry), "{name} for {}", target.name());
+                }
             }
         }
     }

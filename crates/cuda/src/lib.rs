@@ -10,8 +10,8 @@
 //! All above it, down to the bytes of the arguments, is the same code for both.
 //!
 //! Kernels lie in the workspace's `kernels/`, one stem per op, listed in [`Kernel`]. Their PTX is
-//! made by `cargo xtask kernels` and embedded here: no toolkit is needed, neither to build nor to
-//! run.
+//! made by `cargo xtask kernels` and embedded here, compressed: no toolkit is needed, neither to
+//! build nor to run.
 
 #[macro_use]
 mod args;
@@ -36,6 +36,7 @@ mod open;
 mod ops;
 mod options;
 pub mod probe;
+mod ptx;
 mod queue;
 mod staging;
 mod stream;

@@ -4,8 +4,6 @@
 //! A run writes one JSON object a line ([`Record`]); a report reads such files, whoever wrote them.
 
 mod error;
-pub mod facts;
-pub mod filler;
 pub mod haystack;
 pub mod policies;
 pub mod probe;
@@ -22,4 +20,5 @@ pub mod tasks;
 mod words;
 
 pub use error::EvalError;
+pub use longview_needles::{facts, filler};
 pub use record::Record;

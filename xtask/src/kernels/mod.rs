@@ -5,8 +5,10 @@
 //! that toolkit does not know is compiled by a late one. ptxas then says what each kernel takes: a
 //! kernel that spills registers fails, the rest is written down in `kernels/resources.txt`.
 //!
-//! Without `--check` the PTX and the table are written; with it they must be what is committed.
+//! Without `--check` the PTX is packed ([`archive`]) and the table written; with it they must hold
+//! what is committed.
 
+mod archive;
 mod nvrtc;
 mod ptxas;
 mod toolchain;
@@ -19,6 +21,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::root;
+use archive::ByTarget;
 use nvrtc::Nvrtc;
 use ptxas::Resources;
 
@@ -69,8 +72,7 @@ struct Compilers {
 /// What came out for all files that ship: by name, so that order is always the same.
 #[derive(Default)]
 struct Outcome {
-    /// Path from the root, and text.
-    ptx: BTreeMap<String, String>,
+    ptx: ByTarget,
     /// File and kernel; one for each target.
     resources: BTreeMap<(String, String), Vec<Resources>>,
     failures: Vec<String>,
@@ -174,8 +176,8 @@ fn compile(
         return Ok(());
     }
     if target.ships {
-        let path = format!("kernels/ptx/compute_{}/{}.ptx", target.arch, source.stem);
-        outcome.ptx.insert(path, ptx);
+        let files = outcome.ptx.entry(compute(target)).or_default();
+        files.insert(format!("{}.ptx", source.stem), ptx);
     }
     for (kernel, resources) in kernels {
         if resources.spills() {
@@ -221,56 +223,33 @@ fn table(outcome: &Outcome) -> String {
 }
 
 fn write(outcome: &Outcome, only: Option<&str>) -> Result<()> {
-    for (path, text) in &outcome.ptx {
-        let path = root().join(path);
-        fs::create_dir_all(path.parent().unwrap_or(root()))?;
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-    }
+    archive::write(&outcome.ptx, only.is_none())?;
     if only.is_none() {
         fs::write(root().join(RESOURCES), table(outcome)).context(RESOURCES)?;
-        remove_stale(outcome)?;
-    }
-    Ok(())
-}
-
-/// PTX whose source is gone.
-fn stale(outcome: &Outcome) -> Vec<String> {
-    let mut found = Vec::new();
-    for target in TARGETS.iter().filter(|target| target.ships) {
-        let folder = format!("kernels/ptx/compute_{}", target.arch);
-        let entries = fs::read_dir(root().join(&folder)).into_iter().flatten().flatten();
-        let paths =
-            entries.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy()));
-        found.extend(paths.filter(|path| !outcome.ptx.contains_key(path)));
-    }
-    found
-}
-
-fn remove_stale(outcome: &Outcome) -> Result<()> {
-    for path in stale(outcome) {
-        fs::remove_file(root().join(&path)).context(path)?;
     }
     Ok(())
 }
 
 /// What is committed must be what came out.
 fn compare(outcome: &mut Outcome, only: Option<&str>) -> Result<()> {
-    let differs = |path: &str, text: &str| {
-        fs::read_to_string(root().join(path)).map_or(true, |committed| committed != text)
-    };
-    let mut failures: Vec<_> = outcome
-        .ptx
-        .iter()
-        .filter(|(path, text)| differs(path, text))
-        .map(|(path, _)| format!("{path} is not what its source gives"))
-        .collect();
+    let mut failures = archive::differences(&outcome.ptx, only.is_none())?;
     if only.is_none() {
-        if differs(RESOURCES, &table(outcome)) {
+        let committed = fs::read_to_string(root().join(RESOURCES));
+        if committed.ok() != Some(table(outcome)) {
             failures.push(format!("{RESOURCES} is not what ptxas says"));
         }
-        let gone = stale(outcome).into_iter();
-        failures.extend(gone.map(|path| format!("{path} has no source")));
     }
     outcome.failures.extend(failures);
     Ok(())
+}
+
+/// What NVRTC calls a target that PTX is made for, and what its archive is called.
+fn compute(target: &Target) -> String {
+    format!("compute_{}", target.arch)
+}
+
+/// The targets whose PTX is embedded.
+#[cfg(test)]
+fn shipped() -> impl Iterator<Item = String> {
+    TARGETS.iter().filter(|target| target.ships).map(compute)
 }

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, bail};
 use longview_core::SplitMix64;
-use longview_eval::facts::{self, Fact};
-use longview_eval::filler::Filler;
 use longview_model::tokenizer::{Specials, Tokenizer};
+use longview_needles::facts::{self, Fact};
+use longview_needles::filler::Filler;
 
 /// Filler before the first fact may stand.
 const HEAD: usize = 40;

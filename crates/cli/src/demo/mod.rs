@@ -14,7 +14,7 @@ use std::io::Write;
 use anyhow::Result;
 use clap::Args;
 use longview_engine::{Engine, EngineOptions, Session, resolve_policy};
-use longview_eval::facts;
+use longview_needles::facts;
 use longview_ops::Backend;
 use longview_scheduler::{Index, IndexKind, Policy, PolicyOptions, Preset};
 use pollster::block_on;

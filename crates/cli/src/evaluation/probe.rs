@@ -1,0 +1,118 @@
+//! `longview probe`: what policies do to the attention over a text, beside full attention.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use longview_engine::{Engine, EngineOptions};
+use longview_eval::policies::Candidate;
+use longview_eval::probe::{self, ProbeText};
+use longview_eval::results::ResultsFile;
+use longview_model::tokenizer::Specials;
+use longview_ops::Backend;
+use longview_scheduler::{PolicyOptions, Preset};
+use pollster::block_on;
+
+use super::compared::ComparedArgs;
+use super::record;
+use crate::args::{EngineArgs, RopeArgs};
+use crate::device::with_device;
+use crate::out;
+
+/// Options of `longview probe`.
+#[derive(Args)]
+#[command(after_help = "\
+The text's first tokens are prefilled once; then every policy decodes the tokens that follow, as the
+text has them, one by one, and each step's choice and attention are compared with full attention.
+h2o, and infllm by its own scores, read the text again, each for itself.
+Results: recall of the true top tokens, attention kept, error of the output, perplexity, hits by the
+steps that rows stay, singular values. `longview report` draws them.")]
+pub struct ProbeArgs {
+    /// The text.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Tokens that are prefilled, each a run of its own.
+    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "8192")]
+    pub lengths: Vec<usize>,
+
+    /// Tokens that are decoded after them.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub steps: usize,
+
+    /// Compare the attention of every N-th step; all count for perplexity and hits.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub stride: usize,
+
+    #[command(flatten)]
+    pub compared: ComparedArgs,
+
+    /// File that results are added to, one JSON object a line.
+    #[arg(short, long, value_name = "FILE", default_value = "probes.jsonl")]
+    pub output: PathBuf,
+
+    #[command(flatten)]
+    pub engine: EngineArgs,
+
+    #[command(flatten)]
+    pub rope: RopeArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &ProbeArgs) -> Result<()> {
+    if args.steps == 0 || args.stride == 0 {
+        bail!("--steps and --stride must be at least 1");
+    }
+    let candidates = args.compared.candidates()?;
+    let text = fs::read_to_string(&args.file)
+        .with_context(|| format!("--file {}: cannot be read", args.file.display()))?;
+    with_device!(args.engine.device()?, backend => measure(args, &candidates, &text, backend))
+}
+
+fn measure<B: Backend>(
+    args: &ProbeArgs,
+    candidates: &[Candidate],
+    text: &str,
+    backend: Arc<B>,
+) -> Result<()> {
+    let folder = args.compared.folder()?;
+    let ids = folder.tokenizer()?.encode(text, Specials::Add)?;
+    let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let model = args.compared.model.as_deref();
+    let run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
+    let mut results = ResultsFile::open(&args.output, &run)?;
+    for length in &args.lengths {
+        let needed = length + args.steps + 1;
+        if ids.len() < needed {
+            bail!(
+                "--lengths {length}: needs {needed} tokens, {} has {}; give a longer text",
+                args.file.display(),
+                ids.len()
+            );
+        }
+        let folder = args.compared.folder()?;
+        let options = EngineOptions {
+            rope: args.rope.scaling(&folder.config),
+            // What a device resolves the host does not see.
+            device_cache: false,
+            ..args.engine.options(needed)
+        };
+        record::check_memory(&args.engine, &*backend, &folder, &options, candidates)
+            .with_context(|| format!("--lengths {length}"))?;
+        let first = PolicyOptions::new(Preset::StreamingLlm);
+        let mut engine = Engine::load(Arc::clone(&backend), folder, options, &first)?;
+        let probed =
+            ProbeText { name: &name, ids: &ids[..needed], length: *length, stride: args.stride };
+        let mut n = 0;
+        let mut keep = |record| {
+            n += 1;
+            results.append(&record)
+        };
+        block_on(probe::probe(&mut engine, &probed, candidates, &mut keep))?;
+        let file = args.output.display();
+        out::bytes(format!("{length} tokens of {name}: {n} lines in {file}\n").as_bytes())?;
+    }
+    Ok(())
+}
