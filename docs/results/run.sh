@@ -6,7 +6,7 @@
 # where it was. Stages of `probe` and `speed` begin again; of what is then there twice a report
 # takes the last.
 set -eu
-LONGVIEW=${LONGVIEW:-target/release/longview}
+LONGVIEW=${LONGVIEW:-target/dist/longview}
 OUT=${OUT:-results}
 BUDGETS=256,512,1024,2048
 mkdir -p "$OUT"

@@ -1,14 +1,14 @@
-//! `cargo xtask bench`: benches in release, each a program of the `tests` crate.
+//! `cargo xtask bench`: benches of what ships, each a program of the `tests` crate.
 
 use anyhow::Result;
 
 use crate::args::{Parsed, UsageError};
-use crate::process::{cargo, run as run_child};
+use crate::process::{SHIPPED, cargo, run as run_child};
 
 pub(crate) const OPTIONS: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quick] [--threads N] \
                                   [--isa NAME] [--adapter NAME] [--tier NAME] [--cuda-device N] | \
                                   --bounds [--filter TEXT] | decode [--device NAME] [PART..]";
-pub(crate) const ABOUT: &str = "a bench in release. --device: every heavy op of a backend against \
+pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op of a backend against \
                                 the device's measured limits, and what a decoded token costs; \
                                 --bounds: what bytes and FLOP imply on GPUs that are not here; \
                                 decode: steps over long contexts (attention, qwen, million, llama)";
@@ -26,7 +26,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some((name, rest)) if !name.starts_with('-') => (named(name)?, rest),
         _ => ("ops", ops_arguments(args)?),
     };
-    run_child(cargo(&format!("bench -p longview-tests --bench {bench} --")).args(rest))
+    let words = format!("bench --profile {SHIPPED} -p longview-tests --bench {bench} --");
+    run_child(cargo(&words).args(rest))
 }
 
 fn named(name: &str) -> Result<&'static str> {
@@ -40,8 +41,9 @@ fn named(name: &str) -> Result<&'static str> {
 /// The arguments, where they make sense: a mistake is told before anything is built.
 fn ops_arguments(args: &[String]) -> Result<&[String]> {
     let parsed = Parsed::parse(args, FLAGS, TAKES_VALUE)?;
-    match parsed.value("--device").is_some() || parsed.has("--bounds") {
-        true => Ok(args),
-        false => Err(UsageError("which --device, or which bench?".into()).into()),
+    if parsed.value("--device").is_some() || parsed.has("--bounds") {
+        Ok(args)
+    } else {
+        Err(UsageError("which --device, or which bench?".into()).into())
     }
 }

@@ -27,6 +27,9 @@ impl fmt::Display for ChildFailed {
 
 impl std::error::Error for ChildFailed {}
 
+/// The profile of what ships: measured and packed binaries are built with it.
+pub(crate) const SHIPPED: &str = "dist";
+
 /// The repository's root, wherever the caller stands.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))

@@ -1,6 +1,6 @@
 //! `cargo xtask gpu`: packs the tests that need a GPU for a machine that has one and no cargo.
 //!
-//! The pack is a folder and an archive of it: one release binary, the files that it reads, a script
+//! The pack is a folder and an archive of it: one binary of the profile that ships, the files that it reads, a script
 //! that runs all of it. The same binary runs on the CPU, which proves the pack before it leaves.
 
 use std::fs;
@@ -10,9 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::args::Parsed;
-use crate::process::{capture, cargo, root, run as run_child, succeeds, target_directory};
+use crate::process::{SHIPPED, capture, cargo, root, run as run_child, succeeds, target_directory};
 
-pub(crate) const ABOUT: &str = "packs one release binary with every test and bench of the CUDA backend \
+pub(crate) const ABOUT: &str = "packs one optimised binary with every test and bench of the CUDA backend \
                                 into target/gpu/, to be run where there is a GPU and no cargo";
 
 const NAME: &str = "longview-gpu";
@@ -28,11 +28,12 @@ const LEFT_OUT: &[&str] = &["py", "txt", "md"];
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     Parsed::parse(args, &[], &[])?;
-    run_child(&mut cargo(&format!("build --release --package longview-tests --bin {NAME}")))?;
+    let words = format!("build --profile {SHIPPED} --package longview-tests --bin {NAME}");
+    run_child(&mut cargo(&words))?;
     let target = target_directory()?;
     let pack = target.join("gpu");
     let folder = pack.join(NAME);
-    fill(&folder, &target.join("release").join(NAME))?;
+    fill(&folder, &target.join(SHIPPED).join(NAME))?;
     prove(&folder)?;
     let archive = pack.join(format!("{NAME}.tar.gz"));
     run_child(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&pack).arg(NAME))?;
@@ -91,10 +92,8 @@ fn is_read(path: &Path) -> bool {
 fn origin() -> Result<String> {
     let git = |args: &[&str]| capture(Command::new("git").args(args).current_dir(root()));
     let commit = git(&["rev-parse", "HEAD"])?;
-    let changed = match git(&["status", "--porcelain"])?.is_empty() {
-        true => "",
-        false => "with changes that are not committed\n",
-    };
+    let is_clean = git(&["status", "--porcelain"])?.is_empty();
+    let changed = if is_clean { "" } else { "with changes that are not committed\n" };
     let rustc = capture(Command::new("rustc").arg("--version"))?;
     let libc = capture(Command::new("ldd").arg("--version"));
     let libc = libc.unwrap_or_default().lines().next().unwrap_or("unknown").to_owned();
