@@ -15,6 +15,8 @@ mod kernels;
 mod parity;
 mod process;
 mod setup;
+#[cfg(test)]
+mod test_targets;
 mod web;
 
 use std::process::ExitCode;

@@ -1,12 +1,10 @@
 //! Results files of `longview eval` and `longview probe`: who may go on with one, and what is in
 //! it.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Done, TempFolder, command, needle};
+use crate::support::{Done, TempFolder, command, needle};
 
 /// A copy of the embedded model in a folder of that name.
 fn model(parent: &TempFolder, name: &str) -> PathBuf {

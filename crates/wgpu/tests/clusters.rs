@@ -1,8 +1,6 @@
 //! Clustering and selection on a device: against a brute-force oracle, on planted clusters, and the
 //! corpus once more with views at whole vectors, where it has none.
 
-mod common;
-
 use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{Case, Outcome, Plan, cases_of};
 use longview_ops::{
@@ -11,6 +9,8 @@ use longview_ops::{
 };
 use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
+
+use crate::common;
 
 fn upload<T: bytemuck::Pod>(backend: &WgpuBackend, dtype: DType, values: &[T]) -> WgpuBuffer {
     let mut buffer = backend.alloc(dtype, values.len(), "test").expect("memory");

@@ -1,8 +1,6 @@
 //! Ops of the policies that choose without clusters, where the corpus does not go: wide heads,
 //! large groups, many tiles, and the corpus once more with views at whole vectors.
 
-mod common;
-
 use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{
     BlockReduceCase, Case, CentroidScoresCase, ClusterRestCase, ClusterRowsCase, ColumnMassCase,
@@ -14,6 +12,8 @@ use longview_ops::{
 };
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
+
+use crate::common;
 
 /// Runs cases at all tiers; with `whole`, on views that begin at whole vectors.
 fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {

@@ -1,13 +1,13 @@
 //! The runtime below the ops: copies at any place, their order among the ops, the limits, the loss
 //! of the device; and what the parity corpus, which aligns nothing, does not reach.
 
-mod common;
-
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::corpus::{Case, LinearCase, cases_of};
 use longview_ops::*;
 use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
+
+use crate::common;
 
 /// A buffer that holds `bytes`.
 fn holding(backend: &WgpuBackend, dtype: DType, bytes: &[u8]) -> WgpuBuffer {

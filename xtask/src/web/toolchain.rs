@@ -70,13 +70,23 @@ pub(super) const BROWSER: &[Tool] = &[Tool {
     source: Source::Packages("chromium"),
 }];
 
+/// What building needs of the system.
+pub(super) fn tools() -> impl Iterator<Item = &'static Tool> {
+    let compiler = if rustup_has_target() || !has_apt() { &[] } else { DEBIAN };
+    NODE.iter().chain(compiler)
+}
+
+fn has_apt() -> bool {
+    cfg!(target_os = "linux") && succeeds(Command::new("apt-get").arg("--version"))
+}
+
 /// The call of cargo that compiles the crate.
 pub(super) fn build_command() -> Result<Command> {
     let build = format!("build --profile {PROFILE} --target {TARGET} --package longview-web");
     if rustup_has_target() {
         return Ok(cargo(&build));
     }
-    if !cfg!(target_os = "linux") || !succeeds(Command::new("apt-get").arg("--version")) {
+    if !has_apt() {
         bail!("no toolchain for browsers: run `rustup target add {TARGET}`");
     }
     setup::require(DEBIAN)?;
