@@ -7,7 +7,7 @@ use longview_cuda::{
     CudaBackend, CudaOptions, Driver, Grid, Kernel, KernelCall, NvidiaDriver, Work,
 };
 use longview_cuda_emulation::{EmulatedDriver, EmulatedOptions};
-use longview_ops::parity::{ParityRow, run_parity};
+use longview_ops::parity::{ParityRow, parity_part};
 use longview_ops::{Backend, Op};
 use longview_wgpu::{ShaderLevel, WgpuBackend, WgpuOptions};
 
@@ -32,19 +32,44 @@ pub fn parse_list(text: &str) -> Result<Vec<&'static str>, UnknownBackend> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(find).collect()
 }
 
+/// Which cases of the corpus are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Of this op alone.
+    pub op: Option<Op>,
+    /// Every so-manieth case of an op, the first included.
+    pub every: usize,
+}
+
+impl Sample {
+    /// The whole corpus.
+    pub const ALL: Self = Self { op: None, every: 1 };
+
+    /// All cases of an op.
+    pub fn of(op: Op) -> Self {
+        Self { op: Some(op), every: 1 }
+    }
+
+    fn run(self, backend: &impl Backend) -> Vec<ParityRow> {
+        let is_wanted = |op: &Op| self.op.is_none_or(|only| only == *op);
+        let ops = Op::ALL.iter().copied().filter(is_wanted);
+        ops.flat_map(|op| pollster::block_on(parity_part(backend, op, self.every))).collect()
+    }
+}
+
 /// The parity rows of a backend: of the corpus, or the one row that says why it is absent.
-pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
+pub fn parity_rows(name: &'static str, sample: Sample) -> Vec<ParityRow> {
     match name {
-        "cpu" => cpu_rows(CpuOptions::default(), op),
+        "cpu" => cpu_rows(CpuOptions::default(), sample),
         "wgpu" => match wgpu_shader_level() {
             Ok(shader_level) => {
-                wgpu_rows(&WgpuOptions { shader_level, ..WgpuOptions::default() }, op)
+                wgpu_rows(&WgpuOptions { shader_level, ..WgpuOptions::default() }, sample)
             }
             Err(reason) => vec![ParityRow::absent(name, reason)],
         },
-        "cuda" => cuda_rows(op),
+        "cuda" => cuda_rows(sample),
         "cuda-emulated" => match cuda_emulated(EmulatedOptions::default()) {
-            Ok(backend) => run_parity(&backend, op),
+            Ok(backend) => sample.run(&backend),
             Err(reason) => vec![ParityRow::absent(name, reason)],
         },
         _ => vec![ParityRow::absent(name, "not in this build")],
@@ -52,22 +77,22 @@ pub fn parity_rows(name: &'static str, op: Option<Op>) -> Vec<ParityRow> {
 }
 
 /// The parity rows of the CPU backend, started as told.
-pub fn cpu_rows(options: CpuOptions, op: Option<Op>) -> Vec<ParityRow> {
+pub fn cpu_rows(options: CpuOptions, sample: Sample) -> Vec<ParityRow> {
     match CpuBackend::new(options) {
-        Ok(backend) => run_parity(&backend, op),
+        Ok(backend) => sample.run(&backend),
         Err(e) => vec![ParityRow::absent("cpu", e.to_string())],
     }
 }
 
 /// The parity rows of a GPU, twice: as it is, and without a vendor's library, as if it had so few
 /// multiprocessors that the corpus gets the kernels of large shapes.
-fn cuda_rows(op: Option<Op>) -> Vec<ParityRow> {
+fn cuda_rows(sample: Sample) -> Vec<ParityRow> {
     let mut rows = Vec::new();
     for n_multiprocessors in [None, Some(4)] {
         let own_products = n_multiprocessors.is_some();
         let options = CudaOptions { n_multiprocessors, own_products, ..Default::default() };
         match pollster::block_on(CudaBackend::new(&options)) {
-            Ok(backend) => rows.extend(run_parity(&backend, op)),
+            Ok(backend) => rows.extend(sample.run(&backend)),
             Err(e) => return vec![ParityRow::absent("cuda", e.to_string())],
         }
     }
@@ -111,9 +136,9 @@ pub fn wgpu() -> Option<Arc<WgpuBackend>> {
 }
 
 /// The parity rows of the WGSL backend, opened as told.
-pub fn wgpu_rows(options: &WgpuOptions, op: Option<Op>) -> Vec<ParityRow> {
+pub fn wgpu_rows(options: &WgpuOptions, sample: Sample) -> Vec<ParityRow> {
     match pollster::block_on(WgpuBackend::new(options)) {
-        Ok(backend) => run_parity(&backend, op),
+        Ok(backend) => sample.run(&backend),
         Err(e) => vec![ParityRow::absent("wgpu", e.to_string())],
     }
 }

@@ -15,13 +15,13 @@ use longview_ops::corpus::{self, Case, Values, corpus};
 use longview_ops::parity::{ParityStatus, ParitySummary, format_parity, run_parity};
 use longview_ops::{Backend, Op};
 use longview_tests::backends::{
-    UnknownBackend, cpu_rows, cuda_emulated, not_run, parity_rows, parse_list, wgpu_rows,
+    Sample, UnknownBackend, cpu_rows, cuda_emulated, not_run, parity_rows, parse_list, wgpu_rows,
 };
 use longview_tests::suite::parity::{PLACES, failures_elsewhere};
 use longview_wgpu::{ShaderLevel, WgpuOptions};
 
 fn passes_everything(isa: Isa) {
-    let rows = cpu_rows(CpuOptions { threads: 2, isa: Some(isa) }, None);
+    let rows = cpu_rows(CpuOptions { threads: 2, isa: Some(isa) }, Sample::ALL);
     let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
     assert!(summary.failed == 0 && summary.not_run == 0, "{isa}\n{table}");
     assert!(summary.passed > Op::ALL.len(), "{isa}\n{table}");
@@ -56,7 +56,7 @@ fn wgpu_passes(level: ShaderLevel) {
         return;
     }
     let options = WgpuOptions { shader_level: Some(level), ..WgpuOptions::default() };
-    let rows = wgpu_rows(&options, None);
+    let rows = wgpu_rows(&options, Sample::ALL);
     let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
     assert!(summary.failed == 0 && summary.passed >= 500, "{level}\n{table}");
     let missing = rows.iter().filter(|row| matches!(row.status, ParityStatus::NotRun { .. }));
@@ -189,7 +189,7 @@ fn cuda_passes_under_the_sanitizers() {
 /// On a machine with a GPU the row says how it went, not that there is none.
 #[test]
 fn absent_backends_are_rows_and_fail_only_where_required() {
-    if parity_rows("cuda", Some(Op::Embed)).iter().any(|row| row.op.is_some()) {
+    if parity_rows("cuda", Sample::of(Op::Embed)).iter().any(|row| row.op.is_some()) {
         return;
     }
     let output = parity(&["--backends", "cpu,cuda"], "cpu");
@@ -212,11 +212,12 @@ fn a_backend_that_is_required_but_not_asked_for_fails() {
 
 #[test]
 fn wrong_calls_are_told_what_there_is() {
-    let calls: [(&[&str], &str, &str); 5] = [
+    let calls: [(&[&str], &str, &str); 6] = [
         (&["--backends", "gpu"], "", "unknown backend 'gpu': one of cpu, wgpu, cuda"),
         (&[], "cpu,tpu", "REQUIRE_BACKENDS: unknown backend 'tpu': one of cpu, wgpu, cuda"),
         (&["--op", "softmax"], "", "unknown op 'softmax': one of embed, rms_norm, "),
         (&["--op"], "", "--op needs a value"),
+        (&["--every", "0"], "", "--every 0: not a number from 1"),
         (&["--all"], "", "unknown option '--all'"),
     ];
     for (args, required, message) in calls {

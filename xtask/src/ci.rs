@@ -3,67 +3,112 @@
 //! Cheap stages come first. Dependencies are built twice, once checked (clippy, rustdoc) and once
 //! compiled (tests, parity, demo): the demo runs in the dev profile, which optimises, because a
 //! release build of everything would cost more than it proves.
+//!
+//! The browser's module is optimised across all crates, which one core does while others wait. So
+//! its compiler starts early and runs beside the stages that only compile; the tests, some of which
+//! look at the clock, begin when it has ended.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
-use crate::process::{cargo, run as run_child};
+use crate::process::{Background, cargo, cpu_time, run as run_child};
 use crate::{demo, kernels, parity, sanitize, setup, tidy, web};
 
-pub(crate) const OPTIONS: &str = "[--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, sanitize, tests, parity, demo, web; \
-                                stops at the first that fails";
+pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, wasm, sanitize, tests, parity, demo, \
+                                web; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+                                case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
+                                rustdoc, tests across crates and of programs, and the browser";
 
 /// A part of CI that passes or fails as a whole.
 pub(crate) struct Stage {
     pub(crate) name: &'static str,
-    run: fn() -> Result<()>,
+    work: Work,
+}
+
+/// What a stage does.
+enum Work {
+    /// In its turn.
+    Run(fn() -> Result<()>),
+    /// As soon as everything is set up, beside other stages; waited for in its turn.
+    Early(fn() -> Result<Command>),
 }
 
 /// In the order in which they run.
 pub(crate) const STAGES: &[Stage] = &[
-    Stage { name: "setup", run: || setup::run(&[]) },
-    Stage { name: "fmt", run: || run_child(&mut cargo("fmt --all --check")) },
-    Stage { name: "tidy", run: tidy::stage },
-    Stage { name: "kernels", run: kernels::stage },
-    Stage {
-        name: "clippy",
-        run: || {
-            run_child(&mut cargo("clippy --workspace --all-features --all-targets -- -D warnings"))
-        },
-    },
-    Stage { name: "rustdoc", run: rustdoc },
-    Stage { name: "sanitize", run: sanitize::stage },
+    Stage { name: SETUP, work: Work::Run(set_up) },
+    Stage { name: "fmt", work: Work::Run(fmt) },
+    Stage { name: "tidy", work: Work::Run(tidy::stage) },
+    Stage { name: "kernels", work: Work::Run(kernels::stage) },
+    Stage { name: "clippy", work: Work::Run(clippy) },
+    Stage { name: "rustdoc", work: Work::Run(rustdoc) },
+    Stage { name: "wasm", work: Work::Early(web::module_command) },
+    Stage { name: "sanitize", work: Work::Run(sanitize::stage) },
     Stage {
         name: "tests",
-        run: || run_child(&mut cargo("test --workspace --all-features --no-fail-fast")),
+        work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-fail-fast"))),
     },
-    Stage { name: "parity", run: parity::stage },
-    Stage { name: "demo", run: demo::check },
-    Stage { name: "web", run: web::stage },
+    Stage { name: "parity", work: Work::Run(parity::stage) },
+    Stage { name: "demo", work: Work::Run(demo::check) },
+    Stage { name: "web", work: Work::Run(web::stage) },
 ];
 
-/// How a stage went, and for how long.
+/// What a change is tried with while it is made, on a tree that was built before.
+const QUICK: &[Stage] = &[
+    Stage { name: "fmt", work: Work::Run(fmt) },
+    Stage { name: "clippy", work: Work::Run(clippy) },
+    Stage {
+        name: "unit",
+        work: Work::Run(|| run_child(&mut cargo("test --workspace --lib --bins --no-fail-fast"))),
+    },
+    Stage { name: "parity", work: Work::Run(parity::sample) },
+    Stage { name: "demo", work: Work::Run(demo::quick_check) },
+];
+
+/// Early work begins behind it.
+const SETUP: &str = "setup";
+
+/// How a stage went, and what it took.
 struct Outcome {
     name: &'static str,
     result: &'static str,
     took: Duration,
+    /// Time on all cores, of this program and of those it waited for; none where nobody counts.
+    cpu: Option<Duration>,
 }
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse(args, &["--keep-going"], &["--only"])?;
-    let stages = chosen(parsed.value("--only"))?;
-    let start = Instant::now();
+    let parsed = Parsed::parse(args, &["--keep-going", "--quick"], &["--only"])?;
+    let all = if parsed.has("--quick") { QUICK } else { STAGES };
+    let stages = chosen(all, parsed.value("--only"))?;
+    let (start, cpu) = (Instant::now(), cpu_time());
     let outcomes = run_stages(&stages, parsed.has("--keep-going"));
-    print!("\n{}", table(&outcomes, start.elapsed()));
+    print!("\n{}", table(&outcomes, start.elapsed(), since(cpu)));
     let failed = names(&outcomes, "FAILED");
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("failed: {}; again with `cargo xtask ci --only {}`", failed.join(", "), failed.join(","))
+    let quick = if parsed.has("--quick") { " --quick" } else { "" };
+    let list = (failed.join(", "), failed.join(","));
+    bail!("failed: {}; again with `cargo xtask ci{quick} --only {}`", list.0, list.1)
+}
+
+/// What every stage needs, the browser's too: whatever is missing is installed in one go.
+fn set_up() -> Result<()> {
+    setup::run(&[])?;
+    web::set_up()
+}
+
+fn fmt() -> Result<()> {
+    run_child(&mut cargo("fmt --all --check"))
+}
+
+fn clippy() -> Result<()> {
+    run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings"))
 }
 
 fn rustdoc() -> Result<()> {
@@ -71,32 +116,60 @@ fn rustdoc() -> Result<()> {
     run_child(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-fn chosen(only: Option<&str>) -> Result<Vec<&'static Stage>> {
-    let Some(only) = only else { return Ok(STAGES.iter().collect()) };
-    let known: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
+fn chosen(all: &'static [Stage], only: Option<&str>) -> Result<Vec<&'static Stage>> {
+    let Some(only) = only else { return Ok(all.iter().collect()) };
+    let known: Vec<_> = all.iter().map(|stage| stage.name).collect();
     if let Some(name) = only.split(',').find(|name| !known.contains(name)) {
         let message = format!("unknown stage '{name}': one of {}", known.join(", "));
         return Err(UsageError(message).into());
     }
-    Ok(STAGES.iter().filter(|stage| only.split(',').any(|name| name == stage.name)).collect())
+    Ok(all.iter().filter(|stage| only.split(',').any(|name| name == stage.name)).collect())
 }
 
-fn run_stages(stages: &[&'static Stage], keep_going: bool) -> Vec<Outcome> {
+fn run_stages(stages: &[&Stage], keep_going: bool) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Vec::new();
+    // Work that began early, by stage. What is left at the end is stopped.
+    let mut early: Vec<(&str, Result<Background>)> = Vec::new();
+    let mut is_set_up = false;
     for stage in stages {
+        let name = stage.name;
         if !keep_going && outcomes.iter().any(|outcome| outcome.result != "ok") {
-            outcomes.push(Outcome { name: stage.name, result: "not run", took: Duration::ZERO });
+            outcomes.push(Outcome { name, result: "not run", took: Duration::ZERO, cpu: None });
             continue;
         }
-        println!("\n== {}", stage.name);
-        let start = Instant::now();
-        let result = (stage.run)();
-        let took = start.elapsed();
-        println!("== {}: {} in {}", stage.name, told(&result), seconds(took));
+        if name != SETUP && !is_set_up {
+            is_set_up = true;
+            early = begin_early(stages);
+        }
+        println!("\n== {name}");
+        let (start, cpu) = (Instant::now(), cpu_time());
+        let result = match stage.work {
+            Work::Run(run) => run(),
+            Work::Early(_) => match early.iter().position(|(begun, _)| *begun == name) {
+                Some(place) => early.swap_remove(place).1.and_then(Background::finish),
+                None => Ok(()),
+            },
+        };
+        let (took, cpu) = (start.elapsed(), since(cpu));
+        println!("== {name}: {} in {}", told(&result), seconds(took));
         let result = if result.is_ok() { "ok" } else { "FAILED" };
-        outcomes.push(Outcome { name: stage.name, result, took });
+        outcomes.push(Outcome { name, result, took, cpu });
     }
     outcomes
+}
+
+/// Starts all early work of `stages`; a failure is told in the stage's turn.
+fn begin_early<'s>(stages: &[&'s Stage]) -> Vec<(&'s str, Result<Background>)> {
+    let early = stages.iter().filter_map(|stage| match stage.work {
+        Work::Early(command) => Some((stage.name, command)),
+        Work::Run(_) => None,
+    });
+    early.map(|(name, command)| (name, command().and_then(Background::start))).collect()
+}
+
+/// CPU time since `before`.
+fn since(before: Option<Duration>) -> Option<Duration> {
+    Some(cpu_time()?.saturating_sub(before?))
 }
 
 fn told(result: &Result<()>) -> String {
@@ -108,14 +181,18 @@ fn names(outcomes: &[Outcome], result: &str) -> Vec<&'static str> {
     outcomes.iter().filter(|outcome| outcome.result == result).map(|o| o.name).collect()
 }
 
-fn table(outcomes: &[Outcome], total: Duration) -> String {
-    let mut text = format!("{:<8} {:<8} {:>8}\n", "stage", "result", "time");
-    for Outcome { name, result, took } in outcomes {
-        text += &format!("{name:<8} {result:<8} {:>8}\n", seconds(*took));
+fn table(outcomes: &[Outcome], total: Duration, cpu: Option<Duration>) -> String {
+    let told = |cpu: Option<Duration>| cpu.map_or_else(|| "-".into(), seconds);
+    let line = |name: &str, result: &str, took: Duration, cpu| {
+        format!("{name:<8} {result:<8} {:>9} {:>9}\n", seconds(took), told(cpu))
+    };
+    let mut text = format!("{:<8} {:<8} {:>9} {:>9}\n", "stage", "result", "time", "CPU time");
+    for outcome in outcomes {
+        text += &line(outcome.name, outcome.result, outcome.took, outcome.cpu);
     }
     let ok = outcomes.iter().all(|outcome| outcome.result == "ok");
     let result = if ok { "ok" } else { "FAILED" };
-    text + &format!("{:<8} {result:<8} {:>8}\n", "total", seconds(total))
+    text + &line("total", result, total, cpu)
 }
 
 fn seconds(time: Duration) -> String {
@@ -126,35 +203,61 @@ fn seconds(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    const GOOD: Stage = Stage { name: "good", run: || Ok(()) };
-    const BAD: Stage = Stage { name: "bad", run: || bail!("as told") };
+    const GOOD: Stage = Stage { name: "good", work: Work::Run(|| Ok(())) };
+    const BAD: Stage = Stage { name: "bad", work: Work::Run(|| bail!("as told")) };
+    const EARLY: Stage = Stage { name: "early", work: Work::Early(|| Ok(cargo("--version"))) };
+    const LATE: Stage = Stage { name: "late", work: Work::Early(|| Ok(cargo("no-such-verb"))) };
 
-    fn results(keep_going: bool) -> Vec<(&'static str, &'static str)> {
-        let outcomes = run_stages(&[&GOOD, &BAD, &GOOD], keep_going);
+    fn results(stages: &[&Stage], keep_going: bool) -> Vec<(&'static str, &'static str)> {
+        let outcomes = run_stages(stages, keep_going);
         outcomes.iter().map(|outcome| (outcome.name, outcome.result)).collect()
     }
 
     #[test]
     fn the_first_failure_stops_unless_told_to_keep_going() {
-        assert_eq!(results(false), [("good", "ok"), ("bad", "FAILED"), ("good", "not run")]);
-        assert_eq!(results(true), [("good", "ok"), ("bad", "FAILED"), ("good", "ok")]);
+        let stages = [&GOOD, &BAD, &GOOD];
+        assert_eq!(
+            results(&stages, false),
+            [("good", "ok"), ("bad", "FAILED"), ("good", "not run")]
+        );
+        assert_eq!(results(&stages, true), [("good", "ok"), ("bad", "FAILED"), ("good", "ok")]);
+    }
+
+    #[test]
+    fn early_work_passes_and_fails_in_its_turn() {
+        let stages = [&GOOD, &EARLY, &LATE, &GOOD];
+        let expected = [("good", "ok"), ("early", "ok"), ("late", "FAILED"), ("good", "not run")];
+        assert_eq!(results(&stages, false), expected);
+        assert_eq!(results(&[&BAD, &EARLY], false), [("bad", "FAILED"), ("early", "not run")]);
     }
 
     #[test]
     fn the_table_closes_with_the_total() {
-        let outcomes = [Outcome { name: "fmt", result: "ok", took: Duration::from_millis(1234) }];
+        let took = Duration::from_millis(1234);
+        let outcomes = [
+            Outcome { name: "fmt", result: "ok", took, cpu: Some(2 * took) },
+            Outcome { name: "tests", result: "ok", took, cpu: None },
+        ];
         let expected = "\
-stage    result       time
-fmt      ok          1.2 s
-total    ok          2.0 s
+stage    result        time  CPU time
+fmt      ok           1.2 s     2.5 s
+tests    ok           1.2 s         -
+total    ok           3.0 s     4.0 s
 ";
-        assert_eq!(table(&outcomes, Duration::from_secs(2)), expected);
+        let total = (Duration::from_secs(3), Some(Duration::from_secs(4)));
+        assert_eq!(table(&outcomes, total.0, total.1), expected);
     }
 
     #[test]
     fn stages_are_chosen_by_name_and_keep_their_order() {
-        let stages = chosen(Some("tests,fmt")).unwrap();
+        let stages = chosen(STAGES, Some("tests,fmt")).unwrap();
         assert_eq!(stages.iter().map(|stage| stage.name).collect::<Vec<_>>(), ["fmt", "tests"]);
-        assert_eq!(chosen(None).unwrap().len(), STAGES.len());
+        assert_eq!(chosen(STAGES, None).unwrap().len(), STAGES.len());
+        assert!(chosen(QUICK, Some("web")).is_err());
+    }
+
+    #[test]
+    fn early_work_begins_behind_the_setup() {
+        assert_eq!(STAGES[0].name, SETUP);
     }
 }

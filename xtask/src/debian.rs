@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::process::{root, succeeds};
 use crate::setup::{self, Source, Tool};
 
-const TOOLS: &[Tool] = &[
+/// What this way needs of the system.
+pub(crate) const TOOLS: &[Tool] = &[
     Tool {
         name: "Debian's compiler",
         probe: &["/usr/bin/cargo", "--version"],

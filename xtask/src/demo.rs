@@ -46,10 +46,20 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// The stage of CI.
 pub(crate) fn check() -> Result<()> {
+    check_at("4096")
+}
+
+/// The same on a short document, for `cargo xtask ci --quick`.
+pub(crate) fn quick_check() -> Result<()> {
+    check_at("1024")
+}
+
+fn check_at(context: &str) -> Result<()> {
     let binary = dev_binary("longview")?;
-    let recall = demo(&binary, &["--policy", "clusterkv"])?;
-    let budget = figure(&recall, "/budget_tokens").map_err(anyhow::Error::msg)?;
-    let control = demo(&binary, &["--policy", "streaming-llm", "--budget", &budget.to_string()])?;
+    let recall = demo(&binary, &["--context", context, "--policy", "clusterkv"])?;
+    let budget = figure(&recall, "/budget_tokens").map_err(anyhow::Error::msg)?.to_string();
+    let forgets = ["--context", context, "--policy", "streaming-llm", "--budget", &budget];
+    let control = demo(&binary, &forgets)?;
     let problems = judge(&recall, &control);
     if problems.is_empty() {
         return Ok(());
@@ -58,9 +68,9 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// One run; stdout must be one JSON object and nothing else.
-fn demo(binary: &Path, policy: &[&str]) -> Result<Value> {
+fn demo(binary: &Path, options: &[&str]) -> Result<Value> {
     let mut command = Command::new(binary);
-    command.args(["demo", "--context", "4096", "--json"]).args(policy);
+    command.args(["demo", "--json"]).args(options);
     let text = capture(command.current_dir(crate::process::root()))?;
     println!("{}", text.trim_end());
     serde_json::from_str(&text).context("stdout of the demo is not one JSON object")

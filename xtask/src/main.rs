@@ -18,6 +18,8 @@ mod parity;
 mod process;
 mod sanitize;
 mod setup;
+#[cfg(test)]
+mod test_targets;
 mod tidy;
 mod web;
 

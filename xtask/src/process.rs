@@ -1,8 +1,10 @@
 //! Child processes: always from the repository root, always shown before they run.
 
 use std::fmt;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -60,6 +62,71 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
         return Err(ChildFailed { line, code: output.status.code() }.into());
     }
     String::from_utf8(output.stdout).with_context(|| format!("stdout of `{line}` is not UTF-8"))
+}
+
+/// A command that runs beside others. What it says is kept until somebody waits for it; one that
+/// nobody waits for is ended.
+pub(crate) struct Background {
+    line: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Background {
+    pub(crate) fn start(mut command: Command) -> Result<Self> {
+        let line = announce(&command);
+        let log = format!("longview-xtask-{}-{:x}.log", std::process::id(), hash(&line));
+        let log = std::env::temp_dir().join(log);
+        let file = File::create(&log).with_context(|| log.display().to_string())?;
+        let output = file.try_clone().with_context(|| log.display().to_string())?;
+        let command = command.stdin(Stdio::null()).stdout(output).stderr(file);
+        let child = command.spawn().with_context(|| format!("cannot start `{line}`"))?;
+        Ok(Self { line, child, log })
+    }
+
+    /// Waits for its end, which adds its CPU time to that of this program's children, and shows
+    /// what it said.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let status = self.child.wait().with_context(|| self.line.clone())?;
+        eprintln!("$ {}", self.line);
+        eprint!("{}", String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()));
+        if status.success() {
+            return Ok(());
+        }
+        Err(ChildFailed { line: self.line.clone(), code: status.code() }.into())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Both fail where it has ended; then there is nothing left to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// CPU time so far, of this program and of all that it started and waited for; none where the
+/// system does not tell.
+pub(crate) fn cpu_time() -> Option<Duration> {
+    cpu_time_of(&fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// Reads the times of `/proc/PID/stat`: own and children's, user and system, in hundredths of a
+/// second (the unit of Linux's interfaces whatever its clock).
+fn cpu_time_of(stat: &str) -> Option<Duration> {
+    // The second field is a name in brackets, which may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let times: Vec<u64> =
+        fields.split_whitespace().skip(11).take(4).filter_map(|word| word.parse().ok()).collect();
+    (times.len() == 4).then(|| Duration::from_millis(10 * times.iter().sum::<u64>()))
 }
 
 /// Whether a program starts and ends well; silent.
@@ -120,6 +187,20 @@ mod tests {
         let mut command = cargo("doc --no-deps");
         command.env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(announce(&command), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_the_program_and_its_children() {
+        let stat = "1234 (a) name) S 1 1 1 0 -1 4194560 9 9 0 0 150 50 700 100 20 0 1 0 5 6 7";
+        assert_eq!(cpu_time_of(stat), Some(Duration::from_secs(10)));
+        assert_eq!(cpu_time_of("1234 (name) S 1"), None);
+    }
+
+    #[test]
+    fn a_background_command_is_waited_for() {
+        Background::start(cargo("--version")).unwrap().finish().unwrap();
+        let error = Background::start(cargo("no-such-verb")).unwrap().finish().unwrap_err();
+        assert_eq!(error.downcast_ref::<ChildFailed>().expect("a child").code, Some(101));
     }
 
     #[test]

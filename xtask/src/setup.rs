@@ -80,53 +80,55 @@ const TOOLS: &[Tool] = &[
 /// The verb, and the first stage of CI.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     Parsed::parse(args, &[], &[])?;
+    let missing = require(TOOLS)?;
     for tool in TOOLS {
-        let result = if provide(tool)? { "installed" } else { "found" };
+        let result = if missing.contains(&tool.name) { "installed" } else { "found" };
         println!("{}: {result}", tool.name);
     }
     println!("nothing else is needed; tests of WGSL kernels run on the CPU where there is no GPU");
     Ok(())
 }
 
-/// Installs those of `tools` that are missing, where that is possible.
-pub(crate) fn require(tools: &[Tool]) -> Result<()> {
-    tools.iter().try_for_each(|tool| provide(tool).map(|_| ()))
-}
-
-/// Installs a tool unless it is there; whether it had to.
-fn provide(tool: &Tool) -> Result<bool> {
-    if is_there(tool) {
-        return Ok(false);
+/// Installs those of `tools` that are missing, where that is possible, and returns their names.
+/// Packages are installed together: each call of their manager reads all its lists.
+pub(crate) fn require<'t>(tools: impl IntoIterator<Item = &'t Tool>) -> Result<Vec<&'static str>> {
+    let missing: Vec<_> = tools.into_iter().filter(|tool| !is_there(tool)).collect();
+    let mut packages = Vec::new();
+    for tool in &missing {
+        match tool.source {
+            Source::Rustup => bail!("no cargo on the PATH: install Rust from https://rustup.rs"),
+            Source::Component(name) => {
+                println!("{} is missing: asking rustup for it", tool.name);
+                run_child(Command::new("rustup").args(["component", "add", name]))?;
+            }
+            Source::Packages(names) => packages.extend(names.split(' ')),
+        }
     }
-    install(tool)?;
-    match is_there(tool) {
-        true => Ok(true),
-        false => bail!("{} is still missing after its installation", tool.name),
+    let names: Vec<_> = missing.iter().map(|tool| tool.name).collect();
+    if !packages.is_empty() {
+        install(&names, &packages)?;
     }
+    if let Some(tool) = missing.into_iter().find(|tool| !is_there(tool)) {
+        bail!("{} is still missing after its installation", tool.name);
+    }
+    Ok(names)
 }
 
 fn is_there(tool: &Tool) -> bool {
     succeeds(Command::new(tool.probe[0]).args(&tool.probe[1..]))
 }
 
-fn install(tool: &Tool) -> Result<()> {
-    match tool.source {
-        Source::Rustup => bail!("no cargo on the PATH: install Rust from https://rustup.rs"),
-        Source::Component(name) => {
-            println!("{} is missing: asking rustup for it", tool.name);
-            run_child(Command::new("rustup").args(["component", "add", name]))
-        }
-        Source::Packages(packages) if may_install_packages() => {
-            println!("{} is missing: installing {packages} as root", tool.name);
-            run_child(Command::new("apt-get").arg("update"))?;
-            let mut apt = Command::new("apt-get");
-            apt.args(["install", "-y", "--no-install-recommends"]).args(packages.split(' '));
-            run_child(apt.env("DEBIAN_FRONTEND", "noninteractive"))
-        }
-        Source::Packages(packages) => {
-            bail!("{} is missing: install it (Debian: apt-get install {packages})", tool.name)
-        }
+/// Installs Debian packages, which these tools are.
+fn install(tools: &[&str], packages: &[&str]) -> Result<()> {
+    let (tools, list) = (tools.join(", "), packages.join(" "));
+    if !may_install_packages() {
+        bail!("missing: {tools}; install them (Debian: apt-get install {list})");
     }
+    println!("missing: {tools}; installing {list} as root");
+    run_child(Command::new("apt-get").arg("update"))?;
+    let mut apt = Command::new("apt-get");
+    apt.args(["install", "-y", "--no-install-recommends"]).args(packages);
+    run_child(apt.env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
 /// Root on a machine with apt-get, as CI is.

@@ -1,10 +1,8 @@
 //! Bad input: what `longview` says, and with which exit code.
 
-mod support;
-
 use std::fs;
 
-use support::{TempFolder, longview, needle, run};
+use crate::support::{TempFolder, longview, needle, run};
 
 const WEIGHTS: &str = "model.safetensors";
 

@@ -1,9 +1,7 @@
 //! `--device cuda` and the automatic choice on machines whose CUDA is absent or of no use, and what
 //! `longview doctor` says of it.
 
-mod support;
-
-use support::{Done, command, longview, needle};
+use crate::support::{Done, command, longview, needle};
 
 /// Hidden from CUDA, a GPU is as absent as a driver that is not there.
 fn without_cuda(words: &[&str]) -> Done {
@@ -68,8 +66,8 @@ fn doctor_says_what_is_missing_for_cuda_and_what_that_costs() {
 mod fake {
     use std::process::Command;
 
-    use super::support::TempFolder;
     use super::*;
+    use crate::support::TempFolder;
 
     /// A libcuda with one device that nothing can be computed on.
     struct FakeDriver(TempFolder);

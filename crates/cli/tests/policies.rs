@@ -1,9 +1,8 @@
 //! `longview policies`, and policies that are named on a command line or in a file.
 
-mod support;
-
 use serde_json::Value;
-use support::{TempFolder, longview, needle, run};
+
+use crate::support::{TempFolder, longview, needle, run};
 
 /// Every policy of this release.
 const NAMES: [&str; 14] = [

@@ -1,12 +1,10 @@
 //! The binary among other processes: closed pipes, signals, and what belongs on stdout.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::{Done, TempFolder, command, longview, needle, run};
+use crate::support::{Done, TempFolder, command, longview, needle, run};
 
 /// Enough of a template for a chat.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\

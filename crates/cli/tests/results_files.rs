@@ -3,12 +3,10 @@
 
 #![cfg(feature = "evaluation")]
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Done, TempFolder, command, needle};
+use crate::support::{Done, TempFolder, command, needle};
 
 /// A copy of the embedded model in a folder of that name.
 fn model(parent: &TempFolder, name: &str) -> PathBuf {

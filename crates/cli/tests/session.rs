@@ -1,11 +1,9 @@
 //! `--save-session` and `--session`: a document is read once and asked by later processes.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
-use support::{TempFolder, longview, needle, run};
+use crate::support::{Done, TempFolder, longview, needle, run};
 
 /// About 700 tokens with a fact in the middle.
 fn document() -> String {
@@ -18,7 +16,7 @@ fn document() -> String {
 const QUESTION: &str = "What is the pass key? The pass key is";
 
 /// `longview run` on the embedded model with further words, on the CPU.
-fn ask(folder: &TempFolder, words: &[&str]) -> support::Done {
+fn ask(folder: &TempFolder, words: &[&str]) -> Done {
     let model = needle();
     let words: Vec<String> = words
         .iter()

@@ -7,7 +7,7 @@ use longview_ops::{
     Backend, DeviceBuffer, Embed, EmbedParams, OpError, View, ViewMut, WeightSource,
 };
 
-mod common;
+use crate::common;
 
 fn backend(threads: usize) -> CpuBackend {
     CpuBackend::new(CpuOptions { threads, isa: None }).unwrap()

@@ -1,14 +1,14 @@
 //! Attention where the corpus does not go: splits of long runs and lists, their merge, wide heads,
 //! large groups, aligned queries; against the reference and against itself cut otherwise.
 
-mod common;
-
 use std::ops::Range;
 
 use longview_core::{DType, SplitMix64, decode_f32, encode_f32};
 use longview_ops::*;
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
+
+use crate::common;
 
 /// Queries of some tokens and the KV rows of one sequence.
 #[derive(Clone)]

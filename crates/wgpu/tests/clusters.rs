@@ -1,8 +1,6 @@
 //! Clustering and selection on a device: against a brute-force oracle, on planted clusters, and the
 //! corpus once more with views at whole vectors, where it has none.
 
-mod common;
-
 use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{Case, Outcome, Plan, cases_of};
 use longview_ops::{
@@ -11,6 +9,8 @@ use longview_ops::{
 };
 use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
+
+use crate::common;
 
 fn upload<T: bytemuck::Pod>(backend: &WgpuBackend, dtype: DType, values: &[T]) -> WgpuBuffer {
     let mut buffer = backend.alloc(dtype, values.len(), "test").expect("memory");
@@ -328,7 +328,7 @@ fn views_at_whole_vectors_give_the_same() {
         let want = run_case(&ReferenceBackend::new(), &case, &plan).expect("the reference");
         for backend in &backends {
             let got = run_case(backend, &case, &plan).expect("an outcome");
-            let compared = case.compare(&got, &want);
+            let compared = case.compare_plan(&plan, &got, &want);
             assert!(
                 compared.passed(),
                 "{}, level {}: {compared}",

@@ -1,11 +1,11 @@
 //! The fused calls against the reference, which makes the single calls: at every level, for all
 //! types, row counts, biases and rotations; and the shapes that one launch cannot do.
 
-mod common;
-
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::*;
 use pollster::block_on;
+
+use crate::common;
 
 /// Sizes of a call: tokens, width of x, q heads, KV heads, head width, turning elements.
 #[derive(Clone, Copy, Debug)]

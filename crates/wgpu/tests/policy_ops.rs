@@ -1,8 +1,6 @@
 //! Ops of the policies that choose without clusters, where the corpus does not go: wide heads,
 //! large groups, many tiles, and the corpus once more with views at whole vectors.
 
-mod common;
-
 use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{
     BlockReduceCase, Case, CentroidScoresCase, ClusterRestCase, ClusterRowsCase, ColumnMassCase,
@@ -14,6 +12,8 @@ use longview_ops::{
 };
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
+
+use crate::common;
 
 /// Runs cases at all levels; with `whole`, on views that begin at whole vectors.
 fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {
@@ -30,12 +30,11 @@ fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {
 
 /// Runs a case with its buffers laid out as planned.
 fn check_plan(backends: &[WgpuBackend], case: &Case, plan: &Plan) {
-    let want = case.execute_blocking(&ReferenceBackend::new()).expect("the reference");
+    let want = block_on(case.execute_plan(plan, &ReferenceBackend::new())).expect("the reference");
     for backend in backends {
-        let mut buffers = plan.upload(backend).expect("memory");
-        case.launch(backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
-        let got = block_on(plan.read_back(backend, &buffers)).expect("an outcome");
-        let compared = case.compare(&got, &want);
+        let got = block_on(case.execute_plan(plan, backend));
+        let got = got.unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+        let compared = case.compare_plan(plan, &got, &want);
         assert!(compared.passed(), "{}, level {}: {compared}", case.name(), backend.shader_level());
     }
 }

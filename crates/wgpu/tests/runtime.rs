@@ -1,13 +1,13 @@
 //! The runtime below the ops: copies at any place, their order among the ops, the limits, the loss
 //! of the device; and what the parity corpus, which aligns nothing, does not reach.
 
-mod common;
-
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 use longview_ops::corpus::{Case, LinearCase, cases_of};
 use longview_ops::*;
 use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
+
+use crate::common;
 
 /// A buffer that holds `bytes`.
 fn holding(backend: &WgpuBackend, dtype: DType, bytes: &[u8]) -> WgpuBuffer {
@@ -333,15 +333,13 @@ fn check_aligned(cases: &[Case]) {
         let mut plan = case.plan();
         plan.inputs.iter_mut().for_each(|input| input.front = 0);
         plan.outputs.iter_mut().for_each(|output| output.front = 0);
-        let want = case.execute_blocking(&reference).unwrap();
+        let want = block_on(case.execute_plan(&plan, &reference)).unwrap();
         for backend in &backends {
             if case.excused(backend.capabilities()).is_some() {
                 continue;
             }
-            let mut buffers = plan.upload(backend).unwrap();
-            case.launch(backend, &mut buffers).unwrap();
-            let got = block_on(plan.read_back(backend, &buffers)).unwrap();
-            let compared = case.compare(&got, &want);
+            let got = block_on(case.execute_plan(&plan, backend)).unwrap();
+            let compared = case.compare_plan(&plan, &got, &want);
             assert!(compared.passed(), "{}, {}: {compared}", backend.shader_level(), case.name());
         }
     }

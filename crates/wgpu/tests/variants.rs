@@ -1,11 +1,11 @@
 //! The list of variants has what the ops launch: the corpus is run, every other case at even
 //! offsets, and what was compiled is looked up.
 
-mod common;
-
 use longview_ops::Backend;
 use longview_ops::corpus::corpus;
 use longview_wgpu::{ShaderVariant, variants};
+
+use crate::common;
 
 #[test]
 fn what_the_corpus_compiles_is_listed() {

@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use longview_ops::Op;
 use longview_ops::parity::{ParitySummary, format_parity, missing_required};
-use longview_tests::backends::{KNOWN, parity_rows, parse_list};
+use longview_tests::backends::{KNOWN, Sample, parity_rows, parse_list};
 
 /// What is asked for.
 struct Request {
     backends: Vec<&'static str>,
     required: Vec<&'static str>,
-    op: Option<Op>,
+    sample: Sample,
 }
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(request) => answer(&request),
         Err(error) => {
             eprintln!("parity: {error:#}");
-            eprintln!("usage: parity [--backends {}] [--op NAME]", KNOWN.join(","));
+            eprintln!("usage: parity [--backends {}] [--op NAME] [--every N]", KNOWN.join(","));
             ExitCode::from(2)
         }
     }
@@ -34,12 +34,16 @@ impl Request {
     fn read(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
         let required = parse_list(&required).context("REQUIRE_BACKENDS")?;
-        let mut request = Self { backends: KNOWN.to_vec(), required, op: None };
+        let mut request = Self { backends: KNOWN.to_vec(), required, sample: Sample::ALL };
         while let Some(option) = args.next() {
             let value = args.next().with_context(|| format!("{option} needs a value"));
             match option.as_str() {
                 "--backends" => request.backends = parse_list(&value?)?,
-                "--op" => request.op = Some(value?.parse().map_err(anyhow::Error::msg)?),
+                "--op" => {
+                    let op: Op = value?.parse().map_err(anyhow::Error::msg)?;
+                    request.sample.op = Some(op);
+                }
+                "--every" => request.sample.every = every(&value?)?,
                 _ => bail!("unknown option '{option}'"),
             }
         }
@@ -47,9 +51,14 @@ impl Request {
     }
 }
 
+fn every(text: &str) -> Result<usize> {
+    let every = text.parse().ok().filter(|every| *every > 0);
+    every.with_context(|| format!("--every {text}: not a number from 1"))
+}
+
 fn answer(request: &Request) -> ExitCode {
     let rows: Vec<_> =
-        request.backends.iter().flat_map(|name| parity_rows(name, request.op)).collect();
+        request.backends.iter().flat_map(|name| parity_rows(name, request.sample)).collect();
     let missing = missing_required(&rows, &request.required);
     print!("{}", format_parity(&rows));
     missing.iter().for_each(|message| eprintln!("{message}"));

@@ -4,9 +4,9 @@ use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
 
-use crate::keep::pooled;
-use crate::naive::{Rows, attention, column_sums, dot, keys, queries};
-use crate::{PROMPT, assert_best, prompt, with};
+use super::keep::pooled;
+use super::naive::{Rows, attention, column_sums, dot, keys, queries};
+use super::{PROMPT, assert_best, prompt, with};
 
 const BLOCK: usize = 8;
 

@@ -4,8 +4,8 @@ use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
 
-use crate::naive::{attention, column_sums, keys, queries};
-use crate::{PROMPT, assert_best, prompt, with};
+use super::naive::{attention, column_sums, keys, queries};
+use super::{PROMPT, assert_best, prompt, with};
 
 const SETTINGS: &[(&str, &str)] = &[("recent", "8"), ("window", "16"), ("observe", "12")];
 
@@ -169,7 +169,7 @@ fn h2o_lets_go_of_what_received_least_as_it_decodes() {
         for (g, sums) in sums.iter_mut().enumerate() {
             let q = &queries(&sim, layer, 2 * head + g)[n];
             let scores: Vec<f64> =
-                attended.iter().map(|t| (scale * crate::naive::dot(q, &keys[*t])).exp()).collect();
+                attended.iter().map(|t| (scale * super::naive::dot(q, &keys[*t])).exp()).collect();
             let total: f64 = scores.iter().sum();
             sums.resize(n + 1, 0.0);
             attended.iter().zip(&scores).for_each(|(t, s)| sums[*t] += s / total);

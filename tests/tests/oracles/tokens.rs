@@ -5,8 +5,8 @@ use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
 
-use crate::naive::{Rows, dot, eigen, inverse, keys, product, queries, sum, transposed};
-use crate::{PROMPT, assert_best, prompt, with};
+use super::naive::{Rows, dot, eigen, inverse, keys, product, queries, sum, transposed};
+use super::{PROMPT, assert_best, prompt, with};
 
 const RANK: usize = 5;
 

@@ -6,7 +6,7 @@ use longview_scheduler::{
     SessionFile, SessionFileError,
 };
 
-use crate::support::{cpu, fingerprint, layouts, open, prefilled, save};
+use super::support::{cpu, fingerprint, layouts, open, prefilled, save};
 
 /// As few rows as a policy needs to have all of its state.
 fn tiny(preset: Preset, settings: &[(&str, &str)]) -> (KvShape, PolicyOptions, Vec<u8>) {

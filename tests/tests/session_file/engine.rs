@@ -18,7 +18,7 @@ use longview_tests::backends;
 use longview_tests::suite::answers;
 use pollster::block_on;
 
-use crate::support::cpu;
+use super::support::cpu;
 
 const CONTEXT: usize = 640;
 

@@ -12,7 +12,7 @@ use longview_scheduler::{KvShape, PolicyOptions, Preset, SaveOptions, SessionFil
 use longview_tests::sim::token_data;
 use pollster::block_on;
 
-use crate::support::{content, cpu, fingerprint, layouts, open, prefilled, save};
+use super::support::{content, cpu, fingerprint, layouts, open, prefilled, save};
 
 const TOKENS: usize = 25;
 

@@ -5,7 +5,7 @@ use longview_scheduler::{Policy, PolicyOptions, Preset, SchedulerError, Sequence
 use longview_tests::sim::Sim;
 use longview_tests::suite::answers;
 
-use crate::support::{Cpu, content, cpu, layouts, open, prefilled, save, shape};
+use super::support::{Cpu, content, cpu, layouts, open, prefilled, save, shape};
 
 /// A third of the prompt.
 const BUDGET: usize = 28;

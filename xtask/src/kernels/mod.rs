@@ -3,12 +3,15 @@
 //! The compilers are pinned wheels (NVRTC, ptxas) that pip fetches into `target/` and checks. The
 //! PTX that the binary embeds comes from an early toolkit, so that drivers of its age load it; what
 //! that toolkit does not know is compiled by a late one. ptxas then says what each kernel takes: a
-//! kernel that spills registers fails, the rest is written down in `kernels/resources.txt`.
+//! kernel that spills registers fails, the rest is written down in `kernels/resources.txt`. What was
+//! compiled before from the same sources by the same compilers is taken from `target/` (see
+//! [`compile`]).
 //!
 //! Without `--check` the PTX is packed ([`archive`]) and the table written; with it they must hold
 //! what is committed.
 
 mod archive;
+mod compile;
 mod nvrtc;
 mod ptxas;
 mod toolchain;
@@ -22,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use crate::args::{Parsed, UsageError};
 use crate::process::root;
 use archive::ByTarget;
-use nvrtc::Nvrtc;
+use compile::{Compiled, Compilers, Job};
 use ptxas::Resources;
 
 pub(crate) const OPTIONS: &str = "[--check] [--only STEM]";
@@ -62,13 +65,6 @@ struct Source {
     ships: bool,
 }
 
-/// The pinned compilers, loaded.
-struct Compilers {
-    early: Nvrtc,
-    late: Nvrtc,
-    ptxas: PathBuf,
-}
-
 /// What came out for all files that ship: by name, so that order is always the same.
 #[derive(Default)]
 struct Outcome {
@@ -90,7 +86,6 @@ pub(crate) fn stage() -> Result<()> {
 }
 
 fn run_with(check: bool, only: Option<&str>) -> Result<()> {
-    let headers = headers()?;
     let mut sources = sources()?;
     if let Some(stem) = only {
         sources.retain(|source| source.stem == stem);
@@ -98,20 +93,16 @@ fn run_with(check: bool, only: Option<&str>) -> Result<()> {
             return Err(UsageError(format!("there is no {}/{stem}.cu", FOLDERS[0])).into());
         }
     }
-    let tools = toolchain::fetch()?;
-    let compilers = Compilers {
-        early: Nvrtc::load(&tools.early, &headers)?,
-        late: Nvrtc::load(&tools.late, &headers)?,
-        ptxas: tools.ptxas,
-    };
+    let jobs: Vec<Job<'_>> = sources
+        .iter()
+        .flat_map(|source| TARGETS.iter().map(move |target| (source, target)))
+        .collect();
+    let (results, n_kept) = Compilers::fetch(headers()?)?.compile_all(&jobs)?;
     let mut outcome = Outcome::default();
+    for (job, result) in jobs.iter().zip(results) {
+        outcome.add(job, result);
+    }
     for source in &sources {
-        for target in TARGETS {
-            if let Err(error) = compile(source, target, &compilers, &mut outcome) {
-                let name = format!("{}.cu for sm_{}", source.stem, target.arch);
-                outcome.failures.push(format!("{name}: {error:#}"));
-            }
-        }
         println!("{}.cu: {}", source.stem, told(source, &outcome));
     }
     if check {
@@ -123,6 +114,7 @@ fn run_with(check: bool, only: Option<&str>) -> Result<()> {
     let n_kernels = outcome.resources.len();
     let n_failed = outcome.failures.len();
     println!("{n_kernels} kernels x {} targets, {n_failed} failed", TARGETS.len());
+    println!("{n_kept} of {} compilations were known from before", jobs.len());
     if n_failed > 0 {
         bail!("{n_failed} failures; the committed PTX is made by `cargo xtask kernels`");
     }
@@ -160,37 +152,33 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-fn compile(
-    source: &Source,
-    target: &Target,
-    compilers: &Compilers,
-    outcome: &mut Outcome,
-) -> Result<()> {
-    let nvrtc = if target.early { &compilers.early } else { &compilers.late };
-    let ptx = nvrtc.compile(&source.stem, &source.text, target.arch)?;
-    let kernels = ptxas::measure(&compilers.ptxas, &ptx, target.arch)?;
-    if kernels.is_empty() {
-        bail!("there is no kernel in it");
-    }
-    if !source.ships {
-        return Ok(());
-    }
-    if target.ships {
-        let files = outcome.ptx.entry(compute(target)).or_default();
-        files.insert(format!("{}.ptx", source.stem), ptx);
-    }
-    for (kernel, resources) in kernels {
-        if resources.spills() {
-            outcome.failures.push(format!(
-                "{}.cu for sm_{}: {kernel} keeps {} bytes of locals in memory and spills {}: use \
-                 fewer registers",
-                source.stem, target.arch, resources.stack, resources.spilled
-            ));
+impl Outcome {
+    /// Takes what came out of a file for a target.
+    fn add(&mut self, (source, target): &Job<'_>, result: Result<Compiled>) {
+        let name = format!("{}.cu for sm_{}", source.stem, target.arch);
+        let compiled = match result {
+            Ok(compiled) => compiled,
+            Err(error) => return self.failures.push(format!("{name}: {error:#}")),
+        };
+        if !source.ships {
+            return;
         }
-        let key = (source.stem.clone(), kernel);
-        outcome.resources.entry(key).or_default().push(resources);
+        if target.ships {
+            let files = self.ptx.entry(compute(target)).or_default();
+            files.insert(format!("{}.ptx", source.stem), compiled.ptx);
+        }
+        for (kernel, resources) in compiled.kernels {
+            if resources.spills() {
+                self.failures.push(format!(
+                    "{name}: {kernel} keeps {} bytes of locals in memory and spills {}: use fewer \
+                     registers",
+                    resources.stack, resources.spilled
+                ));
+            }
+            let key = (source.stem.clone(), kernel);
+            self.resources.entry(key).or_default().push(resources);
+        }
     }
-    Ok(())
 }
 
 /// One line on a file.

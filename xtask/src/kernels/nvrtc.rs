@@ -7,6 +7,9 @@ use std::ptr;
 use anyhow::{Context, Result, bail};
 use libloading::{Library, Symbol};
 
+/// What the compiler is told beside the architecture.
+pub(super) const OPTIONS: [&CStr; 1] = [c"--std=c++17"];
+
 /// A program that is compiled.
 type Program = *mut std::ffi::c_void;
 type Create = unsafe extern "C" fn(
@@ -61,7 +64,8 @@ impl Nvrtc {
         let headers: Vec<_> = self.headers.iter().map(|(_, text)| text.as_ptr()).collect();
         let includes: Vec<_> = self.headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let arch = CString::new(format!("--gpu-architecture=compute_{arch}"))?;
-        let options = [arch.as_ptr(), c"--std=c++17".as_ptr()];
+        let options: Vec<_> =
+            [arch.as_c_str()].into_iter().chain(OPTIONS).map(CStr::as_ptr).collect();
         // SAFETY: the signatures are those of nvrtc.h, which has not changed them since its first
         // version; all strings end with a zero and live until the last call.
         unsafe {

@@ -63,6 +63,11 @@ pub(crate) fn fetch() -> Result<Tools> {
     Ok(tools)
 }
 
+/// What names the compilers that make and assemble PTX of one of the two toolkits.
+pub(super) fn versions(early: bool) -> [&'static str; 2] {
+    [if early { EARLY.sha256 } else { LATE.sha256 }, PTXAS.sha256]
+}
+
 /// The wheel's file, below a folder that has its name, version and hash.
 fn unpack(folder: &Path, wheel: &Wheel) -> Result<PathBuf> {
     let Wheel { package, version, sha256, file } = wheel;
@@ -103,7 +108,7 @@ fn allow_to_run(_: &Path) -> Result<()> {
 }
 
 /// Where cargo builds to: the folder above the profile that this program was built in.
-fn target_folder() -> Result<PathBuf> {
+pub(super) fn target_folder() -> Result<PathBuf> {
     let program = std::env::current_exe().context("where is this program?")?;
     let folder = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
     Ok(folder.map_or_else(|| root().join("target"), Path::to_path_buf))

@@ -40,10 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         None => 8080,
     };
     let dist = build()?;
-    match parsed.has("--serve") {
-        true => serve::run(&dist, port),
-        false => Ok(()),
-    }
+    if parsed.has("--serve") { serve::run(&dist, port) } else { Ok(()) }
 }
 
 /// Builds everything and returns the folder to serve.
@@ -58,10 +55,21 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(dist)
 }
 
+/// What building and testing the demo needs of the system.
+pub(crate) fn set_up() -> Result<()> {
+    setup::require(toolchain::tools().chain(toolchain::BROWSER))?;
+    Ok(())
+}
+
+/// The call of cargo that compiles the module, which CI starts early.
+pub(crate) fn module_command() -> Result<Command> {
+    toolchain::build_command()
+}
+
 /// The stage of CI: the demo is built, checked, and used in a real browser.
 pub(crate) fn stage() -> Result<()> {
+    set_up()?;
     build()?;
-    setup::require(toolchain::BROWSER)?;
     let web = root().join("web");
     npm(&web, &["run", "check"])?;
     npm(&web, &["test"])

@@ -15,11 +15,11 @@ pub(super) const TARGET: &str = "wasm32-unknown-unknown";
 pub(super) const PROFILE: &str = "web";
 
 /// What Debian's way needs beside the compiler.
-const LINKER: Tool = Tool {
+const LINKER: &[Tool] = &[Tool {
     name: "WebAssembly linker",
     probe: &[DEBIAN_LINKER, "--version"],
     source: Source::Packages("lld-19"),
-};
+}];
 const DEBIAN_LINKER: &str = "/usr/bin/wasm-ld-19";
 
 /// What the page is built with.
@@ -59,6 +59,13 @@ pub(super) const BROWSER: &[Tool] = &[Tool {
     source: Source::Packages("chromium"),
 }];
 
+/// What building needs of the system.
+pub(super) fn tools() -> impl Iterator<Item = &'static Tool> {
+    let uses_debian = !rustup_has_target() && debian::is_here();
+    let (compiler, linker) = if uses_debian { (debian::TOOLS, LINKER) } else { (&[][..], &[][..]) };
+    NODE.iter().chain(compiler).chain(linker)
+}
+
 /// The call of cargo that compiles the crate.
 pub(super) fn build_command() -> Result<Command> {
     let build = format!("build --profile {PROFILE} --target {TARGET} --package longview-web");
@@ -70,7 +77,7 @@ pub(super) fn build_command() -> Result<Command> {
         bail!("no toolchain for browsers: {instead}");
     }
     let mut command = debian::cargo(&instead)?;
-    setup::require(&[LINKER])?;
+    setup::require(LINKER)?;
     command.args(build.split(' ')).arg("-Zbuild-std=std,panic_abort");
     command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", DEBIAN_LINKER);
     Ok(command)

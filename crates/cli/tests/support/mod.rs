@@ -1,7 +1,5 @@
 //! Running the binary, and model folders that are damaged on purpose.
 
-#![allow(dead_code, reason = "each test binary uses its own part of this module")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -4,7 +4,6 @@
 //! that there is none; then the test says that it was not run.
 
 #![expect(clippy::print_stderr, reason = "a test that did not run says so")]
-#![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use longview_wgpu::{ShaderLevel, StartError, WgpuBackend, WgpuOptions};
 use pollster::block_on;

@@ -1,0 +1,9 @@
+//! The `longview` program, called as a user calls it.
+
+mod bad_input;
+mod cuda;
+mod policies;
+mod processes;
+mod results_files;
+mod session;
+mod support;

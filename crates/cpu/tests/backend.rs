@@ -1,0 +1,6 @@
+//! The backend against the reference, and its queues. Allocations are counted in a program of their
+//! own, since its allocator counts for the whole process.
+
+mod common;
+mod parity;
+mod queues;

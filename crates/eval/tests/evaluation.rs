@@ -1,0 +1,7 @@
+//! Evaluations from tasks to a report.
+
+mod answers;
+mod probe;
+mod reading;
+mod report;
+mod speed;

@@ -1,0 +1,7 @@
+//! The contract, its reference, and what compares with it.
+
+mod by_hand;
+mod comparator;
+mod contract;
+mod layout;
+mod parity;
