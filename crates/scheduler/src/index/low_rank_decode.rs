@@ -335,8 +335,9 @@ mod tests {
         let mut attended = Attended::new(2, 1);
         attended.add(&wide(&[1.0, 1.0]), &wide(&[2.0]));
         assert_eq!((attended.low[(0, 0)], attended.cross.as_slice()), (4.0, &[2.0, 2.0][..]));
-        // q = (2, 0) and k = (3, 0), so both are 2 and 3 by the bases. Round 1: q' = (2 + 4 + 6 * 3)
-        // / (1 + 4 + 9) = 12 / 7, k' = (3 + 6 q') / (1 + q'^2) = 651 / 193; round 2 with that k'.
+        // q = (2, 0) and k = (3, 0), so both are 2 and 3 by the bases. Round 1 has
+        // q' = (2 + 4 + 6 * 3) / (1 + 4 + 9) = 12 / 7 and k' = (3 + 6 q') / (1 + q'^2) = 651 / 193;
+        // round 2 goes on with that k'.
         let (low_queries, low_key) = own.step(&[wide(&[2.0, 0.0])], &wide(&[3.0, 0.0]), &attended);
         close(low_queries[0].iter().copied(), &[1.602_095_58]);
         close(low_key.iter().copied(), &[3.536_192_35]);
@@ -359,7 +360,7 @@ mod tests {
         let features = bases.fit(rows, &index, &step, |_| Vec::new());
         close(features.into_iter().map(f64::from), &[2.0, 1.0, 4.0, 1.0]);
         close(bases.landmarks(5, 1).into_iter().map(f64::from), &[3.0, 2.0]);
-        // The next step finds row 5 pending with the low rank that this one gave it, and attends it.
+        // The next step finds row 5 pending, with the low rank that this one gave it.
         let next = DecodeStep { pending: 5..6, ..step };
         let sums = {
             let mut sums = Attended::new(2, 1);
@@ -378,8 +379,8 @@ mod tests {
         let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
         let mut bases = bases();
         bases.fill_pending(rows, &(4..5));
-        // Head 0: row 4 is (4, 0) with low rank 4; token 1 is row 3, (3, 0), with low rank 2. Token 7
-        // is gone.
+        // Head 0: row 4 is (4, 0) with low rank 4; token 1 is row 3, (3, 0), with low rank 2. Token
+        // 7 is gone.
         let sums = bases.attended_sums(rows, &index, 0, &[1, 7]);
         assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (20.0, &[22.0, 0.0][..]));
         // Head 1: row 4 is (4, 10) with low rank 10; token 0 is row 2, (2, 10), with low rank -1.
