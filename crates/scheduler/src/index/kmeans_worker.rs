@@ -230,6 +230,17 @@ mod tests {
         Some((job.task.row_start, least))
     }
 
+    /// Waits for what another thread does.
+    fn until(is_there: impl Fn() -> bool) {
+        for _ in 0..20_000 {
+            if is_there() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the worker did nothing for 20 s");
+    }
+
     #[test]
     fn layers_take_their_own_jobs_in_the_order_of_submission() {
         for threaded in [false, true] {
@@ -262,11 +273,10 @@ mod tests {
         taken(&backend, &alone, 0).unwrap();
         assert_eq!(alone.busy(), Duration::ZERO);
         // The reference's clock moves with every look at it, and a job is looked at twice.
-        let (_, threaded) = worker(true);
+        let (backend, threaded) = worker(true);
         threaded.submit(job(0, 0));
-        while threaded.busy() == Duration::ZERO {
-            std::thread::yield_now();
-        }
+        until(|| threaded.busy() > Duration::ZERO);
+        assert_eq!(taken(&backend, &threaded, 0), Some((0, 0.5)), "what the thread made");
     }
 
     #[test]
@@ -274,6 +284,9 @@ mod tests {
         for threaded in [false, true] {
             let (backend, worker) = worker(threaded);
             worker.submit(failing(&backend, 0));
+            if threaded {
+                until(|| worker.busy() > Duration::ZERO);
+            }
             worker.submit(job(1, 0));
             assert!(pollster::block_on(worker.take(&backend, 0)).is_err(), "{threaded}");
             assert_eq!(taken(&backend, &worker, 0), None, "it is gone");
@@ -289,18 +302,15 @@ mod tests {
         worker.submit(job(0, 0));
         worker.submit(panicking(1));
         // A layer without jobs is refused as soon as the worker is gone.
-        let mut result = pollster::block_on(worker.take(&backend, 9));
-        while result.is_ok() {
-            std::thread::yield_now();
-            result = pollster::block_on(worker.take(&backend, 9));
-        }
+        let other = || pollster::block_on(worker.take(&backend, 9)).map(|_| ());
+        until(|| other().is_err());
         let lost = |result| match result {
             Err(OpError::DeviceLost { backend, reason }) => format!("{backend}: {reason}"),
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("a job of a worker that is gone"),
         };
         let message = "reference: the clustering worker panicked";
-        assert_eq!(lost(result.map(|_| ())), message);
+        assert_eq!(lost(other()), message);
         assert_eq!(lost(pollster::block_on(worker.take(&backend, 1)).map(|_| ())), message);
         assert_eq!(taken(&backend, &worker, 0), Some((0, 0.5)), "what was done stays done");
         worker.submit(job(2, 10));
