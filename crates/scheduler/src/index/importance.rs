@@ -315,7 +315,178 @@ fn scores<'a, B: Backend>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{R, fill, floats, shape, store_of, upload};
     use super::*;
+    use crate::store::PlainStore;
+
+    /// Positions in blocks of 2, 32 of them in a window; a sequence of 8 positions has 4.
+    const WINDOW: LocalWindow = LocalWindow { tokens: 64 };
+
+    /// The query of head `head` at position `t` is `((t + 1) * (head + 1), 1)`: the pair of heads
+    /// of KV head 0 sums to `(3 (t + 1), 2)`, that of KV head 1 to `(7 (t + 1), 2)`.
+    fn add(queries: &mut RecordedQueries<R>, backend: &R, position: usize, len: usize) {
+        let number = |t: usize, head: usize| [((t + 1) * (head + 1)) as f32, 1.0];
+        // One token of the step belongs to somebody else.
+        let tokens = std::iter::once(90).chain(position..position + len);
+        let q: Vec<f32> =
+            tokens.flat_map(|t| (0..4).flat_map(move |head| number(t, head))).collect();
+        let q = upload(backend, &q);
+        let added = AddedQueries { start: 1, len, position };
+        queries.add(backend, &shape(4, 2, 2), View::all(&q), added).unwrap();
+    }
+
+    /// Queries of the first five positions.
+    fn five(backend: &R) -> RecordedQueries<R> {
+        let mut queries = RecordedQueries::new(backend, &shape(4, 2, 2), WINDOW).unwrap();
+        add(&mut queries, backend, 0, 3);
+        add(&mut queries, backend, 3, 2);
+        queries
+    }
+
+    /// The sums of both heads on the device: of positions 0 and 1, 2 and 3, 4, none.
+    const FIVE: [f32; 16] = [9., 4., 21., 4., 15., 2., 0., 0., 21., 4., 49., 4., 35., 2., 0., 0.];
+
+    fn sums(backend: &R, queries: &RecordedQueries<R>) -> Vec<f32> {
+        floats(backend, View::all(&queries.sums))
+    }
+
+    fn save(backend: &R, queries: &mut RecordedQueries<R>, n_tokens: usize) {
+        let mut parts: Vec<_> = queries.save(n_tokens).collect();
+        pollster::block_on(backend.read_all(&mut parts)).unwrap();
+    }
+
+    fn prepare(backend: &R, queries: &mut RecordedQueries<R>, rows: Range<usize>) {
+        let mut parts = queries.prepare(rows);
+        pollster::block_on(backend.read_all(&mut parts)).unwrap();
+    }
+
+    /// Keys of channel `head` alone, `row + 1` long.
+    fn keys(shape: &KvShape) -> PlainStore {
+        store_of(shape, |head, row| {
+            let mut key = vec![0.0; 2];
+            key[head] = (row + 1) as f32;
+            key
+        })
+    }
+
+    #[test]
+    fn queries_are_summed_by_block_and_kv_head() {
+        let backend = R::new();
+        let mut queries = five(&backend);
+        assert_eq!((queries.covered(), sums(&backend, &queries)), (5, FIVE.to_vec()));
+        // A step that is run again was added before, and nothing follows a gap.
+        add(&mut queries, &backend, 3, 2);
+        add(&mut queries, &backend, 6, 1);
+        assert_eq!((queries.covered(), sums(&backend, &queries)), (5, FIVE.to_vec()));
+        add(&mut queries, &backend, 5, 1);
+        let all = sums(&backend, &queries);
+        assert_eq!(
+            (queries.covered(), &all[4..6], &all[12..14]),
+            (6, &[15.0 + 18.0, 4.0][..], &[35.0 + 42.0, 4.0][..])
+        );
+        assert!(queries.serves(LocalWindow { tokens: 95 }), "blocks of 2 too");
+        assert!(!queries.serves(LocalWindow { tokens: 96 }), "blocks of 3");
+    }
+
+    #[test]
+    fn a_cut_goes_back_to_what_the_last_prefill_saved() {
+        let backend = R::new();
+        let mut queries = five(&backend);
+        save(&backend, &mut queries, 5);
+        add(&mut queries, &backend, 5, 2);
+        prepare(&backend, &mut queries, 2..4);
+        queries.truncate(&backend, 7).unwrap();
+        assert_eq!((queries.covered(), queries.pending_row), (7, None));
+        queries.truncate(&backend, 5).unwrap();
+        assert_eq!((queries.covered(), sums(&backend, &queries)), (5, FIVE.to_vec()));
+        // Positions 3 and 4 go, and with them position 2 of the same block.
+        queries.truncate(&backend, 3).unwrap();
+        let mut left = [0.0; 16];
+        left[..2].copy_from_slice(&FIVE[..2]);
+        left[8..10].copy_from_slice(&FIVE[8..10]);
+        assert_eq!((queries.covered(), sums(&backend, &queries)), (3, left.to_vec()));
+        assert_eq!((queries.saved_tokens, queries.saved.clone()), (3, left.to_vec()));
+        // The first query after the cut counts as any other.
+        add(&mut queries, &backend, 3, 1);
+        assert_eq!(sums(&backend, &queries)[2..4], [12.0, 2.0]);
+    }
+
+    #[test]
+    fn a_fresh_device_has_what_was_saved() {
+        let backend = R::new();
+        let mut queries = five(&backend);
+        save(&backend, &mut queries, 5);
+        add(&mut queries, &backend, 5, 2);
+        let fresh = R::new();
+        queries.restore(&fresh).unwrap();
+        assert_eq!((queries.covered(), sums(&fresh, &queries)), (7, FIVE.to_vec()));
+    }
+
+    #[test]
+    fn rows_of_a_prompt_are_scored_by_what_was_saved() {
+        let backend = R::new();
+        let (shape, mut queries) = (shape(4, 2, 2), five(&backend));
+        let store = keys(&shape);
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        assert_eq!(queries.prompt_scores(WINDOW, rows, 1..4), [0.0; 6], "nothing was saved");
+        save(&backend, &mut queries, 5);
+        // Behind row 1: blocks 1 to 3, (36, 6) or (84, 6). Behind rows 2 and 3: block 2, (15, 2) or
+        // (35, 2). Head 0 looks at the first number, head 1 at the second.
+        let scores = queries.prompt_scores(WINDOW, rows, 1..4);
+        let want = [2.0 * 36.0, 3.0 * 15.0, 4.0 * 15.0, 2.0 * 6.0, 3.0 * 2.0, 4.0 * 2.0];
+        assert_eq!(scores, want.map(|x: f32| x / 64.0));
+    }
+
+    #[test]
+    fn a_window_is_scored_by_the_sums_that_were_read_for_it() {
+        let backend = R::new();
+        let (shape, mut queries) = (shape(4, 2, 2), five(&backend));
+        let store = keys(&shape);
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        assert_eq!(queries.window_scores(WINDOW, rows, 1..4), None);
+        prepare(&backend, &mut queries, 1..4);
+        // What comes later does not change them.
+        add(&mut queries, &backend, 5, 1);
+        let want = [2.0 * 36.0, 3.0 * 15.0, 4.0 * 15.0, 2.0 * 6.0, 3.0 * 2.0, 4.0 * 2.0];
+        let want = want.map(|x: f32| x / 64.0).to_vec();
+        assert_eq!(queries.window_scores(WINDOW, rows, 1..4), Some(want));
+        assert_eq!(queries.window_scores(WINDOW, rows, 2..4), None, "another window");
+    }
+
+    #[test]
+    fn a_record_makes_the_same_sums() {
+        let backend = R::new();
+        let (shape, mut queries) = (shape(4, 2, 2), five(&backend));
+        save(&backend, &mut queries, 3);
+        prepare(&backend, &mut queries, 1..4);
+        let record = pollster::block_on(queries.record(&backend)).unwrap();
+        // Three blocks of either head, and two that were saved.
+        assert_eq!(record.sums, [&FIVE[..6], &FIVE[8..14]].concat());
+        assert_eq!(record.saved, [&FIVE[..4], &FIVE[8..12]].concat());
+        assert_eq!((record.window, record.covered, record.saved_tokens), (64, 5, 3));
+        assert_eq!((record.pending_row, record.pending.len()), (Some(1), 2 * 3 * 2));
+        let load = |record| RecordedQueries::from_record(&backend, &shape, record).unwrap();
+        let again = load(record.clone()).unwrap();
+        assert_eq!(sums(&backend, &again), FIVE);
+        assert_eq!(pollster::block_on(again.record(&backend)).unwrap(), record);
+        let mut short = record.clone();
+        short.sums.pop();
+        assert!(load(short).is_none());
+        assert!(load(QueriesRecord { saved_tokens: 5, ..record }).is_none(), "saved is too short");
+    }
+
+    #[test]
+    fn long_runs_of_rows_are_scored_in_pieces() {
+        let shape = KvShape { capacity: PIECE + 10, ..shape(1, 1, 1) };
+        let mut store = PlainStore::new(&shape).unwrap();
+        fill(&mut store, &shape, |_, row| vec![if row > PIECE { 2.0 } else { 1.0 }]);
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let sums = vec![1.0; WINDOW.blocks_of(shape.capacity)];
+        let got = scores(WINDOW, rows, 1..PIECE + 10, |_| HeadSums { sums: &sums, first: 0 });
+        // Of 2,053 blocks, row 4,095 has 5 behind its own, row 4,097 has 4 and counts twice.
+        assert_eq!((got.len(), got[0]), (PIECE + 9, 0.5));
+        assert_eq!(got[PIECE - 2..PIECE + 1], [5.0 / 64.0, 4.0 / 64.0, 8.0 / 64.0]);
+    }
 
     #[test]
     fn a_window_is_cut_into_32_blocks_or_single_tokens() {

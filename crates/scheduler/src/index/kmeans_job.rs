@@ -653,3 +653,6 @@ fn draw_distinct(rng: &mut SplitMix64, n: usize, k: usize, out: &mut Vec<u32>) {
     }
     out.truncate(k);
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,3 +100,158 @@ impl<B: Backend> Shared<B> {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_ops::{Distance, KvView};
+
+    use super::super::kmeans_job::{ClusterTask, TaskKind};
+    use super::super::testing::{R, upload};
+    use super::*;
+
+    /// Two clusters of four keys of one channel: `row_start` and its neighbours, and keys far away.
+    fn task(layer: usize, row_start: usize) -> ClusterTask {
+        ClusterTask {
+            layer,
+            row_start,
+            kind: TaskKind::Clusters,
+            n_kv_heads: 1,
+            n_points: 4,
+            n_clusters: 2,
+            head_dim: 1,
+            distance: Distance::L2,
+            iterations: 10,
+            max_cluster: 4,
+            seed: 3,
+        }
+    }
+
+    fn job(layer: usize, row_start: usize) -> Box<ClusterJob<R>> {
+        let mut job = ClusterJob::new(task(layer, row_start));
+        let first = row_start as f32;
+        job.host_keys().copy_from_slice(&[first, first + 1.0, first + 90.0, first + 91.0]);
+        Box::new(job)
+    }
+
+    /// A job that fails: its rows are not there.
+    fn failing(backend: &R, layer: usize) -> Box<ClusterJob<R>> {
+        let mut job = ClusterJob::new(task(layer, 0));
+        let rows = upload(backend, &[0.0; 4]);
+        job.take_keys(backend, KvView::new(&rows, 2), None);
+        Box::new(job)
+    }
+
+    /// A job that panics: nobody gave it keys.
+    fn panicking(layer: usize) -> Box<ClusterJob<R>> {
+        Box::new(ClusterJob::new(task(layer, 0)))
+    }
+
+    fn worker(threaded: bool) -> (Arc<R>, ClusterWorker<R>) {
+        let backend = Arc::new(R::new());
+        let worker = ClusterWorker::new(&backend, threaded, 4);
+        (backend, worker)
+    }
+
+    /// Row and smallest centroid of the job that is taken.
+    fn taken(backend: &R, worker: &ClusterWorker<R>, layer: usize) -> Option<(usize, f32)> {
+        let job = pollster::block_on(worker.take(backend, layer)).unwrap()?;
+        assert_eq!((job.task.layer, job.heads[0].sizes.iter().sum::<u32>()), (layer, 4));
+        let least = job.heads[0].centroids.iter().copied().fold(f32::INFINITY, f32::min);
+        Some((job.task.row_start, least))
+    }
+
+    /// Waits for what another thread does.
+    fn until(is_there: impl Fn() -> bool) {
+        for _ in 0..20_000 {
+            if is_there() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the worker did nothing for 20 s");
+    }
+
+    #[test]
+    fn layers_take_their_own_jobs_in_the_order_of_submission() {
+        for threaded in [false, true] {
+            let (backend, worker) = worker(threaded);
+            assert_eq!(taken(&backend, &worker, 0), None, "nothing was submitted");
+            for (layer, row_start) in [(1, 0), (0, 10), (2, 20)] {
+                worker.submit(job(layer, row_start));
+            }
+            assert_eq!(taken(&backend, &worker, 2), Some((20, 20.5)), "{threaded}");
+            assert_eq!(taken(&backend, &worker, 0), Some((10, 10.5)));
+            assert_eq!(taken(&backend, &worker, 0), None, "a job is taken once");
+            assert_eq!(taken(&backend, &worker, 1), Some((0, 0.5)));
+        }
+    }
+
+    #[test]
+    fn the_oldest_job_of_a_layer_comes_first() {
+        let (backend, worker) = worker(false);
+        for row_start in [30, 10, 20] {
+            worker.submit(job(5, row_start));
+        }
+        let rows = [(); 4].map(|()| taken(&backend, &worker, 5).map(|(row, _)| row));
+        assert_eq!(rows, [Some(30), Some(10), Some(20), None]);
+    }
+
+    #[test]
+    fn only_a_thread_spends_time_beside_the_caller() {
+        let (backend, alone) = worker(false);
+        alone.submit(job(0, 0));
+        taken(&backend, &alone, 0).unwrap();
+        assert_eq!(alone.busy(), Duration::ZERO);
+        // The reference's clock moves with every look at it, and a job is looked at twice.
+        let (backend, threaded) = worker(true);
+        threaded.submit(job(0, 0));
+        until(|| threaded.busy() > Duration::ZERO);
+        assert_eq!(taken(&backend, &threaded, 0), Some((0, 0.5)), "what the thread made");
+    }
+
+    #[test]
+    fn a_failed_job_fails_its_own_layer_alone() {
+        for threaded in [false, true] {
+            let (backend, worker) = worker(threaded);
+            worker.submit(failing(&backend, 0));
+            if threaded {
+                until(|| worker.busy() > Duration::ZERO);
+            }
+            worker.submit(job(1, 0));
+            assert!(pollster::block_on(worker.take(&backend, 0)).is_err(), "{threaded}");
+            assert_eq!(taken(&backend, &worker, 0), None, "it is gone");
+            assert_eq!(taken(&backend, &worker, 1), Some((0, 0.5)));
+            worker.submit(job(0, 10));
+            assert_eq!(taken(&backend, &worker, 0), Some((10, 10.5)), "the worker goes on");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_panicked() {
+        let (backend, worker) = worker(true);
+        worker.submit(job(0, 0));
+        worker.submit(panicking(1));
+        // A layer without jobs is refused as soon as the worker is gone.
+        let other = || pollster::block_on(worker.take(&backend, 9)).map(|_| ());
+        until(|| other().is_err());
+        let lost = |result| match result {
+            Err(OpError::DeviceLost { backend, reason }) => format!("{backend}: {reason}"),
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("a job of a worker that is gone"),
+        };
+        let message = "reference: the clustering worker panicked";
+        assert_eq!(lost(other()), message);
+        assert_eq!(lost(pollster::block_on(worker.take(&backend, 1)).map(|_| ())), message);
+        assert_eq!(taken(&backend, &worker, 0), Some((0, 0.5)), "what was done stays done");
+        worker.submit(job(2, 10));
+        assert_eq!(taken(&backend, &worker, 2), Some((10, 10.5)), "what did not begin runs here");
+    }
+
+    #[test]
+    fn a_worker_that_nobody_needs_ends() {
+        let (_, worker) = worker(true);
+        let shared = Arc::downgrade(&worker.shared);
+        drop(worker);
+        assert!(shared.upgrade().is_none(), "its thread has let go of the queue");
+    }
+}

@@ -318,3 +318,206 @@ impl<B: Backend> LayerIndex<B> {
         self.centroids.size_bytes() + words + pairs
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{R, floats, shape, words};
+    use super::*;
+
+    /// Clusters of these sizes whose centroids count up from `first` and whose values are the
+    /// centroids' negatives.
+    fn clusters(sizes: &[u32], first: f32) -> HeadClusters {
+        let numbers = || (0..2 * sizes.len()).map(|i| first + i as f32);
+        HeadClusters {
+            order: Vec::new(),
+            sizes: sizes.to_vec(),
+            centroids: numbers().collect(),
+            radius: sizes.iter().map(|size| *size as f32 / 2.0).collect(),
+            values: numbers().map(|x| -x).collect(),
+        }
+    }
+
+    fn empty(backend: &R) -> LayerIndex<R> {
+        LayerIndex::new(backend, &shape(2, 2, 2), 2, 4, 3).unwrap()
+    }
+
+    /// Two batches: rows 2 to 7, then rows 7 to 9.
+    fn filled(backend: &R, index: LayerIndex<R>) -> LayerIndex<R> {
+        let mut index = index;
+        index.append(backend, 2, 7, &[clusters(&[3, 2], 1.0), clusters(&[1, 4], 11.0)]).unwrap();
+        index.append(backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
+        index
+    }
+
+    /// Starts, sizes, counts and centroids of both heads as the device has them.
+    type OnDevice = (Vec<u32>, Vec<u32>, Vec<u32>, Vec<f32>);
+
+    fn on_device(backend: &R, index: &LayerIndex<R>) -> OnDevice {
+        (
+            words(backend, index.starts()),
+            words(backend, index.sizes()),
+            words(backend, index.n_clusters()),
+            floats(backend, index.centroids()),
+        )
+    }
+
+    fn all_of_both_batches() -> OnDevice {
+        (
+            vec![2, 5, 7, 0, 2, 3, 7, 8],
+            vec![3, 2, 2, 0, 1, 4, 1, 1],
+            vec![3, 4],
+            vec![
+                1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, // head 0, one place is free
+                11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0,
+            ],
+        )
+    }
+
+    #[test]
+    fn batches_follow_each_other_in_every_head() {
+        let backend = R::new();
+        let index = filled(&backend, empty(&backend));
+        assert_eq!(on_device(&backend, &index), all_of_both_batches());
+        assert_eq!([index.n_used(0), index.n_used(1)], [3, 4]);
+        assert_eq!(index.heads()[1].starts, [2, 3, 7, 8]);
+        assert_eq!(index.heads()[1].radius, [0.5, 2.0, 0.5, 0.5]);
+        // Centroids of 16 numbers, sizes and starts of 8 each, and 2 counts, of 4 bytes.
+        assert_eq!(index.device_bytes(), 4 * (16 + 8 + 8 + 2));
+        assert_eq!(index.landmark_rows().head_stride, 4);
+        assert!(index.pairs().is_none());
+    }
+
+    #[test]
+    fn a_cut_drops_whole_batches_that_reach_beyond_it() {
+        let backend = R::new();
+        let cut = |n_rows| {
+            let mut index = filled(&backend, empty(&backend));
+            let left = index.truncate(&backend, n_rows, 2).unwrap();
+            (left, words(&backend, index.n_clusters()), index)
+        };
+        let (left, counts, _) = cut(9);
+        assert_eq!((left, counts), (9, vec![3, 4]), "the end of a batch is not beyond it");
+        let (left, counts, index) = cut(8);
+        assert_eq!((left, counts), (7, vec![2, 2]), "a batch is not cut in two");
+        let head = &index.heads()[1];
+        assert_eq!((head.starts.as_slice(), head.sizes.as_slice()), (&[2, 3][..], &[1, 4][..]));
+        assert_eq!((head.radius.as_slice(), head.centroids.len()), (&[0.5, 2.0][..], 2 * 2 * 4));
+        let (left, counts, _) = cut(6);
+        assert_eq!((left, counts), (2, vec![0, 0]), "none is left: the first row");
+        // What comes after a cut takes the places of what was dropped.
+        let (_, _, mut index) = cut(8);
+        index.append(&backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
+        assert_eq!(on_device(&backend, &index), all_of_both_batches());
+    }
+
+    #[test]
+    fn a_cluster_with_its_mean_value_is_a_kv_row() {
+        let backend = R::new();
+        let index = empty(&backend).with_pairs(&backend).unwrap();
+        let mut index = filled(&backend, index);
+        let rows = [
+            [1.0, 2.0, -1.0, -2.0],
+            [3.0, 4.0, -3.0, -4.0],
+            [5.0, 6.0, -5.0, -6.0],
+            [0.0; 4],
+            [11.0, 12.0, -11.0, -12.0],
+            [13.0, 14.0, -13.0, -14.0],
+            [15.0, 16.0, -15.0, -16.0],
+            [17.0, 18.0, -17.0, -18.0],
+        ];
+        let pairs = index.pairs().unwrap();
+        assert_eq!((pairs.head_stride, pairs.offset), (4, 0));
+        assert_eq!(floats(&backend, View::all(pairs.buffer)), rows.concat());
+        assert_eq!(index.device_bytes(), 4 * (16 + 8 + 8 + 2 + 32));
+        index.truncate(&backend, 8, 2).unwrap();
+        assert_eq!(index.heads()[0].pairs.len(), 2 * 4 * 4, "two rows of four numbers");
+    }
+
+    #[test]
+    fn closed_clusters_look_empty_to_the_device_alone() {
+        let backend = R::new();
+        let mut index = empty(&backend);
+        index.append(&backend, 2, 7, &[clusters(&[3, 2], 1.0), clusters(&[1, 4], 11.0)]).unwrap();
+        index.narrow(&backend, 1, vec![false, true]).unwrap();
+        assert_eq!(words(&backend, index.sizes()), [3, 2, 0, 0, 0, 4, 0, 0]);
+        assert_eq!(index.heads()[1].sizes, [1, 4], "the host keeps them");
+        index.append(&backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
+        assert_eq!(words(&backend, index.sizes()), [3, 2, 2, 0, 0, 4, 1, 1], "later ones are open");
+        index.restore(&backend).unwrap();
+        assert_eq!(words(&backend, index.sizes()), [3, 2, 2, 0, 0, 4, 1, 1]);
+        index.truncate(&backend, 8, 2).unwrap();
+        assert_eq!(index.heads()[1].open, [false, true]);
+    }
+
+    #[test]
+    fn a_lost_device_is_filled_from_the_host() {
+        let backend = R::new();
+        let index = empty(&backend).with_pairs(&backend).unwrap();
+        let mut index = filled(&backend, index);
+        let pairs = floats(&backend, View::all(index.pairs().unwrap().buffer));
+        let fresh = R::new();
+        index.restore(&fresh).unwrap();
+        assert_eq!(fresh.allocations(), 5);
+        assert_eq!(on_device(&fresh, &index), all_of_both_batches());
+        assert_eq!(floats(&fresh, View::all(index.pairs().unwrap().buffer)), pairs);
+    }
+
+    #[test]
+    fn a_record_makes_the_same_index() {
+        let backend = R::new();
+        let index = empty(&backend).with_pairs(&backend).unwrap();
+        let mut index = filled(&backend, index);
+        index.narrow(&backend, 0, vec![true, false, true]).unwrap();
+        let record = index.record();
+        assert_eq!(record.batches, [(7, vec![2, 2]), (9, vec![3, 4])]);
+        assert!(record.covers(2, 9));
+        let mut loaded = empty(&backend).with_pairs(&backend).unwrap();
+        assert!(loaded.load(&backend, 2, record.clone()).unwrap());
+        assert_eq!(on_device(&backend, &loaded), on_device(&backend, &index));
+        assert_eq!(loaded.record(), record);
+        assert_eq!(loaded.truncate(&backend, 8, 2).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_record_of_another_index_is_refused() {
+        let backend = R::new();
+        let record = filled(&backend, empty(&backend)).record();
+        let load = |index: LayerIndex<R>, record: IndexRecord| {
+            let mut index = index;
+            let is_taken = index.load(&backend, 2, record).unwrap();
+            assert_eq!(is_taken, index.n_used(0) > 0, "nothing of a refused record stays");
+            is_taken
+        };
+        assert!(load(empty(&backend), record.clone()));
+        assert!(!load(empty(&backend), IndexRecord { width: 3, ..record.clone() }));
+        let small = LayerIndex::new(&backend, &shape(2, 2, 2), 2, 3, 3).unwrap();
+        assert!(!load(small, record.clone()), "head 1 has four clusters");
+        let paired = empty(&backend).with_pairs(&backend).unwrap();
+        assert!(!load(paired, record.clone()), "mean values are missing");
+        let mut short = record.clone();
+        short.heads[1].centroids.pop();
+        assert!(!load(empty(&backend), short));
+        let mut short = record.clone();
+        short.heads[1].radius.pop();
+        assert!(!load(empty(&backend), short));
+        let mut blocks = record;
+        blocks.heads.iter_mut().for_each(|head| head.radius.clear());
+        assert!(load(empty(&backend), blocks), "units other than clusters have no radius");
+    }
+
+    #[test]
+    #[should_panic(expected = "more clusters than the policy's bound")]
+    fn more_clusters_than_there_is_room_for_is_a_broken_bound() {
+        let backend = R::new();
+        let mut index = empty(&backend);
+        let five = || clusters(&[1; 5], 0.0);
+        let _ = index.append(&backend, 0, 5, &[five(), five()]);
+    }
+
+    #[test]
+    #[should_panic(expected = "clusters do not cover their rows")]
+    fn clusters_that_leave_a_row_out_are_a_broken_invariant() {
+        let backend = R::new();
+        let _ = empty(&backend).append(&backend, 0, 5, &[clusters(&[2, 2], 0.0)]);
+    }
+}

@@ -45,3 +45,26 @@ fn upload<B: Backend>(backend: &B, host: &[f32]) -> OpResult<B::Buffer> {
     backend.write(ViewMut::all(&mut w_q), bytemuck::cast_slice(host))?;
     Ok(w_q)
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_ops::View;
+
+    use super::super::testing::{R, floats, shape};
+    use super::*;
+
+    #[test]
+    fn a_projection_is_the_same_on_the_device_a_fresh_one_and_in_a_record() {
+        let backend = R::new();
+        let (w_q, w_k) = (vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], vec![9.0; 8]);
+        let made = Projections { rank: 2, w_q: w_q.clone(), w_k: w_k.clone() };
+        let mut projection = LayerProjection::<R>::new(&backend, made, None).unwrap();
+        assert_eq!(floats(&backend, View::all(&projection.w_q)), w_q);
+        let fresh = R::new();
+        projection.restore(&fresh).unwrap();
+        assert_eq!(fresh.allocations(), 1);
+        assert_eq!(floats(&fresh, View::all(&projection.w_q)), w_q);
+        let record = projection.record(&shape(2, 2, 2));
+        assert_eq!(record, ProjectionRecord { rank: 2, w_q, w_k });
+    }
+}

@@ -269,3 +269,167 @@ pub(crate) struct DecodeStep<'a> {
 fn wide(x: &[f32]) -> DVector<f64> {
     DVector::from_iterator(x.len(), x.iter().map(|x| f64::from(*x)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::HeadClusters;
+    use super::super::testing::{R, shape, store_of};
+    use super::*;
+    use crate::store::PlainStore;
+
+    /// Bases of rank 1 of two heads of two channels: head 0 has the first channel, head 1 the
+    /// second.
+    fn bases() -> LowRankDecode {
+        let w = vec![1.0, 0.0, 0.0, 1.0];
+        let made = Projections { rank: 1, w_q: w.clone(), w_k: w };
+        let identity = [1.0, 0.0, 0.0, 1.0];
+        LowRankDecode::new(&made, &identity.repeat(2), &identity.repeat(2), 2)
+    }
+
+    /// Keys `(row, 10 * head)`.
+    fn keys(shape: &KvShape) -> PlainStore {
+        store_of(shape, |head, row| vec![row as f32, 10.0 * head as f32])
+    }
+
+    /// Two tokens of each head from row 2 on, with low ranks 1 and 2, or -1 and -2.
+    fn two_tokens(shape: &KvShape) -> LayerIndex<R> {
+        let backend = R::new();
+        let mut index = LayerIndex::new(&backend, shape, 1, 4, 1).unwrap();
+        let tokens = |sign: f32| HeadClusters {
+            sizes: vec![1, 1],
+            centroids: vec![sign, 2.0 * sign],
+            ..HeadClusters::default()
+        };
+        index.append(&backend, 2, 4, &[tokens(1.0), tokens(-1.0)]).unwrap();
+        index
+    }
+
+    fn close(got: impl IntoIterator<Item = f64>, want: &[f64]) {
+        let got: Vec<f64> = got.into_iter().collect();
+        let is_near = got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6);
+        assert!(got.len() == want.len() && is_near, "{got:?}, not {want:?}");
+    }
+
+    #[test]
+    fn a_basis_that_follows_reproduces_what_it_followed() {
+        let mut b = DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 0.0, 1.0]);
+        follow(&mut b, &wide(&[1.0, 1.0]), &wide(&[3.0, 1.0]));
+        // (3, 1) - (1, 1) = (2, 0), half of it to each row.
+        assert_eq!(b, DMatrix::from_row_slice(2, 2, &[2.0, 0.0, 1.0, 1.0]));
+        let before = b.clone();
+        follow(&mut b, &wide(&[0.0, 0.0]), &wide(&[3.0, 1.0]));
+        assert_eq!(b, before, "a low rank of nothing moves nothing");
+    }
+
+    #[test]
+    fn a_basis_is_what_its_projection_says_of_the_sums() {
+        let made = Projections { rank: 1, w_q: vec![1.0, 0.0], w_k: vec![0.0, 1.0] };
+        let bases = LowRankDecode::new(&made, &[2.0, 1.0, 1.0, 3.0], &[2.0, 1.0, 1.0, 4.0], 2);
+        close(bases.heads[0].b_q.iter().copied(), &[1.0, 0.5]);
+        close(bases.heads[0].b_k.iter().copied(), &[0.25, 1.0]);
+    }
+
+    #[test]
+    fn a_step_weighs_its_own_score_and_what_was_attended() {
+        let mut own = bases().heads.remove(0);
+        let mut attended = Attended::new(2, 1);
+        attended.add(&wide(&[1.0, 1.0]), &wide(&[2.0]));
+        assert_eq!((attended.low[(0, 0)], attended.cross.as_slice()), (4.0, &[2.0, 2.0][..]));
+        // q = (2, 0) and k = (3, 0), so both are 2 and 3 by the bases. Round 1 has
+        // q' = (2 + 4 + 6 * 3) / (1 + 4 + 9) = 12 / 7 and k' = (3 + 6 q') / (1 + q'^2) = 651 / 193;
+        // round 2 goes on with that k'.
+        let (low_queries, low_key) = own.step(&[wide(&[2.0, 0.0])], &wide(&[3.0, 0.0]), &attended);
+        close(low_queries[0].iter().copied(), &[1.602_095_58]);
+        close(low_key.iter().copied(), &[3.536_192_35]);
+        close(own.b_q.iter().copied(), &[2.0 / 1.602_095_58, 0.0]);
+        close(own.b_k.iter().copied(), &[3.0 / 3.536_192_35, 0.0]);
+    }
+
+    #[test]
+    fn every_head_fits_its_own_group_of_queries() {
+        let shape = shape(4, 2, 2);
+        let (store, index) = (keys(&shape), two_tokens(&shape));
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let mut bases = bases();
+        let step = DecodeStep {
+            q: &[2.0, 0.0, 1.0, 0.0, 0.0, 4.0, 0.0, 1.0],
+            k: &[3.0, 0.0, 0.0, 2.0],
+            pending: 5..5,
+        };
+        // Nothing was attended, and all vectors lie in their head's channel: low ranks are exact.
+        let features = bases.fit(rows, &index, &step, |_| Vec::new());
+        close(features.into_iter().map(f64::from), &[2.0, 1.0, 4.0, 1.0]);
+        close(bases.landmarks(5, 1).into_iter().map(f64::from), &[3.0, 2.0]);
+        // The next step finds row 5 pending, with the low rank that this one gave it.
+        let next = DecodeStep { pending: 5..6, ..step };
+        let sums = {
+            let mut sums = Attended::new(2, 1);
+            sums.add(&wide(&[5.0, 0.0]), &bases.heads[0].pending[0].clone());
+            sums
+        };
+        bases.fill_pending(rows, &next.pending);
+        let got = bases.attended_sums(rows, &index, 0, &[]);
+        assert_eq!((got.low, got.cross), (sums.low, sums.cross));
+    }
+
+    #[test]
+    fn sums_are_over_recalled_and_pending_rows() {
+        let shape = shape(2, 2, 2);
+        let (store, index) = (keys(&shape), two_tokens(&shape));
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let mut bases = bases();
+        bases.fill_pending(rows, &(4..5));
+        // Head 0: row 4 is (4, 0) with low rank 4; token 1 is row 3, (3, 0), with low rank 2. Token
+        // 7 is gone.
+        let sums = bases.attended_sums(rows, &index, 0, &[1, 7]);
+        assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (20.0, &[22.0, 0.0][..]));
+        // Head 1: row 4 is (4, 10) with low rank 10; token 0 is row 2, (2, 10), with low rank -1.
+        let sums = bases.attended_sums(rows, &index, 1, &[0]);
+        assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (101.0, &[38.0, 90.0][..]));
+    }
+
+    #[test]
+    fn pending_low_ranks_move_with_the_rows() {
+        let shape = shape(2, 2, 2);
+        let store = keys(&shape);
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let mut bases = bases();
+        bases.fill_pending(rows, &(2..5));
+        assert_eq!(bases.landmarks(2, 3), [2.0, 3.0, 4.0, 10.0, 10.0, 10.0]);
+        assert_eq!(bases.landmarks(2, 2), [2.0, 3.0, 10.0, 10.0], "the first of each head");
+        assert!(bases.landmarks(2, 4).is_empty() && bases.landmarks(3, 2).is_empty());
+        // A low rank that a step found stays until its row is indexed.
+        bases.heads[0].pending[2] = wide(&[9.0]);
+        bases.fill_pending(rows, &(4..6));
+        assert_eq!(bases.landmarks(4, 2), [9.0, 5.0, 10.0, 10.0]);
+        bases.fill_pending(rows, &(4..5));
+        assert_eq!(bases.heads[0].pending.len(), 1, "a cut takes the last ones");
+        bases.fill_pending(rows, &(6..8));
+        assert_eq!(bases.landmarks(6, 2), [6.0, 7.0, 10.0, 10.0], "a gap: all anew");
+        bases.heads[0].pending[0] = wide(&[9.0]);
+        bases.fill_pending(rows, &(5..7));
+        assert_eq!(bases.landmarks(5, 2), [5.0, 6.0, 10.0, 10.0], "cut back: all anew");
+    }
+
+    #[test]
+    fn a_record_makes_the_same_bases() {
+        let made = Projections {
+            rank: 2,
+            w_q: vec![1.0, 2.0, 0.0, 1.0, 3.0, 1.0],
+            w_k: vec![2.0, 0.0, 1.0, 1.0, 1.0, 4.0],
+        };
+        let gram = [4.0, 1.0, 0.0, 1.0, 3.0, 1.0, 0.0, 1.0, 5.0];
+        let mut bases = LowRankDecode::new(&made, &gram, &gram, 3);
+        bases.first = 7;
+        bases.heads[0].pending = vec![wide(&[1.0, 2.0]), wide(&[3.0, 4.0])];
+        let record = bases.record();
+        assert_eq!((record.rank, record.first, record.heads.len()), (2, 7, 1));
+        assert_eq!(record.heads[0][2], [2.0, 1.0, 1.0, 0.0, 1.0, 4.0], "W_K by columns");
+        assert_eq!(record.heads[0][3], [1.0, 2.0, 3.0, 4.0]);
+        let again = LowRankDecode::from_record(record.clone(), 3);
+        assert_eq!(again.record(), record);
+        assert_eq!(again.landmarks(7, 2), [1.0, 2.0, 3.0, 4.0]);
+        let (a, b) = (&bases.heads[0], &again.heads[0]);
+        assert_eq!((&a.b_q, &a.b_k, &a.w_k), (&b.b_q, &b.b_k, &b.w_k));
+    }
+}

@@ -12,6 +12,8 @@ mod observation;
 pub mod projection;
 mod recorded;
 mod records;
+#[cfg(test)]
+mod testing;
 
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};

@@ -263,3 +263,161 @@ impl<'a, B: Backend> Observer<'a, B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use longview_ops::View;
+
+    use super::super::testing::{R, fill, shape, store_of, upload};
+    use super::*;
+    use crate::layout::KvShape;
+    use crate::store::{HostStore, MappedStore, RowMover};
+
+    /// Two query heads with a KV head each. Row r weighs `r + 1` under a query of 1 for head 0, and
+    /// `8 - r` for head 1.
+    fn weights() -> KvShape {
+        shape(2, 2, 1)
+    }
+
+    fn key(head: usize, row: usize) -> Vec<f32> {
+        let weight = if head == 0 { row + 1 } else { 8 - row };
+        vec![(weight as f32).ln()]
+    }
+
+    fn stores(backend: &Arc<R>, shape: &KvShape) -> [Box<dyn HostStore<R>>; 2] {
+        let mut mapped = MappedStore::new(backend, shape).unwrap().unwrap();
+        fill(&mut mapped, shape, key);
+        [Box::new(mapped), Box::new(store_of(shape, key))]
+    }
+
+    /// Queries of 1 at the last positions before `last_end`; one more before them is of no use.
+    fn recorded(backend: &R, shape: &KvShape, n: usize, last_end: usize) -> Recorded<R> {
+        let mut recorded = Recorded::new(backend, shape).unwrap();
+        recorded.last_queries = vec![1.0; n * shape.n_q_heads * shape.head_dim];
+        recorded.last_queries[..shape.n_q_heads].fill(50.0);
+        recorded.last_end = last_end;
+        recorded
+    }
+
+    /// What a test does with an observer of either store, in pieces of two rows where rows travel.
+    fn with_observers(test: impl Fn(&R, Observer<'_, R>)) {
+        let (backend, shape) = (Arc::new(R::new()), weights());
+        for store in stores(&backend, &shape) {
+            let mapped = store.buffer(0).is_some();
+            let mut mover = RowMover::new(&*backend, &shape, 2, mapped).unwrap();
+            let rows = LayerRows { shape: &shape, store: &*store, layer: 0 };
+            let reader = RowReader { backend: &backend, rows, mover: &mut mover, tile: 2 };
+            test(&backend, Observer::new(reader).unwrap());
+        }
+    }
+
+    fn observed(
+        recorded: &Recorded<R>,
+        observer: Observer<'_, R>,
+        how: Observation,
+        rows: Range<usize>,
+        n_tokens: usize,
+    ) -> Option<Vec<f32>> {
+        pollster::block_on(observer.observe(recorded, &how, rows, n_tokens)).unwrap()
+    }
+
+    fn close(got: &[f32], want: &[f32]) {
+        let is_near = got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5);
+        assert!(got.len() == want.len() && is_near, "{got:?}, not {want:?}");
+    }
+
+    #[test]
+    fn rows_get_the_mean_attention_of_the_queries_that_see_them() {
+        with_observers(|backend, observer| {
+            let recorded = recorded(backend, &weights(), 3, 5);
+            let got = observed(&recorded, observer, Observation::plain(2), 1..5, 5).unwrap();
+            // Of head 0, position 3 sees weights 1 to 4, 10 in all, and position 4 also 5, 15 in
+            // all. Of head 1, 8 + 7 + 6 + 5 = 26, and 4 more: 30.
+            let of = |weight: f32, sums: [f32; 2]| (weight / sums[0] + weight / sums[1]) / 2.0;
+            let want = [
+                of(2.0, [10.0, 15.0]),
+                of(3.0, [10.0, 15.0]),
+                of(4.0, [10.0, 15.0]),
+                5.0 / 15.0 / 2.0,
+                of(7.0, [26.0, 30.0]),
+                of(6.0, [26.0, 30.0]),
+                of(5.0, [26.0, 30.0]),
+                4.0 / 30.0 / 2.0,
+            ];
+            close(&got, &want);
+        });
+    }
+
+    #[test]
+    fn queries_of_a_sequence_that_was_cut_back_see_what_is_left() {
+        with_observers(|backend, observer| {
+            let recorded = recorded(backend, &weights(), 3, 5);
+            let got = observed(&recorded, observer, Observation::plain(2), 0..3, 3).unwrap();
+            let all = [1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0, 8.0 / 21.0, 7.0 / 21.0, 6.0 / 21.0];
+            close(&got, &all);
+        });
+    }
+
+    #[test]
+    fn neighbours_are_pooled_inside_a_head() {
+        with_observers(|backend, observer| {
+            let recorded = recorded(backend, &weights(), 2, 4);
+            let how = Observation { kernel: 3, pool: PoolKind::Max, ..Observation::plain(1) };
+            let got = observed(&recorded, observer, how, 0..4, 4).unwrap();
+            // Position 3 alone: tenths of 1, 2, 3, 4, and 26ths of 8, 7, 6, 5.
+            let tenths = [2.0, 3.0, 4.0, 4.0].map(|x| x / 10.0);
+            let others = [8.0, 8.0, 7.0, 6.0].map(|x| x / 26.0);
+            close(&got, &[tenths, others].concat());
+        });
+    }
+
+    #[test]
+    fn without_recorded_queries_nothing_is_observed() {
+        with_observers(|backend, observer| {
+            let recorded = Recorded::new(backend, &weights()).unwrap();
+            assert_eq!(observed(&recorded, observer, Observation::plain(2), 0..3, 3), None);
+        });
+    }
+
+    #[test]
+    fn prefill_adds_what_every_chunk_gave_to_all_rows_so_far() {
+        let (backend, shape) = (Arc::new(R::new()), weights());
+        for store in stores(&backend, &shape) {
+            let mut recorded = Recorded::new(&*backend, &shape).unwrap();
+            let mut mover = RowMover::new(&*backend, &shape, 2, store.buffer(0).is_some()).unwrap();
+            // Queries of 1 at positions 0 and 1, then one at position 2 behind somebody else's.
+            for (n_q, range, diagonal, n_rows) in [(2, 0..2, 0, 2), (2, 1..2, 2, 3)] {
+                let rows = LayerRows { shape: &shape, store: &*store, layer: 0 };
+                let reader = RowReader { backend: &backend, rows, mover: &mut mover, tile: 2 };
+                let q = upload(&backend, &vec![1.0; n_q * 2]);
+                // Sums of weights that each sees: 1 and 3, or 8 and 15; then 6, or 21.
+                let lse = if n_rows == 2 { [1.0, 8.0, 3.0, 15.0] } else { [99.0, 99.0, 6.0, 21.0] };
+                let lse = upload(&backend, &lse.map(f32::ln));
+                let (q, lse) = (View::all(&q), View::all(&lse));
+                let observers = Observers { q, lse, range, diagonal };
+                let observer = Observer::new(reader).unwrap();
+                observer.record_mass(&mut recorded, &observers, n_rows).unwrap();
+            }
+            let read = |n| pollster::block_on(recorded.read_mass(&backend, &shape, n)).unwrap();
+            assert_eq!(read(4), None, "row 3 was seen by nobody");
+            let mass = read(3).unwrap();
+            let (first, second) = mass.split_at(shape.capacity);
+            close(&first[..4], &[1.0 + 1.0 / 3.0 + 1.0 / 6.0, 2.0 / 3.0 + 2.0 / 6.0, 0.5, 0.0]);
+            let third = [8.0 / 21.0, 7.0 / 21.0, 6.0 / 21.0];
+            close(&second[..3], &[1.0 + 8.0 / 15.0 + third[0], 7.0 / 15.0 + third[1], third[2]]);
+        }
+    }
+
+    #[test]
+    fn scores_are_pooled_as_asked_for() {
+        let how =
+            Observation { queries: 9, kernel: 5, pool: PoolKind::Max, order: PoolOrder::PoolFirst };
+        let p = how.pool_params(3, 2, 40);
+        assert_eq!([p.n_kv_heads, p.group, p.n, p.in_stride, p.out_stride], [2, 3, 40, 40, 40]);
+        assert_eq!((p.kernel, p.pool, p.group_max, p.pool_first, p.scale), (5, 1, 0, 1, 1.0));
+        let p = Observation::plain(9).pool_params(3, 2, 40);
+        assert_eq!((p.kernel, p.pool, p.pool_first), (1, 0, 0));
+    }
+}

@@ -358,4 +358,115 @@ mod tests {
             assert!(w.w_q.iter().chain(w.w_k.iter()).all(|x| x.is_finite()), "{init:?}");
         }
     }
+
+    fn diagonal(values: [f64; 4]) -> DMatrix<f64> {
+        DMatrix::from_diagonal(&nalgebra::DVector::from_column_slice(&values))
+    }
+
+    /// The channel that each column of `w` takes, whatever its sign.
+    fn channels(w: &DMatrix<f64>) -> Vec<usize> {
+        let channel = |column: nalgebra::DVectorView<'_, f64>| {
+            let is_one = |x: &f64| (x.abs() - 1.0).abs() < 1e-9;
+            assert!((column.norm() - 1.0).abs() < 1e-9, "{column}");
+            column.iter().position(is_one).expect("a column of one channel")
+        };
+        w.column_iter().map(|column| channel(column.as_view())).collect()
+    }
+
+    #[test]
+    fn principal_keys_are_the_channels_of_the_largest_keys() {
+        let (g_q, g_k) = (diagonal([9.0, 1.0, 1.0, 9.0]), diagonal([1.0, 5.0, 3.0, 2.0]));
+        let w = factors(Projection::PrincipalKeys, &g_q, &g_k, 3, 0);
+        assert_eq!(channels(&w.w_k), [1, 2, 3]);
+        assert_eq!(w.w_q, w.w_k);
+    }
+
+    #[test]
+    fn skewed_channels_are_those_of_most_mass_on_both_sides() {
+        // Roots of products: 2, 10, 3, 0.
+        let (g_q, g_k) = (diagonal([4.0, 1.0, 9.0, 1.0]), diagonal([1.0, 100.0, 1.0, 0.0]));
+        let w = factors(Projection::SkewedChannels, &g_q, &g_k, 2, 0);
+        assert_eq!(channels(&w.w_q), [1, 2]);
+        assert_eq!(w.w_q, w.w_k);
+        // Of equal ones, the channel of larger queries comes first.
+        let (g_q, g_k) = (diagonal([1.0, 4.0, 2.0, 8.0]), diagonal([8.0, 2.0, 4.0, 1.0]));
+        let w = factors(Projection::SkewedChannels, &g_q, &g_k, 4, 0);
+        assert_eq!(channels(&w.w_q), [3, 1, 2, 0]);
+    }
+
+    #[test]
+    fn lrqk_may_begin_with_the_largest_channels() {
+        let (g_q, g_k) = (diagonal([1.0, 16.0, 4.0, 0.0]), diagonal([25.0, 1.0, 9.0, 4.0]));
+        let top = start(LrqkInit::Top, &g_q, &g_k, 2, 0);
+        assert_eq!((channels(&top.w_q), channels(&top.w_k)), (vec![1, 2], vec![0, 2]));
+        // Norms together: 1 + 5, 4 + 1, 2 + 3, 0 + 2; the earlier channel wins a tie.
+        let joint = start(LrqkInit::TopJoint, &g_q, &g_k, 2, 0);
+        assert_eq!((channels(&joint.w_q), channels(&joint.w_k)), (vec![0, 1], vec![0, 1]));
+    }
+
+    #[test]
+    fn a_random_start_follows_from_seed_and_head() {
+        let g = diagonal([4.0, 3.0, 2.0, 1.0]);
+        let at = |seed, head| {
+            let order = LrqkOrder::KeysFirst;
+            let lrqk = Projection::Lrqk { iterations: 0, init: LrqkInit::Random, order, seed };
+            factors(lrqk, &g, &g, 2, head).w_q
+        };
+        assert_eq!(at(1, 0), at(1, 0));
+        assert!(at(1, 0) != at(2, 0) && at(1, 0) != at(1, 1));
+    }
+
+    #[test]
+    fn one_round_of_updates_has_the_papers_numbers() {
+        // One channel: B = 1 / W for any sums, so W_Q = 2 and W_K = 4 give B_Q = 1/2, B_K = 1/4.
+        let one = |x: f64| DMatrix::from_element(1, 1, x);
+        let (g_q, g_k) = (one(3.0), one(5.0));
+        let at = |order| {
+            let w = update(&Factors { w_q: one(2.0), w_k: one(4.0) }, &g_q, &g_k, order);
+            [w.w_q[(0, 0)], w.w_k[(0, 0)]]
+        };
+        let keys = |w_q: f64| (3.0 * w_q + 0.25) / (3.0 * w_q * w_q + 0.0625);
+        let queries = |w_k: f64| (5.0 * w_k + 0.5) / (5.0 * w_k * w_k + 0.25);
+        for (order, want) in [
+            (LrqkOrder::KeysFirst, [queries(keys(2.0)), keys(2.0)]),
+            (LrqkOrder::QueriesFirst, [queries(4.0), keys(queries(4.0))]),
+            (LrqkOrder::Together, [queries(4.0), keys(2.0)]),
+        ] {
+            let got = at(order);
+            let is_near = got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-9);
+            assert!(is_near, "{order:?}: {got:?}, not {want:?}");
+        }
+    }
+
+    #[test]
+    fn projections_lie_head_by_head_and_row_by_row() {
+        let gram = |values: [f64; 4]| diagonal(values).iter().map(|x| *x as f32).collect();
+        let grams: [Vec<f32>; 2] = [gram([1.0, 5.0, 3.0, 2.0]), gram([1.0, 2.0, 3.0, 4.0])];
+        let grams = grams.concat();
+        let rank = Rank::Given(Some(2));
+        let config = TokenConfig { projection: Projection::PrincipalKeys, rank, adapts: false };
+        let made = Projections::new(&config, &grams, &grams, 4);
+        let sizes: Vec<f32> = made.w_k.iter().map(|x| x.abs()).collect();
+        let first = [0., 0., 1., 0., 0., 1., 0., 0.];
+        let second = [0., 0., 0., 0., 0., 1., 1., 0.];
+        assert_eq!((made.rank, sizes), (2, [first, second].concat()));
+        assert_eq!(made.w_q, made.w_k);
+    }
+
+    #[test]
+    fn the_head_that_needs_most_dimensions_sets_the_rank() {
+        // The products of diagonal sums have singular values 4, 3, 0, 0, or 4, 0, 0, 0. One
+        // dimension leaves 3 of 5 of the first.
+        let (two, one) = (diagonal([4.0, 3.0, 0.0, 0.0]), diagonal([4.0, 0.0, 0.0, 0.0]));
+        assert_eq!([rank_for(&two, &two, 0.61), rank_for(&two, &two, 0.59)], [1, 2]);
+        assert_eq!(rank_for(&one, &one, 0.01), 1);
+        assert_eq!(rank_for(&two, &two, 0.999), 1, "one dimension at least");
+        let grams: Vec<f32> = one.iter().chain(two.iter()).map(|x| *x as f32).collect();
+        let rank = |error| {
+            let rank = Rank::Tolerance(error);
+            let config = TokenConfig { projection: Projection::PrincipalKeys, rank, adapts: false };
+            Projections::new(&config, &grams, &grams, 4).rank
+        };
+        assert_eq!([rank(0.61), rank(0.59)], [1, 2]);
+    }
 }

@@ -190,3 +190,168 @@ impl<B: Backend> Recorded<B> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use longview_ops::reference::RefBuffer;
+
+    use super::super::testing::{R, floats, shape, upload};
+    use super::*;
+
+    /// The tokens of a step of two query heads of one KV head, of two channels.
+    struct Tokens {
+        q: RefBuffer,
+        k: RefBuffer,
+        out: RefBuffer,
+    }
+
+    impl Tokens {
+        /// Token `t` has the queries `(t, 1)` and `(0, t)`, and the key `(t, 2)`.
+        fn new(backend: &R, tokens: impl Iterator<Item = usize> + Clone) -> Self {
+            let q = tokens.clone().flat_map(|t| [t as f32, 1.0, 0.0, t as f32]);
+            let k = tokens.flat_map(|t| [t as f32, 2.0]);
+            let q = upload(backend, &q.collect::<Vec<_>>());
+            Self { out: q.clone(), q, k: upload(backend, &k.collect::<Vec<_>>()) }
+        }
+
+        fn add(&mut self, backend: &R, recorded: &mut Recorded<R>, chunk: RecordedChunk) {
+            let tensors = LayerTensors {
+                q: View::all(&self.q),
+                k: View::all(&self.k),
+                v: View::all(&self.k),
+                out: ViewMut::all(&mut self.out),
+            };
+            let shape = one_head();
+            let added = recorded.add_chunk(backend, &shape, &tensors, chunk);
+            pollster::block_on(added).unwrap();
+        }
+    }
+
+    fn one_head() -> KvShape {
+        shape(2, 1, 2)
+    }
+
+    /// The tokens of a prompt, as a step of its own with one token of somebody else before them.
+    fn prompt(backend: &R, recorded: &mut Recorded<R>, tokens: Range<usize>, remaining: usize) {
+        let chunk =
+            RecordedChunk { start: 1, len: tokens.len(), n_before: tokens.start, remaining };
+        Tokens::new(backend, std::iter::once(777).chain(tokens)).add(backend, recorded, chunk);
+    }
+
+    fn new(backend: &R) -> Recorded<R> {
+        Recorded::new(backend, &one_head()).unwrap()
+    }
+
+    /// The tokens whose queries were kept.
+    fn kept(recorded: &Recorded<R>) -> Vec<usize> {
+        let tokens = recorded.last_queries.chunks_exact(4).map(|q| {
+            assert_eq!((q[1], q[2], q[3]), (1.0, 0.0, q[0]));
+            q[0] as usize
+        });
+        tokens.collect()
+    }
+
+    #[test]
+    fn chunks_add_up_over_tokens_and_the_heads_of_a_group() {
+        let backend = R::new();
+        let mut recorded = new(&backend);
+        prompt(&backend, &mut recorded, 1..3, 1);
+        prompt(&backend, &mut recorded, 3..4, 0);
+        // Queries (1,1) (2,1) (3,1) and (0,1) (0,2) (0,3): 14, 6, 6 and 3 + 14. Keys (1,2) (2,2)
+        // (3,2).
+        let (q, k) = pollster::block_on(recorded.sums(&backend)).unwrap();
+        assert_eq!((q, k), (vec![14.0, 6.0, 6.0, 17.0], vec![14.0, 12.0, 12.0, 12.0]));
+    }
+
+    #[test]
+    fn sums_survive_a_lost_device_as_they_were_read() {
+        let backend = R::new();
+        let mut recorded = new(&backend);
+        prompt(&backend, &mut recorded, 1..3, 0);
+        let mut parts = recorded.read_parts();
+        pollster::block_on(backend.read_all(&mut parts)).unwrap();
+        let want = pollster::block_on(recorded.sums(&backend)).unwrap();
+        prompt(&backend, &mut recorded, 3..4, 0);
+        recorded.mass_rows = 3;
+        let fresh = R::new();
+        recorded.restore(&fresh, &one_head()).unwrap();
+        assert_eq!(pollster::block_on(recorded.sums(&fresh)).unwrap(), want);
+        assert_eq!(recorded.mass_rows, 0, "received attention is gone with the device");
+        // And as they were loaded.
+        let mut loaded = new(&backend);
+        loaded.load_sums(&backend, &[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]).unwrap();
+        let want = (vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(pollster::block_on(loaded.sums(&backend)).unwrap(), want);
+        loaded.restore(&fresh, &one_head()).unwrap();
+        assert_eq!(pollster::block_on(loaded.sums(&fresh)).unwrap(), want);
+    }
+
+    #[test]
+    fn the_last_queries_of_a_prompt_are_kept_oldest_first() {
+        let backend = R::new();
+        let mut recorded = new(&backend);
+        // 127 tokens follow, so only the last of these three is among the last 128.
+        prompt(&backend, &mut recorded, 0..3, LAST_QUERIES - 1);
+        assert_eq!((kept(&recorded), recorded.last_end), (vec![2], 3));
+        prompt(&backend, &mut recorded, 3..80, 50);
+        prompt(&backend, &mut recorded, 80..130, 0);
+        assert_eq!((kept(&recorded), recorded.last_end), ((2..130).collect(), 130));
+        // A prompt that goes on pushes the oldest out.
+        prompt(&backend, &mut recorded, 130..132, 0);
+        assert_eq!((kept(&recorded), recorded.last_end), ((4..132).collect(), 132));
+        assert_eq!(recorded.last_queries.len(), LAST_QUERIES * 4);
+    }
+
+    #[test]
+    fn queries_far_from_the_end_are_not_kept() {
+        let backend = R::new();
+        let mut recorded = new(&backend);
+        prompt(&backend, &mut recorded, 0..3, LAST_QUERIES);
+        assert_eq!((kept(&recorded), recorded.last_end), (vec![], 0));
+    }
+
+    #[test]
+    fn queries_that_do_not_follow_each_other_are_not_mixed() {
+        let backend = R::new();
+        let mut recorded = new(&backend);
+        prompt(&backend, &mut recorded, 0..3, 0);
+        // Token 3 was decoded.
+        prompt(&backend, &mut recorded, 4..6, 0);
+        assert_eq!((kept(&recorded), recorded.last_end), (vec![4, 5], 6));
+    }
+
+    #[test]
+    fn sums_of_queries_begin_when_a_policy_asks_for_them() {
+        let backend = R::new();
+        let mut recorded = new(&backend);
+        prompt(&backend, &mut recorded, 0..1, 2);
+        assert!(recorded.queries.is_none());
+        let window = |tokens| LocalWindow { tokens };
+        recorded.keep_queries(&backend, &one_head(), window(64)).unwrap();
+        assert_eq!(recorded.queries.as_ref().unwrap().covered(), 0);
+        let mut recorded = new(&backend);
+        recorded.keep_queries(&backend, &one_head(), window(64)).unwrap();
+        prompt(&backend, &mut recorded, 0..2, 0);
+        recorded.keep_queries(&backend, &one_head(), window(65)).unwrap();
+        assert_eq!(recorded.queries.as_ref().unwrap().covered(), 2, "blocks of 2 serve both");
+        recorded.keep_queries(&backend, &one_head(), window(96)).unwrap();
+        assert_eq!(recorded.queries.as_ref().unwrap().covered(), 0, "blocks of 3 begin anew");
+    }
+
+    #[test]
+    fn received_attention_is_read_where_it_covers_all_rows() {
+        let backend = R::new();
+        let (mut recorded, shape) = (new(&backend), one_head());
+        let read = |recorded: &Recorded<R>, n_rows| {
+            pollster::block_on(recorded.read_mass(&backend, &shape, n_rows)).unwrap()
+        };
+        assert_eq!(read(&recorded, 0), None);
+        let numbers: Vec<f32> = (0..3 * shape.capacity).map(|i| i as f32).collect();
+        (recorded.mass, recorded.mass_rows) = (Some(upload(&backend, &numbers)), 5);
+        assert_eq!(read(&recorded, 6), None);
+        assert_eq!(read(&recorded, 5), Some(numbers[..2 * shape.capacity].to_vec()));
+        assert_eq!(floats(&backend, View::all(&recorded.gram_q)), [0.0; 4]);
+    }
+}

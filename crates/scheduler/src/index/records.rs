@@ -89,3 +89,37 @@ impl IndexRecord {
             })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(batches: &[(usize, &[u32])], sizes: &[&[u32]]) -> IndexRecord {
+        let head = |sizes: &&[u32]| ClustersRecord { sizes: sizes.to_vec(), ..Default::default() };
+        IndexRecord {
+            width: 2,
+            batches: batches.iter().map(|(end, counts)| (*end, counts.to_vec())).collect(),
+            heads: sizes.iter().map(head).collect(),
+        }
+    }
+
+    #[test]
+    fn units_cover_their_rows_batch_by_batch() {
+        let batches: &[(usize, &[u32])] = &[(7, &[2, 1]), (9, &[3, 3])];
+        let covers = |sizes: &[&[u32]]| record(batches, sizes).covers(2, 9);
+        assert!(covers(&[&[3, 2, 2], &[5, 1, 1]]));
+        assert!(!covers(&[&[3, 3, 1], &[5, 1, 1]]), "the first batch ends at row 8");
+        assert!(!covers(&[&[3, 2, 2], &[5, 2, 0]]), "a unit of nothing");
+        assert!(!covers(&[&[3, 2], &[5, 1, 1]]), "a unit is missing");
+        assert!(!covers(&[&[3, 2, 2, 1], &[5, 1, 1]]), "a unit belongs to no batch");
+        let whole = record(batches, &[&[3, 2, 2], &[5, 1, 1]]);
+        assert!(!whole.covers(2, 10) && !whole.covers(2, 8) && !whole.covers(1, 9));
+    }
+
+    #[test]
+    fn an_index_of_nothing_covers_no_rows() {
+        let empty = record(&[], &[&[], &[]]);
+        assert!(empty.covers(4, 4) && !empty.covers(4, 5));
+        assert!(!record(&[], &[&[1]]).covers(4, 4));
+    }
+}

@@ -56,3 +56,44 @@ impl KvShape {
         (base + rows.start) * row..(base + rows.end) * row
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> KvShape {
+        KvShape {
+            n_layers: 3,
+            n_q_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 4,
+            kv_dtype: DType::F16,
+            capacity: 10,
+            scale: 0.5,
+            inv_freq: Vec::new().into(),
+        }
+    }
+
+    #[test]
+    fn sizes_count_keys_and_values_of_kv_heads() {
+        let shape = shape();
+        assert_eq!(shape.row_bytes(), 2 * 4 * 2);
+        assert_eq!(shape.layer_elements(), 2 * 10 * 8);
+        assert_eq!(shape.layer_bytes(), 2 * 10 * 16);
+        assert_eq!(shape.token_bytes(), 3 * 2 * 16);
+    }
+
+    #[test]
+    fn a_heads_rows_follow_the_whole_capacity_of_the_heads_before() {
+        let shape = shape();
+        assert_eq!(shape.row_bytes_range(0, 2..5), 32..80);
+        assert_eq!(shape.row_bytes_range(1, 2..5), 192..240);
+        assert_eq!(shape.row_bytes_range(1, 9..10), 304..320, "up to the end of the layer");
+    }
+
+    #[test]
+    #[should_panic(expected = "row 11 of 10")]
+    fn a_row_beyond_the_capacity_is_not_the_next_heads() {
+        shape().row_bytes_range(0, 9..11);
+    }
+}

@@ -76,3 +76,56 @@ pub(crate) fn attend_params(shape: &KvShape, n_tokens: usize, accumulate: bool) 
         accumulate: accumulate.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::DType;
+    use longview_ops::reference::ReferenceBackend;
+
+    use super::*;
+
+    fn shape() -> KvShape {
+        KvShape {
+            n_layers: 1,
+            n_q_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 3,
+            kv_dtype: DType::F32,
+            capacity: 8,
+            scale: 0.25,
+            inv_freq: Vec::new().into(),
+        }
+    }
+
+    #[test]
+    fn layers_that_share_a_selection_have_that_of_the_first() {
+        let shared = |step| [0, 1, 2, 3, 4].map(|id| SelectionId(id).shared(step).0);
+        assert_eq!(shared(1), [0, 1, 2, 3, 4]);
+        assert_eq!(shared(2), [0, 0, 2, 2, 4]);
+        assert_eq!(shared(3), [0, 0, 0, 3, 3]);
+    }
+
+    #[test]
+    fn a_token_has_the_queries_of_all_heads() {
+        let backend = ReferenceBackend::new();
+        let buffer = backend.alloc(DType::F32, 50, "queries").unwrap();
+        let q = View::<ReferenceBackend>::part(&buffer, 5, 36);
+        let selection = SelectionId(0);
+        let own = Query { q, n_tokens: 3, index: 2, selection }.own(&shape());
+        assert_eq!((own.offset, own.len), (5 + 2 * 12, 12));
+        let mut out = buffer.clone();
+        let out = ViewMut::part(&mut out, 7, 36);
+        let mut tensors = LayerTensors { q, k: q, v: q, out };
+        assert_eq!(tensors.n_tokens(&shape()), 3);
+        let again = tensors.out_mut();
+        assert_eq!((again.offset, again.len), (7, 36));
+    }
+
+    #[test]
+    fn attention_has_the_dimensions_of_the_shape() {
+        let p = attend_params(&shape(), 5, true);
+        assert_eq!([p.n_tokens, p.n_q_heads, p.n_kv_heads, p.head_dim], [5, 4, 2, 3]);
+        assert_eq!((p.scale, p.accumulate), (0.25, 1));
+        assert_eq!(attend_params(&shape(), 5, false).accumulate, 0);
+    }
+}

@@ -91,3 +91,38 @@ impl LayerBudgets {
         if steps == 0 { mean } else { most - fall * layer }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mass_and_alpha_need_the_host_to_see_scores() {
+        let budget = Budget::of(64);
+        assert!(!Budget::ALL.needs_host_choice() && !budget.needs_host_choice());
+        assert!(Budget { mass: Some(0.9), ..budget }.needs_host_choice());
+        assert!(Budget { alpha: Some(4.0), ..budget }.needs_host_choice());
+    }
+
+    #[test]
+    fn a_head_of_adaptive_budgets_may_have_twice_the_mean() {
+        let heads = HeadBudgets::Ada { safeguard: 0.2, queries: 32 };
+        assert_eq!(Budget::of(64).most_recalling(), 64);
+        assert_eq!(Budget { heads, ..Budget::of(64) }.most_recalling(), 128);
+        assert_eq!(Budget { heads, ..Budget::ALL }.most_recalling(), 0);
+    }
+
+    #[test]
+    fn a_pyramid_falls_in_equal_steps_about_the_mean() {
+        // The last layer has 100 / 4 = 25, the first 2 * 100 - 25 = 175: steps of 150 / 3.
+        let pyramid = LayerBudgets::Pyramid { beta: 4.0 };
+        let shares = |n| (0..n).map(|layer| pyramid.share(100, layer, n)).collect::<Vec<_>>();
+        assert_eq!(shares(4), [175, 125, 75, 25]);
+        // Steps of 150 / 4 are rounded down.
+        assert_eq!(shares(5), [175, 138, 101, 64, 27]);
+        assert_eq!(shares(2), [175, 25]);
+        assert_eq!(shares(1), [100], "one layer has the mean");
+        assert_eq!(pyramid.share(100, 0, 0), 100);
+        assert_eq!(LayerBudgets::Uniform.share(100, 3, 4), 100);
+    }
+}

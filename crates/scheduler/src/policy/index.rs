@@ -269,3 +269,122 @@ impl LocalWindow {
         tokens.div_ceil(self.block())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKENS: TokenConfig = TokenConfig {
+        projection: Projection::PrincipalKeys,
+        rank: Rank::Given(Some(6)),
+        adapts: false,
+    };
+
+    const BLOCKS: BlockConfig = BlockConfig {
+        block: 16,
+        summary: BlockSummary::Mean,
+        n_top: 1,
+        importance: Importance::Last,
+        preselect: None,
+    };
+
+    fn clusters(two_stage: Option<TwoStage>) -> IndexKind {
+        IndexKind::Clusters(ClusterConfig {
+            cluster_tokens: 10,
+            window_clusters: 4,
+            distance: Distance::Cosine,
+            iterations: 10,
+            max_cluster: 50,
+            seed: 0,
+            two_stage,
+        })
+    }
+
+    fn index(kind: IndexKind) -> Index {
+        let pooling = Pooling::SumSoftmax;
+        Index { kind, segment: 0, window: 20, pooling, schedule: Schedule::EVERY }
+    }
+
+    fn two_stages() -> Index {
+        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS })))
+    }
+
+    fn adapting() -> Index {
+        index(IndexKind::Tokens(TokenConfig { adapts: true, ..TOKENS }))
+    }
+
+    #[test]
+    fn adapting_and_two_stages_need_the_hosts_choice() {
+        for kind in [clusters(None), IndexKind::Blocks(BLOCKS), IndexKind::Tokens(TOKENS)] {
+            assert!(!index(kind).needs_host_choice(), "{kind:?}");
+            assert!(index(kind).allows_speculation(), "{kind:?}");
+        }
+        assert!(two_stages().needs_host_choice() && adapting().needs_host_choice());
+        assert!(!two_stages().allows_speculation() && !adapting().allows_speculation());
+        assert!(adapting().adapts() && !two_stages().adapts());
+        let stage = TwoStage { times: 2, tokens: TOKENS };
+        assert_eq!([two_stages().two_stage(), adapting().two_stage()], [Some(stage), None]);
+    }
+
+    #[test]
+    fn speculation_needs_a_selection_by_every_layer_in_every_step() {
+        let scheduled = |layer_step, token_step, layer_prefetch| {
+            let schedule = Schedule { layer_step, token_step, layer_prefetch };
+            let index = Index { schedule, ..index(clusters(None)) };
+            (index.allows_speculation(), index.remembers_selection())
+        };
+        assert_eq!(scheduled(1, 1, false), (true, false));
+        assert_eq!(scheduled(2, 1, false), (false, false));
+        assert_eq!(scheduled(1, 2, false), (false, true));
+        assert_eq!(scheduled(1, 1, true), (false, false));
+        assert!(adapting().remembers_selection());
+    }
+
+    #[test]
+    fn clusters_and_extremes_bound_what_they_stand_for() {
+        assert!(index(clusters(None)).is_bounded());
+        assert!(!index(IndexKind::Tokens(TOKENS)).is_bounded());
+        for summary in BlockSummary::ALL {
+            let blocks = index(IndexKind::Blocks(BlockConfig { summary, ..BLOCKS }));
+            assert_eq!(blocks.is_bounded(), summary == BlockSummary::MinMax, "{summary:?}");
+        }
+    }
+
+    #[test]
+    fn a_local_window_is_as_long_as_the_recent_tokens() {
+        let local = IndexKind::Blocks(BlockConfig { importance: Importance::Local, ..BLOCKS });
+        assert_eq!(index(local).local_window(40), Some(LocalWindow { tokens: 40 }));
+        assert_eq!(index(IndexKind::Blocks(BLOCKS)).local_window(40), None);
+        assert_eq!(index(clusters(None)).local_window(40), None);
+        let window = LocalWindow { tokens: 64 };
+        assert_eq!([window.blocks_of(0), window.blocks_of(4), window.blocks_of(5)], [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_landmark_is_as_wide_as_what_stands_for_the_keys() {
+        assert_eq!(index(clusters(None)).landmark_width(128), 128);
+        assert_eq!(index(IndexKind::Blocks(BLOCKS)).landmark_width(128), 128);
+        let extremes = BlockConfig { summary: BlockSummary::MinMax, ..BLOCKS };
+        assert_eq!(index(IndexKind::Blocks(extremes)).landmark_width(128), 256);
+        assert_eq!(index(IndexKind::Tokens(TOKENS)).landmark_width(128), 6);
+        let widths = |rank: Rank| [rank.most(128), rank.most(10), rank.most(1)];
+        assert_eq!(widths(Rank::Given(None)), [32, 4, 1], "a quarter, even, at most the head");
+        assert_eq!(widths(Rank::Given(Some(6))), [6, 6, 1]);
+        assert_eq!(widths(Rank::Tolerance(0.1)), [128, 10, 1]);
+    }
+
+    #[test]
+    fn units_are_bounded_by_density_splits_and_rounding() {
+        // Windows of 20 make 4 clusters each, twice as dense as segments: 101 tokens have
+        // ceil(404 / 20) = 21 by density, 2 * ceil(101 / 50) = 6 by splits, ceil(101 / 20) = 6 by
+        // windows that are rounded up, and one for the segment's end.
+        assert_eq!(index(clusters(None)).max_units(101), 21 + 6 + 6 + 1);
+        // With a window of 80, segments are denser: ceil(101 / 10) = 11, and 2 windows.
+        let wide = Index { window: 80, ..index(clusters(None)) };
+        assert_eq!(wide.max_units(101), 11 + 6 + 2 + 1);
+        let blocks = index(IndexKind::Blocks(BLOCKS));
+        assert_eq!([15, 16, 31].map(|n| blocks.max_units(n)), [1, 2, 2]);
+        assert_eq!(index(IndexKind::Tokens(TOKENS)).max_units(101), 101);
+        assert_eq!([blocks.unit(), index(clusters(None)).unit()], [16, 1]);
+    }
+}

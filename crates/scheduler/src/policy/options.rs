@@ -515,3 +515,97 @@ impl PolicyOptions {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Old name, new name, old value, new value.
+    const RENAMED: [(&str, &str, &str, &str); 5] = [
+        ("ahead", "layer-prefetch", "true", "true"),
+        ("certify", "attention-bound", "true", "true"),
+        ("tail", "residual", "estimate", "means"),
+        ("tail", "residual", "drop", "drop"),
+        ("refine", "two-stage", "3", "3"),
+    ];
+
+    fn with(name: &str, value: &str) -> PolicyOptions {
+        let mut options = PolicyOptions::new(Preset::Clusterkv);
+        options.set(name, value).unwrap();
+        options
+    }
+
+    #[test]
+    fn an_old_name_means_what_the_new_one_does() {
+        for (old, new, old_value, new_value) in RENAMED {
+            let want = with(new, new_value);
+            for (name, value) in [(old, old_value), (old, new_value), (new, old_value)] {
+                assert_eq!(with(name, value), want, "{name} = {value}");
+            }
+            assert_eq!(want.given(), [new], "errors and reports say the new name");
+        }
+        assert_eq!(with("tail", "estimate").residual, Some(Residual::Means));
+        assert_eq!(with("refine", "3").two_stage, Some(3));
+        assert_eq!(with("certify", "true").attention_bound, Some(true));
+        assert_eq!(with("ahead", "false").layer_prefetch, Some(false));
+    }
+
+    #[test]
+    fn text_has_the_names_of_session_files_of_version_1() {
+        for (old, new, old_value, new_value) in RENAMED {
+            let text = with(new, new_value).text();
+            assert_eq!(text, format!("policy = clusterkv\n{old} = {old_value}\n"));
+            assert_eq!(PolicyOptions::from_text(&text), Ok(with(new, new_value)));
+        }
+        let new_names = "policy = clusterkv\nresidual = means\ntwo-stage = 3\n";
+        let options = PolicyOptions::from_text(new_names).unwrap();
+        assert_eq!(options.text(), "policy = clusterkv\ntail = estimate\nrefine = 3\n");
+    }
+
+    #[test]
+    fn renamed_options_are_listed_with_both_names() {
+        for info in OPTIONS {
+            let renamed = RENAMED.iter().find(|(_, new, ..)| *new == info.name);
+            let old = renamed.map_or(info.name, |(old, ..)| old);
+            assert_eq!(info.old_name, old);
+        }
+    }
+
+    #[test]
+    fn text_keeps_the_order_and_the_values_that_were_given() {
+        let mut options = PolicyOptions::new(Preset::Lrqk);
+        for (name, value) in [("cluster-seed", "18446744073709551615"), ("budget", "auto")] {
+            options.set(name, value).unwrap();
+        }
+        options.set("rank-tolerance", "0.1").unwrap();
+        let text = "policy = lrqk\nbudget = auto\nrank-tolerance = 0.1\n\
+                    cluster-seed = 18446744073709551615\n";
+        assert_eq!(options.text(), text);
+        assert_eq!(PolicyOptions::from_text(text), Ok(options));
+    }
+
+    #[test]
+    fn a_value_that_is_none_says_what_would_do() {
+        let message = |name, value| {
+            PolicyOptions::new(Preset::Clusterkv).set(name, value).unwrap_err().to_string()
+        };
+        assert_eq!(message("tail", "guess"), "--tail: 'guess' is not one of drop, means");
+        assert_eq!(
+            message("budget", "some"),
+            "--budget: 'some' is neither a number of tokens nor 'auto'"
+        );
+        assert_eq!(message("certify", "yes"), "--certify: 'yes' is not true or false");
+        assert_eq!(message("mass", "much"), "--mass: 'much' is not a number");
+        assert!(message("estimate", "tail").starts_with("unknown option 'estimate'"));
+    }
+
+    #[test]
+    fn depth_fills_in_dense_layers_where_the_paper_has_them() {
+        let dense = |preset, n_layers| PolicyOptions::new(preset).for_depth(n_layers).dense_layers;
+        let deep = super::super::DEEP_LAYERS;
+        assert_eq!(dense(Preset::Quest, deep), Some(2));
+        assert_eq!(dense(Preset::Quest, deep - 1), Some(0));
+        assert_eq!(dense(Preset::Loki, deep), None);
+        assert_eq!(dense(Preset::Full, deep), None);
+    }
+}

@@ -98,3 +98,53 @@ impl Residency {
         self.kept().is_some_and(|kept| kept.statistic == Statistic::AllQueries)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept_by(statistic: Statistic) -> Residency {
+        let (pool, order) = (PoolKind::Average, PoolOrder::GroupFirst);
+        let kept = KeptConfig { statistic, window: 8, kernel: 1, pool, order };
+        Residency::Evict(Eviction::ByAttention(kept))
+    }
+
+    fn first(positions: Positions) -> Residency {
+        Residency::Evict(Eviction::FirstTokens { positions })
+    }
+
+    #[test]
+    fn a_residency_recalls_or_forgets_or_does_neither() {
+        let recall = Residency::Recall { cache_steps: 0 };
+        let on_host = Residency::AttendOnHost { threads: None };
+        for (residency, recalls, forgets, attends_on_host) in [
+            (Residency::Resident, false, false, false),
+            (first(Positions::Text), false, true, false),
+            (kept_by(Statistic::AllQueries), false, true, false),
+            (recall, true, false, false),
+            (on_host, true, false, true),
+        ] {
+            let answers = (residency.recalls(), residency.forgets(), residency.attends_on_host());
+            assert_eq!(answers, (recalls, forgets, attends_on_host), "{residency:?}");
+        }
+    }
+
+    #[test]
+    fn only_eviction_by_attention_keeps_rows_for_it() {
+        let last = Statistic::LastQueries(32);
+        assert_eq!(kept_by(last).kept().map(|kept| kept.statistic), Some(last));
+        assert_eq!(first(Positions::Cache).kept(), None);
+        assert_eq!(Residency::Recall { cache_steps: 2 }.kept(), None);
+        assert!(kept_by(Statistic::AllQueries).records_all_attention());
+        assert!(!kept_by(last).records_all_attention(), "the last queries are recorded anyway");
+        assert!(!first(Positions::Cache).records_all_attention());
+    }
+
+    #[test]
+    fn first_tokens_are_where_they_were_unless_the_cache_places_them() {
+        assert_eq!(first(Positions::Cache).first_positions(), Positions::Cache);
+        assert_eq!(first(Positions::Text).first_positions(), Positions::Text);
+        assert_eq!(kept_by(Statistic::AllQueries).first_positions(), Positions::Text);
+        assert_eq!(Residency::Resident.first_positions(), Positions::Text);
+    }
+}

@@ -176,3 +176,157 @@ impl Policy {
         self.budget.layers.share(budget - self.recent, own, sharing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::DType;
+
+    use super::super::PolicyOptions;
+    use super::*;
+
+    /// A preset with a budget of 512 for sequences of up to 32,768 tokens, and changes.
+    fn policy(preset: Preset, settings: &[(&str, &str)]) -> Policy {
+        let mut options = PolicyOptions::new(preset).with_budget(512);
+        settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
+        Policy::resolve(&options, 32_768).unwrap()
+    }
+
+    fn shape(capacity: usize) -> KvShape {
+        KvShape {
+            n_layers: 4,
+            n_q_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 4,
+            kv_dtype: DType::F16,
+            capacity,
+            scale: 0.5,
+            inv_freq: vec![1.0, 0.1].into(),
+        }
+    }
+
+    #[test]
+    fn layers_attend_as_the_residency_says_behind_the_dense_ones() {
+        for (preset, mode) in [
+            (Preset::Full, LayerMode::Dense),
+            (Preset::StreamingLlm, LayerMode::Window),
+            (Preset::Clusterkv, LayerMode::Recall),
+            (Preset::Ktransformers, LayerMode::Recall),
+            (Preset::H2o, LayerMode::Kept),
+        ] {
+            let policy = policy(preset, &[("dense-layers", "2")]);
+            let modes = [0, 1, 2, 3].map(|layer| policy.layer_mode(layer));
+            assert_eq!(modes, [LayerMode::Dense, LayerMode::Dense, mode, mode], "{preset}");
+            assert!(policy.is_dense(1) && policy.is_dense(2) == (preset == Preset::Full));
+        }
+    }
+
+    #[test]
+    fn one_choice_of_any_axis_needs_the_host_and_ends_speculation() {
+        let of = |preset, settings: &[(&str, &str)]| {
+            let policy = policy(preset, settings);
+            (policy.needs_host_choice(), policy.allows_speculation())
+        };
+        assert_eq!(of(Preset::Full, &[]), (false, true));
+        assert_eq!(of(Preset::Clusterkv, &[]), (false, true));
+        assert_eq!(of(Preset::Quest, &[]), (false, true));
+        assert_eq!(of(Preset::Clusterkv, &[("attend", "host")]), (true, false));
+        assert_eq!(of(Preset::Clusterkv, &[("attention-bound", "true")]), (true, false));
+        assert_eq!(of(Preset::Clusterkv, &[("budget-mode", "mass")]), (true, false));
+        assert_eq!(of(Preset::Clusterkv, &[("two-stage", "2")]), (true, false));
+        assert_eq!(of(Preset::Infinigen, &[]), (true, false), "alpha");
+        assert_eq!(of(Preset::Lrqk, &[("lrqk-decode", "adaptive")]), (true, false));
+        // These the device does by itself, but not with a selection of the step before.
+        assert_eq!(of(Preset::Clusterkv, &[("residual", "means")]), (false, false));
+        let device = [("attend", "device"), ("token-step", "2")];
+        assert_eq!(of(Preset::Ktransformers, &device), (false, false));
+    }
+
+    #[test]
+    fn queries_are_summed_over_the_recent_tokens_where_they_say_what_represents() {
+        let window = |settings: &[(&str, &str)]| policy(Preset::Infllm, settings).local_window();
+        assert_eq!(window(&[("recent", "100")]), Some(LocalWindow { tokens: 100 }));
+        assert_eq!(window(&[("importance", "last")]), None);
+        assert_eq!(policy(Preset::Full, &[]).local_window(), None);
+    }
+
+    #[test]
+    fn sinks_turn_where_the_cache_places_them_and_keys_turn_at_all() {
+        let rotates = |preset, settings: &[(&str, &str)], inv_freq: &[f64]| {
+            let shape = KvShape { inv_freq: inv_freq.into(), ..shape(64) };
+            policy(preset, settings).rotates_sinks(&shape)
+        };
+        assert!(rotates(Preset::StreamingLlm, &[], &[1.0]));
+        assert!(!rotates(Preset::StreamingLlm, &[], &[]), "keys without positions");
+        assert!(!rotates(Preset::StreamingLlm, &[("sinks", "0")], &[1.0]));
+        assert!(!rotates(Preset::StreamingLlm, &[("positions", "text")], &[1.0]));
+        assert!(!rotates(Preset::Clusterkv, &[], &[1.0]));
+    }
+
+    #[test]
+    fn a_ring_holds_recent_tokens_a_window_and_what_comes_meanwhile() {
+        let rows = |preset, settings: &[(&str, &str)]| policy(preset, settings).ring_rows();
+        let given = [("recent", "50"), ("window", "32")];
+        assert_eq!(rows(Preset::Clusterkv, &given), 50 + 32 + FLUSH_STEPS);
+        // Up to 15 tokens wait until their block is whole.
+        assert_eq!(rows(Preset::Quest, &given), 50 + 32 + 15 + FLUSH_STEPS);
+        assert_eq!(rows(Preset::Snapkv, &given), 50 + 32);
+        assert_eq!(rows(Preset::StreamingLlm, &[("recent", "50")]), 50);
+        assert_eq!(rows(Preset::Full, &[]), 0);
+    }
+
+    #[test]
+    fn device_rows_are_sinks_ring_and_slots() {
+        let given = [("sinks", "8"), ("recent", "50"), ("window", "32"), ("cache-steps", "3")];
+        let policy = policy(Preset::Clusterkv, &given);
+        // Three steps of 512 tokens without the 58 that are always there.
+        let layout = DeviceLayout { sinks: 8, ring: 86, slots: 3 * 454 };
+        assert_eq!(policy.device_layout(32_768), layout);
+        assert_eq!(policy.cache_slots(1000), 1000, "no more than there are tokens");
+        let rows = |mode| policy.device_rows(&shape(32_768), mode);
+        assert_eq!([rows(LayerMode::Dense), rows(LayerMode::Recall)], [32_768, 8 + 86 + 1362]);
+    }
+
+    #[test]
+    fn slots_follow_the_steps_and_the_largest_head() {
+        let slots = |settings: &[(&str, &str)]| {
+            let given = [("sinks", "8"), ("recent", "50"), ("window", "32")];
+            policy(Preset::Clusterkv, &[&given, settings].concat()).cache_slots(1 << 20)
+        };
+        assert_eq!([slots(&[("cache-steps", "0")]), slots(&[("cache-steps", "1")])], [454, 454]);
+        assert_eq!(slots(&[("cache-steps", "2"), ("budget-mode", "ada")]), 2 * (1024 - 58));
+        assert_eq!(slots(&[("attend", "host")]), 0);
+        assert_eq!(policy(Preset::Full, &[]).cache_slots(1 << 20), 0);
+    }
+
+    #[test]
+    fn an_adaptive_head_recalls_twice_the_mean_but_keeps_no_more_than_it() {
+        let most = |preset, settings: &[(&str, &str)]| policy(preset, settings).most_attended();
+        assert_eq!(most(Preset::Clusterkv, &[]), 512);
+        assert_eq!(most(Preset::Clusterkv, &[("budget-mode", "ada")]), 1024);
+        assert_eq!(most(Preset::AdaSnapkv, &[]), 512);
+        assert_eq!(most(Preset::Full, &[]), 0);
+    }
+
+    #[test]
+    fn candidates_are_a_multiple_of_the_budget_and_no_more_than_the_context() {
+        let two = policy(Preset::Clusterkv, &[("two-stage", "3")]);
+        assert_eq!([two.candidates(32_768), two.candidates(1000)], [1536, 1000]);
+        assert_eq!(policy(Preset::Clusterkv, &[]).candidates(32_768), 0);
+    }
+
+    #[test]
+    fn layers_behind_the_dense_ones_share_what_is_kept() {
+        let given = [("recent", "112"), ("window", "32"), ("beta", "4"), ("dense-layers", "1")];
+        let pyramid = policy(Preset::Pyramidkv, &given);
+        // A mean of 400 over four layers: 700 down to 100.
+        let kept = [1, 2, 3, 4].map(|layer| pyramid.kept(layer, 5));
+        assert_eq!(kept, [700, 500, 300, 100]);
+        assert_eq!(policy(Preset::Clusterkv, &[]).kept(1, 5), 0);
+    }
+
+    #[test]
+    fn without_an_index_there_are_no_units() {
+        assert_eq!(policy(Preset::Full, &[]).max_units(1000), 0);
+        assert_eq!(policy(Preset::Loki, &[]).max_units(1000), 1000);
+    }
+}

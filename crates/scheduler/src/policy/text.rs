@@ -228,4 +228,240 @@ mod tests {
             assert_ne!(plain, text(&[(name, value)]), "{name}");
         }
     }
+
+    /// What differs between the texts of presets; all else is as in [`TextCase::text`].
+    struct TextCase {
+        policy: &'static str,
+        index: &'static str,
+        keep: &'static str,
+        budget: &'static str,
+        residency: &'static str,
+        sinks: usize,
+        recent: usize,
+        importance: &'static str,
+        alpha: &'static str,
+        ahead: bool,
+        positions: &'static str,
+    }
+
+    /// A preset that differs in nothing.
+    const PLAIN: TextCase = TextCase {
+        policy: "",
+        index: "none",
+        keep: "none",
+        budget: "512",
+        residency: "recall, 2 steps",
+        sinks: 0,
+        recent: 64,
+        importance: "last",
+        alpha: "none",
+        ahead: false,
+        positions: "text",
+    };
+
+    impl TextCase {
+        /// The lines of session files of version 1, in their order.
+        fn text(&self) -> String {
+            let Self { policy, index, keep, budget, residency, sinks, recent, .. } = self;
+            let Self { importance, alpha, ahead, positions, .. } = self;
+            format!(
+                "policy = {policy}\nindex = {index}\nkeep = {keep}\nbudget = {budget}\n\
+                 adapt = none\nresidency = {residency}\nsinks = {sinks}\nrecent = {recent}\n\
+                 dense layers = 0\nlayer step = 1\ntoken step = 1\nimportance = {importance}\n\
+                 preselect = none\nmass = none\nalpha = {alpha}\nahead = {ahead}\n\
+                 certify = false\ntail = false\nrefine = none\npositions = {positions}\n"
+            )
+        }
+    }
+
+    /// Every preset with a budget of 512 for contexts of 4,096 tokens, as the release that wrote
+    /// session files of version 1 had it.
+    const PRESETS: [TextCase; 14] = [
+        TextCase { policy: "full", budget: "none", residency: "resident", recent: 0, ..PLAIN },
+        TextCase {
+            policy: "clusterkv",
+            index: "clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 0; \
+                    segment 0, window 128, pooling 0",
+            sinks: 16,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "streaming-llm",
+            residency: "evict",
+            sinks: 4,
+            recent: 508,
+            positions: "cache",
+            ..PLAIN
+        },
+        TextCase {
+            policy: "quest",
+            index: "blocks of 16, summary 2, top 1; segment 0, window 16, pooling 3",
+            recent: 0,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "infllm",
+            index: "blocks of 32, summary 4, top 4; segment 0, window 32, pooling 4",
+            sinks: 64,
+            recent: 256,
+            importance: "local",
+            ..PLAIN
+        },
+        TextCase {
+            policy: "ktransformers",
+            index: "blocks of 32, summary 4, top 1; segment 0, window 32, pooling 4",
+            residency: "attend on host",
+            sinks: 32,
+            recent: 256,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "loki",
+            index: "tokens by principal keys, rank none, adapts false; segment 0, window 64, \
+                    pooling 0",
+            sinks: 16,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "infinigen",
+            index: "tokens by skewed channels, rank none, adapts false; segment 0, window 64, \
+                    pooling 0",
+            sinks: 16,
+            alpha: "4",
+            ahead: true,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "lrqk",
+            index: "tokens by lrqk, 2 iterations, random, keys-first, seed 0, rank 32, adapts \
+                    false; segment 0, window 64, pooling 0",
+            ..PLAIN
+        },
+        TextCase {
+            policy: "snapkv",
+            keep: "last 32 queries, window 64, 7 avg group-first, safeguard none, beta none",
+            residency: "evict",
+            recent: 32,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "pyramidkv",
+            keep: "last 32 queries, window 64, 7 avg group-first, safeguard none, beta 20",
+            residency: "evict",
+            recent: 32,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "ada-snapkv",
+            keep: "last 32 queries, window 64, 7 max group-first, safeguard 0.2, beta none",
+            residency: "evict",
+            recent: 32,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "ada-pyramid",
+            keep: "last 32 queries, window 64, 7 max group-first, safeguard 0.2, beta 20",
+            residency: "evict",
+            recent: 32,
+            ..PLAIN
+        },
+        TextCase {
+            policy: "h2o",
+            keep: "all queries, window 64, 1 max group-first, safeguard none, beta none",
+            residency: "evict",
+            recent: 256,
+            ..PLAIN
+        },
+    ];
+
+    #[test]
+    fn presets_have_the_texts_of_session_files_of_version_1() {
+        assert_eq!(PRESETS.len(), Preset::ALL.len());
+        for ((preset, name), case) in Preset::ALL.iter().zip(&PRESETS) {
+            assert_eq!(case.policy, *name);
+            let options = PolicyOptions::new(*preset).with_budget(512);
+            assert_eq!(Policy::resolve(&options, 4096).unwrap().text(), case.text());
+        }
+    }
+
+    /// The lines in which a policy's text differs from that of its preset.
+    fn changed_lines(preset: Preset, settings: &[(&str, &str)]) -> Vec<String> {
+        let text = |settings: &[(&str, &str)]| {
+            let mut options = PolicyOptions::new(preset).with_budget(512);
+            settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
+            Policy::resolve(&options, 4096).unwrap().text()
+        };
+        let (plain, other) = (text(&[]), text(settings));
+        assert_eq!(plain.lines().count(), other.lines().count());
+        let differ = plain.lines().zip(other.lines()).filter(|(a, b)| a != b);
+        differ.map(|(_, line)| line.to_owned()).collect()
+    }
+
+    #[test]
+    fn choices_have_the_texts_of_session_files_of_version_1() {
+        let changed = changed_lines(
+            Preset::Clusterkv,
+            &[
+                ("budget-mode", "ada"),
+                ("certify", "true"),
+                ("tail", "estimate"),
+                ("distance", "l2"),
+                ("dense-layers", "1"),
+            ],
+        );
+        let want = [
+            "index = clusters of 16, 8 a window, l2, 10 iterations, at most 128, seed 0; segment \
+             0, window 128, pooling 0",
+            "adapt = 0.2, 32 queries",
+            "dense layers = 1",
+            "certify = true",
+            "tail = true",
+        ];
+        assert_eq!(changed, want);
+        let given = [("refine", "3"), ("rank", "8"), ("attend", "host"), ("cluster-seed", "7")];
+        let want = [
+            "index = clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 7; \
+             segment 0, window 128, pooling 0",
+            "residency = attend on host",
+            "refine = 3 tokens by lrqk, 2 iterations, random, keys-first, seed 7, rank 8, adapts \
+             false",
+        ];
+        assert_eq!(changed_lines(Preset::Clusterkv, &given), want);
+        let given = [
+            ("preselect", "9"),
+            ("preselect-kernel", "5"),
+            ("layer-step", "2"),
+            ("token-step", "3"),
+            ("observe", "20"),
+            ("pool", "max"),
+            ("attend", "device"),
+        ];
+        let want = [
+            "residency = recall, 2 steps",
+            "layer step = 2",
+            "token step = 3",
+            "preselect = 9, 20 queries, 5 max, true",
+        ];
+        assert_eq!(changed_lines(Preset::Ktransformers, &given), want);
+        let given =
+            [("budget-mode", "mass"), ("mass", "0.9"), ("alpha", "inf"), ("ahead", "false")];
+        let want = ["mass = 0.9", "alpha = none", "ahead = false"];
+        assert_eq!(changed_lines(Preset::Infinigen, &given), want);
+        let given = [
+            ("rank-tolerance", "0.25"),
+            ("lrqk-init", "svd"),
+            ("lrqk-order", "together"),
+            ("lrqk-decode", "adaptive"),
+        ];
+        let want = ["index = tokens by lrqk, 2 iterations, svd, together, seed 0, rank by error \
+                     0.25, adapts true; segment 0, window 64, pooling 0"];
+        assert_eq!(changed_lines(Preset::Lrqk, &given), want);
+        let given = [("pool-order", "pool-first"), ("safeguard", "0.5"), ("beta", "4")];
+        let want = ["keep = last 32 queries, window 64, 7 max pool-first, safeguard 0.5, beta 4"];
+        assert_eq!(changed_lines(Preset::AdaPyramid, &given), want);
+        let given = [("positions", "text")];
+        assert_eq!(changed_lines(Preset::StreamingLlm, &given), ["positions = text"]);
+        let threads = [("host-threads", "3")];
+        assert!(changed_lines(Preset::Ktransformers, &threads).is_empty(), "changes no result");
+    }
 }
