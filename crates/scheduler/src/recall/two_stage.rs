@@ -357,8 +357,9 @@ mod tests {
         {
             let case = case(round as u64);
             let q = normals(&mut rng, 16);
-            for times in [2, 3] {
-                let policy = two_stage_policy(times, 4);
+            // With room for 30 tokens there are more places than clusters.
+            for (times, room) in [(2, 4), (3, 4), (2, 30)] {
+                let policy = two_stage_policy(times, room);
                 let selector = case.select(&policy, &q, [*a, *b]);
                 for (head, budget) in [*a as usize, *b as usize].into_iter().enumerate() {
                     let best = case.best(head, &q, budget, times * budget);
