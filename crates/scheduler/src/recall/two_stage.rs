@@ -382,9 +382,21 @@ mod tests {
             let best: Vec<_> = case.best(head, &q, 4, 8).into_iter().map(|t| (t, 1)).collect();
             assert_eq!(selector.choice(head), best);
         }
-        let policy = two_stage_policy(3, 2);
-        let stage = TokenStage::new(&case.device, &shape(), &policy, two_stage(3)).unwrap();
-        assert_eq!((stage.candidates, stage.width), (12, 2));
+        // 64 tokens of a sequence of 64, not 96.
+        let (device, shape, policy) = (&case.device, shape(), two_stage_policy(3, 30));
+        let mut stage = TokenStage::new(device, &shape, &policy, two_stage(3)).unwrap();
+        assert_eq!((stage.candidates, stage.width), (64, 2));
+        let mut scores = upload(device, &[0.0; 4 * 64]);
+        let scratch = StageScratch { scores: &mut scores, stride: 64, budgets: &[32, 1] };
+        let q = two_tokens(device, &q);
+        let searched = Searched {
+            index: &case.index,
+            tokens: Some(&case.tokens),
+            projection: Some(&case.projection),
+        };
+        let opened = stage.open(device, &shape, &policy, &searched, &query(&q), scratch).unwrap();
+        assert_eq!(words(device, opened.n_clusters), [14, 3]);
+        assert_eq!(stage.host_budgets, [64, 3]);
     }
 
     #[test]

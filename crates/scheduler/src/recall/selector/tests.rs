@@ -403,7 +403,8 @@ fn features_that_the_host_has_made_are_taken_as_they_are() {
     let features: Vec<f32> = (0..8).map(|i| i as f32).collect();
     selector.set_features(&device, &features).unwrap();
     assert_eq!(floats(&device, View::all(selector.features.as_ref().unwrap())), features);
-    let mut clusters = Selector::new(&device, &shape, &crate::recall::testing::policy(4), 8, 3).unwrap();
+    let mut clusters =
+        Selector::new(&device, &shape, &crate::recall::testing::policy(4), 8, 3).unwrap();
     clusters.set_features(&device, &features).unwrap();
     assert!(clusters.features.is_none());
 }
