@@ -101,15 +101,14 @@ mod tests {
     /// Adds the residual of `choice` to what the second of two tokens attended, which is (`out`,
     /// `lse`) for each of its query heads, and gives both tokens' results back.
     fn attend(
-        rows: &[HeadRows],
         choice: &[Vec<[u32; 2]>],
         q: &[f32],
-        (out, lse): (&[f32], &[f32]),
+        out: &[f32],
+        lse: &[f32],
         index: &LayerIndex<Device>,
     ) -> (Vec<f32>, Vec<f32>) {
         let (device, shape) = (Device::new(), shape());
         let selector = chosen(&device, &shape, &policy(20), choice);
-        assert_eq!(rows.len(), shape.n_kv_heads);
         let mut residual = ResidualMeans::new(&device, &shape, index.capacity()).unwrap();
         let queries = two_tokens(&device, q);
         let mut out_buffer = upload(&device, &[&[7.0; 16], out].concat());
@@ -152,7 +151,7 @@ mod tests {
         let choice = [vec![[0, 1]], vec![[0, 1]]];
         let q = [[1.0, 0.0, 0.0, 0.0]; 4].concat();
         let (out, lse) = nothing();
-        let (out, lse) = attend(&rows, &choice, &q, (&out, &lse), &index);
+        let (out, lse) = attend(&choice, &q, &out, &lse, &index);
         // 2 x 2 and 2 x 3; 4 x 5.
         let head0 = [(4.0 * 1.0 + 6.0 * 10.0) / 10.0, 1.0, 0.0, 0.0];
         let head1 = [3.0, 1.0, 0.0, 0.0];
@@ -160,7 +159,7 @@ mod tests {
         assert_near(&lse[4..], &[10f64.ln(), 10f64.ln(), 20f64.ln(), 20f64.ln()]);
         // Merged with an attention of mass 10 to the value (0, 0, 5, 0).
         let held = [[0.0, 0.0, 5.0, 0.0]; 4].concat();
-        let (out, lse) = attend(&rows, &choice, &q, (&held, &[10f32.ln(); 4]), &index);
+        let (out, lse) = attend(&choice, &q, &held, &[10f32.ln(); 4], &index);
         let head0 = [3.2, 0.5, 2.5, 0.0];
         let head1 = [2.0, 2.0 / 3.0, 5.0 / 3.0, 0.0];
         assert_near(&out[16..], &[head0, head0, head1, head1].concat());
@@ -183,7 +182,7 @@ mod tests {
             let index = index_with_pairs(&device, &shape, &rows);
             let (q, out) = (normals(&mut rng, 16), normals(&mut rng, 16));
             let lse = normals(&mut rng, 4);
-            let (found, found_lse) = attend(&rows, choice, &q, (&out, &lse), &index);
+            let (found, found_lse) = attend(choice, &q, &out, &lse, &index);
             for h in 0..4 {
                 let (head, own) = (h / 2, h * WIDTH..(h + 1) * WIDTH);
                 let made = rows[head].clusters();
@@ -212,7 +211,7 @@ mod tests {
         let index = index_with_pairs(&device, &shape, &rows);
         let choice = [vec![[0, 2], [1, 3]], vec![[1, 2], [0, 3]]];
         let (q, out, lse) = ([0.5; 16], [2.0; 16], [1.25; 4]);
-        let (found, found_lse) = attend(&rows, &choice, &q, (&out, &lse), &index);
+        let (found, found_lse) = attend(&choice, &q, &out, &lse, &index);
         assert_near(&found[16..], &[2.0; 16]);
         assert_near(&found_lse[4..], &[1.25; 4]);
     }
@@ -223,7 +222,7 @@ mod tests {
         let rows = [1, 2].map(|seed| HeadRows::random(&mut SplitMix64::new(seed), &[4, 2]));
         let index = index_of(&device, &shape, &rows);
         let (q, out, lse) = ([0.5; 16], [2.0; 16], [1.25; 4]);
-        let (found, found_lse) = attend(&rows, &[vec![], vec![]], &q, (&out, &lse), &index);
+        let (found, found_lse) = attend(&[vec![], vec![]], &q, &out, &lse, &index);
         assert_eq!((&found[16..], &found_lse[4..]), (&out[..], &lse[..]));
     }
 
