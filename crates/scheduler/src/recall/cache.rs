@@ -317,6 +317,39 @@ mod tests {
     }
 
     #[test]
+    fn a_shorter_prefix_frees_the_tail_and_keeps_the_closest() {
+        let mut cache = ClusterCache::new(6, 1, 4, 4);
+        cache.set_clusters(4);
+        let (_, first, _) = step(&mut cache, &[want(2, 5)]);
+        let (hits, slots, misses) = step(&mut cache, &[want(2, 2)]);
+        assert_eq!((hits, &slots[..], misses.len()), (2, &first[..2], 0));
+        assert_eq!((cache.n_used(), cache.n_free()), (2, 4));
+        assert_eq!(cache.held().collect::<Vec<_>>(), [(ClusterId(2), 2)]);
+        // What was let go is there for others in the same step, and comes back as misses.
+        let (hits, _, misses) = step(&mut cache, &[want(0, 2), want(2, 4)]);
+        assert_eq!(hits, 2);
+        let misses: Vec<_> = misses.iter().map(|m| (m.cluster.0, m.member)).collect();
+        assert_eq!(misses, [(0, 0), (0, 1), (2, 2), (2, 3)]);
+        assert_eq!((cache.n_used(), cache.n_free(), cache.n_slots()), (6, 0, 6));
+    }
+
+    #[test]
+    #[should_panic(expected = "selected twice")]
+    fn a_cluster_may_be_wanted_once_a_step() {
+        let mut cache = ClusterCache::new(6, 1, 4, 4);
+        cache.set_clusters(4);
+        step(&mut cache, &[want(2, 1), want(2, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the wants of R steps fit the slots")]
+    fn more_than_the_slots_hold_may_not_be_wanted() {
+        let mut cache = ClusterCache::new(6, 1, 4, 4);
+        cache.set_clusters(4);
+        step(&mut cache, &[want(2, 4), want(1, 3)]);
+    }
+
+    #[test]
     fn forgetting_clusters_frees_their_slots() {
         let mut cache = ClusterCache::new(30, 2, 8, 8);
         cache.set_clusters(8);

@@ -194,3 +194,168 @@ impl<B: Backend> DeviceCache<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::HeadClusters;
+    use crate::recall::testing::*;
+
+    /// Two sinks, no ring, and room for four recalled rows.
+    const LAYOUT: DeviceLayout = DeviceLayout { sinks: SINKS, ring: 3, slots: 4 };
+
+    /// Three layers that recall; the tests are about the second.
+    struct Case {
+        device: Device,
+        shape: KvShape,
+        cache: DeviceCache<Device>,
+        index: LayerIndex<Device>,
+        /// Number `1000 h + r` in each element of row r of head h.
+        store: Buffer,
+        rows: Buffer,
+        lists: RowLists<Device>,
+    }
+
+    fn case(cache_steps: usize) -> Case {
+        let (device, shape) = (Device::new(), shape());
+        let sizes = DeviceCacheSizes { layout: LAYOUT, n_layers: 3, most_attended: 6, cache_steps };
+        let rows = [2, 3].map(|n| HeadRows::of_equal_keys(&[(n, [1.0; 4]), (8 - n, [2.0; 4])]));
+        let made: Vec<HeadClusters> = rows.iter().map(HeadRows::clusters).collect();
+        let mut index = LayerIndex::new(&device, &shape, WIDTH, 8, 1).unwrap();
+        index.append(&device, SINKS, SINKS + 8, &made).unwrap();
+        let row = |i: usize| [1000.0 * (i / 64) as f32 + (i % 64) as f32; 2 * WIDTH];
+        let store = upload(&device, &(0..128).flat_map(row).collect::<Vec<_>>());
+        Case {
+            cache: DeviceCache::new(&device, &shape, &sizes).unwrap(),
+            rows: upload(&device, &vec![-1.0; 2 * LAYOUT.rows() * 2 * WIDTH]),
+            lists: RowLists::new(&device, 2, 8, false).unwrap(),
+            device,
+            shape,
+            index,
+            store,
+        }
+    }
+
+    impl Case {
+        /// One step: the store's rows that each head attends, and how many it had to fetch.
+        fn step(&mut self, choice: &[Vec<[u32; 2]>]) -> ([Vec<u32>; 2], Vec<u32>) {
+            let Self { device, shape, cache, index, store, rows, lists } = self;
+            let selector = chosen(device, shape, &policy(4), choice);
+            lists.clear();
+            // Head 1 attends a sink besides.
+            lists.push(1, 1);
+            lists.upload(device).unwrap();
+            let lookup = DeviceLookup {
+                selection: SELECTION,
+                index,
+                selector: &selector,
+                lists: &mut *lists,
+                src: KvView::new(store, shape.capacity),
+                dst: DeviceRows { buffer: rows, head_stride: LAYOUT.rows() },
+            };
+            cache.run(device, shape, lookup).unwrap();
+            let n = words(device, cache.n_rows(SELECTION));
+            let span = self.lists.first(KvView::new(store, 64), 0);
+            let (listed, held) = (words(device, span.rows), floats(device, View::all(rows)));
+            let content = |head: usize, row: u32| {
+                let at = (head * LAYOUT.rows() + row as usize) * 2 * WIDTH;
+                let elements = &held[at..at + 2 * WIDTH];
+                assert!(elements.iter().all(|e| *e == elements[0]), "half a row");
+                elements[0] - 1000.0 * head as f32
+            };
+            assert_eq!(listed[8], 1, "what was listed before stays");
+            let attended = [0, 1].map(|head| {
+                let own = &listed[head * 8..][head..n[head] as usize];
+                assert!(own.iter().all(|row| *row as usize >= LAYOUT.first_slot_row()));
+                own.iter().map(|row| content(head, *row) as u32).collect()
+            });
+            let counts = words(device, View::part(&cache.counts, 8, 8));
+            (attended, counts[2..4].to_vec())
+        }
+    }
+
+    #[test]
+    fn chosen_rows_are_fetched_once_and_attended() {
+        let mut case = case(1);
+        // Head 0: one row of cluster 1, which begins at row 4; head 1: cluster 1 begins at 5.
+        let choice = [vec![[1, 1], [0, 2]], vec![[1, 3]]];
+        assert_eq!(case.step(&choice), ([vec![4, 2, 3], vec![5, 6, 7]], vec![3, 3]));
+        assert_eq!(case.step(&choice), ([vec![4, 2, 3], vec![5, 6, 7]], vec![0, 0]));
+        let more = [vec![[1, 2]], vec![[0, 1], [1, 3]]];
+        assert_eq!(case.step(&more), ([vec![4, 5], vec![2, 5, 6, 7]], vec![1, 1]));
+        // Head 0's cluster 0 was not used in the last step.
+        assert_eq!(case.step(&choice), ([vec![4, 2, 3], vec![5, 6, 7]], vec![2, 0]));
+    }
+
+    #[test]
+    fn rows_that_were_not_used_for_r_steps_are_fetched_again() {
+        for (cache_steps, fetched) in [(1, 2), (2, 0)] {
+            let mut case = case(cache_steps);
+            let [first, other] = [[0, 2], [1, 2]].map(|cluster| [vec![cluster], vec![]]);
+            assert_eq!(case.step(&first).1, [2, 0]);
+            assert_eq!(case.step(&other).1, [2, 0]);
+            assert_eq!(case.step(&first).1, [fetched, 0], "R = {cache_steps}");
+        }
+    }
+
+    #[test]
+    fn without_a_cache_every_step_fetches_all() {
+        let mut case = case(0);
+        for _ in 0..3 {
+            let choice = [vec![[0, 2]], vec![[1, 4]]];
+            assert_eq!(case.step(&choice), ([vec![2, 3], vec![5, 6, 7, 8]], vec![2, 4]));
+        }
+    }
+
+    #[test]
+    fn a_layer_forgets_all_its_heads_and_no_other_layer() {
+        let mut case = case(1);
+        let choice = [vec![[0, 2]], vec![[1, 4]]];
+        case.step(&choice);
+        for other in [0, 2] {
+            case.cache.forget(&case.device, SelectionId(other)).unwrap();
+        }
+        assert_eq!(case.step(&choice).1, [0, 0]);
+        case.cache.forget(&case.device, SELECTION).unwrap();
+        assert_eq!(case.step(&choice).1, [2, 4]);
+    }
+
+    /// The second of three layers that recall is layer 2 of 4.
+    #[test]
+    fn a_report_adds_what_is_new_since_the_last() {
+        let mut case = case(1);
+        let mut stats = Stats::new(4, 2);
+        let report = |case: &mut Case, stats: &mut Stats| {
+            case.cache.end_step();
+            assert!(case.cache.is_unread());
+            let (view, out) = case.cache.read_part();
+            pollster::block_on(case.device.read(view, out)).unwrap();
+            case.cache.report(stats, [1, 2, 3].into_iter(), 32);
+            assert!(!case.cache.is_unread());
+            (stats.hits, stats.misses, stats.fetched_bytes, stats.attended_rows)
+        };
+        assert!(!case.cache.is_unread());
+        case.step(&[vec![[0, 2]], vec![[1, 3]]]);
+        assert_eq!(report(&mut case, &mut stats), (0, 5, 160, 5));
+        assert_eq!(stats.attended_last, [0, 0, 0, 0, 2, 4, 0, 0], "with head 1's sink");
+        case.step(&[vec![[0, 1]], vec![[1, 4]]]);
+        assert_eq!(report(&mut case, &mut stats), (4, 6, 192, 10));
+        assert_eq!(stats.attended_last, [0, 0, 0, 0, 1, 5, 0, 0]);
+        assert_eq!(report(&mut case, &mut stats), (4, 6, 192, 10), "nothing twice");
+    }
+
+    /// The device counts in 32 bits, which a long sequence goes beyond.
+    #[test]
+    fn counts_that_wrap_are_added_right() {
+        let mut case = case(1);
+        let mut stats = Stats::new(3, 2);
+        // Layer 1, head 1: hits.
+        (case.cache.host_counts[13], case.cache.reported[5]) = (3, u32::MAX - 1);
+        case.cache.report(&mut stats, 0..3, 32);
+        assert_eq!((stats.hits, stats.misses), (5, 0));
+        // Layer 2, head 0: misses.
+        (case.cache.host_counts[22], case.cache.reported[10]) = (1, u32::MAX);
+        case.cache.report(&mut stats, 0..3, 32);
+        assert_eq!((stats.hits, stats.misses, stats.fetched_bytes), (5, 2, 64));
+    }
+}

@@ -212,14 +212,156 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::dot;
+    use longview_core::SplitMix64;
+
+    use super::*;
+    use crate::layout::SelectionId;
+    use crate::recall::testing::*;
+    use crate::store::HostStore;
 
     #[test]
     fn a_dot_product_takes_every_element() {
         for n in [0, 1, 7, 8, 9, 20] {
             let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let want: f32 = a.iter().map(|x| x * x).sum();
-            assert_eq!(dot(&a, &a), want);
+            assert_eq!(super::dot(&a, &a), want);
         }
+    }
+
+    /// What `threads` attend of `choice`.
+    fn attended(
+        shape: &KvShape,
+        rows: &[HeadRows],
+        choice: &[Vec<[u32; 2]>],
+        q: &[f32],
+        threads: Option<usize>,
+    ) -> HostAttention<Device> {
+        let device = Device::new();
+        let (index, store) = (index_of(&device, shape, rows), store_of(shape, rows));
+        let selector = chosen(&device, shape, &policy(20), choice);
+        let store: &dyn HostStore<Device> = &store;
+        let rows = LayerRows { shape, store, layer: LAYER };
+        let selection =
+            HostSelection { rows, heads: index.heads(), selector: &selector, selection: SELECTION };
+        let mut host = HostAttention::new(&device, shape, threads).unwrap();
+        host.q.copy_from_slice(q);
+        host.attend(&selection);
+        // What was attended before does not count.
+        host.attend(&selection);
+        host
+    }
+
+    /// Rows that a head chose: the closest tokens of each cluster.
+    fn rows_of(rows: &HeadRows, choice: &[[u32; 2]]) -> Vec<usize> {
+        let taken = |[c, take]: &[u32; 2]| rows.tokens(*c as usize).take(*take as usize);
+        choice.iter().flat_map(taken).collect()
+    }
+
+    #[test]
+    fn it_equals_a_softmax_over_the_chosen_rows_on_any_number_of_threads() {
+        let mut rng = SplitMix64::new(3);
+        let choice = [vec![[2, 4], [0, 2]], vec![[1, 6], [3, 1], [0, 1]]];
+        for kv_dtype in [DType::F32, DType::F16, DType::BF16] {
+            let shape = KvShape { kv_dtype, ..shape() };
+            let mut rows =
+                [HeadRows::random(&mut rng, &[3, 5, 4]), HeadRows::random(&mut rng, &[1, 6, 3, 2])];
+            for row in rows.iter_mut().flat_map(|rows| rows.keys.iter_mut().chain(&mut rows.values))
+            {
+                *row = stored(kv_dtype, *row);
+            }
+            let q = normals(&mut rng, 16);
+            let one = attended(&shape, &rows, &choice, &q, Some(1));
+            for h in 0..4 {
+                let (head, own) = (h / 2, h * WIDTH..(h + 1) * WIDTH);
+                let taken = rows_of(&rows[head], &choice[head]);
+                let all = taken.iter().map(|i| (&rows[head].keys[*i], &rows[head].values[*i], 1.0));
+                let (mean, sum) = attention(&q[own.clone()], shape.scale, all);
+                assert_near(&one.out[own], &mean);
+                assert_near(&one.lse[h..h + 1], &[sum]);
+            }
+            for threads in [None, Some(2), Some(3), Some(7)] {
+                let more = attended(&shape, &rows, &choice, &q, threads);
+                assert_eq!((&more.out, &more.lse), (&one.out, &one.lse), "{threads:?} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn large_and_small_scores_neither_overflow_nor_vanish() {
+        let key = |x: f32| [x, 0.0, 0.0, 0.0];
+        let mut rows =
+            HeadRows::of_equal_keys(&[(1, key(-2000.0)), (1, key(2000.0)), (2, key(0.0))]);
+        rows.values = vec![[1.0; 4], [2.0; 4], [3.0; 4], [4.0; 4]];
+        let choice = [vec![[0, 1], [1, 1], [2, 2]], vec![[2, 1], [0, 1]]];
+        let q = [[1.0, 0.0, 0.0, 0.0]; 4].concat();
+        let host = attended(&shape(), &[rows.clone(), rows], &choice, &q, None);
+        assert_eq!(host.out, [[2.0; 8], [3.0; 8]].concat());
+        assert_eq!(host.lse, [1000.0, 1000.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_head_that_chose_nothing_has_no_mass() {
+        let rows = [1, 2].map(|seed| HeadRows::random(&mut SplitMix64::new(seed), &[4]));
+        let host = attended(&shape(), &rows, &[vec![], vec![[0, 1]]], &[1.0; 16], Some(2));
+        assert_eq!((&host.out[..8], &host.lse[..2]), (&[0.0; 8][..], &[f32::NEG_INFINITY; 2][..]));
+        assert_eq!(host.out[8..12], rows[1].values[0]);
+        assert!(host.lse[2..].iter().all(|lse| lse.is_finite()));
+    }
+
+    /// The device has attended a row of mass 10 in each query head of the second token.
+    #[test]
+    fn a_merge_is_attention_to_the_rows_of_both() {
+        let (device, shape) = (Device::new(), shape());
+        // Masses 2 and 3 for a query of (1, 0, 0, 0) under the scale of 1/2.
+        let key = |n: f32| [2.0 * n.ln(), 0.0, 0.0, 0.0];
+        let mut rows = HeadRows::of_equal_keys(&[(2, key(2.0)), (3, key(3.0))]);
+        rows.values[0] = [1.0, 0.0, 0.0, 0.0];
+        rows.values[2] = [0.0, 1.0, 0.0, 0.0];
+        let rows = [rows.clone(), rows];
+        let (index, store) = (index_of(&device, &shape, &rows), store_of(&shape, &rows));
+        let choice = [vec![[0, 1], [1, 1]], vec![[1, 3]]];
+        let selector = chosen(&device, &shape, &policy(20), &choice);
+        let store: &dyn HostStore<Device> = &store;
+        let layer_rows = LayerRows { shape: &shape, store, layer: LAYER };
+        let selection = HostSelection {
+            rows: layer_rows,
+            heads: index.heads(),
+            selector: &selector,
+            selection: SELECTION,
+        };
+        let mut host = HostAttention::new(&device, &shape, None).unwrap();
+        host.q.copy_from_slice(&[[1.0, 0.0, 0.0, 0.0]; 4].concat());
+        let queries = two_tokens(&device, &host.q);
+        // Two elements before the step's output belong to others.
+        let held = [[0.0, 0.0, 1.0, 0.0]; 4].concat();
+        let mut out = upload(&device, &[&[8.0; 18][..], &held].concat());
+        let mut lse = upload(&device, &[&[6.0; 4][..], &[10f32.ln(); 4]].concat());
+        let mut t = LayerTensors {
+            q: View::all(&queries),
+            k: View::part(&queries, 0, 16),
+            v: View::part(&queries, 0, 16),
+            out: ViewMut::part(&mut out, 2, 32),
+        };
+        host.merge(&device, &selection, 1, &mut t, &mut lse).unwrap();
+        let (out, lse) = (floats(&device, View::all(&out)), floats(&device, View::all(&lse)));
+        let head0 = [2.0 / 15.0, 3.0 / 15.0, 10.0 / 15.0, 0.0];
+        let head1 = [0.0, 3.0 / 19.0, 10.0 / 19.0, 0.0];
+        assert_near(&out[18..], &[head0, head0, head1, head1].concat());
+        assert_near(&lse[4..], &[15f64.ln(), 15f64.ln(), 19f64.ln(), 19f64.ln()]);
+        assert_eq!((&out[..18], &lse[..4]), (&[8.0; 18][..], &[6.0; 4][..]), "the other token");
+    }
+
+    #[test]
+    fn a_selection_of_another_layer_is_not_attended() {
+        let (device, shape) = (Device::new(), shape());
+        let rows = [1, 2].map(|seed| HeadRows::random(&mut SplitMix64::new(seed), &[4]));
+        let (index, store) = (index_of(&device, &shape, &rows), store_of(&shape, &rows));
+        let selector = chosen(&device, &shape, &policy(20), &[vec![[0, 2]], vec![[0, 1]]]);
+        let store: &dyn HostStore<Device> = &store;
+        let rows = LayerRows { shape: &shape, store, layer: LAYER };
+        let mut host = HostAttention::new(&device, &shape, Some(1)).unwrap();
+        let selection = SelectionId(2);
+        host.attend(&HostSelection { rows, heads: index.heads(), selector: &selector, selection });
+        assert_eq!(host.lse, [f32::NEG_INFINITY; 4]);
     }
 }

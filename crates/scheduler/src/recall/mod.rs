@@ -10,6 +10,8 @@ mod residual;
 mod search;
 mod selector;
 mod speculation;
+#[cfg(test)]
+mod testing;
 mod two_stage;
 
 pub(crate) use bound::Bounded;

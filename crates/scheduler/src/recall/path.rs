@@ -107,3 +107,86 @@ impl<B: Backend> RecallPath<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recall::testing::{Device, policy, shape};
+    use crate::stats::Stats;
+
+    const SETUP: RecallSetup = RecallSetup {
+        n_layers: 3,
+        capacity: 8,
+        mode: RecallMode::Exact,
+        in_place: false,
+        on_device: false,
+    };
+
+    fn path(policy: &Policy, setup: RecallSetup) -> RecallPath<Device> {
+        RecallPath::new(&Device::new(), &shape(), policy, &setup).unwrap()
+    }
+
+    /// Which parts there are: speculation, device cache, host attention, residual.
+    fn parts(policy: &Policy, setup: RecallSetup) -> [bool; 4] {
+        let RecallPath { speculation, device_cache, host_attention, residual, .. } =
+            path(policy, setup);
+        [
+            speculation.is_some(),
+            device_cache.is_some(),
+            host_attention.is_some(),
+            residual.is_some(),
+        ]
+    }
+
+    #[test]
+    fn only_what_policy_and_options_ask_for_is_made() {
+        let recall = policy(4);
+        assert_eq!(parts(&recall, SETUP), [false; 4]);
+        let mode = RecallMode::Speculative { gate: 0.9 };
+        assert_eq!(parts(&recall, RecallSetup { mode, ..SETUP }), [true, false, false, false]);
+        let on_device = RecallSetup { on_device: true, ..SETUP };
+        assert_eq!(parts(&recall, on_device), [false, true, false, false]);
+        let means = Policy { residual: Residual::Means, ..recall.clone() };
+        assert_eq!(parts(&means, SETUP), [false, false, false, true]);
+        let residency = Residency::AttendOnHost { threads: Some(1) };
+        let host = Policy { residency, ..recall };
+        assert_eq!(parts(&host, SETUP), [false, false, true, false]);
+        assert_eq!(parts(&host, on_device), [false, false, true, false]);
+        assert_eq!(parts(&host, RecallSetup { in_place: true, ..SETUP }), [false; 4]);
+    }
+
+    #[test]
+    fn a_path_without_speculation_never_speculates() {
+        let mut path = path(&policy(4), SETUP);
+        path.forget_speculation();
+        assert!(!path.is_speculative() && !path.is_unread() && !path.was_compared());
+        path.forget_cached(&Device::new(), SelectionId(2)).unwrap();
+    }
+
+    #[test]
+    fn a_path_says_what_its_speculation_says_and_forgets_it() {
+        let mode = RecallMode::Speculative { gate: -1.0 };
+        let mut path = path(&policy(4), RecallSetup { mode, ..SETUP });
+        let mut stats = Stats::new(3, 2);
+        let mut states = vec![];
+        for _ in 0..2 {
+            let speculation = path.speculation.as_mut().unwrap();
+            speculation.begin_step(false, &mut stats);
+            states.push([path.is_speculative(), path.is_unread(), path.was_compared()]);
+            path.speculation.as_mut().unwrap().end_step(&mut stats);
+            states.push([path.is_speculative(), path.is_unread(), path.was_compared()]);
+            let verdict = path.speculation.as_mut().unwrap().judge(&mut stats);
+            assert_eq!(verdict, crate::recall::StepVerdict::Stands);
+        }
+        let expected = [
+            [false, false, false],
+            [false, false, true],
+            [true, false, false],
+            [false, true, true],
+        ];
+        assert_eq!(states, expected);
+        path.forget_speculation();
+        path.speculation.as_mut().unwrap().begin_step(false, &mut stats);
+        assert!(!path.is_speculative());
+    }
+}

@@ -89,3 +89,149 @@ pub(crate) struct Unread<'a, B: Backend> {
 pub(crate) fn residual_bytes(shape: &KvShape, capacity: usize) -> u64 {
     (2 * shape.n_kv_heads * capacity * DType::U32.size()) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::SplitMix64;
+    use longview_ops::DeviceBuffer;
+
+    use super::*;
+    use crate::recall::testing::*;
+
+    /// Adds the residual of `choice` to what the second of two tokens attended, which is (`out`,
+    /// `lse`) for each of its query heads, and gives both tokens' results back.
+    fn attend(
+        choice: &[Vec<[u32; 2]>],
+        q: &[f32],
+        out: &[f32],
+        lse: &[f32],
+        index: &LayerIndex<Device>,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let (device, shape) = (Device::new(), shape());
+        let selector = chosen(&device, &shape, &policy(20), choice);
+        let mut residual = ResidualMeans::new(&device, &shape, index.capacity()).unwrap();
+        let queries = two_tokens(&device, q);
+        let mut out_buffer = upload(&device, &[&[7.0; 16], out].concat());
+        let mut lse_buffer = upload(&device, &[&[3.0; 4], lse].concat());
+        let mut t = LayerTensors {
+            q: View::all(&queries),
+            k: View::part(&queries, 0, 16),
+            v: View::part(&queries, 0, 16),
+            out: ViewMut::all(&mut out_buffer),
+        };
+        let at = Unread { clusters: index, selector: &selector, selection: SELECTION, index: 1 };
+        residual.attend(&device, &shape, &at, &mut t, &mut lse_buffer).unwrap();
+        let (out, lse) = (View::all(&out_buffer), View::all(&lse_buffer));
+        (floats(&device, out), floats(&device, lse))
+    }
+
+    fn nothing() -> (Vec<f32>, Vec<f32>) {
+        (vec![0.0; 16], vec![f32::NEG_INFINITY; 4])
+    }
+
+    /// Scale 1/2 and keys of length 2 ln n: a cluster's mass is n times its unread tokens.
+    #[test]
+    fn unread_tokens_count_as_their_means_by_hand() {
+        let (device, shape) = (Device::new(), shape());
+        let key = |n: f32| [2.0 * n.ln(), 0.0, 0.0, 0.0];
+        let with_value = |mut rows: HeadRows, values: &[f32]| {
+            for (cluster, value) in values.iter().enumerate() {
+                for token in rows.tokens(cluster) {
+                    rows.values[token] = [*value, 1.0, 0.0, 0.0];
+                }
+            }
+            rows
+        };
+        let rows = [
+            with_value(HeadRows::of_equal_keys(&[(3, key(2.0)), (2, key(3.0))]), &[1.0, 10.0]),
+            with_value(HeadRows::of_equal_keys(&[(1, key(4.0)), (4, key(5.0))]), &[2.0, 3.0]),
+        ];
+        let index = index_with_pairs(&device, &shape, &rows);
+        // Head 0 has read one of three tokens; head 1 the first cluster, and nothing of the second.
+        let choice = [vec![[0, 1]], vec![[0, 1]]];
+        let q = [[1.0, 0.0, 0.0, 0.0]; 4].concat();
+        let (out, lse) = nothing();
+        let (out, lse) = attend(&choice, &q, &out, &lse, &index);
+        // 2 x 2 and 2 x 3; 4 x 5.
+        let head0 = [(4.0 * 1.0 + 6.0 * 10.0) / 10.0, 1.0, 0.0, 0.0];
+        let head1 = [3.0, 1.0, 0.0, 0.0];
+        assert_near(&out[16..], &[head0, head0, head1, head1].concat());
+        assert_near(&lse[4..], &[10f64.ln(), 10f64.ln(), 20f64.ln(), 20f64.ln()]);
+        // Merged with an attention of mass 10 to the value (0, 0, 5, 0).
+        let held = [[0.0, 0.0, 5.0, 0.0]; 4].concat();
+        let (out, lse) = attend(&choice, &q, &held, &[10f32.ln(); 4], &index);
+        let head0 = [3.2, 0.5, 2.5, 0.0];
+        let head1 = [2.0, 2.0 / 3.0, 5.0 / 3.0, 0.0];
+        assert_near(&out[16..], &[head0, head0, head1, head1].concat());
+        assert_near(&lse[4..], &[20f64.ln(), 20f64.ln(), 30f64.ln(), 30f64.ln()]);
+        assert_eq!((&out[..16], &lse[..4]), (&[7.0; 16][..], &[3.0; 4][..]), "the other token");
+    }
+
+    #[test]
+    fn it_equals_attention_to_means_with_weights() {
+        let (device, shape) = (Device::new(), shape());
+        let mut rng = SplitMix64::new(5);
+        let choices = [
+            [vec![[2, 4], [0, 2]], vec![[1, 6]]],
+            [vec![], vec![[3, 1], [2, 2], [0, 1]]],
+            [vec![[0, 3], [1, 5], [2, 1]], vec![]],
+        ];
+        for choice in &choices {
+            let rows =
+                [HeadRows::random(&mut rng, &[3, 5, 4]), HeadRows::random(&mut rng, &[1, 6, 3, 2])];
+            let index = index_with_pairs(&device, &shape, &rows);
+            let (q, out) = (normals(&mut rng, 16), normals(&mut rng, 16));
+            let lse = normals(&mut rng, 4);
+            let (found, found_lse) = attend(choice, &q, &out, &lse, &index);
+            for h in 0..4 {
+                let (head, own) = (h / 2, h * WIDTH..(h + 1) * WIDTH);
+                let made = rows[head].clusters();
+                let rest = |c: usize| {
+                    let read = choice[head].iter().find(|[chosen, _]| *chosen as usize == c);
+                    f64::from(rows[head].sizes[c] - read.map_or(0, |[_, take]| *take))
+                };
+                let (keys, values) = (made.centroids.as_chunks().0, made.values.as_chunks().0);
+                let means = keys.iter().zip(values).enumerate();
+                // A row of key 0 has the mass of its weight.
+                let held: [f32; WIDTH] = out[own.clone()].try_into().unwrap();
+                let before = std::iter::once((&[0.0; WIDTH], &held, f64::from(lse[h]).exp()));
+                let all = means.map(|(c, (key, value))| (key, value, rest(c))).chain(before);
+                let (mean, sum) = attention(&q[own.clone()], shape.scale, all);
+                assert_near(&found[16..][own], &mean);
+                assert_near(&found_lse[4 + h..5 + h], &[sum]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_read_whole_adds_nothing() {
+        let (device, shape) = (Device::new(), shape());
+        let rows = [2, 3]
+            .map(|size| HeadRows::random(&mut SplitMix64::new(u64::from(size)), &[size, 5 - size]));
+        let index = index_with_pairs(&device, &shape, &rows);
+        let choice = [vec![[0, 2], [1, 3]], vec![[1, 2], [0, 3]]];
+        let (q, out, lse) = ([0.5; 16], [2.0; 16], [1.25; 4]);
+        let (found, found_lse) = attend(&choice, &q, &out, &lse, &index);
+        assert_near(&found[16..], &[2.0; 16]);
+        assert_near(&found_lse[4..], &[1.25; 4]);
+    }
+
+    #[test]
+    fn an_index_that_keeps_no_values_adds_nothing() {
+        let (device, shape) = (Device::new(), shape());
+        let rows = [1, 2].map(|seed| HeadRows::random(&mut SplitMix64::new(seed), &[4, 2]));
+        let index = index_of(&device, &shape, &rows);
+        let (q, out, lse) = ([0.5; 16], [2.0; 16], [1.25; 4]);
+        let (found, found_lse) = attend(&[vec![], vec![]], &q, &out, &lse, &index);
+        assert_eq!((&found[16..], &found_lse[4..]), (&out[..], &lse[..]));
+    }
+
+    #[test]
+    fn its_bytes_are_those_of_its_buffers() {
+        let residual = ResidualMeans::new(&Device::new(), &shape(), 5).unwrap();
+        let bytes = residual.rest.size_bytes() + residual.all.size_bytes();
+        assert_eq!((residual_bytes(&shape(), 5), bytes), (80, 80));
+        let numbers = words(&Device::new(), View::all(&residual.all));
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
+    }
+}

@@ -440,3 +440,6 @@ impl<B: Backend> Selector<B> {
         hits
     }
 }
+
+#[cfg(test)]
+mod tests;

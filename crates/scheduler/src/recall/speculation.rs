@@ -208,3 +208,223 @@ impl<B: Backend> Speculation<B> {
 fn results(stats: &mut Stats) -> [&mut u64; 3] {
     [&mut stats.steps, &mut stats.attended_rows, &mut stats.selected_clusters]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::SelectionId;
+    use crate::recall::testing::{Device, shape, upload};
+
+    /// Two layers of two KV heads.
+    fn speculation(gate: f32) -> Speculation<Device> {
+        let speculation = Speculation::new(&Device::new(), &shape(), 2, gate).unwrap();
+        assert_eq!(speculation.host_cosines.len(), 4);
+        speculation
+    }
+
+    /// Runs a step whose comparisons are `cosines`, and says in which phases it began and ended.
+    fn run(s: &mut Speculation<Device>, stats: &mut Stats, cosines: [f32; 4]) -> [Phase; 2] {
+        s.begin_step(false, stats);
+        let begun = s.phase;
+        s.host_cosines.copy_from_slice(&cosines);
+        stats.steps += 1;
+        stats.attended_rows += 10;
+        stats.selected_clusters += 3;
+        s.end_step(stats);
+        [begun, s.phase]
+    }
+
+    const NEAR: [f32; 4] = [0.99; 4];
+    const FAR: [f32; 4] = [0.99, 0.99, 0.2, 0.99];
+
+    #[test]
+    fn near_queries_lead_from_an_exact_step_to_speculative_ones() {
+        let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+        assert_eq!(s.phase, Phase::Unknown);
+        assert!(!s.is_speculative() && !s.is_unread() && !s.was_compared());
+        assert_eq!(run(&mut s, &mut stats, NEAR), [Phase::Exact, Phase::Compared]);
+        assert!(s.was_compared() && !s.is_unread());
+        assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+        assert_eq!(s.phase, Phase::Ready);
+        assert_eq!(stats.speculated_steps, 0);
+        for done in 1..=2 {
+            s.begin_step(false, &mut stats);
+            assert!(s.is_speculative() && !s.is_unread());
+            s.end_step(&mut stats);
+            assert!(!s.is_speculative() && s.is_unread() && s.was_compared());
+            assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+            assert_eq!((s.phase, stats.speculated_steps), (Phase::Ready, done));
+        }
+        assert_eq!((stats.repeated_steps, stats.failed_gates), (0, 0));
+    }
+
+    #[test]
+    fn far_queries_keep_steps_exact_and_take_nothing_back() {
+        let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+        for step in 1..=3 {
+            assert_eq!(run(&mut s, &mut stats, FAR), [Phase::Exact, Phase::Compared]);
+            assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+            assert_eq!((s.phase, stats.steps), (Phase::Unknown, step));
+        }
+        assert_eq!((stats.speculated_steps, stats.repeated_steps, stats.failed_gates), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_failed_step_is_taken_back_and_repeated_exactly() {
+        let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+        run(&mut s, &mut stats, NEAR);
+        assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+        stats.misses = 5;
+        let failed = run(&mut s, &mut stats, [0.5, 0.99, 0.2, 0.95]);
+        assert_eq!(failed, [Phase::Speculative, Phase::Unread]);
+        stats.misses = 8;
+        assert_eq!((stats.steps, stats.attended_rows, stats.selected_clusters), (2, 20, 6));
+        assert_eq!(s.judge(&mut stats), StepVerdict::RunAgain);
+        assert_eq!(s.phase, Phase::TakenBack);
+        assert_eq!((stats.steps, stats.attended_rows, stats.selected_clusters), (1, 10, 3));
+        assert_eq!(stats.misses, 8, "what was fetched was fetched");
+        assert_eq!((stats.speculated_steps, stats.repeated_steps, stats.failed_gates), (1, 1, 2));
+        assert!(!s.is_unread() && !s.was_compared());
+        // Read again: nothing is taken back twice.
+        assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+        assert_eq!((s.phase, stats.steps, stats.repeated_steps), (Phase::TakenBack, 1, 1));
+        // What the repetition compares is the same token's query, however near that is.
+        assert_eq!(run(&mut s, &mut stats, NEAR), [Phase::Repetition, Phase::Unknown]);
+        assert_eq!((stats.steps, stats.attended_rows, stats.selected_clusters), (2, 20, 6));
+        assert_eq!(stats.speculated_steps, 1);
+        assert_eq!(run(&mut s, &mut stats, NEAR), [Phase::Exact, Phase::Compared]);
+    }
+
+    #[test]
+    fn a_repetition_stays_one_although_the_index_changes() {
+        let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+        s.phase = Phase::TakenBack;
+        s.begin_step(true, &mut stats);
+        assert_eq!(s.phase, Phase::Repetition);
+    }
+
+    #[test]
+    fn a_step_that_changes_the_index_is_exact() {
+        let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+        s.phase = Phase::Ready;
+        s.begin_step(true, &mut stats);
+        assert_eq!((s.phase, s.is_speculative()), (Phase::Exact, false));
+        s.end_step(&mut stats);
+        assert_eq!((s.phase, stats.speculated_steps), (Phase::Compared, 0));
+    }
+
+    #[test]
+    fn forgetting_makes_the_next_step_exact_from_every_phase() {
+        let phases = [
+            Phase::Unknown,
+            Phase::Ready,
+            Phase::Exact,
+            Phase::Compared,
+            Phase::Speculative,
+            Phase::Unread,
+            Phase::TakenBack,
+            Phase::Repetition,
+        ];
+        for phase in phases {
+            let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+            (s.phase, stats.steps) = (phase, 7);
+            s.forget();
+            assert_eq!(s.judge(&mut stats), StepVerdict::Stands, "{phase:?}");
+            assert_eq!(stats.steps, 7, "{phase:?}: nothing is taken back");
+            s.begin_step(false, &mut stats);
+            assert_eq!(s.phase, Phase::Exact, "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_ends_outside_of_one_changes_nothing() {
+        for phase in [Phase::Unknown, Phase::Ready, Phase::Compared, Phase::TakenBack] {
+            let (mut s, mut stats) = (speculation(0.9), Stats::new(2, 2));
+            s.phase = phase;
+            s.end_step(&mut stats);
+            assert_eq!((s.phase, stats.speculated_steps), (phase, 0));
+        }
+    }
+
+    #[test]
+    fn the_gate_lets_its_own_value_pass_and_not_the_next_below() {
+        let fails = |gate: f32, cosine: f32| {
+            let mut s = speculation(gate);
+            s.host_cosines = vec![1.0, 1.0, 1.0, cosine];
+            s.failed_gates()
+        };
+        assert_eq!(fails(0.9, 0.9), 0);
+        assert_eq!(fails(0.9, 0.9f32.next_down()), 1);
+        assert_eq!(fails(0.9, 0.9f32.next_up()), 0);
+        assert_eq!(fails(1.0, 1.0), 0);
+        // Rounding takes a cosine beyond 1 or -1: that moves no gate.
+        assert_eq!(fails(-1.0, -1.000_001), 0);
+        assert_eq!(fails(0.0, -1.5), 1);
+        assert_eq!(fails(1.000_001, 1.5), 4);
+    }
+
+    #[test]
+    fn not_a_number_fails_every_gate() {
+        for gate in [-1.0, 0.0, 0.9] {
+            let (mut s, mut stats) = (speculation(gate), Stats::new(2, 2));
+            s.phase = Phase::Ready;
+            run(&mut s, &mut stats, [1.0, f32::NAN, 1.0, 1.0]);
+            assert_eq!(s.judge(&mut stats), StepVerdict::RunAgain);
+            assert_eq!((stats.failed_gates, stats.steps), (1, 0));
+        }
+    }
+
+    #[test]
+    fn a_gate_of_minus_one_never_runs_again() {
+        let (mut s, mut stats) = (speculation(-1.0), Stats::new(2, 2));
+        for _ in 0..3 {
+            run(&mut s, &mut stats, [-1.0; 4]);
+            assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+        }
+        assert_eq!((stats.speculated_steps, stats.repeated_steps), (2, 0));
+    }
+
+    #[test]
+    fn a_gate_above_one_speculates_and_runs_again_always() {
+        let (mut s, mut stats) = (speculation(1.5), Stats::new(2, 2));
+        run(&mut s, &mut stats, NEAR);
+        assert_eq!(s.judge(&mut stats), StepVerdict::Stands);
+        for repeated in 1..=2 {
+            assert_eq!(run(&mut s, &mut stats, NEAR)[0], Phase::Speculative);
+            assert_eq!(s.judge(&mut stats), StepVerdict::RunAgain);
+            assert_eq!(run(&mut s, &mut stats, NEAR), [Phase::Repetition, Phase::Ready]);
+            assert_eq!((stats.repeated_steps, stats.failed_gates), (repeated, 4 * repeated));
+        }
+        assert_eq!(stats.steps, 3, "the first, and two repetitions");
+    }
+
+    /// Layer 1's query of the second token, head by head: the same, the opposite; then one head at
+    /// a right angle and one the same.
+    #[test]
+    fn a_query_is_compared_with_the_last_one_of_its_layer_and_kept() {
+        let (device, shape) = (Device::new(), shape());
+        let mut s = speculation(0.9);
+        let unit = |axis: usize, length: f32| {
+            let mut q = [0.0; 4];
+            q[axis] = length;
+            q
+        };
+        let other = [unit(3, 1.0); 4].concat();
+        let first = [unit(0, 1.0), unit(0, 2.0), unit(1, 1.0), unit(2, 3.0)].concat();
+        let second = [unit(0, 5.0), unit(0, -2.0), unit(0, 1.0), unit(2, 1.0)].concat();
+        let mut compare = |q: &[f32], layer: usize| {
+            let buffer = upload(&device, &[&other, q].concat());
+            let selection = SelectionId(layer);
+            let query = Query { q: View::all(&buffer), n_tokens: 2, index: 1, selection };
+            s.compare(&device, &shape, &query).unwrap();
+            let (view, out) = s.read_part();
+            pollster::block_on(device.read(view, out)).unwrap();
+            s.host_cosines.clone()
+        };
+        assert_eq!(compare(&first, 1), [0.0; 4], "nothing to compare with yet");
+        assert_eq!(compare(&second, 1), [0.0, 0.0, 0.0, 0.5], "means of (1, -1) and of (0, 1)");
+        assert_eq!(compare(&second, 1), [0.0, 0.0, 1.0, 1.0], "the last one was kept");
+        assert_eq!(compare(&first, 0), [0.0, 0.0, 1.0, 1.0], "layer 0 has its own");
+        assert_eq!(compare(&first, 0), [1.0; 4]);
+    }
+}

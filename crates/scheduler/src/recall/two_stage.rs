@@ -234,3 +234,202 @@ impl<B: Backend> TokenStage<B> {
         self.host_rows[head * self.candidates + place as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::SplitMix64;
+    use longview_ops::{DeviceBuffer, Pooling};
+
+    use super::*;
+    use crate::index::projection::Projections;
+    use crate::index::{HeadClusters, LayerIndex, LayerProjection};
+    use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig};
+    use crate::recall::selector::Selector;
+    use crate::recall::testing::*;
+
+    fn two_stage(times: usize) -> TwoStage {
+        let tokens = TokenConfig {
+            projection: Projection::PrincipalKeys,
+            rank: Rank::Given(Some(2)),
+            adapts: false,
+        };
+        TwoStage { times, tokens }
+    }
+
+    /// Clusters in two stages, of which each head recalls up to `tokens`.
+    fn two_stage_policy(times: usize, tokens: usize) -> Policy {
+        let IndexKind::Clusters(clusters) = policy(tokens).index.unwrap().kind else {
+            unreachable!("the tests' policy has clusters")
+        };
+        let kind =
+            IndexKind::Clusters(ClusterConfig { two_stage: Some(two_stage(times)), ..clusters });
+        policy_of(kind, Pooling::SumSoftmax, tokens)
+    }
+
+    struct Case {
+        device: Device,
+        rows: [HeadRows; 2],
+        /// `[Dh, 2]` of each head.
+        w: [Vec<f32>; 2],
+        index: LayerIndex<Device>,
+        tokens: LayerIndex<Device>,
+        projection: LayerProjection<Device>,
+    }
+
+    /// A key or query in its head's space.
+    fn project(w: &[f32], x: &[f32]) -> [f32; 2] {
+        [0, 1].map(|r| x.iter().enumerate().map(|(c, x)| x * w[c * 2 + r]).sum())
+    }
+
+    fn case(seed: u64) -> Case {
+        let mut rng = SplitMix64::new(seed);
+        let (device, shape) = (Device::new(), shape());
+        let rows = [vec![3, 5, 2, 4], vec![4, 1, 6, 3]].map(|s| HeadRows::random(&mut rng, &s));
+        let w = [0, 1].map(|_| normals(&mut rng, 2 * WIDTH));
+        let marks = |head: usize| HeadClusters {
+            order: vec![],
+            sizes: vec![1; 14],
+            centroids: rows[head].keys.iter().flat_map(|k| project(&w[head], k)).collect(),
+            radius: vec![],
+            values: vec![],
+        };
+        let mut tokens = LayerIndex::new(&device, &shape, 2, 20, 1).unwrap();
+        tokens.append(&device, SINKS, SINKS + 14, &[marks(0), marks(1)]).unwrap();
+        let made = Projections { rank: 2, w_q: w.concat(), w_k: w.concat() };
+        let projection = LayerProjection::new(&device, made, None).unwrap();
+        let index = index_of(&device, &shape, &rows);
+        Case { device, rows, w, index, tokens, projection }
+    }
+
+    impl Case {
+        fn select(&self, policy: &Policy, q: &[f32], budgets: [u32; 2]) -> Selector<Device> {
+            let (device, shape) = (&self.device, shape());
+            let mut selector = Selector::new(device, &shape, policy, 8, 3).unwrap();
+            let q = two_tokens(device, q);
+            let searched = Searched {
+                index: &self.index,
+                tokens: Some(&self.tokens),
+                projection: Some(&self.projection),
+            };
+            selector.select(device, &shape, policy, &searched, &query(&q), &budgets).unwrap();
+            pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
+            selector
+        }
+
+        /// The best `budget` tokens of a head among those of the best clusters, of which up to
+        /// `candidates` tokens are opened.
+        fn best(&self, head: usize, q: &[f32], budget: usize, candidates: usize) -> Vec<usize> {
+            let (rows, group) = (&self.rows[head], &q[head * 2 * WIDTH..][..2 * WIDTH]);
+            let made = rows.clusters();
+            let means: Vec<&[f32]> = made.centroids.chunks(WIDTH).collect();
+            let mut opened: Vec<usize> = vec![];
+            for cluster in ranked(group.chunks(WIDTH), &means) {
+                let room = candidates - opened.len();
+                opened.extend(rows.tokens(cluster).take(room));
+            }
+            let queries: Vec<_> = group.chunks(WIDTH).map(|q| project(&self.w[head], q)).collect();
+            let marks: Vec<_> =
+                opened.iter().map(|i| project(&self.w[head], &rows.keys[*i])).collect();
+            let marks: Vec<&[f32]> = marks.iter().map(|m| &m[..]).collect();
+            let order = ranked(queries.iter().map(|q| &q[..]), &marks);
+            order.into_iter().take(budget).map(|place| opened[place]).collect()
+        }
+    }
+
+    /// Keys by the sum of a group's softmaxes over them.
+    fn ranked<'a>(group: impl Iterator<Item = &'a [f32]>, keys: &[&[f32]]) -> Vec<usize> {
+        let mut sums = vec![0.0; keys.len()];
+        for q in group {
+            let terms: Vec<f64> = keys.iter().map(|k| (0.5 * dot(q, k)).exp()).collect();
+            let all: f64 = terms.iter().sum();
+            sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term / all);
+        }
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by(|a, b| sums[*b].total_cmp(&sums[*a]));
+        order
+    }
+
+    #[test]
+    fn the_best_tokens_of_the_opened_clusters_are_chosen() {
+        let mut rng = SplitMix64::new(40);
+        for (round, [a, b]) in
+            [[2, 3], [4, 1], [1, 4], [3, 3], [4, 4], [0, 2]].repeat(5).iter().enumerate()
+        {
+            let case = case(round as u64);
+            let q = normals(&mut rng, 16);
+            // With room for 30 tokens there are more places than clusters.
+            for (times, room) in [(2, 4), (3, 4), (2, 30)] {
+                let policy = two_stage_policy(times, room);
+                let selector = case.select(&policy, &q, [*a, *b]);
+                for (head, budget) in [*a as usize, *b as usize].into_iter().enumerate() {
+                    let best = case.best(head, &q, budget, times * budget);
+                    let best: Vec<_> = best.into_iter().map(|token| (token, 1)).collect();
+                    assert_eq!(selector.choice(head), best, "{times} times {budget}");
+                }
+            }
+        }
+    }
+
+    /// The first stage opens no more tokens than there are places, whatever the budget says.
+    #[test]
+    fn opened_tokens_end_at_the_places_that_there_are() {
+        let (case, q) = (case(77), normals(&mut SplitMix64::new(1), 16));
+        let policy = two_stage_policy(2, 2);
+        // 2 tokens and 2 sinks, twice.
+        assert_eq!(policy.candidates(64), 8);
+        let selector = case.select(&policy, &q, [4, 4]);
+        for head in 0..2 {
+            let best: Vec<_> = case.best(head, &q, 4, 8).into_iter().map(|t| (t, 1)).collect();
+            assert_eq!(selector.choice(head), best);
+        }
+        // 64 tokens of a sequence of 64, not 96.
+        let (device, shape, policy) = (&case.device, shape(), two_stage_policy(3, 30));
+        let mut stage = TokenStage::new(device, &shape, &policy, two_stage(3)).unwrap();
+        assert_eq!((stage.candidates, stage.width), (64, 2));
+        let mut scores = upload(device, &[0.0; 4 * 64]);
+        let scratch = StageScratch { scores: &mut scores, stride: 64, budgets: &[32, 1] };
+        let q = two_tokens(device, &q);
+        let searched = Searched {
+            index: &case.index,
+            tokens: Some(&case.tokens),
+            projection: Some(&case.projection),
+        };
+        let opened = stage.open(device, &shape, &policy, &searched, &query(&q), scratch).unwrap();
+        assert_eq!(words(device, opened.n_clusters), [14, 3]);
+        assert_eq!(stage.host_budgets, [64, 3]);
+    }
+
+    #[test]
+    fn without_a_space_nothing_is_chosen() {
+        let case = case(3);
+        let (device, shape, policy) = (&case.device, shape(), two_stage_policy(2, 4));
+        let mut selector = Selector::new(device, &shape, &policy, 8, 3).unwrap();
+        let q = two_tokens(device, &[1.0; 16]);
+        let searched = searched(&case.index);
+        selector.select(device, &shape, &policy, &searched, &query(&q), &[4, 4]).unwrap();
+        pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
+        assert_eq!((selector.choice(0), selector.choice(1)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn its_bytes_are_those_of_its_buffers() {
+        for (times, tokens) in [(2, 4), (3, 9), (5, 30)] {
+            let (shape, policy) = (shape(), two_stage_policy(times, tokens));
+            let stage = TokenStage::new(&Device::new(), &shape, &policy, two_stage(times)).unwrap();
+            let buffers = [
+                &stage.clusters,
+                &stage.takes,
+                &stage.n_selected,
+                stage.budgets.all().buffer,
+                &stage.rows,
+                &stage.n_rows,
+                &stage.places,
+                &stage.sizes,
+                &stage.keys,
+                &stage.query,
+            ];
+            let bytes: u64 = buffers.iter().map(|buffer| buffer.size_bytes()).sum();
+            assert_eq!(token_stage_bytes(&shape, &policy, two_stage(times)), bytes);
+        }
+    }
+}
