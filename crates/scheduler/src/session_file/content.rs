@@ -49,10 +49,7 @@ impl SessionContent {
         file.section(b"TOKS", "its note is not followed by tokens")?;
         let n_tokens = file.header().n_tokens;
         let tokens = file.u32s(n_tokens)?;
-        let owed = match file.flag()? {
-            true => Some(file.u32()?),
-            false => None,
-        };
+        let owed = if file.flag()? { Some(file.u32()?) } else { None };
         let n = file.number(MAX_SAID, "its number of logits")?;
         let logits = file.f32s(n)?;
         let n = file.number(MAX_SAID, "its number of likely tokens")?;

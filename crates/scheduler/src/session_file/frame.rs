@@ -323,9 +323,6 @@ impl SessionReader<'_> {
         name: &[u8; 4],
         what: &'static str,
     ) -> Result<(), SessionFileError> {
-        match self.array::<4>()? == *name {
-            true => Ok(()),
-            false => Err(SessionFileError::Inconsistent(what)),
-        }
+        if self.array::<4>()? == *name { Ok(()) } else { Err(SessionFileError::Inconsistent(what)) }
     }
 }

@@ -38,9 +38,9 @@ pub struct FingerprintPart {
 pub struct Fingerprint {
     /// The model's dimensions and choices, without positions.
     pub config: FingerprintPart,
-    /// Its weights.
+    /// The weight files, by what is in them.
     pub weights: FingerprintPart,
-    /// Its tokenizer.
+    /// The tokenizer, since a session keeps token ids.
     pub tokenizer: FingerprintPart,
     /// Its position embedding as it is used.
     pub rope: FingerprintPart,
@@ -77,17 +77,17 @@ pub struct SessionHeader {
     pub fingerprint: Fingerprint,
     /// How keys and values are stored.
     pub kv_dtype: DType,
-    /// L.
+    /// Layers of the model, all of which the file has.
     pub n_layers: usize,
-    /// Hq.
+    /// Query heads of a layer.
     pub n_q_heads: usize,
-    /// Hkv.
+    /// KV heads of a layer, which divide the query heads.
     pub n_kv_heads: usize,
-    /// Dh.
+    /// Elements of a key, and of a value.
     pub head_dim: usize,
     /// Most tokens of the session when it was saved.
     pub context: usize,
-    /// Its tokens.
+    /// Tokens whose rows the file has; at most `context`.
     pub n_tokens: usize,
     /// What the user said about the policy, as [`PolicyOptions::text`].
     pub options: String,
@@ -154,13 +154,11 @@ impl SessionHeader {
             return Err(SessionFileError::Wrong(differences));
         }
         let (tokens, capacity) = (self.n_tokens, shape.capacity);
-        match tokens > capacity {
-            false => Ok(()),
-            true => {
-                let (saved, needed) = (self.context, tokens + 1);
-                Err(SessionFileError::TooLong { tokens, capacity, saved, needed })
-            }
+        if tokens > capacity {
+            let (saved, needed) = (self.context, tokens + 1);
+            return Err(SessionFileError::TooLong { tokens, capacity, saved, needed });
         }
+        Ok(())
     }
 
     /// The header's bytes, for blocks of this size.
