@@ -389,10 +389,12 @@ impl<B: Backend> Kept<B> {
         }
         // In the middle of a prompt more is pending than there are places for.
         let from = (self.most() + pending).min(self.stride);
-        let zeros = vec![0.0f32; self.stride - from];
-        for g in 0..self.host_mass.len() / self.stride {
+        for (g, sums) in self.host_mass.chunks_exact_mut(self.stride).enumerate() {
+            // The host's copy forgets them too: a lost device is filled from it.
+            let zeros = &mut sums[from..];
+            zeros.fill(0.0);
             let view = ViewMut::part(&mut self.mass, g * self.stride + from, zeros.len());
-            backend.write(view, bytemuck::cast_slice(&zeros))?;
+            backend.write(view, bytemuck::cast_slice(zeros))?;
         }
         Ok(())
     }
@@ -470,3 +472,6 @@ pub fn head_capacities(scores: &[f32], n: usize, mean: usize, safeguard: f32) ->
     let capacity = |own: usize| ((1.0 - safeguard) * own as f32 + least as f32).round() as usize;
     counts.into_iter().map(|own| capacity(own).min(n)).collect()
 }
+
+#[cfg(test)]
+mod tests;
