@@ -23,10 +23,10 @@ pub(crate) fn shape() -> KvShape {
     }
 }
 
-/// Key and value of a row: layer, head and row are its digits, the element its first decimal, and
-/// values are negative.
+/// Key and value of a row: layer, head and row are its thousands, hundreds and ones, the element its
+/// first decimal, and values are negative.
 pub(crate) fn row(layer: usize, head: usize, row: usize) -> [f32; 8] {
-    let place = (100 * (layer + 1) + 10 * head + row) as f32;
+    let place = (1000 * (layer + 1) + 100 * head + row) as f32;
     std::array::from_fn(|i| {
         let element = place + (i % 4) as f32 / 10.0;
         if i < 4 { element } else { -element }
