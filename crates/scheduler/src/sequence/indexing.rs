@@ -693,12 +693,11 @@ mod tests {
         }
         let rows: LayerRows<'_, ReferenceBackend> =
             LayerRows { shape: &shape, store: &store, layer: 1 };
-        // Two tokens of four query heads: head 0 and head 2 see, the others give all the same; the
-        // second token's do alike.
+        // Two tokens alike of four query heads: all see but the second, which gives all the same.
         let (sees, blind) = ([2.0, 0.0, 0.0, 0.0], [0.0; 4]);
-        let token = [sees, blind, sees, blind].concat();
+        let token = [sees, blind, sees, sees].concat();
         let mass = mass_among(rows, &token.repeat(2), 3..5, &mut vec![1; 9]);
-        let want = [2.0 * (0.25 + 0.5), 2.0 * (0.75 + 0.5), 2.0 * (0.8 + 0.5), 2.0 * (0.2 + 0.5)];
+        let want = [2.0 * (0.25 + 0.5), 2.0 * (0.75 + 0.5), 4.0 * 0.8, 4.0 * 0.2];
         for (x, y) in mass.iter().zip(want) {
             assert!((x - y).abs() < 1e-6, "{mass:?}");
         }

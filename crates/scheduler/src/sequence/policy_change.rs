@@ -266,7 +266,22 @@ mod tests {
         let mut short = prefilled(in_place(streaming()), 4);
         pollster::block_on(short.set_policy(heavy_hitters())).unwrap();
         let mut longer = prefilled(in_place(streaming()), 5);
+        assert!(longer.check_statistics(&heavy_hitters()).is_err());
         assert!(pollster::block_on(longer.set_policy(heavy_hitters())).is_err());
+    }
+
+    /// No prefill summed keys, which shows only when the index is made.
+    #[test]
+    fn a_change_that_fails_on_the_way_is_taken_back() {
+        let loki = policy(Preset::Loki, 16, |o| {
+            (o.sinks, o.recent, o.window, o.rank) = (Some(1), Some(2), Some(2), Some(4));
+        });
+        let mut sequence = prefilled(in_place(streaming()), 10);
+        let refused = pollster::block_on(sequence.set_policy(loki));
+        assert!(matches!(refused, Err(SchedulerError::NoStatistics { .. })), "{refused:?}");
+        assert_eq!(sequence.policy, streaming());
+        assert_eq!(sequence.readiness, Readiness::Ready);
+        assert_eq!(sequence.layers[0].mode(), LayerMode::Window);
     }
 
     fn speculative() -> SequenceOptions {
