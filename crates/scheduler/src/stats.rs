@@ -196,4 +196,47 @@ mod tests {
         bounds.clear();
         assert!(bounds.is_empty());
     }
+
+    #[test]
+    fn bounds_between_powers_of_two_count_as_the_larger_one() {
+        let mut bounds = Bounds::new();
+        // log2 of 1 / 3 is -1.6: at most a half of what was attended, a third of all.
+        bounds.add(1.0 / 3.0);
+        assert_eq!(bounds.median(), Some(0.5 / 1.5));
+        // A power of two counts as itself; 1 tells something, what is above does not.
+        bounds.clear();
+        bounds.add(1.0);
+        assert_eq!((bounds.median(), bounds.share_telling()), (Some(0.5), Some(1.0)));
+        bounds.add(1.5);
+        assert_eq!(bounds.share_telling(), Some(0.5));
+        // Of an even number the lower one is the median.
+        assert_eq!(bounds.median(), Some(0.5));
+        bounds.add(1.5);
+        assert_eq!(bounds.median(), Some(2.0 / 3.0));
+    }
+
+    #[test]
+    fn rates_are_of_what_was_counted() {
+        let mut stats = Stats::new(2, 3);
+        assert_eq!((stats.hit_rate(), stats.mean_attended()), (None, None));
+        (stats.hits, stats.misses) = (3, 1);
+        (stats.steps, stats.attended_rows) = (2, 60);
+        assert_eq!(stats.hit_rate(), Some(0.75));
+        // Two steps of two layers of three heads.
+        assert_eq!(stats.mean_attended(), Some(5.0));
+    }
+
+    #[test]
+    fn a_reset_keeps_nothing_but_memory() {
+        let mut stats = Stats::new(1, 2);
+        stats.attended_last = vec![7, 8];
+        stats.bounds.add(0.5);
+        (stats.hits, stats.misses, stats.fetched_bytes, stats.evictions) = (1, 2, 3, 4);
+        (stats.select, stats.cluster_wait) = (Duration::from_secs(1), Duration::from_secs(2));
+        stats.reset();
+        let fresh = Stats::new(1, 2);
+        assert_eq!(format!("{stats:?}"), format!("{fresh:?}"));
+        stats.bounds.add(0.5);
+        assert_eq!(stats.bounds.len(), 1, "there is room for bounds again");
+    }
 }

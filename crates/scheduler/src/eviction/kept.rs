@@ -260,22 +260,24 @@ impl<B: Backend> Kept<B> {
         let leaving = &window.leaving;
         // Every new row took the place of the one that was kept last.
         let attended = capacity.saturating_sub(leaving.len());
-        let old = self.rows[head].iter().take(attended).map(|k| (k.row, k.slot as usize));
-        let new = leaving.clone().map(|row| (row as u32, most + row - leaving.start));
-        let all: Vec<(u32, usize)> = old.chain(new).collect();
+        let old = self.rows[head].iter().take(attended);
+        let old = old.map(|k| Candidate { row: k.row, from: k.slot as usize });
+        let new = leaving.clone();
+        let new = new.map(|row| Candidate { row: row as u32, from: most + row - leaving.start });
+        let all: Vec<Candidate> = old.chain(new).collect();
         let mass = |at: usize| -> f32 {
             (head * group..(head + 1) * group).map(|g| self.host_mass[g * stride + at]).sum()
         };
-        let scores: Vec<f32> = all.iter().map(|(_, at)| mass(*at)).collect();
-        let chosen: Vec<(u32, usize)> =
+        let scores: Vec<f32> = all.iter().map(|candidate| mass(candidate.from)).collect();
+        let chosen: Vec<Candidate> =
             best(&scores, capacity).into_iter().map(|i| all[i as usize]).collect();
         let mut is_free = vec![true; capacity];
-        chosen.iter().filter(|(_, at)| *at < most).for_each(|(_, at)| is_free[*at] = false);
+        chosen.iter().filter(|c| c.from < most).for_each(|c| is_free[c.from] = false);
         let mut free = (0..capacity).filter(|slot| is_free[*slot]);
-        let place = |(row, from): (u32, usize)| {
-            let slot = if from < most { Some(from) } else { free.next() };
+        let place = |chosen: Candidate| {
+            let slot = if chosen.from < most { Some(chosen.from) } else { free.next() };
             let slot = slot.expect("a head keeps at most as many rows as it has places") as u32;
-            Rechosen { kept: KeptRow { row, slot }, from }
+            Rechosen { kept: KeptRow { row: chosen.row, slot }, from: chosen.from }
         };
         chosen.into_iter().map(place).collect()
     }
@@ -387,10 +389,12 @@ impl<B: Backend> Kept<B> {
         }
         // In the middle of a prompt more is pending than there are places for.
         let from = (self.most() + pending).min(self.stride);
-        let zeros = vec![0.0f32; self.stride - from];
-        for g in 0..self.host_mass.len() / self.stride {
+        for (g, sums) in self.host_mass.chunks_exact_mut(self.stride).enumerate() {
+            // The host's copy forgets them too: a lost device is filled from it.
+            let zeros = &mut sums[from..];
+            zeros.fill(0.0);
             let view = ViewMut::part(&mut self.mass, g * self.stride + from, zeros.len());
-            backend.write(view, bytemuck::cast_slice(&zeros))?;
+            backend.write(view, bytemuck::cast_slice(zeros))?;
         }
         Ok(())
     }
@@ -403,6 +407,16 @@ pub(crate) struct RechooseWindow {
     pub leaving: Range<usize>,
     /// Rows that stay in it.
     pub recent: usize,
+}
+
+/// A row that may be kept.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// In the host store.
+    row: u32,
+    /// Where its mass is among the sums of a query head: its place in the pool, or behind all
+    /// places if it leaves the recent window.
+    from: usize,
 }
 
 /// A row that is kept after a choice.
@@ -458,3 +472,6 @@ pub fn head_capacities(scores: &[f32], n: usize, mean: usize, safeguard: f32) ->
     let capacity = |own: usize| ((1.0 - safeguard) * own as f32 + least as f32).round() as usize;
     counts.into_iter().map(|own| capacity(own).min(n)).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,89 @@ impl<B: Backend> AttendedHead<'_, B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::encode_f32;
+    use longview_ops::{ReferenceBackend, ViewMut};
+
+    use super::*;
+    use crate::store::PlainStore;
+    use crate::store::fixture::{floats, shape};
+
+    /// Query and output of the second of two tokens, behind one number of a larger tensor.
+    fn record(trace: &mut Trace, layer: usize) {
+        let backend = ReferenceBackend::new();
+        let numbers = |first: usize| (first..first + 33).map(|i| i as f32).collect::<Vec<_>>();
+        let (q, mut out) = (floats(&backend, &numbers(0)), floats(&backend, &numbers(100)));
+        let kv = floats(&backend, &[0.0; 16]);
+        let t = LayerTensors {
+            q: View::part(&q, 1, 32),
+            k: View::all(&kv),
+            v: View::all(&kv),
+            out: ViewMut::part(&mut out, 1, 32),
+        };
+        pollster::block_on(trace.record(&backend, layer, 1, &t)).unwrap();
+    }
+
+    #[test]
+    fn a_step_is_copied_layer_by_layer() {
+        let mut trace = Trace::default();
+        trace.set(true, &shape());
+        record(&mut trace, 1);
+        let zeros = TracedLayer { q: vec![0.0; 16], out: vec![0.0; 16] };
+        let numbers = |first: usize| (first..first + 16).map(|i| i as f32).collect::<Vec<_>>();
+        let copied = TracedLayer { q: numbers(17), out: numbers(117) };
+        assert_eq!(trace.layers(), [zeros, copied]);
+    }
+
+    #[test]
+    fn nothing_is_copied_unless_it_is_asked_for() {
+        let mut trace = Trace::default();
+        record(&mut trace, 0);
+        assert!(trace.layers().is_empty());
+        trace.set(true, &shape());
+        record(&mut trace, 0);
+        trace.set(false, &shape());
+        record(&mut trace, 0);
+        assert!(trace.layers().is_empty(), "no longer");
+    }
+
+    /// Head 1 attends rows 1, 2 and 5, which are tokens 4, 0 and 3. A query of (2, 0, 0, 0) gives
+    /// them 1, 2 and 5 of 8 parts, one of zeros a third each.
+    #[test]
+    fn what_exceeds_an_equal_share_is_added_to_the_tokens_mass() {
+        let shape = shape();
+        let mut store = PlainStore::new(&shape).unwrap();
+        let row_of = |x: f32| encode_f32(shape.kv_dtype, &[x, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0]);
+        for (row, parts) in [(1, 1.0f32), (2, 2.0), (5, 5.0)] {
+            let store: &mut dyn crate::store::HostStore<ReferenceBackend> = &mut store;
+            // The scale of a half takes the 2 away.
+            store.write_rows(1, 1, row, &row_of(parts.ln()));
+        }
+        let rows: LayerRows<'_, ReferenceBackend> =
+            LayerRows { shape: &shape, store: &store, layer: 1 };
+        let head = |sinks| AttendedHead {
+            rows,
+            head: 1,
+            positions: &[7, 4, 0, 6, 1, 3],
+            attended: &[1, 2, 5],
+            sinks,
+        };
+        let queries = [2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0];
+        let mut mass = vec![0.25; 5];
+        head(0).add_attention(&queries, &mut mass);
+        let above = 2.0 * (5.0 / 8.0 - 1.0 / 3.0);
+        let want = [0.25, 0.25, 0.25, 0.25 + above, 0.25];
+        for (x, y) in mass.iter().zip(want) {
+            assert!((x - y).abs() < 1e-6, "{mass:?}");
+        }
+        // Token 3 is one of the first four now, and a cut has taken it back from a shorter list.
+        let mut mass = vec![0.0; 5];
+        head(4).add_attention(&queries, &mut mass);
+        assert_eq!(mass, [0.0; 5]);
+        let mut short = vec![0.0; 3];
+        head(0).add_attention(&queries, &mut short);
+        assert_eq!(short, [0.0; 3]);
+    }
+}

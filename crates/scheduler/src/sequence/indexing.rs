@@ -670,3 +670,67 @@ fn largest(scores: &[f32], count: usize) -> Vec<bool> {
     best(scores, count).into_iter().for_each(|i| chosen[i as usize] = true);
     chosen
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::encode_f32;
+    use longview_ops::ReferenceBackend;
+
+    use super::*;
+    use crate::store::fixture::shape;
+    use crate::store::{HostStore, PlainStore};
+
+    /// Keys of rows 3 and 4 are the logarithms of 1 and 3 in head 0, of 4 and 1 in head 1: a query
+    /// of 2 gives them these parts, with the scale of a half.
+    #[test]
+    fn rows_of_a_window_share_each_query_among_themselves() {
+        let shape = shape();
+        let mut store = PlainStore::new(&shape).unwrap();
+        for (head, row, parts) in [(0, 3, 1.0f32), (0, 4, 3.0), (1, 3, 4.0), (1, 4, 1.0)] {
+            let numbers = [parts.ln(), 1.0, 0.0, 0.0, 5.0, 5.0, 5.0, 5.0];
+            let store: &mut dyn HostStore<ReferenceBackend> = &mut store;
+            store.write_rows(1, head, row, &encode_f32(shape.kv_dtype, &numbers));
+        }
+        let rows: LayerRows<'_, ReferenceBackend> =
+            LayerRows { shape: &shape, store: &store, layer: 1 };
+        // Two tokens alike of four query heads: all see but the second, which gives all the same.
+        let (sees, blind) = ([2.0, 0.0, 0.0, 0.0], [0.0; 4]);
+        let token = [sees, blind, sees, sees].concat();
+        let mass = mass_among(rows, &token.repeat(2), 3..5, &mut vec![1; 9]);
+        let want = [2.0 * (0.25 + 0.5), 2.0 * (0.75 + 0.5), 4.0 * 0.8, 4.0 * 0.2];
+        for (x, y) in mass.iter().zip(want) {
+            assert!((x - y).abs() < 1e-6, "{mass:?}");
+        }
+        assert_eq!(mass.len(), 4);
+    }
+
+    #[test]
+    fn a_block_counts_the_nearest_tokens_of_its_neighbours() {
+        let mass = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
+        assert_eq!(block_sums(&mass, 3, 0), [7.0, 56.0, 64.0]);
+        assert_eq!(block_sums(&mass, 3, 1), [15.0, 124.0, 96.0]);
+        assert_eq!(block_sums(&[], 3, 1), [0.0; 0]);
+    }
+
+    #[test]
+    fn the_largest_scores_are_marked_the_first_among_equals() {
+        assert_eq!(largest(&[1.0, 3.0, 3.0, 2.0, 3.0], 2), [false, true, true, false, false]);
+        assert_eq!(largest(&[1.0, 2.0], 5), [true, true]);
+        assert_eq!(largest(&[1.0], 0), [false]);
+    }
+
+    #[test]
+    fn seeds_differ_between_layers_and_runs_of_rows() {
+        let seeds = [
+            job_seed(7, 0, 0),
+            job_seed(7, 0, 1),
+            job_seed(7, 1, 0),
+            job_seed(7, 1, 1),
+            job_seed(8, 0, 0),
+        ];
+        for (i, seed) in seeds.iter().enumerate() {
+            assert!(!seeds[..i].contains(seed), "{seeds:?}");
+        }
+        assert_eq!(job_seed(7, 1, 1), seeds[3], "and depend on nothing else");
+    }
+}

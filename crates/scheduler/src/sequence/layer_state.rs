@@ -347,3 +347,166 @@ fn new_index<B: Backend>(
 fn max_batches(shape: &KvShape, index: &Index) -> usize {
     shape.capacity / index.window + shape.capacity / INDEX_SEGMENT + 3
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{clusters, full, heavy_hitters, policy, shape, streaming};
+    use super::*;
+    use crate::index::{HeadClusters, projection::Projections};
+    use crate::policy::{Preset, Rank};
+
+    type TestLayer = Layer<ReferenceBackend>;
+
+    const SETUP: LayerSetup =
+        LayerSetup { layer: 1, selection: SelectionId(3), in_place: false, host_caches: true };
+
+    fn adopted(policy: &Policy, setup: &LayerSetup) -> TestLayer {
+        let backend = ReferenceBackend::new();
+        let mut layer = Layer::new(&backend, &shape()).unwrap();
+        layer.adopt(&backend, &shape(), policy, setup).unwrap();
+        layer
+    }
+
+    fn device_rows(layer: &TestLayer) -> usize {
+        layer.device.as_ref().map_or(0, |device| device.len() / 8)
+    }
+
+    #[test]
+    fn a_layer_gets_the_rows_that_its_policy_asks_for() {
+        // Mode, first row that may be indexed, rows of a head, and rows of the buffer of both.
+        let facts = |policy: &Policy| {
+            let layer = adopted(policy, &SETUP);
+            assert_eq!(layer.n_indexed, layer.n_submitted);
+            (layer.mode(), layer.n_indexed, layer.device_rows, device_rows(&layer))
+        };
+        assert_eq!(facts(&full()), (LayerMode::Dense, 0, 24, 48));
+        assert_eq!(facts(&streaming()), (LayerMode::Window, 2, 5, 10));
+        // A sink, a ring of eight, and slots for what one step recalls of 16: 13.
+        assert_eq!(facts(&clusters()), (LayerMode::Recall, 1, 22, 44));
+        // A ring of six a head, and a pool of four places a head behind both.
+        assert_eq!(facts(&heavy_hitters()), (LayerMode::Kept, 0, 6, 12 + 8));
+        let first_dense = Policy { dense_layers: 2, ..clusters() };
+        assert_eq!(facts(&first_dense).0, LayerMode::Dense);
+    }
+
+    #[test]
+    fn a_layer_in_place_has_no_rows_of_its_own() {
+        let layer = adopted(&streaming(), &LayerSetup { in_place: true, ..SETUP });
+        assert!(layer.device.is_none());
+        assert_eq!((layer.device_bytes(), layer.device_rows), (0, 5));
+    }
+
+    #[test]
+    fn a_policy_is_adopted_without_what_the_one_before_had() {
+        let backend = ReferenceBackend::new();
+        let mut layer = adopted(&clusters(), &SETUP);
+        (layer.n_indexed, layer.n_submitted) = (9, 11);
+        layer.adopt(&backend, &shape(), &streaming(), &SETUP).unwrap();
+        assert_eq!((layer.n_indexed, layer.n_submitted), (2, 2));
+        assert!(layer.recall().is_none() && layer.kept().is_none());
+        layer.adopt(&backend, &shape(), &heavy_hitters(), &SETUP).unwrap();
+        assert!(layer.kept().is_some() && layer.recall().is_none());
+        assert_eq!((layer.n_indexed, device_rows(&layer)), (0, 20));
+    }
+
+    #[test]
+    fn a_cache_for_each_head_where_the_host_looks_rows_up() {
+        let caches = |host_caches: bool, policy: &Policy| {
+            let layer = adopted(policy, &LayerSetup { host_caches, ..SETUP });
+            layer.recall().unwrap().caches.len()
+        };
+        assert_eq!((caches(true, &clusters()), caches(false, &clusters())), (2, 0));
+        let on_host = Policy { residency: Residency::AttendOnHost { threads: None }, ..clusters() };
+        assert_eq!(caches(true, &on_host), 0, "nothing is fetched");
+        assert_eq!(adopted(&clusters(), &SETUP).recall().unwrap().selection, SelectionId(3));
+    }
+
+    #[test]
+    fn no_head_keeps_more_rows_than_there_can_be() {
+        let policy = Policy { budget: crate::policy::Budget::of(100), ..heavy_hitters() };
+        let layer = adopted(&policy, &SETUP);
+        assert_eq!(layer.kept().unwrap().capacity, [24, 24]);
+    }
+
+    #[test]
+    fn new_rows_are_the_next_tokens_of_every_head() {
+        let mut layer = adopted(&streaming(), &SETUP);
+        layer.push_positions(0, 2);
+        layer.push_positions(2, 3);
+        assert_eq!(layer.positions, [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]);
+    }
+
+    #[test]
+    fn a_forgotten_selection_serves_no_step() {
+        let mut layer = adopted(&clusters(), &SETUP);
+        let recall = layer.recall_mut().unwrap();
+        recall.selected_at = Some(SelectedAt { n_tokens: 5, n_indexed: 3 });
+        recall.prefetch.note(5);
+        recall.forget_selection();
+        assert_eq!(recall.selected_at, None);
+        assert!(!recall.prefetch.take(5));
+    }
+
+    /// Two clusters in head 0, one in head 1.
+    fn index_some(backend: &ReferenceBackend, layer: &mut TestLayer) {
+        let head = |sizes: &[u32]| HeadClusters {
+            sizes: sizes.to_vec(),
+            centroids: vec![1.0; 4 * sizes.len()],
+            radius: vec![0.0; sizes.len()],
+            ..HeadClusters::default()
+        };
+        let recall = layer.recall_mut().unwrap();
+        recall.index.append(backend, 1, 5, &[head(&[3, 1]), head(&[4])]).unwrap();
+        recall.resize_caches();
+    }
+
+    fn look_up(layer: &mut TestLayer, head: usize, cluster: u32) -> usize {
+        let want = crate::recall::Want { cluster: longview_core::ClusterId(cluster), take: 1 };
+        let cache = &mut layer.recall_mut().unwrap().caches[head];
+        cache.look_up(&[want], &mut Vec::new(), &mut Vec::new())
+    }
+
+    #[test]
+    fn each_heads_cache_has_room_for_its_own_clusters() {
+        let backend = ReferenceBackend::new();
+        let mut layer = adopted(&clusters(), &SETUP);
+        index_some(&backend, &mut layer);
+        assert_eq!(look_up(&mut layer, 0, 1), 0);
+        assert_eq!(look_up(&mut layer, 0, 1), 1, "it is there now");
+        let beyond =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look_up(&mut layer, 1, 1)));
+        assert!(beyond.is_err(), "head 1 has one cluster");
+    }
+
+    #[test]
+    fn a_fresh_device_has_the_index_and_nothing_cached() {
+        let backend = ReferenceBackend::new();
+        let mut layer = adopted(&clusters(), &SETUP);
+        index_some(&backend, &mut layer);
+        look_up(&mut layer, 0, 1);
+        let recall = layer.recall_mut().unwrap();
+        recall.selected_at = Some(SelectedAt { n_tokens: 5, n_indexed: 3 });
+        recall.restore(&ReferenceBackend::new()).unwrap();
+        assert_eq!(recall.selected_at, None);
+        assert_eq!(recall.index.n_used(0), 2);
+        assert_eq!(look_up(&mut layer, 0, 1), 0);
+    }
+
+    #[test]
+    fn an_index_of_tokens_takes_the_width_of_their_space() {
+        let backend = ReferenceBackend::new();
+        let loki = policy(Preset::Loki, 16, |o| {
+            (o.sinks, o.recent, o.window, o.rank) = (Some(1), Some(2), Some(2), Some(4));
+        });
+        let mut layer = adopted(&loki, &SETUP);
+        let recall = layer.recall_mut().unwrap();
+        assert_eq!(recall.index.width(), Rank::Given(Some(4)).most(4));
+        let made = Projections { rank: 2, w_q: vec![1.0; 16], w_k: vec![2.0; 16] };
+        let projection = LayerProjection::new(&backend, made, None).unwrap();
+        recall.set_projection(&backend, &shape(), &loki, 2, projection).unwrap();
+        assert_eq!(recall.index.width(), 2);
+        assert!(recall.projection.is_some() && recall.searched().projection.is_some());
+    }
+}

@@ -2,6 +2,8 @@
 //! changes policy. The one room that knows all mechanisms; none of them knows it.
 
 mod decode;
+#[cfg(test)]
+mod fixture;
 mod indexing;
 mod inspection;
 mod kept_layers;

@@ -75,3 +75,37 @@ impl SequenceOptions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(recall: RecallMode, placement: Placement) -> Result<(), SchedulerError> {
+        SequenceOptions { recall, placement, ..SequenceOptions::default() }.check()
+    }
+
+    #[test]
+    fn only_a_device_that_fetches_can_be_ahead_of_its_fetches() {
+        let speculative = RecallMode::Speculative { gate: 0.5 };
+        check(RecallMode::Exact, Placement::InPlace).unwrap();
+        check(RecallMode::Exact, Placement::Device).unwrap();
+        check(speculative, Placement::Device).unwrap();
+        let refused = check(speculative, Placement::InPlace);
+        assert!(matches!(refused, Err(SchedulerError::NothingToSpeculate)), "{refused:?}");
+    }
+
+    #[test]
+    fn a_gate_is_a_cosine_or_more() {
+        let gated = |gate| check(RecallMode::Speculative { gate }, Placement::Device);
+        for gate in [-1.0, 0.0, 1.0, 2.0] {
+            gated(gate).unwrap();
+        }
+        for gate in [-1.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let refused = gated(gate);
+            assert!(matches!(refused, Err(SchedulerError::RecallGate(_))), "{gate}: {refused:?}");
+        }
+        // What the number is comes before where it would be used.
+        let both = check(RecallMode::Speculative { gate: f32::NAN }, Placement::InPlace);
+        assert!(matches!(both, Err(SchedulerError::RecallGate(_))));
+    }
+}

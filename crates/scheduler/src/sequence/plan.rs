@@ -184,3 +184,80 @@ fn n_recall(shape: &KvShape, policy: &Policy) -> u64 {
     let layers = 0..shape.n_layers;
     layers.filter(|layer| policy.layer_mode(*layer) == LayerMode::Recall).count() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{
+        clusters, full, heavy_hitters, in_place, on_device, options, shape, streaming,
+    };
+    use super::super::options::HostStoreKind;
+    use super::*;
+
+    fn plan(policy: &Policy, placement: Placement) -> KvPlan {
+        KvPlan::new(&shape(), policy, &options(placement, HostStoreKind::Auto))
+    }
+
+    /// Two layers of two heads of 24 rows of 32 bytes; chunks and tiles have four rows.
+    #[test]
+    fn first_and_last_tokens_take_their_rows_alone() {
+        let want = KvPlan {
+            host_kv_bytes: 2 * 2 * 24 * 32,
+            // A position of four bytes for each row.
+            host_index_bytes: 2 * 2 * 24 * 4,
+            window_bytes: 2 * 2 * 5 * 32,
+            // Two tiles and a chunk.
+            prefill_bytes: 3 * 4 * 2 * 32,
+            // Five staged rows a head with two numbers each, and two sums of 4 x 4 a head.
+            work_bytes: 5 * 2 * (32 + 8) + 2 * 2 * 2 * 16 * 4,
+            ..KvPlan::default()
+        };
+        let plan = plan(&streaming(), Placement::Device);
+        assert_eq!(plan, want);
+        assert_eq!(plan.device_kv_bytes(), 640);
+        assert_eq!(plan.total_bytes(), 3072 + 384 + 640 + 768 + 400 + 512);
+    }
+
+    #[test]
+    fn dense_layers_have_all_rows_on_the_device() {
+        let plan = plan(&full(), Placement::Device);
+        assert_eq!((plan.dense_bytes, plan.window_bytes, plan.cache_bytes), (3072, 0, 0));
+        let one = Policy { dense_layers: 1, ..streaming() };
+        let plan = self::plan(&one, Placement::Device);
+        assert_eq!((plan.dense_bytes, plan.window_bytes), (1536, 320));
+    }
+
+    /// A sink, a ring of eight and 13 slots a head.
+    #[test]
+    fn recalled_rows_take_slots_beside_the_window() {
+        let plan = plan(&clusters(), Placement::Device);
+        assert_eq!((plan.window_bytes, plan.cache_bytes), (2 * 2 * 9 * 32, 2 * 2 * 13 * 32));
+        assert!(plan.index_bytes > 0);
+    }
+
+    #[test]
+    fn in_place_no_row_is_there_twice() {
+        for policy in [full(), streaming(), heavy_hitters()] {
+            let plan = plan(&policy, Placement::InPlace);
+            assert_eq!((plan.device_kv_bytes(), plan.prefill_bytes), (0, 0));
+        }
+    }
+
+    #[test]
+    fn the_parts_on_the_device_are_those_that_a_sequence_takes() {
+        for policy in [
+            full(),
+            streaming(),
+            clusters(),
+            heavy_hitters(),
+            Policy { dense_layers: 1, ..clusters() },
+            Policy { residual: Residual::Means, ..clusters() },
+        ] {
+            let preset = policy.preset;
+            let device = plan(&policy, Placement::Device).device_kv_bytes();
+            let sequence = on_device(policy.clone(), HostStoreKind::Auto);
+            assert_eq!(device, sequence.device_kv_bytes(), "{preset}");
+            let unified = plan(&policy, Placement::InPlace).device_kv_bytes();
+            assert_eq!(unified, in_place(policy).device_kv_bytes(), "{preset}");
+        }
+    }
+}

@@ -195,3 +195,169 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{
+        TestSequence, check_rows, clusters, full, heavy_hitters, host_rows, in_place, made,
+        on_device, options, policy, prefilled, shape, streaming,
+    };
+    use super::super::options::{HostStoreKind, Placement, SequenceOptions};
+    use super::*;
+    use crate::policy::{Importance, Preset};
+    use crate::store::fixture::row;
+
+    #[test]
+    fn rows_from_a_place_on_go_back_into_token_order() {
+        let mut sequence = prefilled(in_place(full()), 8);
+        // Each head has an order of its own, which is not its own inverse.
+        for (head, order) in [(0, [0, 1, 3, 4, 2, 5]), (1, [1, 0, 4, 2, 5, 3])] {
+            let (place, row_bytes) = (RowRange { layer: 1, head, start: 0 }, 32);
+            sequence.store.permute_rows(place, &order, row_bytes, &mut Vec::new());
+            sequence.layers[1].positions[head][..6].copy_from_slice(&order);
+        }
+        sequence.layers[1].permuted_to = 6;
+        check_rows(&sequence);
+        sequence.restore_token_order(1, 2);
+        assert_eq!(sequence.layers[1].positions[0], [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(sequence.layers[1].positions[1], [1, 0, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(sequence.layers[1].permuted_to, 2);
+        check_rows(&sequence);
+        sequence.restore_token_order(1, 2);
+        assert_eq!(sequence.layers[1].positions[1][..2], [1, 0], "nothing is left to do");
+        sequence.restore_token_order(1, 0);
+        assert_eq!(sequence.layers[1].positions[1], [0, 1, 2, 3, 4, 5, 6, 7]);
+        let want: Vec<f32> = (0..8).flat_map(|r| row(1, 1, r)).collect();
+        assert_eq!(host_rows(&sequence, 1, 1), want);
+    }
+
+    #[test]
+    fn a_policy_that_attends_to_everything_leaves_rows_where_clusters_put_them() {
+        for store in [HostStoreKind::Auto, HostStoreKind::Plain] {
+            let mut sequence = prefilled(on_device(clusters(), store), 20);
+            assert_eq!(sequence.layers[0].n_indexed, 18);
+            assert_eq!(sequence.layers[0].permuted_to, 18);
+            check_rows(&sequence);
+            pollster::block_on(sequence.set_policy(full())).unwrap();
+            assert_eq!((sequence.layers[0].permuted_to, sequence.layers[0].n_indexed), (18, 0));
+            pollster::block_on(sequence.set_policy(streaming())).unwrap();
+            assert_eq!((sequence.layers[1].permuted_to, sequence.layers[1].n_indexed), (0, 2));
+            check_rows(&sequence);
+            pollster::block_on(sequence.set_policy(clusters())).unwrap();
+            assert_eq!(sequence.layers[1].n_indexed, 18, "indexed anew");
+            check_rows(&sequence);
+        }
+    }
+
+    #[test]
+    fn a_policy_that_needs_what_no_prefill_recorded_is_refused_and_changes_nothing() {
+        let by_local_queries = policy(Preset::Infllm, 16, |o| {
+            (o.sinks, o.recent, o.window, o.block_size) = (Some(1), Some(2), Some(2), Some(2));
+            (o.representative_num, o.importance) = (Some(1), Some(Importance::Local));
+        });
+        let mut sequence = prefilled(in_place(streaming()), 10);
+        for wanted in [heavy_hitters(), by_local_queries] {
+            let refused = pollster::block_on(sequence.set_policy(wanted));
+            assert!(matches!(refused, Err(SchedulerError::NoStatistics { .. })), "{refused:?}");
+            assert_eq!(sequence.policy, streaming());
+            assert_eq!(sequence.readiness, Readiness::Ready);
+        }
+        // A prompt of recent tokens alone is kept whole.
+        let mut short = prefilled(in_place(streaming()), 4);
+        pollster::block_on(short.set_policy(heavy_hitters())).unwrap();
+        let mut longer = prefilled(in_place(streaming()), 5);
+        assert!(longer.check_statistics(&heavy_hitters()).is_err());
+        assert!(pollster::block_on(longer.set_policy(heavy_hitters())).is_err());
+    }
+
+    /// No prefill summed keys, which shows only when the index is made.
+    #[test]
+    fn a_change_that_fails_on_the_way_is_taken_back() {
+        let loki = policy(Preset::Loki, 16, |o| {
+            (o.sinks, o.recent, o.window, o.rank) = (Some(1), Some(2), Some(2), Some(4));
+        });
+        let mut sequence = prefilled(in_place(streaming()), 10);
+        let refused = pollster::block_on(sequence.set_policy(loki));
+        assert!(matches!(refused, Err(SchedulerError::NoStatistics { .. })), "{refused:?}");
+        assert_eq!(sequence.policy, streaming());
+        assert_eq!(sequence.readiness, Readiness::Ready);
+        assert_eq!(sequence.layers[0].mode(), LayerMode::Window);
+    }
+
+    fn speculative() -> SequenceOptions {
+        let recall = RecallMode::Speculative { gate: 0.5 };
+        SequenceOptions { recall, ..options(Placement::Device, HostStoreKind::Auto) }
+    }
+
+    #[test]
+    fn a_choice_that_the_host_must_see_is_not_speculated_on() {
+        let mut sequence = made(clusters(), speculative());
+        let bounded = Policy { bounds_attention: true, ..clusters() };
+        let refused = pollster::block_on(sequence.set_policy(bounded.clone()));
+        assert!(matches!(refused, Err(SchedulerError::CannotSpeculate { .. })), "{refused:?}");
+        assert_eq!(sequence.policy, clusters());
+        let mut exact = on_device(clusters(), HostStoreKind::Auto);
+        pollster::block_on(exact.set_policy(bounded)).unwrap();
+    }
+
+    #[test]
+    fn the_device_looks_rows_up_only_where_it_can_and_the_host_need_not_see() {
+        let cached = |options: SequenceOptions| SequenceOptions { device_cache: true, ..options };
+        let device = options(Placement::Device, HostStoreKind::Auto);
+        assert!(made(clusters(), cached(device)).uses_device_cache());
+        assert!(!made(clusters(), device).uses_device_cache(), "nobody asked");
+        let plain = options(Placement::Device, HostStoreKind::Plain);
+        assert!(!made(clusters(), cached(plain)).uses_device_cache(), "rows it cannot read");
+        let unified = options(Placement::InPlace, HostStoreKind::Auto);
+        assert!(!made(clusters(), cached(unified)).uses_device_cache(), "nothing to fetch");
+        assert!(!made(clusters(), cached(speculative())).uses_device_cache());
+        let bounded = Policy { bounds_attention: true, ..clusters() };
+        assert!(!made(bounded, cached(device)).uses_device_cache());
+    }
+
+    #[test]
+    fn caches_of_the_host_are_there_where_the_host_looks_rows_up() {
+        let caches = |options| made(clusters(), options).layers[1].recall().unwrap().caches.len();
+        let device = options(Placement::Device, HostStoreKind::Auto);
+        assert_eq!(caches(device), 2);
+        assert_eq!(caches(SequenceOptions { device_cache: true, ..device }), 0);
+        assert_eq!(caches(options(Placement::InPlace, HostStoreKind::Auto)), 0);
+    }
+
+    #[test]
+    fn lists_hold_what_a_head_may_attend_and_moves_what_a_tile_has() {
+        let strides = |sequence: &TestSequence| (sequence.lists.stride, sequence.mover.stride());
+        // Two first tokens and three last ones; in place nothing is moved.
+        assert_eq!(strides(&in_place(streaming())), (5, 1));
+        // A tile has four rows, fewer than a head attends.
+        assert_eq!(strides(&on_device(streaming(), HostStoreKind::Auto)), (5, 5));
+        let wide = SequenceOptions {
+            tile: 7,
+            chunk: 6,
+            ..options(Placement::Device, HostStoreKind::Auto)
+        };
+        assert_eq!(strides(&made(streaming(), wide)), (5, 7));
+        assert_eq!(strides(&in_place(clusters())), (16, 1));
+        // A head that keeps more than the mean attends it all, with the recent ones.
+        let mut sequence = on_device(heavy_hitters(), HostStoreKind::Auto);
+        assert_eq!(strides(&sequence), (8, 8));
+        sequence.layers[1].kept_mut().unwrap().capacity[1] = 9;
+        sequence.alloc_shared().unwrap();
+        assert_eq!(strides(&sequence), (13, 13));
+    }
+
+    #[test]
+    fn selections_are_numbered_by_the_layers_that_recall() {
+        let backend = std::sync::Arc::new(longview_ops::ReferenceBackend::new());
+        let shape = crate::layout::KvShape { n_layers: 3, ..shape() };
+        let policy = Policy { dense_layers: 1, ..clusters() };
+        let options = options(Placement::InPlace, HostStoreKind::Auto);
+        let deep = Sequence::new(&backend, shape, policy, options).unwrap();
+        let selection = |layer: usize| deep.layers[layer].recall().map(|r| r.selection);
+        assert_eq!(selection(0), None, "it attends to everything");
+        assert_eq!(selection(1), Some(SelectionId(0)));
+        assert_eq!(selection(2), Some(SelectionId(1)));
+        assert!(deep.recall.is_some());
+        assert!(in_place(streaming()).recall.is_none());
+    }
+}

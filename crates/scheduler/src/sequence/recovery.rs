@@ -188,3 +188,187 @@ impl<B: Backend> Sequence<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{
+        TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
+        prefilled, streaming,
+    };
+    use super::super::layer_state::SelectedAt;
+    use super::super::options::HostStoreKind;
+    use super::*;
+    use crate::store::fixture::{read_floats, row};
+
+    const STORES: [HostStoreKind; 2] = [HostStoreKind::Auto, HostStoreKind::Plain];
+
+    fn truncate(sequence: &mut TestSequence, n: usize) {
+        pollster::block_on(sequence.truncate(n)).unwrap();
+    }
+
+    fn device(sequence: &TestSequence, layer: usize) -> Vec<f32> {
+        read_floats(&sequence.backend, sequence.layers[layer].device.as_ref().unwrap())
+    }
+
+    /// The rows of these tokens, of both heads one after the other.
+    fn tokens(layer: usize, tokens: &[usize]) -> Vec<f32> {
+        (0..2).flat_map(|h| tokens.iter().flat_map(move |t| row(layer, h, *t))).collect()
+    }
+
+    /// Behind two first tokens is a ring of three: row r lies in its (r - 2) % 3-th place.
+    #[test]
+    fn first_and_last_tokens_are_put_where_attention_looks_for_them() {
+        for store in STORES {
+            let mut sequence = prefilled(on_device(streaming(), store), 9);
+            assert_eq!(device(&sequence, 1), tokens(1, &[0, 1, 8, 6, 7]));
+            truncate(&mut sequence, 7);
+            assert_eq!(device(&sequence, 1), tokens(1, &[0, 1, 5, 6, 4]));
+            assert_eq!(sequence.n_tokens(), 7);
+            check_rows(&sequence);
+            truncate(&mut sequence, 100);
+            assert_eq!(sequence.n_tokens(), 7, "there are no more");
+        }
+    }
+
+    #[test]
+    fn a_dense_layer_has_all_rows_on_the_device() {
+        for store in STORES {
+            let sequence = prefilled(on_device(full(), store), 9);
+            for (head, rows) in device(&sequence, 0).chunks_exact(24 * 8).enumerate() {
+                let want: Vec<f32> = (0..9).flat_map(|t| row(0, head, t)).collect();
+                assert_eq!(rows[..9 * 8], want);
+                assert_eq!(rows[9 * 8..], [0.0; 15 * 8]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_fresh_device_gets_what_the_lost_one_had() {
+        for store in STORES {
+            for policy in [full(), streaming(), clusters()] {
+                let mut sequence = prefilled(on_device(policy, store), 12);
+                let before = [device(&sequence, 0), device(&sequence, 1)];
+                let positions = sequence.layers[1].positions.clone();
+                let fresh = Arc::new(ReferenceBackend::new());
+                sequence.recover(&fresh).unwrap();
+                assert!(sequence.is_on(&fresh));
+                assert_eq!([device(&sequence, 0), device(&sequence, 1)], before);
+                assert_eq!(sequence.layers[1].positions, positions);
+                check_rows(&sequence);
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_that_was_being_indexed_on_the_lost_device_is_not_waited_for() {
+        let mut sequence = prefilled(on_device(clusters(), HostStoreKind::Auto), 12);
+        sequence.layers[0].n_submitted += 2;
+        sequence.layers[0].recall_mut().unwrap().selected_at =
+            Some(SelectedAt { n_tokens: 12, n_indexed: 10 });
+        sequence.recover(&Arc::new(ReferenceBackend::new())).unwrap();
+        assert_eq!((sequence.layers[0].n_submitted, sequence.layers[0].n_indexed), (10, 10));
+        assert_eq!(sequence.layers[0].recall().unwrap().selected_at, None);
+    }
+
+    /// Of 20 tokens the first is a sink and two are recent, so rows 1 to 17 are in one batch.
+    #[test]
+    fn a_cut_dissolves_clusters_of_later_tokens() {
+        let mut sequence = prefilled(in_place(clusters()), 20);
+        sequence.layers[1].recall_mut().unwrap().selected_at =
+            Some(SelectedAt { n_tokens: 20, n_indexed: 18 });
+        truncate(&mut sequence, 5);
+        for layer in &sequence.layers {
+            assert_eq!((layer.n_indexed, layer.n_submitted, layer.permuted_to), (1, 1, 1));
+            assert_eq!(layer.recall().unwrap().index.n_used(0), 0);
+            assert_eq!(layer.recall().unwrap().selected_at, None);
+            // The ring has room for the four rows behind the sink, in token order.
+            assert_eq!(layer.positions[1], [0, 1, 2, 3, 4]);
+        }
+        check_rows(&sequence);
+    }
+
+    #[test]
+    fn a_cut_that_leaves_more_than_the_ring_holds_is_indexed_anew() {
+        let mut sequence = prefilled(in_place(clusters()), 20);
+        truncate(&mut sequence, 19);
+        for layer in &sequence.layers {
+            assert_eq!((layer.n_indexed, layer.n_submitted), (17, 17));
+            assert!(layer.recall().unwrap().index.n_used(1) > 0);
+        }
+        check_rows(&sequence);
+    }
+
+    #[test]
+    fn a_cut_among_rows_that_a_policy_before_permuted_sorts_them_first() {
+        let mut sequence = prefilled(in_place(clusters()), 20);
+        pollster::block_on(sequence.set_policy(full())).unwrap();
+        truncate(&mut sequence, 18);
+        assert_eq!(sequence.layers[0].permuted_to, 18, "none of them is cut");
+        truncate(&mut sequence, 7);
+        assert_eq!(sequence.layers[0].permuted_to, 0);
+        assert_eq!(sequence.layers[0].positions[1], [0, 1, 2, 3, 4, 5, 6]);
+        check_rows(&sequence);
+    }
+
+    /// Ten tokens, of which both heads keep some of the first six; rings of six, then the pool.
+    fn keeping(store: HostStoreKind) -> TestSequence {
+        let mut sequence = on_device(heavy_hitters(), store);
+        inject(&mut sequence, 10);
+        for layer in &mut sequence.layers {
+            (layer.n_indexed, layer.n_submitted) = (6, 6);
+            let scores = [5.0, 1.0, 4.0, 0.0, 3.0, 2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
+            layer.kept_mut().unwrap().choose(&scores, 6);
+        }
+        sequence
+    }
+
+    #[test]
+    fn rows_that_are_kept_lie_behind_the_rings() {
+        for store in STORES {
+            let mut sequence = keeping(store);
+            truncate(&mut sequence, 9);
+            assert_eq!(sequence.layers[1].n_indexed, 6);
+            let rows = device(&sequence, 1);
+            let ring = |h: usize| [row(1, h, 6), row(1, h, 7), row(1, h, 8), [0.0; 8]].concat();
+            for h in 0..2 {
+                assert_eq!(rows[h * 6 * 8..][..4 * 8], ring(h), "the ring begins again at row 6");
+            }
+            let best = [[0, 2, 4, 5], [5, 4, 3, 2]];
+            let pool: Vec<f32> =
+                (0..2).flat_map(|h| best[h].into_iter().flat_map(move |t| row(1, h, t))).collect();
+            assert_eq!(rows[12 * 8..], pool);
+        }
+    }
+
+    #[test]
+    fn a_cut_lets_go_of_kept_rows_behind_it() {
+        for store in STORES {
+            let mut sequence = keeping(store);
+            truncate(&mut sequence, 4);
+            for layer in &sequence.layers {
+                assert_eq!((layer.n_indexed, layer.n_submitted), (4, 4));
+                let kept: Vec<Vec<u32>> = layer
+                    .kept()
+                    .unwrap()
+                    .rows
+                    .iter()
+                    .map(|rows| rows.iter().map(|kept| kept.row).collect())
+                    .collect();
+                assert_eq!(kept, [[0, 2], [3, 2]]);
+            }
+            check_rows(&sequence);
+        }
+    }
+
+    #[test]
+    fn a_sequence_without_buffers_is_cut_and_made_anew() {
+        let mut sequence = prefilled(in_place(clusters()), 20);
+        sequence.readiness = Readiness::NeedsRebuild;
+        truncate(&mut sequence, 15);
+        assert_eq!(sequence.readiness, Readiness::Ready);
+        assert_eq!(sequence.layers[1].n_indexed, 13);
+        check_rows(&sequence);
+    }
+}

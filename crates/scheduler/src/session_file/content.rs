@@ -49,10 +49,7 @@ impl SessionContent {
         file.section(b"TOKS", "its note is not followed by tokens")?;
         let n_tokens = file.header().n_tokens;
         let tokens = file.u32s(n_tokens)?;
-        let owed = match file.flag()? {
-            true => Some(file.u32()?),
-            false => None,
-        };
+        let owed = if file.flag()? { Some(file.u32()?) } else { None };
         let n = file.number(MAX_SAID, "its number of logits")?;
         let logits = file.f32s(n)?;
         let n = file.number(MAX_SAID, "its number of likely tokens")?;
@@ -72,5 +69,58 @@ pub(super) fn read_end(file: &mut SessionReader<'_>) -> Result<(), SessionFileEr
     match file.left() {
         0 => Ok(()),
         _ => Err(SessionFileError::Inconsistent(READS_ON)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::SessionFile;
+    use super::super::header::tests::header;
+    use super::*;
+
+    /// The header says five tokens.
+    fn content() -> SessionContent {
+        SessionContent {
+            tokens: vec![4, 3, 2, 1, 0],
+            owed: None,
+            logits: vec![0.5, -1.0],
+            ids: vec![7, 9],
+            note: b"a note".to_vec(),
+        }
+    }
+
+    fn round_trip(
+        content: &SessionContent,
+        more: &[u8],
+    ) -> Result<SessionContent, SessionFileError> {
+        let mut bytes = Vec::new();
+        let mut out = FrameWriter::new(&mut bytes, &header(), 512)?;
+        content.write(&mut out)?;
+        write_end(&mut out)?;
+        out.bytes(more)?;
+        out.finish()?;
+        let mut file = SessionFile::open(&bytes)?.verify()?;
+        let read = SessionContent::read(&mut file)?;
+        read_end(&mut file)?;
+        Ok(read)
+    }
+
+    #[test]
+    fn what_the_caller_keeps_comes_back() {
+        let owing = SessionContent { owed: Some(6), ..content() };
+        let silent =
+            SessionContent { logits: Vec::new(), ids: Vec::new(), note: Vec::new(), ..content() };
+        for content in [content(), owing, silent] {
+            assert_eq!(round_trip(&content, b"").unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_number_of_tokens_or_with_more_behind_it_is_refused() {
+        let shorter = SessionContent { tokens: vec![1, 2, 3, 4], ..content() };
+        assert!(round_trip(&shorter, b"").is_err());
+        let longer = round_trip(&content(), b"\0");
+        let Err(SessionFileError::Inconsistent(what)) = longer else { panic!("{longer:?}") };
+        assert_eq!(what, READS_ON);
     }
 }

@@ -323,9 +323,132 @@ impl SessionReader<'_> {
         name: &[u8; 4],
         what: &'static str,
     ) -> Result<(), SessionFileError> {
-        match self.array::<4>()? == *name {
-            true => Ok(()),
-            false => Err(SessionFileError::Inconsistent(what)),
+        if self.array::<4>()? == *name { Ok(()) } else { Err(SessionFileError::Inconsistent(what)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::tests::header;
+    use super::*;
+
+    /// A file in blocks of 512 bytes whose stream `write` fills.
+    fn file(write: impl FnOnce(&mut FrameWriter<'_>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut frame = FrameWriter::new(&mut bytes, &header(), 512).unwrap();
+        write(&mut frame);
+        frame.finish().unwrap();
+        bytes
+    }
+
+    fn reader(bytes: &Vec<u8>) -> SessionReader<'_> {
+        SessionFile::open(bytes).unwrap().verify().unwrap()
+    }
+
+    fn said<T>(result: Result<T, SessionFileError>) -> String {
+        match result {
+            Err(SessionFileError::Inconsistent(what)) => what.to_owned(),
+            Err(other) => other.to_string(),
+            Ok(_) => "it was taken".to_owned(),
         }
+    }
+
+    #[test]
+    fn fields_come_back_in_their_order() {
+        let bytes = file(|f| {
+            f.bytes(b"NAME").unwrap();
+            f.u8(1).unwrap();
+            f.u64(77).unwrap();
+            f.u32s(&[1, u32::MAX]).unwrap();
+            f.f32s(&[0.5, -2.0]).unwrap();
+            f.f64s(&[0.1]).unwrap();
+            f.bytes(&[9, 8, 7]).unwrap();
+        });
+        let mut file = reader(&bytes);
+        assert_eq!(file.header(), &header());
+        assert_eq!(file.left(), 4 + 1 + 8 + 8 + 8 + 8 + 3);
+        file.section(b"NAME", "a name").unwrap();
+        assert!(file.flag().unwrap());
+        assert_eq!(file.number(77, "a number").unwrap(), 77);
+        assert_eq!((file.u32().unwrap(), file.u32s(1).unwrap()), (1, vec![u32::MAX]));
+        assert_eq!(file.f32s(2).unwrap(), [0.5, -2.0]);
+        assert_eq!(file.f64s(1).unwrap(), [0.1]);
+        assert_eq!((file.bytes(3).unwrap(), file.left()), (vec![9, 8, 7], 0));
+    }
+
+    /// 300 numbers are two blocks of 512 bytes and one of 176; a field may lie in two of them.
+    #[test]
+    fn fields_cross_the_ends_of_blocks() {
+        let numbers: Vec<u32> = (0..300).collect();
+        for ahead in [0, 1, 3] {
+            let bytes = file(|f| {
+                f.bytes(&vec![5; ahead]).unwrap();
+                f.u32s(&numbers).unwrap();
+            });
+            let mut file = reader(&bytes);
+            assert_eq!(file.file.table.len(), 3);
+            file.bytes(ahead).unwrap();
+            assert_eq!(file.u32s(200).unwrap(), numbers[..200]);
+            assert_eq!(file.left(), 400);
+            assert_eq!(file.u32s(100).unwrap(), numbers[200..]);
+            assert_eq!(file.left(), 0);
+        }
+        // A stream that fills its blocks has no empty one behind them, and an empty one none.
+        let full = file(|f| f.bytes(&[1; 1024]).unwrap());
+        assert_eq!(reader(&full).file.table.len(), 2);
+        assert_eq!(reader(&file(|_| {})).file.table.len(), 0);
+    }
+
+    #[test]
+    fn fields_that_say_what_they_must_not_are_refused() {
+        let bytes = file(|f| {
+            f.bytes(b"NAME").unwrap();
+            f.u64(8).unwrap();
+            f.u8(2).unwrap();
+        });
+        assert_eq!(said(reader(&bytes).section(b"NOTE", "another name")), "another name");
+        let mut file = reader(&bytes);
+        file.section(b"NAME", "").unwrap();
+        assert_eq!(said(file.number(7, "too many")), "too many");
+        assert_eq!(said(file.flag()), "a flag is neither 0 nor 1");
+    }
+
+    #[test]
+    fn a_list_that_is_longer_than_the_stream_is_refused_before_it_is_allocated() {
+        let bytes = file(|f| f.bytes(&[0; 15]).unwrap());
+        let ends = "its stream ends within a list";
+        assert_eq!(said(reader(&bytes).bytes(16)), ends);
+        assert_eq!(said(reader(&bytes).u32s(4)), ends);
+        assert_eq!(said(reader(&bytes).f64s(usize::MAX)), ends);
+        assert_eq!(reader(&bytes).f32s(3).unwrap(), [0.0; 3]);
+        let mut file = reader(&bytes);
+        file.bytes(12).unwrap();
+        assert_eq!(said(file.u32()), "its stream ends within a field");
+    }
+
+    #[test]
+    fn every_byte_is_proved() {
+        let sound = file(|f| f.bytes(&[3; 700]).unwrap());
+        for at in 0..sound.len() {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1;
+            let read = SessionFile::open(&bytes).and_then(SessionFile::verify);
+            assert!(read.is_err(), "byte {at} of {}", sound.len());
+        }
+        for len in 0..sound.len() {
+            let cut = sound[..len].to_vec();
+            assert!(SessionFile::open(&cut).is_err(), "{len} of {} bytes", sound.len());
+        }
+    }
+
+    #[test]
+    fn the_block_that_is_damaged_is_named() {
+        let mut bytes = file(|f| f.bytes(&[3; 700]).unwrap());
+        let stream_at = header().encode(512).unwrap().len();
+        bytes[stream_at + 600] = 4;
+        let damage = SessionFile::open(&bytes).unwrap().verify().err();
+        let Some(SessionFileError::Damaged { part, bytes }) = damage else { panic!("{damage:?}") };
+        assert!(matches!(part, DamagedPart::Block(1)), "{part:?}");
+        assert_eq!(bytes, stream_at as u64 + 512..stream_at as u64 + 700);
     }
 }

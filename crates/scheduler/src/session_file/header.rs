@@ -38,9 +38,9 @@ pub struct FingerprintPart {
 pub struct Fingerprint {
     /// The model's dimensions and choices, without positions.
     pub config: FingerprintPart,
-    /// Its weights.
+    /// The weight files, by what is in them.
     pub weights: FingerprintPart,
-    /// Its tokenizer.
+    /// The tokenizer, since a session keeps token ids.
     pub tokenizer: FingerprintPart,
     /// Its position embedding as it is used.
     pub rope: FingerprintPart,
@@ -77,17 +77,17 @@ pub struct SessionHeader {
     pub fingerprint: Fingerprint,
     /// How keys and values are stored.
     pub kv_dtype: DType,
-    /// L.
+    /// Layers of the model, all of which the file has.
     pub n_layers: usize,
-    /// Hq.
+    /// Query heads of a layer.
     pub n_q_heads: usize,
-    /// Hkv.
+    /// KV heads of a layer, which divide the query heads.
     pub n_kv_heads: usize,
-    /// Dh.
+    /// Elements of a key, and of a value.
     pub head_dim: usize,
     /// Most tokens of the session when it was saved.
     pub context: usize,
-    /// Its tokens.
+    /// Tokens whose rows the file has; at most `context`.
     pub n_tokens: usize,
     /// What the user said about the policy, as [`PolicyOptions::text`].
     pub options: String,
@@ -154,13 +154,11 @@ impl SessionHeader {
             return Err(SessionFileError::Wrong(differences));
         }
         let (tokens, capacity) = (self.n_tokens, shape.capacity);
-        match tokens > capacity {
-            false => Ok(()),
-            true => {
-                let (saved, needed) = (self.context, tokens + 1);
-                Err(SessionFileError::TooLong { tokens, capacity, saved, needed })
-            }
+        if tokens > capacity {
+            let (saved, needed) = (self.context, tokens + 1);
+            return Err(SessionFileError::TooLong { tokens, capacity, saved, needed });
         }
+        Ok(())
     }
 
     /// The header's bytes, for blocks of this size.
@@ -329,5 +327,139 @@ impl<'a> Fields<'a> {
         let text = std::str::from_utf8(self.take(len)?);
         text.map(str::to_owned)
             .map_err(|_| SessionFileError::Inconsistent("a description in its header is no text"))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::store::fixture::shape;
+
+    fn part(name: &str) -> FingerprintPart {
+        FingerprintPart { digest: digest(name.as_bytes()), about: name.to_owned() }
+    }
+
+    fn fingerprint() -> Fingerprint {
+        Fingerprint {
+            config: part("config"),
+            weights: part("weights"),
+            tokenizer: part("tokenizer"),
+            rope: part("rope"),
+        }
+    }
+
+    /// Five tokens of the small shape.
+    pub fn header() -> SessionHeader {
+        SessionHeader {
+            fingerprint: fingerprint(),
+            kv_dtype: DType::F32,
+            n_layers: 2,
+            n_q_heads: 4,
+            n_kv_heads: 2,
+            head_dim: 4,
+            context: 8,
+            n_tokens: 5,
+            options: "policy = full".to_owned(),
+            policy: "full".to_owned(),
+        }
+    }
+
+    fn different(change: impl FnOnce(&mut SessionHeader)) -> Vec<&'static str> {
+        let mut changed = header();
+        change(&mut changed);
+        match changed.check(&fingerprint(), &shape()) {
+            Ok(()) => Vec::new(),
+            Err(SessionFileError::Wrong(differences)) => {
+                differences.iter().map(|difference| difference.part).collect()
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn every_part_that_differs_is_named() {
+        assert_eq!(different(|_| {}), [""; 0]);
+        assert_eq!(different(|h| h.fingerprint.config = part("other")), ["model"]);
+        assert_eq!(different(|h| h.fingerprint.weights = part("other")), ["weights"]);
+        assert_eq!(different(|h| h.fingerprint.tokenizer = part("other")), ["tokenizer"]);
+        assert_eq!(different(|h| h.fingerprint.rope = part("other")), ["positions"]);
+        for change in [
+            |h: &mut SessionHeader| h.n_layers = 3,
+            |h: &mut SessionHeader| h.n_q_heads = 2,
+            |h: &mut SessionHeader| h.n_kv_heads = 4,
+            |h: &mut SessionHeader| h.head_dim = 8,
+        ] {
+            assert_eq!(different(change), ["dimensions"]);
+        }
+        let several = different(|h| {
+            h.kv_dtype = DType::F16;
+            h.fingerprint.rope = part("other");
+        });
+        assert_eq!(several, ["positions", "type of keys and values"]);
+    }
+
+    #[test]
+    fn tokens_must_fit_and_the_context_need_not_be_the_same() {
+        let with = |n_tokens, context| SessionHeader { n_tokens, context, ..header() };
+        with(8, 100).check(&fingerprint(), &shape()).unwrap();
+        let refused = with(9, 100).check(&fingerprint(), &shape());
+        let Err(SessionFileError::TooLong { tokens, capacity, saved, needed }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((tokens, capacity, saved, needed), (9, 8, 100, 10));
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        for kv_dtype in KV_DTYPES {
+            let written = SessionHeader { kv_dtype, ..header() };
+            let read = super::read(&written.encode(1024).unwrap()).unwrap();
+            assert_eq!((read.header, read.block_bytes), (written, 1024));
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_session_has_are_refused() {
+        let refused = |change: fn(&mut SessionHeader)| {
+            let mut wrong = header();
+            change(&mut wrong);
+            match super::read(&wrong.encode(512).unwrap()) {
+                Err(SessionFileError::Inconsistent(what)) => what,
+                _ => "it was taken",
+            }
+        };
+        assert_eq!(refused(|h| h.n_tokens = 9), "more tokens than its context");
+        assert_eq!(refused(|h| h.n_kv_heads = 3), "its query heads and KV heads");
+        assert_eq!(refused(|h| h.n_kv_heads = 0), "its dimensions");
+        assert_eq!(refused(|h| h.head_dim = MAX_DIMENSION + 1), "its dimensions");
+        assert_eq!(refused(|h| h.context = MAX_CONTEXT + 1), "its number of tokens");
+    }
+
+    #[test]
+    fn what_is_no_session_is_told_from_one_that_was_cut() {
+        let sound = header().encode(512).unwrap();
+        let of = |bytes: &[u8]| super::read(&bytes.to_vec()).err();
+        assert!(matches!(of(b""), Some(SessionFileError::NotASession)));
+        assert!(matches!(of(b"GGUF and more"), Some(SessionFileError::NotASession)));
+        for n in [1, 8, 15, 16, sound.len() - 1] {
+            assert!(matches!(of(&sound[..n]), Some(SessionFileError::Incomplete { .. })), "{n}");
+        }
+        let mut newer = sound.clone();
+        newer[8] = 2;
+        let version = of(&newer);
+        assert!(matches!(version, Some(SessionFileError::Version { found: 2, supported: 1 })));
+    }
+
+    #[test]
+    fn the_short_form_of_a_fingerprint_is_of_all_parts() {
+        let text = fingerprint().to_string();
+        assert_eq!(text.len(), 16);
+        for i in 0..4 {
+            let mut other = fingerprint();
+            let parts =
+                [&mut other.config, &mut other.weights, &mut other.tokenizer, &mut other.rope];
+            parts.into_iter().nth(i).unwrap().digest[31] ^= 1;
+            assert_ne!(other.to_string(), text);
+        }
     }
 }

@@ -325,6 +325,14 @@ impl KeptRecord {
             if rows.len() > *capacity as usize || !rows.iter().all(is_place) {
                 return wrong(KEPT);
             }
+            // Two rows in one place, or one row in two, would be attended in each other's stead.
+            for part in [0, 1] {
+                let mut numbers: Vec<u32> = rows.iter().map(|pair| pair[part]).collect();
+                numbers.sort_unstable();
+                if numbers.windows(2).any(|two| two[0] == two[1]) {
+                    return wrong(KEPT);
+                }
+            }
         }
         Ok(Self { n_indexed, capacity, rows, mass })
     }
@@ -342,4 +350,172 @@ fn read_pairs(
     let n = file.number(most, "a list of rows")?;
     let words = file.u32s(2 * n)?;
     Ok(words.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::SessionFile;
+    use super::super::header::tests::header;
+    use super::*;
+
+    /// Two KV heads of two query heads, width 4, five tokens of eight.
+    fn dim() -> Dimensions {
+        Dimensions::of(&header())
+    }
+
+    /// What a reader takes of what a writer wrote, and whether that is all of it.
+    fn round_trip<T>(
+        write: impl FnOnce(&mut FrameWriter<'_>) -> Result<(), SessionFileError>,
+        read: impl FnOnce(&mut SessionReader<'_>) -> Result<T, SessionFileError>,
+    ) -> Result<T, SessionFileError> {
+        let mut bytes = Vec::new();
+        let mut out = FrameWriter::new(&mut bytes, &header(), 512)?;
+        write(&mut out)?;
+        out.finish()?;
+        let mut file = SessionFile::open(&bytes)?.verify()?;
+        let record = read(&mut file)?;
+        if file.left() == 0 { Ok(record) } else { wrong(READS_ON) }
+    }
+
+    fn places(positions: [&[u32]; 2]) -> Result<PlacesRecord, SessionFileError> {
+        let permuted_to = positions[0].len();
+        let positions = positions.map(<[u32]>::to_vec).to_vec();
+        let record = PlacesRecord { permuted_to, positions };
+        round_trip(|out| record.write(out), |file| PlacesRecord::read(file, &dim()))
+    }
+
+    #[test]
+    fn every_token_has_one_row_in_every_head() {
+        let read = places([&[2, 0, 1], &[0, 2, 1]]).unwrap();
+        assert_eq!(read.positions, [[2, 0, 1], [0, 2, 1]]);
+        assert!(places([&[0, 1, 2], &[0, 2, 2]]).is_err(), "a token twice");
+        assert!(places([&[0, 1, 3], &[0, 2, 1]]).is_err(), "a token behind them");
+        places([&[0, 1, 2, 3, 4]; 2]).unwrap();
+        assert!(places([&[0, 1, 2, 3, 4, 5]; 2]).is_err(), "more than there are tokens");
+    }
+
+    fn recorded(change: impl FnOnce(&mut RecordedRecord)) -> Result<(), SessionFileError> {
+        let queries = QueriesRecord {
+            window: 2,
+            covered: 4,
+            sums: vec![1.0; 16],
+            saved_tokens: 3,
+            saved: vec![2.0; 8],
+            pending_row: Some(2),
+            pending: vec![3.0; 8],
+        };
+        let mut record = RecordedRecord {
+            gram_q: (0..32).map(|i| i as f32).collect(),
+            gram_k: vec![0.5; 32],
+            last_queries: vec![4.0; 2 * 16],
+            last_end: 5,
+            mass: vec![6.0; 4 * 3],
+            mass_rows: 3,
+            queries: Some(queries),
+        };
+        change(&mut record);
+        let read = round_trip(|out| record.write(out), |f| RecordedRecord::read(f, &dim()))?;
+        assert_eq!(read, record);
+        Ok(())
+    }
+
+    #[test]
+    fn what_prefill_recorded_comes_back() {
+        recorded(|_| {}).unwrap();
+        recorded(|r| r.queries = None).unwrap();
+        recorded(|r| {
+            let queries = r.queries.as_mut().unwrap();
+            (queries.pending_row, queries.pending) = (None, Vec::new());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn records_that_are_of_no_such_sequence_are_refused() {
+        assert!(recorded(|r| r.last_queries = vec![0.0; 17]).is_err(), "a part of a token");
+        assert!(recorded(|r| r.last_end = 1).is_err(), "two queries before the second token");
+        assert!(recorded(|r| r.last_end = 9).is_err(), "behind the context");
+        let queries = |change: fn(&mut QueriesRecord)| {
+            recorded(|r| change(r.queries.as_mut().unwrap())).is_err()
+        };
+        assert!(queries(|q| q.window = 0));
+        assert!(queries(|q| q.covered = 6), "more than the tokens");
+        assert!(queries(|q| q.saved_tokens = 5), "more than are covered");
+        assert!(queries(|q| q.sums = vec![0.0; 12]), "a part of a block");
+        assert!(queries(|q| q.pending = vec![0.0; 9]));
+    }
+
+    fn kept(rows: [&[[u32; 2]]; 2]) -> Result<LayerStateRecord, SessionFileError> {
+        let rows = rows.map(<[[u32; 2]]>::to_vec).to_vec();
+        let record = KeptRecord { n_indexed: 4, capacity: vec![2, 3], rows, mass: vec![1.5; 7] };
+        let state = LayerStateRecord::Kept(record);
+        let read = round_trip(|out| state.write(out), |f| LayerStateRecord::read(f, &dim()))?;
+        assert_eq!(read, state);
+        Ok(read)
+    }
+
+    #[test]
+    fn rows_that_are_kept_have_a_place_each() {
+        kept([&[[3, 1], [0, 0]], &[[1, 2]]]).unwrap();
+        kept([&[], &[]]).unwrap();
+        assert!(kept([&[[4, 0]], &[]]).is_err(), "a row that was not chosen from");
+        assert!(kept([&[[0, 2]], &[]]).is_err(), "a place of the next head");
+        assert!(kept([&[[0, 0], [1, 1], [2, 0]], &[]]).is_err(), "more rows than places");
+        assert!(kept([&[], &[[0, 1], [2, 1]]]).is_err(), "two rows in one place");
+        assert!(kept([&[], &[[2, 0], [2, 1]]]).is_err(), "one row in two places");
+    }
+
+    /// A cluster index with every part that there may be.
+    fn recall() -> RecallRecord {
+        let head = |sizes: &[u32]| ClustersRecord {
+            sizes: sizes.to_vec(),
+            radius: vec![0.5; sizes.len()],
+            centroids: vec![1; 16 * sizes.len()],
+            pairs: vec![2; 32 * sizes.len()],
+            open: vec![true, false],
+        };
+        let batches = vec![(4, vec![2, 2])];
+        let index = IndexRecord { width: 4, batches, heads: vec![head(&[2, 1]), head(&[1, 2])] };
+        let bases = || [vec![0.5; 8], vec![1.5; 8], vec![2.5; 8], vec![3.5; 4]];
+        RecallRecord {
+            n_indexed: 4,
+            is_submitted: true,
+            budgets: Some(vec![6, 7]),
+            projection: Some(ProjectionRecord { rank: 2, w_q: vec![1.0; 16], w_k: vec![2.0; 16] }),
+            low_rank: Some(LowRankRecord { rank: 2, first: 3, heads: vec![bases(), bases()] }),
+            index: index.clone(),
+            tokens: Some(index),
+            selection: Some(SelectionRecord {
+                n_tokens: 5,
+                n_indexed: 4,
+                heads: vec![vec![[1, 1], [0, 2]], vec![]],
+            }),
+        }
+    }
+
+    #[test]
+    fn a_layer_that_recalls_comes_back_with_every_part_or_none() {
+        let bare = RecallRecord {
+            is_submitted: false,
+            budgets: None,
+            projection: None,
+            low_rank: None,
+            tokens: None,
+            selection: None,
+            index: IndexRecord { width: 4, batches: vec![], heads: vec![Default::default(); 2] },
+            ..recall()
+        };
+        for record in [recall(), bare] {
+            let state = LayerStateRecord::Recall(Box::new(record));
+            let read = round_trip(|out| state.write(out), |f| LayerStateRecord::read(f, &dim()));
+            assert_eq!(read.unwrap(), state);
+        }
+    }
+
+    #[test]
+    fn a_layer_is_in_one_of_the_states_that_there_are() {
+        let read = |code: u8| round_trip(|out| out.u8(code), |f| LayerStateRecord::read(f, &dim()));
+        assert_eq!(read(0).unwrap(), LayerStateRecord::Plain);
+        assert!(read(3).is_err());
+    }
 }

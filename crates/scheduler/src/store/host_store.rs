@@ -60,11 +60,11 @@ pub trait HostStore<B: Backend>: Send + Sync {
 /// The start of a run of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct RowRange {
-    /// Layer.
+    /// The layer whose array of rows it lies in.
     pub layer: usize,
-    /// KV head.
+    /// The KV head, whose rows follow each other.
     pub head: usize,
-    /// First row.
+    /// The first row, counted from the head's own row 0.
     pub start: usize,
 }
 
@@ -221,5 +221,112 @@ impl<B: Backend> HostStore<B> for PlainStore {
 
     fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longview_core::encode_f32;
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{empty_stores, full_stores, row, separate_device, shape, stored};
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_place_of_its_own() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for store in full_stores(&backend, &shape) {
+            for layer in 0..2 {
+                for head in 0..2 {
+                    let want: Vec<f32> = (0..8).flat_map(|r| row(layer, head, r)).collect();
+                    assert_eq!(stored(&*store, &shape, layer, head), want);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_of_rows_is_written_and_read_where_it_begins() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for mut store in empty_stores(&backend, &shape) {
+            let bytes = encode_f32(shape.kv_dtype, &[row(1, 1, 5), row(1, 1, 6)].concat());
+            store.write_rows(1, 1, 5, &bytes);
+            let mut want = vec![0.0; 64];
+            want[40..48].copy_from_slice(&row(1, 1, 5));
+            want[48..56].copy_from_slice(&row(1, 1, 6));
+            assert_eq!(stored(&*store, &shape, 1, 1), want);
+            for (layer, head) in [(0, 0), (0, 1), (1, 0)] {
+                assert_eq!(stored(&*store, &shape, layer, head), [0.0; 64], "{layer} {head}");
+            }
+            let mut one = vec![0; shape.row_bytes()];
+            store.read_rows(1, 1, 6..7, &mut one);
+            assert_eq!(one, encode_f32(shape.kv_dtype, &row(1, 1, 6)));
+        }
+    }
+
+    /// Rows 2, 3, 4 become the former rows 4, 2, 3: an order that is not its own inverse.
+    #[test]
+    fn permuted_rows_come_from_where_the_order_says() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for mut store in full_stores(&backend, &shape) {
+            let (place, mut scratch) = (RowRange { layer: 1, head: 0, start: 2 }, vec![7; 3]);
+            store.permute_rows(place, &[2, 0, 1], shape.row_bytes(), &mut scratch);
+            let order = [0, 1, 4, 2, 3, 5, 6, 7];
+            let want: Vec<f32> = order.iter().flat_map(|r| row(1, 0, *r)).collect();
+            assert_eq!(stored(&*store, &shape, 1, 0), want);
+            let others: Vec<f32> = (0..8).flat_map(|r| row(1, 1, r)).collect();
+            assert_eq!(stored(&*store, &shape, 1, 1), others, "another head stays");
+        }
+    }
+
+    #[test]
+    fn kernels_read_the_mapped_store_alone() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let [mapped, plain] = empty_stores(&backend, &shape);
+        assert!(mapped.buffer(1).is_some() && plain.buffer(1).is_none());
+        // Two layers of two heads of eight rows of eight numbers of four bytes.
+        assert_eq!([mapped.size_bytes(), plain.size_bytes()], [1024, 1024]);
+        let separate = Arc::new(separate_device());
+        assert!(MappedStore::new(&separate, &shape).unwrap().is_none());
+    }
+
+    #[test]
+    fn rows_outlive_the_device_that_they_were_mapped_for() {
+        let (old, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for mut store in full_stores(&old, &shape) {
+            store.move_to(&Arc::new(ReferenceBackend::new())).unwrap();
+            let want: Vec<f32> = (0..8).flat_map(|r| row(1, 1, r)).collect();
+            assert_eq!(stored(&*store, &shape, 1, 1), want);
+        }
+    }
+
+    #[test]
+    fn a_mapped_store_stays_where_it_is_if_the_new_device_cannot_read_it() {
+        let (old, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let [mut mapped, mut plain] = full_stores(&old, &shape);
+        let separate = Arc::new(separate_device());
+        let refused = mapped.move_to(&separate);
+        assert!(matches!(refused, Err(OpError::DeviceLost { .. })), "{refused:?}");
+        plain.move_to(&separate).unwrap();
+        let want: Vec<f32> = (0..8).flat_map(|r| row(0, 1, r)).collect();
+        assert_eq!(stored(&*mapped, &shape, 0, 1), want);
+    }
+
+    #[test]
+    fn a_layer_without_memory_is_named() {
+        let none: OpenBytes = |_| None;
+        let refused = PlainStore::opened_by(&shape(), none).err();
+        let Some(OpError::OutOfMemory { label, bytes, .. }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((label.as_str(), bytes), ("host KV of layer 0", 512));
+    }
+
+    #[test]
+    #[should_panic(expected = "row 9 of 8")]
+    fn a_row_behind_the_capacity_is_not_the_next_heads_first() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let [_, mut plain] = empty_stores(&backend, &shape);
+        plain.write_rows(0, 0, 7, &vec![0; 2 * shape.row_bytes()]);
     }
 }

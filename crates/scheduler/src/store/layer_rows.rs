@@ -94,3 +94,68 @@ impl<B: Backend> RowReader<'_, B> {
         self.mover.load(&**self.backend, shape, store, layer, device)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::{DType, encode_f32};
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{floats, full_stores, read_floats, row, shape};
+    use super::super::host_store::PlainStore;
+    use super::*;
+
+    #[test]
+    fn keys_and_values_are_those_of_the_layer_the_head_and_the_rows() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for store in full_stores(&backend, &shape) {
+            let rows = LayerRows { shape: &shape, store: &*store, layer: 1 };
+            assert_eq!(rows.key(1, 3), row(1, 1, 3)[..4]);
+            // Memory to reuse that is too long must not be read beyond the rows.
+            let (mut bytes, mut keys) = (vec![1; 1000], vec![0.0; 8]);
+            rows.keys(0, 6..8, &mut bytes, &mut keys);
+            assert_eq!(keys, [&row(1, 0, 6)[..4], &row(1, 0, 7)[..4]].concat());
+            let mut values = Vec::new();
+            rows.each_value(1, 2..5, &mut bytes, |value| values.push(value.to_vec()));
+            assert_eq!(values, [2, 3, 4].map(|r| row(1, 1, r)[4..].to_vec()));
+        }
+    }
+
+    #[test]
+    fn half_precision_rows_have_half_the_bytes() {
+        let shape = KvShape { kv_dtype: DType::F16, ..shape() };
+        let mut store = PlainStore::new(&shape).unwrap();
+        let bytes = encode_f32(DType::F16, &[1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0]);
+        HostStore::<ReferenceBackend>::write_rows(&mut store, 0, 1, 2, &bytes);
+        let rows: LayerRows<'_, ReferenceBackend> =
+            LayerRows { shape: &shape, store: &store, layer: 0 };
+        assert_eq!(rows.key(1, 2), [1.0, 2.0, 3.0, 4.0]);
+        rows.each_value(1, 2..3, &mut Vec::new(), |v| assert_eq!(v, [-1.0, -2.0, -3.0, -4.0]));
+        assert_eq!(rows.key(1, 1), [0.0; 4]);
+    }
+
+    #[test]
+    fn kernels_see_all_rows_of_a_mapped_layer() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let [mapped, plain] = full_stores(&backend, &shape);
+        let view = LayerRows { shape: &shape, store: &*mapped, layer: 1 }.kernel_view().unwrap();
+        assert_eq!((view.offset, view.head_stride), (0, 8));
+        let rows = read_floats(&backend, view.buffer);
+        assert_eq!(rows[(8 + 2) * 8..][..8], row(1, 1, 2));
+        assert!(LayerRows { shape: &shape, store: &*plain, layer: 1 }.kernel_view().is_none());
+    }
+
+    #[test]
+    fn rows_of_every_head_are_carried_to_the_first_rows_of_a_buffer() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
+            let mut mover = RowMover::new(&*backend, &shape, 3, mapped).unwrap();
+            mover.push(0, 7, 7);
+            let mut buffer = floats(&backend, &[9.0; 2 * 4 * 8]);
+            let rows = LayerRows { shape: &shape, store: &**store, layer: 0 };
+            let mut reader = RowReader { backend: &backend, rows, mover: &mut mover, tile: 3 };
+            reader.load(3..6, DeviceRows { buffer: &mut buffer, head_stride: 4 }).unwrap();
+            let head = |h| [row(0, h, 3), row(0, h, 4), row(0, h, 5), [9.0; 8]].concat();
+            assert_eq!(read_floats(&backend, &buffer), [head(0), head(1)].concat());
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Where all KV rows live, and what carries them between the host and the device.
 
+#[cfg(test)]
+pub(crate) mod fixture;
 mod host_store;
 mod layer_rows;
 mod row_lists;

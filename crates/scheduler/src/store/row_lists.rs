@@ -119,3 +119,105 @@ impl<B: Backend> RowLists<B> {
         self.rest.as_ref().map(|rest| rest.span(kv, q_index, self.stride))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_ops::{ReferenceBackend, View};
+
+    use super::super::fixture::{floats, read_words};
+    use super::*;
+
+    /// Head 0 attends rows 4 and 1, head 1 rows 2, 7 and 5.
+    fn listed(backend: &ReferenceBackend, divided: bool) -> RowLists<ReferenceBackend> {
+        let mut lists = RowLists::new(backend, 2, 4, divided).unwrap();
+        lists.clear();
+        for (head, row) in [(1, 2), (0, 4), (1, 7), (0, 1), (1, 5)] {
+            lists.push(head, row);
+        }
+        lists
+    }
+
+    /// The rows of each head that a span names.
+    fn named(backend: &ReferenceBackend, span: &ListSpan<'_, ReferenceBackend>) -> [Vec<u32>; 2] {
+        let (rows, n) = (read_words(backend, span.rows), read_words(backend, span.n_rows));
+        let stride = span.list_stride as usize;
+        [0, 1].map(|h| rows[h * stride..][..n[h] as usize].to_vec())
+    }
+
+    #[test]
+    fn each_head_has_its_rows_in_the_order_in_which_they_came() {
+        let backend = ReferenceBackend::new();
+        let mut lists = listed(&backend, false);
+        assert_eq!((lists.head(0), lists.head(1)), (&[4, 1][..], &[2, 7, 5][..]));
+        assert_eq!(lists.counts(), [2, 3]);
+        lists.upload(&backend).unwrap();
+        let kv = floats(&backend, &[0.0; 8]);
+        let span = lists.first(KvView::new(&kv, 0), 6);
+        assert_eq!(named(&backend, &span), [vec![4, 1], vec![2, 7, 5]]);
+        assert_eq!(span.q_index, 6);
+        assert!(span.weights.is_none());
+        assert!(lists.rest(KvView::new(&kv, 0), 6).is_none(), "nothing is attended later");
+        lists.upload_rest(&backend).unwrap();
+    }
+
+    #[test]
+    fn a_divided_list_is_attended_in_two_parts() {
+        let backend = ReferenceBackend::new();
+        let mut lists = RowLists::new(&backend, 2, 4, true).unwrap();
+        lists.clear();
+        lists.push(0, 4);
+        lists.divide(0);
+        lists.push(0, 1);
+        lists.push(0, 3);
+        lists.push(1, 2);
+        lists.push(1, 7);
+        lists.upload(&backend).unwrap();
+        lists.upload_rest(&backend).unwrap();
+        let kv = floats(&backend, &[0.0; 8]);
+        let first = lists.first(KvView::new(&kv, 0), 0);
+        assert_eq!(named(&backend, &first), [vec![4], vec![2, 7]], "head 1 is not divided");
+        let rest = lists.rest(KvView::new(&kv, 0), 0).unwrap();
+        assert_eq!(named(&backend, &rest), [vec![1, 3], vec![]]);
+        assert_eq!(lists.head(0), [4, 1, 3], "the host has both parts");
+    }
+
+    #[test]
+    fn a_new_list_knows_nothing_of_the_one_before() {
+        let backend = ReferenceBackend::new();
+        let mut lists = listed(&backend, true);
+        lists.divide(0);
+        lists.divide(1);
+        lists.upload(&backend).unwrap();
+        lists.clear();
+        assert_eq!(lists.counts(), [0, 0]);
+        for row in [9, 8, 7] {
+            lists.push(0, row);
+        }
+        lists.upload(&backend).unwrap();
+        lists.upload_rest(&backend).unwrap();
+        let kv = floats(&backend, &[0.0; 8]);
+        let first = lists.first(KvView::new(&kv, 0), 0);
+        assert_eq!(named(&backend, &first), [vec![9, 8, 7], vec![]], "the division is forgotten");
+        let rest = lists.rest(KvView::new(&kv, 0), 0).unwrap();
+        assert_eq!(named(&backend, &rest), [vec![], vec![]]);
+    }
+
+    #[test]
+    fn the_device_may_write_the_lists_that_are_attended_first() {
+        let backend = ReferenceBackend::new();
+        let mut lists = listed(&backend, true);
+        lists.upload(&backend).unwrap();
+        let words = [1u32, 1, 1, 1, 6, 6, 6, 6];
+        backend.write(lists.rows_mut(), bytemuck::cast_slice(&words)).unwrap();
+        let kv = floats(&backend, &[0.0; 8]);
+        let first: View<'_, _> = lists.first(KvView::new(&kv, 0), 0).rows;
+        assert_eq!(read_words(&backend, first), words);
+    }
+
+    #[test]
+    #[should_panic(expected = "a head attends more than 4 rows")]
+    fn a_full_list_does_not_run_into_the_next_heads() {
+        let mut lists = RowLists::new(&ReferenceBackend::new(), 2, 4, false).unwrap();
+        (0..5).for_each(|row| lists.push(0, row));
+    }
+}

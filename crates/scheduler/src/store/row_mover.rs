@@ -37,7 +37,7 @@ pub(crate) struct DeviceRows<'a, B: Backend> {
 pub(crate) struct NewRows<'a, B: Backend> {
     /// The first token among the step's.
     pub start: usize,
-    /// How many.
+    /// Tokens that are written.
     pub len: usize,
     /// U32 `[len]`: the rows that they become.
     pub row_ids: View<'a, B>,
@@ -292,5 +292,163 @@ impl<B: Backend> RowMover<B> {
             n_rows: View::part(&self.lists, 0, h),
             dst: dst.buffer,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{
+        empty_stores, floats, full_stores, read_floats, row, shape, stored, words,
+    };
+    use super::*;
+
+    fn mover(
+        backend: &ReferenceBackend,
+        stride: usize,
+        mapped: bool,
+    ) -> RowMover<ReferenceBackend> {
+        RowMover::new(backend, &shape(), stride, mapped).unwrap()
+    }
+
+    /// Two heads of four rows: each says what lies there.
+    fn laid_out(rows: [[Option<[f32; 8]>; 4]; 2]) -> Vec<f32> {
+        rows.concat().into_iter().flat_map(|row| row.unwrap_or([0.0; 8])).collect()
+    }
+
+    /// Head 0 moves three rows, two of which follow each other, head 1 one.
+    #[test]
+    fn listed_rows_of_each_head_go_to_the_device_from_either_store() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
+            let mut mover = mover(&backend, 4, mapped);
+            // A list before must leave nothing behind.
+            (0..4).for_each(|r| mover.push(1, r, r));
+            mover.clear();
+            assert_eq!(mover.len(), 0);
+            for (head, src, dst) in [(0, 4, 1), (0, 5, 2), (1, 7, 3), (0, 1, 0)] {
+                mover.push(head, src, dst);
+            }
+            assert_eq!(mover.len(), 4);
+            let mut buffer = floats(&backend, &[0.0; 64]);
+            let device = DeviceRows { buffer: &mut buffer, head_stride: 4 };
+            mover.load(&*backend, &shape, &**store, 1, device).unwrap();
+            let head_0 = [Some(row(1, 0, 1)), Some(row(1, 0, 4)), Some(row(1, 0, 5)), None];
+            let want = laid_out([head_0, [None, None, None, Some(row(1, 1, 7))]]);
+            assert_eq!(read_floats(&backend, &buffer), want, "mapped: {mapped}");
+        }
+    }
+
+    #[test]
+    fn a_move_of_nothing_leaves_the_device_alone() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
+            let mut mover = mover(&backend, 2, mapped);
+            mover.push(0, 1, 1);
+            mover.clear();
+            let mut buffer = floats(&backend, &[5.0; 64]);
+            let device = DeviceRows { buffer: &mut buffer, head_stride: 4 };
+            mover.load(&*backend, &shape, &**store, 0, device).unwrap();
+            assert_eq!(read_floats(&backend, &buffer), [5.0; 64]);
+        }
+    }
+
+    /// With a head stride of 0 all heads share one numbering of rows.
+    #[test]
+    fn heads_may_share_a_pool() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
+            let mut mover = mover(&backend, 4, mapped);
+            for (head, src, dst) in [(0, 2, 7), (1, 2, 0), (1, 6, 5)] {
+                mover.push(head, src, dst);
+            }
+            let mut buffer = floats(&backend, &[0.0; 64]);
+            let pool = DeviceRows { buffer: &mut buffer, head_stride: 0 };
+            mover.load(&*backend, &shape, &**store, 0, pool).unwrap();
+            let first = [Some(row(0, 1, 2)), None, None, None];
+            let want = laid_out([first, [None, Some(row(0, 1, 6)), None, Some(row(0, 0, 2))]]);
+            assert_eq!(read_floats(&backend, &buffer), want, "mapped: {mapped}");
+        }
+    }
+
+    /// Device rows of head h are those of layer 0; they become rows of layer 1. Head 0's source
+    /// rows do not follow each other, head 1's do.
+    #[test]
+    fn listed_device_rows_go_to_either_store() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let device: Vec<f32> =
+            (0..2).flat_map(|h| (0..4).flat_map(move |r| row(0, h, r))).collect();
+        // One row before the first, as a part of a larger buffer has it.
+        let buffer = floats(&backend, &[vec![3.0; 8], device].concat());
+        for (mut store, mapped) in empty_stores(&backend, &shape).into_iter().zip([true, false]) {
+            let mut mover = mover(&backend, 4, mapped);
+            for (head, src, dst) in [(0, 3, 5), (0, 1, 6), (1, 2, 0), (1, 3, 1)] {
+                mover.push(head, src, dst);
+            }
+            // The gather of a mapped store begins at its view's row 0 likewise.
+            let view = KvView { buffer: &buffer, offset: 8, head_stride: 4 };
+            let moved = mover.store(&*backend, &shape, &mut *store, 1, view);
+            pollster::block_on(moved).unwrap();
+            let (mut head_0, mut head_1) = (vec![0.0; 64], vec![0.0; 64]);
+            head_0[40..48].copy_from_slice(&row(0, 0, 3));
+            head_0[48..56].copy_from_slice(&row(0, 0, 1));
+            head_1[..8].copy_from_slice(&row(0, 1, 2));
+            head_1[8..16].copy_from_slice(&row(0, 1, 3));
+            assert_eq!(stored(&*store, &shape, 1, 0), head_0, "mapped: {mapped}");
+            assert_eq!(stored(&*store, &shape, 1, 1), head_1, "mapped: {mapped}");
+            assert_eq!(stored(&*store, &shape, 0, 0), [0.0; 64], "another layer");
+        }
+    }
+
+    #[test]
+    fn a_run_ends_where_either_side_leaps() {
+        let of = |src: &[u32], dst: &[u32]| -> Vec<[usize; 3]> {
+            runs(src, dst).map(|run| [run.src, run.dst, run.len]).collect()
+        };
+        assert_eq!(of(&[], &[]), [[0; 3]; 0]);
+        assert_eq!(of(&[4], &[9]), [[4, 9, 1]]);
+        assert_eq!(of(&[1, 2, 3], &[5, 6, 7]), [[1, 5, 3]]);
+        assert_eq!(of(&[1, 2, 3], &[5, 6, 8]), [[1, 5, 2], [3, 8, 1]]);
+        assert_eq!(of(&[1, 3, 4], &[5, 6, 7]), [[1, 5, 1], [3, 6, 2]]);
+        assert_eq!(of(&[2, 2], &[0, 1]), [[2, 0, 1], [2, 1, 1]], "one row twice");
+    }
+
+    /// The second and third of three tokens become rows 3 and 0.
+    #[test]
+    fn keys_and_values_of_tokens_become_rows_of_each_head() {
+        let (backend, shape) = (ReferenceBackend::new(), shape());
+        let token = |t: usize, part: std::ops::Range<usize>| {
+            [row(0, 0, t)[part.clone()].to_vec(), row(0, 1, t)[part].to_vec()].concat()
+        };
+        // One number before the first token, as views into larger tensors have it.
+        let all = |part: std::ops::Range<usize>| {
+            let tokens = (0..3).flat_map(|t| token(t, part.clone()));
+            std::iter::once(7.0).chain(tokens).collect::<Vec<f32>>()
+        };
+        let (k, v) = (floats(&backend, &all(0..4)), floats(&backend, &all(4..8)));
+        let (q, mut out) = (floats(&backend, &[0.0; 48]), floats(&backend, &[0.0; 48]));
+        let t = LayerTensors {
+            q: View::all(&q),
+            k: View::part(&k, 1, 24),
+            v: View::part(&v, 1, 24),
+            out: ViewMut::all(&mut out),
+        };
+        let ids = words(&backend, &[3, 0]);
+        let new = NewRows { start: 1, len: 2, row_ids: View::all(&ids) };
+        let mut buffer = floats(&backend, &[0.0; 64]);
+        let device = DeviceRows { buffer: &mut buffer, head_stride: 4 };
+        scatter(&backend, &shape, &t, &new, device).unwrap();
+        let head = |h| [Some(row(0, h, 2)), None, None, Some(row(0, h, 1))];
+        assert_eq!(read_floats(&backend, &buffer), laid_out([head(0), head(1)]));
+    }
+
+    #[test]
+    #[should_panic(expected = "a move of more than 2 rows")]
+    fn a_full_list_does_not_run_into_the_next_heads() {
+        let mut mover = mover(&ReferenceBackend::new(), 2, true);
+        (0..3).for_each(|r| mover.push(0, r, r));
     }
 }

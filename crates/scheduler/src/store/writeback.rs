@@ -91,3 +91,80 @@ impl Writeback {
         self.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{Buffer, empty_stores, floats, row, shape, stored};
+    use super::*;
+
+    /// Device rows of a layer: three of head 0, three of head 1.
+    fn device(backend: &ReferenceBackend, layer: usize) -> Buffer {
+        let rows = (0..2).flat_map(|h| (0..3).flat_map(move |r| row(layer, h, r)));
+        floats(backend, &rows.collect::<Vec<_>>())
+    }
+
+    fn read(backend: &ReferenceBackend, writeback: &mut Writeback, layers: &[Buffer]) -> usize {
+        let sources = layers.iter().map(|buffer| WritebackSource { buffer, head_stride: 3 });
+        let mut parts = writeback.read_parts(&shape(), sources);
+        pollster::block_on(backend.read_all(&mut parts)).unwrap();
+        parts.len()
+    }
+
+    /// The token lies in device row 2 of layer 0 and in row 1 of layer 1; on the host it is row 6.
+    #[test]
+    fn a_tokens_rows_come_to_the_host_layer_by_layer_and_head_by_head() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let layers = [device(&backend, 0), device(&backend, 1)];
+        let [_, mut store] = empty_stores(&backend, &shape);
+        let mut writeback = Writeback::with_layers(2);
+        assert!(writeback.is_empty());
+        writeback.push(2);
+        writeback.push(1);
+        assert_eq!(writeback.finished_token(), None, "the step goes on");
+        writeback.finish_step(6);
+        assert_eq!(writeback.finished_token(), Some(6));
+        assert_eq!(read(&backend, &mut writeback, &layers), 4);
+        writeback.write(&shape, &mut *store);
+        for (layer, at) in [(0, 2), (1, 1)] {
+            for head in 0..2 {
+                let mut want = vec![0.0; 64];
+                want[48..56].copy_from_slice(&row(layer, head, at));
+                assert_eq!(stored(&*store, &shape, layer, head), want, "{layer} {head}");
+            }
+        }
+        assert!(writeback.is_empty());
+        assert_eq!(writeback.finished_token(), None, "they are there");
+        assert_eq!(read(&backend, &mut writeback, &layers), 0, "nothing is read again");
+    }
+
+    #[test]
+    fn a_step_that_did_not_end_leaves_nothing_on_the_host() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let layers = [device(&backend, 0), device(&backend, 1)];
+        let [_, mut store] = empty_stores(&backend, &shape);
+        let mut writeback = Writeback::with_layers(2);
+        writeback.push(0);
+        assert_eq!(read(&backend, &mut writeback, &layers), 2, "of the layer that it came to");
+        writeback.write(&shape, &mut *store);
+        for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            assert_eq!(stored(&*store, &shape, layer, head), [0.0; 64]);
+        }
+        assert!(writeback.is_empty(), "and is forgotten");
+    }
+
+    #[test]
+    fn a_token_that_is_taken_back_is_not_the_next_ones() {
+        let mut writeback = Writeback::with_layers(2);
+        writeback.push(2);
+        writeback.finish_step(6);
+        writeback.clear();
+        assert_eq!(writeback.finished_token(), None);
+        // The rows of the next step are there, and its token is not known yet.
+        writeback.push(0);
+        assert_eq!(writeback.finished_token(), None);
+    }
+}
