@@ -40,6 +40,7 @@ mod ptx;
 mod queue;
 mod staging;
 mod stream;
+mod target;
 mod variant;
 mod weight;
 
@@ -52,7 +53,7 @@ pub use driver::{
     ProductCall, Work,
 };
 pub use error::StartError;
-pub use kernels::{Kernel, KernelFacts, SOURCES, Source, Target};
+pub use kernels::{Kernel, KernelFacts, SOURCES, Source, };
 pub use nvidia::NvidiaDriver;
 pub use options::CudaOptions;
 pub use weight::CudaWeight;
