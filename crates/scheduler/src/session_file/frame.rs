@@ -341,7 +341,7 @@ mod tests {
         bytes
     }
 
-    fn reader(bytes: &Vec<u8>) -> SessionReader<'_> {
+    fn reader(bytes: &impl RangeSource) -> SessionReader<'_> {
         SessionFile::open(bytes).unwrap().verify().unwrap()
     }
 
