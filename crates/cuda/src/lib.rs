@@ -53,7 +53,8 @@ pub use driver::{
     ProductCall, Work,
 };
 pub use error::StartError;
-pub use kernels::{Kernel, KernelFacts, SOURCES, Source, };
+pub use kernels::{Kernel, KernelFacts, SOURCES, Source};
 pub use nvidia::NvidiaDriver;
 pub use options::CudaOptions;
+pub use target::Target;
 pub use weight::CudaWeight;

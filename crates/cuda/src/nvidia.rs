@@ -26,9 +26,10 @@ use crate::driver::{
     CopyCall, DeviceFacts, Driver, DriverError, DriverResult, KernelCall, Memory, ProductCall, Work,
 };
 use crate::error::StartError;
-use crate::kernels::{Kernel, SOURCES, Target};
+use crate::kernels::{Kernel, SOURCES};
 use crate::lock::lock;
 use crate::options::CudaOptions;
+use crate::target::Target;
 
 /// The CUDA that speaks the embedded PTX: 12.1.
 const NEEDED: c_int = 12_010;

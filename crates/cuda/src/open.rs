@@ -12,13 +12,13 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::StartError;
 use crate::host_work::HostWork;
-use crate::kernels::Target;
 use crate::library;
 use crate::library_check;
 use crate::nvidia::NvidiaDriver;
 use crate::ops;
 use crate::options::CudaOptions;
 use crate::queue::Queue;
+use crate::target::Target;
 
 /// What the self-test runs at the start: one op of each kind of kernel.
 const TESTED: &[Op] = &[

@@ -10,9 +10,9 @@ use longview_ops::Backend;
 
 use crate::backend::CudaBackend;
 use crate::error::StartError;
-use crate::kernels::Target;
 use crate::nvidia::NvidiaDriver;
 use crate::options::CudaOptions;
+use crate::target::Target;
 
 /// Everything that was found.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::io::Read;
 
 use flate2::bufread::GzDecoder;
 
-use crate::kernels::Target;
+use crate::target::Target;
 
 /// Tag of the extra subfield with the member's length, a little-endian `u32`.
 const LENGTH_TAG: &[u8] = b"LV\x04\x00";

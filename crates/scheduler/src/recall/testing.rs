@@ -2,7 +2,7 @@
 //! numbers are made on the host, in f64.
 
 use longview_core::{DType, SplitMix64, decode_f32_into, encode_f32};
-use longview_ops::{Backend, Distance, Pooling, ReferenceBackend, View, ViewMut};
+use longview_ops::{Backend, Distance, Pooling, ReferenceBackend, Storage, View, ViewMut};
 
 use super::search::Searched;
 use super::selector::Selector;
@@ -14,7 +14,7 @@ use crate::policy::{
 use crate::store::{HostStore, PlainStore};
 
 pub(super) type Device = ReferenceBackend;
-pub(super) type Buffer = <Device as Backend>::Buffer;
+pub(super) type Buffer = <Device as Storage>::Buffer;
 
 /// Dh.
 pub(super) const WIDTH: usize = 4;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use longview_core::{DType, decode_f32, encode_f32};
-use longview_ops::{Backend, Capabilities, DeviceBuffer, ReferenceBackend, View, ViewMut};
+use longview_ops::{Backend, Capabilities, DeviceBuffer, ReferenceBackend, Storage, View, ViewMut};
 
 use super::{HostStore, MappedStore, PlainStore};
 use crate::layout::KvShape;
@@ -117,4 +117,4 @@ pub(crate) fn separate_device() -> ReferenceBackend {
 }
 
 /// A buffer of the reference device.
-pub(crate) type Buffer = <ReferenceBackend as Backend>::Buffer;
+pub(crate) type Buffer = <ReferenceBackend as Storage>::Buffer;
