@@ -287,8 +287,7 @@ fn attend_list(
                 top[h] = max(top[h], scores[QUADS * k + h]);
             }
         }
-        // Its barriers also part this tile from the last one: every lane has read the weights and
-        // starts of that when they are written below.
+        // Its barriers also part tiles: every lane has read what is written below.
         top = all_max(top, lane, subgroup_lane, subgroup_size);
         // Online softmax: what was summed before shrinks by how much the maximum grew.
         for (var h = 0u; h < QUADS; h++) {
@@ -312,9 +311,8 @@ fn attend_list(
         }
         workgroupBarrier();
 
-        // Lanes now divide the tile otherwise: an octet of the value each, for every ROW_GROUPS-th
-        // row. Several rows are loaded before the first is used, so that loads are under way
-        // together; beyond the last row the last is loaded again, with no weight.
+        // Now an octet of the value a lane, for every ROW_GROUPS-th row. Several rows are loaded before
+        // the first is used, so that loads overlap; beyond the last it is loaded again, unweighted.
         if row_group < ROW_GROUPS {
             for (var j = row_group; j < n_tile; j += UNROLL * ROW_GROUPS) {
                 var x = array<Octet, UNROLL>();
@@ -354,8 +352,7 @@ fn attend_list(
         lse[at] = both.lse;
 //# end
     }
-    // One query head at a time through `weights`: all of them at once would take ROWS times the
-    // workgroup memory. Row groups are added in order, so the sum does not depend on who is first.
+    // One query head at a time through `weights`, to save memory; row groups are added in order.
     for (var g = 0u; g < ROWS; g++) {
         workgroupBarrier();
         weights[2u * lane][0] = o[2u * g];

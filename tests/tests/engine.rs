@@ -470,9 +470,10 @@ fn speculation_waits_for_the_device_once_a_token() {
             let part = SessionStep::new(&mut session, &ids, SpanMode::Policy);
             block_on(engine.step(&mut [part])).unwrap();
             let reads = engine.backend().readbacks() - reads;
-            match session.stats().speculated_steps > before.speculated_steps {
-                true => assert_eq!(reads, reads_of_step, "gate {gate}, step {i}"),
-                false => assert_eq!((i, reads), (0, exact), "gate {gate}"),
+            if session.stats().speculated_steps > before.speculated_steps {
+                assert_eq!(reads, reads_of_step, "gate {gate}, step {i}");
+            } else {
+                assert_eq!((i, reads), (0, exact), "gate {gate}");
             }
         }
         let repeated = if gate > 1.0 { 29 } else { 0 };

@@ -31,8 +31,8 @@ pub(crate) fn stage() -> Result<()> {
     check(&[])
 }
 
-/// A sample of it, for `cargo xtask ci --quick`: a prime number does not fall in step with the loops
-/// that the corpus is made of.
+/// A sample of it, for `cargo xtask ci --quick`: a prime number does not fall in step with the
+/// loops that the corpus is made of.
 pub(crate) fn sample() -> Result<()> {
     check(&["--every", "13"])
 }

@@ -7,8 +7,8 @@
 //! reads no environment and takes its seeds as arguments.
 //!
 //! The modules are rooms, each of which knows only those before it: `layout`, `policy`, `error`,
-//! `stats`, `store`, `index`, then `recall`, `eviction` and `inspect`, which do not know each other,
-//! `sequence`, and `session_file`.
+//! `stats`, `store`, `index`, then `recall`, `eviction` and `inspect`, which do not know each
+//! other, `sequence`, and `session_file`.
 
 mod error;
 mod eviction;

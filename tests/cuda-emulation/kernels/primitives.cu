@@ -1,6 +1,6 @@
 // What kernels/shared/common.cuh offers, used once each: results come back to be compared. For the
-// tests of the emulation; the check of all kernels compiles it as well, so every wrapper is known to
-// be valid for every target.
+// tests of the emulation; the check of all kernels compiles it as well, so every wrapper is known
+// to be valid for every target.
 #include "shared/common.cuh"
 
 struct PrimitivesArgs {

@@ -6,7 +6,7 @@ use longview_ops::{
     ViewMut,
 };
 
-use super::{Bench, Case, Cases, Work, boxed};
+use super::harness::{Bench, Case, Cases, Work, boxed};
 
 /// Query heads, KV heads and their width.
 #[derive(Clone, Copy)]
@@ -69,9 +69,10 @@ impl<B: Backend> Case<B> for ChunkCase {
         let (t, s) = (self.n_tokens as f64, self.n_rows as f64);
         let pairs = t * s - t * (t - 1.0) / 2.0;
         let flop = 4.0 * pairs * (self.heads.n_q * self.heads.dim) as f64;
-        match self.is_decode() {
-            true => Work::memory(self.bytes(), flop),
-            false => Work::arithmetic(self.bytes(), flop).with(self.dtype),
+        if self.is_decode() {
+            Work::memory(self.bytes(), flop)
+        } else {
+            Work::arithmetic(self.bytes(), flop).with(self.dtype)
         }
     }
 

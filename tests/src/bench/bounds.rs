@@ -10,7 +10,8 @@ use std::io::Write;
 use anyhow::Result;
 use longview_cpu::CpuBackend;
 
-use super::{Work, cases};
+use super::cases::cases;
+use super::harness::Work;
 
 /// A GPU by its data sheet.
 struct Gpu {
@@ -52,10 +53,8 @@ struct Limit {
 
 impl Gpu {
     fn limit(&self, work: &Work) -> Limit {
-        let (what, tflops) = match work.is_16_bit {
-            true => ("tensor", self.tensor_tflops),
-            false => ("f32", self.f32_tflops),
-        };
+        let (what, tflops) =
+            if work.is_16_bit { ("tensor", self.tensor_tflops) } else { ("f32", self.f32_tflops) };
         let times = [
             Limit { seconds: work.bytes / self.memory_gbps / 1e9, what: "memory" },
             Limit { seconds: work.link_bytes / self.link_gbps / 1e9, what: "link" },

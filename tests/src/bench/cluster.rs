@@ -6,7 +6,7 @@ use longview_ops::{
     KmeansParams, KmeansUpdate, OpResult, ScoreSpan, View, ViewMut,
 };
 
-use super::{Bench, Case, Cases, Work, boxed};
+use super::harness::{Bench, Case, Cases, Work, boxed};
 
 const N_Q_HEADS: usize = 4;
 const N_KV_HEADS: usize = 2;

@@ -23,9 +23,10 @@ use longview_scheduler::{
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
 
+use super::harness::Bench;
 use super::limits::copy_gbps;
 use super::random_model::{Dims, LLAMA_1B_4_LAYERS, LLAMA_8B, QWEN_05B, RandomFolder};
-use super::{Bench, Device, Request};
+use super::request::{Device, Request};
 
 /// What can be asked for.
 pub const USAGE: &str = "[attention] [qwen] [million] [llama] [--device cpu|wgpu|cuda] [options of \
@@ -80,18 +81,15 @@ struct Measure<'a, B: Backend> {
 
 fn on<B: Backend>(backend: &Arc<B>, parts: &[String], out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{}", backend.capabilities().device)?;
-    let bandwidth = match backend.capabilities().unified_memory {
-        true => {
-            let bandwidth = streaming_read_gb_s();
-            writeln!(out, "streaming read, 2 GiB, all cores: {bandwidth:.1} GB/s")?;
-            bandwidth
-        }
-        false => {
-            let (bandwidth, bytes) = copy_gbps(&mut Bench::new(&**backend, "", false)?)?;
-            let size = bytes >> 20;
-            writeln!(out, "copy, {size} MiB, read and written: {bandwidth:.1} GB/s")?;
-            bandwidth
-        }
+    let bandwidth = if backend.capabilities().unified_memory {
+        let bandwidth = streaming_read_gb_s();
+        writeln!(out, "streaming read, 2 GiB, all cores: {bandwidth:.1} GB/s")?;
+        bandwidth
+    } else {
+        let (bandwidth, bytes) = copy_gbps(&mut Bench::new(&**backend, "", false)?)?;
+        let size = bytes >> 20;
+        writeln!(out, "copy, {size} MiB, read and written: {bandwidth:.1} GB/s")?;
+        bandwidth
     };
     let mut measure = Measure { backend, bandwidth, out };
     for part in parts {

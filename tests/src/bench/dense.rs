@@ -5,7 +5,7 @@ use longview_ops::{
     Backend, Linear, LinearParams, OpResult, SiluMul, SiluMulParams, View, ViewMut,
 };
 
-use super::{Bench, Case, Cases, Work, boxed};
+use super::harness::{Bench, Case, Cases, Work, boxed};
 
 /// A linear layer.
 pub(super) struct LinearCase {
@@ -41,13 +41,11 @@ impl<B: Backend> Case<B> for LinearCase {
     fn work(&self) -> Work {
         let Self { n_rows, n_in, n_out, .. } = *self;
         let flop = 2.0 * (n_rows * n_in * n_out) as f64;
-        match self.is_vector {
-            true => Work::memory(self.weight_bytes(), flop),
-            false => {
-                let bytes = self.weight_bytes() + n_rows * (n_in + n_out) * 4;
-                Work::arithmetic(bytes, flop).with(self.dtype)
-            }
+        if self.is_vector {
+            return Work::memory(self.weight_bytes(), flop);
         }
+        let bytes = self.weight_bytes() + n_rows * (n_in + n_out) * 4;
+        Work::arithmetic(bytes, flop).with(self.dtype)
     }
 
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {

@@ -3,7 +3,7 @@
 use longview_core::DType;
 use longview_ops::{Backend, KvGather, KvGatherParams, KvView, Op, OpResult, View};
 
-use super::{Bench, Case, Cases, Work, boxed};
+use super::harness::{Bench, Case, Cases, Work, boxed};
 
 /// N rows a head out of S into the first N of a buffer: scattered ones, or a run.
 pub(super) struct GatherCase {
@@ -46,19 +46,17 @@ impl<B: Backend> Case<B> for GatherCase {
     }
 
     fn work(&self) -> Work {
-        match self.is_recall {
-            true => Work::link(self.bytes()),
-            false => Work::memory(2 * self.bytes(), 0.0),
-        }
+        if self.is_recall { Work::link(self.bytes()) } else { Work::memory(2 * self.bytes(), 0.0) }
     }
 
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
         let Self { n_listed, n_rows, n_heads, head_dim, is_scattered, is_recall } = *self;
         let backend = bench.backend;
         let row = 2 * head_dim;
-        let src = match is_recall {
-            true => bench.host_buffer(Op::KvGather, DTYPE, n_heads * n_rows * row)?,
-            false => bench.buffer(DTYPE, n_heads * n_rows * row)?,
+        let src = if is_recall {
+            bench.host_buffer(Op::KvGather, DTYPE, n_heads * n_rows * row)?
+        } else {
+            bench.buffer(DTYPE, n_heads * n_rows * row)?
         };
         let mut dst = backend.alloc(DTYPE, n_heads * n_listed * row, "slots")?;
         // Other rows in every turn, until no cache holds them.
@@ -66,9 +64,12 @@ impl<B: Backend> Case<B> for GatherCase {
         let mut lists = Vec::new();
         for turn in 0..n_lists {
             let list: Vec<u32> = (0..n_heads)
-                .flat_map(|_| match is_scattered {
-                    true => bench.rng.distinct(n_rows, n_listed),
-                    false => (0..n_listed).map(|i| (turn * n_listed + i) as u32).collect(),
+                .flat_map(|_| {
+                    if is_scattered {
+                        bench.rng.distinct(n_rows, n_listed)
+                    } else {
+                        (0..n_listed).map(|i| (turn * n_listed + i) as u32).collect()
+                    }
                 })
                 .collect();
             lists.push(bench.words(&list)?);

@@ -5,28 +5,9 @@ use longview_cpu::CpuBackend;
 use longview_ops::{Argmax, ArgmaxParams, Backend, DeviceBuffer, OpError, OpResult, View, ViewMut};
 
 use super::dense::LinearCase;
+use super::harness::{Bench, Case};
 use super::kv::GatherCase;
-use super::{Bench, Case};
-
-/// A rate and how it was measured.
-#[derive(Clone, Debug)]
-pub(crate) struct Limit {
-    /// GB/s or GFLOP/s.
-    pub rate: f64,
-    /// One word, beside shares.
-    pub name: &'static str,
-}
-
-/// The yardsticks.
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    pub memory: Limit,
-    pub arithmetic: Limit,
-    /// From host memory to the device; where it is one memory, that of memory.
-    pub link: Limit,
-    /// In words, for the head of the table.
-    pub text: String,
-}
+use super::rates::{Limit, Limits};
 
 /// Smallest copy that says something.
 const LEAST_COPY: usize = 4 << 20;

@@ -37,9 +37,10 @@ impl Asked {
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
         let (bounds, args): (Vec<_>, Vec<_>) =
             args.into_iter().filter(|arg| arg != "--bench").partition(|arg| arg == "--bounds");
-        match bounds.is_empty() {
-            true => Request::parse(args).map(Asked::Measure),
-            false => filter_alone(args).map(Asked::Bounds),
+        if bounds.is_empty() {
+            Request::parse(args).map(Asked::Measure)
+        } else {
+            filter_alone(args).map(Asked::Bounds)
         }
     }
 }

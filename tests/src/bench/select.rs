@@ -6,7 +6,7 @@ use longview_ops::{
     SelectSpan, TopK, TopKParams, View, ViewMut,
 };
 
-use super::{Bench, Case, Cases, Work, boxed};
+use super::harness::{Bench, Case, Cases, Work, boxed};
 
 const N_KV_HEADS: usize = 2;
 const BUDGET: u32 = 1024;

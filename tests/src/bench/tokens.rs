@@ -13,7 +13,7 @@ use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset, RecallMode, Stats};
 use pollster::block_on;
 
-use super::Bench;
+use super::harness::Bench;
 use crate::files;
 
 /// How much is read, kept and decoded.

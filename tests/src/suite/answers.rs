@@ -162,13 +162,12 @@ fn check_attended<B: Backend>(session: &Session<B>, policy: &PolicyOptions) {
     let Some(budget) = resolved.budget.tokens else { return };
     let cells = attended.len();
     let is_uniform = !follows_attention(policy) && resolved.budget.layers == LayerBudgets::Uniform;
-    match is_uniform {
-        true => assert_eq!(*attended, vec![budget as u32; cells], "{what}"),
+    if is_uniform {
+        assert_eq!(*attended, vec![budget as u32; cells], "{what}");
+    } else {
         // The mean over heads and layers, but for what rounding adds to each.
-        false => {
-            let sum: usize = attended.iter().map(|n| *n as usize).sum();
-            assert!(sum.abs_diff(cells * budget) <= 2 * cells, "{what}: {attended:?}");
-        }
+        let sum: usize = attended.iter().map(|n| *n as usize).sum();
+        assert!(sum.abs_diff(cells * budget) <= 2 * cells, "{what}: {attended:?}");
     }
 }
 

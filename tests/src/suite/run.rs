@@ -177,9 +177,10 @@ impl<B: Probe> Suite<'_, B> {
 
     fn parity(&mut self) -> Result<()> {
         let ops = &self.request.ops;
-        let rows = match ops.is_empty() {
-            true => run_parity(&*self.backend, None),
-            false => ops.iter().flat_map(|op| run_parity(&*self.backend, Some(*op))).collect(),
+        let rows = if ops.is_empty() {
+            run_parity(&*self.backend, None)
+        } else {
+            ops.iter().flat_map(|op| run_parity(&*self.backend, Some(*op))).collect()
         };
         write!(self.out, "{}", format_parity(&rows))?;
         let sum = ParitySummary::of(&rows);
@@ -294,10 +295,7 @@ impl<B: Probe> Suite<'_, B> {
 
     /// A check that the filter may leave out.
     fn named(&mut self, name: &str, check: &dyn Fn(&Arc<B>) -> faults::NotRun) -> Result<()> {
-        match name.contains(&self.request.filter) {
-            true => self.check(name, check),
-            false => Ok(()),
-        }
+        if name.contains(&self.request.filter) { self.check(name, check) } else { Ok(()) }
     }
 
     fn check(&mut self, name: &str, check: &dyn Fn(&Arc<B>) -> faults::NotRun) -> Result<()> {

@@ -29,9 +29,12 @@ fn window_mass(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize, w: usize) ->
 pub fn pooled(x: &[f64], kernel: usize, max: bool) -> Vec<f64> {
     let half = kernel as isize / 2;
     let near = |i: isize| (i - half..=i + half).filter_map(|j| x.get(usize::try_from(j).ok()?));
-    let pool = |i: isize| match max {
-        true => near(i).copied().fold(f64::NEG_INFINITY, f64::max),
-        false => near(i).sum::<f64>() / kernel as f64,
+    let pool = |i: isize| {
+        if max {
+            near(i).copied().fold(f64::NEG_INFINITY, f64::max)
+        } else {
+            near(i).sum::<f64>() / kernel as f64
+        }
     };
     (0..x.len() as isize).map(pool).collect()
 }
@@ -45,9 +48,10 @@ fn scores(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize, max: bool, first:
     let end = PROMPT - 8;
     let heads = window_mass(sim, layer, kv_head, 12);
     let heads: Vec<Vec<f64>> = heads.iter().map(|head| head[..end].to_vec()).collect();
-    match first {
-        true => mean(&heads.iter().map(|head| pooled(head, 7, max)).collect::<Vec<_>>()),
-        false => pooled(&mean(&heads), 7, max),
+    if first {
+        mean(&heads.iter().map(|head| pooled(head, 7, max)).collect::<Vec<_>>())
+    } else {
+        pooled(&mean(&heads), 7, max)
     }
 }
 

@@ -168,9 +168,10 @@ fn another_policy_is_one_that_follows() {
             let file = save(&mut sim, &first);
             let resolved = Policy::resolve(&policy, 160).expect("a policy of the list");
             // The same policy keeps the index that is there, which would be made anew.
-            let changed = match resolved.text() == sim.sequence.policy().text() {
-                true => Ok(()),
-                false => pollster::block_on(sim.sequence.set_policy(resolved)),
+            let changed = if resolved.text() == sim.sequence.policy().text() {
+                Ok(())
+            } else {
+                pollster::block_on(sim.sequence.set_policy(resolved))
             };
             let backend = cpu();
             let opened = open(&file, &backend, shape(DType::F32), Some(&policy), options);

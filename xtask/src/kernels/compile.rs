@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::nvrtc::{self, Nvrtc};
 use super::ptxas::{self, Resources};
+use super::source::{Source, Target};
 use super::toolchain::{self, Tools};
-use super::{Source, Target};
 
 /// Counts up when the format of the kept files changes.
 const CACHE_VERSION: u32 = 1;

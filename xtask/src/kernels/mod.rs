@@ -3,8 +3,8 @@
 //! The compilers are pinned wheels (NVRTC, ptxas) that pip fetches into `target/` and checks. The
 //! PTX that the binary embeds comes from an early toolkit, so that drivers of its age load it; what
 //! that toolkit does not know is compiled by a late one. ptxas then says what each kernel takes: a
-//! kernel that spills registers fails, the rest is written down in `kernels/resources.txt`. What was
-//! compiled before from the same sources by the same compilers is taken from `target/` (see
+//! kernel that spills registers fails, the rest is written down in `kernels/resources.txt`. What
+//! was compiled before from the same sources by the same compilers is taken from `target/` (see
 //! [`compile`]).
 //!
 //! Without `--check` the PTX is packed ([`archive`]) and the table written; with it they must hold
@@ -14,6 +14,7 @@ mod archive;
 mod compile;
 mod nvrtc;
 mod ptxas;
+mod source;
 mod toolchain;
 
 use std::collections::BTreeMap;
@@ -27,20 +28,11 @@ use crate::process::root;
 use archive::ByTarget;
 use compile::{Compiled, Compilers, Job};
 use ptxas::Resources;
+use source::{Source, Target};
 
 pub(crate) const OPTIONS: &str = "[--check] [--only STEM]";
 pub(crate) const ABOUT: &str = "compiles kernels/*.cu for every target, writes the PTX that is \
                                 embedded and what each kernel takes; --check compares instead";
-
-/// A device that kernels are compiled for.
-pub(crate) struct Target {
-    /// As in `sm_75`.
-    pub(crate) arch: &'static str,
-    /// Whether the early toolkit knows it.
-    early: bool,
-    /// Whether its PTX is embedded.
-    ships: bool,
-}
 
 const TARGETS: &[Target] = &[
     Target { arch: "75", early: true, ships: true },
@@ -57,13 +49,6 @@ const FOLDERS: [&str; 2] = ["kernels", "tests/cuda-emulation/kernels"];
 /// Where the parts are that kernels share.
 const SHARED: &str = "shared";
 const RESOURCES: &str = "kernels/resources.txt";
-
-/// A file of kernels.
-struct Source {
-    stem: String,
-    text: String,
-    ships: bool,
-}
 
 /// What came out for all files that ship: by name, so that order is always the same.
 #[derive(Default)]

@@ -19,6 +19,8 @@ const ROOMS: &[(&str, u8)] = &[
     ("policy", 2),
     // What can go wrong names a preset and wraps the error of policies.
     ("error", 3),
+    // What a sequence counts; every mechanism may add to it.
+    ("stats", 3),
     ("store", 4),
     ("index", 5),
     ("recall", 6),

@@ -91,7 +91,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N")]
     pub cuda_device: Option<usize>,
 
-    /// WGSL features that shaders use, for --device wgpu [default: the best that computes right numbers].
+    /// WGSL features that shaders use, for --device wgpu [default: the best that computes right
+    /// numbers].
     #[arg(long, alias = "tier", value_name = "NAME", value_parser = super::names::one_of(SHADER_LEVELS))]
     pub shader_level: Option<ShaderLevel>,
 
@@ -158,7 +159,8 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// Which query chooses, as results files record it: as on the command line, without the option's name.
+    /// Which query chooses, as results files record it: as on the command line, without the option's
+    /// name.
     #[cfg(feature = "evaluation")]
     pub fn recall_text(&self) -> String {
         let (_, name) = RECALLS.iter().find(|(recall, _)| *recall == self.recall).expect("named");

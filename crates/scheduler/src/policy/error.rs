@@ -91,3 +91,12 @@ pub enum PolicyError {
 fn preset_names() -> String {
     Preset::ALL.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }
+
+impl std::str::FromStr for Preset {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let found = Preset::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(preset, _)| *preset).ok_or_else(|| PolicyError::UnknownPreset(text.to_owned()))
+    }
+}

@@ -7,6 +7,7 @@
 mod budget;
 mod error;
 mod index;
+mod limits;
 mod options;
 mod preset;
 mod residency;
@@ -20,10 +21,11 @@ pub use index::{
     BlockConfig, ClusterConfig, Index, IndexKind, LocalWindow, Preselect, Projection, Rank,
     Schedule, TokenConfig, TwoStage,
 };
+pub use limits::{DEEP_LAYERS, FLUSH_STEPS, INDEX_SEGMENT, WHOLE_PROMPT_CONTEXT};
 pub use options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
     OPTIONS, OptionInfo, PolicyOptions, PoolOrder, Positions, Representative, Residual,
 };
 pub use preset::{Preset, PresetInfo};
 pub use residency::{Eviction, KeptConfig, Residency, Statistic};
-pub use resolved::{DEEP_LAYERS, FLUSH_STEPS, INDEX_SEGMENT, Policy, WHOLE_PROMPT_CONTEXT};
+pub use resolved::Policy;

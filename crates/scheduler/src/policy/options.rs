@@ -4,6 +4,7 @@
 use longview_ops::{Distance, PoolKind, Pooling};
 
 use super::error::PolicyError;
+use super::limits::DEEP_LAYERS;
 use super::preset::Preset;
 
 /// How many tokens a KV head may attend in one step, sinks and recent window included.
@@ -488,10 +489,10 @@ options! {
 
 impl PolicyOptions {
     /// The same with what depends on the model's depth filled in: 2 dense layers from
-    /// [`super::DEEP_LAYERS`] layers on, else 0. `full` and policies without dense layers in their
+    /// [`DEEP_LAYERS`] layers on, else 0. `full` and policies without dense layers in their
     /// papers are left alone.
     pub fn for_depth(mut self, n_layers: usize) -> Self {
-        let default = if n_layers >= super::DEEP_LAYERS { 2 } else { 0 };
+        let default = if n_layers >= DEEP_LAYERS { 2 } else { 0 };
         if self.preset.info().dense_when_deep {
             self.dense_layers.get_or_insert(default);
         }
@@ -602,7 +603,7 @@ mod tests {
     #[test]
     fn depth_fills_in_dense_layers_where_the_paper_has_them() {
         let dense = |preset, n_layers| PolicyOptions::new(preset).for_depth(n_layers).dense_layers;
-        let deep = super::super::DEEP_LAYERS;
+        let deep = super::DEEP_LAYERS;
         assert_eq!(dense(Preset::Quest, deep), Some(2));
         assert_eq!(dense(Preset::Quest, deep - 1), Some(0));
         assert_eq!(dense(Preset::Loki, deep), None);

@@ -3,8 +3,6 @@
 
 use serde::Serialize;
 
-use super::error::PolicyError;
-
 macro_rules! presets {
     ($($(#[$doc:meta])* $variant:ident = $name:literal {
         source: $source:literal,
@@ -241,15 +239,6 @@ impl Preset {
 impl std::fmt::Display for Preset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Preset {
-    type Err = PolicyError;
-
-    fn from_str(text: &str) -> Result<Self, PolicyError> {
-        let found = Preset::ALL.iter().find(|(_, name)| *name == text);
-        found.map(|(preset, _)| *preset).ok_or_else(|| PolicyError::UnknownPreset(text.to_owned()))
     }
 }
 

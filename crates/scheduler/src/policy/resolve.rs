@@ -8,13 +8,14 @@ use super::index::{
     BlockConfig, ClusterConfig, Index, IndexKind, Preselect, Projection, Rank, Schedule,
     TokenConfig, TwoStage,
 };
+use super::limits::WHOLE_PROMPT_CONTEXT;
 use super::options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
     PolicyOptions, PoolOrder, Positions, Representative, Residual,
 };
 use super::preset::Preset;
 use super::residency::{Eviction, KeptConfig, Residency, Statistic};
-use super::resolved::{Policy, WHOLE_PROMPT_CONTEXT};
+use super::resolved::Policy;
 use crate::layout::LAST_QUERIES;
 
 /// The last tokens that LRQK always attends, where the budget has room for them.

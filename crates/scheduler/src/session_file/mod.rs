@@ -5,8 +5,8 @@
 //! records, and a trailer proves that all of it is there: every block of the stream has a digest in
 //! a table, and the trailer's digest covers header and table. `docs/session-format.md` has every
 //! byte. Nothing is used before the whole file was verified; then rows go block by block to the
-//! host store, so that there is never a second copy in memory. Everything is little-endian and fixed
-//! by that document, never by how Rust lays out a type.
+//! host store, so that there is never a second copy in memory. Everything is little-endian and
+//! fixed by that document, never by how Rust lays out a type.
 //!
 //! [`frame`] is the outermost layer (header, blocks, table, trailer), [`header`] what the file was
 //! made with, [`records`] how the state of one layer is written, and [`io`] ties it to a

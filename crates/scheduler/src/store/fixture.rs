@@ -23,8 +23,8 @@ pub(crate) fn shape() -> KvShape {
     }
 }
 
-/// Key and value of a row: layer, head and row are its thousands, hundreds and ones, the element its
-/// first decimal, and values are negative.
+/// Key and value of a row: layer, head and row are its thousands, hundreds and ones, the element
+/// its first decimal, and values are negative.
 pub(crate) fn row(layer: usize, head: usize, row: usize) -> [f32; 8] {
     let place = (1000 * (layer + 1) + 100 * head + row) as f32;
     std::array::from_fn(|i| {

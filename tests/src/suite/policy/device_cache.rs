@@ -1,6 +1,6 @@
 //! The hit/miss cache that the device resolves: the same rows, and no wait in a layer.
 
-use super::*;
+use super::steps::*;
 
 /// On a device that reads the host tier.
 fn on(device_cache: bool) -> SequenceOptions {

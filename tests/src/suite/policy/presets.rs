@@ -12,7 +12,7 @@ use longview_scheduler::{
 };
 use pollster::block_on;
 
-use super::{clusterkv, options, placements, streaming};
+use super::steps::{clusterkv, options, placements, streaming};
 use crate::backends::Probe;
 use crate::sim::{Sim, Term, assert_near, small_shape};
 

@@ -1,7 +1,7 @@
 //! Speculative recall: what the last step's query chose is attended, this step's query checks it,
 //! and a step that fails is run again exactly.
 
-use super::*;
+use super::steps::*;
 
 /// On a device, by the last step's choice unless a cosine is below `gate`.
 fn speculative(gate: f32, store: HostStoreKind) -> SequenceOptions {
