@@ -311,8 +311,8 @@ fn attend_list(
         }
         workgroupBarrier();
 
-        // Now an octet of the value a lane, for every ROW_GROUPS-th row. Several rows are loaded before
-        // the first is used, so that loads overlap; beyond the last it is loaded again, unweighted.
+        // Now an octet of the value a lane, for every ROW_GROUPS-th row. Several rows are loaded
+        // before one is used, so that loads overlap; behind the last it comes again, unweighted.
         if row_group < ROW_GROUPS {
             for (var j = row_group; j < n_tile; j += UNROLL * ROW_GROUPS) {
                 var x = array<Octet, UNROLL>();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use longview_scheduler::{Importance, PolicyOptions, Preset};
+use longview_scheduler::{Importance, OptionInfo, PolicyOptions, Preset};
 
 use crate::error::EvalError;
 use crate::record::PolicyLabel;
@@ -61,14 +61,17 @@ impl PolicySpec {
             let (option, value) = part
                 .split_once('=')
                 .ok_or_else(|| wrong(format!("'{part}' is not option=value")))?;
-            if options.insert(option.to_owned(), value.to_owned()).is_some() {
+            // Results files name options as they were first called.
+            let name = OptionInfo::find(option).map_or(option, |info| info.old_name);
+            if options.insert(name.to_owned(), value.to_owned()).is_some() {
                 return Err(wrong(format!("'{option}' is given twice")));
             }
         }
         let spec = Self { preset, options };
         spec.options().map_err(|error| wrong(error.to_string()))?;
         let known = preset.info().options;
-        match spec.options.keys().find(|option| !known.contains(&option.as_str())) {
+        let current = |option: &str| OptionInfo::find(option).map_or("", |info| info.name);
+        match spec.options.keys().find(|option| !known.contains(&current(option))) {
             Some(option) => Err(wrong(format!(
                 "'{option}' has no meaning for {name}, which takes {}",
                 known.join(", ")

@@ -185,6 +185,8 @@ mod tests {
             "--shader-level is for wgpu, not for cpu"
         );
         assert_eq!(message("--device cpu matvec"), "unknown argument 'matvec'");
-        assert!(message("--device wgpu --tier high").contains("unknown shader level 'high'"));
+        assert!(
+            message("--device wgpu --shader-level high").contains("unknown shader level 'high'")
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! `cargo xtask gpu`: packs the tests that need a GPU for a machine that has one and no cargo.
 //!
 //! The pack is a folder and an archive of it: one binary of the profile that ships, the files that
-//! it reads, a script that runs all of it. The same binary runs on the CPU, which proves the pack before it leaves.
+//! it reads, a script that runs all of it. The same binary runs on the CPU, which proves the pack
+//! before it leaves.
 
 use std::fs;
 use std::path::Path;

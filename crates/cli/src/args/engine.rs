@@ -159,8 +159,8 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// Which query chooses, as results files record it: as on the command line, without the option's
-    /// name.
+    /// Which query chooses, as results files record it: as on the command line, without the
+    /// option's name.
     #[cfg(feature = "evaluation")]
     pub fn recall_text(&self) -> String {
         let (_, name) = RECALLS.iter().find(|(recall, _)| *recall == self.recall).expect("named");

@@ -292,6 +292,13 @@ pub struct OptionInfo {
     pub help: &'static str,
 }
 
+impl OptionInfo {
+    /// The option of this name, the one that it had before included.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        OPTIONS.iter().find(|option| option.name == name || option.old_name == name)
+    }
+}
+
 macro_rules! options {
     (@old $name:literal) => { $name };
     (@old $name:literal $old:literal) => { $old };

@@ -165,8 +165,8 @@ impl<B: Backend> RowMover<B> {
         result
     }
 
-    /// Carries the listed device rows to the listed rows of the store of `layer`, which per head are
-    /// one run.
+    /// Carries the listed device rows to the listed rows of the store of `layer`, which per head
+    /// are one run.
     pub async fn store(
         &mut self,
         backend: &B,
