@@ -4,3 +4,4 @@
 mod common;
 mod parity;
 mod queues;
+mod sources;

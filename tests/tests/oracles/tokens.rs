@@ -80,7 +80,7 @@ fn loki_compares_leading_components_of_keys() {
 #[test]
 fn infinigen_compares_the_most_telling_channels_of_skewed_keys() {
     for ahead in ["true", "false"] {
-        let policy = token(Preset::Infinigen, &[("alpha", "inf"), ("ahead", ahead)]);
+        let policy = token(Preset::Infinigen, &[("alpha", "inf"), ("layer-prefetch", ahead)]);
         check(&mut prompt(&policy, 51), |queries, keys, _| skewed(queries, keys));
     }
 }
@@ -101,7 +101,7 @@ fn skewed(queries: &Rows, keys: &Rows) -> (Rows, Rows) {
 fn infinigen_takes_what_is_near_the_best_score() {
     for (alpha, ahead) in [(0.5f64, "true"), (1.5, "true"), (1.5, "false")] {
         let alpha_text = alpha.to_string();
-        let policy = token(Preset::Infinigen, &[("alpha", &alpha_text), ("ahead", ahead)]);
+        let policy = token(Preset::Infinigen, &[("alpha", &alpha_text), ("layer-prefetch", ahead)]);
         let mut sim = prompt(&policy, 53);
         sim.decode(53);
         let (n, layer) = (sim.n_tokens(), 1);
@@ -275,11 +275,11 @@ fn lrqk_fits_its_bases_to_every_step() {
 #[test]
 fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
     let more = [("sinks", "4"), ("recent", "8"), ("window", "16"), ("rank", "4")];
-    let refined = [&more[..], &[("refine", "9"), ("cluster-tokens", "8")]].concat();
+    let refined = [&more[..], &[("two-stage", "9"), ("cluster-tokens", "8")]].concat();
     let mut tiers = prompt(&with(Preset::Clusterkv, &refined), 53);
     let mut tokens = prompt(&with(Preset::Lrqk, &more), 53);
     let mut few =
-        prompt(&with(Preset::Clusterkv, &[&refined[..], &[("refine", "2")]].concat()), 53);
+        prompt(&with(Preset::Clusterkv, &[&refined[..], &[("two-stage", "2")]].concat()), 53);
     let mut differs = 0;
     for _ in 0..40 {
         [&mut tiers, &mut tokens, &mut few].into_iter().for_each(|sim| sim.decode(53));

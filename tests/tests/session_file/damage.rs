@@ -34,7 +34,7 @@ fn all() -> Vec<(KvShape, PolicyOptions, Vec<u8>)> {
     let small = [("window", "4"), ("recent", "2"), ("cluster-tokens", "2")];
     vec![
         tiny(Preset::Clusterkv, &small),
-        tiny(Preset::Clusterkv, &[&small[..], &[("refine", "2"), ("sinks", "2")]].concat()),
+        tiny(Preset::Clusterkv, &[&small[..], &[("two-stage", "2"), ("sinks", "2")]].concat()),
         tiny(
             Preset::Infllm,
             &[("window", "4"), ("recent", "4"), ("sinks", "2"), ("block-size", "2")],

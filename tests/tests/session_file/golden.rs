@@ -40,7 +40,7 @@ fn policies() -> [(&'static str, PolicyOptions); 6] {
         options
     };
     [
-        ("clusters", set(Preset::Clusterkv, &[("recent", "2"), ("tail", "estimate")])),
+        ("clusters", set(Preset::Clusterkv, &[("recent", "2"), ("residual", "means")])),
         ("blocks", set(Preset::Infllm, &[("recent", "4"), ("sinks", "2"), ("block-size", "2")])),
         (
             "tokens",
@@ -51,7 +51,7 @@ fn policies() -> [(&'static str, PolicyOptions); 6] {
             "tiers",
             set(
                 Preset::Clusterkv,
-                &[("recent", "2"), ("refine", "2"), ("rank", "2"), ("budget-mode", "ada")],
+                &[("recent", "2"), ("two-stage", "2"), ("rank", "2"), ("budget-mode", "ada")],
             ),
         ),
         (

@@ -28,8 +28,8 @@ fn set(preset: Preset, settings: &[(&str, &str)]) -> PolicyOptions {
 fn policies() -> Vec<PolicyOptions> {
     let mut all = answers::presets(BUDGET);
     all.extend([
-        set(Preset::Clusterkv, &[("tail", "estimate")]),
-        set(Preset::Clusterkv, &[("refine", "2"), ("rank", "4")]),
+        set(Preset::Clusterkv, &[("residual", "means")]),
+        set(Preset::Clusterkv, &[("two-stage", "2"), ("rank", "4")]),
         set(Preset::Clusterkv, &[("cluster-segment", "24"), ("budget-mode", "mass")]),
         set(Preset::Lrqk, &[("lrqk-decode", "adaptive"), ("rank", "4")]),
         set(Preset::Loki, &[("rank-tolerance", "0.2")]),

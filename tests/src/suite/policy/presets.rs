@@ -60,7 +60,7 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         token(Preset::Loki, &[]),
         token(Preset::Infinigen, &[]),
         token(Preset::Infinigen, &[("alpha", "1.5")]),
-        token(Preset::Infinigen, &[("alpha", "inf"), ("ahead", "false")]),
+        token(Preset::Infinigen, &[("alpha", "inf"), ("layer-prefetch", "false")]),
         token(Preset::Lrqk, &[]),
         token(Preset::Lrqk, &[("lrqk-decode", "adaptive")]),
         token(Preset::Lrqk, &[("budget-mode", "mass"), ("mass", "0.7")]),
