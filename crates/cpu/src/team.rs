@@ -232,7 +232,7 @@ mod models {
     #[test]
     fn every_piece_goes_to_one_worker() {
         loom::model(|| {
-            let mut team = Team::with_threads(Tier, 2).unwrap();
+            let mut team = Team::with_threads(SupportedIsa, 2).unwrap();
             let mut pieces = [(); 3].map(|()| Cell::new(0));
             team.for_chunks(&mut pieces, 1, Cost::flop(usize::MAX), |_, i, piece| {
                 assert_eq!(piece.len(), 1);

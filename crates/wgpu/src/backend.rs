@@ -67,7 +67,7 @@ impl WgpuBackend {
     }
 
     /// Destroys the device, as a driver fault would: everything after fails with
-    /// [`OpError::DeviceLost`]. For tests of recovery.
+    /// [`longview_ops::OpError::DeviceLost`]. For tests of recovery.
     pub fn destroy_device(&self) {
         self.gpu.destroy();
     }

@@ -27,9 +27,9 @@ mod job_queue;
 
 /// What a team keeps and hands on without looking at it.
 #[cfg(loom)]
-mod isa {
+mod supported_isa {
     #[derive(Clone, Copy)]
-    pub(crate) struct Tier;
+    pub(crate) struct SupportedIsa;
 }
 
 /// Scratch of no size: what kernels write there is not what a model is about.
