@@ -92,7 +92,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Copies queries and attention of every decode step to the host from now on, or no longer: see
-    /// [`Sequence::watched`]. Each layer then waits for the device.
+    /// [`Sequence::traced`]. Each layer then waits for the device.
     pub fn trace(&mut self, on: bool) {
         self.sequence.trace(on);
     }

@@ -11,7 +11,7 @@ use crate::desc::*;
 use crate::error::{OpError, OpResult};
 use crate::weight::{WeightSource, WeightStream};
 
-/// A compute device with its memory, its queue and every [`Op`].
+/// A compute device with its memory, its queue and every [`crate::Op`].
 ///
 /// Generic on purpose: buffer types are associated, nothing is boxed per call, and a face picks the
 /// backend once. After warm-up no op allocates device or host memory; [`Backend::allocations`]

@@ -90,7 +90,7 @@ pub struct LinearParams {
     pub accumulate: u32,
 }
 
-/// A linear layer, for both [`Backend::matmul`] and [`Backend::matvec`].
+/// A linear layer, for both [`crate::Backend::matmul`] and [`crate::Backend::matvec`].
 pub struct Linear<'a, B: Storage> {
     /// Sizes.
     pub p: LinearParams,

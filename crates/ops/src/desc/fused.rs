@@ -58,7 +58,7 @@ pub struct Project<'a, B: Storage> {
     pub layers: [LinearOut<'a, B>; 3],
     /// Sizes of the rotation; `n_heads` is not used.
     pub rope: RopeParams,
-    /// F32 `[T, rotary_dim]`, as [`Rope::table`].
+    /// F32 `[T, rotary_dim]`, as [`crate::Rope::table`].
     pub table: View<'a, B>,
     /// Norms of each head of q and k before the rotation.
     pub head_norms: [Option<&'a B::Weight>; 2],
@@ -68,7 +68,7 @@ pub struct Project<'a, B: Storage> {
     pub head_scratch: ViewMut<'a, B>,
 }
 
-/// [`CentroidScores`] and [`SelectClusters`] of the same clusters.
+/// [`crate::CentroidScores`] and [`crate::SelectClusters`] of the same clusters.
 pub struct ScoreSelect<'a, B: Storage> {
     /// Sizes of scoring.
     pub p: CentroidScoresParams,
@@ -82,11 +82,11 @@ pub struct ScoreSelect<'a, B: Storage> {
     pub select_spans: &'a [SelectSpan<'a, B>],
     /// F32 `[sequences, Hq, score_stride]`.
     pub scratch: ViewMut<'a, B>,
-    /// As [`SelectClusters::clusters`].
+    /// As [`crate::SelectClusters::clusters`].
     pub clusters: ViewMut<'a, B>,
-    /// As [`SelectClusters::takes`].
+    /// As [`crate::SelectClusters::takes`].
     pub takes: ViewMut<'a, B>,
-    /// As [`SelectClusters::n_selected`].
+    /// As [`crate::SelectClusters::n_selected`].
     pub n_selected: ViewMut<'a, B>,
 }
 
