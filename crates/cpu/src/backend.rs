@@ -78,8 +78,8 @@ impl CpuBackend {
         Limits::measure(&mut self.queue())
     }
 
-    /// Calls of [`longview_ops::Backend::read`] and [`longview_ops::Backend::read_all`] on this queue so far: what would be
-    /// waits for a device with memory of its own.
+    /// Calls of [`longview_ops::Backend::read`] and [`longview_ops::Backend::read_all`] on this
+    /// queue so far: what would be waits for a device with memory of its own.
     pub fn readbacks(&self) -> u64 {
         self.readbacks.load(Ordering::Relaxed)
     }
