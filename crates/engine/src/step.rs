@@ -26,7 +26,7 @@ use crate::session::Session;
 
 /// One session's part of a step.
 pub struct SessionStep<'a, B: Backend> {
-    /// The session.
+    /// Whose tokens they are; it has them when its part is complete.
     pub session: &'a mut Session<B>,
     /// New tokens; exactly one under [`SpanMode::Policy`].
     pub ids: &'a [u32],

@@ -13,7 +13,7 @@ const MIN_CASES: usize = 40;
 /// The trait methods that take a descriptor, in order, as the source has them. Those with a body
 /// are fused calls of others and no ops.
 fn trait_methods() -> Vec<String> {
-    let source = include_str!("../src/lib.rs");
+    let source = include_str!("../src/backend.rs");
     let methods = source.lines().filter(|line| line.contains("(&self, d: ") && line.ends_with(';'));
     let name =
         |line: &str| line.trim().trim_start_matches("fn ").split('(').next().map(str::to_owned);
