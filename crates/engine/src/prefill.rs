@@ -122,8 +122,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// The tokens to compute: a generated one that was not computed yet, then `ids`. Fails before anything is computed
-    /// if they do not fit.
+    /// The tokens to compute: a generated one that was not computed yet, then `ids`. Fails before
+    /// anything is computed if they do not fit.
     fn with_uncomputed(&self, session: &Session<B>, ids: &[u32]) -> Result<Vec<u32>, EngineError> {
         if ids.is_empty() {
             return Err(EngineError::EmptyPrompt);

@@ -271,15 +271,14 @@ impl<B: Backend> Engine<B> {
         if self.backend.is_lost() {
             return Err(error);
         }
-        for part in batch.iter_mut() {
-            undo(part).await;
-        }
         let mut due: SmallVec<[_; 4]> = batch.iter_mut().filter(|part| part.is_due()).collect();
         if let [part] = &mut due[..] {
             part.state = PartState::Failed(error);
-            return Ok(());
         }
-        for part in due {
+        for part in batch.iter_mut() {
+            undo(part).await;
+        }
+        for part in batch.iter_mut().filter(|part| part.is_due()) {
             if let Err(error) = self.compute_together(std::slice::from_mut(part)).await {
                 part.state = PartState::Failed(error);
                 undo(part).await;

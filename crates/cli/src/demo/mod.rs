@@ -91,8 +91,9 @@ fn options(args: &DemoArgs) -> EngineOptions {
     EngineOptions { simulate_device: true, ..args.engine.options(args.context) }
 }
 
-/// The policy that was asked for, resolved as every command does it. The embedded model looks up single tokens that resemble nothing
-/// around them: small clusters, and centroids drawn from the whole document, lose fewer of them.
+/// The policy that was asked for, resolved as every command does it. The embedded model looks up
+/// single tokens that resemble nothing around them: small clusters, and centroids drawn from the
+/// whole document, lose fewer of them.
 fn policy(args: &DemoArgs, n_layers: usize) -> Result<(PolicyOptions, Policy)> {
     let mut policy = args.policy.options()?;
     if policy.preset == Preset::Clusterkv {

@@ -118,7 +118,8 @@ struct Adapter {
     shared_memory_bytes: u32,
     subgroup_sizes: Option<(u32, u32)>,
     f16: bool,
-    /// The self-test at each shader level: `null` where it computes right numbers, else what is wrong.
+    /// The self-test at each shader level: `null` where it computes right numbers, else what is
+    /// wrong.
     tiers: Vec<(&'static str, Option<String>)>,
 }
 

@@ -2,7 +2,8 @@
 //! and a length.
 //!
 //! A task is one small file: it says what it is called and how a sample is made. What answers, and
-//! under which policy, is the runner's business; how right an answer is, a metric's ([`crate::score`]).
+//! under which policy, is the runner's business; how right an answer is, a metric's
+//! ([`crate::score`]).
 
 mod files;
 mod infinitebench;

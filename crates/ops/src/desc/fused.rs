@@ -1,7 +1,8 @@
 //! Descriptors of fused calls: several ops that a backend may do in one launch.
 //!
-//! Each has a default in [`crate::Backend`] that makes the single calls, so a backend that has nothing to
-//! gain does nothing. What a fused call leaves in a buffer named `scratch` is unspecified.
+//! Each has a default in [`crate::Backend`] that makes the single calls, so a backend that has
+//! nothing to gain does nothing. What a fused call leaves in a buffer named `scratch` is
+//! unspecified.
 
 use longview_core::DType;
 

@@ -120,8 +120,8 @@ pub struct RotateRowsParams {
     pub dst_head_stride: u32,
 }
 
-/// KV rows whose keys are rotated further, all by the same angles: keys that were rotated to one position
-/// become those of another (the cache positions of StreamingLLM). Values are copied.
+/// KV rows whose keys are rotated further, all by the same angles: keys that were rotated to one
+/// position become those of another (the cache positions of StreamingLLM). Values are copied.
 pub struct RotateRows<'a, B: Storage> {
     /// Sizes.
     pub p: RotateRowsParams,

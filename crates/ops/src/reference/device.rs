@@ -14,8 +14,8 @@ pub(super) type Ref<'a> = View<'a, ReferenceBackend>;
 /// A writable view of a reference buffer.
 pub(super) type RefMut<'a> = ViewMut<'a, ReferenceBackend>;
 
-/// The backend that defines the right answer. Clones and [`crate::Backend::background`] queues are the
-/// same device.
+/// The backend that defines the right answer. Clones and [`crate::Backend::background`] queues are
+/// the same device.
 #[derive(Clone, Debug)]
 pub struct ReferenceBackend {
     pub(super) capabilities: Arc<Capabilities>,
