@@ -271,8 +271,8 @@ impl<B: Backend> Engine<B> {
         if self.backend.is_lost() {
             return Err(error);
         }
-        let mut due: SmallVec<[_; 4]> = batch.iter_mut().filter(|part| part.is_due()).collect();
-        if let [part] = &mut due[..] {
+        let is_only = batch.iter().filter(|part| part.is_due()).count() == 1;
+        if is_only && let Some(part) = batch.iter_mut().find(|part| part.is_due()) {
             part.state = PartState::Failed(error);
         }
         for part in batch.iter_mut() {
