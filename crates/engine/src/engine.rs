@@ -180,7 +180,7 @@ impl<B: Backend> Engine<B> {
         &self.backend
     }
 
-    /// The model.
+    /// The model on the device: its config, and what it computes.
     pub fn model(&self) -> &Model<B> {
         &self.model
     }

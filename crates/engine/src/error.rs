@@ -36,7 +36,7 @@ pub enum EngineError {
     /// Options that cannot work together.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The scheduler.
+    /// What the scheduler could not do with a sequence.
     #[error(transparent)]
     Scheduler(SchedulerError),
     /// Weights that cannot be read to tell which they are.
@@ -115,7 +115,7 @@ pub enum EngineError {
     /// A sampling parameter that means nothing.
     #[error("{option} {value}: must be {range}")]
     Sampling {
-        /// The option.
+        /// As on the command line.
         option: &'static str,
         /// What was given.
         value: f32,
@@ -125,7 +125,7 @@ pub enum EngineError {
     /// The model made a logit that is no number: weights or arithmetic are broken.
     #[error("the logit of token {token} is {value}: the weights or the arithmetic are broken")]
     NonFinite {
-        /// The token.
+        /// Its id.
         token: u32,
         /// The logit.
         value: f32,

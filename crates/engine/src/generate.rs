@@ -36,7 +36,7 @@ pub enum FinishReason {
     Stop(String),
     /// The most tokens asked for.
     Length,
-    /// The context is full.
+    /// No further token has room in the context.
     ContextFull,
     /// The caller broke off.
     Cancelled,

@@ -7,7 +7,7 @@ use longview_core::DType;
 use longview_model::config::{ModelConfig, RopeScaling};
 use longview_scheduler::{HostStoreKind, Placement, RecallMode, SequenceOptions};
 
-/// Options of an engine.
+/// What is chosen once, when a model is loaded.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Most tokens of a session; memory and RoPE are planned for it.

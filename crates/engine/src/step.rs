@@ -26,7 +26,7 @@ use crate::session::Session;
 
 /// One session's part of a step.
 pub struct SessionStep<'a, B: Backend> {
-    /// The session.
+    /// Whose tokens they are; it has them when its part is complete.
     pub session: &'a mut Session<B>,
     /// New tokens; exactly one under [`SpanMode::Policy`].
     pub ids: &'a [u32],
@@ -271,15 +271,14 @@ impl<B: Backend> Engine<B> {
         if self.backend.is_lost() {
             return Err(error);
         }
+        let is_only = batch.iter().filter(|part| part.is_due()).count() == 1;
+        if is_only && let Some(part) = batch.iter_mut().find(|part| part.is_due()) {
+            part.state = PartState::Failed(error);
+        }
         for part in batch.iter_mut() {
             undo(part).await;
         }
-        let mut due: SmallVec<[_; 4]> = batch.iter_mut().filter(|part| part.is_due()).collect();
-        if let [part] = &mut due[..] {
-            part.state = PartState::Failed(error);
-            return Ok(());
-        }
-        for part in due {
+        for part in batch.iter_mut().filter(|part| part.is_due()) {
             if let Err(error) = self.compute_together(std::slice::from_mut(part)).await {
                 part.state = PartState::Failed(error);
                 undo(part).await;

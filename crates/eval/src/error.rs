@@ -21,7 +21,7 @@ pub enum EvalError {
     /// A length that a task cannot be made for.
     #[error("--tasks {task}: {length} tokens are too few: its shortest form takes {needed}")]
     TooShort {
-        /// The task.
+        /// Its name on the command line.
         task: String,
         /// What was asked for.
         length: usize,
@@ -31,7 +31,7 @@ pub enum EvalError {
     /// A task that reads a file which was not given.
     #[error("--tasks {task}: needs {option} ({what})")]
     NoFile {
-        /// The task.
+        /// Its name on the command line.
         task: String,
         /// The option, with what it takes.
         option: &'static str,
@@ -70,7 +70,7 @@ pub enum EvalError {
          known here; load the engine with `device_cache: false` to probe it"
     )]
     DeviceResolves {
-        /// The policy.
+        /// As the user wrote it.
         policy: String,
     },
     /// A results file that another run began.
@@ -94,13 +94,13 @@ pub enum EvalError {
         "the model's chat template does not keep the document as it is; use --no-chat-template"
     )]
     Template,
-    /// The tokenizer.
+    /// A text that the tokenizer refused.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The chat template.
     #[error(transparent)]
     Chat(#[from] ChatError),
-    /// The engine.
+    /// A call of the engine that failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }

@@ -17,7 +17,7 @@ use crate::error::EvalError;
 use crate::policies::{Candidate, title};
 use crate::record::{Cache, Perplexity, PolicyLabel, Probe, Record, Spectrum};
 
-/// A text to probe.
+/// A text whose attention is compared, and how.
 #[derive(Clone, Debug)]
 pub struct ProbeText<'a> {
     /// Its name in results.

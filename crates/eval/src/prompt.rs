@@ -32,7 +32,7 @@ impl<'a> Prompter<'a> {
         Self { tokenizer, chat }
     }
 
-    /// The tokenizer.
+    /// What counts and encodes texts.
     pub fn tokenizer(&self) -> &'a Tokenizer {
         self.tokenizer
     }

@@ -164,11 +164,11 @@ pub struct Probe {
     pub policy: PolicyLabel,
     /// Tokens before the first probed step.
     pub length: usize,
-    /// The layer.
+    /// Number of the layer, from 0.
     pub layer: usize,
     /// The query head.
     pub head: usize,
-    /// Steps.
+    /// Decode steps that the means are over.
     pub steps: usize,
     /// Share of the head's true top B tokens that were attended. B is the policy's budget, however
     /// many tokens it attended; of all tokens where it has none.
@@ -279,7 +279,7 @@ pub struct Cache {
     pub cache_steps: usize,
     /// Tokens in the context.
     pub length: usize,
-    /// The layer.
+    /// Number of the layer, from 0.
     pub layer: usize,
     /// The KV head.
     pub head: usize,
@@ -296,12 +296,12 @@ pub struct Spectrum {
     pub text: String,
     /// Tokens.
     pub length: usize,
-    /// The layer.
+    /// Number of the layer, from 0.
     pub layer: usize,
     /// The KV head.
     pub head: usize,
     /// `q` or `k`.
     pub side: String,
-    /// The values.
+    /// Singular values, largest first.
     pub values: Vec<f64>,
 }

@@ -12,7 +12,7 @@ use crate::record::{Answer, PolicyLabel, Question, Record, Run};
 /// Which answer a line is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AnswerKey {
-    /// The task.
+    /// Its name on the command line.
     pub task: String,
     /// Who answered.
     pub policy: PolicyLabel,

@@ -23,7 +23,7 @@ use crate::tasks::{Sample, Setting, Task};
 
 /// What to run.
 pub struct Evaluation<'a> {
-    /// Tasks.
+    /// What is asked, in this order.
     pub tasks: &'a [Box<dyn Task>],
     /// Policies at their budgets.
     pub policies: &'a [Candidate],
@@ -50,7 +50,7 @@ pub struct Progress<'a> {
     pub total: usize,
     /// The task at hand.
     pub task: &'a str,
-    /// Its length.
+    /// Tokens of document, question and answer.
     pub length: usize,
     /// Who answers; `None` during the prefill.
     pub policy: Option<&'a PolicyLabel>,

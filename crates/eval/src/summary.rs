@@ -15,9 +15,9 @@ const Z: f64 = 1.96;
 /// A task at a length, with policies that either knew the question or did not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// The task.
+    /// Its name on the command line.
     pub task: String,
-    /// Its length.
+    /// Tokens of document, question and answer.
     pub length: usize,
     /// What the policies knew.
     pub question: Question,
@@ -28,7 +28,7 @@ pub struct Cell {
 pub struct Mean {
     /// Answers.
     pub n: usize,
-    /// The mean.
+    /// Arithmetic mean of the scores.
     pub mean: f64,
     /// Ends of Wilson's interval of 95 %. For scores between 0 and 1, which vary less than right
     /// and wrong with the same mean, it is wider than need be; answers about one document depend

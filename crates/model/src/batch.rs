@@ -53,7 +53,7 @@ pub enum BatchError {
     /// A token without an embedding.
     #[error("token id {id} is not below the vocabulary size {vocab_size}")]
     TokenId {
-        /// The id.
+        /// What was given as a token.
         id: u32,
         /// V.
         vocab_size: usize,

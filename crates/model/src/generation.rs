@@ -51,9 +51,9 @@ pub enum GenerationError {
     Range {
         /// The file.
         path: PathBuf,
-        /// The field.
+        /// Its name in generation_config.json.
         field: &'static str,
-        /// Its value.
+        /// What the file says.
         value: f32,
         /// What it must be.
         requirement: &'static str,

@@ -33,7 +33,7 @@ pub trait Storage: Sized + 'static {
 /// A run of elements of a buffer, to be read. Offsets count elements; a kernel gets them as a
 /// parameter, so any offset is allowed.
 pub struct View<'a, B: Storage> {
-    /// The buffer.
+    /// Where the elements lie.
     pub buffer: &'a B::Buffer,
     /// First element.
     pub offset: usize,
@@ -68,7 +68,7 @@ impl<'a, B: Storage> View<'a, B> {
 
 /// A run of elements of a buffer, to be written. Elements outside the run are never touched.
 pub struct ViewMut<'a, B: Storage> {
-    /// The buffer.
+    /// Where the elements lie.
     pub buffer: &'a mut B::Buffer,
     /// First element.
     pub offset: usize,

@@ -13,7 +13,7 @@ pub enum OpError {
     /// A descriptor whose parts do not fit each other; nothing was written.
     #[error("{op}: {what}")]
     Shape {
-        /// The op.
+        /// The op that refused.
         op: Op,
         /// Which part, with the numbers.
         what: String,
@@ -21,7 +21,7 @@ pub enum OpError {
     /// A buffer of another data type than the op reads.
     #[error("{op}: {buffer} is {found}, expected {expected}")]
     Type {
-        /// The op.
+        /// The op that refused.
         op: Op,
         /// Which buffer.
         buffer: &'static str,
@@ -33,11 +33,11 @@ pub enum OpError {
     /// An index in a buffer that points outside.
     #[error("{op}: {what} {index} is not below {limit}")]
     Index {
-        /// The op.
+        /// The op that refused.
         op: Op,
         /// What the index counts.
         what: &'static str,
-        /// The index.
+        /// What was asked for.
         index: usize,
         /// The number of things there are.
         limit: usize,
@@ -47,7 +47,7 @@ pub enum OpError {
     Unsupported {
         /// The backend's name.
         backend: &'static str,
-        /// The op.
+        /// The op that refused.
         op: Op,
         /// What is missing.
         reason: String,

@@ -86,13 +86,13 @@ pub enum Finish {
     Stopped,
 }
 
-/// An answer.
+/// What a question gave: its text, and what the answer took.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// What the model said.
     pub text: String,
-    /// Its tokens.
+    /// New tokens, without the question's.
     pub tokens: usize,
     /// Time from the question on.
     pub seconds: f64,
@@ -176,7 +176,7 @@ impl<B: Backend> Reader<B> {
         Ok(read.map_err(EngineError::from)?)
     }
 
-    /// The engine.
+    /// The engine that reads and answers.
     pub fn engine(&self) -> &Engine<B> {
         &self.engine
     }

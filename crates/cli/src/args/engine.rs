@@ -10,6 +10,7 @@ use longview_engine::EngineOptions;
 use longview_scheduler::RecallMode;
 use longview_wgpu::{ShaderLevel, WgpuOptions};
 
+use super::names::one_of;
 use crate::device::{Device, DeviceChoice, DeviceOptions};
 use crate::units;
 
@@ -49,7 +50,7 @@ pub fn kv_types() -> impl Iterator<Item = DType> {
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// How keys and values are stored.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = super::names::one_of(KV_TYPES))]
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = one_of(KV_TYPES))]
     pub kv_type: DType,
 
     /// Prompt tokens computed at a time: more is faster and takes more memory.
@@ -68,7 +69,7 @@ pub struct EngineArgs {
         long,
         value_name = "MODE",
         default_value = "exact",
-        value_parser = super::names::one_of(RECALLS)
+        value_parser = one_of(RECALLS)
     )]
     pub recall: Recall,
 
@@ -79,7 +80,7 @@ pub struct EngineArgs {
 
     /// Where to compute: cuda (NVIDIA GPUs), wgpu (any GPU), cpu, or auto: the first of these that
     /// there is (with --adapter or --shader-level without cuda).
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = super::names::one_of(DEVICES))]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = one_of(DEVICES))]
     pub device: DeviceChoice,
 
     /// GPU for --device wgpu: its number in `longview doctor` or a part of its name [default: the
@@ -93,7 +94,7 @@ pub struct EngineArgs {
 
     /// WGSL features that shaders use, for --device wgpu [default: the best that computes right
     /// numbers].
-    #[arg(long, alias = "tier", value_name = "NAME", value_parser = super::names::one_of(SHADER_LEVELS))]
+    #[arg(long, alias = "tier", value_name = "NAME", value_parser = one_of(SHADER_LEVELS))]
     pub shader_level: Option<ShaderLevel>,
 
     /// Plan as if the device had so much memory, as 512MiB or 4GB: what does not fit is refused

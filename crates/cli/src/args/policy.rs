@@ -7,13 +7,15 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, error::ErrorKind};
 use longview_scheduler::{OPTIONS, PolicyOptions, Preset};
 
+use super::names::one_of;
+
 /// A policy and what may be changed about it.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Policy")]
 pub struct PolicyArgs {
     /// What a generated token attends; `longview policies` says what each of them does [default:
     /// clusterkv].
-    #[arg(long, value_name = "NAME", value_parser = super::names::one_of(Preset::ALL))]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Preset::ALL))]
     policy: Option<Preset>,
 
     /// A TOML file with `policy = "NAME"` and options as `name = value`; what is given on the

@@ -18,7 +18,7 @@ use crate::failure::Interrupted;
 /// What one policy achieved; everything is measured.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The policy.
+    /// The policy that was in force.
     pub policy: Preset,
     /// B; `None` for all tokens.
     pub budget: Option<usize>,

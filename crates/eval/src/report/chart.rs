@@ -52,7 +52,7 @@ pub struct Series {
     pub is_reference: bool,
 }
 
-/// An axis.
+/// How an axis is named, scaled and written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
     /// What it shows, with the unit.

@@ -13,13 +13,13 @@ use crate::summary::{Cell, Summary};
 pub struct Data {
     /// Who wrote them.
     pub runs: Vec<Run>,
-    /// Answers.
+    /// Scored answers of all files.
     pub answers: Vec<Answer>,
     /// What failed and has no answer.
     pub failures: Vec<Failure>,
     /// Probes of the attention.
     pub probes: Vec<Probe>,
-    /// Perplexities.
+    /// Perplexities under each policy.
     pub perplexities: Vec<Perplexity>,
     /// What the device cache found.
     pub caches: Vec<Cache>,

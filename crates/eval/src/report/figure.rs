@@ -15,7 +15,7 @@ pub struct Figure {
     pub title: String,
     /// How to read it.
     pub caption: String,
-    /// The chart.
+    /// What is drawn.
     pub chart: Chart,
 }
 

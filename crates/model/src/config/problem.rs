@@ -39,15 +39,15 @@ pub enum ConfigProblem {
     /// A field without a default is absent.
     #[error("{field} is missing; it cannot be guessed, take config.json from the model's source")]
     Missing {
-        /// The field.
+        /// Its name in config.json.
         field: &'static str,
     },
     /// A number is outside what Longview accepts.
     #[error("{field} is {value}; it must be from {min} to {max}")]
     OutOfRange {
-        /// The field.
+        /// Its name in config.json.
         field: &'static str,
-        /// Its value.
+        /// What config.json says.
         value: u64,
         /// The smallest accepted value.
         min: usize,
@@ -57,9 +57,9 @@ pub enum ConfigProblem {
     /// A real number is outside what the formula allows.
     #[error("{field} is {value}; it must be {requirement}")]
     BadNumber {
-        /// The field.
+        /// Its name in config.json.
         field: &'static str,
-        /// Its value.
+        /// What config.json says.
         value: f64,
         /// What it must be.
         requirement: &'static str,
@@ -108,7 +108,7 @@ pub enum ConfigProblem {
     /// A list of RoPE factors that does not fit a head.
     #[error("{field} {found}; it must be a list of {expected} numbers, one for each rotated pair")]
     RopeFactors {
-        /// The field.
+        /// Its name in config.json.
         field: &'static str,
         /// What it is instead.
         found: String,

@@ -64,7 +64,7 @@ pub enum TokenizerError {
         path: PathBuf,
         /// The token's text.
         token: String,
-        /// Its id.
+        /// Its number in the vocabulary.
         id: u32,
         /// The config's size.
         vocab_size: usize,

@@ -181,7 +181,7 @@ pub enum Mismatch {
     NotInShard {
         /// The tensor.
         name: String,
-        /// The shard.
+        /// The file that the index names.
         shard: String,
     },
     /// Another shape.

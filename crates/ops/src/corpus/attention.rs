@@ -120,11 +120,11 @@ pub struct AttendChunkCase {
     pub t: u32,
     /// Rows of its run.
     pub rows: u32,
-    /// Hq.
+    /// Query heads.
     pub hq: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Of the rows.
     pub kv: DType,
@@ -328,11 +328,11 @@ impl OpCase for AttendChunkCase {
 pub struct AttendListCase {
     /// Rows that the first head of the first sequence lists.
     pub rows: u32,
-    /// Hq.
+    /// Query heads.
     pub hq: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Of the rows.
     pub kv: DType,
@@ -544,7 +544,7 @@ impl OpCase for AttendListCase {
 pub struct LseMergeCase {
     /// T * Hq.
     pub rows: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Added to the log-sum-exp of the first: 100 leaves nothing of the second, -1000 nothing of
     /// the first.

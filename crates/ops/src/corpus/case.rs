@@ -14,7 +14,7 @@ use crate::tolerance::Tolerance;
 
 /// What a case of one op knows. `Display` is its whole name.
 pub trait OpCase: Display {
-    /// The op.
+    /// The op that a case calls.
     fn op(&self) -> Op;
 
     /// The data type that the tolerance goes by.

@@ -23,13 +23,13 @@ use crate::tolerance::Tolerance;
 /// The sizes that the k-means cases share.
 #[derive(Clone, Copy, Debug)]
 pub struct KmeansShape {
-    /// Hkv.
+    /// KV heads.
     pub heads: u32,
-    /// N.
+    /// Points.
     pub n: u32,
-    /// C.
+    /// Clusters of each head.
     pub c: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
 }
 
@@ -324,11 +324,11 @@ impl OpCase for ClusterStatsCase {
 pub struct CentroidScoresCase {
     /// Clusters of the first head of the first sequence.
     pub clusters: u32,
-    /// Hq.
+    /// Query heads.
     pub hq: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Of the centroids.
     pub dtype: DType,

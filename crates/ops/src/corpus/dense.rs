@@ -19,11 +19,11 @@ use crate::op::Op;
 /// A case of [`Op::Embed`].
 #[derive(Clone, Debug)]
 pub struct EmbedCase {
-    /// T.
+    /// Query tokens.
     pub t: u32,
-    /// V.
+    /// Entries of the table.
     pub vocab: u32,
-    /// D.
+    /// Width of a row.
     pub width: u32,
     /// Of the table.
     pub dtype: DType,
@@ -102,7 +102,7 @@ pub enum NormKind {
 /// A case of [`Op::RmsNorm`].
 #[derive(Clone, Debug)]
 pub struct RmsNormCase {
-    /// Rows.
+    /// Rows of the input.
     pub rows: u32,
     /// Elements of a row.
     pub width: u32,
@@ -205,7 +205,7 @@ impl OpCase for RmsNormCase {
 pub struct LinearCase {
     /// Which of the two.
     pub op: Op,
-    /// T.
+    /// Query tokens.
     pub rows: u32,
     /// Columns of W.
     pub n_in: u32,
@@ -318,11 +318,11 @@ impl OpCase for LinearCase {
 /// A case of [`Op::Rope`].
 #[derive(Clone, Debug)]
 pub struct RopeCase {
-    /// T.
+    /// Query tokens.
     pub t: u32,
-    /// Heads.
+    /// Heads that are rotated.
     pub heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Elements of a head that rotate.
     pub rotary: u32,
@@ -452,9 +452,9 @@ pub enum ArgmaxKind {
 /// A case of [`Op::Argmax`].
 #[derive(Clone, Debug)]
 pub struct ArgmaxCase {
-    /// Rows.
+    /// Rows of the input.
     pub rows: u32,
-    /// V.
+    /// Elements of a row.
     pub width: u32,
     /// What they hold.
     pub kind: ArgmaxKind,
@@ -523,13 +523,13 @@ impl OpCase for ArgmaxCase {
 /// A case of [`Op::Gram`].
 #[derive(Clone, Debug)]
 pub struct GramCase {
-    /// T.
+    /// Query tokens.
     pub t: u32,
     /// Heads of x.
     pub heads: u32,
     /// Heads summed into one matrix.
     pub group: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
 }
 

@@ -34,13 +34,13 @@ pub enum GateKind {
 /// A case of [`Op::QueryGate`].
 #[derive(Clone, Debug)]
 pub struct QueryGateCase {
-    /// T.
+    /// Query tokens.
     pub t: u32,
-    /// Hq.
+    /// Query heads.
     pub hq: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// What the queries are like.
     pub kind: GateKind,

@@ -18,13 +18,13 @@ use crate::op::Op;
 /// A case of [`Op::BlockReduce`]. Masses come in eighths, so that there are ties.
 #[derive(Clone, Debug)]
 pub struct BlockReduceCase {
-    /// N.
+    /// Points.
     pub n: u32,
     /// Keys of a block.
     pub block: u32,
-    /// Hkv.
+    /// KV heads.
     pub heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// What stands for a block.
     pub summary: BlockSummary,
@@ -104,11 +104,11 @@ impl OpCase for BlockReduceCase {
 /// A case of [`Op::ProjectHeads`].
 #[derive(Clone, Debug)]
 pub struct ProjectHeadsCase {
-    /// T.
+    /// Query tokens.
     pub t: u32,
     /// H and the number of matrices.
     pub heads: (u32, u32),
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// r.
     pub rank: u32,

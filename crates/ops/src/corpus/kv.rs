@@ -20,11 +20,11 @@ use crate::op::Op;
 /// A case of [`Op::KvScatter`].
 #[derive(Clone, Debug)]
 pub struct KvScatterCase {
-    /// T.
+    /// Query tokens.
     pub t: u32,
-    /// Hkv.
+    /// KV heads.
     pub heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Rows of a head.
     pub stride: u32,
@@ -103,9 +103,9 @@ impl OpCase for KvScatterCase {
 pub struct KvGatherCase {
     /// Rows that the first head moves.
     pub rows: u32,
-    /// Hkv.
+    /// KV heads.
     pub heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Of both sides.
     pub kv: DType,
@@ -251,11 +251,11 @@ impl OpCase for KvGatherCase {
 /// A case of [`Op::KvKeys`].
 #[derive(Clone, Debug)]
 pub struct KvKeysCase {
-    /// N.
+    /// Points.
     pub rows: u32,
-    /// Hkv.
+    /// KV heads.
     pub heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Of the rows.
     pub kv: DType,
@@ -337,9 +337,9 @@ impl OpCase for KvKeysCase {
 pub struct RotateRowsCase {
     /// Rows of each head.
     pub rows: u32,
-    /// Hkv.
+    /// KV heads.
     pub heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Elements that rotate.
     pub rotary: u32,

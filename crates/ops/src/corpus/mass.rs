@@ -37,7 +37,7 @@ pub struct ColumnMassCase {
     pub rows: u32,
     /// Hq and Hkv.
     pub heads: (u32, u32),
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Of the rows.
     pub kv: DType,
@@ -302,7 +302,7 @@ pub struct QuerySumsCase {
     pub t: u32,
     /// Hq and Hkv.
     pub heads: (u32, u32),
-    /// Dh.
+    /// Width of a head.
     pub dh: u32,
     /// Position of the first.
     pub position: u32,

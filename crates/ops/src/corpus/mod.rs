@@ -111,7 +111,7 @@ impl Case {
         each!(self, c => c.to_string())
     }
 
-    /// The op.
+    /// The op that a case calls.
     pub fn op(&self) -> Op {
         each!(self, c => c.op())
     }

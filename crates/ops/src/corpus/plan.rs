@@ -183,7 +183,7 @@ impl OutputPlan {
 pub struct Plan {
     /// Buffers read, in the order that the case's launch expects.
     pub inputs: Vec<Input>,
-    /// Weights.
+    /// Weights that the op reads, in the order of its descriptor.
     pub weights: Vec<WeightSource>,
     /// Buffers written.
     pub outputs: Vec<OutputPlan>,

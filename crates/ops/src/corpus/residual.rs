@@ -68,7 +68,7 @@ pub struct ClusterRestCase {
     pub clusters: u32,
     /// Of which it selects.
     pub selected: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
 }
 
@@ -148,7 +148,7 @@ pub struct ClusterRowsCase {
     pub clusters: u32,
     /// Of which it selects.
     pub selected: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
     /// Whether lists have less room than the selection has rows.
     pub is_short: bool,

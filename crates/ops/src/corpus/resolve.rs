@@ -26,11 +26,11 @@ pub struct ResolveRowsCase {
     pub clusters: u32,
     /// Rows selected in a step; later heads select fewer.
     pub budget: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
-    /// R.
+    /// Steps that an unused row stays.
     pub cache_steps: u32,
-    /// Steps.
+    /// Steps in a row on one state of the cache.
     pub steps: u32,
     /// Slots beyond what R steps can want.
     pub spare: u32,

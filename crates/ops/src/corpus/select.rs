@@ -39,7 +39,7 @@ pub struct SelectClustersCase {
     pub clusters: u32,
     /// Its budget, in tokens.
     pub budget: u32,
-    /// Hkv.
+    /// KV heads.
     pub hkv: u32,
     /// Sequences.
     pub seqs: u32,

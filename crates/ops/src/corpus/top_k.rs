@@ -36,9 +36,9 @@ pub enum TopKKind {
 /// A case of [`Op::TopK`].
 #[derive(Clone, Debug)]
 pub struct TopKCase {
-    /// Rows.
+    /// Rows of the input.
     pub rows: u32,
-    /// V.
+    /// Elements of a row.
     pub width: u32,
     /// Elements taken of each row.
     pub k: u32,

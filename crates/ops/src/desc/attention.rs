@@ -15,11 +15,11 @@ use crate::op::Op;
 pub struct AttendParams {
     /// Query tokens of all sequences together.
     pub n_tokens: u32,
-    /// Hq.
+    /// Query heads.
     pub n_q_heads: u32,
     /// Hkv; divides Hq. Query head h reads KV head `h / (Hq / Hkv)`.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Multiplies q . k, usually `1 / sqrt(Dh)`.
     pub scale: f32,
@@ -165,7 +165,7 @@ impl<B: Storage> AttendList<'_, B> {
 pub struct LseMergeParams {
     /// T * Hq.
     pub n_rows: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
 }
 

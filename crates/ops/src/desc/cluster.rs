@@ -58,11 +58,11 @@ impl Pooling {
 pub struct KmeansParams {
     /// Hkv: independent problems side by side.
     pub n_kv_heads: u32,
-    /// N.
+    /// Points.
     pub n_points: u32,
-    /// C.
+    /// Clusters of each head.
     pub n_clusters: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// [`Distance`] as a number.
     pub distance: u32,
@@ -187,11 +187,11 @@ impl<B: Storage> ClusterStats<'_, B> {
 pub struct CentroidScoresParams {
     /// Query tokens of all sequences together.
     pub n_tokens: u32,
-    /// Hq.
+    /// Query heads.
     pub n_q_heads: u32,
     /// Hkv; divides Hq.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Clusters from one head's scores to the next.
     pub score_stride: u32,
@@ -253,7 +253,7 @@ impl<B: Storage> CentroidScores<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct SelectClustersParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
     /// Clusters from one head's scores to the next.
     pub score_stride: u32,
@@ -315,11 +315,11 @@ impl<B: Storage> SelectClusters<'_, B> {
 pub struct QueryGateParams {
     /// Query tokens of all sequences together.
     pub n_tokens: u32,
-    /// Hq.
+    /// Query heads.
     pub n_q_heads: u32,
     /// Hkv; divides Hq.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// The sequence's query token among the step's tokens.
     pub q_index: u32,

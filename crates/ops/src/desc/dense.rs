@@ -13,9 +13,9 @@ use crate::op::Op;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct EmbedParams {
-    /// T.
+    /// Query tokens.
     pub n_tokens: u32,
-    /// D.
+    /// Width of a row.
     pub width: u32,
 }
 
@@ -80,7 +80,7 @@ impl<B: Storage> RmsNorm<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct LinearParams {
-    /// T.
+    /// Query tokens.
     pub n_rows: u32,
     /// Columns of W.
     pub n_in: u32,
@@ -117,11 +117,11 @@ impl<B: Storage> Linear<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct RopeParams {
-    /// T.
+    /// Query tokens.
     pub n_tokens: u32,
     /// Heads of `x`.
     pub n_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Elements of a head that rotate; even, at most Dh.
     pub rotary_dim: u32,
@@ -187,7 +187,7 @@ impl<B: Storage> SiluMul<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ArgmaxParams {
-    /// Rows.
+    /// Rows of x, one result each.
     pub n_rows: u32,
     /// V; at least 1.
     pub width: u32,
@@ -217,9 +217,9 @@ impl<B: Storage> Argmax<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct TopKParams {
-    /// Rows.
+    /// Rows of x, one result each.
     pub n_rows: u32,
-    /// V.
+    /// Elements of a row.
     pub width: u32,
     /// Elements taken of each row: at least 1, at most V and [`TopKParams::MAX_K`].
     pub k: u32,
@@ -260,13 +260,13 @@ impl<B: Storage> TopK<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct GramParams {
-    /// T.
+    /// Query tokens.
     pub n_tokens: u32,
     /// Heads of `x`.
     pub n_heads: u32,
     /// G: heads summed into one matrix; divides `n_heads`.
     pub group: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
 }
 

@@ -46,11 +46,11 @@ impl BlockSummary {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct BlockReduceParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
-    /// N.
+    /// Points.
     pub n_points: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Keys of a block; the last block may have fewer.
     pub block: u32,
@@ -123,13 +123,13 @@ impl<B: Storage> BlockReduce<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ProjectHeadsParams {
-    /// T.
+    /// Query tokens.
     pub n_tokens: u32,
     /// H.
     pub n_heads: u32,
     /// Heads that share a matrix; divides H.
     pub group: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// r.
     pub rank: u32,
@@ -171,7 +171,7 @@ impl<B: Storage> ProjectHeads<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct SplitSignsParams {
-    /// Vectors.
+    /// Vectors to split.
     pub n_vectors: u32,
     /// Elements of a vector.
     pub width: u32,

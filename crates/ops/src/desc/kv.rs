@@ -12,11 +12,11 @@ use crate::op::Op;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct KvScatterParams {
-    /// T.
+    /// Query tokens.
     pub n_tokens: u32,
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Rows from one head of `dst` to the next.
     pub dst_head_stride: u32,
@@ -57,9 +57,9 @@ impl<B: Storage> KvScatter<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct KvGatherParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Entries from one head's list to the next.
     pub list_stride: u32,
@@ -108,9 +108,9 @@ impl<B: Storage> KvGather<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct RotateRowsParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Elements of a key that rotate; even, at most Dh.
     pub rotary_dim: u32,
@@ -162,9 +162,9 @@ impl<B: Storage> RotateRows<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct KvKeysParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// N: rows of each head.
     pub n_rows: u32,

@@ -15,11 +15,11 @@ use crate::op::Op;
 pub struct ColumnMassParams {
     /// T: query tokens in `q` and `lse`.
     pub n_tokens: u32,
-    /// Hq.
+    /// Query heads.
     pub n_q_heads: u32,
     /// Hkv; divides Hq.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// Multiplies q . k.
     pub scale: f32,
@@ -89,11 +89,11 @@ impl<B: Storage> ColumnMass<'_, B> {
 pub struct QuerySumsParams {
     /// T: query tokens in `q`.
     pub n_tokens: u32,
-    /// Hq.
+    /// Query heads.
     pub n_q_heads: u32,
     /// Hkv; divides Hq.
     pub n_kv_heads: u32,
-    /// Dh.
+    /// Width of a head.
     pub head_dim: u32,
     /// First query token that counts.
     pub q_start: u32,
@@ -159,9 +159,9 @@ pub enum PoolKind {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct PoolScoresParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
-    /// G.
+    /// Query heads of a KV head.
     pub group: u32,
     /// Scores of a head.
     pub n: u32,

@@ -13,7 +13,7 @@ use crate::op::Op;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ClusterRestParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
     /// Clusters from one head to the next.
     pub cluster_stride: u32,
@@ -57,7 +57,7 @@ impl<B: Storage> ClusterRest<'_, B> {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ClusterRowsParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
     /// Clusters from one head to the next.
     pub cluster_stride: u32,

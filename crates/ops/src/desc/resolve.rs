@@ -12,7 +12,7 @@ use crate::op::Op;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct ResolveRowsParams {
-    /// Hkv.
+    /// KV heads.
     pub n_kv_heads: u32,
     /// Entries from one head's selection to the next.
     pub max_selected: u32,
