@@ -157,15 +157,16 @@ async fn statuses<B: Backend>(backend: &B, op: Op, cases: Vec<Case>) -> Vec<Pari
 }
 
 async fn run_case<B: Backend>(backend: &B, case: &Case, tally: &mut Tally) {
-    let want = match case.execute(&ReferenceBackend::new()).await {
+    let plan = case.plan();
+    let want = match case.execute_plan(&plan, &ReferenceBackend::new()).await {
         Ok(want) => want,
         Err(e) => return tally.fail(format!("{}: the reference says: {e}", case.name())),
     };
-    let got = match case.execute(backend).await {
+    let got = match case.execute_plan(&plan, backend).await {
         Ok(got) => got,
         Err(e) => return tally.fail(format!("{}: {e}", case.name())),
     };
-    let comparison = case.compare(&got, &want);
+    let comparison = case.compare_plan(&plan, &got, &want);
     if !comparison.passed() {
         return tally.fail(format!("{}: {comparison}", case.name()));
     }

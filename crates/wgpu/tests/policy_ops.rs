@@ -30,12 +30,11 @@ fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {
 
 /// Runs a case with its buffers laid out as planned.
 fn check_plan(backends: &[WgpuBackend], case: &Case, plan: &Plan) {
-    let want = case.execute_blocking(&ReferenceBackend::new()).expect("the reference");
+    let want = block_on(case.execute_plan(plan, &ReferenceBackend::new())).expect("the reference");
     for backend in backends {
-        let mut buffers = plan.upload(backend).expect("memory");
-        case.launch(backend, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", case.name()));
-        let got = block_on(plan.read_back(backend, &buffers)).expect("an outcome");
-        let compared = case.compare(&got, &want);
+        let got = block_on(case.execute_plan(plan, backend));
+        let got = got.unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+        let compared = case.compare_plan(plan, &got, &want);
         assert!(compared.passed(), "{}, tier {}: {compared}", case.name(), backend.tier());
     }
 }

@@ -304,15 +304,13 @@ fn check_aligned(cases: &[Case]) {
         let mut plan = case.plan();
         plan.inputs.iter_mut().for_each(|input| input.front = 0);
         plan.outputs.iter_mut().for_each(|output| output.front = 0);
-        let want = case.execute_blocking(&reference).unwrap();
+        let want = block_on(case.execute_plan(&plan, &reference)).unwrap();
         for backend in &backends {
             if case.excused(backend.capabilities()).is_some() {
                 continue;
             }
-            let mut buffers = plan.upload(backend).unwrap();
-            case.launch(backend, &mut buffers).unwrap();
-            let got = block_on(plan.read_back(backend, &buffers)).unwrap();
-            let compared = case.compare(&got, &want);
+            let got = block_on(case.execute_plan(&plan, backend)).unwrap();
+            let compared = case.compare_plan(&plan, &got, &want);
             assert!(compared.passed(), "{}, {}: {compared}", backend.tier(), case.name());
         }
     }

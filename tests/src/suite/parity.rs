@@ -60,12 +60,9 @@ fn failure_elsewhere<B: Backend>(backend: &B, case: &Case, place: Place) -> Resu
     if !is_moved {
         return Ok(());
     }
-    let got = plan.upload(backend).and_then(|mut buffers| {
-        case.launch(backend, &mut buffers)?;
-        pollster::block_on(plan.read_back(backend, &buffers))
-    });
+    let got = pollster::block_on(case.execute_plan(&plan, backend));
     let got = got.map_err(|e| format!("{}: {e}", case.name()))?;
-    let want = case.execute_blocking(&ReferenceBackend::new()).map_err(|e| e.to_string())?;
-    let comparison = case.compare(&got, &want);
+    let want = pollster::block_on(case.execute_plan(&plan, &ReferenceBackend::new()));
+    let comparison = case.compare_plan(&plan, &got, &want.map_err(|e| e.to_string())?);
     if comparison.passed() { Ok(()) } else { Err(format!("{}: {comparison}", case.name())) }
 }

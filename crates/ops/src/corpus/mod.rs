@@ -162,7 +162,12 @@ impl Case {
 
     /// Makes the buffers, runs the op and reads the outputs back with their guards.
     pub async fn execute<B: Backend>(&self, backend: &B) -> OpResult<Outcome> {
-        let plan = self.plan();
+        self.execute_plan(&self.plan(), backend).await
+    }
+
+    /// [`Case::execute`] for whoever has the plan already: drawing its numbers takes longer than
+    /// most ops.
+    pub async fn execute_plan<B: Backend>(&self, plan: &Plan, backend: &B) -> OpResult<Outcome> {
         let mut buffers = plan.upload(backend)?;
         self.launch(backend, &mut buffers)?;
         backend.submit()?;
@@ -176,8 +181,13 @@ impl Case {
 
     /// Compares with what the reference gave, by the table's tolerance.
     pub fn compare(&self, got: &Outcome, want: &Outcome) -> Comparison {
+        self.compare_plan(&self.plan(), got, want)
+    }
+
+    /// [`Case::compare`] for whoever has the plan already.
+    pub fn compare_plan(&self, plan: &Plan, got: &Outcome, want: &Outcome) -> Comparison {
         let tol = tolerance(self.op(), self.dtype());
-        each!(self, c => c.judge(&self.plan(), got, want, &tol))
+        each!(self, c => c.judge(plan, got, want, &tol))
     }
 }
 
