@@ -168,6 +168,8 @@ fn library(
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).debug(false).opt_level(variant.opt_level);
     build.cargo_metadata(false).warnings(true).out_dir(&folder);
+    // A sanitizer of the Rust side is not this library's: a process can hold one runtime alone.
+    build.inherit_rustflags(false);
     build.define("LONGVIEW_EMULATED", None).flag("-g1");
     // Kernels read floats as vectors, as a GPU may; every product is rounded by itself, so results
     // do not depend on what the processor fuses; one shared library may use the fast way to
@@ -179,9 +181,10 @@ fn library(
     let library = folder.join("liblongview_kernels.so");
     let mut link = build.try_get_compiler()?.to_command();
     link.args(&objects).args(["-shared", "-o"]).arg(&library);
-    match link.status()?.success() {
-        true => Ok(library),
-        false => Err(format!("cannot link: {link:?}").into()),
+    if link.status()?.success() {
+        Ok(library)
+    } else {
+        Err(format!("cannot link: {link:?}").into())
     }
 }
 
