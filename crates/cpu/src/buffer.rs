@@ -53,6 +53,7 @@ impl AlignedBytes {
         // SAFETY: `skip < LINE`, and the block has `LINE` bytes more than `len`.
         let start = unsafe { block.add(skip) };
         advise_huge_pages(start.as_ptr(), len);
+        forbid_slack(block, layout.size(), skip, len);
         Some(Self { block: block.as_ptr(), layout, start, len })
     }
 
@@ -104,6 +105,25 @@ fn advise_huge_pages(start: *mut u8, len: usize) {
 
 #[cfg(not(target_os = "linux"))]
 fn advise_huge_pages(_start: *mut u8, _len: usize) {}
+
+/// Tells the address sanitizer that the bytes of a block before and behind the `len` in use are out
+/// of bounds: it knows of the block alone, and would miss an access that ends in them.
+#[cfg(address_sanitizer)]
+fn forbid_slack(block: NonNull<u8>, size: usize, skip: usize, len: usize) {
+    unsafe extern "C" {
+        fn __asan_poison_memory_region(start: *const u8, len: usize);
+    }
+    let end = skip + len;
+    // SAFETY: both ranges lie inside the block, and no reference to them is ever made; freeing the
+    // block ends the mark.
+    unsafe {
+        __asan_poison_memory_region(block.as_ptr(), skip);
+        __asan_poison_memory_region(block.as_ptr().add(end), size - end);
+    }
+}
+
+#[cfg(not(address_sanitizer))]
+fn forbid_slack(_block: NonNull<u8>, _size: usize, _skip: usize, _len: usize) {}
 
 /// Memory of the CPU backend.
 pub struct CpuBuffer {

@@ -1,6 +1,7 @@
 //! The shared library of kernels that the build script makes.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -138,7 +139,7 @@ impl Library {
         // SAFETY: the build script made the library; the signatures are those of machine.cpp and
         // files.cpp. It is never unloaded.
         unsafe {
-            let library = Box::leak(Box::new(libloading::Library::new(path).map_err(failed)?));
+            let library = ManuallyDrop::new(libloading::Library::new(path).map_err(failed)?);
             type NFiles = unsafe extern "C" fn() -> u32;
             type File = unsafe extern "C" fn(u32) -> *const RawFile;
             let n_files = library.get::<NFiles>(b"lv_n_files").map_err(failed)?;
