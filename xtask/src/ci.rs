@@ -64,7 +64,7 @@ const QUICK: &[Stage] = &[
         name: "unit",
         work: Work::Run(|| run_child(&mut cargo("test --workspace --lib --bins --no-fail-fast"))),
     },
-    Stage { name: "parity", work: Work::Run(parity::sample) },
+    Stage { name: "parity", work: Work::Run(parity::stage) },
     Stage { name: "demo", work: Work::Run(demo::quick_check) },
 ];
 

@@ -9,8 +9,8 @@ use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
     ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate,
-    KvGather, KvKeys, KvScatter, Linear, LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads,
-    QueryGate, QuerySums, ResolveRows, RmsNorm, Rope, RotateRows, SelectClusters, SiluMul,
+    KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, Op, OpError, OpResult, PoolScores,
+    ProjectHeads, QueryGate, QuerySums, RmsNorm, Rope, RotateRows, SelectClusters, SiluMul,
     SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
 };
 
@@ -185,9 +185,9 @@ impl Backend for CpuBackend {
         ops::gram::run(&mut self.queue(), d)
     }
 
-    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
+    fn look_up_rows(&self, d: LookUpRows<'_, Self>) -> OpResult<()> {
         let _turn = self.queue();
-        ops::resolve_rows::run(d)
+        ops::look_up_rows::run(d)
     }
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {

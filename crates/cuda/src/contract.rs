@@ -233,8 +233,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::gram::run(self, d)
     }
 
-    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
-        ops::resolve_rows::run(self, d)
+    fn look_up_rows(&self, d: LookUpRows<'_, Self>) -> OpResult<()> {
+        ops::look_up_rows::run(self, d)
     }
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {

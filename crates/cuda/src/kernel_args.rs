@@ -511,10 +511,10 @@ kernel_args! {
     }
 }
 
-// resolve_rows.cu
+// look_up_rows.cu
 
 kernel_args! {
-    ResolveRowsArgs {
+    LookUpRowsArgs {
         starts: Address,
         clusters: Address,
         takes: Address,

@@ -181,7 +181,7 @@ kernels! {
         project_heads_narrow(ProjectHeadsArgs, 256);
     "query_gate": query_gate(QueryGateArgs, 128);
     "query_sums": query_sums(QuerySumsArgs, 256);
-    "resolve_rows": resolve_rows(ResolveRowsArgs, 512);
+    "look_up_rows": look_up_rows(LookUpRowsArgs, 512);
     "rms_norm":
         rms_norm_wide_f32(RmsNormArgs, 512),
         rms_norm_wide_f16(RmsNormArgs, 512),

@@ -195,7 +195,7 @@ pub trait Backend: Storage + Send + Sync {
     /// lets go of rows that were not used for R steps, gives the others the lowest free slots in
     /// the order of the selection, and lists what to attend and what to fetch. What finds no room
     /// is left out; entries behind those in use stay as they are.
-    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()>;
+    fn look_up_rows(&self, d: LookUpRows<'_, Self>) -> OpResult<()>;
 
     /// Index of the largest element of each row; the lowest among equals. A row with not-a-number:
     /// that index.

@@ -59,7 +59,7 @@ ops! {
     /// Rank, prefix sum, trim.
     SelectClusters = "select_clusters",
     /// Selected rows: on the device, or to be fetched.
-    ResolveRows = "resolve_rows",
+    LookUpRows = "look_up_rows",
     /// Index of the largest.
     Argmax = "argmax",
     /// The largest and their indices.

@@ -103,7 +103,7 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         (Op::RotateRows, _) => Tolerance::of(2e-6, 1e-5, 1e-12),
         // f32 sums of up to 64 * 8 terms of size 1.
         (Op::QuerySums, _) => Tolerance::of(3e-5, 1e-5, 1e-12),
-        (Op::SelectClusters | Op::ResolveRows | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
+        (Op::SelectClusters | Op::LookUpRows | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
         // f32 sums of up to 257 * 8 products.
         (Op::Gram, _) => Tolerance::of(1e-3, 1e-5, 1e-11),
         // A cosine: three f32 sums of up to 257 products, two roots, a quotient, of size 1.

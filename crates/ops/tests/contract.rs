@@ -216,7 +216,7 @@ fn an_index_that_points_outside_is_refused_by_name_and_nothing_is_written() {
             let mut plan = case.plan();
             let is_amount = ["sizes", "budgets", "starts", "takes"].contains(&plan.inputs[i].name);
             // Of the steps of one case, later ones fail when the first has written.
-            let is_later = *op == Op::ResolveRows && i > 3;
+            let is_later = *op == Op::LookUpRows && i > 3;
             let Values::Ints(ints) = &mut plan.inputs[i].values else { continue };
             if is_amount || is_later {
                 continue;

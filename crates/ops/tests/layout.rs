@@ -59,7 +59,7 @@ fn cluster_parameters_are_where_kernels_read_them() {
     );
     layout!(SelectClustersParams, 12, n_kv_heads: 0, score_stride: 4, max_selected: 8);
     layout!(
-        ResolveRowsParams, 32,
+        LookUpRowsParams, 32,
         n_kv_heads: 0, max_selected: 4, cluster_stride: 8, list_stride: 12, move_stride: 16,
         n_slots: 20, first_slot_row: 24, cache_steps: 28
     );

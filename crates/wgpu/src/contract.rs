@@ -345,8 +345,8 @@ impl Backend for WgpuBackend {
         fused::gated(self, d)
     }
 
-    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
-        ops::resolve_rows::run(self, d)
+    fn look_up_rows(&self, d: LookUpRows<'_, Self>) -> OpResult<()> {
+        ops::look_up_rows::run(self, d)
     }
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {

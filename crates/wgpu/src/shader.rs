@@ -47,7 +47,7 @@ files![
     "project_heads",
     "query_gate",
     "query_sums",
-    "resolve_rows",
+    "look_up_rows",
     "rms_norm",
     "rope",
     "rotate_rows",

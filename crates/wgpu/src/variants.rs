@@ -43,7 +43,7 @@ pub fn variants() -> Vec<ShaderVariant> {
         "lse_merge",
         "pool_scores",
         "query_sums",
-        "resolve_rows",
+        "look_up_rows",
         "rope",
         "rotate_rows",
         "silu_mul",

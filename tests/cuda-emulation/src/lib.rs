@@ -19,4 +19,4 @@ pub use driver::{
 };
 pub use graph::EmulatedGraph;
 pub use library::{ArgsFacts, EmulatedKernel, Library, SANITIZE, Sanitizer, sanitizer};
-pub use primitives::{Primitives, THREADS, Written};
+pub use primitives::{Inputs, Primitives, THREADS, Written};

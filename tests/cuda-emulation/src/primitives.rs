@@ -27,6 +27,17 @@ pub struct Written {
     pub words: Vec<u32>,
 }
 
+/// What the arrays of a kernel begin with; the rest of each is 0.
+#[derive(Clone, Copy, Default)]
+pub struct Inputs<'a> {
+    /// Floats that it reads.
+    pub x: &'a [f32],
+    /// Halves that it reads, as bits.
+    pub halves: &'a [u16],
+    /// Words that it reads and writes.
+    pub words: &'a [u32],
+}
+
 /// Floats and words that a kernel may write.
 const N_OUT: usize = 8 * THREADS;
 
@@ -41,13 +52,14 @@ impl Primitives {
         Ok(Self { driver, stream, x, halves, out, words })
     }
 
-    /// Runs `name` on `blocks` blocks. `words` is what the array of words begins with.
+    /// Runs `name` on `blocks` blocks.
     pub fn run(
         &mut self,
         name: &str,
         blocks: usize,
-        (x, halves, words): (&[f32], &[u16], &[u32]),
+        inputs: Inputs<'_>,
     ) -> Result<Written, String> {
+        let Inputs { x, halves, words } = inputs;
         fill(&mut self.x, x.iter().flat_map(|v| v.to_ne_bytes()));
         fill(&mut self.halves, halves.iter().flat_map(|v| v.to_ne_bytes()));
         fill(&mut self.out, std::iter::empty());
@@ -66,7 +78,8 @@ impl Primitives {
 
     /// Runs a mistake by its number; what it wrote, where nothing stopped it.
     pub fn mistake(&mut self, which: u32) -> Result<Vec<u32>, String> {
-        self.run("mistakes", 1, (&[which as f32], &[0; 512], &[])).map(|w| w.words)
+        let inputs = Inputs { x: &[which as f32], halves: &[0; 512], words: &[] };
+        self.run("mistakes", 1, inputs).map(|w| w.words)
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use half::{bf16, f16};
 use longview_core::SplitMix64;
-use longview_cuda_emulation::{EmulatedOptions, Primitives, THREADS, sanitizer};
+use longview_cuda_emulation::{EmulatedOptions, Inputs, Primitives, THREADS, sanitizer};
 
 fn both_orders() -> [Primitives; 2] {
     [false, true].map(|backward| {
@@ -19,7 +19,7 @@ fn lanes_and_threads_exchange_numbers() {
     let mut rng = SplitMix64::new(7);
     let x: Vec<f32> = (0..THREADS).map(|_| rng.next_normal()).collect();
     for mut primitives in both_orders() {
-        let written = primitives.run("exchange", 1, (&x, &[], &[])).unwrap();
+        let written = primitives.run("exchange", 1, Inputs { x: &x, ..Inputs::default() }).unwrap();
         for i in 0..THREADS {
             let (warp, lane) = (i / 32 * 32, i % 32);
             let at = |array: usize| written.out[array * THREADS + i];
@@ -52,7 +52,8 @@ fn numbers_are_converted_as_ieee_says() {
             f32::from_bits(middle.to_bits().wrapping_add(u32::from(bits % 3)).wrapping_sub(1))
         };
         let x: Vec<f32> = halves.iter().map(between).collect();
-        let written = primitives.run("exchange", 1, (&x, &halves, &[])).unwrap();
+        let written =
+            primitives.run("exchange", 1, Inputs { x: &x, halves: &halves, words: &[] }).unwrap();
         for i in 0..THREADS {
             let (widened, wanted) =
                 (written.out[6 * THREADS + i], f16::from_bits(halves[i]).to_f32());
@@ -76,7 +77,9 @@ fn atomics_of_many_blocks_meet() {
     let n = (n_blocks * THREADS) as u32;
     for mut primitives in both_orders() {
         let begin = [0, 0, u32::MAX];
-        let written = primitives.run("atomics", n_blocks, (&[], &[], &begin)).unwrap();
+        let written = primitives
+            .run("atomics", n_blocks, Inputs { words: &begin, ..Inputs::default() })
+            .unwrap();
         assert_eq!(written.words[..3], [n * (n - 1) / 2, n - 1, 0]);
         assert_eq!(written.words[4..6], [0, n - 1]);
         assert_eq!(written.out[0], n as f32);
@@ -93,7 +96,8 @@ fn warps_multiply_matrices() {
         (0..16).map(term).sum()
     };
     for mut primitives in both_orders() {
-        let written = primitives.run("products", 1, (&[], &halves, &[])).unwrap();
+        let written =
+            primitives.run("products", 1, Inputs { halves: &halves, ..Inputs::default() }).unwrap();
         for row in 0..16 {
             for column in 0..8 {
                 let at = row * 8 + column;
@@ -141,7 +145,9 @@ fn warps_multiply_tf32() {
     let words = |v: &f32| [v.to_bits() as u16, (v.to_bits() >> 16) as u16];
     let halves: Vec<u16> = x.iter().flat_map(words).collect();
     for mut primitives in both_orders() {
-        let written = primitives.run("tf32_products", 1, (&[], &halves, &[])).unwrap();
+        let written = primitives
+            .run("tf32_products", 1, Inputs { halves: &halves, ..Inputs::default() })
+            .unwrap();
         let got: Vec<f32> = written.words[..192].iter().map(|w| f32::from_bits(*w)).collect();
         assert_eq!(got, rounded);
         for (row, column) in (0..16).flat_map(|row| (0..8).map(move |column| (row, column))) {
@@ -158,7 +164,9 @@ fn warps_multiply_tf32() {
 fn who_does_not_wait_for_a_copy_reads_what_was_there() {
     let halves: Vec<u16> = (1..=256).collect();
     for mut primitives in both_orders() {
-        let written = primitives.run("copy_without_wait", 1, (&[], &halves, &[])).unwrap();
+        let written = primitives
+            .run("copy_without_wait", 1, Inputs { halves: &halves, ..Inputs::default() })
+            .unwrap();
         for lane in 0..32 {
             let first = u32::from(halves[8 * lane]) | u32::from(halves[8 * lane + 1]) << 16;
             assert_eq!(written.words[lane], 7);

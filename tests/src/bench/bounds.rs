@@ -236,7 +236,7 @@ mod tests {
             String::from_utf8(out).expect("text")
         };
         let all = text("");
-        for op in ["matvec", "matmul", "attend_list", "resolve_rows", "top_k", "gram", "(host)"] {
+        for op in ["matvec", "matmul", "attend_list", "look_up_rows", "top_k", "gram", "(host)"] {
             assert!(all.contains(op), "{op} is not in:\n{all}");
         }
         let n_cases = cases::<CpuBackend>().len();

@@ -171,7 +171,7 @@ impl<B: Backend> Measure<'_, B> {
             let mut session = engine.session(&clusterkv)?;
             let ids: Vec<u32> = (0..*context as u32).map(|i| i % dims.vocab as u32).collect();
             block_on(session.inject(&ids, &mut |l, h, first, rows| {
-                clusterable(dims.head_dim, (l, h), first, rows);
+                clusterable(dims.head_dim, l * 64 + h, first, rows);
             }))?;
             for policy in [&clusterkv, &full, &nowhere_dense] {
                 block_on(session.set_policy(policy))?;
@@ -274,7 +274,7 @@ impl<B: Backend> Measure<'_, B> {
         )?;
         let start = Instant::now();
         block_on(
-            sequence.inject(n, &mut |l, h, first, rows| clusterable(64, (l, h), first, rows)),
+            sequence.inject(n, &mut |l, h, first, rows| clusterable(64, l * 64 + h, first, rows)),
         )?;
         block_on(sequence.finish_prefill())?;
         let clusters =
@@ -312,14 +312,14 @@ impl<B: Backend> Measure<'_, B> {
     }
 }
 
-/// Keys around 256 directions, which change slowly along the text.
-fn clusterable(head_dim: usize, (layer, head): (usize, usize), first_row: usize, rows: &mut [f32]) {
+/// Keys around 256 directions, which change slowly along the text. `seed` tells the KV heads of a
+/// model apart.
+fn clusterable(head_dim: usize, seed: usize, first_row: usize, rows: &mut [f32]) {
     for (i, row) in rows.chunks_exact_mut(2 * head_dim).enumerate() {
         let position = first_row + i;
-        let topic =
-            SplitMix64::new((position / 40) as u64 ^ ((layer * 64 + head) as u64) << 32).below(256);
-        let mut direction = SplitMix64::new((topic + 1000 * (layer * 64 + head)) as u64);
-        let mut noise = SplitMix64::new(position as u64 * 7919 + (layer * 64 + head) as u64);
+        let topic = SplitMix64::new((position / 40) as u64 ^ (seed as u64) << 32).below(256);
+        let mut direction = SplitMix64::new((topic + 1000 * seed) as u64);
+        let mut noise = SplitMix64::new(position as u64 * 7919 + seed as u64);
         for x in row {
             *x = direction.next_f32() * 4.0 - 2.0 + noise.next_f32() - 0.5;
         }

@@ -2,7 +2,7 @@
 
 use longview_core::DType;
 use longview_ops::{
-    Backend, OpResult, ResolveRows, ResolveRowsParams, SelectClusters, SelectClustersParams,
+    Backend, LookUpRows, LookUpRowsParams, OpResult, SelectClusters, SelectClustersParams,
     SelectSpan, TopK, TopKParams, View, ViewMut,
 };
 
@@ -78,8 +78,8 @@ impl ResolveCase {
         2 * self.n_selected()
     }
 
-    fn params(&self) -> ResolveRowsParams {
-        ResolveRowsParams {
+    fn params(&self) -> LookUpRowsParams {
+        LookUpRowsParams {
             n_kv_heads: self.n_kv_heads as u32,
             max_selected: self.n_selected() as u32,
             cluster_stride: self.n_clusters() as u32,
@@ -102,12 +102,12 @@ impl ResolveCase {
 impl<B: Backend> Case<B> for ResolveCase {
     fn title(&self) -> String {
         let Self { n_kv_heads, budget } = self;
-        format!("resolve_rows {budget} rows, half hits, {n_kv_heads} heads")
+        format!("look_up_rows {budget} rows, half hits, {n_kv_heads} heads")
     }
 
     /// The state once in and once out, what is listed, and what is selected.
     fn work(&self) -> Work {
-        let state = ResolveRowsParams::state_len(self.budget);
+        let state = LookUpRowsParams::state_len(self.budget);
         let lists = self.budget + self.budget / 2 * 2 + 3 * self.n_selected();
         Work::memory(4 * self.n_kv_heads * (2 * state + lists), 0.0)
     }
@@ -122,7 +122,7 @@ impl<B: Backend> Case<B> for ResolveCase {
             (0..4).map(|turn| bench.words(&self.selection(turn))).collect::<OpResult<_>>()?;
         let takes = bench.words(&vec![CLUSTER_TOKENS; h * self.n_selected()])?;
         let n_selected = bench.words(&vec![p.max_selected; h])?;
-        let state = h * ResolveRowsParams::state_len(self.budget);
+        let state = h * LookUpRowsParams::state_len(self.budget);
         let mut state = backend.alloc(DType::U32, state, "state")?;
         let mut rows = backend.alloc(DType::U32, h * self.budget, "rows")?;
         let mut moves = backend.alloc(DType::U32, 2 * h * self.budget, "moves")?;
@@ -132,7 +132,7 @@ impl<B: Backend> Case<B> for ResolveCase {
         bench.seconds(&mut || {
             turn = (turn + 1) % selections.len();
             backend.write(ViewMut::part(&mut counts, 0, h), &nothing)?;
-            backend.resolve_rows(ResolveRows {
+            backend.look_up_rows(LookUpRows {
                 p,
                 starts: View::all(&starts),
                 clusters: View::all(&selections[turn]),

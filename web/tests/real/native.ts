@@ -1,4 +1,4 @@
-// Writes `native.json`: what the native CPU backend answers about the sample of 1,000 tokens.
+// Writes `native.json`: what the native CPU backend answers about the document of `sample.ts`.
 //
 // Run by hand after a change of the sample or of the embedded model, from `web/`:
 //
@@ -10,7 +10,6 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
 import { facts } from "../../src/page/questions";
-import { sampleDocument } from "../../src/page/sample";
 import { SAMPLE } from "./sample";
 
 const [program] = process.argv.slice(2);
@@ -18,13 +17,12 @@ if (program === undefined) throw new Error("name the longview program");
 
 const folder = mkdtempSync(join(tmpdir(), "longview-"));
 const file = join(folder, "document.txt");
-const text = sampleDocument(SAMPLE.tokens, SAMPLE.facts, SAMPLE.seed);
-writeFileSync(file, text);
+writeFileSync(file, SAMPLE.text);
 const options = Object.entries(SAMPLE.policy.options).flatMap(([name, value]) => [
   `--${name}`,
   value,
 ]);
-const answers = facts(text).map(({ question }) => {
+const answers = facts(SAMPLE.text).map(({ question }) => {
   const args = [
     ["run", "-m", resolve(import.meta.dirname, "../../../models/needle")],
     ["--device", "cpu", "-c", "8192", "--temp", "0", "--json"],

@@ -97,6 +97,14 @@ export async function modelLoaded(page: Page, timeout = 60_000): Promise<void> {
   await idle(page, timeout);
 }
 
+/** Puts a text into the form and reads it. */
+export async function readText(page: Page, text: string, timeout = 20_000): Promise<void> {
+  await page.locator("#text").fill(text);
+  await page.getByRole("button", { name: "Read the document" }).click();
+  await page.getByRole("button", { name: "Another document" }).waitFor({ timeout });
+  await idle(page, timeout);
+}
+
 /** Writes a sample and reads it. */
 export async function readSample(page: Page, tokens: number, timeout = 20_000): Promise<void> {
   await page.getByLabel("Length of the sample").selectOption(String(tokens));

@@ -95,7 +95,7 @@ fn measure<B: Backend>(
         let folder = args.compared.folder()?;
         let options = EngineOptions {
             rope: args.rope.scaling(&folder.config),
-            // What a device resolves the host does not see.
+            // What a device looks up itself the host does not see.
             device_cache: false,
             ..args.engine.options(needed)
         };

@@ -13,10 +13,10 @@ mod dense;
 mod gate;
 mod index;
 mod kv;
+mod look_up;
 mod mass;
 pub(crate) mod plan;
 mod residual;
-mod resolve;
 mod select;
 mod top_k;
 
@@ -32,10 +32,10 @@ pub use dense::{
 pub use gate::{GateKind, QueryGateCase};
 pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
 pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase, RotateRowsCase};
+pub use look_up::LookUpRowsCase;
 pub use mass::{ColumnMassCase, MassMask, PoolScoresCase, QuerySumsCase};
 pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
 pub use residual::{ClusterRestCase, ClusterRowsCase};
-pub use resolve::ResolveRowsCase;
 pub use select::{ScoreKind, SelectClustersCase};
 pub use top_k::{TopKCase, TopKKind};
 
@@ -89,7 +89,7 @@ cases! {
     ClusterStats(ClusterStatsCase),
     CentroidScores(CentroidScoresCase),
     SelectClusters(SelectClustersCase),
-    ResolveRows(ResolveRowsCase),
+    LookUpRows(LookUpRowsCase),
     Argmax(ArgmaxCase),
     TopK(TopKCase),
     Gram(GramCase),
@@ -200,7 +200,7 @@ fn listed(op: Op) -> Vec<Case> {
         Op::ClusterStats => cases(ClusterStatsCase::all()),
         Op::CentroidScores => cases(CentroidScoresCase::all()),
         Op::SelectClusters => cases(SelectClustersCase::all()),
-        Op::ResolveRows => cases(ResolveRowsCase::all()),
+        Op::LookUpRows => cases(LookUpRowsCase::all()),
         Op::Argmax => cases(ArgmaxCase::all()),
         Op::TopK => cases(TopKCase::all()),
         Op::Gram => cases(GramCase::all()),

@@ -7,9 +7,9 @@ mod dense;
 mod fused;
 mod index;
 mod kv;
+mod look_up;
 mod mass;
 mod residual;
-mod resolve;
 
 pub use attention::*;
 pub use cluster::*;
@@ -17,9 +17,9 @@ pub use dense::*;
 pub use fused::*;
 pub use index::*;
 pub use kv::*;
+pub use look_up::*;
 pub use mass::*;
 pub use residual::*;
-pub use resolve::*;
 
 use longview_core::DType;
 

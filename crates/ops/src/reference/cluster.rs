@@ -8,7 +8,7 @@ use super::dense::first_largest;
 use super::device::{Ref, ReferenceBackend as R};
 use crate::desc::{
     CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
-    KmeansUpdate, Pooling, QueryGate, ResolveRows, ResolveRowsParams, ScoreSpan, SelectClusters,
+    KmeansUpdate, LookUpRows, LookUpRowsParams, Pooling, QueryGate, ScoreSpan, SelectClusters,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -255,25 +255,25 @@ fn checked_labels(op: Op, labels: &Ref<'_>, n_clusters: usize) -> OpResult<Vec<u
 }
 
 /// A step of the cache: hits, then what is let go, then misses in the order of the selection.
-pub(super) fn resolve_rows(mut d: ResolveRows<'_, R>) -> OpResult<()> {
+pub(super) fn look_up_rows(mut d: LookUpRows<'_, R>) -> OpResult<()> {
     d.check()?;
     let p = d.p;
     let (room, stride) = (p.max_selected as usize, p.cluster_stride as usize);
     let (starts, clusters) = (ints(&d.starts), ints(&d.clusters));
     let (takes, n_selected) = (ints(&d.takes), ints(&d.n_selected));
-    counts_fit(Op::ResolveRows, "number of selected clusters", &n_selected, room)?;
+    counts_fit(Op::LookUpRows, "number of selected clusters", &n_selected, room)?;
     let selected = |head: usize| head * room..head * room + n_selected[head];
     for head in 0..p.n_kv_heads as usize {
         let used = &clusters[selected(head)];
-        used.iter().try_for_each(|c| below(Op::ResolveRows, "cluster", *c, stride))?;
+        used.iter().try_for_each(|c| below(Op::LookUpRows, "cluster", *c, stride))?;
     }
     let n_slots = p.n_slots as usize;
     for head in 0..p.n_kv_heads as usize {
         let runs = selected(head).map(|i| (starts[head * stride + clusters[i]], takes[i]));
         let wanted: Vec<usize> = runs.flat_map(|(first, n)| first..first + n).collect();
-        let at = head * ResolveRowsParams::state_len(n_slots);
+        let at = head * LookUpRowsParams::state_len(n_slots);
         let mut state =
-            present_ints(&d.state)[at..][..ResolveRowsParams::kept_len(n_slots)].to_vec();
+            present_ints(&d.state)[at..][..LookUpRowsParams::kept_len(n_slots)].to_vec();
         let now = state[2 * n_slots] + 1;
         let (present, used) = state[..2 * n_slots].split_at_mut(n_slots);
         for slot in 0..n_slots {

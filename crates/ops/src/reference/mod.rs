@@ -33,7 +33,7 @@ use crate::capability::Capabilities;
 use crate::desc::{
     Argmax, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest, ClusterRows,
     ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter,
-    Linear, LseMerge, PoolScores, ProjectHeads, QueryGate, QuerySums, ResolveRows, RmsNorm, Rope,
+    Linear, LookUpRows, LseMerge, PoolScores, ProjectHeads, QueryGate, QuerySums, RmsNorm, Rope,
     RotateRows, SelectClusters, SiluMul, SplitSigns, TopK,
 };
 use crate::error::{OpError, OpResult};
@@ -191,8 +191,8 @@ impl Backend for ReferenceBackend {
         dense::gram(d)
     }
 
-    fn resolve_rows(&self, d: ResolveRows<'_, Self>) -> OpResult<()> {
-        cluster::resolve_rows(d)
+    fn look_up_rows(&self, d: LookUpRows<'_, Self>) -> OpResult<()> {
+        cluster::look_up_rows(d)
     }
 
     fn query_gate(&self, d: QueryGate<'_, Self>) -> OpResult<()> {

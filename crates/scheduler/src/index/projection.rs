@@ -265,10 +265,12 @@ mod tests {
 
     /// LRQK as its paper writes it: factors of all tokens, sums over tokens.
     fn token_form(
-        (q, k): (&DMatrix<f64>, &DMatrix<f64>),
-        (mut a_q, mut a_k): (DMatrix<f64>, DMatrix<f64>),
+        q: &DMatrix<f64>,
+        k: &DMatrix<f64>,
+        start: &Factors,
         order: LrqkOrder,
     ) -> (DMatrix<f64>, DMatrix<f64>) {
+        let (mut a_q, mut a_k) = (q * &start.w_q, k * &start.w_k);
         let inv = |m: DMatrix<f64>| m.try_inverse().unwrap();
         for _ in 0..2 {
             let b_q = inv(a_q.transpose() * &a_q) * a_q.transpose() * q;
@@ -301,7 +303,7 @@ mod tests {
         let [q, k, g_q, g_k] = sample(10);
         for order in [LrqkOrder::KeysFirst, LrqkOrder::QueriesFirst, LrqkOrder::Together] {
             let w = start(LrqkInit::Random, &g_q, &g_k, 4, 9);
-            let (a_q, a_k) = token_form((&q, &k), (&q * &w.w_q, &k * &w.w_k), order);
+            let (a_q, a_k) = token_form(&q, &k, &w, order);
             let w = (0..2).fold(w, |w, _| update(&w, &g_q, &g_k, order));
             for (tokens, grams) in [(a_q, &q * w.w_q), (a_k, &k * w.w_k)] {
                 let apart = (&tokens - grams).norm() / tokens.norm();

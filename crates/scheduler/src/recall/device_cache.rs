@@ -6,7 +6,7 @@
 
 use longview_core::DType;
 use longview_ops::{
-    Backend, KvGather, KvGatherParams, KvView, OpResult, ResolveRows, ResolveRowsParams, View,
+    Backend, KvGather, KvGatherParams, KvView, LookUpRows, LookUpRowsParams, OpResult, View,
     ViewMut,
 };
 
@@ -16,7 +16,7 @@ use crate::layout::{DeviceLayout, KvShape, SelectionId};
 use crate::stats::Stats;
 use crate::store::{DeviceRows, RowLists};
 
-/// Words of each head that [`ResolveRows`] counts in.
+/// Words of each head that [`LookUpRows`] counts in.
 const COUNTS: usize = 4;
 
 /// Device caches of all layers that recall.
@@ -74,7 +74,7 @@ impl<B: Backend> DeviceCache<B> {
         let DeviceCacheSizes { layout, n_layers, most_attended, cache_steps } = *sizes;
         let h = shape.n_kv_heads;
         let move_stride = most_attended.clamp(1, shape.capacity);
-        let state = h * ResolveRowsParams::state_len(layout.slots);
+        let state = h * LookUpRowsParams::state_len(layout.slots);
         let states = (0..n_layers).map(|_| backend.alloc(DType::U32, state, "device cache"));
         Ok(Self {
             states: states.collect::<OpResult<_>>()?,
@@ -102,8 +102,8 @@ impl<B: Backend> DeviceCache<B> {
         let listed = ViewMut::part(&mut self.counts, counts_at, h);
         backend.write(listed, bytemuck::cast_slice(r.lists.counts()))?;
         let [clusters, takes, n_selected] = r.selector.selection(r.selection);
-        backend.resolve_rows(ResolveRows {
-            p: ResolveRowsParams {
+        backend.look_up_rows(LookUpRows {
+            p: LookUpRowsParams {
                 n_kv_heads: h as u32,
                 max_selected: r.selector.max_selected() as u32,
                 cluster_stride: r.index.capacity() as u32,
@@ -145,7 +145,7 @@ impl<B: Backend> DeviceCache<B> {
 
     /// Forgets what a layer's caches hold: rows of the host store have moved.
     pub fn forget(&mut self, backend: &B, selection: SelectionId) -> OpResult<()> {
-        let stride = ResolveRowsParams::state_len(self.n_slots);
+        let stride = LookUpRowsParams::state_len(self.n_slots);
         (0..self.n_heads).try_for_each(|head| {
             let held = ViewMut::part(&mut self.states[selection.0], head * stride, self.n_slots);
             backend.write(held, bytemuck::cast_slice(&self.zeros))

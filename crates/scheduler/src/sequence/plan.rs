@@ -1,7 +1,7 @@
 //! Bytes that a sequence will take, before anything is allocated.
 
 use longview_core::DType;
-use longview_ops::ResolveRowsParams;
+use longview_ops::LookUpRowsParams;
 use serde::Serialize;
 
 use super::options::{Placement, SequenceOptions};
@@ -81,7 +81,7 @@ impl KvPlan {
     /// What the device looks hits and misses up with.
     fn add_device_caches(&mut self, shape: &KvShape, policy: &Policy) {
         let slots = policy.device_layout(shape.capacity).slots;
-        let words = (shape.n_kv_heads * ResolveRowsParams::state_len(slots)) as u64;
+        let words = (shape.n_kv_heads * LookUpRowsParams::state_len(slots)) as u64;
         self.work_bytes += 4 * n_recall(shape, policy) * words;
     }
 

@@ -1,4 +1,4 @@
-//! The hit/miss cache that the device resolves: the same rows, and no wait in a layer.
+//! The hit/miss cache that the device keeps itself: the same rows, and no wait in a layer.
 
 use super::steps::*;
 

@@ -9,7 +9,7 @@ use super::data::exactly;
 use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan, Values};
 use crate::backend::Backend;
 use crate::compare::{Comparison, compare_exact, compare_guards};
-use crate::desc::{ResolveRows, ResolveRowsParams};
+use crate::desc::{LookUpRows, LookUpRowsParams};
 use crate::error::OpResult;
 use crate::op::Op;
 use crate::tolerance::Tolerance;
@@ -19,9 +19,9 @@ const BEFORE: u32 = 3;
 /// Tokens of a cluster, at most.
 const LARGEST: usize = 24;
 
-/// A case of [`Op::ResolveRows`]: steps whose selections drift, as those of a model do.
+/// A case of [`Op::LookUpRows`]: steps whose selections drift, as those of a model do.
 #[derive(Clone, Debug)]
-pub struct ResolveRowsCase {
+pub struct LookUpRowsCase {
     /// Clusters of a head.
     pub clusters: u32,
     /// Rows selected in a step; later heads select fewer.
@@ -38,7 +38,7 @@ pub struct ResolveRowsCase {
     pub is_short: bool,
 }
 
-impl ResolveRowsCase {
+impl LookUpRowsCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |clusters, budget, hkv, cache_steps, steps, spare| {
@@ -102,21 +102,21 @@ struct Taken {
     takes: Vec<u32>,
 }
 
-impl fmt::Display for ResolveRowsCase {
+impl fmt::Display for LookUpRowsCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { clusters, budget, hkv, cache_steps, steps, spare, is_short } = self;
         let short = if *is_short { ",short" } else { "" };
         write!(
             f,
-            "resolve_rows[c={clusters},b={budget},hkv={hkv},r={cache_steps},steps={steps},\
+            "look_up_rows[c={clusters},b={budget},hkv={hkv},r={cache_steps},steps={steps},\
              spare={spare}{short}]"
         )
     }
 }
 
-impl OpCase for ResolveRowsCase {
+impl OpCase for LookUpRowsCase {
     fn op(&self) -> Op {
-        Op::ResolveRows
+        Op::LookUpRows
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
@@ -148,7 +148,7 @@ impl OpCase for ResolveRowsCase {
             inputs.push(Input::ints("takes", takes));
             inputs.push(Input::ints("n_selected", n));
         }
-        let state = heads * ResolveRowsParams::state_len(self.n_slots() as usize);
+        let state = heads * LookUpRowsParams::state_len(self.n_slots() as usize);
         let mut counts = vec![BEFORE; heads];
         counts.resize(4 * heads, 0);
         let zeros = |name, n: usize| OutputPlan::ints(name, n).holding(Values::Ints(vec![0; n]));
@@ -173,8 +173,8 @@ impl OpCase for ResolveRowsCase {
                 listed.len = self.hkv as usize;
                 backend.write(listed, bytemuck::cast_slice(&before))?;
             }
-            backend.resolve_rows(ResolveRows {
-                p: ResolveRowsParams {
+            backend.look_up_rows(LookUpRows {
+                p: LookUpRowsParams {
                     n_kv_heads: self.hkv,
                     max_selected: self.max_selected(),
                     cluster_stride: self.clusters,
@@ -208,8 +208,8 @@ impl OpCase for ResolveRowsCase {
         let n_slots = self.n_slots() as usize;
         let kept = |o: &Outcome| -> Vec<u32> {
             let state = ints(o, "state");
-            let heads = state.chunks_exact(ResolveRowsParams::state_len(n_slots));
-            heads.flat_map(|head| head[..ResolveRowsParams::kept_len(n_slots)].to_vec()).collect()
+            let heads = state.chunks_exact(LookUpRowsParams::state_len(n_slots));
+            heads.flat_map(|head| head[..LookUpRowsParams::kept_len(n_slots)].to_vec()).collect()
         };
         compare_exact(&mut c, "state", &kept(got), &kept(want));
         c

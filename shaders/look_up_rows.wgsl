@@ -80,7 +80,7 @@ fn enter(key: u32, slot: u32, keys: u32) {
 }
 
 @compute @workgroup_size(GROUP)
-fn resolve_rows(
+fn look_up_rows(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {

@@ -1,26 +1,26 @@
 //! A step of the hit/miss cache where its state is device memory.
 
-use longview_ops::{Op, OpResult, ResolveRows, ResolveRowsParams};
+use longview_ops::{LookUpRows, LookUpRowsParams, Op, OpResult};
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
 use crate::views::{slice, slice_mut};
 
 /// Heads one after the other: a head takes time of the order of its budget.
-pub(crate) fn run(d: ResolveRows<'_, CpuBackend>) -> OpResult<()> {
+pub(crate) fn run(d: LookUpRows<'_, CpuBackend>) -> OpResult<()> {
     d.check()?;
     let p = d.p;
     let (starts, clusters) = (slice::<u32>(&d.starts), slice::<u32>(&d.clusters));
     let (takes, n_selected) = (slice::<u32>(&d.takes), slice::<u32>(&d.n_selected));
     let (room, stride) = (p.max_selected as usize, p.cluster_stride as usize);
-    ensure_at_most(Op::ResolveRows, "number of selected clusters", n_selected, room)?;
+    ensure_at_most(Op::LookUpRows, "number of selected clusters", n_selected, room)?;
     for (head, n) in n_selected.iter().enumerate() {
         let used = &clusters[head * room..][..*n as usize];
-        ensure_below(Op::ResolveRows, "cluster", used, stride)?;
+        ensure_below(Op::LookUpRows, "cluster", used, stride)?;
     }
     let (list, n_moves) = (p.list_stride as usize, p.move_stride as usize);
     let n_heads = p.n_kv_heads as usize;
-    let state_len = ResolveRowsParams::state_len(p.n_slots as usize);
+    let state_len = LookUpRowsParams::state_len(p.n_slots as usize);
     let (state, rows) = (slice_mut::<u32>(d.state), slice_mut::<u32>(d.rows));
     let (src, dst) = slice_mut::<u32>(d.moves).split_at_mut(n_heads * n_moves);
     let counts = slice_mut::<u32>(d.counts);
@@ -60,7 +60,7 @@ struct Moves<'a> {
 
 /// The cache of a head, with a table from host rows to slots.
 struct Head<'a> {
-    p: ResolveRowsParams,
+    p: LookUpRowsParams,
     /// Host row + 1 of each slot; 0: free.
     held: &'a mut [u32],
     used: &'a mut [u32],
@@ -71,14 +71,14 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn new(p: ResolveRowsParams, state: &'a mut [u32]) -> Self {
+    fn new(p: LookUpRowsParams, state: &'a mut [u32]) -> Self {
         let n_slots = p.n_slots as usize;
         let (held, rest) = state.split_at_mut(n_slots);
         let (used, rest) = rest.split_at_mut(n_slots);
         let (steps, scratch) = rest.split_at_mut(1);
         // Devices that look for free slots in parallel list them here.
         let (_, table) = scratch.split_at_mut(n_slots);
-        let (keys, slots) = table.split_at_mut(ResolveRowsParams::table_len(n_slots));
+        let (keys, slots) = table.split_at_mut(LookUpRowsParams::table_len(n_slots));
         Self { p, held, used, steps: &mut steps[0], keys, slots }
     }
 

@@ -8,10 +8,10 @@ use crate::buffer::{Storage, View, ViewMut};
 use crate::error::OpResult;
 use crate::op::Op;
 
-/// Parameters of [`ResolveRows`].
+/// Parameters of [`LookUpRows`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub struct ResolveRowsParams {
+pub struct LookUpRowsParams {
     /// KV heads.
     pub n_kv_heads: u32,
     /// Entries from one head's selection to the next.
@@ -30,7 +30,7 @@ pub struct ResolveRowsParams {
     pub cache_steps: u32,
 }
 
-impl ResolveRowsParams {
+impl LookUpRowsParams {
     /// Words of a head's state that last from step to step.
     pub const fn kept_len(n_slots: usize) -> usize {
         2 * n_slots + 1
@@ -47,15 +47,15 @@ impl ResolveRowsParams {
     }
 }
 
-/// One sequence's selection, resolved in its device cache: a step of the hit/miss cache without the
+/// One sequence's selection, looked up in its device cache: a step of the hit/miss cache without the
 /// host.
 ///
 /// A head's state begins with what lasts: for each slot the host row that it holds plus 1 (0: it is
 /// free), for each slot the step of its last use, then the number of steps so far. Zeros are an
 /// empty cache. The rest is scratch.
-pub struct ResolveRows<'a, B: Storage> {
+pub struct LookUpRows<'a, B: Storage> {
     /// Sizes.
-    pub p: ResolveRowsParams,
+    pub p: LookUpRowsParams,
     /// U32 `[Hkv, cluster_stride]`: host row of each cluster's first token.
     pub starts: View<'a, B>,
     /// U32 `[Hkv, max_selected]`: clusters, none twice; as [`crate::SelectClusters::clusters`].
@@ -75,10 +75,10 @@ pub struct ResolveRows<'a, B: Storage> {
     pub counts: ViewMut<'a, B>,
 }
 
-impl<B: Storage> ResolveRows<'_, B> {
+impl<B: Storage> LookUpRows<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
-        let (op, p) = (Op::ResolveRows, &self.p);
+        let (op, p) = (Op::LookUpRows, &self.p);
         ensure(op, p.cache_steps > 0, || "cache_steps is 0".into())?;
         let h = p.n_kv_heads as usize;
         let of = |stride: u32| h * stride as usize;
@@ -87,7 +87,7 @@ impl<B: Storage> ResolveRows<'_, B> {
         reads(op, "clusters", &self.clusters, DType::U32, of(p.max_selected))?;
         reads(op, "takes", &self.takes, DType::U32, of(p.max_selected))?;
         reads(op, "n_selected", &self.n_selected, DType::U32, h)?;
-        let state = h * ResolveRowsParams::state_len(n_slots);
+        let state = h * LookUpRowsParams::state_len(n_slots);
         writes(op, "state", &self.state, DType::U32, state)?;
         writes(op, "rows", &self.rows, DType::U32, of(p.list_stride))?;
         writes(op, "moves", &self.moves, DType::U32, 2 * of(p.move_stride))?;

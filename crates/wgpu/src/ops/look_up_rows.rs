@@ -1,15 +1,15 @@
-//! Launches `resolve_rows.wgsl`.
+//! Launches `look_up_rows.wgsl`.
 
-use longview_ops::{OpResult, ResolveRows, ResolveRowsParams};
+use longview_ops::{LookUpRows, LookUpRowsParams, OpResult};
 
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 
-pub(crate) fn run(backend: &WgpuBackend, d: ResolveRows<'_, WgpuBackend>) -> OpResult<()> {
+pub(crate) fn run(backend: &WgpuBackend, d: LookUpRows<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
-    let table_len = ResolveRowsParams::table_len(d.p.n_slots as usize);
+    let table_len = LookUpRowsParams::table_len(d.p.n_slots as usize);
     let words = d.state.len + d.clusters.len + d.takes.len;
-    Launch::new(backend, "resolve_rows", "resolve_rows")
+    Launch::new(backend, "look_up_rows", "look_up_rows")
         .params(&d.p)
         .u32(table_len)
         .view(&d.starts)

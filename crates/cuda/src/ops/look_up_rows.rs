@@ -1,19 +1,19 @@
-//! Launches `resolve_rows.cu`: a block for each KV head.
+//! Launches `look_up_rows.cu`: a block for each KV head.
 
-use longview_ops::{OpResult, ResolveRows, ResolveRowsParams};
+use longview_ops::{LookUpRows, LookUpRowsParams, OpResult};
 
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
-use crate::kernel_args::ResolveRowsArgs;
+use crate::kernel_args::LookUpRowsArgs;
 use crate::kernels::Kernel;
 
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
-    d: ResolveRows<'_, CudaBackend<D>>,
+    d: LookUpRows<'_, CudaBackend<D>>,
 ) -> OpResult<()> {
     d.check()?;
-    let args = ResolveRowsArgs {
+    let args = LookUpRowsArgs {
         starts: d.starts.at(),
         clusters: d.clusters.at(),
         takes: d.takes.at(),
@@ -30,8 +30,8 @@ pub(crate) fn run<D: Driver>(
         n_slots: d.p.n_slots,
         first_slot_row: d.p.first_slot_row,
         cache_steps: d.p.cache_steps,
-        table_len: ResolveRowsParams::table_len(d.p.n_slots as usize) as u32,
+        table_len: LookUpRowsParams::table_len(d.p.n_slots as usize) as u32,
         unused: 0,
     };
-    backend.launch(Kernel::resolve_rows, Grid::over(d.p.n_kv_heads as usize, 1), &args)
+    backend.launch(Kernel::look_up_rows, Grid::over(d.p.n_kv_heads as usize, 1), &args)
 }

@@ -11,7 +11,7 @@
 // Bytes: of the order of the slots and the budget. Bound: latency.
 #include "shared/selection.cuh"
 
-struct ResolveRowsArgs {
+struct LookUpRowsArgs {
     const u32* starts;
     const u32* clusters;
     const u32* takes;
@@ -50,7 +50,7 @@ struct Cache {
     u32 last_place;
 };
 
-DEVICE Cache cache_of(const ResolveRowsArgs& p, u32 head) {
+DEVICE Cache cache_of(const LookUpRowsArgs& p, u32 head) {
     const u64 len = 3ull * p.n_slots + 1 + 2ull * p.table_len;
     Cache cache;
     cache.held = p.state + head * len;
@@ -93,7 +93,7 @@ DEVICE u32 slot_of(const Cache& cache, u32 row) {
 }
 
 // Lets go of rows that were not used for R steps and lists what is free; returns how many.
-DEVICE u32 find_free(const ResolveRowsArgs& p, const Cache& cache, u32 now, u32* parts) {
+DEVICE u32 find_free(const LookUpRowsArgs& p, const Cache& cache, u32 now, u32* parts) {
     u32 n_free = 0;
     for (u32 first = 0; first < p.n_slots; first += THREADS) {
         const u32 slot = first + threadIdx.x;
@@ -114,7 +114,7 @@ DEVICE u32 find_free(const ResolveRowsArgs& p, const Cache& cache, u32 now, u32*
     return n_free;
 }
 
-KERNEL(resolve_rows, ResolveRowsArgs, THREADS) {
+KERNEL(look_up_rows, LookUpRowsArgs, THREADS) {
     SHARED(Wanted<THREADS>, tiles, 1);
     SHARED(u32, parts, THREADS / WARP);
     Wanted<THREADS>& wanted = tiles[0];
