@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use longview_core::{DType, SplitMix64};
+use longview_core::{DType, HeadId, LayerId, SplitMix64};
 use longview_cpu::CpuBackend;
 use longview_cuda::CudaBackend;
 use longview_engine::{Engine, EngineOptions, Session, SessionStep};
@@ -313,13 +313,18 @@ impl<B: Backend> Measure<'_, B> {
 }
 
 /// Keys around 256 directions, which change slowly along the text.
-fn clusterable(head_dim: usize, (layer, head): (usize, usize), first_row: usize, rows: &mut [f32]) {
+fn clusterable(
+    head_dim: usize,
+    (layer, head): (LayerId, HeadId),
+    first_row: usize,
+    rows: &mut [f32],
+) {
+    let place = layer.index() * 64 + head.index();
     for (i, row) in rows.chunks_exact_mut(2 * head_dim).enumerate() {
         let position = first_row + i;
-        let topic =
-            SplitMix64::new((position / 40) as u64 ^ ((layer * 64 + head) as u64) << 32).below(256);
-        let mut direction = SplitMix64::new((topic + 1000 * (layer * 64 + head)) as u64);
-        let mut noise = SplitMix64::new(position as u64 * 7919 + (layer * 64 + head) as u64);
+        let topic = SplitMix64::new((position / 40) as u64 ^ (place as u64) << 32).below(256);
+        let mut direction = SplitMix64::new((topic + 1000 * place) as u64);
+        let mut noise = SplitMix64::new(position as u64 * 7919 + place as u64);
         for x in row {
             *x = direction.next_f32() * 4.0 - 2.0 + noise.next_f32() - 0.5;
         }
@@ -390,7 +395,7 @@ impl<B: Backend> Attention<B> {
         let spans = &mut [StepSpan { sequence, start: 0, len: 1, mode: SpanMode::Policy }];
         let mut step = Step { spans, scratch: &mut self.scratch };
         let [q, k, v, out] = &mut self.tensors;
-        for layer in 0..self.n_layers {
+        for layer in (0..self.n_layers).map(LayerId::new) {
             let tensors = LayerTensors {
                 q: View::all(q),
                 k: View::all(k),
