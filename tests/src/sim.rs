@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use longview_core::{DType, SplitMix64};
+use longview_core::{DType, HeadId, LayerId, SplitMix64};
 use longview_ops::{Backend, OpResult, View, ViewMut};
 use longview_scheduler::{
     KvShape, LayerTensors, Policy, PolicyOptions, SchedulerError, Sequence, SequenceOptions,
@@ -75,9 +75,9 @@ pub fn small_shape(capacity: usize) -> KvShape {
 
 /// Random data of one token, the same for the same seed, layer and position. Keys gather around
 /// eight directions, as the keys of real models do.
-pub fn token_data(shape: &KvShape, seed: u64, layer: usize, position: usize) -> TokenData {
+pub fn token_data(shape: &KvShape, seed: u64, layer: LayerId, position: usize) -> TokenData {
     let mut rng =
-        SplitMix64::new(seed ^ ((layer as u64) << 48) ^ (position as u64).wrapping_mul(0x9E37));
+        SplitMix64::new(seed ^ (u64::from(layer.0) << 48) ^ (position as u64).wrapping_mul(0x9E37));
     let mut normal =
         |n: usize, scale: f32| (0..n).map(|_| rng.next_normal() * scale).collect::<Vec<_>>();
     let (q, noise) = (
@@ -136,6 +136,12 @@ impl<B: Backend> Sim<B> {
         self.sequence.recover(backend)
     }
 
+    /// Every KV head of every layer.
+    pub fn heads(&self) -> Vec<(LayerId, HeadId)> {
+        let shape = self.sequence.shape();
+        shape.layers().flat_map(|layer| shape.heads().map(move |head| (layer, head))).collect()
+    }
+
     /// Tokens so far.
     pub fn n_tokens(&self) -> usize {
         self.sequence.n_tokens()
@@ -161,7 +167,7 @@ impl<B: Backend> Sim<B> {
     pub fn step(&mut self, seed: u64, len: usize, mode: SpanMode) -> Result<(), SchedulerError> {
         let shape = self.sequence.shape().clone();
         let tokens = self.n_tokens()..self.n_tokens() + len;
-        let data = move |layer: usize| -> Vec<TokenData> {
+        let data = move |layer: LayerId| -> Vec<TokenData> {
             tokens.clone().map(|p| token_data(&shape, seed, layer, p)).collect()
         };
         self.step_with(len, mode, &data)
@@ -173,10 +179,10 @@ impl<B: Backend> Sim<B> {
         &mut self,
         len: usize,
         mode: SpanMode,
-        data: &dyn Fn(usize) -> Vec<TokenData>,
+        data: &dyn Fn(LayerId) -> Vec<TokenData>,
     ) -> Result<(), SchedulerError> {
         let first = self.n_tokens();
-        let data: Vec<_> = (0..self.sequence.shape().n_layers).map(data).collect();
+        let data: Vec<_> = self.sequence.shape().layers().map(data).collect();
         if self.run(&data, len, mode)? == StepVerdict::RunAgain {
             assert_eq!(self.n_tokens(), first, "a step that is taken back leaves nothing");
             assert_eq!(self.run(&data, len, mode)?, StepVerdict::Stands, "an exact step stands");
@@ -198,12 +204,13 @@ impl<B: Backend> Sim<B> {
         let spans = &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode }];
         let mut step = Step { spans, scratch: &mut self.scratch };
         step.check()?;
-        for (layer, tokens) in data.iter().enumerate() {
-            if let Some(next) = data.get(layer + 1).filter(|_| step.wants_prefetch(layer + 1)) {
-                let q: Vec<f32> = next.iter().flat_map(TokenData::predicted).collect();
+        for (layer, tokens) in shape.layers().zip(data) {
+            let next = LayerId(layer.0 + 1);
+            if let Some(tokens) = data.get(next.index()).filter(|_| step.wants_prefetch(next)) {
+                let q: Vec<f32> = tokens.iter().flat_map(TokenData::predicted).collect();
                 let mut buffer = self.backend.alloc(DType::F32, q.len(), "test")?;
                 self.backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(&q))?;
-                block_on(step.prefetch(layer + 1, View::all(&buffer)))?;
+                block_on(step.prefetch(next, View::all(&buffer)))?;
             }
             self.out[layer] = attend(&*self.backend, &shape, &mut step, layer, tokens)?;
             self.own_readbacks += 1;
@@ -220,25 +227,26 @@ impl<B: Backend> Sim<B> {
 
     /// Attention of query head `h` of the last token of the last step over the tokens at
     /// `positions`, in f64.
-    pub fn oracle(&self, layer: usize, h: usize, positions: &[u32]) -> Vec<f64> {
+    pub fn oracle(&self, layer: LayerId, h: usize, positions: &[u32]) -> Vec<f64> {
         let group = self.sequence.shape().n_q_heads / self.sequence.shape().n_kv_heads;
-        let terms: Vec<_> = positions.iter().map(|p| self.term(layer, h / group, *p)).collect();
+        let head = HeadId::new(h / group);
+        let terms: Vec<_> = positions.iter().map(|p| self.term(layer, head, *p)).collect();
         self.attention(layer, h, &terms)
     }
 
     /// Key and value of the token at a position.
-    pub fn term(&self, layer: usize, kv_head: usize, position: u32) -> Term {
+    pub fn term(&self, layer: LayerId, kv_head: HeadId, position: u32) -> Term {
         let d = self.sequence.shape().head_dim;
         let token = &self.truth[layer][position as usize];
         let part = |x: &[f32]| -> Vec<f64> {
-            x[kv_head * d..(kv_head + 1) * d].iter().map(|x| f64::from(*x)).collect()
+            x[kv_head.index() * d..][..d].iter().map(|x| f64::from(*x)).collect()
         };
         Term { key: part(&token.k), value: part(&token.v), weight: 1.0 }
     }
 
     /// Attention of query head `h` of the last token of the last step over these keys and values,
     /// in f64.
-    pub fn attention(&self, layer: usize, h: usize, terms: &[Term]) -> Vec<f64> {
+    pub fn attention(&self, layer: LayerId, h: usize, terms: &[Term]) -> Vec<f64> {
         let (d, scale) = (self.sequence.shape().head_dim, self.sequence.shape().scale);
         let q = &self.truth[layer].last().expect("a token").q[h * d..(h + 1) * d];
         let score = |term: &Term| {
@@ -262,8 +270,8 @@ impl<B: Backend> Sim<B> {
     pub fn check_rows(&self) {
         let shape = self.sequence.shape();
         let d = shape.head_dim;
-        for (l, layer) in self.sequence.layers().iter().enumerate() {
-            for (h, positions) in layer.positions.iter().enumerate() {
+        for (l, layer) in shape.layers().zip(self.sequence.layers()) {
+            for (h, positions) in shape.heads().zip(&layer.positions) {
                 let mut sorted = positions.clone();
                 sorted.sort_unstable();
                 assert!(
@@ -273,18 +281,11 @@ impl<B: Backend> Sim<B> {
                 let mut bytes = vec![0; positions.len() * shape.row_bytes()];
                 self.sequence.store().read_rows(l, h, 0..positions.len(), &mut bytes);
                 let rows = longview_core::decode_f32(shape.kv_dtype, &bytes);
+                let own = h.index() * d..(h.index() + 1) * d;
                 for (row, p) in rows.chunks_exact(2 * d).zip(positions) {
                     let truth = &self.truth[l][*p as usize];
-                    assert_eq!(
-                        &row[..d],
-                        &truth.k[h * d..(h + 1) * d],
-                        "layer {l} head {h} key {p}"
-                    );
-                    assert_eq!(
-                        &row[d..],
-                        &truth.v[h * d..(h + 1) * d],
-                        "layer {l} head {h} value {p}"
-                    );
+                    assert_eq!(&row[..d], &truth.k[own.clone()], "layer {l} head {h} key {p}");
+                    assert_eq!(&row[d..], &truth.v[own.clone()], "layer {l} head {h} value {p}");
                 }
             }
         }
@@ -304,7 +305,7 @@ pub fn attend<B: Backend>(
     backend: &B,
     shape: &KvShape,
     step: &mut Step<'_, '_, B>,
-    layer: usize,
+    layer: LayerId,
     tokens: &[TokenData],
 ) -> Result<Vec<f32>, SchedulerError> {
     let buffer = |values: Vec<f32>| {

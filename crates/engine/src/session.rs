@@ -99,7 +99,7 @@ impl<B: Backend> Session<B> {
 
     /// Looks at a layer and a KV head of it, or at none: see [`Sequence::token_places`].
     pub fn look_at(&mut self, place: Option<(LayerId, HeadId)>) {
-        self.sequence.track_head(place.map(|(layer, head)| (layer.index(), head.index())));
+        self.sequence.track_head(place);
     }
 
     /// The policy in force.

@@ -143,11 +143,11 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
             return Err(EngineError::Cancelled);
         }
         let tensors = LayerTensors { q: t.q, k: t.k, v: t.v, out: t.out };
-        Ok(self.step().attend(layer.index(), tensors).await?)
+        Ok(self.step().attend(layer, tensors).await?)
     }
 
     fn wants_prefetch(&mut self, layer: LayerId) -> bool {
-        self.step().wants_prefetch(layer.index())
+        self.step().wants_prefetch(layer)
     }
 
     async fn prefetch(
@@ -156,7 +156,7 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
         _batch: &Batch<'_>,
         q: View<'_, B>,
     ) -> Result<(), EngineError> {
-        Ok(self.step().prefetch(layer.index(), q).await?)
+        Ok(self.step().prefetch(layer, q).await?)
     }
 }
 

@@ -103,7 +103,7 @@ async fn spectra<B: Backend>(
 ) -> Result<Vec<Spectrum>, EngineError> {
     let shape = session.sequence().shape();
     let (d, mut all) = (shape.head_dim, Vec::new());
-    for layer in 0..shape.n_layers {
+    for layer in shape.layers() {
         let (q, k) = session.sequence().gram_sums(layer).await?;
         for (side, sums) in [("q", q), ("k", k)] {
             for (head, sum) in sums.chunks_exact(d * d).enumerate() {
@@ -112,7 +112,8 @@ async fn spectra<B: Backend>(
                     matrix.symmetric_eigenvalues().iter().map(|x| x.max(0.0).sqrt()).collect();
                 values.sort_by(|a, b| b.total_cmp(a));
                 let (text, length) = (text.name.to_owned(), text.length);
-                all.push(Spectrum { text, length, layer, head, side: side.into(), values });
+                let (layer, side) = (layer.index(), side.into());
+                all.push(Spectrum { text, length, layer, head, side, values });
             }
         }
     }
@@ -171,11 +172,11 @@ impl<'a> Meter<'a> {
         self.tokens += 1;
         let sequence = session.sequence();
         let probed = step.is_multiple_of(self.text.stride.max(1));
-        for layer in (0..sequence.shape().n_layers as u32).map(LayerId) {
-            let mode = sequence.layers()[layer.index()].mode();
-            for head in (0..sequence.shape().n_kv_heads as u32).map(HeadId) {
+        for layer in sequence.shape().layers() {
+            let mode = sequence.layers()[layer].mode();
+            for head in sequence.shape().heads() {
                 if mode == LayerMode::Recall {
-                    let recalled = sequence.last_recalled(layer.index(), head.index()).collect();
+                    let recalled = sequence.last_recalled(layer, head).collect();
                     self.count_hits(layer, head, recalled);
                 }
                 if probed && mode != LayerMode::Dense {
@@ -186,7 +187,6 @@ impl<'a> Meter<'a> {
     }
 
     fn count_hits(&mut self, layer: LayerId, head: HeadId, now: HashSet<u32>) {
-        let (layer, head) = (layer.index(), head.index());
         let past = &mut self.recalled[layer][head];
         for (steps, counts) in CACHE_STEPS.iter().zip(&mut self.cache[layer][head]) {
             let was_recent =
@@ -207,10 +207,9 @@ impl<'a> Meter<'a> {
 
     /// The query heads of one KV head in the last step.
     fn probe_group<B: Backend>(&mut self, session: &Session<B>, layer: LayerId, head: HeadId) {
-        let (layer, head) = (layer.index(), head.index());
         let sequence = session.sequence();
         let (shape, n) = (sequence.shape(), sequence.n_tokens());
-        let (d, group) = (shape.head_dim, shape.n_q_heads / shape.n_kv_heads);
+        let d = shape.head_dim;
         let mut bytes = vec![0; n * shape.row_bytes()];
         sequence.store().read_rows(layer, head, 0..n, &mut bytes);
         let rows = decode_f32(shape.kv_dtype, &bytes);
@@ -229,7 +228,7 @@ impl<'a> Meter<'a> {
         let largest_value = (0..n).map(|p| norm(value(p))).fold(0.0, f64::max);
         let traced = &sequence.traced()[layer];
         let mut tops = Vec::new();
-        for h in head * group..(head + 1) * group {
+        for h in shape.query_heads(head) {
             let q = &traced.q[h * d..(h + 1) * d];
             let scores: Vec<f64> =
                 (0..n).map(|p| f64::from(shape.scale) * dot(q, key(p))).collect();
@@ -259,7 +258,7 @@ impl<'a> Meter<'a> {
             tops.push(top);
         }
         let shared = shared_choice(&tops, n, budget);
-        for (h, top) in (head * group..).zip(&tops) {
+        for (h, top) in shape.query_heads(head).zip(&tops) {
             let reached = top.iter().filter(|p| shared.contains(p)).count();
             self.heads[layer][h].recall_group += reached as f64 / budget as f64;
         }

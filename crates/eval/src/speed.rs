@@ -68,26 +68,27 @@ impl Rows {
         engine.prefill(&mut session, ids, &mut |_| ControlFlow::Continue(())).await?;
         let sequence = session.sequence();
         let (shape, tokens) = (sequence.shape(), sequence.n_tokens());
-        let head_rows = |layer: usize, head: usize| {
+        let head_rows = |layer: LayerId, head: HeadId| {
             let mut bytes = vec![0; tokens * shape.row_bytes()];
             sequence.store().read_rows(layer, head, 0..tokens, &mut bytes);
             decode_f32(shape.kv_dtype, &bytes)
         };
-        let rows = (0..shape.n_layers)
-            .map(|layer| (0..shape.n_kv_heads).map(|head| head_rows(layer, head)).collect())
+        let rows = shape
+            .layers()
+            .map(|layer| shape.heads().map(|head| head_rows(layer, head)).collect())
             .collect();
         Ok(Self { rows, tokens, width: 2 * shape.head_dim })
     }
 
     /// Row `first` and those after it of a context that repeats the text; exact the first time.
     fn fill(&self, layer: LayerId, head: HeadId, first: usize, out: &mut [f32]) {
-        let (layer, head) = (layer.index(), head.index());
         let rows = &self.rows[layer][head];
         for (row, out) in (first..).zip(out.chunks_exact_mut(self.width)) {
             let start = row % self.tokens * self.width;
             out.copy_from_slice(&rows[start..start + self.width]);
             if row >= self.tokens {
-                let place = (row * self.rows.len() + layer) * self.rows[layer].len() + head;
+                let place =
+                    (row * self.rows.len() + layer.index()) * self.rows[layer].len() + head.index();
                 let mut random = SplitMix64::new(place as u64);
                 out.iter_mut().for_each(|x| *x *= 1.0 + NOISE * (2.0 * random.next_f32() - 1.0));
             }
@@ -145,8 +146,8 @@ pub async fn after_injection<B: Backend>(
     // What indexes learn from a prefill (sums of queries, the last ones) comes from a real one.
     engine.prefill(&mut session, text, &mut |_| ControlFlow::Continue(())).await?;
     let ids: Vec<u32> = text.iter().copied().cycle().take(context - text.len()).collect();
-    let mut fill = |layer: usize, head: usize, first: usize, out: &mut [f32]| {
-        rows.fill(LayerId(layer as u32), HeadId(head as u32), first, out);
+    let mut fill = |layer: LayerId, head: HeadId, first: usize, out: &mut [f32]| {
+        rows.fill(layer, head, first, out);
     };
     session.inject(&ids, &mut fill).await?;
     for policy in policies {

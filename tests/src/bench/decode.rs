@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use longview_core::{DType, SplitMix64};
+use longview_core::{DType, LayerId, SplitMix64};
 use longview_cpu::CpuBackend;
 use longview_cuda::CudaBackend;
 use longview_engine::{Engine, EngineOptions, Session, SessionStep};
@@ -171,7 +171,7 @@ impl<B: Backend> Measure<'_, B> {
             let mut session = engine.session(&clusterkv)?;
             let ids: Vec<u32> = (0..*context as u32).map(|i| i % dims.vocab as u32).collect();
             block_on(session.inject(&ids, &mut |l, h, first, rows| {
-                clusterable(dims.head_dim, l * 64 + h, first, rows);
+                clusterable(dims.head_dim, l.index() * 64 + h.index(), first, rows);
             }))?;
             for policy in [&clusterkv, &full, &nowhere_dense] {
                 block_on(session.set_policy(policy))?;
@@ -273,9 +273,9 @@ impl<B: Backend> Measure<'_, B> {
             "\n1,000,000 tokens, 4 layers x 2 KV heads x 64, f16 rows, B = 1024, clusters of 16"
         )?;
         let start = Instant::now();
-        block_on(
-            sequence.inject(n, &mut |l, h, first, rows| clusterable(64, l * 64 + h, first, rows)),
-        )?;
+        block_on(sequence.inject(n, &mut |l, h, first, rows| {
+            clusterable(64, l.index() * 64 + h.index(), first, rows)
+        }))?;
         block_on(sequence.finish_prefill())?;
         let clusters =
             sequence.layers()[0].recall().context("no index")?.index.heads()[0].sizes.len();
@@ -390,7 +390,7 @@ impl<B: Backend> Attention<B> {
         let spans = &mut [StepSpan { sequence, start: 0, len: 1, mode: SpanMode::Policy }];
         let mut step = Step { spans, scratch: &mut self.scratch };
         let [q, k, v, out] = &mut self.tensors;
-        for layer in 0..self.n_layers {
+        for layer in (0..self.n_layers).map(LayerId::new) {
             let tensors = LayerTensors {
                 q: View::all(q),
                 k: View::all(k),

@@ -216,8 +216,8 @@ pub fn end_to_end_recalls_the_same_tokens<B: Backend>(device: &Arc<B>) {
         if device.uses_device_cache() {
             continue;
         }
-        for layer in 0..cpu.shape().n_layers {
-            for head in 0..cpu.shape().n_kv_heads {
+        for layer in cpu.shape().layers() {
+            for head in cpu.shape().heads() {
                 let mut a: Vec<u32> = device.last_recalled(layer, head).collect();
                 let b: Vec<u32> = cpu.last_recalled(layer, head).collect();
                 if b.is_empty() {

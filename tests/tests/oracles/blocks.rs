@@ -1,5 +1,6 @@
 //! Quest, InfLLM and KTransformers' five representatives.
 
+use longview_core::{HeadId, LayerId};
 use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
@@ -16,20 +17,19 @@ fn block(preset: Preset, more: &[(&str, &str)]) -> PolicyOptions {
 }
 
 /// The tokens of each block that is indexed.
-fn blocks(sim: &Sim<CpuBackend>, layer: usize) -> Vec<Vec<usize>> {
+fn blocks(sim: &Sim<CpuBackend>, layer: LayerId) -> Vec<Vec<usize>> {
     let n_indexed = sim.sequence.layers()[layer].n_indexed;
     (4..n_indexed).step_by(BLOCK).map(|first| (first..first + BLOCK).collect()).collect()
 }
 
 /// Mean attention of the prompt's last 128 queries over a group, for each row.
-fn mass(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Vec<f64> {
+fn mass(sim: &Sim<CpuBackend>, layer: LayerId, head: HeadId) -> Vec<f64> {
     let scale = f64::from(sim.sequence.shape().scale);
     let keys = keys(sim, layer, head)[..PROMPT].to_vec();
     let sums = |q: usize| {
         column_sums(&attention(&queries(sim, layer, q), PROMPT - 128..PROMPT, &keys, scale))
     };
-    let (a, b) = (sums(2 * head), sums(2 * head + 1));
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
+    column_sums(&sim.sequence.shape().query_heads(head).map(sums).collect())
 }
 
 /// The score of a block for one query, as the representative has it.
@@ -53,15 +53,16 @@ fn score(q: &[f64], keys: &Rows, of: &[usize], representative: &str, mass: &[f64
 
 /// InfLLM's representative scores of all keys, summed over a group: the mean inner product with the
 /// queries of the `l` tokens behind the key's block of a 32nd of them.
-fn local_scores(sim: &Sim<CpuBackend>, layer: usize, head: usize, l: usize) -> Vec<f64> {
+fn local_scores(sim: &Sim<CpuBackend>, layer: LayerId, head: HeadId, l: usize) -> Vec<f64> {
     let (keys, n) = (keys(sim, layer, head), sim.n_tokens());
-    let groups = [queries(sim, layer, 2 * head), queries(sim, layer, 2 * head + 1)];
+    let group = sim.sequence.shape().query_heads(head);
+    let group: Vec<Rows> = group.map(|q| queries(sim, layer, q)).collect();
     let block = (l / 32).max(1);
     let score = |m: usize| -> f64 {
         let first = (m / block + 1) * block;
         let window = first.min(n)..(first + l / block * block).min(n);
         let sum = |q: &Rows| window.clone().map(|t| dot(&q[t], &keys[m])).sum::<f64>();
-        groups.iter().map(sum).sum::<f64>() / l as f64
+        group.iter().map(sum).sum::<f64>() / l as f64
     };
     (0..n).map(score).collect()
 }
@@ -73,7 +74,7 @@ fn check(sim: &mut Sim<CpuBackend>, representative: &str, shared: bool, what: &s
 }
 
 /// How much keys of a layer and a head count.
-type Counts<'a> = dyn Fn(&Sim<CpuBackend>, usize, usize) -> Vec<f64> + 'a;
+type Counts<'a> = dyn Fn(&Sim<CpuBackend>, LayerId, HeadId) -> Vec<f64> + 'a;
 
 /// Checks which blocks each head took in the last step, if keys count `mass`.
 fn check_chosen(
@@ -84,12 +85,14 @@ fn check_chosen(
     what: &str,
 ) {
     let (n, budget) = (sim.n_tokens(), sim.sequence.policy().budget.tokens.expect("a budget"));
-    for layer in 0..2 {
+    let shape = sim.sequence.shape();
+    for layer in shape.layers() {
         let blocks = blocks(sim, layer);
-        let own = |head: usize| -> Vec<f64> {
+        let own = |head: HeadId| -> Vec<f64> {
             let (keys, mass) = (keys(sim, layer, head), mass(sim, layer, head));
             let of = |block: &Vec<usize>| {
-                (2 * head..2 * head + 2)
+                shape
+                    .query_heads(head)
                     .map(|q| {
                         let q = &queries(sim, layer, q)[n - 1];
                         score(q, &keys, block, representative, &mass)
@@ -98,9 +101,9 @@ fn check_chosen(
             };
             blocks.iter().map(of).collect()
         };
-        let heads = [own(0), own(1)];
+        let heads = [own(HeadId(0)), own(HeadId(1))];
         let both: Vec<f64> = heads[0].iter().zip(&heads[1]).map(|(a, b)| a + b).collect();
-        for (head, own) in heads.iter().enumerate() {
+        for (head, own) in shape.heads().zip(&heads) {
             let scores = if shared { &both } else { own };
             let recalled: Vec<usize> =
                 sim.sequence.last_recalled(layer, head).map(|t| t as usize).collect();
@@ -138,7 +141,7 @@ fn infllm_takes_blocks_by_the_keys_that_their_local_window_agrees_with() {
         let l: usize = recent.parse().unwrap();
         for step in 0..steps {
             sim.decode(41);
-            let scores = |sim: &Sim<CpuBackend>, layer: usize, head: usize| {
+            let scores = |sim: &Sim<CpuBackend>, layer: LayerId, head: HeadId| {
                 local_scores(sim, layer, head, l)
             };
             check_chosen(&sim, "dynamic", true, &scores, &format!("{recent}, step {step}"));
@@ -203,7 +206,7 @@ fn ktransformers_with_blocks_of_one_token_is_snapkv_with_and_without_pooling() {
         let (mut kt, mut snap) = (prompt(&kt.with_budget(110), 43), prompt(&snap, 43));
         kt.decode(43);
         snap.decode(43);
-        for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for (layer, head) in kt.heads() {
             let mut chosen: Vec<u32> = kt.sequence.last_recalled(layer, head).collect();
             let mut kept: Vec<u32> = snap.sequence.kept_tokens(layer, head).collect();
             chosen.sort_unstable();
@@ -233,9 +236,10 @@ fn ktransformers_preselects_blocks_with_a_quarter_of_their_neighbours() {
         ];
         let sim = prompt(&block(Preset::Ktransformers, &more), 45);
         let reach = if neighbours == "true" { BLOCK as isize / 4 } else { 0 };
-        for layer in 0..2 {
+        let shape = sim.sequence.shape();
+        for layer in shape.layers() {
             let n_indexed = sim.sequence.layers()[layer].n_indexed;
-            let own = |head: usize| -> Vec<f64> {
+            let own = |head: HeadId| -> Vec<f64> {
                 let mass = &mass(&sim, layer, head)[4..n_indexed];
                 let mass = pooled(mass, kernel.parse().unwrap(), pool == "max");
                 let block = |first: usize| -> f64 {
@@ -244,10 +248,10 @@ fn ktransformers_preselects_blocks_with_a_quarter_of_their_neighbours() {
                 };
                 (0..mass.len()).step_by(BLOCK).map(block).collect()
             };
-            let heads = [own(0), own(1)];
+            let heads = [own(HeadId(0)), own(HeadId(1))];
             let both: Vec<f64> = heads[0].iter().zip(&heads[1]).map(|(a, b)| a + b).collect();
             let index = &sim.sequence.layers()[layer].recall().expect("an index").index;
-            for (head, own) in heads.iter().enumerate() {
+            for (head, own) in shape.heads().zip(&heads) {
                 let scores = if mode == "shared" { &both } else { own };
                 let open: Vec<usize> =
                     (0..scores.len()).filter(|b| index.heads()[head].open[*b]).collect();
@@ -267,7 +271,9 @@ fn a_choice_of_blocks_is_shared_over_layers_and_steps() {
     let mut last: Vec<u32> = Vec::new();
     for step in 0..8 {
         sim.decode(44);
-        let of = |layer: usize| sim.sequence.last_recalled(layer, 0).collect::<Vec<u32>>();
+        let of = |layer: u32| -> Vec<u32> {
+            sim.sequence.last_recalled(LayerId(layer), HeadId(0)).collect()
+        };
         assert_eq!(of(0), of(1), "the second layer takes the first one's choice");
         if step % 4 > 0 {
             let n = of(0).len();

@@ -1,5 +1,6 @@
 //! SnapKV, PyramidKV, Ada-KV and H2O.
 
+use longview_core::{HeadId, LayerId};
 use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
@@ -15,14 +16,14 @@ fn keep(preset: Preset, more: &[(&str, &str)]) -> PolicyOptions {
 
 /// Mean attention that each row received from the last `w` queries of the prompt, for each query
 /// head of a KV head.
-fn window_mass(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize, w: usize) -> Vec<Vec<f64>> {
+fn window_mass(sim: &Sim<CpuBackend>, layer: LayerId, kv_head: HeadId, w: usize) -> Vec<Vec<f64>> {
     let scale = f64::from(sim.sequence.shape().scale);
     let keys = keys(sim, layer, kv_head)[..PROMPT].to_vec();
     let mass = |head: usize| {
         let weights = attention(&queries(sim, layer, head), PROMPT - w..PROMPT, &keys, scale);
         column_sums(&weights).iter().map(|m| m / w as f64).collect()
     };
-    (kv_head * 2..kv_head * 2 + 2).map(mass).collect()
+    sim.sequence.shape().query_heads(kv_head).map(mass).collect()
 }
 
 /// Scores smoothed over neighbours: zeros outside for the mean, nothing for the maximum.
@@ -44,7 +45,13 @@ fn mean(heads: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// Scores of rows before the recent ones, as a variant of SnapKV has them.
-fn scores(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize, max: bool, first: bool) -> Vec<f64> {
+fn scores(
+    sim: &Sim<CpuBackend>,
+    layer: LayerId,
+    kv_head: HeadId,
+    max: bool,
+    first: bool,
+) -> Vec<f64> {
     let end = PROMPT - 8;
     let heads = window_mass(sim, layer, kv_head, 12);
     let heads: Vec<Vec<f64>> = heads.iter().map(|head| head[..end].to_vec()).collect();
@@ -55,7 +62,7 @@ fn scores(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize, max: bool, first:
     }
 }
 
-fn kept(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Vec<usize> {
+fn kept(sim: &Sim<CpuBackend>, layer: LayerId, head: HeadId) -> Vec<usize> {
     sim.sequence.kept_tokens(layer, head).map(|t| t as usize).collect()
 }
 
@@ -65,7 +72,7 @@ fn snapkv_keeps_what_the_last_queries_attended() {
         for (order, first) in [("group-first", false), ("pool-first", true)] {
             let policy = keep(Preset::Snapkv, &[("pool", pool), ("pool-order", order)]);
             let sim = prompt(&policy, 31);
-            for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            for (layer, head) in sim.heads() {
                 let kept = kept(&sim, layer, head);
                 assert_eq!(kept.len(), 96 - 8);
                 let what = format!("{pool} {order}, layer {layer}, head {head}");
@@ -78,10 +85,11 @@ fn snapkv_keeps_what_the_last_queries_attended() {
 #[test]
 fn pyramidkv_keeps_more_in_the_first_layers() {
     let sim = prompt(&keep(Preset::Pyramidkv, &[("beta", "4")]), 32);
-    let n: Vec<usize> = (0..2).map(|layer| kept(&sim, layer, 0).len()).collect();
+    let layers = sim.sequence.shape().layers();
+    let n: Vec<usize> = layers.map(|layer| kept(&sim, layer, HeadId(0)).len()).collect();
     // c = 88: the least is c / 4, the most 2 c - that, in one step from first to last layer.
     assert_eq!(n, [2 * 88 - 22, 22]);
-    for (layer, head) in [(0, 0), (1, 1)] {
+    for (layer, head) in [(LayerId(0), HeadId(0)), (LayerId(1), HeadId(1))] {
         let scores = scores(&sim, layer, head, false, false);
         assert_best(&kept(&sim, layer, head), &scores, &format!("layer {layer}"));
     }
@@ -95,16 +103,17 @@ fn ada_kv_divides_the_budget_by_the_best_rows_of_all_heads() {
             _ => &[("safeguard", "0.25")],
         };
         let sim = prompt(&keep(preset, more), 33);
-        for (layer, mean) in mean.into_iter().enumerate() {
+        let shape = sim.sequence.shape();
+        for (layer, mean) in shape.layers().zip(mean) {
             let all: Vec<Vec<f64>> =
-                (0..2).map(|head| scores(&sim, layer, head, true, false)).collect();
-            let mut ranked: Vec<(usize, f64)> = all
-                .iter()
-                .enumerate()
+                shape.heads().map(|head| scores(&sim, layer, head, true, false)).collect();
+            let mut ranked: Vec<(HeadId, f64)> = shape
+                .heads()
+                .zip(&all)
                 .flat_map(|(h, scores)| scores.iter().map(move |s| (h, *s)))
                 .collect();
             ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-            for (head, scores) in all.iter().enumerate() {
+            for (head, scores) in shape.heads().zip(&all) {
                 let own = ranked[..2 * mean].iter().filter(|(h, _)| *h == head).count();
                 let want = (0.75 * own as f64 + (0.25 * mean as f64).floor()).round() as usize;
                 let kept = kept(&sim, layer, head);
@@ -120,11 +129,12 @@ fn ada_kv_divides_the_budget_by_the_best_rows_of_all_heads() {
 fn h2o_keeps_what_all_queries_attended() {
     let sim = prompt(&with(Preset::H2o, &[("window", "16"), ("heavy-ratio", "0.75")]), 34);
     let scale = f64::from(sim.sequence.shape().scale);
-    for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+    for (layer, head) in sim.heads() {
         let keys = keys(&sim, layer, head)[..PROMPT].to_vec();
         let sums =
             |q: usize| column_sums(&attention(&queries(&sim, layer, q), 0..PROMPT, &keys, scale));
-        let scores = mean(&[sums(2 * head), sums(2 * head + 1)]);
+        let group = sim.sequence.shape().query_heads(head);
+        let scores = mean(&group.map(sums).collect::<Vec<_>>());
         let kept = kept(&sim, layer, head);
         assert_eq!(kept.len(), 72, "three quarters of the budget");
         assert_best(&kept, &scores[..PROMPT - 24], &format!("layer {layer}, head {head}"));
@@ -136,8 +146,10 @@ fn h2o_keeps_what_all_queries_attended() {
 fn h2o_lets_go_of_what_received_least_as_it_decodes() {
     let mut sim = prompt(&with(Preset::H2o, &[("window", "4"), ("heavy-ratio", "0.75")]), 35);
     let scale = f64::from(sim.sequence.shape().scale);
-    let (layer, head) = (1, 1);
-    let mut sums: Vec<Vec<f64>> = (2 * head..2 * head + 2)
+    let (layer, head) = (LayerId(1), HeadId(1));
+    let group = sim.sequence.shape().query_heads(head);
+    let mut sums: Vec<Vec<f64>> = group
+        .clone()
         .map(|q| {
             let keys = keys(&sim, layer, head);
             column_sums(&attention(&queries(&sim, layer, q), 0..PROMPT, &keys, scale))
@@ -170,8 +182,8 @@ fn h2o_lets_go_of_what_received_least_as_it_decodes() {
             sim.sequence.attended_tokens(layer, head).iter().map(|t| *t as usize).collect();
         assert_eq!(attended.len(), 96, "the budget is used");
         let keys = keys(&sim, layer, head);
-        for (g, sums) in sums.iter_mut().enumerate() {
-            let q = &queries(&sim, layer, 2 * head + g)[n];
+        for (q, sums) in group.clone().zip(&mut sums) {
+            let q = &queries(&sim, layer, q)[n];
             let scores: Vec<f64> =
                 attended.iter().map(|t| (scale * super::naive::dot(q, &keys[*t])).exp()).collect();
             let total: f64 = scores.iter().sum();

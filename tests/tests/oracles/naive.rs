@@ -1,5 +1,6 @@
 //! Attention and small matrices in f64, as the equations have them.
 
+use longview_core::{HeadId, LayerId};
 use longview_cpu::CpuBackend;
 use longview_tests::sim::Sim;
 
@@ -7,14 +8,14 @@ use longview_tests::sim::Sim;
 pub type Rows = Vec<Vec<f64>>;
 
 /// Keys of a KV head, by token.
-pub fn keys(sim: &Sim<CpuBackend>, layer: usize, kv_head: usize) -> Rows {
+pub fn keys(sim: &Sim<CpuBackend>, layer: LayerId, kv_head: HeadId) -> Rows {
     let d = sim.sequence.shape().head_dim;
     let tokens = sim.truth[layer].iter();
-    tokens.map(|t| widen(&t.k[kv_head * d..(kv_head + 1) * d])).collect()
+    tokens.map(|t| widen(&t.k[kv_head.index() * d..][..d])).collect()
 }
 
 /// Queries of a query head, by token.
-pub fn queries(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Rows {
+pub fn queries(sim: &Sim<CpuBackend>, layer: LayerId, head: usize) -> Rows {
     let d = sim.sequence.shape().head_dim;
     sim.truth[layer].iter().map(|t| widen(&t.q[head * d..(head + 1) * d])).collect()
 }

@@ -1,6 +1,6 @@
 //! Loki, InfiniGen and LRQK.
 
-use longview_core::SplitMix64;
+use longview_core::{HeadId, LayerId, SplitMix64};
 use longview_cpu::CpuBackend;
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_tests::sim::Sim;
@@ -16,26 +16,26 @@ fn token(preset: Preset, more: &[(&str, &str)]) -> PolicyOptions {
 }
 
 /// Queries of both heads of a group, one above the other.
-fn group_queries(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Rows {
+fn group_queries(sim: &Sim<CpuBackend>, layer: LayerId, head: HeadId) -> Rows {
     let of = |q: usize| queries(sim, layer, q)[..PROMPT].to_vec();
-    [of(2 * head), of(2 * head + 1)].concat()
+    sim.sequence.shape().query_heads(head).flat_map(of).collect()
 }
 
 /// Decodes tokens and checks that those with the largest mass of `softmax(q w_q . k w_k)`, summed
 /// over the group, were taken.
-fn check(sim: &mut Sim<CpuBackend>, factors: impl Fn(&Rows, &Rows, usize) -> (Rows, Rows)) {
+fn check(sim: &mut Sim<CpuBackend>, factors: impl Fn(&Rows, &Rows, HeadId) -> (Rows, Rows)) {
     for _ in 0..3 {
         sim.decode(51);
         let n = sim.n_tokens();
         let scale = f64::from(sim.sequence.shape().scale);
-        for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for (layer, head) in sim.heads() {
             let keys = keys(sim, layer, head);
             let (w_q, w_k) =
                 factors(&group_queries(sim, layer, head), &keys[..PROMPT].to_vec(), head);
             let n_indexed = sim.sequence.layers()[layer].n_indexed;
             let low = product(&keys[4..n_indexed].to_vec(), &w_k);
             let mut mass = vec![0.0; low.len()];
-            for q in 2 * head..2 * head + 2 {
+            for q in sim.sequence.shape().query_heads(head) {
                 let q = product(&vec![choosing_query(sim, layer, q)], &w_q);
                 let scores: Vec<f64> = low.iter().map(|k| scale * dot(&q[0], k)).collect();
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -52,13 +52,13 @@ fn check(sim: &mut Sim<CpuBackend>, factors: impl Fn(&Rows, &Rows, usize) -> (Ro
     }
 }
 
-/// The query by which a head chose in the last step: that which the layer before predicts where the
-/// policy looks ahead and there is a layer before.
-fn choosing_query(sim: &Sim<CpuBackend>, layer: usize, head: usize) -> Vec<f64> {
+/// The query by which a query head chose in the last step: that which the layer before predicts
+/// where the policy looks ahead and there is a layer before.
+fn choosing_query(sim: &Sim<CpuBackend>, layer: LayerId, head: usize) -> Vec<f64> {
     let last = sim.truth[layer].last().expect("a token");
     let d = sim.sequence.shape().head_dim;
     let schedule = sim.sequence.policy().index.expect("an index").schedule;
-    let is_ahead = schedule.layer_prefetch && layer > 0;
+    let is_ahead = schedule.layer_prefetch && layer > LayerId(0);
     let q = if is_ahead { last.predicted() } else { last.q.clone() };
     q[head * d..(head + 1) * d].iter().map(|x| f64::from(*x)).collect()
 }
@@ -104,16 +104,16 @@ fn infinigen_takes_what_is_near_the_best_score() {
         let policy = token(Preset::Infinigen, &[("alpha", &alpha_text), ("layer-prefetch", ahead)]);
         let mut sim = prompt(&policy, 53);
         sim.decode(53);
-        let (n, layer) = (sim.n_tokens(), 1);
+        let (n, layer) = (sim.n_tokens(), LayerId(1));
         let scale = f64::from(sim.sequence.shape().scale);
-        let near = |head: usize| {
+        let near = |head: HeadId| {
             let keys = keys(&sim, layer, head);
             let group = group_queries(&sim, layer, head);
             let (w_q, w_k) = skewed(&group, &keys[..PROMPT].to_vec());
             let indexed = sim.sequence.layers()[layer].n_indexed;
             let low = product(&keys[4..indexed].to_vec(), &w_k);
             let mut mass = vec![0.0; low.len()];
-            for q in 2 * head..2 * head + 2 {
+            for q in sim.sequence.shape().query_heads(head) {
                 let q = product(&vec![choosing_query(&sim, layer, q)], &w_q);
                 let scores: Vec<f64> = low.iter().map(|k| (scale * dot(&q[0], k)).exp()).collect();
                 let total: f64 = scores.iter().sum();
@@ -122,8 +122,8 @@ fn infinigen_takes_what_is_near_the_best_score() {
             let best = mass.iter().copied().fold(0.0, f64::max);
             mass.iter().filter(|m| **m > best * (-alpha).exp()).count()
         };
-        let mean = (near(0) + near(1)).div_ceil(2);
-        for head in 0..2 {
+        let mean = (near(HeadId(0)) + near(HeadId(1))).div_ceil(2);
+        for head in sim.sequence.shape().heads() {
             let taken = sim.sequence.last_recalled(layer, head).count();
             let room = 96 - 4 - (n - sim.sequence.layers()[layer].n_indexed);
             assert_eq!(taken, mean.min(room), "alpha {alpha}, head {head}");
@@ -133,8 +133,8 @@ fn infinigen_takes_what_is_near_the_best_score() {
 
 /// LRQK's algorithm 1 over tokens: factors `A_Q = Q W_0`, `A_K = K W_0'` from the same random
 /// start, two rounds of `B_Q, B_K, A_K, A_Q`, then the projections that the factors are.
-fn lrqk_factors(q: &Rows, k: &Rows, head: usize) -> (Rows, Rows) {
-    let mut rng = SplitMix64::new(9 ^ (head as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+fn lrqk_factors(q: &Rows, k: &Rows, head: HeadId) -> (Rows, Rows) {
+    let mut rng = SplitMix64::new(9 ^ (u64::from(head.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mut draw = || -> Rows {
         let mut row = |_| (0..RANK).map(|_| f64::from(rng.next_normal())).collect();
         (0..8).map(&mut row).collect()
@@ -238,7 +238,8 @@ impl Adaptive {
 fn lrqk_fits_its_bases_to_every_step() {
     let policy = token(Preset::Lrqk, &[("cluster-seed", "9"), ("lrqk-decode", "adaptive")]);
     let mut sim = prompt(&policy, 52);
-    let (layer, head) = (1, 1);
+    let (layer, head) = (LayerId(1), HeadId(1));
+    let group = sim.sequence.shape().query_heads(head);
     let scale = f64::from(sim.sequence.shape().scale);
     let (q, k) = (group_queries(&sim, layer, head), keys(&sim, layer, head));
     let (w_q, w_k) = lrqk_factors(&q, &k, head);
@@ -252,8 +253,7 @@ fn lrqk_fits_its_bases_to_every_step() {
         let indexed = sim.sequence.layers()[layer].n_indexed;
         let omega: Vec<usize> = recalled.iter().copied().chain(indexed..n - 1).collect();
         let all = keys(&sim, layer, head);
-        let own: Rows =
-            (2 * head..2 * head + 2).map(|h| queries(&sim, layer, h)[n - 1].clone()).collect();
+        let own: Rows = group.clone().map(|h| queries(&sim, layer, h)[n - 1].clone()).collect();
         let low_queries = naive.step(&own, &all[n - 1], &all, &omega);
         let low = &naive.low[4..indexed];
         let mut mass = vec![0.0; low.len()];
@@ -283,7 +283,7 @@ fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
     let mut differs = 0;
     for _ in 0..40 {
         [&mut two_stage, &mut tokens, &mut few].into_iter().for_each(|sim| sim.decode(53));
-        for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for (layer, head) in two_stage.heads() {
             let chosen = |sim: &Sim<CpuBackend>| {
                 let mut chosen: Vec<u32> = sim.sequence.last_recalled(layer, head).collect();
                 chosen.sort_unstable();

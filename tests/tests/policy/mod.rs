@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use longview_core::SplitMix64;
+use longview_core::{HeadId, LayerId, SplitMix64};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Backend;
 use longview_scheduler::{HostStoreKind, Placement, SequenceOptions};
@@ -30,7 +30,7 @@ policy_checks!(on_the_cpu);
 
 /// The positions that a head attended, for a sequence that reads rows in place. (Only the last
 /// layer's lists remain.)
-fn attended<B: Backend>(sim: &Sim<B>, head: usize) -> Vec<u32> {
+fn attended<B: Backend>(sim: &Sim<B>, head: HeadId) -> Vec<u32> {
     let last = sim.sequence.layers().last().expect("layers");
     sim.sequence.last_attended(head).iter().map(|row| last.positions[head][*row as usize]).collect()
 }
@@ -39,8 +39,8 @@ fn attended<B: Backend>(sim: &Sim<B>, head: usize) -> Vec<u32> {
 /// that of these tokens.
 fn check_step<B: Backend>(sim: &Sim<B>, budget: usize, sinks: u32, recent: u32) {
     let shape = sim.sequence.shape().clone();
-    let (n, layer) = (sim.n_tokens(), shape.n_layers - 1);
-    for head in 0..shape.n_kv_heads {
+    let (n, layer) = (sim.n_tokens(), LayerId::new(shape.n_layers - 1));
+    for head in shape.heads() {
         let positions = attended(sim, head);
         let set: HashSet<u32> = positions.iter().copied().collect();
         assert_eq!(set.len(), positions.len(), "a token twice");
@@ -50,8 +50,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, budget: usize, sinks: u32, recent: u32) 
             (n.saturating_sub(recent as usize)..n).all(|p| set.contains(&(p as u32))),
             "a recent token is missing"
         );
-        let group = shape.n_q_heads / shape.n_kv_heads;
-        for h in head * group..(head + 1) * group {
+        for h in shape.query_heads(head) {
             let got = &sim.out[layer][h * shape.head_dim..(h + 1) * shape.head_dim];
             assert_near(
                 got,
@@ -162,7 +161,7 @@ fn more_than_256_clusters_are_all_within_reach() {
     let mut seen = HashSet::new();
     for _ in 0..300 {
         sim.decode(8);
-        seen.extend(sim.sequence.last_attended(0).iter().map(|row| row / 300));
+        seen.extend(sim.sequence.last_attended(HeadId(0)).iter().map(|row| row / 300));
     }
     assert_eq!(
         seen.len(),

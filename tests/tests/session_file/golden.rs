@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use longview_core::{DType, encode_f32};
+use longview_core::{DType, HeadId, encode_f32};
 use longview_scheduler::{KvShape, PolicyOptions, Preset, SaveOptions, SessionFile, save_sequence};
 use longview_tests::sim::token_data;
 use pollster::block_on;
@@ -92,9 +92,9 @@ fn files_of_version_1_are_read_and_written_to_the_byte() {
         let options = SaveOptions { block_bytes: 512, ..SaveOptions::new(&fingerprint, &policy) };
         block_on(save_sequence(&mut sequence, &options, &found, &mut again)).expect("memory");
         assert!(again == file, "{name}: what is written is not what was read");
-        for (l, layer) in sequence.layers().iter().enumerate() {
+        for (l, layer) in sequence.shape().layers().zip(sequence.layers()) {
             let mut rows = vec![0; TOKENS * 16];
-            sequence.store().read_rows(l, 0, 0..TOKENS, &mut rows);
+            sequence.store().read_rows(l, HeadId(0), 0..TOKENS, &mut rows);
             for (row, position) in rows.chunks_exact(16).zip(&layer.positions[0]) {
                 let token = token_data(&shape(), 1, l, *position as usize);
                 let want = encode_f32(DType::F16, &[token.k, token.v].concat());

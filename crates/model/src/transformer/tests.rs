@@ -64,7 +64,13 @@ impl FullAttention {
         out
     }
 
-    fn store(&mut self, sequence: usize, layer: usize, span: &Span, t: &AttentionTensors<'_, Ref>) {
+    fn store(
+        &mut self,
+        sequence: usize,
+        layer: LayerId,
+        span: &Span,
+        t: &AttentionTensors<'_, Ref>,
+    ) {
         let width = (self.p.n_kv_heads * self.p.head_dim) as usize;
         let first = span.first_pos.0;
         let ids: Vec<u32> = (first..first + span.len as u32).collect();
@@ -101,7 +107,7 @@ impl Attention<Ref> for FullAttention {
             self.queries[1] = self.read(t.q);
         }
         for (sequence, span) in batch.spans.iter().enumerate() {
-            self.store(sequence, layer.index(), span, &t);
+            self.store(sequence, layer, span, &t);
         }
         let spans: Vec<_> = batch
             .spans
@@ -110,7 +116,7 @@ impl Attention<Ref> for FullAttention {
             .map(|(sequence, span)| ChunkSpan {
                 q_start: span.start as u32,
                 q_len: span.len as u32,
-                kv: KvView::new(&self.rows[sequence][layer.index()], CAPACITY),
+                kv: KvView::new(&self.rows[sequence][layer], CAPACITY),
                 row_start: 0,
                 n_rows: span.first_pos.0 + span.len as u32,
                 diagonal: span.first_pos.0 as i32,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use longview_core::HeadId;
+
 use super::buffer::RefBuffer;
 use super::device::{Ref, RefMut, ReferenceBackend};
 use crate::buffer::{DeviceBuffer, KvView};
@@ -59,11 +61,11 @@ pub(super) fn put_ints(v: &mut RefMut<'_>, at: usize, values: &[usize]) {
 pub(super) fn kv_row(
     kv: &KvView<'_, ReferenceBackend>,
     head_dim: usize,
-    head: usize,
+    head: HeadId,
     row: usize,
 ) -> Vec<f64> {
     let width = 2 * head_dim;
-    kv.buffer.floats(kv.offset + (head * kv.head_stride + row) * width, width)
+    kv.buffer.floats(kv.offset + (head.index() * kv.head_stride + row) * width, width)
 }
 
 fn ints_in(bytes: &[u8]) -> Vec<usize> {

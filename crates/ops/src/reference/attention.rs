@@ -1,5 +1,7 @@
 //! Reference of attention: softmax over the rows a query sees, and the merge by log-sum-exp.
 
+use longview_core::HeadId;
+
 use super::access::{floats, ints, kv_row, present, put};
 use super::checks::{below, counts_fit, dot};
 use super::device::{RefMut, ReferenceBackend as R};
@@ -91,7 +93,7 @@ pub(super) fn attend_chunk(d: AttendChunk<'_, R>) -> OpResult<()> {
     let width = p.head_dim as usize;
     let mut sink = Sink { out: d.out, lse: d.lse, accumulate: p.accumulate == 1 };
     for span in d.spans {
-        for kv_head in 0..p.n_kv_heads as usize {
+        for kv_head in (0..p.n_kv_heads).map(HeadId) {
             let run = span.row_start as usize..(span.row_start + span.n_rows) as usize;
             let rows: Vec<_> = run.map(|row| kv_row(&span.kv, width, kv_head, row)).collect();
             for i in 0..span.q_len as usize {
@@ -114,12 +116,14 @@ pub(super) fn attend_list(d: AttendList<'_, R>) -> OpResult<()> {
     d.spans.iter().try_for_each(|span| list_in_bounds(span, width))?;
     let mut sink = Sink { out: d.out, lse: d.lse, accumulate: p.accumulate == 1 };
     for span in d.spans {
-        for kv_head in 0..p.n_kv_heads as usize {
+        for kv_head in (0..p.n_kv_heads).map(HeadId) {
             let list = listed(span, kv_head);
             let rows: Vec<_> =
                 list.into_iter().map(|row| kv_row(&span.kv, width, kv_head, row)).collect();
             let weights = match &span.weights {
-                Some(weights) => ints(weights)[kv_head * span.list_stride as usize..].to_vec(),
+                Some(weights) => {
+                    ints(weights)[kv_head.index() * span.list_stride as usize..].to_vec()
+                }
                 None => vec![1; rows.len()],
             };
             for index in entries(&p, span.q_index as usize, kv_head) {
@@ -154,22 +158,22 @@ fn visible(i: usize, diagonal: i32, n_rows: usize) -> usize {
 }
 
 /// The entries (token * Hq + query head) that read `kv_head`.
-fn entries(p: &AttendParams, token: usize, kv_head: usize) -> std::ops::Range<usize> {
+fn entries(p: &AttendParams, token: usize, kv_head: HeadId) -> std::ops::Range<usize> {
     let group = (p.n_q_heads / p.n_kv_heads) as usize;
-    let first = token * p.n_q_heads as usize + kv_head * group;
+    let first = token * p.n_q_heads as usize + kv_head.index() * group;
     first..first + group
 }
 
 /// The rows that a span lists for one KV head.
-fn listed(span: &ListSpan<'_, R>, kv_head: usize) -> Vec<usize> {
+fn listed(span: &ListSpan<'_, R>, kv_head: HeadId) -> Vec<usize> {
     let n = ints(&span.n_rows)[kv_head];
-    ints(&span.rows)[kv_head * span.list_stride as usize..][..n].to_vec()
+    ints(&span.rows)[kv_head.index() * span.list_stride as usize..][..n].to_vec()
 }
 
 fn list_in_bounds(span: &ListSpan<'_, R>, head_dim: usize) -> OpResult<()> {
     let op = Op::AttendList;
     counts_fit(op, "n_rows", &ints(&span.n_rows), span.list_stride as usize)?;
     let n_kv_heads = span.n_rows.len;
-    let rows = (0..n_kv_heads).flat_map(|head| listed(span, head));
+    let rows = (0..n_kv_heads).map(HeadId::new).flat_map(|head| listed(span, head));
     rows.into_iter().try_for_each(|row| below(op, "row", row, span.kv.row_limit(head_dim)))
 }

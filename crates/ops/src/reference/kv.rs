@@ -1,5 +1,7 @@
 //! Reference of the ops that move KV rows.
 
+use longview_core::HeadId;
+
 use super::access::{floats, ints, kv_row};
 use super::checks::{below, counts_fit};
 use super::device::ReferenceBackend as R;
@@ -48,7 +50,7 @@ pub(super) fn rotate_rows(d: RotateRows<'_, R>) -> OpResult<()> {
     let (cos, sin) = table.split_at(half);
     for head in 0..p.n_kv_heads as usize {
         for row in 0..p.n_rows as usize {
-            let from = kv_row(&d.src, width, head, row);
+            let from = kv_row(&d.src, width, HeadId::new(head), row);
             let mut to = from.clone();
             for i in 0..half {
                 to[i] = from[i] * cos[i] - from[i + half] * sin[i];

@@ -1,5 +1,7 @@
 //! Reference of the ops that say which keys queries attended to.
 
+use longview_core::HeadId;
+
 use super::access::{floats, ints, kv_row, present, put};
 use super::checks::{below, counts_fit, dot};
 use super::device::ReferenceBackend as R;
@@ -23,7 +25,7 @@ pub(super) fn column_mass(mut d: ColumnMass<'_, R>) -> OpResult<()> {
     let mut sums = present(&d.out);
     for head in 0..hq {
         for (i, row) in listed(head / group).iter().enumerate() {
-            let kv = kv_row(&d.kv, width, head / group, *row);
+            let kv = kv_row(&d.kv, width, HeadId::new(head / group), *row);
             for t in 0..p.q_len as usize {
                 let last = t as i64 + i64::from(p.diagonal);
                 let first = if p.window == 0 { i64::MIN } else { last - i64::from(p.window) };

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use longview_core::DType;
+use longview_core::{DType, HeadId};
 use longview_ops::{Backend, ColumnMass, ColumnMassParams, KvView, OpResult, View, ViewMut};
 
 use crate::layout::{DeviceLayout, KvShape, LayerTensors};
@@ -53,8 +53,8 @@ pub(crate) struct KeptPlaces {
 
 impl KeptPlaces {
     /// The place of a row that is not chosen from yet.
-    fn pending(&self, head: usize, row: usize) -> usize {
-        if self.in_place { row } else { head * self.layout.ring + self.layout.row(row) }
+    fn pending(&self, head: HeadId, row: usize) -> usize {
+        if self.in_place { row } else { head.index() * self.layout.ring + self.layout.row(row) }
     }
 
     /// The first place of the pool.
@@ -116,7 +116,7 @@ impl<B: Backend> Kept<B> {
     }
 
     /// The place of a kept row in the pool.
-    pub fn pool_row(&self, head: usize, kept: KeptRow) -> usize {
+    pub fn pool_row(&self, head: HeadId, kept: KeptRow) -> usize {
         self.base[head] + kept.slot as usize
     }
 
@@ -215,11 +215,12 @@ impl<B: Backend> Kept<B> {
         let out = bytemuck::cast_slice_mut(&mut self.host_mass);
         backend.read(View::all(&self.mass), out).await?;
         let (most, stride) = (self.most(), self.stride);
-        let (hkv, hq) = (self.rows.len(), self.host_mass.len() / stride);
+        let hq = self.host_mass.len() / stride;
+        let group = hq / self.rows.len();
         let mut fresh = vec![0.0f32; self.host_mass.len()];
         mover.clear();
         let mut evicted = 0;
-        for head in 0..hkv {
+        for head in heads(&self.rows) {
             let n_before = self.rows[head].len() + window.leaving.len();
             let chosen = self.rechoose_head(head, window);
             for Rechosen { kept, from } in &chosen {
@@ -227,7 +228,7 @@ impl<B: Backend> Kept<B> {
                     let to = places.pool() + self.pool_row(head, *kept);
                     mover.push(head, kept.row as usize, to);
                 }
-                for g in head * hq / hkv..(head + 1) * hq / hkv {
+                for g in query_heads(head, group) {
                     fresh[g * stride + kept.slot as usize] = self.host_mass[g * stride + from];
                 }
             }
@@ -254,7 +255,7 @@ impl<B: Backend> Kept<B> {
 
     /// What a head keeps of the rows that a step still attends and of those that leave the recent
     /// window, best first. Rows that stay keep their places.
-    fn rechoose_head(&self, head: usize, window: &RechooseWindow) -> Vec<Rechosen> {
+    fn rechoose_head(&self, head: HeadId, window: &RechooseWindow) -> Vec<Rechosen> {
         let (most, stride, capacity) = (self.most(), self.stride, self.capacity[head]);
         let group = self.host_mass.len() / stride / self.rows.len();
         let leaving = &window.leaving;
@@ -266,7 +267,7 @@ impl<B: Backend> Kept<B> {
         let new = new.map(|row| Candidate { row: row as u32, from: most + row - leaving.start });
         let all: Vec<Candidate> = old.chain(new).collect();
         let mass = |at: usize| -> f32 {
-            (head * group..(head + 1) * group).map(|g| self.host_mass[g * stride + at]).sum()
+            query_heads(head, group).map(|g| self.host_mass[g * stride + at]).sum()
         };
         let scores: Vec<f32> = all.iter().map(|candidate| mass(candidate.from)).collect();
         let chosen: Vec<Candidate> =
@@ -292,7 +293,7 @@ impl<B: Backend> Kept<B> {
         lists: &mut RowLists<B>,
     ) {
         lists.clear();
-        for (head, rows) in self.rows.iter().enumerate() {
+        for (head, rows) in heads(&self.rows).zip(&self.rows) {
             for row in pending.clone() {
                 lists.push(head, places.pending(head, row));
             }
@@ -304,7 +305,7 @@ impl<B: Backend> Kept<B> {
     }
 
     /// Where attention reads a row that is kept.
-    fn place(&self, places: &KeptPlaces, head: usize, kept: KeptRow) -> usize {
+    fn place(&self, places: &KeptPlaces, head: HeadId, kept: KeptRow) -> usize {
         if places.in_place { kept.row as usize } else { places.pool() + self.pool_row(head, kept) }
     }
 
@@ -320,7 +321,7 @@ impl<B: Backend> Kept<B> {
         observed: &ObservedToken<'_, '_, B>,
     ) -> OpResult<()> {
         let most = self.most();
-        for head in 0..self.rows.len() {
+        for head in heads(&self.rows) {
             // Places without a row measure the token's own, and nobody looks.
             let own = places.pending(head, pending.end - 1) as u32;
             self.list.clear();
@@ -330,7 +331,7 @@ impl<B: Backend> Kept<B> {
             }
             self.list.extend(pending.clone().map(|row| places.pending(head, row) as u32));
             self.counts[head] = self.list.len() as u32;
-            self.lists.put(backend, head, &self.list)?;
+            self.lists.put(backend, head.index(), &self.list)?;
         }
         self.n_listed.put(backend, 0, &self.counts)?;
         backend.column_mass(ColumnMass {
@@ -370,7 +371,7 @@ impl<B: Backend> Kept<B> {
         let longest = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         for first in (0..longest).step_by(step) {
             mover.clear();
-            for (head, rows) in self.rows.iter().enumerate() {
+            for (head, rows) in shape.heads().zip(&self.rows) {
                 for kept in rows.iter().skip(first).take(step) {
                     let to = places.pool() + self.pool_row(head, *kept);
                     mover.push(head, kept.row as usize, to);
@@ -398,6 +399,16 @@ impl<B: Backend> Kept<B> {
         }
         Ok(())
     }
+}
+
+/// The KV heads that have a list of rows each.
+fn heads(rows: &[Vec<KeptRow>]) -> impl Iterator<Item = HeadId> + use<> {
+    (0..rows.len()).map(HeadId::new)
+}
+
+/// The query heads of a KV head.
+fn query_heads(head: HeadId, group: usize) -> Range<usize> {
+    head.index() * group..(head.index() + 1) * group
 }
 
 /// A full window of new tokens that is chosen from.
@@ -439,13 +450,12 @@ pub(crate) struct ObservedToken<'a, 't, B: Backend> {
 
 /// Mass `[Hq, capacity]` of rows `0..n` as means over groups, `[Hkv, n]`.
 pub(crate) fn group_means(shape: &KvShape, mass: &[f32], n: usize) -> Vec<f32> {
-    let (hkv, capacity) = (shape.n_kv_heads, shape.capacity);
-    let group = shape.n_q_heads / hkv;
-    let mean = |head: usize, row: usize| {
-        let sum: f32 = (head * group..(head + 1) * group).map(|g| mass[g * capacity + row]).sum();
+    let (group, capacity) = (shape.n_q_heads / shape.n_kv_heads, shape.capacity);
+    let mean = |head: HeadId, row: usize| {
+        let sum: f32 = shape.query_heads(head).map(|g| mass[g * capacity + row]).sum();
         sum / group as f32
     };
-    (0..hkv).flat_map(|head| (0..n).map(move |row| mean(head, row))).collect()
+    shape.heads().flat_map(|head| (0..n).map(move |row| mean(head, row))).collect()
 }
 
 /// The rows of `scores` that are chosen, best first: the largest, the lowest row among equals.

@@ -126,6 +126,7 @@ mod tests {
     use std::f64::consts::PI;
     use std::sync::Arc;
 
+    use longview_core::{HeadId, LayerId};
     use longview_ops::ReferenceBackend;
 
     use super::*;
@@ -182,11 +183,11 @@ mod tests {
 
     /// A layer's rows in the host store: the two first tokens, and others.
     fn layer_rows(backend: &ReferenceBackend) -> Buffer {
-        let head = |h: usize| {
+        let head = |h: HeadId| {
             let first = ROWS[h].concat();
-            first.into_iter().chain((2..8).flat_map(move |r| fixture::row(0, h, r)))
+            first.into_iter().chain((2..8).flat_map(move |r| fixture::row(LayerId(0), h, r)))
         };
-        floats(backend, &(0..2).flat_map(head).collect::<Vec<_>>())
+        floats(backend, &fixture::shape().heads().flat_map(head).collect::<Vec<_>>())
     }
 
     /// Two tokens, of which the second is to be attended: `before` is its attention so far.

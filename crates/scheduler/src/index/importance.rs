@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use longview_core::DType;
+use longview_core::{DType, HeadId};
 use longview_ops::{Backend, OpResult, QuerySums, QuerySumsParams, View, ViewMut};
 
 use super::records::QueriesRecord;
@@ -271,7 +271,7 @@ impl<B: Backend> RecordedQueries<B> {
         range: Range<usize>,
     ) -> Vec<f32> {
         let width = self.n_blocks * self.head_dim;
-        let sums = |head: usize| &self.saved[head * width..(head + 1) * width];
+        let sums = |head: HeadId| &self.saved[head.index() * width..][..width];
         scores(window, rows, range, |head| HeadSums { sums: sums(head), first: 0 })
     }
 
@@ -288,7 +288,7 @@ impl<B: Backend> RecordedQueries<B> {
         }
         let len = self.pending.len() / self.sums_heads();
         let first = blocks_behind(self.window, &range).start;
-        let sums = |head: usize| &self.pending[head * len..(head + 1) * len];
+        let sums = |head: HeadId| &self.pending[head.index() * len..][..len];
         Some(scores(window, rows, range, |head| HeadSums { sums: sums(head), first }))
     }
 }
@@ -298,12 +298,12 @@ fn scores<'a, B: Backend>(
     window: LocalWindow,
     rows: LayerRows<'_, B>,
     range: Range<usize>,
-    sums: impl Fn(usize) -> HeadSums<'a>,
+    sums: impl Fn(HeadId) -> HeadSums<'a>,
 ) -> Vec<f32> {
     let (d, n) = (rows.shape.head_dim, range.len());
     let mut scores = vec![0.0; rows.shape.n_kv_heads * n];
     let (mut bytes, mut keys) = (Vec::new(), vec![0.0; PIECE.min(n) * d]);
-    for (head, scores) in scores.chunks_exact_mut(n.max(1)).enumerate() {
+    for (head, scores) in rows.shape.heads().zip(scores.chunks_exact_mut(n.max(1))) {
         for (start, scores) in range.clone().step_by(PIECE).zip(scores.chunks_mut(PIECE)) {
             let keys = &mut keys[..scores.len() * d];
             rows.keys(head, start..start + scores.len(), &mut bytes, keys);
@@ -315,6 +315,8 @@ fn scores<'a, B: Backend>(
 
 #[cfg(test)]
 mod tests {
+    use longview_core::LayerId;
+
     use super::super::testing::{R, fill, floats, shape, store_of, upload};
     use super::*;
     use crate::store::PlainStore;
@@ -427,7 +429,7 @@ mod tests {
         let backend = R::new();
         let (shape, mut queries) = (shape(4, 2, 2), five(&backend));
         let store = keys(&shape);
-        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
         assert_eq!(queries.prompt_scores(WINDOW, rows, 1..4), [0.0; 6], "nothing was saved");
         save(&backend, &mut queries, 5);
         // Behind row 1: blocks 1 to 3, (36, 6) or (84, 6). Behind rows 2 and 3: block 2, (15, 2) or
@@ -442,7 +444,7 @@ mod tests {
         let backend = R::new();
         let (shape, mut queries) = (shape(4, 2, 2), five(&backend));
         let store = keys(&shape);
-        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
         assert_eq!(queries.window_scores(WINDOW, rows, 1..4), None);
         prepare(&backend, &mut queries, 1..4);
         // What comes later does not change them.
@@ -480,7 +482,7 @@ mod tests {
         let shape = KvShape { capacity: PIECE + 10, ..shape(1, 1, 1) };
         let mut store = PlainStore::new(&shape).unwrap();
         fill(&mut store, &shape, |_, row| vec![if row > PIECE { 2.0 } else { 1.0 }]);
-        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
         let sums = vec![1.0; WINDOW.blocks_of(shape.capacity)];
         let got = scores(WINDOW, rows, 1..PIECE + 10, |_| HeadSums { sums: &sums, first: 0 });
         // Of 2,053 blocks, row 4,095 has 5 behind its own, row 4,097 has 4 and counts twice.

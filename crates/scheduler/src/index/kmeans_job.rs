@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytemuck::cast_slice;
-use longview_core::{DType, SplitMix64};
+use longview_core::{DType, LayerId, SplitMix64};
 use longview_ops::{
     Backend, BlockReduce, BlockReduceParams, ClusterStats, DeviceBuffer, Distance, KmeansAssign,
     KmeansParams, KmeansUpdate, KvKeys, KvKeysParams, KvView, OpResult, ProjectHeads,
@@ -31,7 +31,7 @@ pub enum TaskKind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClusterTask {
     /// Layer, for the caller.
-    pub layer: usize,
+    pub layer: LayerId,
     /// First row of the run in the host store, for the caller.
     pub row_start: usize,
     /// What is made of the keys.

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use longview_core::LayerId;
 use longview_ops::{Backend, OpError, OpResult};
 
 use super::job_queue::{JobQueue, Taken, WorkerEnded};
@@ -44,7 +45,7 @@ impl<B: Backend> ClusterWorker<B> {
 
     /// Hands a job over.
     pub fn submit(&self, job: Box<ClusterJob<B>>) {
-        self.shared.queue.submit(job.task.layer, job);
+        self.shared.queue.submit(job.task.layer.index(), job);
     }
 
     /// The oldest finished or unfinished job of `layer`, waited for: a job that has not begun runs
@@ -52,8 +53,8 @@ impl<B: Backend> ClusterWorker<B> {
     ///
     /// # Errors
     /// What the job failed with; [`OpError::DeviceLost`] if the worker panicked.
-    pub async fn take(&self, backend: &B, layer: usize) -> OpResult<Option<Box<ClusterJob<B>>>> {
-        let taken = self.shared.queue.take(layer).map_err(|WorkerEnded| {
+    pub async fn take(&self, backend: &B, layer: LayerId) -> OpResult<Option<Box<ClusterJob<B>>>> {
+        let taken = self.shared.queue.take(layer.index()).map_err(|WorkerEnded| {
             let reason = "the clustering worker panicked".into();
             OpError::DeviceLost { backend: backend.name(), reason }
         })?;
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     /// Two clusters of four keys of one channel: `row_start` and its neighbours, and keys far away.
-    fn task(layer: usize, row_start: usize) -> ClusterTask {
+    fn task(layer: LayerId, row_start: usize) -> ClusterTask {
         ClusterTask {
             layer,
             row_start,
@@ -126,7 +127,7 @@ mod tests {
         }
     }
 
-    fn job(layer: usize, row_start: usize) -> Box<ClusterJob<R>> {
+    fn job(layer: LayerId, row_start: usize) -> Box<ClusterJob<R>> {
         let mut job = ClusterJob::new(task(layer, row_start));
         let first = row_start as f32;
         job.host_keys().copy_from_slice(&[first, first + 1.0, first + 90.0, first + 91.0]);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     /// A job that fails: its rows are not there.
-    fn failing(backend: &R, layer: usize) -> Box<ClusterJob<R>> {
+    fn failing(backend: &R, layer: LayerId) -> Box<ClusterJob<R>> {
         let mut job = ClusterJob::new(task(layer, 0));
         let rows = upload(backend, &[0.0; 4]);
         job.take_keys(backend, KvView::new(&rows, 2), None);
@@ -142,7 +143,7 @@ mod tests {
     }
 
     /// A job that panics: nobody gave it keys.
-    fn panicking(layer: usize) -> Box<ClusterJob<R>> {
+    fn panicking(layer: LayerId) -> Box<ClusterJob<R>> {
         Box::new(ClusterJob::new(task(layer, 0)))
     }
 
@@ -153,7 +154,7 @@ mod tests {
     }
 
     /// Row and smallest centroid of the job that is taken.
-    fn taken(backend: &R, worker: &ClusterWorker<R>, layer: usize) -> Option<(usize, f32)> {
+    fn taken(backend: &R, worker: &ClusterWorker<R>, layer: LayerId) -> Option<(usize, f32)> {
         let job = pollster::block_on(worker.take(backend, layer)).unwrap()?;
         assert_eq!((job.task.layer, job.heads[0].sizes.iter().sum::<u32>()), (layer, 4));
         let least = job.heads[0].centroids.iter().copied().fold(f32::INFINITY, f32::min);
@@ -175,14 +176,14 @@ mod tests {
     fn layers_take_their_own_jobs_in_the_order_of_submission() {
         for threaded in [false, true] {
             let (backend, worker) = worker(threaded);
-            assert_eq!(taken(&backend, &worker, 0), None, "nothing was submitted");
+            assert_eq!(taken(&backend, &worker, LayerId(0)), None, "nothing was submitted");
             for (layer, row_start) in [(1, 0), (0, 10), (2, 20)] {
-                worker.submit(job(layer, row_start));
+                worker.submit(job(LayerId(layer), row_start));
             }
-            assert_eq!(taken(&backend, &worker, 2), Some((20, 20.5)), "{threaded}");
-            assert_eq!(taken(&backend, &worker, 0), Some((10, 10.5)));
-            assert_eq!(taken(&backend, &worker, 0), None, "a job is taken once");
-            assert_eq!(taken(&backend, &worker, 1), Some((0, 0.5)));
+            assert_eq!(taken(&backend, &worker, LayerId(2)), Some((20, 20.5)), "{threaded}");
+            assert_eq!(taken(&backend, &worker, LayerId(0)), Some((10, 10.5)));
+            assert_eq!(taken(&backend, &worker, LayerId(0)), None, "a job is taken once");
+            assert_eq!(taken(&backend, &worker, LayerId(1)), Some((0, 0.5)));
         }
     }
 
@@ -190,49 +191,53 @@ mod tests {
     fn the_oldest_job_of_a_layer_comes_first() {
         let (backend, worker) = worker(false);
         for row_start in [30, 10, 20] {
-            worker.submit(job(5, row_start));
+            worker.submit(job(LayerId(5), row_start));
         }
-        let rows = [(); 4].map(|()| taken(&backend, &worker, 5).map(|(row, _)| row));
+        let rows = [(); 4].map(|()| taken(&backend, &worker, LayerId(5)).map(|(row, _)| row));
         assert_eq!(rows, [Some(30), Some(10), Some(20), None]);
     }
 
     #[test]
     fn only_a_thread_spends_time_beside_the_caller() {
         let (backend, alone) = worker(false);
-        alone.submit(job(0, 0));
-        taken(&backend, &alone, 0).unwrap();
+        alone.submit(job(LayerId(0), 0));
+        taken(&backend, &alone, LayerId(0)).unwrap();
         assert_eq!(alone.busy(), Duration::ZERO);
         // The reference's clock moves with every look at it, and a job is looked at twice.
         let (backend, threaded) = worker(true);
-        threaded.submit(job(0, 0));
+        threaded.submit(job(LayerId(0), 0));
         until(|| threaded.busy() > Duration::ZERO);
-        assert_eq!(taken(&backend, &threaded, 0), Some((0, 0.5)), "what the thread made");
+        assert_eq!(taken(&backend, &threaded, LayerId(0)), Some((0, 0.5)), "what the thread made");
     }
 
     #[test]
     fn a_failed_job_fails_its_own_layer_alone() {
         for threaded in [false, true] {
             let (backend, worker) = worker(threaded);
-            worker.submit(failing(&backend, 0));
+            worker.submit(failing(&backend, LayerId(0)));
             if threaded {
                 until(|| worker.busy() > Duration::ZERO);
             }
-            worker.submit(job(1, 0));
-            assert!(pollster::block_on(worker.take(&backend, 0)).is_err(), "{threaded}");
-            assert_eq!(taken(&backend, &worker, 0), None, "it is gone");
-            assert_eq!(taken(&backend, &worker, 1), Some((0, 0.5)));
-            worker.submit(job(0, 10));
-            assert_eq!(taken(&backend, &worker, 0), Some((10, 10.5)), "the worker goes on");
+            worker.submit(job(LayerId(1), 0));
+            assert!(pollster::block_on(worker.take(&backend, LayerId(0))).is_err(), "{threaded}");
+            assert_eq!(taken(&backend, &worker, LayerId(0)), None, "it is gone");
+            assert_eq!(taken(&backend, &worker, LayerId(1)), Some((0, 0.5)));
+            worker.submit(job(LayerId(0), 10));
+            assert_eq!(
+                taken(&backend, &worker, LayerId(0)),
+                Some((10, 10.5)),
+                "the worker goes on"
+            );
         }
     }
 
     #[test]
     fn nobody_waits_for_a_worker_that_panicked() {
         let (backend, worker) = worker(true);
-        worker.submit(job(0, 0));
-        worker.submit(panicking(1));
+        worker.submit(job(LayerId(0), 0));
+        worker.submit(panicking(LayerId(1)));
         // A layer without jobs is refused as soon as the worker is gone.
-        let other = || pollster::block_on(worker.take(&backend, 9)).map(|_| ());
+        let other = || pollster::block_on(worker.take(&backend, LayerId(9))).map(|_| ());
         until(|| other().is_err());
         let lost = |result| match result {
             Err(OpError::DeviceLost { backend, reason }) => format!("{backend}: {reason}"),
@@ -241,10 +246,21 @@ mod tests {
         };
         let message = "reference: the clustering worker panicked";
         assert_eq!(lost(other()), message);
-        assert_eq!(lost(pollster::block_on(worker.take(&backend, 1)).map(|_| ())), message);
-        assert_eq!(taken(&backend, &worker, 0), Some((0, 0.5)), "what was done stays done");
-        worker.submit(job(2, 10));
-        assert_eq!(taken(&backend, &worker, 2), Some((10, 10.5)), "what did not begin runs here");
+        assert_eq!(
+            lost(pollster::block_on(worker.take(&backend, LayerId(1))).map(|_| ())),
+            message
+        );
+        assert_eq!(
+            taken(&backend, &worker, LayerId(0)),
+            Some((0, 0.5)),
+            "what was done stays done"
+        );
+        worker.submit(job(LayerId(2), 10));
+        assert_eq!(
+            taken(&backend, &worker, LayerId(2)),
+            Some((10, 10.5)),
+            "what did not begin runs here"
+        );
     }
 
     #[test]

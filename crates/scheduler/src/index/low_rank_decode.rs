@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use longview_core::decode_f32_into;
+use longview_core::{HeadId, decode_f32_into};
 use longview_ops::Backend;
 use nalgebra::{DMatrix, DVector};
 
@@ -189,18 +189,17 @@ impl LowRankDecode {
         rows: LayerRows<'_, B>,
         index: &LayerIndex<B>,
         step: &DecodeStep<'_>,
-        recalled: impl Fn(usize) -> Vec<usize>,
+        recalled: impl Fn(HeadId) -> Vec<usize>,
     ) -> Vec<f32> {
         let (hq, hkv, d) = (rows.shape.n_q_heads, rows.shape.n_kv_heads, rows.shape.head_dim);
         let group = hq / hkv;
         self.fill_pending(rows, &step.pending);
         let mut features = Vec::with_capacity(hq * d);
-        for head in 0..hkv {
+        let queries = step.q.chunks_exact(group * d);
+        for (head, (queries, key)) in rows.shape.heads().zip(queries.zip(step.k.chunks_exact(d))) {
             let attended = self.attended_sums(rows, index, head, &recalled(head));
-            let queries: Vec<DVector<f64>> = (head * group..(head + 1) * group)
-                .map(|h| wide(&step.q[h * d..(h + 1) * d]))
-                .collect();
-            let key = wide(&step.k[head * d..(head + 1) * d]);
+            let queries: Vec<DVector<f64>> = queries.chunks_exact(d).map(wide).collect();
+            let key = wide(key);
             let own = &mut self.heads[head];
             let (low_queries, low_key) = own.step(&queries, &key, &attended);
             own.pending.push(low_key);
@@ -212,7 +211,7 @@ impl LowRankDecode {
     /// Low ranks of all rows that are not indexed, but for the token's own; those that are missing
     /// by the prompt's projection.
     fn fill_pending<B: Backend>(&mut self, rows: LayerRows<'_, B>, pending: &Range<usize>) {
-        for (head, own) in self.heads.iter_mut().enumerate() {
+        for (head, own) in rows.shape.heads().zip(&mut self.heads) {
             match pending.start.checked_sub(self.first) {
                 Some(gone) if gone <= own.pending.len() => drop(own.pending.drain(..gone)),
                 _ => own.pending.clear(),
@@ -232,7 +231,7 @@ impl LowRankDecode {
         &self,
         rows: LayerRows<'_, B>,
         index: &LayerIndex<B>,
-        head: usize,
+        head: HeadId,
         recalled: &[usize],
     ) -> Attended {
         let KvShape { head_dim, kv_dtype, .. } = *rows.shape;
@@ -272,6 +271,8 @@ fn wide(x: &[f32]) -> DVector<f64> {
 
 #[cfg(test)]
 mod tests {
+    use longview_core::LayerId;
+
     use super::super::HeadClusters;
     use super::super::testing::{R, shape, store_of};
     use super::*;
@@ -288,7 +289,7 @@ mod tests {
 
     /// Keys `(row, 10 * head)`.
     fn keys(shape: &KvShape) -> PlainStore {
-        store_of(shape, |head, row| vec![row as f32, 10.0 * head as f32])
+        store_of(shape, |head, row| vec![row as f32, 10.0 * head.0 as f32])
     }
 
     /// Two tokens of each head from row 2 on, with low ranks 1 and 2, or -1 and -2.
@@ -349,7 +350,7 @@ mod tests {
     fn every_head_fits_its_own_group_of_queries() {
         let shape = shape(4, 2, 2);
         let (store, index) = (keys(&shape), two_tokens(&shape));
-        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
         let mut bases = bases();
         let step = DecodeStep {
             q: &[2.0, 0.0, 1.0, 0.0, 0.0, 4.0, 0.0, 1.0],
@@ -368,7 +369,7 @@ mod tests {
             sums
         };
         bases.fill_pending(rows, &next.pending);
-        let got = bases.attended_sums(rows, &index, 0, &[]);
+        let got = bases.attended_sums(rows, &index, HeadId(0), &[]);
         assert_eq!((got.low, got.cross), (sums.low, sums.cross));
     }
 
@@ -376,15 +377,15 @@ mod tests {
     fn sums_are_over_recalled_and_pending_rows() {
         let shape = shape(2, 2, 2);
         let (store, index) = (keys(&shape), two_tokens(&shape));
-        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
         let mut bases = bases();
         bases.fill_pending(rows, &(4..5));
         // Head 0: row 4 is (4, 0) with low rank 4; token 1 is row 3, (3, 0), with low rank 2. Token
         // 7 is gone.
-        let sums = bases.attended_sums(rows, &index, 0, &[1, 7]);
+        let sums = bases.attended_sums(rows, &index, HeadId(0), &[1, 7]);
         assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (20.0, &[22.0, 0.0][..]));
         // Head 1: row 4 is (4, 10) with low rank 10; token 0 is row 2, (2, 10), with low rank -1.
-        let sums = bases.attended_sums(rows, &index, 1, &[0]);
+        let sums = bases.attended_sums(rows, &index, HeadId(1), &[0]);
         assert_eq!((sums.low[(0, 0)], sums.cross.as_slice()), (101.0, &[38.0, 90.0][..]));
     }
 
@@ -392,7 +393,7 @@ mod tests {
     fn pending_low_ranks_move_with_the_rows() {
         let shape = shape(2, 2, 2);
         let store = keys(&shape);
-        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+        let rows = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
         let mut bases = bases();
         bases.fill_pending(rows, &(2..5));
         assert_eq!(bases.landmarks(2, 3), [2.0, 3.0, 4.0, 10.0, 10.0, 10.0]);

@@ -268,6 +268,7 @@ impl<'a, B: Backend> Observer<'a, B> {
 mod tests {
     use std::sync::Arc;
 
+    use longview_core::{HeadId, LayerId};
     use longview_ops::View;
 
     use super::super::testing::{R, fill, shape, store_of, upload};
@@ -281,8 +282,8 @@ mod tests {
         shape(2, 2, 1)
     }
 
-    fn key(head: usize, row: usize) -> Vec<f32> {
-        let weight = if head == 0 { row + 1 } else { 8 - row };
+    fn key(head: HeadId, row: usize) -> Vec<f32> {
+        let weight = if head == HeadId(0) { row + 1 } else { 8 - row };
         vec![(weight as f32).ln()]
     }
 
@@ -305,9 +306,9 @@ mod tests {
     fn with_observers(test: impl Fn(&R, Observer<'_, R>)) {
         let (backend, shape) = (Arc::new(R::new()), weights());
         for store in stores(&backend, &shape) {
-            let mapped = store.buffer(0).is_some();
+            let mapped = store.buffer(LayerId(0)).is_some();
             let mut mover = RowMover::new(&*backend, &shape, 2, mapped).unwrap();
-            let rows = LayerRows { shape: &shape, store: &*store, layer: 0 };
+            let rows = LayerRows { shape: &shape, store: &*store, layer: LayerId(0) };
             let reader = RowReader { backend: &backend, rows, mover: &mut mover, tile: 2 };
             test(&backend, Observer::new(reader).unwrap());
         }
@@ -386,10 +387,11 @@ mod tests {
         let (backend, shape) = (Arc::new(R::new()), weights());
         for store in stores(&backend, &shape) {
             let mut recorded = Recorded::new(&*backend, &shape).unwrap();
-            let mut mover = RowMover::new(&*backend, &shape, 2, store.buffer(0).is_some()).unwrap();
+            let mut mover =
+                RowMover::new(&*backend, &shape, 2, store.buffer(LayerId(0)).is_some()).unwrap();
             // Queries of 1 at positions 0 and 1, then one at position 2 behind somebody else's.
             for (n_q, range, diagonal, n_rows) in [(2, 0..2, 0, 2), (2, 1..2, 2, 3)] {
-                let rows = LayerRows { shape: &shape, store: &*store, layer: 0 };
+                let rows = LayerRows { shape: &shape, store: &*store, layer: LayerId(0) };
                 let reader = RowReader { backend: &backend, rows, mover: &mut mover, tile: 2 };
                 let q = upload(&backend, &vec![1.0; n_q * 2]);
                 // Sums of weights that each sees: 1 and 3, or 8 and 15; then 6, or 21.

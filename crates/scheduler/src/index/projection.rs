@@ -8,7 +8,7 @@
 //! between its factors, which after one update are `A_Q = Q W_Q` and `A_K = K W_K`, so that every
 //! sum over tokens in its equations is one of `W^T G W`.
 
-use longview_core::SplitMix64;
+use longview_core::{HeadId, SplitMix64};
 use nalgebra::{Cholesky, DMatrix, SymmetricEigen};
 
 use crate::policy::{LrqkInit, LrqkOrder, Projection, Rank, TokenConfig};
@@ -58,7 +58,7 @@ impl Projections {
         let rank = grams.iter().map(rank_of).max().unwrap_or(0);
         let mut all = Self { rank, ..Self::default() };
         for (head, (g_q, g_k)) in grams.iter().enumerate() {
-            let factors = factors(config.projection, g_q, g_k, rank, head);
+            let factors = factors(config.projection, g_q, g_k, rank, HeadId::new(head));
             for (out, w) in [(&mut all.w_q, factors.w_q), (&mut all.w_k, factors.w_k)] {
                 out.extend(w.transpose().iter().map(|x| *x as f32));
             }
@@ -77,7 +77,7 @@ pub fn factors(
     g_q: &DMatrix<f64>,
     g_k: &DMatrix<f64>,
     rank: usize,
-    head: usize,
+    head: HeadId,
 ) -> Factors {
     match projection {
         Projection::PrincipalKeys => {
@@ -95,7 +95,7 @@ pub fn factors(
             Factors { w_q: w.clone(), w_k: w }
         }
         Projection::Lrqk { iterations, init, order, seed } => {
-            let seed = seed ^ (head as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let seed = seed ^ (u64::from(head.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let start = start(init, g_q, g_k, rank, seed);
             (0..iterations).fold(start, |w, _| update(&w, g_q, g_k, order))
         }
@@ -327,7 +327,7 @@ mod tests {
             (Projection::PrincipalKeys, 0.05),
             (Projection::SkewedChannels, 0.05),
         ] {
-            let error = error(&q, &k, &factors(projection, &g_q, &g_k, 4, 0));
+            let error = error(&q, &k, &factors(projection, &g_q, &g_k, 4, HeadId(0)));
             assert!(error < most, "{projection:?}: {error}");
         }
     }
@@ -356,7 +356,7 @@ mod tests {
         for init in [LrqkInit::Random, LrqkInit::Top, LrqkInit::TopJoint, LrqkInit::Svd] {
             let lrqk =
                 Projection::Lrqk { iterations: 2, init, order: LrqkOrder::KeysFirst, seed: 1 };
-            let w = factors(lrqk, &g_q, &g_k, 6, 0);
+            let w = factors(lrqk, &g_q, &g_k, 6, HeadId(0));
             assert!(w.w_q.iter().chain(w.w_k.iter()).all(|x| x.is_finite()), "{init:?}");
         }
     }
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn principal_keys_are_the_channels_of_the_largest_keys() {
         let (g_q, g_k) = (diagonal([9.0, 1.0, 1.0, 9.0]), diagonal([1.0, 5.0, 3.0, 2.0]));
-        let w = factors(Projection::PrincipalKeys, &g_q, &g_k, 3, 0);
+        let w = factors(Projection::PrincipalKeys, &g_q, &g_k, 3, HeadId(0));
         assert_eq!(channels(&w.w_k), [1, 2, 3]);
         assert_eq!(w.w_q, w.w_k);
     }
@@ -387,12 +387,12 @@ mod tests {
     fn skewed_channels_are_those_of_most_mass_on_both_sides() {
         // Roots of products: 2, 10, 3, 0.
         let (g_q, g_k) = (diagonal([4.0, 1.0, 9.0, 1.0]), diagonal([1.0, 100.0, 1.0, 0.0]));
-        let w = factors(Projection::SkewedChannels, &g_q, &g_k, 2, 0);
+        let w = factors(Projection::SkewedChannels, &g_q, &g_k, 2, HeadId(0));
         assert_eq!(channels(&w.w_q), [1, 2]);
         assert_eq!(w.w_q, w.w_k);
         // Of equal ones, the channel of larger queries comes first.
         let (g_q, g_k) = (diagonal([1.0, 4.0, 2.0, 8.0]), diagonal([8.0, 2.0, 4.0, 1.0]));
-        let w = factors(Projection::SkewedChannels, &g_q, &g_k, 4, 0);
+        let w = factors(Projection::SkewedChannels, &g_q, &g_k, 4, HeadId(0));
         assert_eq!(channels(&w.w_q), [3, 1, 2, 0]);
     }
 
@@ -412,7 +412,7 @@ mod tests {
         let at = |seed, head| {
             let order = LrqkOrder::KeysFirst;
             let lrqk = Projection::Lrqk { iterations: 0, init: LrqkInit::Random, order, seed };
-            factors(lrqk, &g, &g, 2, head).w_q
+            factors(lrqk, &g, &g, 2, HeadId(head)).w_q
         };
         assert_eq!(at(1, 0), at(1, 0));
         assert!(at(1, 0) != at(2, 0) && at(1, 0) != at(1, 1));

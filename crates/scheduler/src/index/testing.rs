@@ -1,7 +1,7 @@
 //! What the tests of this room share: small shapes, rows in a host store, and numbers in and out of
 //! the reference device.
 
-use longview_core::{DType, encode_f32};
+use longview_core::{DType, HeadId, LayerId, encode_f32};
 use longview_ops::reference::{RefBuffer, ReferenceBackend};
 use longview_ops::{Backend, View, ViewMut};
 
@@ -26,7 +26,7 @@ pub(super) fn shape(n_q_heads: usize, n_kv_heads: usize, head_dim: usize) -> KvS
 }
 
 /// A store whose row `row` of head `head` has that key, and a value of -1.
-pub(super) fn store_of(shape: &KvShape, key: impl Fn(usize, usize) -> Vec<f32>) -> PlainStore {
+pub(super) fn store_of(shape: &KvShape, key: impl Fn(HeadId, usize) -> Vec<f32>) -> PlainStore {
     let mut store = PlainStore::new(shape).unwrap();
     fill(&mut store, shape, key);
     store
@@ -36,13 +36,13 @@ pub(super) fn store_of(shape: &KvShape, key: impl Fn(usize, usize) -> Vec<f32>) 
 pub(super) fn fill(
     store: &mut dyn HostStore<R>,
     shape: &KvShape,
-    key: impl Fn(usize, usize) -> Vec<f32>,
+    key: impl Fn(HeadId, usize) -> Vec<f32>,
 ) {
-    for head in 0..shape.n_kv_heads {
+    for head in shape.heads() {
         for row in 0..shape.capacity {
             let mut numbers = key(head, row);
             numbers.resize(2 * shape.head_dim, -1.0);
-            store.write_rows(0, head, row, &encode_f32(shape.kv_dtype, &numbers));
+            store.write_rows(LayerId(0), head, row, &encode_f32(shape.kv_dtype, &numbers));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Where the tokens of one KV head stood in its last decode step: attended or not, and on the
 //! device or not.
 
+use longview_core::{HeadId, LayerId};
+
 /// Where a token stood for a KV head in the last decode step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -23,18 +25,18 @@ pub enum TokenPlace {
 /// The KV head whose recall is followed, and the rows that its last step fetched.
 #[derive(Debug)]
 pub(crate) struct TrackedHead {
-    pub layer: usize,
-    pub head: usize,
+    pub layer: LayerId,
+    pub head: HeadId,
     missed: Vec<u32>,
 }
 
 impl TrackedHead {
-    pub fn new(layer: usize, head: usize) -> Self {
+    pub fn new(layer: LayerId, head: HeadId) -> Self {
         Self { layer, head, missed: Vec::new() }
     }
 
     /// A step comes to `layer`.
-    pub fn begin_layer(&mut self, layer: usize) {
+    pub fn begin_layer(&mut self, layer: LayerId) {
         if layer == self.layer {
             self.missed.clear();
         }
@@ -46,7 +48,7 @@ impl TrackedHead {
     }
 
     /// A row of the host store was not on the device.
-    pub fn note_miss(&mut self, layer: usize, head: usize, row: usize) {
+    pub fn note_miss(&mut self, layer: LayerId, head: HeadId, row: usize) {
         if layer == self.layer && head == self.head {
             self.missed.push(row as u32);
         }
@@ -77,17 +79,17 @@ mod tests {
 
     #[test]
     fn only_misses_of_the_tracked_head_in_its_last_step_are_known() {
-        let mut tracked = TrackedHead::new(2, 1);
-        tracked.begin_layer(2);
-        tracked.note_miss(2, 1, 40);
-        tracked.note_miss(2, 0, 41);
-        tracked.note_miss(1, 1, 42);
+        let mut tracked = TrackedHead::new(LayerId(2), HeadId(1));
+        tracked.begin_layer(LayerId(2));
+        tracked.note_miss(LayerId(2), HeadId(1), 40);
+        tracked.note_miss(LayerId(2), HeadId(0), 41);
+        tracked.note_miss(LayerId(1), HeadId(1), 42);
         assert_eq!(tracked.missed(), [40]);
-        tracked.begin_layer(3);
+        tracked.begin_layer(LayerId(3));
         assert_eq!(tracked.missed(), [40], "another layer leaves them");
-        tracked.begin_layer(2);
+        tracked.begin_layer(LayerId(2));
         assert_eq!(tracked.missed(), [0; 0], "the next step begins");
-        tracked.note_miss(2, 1, 7);
+        tracked.note_miss(LayerId(2), HeadId(1), 7);
         tracked.clear();
         assert!(tracked.missed().is_empty());
     }

@@ -1,7 +1,7 @@
 //! The trace of decode steps: their queries and attention on the host, for probes of what a policy
 //! does to them.
 
-use longview_core::decode_f32_into;
+use longview_core::{HeadId, LayerId, decode_f32_into};
 use longview_ops::{Backend, OpResult, View};
 
 use crate::layout::{KvShape, LayerTensors};
@@ -39,11 +39,11 @@ impl Trace {
     pub async fn record<B: Backend>(
         &mut self,
         backend: &B,
-        layer: usize,
+        layer: LayerId,
         index: usize,
         t: &LayerTensors<'_, B>,
     ) -> OpResult<()> {
-        let Some(traced) = self.layers.get_mut(layer) else { return Ok(()) };
+        let Some(traced) = self.layers.get_mut(layer.index()) else { return Ok(()) };
         let len = traced.q.len();
         let mut parts = [
             (
@@ -62,7 +62,7 @@ impl Trace {
 /// One KV head of a layer, and the rows that it attended.
 pub(crate) struct AttendedHead<'a, B: Backend> {
     pub rows: LayerRows<'a, B>,
-    pub head: usize,
+    pub head: HeadId,
     /// The token in each row.
     pub positions: &'a [u32],
     /// The attended rows, ascending.
@@ -118,7 +118,7 @@ mod tests {
     use crate::store::fixture::{floats, shape};
 
     /// Query and output of the second of two tokens, behind one number of a larger tensor.
-    fn record(trace: &mut Trace, layer: usize) {
+    fn record(trace: &mut Trace, layer: LayerId) {
         let backend = ReferenceBackend::new();
         let numbers = |first: usize| (first..first + 33).map(|i| i as f32).collect::<Vec<_>>();
         let (q, mut out) = (floats(&backend, &numbers(0)), floats(&backend, &numbers(100)));
@@ -136,7 +136,7 @@ mod tests {
     fn a_step_is_copied_layer_by_layer() {
         let mut trace = Trace::default();
         trace.set(true, &shape());
-        record(&mut trace, 1);
+        record(&mut trace, LayerId(1));
         let zeros = TracedLayer { q: vec![0.0; 16], out: vec![0.0; 16] };
         let numbers = |first: usize| (first..first + 16).map(|i| i as f32).collect::<Vec<_>>();
         let copied = TracedLayer { q: numbers(17), out: numbers(117) };
@@ -146,12 +146,12 @@ mod tests {
     #[test]
     fn nothing_is_copied_unless_it_is_asked_for() {
         let mut trace = Trace::default();
-        record(&mut trace, 0);
+        record(&mut trace, LayerId(0));
         assert!(trace.layers().is_empty());
         trace.set(true, &shape());
-        record(&mut trace, 0);
+        record(&mut trace, LayerId(0));
         trace.set(false, &shape());
-        record(&mut trace, 0);
+        record(&mut trace, LayerId(0));
         assert!(trace.layers().is_empty(), "no longer");
     }
 
@@ -165,13 +165,13 @@ mod tests {
         for (row, parts) in [(1, 1.0f32), (2, 2.0), (5, 5.0)] {
             let store: &mut dyn crate::store::HostStore<ReferenceBackend> = &mut store;
             // The scale of a half takes the 2 away.
-            store.write_rows(1, 1, row, &row_of(parts.ln()));
+            store.write_rows(LayerId(1), HeadId(1), row, &row_of(parts.ln()));
         }
         let rows: LayerRows<'_, ReferenceBackend> =
-            LayerRows { shape: &shape, store: &store, layer: 1 };
+            LayerRows { shape: &shape, store: &store, layer: LayerId(1) };
         let head = |sinks| AttendedHead {
             rows,
-            head: 1,
+            head: HeadId(1),
             positions: &[7, 4, 0, 6, 1, 3],
             attended: &[1, 2, 5],
             sinks,

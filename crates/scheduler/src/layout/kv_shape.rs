@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longview_core::DType;
+use longview_core::{DType, HeadId, LayerId};
 
 /// What a model and a context length fix about KV storage.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,22 @@ pub struct KvShape {
 }
 
 impl KvShape {
+    /// All layers.
+    pub fn layers(&self) -> impl Iterator<Item = LayerId> + use<> {
+        (0..self.n_layers).map(LayerId::new)
+    }
+
+    /// The KV heads of a layer.
+    pub fn heads(&self) -> impl Iterator<Item = HeadId> + use<> {
+        (0..self.n_kv_heads).map(HeadId::new)
+    }
+
+    /// The query heads that share a KV head.
+    pub fn query_heads(&self, head: HeadId) -> Range<usize> {
+        let group = self.n_q_heads / self.n_kv_heads;
+        head.index() * group..(head.index() + 1) * group
+    }
+
     /// Bytes of one KV row: a key and a value.
     pub fn row_bytes(&self) -> usize {
         2 * self.head_dim * self.kv_dtype.size()
@@ -49,10 +65,10 @@ impl KvShape {
     }
 
     /// The bytes that rows of a head take in a layer's array.
-    pub fn row_bytes_range(&self, head: usize, rows: Range<usize>) -> Range<usize> {
+    pub fn row_bytes_range(&self, head: HeadId, rows: Range<usize>) -> Range<usize> {
         assert!(rows.end <= self.capacity, "row {} of {}", rows.end, self.capacity);
         let row = self.row_bytes();
-        let base = head * self.capacity;
+        let base = head.index() * self.capacity;
         (base + rows.start) * row..(base + rows.end) * row
     }
 }
@@ -84,16 +100,24 @@ mod tests {
     }
 
     #[test]
+    fn every_query_head_has_one_kv_head() {
+        let shape = shape();
+        assert_eq!(shape.layers().collect::<Vec<_>>(), [LayerId(0), LayerId(1), LayerId(2)]);
+        let groups: Vec<_> = shape.heads().map(|head| shape.query_heads(head)).collect();
+        assert_eq!(groups, [0..2, 2..4]);
+    }
+
+    #[test]
     fn a_heads_rows_follow_the_whole_capacity_of_the_heads_before() {
         let shape = shape();
-        assert_eq!(shape.row_bytes_range(0, 2..5), 32..80);
-        assert_eq!(shape.row_bytes_range(1, 2..5), 192..240);
-        assert_eq!(shape.row_bytes_range(1, 9..10), 304..320, "up to the end of the layer");
+        assert_eq!(shape.row_bytes_range(HeadId(0), 2..5), 32..80);
+        assert_eq!(shape.row_bytes_range(HeadId(1), 2..5), 192..240);
+        assert_eq!(shape.row_bytes_range(HeadId(1), 9..10), 304..320, "up to the end of the layer");
     }
 
     #[test]
     #[should_panic(expected = "row 11 of 10")]
     fn a_row_beyond_the_capacity_is_not_the_next_heads() {
-        shape().row_bytes_range(0, 9..11);
+        shape().row_bytes_range(HeadId(0), 9..11);
     }
 }

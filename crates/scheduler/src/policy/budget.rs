@@ -1,5 +1,7 @@
 //! The second axis: how many tokens a KV head attends in a step.
 
+use longview_core::LayerId;
+
 /// Tokens that KV heads attend, first and last tokens included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
@@ -81,14 +83,14 @@ impl Budget {
 impl LayerBudgets {
     /// The part of `mean` tokens that is the `layer`-th of `n_layers` layers': all layers together
     /// have as many as with equal parts, but for rounding.
-    pub fn share(self, mean: usize, layer: usize, n_layers: usize) -> usize {
+    pub fn share(self, mean: usize, layer: LayerId, n_layers: usize) -> usize {
         let (Self::Pyramid { beta }, Some(steps)) = (self, n_layers.checked_sub(1)) else {
             return mean;
         };
         let least = (mean as f32 / beta) as usize;
         let most = 2 * mean - least;
         let fall = (most - least).checked_div(steps).unwrap_or(0);
-        if steps == 0 { mean } else { most - fall * layer }
+        if steps == 0 { mean } else { most - fall * layer.index() }
     }
 }
 
@@ -116,13 +118,14 @@ mod tests {
     fn a_pyramid_falls_in_equal_steps_about_the_mean() {
         // The last layer has 100 / 4 = 25, the first 2 * 100 - 25 = 175: steps of 150 / 3.
         let pyramid = LayerBudgets::Pyramid { beta: 4.0 };
-        let shares = |n| (0..n).map(|layer| pyramid.share(100, layer, n)).collect::<Vec<_>>();
+        let shares =
+            |n| (0..n).map(|layer| pyramid.share(100, LayerId::new(layer), n)).collect::<Vec<_>>();
         assert_eq!(shares(4), [175, 125, 75, 25]);
         // Steps of 150 / 4 are rounded down.
         assert_eq!(shares(5), [175, 138, 101, 64, 27]);
         assert_eq!(shares(2), [175, 25]);
         assert_eq!(shares(1), [100], "one layer has the mean");
-        assert_eq!(pyramid.share(100, 0, 0), 100);
-        assert_eq!(LayerBudgets::Uniform.share(100, 3, 4), 100);
+        assert_eq!(pyramid.share(100, LayerId(0), 0), 100);
+        assert_eq!(LayerBudgets::Uniform.share(100, LayerId(3), 4), 100);
     }
 }

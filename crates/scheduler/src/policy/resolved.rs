@@ -1,5 +1,7 @@
 //! A validated policy, and what follows from its three values together.
 
+use longview_core::LayerId;
+
 use super::budget::Budget;
 use super::index::{Index, LocalWindow};
 use super::limits::FLUSH_STEPS;
@@ -48,12 +50,12 @@ impl Policy {
     }
 
     /// Whether `layer` attends to everything under this policy.
-    pub fn is_dense(&self, layer: usize) -> bool {
-        self.residency == Residency::Resident || layer < self.dense_layers
+    pub fn is_dense(&self, layer: LayerId) -> bool {
+        self.residency == Residency::Resident || layer.index() < self.dense_layers
     }
 
     /// How `layer` attends under this policy.
-    pub fn layer_mode(&self, layer: usize) -> LayerMode {
+    pub fn layer_mode(&self, layer: LayerId) -> LayerMode {
         match self.residency {
             _ if self.is_dense(layer) => LayerMode::Dense,
             Residency::Recall { .. } | Residency::AttendOnHost { .. } => LayerMode::Recall,
@@ -152,10 +154,10 @@ impl Policy {
 
     /// Tokens that a KV head of `layer` keeps beside the recent ones for the attention that they
     /// received, on average over its heads; 0 where none are.
-    pub fn kept(&self, layer: usize, n_layers: usize) -> usize {
+    pub fn kept(&self, layer: LayerId, n_layers: usize) -> usize {
         let (Some(_), Some(budget)) = (self.residency.kept(), self.budget.tokens) else { return 0 };
         let sharing = n_layers.saturating_sub(self.dense_layers);
-        let own = layer.saturating_sub(self.dense_layers);
+        let own = LayerId::new(layer.index().saturating_sub(self.dense_layers));
         self.budget.layers.share(budget - self.recent, own, sharing)
     }
 }
@@ -197,9 +199,12 @@ mod tests {
             (Preset::H2o, LayerMode::Kept),
         ] {
             let policy = policy(preset, &[("dense-layers", "2")]);
-            let modes = [0, 1, 2, 3].map(|layer| policy.layer_mode(layer));
+            let modes = [0, 1, 2, 3].map(|layer| policy.layer_mode(LayerId(layer)));
             assert_eq!(modes, [LayerMode::Dense, LayerMode::Dense, mode, mode], "{preset}");
-            assert!(policy.is_dense(1) && policy.is_dense(2) == (preset == Preset::Full));
+            assert!(
+                policy.is_dense(LayerId(1))
+                    && policy.is_dense(LayerId(2)) == (preset == Preset::Full)
+            );
         }
     }
 
@@ -302,9 +307,9 @@ mod tests {
         let given = [("recent", "112"), ("window", "32"), ("beta", "4"), ("dense-layers", "1")];
         let pyramid = policy(Preset::Pyramidkv, &given);
         // A mean of 400 over four layers: 700 down to 100.
-        let kept = [1, 2, 3, 4].map(|layer| pyramid.kept(layer, 5));
+        let kept = [1, 2, 3, 4].map(|layer| pyramid.kept(LayerId(layer), 5));
         assert_eq!(kept, [700, 500, 300, 100]);
-        assert_eq!(policy(Preset::Clusterkv, &[]).kept(1, 5), 0);
+        assert_eq!(policy(Preset::Clusterkv, &[]).kept(LayerId(1), 5), 0);
     }
 
     #[test]

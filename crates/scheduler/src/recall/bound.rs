@@ -117,10 +117,9 @@ impl<B: Backend> Bounded<'_, B> {
             IndexKind::Blocks(b) if b.summary == BlockSummary::MinMax => true,
             IndexKind::Blocks(_) | IndexKind::Tokens(_) => return None,
         };
-        let KvShape { head_dim: d, n_q_heads, n_kv_heads, kv_dtype, scale, .. } = *self.shape;
-        let group = n_q_heads / n_kv_heads;
+        let KvShape { head_dim: d, n_q_heads, kv_dtype, scale, .. } = *self.shape;
         let mut all = Vec::with_capacity(n_q_heads);
-        for (head, clusters) in self.index.heads().iter().enumerate() {
+        for (head, clusters) in self.shape.heads().zip(self.index.heads()) {
             let mut takes = vec![0; clusters.sizes.len()];
             for (cluster, take) in self.selector.selected(self.selection, head) {
                 takes[cluster] = take as u32;
@@ -134,7 +133,7 @@ impl<B: Backend> Bounded<'_, B> {
                 rounding: rounding(kv_dtype),
                 scale: f64::from(scale),
             };
-            for h in head * group..(head + 1) * group {
+            for h in self.shape.query_heads(head) {
                 let q = &q[h * d..(h + 1) * d];
                 let left = if is_block { units.blocks(q) } else { units.clusters(q) };
                 all.push((left - f64::from(lse[h])).exp());

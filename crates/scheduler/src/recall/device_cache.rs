@@ -197,6 +197,8 @@ impl<B: Backend> DeviceCache<B> {
 
 #[cfg(test)]
 mod tests {
+    use longview_core::HeadId;
+
     use super::*;
     use crate::index::HeadClusters;
     use crate::recall::testing::*;
@@ -243,7 +245,7 @@ mod tests {
             let selector = chosen(device, shape, &policy(4), choice);
             lists.clear();
             // Head 1 attends a sink besides.
-            lists.push(1, 1);
+            lists.push(HeadId(1), 1);
             lists.upload(device).unwrap();
             let lookup = DeviceLookup {
                 selection: SELECTION,

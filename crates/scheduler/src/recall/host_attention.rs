@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use longview_core::{DType, decode_f32_into};
+use longview_core::{DType, HeadId, decode_f32_into};
 use longview_ops::{Backend, LseMerge, LseMergeParams, OpResult, View, ViewMut};
 #[cfg(not(target_arch = "wasm32"))]
 use rayon::prelude::*;
@@ -110,14 +110,14 @@ impl<B: Backend> HostAttention<B> {
             let heads = heads.into_par_iter().enumerate();
             return pool.install(|| {
                 heads.for_each(|(h, (q, out, lse, scratch))| {
-                    Head { q, out, lse, scratch }.take(chosen, h);
+                    Head { q, out, lse, scratch }.take(chosen, HeadId::new(h));
                 });
             });
         }
         let queries = self.q.chunks(width).zip(self.out.chunks_mut(width));
         let rows = self.lse.chunks_mut(group).zip(&mut self.scratch);
         for (h, ((q, out), (lse, scratch))) in queries.zip(rows).enumerate() {
-            Head { q, out, lse, scratch }.take(chosen, h);
+            Head { q, out, lse, scratch }.take(chosen, HeadId::new(h));
         }
     }
 }
@@ -161,7 +161,7 @@ fn pool(threads: usize) -> Result<Option<rayon::ThreadPool>, SchedulerError> {
 
 impl Head<'_> {
     /// Takes in what was chosen for KV head `head`.
-    fn take<B: Backend>(mut self, chosen: &HostSelection<'_, B>, head: usize) {
+    fn take<B: Backend>(mut self, chosen: &HostSelection<'_, B>, head: HeadId) {
         let starts = &chosen.heads[head].starts;
         for (cluster, take) in chosen.selector.selected(chosen.selection, head) {
             let start = starts[cluster] as usize;
@@ -173,7 +173,7 @@ impl Head<'_> {
     fn take_run<B: Backend>(
         &mut self,
         chosen: &HostSelection<'_, B>,
-        head: usize,
+        head: HeadId,
         rows: Range<usize>,
     ) {
         let shape = chosen.rows.shape;

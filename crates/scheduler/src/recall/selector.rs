@@ -4,7 +4,7 @@
 //! Every layer that recalls has a selection of its own, on the device and on the host
 //! ([`SelectionId`]): under speculative recall it waits there for the next step.
 
-use longview_core::{ClusterId, DType, Slot};
+use longview_core::{ClusterId, DType, HeadId, Slot};
 use longview_ops::{
     Backend, BlockSummary, CentroidScoresParams, OpResult, ProjectHeads, ProjectHeadsParams,
     ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, SplitSigns, SplitSignsParams, View,
@@ -47,7 +47,7 @@ pub(crate) struct Selector<B: Backend> {
 /// One head's selection, to be looked up in its cache.
 pub(crate) struct Lookup {
     pub selection: SelectionId,
-    pub head: usize,
+    pub head: HeadId,
     /// The device row of slot 0.
     pub first_slot_row: usize,
     /// Whether rows that are on the device come first in the list, and absent ones in its second
@@ -196,14 +196,14 @@ impl<B: Backend> Selector<B> {
     /// Cuts the last choice after as many entries as have a score within `alpha` of the head's best
     /// (a mass above `e^-alpha` of the largest), on average over the heads.
     fn trim_to_best(&mut self, selection: SelectionId, alpha: f32) {
-        let near = |head: usize| {
-            let scores = &self.host_scores[head * self.score_stride..];
+        let near = |head: HeadId| {
+            let scores = &self.host_scores[head.index() * self.score_stride..];
             let chosen = &self.host_clusters[self.place(selection, head)];
             let score = |c: &u32| scores[*c as usize];
             let best = chosen.first().map_or(0.0, score);
             chosen.iter().filter(|c| score(c) > best * (-alpha).exp()).count()
         };
-        let total: usize = (0..self.n_kv_heads).map(near).sum();
+        let total: usize = (0..self.n_kv_heads).map(HeadId::new).map(near).sum();
         let mean = total.div_ceil(self.n_kv_heads) as u32;
         for n in &mut self.host_n[selection.0 * self.n_kv_heads..][..self.n_kv_heads] {
             *n = mean.min(*n);
@@ -312,9 +312,9 @@ impl<B: Backend> Selector<B> {
         parts.extend(self.token_stage.as_mut().map(TokenStage::read_part));
         backend.read_all(&mut parts).await?;
         drop(parts);
-        for head in 0..h {
-            let place = self.place(selection, head);
-            if let Some(stage) = &self.token_stage {
+        if let Some(stage) = &self.token_stage {
+            for head in (0..h).map(HeadId::new) {
+                let place = self.place(selection, head);
                 self.host_clusters[place].iter_mut().for_each(|c| *c = stage.token(head, *c));
             }
         }
@@ -328,7 +328,7 @@ impl<B: Backend> Selector<B> {
         for (head, clusters) in index.iter().enumerate() {
             let scores = &self.host_scores[head * self.score_stride..][..clusters.sizes.len()];
             let wanted = f64::from(mass) * scores.iter().map(|s| f64::from(*s)).sum::<f64>();
-            let (mut held, at) = (0.0, self.place(selection, head));
+            let (mut held, at) = (0.0, self.place(selection, HeadId::new(head)));
             let chosen = self.host_clusters[at.clone()].iter().zip(&self.host_takes[at]);
             let enough = chosen.enumerate().find_map(|(i, (cluster, take))| {
                 let size = clusters.sizes[*cluster as usize].max(1);
@@ -368,8 +368,8 @@ impl<B: Backend> Selector<B> {
     }
 
     /// The place of a head's selection in the host's lists.
-    fn place(&self, selection: SelectionId, head: usize) -> std::ops::Range<usize> {
-        let head = selection.0 * self.n_kv_heads + head;
+    fn place(&self, selection: SelectionId, head: HeadId) -> std::ops::Range<usize> {
+        let head = selection.0 * self.n_kv_heads + head.index();
         let at = head * self.max_selected;
         at..at + self.host_n[head] as usize
     }
@@ -378,7 +378,7 @@ impl<B: Backend> Selector<B> {
     pub fn selected(
         &self,
         selection: SelectionId,
-        head: usize,
+        head: HeadId,
     ) -> impl Iterator<Item = (usize, usize)> + '_ {
         let place = self.place(selection, head);
         let clusters = self.host_clusters[place.clone()].iter().map(|c| *c as usize);

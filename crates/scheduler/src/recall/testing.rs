@@ -1,7 +1,7 @@
 //! What tests of this room share: a device, small shapes, and KV rows with an index over them whose
 //! numbers are made on the host, in f64.
 
-use longview_core::{DType, SplitMix64, decode_f32_into, encode_f32};
+use longview_core::{DType, LayerId, SplitMix64, decode_f32_into, encode_f32};
 use longview_ops::{Backend, Distance, Pooling, ReferenceBackend, Storage, View, ViewMut};
 
 use super::search::Searched;
@@ -21,7 +21,7 @@ pub(super) const WIDTH: usize = 4;
 /// First tokens, which no index holds: rows of clusters begin here.
 pub(super) const SINKS: usize = 2;
 /// The layer, of three, that the rows belong to.
-pub(super) const LAYER: usize = 1;
+pub(super) const LAYER: LayerId = LayerId(1);
 /// The selection, of three, that tests make: neither the first nor the last.
 pub(super) const SELECTION: SelectionId = SelectionId(1);
 
@@ -203,7 +203,7 @@ fn filled(device: &Device, mut index: LayerIndex<Device>, rows: &[HeadRows]) -> 
 /// A host store with the rows behind the sinks of [`LAYER`].
 pub(super) fn store_of(shape: &KvShape, rows: &[HeadRows]) -> PlainStore {
     let mut store = PlainStore::new(shape).unwrap();
-    for (head, rows) in rows.iter().enumerate() {
+    for (head, rows) in shape.heads().zip(rows) {
         let pairs = rows.keys.iter().zip(&rows.values);
         let numbers: Vec<f32> = pairs.flat_map(|(key, value)| [*key, *value]).flatten().collect();
         let bytes = encode_f32(shape.kv_dtype, &numbers);

@@ -4,7 +4,7 @@
 //! The second stage is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
 //! the order of the rows: those of an opened cluster are gathered, scored and ranked on the device.
 
-use longview_core::DType;
+use longview_core::{DType, HeadId};
 use longview_ops::{
     Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, KvGather, KvGatherParams,
     OpResult, ProjectHeads, ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams,
@@ -230,8 +230,8 @@ impl<B: Backend> TokenStage<B> {
     }
 
     /// The token that place `place` of a head's candidates has.
-    pub fn token(&self, head: usize, place: u32) -> u32 {
-        self.host_rows[head * self.candidates + place as usize]
+    pub fn token(&self, head: HeadId, place: u32) -> u32 {
+        self.host_rows[head.index() * self.candidates + place as usize]
     }
 }
 

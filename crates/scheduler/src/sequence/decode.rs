@@ -1,6 +1,7 @@
 //! A decoded token in one layer: its row is stored, what each KV head attends is listed, and the
 //! parts of its attention that other mechanisms add are added.
 
+use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, KvView, OpResult, View};
 use smallvec::SmallVec;
 
@@ -17,7 +18,7 @@ use crate::store::{DeviceRows, LayerRows, NewRows, scatter};
 
 /// A decoded token in one layer.
 pub(super) struct Token {
-    pub layer: usize,
+    pub layer: LayerId,
     /// Among the step's tokens.
     pub index: usize,
 }
@@ -41,7 +42,7 @@ impl Token {
         scratch: &mut StepScratch<B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        if self.layer == 0 {
+        if self.layer == LayerId(0) {
             sequence.bring_rows().await?;
             sequence.begin_token();
             sequence.copies.join(&sequence.backend)?;
@@ -103,7 +104,7 @@ impl Token {
 
     fn count_all<B: Backend>(&self, sequence: &mut Sequence<B>) {
         let (heads, rows) = (sequence.shape.n_kv_heads, sequence.n_tokens as u32 + 1);
-        sequence.stats.attended_last[self.layer * heads..][..heads].fill(rows);
+        sequence.stats.attended_last[self.layer.index() * heads..][..heads].fill(rows);
         sequence.stats.attended_rows += u64::from(rows) * heads as u64;
     }
 
@@ -116,7 +117,7 @@ impl Token {
         let is_rotated = sequence.rotated_gap(self.layer).is_some();
         let sinks = if is_rotated { 0 } else { sequence.layout.sinks.min(n_rows) };
         sequence.lists.clear();
-        for head in 0..sequence.shape.n_kv_heads {
+        for head in sequence.shape.heads() {
             for row in (0..sinks).chain(window.clone()) {
                 let at = if in_place { row } else { sequence.device_row(self.layer, row) };
                 sequence.lists.push(head, at);
@@ -131,7 +132,7 @@ impl Token {
         }
         let heads = sequence.shape.n_kv_heads;
         let sinks = sequence.layout.sinks.min(sequence.n_tokens + 1);
-        for n in &mut sequence.stats.attended_last[self.layer * heads..][..heads] {
+        for n in &mut sequence.stats.attended_last[self.layer.index() * heads..][..heads] {
             *n += sinks as u32;
         }
         sequence.stats.attended_rows += (sinks * heads) as u64;
@@ -142,7 +143,7 @@ impl Token {
         let heads = sequence.shape.n_kv_heads;
         sequence.lists.upload(&*sequence.backend)?;
         let counts = sequence.lists.counts();
-        sequence.stats.attended_last[self.layer * heads..][..heads].copy_from_slice(counts);
+        sequence.stats.attended_last[self.layer.index() * heads..][..heads].copy_from_slice(counts);
         sequence.stats.attended_rows += counts.iter().map(|n| u64::from(*n)).sum::<u64>();
         Ok(())
     }
@@ -326,9 +327,9 @@ impl Token {
 
     /// Recalled rows are attended in the host store.
     fn list_in_place<B: Backend>(&self, sequence: &mut Sequence<B>, selection: SelectionId) {
-        let Sequence { layers, recall: path, lists, .. } = sequence;
+        let Sequence { layers, recall: path, lists, shape, .. } = sequence;
         let (Some(recall), Some(path)) = (layers[self.layer].recall(), path) else { return };
-        for (head, units) in recall.selected_index().heads().iter().enumerate() {
+        for (head, units) in shape.heads().zip(recall.selected_index().heads()) {
             for (unit, take) in path.selector.selected(selection, head) {
                 let start = units.starts[unit] as usize;
                 (start..start + take).for_each(|row| lists.push(head, row));
@@ -355,7 +356,7 @@ impl Token {
         if let Some(tracked) = tracked {
             tracked.begin_layer(self.layer);
         }
-        for (head, cache) in caches.iter_mut().enumerate() {
+        for (head, cache) in shape.heads().zip(caches) {
             let lookup = Lookup { selection, head, first_slot_row, hits_first: speculates };
             let hits = path.selector.look_up(&lookup, cache, lists);
             let starts = &index.heads()[head].starts;
@@ -418,9 +419,10 @@ impl Token {
     fn count_on_host<B: Backend>(&self, sequence: &mut Sequence<B>, selection: SelectionId) {
         let Sequence { recall: path, stats, shape, .. } = sequence;
         let Some(RecallPath { selector, host_attention: Some(_), .. }) = path else { return };
-        for head in 0..shape.n_kv_heads {
+        for head in shape.heads() {
             let rows: usize = selector.selected(selection, head).map(|(_, take)| take).sum();
-            stats.attended_last[self.layer * shape.n_kv_heads + head] += rows as u32;
+            let at = self.layer.index() * shape.n_kv_heads + head.index();
+            stats.attended_last[at] += rows as u32;
             stats.attended_rows += rows as u64;
         }
     }
@@ -563,7 +565,7 @@ impl Token {
 impl<B: Backend> Sequence<B> {
     /// Decides how the decode step that begins recalls.
     fn begin_token(&mut self) {
-        let changes = (0..self.layers.len()).any(|layer| self.window_is_due(layer));
+        let changes = self.shape.layers().any(|layer| self.window_is_due(layer));
         let Self { recall, stats, .. } = self;
         if let Some(RecallPath { speculation: Some(speculation), .. }) = recall {
             speculation.begin_step(changes, stats);
@@ -591,7 +593,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Tokens between the first ones and the recent ones that the step in progress does not attend,
     /// where first tokens are attended at other positions for it.
-    fn rotated_gap(&self, layer: usize) -> Option<usize> {
+    fn rotated_gap(&self, layer: LayerId) -> Option<usize> {
         let is_window = self.layers[layer].mode() == LayerMode::Window;
         self.sink_rotation.as_ref().filter(|_| is_window)?;
         let gone = self.window_start(layer, self.n_tokens + 1) - self.layout.sinks;
@@ -599,26 +601,26 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Whether `layer` selects by the query that the layer before predicts.
-    pub(super) fn prefetches(&self, layer: usize) -> bool {
+    pub(super) fn prefetches(&self, layer: LayerId) -> bool {
         let asks = self.policy.index.is_some_and(|index| index.schedule.layer_prefetch);
-        let recalls = |layer: usize| self.layers[layer].recall().is_some();
-        asks && layer > 0 && layer < self.layers.len() && recalls(layer)
+        let recalls = |layer: LayerId| self.layers[layer].recall().is_some();
+        asks && layer > LayerId(0) && layer.index() < self.layers.len() && recalls(layer)
     }
 
     /// Tokens that each head may recall when it attends `taken` others.
-    fn left_to_recall(&self, layer: usize, taken: usize) -> SmallVec<[u32; 16]> {
+    fn left_to_recall(&self, layer: LayerId, taken: usize) -> SmallVec<[u32; 16]> {
         let own = self.layers[layer].recall().and_then(|recall| recall.budgets.as_ref());
-        let budget = |head: usize| match (own, self.policy.budget.tokens) {
+        let budget = |head: HeadId| match (own, self.policy.budget.tokens) {
             (Some(budgets), _) => budgets[head],
             (None, Some(tokens)) => tokens,
             (None, None) => usize::MAX,
         };
-        let left = |head: usize| budget(head).saturating_sub(taken) as u32;
-        (0..self.shape.n_kv_heads).map(left).collect()
+        let left = |head: HeadId| budget(head).saturating_sub(taken) as u32;
+        self.shape.heads().map(left).collect()
     }
 
     /// Lets the device select among the units of `layer`.
-    fn select(&mut self, layer: usize, query: &Query<'_, B>, budgets: &[u32]) -> OpResult<()> {
+    fn select(&mut self, layer: LayerId, query: &Query<'_, B>, budgets: &[u32]) -> OpResult<()> {
         let Self { backend, shape, policy, layers, recall: path, .. } = self;
         let (Some(recall), Some(path)) = (layers[layer].recall(), path) else { return Ok(()) };
         path.selector.select(&**backend, shape, policy, &recall.searched(), query, budgets)

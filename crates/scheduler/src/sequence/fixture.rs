@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_core::decode_f32;
+use longview_core::{HeadId, LayerId, decode_f32};
 use longview_ops::ReferenceBackend;
 
 use super::kv_sequence::Sequence;
@@ -80,7 +80,7 @@ pub(super) fn made(policy: Policy, options: SequenceOptions) -> TestSequence {
 
 /// Adds tokens, each with its own [`fixture::row`] in every layer and head.
 pub(super) fn inject(sequence: &mut TestSequence, n: usize) {
-    let mut fill = |layer: usize, head: usize, first: usize, rows: &mut [f32]| {
+    let mut fill = |layer: LayerId, head: HeadId, first: usize, rows: &mut [f32]| {
         for (i, out) in rows.chunks_exact_mut(8).enumerate() {
             out.copy_from_slice(&fixture::row(layer, head, first + i));
         }
@@ -98,8 +98,9 @@ pub(super) fn prefilled(mut sequence: TestSequence, n: usize) -> TestSequence {
 /// Every row is that of the token that positions say, and every token has one.
 #[track_caller]
 pub(super) fn check_rows(sequence: &TestSequence) {
-    for (layer, state) in sequence.layers().iter().enumerate() {
-        for (head, positions) in state.positions.iter().enumerate() {
+    let shape = sequence.shape();
+    for (layer, state) in shape.layers().zip(sequence.layers()) {
+        for (head, positions) in shape.heads().zip(&state.positions) {
             let mut sorted = positions.clone();
             sorted.sort_unstable();
             let all: Vec<u32> = (0..sequence.n_tokens() as u32).collect();
@@ -112,7 +113,7 @@ pub(super) fn check_rows(sequence: &TestSequence) {
 }
 
 /// Rows of a head in the host store, as many as there are tokens.
-pub(super) fn host_rows(sequence: &TestSequence, layer: usize, head: usize) -> Vec<f32> {
+pub(super) fn host_rows(sequence: &TestSequence, layer: LayerId, head: HeadId) -> Vec<f32> {
     let (n, shape) = (sequence.n_tokens(), sequence.shape());
     let mut bytes = vec![0; n * shape.row_bytes()];
     sequence.store().read_rows(layer, head, 0..n, &mut bytes);

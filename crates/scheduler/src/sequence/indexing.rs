@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use longview_core::SplitMix64;
+use longview_core::{LayerId, SplitMix64};
 use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
 
 use super::kv_sequence::{Readiness, Sequence};
@@ -30,11 +30,14 @@ impl<B: Backend> Sequence<B> {
     pub(super) fn reserve_jobs(&mut self) -> Result<(), SchedulerError> {
         self.spare_jobs.clear();
         let Some(index) = self.policy.index else { return Ok(()) };
-        let recalling = || self.layers.iter().enumerate().filter(|(_, l)| l.recall().is_some());
-        let (n_recall, first) = (recalling().count(), recalling().map(|(i, _)| i).next());
+        let recalling = || {
+            let layers = self.shape.layers().zip(&self.layers);
+            layers.filter(|(_, state)| state.recall().is_some()).map(|(layer, _)| layer)
+        };
+        let (n_recall, first) = (recalling().count(), recalling().next());
         let mut jobs = Vec::with_capacity(n_recall);
         for _ in 0..n_recall {
-            let task = self.task(&index, first.unwrap_or(0), 0, index.window);
+            let task = self.task(&index, first.unwrap_or_default(), 0, index.window);
             let mut job = Box::new(ClusterJob::new(task));
             job.reserve(&*self.backend)?;
             jobs.push(job);
@@ -45,7 +48,13 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    fn task(&self, index: &Index, layer: usize, row_start: usize, n_points: usize) -> ClusterTask {
+    fn task(
+        &self,
+        index: &Index,
+        layer: LayerId,
+        row_start: usize,
+        n_points: usize,
+    ) -> ClusterTask {
         let plain = |kind: TaskKind, n_clusters: usize| ClusterTask {
             layer,
             row_start,
@@ -86,7 +95,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Hands the `n` rows of `layer` behind those that were submitted to the worker. `mass` says
     /// how much each of their keys counts, where that matters.
-    fn submit(&mut self, index: &Index, layer: usize, n: usize, mass: RowMass) {
+    fn submit(&mut self, index: &Index, layer: LayerId, n: usize, mass: RowMass) {
         let row_start = self.layers[layer].n_submitted;
         let task = self.task(index, layer, row_start, n);
         // Spare jobs are for decode windows; the larger ones of prefill come and go.
@@ -117,13 +126,13 @@ impl<B: Backend> Sequence<B> {
             return job.take_keys(&self.backend, rows, self.copies.queue.clone());
         }
         let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
-        for (head, keys) in job.host_keys().chunks_exact_mut(n * d).enumerate() {
+        for (head, keys) in self.shape.heads().zip(job.host_keys().chunks_exact_mut(n * d)) {
             rows.keys(head, row_start..row_start + n, &mut self.bytes, keys);
         }
     }
 
     /// Waits for the clustering of `layer` that was submitted, and applies it.
-    async fn apply_job(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    async fn apply_job(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let start = self.backend.now();
         let taken = self.worker.take(&*self.backend, layer).await;
         self.stats.cluster_wait += self.backend.now().saturating_sub(start);
@@ -157,7 +166,7 @@ impl<B: Backend> Sequence<B> {
     fn permute(&mut self, job: &ClusterJob<B>) {
         let ClusterTask { layer, row_start, n_points, .. } = job.task;
         let row_bytes = self.shape.row_bytes();
-        for (head, clusters) in job.heads.iter().enumerate() {
+        for (head, clusters) in self.shape.heads().zip(&job.heads) {
             if clusters.order.is_empty() {
                 continue;
             }
@@ -182,7 +191,7 @@ impl<B: Backend> Sequence<B> {
             return;
         }
         let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
-        for (head, clusters) in job.heads.iter_mut().enumerate() {
+        for (head, clusters) in self.shape.heads().zip(&mut job.heads) {
             let mut row = row_start;
             for size in clusters.sizes.iter().map(|size| *size as usize) {
                 let at = clusters.values.len();
@@ -202,7 +211,7 @@ impl<B: Backend> Sequence<B> {
     /// rows is a function of the input.
     pub(super) async fn submit_segments(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         n_rows: usize,
     ) -> Result<(), SchedulerError> {
         let Some(index) = self.policy.index else { return Ok(()) };
@@ -216,7 +225,7 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
-    async fn apply_outstanding(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    async fn apply_outstanding(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
             self.apply_job(layer).await?;
         }
@@ -239,7 +248,7 @@ impl<B: Backend> Sequence<B> {
 
     async fn index_all(&mut self) -> Result<(), SchedulerError> {
         self.save_query_sums().await?;
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             match (self.layers[layer].mode(), self.policy.index) {
                 (LayerMode::Recall, Some(index)) => {
                     self.adapt_budgets(layer).await?;
@@ -287,7 +296,7 @@ impl<B: Backend> Sequence<B> {
         Ok(self.backend.read_all(&mut parts).await?)
     }
 
-    async fn index_prompt(&mut self, index: &Index, layer: usize) -> Result<(), SchedulerError> {
+    async fn index_prompt(&mut self, index: &Index, layer: LayerId) -> Result<(), SchedulerError> {
         self.apply_outstanding(layer).await?;
         let end = self.n_tokens.saturating_sub(self.policy.recent);
         if index.segment > 0 {
@@ -326,7 +335,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Heads whose attention is spread over more rows than others' get more of the budget (Ada-KV):
     /// by how many of the best rows of the layer are theirs.
-    async fn adapt_budgets(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    async fn adapt_budgets(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let budget = self.policy.budget;
         let (HeadBudgets::Ada { safeguard, queries }, Some(tokens)) = (budget.heads, budget.tokens)
         else {
@@ -352,7 +361,7 @@ impl<B: Backend> Sequence<B> {
     /// The attention that rows of a layer received from the last recorded queries, `[Hkv, rows]`.
     pub(super) async fn observe(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         how: &Observation,
         rows: std::ops::Range<usize>,
     ) -> Result<Vec<f32>, SchedulerError> {
@@ -376,7 +385,7 @@ impl<B: Backend> Sequence<B> {
     async fn index_pieces(
         &mut self,
         index: &Index,
-        layer: usize,
+        layer: LayerId,
         pieces: Pieces,
     ) -> Result<(), SchedulerError> {
         let Pieces { end, len, mass } = pieces;
@@ -399,7 +408,7 @@ impl<B: Backend> Sequence<B> {
     async fn index_blocks(
         &mut self,
         index: &Index,
-        layer: usize,
+        layer: LayerId,
         end: usize,
         blocks: BlockConfig,
     ) -> Result<(), SchedulerError> {
@@ -450,7 +459,7 @@ impl<B: Backend> Sequence<B> {
     /// has one.
     async fn make_projection(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         tokens: &TokenConfig,
     ) -> Result<(), SchedulerError> {
         if self.layers[layer].recall().is_none_or(|recall| recall.projection.is_some()) {
@@ -476,7 +485,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Brings the second stage's index of tokens up to what is clustered.
-    async fn extend_tokens(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    async fn extend_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let first = self.policy.sinks;
         loop {
             let state = &self.layers[layer];
@@ -516,7 +525,7 @@ impl<B: Backend> Sequence<B> {
 
     /// In a cut: drops tokens behind those that are still clustered, and adds those that are
     /// missing.
-    pub(super) async fn cut_tokens(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    pub(super) async fn cut_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let (first, n_indexed) = (self.policy.sinks, self.layers[layer].n_indexed);
         if let Some(recall) = self.layers[layer].recall_mut()
             && let Some(tokens) = &mut recall.tokens
@@ -529,7 +538,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Ends a decode step: full windows go to the worker.
     pub(super) fn submit_windows(&mut self) {
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             if self.fills_window(layer, self.n_tokens) {
                 self.submit_window(layer);
             }
@@ -537,7 +546,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// A full window of `layer` goes to the worker.
-    pub(super) fn submit_window(&mut self, layer: usize) {
+    pub(super) fn submit_window(&mut self, layer: LayerId) {
         let Some(index) = self.policy.index else { return };
         if let Some(mass) = self.window_mass(&index, layer) {
             self.submit(&index, layer, index.window, mass);
@@ -545,7 +554,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Whether a window of `layer` goes to the worker when the sequence has `n_tokens` tokens.
-    pub(super) fn fills_window(&self, layer: usize, n_tokens: usize) -> bool {
+    pub(super) fn fills_window(&self, layer: LayerId, n_tokens: usize) -> bool {
         let (Some(index), state) = (self.policy.index, &self.layers[layer]) else { return false };
         let pending = n_tokens.saturating_sub(state.n_indexed);
         state.recall().is_some()
@@ -556,7 +565,7 @@ impl<B: Backend> Sequence<B> {
     /// How much the keys of a window that becomes blocks count: by the queries of their local
     /// window, or the attention that the prompt's last queries, which are the ones that are known,
     /// would give them among themselves. `None` where what says so has not been read.
-    fn window_mass(&mut self, index: &Index, layer: usize) -> Option<RowMass> {
+    fn window_mass(&mut self, index: &Index, layer: LayerId) -> Option<RowMass> {
         let is_top = |blocks: BlockConfig| blocks.summary == BlockSummary::Top;
         if !matches!(index.kind, IndexKind::Blocks(blocks) if is_top(blocks)) {
             return Some(RowMass::new());
@@ -572,7 +581,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Whether the decode step that begins finds a window of `layer` that was submitted
     /// [`FLUSH_STEPS`] steps ago.
-    pub(super) fn window_is_due(&self, layer: usize) -> bool {
+    pub(super) fn window_is_due(&self, layer: LayerId) -> bool {
         let state = &self.layers[layer];
         let Some(index) = self.policy.index else { return false };
         state.n_submitted > state.n_indexed
@@ -581,7 +590,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// In a decode step: a window that is due becomes clusters.
-    pub(super) async fn apply_window(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    pub(super) async fn apply_window(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         if !self.window_is_due(layer) {
             return Ok(());
         }
@@ -591,7 +600,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Waits for outstanding clusterings and forgets them.
     pub(super) async fn drop_jobs(&mut self) -> Result<(), SchedulerError> {
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
                 let job = self.worker.take(&*self.backend, layer).await?;
                 let state: &mut Layer<B> = &mut self.layers[layer];
@@ -631,12 +640,12 @@ fn mass_among<B: Backend>(
 ) -> RowMass {
     let shape = rows.shape;
     let (hq, hkv, d, n) = (shape.n_q_heads, shape.n_kv_heads, shape.head_dim, window.len());
-    let mut mass = vec![0.0f32; hkv * n];
+    let (mut mass, group) = (vec![0.0f32; hkv * n], hq / hkv);
     let (mut keys, mut scores) = (vec![0.0f32; n * d], vec![0.0f32; n]);
-    for (head, mass) in mass.chunks_exact_mut(n).enumerate() {
+    for (head, mass) in shape.heads().zip(mass.chunks_exact_mut(n)) {
         rows.keys(head, window.clone(), bytes, &mut keys);
         for token in queries.chunks_exact(hq * d) {
-            for q in token.chunks_exact(d).skip(head * hq / hkv).take(hq / hkv) {
+            for q in token.chunks_exact(d).skip(head.index() * group).take(group) {
                 for (score, key) in scores.iter_mut().zip(keys.chunks_exact(d)) {
                     let dot: f32 = q.iter().zip(key).map(|(a, b)| a * b).sum();
                     *score = shape.scale * dot;
@@ -652,8 +661,8 @@ fn mass_among<B: Backend>(
 }
 
 /// Seeds differ between layers and runs of rows, and depend on nothing else.
-fn job_seed(seed: u64, layer: usize, row_start: usize) -> u64 {
-    SplitMix64::new(seed ^ ((layer as u64) << 40) ^ row_start as u64).next_u64()
+fn job_seed(seed: u64, layer: LayerId, row_start: usize) -> u64 {
+    SplitMix64::new(seed ^ (u64::from(layer.0) << 40) ^ row_start as u64).next_u64()
 }
 
 /// Sums over the tokens of each block, and over the `reach` nearest tokens of each neighbour; where
@@ -673,7 +682,7 @@ fn largest(scores: &[f32], count: usize) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
-    use longview_core::encode_f32;
+    use longview_core::{HeadId, encode_f32};
     use longview_ops::ReferenceBackend;
 
     use super::*;
@@ -689,10 +698,11 @@ mod tests {
         for (head, row, parts) in [(0, 3, 1.0f32), (0, 4, 3.0), (1, 3, 4.0), (1, 4, 1.0)] {
             let numbers = [parts.ln(), 1.0, 0.0, 0.0, 5.0, 5.0, 5.0, 5.0];
             let store: &mut dyn HostStore<ReferenceBackend> = &mut store;
-            store.write_rows(1, head, row, &encode_f32(shape.kv_dtype, &numbers));
+            let bytes = encode_f32(shape.kv_dtype, &numbers);
+            store.write_rows(LayerId(1), HeadId(head), row, &bytes);
         }
         let rows: LayerRows<'_, ReferenceBackend> =
-            LayerRows { shape: &shape, store: &store, layer: 1 };
+            LayerRows { shape: &shape, store: &store, layer: LayerId(1) };
         // Two tokens alike of four query heads: all see but the second, which gives all the same.
         let (sees, blind) = ([2.0, 0.0, 0.0, 0.0], [0.0; 4]);
         let token = [sees, blind, sees, sees].concat();
@@ -722,15 +732,15 @@ mod tests {
     #[test]
     fn seeds_differ_between_layers_and_runs_of_rows() {
         let seeds = [
-            job_seed(7, 0, 0),
-            job_seed(7, 0, 1),
-            job_seed(7, 1, 0),
-            job_seed(7, 1, 1),
-            job_seed(8, 0, 0),
+            job_seed(7, LayerId(0), 0),
+            job_seed(7, LayerId(0), 1),
+            job_seed(7, LayerId(1), 0),
+            job_seed(7, LayerId(1), 1),
+            job_seed(8, LayerId(0), 0),
         ];
         for (i, seed) in seeds.iter().enumerate() {
             assert!(!seeds[..i].contains(seed), "{seeds:?}");
         }
-        assert_eq!(job_seed(7, 1, 1), seeds[3], "and depend on nothing else");
+        assert_eq!(job_seed(7, LayerId(1), 1), seeds[3], "and depend on nothing else");
     }
 }

@@ -1,17 +1,18 @@
 //! What a sequence shows of its last decode step to those who inspect it.
 
+use longview_core::{HeadId, LayerId};
 use longview_ops::Backend;
 
 use super::kv_sequence::Sequence;
 use super::layer_state::LayerState;
 use crate::inspect::{AttendedHead, TokenPlace, TracedLayer, TrackedHead, mark};
-use crate::layout::{LayerMode, SelectionId};
+use crate::layout::{KvShape, LayerMode, SelectionId};
 use crate::recall::{Bounded, RecallPath};
 
 impl<B: Backend> Sequence<B> {
     /// The rows that each KV head attended in the last decoded layer, in the numbering of the place
     /// that was read.
-    pub fn last_attended(&self, head: usize) -> &[u32] {
+    pub fn last_attended(&self, head: HeadId) -> &[u32] {
         self.lists.head(head)
     }
 
@@ -22,7 +23,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The rows that a KV head recalled in the last decode step, cluster by cluster, best first.
-    fn last_recalled_rows(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
+    fn last_recalled_rows(&self, layer: LayerId, head: HeadId) -> impl Iterator<Item = u32> + '_ {
         let state = self.layers[layer].recall().zip(self.recall.as_ref());
         state.into_iter().flat_map(move |(state, path)| {
             let selection = self.attended_selection(state.selection);
@@ -36,14 +37,14 @@ impl<B: Backend> Sequence<B> {
     /// The tokens that a KV head recalled in the last decode step, cluster by cluster, best first:
     /// beside these it attended sinks and recent tokens. Nothing in a layer that does not recall,
     /// and nothing where the device looks rows up: its selection stays there.
-    pub fn last_recalled(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
+    pub fn last_recalled(&self, layer: LayerId, head: HeadId) -> impl Iterator<Item = u32> + '_ {
         let positions = &self.layers[layer].positions[head];
         self.last_recalled_rows(layer, head).map(|row| positions[row as usize])
     }
 
     /// The tokens that a KV head attended in the last decode step, in no order; where the device
     /// looks rows up, without what it recalled.
-    pub fn attended_tokens(&self, layer: usize, head: usize) -> Vec<u32> {
+    pub fn attended_tokens(&self, layer: LayerId, head: HeadId) -> Vec<u32> {
         let (state, n) = (&self.layers[layer], self.n_tokens);
         let start = self.window_start(layer, n);
         let positions = &state.positions[head];
@@ -59,7 +60,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The tokens that each KV head of a layer keeps beside the recent ones, best first.
-    pub fn kept_tokens(&self, layer: usize, head: usize) -> impl Iterator<Item = u32> + '_ {
+    pub fn kept_tokens(&self, layer: LayerId, head: HeadId) -> impl Iterator<Item = u32> + '_ {
         let kept = self.layers[layer].kept();
         kept.into_iter().flat_map(move |kept| kept.rows[head].iter().map(|kept| kept.row))
     }
@@ -69,7 +70,7 @@ impl<B: Backend> Sequence<B> {
     /// the log-sum-exp of what it attended `[Hq]`. `None` where the index bounds nothing: indexes
     /// of tokens, blocks stood for by some of their keys, policies that evict, and where the device
     /// looks rows up.
-    pub fn bounds(&self, layer: usize, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
+    pub fn bounds(&self, layer: LayerId, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
         let (state, path) = (self.layers[layer].recall()?, self.recall.as_ref()?);
         if path.device_cache.is_some() {
             return None;
@@ -88,9 +89,10 @@ impl<B: Backend> Sequence<B> {
     ///
     /// # Panics
     /// If there is no such layer or head.
-    pub fn track_head(&mut self, place: Option<(usize, usize)>) {
+    pub fn track_head(&mut self, place: Option<(LayerId, HeadId)>) {
         self.tracked = place.map(|(layer, head)| {
-            assert!(layer < self.shape.n_layers && head < self.shape.n_kv_heads, "no such KV head");
+            let KvShape { n_layers, n_kv_heads, .. } = self.shape;
+            assert!(layer.index() < n_layers && head.index() < n_kv_heads, "no such KV head");
             TrackedHead::new(layer, head)
         });
     }
@@ -119,7 +121,7 @@ impl<B: Backend> Sequence<B> {
             out.resize(n, TokenPlace::Skipped);
         }
         if let LayerState::Recall(recall) = &state.state
-            && let Some(cache) = recall.caches.get(head)
+            && let Some(cache) = recall.caches.get(head.index())
         {
             let starts = &recall.selected_index().heads()[head].starts;
             for (cluster, held) in cache.held() {
@@ -159,9 +161,10 @@ impl<B: Backend> Sequence<B> {
     pub fn add_attention(&self, mass: &mut [f32]) -> usize {
         let mut attended = Vec::new();
         let mut n_read = 0;
-        let heads = self.shape.n_kv_heads;
-        for (layer, traced) in self.traced().iter().enumerate() {
-            for (head, q) in traced.q.chunks_exact(traced.q.len() / heads).enumerate() {
+        let shape = &self.shape;
+        for (layer, traced) in shape.layers().zip(self.traced()) {
+            let queries = traced.q.chunks_exact(traced.q.len() / shape.n_kv_heads);
+            for (head, q) in shape.heads().zip(queries) {
                 self.list_attended_rows(layer, head, &mut attended);
                 n_read += attended.len();
                 let head = AttendedHead {
@@ -178,7 +181,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The rows of the host store that a head attended in the last decode step, ascending.
-    fn list_attended_rows(&self, layer: usize, head: usize, rows: &mut Vec<u32>) {
+    fn list_attended_rows(&self, layer: LayerId, head: HeadId, rows: &mut Vec<u32>) {
         rows.clear();
         let (state, n) = (&self.layers[layer], self.n_tokens);
         if state.mode() == LayerMode::Dense {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use longview_core::LayerId;
 use longview_ops::{Backend, View};
 
 use super::kv_sequence::Sequence;
@@ -17,7 +18,7 @@ use crate::store::{DeviceRows, LayerRows, RowReader};
 
 impl<B: Backend> Sequence<B> {
     /// At the end of a prompt: chooses what the layer keeps.
-    pub(super) async fn keep_prompt(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    pub(super) async fn keep_prompt(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let Some(config) = self.policy.residency.kept() else { return Ok(()) };
         let end = self.n_tokens.saturating_sub(self.policy.recent);
         let mean = self.policy.kept(layer, self.shape.n_layers);
@@ -57,7 +58,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Gives the layer what it keeps, and a device buffer with as many places.
-    pub(super) fn set_kept(&mut self, layer: usize, kept: Kept<B>) -> Result<(), SchedulerError> {
+    pub(super) fn set_kept(&mut self, layer: LayerId, kept: Kept<B>) -> Result<(), SchedulerError> {
         let state = &mut self.layers[layer];
         let resized = state.kept().is_none_or(|old| old.capacity != kept.capacity);
         state.state = LayerState::Kept(Box::new(KeptState(kept)));
@@ -70,7 +71,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// What every row received from all queries of the prompt, `[Hq, capacity]`.
-    async fn all_mass(&self, layer: usize) -> Result<Vec<f32>, SchedulerError> {
+    async fn all_mass(&self, layer: LayerId) -> Result<Vec<f32>, SchedulerError> {
         let state = &self.layers[layer];
         let n_rows = state.positions[0].len().min(self.n_tokens);
         let mass = state.recorded.read_mass(&*self.backend, &self.shape, n_rows).await?;
@@ -78,7 +79,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// In a decode step: a full window of new tokens is chosen from.
-    pub(super) async fn rechoose(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    pub(super) async fn rechoose(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let Some(config) = self.policy.residency.kept() else { return Ok(()) };
         let (first, n) = (self.layers[layer].n_indexed, self.n_tokens);
         let recent = self.policy.recent;
@@ -101,7 +102,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Lists what a decoded token attends in a layer that keeps rows.
-    pub(super) fn list_kept(&mut self, layer: usize) {
+    pub(super) fn list_kept(&mut self, layer: LayerId) {
         let n_rows = self.n_tokens + 1;
         let pending = self.window_start(layer, n_rows)..n_rows;
         let (places, recent) = (self.kept_places(), self.policy.recent);
@@ -114,7 +115,7 @@ impl<B: Backend> Sequence<B> {
     /// be chosen.
     pub(super) fn measure(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         index: usize,
         t: &LayerTensors<'_, B>,
         lse: View<'_, B>,
@@ -145,7 +146,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Fills the pool of a layer from the host store.
-    pub(super) fn load_kept(&mut self, layer: usize) -> Result<(), SchedulerError> {
+    pub(super) fn load_kept(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let places = self.kept_places();
         let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
         let (state, mover) = (&mut self.layers[layer], &mut self.mover);
@@ -156,7 +157,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Whether a layer keeps rows by the attention of all queries, which prefill must record.
-    pub(super) fn records_mass(&self, layer: usize) -> bool {
+    pub(super) fn records_mass(&self, layer: LayerId) -> bool {
         self.layers[layer].mode() == LayerMode::Kept
             && self.policy.residency.records_all_attention()
     }
@@ -165,7 +166,7 @@ impl<B: Backend> Sequence<B> {
     /// on, gave to every row so far.
     pub(super) fn record_mass(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         t: &LayerTensors<'_, B>,
         lse: View<'_, B>,
         chunk: std::ops::Range<usize>,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use longview_core::encode_f32;
+use longview_core::{HeadId, LayerId, encode_f32};
 use longview_ops::{Backend, KvView, OpError};
 
 use super::layer_state::{Layer, LayerState};
@@ -34,9 +34,8 @@ pub(super) enum Readiness {
     NeedsRebuild,
 }
 
-/// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on: arguments in that
-/// order.
-pub type FillRows<'a> = dyn FnMut(usize, usize, usize, &mut [f32]) + 'a;
+/// Fills rows `[rows, 2, Dh]` of a layer and a KV head, from a first row on.
+pub type FillRows<'a> = dyn FnMut(LayerId, HeadId, usize, &mut [f32]) + 'a;
 
 /// The KV of one sequence under a policy.
 pub struct Sequence<B: Backend> {
@@ -125,7 +124,7 @@ impl<B: Backend> Sequence<B> {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
         let store = open_store(backend, &shape, options.store)?;
-        if in_place && store.buffer(0).is_none() {
+        if in_place && store.buffer(LayerId(0)).is_none() {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
         let layers = (0..shape.n_layers)
@@ -224,7 +223,7 @@ impl<B: Backend> Sequence<B> {
     /// Whether kernels carry new rows to the host, at a time of their own: they are there once
     /// something was read from the device.
     pub fn rows_come_later(&self) -> bool {
-        !self.in_place() && self.store.buffer(0).is_some()
+        !self.in_place() && self.store.buffer(LayerId(0)).is_some()
     }
 
     /// Whether the device is gone that the sequence lives on.
@@ -261,8 +260,8 @@ impl<B: Backend> Sequence<B> {
         while self.n_tokens < end {
             let (first, len) = (self.n_tokens, self.options.chunk.min(end - self.n_tokens));
             let mut rows = vec![0.0; len * width];
-            for layer in 0..self.layers.len() {
-                for head in 0..self.shape.n_kv_heads {
+            for layer in self.shape.layers() {
+                for head in self.shape.heads() {
                     fill(layer, head, first, &mut rows);
                     let bytes = encode_f32(self.shape.kv_dtype, &rows);
                     self.store.write_rows(layer, head, first, &bytes);
@@ -276,12 +275,12 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The rows of a layer in the host store.
-    pub(super) fn rows(&self, layer: usize) -> LayerRows<'_, B> {
+    pub(super) fn rows(&self, layer: LayerId) -> LayerRows<'_, B> {
         LayerRows { shape: &self.shape, store: &*self.store, layer }
     }
 
     /// The first row behind the sinks that is always attended when the sequence has `n_rows` rows.
-    pub(super) fn window_start(&self, layer: usize, n_rows: usize) -> usize {
+    pub(super) fn window_start(&self, layer: LayerId, n_rows: usize) -> usize {
         let sinks = self.layout.sinks.min(n_rows);
         let state = &self.layers[layer];
         match state.mode() {
@@ -292,7 +291,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The device row of a row that is always attended.
-    pub(super) fn device_row(&self, layer: usize, row: usize) -> usize {
+    pub(super) fn device_row(&self, layer: LayerId, row: usize) -> usize {
         match self.layers[layer].mode() {
             LayerMode::Dense => row,
             LayerMode::Window | LayerMode::Recall | LayerMode::Kept => self.layout.row(row),
@@ -300,7 +299,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// The rows that attention of `layer` reads.
-    pub(super) fn attended_rows(&self, layer: usize) -> KvView<'_, B> {
+    pub(super) fn attended_rows(&self, layer: LayerId) -> KvView<'_, B> {
         let state = &self.layers[layer];
         match (&state.device, &state.state) {
             // Rings and pool of all heads are one array.
@@ -408,7 +407,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// `sum q q^T` and `sum k k^T` of `layer` over the tokens of all prompts, `[Hkv, Dh, Dh]` each.
-    pub async fn gram_sums(&self, layer: usize) -> Result<(Vec<f32>, Vec<f32>), SchedulerError> {
+    pub async fn gram_sums(&self, layer: LayerId) -> Result<(Vec<f32>, Vec<f32>), SchedulerError> {
         Ok(self.layers[layer].recorded.sums(&*self.backend).await?)
     }
 }

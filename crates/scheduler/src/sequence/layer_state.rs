@@ -1,5 +1,6 @@
 //! One layer of a sequence: its rows, and what the way in which it attends needs.
 
+use longview_core::LayerId;
 use longview_ops::{Backend, DeviceBuffer, OpResult};
 
 use crate::eviction::Kept;
@@ -78,7 +79,7 @@ pub(super) struct SelectedAt {
 /// How the rows of a layer are laid out under a policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerSetup {
-    pub layer: usize,
+    pub layer: LayerId,
     /// Layers before this one that recall.
     pub selection: SelectionId,
     /// Whether attention reads the host store.
@@ -350,6 +351,7 @@ fn max_batches(shape: &KvShape, index: &Index) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use longview_core::{ClusterId, HeadId};
     use longview_ops::ReferenceBackend;
 
     use super::super::fixture::{clusters, full, heavy_hitters, policy, shape, streaming};
@@ -359,8 +361,12 @@ mod tests {
 
     type TestLayer = Layer<ReferenceBackend>;
 
-    const SETUP: LayerSetup =
-        LayerSetup { layer: 1, selection: SelectionId(3), in_place: false, host_caches: true };
+    const SETUP: LayerSetup = LayerSetup {
+        layer: LayerId(1),
+        selection: SelectionId(3),
+        in_place: false,
+        host_caches: true,
+    };
 
     fn adopted(policy: &Policy, setup: &LayerSetup) -> TestLayer {
         let backend = ReferenceBackend::new();
@@ -462,8 +468,8 @@ mod tests {
         recall.resize_caches();
     }
 
-    fn look_up(layer: &mut TestLayer, head: usize, cluster: u32) -> usize {
-        let want = crate::recall::Want { cluster: longview_core::ClusterId(cluster), take: 1 };
+    fn look_up(layer: &mut TestLayer, head: HeadId, cluster: ClusterId) -> usize {
+        let want = crate::recall::Want { cluster, take: 1 };
         let cache = &mut layer.recall_mut().unwrap().caches[head];
         cache.look_up(&[want], &mut Vec::new(), &mut Vec::new())
     }
@@ -473,10 +479,11 @@ mod tests {
         let backend = ReferenceBackend::new();
         let mut layer = adopted(&clusters(), &SETUP);
         index_some(&backend, &mut layer);
-        assert_eq!(look_up(&mut layer, 0, 1), 0);
-        assert_eq!(look_up(&mut layer, 0, 1), 1, "it is there now");
-        let beyond =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look_up(&mut layer, 1, 1)));
+        assert_eq!(look_up(&mut layer, HeadId(0), ClusterId(1)), 0);
+        assert_eq!(look_up(&mut layer, HeadId(0), ClusterId(1)), 1, "it is there now");
+        let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            look_up(&mut layer, HeadId(1), ClusterId(1))
+        }));
         assert!(beyond.is_err(), "head 1 has one cluster");
     }
 
@@ -485,13 +492,13 @@ mod tests {
         let backend = ReferenceBackend::new();
         let mut layer = adopted(&clusters(), &SETUP);
         index_some(&backend, &mut layer);
-        look_up(&mut layer, 0, 1);
+        look_up(&mut layer, HeadId(0), ClusterId(1));
         let recall = layer.recall_mut().unwrap();
         recall.selected_at = Some(SelectedAt { n_tokens: 5, n_indexed: 3 });
         recall.restore(&ReferenceBackend::new()).unwrap();
         assert_eq!(recall.selected_at, None);
         assert_eq!(recall.index.n_used(0), 2);
-        assert_eq!(look_up(&mut layer, 0, 1), 0);
+        assert_eq!(look_up(&mut layer, HeadId(0), ClusterId(1)), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Bytes that a sequence will take, before anything is allocated.
 
-use longview_core::DType;
+use longview_core::{DType, LayerId};
 use longview_ops::LookUpRowsParams;
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ impl KvPlan {
             host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
             ..Self::default()
         };
-        for layer in 0..shape.n_layers {
+        for layer in shape.layers() {
             let mode = policy.layer_mode(layer);
             plan.add_index(shape, policy, mode);
             if options.placement == Placement::Device {
@@ -62,7 +62,7 @@ impl KvPlan {
         plan
     }
 
-    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: usize, row: u64) {
+    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: LayerId, row: u64) {
         let mode = policy.layer_mode(layer);
         let layout = policy.device_layout(shape.capacity);
         match mode {
@@ -135,7 +135,7 @@ impl KvPlan {
     /// Sums of received attention: of what is kept, and once of a whole prompt.
     fn add_kept_mass(&mut self, shape: &KvShape, policy: &Policy, window: usize) {
         let (hq, ring) = (shape.n_q_heads as u64, policy.recent + window + 1);
-        for layer in policy.dense_layers..shape.n_layers {
+        for layer in shape.layers().skip(policy.dense_layers) {
             self.work_bytes += 4 * hq * (policy.kept(layer, shape.n_layers) + ring) as u64;
         }
         self.work_bytes += 4 * (hq + 1) * shape.capacity as u64;
@@ -181,8 +181,7 @@ impl KvPlan {
 
 /// Layers that recall.
 fn n_recall(shape: &KvShape, policy: &Policy) -> u64 {
-    let layers = 0..shape.n_layers;
-    layers.filter(|layer| policy.layer_mode(*layer) == LayerMode::Recall).count() as u64
+    shape.layers().filter(|layer| policy.layer_mode(*layer) == LayerMode::Recall).count() as u64
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A sequence under another policy: what the new one needs is checked, rows go back into token
 //! order, and everything that is derived from them is made anew.
 
+use longview_core::LayerId;
 use longview_ops::Backend;
 
 use super::kv_sequence::{Readiness, Sequence};
@@ -71,7 +72,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Puts rows back into token order where the policy needs that.
     pub(super) fn sort_rows(&mut self) {
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             if self.policy.layer_mode(layer) != LayerMode::Dense {
                 self.restore_token_order(layer, 0);
             }
@@ -79,13 +80,13 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Puts rows from `from` on back into token order.
-    pub(super) fn restore_token_order(&mut self, layer: usize, from: usize) {
+    pub(super) fn restore_token_order(&mut self, layer: LayerId, from: usize) {
         let row_bytes = self.shape.row_bytes();
         let state = &mut self.layers[layer];
         if state.permuted_to <= from {
             return;
         }
-        for (head, positions) in state.positions.iter_mut().enumerate() {
+        for (head, positions) in self.shape.heads().zip(&mut state.positions) {
             let positions = &mut positions[from..state.permuted_to];
             self.order.clear();
             self.order.extend(0..positions.len() as u32);
@@ -112,8 +113,8 @@ impl<B: Backend> Sequence<B> {
         if n == 0 {
             return Ok(());
         }
-        for (i, Layer { recorded, .. }) in self.layers.iter().enumerate() {
-            let mode = policy.layer_mode(i);
+        for (layer, Layer { recorded, .. }) in self.shape.layers().zip(&self.layers) {
+            let mode = policy.layer_mode(layer);
             if let (LayerMode::Recall, Some(window)) = (mode, policy.local_window()) {
                 let known = recorded.queries.as_ref();
                 if known.is_none_or(|known| !known.serves(window) || known.covered() != n) {
@@ -138,7 +139,7 @@ impl<B: Backend> Sequence<B> {
         let host_caches = !in_place && !self.uses_device_cache();
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         let mut selection = SelectionId(0);
-        for (layer, state) in self.layers.iter_mut().enumerate() {
+        for (layer, state) in shape.layers().zip(&mut self.layers) {
             let setup = LayerSetup { layer, selection, in_place, host_caches };
             state.adopt(backend, shape, policy, &setup)?;
             selection.0 += usize::from(state.recall().is_some());
@@ -151,7 +152,7 @@ impl<B: Backend> Sequence<B> {
         self.options.device_cache
             && !self.in_place()
             && self.options.recall == RecallMode::Exact
-            && self.store.buffer(0).is_some()
+            && self.store.buffer(LayerId(0)).is_some()
             && !self.policy.needs_host_choice()
     }
 
@@ -169,7 +170,7 @@ impl<B: Backend> Sequence<B> {
         } else {
             self.options.tile.max(self.options.chunk).max(attended)
         };
-        let mapped = self.store.buffer(0).is_some();
+        let mapped = self.store.buffer(LayerId(0)).is_some();
         self.mover = RowMover::new(&*self.backend, &self.shape, moved, mapped)?;
         self.alloc_recall()?;
         self.reserve_jobs()
@@ -198,6 +199,8 @@ impl<B: Backend> Sequence<B> {
 
 #[cfg(test)]
 mod tests {
+    use longview_core::HeadId;
+
     use super::super::fixture::{
         TestSequence, check_rows, clusters, full, heavy_hitters, host_rows, in_place, made,
         on_device, options, policy, prefilled, shape, streaming,
@@ -211,24 +214,24 @@ mod tests {
     fn rows_from_a_place_on_go_back_into_token_order() {
         let mut sequence = prefilled(in_place(full()), 8);
         // Each head has an order of its own, which is not its own inverse.
-        for (head, order) in [(0, [0, 1, 3, 4, 2, 5]), (1, [1, 0, 4, 2, 5, 3])] {
-            let (place, row_bytes) = (RowRange { layer: 1, head, start: 0 }, 32);
+        for (head, order) in shape().heads().zip([[0, 1, 3, 4, 2, 5], [1, 0, 4, 2, 5, 3]]) {
+            let (place, row_bytes) = (RowRange { layer: LayerId(1), head, start: 0 }, 32);
             sequence.store.permute_rows(place, &order, row_bytes, &mut Vec::new());
             sequence.layers[1].positions[head][..6].copy_from_slice(&order);
         }
         sequence.layers[1].permuted_to = 6;
         check_rows(&sequence);
-        sequence.restore_token_order(1, 2);
+        sequence.restore_token_order(LayerId(1), 2);
         assert_eq!(sequence.layers[1].positions[0], [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(sequence.layers[1].positions[1], [1, 0, 2, 3, 4, 5, 6, 7]);
         assert_eq!(sequence.layers[1].permuted_to, 2);
         check_rows(&sequence);
-        sequence.restore_token_order(1, 2);
+        sequence.restore_token_order(LayerId(1), 2);
         assert_eq!(sequence.layers[1].positions[1][..2], [1, 0], "nothing is left to do");
-        sequence.restore_token_order(1, 0);
+        sequence.restore_token_order(LayerId(1), 0);
         assert_eq!(sequence.layers[1].positions[1], [0, 1, 2, 3, 4, 5, 6, 7]);
-        let want: Vec<f32> = (0..8).flat_map(|r| row(1, 1, r)).collect();
-        assert_eq!(host_rows(&sequence, 1, 1), want);
+        let want: Vec<f32> = (0..8).flat_map(|r| row(LayerId(1), HeadId(1), r)).collect();
+        assert_eq!(host_rows(&sequence, LayerId(1), HeadId(1)), want);
     }
 
     #[test]
@@ -353,10 +356,10 @@ mod tests {
         let policy = Policy { dense_layers: 1, ..clusters() };
         let options = options(Placement::InPlace, HostStoreKind::Auto);
         let deep = Sequence::new(&backend, shape, policy, options).unwrap();
-        let selection = |layer: usize| deep.layers[layer].recall().map(|r| r.selection);
-        assert_eq!(selection(0), None, "it attends to everything");
-        assert_eq!(selection(1), Some(SelectionId(0)));
-        assert_eq!(selection(2), Some(SelectionId(1)));
+        let selection = |layer: LayerId| deep.layers[layer].recall().map(|r| r.selection);
+        assert_eq!(selection(LayerId(0)), None, "it attends to everything");
+        assert_eq!(selection(LayerId(1)), Some(SelectionId(0)));
+        assert_eq!(selection(LayerId(2)), Some(SelectionId(1)));
         assert!(deep.recall.is_some());
         assert!(in_place(streaming()).recall.is_none());
     }

@@ -1,5 +1,6 @@
 //! Prefill: a chunk of a prompt attends exactly to everything before it and to itself.
 
+use longview_core::LayerId;
 use longview_ops::{AttendChunk, Backend, ChunkSpan, KvView, OpResult, View, ViewMut};
 
 use super::kv_sequence::Sequence;
@@ -11,7 +12,7 @@ use crate::store::{DeviceRows, LayerRows, NewRows, RowReader, scatter};
 
 /// A prefill chunk in one layer.
 pub(super) struct Chunk {
-    pub layer: usize,
+    pub layer: LayerId,
     /// Its first token among the step's tokens.
     pub start: usize,
     pub len: usize,
@@ -27,7 +28,7 @@ impl Chunk {
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        if self.layer == 0 {
+        if self.layer == LayerId(0) {
             sequence.bring_rows().await?;
         }
         sequence.copies.join(&sequence.backend)?;
@@ -96,7 +97,7 @@ impl Chunk {
         let run = Run { kv, n_rows: n + self.len, diagonal: n as i32, accumulate: false };
         self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
         sequence.mover.clear();
-        for head in 0..shape.n_kv_heads {
+        for head in shape.heads() {
             (n..n + self.len).for_each(|row| sequence.mover.push(head, row, row));
         }
         sequence.mover.store(backend, shape, &mut *sequence.store, self.layer, kv).await?;
@@ -174,13 +175,13 @@ impl Chunk {
         self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
         let mover = &mut sequence.mover;
         mover.clear();
-        for head in 0..shape.n_kv_heads {
+        for head in shape.heads() {
             (0..self.len).for_each(|r| mover.push(head, r, n + r));
         }
         after(side, backend)?;
         mover.store(&**side, shape, &mut *sequence.store, self.layer, kv).await?;
         sequence.copies.is_busy = sequence.copies.queue.is_some();
-        if self.layer + 1 == sequence.shape.n_layers {
+        if self.layer.index() + 1 == sequence.shape.n_layers {
             // Who waits for the step knows that all rows are with the host.
             sequence.copies.join(&sequence.backend)?;
         }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use longview_core::LayerId;
 use longview_ops::Backend;
 
 use super::kv_sequence::{CopyQueue, Readiness, Sequence};
@@ -29,7 +30,7 @@ impl<B: Backend> Sequence<B> {
         self.forget_tracked();
         self.drop_jobs().await?;
         let mut rebuild = false;
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             match self.layers[layer].mode() {
                 LayerMode::Recall => rebuild |= self.truncate_index(layer, n).await?,
                 LayerMode::Kept => {
@@ -50,7 +51,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Dissolves the units of a layer that hold tokens from `n` on, or that would lie in the recent
     /// window. Returns whether more rows are left without an index than the device has room for.
-    async fn truncate_index(&mut self, layer: usize, n: usize) -> Result<bool, SchedulerError> {
+    async fn truncate_index(&mut self, layer: LayerId, n: usize) -> Result<bool, SchedulerError> {
         let state = &mut self.layers[layer];
         let indexed_before = state.n_indexed;
         let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
@@ -73,13 +74,13 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Rows that a policy before put out of token order, in a layer without an index.
-    fn truncate_permuted(&mut self, layer: usize, n: usize) {
+    fn truncate_permuted(&mut self, layer: LayerId, n: usize) {
         if self.layers[layer].permuted_to > n {
             self.restore_token_order(layer, 0);
         }
     }
 
-    fn truncate_kept(&mut self, layer: usize, n: usize) -> Result<(), SchedulerError> {
+    fn truncate_kept(&mut self, layer: LayerId, n: usize) -> Result<(), SchedulerError> {
         let state = &mut self.layers[layer];
         state.n_indexed = state.n_indexed.min(n);
         state.n_submitted = state.n_indexed;
@@ -92,7 +93,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Cuts rows and positions, and makes the rest anew.
     async fn truncate_rows(&mut self, n: usize) -> Result<(), SchedulerError> {
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             self.restore_token_order(layer, 0);
             let state = &mut self.layers[layer];
             if let Some(queries) = &mut state.recorded.queries {
@@ -109,7 +110,7 @@ impl<B: Backend> Sequence<B> {
     pub(super) fn load_device(&mut self) -> Result<(), SchedulerError> {
         self.forget_speculation();
         let n = self.n_tokens;
-        for layer in 0..self.layers.len() {
+        for layer in self.shape.layers() {
             if self.layers[layer].device.is_none() {
                 continue;
             }
@@ -130,13 +131,13 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Carries rows to their places on the device, as many at a time as the lists have room for.
-    fn load_rows(&mut self, layer: usize, rows: Range<usize>) -> Result<(), SchedulerError> {
+    fn load_rows(&mut self, layer: LayerId, rows: Range<usize>) -> Result<(), SchedulerError> {
         self.copies.join(&self.backend)?;
         let mut row = rows.start;
         while row < rows.end {
             let end = rows.end.min(row + self.mover.stride());
             self.mover.clear();
-            for head in 0..self.shape.n_kv_heads {
+            for head in self.shape.heads() {
                 for r in row..end {
                     self.mover.push(head, r, self.device_row(layer, r));
                 }
@@ -191,10 +192,11 @@ impl<B: Backend> Sequence<B> {
 
 #[cfg(test)]
 mod tests {
+    use longview_core::HeadId;
     use longview_ops::ReferenceBackend;
 
     use super::super::fixture::{
-        TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
+        self, TestSequence, check_rows, clusters, full, heavy_hitters, in_place, inject, on_device,
         prefilled, streaming,
     };
     use super::super::layer_state::SelectedAt;
@@ -208,13 +210,16 @@ mod tests {
         pollster::block_on(sequence.truncate(n)).unwrap();
     }
 
-    fn device(sequence: &TestSequence, layer: usize) -> Vec<f32> {
+    fn device(sequence: &TestSequence, layer: LayerId) -> Vec<f32> {
         read_floats(&sequence.backend, sequence.layers[layer].device.as_ref().unwrap())
     }
 
     /// The rows of these tokens, of both heads one after the other.
-    fn tokens(layer: usize, tokens: &[usize]) -> Vec<f32> {
-        (0..2).flat_map(|h| tokens.iter().flat_map(move |t| row(layer, h, *t))).collect()
+    fn tokens(layer: LayerId, tokens: &[usize]) -> Vec<f32> {
+        fixture::shape()
+            .heads()
+            .flat_map(|h| tokens.iter().flat_map(move |t| row(layer, h, *t)))
+            .collect()
     }
 
     /// Behind two first tokens is a ring of three: row r lies in its (r - 2) % 3-th place.
@@ -222,9 +227,9 @@ mod tests {
     fn first_and_last_tokens_are_put_where_attention_looks_for_them() {
         for store in STORES {
             let mut sequence = prefilled(on_device(streaming(), store), 9);
-            assert_eq!(device(&sequence, 1), tokens(1, &[0, 1, 8, 6, 7]));
+            assert_eq!(device(&sequence, LayerId(1)), tokens(LayerId(1), &[0, 1, 8, 6, 7]));
             truncate(&mut sequence, 7);
-            assert_eq!(device(&sequence, 1), tokens(1, &[0, 1, 5, 6, 4]));
+            assert_eq!(device(&sequence, LayerId(1)), tokens(LayerId(1), &[0, 1, 5, 6, 4]));
             assert_eq!(sequence.n_tokens(), 7);
             check_rows(&sequence);
             truncate(&mut sequence, 100);
@@ -236,8 +241,9 @@ mod tests {
     fn a_dense_layer_has_all_rows_on_the_device() {
         for store in STORES {
             let sequence = prefilled(on_device(full(), store), 9);
-            for (head, rows) in device(&sequence, 0).chunks_exact(24 * 8).enumerate() {
-                let want: Vec<f32> = (0..9).flat_map(|t| row(0, head, t)).collect();
+            let all = device(&sequence, LayerId(0));
+            for (head, rows) in fixture::shape().heads().zip(all.chunks_exact(24 * 8)) {
+                let want: Vec<f32> = (0..9).flat_map(|t| row(LayerId(0), head, t)).collect();
                 assert_eq!(rows[..9 * 8], want);
                 assert_eq!(rows[9 * 8..], [0.0; 15 * 8]);
             }
@@ -249,12 +255,12 @@ mod tests {
         for store in STORES {
             for policy in [full(), streaming(), clusters()] {
                 let mut sequence = prefilled(on_device(policy, store), 12);
-                let before = [device(&sequence, 0), device(&sequence, 1)];
+                let before = [device(&sequence, LayerId(0)), device(&sequence, LayerId(1))];
                 let positions = sequence.layers[1].positions.clone();
                 let fresh = Arc::new(ReferenceBackend::new());
                 sequence.recover(&fresh).unwrap();
                 assert!(sequence.is_on(&fresh));
-                assert_eq!([device(&sequence, 0), device(&sequence, 1)], before);
+                assert_eq!([device(&sequence, LayerId(0)), device(&sequence, LayerId(1))], before);
                 assert_eq!(sequence.layers[1].positions, positions);
                 check_rows(&sequence);
             }
@@ -330,14 +336,23 @@ mod tests {
             let mut sequence = keeping(store);
             truncate(&mut sequence, 9);
             assert_eq!(sequence.layers[1].n_indexed, 6);
-            let rows = device(&sequence, 1);
-            let ring = |h: usize| [row(1, h, 6), row(1, h, 7), row(1, h, 8), [0.0; 8]].concat();
-            for h in 0..2 {
-                assert_eq!(rows[h * 6 * 8..][..4 * 8], ring(h), "the ring begins again at row 6");
+            let rows = device(&sequence, LayerId(1));
+            let ring = |h: HeadId| {
+                [row(LayerId(1), h, 6), row(LayerId(1), h, 7), row(LayerId(1), h, 8), [0.0; 8]]
+                    .concat()
+            };
+            for h in fixture::shape().heads() {
+                assert_eq!(
+                    rows[h.index() * 6 * 8..][..4 * 8],
+                    ring(h),
+                    "the ring begins again at row 6"
+                );
             }
             let best = [[0, 2, 4, 5], [5, 4, 3, 2]];
-            let pool: Vec<f32> =
-                (0..2).flat_map(|h| best[h].into_iter().flat_map(move |t| row(1, h, t))).collect();
+            let pool: Vec<f32> = fixture::shape()
+                .heads()
+                .flat_map(|h| best[h].into_iter().flat_map(move |t| row(LayerId(1), h, t)))
+                .collect();
             assert_eq!(rows[12 * 8..], pool);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_core::DType;
+use longview_core::{DType, HeadId, LayerId};
 use longview_ops::{Backend, View, ViewMut};
 
 use super::kv_sequence::Sequence;
@@ -117,7 +117,7 @@ impl RecallRecord {
 
 impl<B: Backend> Sequence<B> {
     /// Which token each row of a layer is.
-    pub(crate) fn places(&self, layer: usize) -> PlacesRecord {
+    pub(crate) fn places(&self, layer: LayerId) -> PlacesRecord {
         let state = &self.layers[layer];
         let permuted_to = state.permuted_to.min(self.n_tokens);
         let positions = state.positions.iter().map(|head| head[..permuted_to].to_vec()).collect();
@@ -131,12 +131,12 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// A layer as a session file has it.
-    pub(crate) async fn layer_record(&self, layer: usize) -> Result<LayerRecord, SchedulerError> {
+    pub(crate) async fn layer_record(&self, layer: LayerId) -> Result<LayerRecord, SchedulerError> {
         let (recorded, state) = (self.recorded(layer).await?, self.state(layer).await?);
         Ok(LayerRecord { recorded, state })
     }
 
-    async fn recorded(&self, layer: usize) -> Result<RecordedRecord, SchedulerError> {
+    async fn recorded(&self, layer: LayerId) -> Result<RecordedRecord, SchedulerError> {
         let (backend, recorded) = (&*self.backend, &self.layers[layer].recorded);
         let (gram_q, gram_k) = recorded.sums(backend).await?;
         let (hq, capacity, rows) = (self.shape.n_q_heads, self.shape.capacity, recorded.mass_rows);
@@ -165,7 +165,7 @@ impl<B: Backend> Sequence<B> {
         })
     }
 
-    async fn state(&self, layer: usize) -> Result<LayerStateRecord, SchedulerError> {
+    async fn state(&self, layer: LayerId) -> Result<LayerStateRecord, SchedulerError> {
         let state = &self.layers[layer];
         let recall = match &state.state {
             LayerState::Dense | LayerState::Window => return Ok(LayerStateRecord::Plain),
@@ -195,11 +195,11 @@ impl<B: Backend> Sequence<B> {
         let path = self.recall.as_ref().filter(|path| path.device_cache.is_none())?;
         let outlives = self.policy.index?.remembers_selection();
         let at = recall.selected_at.filter(|_| outlives)?;
-        let head = |head: usize| {
+        let head = |head: HeadId| {
             let selected = path.selector.selected(recall.selection, head);
             selected.map(|(unit, take)| [unit as u32, take as u32]).collect()
         };
-        let heads = (0..self.shape.n_kv_heads).map(head).collect();
+        let heads = self.shape.heads().map(head).collect();
         Some(SelectionRecord { n_tokens: at.n_tokens, n_indexed: at.n_indexed, heads })
     }
 }
@@ -210,8 +210,8 @@ pub(crate) struct Restored<B: Backend> {
     /// Whether the records are of the policy in force.
     is_same_policy: bool,
     /// Layers whose window was being indexed.
-    submitted: Vec<usize>,
-    selections: Vec<(usize, SelectionRecord)>,
+    submitted: Vec<LayerId>,
+    selections: Vec<(LayerId, SelectionRecord)>,
 }
 
 impl<B: Backend> Restored<B> {
@@ -229,18 +229,18 @@ impl<B: Backend> Restored<B> {
         Ok(Self { sequence, is_same_policy, submitted: Vec::new(), selections: Vec::new() })
     }
 
-    /// Layers that it must be given.
-    pub fn n_layers(&self) -> usize {
-        self.sequence.layers.len()
+    /// The dimensions of its rows.
+    pub fn shape(&self) -> &KvShape {
+        self.sequence.shape()
     }
 
     /// Writes rows of a layer from `start` on to the host store.
-    pub fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+    pub fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
         self.sequence.store.write_rows(layer, head, start, bytes);
     }
 
     /// Which token each row of a layer is.
-    pub fn set_places(&mut self, layer: usize, places: &PlacesRecord) {
+    pub fn set_places(&mut self, layer: LayerId, places: &PlacesRecord) {
         let n = self.sequence.n_tokens as u32;
         let state = &mut self.sequence.layers[layer];
         state.permuted_to = places.permuted_to;
@@ -251,7 +251,7 @@ impl<B: Backend> Restored<B> {
     }
 
     /// A layer, whose rows and places are there.
-    pub fn set_layer(&mut self, layer: usize, record: LayerRecord) -> Result<(), SchedulerError> {
+    pub fn set_layer(&mut self, layer: LayerId, record: LayerRecord) -> Result<(), SchedulerError> {
         self.load_recorded(layer, record.recorded)?;
         if !self.is_same_policy {
             return Ok(());
@@ -284,7 +284,7 @@ impl<B: Backend> Restored<B> {
 
     fn load_recorded(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         record: RecordedRecord,
     ) -> Result<(), SchedulerError> {
         let Sequence { backend, shape, policy, layers, .. } = &mut self.sequence;
@@ -318,7 +318,11 @@ impl<B: Backend> Restored<B> {
         Ok(())
     }
 
-    fn load_state(&mut self, layer: usize, state: LayerStateRecord) -> Result<(), SchedulerError> {
+    fn load_state(
+        &mut self,
+        layer: LayerId,
+        state: LayerStateRecord,
+    ) -> Result<(), SchedulerError> {
         let fits = match (&self.sequence.layers[layer].state, state) {
             (LayerState::Dense, LayerStateRecord::Plain) => true,
             (LayerState::Window, LayerStateRecord::Plain) => {
@@ -337,7 +341,11 @@ impl<B: Backend> Restored<B> {
     }
 
     /// `false` if the record is not of this layer under this policy.
-    fn load_recall(&mut self, layer: usize, record: RecallRecord) -> Result<bool, SchedulerError> {
+    fn load_recall(
+        &mut self,
+        layer: LayerId,
+        record: RecallRecord,
+    ) -> Result<bool, SchedulerError> {
         let Sequence { backend, shape, policy, layers, n_tokens, .. } = &mut self.sequence;
         let (backend, sinks, state) = (&**backend, policy.sinks, &mut layers[layer]);
         let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
@@ -380,7 +388,7 @@ impl<B: Backend> Restored<B> {
     }
 
     /// `false` if the record is not of this layer under this policy.
-    fn load_kept(&mut self, layer: usize, record: KeptRecord) -> Result<bool, SchedulerError> {
+    fn load_kept(&mut self, layer: LayerId, record: KeptRecord) -> Result<bool, SchedulerError> {
         let sequence = &mut self.sequence;
         let (ring, n_indexed) = (sequence.layout.ring, record.n_indexed);
         let is_permuted = sequence.layers[layer].permuted_to > 0;
@@ -398,7 +406,7 @@ impl<B: Backend> Restored<B> {
 
     fn load_selection(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         record: &SelectionRecord,
     ) -> Result<(), SessionFileError> {
         let Sequence { layers, recall: path, .. } = &mut self.sequence;
@@ -510,13 +518,13 @@ mod tests {
     #[test]
     fn places_are_kept_as_far_as_rows_are_out_of_order() {
         let sequence = prefilled(in_place(clusters()), 20);
-        let places = sequence.places(1);
+        let places = sequence.places(LayerId(1));
         assert_eq!(places.permuted_to, 18);
         for (saved, positions) in places.positions.iter().zip(&sequence.layers[1].positions) {
             assert_eq!(saved, &positions[..18]);
         }
         let mut other = restored(clusters(), 20);
-        other.set_places(1, &places);
+        other.set_places(LayerId(1), &places);
         assert_eq!(other.sequence.layers[1].positions, sequence.layers[1].positions);
         assert_eq!(other.sequence.layers[1].permuted_to, 18);
     }
@@ -526,9 +534,9 @@ mod tests {
     fn a_layer_that_was_recorded_is_there_again() {
         let sequence = prefilled(in_place(clusters()), 20);
         let mut other = restored(clusters(), 20);
-        for layer in 0..2 {
+        for layer in shape().layers() {
             other.set_places(layer, &sequence.places(layer));
-            for head in 0..2 {
+            for head in shape().heads() {
                 let mut bytes = vec![0; 20 * 32];
                 sequence.store.read_rows(layer, head, 0..20, &mut bytes);
                 other.write_rows(layer, head, 0, &bytes);
@@ -538,7 +546,7 @@ mod tests {
         }
         let other = pollster::block_on(other.finish()).unwrap();
         check_rows(&other);
-        for layer in 0..2 {
+        for layer in shape().layers() {
             let [before, after] =
                 [&sequence, &other].map(|s| pollster::block_on(s.layer_record(layer)).unwrap());
             assert_eq!(before, after);
@@ -553,7 +561,7 @@ mod tests {
 
     fn set(policy: Policy, n_tokens: usize, state: LayerStateRecord) -> Result<(), SchedulerError> {
         let record = LayerRecord { recorded: recorded_nothing(), state };
-        restored(policy, n_tokens).set_layer(0, record)
+        restored(policy, n_tokens).set_layer(LayerId(0), record)
     }
 
     /// Four places, a ring of six: a stride of eleven for each of four query heads.
@@ -592,9 +600,9 @@ mod tests {
     fn a_window_has_no_rows_out_of_order() {
         let mut permuted = restored(streaming(), 3);
         let positions = vec![vec![1, 0], vec![0, 1]];
-        permuted.set_places(0, &PlacesRecord { permuted_to: 2, positions });
+        permuted.set_places(LayerId(0), &PlacesRecord { permuted_to: 2, positions });
         let state = LayerStateRecord::Plain;
         let record = LayerRecord { recorded: recorded_nothing(), state };
-        assert!(permuted.set_layer(0, record).is_err());
+        assert!(permuted.set_layer(LayerId(0), record).is_err());
     }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use longview_core::LayerId;
 use longview_ops::{AttendChunk, AttendList, Backend, ChunkSpan, ListSpan, View, ViewMut};
 use smallvec::SmallVec;
 
@@ -66,7 +67,7 @@ impl<B: Backend> Step<'_, '_, B> {
     /// Attention of `layer` for all spans.
     pub async fn attend(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         mut t: LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         for span in self.spans.iter_mut() {
@@ -105,14 +106,14 @@ impl<B: Backend> Step<'_, '_, B> {
     }
 
     /// Whether a span of this step selects for `layer` by a predicted query.
-    pub fn wants_prefetch(&self, layer: usize) -> bool {
+    pub fn wants_prefetch(&self, layer: LayerId) -> bool {
         let wants = |sequence: &Sequence<B>| sequence.prefetches(layer);
         self.spans.iter().any(|span| span.mode == SpanMode::Policy && wants(span.sequence))
     }
 
     /// Selects what `layer` recalls by predicted queries `q`, F32 `[T, Hq, Dh]` after RoPE. To be
     /// called before the attention of the layer before; `q` is free again afterwards.
-    pub async fn prefetch(&mut self, layer: usize, q: View<'_, B>) -> Result<(), SchedulerError> {
+    pub async fn prefetch(&mut self, layer: LayerId, q: View<'_, B>) -> Result<(), SchedulerError> {
         for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
             if span.sequence.prefetches(layer) {
                 let token = Token { layer, index: span.start };
@@ -127,7 +128,7 @@ impl<B: Backend> Step<'_, '_, B> {
     /// log-sum-exp.
     fn attend_misses(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let Some(first) = self.spans.iter().find(|span| span.sequence.speculates()) else {
@@ -183,7 +184,7 @@ impl<B: Backend> Step<'_, '_, B> {
     /// One launch for all decode spans with lists, one for those that attend to everything.
     fn attend_tokens(
         &mut self,
-        layer: usize,
+        layer: LayerId,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let decode = || self.spans.iter().filter(|span| span.mode == SpanMode::Policy);

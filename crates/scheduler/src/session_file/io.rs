@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use longview_core::LayerId;
 use longview_ops::Backend;
 
 use super::block::BLOCK_BYTES;
@@ -70,7 +71,7 @@ pub async fn save_sequence<B: Backend>(
     };
     let mut file = FrameWriter::new(out, &header, options.block_bytes)?;
     content.write(&mut file)?;
-    for layer in 0..shape.n_layers {
+    for layer in shape.layers() {
         file.bytes(b"LAYR")?;
         sequence.places(layer).write(&mut file)?;
         write_rows(sequence, layer, &mut file)?;
@@ -84,13 +85,13 @@ pub async fn save_sequence<B: Backend>(
 
 fn write_rows<B: Backend>(
     sequence: &Sequence<B>,
-    layer: usize,
+    layer: LayerId,
     file: &mut FrameWriter<'_>,
 ) -> Result<(), SessionFileError> {
     let (row_bytes, n) = (sequence.shape().row_bytes(), sequence.n_tokens());
     let step = (ROW_BYTES / row_bytes).max(1);
     let mut bytes = vec![0; step.min(n) * row_bytes];
-    for head in 0..sequence.shape().n_kv_heads {
+    for head in sequence.shape().heads() {
         for start in (0..n).step_by(step) {
             let end = n.min(start + step);
             let bytes = &mut bytes[..(end - start) * row_bytes];
@@ -121,12 +122,12 @@ pub async fn restore_sequence<B: Backend>(
     let (n_tokens, is_same) = (header.n_tokens, header.policy == policy.text());
     header.check(&header.fingerprint.clone(), &shape)?;
     let dim = Dimensions::of(header);
-    let (heads, row_bytes) = (shape.n_kv_heads, shape.row_bytes());
+    let row_bytes = shape.row_bytes();
     let mut restored = Restored::new(backend, shape, policy, options, n_tokens, is_same)?;
-    for layer in 0..restored.n_layers() {
+    for layer in restored.shape().layers() {
         file.section(b"LAYR", "a layer does not begin where it should")?;
         let places = PlacesRecord::read(file, &dim)?;
-        for head in 0..heads {
+        for head in restored.shape().heads() {
             each_piece(n_tokens, row_bytes, file, |start, bytes| {
                 restored.write_rows(layer, head, start, bytes);
             })?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use longview_core::{DType, decode_f32, encode_f32};
+use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
 use longview_ops::{Backend, Capabilities, DeviceBuffer, ReferenceBackend, Storage, View, ViewMut};
 
 use super::{HostStore, MappedStore, PlainStore};
@@ -25,8 +25,8 @@ pub(crate) fn shape() -> KvShape {
 
 /// Key and value of a row: layer, head and row are its thousands, hundreds and ones, the element
 /// its first decimal, and values are negative.
-pub(crate) fn row(layer: usize, head: usize, row: usize) -> [f32; 8] {
-    let place = (1000 * (layer + 1) + 100 * head + row) as f32;
+pub(crate) fn row(layer: LayerId, head: HeadId, row: usize) -> [f32; 8] {
+    let place = (1000 * (layer.index() + 1) + 100 * head.index() + row) as f32;
     std::array::from_fn(|i| {
         let element = place + (i % 4) as f32 / 10.0;
         if i < 4 { element } else { -element }
@@ -55,8 +55,8 @@ pub(crate) fn empty_stores(
 
 /// Writes [`row`] to every row, one at a time.
 pub(crate) fn fill(store: &mut dyn HostStore<ReferenceBackend>, shape: &KvShape) {
-    for layer in 0..shape.n_layers {
-        for head in 0..shape.n_kv_heads {
+    for layer in shape.layers() {
+        for head in shape.heads() {
             for r in 0..shape.capacity {
                 let bytes = encode_f32(shape.kv_dtype, &row(layer, head, r));
                 store.write_rows(layer, head, r, &bytes);
@@ -69,8 +69,8 @@ pub(crate) fn fill(store: &mut dyn HostStore<ReferenceBackend>, shape: &KvShape)
 pub(crate) fn stored(
     store: &dyn HostStore<ReferenceBackend>,
     shape: &KvShape,
-    layer: usize,
-    head: usize,
+    layer: LayerId,
+    head: HeadId,
 ) -> Vec<f32> {
     let mut bytes = vec![0; shape.capacity * shape.row_bytes()];
     store.read_rows(layer, head, 0..shape.capacity, &mut bytes);

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, OpError, OpResult};
 
 use crate::layout::KvShape;
@@ -16,17 +17,17 @@ use crate::layout::KvShape;
 /// Storage of KV rows on the host.
 pub trait HostStore<B: Backend>: Send + Sync {
     /// Copies rows `rows` of one head into `out` (whole rows).
-    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]);
+    fn read_rows(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]);
 
     /// Overwrites rows from `start` with `bytes` (whole rows).
-    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]);
+    fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
 
     /// The layer's rows as a buffer that kernels of the device read and write; `None` if they
     /// cannot.
-    fn buffer(&self, layer: usize) -> Option<&B::Buffer>;
+    fn buffer(&self, layer: LayerId) -> Option<&B::Buffer>;
 
     /// As [`HostStore::buffer`], to be written.
-    fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer>;
+    fn buffer_mut(&mut self, layer: LayerId) -> Option<&mut B::Buffer>;
 
     /// Bytes reserved.
     fn size_bytes(&self) -> u64;
@@ -61,9 +62,9 @@ pub trait HostStore<B: Backend>: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct RowRange {
     /// The layer whose array of rows it lies in.
-    pub layer: usize,
+    pub layer: LayerId,
     /// The KV head, whose rows follow each other.
-    pub head: usize,
+    pub head: HeadId,
     /// The first row, counted from the head's own row 0.
     pub start: usize,
 }
@@ -79,7 +80,7 @@ impl<B: Backend> MappedStore<B> {
     /// Reserves all layers. `Ok(None)` where the device reads no host memory.
     pub fn new(backend: &Arc<B>, shape: &KvShape) -> OpResult<Option<Self>> {
         let mut layers = Vec::with_capacity(shape.n_layers);
-        for layer in 0..shape.n_layers {
+        for layer in shape.layers() {
             match alloc_layer(&**backend, shape, layer)? {
                 Some(buffer) => layers.push(buffer),
                 None => return Ok(None),
@@ -92,29 +93,29 @@ impl<B: Backend> MappedStore<B> {
 fn alloc_layer<B: Backend>(
     backend: &B,
     shape: &KvShape,
-    layer: usize,
+    layer: LayerId,
 ) -> OpResult<Option<B::Buffer>> {
     backend.alloc_host(shape.kv_dtype, shape.layer_elements(), &format!("host KV of layer {layer}"))
 }
 
 impl<B: Backend> HostStore<B> for MappedStore<B> {
-    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
+    fn read_rows(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
         let bytes = self.backend.host_bytes(&self.layers[layer]).expect("made by alloc_host");
         out.copy_from_slice(&bytes[self.shape.row_bytes_range(head, rows)]);
     }
 
-    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+    fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
         let range =
             self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
     }
 
-    fn buffer(&self, layer: usize) -> Option<&B::Buffer> {
+    fn buffer(&self, layer: LayerId) -> Option<&B::Buffer> {
         Some(&self.layers[layer])
     }
 
-    fn buffer_mut(&mut self, layer: usize) -> Option<&mut B::Buffer> {
+    fn buffer_mut(&mut self, layer: LayerId) -> Option<&mut B::Buffer> {
         Some(&mut self.layers[layer])
     }
 
@@ -128,7 +129,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         if Arc::ptr_eq(&self.backend, backend) {
             return Ok(());
         }
-        for (layer, buffer) in self.layers.iter_mut().enumerate() {
+        for (layer, buffer) in self.shape.layers().zip(&mut self.layers) {
             let mut moved = alloc_layer(&**backend, &self.shape, layer)?.ok_or_else(|| {
                 let reason = "the device that replaces it reads no host memory".into();
                 OpError::DeviceLost { backend: backend.name(), reason }
@@ -180,7 +181,7 @@ impl PlainStore {
     /// Reserves all layers, each by a call of `open`.
     pub fn opened_by(shape: &KvShape, open: OpenBytes) -> OpResult<Self> {
         let mut layers = Vec::with_capacity(shape.n_layers);
-        for layer in 0..shape.n_layers {
+        for layer in shape.layers() {
             layers.push(open(shape.layer_bytes()).ok_or_else(|| OpError::OutOfMemory {
                 backend: "host",
                 label: format!("host KV of layer {layer}"),
@@ -198,20 +199,20 @@ fn zeroed(len: usize) -> Option<Box<dyn HostBytesMut>> {
 }
 
 impl<B: Backend> HostStore<B> for PlainStore {
-    fn read_rows(&self, layer: usize, head: usize, rows: Range<usize>, out: &mut [u8]) {
+    fn read_rows(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
         self.layers[layer].read(self.shape.row_bytes_range(head, rows).start, out);
     }
 
-    fn write_rows(&mut self, layer: usize, head: usize, start: usize, bytes: &[u8]) {
+    fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
         let rows = start..start + bytes.len() / self.shape.row_bytes();
         self.layers[layer].write(self.shape.row_bytes_range(head, rows).start, bytes);
     }
 
-    fn buffer(&self, _layer: usize) -> Option<&B::Buffer> {
+    fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {
         None
     }
 
-    fn buffer_mut(&mut self, _layer: usize) -> Option<&mut B::Buffer> {
+    fn buffer_mut(&mut self, _layer: LayerId) -> Option<&mut B::Buffer> {
         None
     }
 
@@ -236,8 +237,8 @@ mod tests {
     fn every_row_has_a_place_of_its_own() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for store in full_stores(&backend, &shape) {
-            for layer in 0..2 {
-                for head in 0..2 {
+            for layer in shape.layers() {
+                for head in shape.heads() {
                     let want: Vec<f32> = (0..8).flat_map(|r| row(layer, head, r)).collect();
                     assert_eq!(stored(&*store, &shape, layer, head), want);
                 }
@@ -249,18 +250,22 @@ mod tests {
     fn a_run_of_rows_is_written_and_read_where_it_begins() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for mut store in empty_stores(&backend, &shape) {
-            let bytes = encode_f32(shape.kv_dtype, &[row(1, 1, 5), row(1, 1, 6)].concat());
-            store.write_rows(1, 1, 5, &bytes);
+            let bytes = encode_f32(
+                shape.kv_dtype,
+                &[row(LayerId(1), HeadId(1), 5), row(LayerId(1), HeadId(1), 6)].concat(),
+            );
+            store.write_rows(LayerId(1), HeadId(1), 5, &bytes);
             let mut want = vec![0.0; 64];
-            want[40..48].copy_from_slice(&row(1, 1, 5));
-            want[48..56].copy_from_slice(&row(1, 1, 6));
-            assert_eq!(stored(&*store, &shape, 1, 1), want);
+            want[40..48].copy_from_slice(&row(LayerId(1), HeadId(1), 5));
+            want[48..56].copy_from_slice(&row(LayerId(1), HeadId(1), 6));
+            assert_eq!(stored(&*store, &shape, LayerId(1), HeadId(1)), want);
             for (layer, head) in [(0, 0), (0, 1), (1, 0)] {
-                assert_eq!(stored(&*store, &shape, layer, head), [0.0; 64], "{layer} {head}");
+                let others = stored(&*store, &shape, LayerId(layer), HeadId(head));
+                assert_eq!(others, [0.0; 64], "{layer} {head}");
             }
             let mut one = vec![0; shape.row_bytes()];
-            store.read_rows(1, 1, 6..7, &mut one);
-            assert_eq!(one, encode_f32(shape.kv_dtype, &row(1, 1, 6)));
+            store.read_rows(LayerId(1), HeadId(1), 6..7, &mut one);
+            assert_eq!(one, encode_f32(shape.kv_dtype, &row(LayerId(1), HeadId(1), 6)));
         }
     }
 
@@ -269,13 +274,19 @@ mod tests {
     fn permuted_rows_come_from_where_the_order_says() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for mut store in full_stores(&backend, &shape) {
-            let (place, mut scratch) = (RowRange { layer: 1, head: 0, start: 2 }, vec![7; 3]);
+            let (place, mut scratch) =
+                (RowRange { layer: LayerId(1), head: HeadId(0), start: 2 }, vec![7; 3]);
             store.permute_rows(place, &[2, 0, 1], shape.row_bytes(), &mut scratch);
             let order = [0, 1, 4, 2, 3, 5, 6, 7];
-            let want: Vec<f32> = order.iter().flat_map(|r| row(1, 0, *r)).collect();
-            assert_eq!(stored(&*store, &shape, 1, 0), want);
-            let others: Vec<f32> = (0..8).flat_map(|r| row(1, 1, r)).collect();
-            assert_eq!(stored(&*store, &shape, 1, 1), others, "another head stays");
+            let want: Vec<f32> =
+                order.iter().flat_map(|r| row(LayerId(1), HeadId(0), *r)).collect();
+            assert_eq!(stored(&*store, &shape, LayerId(1), HeadId(0)), want);
+            let others: Vec<f32> = (0..8).flat_map(|r| row(LayerId(1), HeadId(1), r)).collect();
+            assert_eq!(
+                stored(&*store, &shape, LayerId(1), HeadId(1)),
+                others,
+                "another head stays"
+            );
         }
     }
 
@@ -283,7 +294,7 @@ mod tests {
     fn kernels_read_the_mapped_store_alone() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         let [mapped, plain] = empty_stores(&backend, &shape);
-        assert!(mapped.buffer(1).is_some() && plain.buffer(1).is_none());
+        assert!(mapped.buffer(LayerId(1)).is_some() && plain.buffer(LayerId(1)).is_none());
         // Two layers of two heads of eight rows of eight numbers of four bytes.
         assert_eq!([mapped.size_bytes(), plain.size_bytes()], [1024, 1024]);
         let separate = Arc::new(separate_device());
@@ -295,8 +306,8 @@ mod tests {
         let (old, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for mut store in full_stores(&old, &shape) {
             store.move_to(&Arc::new(ReferenceBackend::new())).unwrap();
-            let want: Vec<f32> = (0..8).flat_map(|r| row(1, 1, r)).collect();
-            assert_eq!(stored(&*store, &shape, 1, 1), want);
+            let want: Vec<f32> = (0..8).flat_map(|r| row(LayerId(1), HeadId(1), r)).collect();
+            assert_eq!(stored(&*store, &shape, LayerId(1), HeadId(1)), want);
         }
     }
 
@@ -308,8 +319,8 @@ mod tests {
         let refused = mapped.move_to(&separate);
         assert!(matches!(refused, Err(OpError::DeviceLost { .. })), "{refused:?}");
         plain.move_to(&separate).unwrap();
-        let want: Vec<f32> = (0..8).flat_map(|r| row(0, 1, r)).collect();
-        assert_eq!(stored(&*mapped, &shape, 0, 1), want);
+        let want: Vec<f32> = (0..8).flat_map(|r| row(LayerId(0), HeadId(1), r)).collect();
+        assert_eq!(stored(&*mapped, &shape, LayerId(0), HeadId(1)), want);
     }
 
     #[test]
@@ -327,6 +338,6 @@ mod tests {
     fn a_row_behind_the_capacity_is_not_the_next_heads_first() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         let [_, mut plain] = empty_stores(&backend, &shape);
-        plain.write_rows(0, 0, 7, &vec![0; 2 * shape.row_bytes()]);
+        plain.write_rows(LayerId(0), HeadId(0), 7, &vec![0; 2 * shape.row_bytes()]);
     }
 }

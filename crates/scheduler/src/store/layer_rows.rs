@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longview_core::decode_f32_into;
+use longview_core::{HeadId, LayerId, decode_f32_into};
 use longview_ops::{Backend, KvView, OpResult};
 
 use super::host_store::HostStore;
@@ -15,7 +15,7 @@ use crate::layout::KvShape;
 pub(crate) struct LayerRows<'a, B: Backend> {
     pub shape: &'a KvShape,
     pub store: &'a dyn HostStore<B>,
-    pub layer: usize,
+    pub layer: LayerId,
 }
 
 impl<B: Backend> Clone for LayerRows<'_, B> {
@@ -34,14 +34,14 @@ impl<'a, B: Backend> LayerRows<'a, B> {
     }
 
     /// The key of one row, F32 `[Dh]`.
-    pub fn key(&self, head: usize, row: usize) -> Vec<f32> {
+    pub fn key(&self, head: HeadId, row: usize) -> Vec<f32> {
         let mut key = vec![0.0; self.shape.head_dim];
         self.keys(head, row..row + 1, &mut Vec::new(), &mut key);
         key
     }
 
     /// Keys of rows, F32 `[n, Dh]`, into `keys`; `bytes` is memory to reuse.
-    pub fn keys(&self, head: usize, rows: Range<usize>, bytes: &mut Vec<u8>, keys: &mut [f32]) {
+    pub fn keys(&self, head: HeadId, rows: Range<usize>, bytes: &mut Vec<u8>, keys: &mut [f32]) {
         let row_bytes = self.shape.row_bytes();
         self.read(head, rows, bytes);
         let halves = bytes.chunks_exact(row_bytes).map(|row| &row[..row_bytes / 2]);
@@ -53,7 +53,7 @@ impl<'a, B: Backend> LayerRows<'a, B> {
     /// Calls `take` with the value of each row, F32 `[Dh]`; `bytes` is memory to reuse.
     pub fn each_value(
         &self,
-        head: usize,
+        head: HeadId,
         rows: Range<usize>,
         bytes: &mut Vec<u8>,
         mut take: impl FnMut(&[f32]),
@@ -67,7 +67,7 @@ impl<'a, B: Backend> LayerRows<'a, B> {
         }
     }
 
-    fn read(&self, head: usize, rows: Range<usize>, bytes: &mut Vec<u8>) {
+    fn read(&self, head: HeadId, rows: Range<usize>, bytes: &mut Vec<u8>) {
         bytes.clear();
         bytes.resize(rows.len() * self.shape.row_bytes(), 0);
         self.store.read_rows(self.layer, head, rows, bytes);
@@ -88,7 +88,7 @@ impl<B: Backend> RowReader<'_, B> {
     pub fn load(&mut self, rows: Range<usize>, device: DeviceRows<'_, B>) -> OpResult<()> {
         let LayerRows { shape, store, layer } = self.rows;
         self.mover.clear();
-        for head in 0..shape.n_kv_heads {
+        for head in shape.heads() {
             rows.clone().enumerate().for_each(|(to, from)| self.mover.push(head, from, to));
         }
         self.mover.load(&**self.backend, shape, store, layer, device)
@@ -108,15 +108,18 @@ mod tests {
     fn keys_and_values_are_those_of_the_layer_the_head_and_the_rows() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for store in full_stores(&backend, &shape) {
-            let rows = LayerRows { shape: &shape, store: &*store, layer: 1 };
-            assert_eq!(rows.key(1, 3), row(1, 1, 3)[..4]);
+            let rows = LayerRows { shape: &shape, store: &*store, layer: LayerId(1) };
+            assert_eq!(rows.key(HeadId(1), 3), row(LayerId(1), HeadId(1), 3)[..4]);
             // Memory to reuse that is too long must not be read beyond the rows.
             let (mut bytes, mut keys) = (vec![1; 1000], vec![0.0; 8]);
-            rows.keys(0, 6..8, &mut bytes, &mut keys);
-            assert_eq!(keys, [&row(1, 0, 6)[..4], &row(1, 0, 7)[..4]].concat());
+            rows.keys(HeadId(0), 6..8, &mut bytes, &mut keys);
+            assert_eq!(
+                keys,
+                [&row(LayerId(1), HeadId(0), 6)[..4], &row(LayerId(1), HeadId(0), 7)[..4]].concat()
+            );
             let mut values = Vec::new();
-            rows.each_value(1, 2..5, &mut bytes, |value| values.push(value.to_vec()));
-            assert_eq!(values, [2, 3, 4].map(|r| row(1, 1, r)[4..].to_vec()));
+            rows.each_value(HeadId(1), 2..5, &mut bytes, |value| values.push(value.to_vec()));
+            assert_eq!(values, [2, 3, 4].map(|r| row(LayerId(1), HeadId(1), r)[4..].to_vec()));
         }
     }
 
@@ -125,23 +128,28 @@ mod tests {
         let shape = KvShape { kv_dtype: DType::F16, ..shape() };
         let mut store = PlainStore::new(&shape).unwrap();
         let bytes = encode_f32(DType::F16, &[1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0]);
-        HostStore::<ReferenceBackend>::write_rows(&mut store, 0, 1, 2, &bytes);
+        HostStore::<ReferenceBackend>::write_rows(&mut store, LayerId(0), HeadId(1), 2, &bytes);
         let rows: LayerRows<'_, ReferenceBackend> =
-            LayerRows { shape: &shape, store: &store, layer: 0 };
-        assert_eq!(rows.key(1, 2), [1.0, 2.0, 3.0, 4.0]);
-        rows.each_value(1, 2..3, &mut Vec::new(), |v| assert_eq!(v, [-1.0, -2.0, -3.0, -4.0]));
-        assert_eq!(rows.key(1, 1), [0.0; 4]);
+            LayerRows { shape: &shape, store: &store, layer: LayerId(0) };
+        assert_eq!(rows.key(HeadId(1), 2), [1.0, 2.0, 3.0, 4.0]);
+        rows.each_value(HeadId(1), 2..3, &mut Vec::new(), |v| {
+            assert_eq!(v, [-1.0, -2.0, -3.0, -4.0])
+        });
+        assert_eq!(rows.key(HeadId(1), 1), [0.0; 4]);
     }
 
     #[test]
     fn kernels_see_all_rows_of_a_mapped_layer() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         let [mapped, plain] = full_stores(&backend, &shape);
-        let view = LayerRows { shape: &shape, store: &*mapped, layer: 1 }.kernel_view().unwrap();
+        let view =
+            LayerRows { shape: &shape, store: &*mapped, layer: LayerId(1) }.kernel_view().unwrap();
         assert_eq!((view.offset, view.head_stride), (0, 8));
         let rows = read_floats(&backend, view.buffer);
-        assert_eq!(rows[(8 + 2) * 8..][..8], row(1, 1, 2));
-        assert!(LayerRows { shape: &shape, store: &*plain, layer: 1 }.kernel_view().is_none());
+        assert_eq!(rows[(8 + 2) * 8..][..8], row(LayerId(1), HeadId(1), 2));
+        assert!(
+            LayerRows { shape: &shape, store: &*plain, layer: LayerId(1) }.kernel_view().is_none()
+        );
     }
 
     #[test]
@@ -149,13 +157,16 @@ mod tests {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
             let mut mover = RowMover::new(&*backend, &shape, 3, mapped).unwrap();
-            mover.push(0, 7, 7);
+            mover.push(HeadId(0), 7, 7);
             let mut buffer = floats(&backend, &[9.0; 2 * 4 * 8]);
-            let rows = LayerRows { shape: &shape, store: &**store, layer: 0 };
+            let rows = LayerRows { shape: &shape, store: &**store, layer: LayerId(0) };
             let mut reader = RowReader { backend: &backend, rows, mover: &mut mover, tile: 3 };
             reader.load(3..6, DeviceRows { buffer: &mut buffer, head_stride: 4 }).unwrap();
-            let head = |h| [row(0, h, 3), row(0, h, 4), row(0, h, 5), [9.0; 8]].concat();
-            assert_eq!(read_floats(&backend, &buffer), [head(0), head(1)].concat());
+            let head = |h| {
+                [row(LayerId(0), h, 3), row(LayerId(0), h, 4), row(LayerId(0), h, 5), [9.0; 8]]
+                    .concat()
+            };
+            assert_eq!(read_floats(&backend, &buffer), [head(HeadId(0)), head(HeadId(1))].concat());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The rows that each KV head attends in a step.
 
+use longview_core::HeadId;
 use longview_ops::{Backend, KvView, ListSpan, OpResult, ViewMut};
 
 use super::upload_cache::UploadCache;
@@ -65,19 +66,19 @@ impl<B: Backend> RowLists<B> {
     }
 
     /// What `head` has so far is attended first; what follows, later.
-    pub fn divide(&mut self, head: usize) {
+    pub fn divide(&mut self, head: HeadId) {
         self.n_first[head] = self.n[head];
     }
 
-    pub fn push(&mut self, head: usize, row: usize) {
+    pub fn push(&mut self, head: HeadId, row: usize) {
         let n = self.n[head] as usize;
         assert!(n < self.stride, "a head attends more than {} rows", self.stride);
-        self.rows[head * self.stride + n] = row as u32;
+        self.rows[head.index() * self.stride + n] = row as u32;
         self.n[head] += 1;
     }
 
-    pub fn head(&self, head: usize) -> &[u32] {
-        &self.rows[head * self.stride..][..self.n[head] as usize]
+    pub fn head(&self, head: HeadId) -> &[u32] {
+        &self.rows[head.index() * self.stride..][..self.n[head] as usize]
     }
 
     pub fn counts(&self) -> &[u32] {
@@ -132,7 +133,7 @@ mod tests {
         let mut lists = RowLists::new(backend, 2, 4, divided).unwrap();
         lists.clear();
         for (head, row) in [(1, 2), (0, 4), (1, 7), (0, 1), (1, 5)] {
-            lists.push(head, row);
+            lists.push(HeadId(head), row);
         }
         lists
     }
@@ -148,7 +149,7 @@ mod tests {
     fn each_head_has_its_rows_in_the_order_in_which_they_came() {
         let backend = ReferenceBackend::new();
         let mut lists = listed(&backend, false);
-        assert_eq!((lists.head(0), lists.head(1)), (&[4, 1][..], &[2, 7, 5][..]));
+        assert_eq!((lists.head(HeadId(0)), lists.head(HeadId(1))), (&[4, 1][..], &[2, 7, 5][..]));
         assert_eq!(lists.counts(), [2, 3]);
         lists.upload(&backend).unwrap();
         let kv = floats(&backend, &[0.0; 8]);
@@ -165,12 +166,12 @@ mod tests {
         let backend = ReferenceBackend::new();
         let mut lists = RowLists::new(&backend, 2, 4, true).unwrap();
         lists.clear();
-        lists.push(0, 4);
-        lists.divide(0);
-        lists.push(0, 1);
-        lists.push(0, 3);
-        lists.push(1, 2);
-        lists.push(1, 7);
+        lists.push(HeadId(0), 4);
+        lists.divide(HeadId(0));
+        lists.push(HeadId(0), 1);
+        lists.push(HeadId(0), 3);
+        lists.push(HeadId(1), 2);
+        lists.push(HeadId(1), 7);
         lists.upload(&backend).unwrap();
         lists.upload_rest(&backend).unwrap();
         let kv = floats(&backend, &[0.0; 8]);
@@ -178,20 +179,20 @@ mod tests {
         assert_eq!(named(&backend, &first), [vec![4], vec![2, 7]], "head 1 is not divided");
         let rest = lists.rest(KvView::new(&kv, 0), 0).unwrap();
         assert_eq!(named(&backend, &rest), [vec![1, 3], vec![]]);
-        assert_eq!(lists.head(0), [4, 1, 3], "the host has both parts");
+        assert_eq!(lists.head(HeadId(0)), [4, 1, 3], "the host has both parts");
     }
 
     #[test]
     fn a_new_list_knows_nothing_of_the_one_before() {
         let backend = ReferenceBackend::new();
         let mut lists = listed(&backend, true);
-        lists.divide(0);
-        lists.divide(1);
+        lists.divide(HeadId(0));
+        lists.divide(HeadId(1));
         lists.upload(&backend).unwrap();
         lists.clear();
         assert_eq!(lists.counts(), [0, 0]);
         for row in [9, 8, 7] {
-            lists.push(0, row);
+            lists.push(HeadId(0), row);
         }
         lists.upload(&backend).unwrap();
         lists.upload_rest(&backend).unwrap();
@@ -218,6 +219,6 @@ mod tests {
     #[should_panic(expected = "a head attends more than 4 rows")]
     fn a_full_list_does_not_run_into_the_next_heads() {
         let mut lists = RowLists::new(&ReferenceBackend::new(), 2, 4, false).unwrap();
-        (0..5).for_each(|row| lists.push(0, row));
+        (0..5).for_each(|row| lists.push(HeadId(0), row));
     }
 }

@@ -4,7 +4,7 @@
 //! pass through host memory and a staging buffer. The lists are buffers made once, so a step
 //! allocates nothing.
 
-use longview_core::DType;
+use longview_core::{DType, HeadId, LayerId};
 use longview_ops::{
     Backend, KvGather, KvGatherParams, KvScatter, KvScatterParams, KvView, OpResult, View, ViewMut,
 };
@@ -122,8 +122,8 @@ impl<B: Backend> RowMover<B> {
     }
 
     /// Adds one row of `head` to the list.
-    pub fn push(&mut self, head: usize, src: usize, dst: usize) {
-        let at = head * self.stride + self.n[head] as usize;
+    pub fn push(&mut self, head: HeadId, src: usize, dst: usize) {
+        let at = head.index() * self.stride + self.n[head] as usize;
         assert!((self.n[head] as usize) < self.stride, "a move of more than {} rows", self.stride);
         self.src[at] = src as u32;
         self.dst[at] = dst as u32;
@@ -147,7 +147,7 @@ impl<B: Backend> RowMover<B> {
         backend: &B,
         shape: &KvShape,
         store: &dyn HostStore<B>,
-        layer: usize,
+        layer: LayerId,
         device: DeviceRows<'_, B>,
     ) -> OpResult<()> {
         if self.len() == 0 {
@@ -172,7 +172,7 @@ impl<B: Backend> RowMover<B> {
         backend: &B,
         shape: &KvShape,
         store: &mut dyn HostStore<B>,
-        layer: usize,
+        layer: LayerId,
         device: KvView<'_, B>,
     ) -> OpResult<()> {
         if self.len() == 0 {
@@ -185,7 +185,7 @@ impl<B: Backend> RowMover<B> {
         }
         self.download(backend, shape, device).await?;
         let mut rest = self.bytes.as_slice();
-        for head in 0..shape.n_kv_heads {
+        for head in shape.heads() {
             for run in runs(self.list(&self.src, head), self.list(&self.dst, head)) {
                 let (bytes, next) = rest.split_at(run.len * shape.row_bytes());
                 store.write_rows(layer, head, run.dst, bytes);
@@ -207,9 +207,9 @@ impl<B: Backend> RowMover<B> {
         bytes.resize(self.len() * shape.row_bytes(), 0);
         let mut parts = SmallVec::<[_; 16]>::new();
         let mut rest = bytes.as_mut_slice();
-        for head in 0..shape.n_kv_heads {
+        for head in shape.heads() {
             for run in runs(self.list(&self.src, head), self.list(&self.dst, head)) {
-                let row = device.offset + (head * device.head_stride + run.src) * width;
+                let row = device.offset + (head.index() * device.head_stride + run.src) * width;
                 let (out, next) = rest.split_at_mut(run.len * shape.row_bytes());
                 parts.push((View::part(device.buffer, row, run.len * width), out));
                 rest = next;
@@ -221,8 +221,8 @@ impl<B: Backend> RowMover<B> {
         result
     }
 
-    fn list<'a>(&self, lists: &'a [u32], head: usize) -> &'a [u32] {
-        &lists[head * self.stride..][..self.n[head] as usize]
+    fn list<'a>(&self, lists: &'a [u32], head: HeadId) -> &'a [u32] {
+        &lists[head.index() * self.stride..][..self.n[head] as usize]
     }
 
     /// Copies listed rows of the store to the staging buffer and points the source list there.
@@ -231,12 +231,12 @@ impl<B: Backend> RowMover<B> {
         backend: &B,
         shape: &KvShape,
         store: &dyn HostStore<B>,
-        layer: usize,
+        layer: LayerId,
     ) -> OpResult<()> {
         let (row, width) = (2 * shape.head_dim, self.width());
         let row_bytes = shape.row_bytes();
-        for head in 0..shape.n_kv_heads {
-            let (first, n) = (head * self.stride, self.n[head] as usize);
+        for head in shape.heads() {
+            let (first, n) = (head.index() * self.stride, self.n[head] as usize);
             if n == 0 {
                 continue;
             }
@@ -253,7 +253,7 @@ impl<B: Backend> RowMover<B> {
                 *row = i as u32;
             }
             let staging = self.staging.as_mut().expect("made for stores that kernels do not read");
-            let rows = ViewMut::part(staging, head * width * row, n * row);
+            let rows = ViewMut::part(staging, head.index() * width * row, n * row);
             backend.write(rows, &self.bytes)?;
         }
         Ok(())
@@ -326,18 +326,23 @@ mod tests {
         for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
             let mut mover = mover(&backend, 4, mapped);
             // A list before must leave nothing behind.
-            (0..4).for_each(|r| mover.push(1, r, r));
+            (0..4).for_each(|r| mover.push(HeadId(1), r, r));
             mover.clear();
             assert_eq!(mover.len(), 0);
             for (head, src, dst) in [(0, 4, 1), (0, 5, 2), (1, 7, 3), (0, 1, 0)] {
-                mover.push(head, src, dst);
+                mover.push(HeadId(head), src, dst);
             }
             assert_eq!(mover.len(), 4);
             let mut buffer = floats(&backend, &[0.0; 64]);
             let device = DeviceRows { buffer: &mut buffer, head_stride: 4 };
-            mover.load(&*backend, &shape, &**store, 1, device).unwrap();
-            let head_0 = [Some(row(1, 0, 1)), Some(row(1, 0, 4)), Some(row(1, 0, 5)), None];
-            let want = laid_out([head_0, [None, None, None, Some(row(1, 1, 7))]]);
+            mover.load(&*backend, &shape, &**store, LayerId(1), device).unwrap();
+            let head_0 = [
+                Some(row(LayerId(1), HeadId(0), 1)),
+                Some(row(LayerId(1), HeadId(0), 4)),
+                Some(row(LayerId(1), HeadId(0), 5)),
+                None,
+            ];
+            let want = laid_out([head_0, [None, None, None, Some(row(LayerId(1), HeadId(1), 7))]]);
             assert_eq!(read_floats(&backend, &buffer), want, "mapped: {mapped}");
         }
     }
@@ -347,11 +352,11 @@ mod tests {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
             let mut mover = mover(&backend, 2, mapped);
-            mover.push(0, 1, 1);
+            mover.push(HeadId(0), 1, 1);
             mover.clear();
             let mut buffer = floats(&backend, &[5.0; 64]);
             let device = DeviceRows { buffer: &mut buffer, head_stride: 4 };
-            mover.load(&*backend, &shape, &**store, 0, device).unwrap();
+            mover.load(&*backend, &shape, &**store, LayerId(0), device).unwrap();
             assert_eq!(read_floats(&backend, &buffer), [5.0; 64]);
         }
     }
@@ -363,13 +368,21 @@ mod tests {
         for (store, mapped) in full_stores(&backend, &shape).iter().zip([true, false]) {
             let mut mover = mover(&backend, 4, mapped);
             for (head, src, dst) in [(0, 2, 7), (1, 2, 0), (1, 6, 5)] {
-                mover.push(head, src, dst);
+                mover.push(HeadId(head), src, dst);
             }
             let mut buffer = floats(&backend, &[0.0; 64]);
             let pool = DeviceRows { buffer: &mut buffer, head_stride: 0 };
-            mover.load(&*backend, &shape, &**store, 0, pool).unwrap();
-            let first = [Some(row(0, 1, 2)), None, None, None];
-            let want = laid_out([first, [None, Some(row(0, 1, 6)), None, Some(row(0, 0, 2))]]);
+            mover.load(&*backend, &shape, &**store, LayerId(0), pool).unwrap();
+            let first = [Some(row(LayerId(0), HeadId(1), 2)), None, None, None];
+            let want = laid_out([
+                first,
+                [
+                    None,
+                    Some(row(LayerId(0), HeadId(1), 6)),
+                    None,
+                    Some(row(LayerId(0), HeadId(0), 2)),
+                ],
+            ]);
             assert_eq!(read_floats(&backend, &buffer), want, "mapped: {mapped}");
         }
     }
@@ -380,26 +393,26 @@ mod tests {
     fn listed_device_rows_go_to_either_store() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
         let device: Vec<f32> =
-            (0..2).flat_map(|h| (0..4).flat_map(move |r| row(0, h, r))).collect();
+            shape.heads().flat_map(|h| (0..4).flat_map(move |r| row(LayerId(0), h, r))).collect();
         // One row before the first, as a part of a larger buffer has it.
         let buffer = floats(&backend, &[vec![3.0; 8], device].concat());
         for (mut store, mapped) in empty_stores(&backend, &shape).into_iter().zip([true, false]) {
             let mut mover = mover(&backend, 4, mapped);
             for (head, src, dst) in [(0, 3, 5), (0, 1, 6), (1, 2, 0), (1, 3, 1)] {
-                mover.push(head, src, dst);
+                mover.push(HeadId(head), src, dst);
             }
             // The gather of a mapped store begins at its view's row 0 likewise.
             let view = KvView { buffer: &buffer, offset: 8, head_stride: 4 };
-            let moved = mover.store(&*backend, &shape, &mut *store, 1, view);
+            let moved = mover.store(&*backend, &shape, &mut *store, LayerId(1), view);
             pollster::block_on(moved).unwrap();
             let (mut head_0, mut head_1) = (vec![0.0; 64], vec![0.0; 64]);
-            head_0[40..48].copy_from_slice(&row(0, 0, 3));
-            head_0[48..56].copy_from_slice(&row(0, 0, 1));
-            head_1[..8].copy_from_slice(&row(0, 1, 2));
-            head_1[8..16].copy_from_slice(&row(0, 1, 3));
-            assert_eq!(stored(&*store, &shape, 1, 0), head_0, "mapped: {mapped}");
-            assert_eq!(stored(&*store, &shape, 1, 1), head_1, "mapped: {mapped}");
-            assert_eq!(stored(&*store, &shape, 0, 0), [0.0; 64], "another layer");
+            head_0[40..48].copy_from_slice(&row(LayerId(0), HeadId(0), 3));
+            head_0[48..56].copy_from_slice(&row(LayerId(0), HeadId(0), 1));
+            head_1[..8].copy_from_slice(&row(LayerId(0), HeadId(1), 2));
+            head_1[8..16].copy_from_slice(&row(LayerId(0), HeadId(1), 3));
+            assert_eq!(stored(&*store, &shape, LayerId(1), HeadId(0)), head_0, "mapped: {mapped}");
+            assert_eq!(stored(&*store, &shape, LayerId(1), HeadId(1)), head_1, "mapped: {mapped}");
+            assert_eq!(stored(&*store, &shape, LayerId(0), HeadId(0)), [0.0; 64], "another layer");
         }
     }
 
@@ -421,7 +434,11 @@ mod tests {
     fn keys_and_values_of_tokens_become_rows_of_each_head() {
         let (backend, shape) = (ReferenceBackend::new(), shape());
         let token = |t: usize, part: std::ops::Range<usize>| {
-            [row(0, 0, t)[part.clone()].to_vec(), row(0, 1, t)[part].to_vec()].concat()
+            [
+                row(LayerId(0), HeadId(0), t)[part.clone()].to_vec(),
+                row(LayerId(0), HeadId(1), t)[part].to_vec(),
+            ]
+            .concat()
         };
         // One number before the first token, as views into larger tensors have it.
         let all = |part: std::ops::Range<usize>| {
@@ -441,14 +458,14 @@ mod tests {
         let mut buffer = floats(&backend, &[0.0; 64]);
         let device = DeviceRows { buffer: &mut buffer, head_stride: 4 };
         scatter(&backend, &shape, &t, &new, device).unwrap();
-        let head = |h| [Some(row(0, h, 2)), None, None, Some(row(0, h, 1))];
-        assert_eq!(read_floats(&backend, &buffer), laid_out([head(0), head(1)]));
+        let head = |h| [Some(row(LayerId(0), h, 2)), None, None, Some(row(LayerId(0), h, 1))];
+        assert_eq!(read_floats(&backend, &buffer), laid_out([head(HeadId(0)), head(HeadId(1))]));
     }
 
     #[test]
     #[should_panic(expected = "a move of more than 2 rows")]
     fn a_full_list_does_not_run_into_the_next_heads() {
         let mut mover = mover(&ReferenceBackend::new(), 2, true);
-        (0..3).for_each(|r| mover.push(0, r, r));
+        (0..3).for_each(|r| mover.push(HeadId(0), r, r));
     }
 }

@@ -5,6 +5,7 @@
 //! the step only notes where the rows lie, and one read at its end, together with the token that
 //! the caller waits for anyway, brings all of them.
 
+use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, View};
 use smallvec::SmallVec;
 
@@ -85,7 +86,7 @@ impl Writeback {
         let (row_bytes, heads) = (shape.row_bytes(), shape.n_kv_heads);
         if let Some(row) = self.finished_token() {
             for (i, bytes) in self.bytes.chunks_exact(row_bytes).enumerate() {
-                store.write_rows(i / heads, i % heads, row, bytes);
+                store.write_rows(LayerId::new(i / heads), HeadId::new(i % heads), row, bytes);
             }
         }
         self.clear();
@@ -102,8 +103,8 @@ mod tests {
     use super::*;
 
     /// Device rows of a layer: three of head 0, three of head 1.
-    fn device(backend: &ReferenceBackend, layer: usize) -> Buffer {
-        let rows = (0..2).flat_map(|h| (0..3).flat_map(move |r| row(layer, h, r)));
+    fn device(backend: &ReferenceBackend, layer: LayerId) -> Buffer {
+        let rows = shape().heads().flat_map(|h| (0..3).flat_map(move |r| row(layer, h, r)));
         floats(backend, &rows.collect::<Vec<_>>())
     }
 
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn a_tokens_rows_come_to_the_host_layer_by_layer_and_head_by_head() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
-        let layers = [device(&backend, 0), device(&backend, 1)];
+        let layers = [device(&backend, LayerId(0)), device(&backend, LayerId(1))];
         let [_, mut store] = empty_stores(&backend, &shape);
         let mut writeback = Writeback::with_layers(2);
         assert!(writeback.is_empty());
@@ -129,8 +130,8 @@ mod tests {
         assert_eq!(writeback.finished_token(), Some(6));
         assert_eq!(read(&backend, &mut writeback, &layers), 4);
         writeback.write(&shape, &mut *store);
-        for (layer, at) in [(0, 2), (1, 1)] {
-            for head in 0..2 {
+        for (layer, at) in [(LayerId(0), 2), (LayerId(1), 1)] {
+            for head in shape.heads() {
                 let mut want = vec![0.0; 64];
                 want[48..56].copy_from_slice(&row(layer, head, at));
                 assert_eq!(stored(&*store, &shape, layer, head), want, "{layer} {head}");
@@ -144,14 +145,14 @@ mod tests {
     #[test]
     fn a_step_that_did_not_end_leaves_nothing_on_the_host() {
         let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
-        let layers = [device(&backend, 0), device(&backend, 1)];
+        let layers = [device(&backend, LayerId(0)), device(&backend, LayerId(1))];
         let [_, mut store] = empty_stores(&backend, &shape);
         let mut writeback = Writeback::with_layers(2);
         writeback.push(0);
         assert_eq!(read(&backend, &mut writeback, &layers), 2, "of the layer that it came to");
         writeback.write(&shape, &mut *store);
         for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            assert_eq!(stored(&*store, &shape, layer, head), [0.0; 64]);
+            assert_eq!(stored(&*store, &shape, LayerId(layer), HeadId(head)), [0.0; 64]);
         }
         assert!(writeback.is_empty(), "and is forgotten");
     }

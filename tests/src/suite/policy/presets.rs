@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use longview_core::DType;
+use longview_core::{DType, HeadId, LayerId};
 use longview_ops::Backend;
 use longview_scheduler::{
     Attend, BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions, Preset,
@@ -81,11 +81,11 @@ pub fn small_presets() -> Vec<PolicyOptions> {
 /// and no more than the budget allows.
 fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
     let shape = sim.sequence.shape();
-    let (group, d) = (shape.n_q_heads / shape.n_kv_heads, shape.head_dim);
+    let d = shape.head_dim;
     let policy = sim.sequence.policy();
     let (mut total, mut heads) = (0, 0);
-    for (layer, state) in sim.sequence.layers().iter().enumerate() {
-        for head in 0..shape.n_kv_heads {
+    for (layer, state) in shape.layers().zip(sim.sequence.layers()) {
+        for head in shape.heads() {
             let attended = match state.mode() {
                 LayerMode::Dense => (0..sim.n_tokens() as u32).collect(),
                 _ => sim.sequence.attended_tokens(layer, head),
@@ -100,7 +100,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
             if policy.residual == Residual::Means {
                 terms.extend(unread_clusters(sim, layer, head, &attended));
             }
-            for h in head * group..(head + 1) * group {
+            for h in shape.query_heads(head) {
                 let got = &sim.out[layer][h * d..(h + 1) * d];
                 assert_near(got, &sim.attention(layer, h, &terms), what);
             }
@@ -113,7 +113,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
 }
 
 /// A token as a step attends it: a first token's key is turned to its place in the cache.
-fn turned<B: Backend>(sim: &Sim<B>, layer: usize, head: usize, position: u32) -> Term {
+fn turned<B: Backend>(sim: &Sim<B>, layer: LayerId, head: HeadId, position: u32) -> Term {
     let (policy, shape) = (sim.sequence.policy(), sim.sequence.shape());
     let mut term = sim.term(layer, head, position);
     let is_first = policy.residency.first_positions() == Positions::Cache
@@ -133,8 +133,8 @@ fn turned<B: Backend>(sim: &Sim<B>, layer: usize, head: usize, position: u32) ->
 /// Each cluster's mean key and mean value, as often as it has tokens that were not attended.
 fn unread_clusters<B: Backend>(
     sim: &Sim<B>,
-    layer: usize,
-    head: usize,
+    layer: LayerId,
+    head: HeadId,
     attended: &[u32],
 ) -> Vec<Term> {
     let state = &sim.sequence.layers()[layer];
@@ -308,7 +308,7 @@ pub fn a_mass_budget_recalls_as_much_as_the_estimate_asks_for<B: Probe>(backend:
             sim.prefill(10, 300);
             for _ in 0..20 {
                 sim.decode(10);
-                for head in 0..2 {
+                for head in sim.sequence.shape().heads() {
                     check_mass(&sim, head, f64::from(share));
                 }
             }
@@ -318,13 +318,13 @@ pub fn a_mass_budget_recalls_as_much_as_the_estimate_asks_for<B: Probe>(backend:
     }
 }
 
-fn check_mass<B: Backend>(sim: &Sim<B>, head: usize, share: f64) {
+fn check_mass<B: Backend>(sim: &Sim<B>, head: HeadId, share: f64) {
     let shape = sim.sequence.shape();
     let (d, layer) = (shape.head_dim, &sim.sequence.layers()[1]);
     let index = &layer.recall().unwrap().index.heads()[head];
     let centroids = longview_core::decode_f32(shape.kv_dtype, &index.centroids);
     let mut mass = vec![0.0f64; index.sizes.len()];
-    for h in 2 * head..2 * head + 2 {
+    for h in shape.query_heads(head) {
         let q = &sim.truth[1].last().unwrap().q[h * d..(h + 1) * d];
         let weigh = |c: usize| {
             let c_row = &centroids[c * d..(c + 1) * d];
@@ -334,7 +334,7 @@ fn check_mass<B: Backend>(sim: &Sim<B>, head: usize, share: f64) {
         let total: f64 = (0..mass.len()).map(weigh).sum();
         mass.iter_mut().enumerate().for_each(|(c, m)| *m += weigh(c) / total);
     }
-    let recalled: Vec<u32> = sim.sequence.last_recalled(1, head).collect();
+    let recalled: Vec<u32> = sim.sequence.last_recalled(LayerId(1), head).collect();
     let held: Vec<f64> = (0..mass.len())
         .map(|c| {
             let rows = index.starts[c] as usize..(index.starts[c] + index.sizes[c]) as usize;
@@ -344,7 +344,7 @@ fn check_mass<B: Backend>(sim: &Sim<B>, head: usize, share: f64) {
         })
         .collect();
     let (total, held_all) = (mass.iter().sum::<f64>(), held.iter().sum::<f64>());
-    let is_full = sim.sequence.attended_tokens(1, head).len() == 96;
+    let is_full = sim.sequence.attended_tokens(LayerId(1), head).len() == 96;
     assert!(is_full || held_all >= share * total - 1e-4, "{held_all} of {total}");
     let smallest = held.iter().copied().filter(|h| *h > 0.0).fold(f64::INFINITY, f64::min);
     assert!(held_all - smallest <= share * total + 1e-4, "a cluster more than needed");
@@ -378,7 +378,7 @@ pub fn certificates_are_never_violated<B: Probe>(backend: &Arc<B>) {
         let steps = 30;
         for _ in 0..steps {
             sim.decode(11);
-            for layer in 0..2 {
+            for layer in sim.sequence.shape().layers() {
                 check_bounds(&sim, layer, &what);
             }
         }
@@ -392,17 +392,17 @@ pub fn certificates_are_never_violated<B: Probe>(backend: &Arc<B>) {
 }
 
 /// The truth against the bound: masses of attended rows and of all others.
-fn check_bounds<B: Backend>(sim: &Sim<B>, layer: usize, what: &str) {
+fn check_bounds<B: Backend>(sim: &Sim<B>, layer: LayerId, what: &str) {
     let (shape, n) = (sim.sequence.shape(), sim.n_tokens() as u32);
     let d = shape.head_dim;
     let q = &sim.truth[layer].last().unwrap().q;
     let (mut lse, mut ratios) = (Vec::new(), Vec::new());
     for h in 0..shape.n_q_heads {
-        let head = h / 2;
+        let head = HeadId::new(h / 2);
         let attended: HashSet<u32> =
             sim.sequence.attended_tokens(layer, head).into_iter().collect();
         let mass = |t: u32| -> f64 {
-            let k = &sim.truth[layer][t as usize].k[head * d..(head + 1) * d];
+            let k = &sim.truth[layer][t as usize].k[head.index() * d..][..d];
             let k = longview_core::decode_f32(
                 shape.kv_dtype,
                 &longview_core::encode_f32(shape.kv_dtype, k),
@@ -559,7 +559,7 @@ pub fn a_short_prompt_leaves_every_head_its_budget<B: Probe>(backend: &Arc<B>) {
         sim.prefill(12, 30);
         for n in 31..200usize {
             sim.decode(12);
-            for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            for (layer, head) in sim.heads() {
                 let attended = sim.sequence.attended_tokens(layer, head).len();
                 assert_eq!(attended, n.min(96), "{what}: token {n}");
             }

@@ -127,14 +127,19 @@ pub fn a_speculative_step_attends_what_the_last_query_chose<B: Probe>(backend: &
         let speculates = sim.sequence.stats().speculated_steps > before;
         let (n, layer) = (sim.n_tokens(), &sim.sequence.layers()[1]);
         assert_eq!(sim.sequence.stats().attended_last, [96; 4], "the budget is used and kept");
-        for head in 0..2 {
+        let shape = sim.sequence.shape();
+        for head in shape.heads() {
             let chooser = if speculates { n - 2 } else { n - 1 };
             let recalled = brute_force(&sim, head, Pooling::SumSoftmax, chooser);
             let always = (0..4).chain(layer.n_indexed..n).map(|row| layer.positions[head][row]);
             let positions: Vec<u32> = always.chain(recalled).collect();
-            for h in head * 2..head * 2 + 2 {
+            for h in shape.query_heads(head) {
                 let what = format!("token {n}, query head {h}, speculates: {speculates}");
-                assert_near(&sim.out[1][h * 8..(h + 1) * 8], &sim.oracle(1, h, &positions), &what);
+                assert_near(
+                    &sim.out[1][h * 8..(h + 1) * 8],
+                    &sim.oracle(LayerId(1), h, &positions),
+                    &what,
+                );
             }
         }
     }
@@ -143,11 +148,11 @@ pub fn a_speculative_step_attends_what_the_last_query_chose<B: Probe>(backend: &
 
 /// Queries that hardly move, but for those of KV head 1 in layer 0, which turn round every 9
 /// tokens.
-fn turning(seed: u64, layer: usize, position: usize) -> TokenData {
+fn turning(seed: u64, layer: LayerId, position: usize) -> TokenData {
     let shape = small_shape(1);
     let mut data = token_data(&shape, seed, layer, position);
     let still = token_data(&shape, seed ^ 1, layer, 0).q;
-    let turned = layer == 0 && position / 9 % 2 == 1;
+    let turned = layer == LayerId(0) && position / 9 % 2 == 1;
     for (i, (q, still)) in data.q.iter_mut().zip(still).enumerate() {
         let side = if turned && i >= 16 { -1.0 } else { 1.0 };
         *q = side * (still + 0.02 * *q);
@@ -163,7 +168,7 @@ pub fn only_steps_whose_queries_turned_are_run_again<B: Probe>(backend: &Arc<B>)
     sim.prefill(8, 400);
     let (mut repeated, mut was_repeated) = (0, 0);
     for position in 400..600 {
-        let data = move |layer: usize| vec![turning(8, layer, position)];
+        let data = move |layer: LayerId| vec![turning(8, layer, position)];
         let before = sim.sequence.stats().clone();
         exact.step_with(1, SpanMode::Policy, &data).unwrap();
         sim.step_with(1, SpanMode::Policy, &data).unwrap();
@@ -265,7 +270,7 @@ pub fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call<B: Probe>(backen
             mode: SpanMode::Policy,
         }];
         let mut step = Step { spans, scratch: &mut scratch };
-        for layer in 0..n_layers {
+        for layer in shape.layers().take(n_layers) {
             attend(&*sim.backend, &shape, &mut step, layer, &[token_data(&shape, 3, layer, 401)])?;
         }
         step.finish();

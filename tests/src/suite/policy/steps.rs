@@ -3,7 +3,7 @@
 pub(super) use std::collections::HashSet;
 pub(super) use std::sync::Arc;
 
-pub(super) use longview_core::{DType, SplitMix64};
+pub(super) use longview_core::{DType, HeadId, LayerId, SplitMix64};
 pub(super) use longview_ops::{Backend, Distance, Pooling};
 pub(super) use longview_scheduler::{
     ClusterJob, ClusterTask, HostStoreKind, KvPlan, LayerMode, Placement, PolicyOptions, Positions,
@@ -103,7 +103,7 @@ pub fn the_control_attends_to_sinks_and_the_most_recent_tokens<B: Probe>(backend
             let positions: Vec<u32> = (0..4).chain(n - 60..n).collect();
             for h in 0..shape.n_q_heads {
                 let got = &sim.out[1][h * shape.head_dim..(h + 1) * shape.head_dim];
-                assert_near(got, &sim.oracle(1, h, &positions), "sinks and recent");
+                assert_near(got, &sim.oracle(LayerId(1), h, &positions), "sinks and recent");
             }
         }
     }
@@ -123,6 +123,7 @@ pub fn full_attention_and_dense_layers_attend_to_everything<B: Probe>(backend: &
             sim.decode(3);
             let positions: Vec<u32> = (0..sim.n_tokens() as u32).collect();
             for (layer, h) in [(0, 0), (0, 3), (1, 1), (1, 2)] {
+                let layer = LayerId(layer);
                 let got = &sim.out[layer][h * 8..(h + 1) * 8];
                 assert_near(got, &sim.oracle(layer, h, &positions), "full attention");
             }
@@ -151,7 +152,7 @@ pub fn one_prefill_serves_several_policies_and_is_taken_back<B: Probe>(backend: 
                 let positions: Vec<u32> = (0..401).collect();
                 assert_near(
                     &sim.out[1][..8],
-                    &sim.oracle(1, 0, &positions),
+                    &sim.oracle(LayerId(1), 0, &positions),
                     "full after clusterkv",
                 );
             }
@@ -202,7 +203,8 @@ pub fn several_sequences_of_unequal_length_share_a_step<B: Probe>(backend: &Arc<
     let mut scratch = StepScratch::new(&**backend, &shape, 48, 40, placement).unwrap();
     for _ in 0..50 {
         alone.iter_mut().zip(lengths).for_each(|(sim, n)| sim.decode(n as u64));
-        let data: Vec<Vec<_>> = (0..shape.n_layers)
+        let data: Vec<Vec<_>> = shape
+            .layers()
             .map(|layer| {
                 let token = |(sim, n): (&Sim<_>, usize)| {
                     token_data(&shape, n as u64, layer, sim.n_tokens())
@@ -221,7 +223,7 @@ pub fn several_sequences_of_unequal_length_share_a_step<B: Probe>(backend: &Arc<
             })
             .collect();
         let mut step = Step { spans: &mut spans, scratch: &mut scratch };
-        for (layer, tokens) in data.iter().enumerate() {
+        for (layer, tokens) in shape.layers().zip(&data) {
             let out = attend(&**backend, &shape, &mut step, layer, tokens).unwrap();
             let width = shape.n_q_heads * shape.head_dim;
             for (sim, got) in alone.iter().zip(out.chunks_exact(width)) {
@@ -241,7 +243,7 @@ pub fn selection_equals_a_brute_force_oracle<B: Probe>(backend: &Arc<B>) {
         sim.prefill(8, 700);
         for _ in 0..40 {
             sim.decode(8);
-            for head in 0..2 {
+            for head in sim.sequence.shape().heads() {
                 check_selection(&sim, head, pooling);
             }
         }
@@ -249,8 +251,8 @@ pub fn selection_equals_a_brute_force_oracle<B: Probe>(backend: &Arc<B>) {
 }
 
 /// What a head recalled is what its query chooses, but for clusters that score the same.
-pub(super) fn check_selection<B: Backend>(sim: &Sim<B>, head: usize, pooling: Pooling) {
-    let got: HashSet<u32> = sim.sequence.last_recalled(1, head).collect();
+pub(super) fn check_selection<B: Backend>(sim: &Sim<B>, head: HeadId, pooling: Pooling) {
+    let got: HashSet<u32> = sim.sequence.last_recalled(LayerId(1), head).collect();
     let want = brute_force(sim, head, pooling, sim.n_tokens() - 1);
     assert_eq!(got, want, "token {} head {head} {pooling:?}", sim.n_tokens());
 }
@@ -260,7 +262,7 @@ pub(super) fn check_selection<B: Backend>(sim: &Sim<B>, head: usize, pooling: Po
 /// sizes, in f64.
 pub(super) fn brute_force<B: Backend>(
     sim: &Sim<B>,
-    head: usize,
+    head: HeadId,
     pooling: Pooling,
     position: usize,
 ) -> HashSet<u32> {
@@ -270,7 +272,7 @@ pub(super) fn brute_force<B: Backend>(
     let centroids = longview_core::decode_f32(DType::F32, &index.centroids);
     let q = &sim.truth[1][position].q;
     let mut pooled = vec![0.0f64; index.sizes.len()];
-    for h in head * 2..head * 2 + 2 {
+    for h in shape.query_heads(head) {
         let dot = |c: usize| {
             let c = &centroids[c * d..(c + 1) * d];
             let dot: f64 = q[h * d..(h + 1) * d].iter().zip(c).map(|(a, b)| f64::from(a * b)).sum();
@@ -348,7 +350,7 @@ pub fn kmeans_recovers_planted_clusters<B: Probe>(backend: &Arc<B>) {
         let (n_points, d, planted) = (1200, 16, 12);
         let task = ClusterTask {
             kind: TaskKind::Clusters,
-            layer: 0,
+            layer: LayerId(0),
             row_start: 0,
             n_kv_heads: 2,
             n_points,
@@ -515,18 +517,18 @@ pub fn random_steps_keep_budget_and_rows<B: Probe>(backend: &Arc<B>) {
 pub(super) fn check_step<B: Backend>(sim: &Sim<B>, budget: usize) {
     let (n, shape) = (sim.n_tokens(), sim.sequence.shape());
     let layer = &sim.sequence.layers()[1];
-    for head in 0..shape.n_kv_heads {
+    for head in shape.heads() {
         let pending = layer.n_indexed.max(4.min(n))..n;
-        let recalled = sim.sequence.last_recalled(1, head);
+        let recalled = sim.sequence.last_recalled(LayerId(1), head);
         let always = (0..4.min(n)).chain(pending).map(|row| layer.positions[head][row]);
         let positions: Vec<u32> = always.chain(recalled).collect();
         let set: HashSet<u32> = positions.iter().copied().collect();
         assert_eq!(set.len(), positions.len(), "a token twice");
         assert_eq!(positions.len(), budget.min(n), "the budget is a limit and is used");
-        for h in head * 2..head * 2 + 2 {
+        for h in shape.query_heads(head) {
             let got = &sim.out[1][h * 8..(h + 1) * 8];
             let what = format!("token {n}, query head {h}");
-            assert_near(got, &sim.oracle(1, h, &positions), &what);
+            assert_near(got, &sim.oracle(LayerId(1), h, &positions), &what);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_core::{DType, encode_f32};
+use longview_core::{DType, HeadId, LayerId, encode_f32};
 use longview_ops::ReferenceBackend;
 
 use super::*;
@@ -87,7 +87,8 @@ fn a_head_keeps_the_rows_of_most_attention_the_first_among_equals() {
     assert_eq!(kept.rows[1], kept_rows(&[[2, 0], [3, 1], [4, 2]]));
     assert_eq!((kept.n_kept(), kept.n_pool_rows()), (5, 5));
     // Heads' places follow each other in the pool.
-    let pool_rows: Vec<usize> = (0..2)
+    let pool_rows: Vec<usize> = shape()
+        .heads()
         .flat_map(|h| kept.rows[h].iter().map(move |k| (h, *k)))
         .map(|(h, k)| kept.pool_row(h, k))
         .collect();
@@ -129,14 +130,14 @@ fn rows_that_are_new_are_carried_into_the_pool_and_no_others() {
     for (store, mapped) in full_stores(&backend, &shape()).iter().zip([true, false]) {
         let mut mover = mover(&backend, mapped);
         // What was listed before is not carried again.
-        mover.push(1, 0, 0);
+        mover.push(HeadId(1), 0, 0);
         rechosen(&backend, Statistic::AllQueries, false, &mut mover);
         let mut buffer = floats(&backend, &[0.0; 13 * 8]);
         let pool = DeviceRows { buffer: &mut buffer, head_stride: 0 };
-        mover.load(&*backend, &shape(), &**store, 1, pool).unwrap();
+        mover.load(&*backend, &shape(), &**store, LayerId(1), pool).unwrap();
         let mut want = vec![[0.0; 8]; 13];
-        (want[8 + 1], want[8 + 3]) = (row(1, 0, 6), row(1, 0, 7));
-        want[8 + 4] = row(1, 1, 7);
+        (want[8 + 1], want[8 + 3]) = (row(LayerId(1), HeadId(0), 6), row(LayerId(1), HeadId(0), 7));
+        want[8 + 4] = row(LayerId(1), HeadId(1), 7);
         assert_eq!(read_floats(&backend, &buffer), want.concat());
     }
 }
@@ -206,25 +207,25 @@ fn every_new_row_takes_the_place_of_the_one_that_was_kept_last() {
     let kept = kept(&backend);
     let mut lists = RowLists::new(&backend, 2, 8, false).unwrap();
     kept.list(&places(true), &(6..9), 2, &mut lists);
-    assert_eq!(lists.head(0), [6, 7, 8, 4, 1, 2]);
-    assert_eq!(lists.head(1), [6, 7, 8]);
+    assert_eq!(lists.head(HeadId(0)), [6, 7, 8, 4, 1, 2]);
+    assert_eq!(lists.head(HeadId(1)), [6, 7, 8]);
     // In the ring of four a row lies at its remainder; places of head 0 begin at 8.
     kept.list(&places(false), &(6..9), 2, &mut lists);
-    assert_eq!(lists.head(0), [2, 3, 0, 8 + 2, 8, 8 + 3]);
-    assert_eq!(lists.head(1), [4 + 2, 4 + 3, 4]);
+    assert_eq!(lists.head(HeadId(0)), [2, 3, 0, 8 + 2, 8, 8 + 3]);
+    assert_eq!(lists.head(HeadId(1)), [4 + 2, 4 + 3, 4]);
     // With no more than the recent ones pending, all are attended.
     kept.list(&places(false), &(6..8), 2, &mut lists);
-    assert_eq!(lists.head(0), [2, 3, 8 + 2, 8, 8 + 3, 8 + 1]);
-    assert_eq!(lists.head(1), [4 + 2, 4 + 3, 8 + 4]);
+    assert_eq!(lists.head(HeadId(0)), [2, 3, 8 + 2, 8, 8 + 3, 8 + 1]);
+    assert_eq!(lists.head(HeadId(1)), [4 + 2, 4 + 3, 8 + 4]);
 }
 
 /// What the key of a row is worth to a query of 2 in its first element: with a scale of a half and
 /// a log-sum-exp of 0, a query of 2 gives the row this much, a query of 4 its square.
-fn worth(head: usize, row: usize) -> f32 {
-    1.0 + head as f32 / 2.0 + row as f32 / 16.0
+fn worth(head: HeadId, row: usize) -> f32 {
+    1.0 + head.0 as f32 / 2.0 + row as f32 / 16.0
 }
 
-fn key_of(head: usize, row: usize) -> [f32; 8] {
+fn key_of(head: HeadId, row: usize) -> [f32; 8] {
     [worth(head, row).ln(), 5.0, 5.0, 5.0, 1.0, 1.0, 1.0, 1.0]
 }
 
@@ -235,11 +236,11 @@ fn measured_rows(
     in_place: bool,
 ) -> Buffer {
     let mut rows = vec![[0.0; 8]; 20];
-    for head in 0..2 {
+    for head in shape().heads() {
         if in_place {
-            (0..9).for_each(|r| rows[head * 10 + r] = key_of(head, r));
+            (0..9).for_each(|r| rows[head.index() * 10 + r] = key_of(head, r));
         } else {
-            (6..9).for_each(|r| rows[head * RING + r % RING] = key_of(head, r));
+            (6..9).for_each(|r| rows[head.index() * RING + r % RING] = key_of(head, r));
             for k in &kept.rows[head] {
                 let first = [8, 12][head];
                 rows[first + k.slot as usize] = key_of(head, k.row as usize);
@@ -275,7 +276,7 @@ fn check_measured(backend: &ReferenceBackend, kept: &Kept<ReferenceBackend>, tim
     let rows = [[1, 0, 4, 2, 6, 7, 8], [3, 8, 8, 8, 6, 7, 8]];
     let sums = read_floats(backend, &kept.mass);
     for (g, sums) in sums.chunks_exact(STRIDE).enumerate() {
-        let head = g / 2;
+        let head = HeadId::new(g / 2);
         for (sum, row) in sums.iter().zip(rows[head]) {
             let gave = worth(head, row).powi(if g.is_multiple_of(2) { 1 } else { 2 });
             let want = times as f32 * gave;
@@ -305,9 +306,15 @@ fn the_pool_is_filled_from_the_host_a_few_rows_at_a_time() {
         for stride in [1, 3, 4] {
             let mut mover = RowMover::new(&*backend, &shape, stride, mapped).unwrap();
             let mut buffer = floats(&backend, &[0.0; 13 * 8]);
-            let rows = LayerRows { shape: &shape, store: &**store, layer: 1 };
+            let rows = LayerRows { shape: &shape, store: &**store, layer: LayerId(1) };
             kept.load(&backend, rows, &places(false), &mut mover, &mut buffer).unwrap();
-            let pool = [row(1, 0, 1), row(1, 0, 0), row(1, 0, 4), row(1, 0, 2), row(1, 1, 3)];
+            let pool = [
+                row(LayerId(1), HeadId(0), 1),
+                row(LayerId(1), HeadId(0), 0),
+                row(LayerId(1), HeadId(0), 4),
+                row(LayerId(1), HeadId(0), 2),
+                row(LayerId(1), HeadId(1), 3),
+            ];
             let want = [vec![0.0; 8 * 8], pool.concat()].concat();
             assert_eq!(read_floats(&backend, &buffer), want, "{stride} at a time");
         }
@@ -436,10 +443,10 @@ fn half_precision_rows_are_carried_bit_by_bit() {
     let shape = KvShape { kv_dtype: DType::F16, ..shape() };
     let mut store = crate::store::PlainStore::new(&shape).unwrap();
     let bytes = encode_f32(DType::F16, &[1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, -4.0]);
-    HostStore::<ReferenceBackend>::write_rows(&mut store, 0, 1, 3, &bytes);
+    HostStore::<ReferenceBackend>::write_rows(&mut store, LayerId(0), HeadId(1), 3, &bytes);
     let mut mover = RowMover::new(&*backend, &shape, 4, false).unwrap();
     let mut buffer = backend.alloc(DType::F16, 13 * 8, "test").unwrap();
-    let rows = LayerRows { shape: &shape, store: &store, layer: 0 };
+    let rows = LayerRows { shape: &shape, store: &store, layer: LayerId(0) };
     let kept = kept(&backend);
     kept.load(&backend, rows, &places(false), &mut mover, &mut buffer).unwrap();
     let mut read = vec![0; 16];

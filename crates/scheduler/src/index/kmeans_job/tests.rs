@@ -1,6 +1,7 @@
 //! K-means on points that can be clustered by eye, landmarks of blocks and tokens, and what a job
 //! keeps from one task to the next.
 
+use longview_core::HeadId;
 use longview_ops::BlockSummary;
 
 use super::super::testing::{R, shape, store_of, upload};
@@ -11,7 +12,7 @@ use crate::store::LayerRows;
 /// K-means by L2 of points of two channels.
 fn task(n_kv_heads: usize, n_points: usize, n_clusters: usize) -> ClusterTask {
     ClusterTask {
-        layer: 0,
+        layer: LayerId(0),
         row_start: 0,
         kind: TaskKind::Clusters,
         n_kv_heads,
@@ -252,11 +253,12 @@ fn keys_from_rows_that_kernels_read_are_those_of_the_host() {
     let backend = R::new();
     let shape = shape(2, 2, 2);
     // Heads of eight rows; keys of the task begin at row 3. A value lies between two keys.
-    let store = store_of(&shape, |head, row| KEYS[head * 4 + row.saturating_sub(3) % 4].to_vec());
+    let store =
+        store_of(&shape, |head, row| KEYS[head.index() * 4 + row.saturating_sub(3) % 4].to_vec());
     let mut rows = vec![0.0; shape.layer_elements()];
-    let reader = LayerRows::<R> { shape: &shape, store: &store, layer: 0 };
+    let reader = LayerRows::<R> { shape: &shape, store: &store, layer: LayerId(0) };
     for (row, out) in rows.chunks_exact_mut(4).enumerate() {
-        out[..2].copy_from_slice(&reader.key(row / 8, row % 8));
+        out[..2].copy_from_slice(&reader.key(HeadId::new(row / 8), row % 8));
     }
     let rows = upload(&backend, &rows);
     let task = ClusterTask { row_start: 3, ..task(2, 4, 2) };

@@ -1,6 +1,6 @@
 //! Selections by hand: scores, budgets, cuts, and what comes to the host.
 
-use longview_core::SplitMix64;
+use longview_core::{HeadId, SplitMix64};
 use longview_ops::Pooling;
 
 use super::*;
@@ -24,7 +24,7 @@ impl Selector<Device> {
 
     /// What a head chose, as the host knows it.
     pub(in crate::recall) fn choice(&self, head: usize) -> Vec<(usize, usize)> {
-        self.selected(SELECTION, head).collect()
+        self.selected(SELECTION, HeadId::new(head)).collect()
     }
 }
 
@@ -261,10 +261,11 @@ fn a_lookup_lists_the_slots_of_what_was_chosen() {
     let mut lists = RowLists::new(&device, 2, 16, true).unwrap();
     let mut look_up = |selector: &mut Selector<Device>, hits_first| {
         lists.clear();
-        lists.push(0, 90);
-        let lookup = Lookup { selection: SELECTION, head: 0, first_slot_row: 10, hits_first };
+        lists.push(HeadId(0), 90);
+        let lookup =
+            Lookup { selection: SELECTION, head: HeadId(0), first_slot_row: 10, hits_first };
         let hits = selector.look_up(&lookup, &mut cache, &mut lists);
-        (hits, lists.head(0).to_vec(), lists.head(1).len())
+        (hits, lists.head(HeadId(0)).to_vec(), lists.head(HeadId(1)).len())
     };
     assert_eq!(look_up(&mut selector, false), (0, vec![90, 10, 11, 12], 0));
     let misses: Vec<_> = selector.misses.iter().map(|m| (m.cluster.0, m.member)).collect();
@@ -291,8 +292,9 @@ fn absent_rows_are_in_the_second_part_of_a_divided_list() {
     for (takes, expected) in [(2, [1, 2]), (3, [3, 1])] {
         assert!(selector.set_selected(SELECTION, &[vec![], vec![[4, takes]]]));
         lists.clear();
-        lists.push(1, 90);
-        let lookup = Lookup { selection: SELECTION, head: 1, first_slot_row: 10, hits_first: true };
+        lists.push(HeadId(1), 90);
+        let lookup =
+            Lookup { selection: SELECTION, head: HeadId(1), first_slot_row: 10, hits_first: true };
         selector.look_up(&lookup, &mut cache, &mut lists);
         lists.upload(&device).unwrap();
         lists.upload_rest(&device).unwrap();
