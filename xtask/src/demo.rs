@@ -46,17 +46,19 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// The stage of CI.
 pub(crate) fn check() -> Result<()> {
-    check_at("4096")
+    check_at("4096", &[])
 }
 
-/// The same on a short document, for `cargo xtask ci --quick`.
+/// The same on a short document, for `cargo xtask ci --quick`. The default budget is half of it,
+/// so that the first and last tokens alone would answer nearly half of the questions.
 pub(crate) fn quick_check() -> Result<()> {
-    check_at("1024")
+    check_at("1024", &["--budget", "256"])
 }
 
-fn check_at(context: &str) -> Result<()> {
+fn check_at(context: &str, budget: &[&str]) -> Result<()> {
     let binary = dev_binary("longview")?;
-    let recall = demo(&binary, &["--context", context, "--policy", "clusterkv"])?;
+    let recalls = ["--context", context, "--policy", "clusterkv"];
+    let recall = demo(&binary, &[&recalls, budget].concat())?;
     let budget = figure(&recall, "/budget_tokens").map_err(anyhow::Error::msg)?.to_string();
     let forgets = ["--context", context, "--policy", "streaming-llm", "--budget", &budget];
     let control = demo(&binary, &forgets)?;
