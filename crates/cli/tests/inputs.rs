@@ -156,8 +156,7 @@ fn bytes_that_are_no_text_are_named() {
         (wide, "wide.txt: not UTF-8: byte 0xff at offset 0"),
         (cut, "cut.txt: not UTF-8: byte 0xc3 at offset 3"),
     ] {
-        Done::from(asking(&[]).arg("-f").arg(path).output().unwrap())
-            .fails_with(&[part, "iconv"]);
+        Done::from(asking(&[]).arg("-f").arg(path).output().unwrap()).fails_with(&[part, "iconv"]);
     }
 }
 

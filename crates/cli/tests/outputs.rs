@@ -324,9 +324,8 @@ fn no_space_is_said_and_nothing_is_lost() {
 /// Runs a command on a terminal of its own, with `typed` as what the user types.
 #[cfg(target_os = "linux")]
 fn on_terminal(command: &Command, typed: &str) -> (Option<i32>, String) {
-    let quoted = |word: &std::ffi::OsStr| {
-        format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"))
-    };
+    let quoted =
+        |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line = words.map(quoted).collect::<Vec<_>>().join(" ");
     let mut script = Command::new("script");
@@ -458,7 +457,8 @@ mod evaluation {
         eval(&[], &folder.file("link")).ok();
         assert!(folder.file("link").is_symlink());
         assert!(fs::read_to_string(&output).unwrap().starts_with(&twice));
-        eval(&["--longbench", "/nope"], &output).fails_with(&["--longbench /nope: is not a folder"]);
+        eval(&["--longbench", "/nope"], &output)
+            .fails_with(&["--longbench /nope: is not a folder"]);
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     if args.steps == 0 || args.stride == 0 {
         bail!("--steps and --stride must be at least 1");
     }
-    args.compared.check_output(&args.output, &[("-f", Some(&args.file))])?;
+    args.compared.check_output(&args.output, &[("-f", Some(args.file.as_path()))])?;
     let candidates = args.compared.candidates()?;
     let text = input::read_text("-f", &args.file)?;
     with_device!(args.engine.device()?, backend => measure(args, &candidates, &text, backend))

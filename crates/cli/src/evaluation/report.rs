@@ -39,9 +39,8 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let read = args.files.iter().map(|path| ("a results file".to_owned(), path.clone()));
     let read: Vec<(String, PathBuf)> = read.collect();
     let page = args.output.join(PAGE);
-    let output = |path, kind, force| Output { option: "-o", path, kind, force, inputs: &read };
     // Before the results are read: a question, and the page that is in the way.
-    let is_agreed = output(&page, FileKind::Page, args.force).check()?;
+    let is_agreed = output(&page, args.force, &read).check()?;
     let mut data = Data::read(&args.files)?;
     if !args.policies.is_empty() {
         let missing = data.keep(&args.policies);
@@ -58,14 +57,18 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     // changed. The page comes last, when all that it names is there.
     let begun = files.iter().map(|file| {
         let path = args.output.join(&file.name);
-        output(&path, kind_of(&file.name), is_agreed).prepare()
+        output(&path, is_agreed, &read).prepare()
     });
     let begun = begun.collect::<Result<Vec<OutputFile>>>()?;
     for (begun, file) in begun.into_iter().zip(&files) {
         begun.write(|out| Ok(out.write_all(&file.bytes)?))?;
     }
-    let plots = files.iter().filter(|file| kind_of(&file.name) == FileKind::Svg).count();
+    let plots = files.iter().filter(|file| file.name.ends_with(".svg")).count();
     out::bytes(format!("{plots} plots, the table {SCORES} and {}\n", page.display()).as_bytes())
+}
+
+fn output<'a>(path: &'a Path, force: bool, inputs: &'a [(String, PathBuf)]) -> Output<'a> {
+    Output { option: "-o", path, kind: kind_of(path), force, inputs }
 }
 
 /// Fails where no folder can be.
@@ -99,11 +102,11 @@ fn check_neighbours(folder: &Path, files: &[ReportFile], own: &HashSet<String>) 
     Ok(())
 }
 
-fn kind_of(name: &str) -> FileKind {
-    match name.rsplit_once('.') {
-        Some((_, "svg")) => FileKind::Svg,
-        Some((_, "png")) => FileKind::Png,
-        Some((_, "md")) => FileKind::Scores,
+fn kind_of(path: &Path) -> FileKind {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg") => FileKind::Svg,
+        Some("png") => FileKind::Png,
+        Some("md") => FileKind::Scores,
         _ => FileKind::Page,
     }
 }

@@ -131,7 +131,15 @@ impl Output<'_> {
             .map_err(on_one_line)?;
         let before = target.found.as_ref().map(Identity::of);
         let Self { kind, force, path, .. } = self;
-        Ok(OutputFile { shown, name: path.to_owned(), kind, target: target.path, before, force, part })
+        Ok(OutputFile {
+            shown,
+            name: path.to_owned(),
+            kind,
+            target: target.path,
+            before,
+            force,
+            part,
+        })
     }
 }
 
@@ -141,18 +149,14 @@ impl Output<'_> {
 /// As [`Output::prepare`].
 pub fn check_appended(option: &str, path: &Path, inputs: &[(String, PathBuf)]) -> Result<()> {
     let output = Output { option, path, kind: FileKind::Results, force: false, inputs };
-    let shown = output.shown();
-    let target = output.target()?;
-    let refused = |error: io::Error| anyhow!("{shown}: cannot be written to ({error})");
-    match target.found {
-        Some(_) => fs::OpenOptions::new().append(true).open(&target.path).map(drop),
-        // The one way to know is to create a file, and here the file itself would be in the way.
-        None => {
-            let part = Part::create(&target.path, FileKind::Results, None);
-            return part.map(drop).with_context(|| shown.clone()).map_err(on_one_line);
-        }
+    let (shown, target) = (output.shown(), output.target()?);
+    if target.found.is_some() {
+        let opened = fs::OpenOptions::new().append(true).open(&target.path);
+        return opened.map(drop).map_err(|e| anyhow!("{shown}: cannot be written to ({e})"));
     }
-    .map_err(refused)
+    // The one way to know is to create a file, and an empty one must not be left if the work fails.
+    let part = Part::create(&target.path, FileKind::Results, None);
+    part.map(drop).with_context(|| shown).map_err(on_one_line)
 }
 
 impl OutputFile {

@@ -20,8 +20,7 @@ use crate::load;
 pub fn run(args: &RunArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     // First of all: what stands in its way is said before anything is read.
-    let output =
-        args.save_session.as_deref().map(|path| saved::prepare(args, path)).transpose()?;
+    let output = args.save_session.as_deref().map(|path| saved::prepare(args, path)).transpose()?;
     let text = prompt::read(args)?;
     let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
     let (folder, context) = args.model.open()?;

@@ -78,8 +78,7 @@ mod tests {
     use crate::tokenizer::TokenizerConfig;
 
     fn needle() -> Tokenizer {
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle/tokenizer.json");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/needle/tokenizer.json");
         Tokenizer::open(&path, &TokenizerConfig::default()).unwrap()
     }
 
