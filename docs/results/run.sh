@@ -13,9 +13,9 @@ mkdir -p "$OUT"
 
 BLOCKS=ktransformers:representative=quest:head-select=separate:block-size=16
 RECALL=full,clusterkv,quest,infllm:importance=last,ktransformers,$BLOCKS,loki,infinigen
-RECALL=$RECALL,infinigen:ahead=false,lrqk
-OURS=clusterkv:cluster-tokens=8,clusterkv:cluster-tokens=80,clusterkv:refine=4
-OURS=$OURS,clusterkv:tail=estimate
+RECALL=$RECALL,infinigen:layer-prefetch=false,lrqk
+OURS=clusterkv:cluster-tokens=8,clusterkv:cluster-tokens=80,clusterkv:two-stage=4
+OURS=$OURS,clusterkv:residual=means
 # Eviction as docs/policies.md mends it: by the last query, mass spread over 15 neighbours.
 MENDED=observe=1:pool=max:pool-kernel=15
 EVICT=snapkv,pyramidkv,ada-snapkv,ada-pyramid,streaming-llm
@@ -45,7 +45,7 @@ safeguards() {
 # One needle at ten depths of four lengths, twice.
 depths() {
     "$LONGVIEW" eval --tasks niah-native --lengths 4096,8192,16384,32768 --samples 2 --budgets 256 \
-        --policies "full,clusterkv,quest,infinigen:ahead=false,lrqk" -o "$OUT/depths.jsonl"
+        --policies "full,clusterkv,quest,infinigen:layer-prefetch=false,lrqk" -o "$OUT/depths.jsonl"
 }
 
 # ClusterKV: the distance and the tokens of a cluster.
@@ -117,7 +117,7 @@ windows() {
 # How near the attention bound of an index comes to what was left out.
 certificates() {
     "$LONGVIEW" probe -f "$BOOK" --lengths 8192 --steps 256 --stride 8 --budgets 256,1024,4096 \
-        --policies clusterkv:certify=true,quest:certify=true -o "$OUT/certificates.jsonl"
+        --policies clusterkv:attention-bound=true,quest:attention-bound=true -o "$OUT/certificates.jsonl"
 }
 
 # Decode against context; beyond 32K keys and values are injected.

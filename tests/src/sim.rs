@@ -257,7 +257,7 @@ impl<B: Backend> Sim<B> {
         out.iter().map(|o| o / sum).collect()
     }
 
-    /// Checks that every row of the host tier holds the key and value of the position that it
+    /// Checks that every row of the host store holds the key and value of the position that it
     /// claims, and that positions are each there once.
     pub fn check_rows(&self) {
         let shape = self.sequence.shape();

@@ -6,8 +6,9 @@ use crate::args::{Parsed, UsageError};
 use crate::process::{SHIPPED, cargo, run as run_child};
 
 pub(crate) const OPTIONS: &str = "--device cpu|wgpu|cuda [--filter TEXT] [--quick] [--threads N] \
-                                  [--isa NAME] [--adapter NAME] [--tier NAME] [--cuda-device N] | \
-                                  --bounds [--filter TEXT] | decode [--device NAME] [PART..]";
+                                  [--isa NAME] [--adapter NAME] [--shader-level NAME] \
+                                  [--cuda-device N] | --bounds [--filter TEXT] | \
+                                  decode [--device NAME] [PART..]";
 pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op of a backend against \
                                 the device's measured limits, and what a decoded token costs; \
                                 --bounds: what bytes and FLOP imply on GPUs that are not here; \
@@ -15,7 +16,7 @@ pub(crate) const ABOUT: &str = "a bench of what ships. --device: every heavy op 
 
 const FLAGS: &[&str] = &["--quick", "--bounds"];
 const TAKES_VALUE: &[&str] =
-    &["--device", "--filter", "--threads", "--isa", "--adapter", "--tier", "--cuda-device"];
+    &["--device", "--filter", "--threads", "--isa", "--adapter", "--shader-level", "--cuda-device"];
 
 /// Benches that go by a name; what follows it is the bench's own.
 const NAMED: &[&str] = &["decode"];

@@ -216,10 +216,10 @@ fn a_plan_covers_every_policy_and_kv_type() {
 #[test]
 fn doctor_names_what_is_missing_and_why() {
     let text = longview(["doctor"]).ok();
-    // The adapters depend on the machine; each says how its tiers fare.
+    // The adapters depend on the machine; each says how its shader levels fare.
     let n_adapters = text.lines().filter(|line| line.starts_with("adapter ")).count();
-    let tiers = text.lines().filter(|line| line.trim_start().starts_with("shader level core: "));
-    assert_eq!(tiers.count(), n_adapters, "{text}");
+    let levels = text.lines().filter(|line| line.trim_start().starts_with("shader level core: "));
+    assert_eq!(levels.count(), n_adapters, "{text}");
     assert!(text.contains("model      embedded: loads and answers"), "{text}");
     let json: serde_json::Value =
         serde_json::from_str(&longview(["doctor", "--json"]).ok()).unwrap();

@@ -1,5 +1,5 @@
-//! Every op against the reference, on every tier that this machine has, with one and with several
-//! threads.
+//! Every op against the reference, with every instruction set that this machine has, with one and
+//! with several threads.
 
 use longview_cpu::{CpuBackend, CpuOptions, Isa};
 use longview_ops::parity::{ParitySummary, format_parity, run_parity};

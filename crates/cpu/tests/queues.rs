@@ -47,8 +47,8 @@ fn foreground_and_background_work_at_the_same_time() {
 fn memory_that_is_not_there_is_an_error_with_the_label() {
     let backend = backend(1);
     let before = backend.allocations();
-    let error = backend.alloc(DType::F32, usize::MAX / 8, "tier").err().unwrap();
-    assert!(matches!(&error, OpError::OutOfMemory { label, .. } if label == "tier"), "{error}");
+    let error = backend.alloc(DType::F32, usize::MAX / 8, "rows").err().unwrap();
+    assert!(matches!(&error, OpError::OutOfMemory { label, .. } if label == "rows"), "{error}");
     assert_eq!(backend.allocations(), before + 1);
 }
 

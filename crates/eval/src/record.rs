@@ -275,7 +275,7 @@ pub struct Cache {
     /// Under which policy.
     #[serde(flatten)]
     pub policy: PolicyLabel,
-    /// R.
+    /// Past steps whose recalled rows stayed on the device, R.
     pub cache_steps: usize,
     /// Tokens in the context.
     pub length: usize,

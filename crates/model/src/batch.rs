@@ -55,7 +55,7 @@ pub enum BatchError {
     TokenId {
         /// What was given as a token.
         id: u32,
-        /// V.
+        /// Tokens of the vocabulary, V.
         vocab_size: usize,
     },
     /// Spans that overlap, leave a gap or do not cover the tokens.

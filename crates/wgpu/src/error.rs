@@ -55,7 +55,7 @@ pub enum StartError {
     /// None of the shader levels tried computes right numbers.
     #[error(
         "adapter {adapter} computes wrong numbers at shader level {levels} ({reason}); update its \
-         driver, or use another --tier or --device cpu"
+         driver, or use another --shader-level or --device cpu"
     )]
     SelfTest {
         /// The adapter's name.

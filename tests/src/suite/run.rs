@@ -31,7 +31,7 @@ pub const BACKENDS: [&str; 4] = ["cuda", "cuda-emulated", "wgpu", "cpu"];
 /// Its parts, in the order in which they run.
 pub const SECTIONS: [&str; 6] = ["parity", "golden", "policy", "selection", "faults", "bench"];
 
-/// Checks of policies that need a host tier that kernels read.
+/// Checks of policies that need a host store that kernels read.
 const MAPPED: [&str; 4] = [
     "the_device_attends_what_the_host_would_to_the_bit",
     "cuts_policies_and_lost_devices_leave_the_device_cache_right",

@@ -271,27 +271,27 @@ fn lrqk_fits_its_bases_to_every_step() {
     assert!(sim.sequence.layers()[layer].n_indexed > PROMPT, "a window was indexed");
 }
 
-/// With every cluster opened, the second tier ranks all tokens: LRQK's choice.
+/// With every cluster opened, the second stage ranks all tokens: LRQK's choice.
 #[test]
 fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
     let more = [("sinks", "4"), ("recent", "8"), ("window", "16"), ("rank", "4")];
     let refined = [&more[..], &[("two-stage", "9"), ("cluster-tokens", "8")]].concat();
-    let mut tiers = prompt(&with(Preset::Clusterkv, &refined), 53);
+    let mut two_stage = prompt(&with(Preset::Clusterkv, &refined), 53);
     let mut tokens = prompt(&with(Preset::Lrqk, &more), 53);
     let mut few =
         prompt(&with(Preset::Clusterkv, &[&refined[..], &[("two-stage", "2")]].concat()), 53);
     let mut differs = 0;
     for _ in 0..40 {
-        [&mut tiers, &mut tokens, &mut few].into_iter().for_each(|sim| sim.decode(53));
+        [&mut two_stage, &mut tokens, &mut few].into_iter().for_each(|sim| sim.decode(53));
         for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let chosen = |sim: &Sim<CpuBackend>| {
                 let mut chosen: Vec<u32> = sim.sequence.last_recalled(layer, head).collect();
                 chosen.sort_unstable();
                 chosen
             };
-            let (a, b) = (chosen(&tiers), chosen(&tokens));
+            let (a, b) = (chosen(&two_stage), chosen(&tokens));
             assert!(!a.is_empty(), "nothing was recalled");
-            assert_eq!(a, b, "layer {layer}, head {head}, token {}", tiers.n_tokens());
+            assert_eq!(a, b, "layer {layer}, head {head}, token {}", two_stage.n_tokens());
             differs += usize::from(chosen(&few) != b);
         }
     }

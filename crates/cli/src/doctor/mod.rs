@@ -120,13 +120,14 @@ struct Adapter {
     f16: bool,
     /// The self-test at each shader level: `null` where it computes right numbers, else what is
     /// wrong.
-    tiers: Vec<(&'static str, Option<String>)>,
+    #[serde(rename = "tiers")]
+    levels: Vec<(&'static str, Option<String>)>,
 }
 
 fn adapter(a: &longview_wgpu::AdapterReport) -> Adapter {
     let tested = block_on(WgpuBackend::test_shader_levels(&a.index.to_string()));
-    let tiers = match tested {
-        Ok(tiers) => tiers.into_iter().map(|(level, r)| (level.name(), r.err())).collect(),
+    let levels = match tested {
+        Ok(levels) => levels.into_iter().map(|(level, r)| (level.name(), r.err())).collect(),
         Err(error) => vec![("core", Some(error.to_string()))],
     };
     Adapter {
@@ -141,7 +142,7 @@ fn adapter(a: &longview_wgpu::AdapterReport) -> Adapter {
         shared_memory_bytes: a.shared_memory,
         subgroup_sizes: a.subgroup_sizes,
         f16: a.f16,
-        tiers,
+        levels,
     }
 }
 
@@ -199,7 +200,7 @@ fn print_adapter(out: &mut impl Write, a: &Adapter) -> Result<()> {
         units::bytes(u64::from(a.shared_memory_bytes)),
         if a.f16 { "f16" } else { "no f16" },
     )?;
-    for (level, error) in &a.tiers {
+    for (level, error) in &a.levels {
         let result = error.as_deref().unwrap_or("computes right numbers");
         writeln!(out, "           shader level {level}: {result}")?;
     }

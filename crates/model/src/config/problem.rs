@@ -80,15 +80,15 @@ pub enum ConfigProblem {
          head_dim is absent; set head_dim"
     )]
     NoHeadDim {
-        /// D.
+        /// Width of a token's vector between layers, D.
         hidden_size: usize,
-        /// Hq.
+        /// Query heads of a layer, Hq.
         n_q_heads: usize,
     },
     /// RoPE rotates pairs.
     #[error("the head width {head_dim} is odd; RoPE needs pairs of components")]
     OddHeadDim {
-        /// Dh.
+        /// Numbers of a key or value of one head, Dh.
         head_dim: usize,
     },
     /// The MLP's activation is not the one the kernels compute.

@@ -110,7 +110,7 @@ pub struct ProjectHeadsCase {
     pub heads: (u32, u32),
     /// Width of a head.
     pub dh: u32,
-    /// r.
+    /// Numbers of a projected key, r.
     pub rank: u32,
     /// Whether vectors lie head by head.
     pub head_major: bool,

@@ -125,13 +125,13 @@ impl<B: Storage> BlockReduce<'_, B> {
 pub struct ProjectHeadsParams {
     /// Query tokens.
     pub n_tokens: u32,
-    /// H.
+    /// KV heads whose rows are projected, H.
     pub n_heads: u32,
     /// Heads that share a matrix; divides H.
     pub group: u32,
     /// Width of a head.
     pub head_dim: u32,
-    /// r.
+    /// Numbers of a projected row, r.
     pub rank: u32,
     /// 1: vectors lie head by head, `[H, T, ..]`; 0: token by token, `[T, H, ..]`.
     pub head_major: u32,

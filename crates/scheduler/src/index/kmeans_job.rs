@@ -38,11 +38,11 @@ pub struct ClusterTask {
     pub kind: TaskKind,
     /// Hkv.
     pub n_kv_heads: usize,
-    /// N.
+    /// Keys to cluster, N.
     pub n_points: usize,
     /// C: clusters, blocks or tokens.
     pub n_clusters: usize,
-    /// Dh.
+    /// Numbers of a key, Dh.
     pub head_dim: usize,
     /// What near means.
     pub distance: Distance,

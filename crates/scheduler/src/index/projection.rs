@@ -31,7 +31,7 @@ pub struct Factors {
 /// The projections of all KV heads, of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Projections {
-    /// r.
+    /// Numbers of a projected key, r.
     pub rank: usize,
     /// `[Hkv, Dh, r]`.
     pub w_q: Vec<f32>,

@@ -22,7 +22,7 @@ pub(crate) struct QueriesRecord {
 /// A layer's projections, `[Hkv, Dh, r]` each.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ProjectionRecord {
-    /// r.
+    /// Numbers of a projected key, r.
     pub rank: usize,
     /// Of queries.
     pub w_q: Vec<f32>,
@@ -33,7 +33,7 @@ pub(crate) struct ProjectionRecord {
 /// Bases of the KV heads.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LowRankRecord {
-    /// r.
+    /// Numbers of a projected key, r.
     pub rank: usize,
     /// The row of the first pending low rank.
     pub first: usize,

@@ -8,13 +8,13 @@ use longview_core::DType;
 /// What a model and a context length fix about KV storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvShape {
-    /// L.
+    /// Transformer layers, L.
     pub n_layers: usize,
-    /// Hq.
+    /// Query heads of a layer, Hq; a multiple of the KV heads.
     pub n_q_heads: usize,
     /// Hkv.
     pub n_kv_heads: usize,
-    /// Dh.
+    /// Numbers of a key and of a value, Dh.
     pub head_dim: usize,
     /// Storage of keys and values.
     pub kv_dtype: DType,

@@ -17,7 +17,7 @@ pub struct LayerTensors<'a, B: Backend> {
 }
 
 impl<B: Backend> LayerTensors<'_, B> {
-    /// T.
+    /// Tokens of the step, T.
     pub(crate) fn n_tokens(&self, shape: &KvShape) -> usize {
         self.q.len / (shape.n_q_heads * shape.head_dim)
     }
@@ -45,7 +45,7 @@ impl SelectionId {
 pub(crate) struct Query<'a, B: Backend> {
     /// F32 `[T, Hq, Dh]`.
     pub q: View<'a, B>,
-    /// T.
+    /// Tokens of the step, T.
     pub n_tokens: usize,
     /// The token.
     pub index: usize,

@@ -32,13 +32,13 @@ pub enum PolicyError {
     BudgetTooSmall {
         /// The preset.
         preset: Preset,
-        /// B.
+        /// Tokens that a KV head may attend in a step, B.
         budget: usize,
         /// First tokens.
         sinks: usize,
         /// Last tokens.
         recent: usize,
-        /// m.
+        /// Decoded tokens that are clustered together, m.
         window: usize,
         /// Their sum.
         needed: usize,
@@ -64,7 +64,7 @@ pub enum PolicyError {
     WindowClusters {
         /// C+.
         clusters: usize,
-        /// m.
+        /// Decoded tokens that are clustered together, m.
         window: usize,
     },
     /// A segment that a cluster does not fit.

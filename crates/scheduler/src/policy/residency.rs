@@ -14,7 +14,7 @@ pub enum Residency {
     /// In host memory, recalled when they are selected; the device keeps those of the last
     /// `cache_steps` steps, and with 0 fetches them in every step.
     Recall {
-        /// R.
+        /// Past steps whose recalled rows stay on the device, R.
         cache_steps: usize,
     },
     /// In host memory, attended there by the host when they are selected.

@@ -64,7 +64,7 @@ pub(crate) struct DeviceCacheSizes {
     pub n_layers: usize,
     /// Most tokens that a head attends.
     pub most_attended: usize,
-    /// R.
+    /// Past steps whose recalled rows stay on the device, R.
     pub cache_steps: usize,
 }
 

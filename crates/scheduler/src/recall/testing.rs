@@ -16,7 +16,7 @@ use crate::store::{HostStore, PlainStore};
 pub(super) type Device = ReferenceBackend;
 pub(super) type Buffer = <Device as Storage>::Buffer;
 
-/// Dh.
+/// Numbers of a key, Dh.
 pub(super) const WIDTH: usize = 4;
 /// First tokens, which no index holds: rows of clusters begin here.
 pub(super) const SINKS: usize = 2;

@@ -2,7 +2,7 @@
 
 use super::steps::*;
 
-/// On a device that reads the host tier.
+/// On a device that reads the host store.
 fn on(device_cache: bool) -> SequenceOptions {
     SequenceOptions { device_cache, ..options(Placement::Device) }
 }
