@@ -45,6 +45,23 @@ pub struct OutputFile {
     part: Part,
 }
 
+/// The file that is written. It notes why the system refused, as the errors of those who write
+/// do not always say it.
+pub struct Noted<'a> {
+    file: &'a mut File,
+    failed: Option<ErrorKind>,
+}
+
+impl Write for Noted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes).inspect_err(|error| self.failed = Some(error.kind()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().inspect_err(|error| self.failed = Some(error.kind()))
+    }
+}
+
 impl Output<'_> {
     fn shown(&self) -> String {
         format!("{} {}", self.option, self.path.display())
@@ -170,7 +187,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// What `fill` says, what the system says, and if another program wrote the target meanwhile.
-    pub fn write(self, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<u64> {
+    pub fn write(self, fill: impl FnOnce(&mut Noted<'_>) -> Result<()>) -> Result<u64> {
         let shown = self.shown.clone();
         self.write_unnamed(fill).map_err(|error| {
             let reason = space_reason(&error).map_or_else(|| describe(&error), str::to_owned);
@@ -178,8 +195,13 @@ impl OutputFile {
         })
     }
 
-    fn write_unnamed(mut self, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<u64> {
-        fill(&mut self.part.file)?;
+    fn write_unnamed(mut self, fill: impl FnOnce(&mut Noted<'_>) -> Result<()>) -> Result<u64> {
+        let mut out = Noted { file: &mut self.part.file, failed: None };
+        let (filled, failed) = (fill(&mut out), out.failed);
+        filled.map_err(|error| match failed {
+            Some(kind) if space_text(kind).is_some() => io::Error::from(kind).into(),
+            _ => error,
+        })?;
         self.part.file.sync_all()?;
         let n_bytes = self.part.file.metadata()?.len();
         let folder = folder_of(&self.target);
@@ -238,7 +260,11 @@ fn keep_elsewhere(mut part: Part, target: &Path) -> Result<()> {
 /// What ran out, if that is why `error` came.
 fn space_reason(error: &Error) -> Option<&'static str> {
     let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    kinds.map(io::Error::kind).find_map(|kind| match kind {
+    kinds.map(io::Error::kind).find_map(space_text)
+}
+
+fn space_text(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
         ErrorKind::StorageFull => Some(
             "the disk is full; what was there before is as it was: make room, or give a name on \
              another disk",
@@ -252,7 +278,7 @@ fn space_reason(error: &Error) -> Option<&'static str> {
              raise the limit (ulimit -f), or give a name on another disk",
         ),
         _ => None,
-    })
+    }
 }
 
 /// Asks on the terminal; everything but a yes is a no.
