@@ -50,7 +50,10 @@ enum Command {
 
 /// Parses, runs and reports.
 pub fn main() -> ExitCode {
-    failure::report(dispatch(&Cli::parse().command))
+    match Cli::try_parse() {
+        Ok(cli) => failure::report(dispatch(&cli.command)),
+        Err(error) => failure::usage(&error),
+    }
 }
 
 fn dispatch(command: &Command) -> Result<()> {

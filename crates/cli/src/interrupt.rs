@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use longview_engine::CancelToken;
 
 use crate::failure::INTERRUPTED;
+use crate::files;
 
 /// The process's handler; there is one.
 pub struct Interrupt(Arc<State>);
@@ -63,6 +64,7 @@ impl State {
             Some(Running::Last(last_words)) => last_words(),
             _ => {}
         }
+        files::remove_unfinished();
         std::process::exit(INTERRUPTED.into());
     }
 

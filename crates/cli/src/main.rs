@@ -2,6 +2,7 @@
 
 mod app;
 mod args;
+mod clean;
 mod completions;
 mod demo;
 mod device;
@@ -13,6 +14,7 @@ mod evaluation;
 #[path = "evaluation_absent.rs"]
 mod evaluation;
 mod failure;
+mod files;
 mod interrupt;
 mod load;
 mod out;

@@ -2,6 +2,10 @@
 
 mod bad_input;
 mod cuda;
+#[cfg(unix)]
+mod inputs;
+#[cfg(unix)]
+mod outputs;
 mod policies;
 mod processes;
 mod results_files;

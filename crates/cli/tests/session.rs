@@ -63,8 +63,8 @@ fn a_saved_document_is_asked_without_reading_it() {
     for template in [&[][..], &plain] {
         let words = |first: &[&'static str]| [first, &["-p", QUESTION], template].concat();
         if !template.is_empty() {
-            let save = ["-f", "@doc.txt", "--save-session", "@doc.lvs", "--no-chat-template"];
-            ask(&folder, &save).ok();
+            let save = ["-f", "@doc.txt", "--save-session", "@doc.lvs", "--force"];
+            ask(&folder, &[&save[..], &plain].concat()).ok();
         }
         let direct = ask(&folder, &words(&["-f", "@doc.txt"])).ok();
         let opened = ask(&folder, &[&words(&["--session", "@doc.lvs"])[..], &["--stats"]].concat());

@@ -58,6 +58,17 @@ pub enum EngineError {
         /// Tokens that fit.
         context: usize,
     },
+    /// A prompt that is so long that it was not even encoded to its end.
+    #[error(
+        "the prompt has at least {at_least} tokens, but the context holds {context}; start with a \
+         larger --ctx-size or shorten the prompt"
+    )]
+    PromptFarTooLong {
+        /// Tokens of the prompt that were counted.
+        at_least: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
     /// A prompt of no tokens where one is needed.
     #[error("the prompt is empty: give at least one token to continue from")]
     EmptyPrompt,

@@ -11,6 +11,6 @@ mod stream;
 
 pub(crate) use self::config::RawTemplates;
 pub use self::config::{SpecialTokens, TokenizerConfig};
-pub use self::encode::{Specials, Tokenizer};
+pub use self::encode::{Specials, Tokenizer, Within};
 pub use self::error::TokenizerError;
 pub use self::stream::TokenStream;

@@ -106,6 +106,7 @@ fn code_of(error: &EngineError) -> &'static str {
         EngineError::Load(LoadError::Op(op)) | EngineError::Op(op) => code_of_op(op),
         EngineError::Load(LoadError::Window(_))
         | EngineError::PromptTooLong { .. }
+        | EngineError::PromptFarTooLong { .. }
         | EngineError::Context(..)
         | EngineError::Scheduler(SchedulerError::ContextFull { .. }) => "context-too-long",
         EngineError::Session(SessionFileError::Wrong(_)) => "wrong-model",

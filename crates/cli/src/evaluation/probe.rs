@@ -1,6 +1,5 @@
 //! `longview probe`: what policies do to the attention over a text, beside full attention.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use super::compared::ComparedArgs;
 use super::record;
 use crate::args::{EngineArgs, RopeArgs};
 use crate::device::with_device;
+use crate::files::input;
 use crate::out;
 
 /// Options of `longview probe`.
@@ -65,9 +65,9 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     if args.steps == 0 || args.stride == 0 {
         bail!("--steps and --stride must be at least 1");
     }
+    args.compared.check_output(&args.output, &[("-f", Some(args.file.as_path()))])?;
     let candidates = args.compared.candidates()?;
-    let text = fs::read_to_string(&args.file)
-        .with_context(|| format!("--file {}: cannot be read", args.file.display()))?;
+    let text = input::read_text("-f", &args.file)?;
     with_device!(args.engine.device()?, backend => measure(args, &candidates, &text, backend))
 }
 

@@ -77,6 +77,7 @@ pub fn run(args: &SpeedArgs) -> Result<()> {
     if args.steps.contains(&0) || args.contexts.contains(&0) || args.prefilled == 0 {
         bail!("--steps, --contexts and --prefilled must be at least 1");
     }
+    args.compared.check_output(&args.output, &[])?;
     let candidates = args.compared.candidates()?;
     let own = candidates.iter().find(|policy| policy.needs_own_prefill());
     if let Some(policy) = own

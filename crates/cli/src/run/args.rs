@@ -21,8 +21,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin
-    /// [default: none].
+    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin [default: none].
     #[arg(short, long, value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
 
@@ -31,9 +30,13 @@ pub struct RunArgs {
     pub(super) prompt: Option<String>,
 
     /// Read the document (-f) and write what was read to FILE; -p is answered afterwards, if it is
-    /// given [default: none].
+    /// given. Only an older session is replaced, with --force or after a question [default: none].
     #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "session")]
     pub(super) save_session: Option<PathBuf>,
+
+    /// Let --save-session replace an older session without a question [default: off].
+    #[arg(long, requires = "save_session")]
+    pub(super) force: bool,
 
     /// Go on from a document that --save-session wrote, without reading it again, under the policy
     /// that it was saved under unless another one is given. With -f: the document's text, for files

@@ -95,7 +95,7 @@ impl<B: Backend> Chat<'_, B> {
                 self.messages.pop();
             }
             Err(error) => match error.downcast_ref::<EngineError>() {
-                Some(EngineError::PromptTooLong { .. }) => {
+                Some(EngineError::PromptTooLong { .. } | EngineError::PromptFarTooLong { .. }) => {
                     self.messages.pop();
                     out::note(format_args!("error: {error}"));
                 }
@@ -110,7 +110,7 @@ impl<B: Backend> Chat<'_, B> {
         let guard = self.interrupt.cancel_with(self.session.cancel_token());
         let chat = self.engine.chat().expect("checked before loading");
         let tokenizer = self.engine.tokenizer().expect("checked before loading");
-        let ids = encode_chat(chat, tokenizer, &self.messages)?;
+        let ids = encode_chat(chat, tokenizer, &self.messages, self.engine.options().ctx_size)?;
         let known = if is_first {
             known(&self.session, &ids)?
         } else {

@@ -18,6 +18,9 @@ use crate::load;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
+    let interrupt = Interrupt::install()?;
+    // First of all: what stands in its way is said before anything is read.
+    let output = args.save_session.as_deref().map(|path| saved::prepare(args, path)).transpose()?;
     let text = prompt::read(args)?;
     let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
     let (folder, context) = args.model.open()?;
@@ -34,7 +37,6 @@ pub fn run(args: &RunArgs) -> Result<()> {
         rope: args.rope.scaling(&folder.config),
         ..args.engine.options(context)
     };
-    let interrupt = Interrupt::install()?;
     let change = match &saved {
         Some(saved) => args.policy.change(saved.policy())?,
         None => Some(args.policy.options()?),
@@ -47,10 +49,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
             Some(saved) => saved.restore(args, &mut engine, change.as_ref(), text)?,
             None => (engine.session(&policy)?, text),
         };
-        if let (Some(path), Some(text)) = (&args.save_session, &text) {
+        if let (Some(file), Some(text)) = (output, &text) {
             let ids = prompt::encode_document(args, &engine, text)?;
             one_shot::prefill(&mut engine, &mut session, &ids, &interrupt)?;
-            saved::write(&mut engine, &mut session, path, text.document(), &interrupt)?;
+            saved::write(&mut engine, &mut session, file, text.document(), &interrupt)?;
             if args.prompt.is_none() {
                 return Ok(());
             }

@@ -1,16 +1,14 @@
 //! From files and options to the tokens of a prompt.
 
-use std::fs;
-use std::io::{self, Read};
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, bail};
-use longview_engine::{Engine, Session};
+use anyhow::{Result, bail};
+use longview_engine::{Engine, EngineError, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
-use longview_model::tokenizer::{Specials, Tokenizer};
+use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_ops::Backend;
 
 use super::args::RunArgs;
+use crate::files::input;
+pub use crate::files::input::utf8;
 
 /// What was given with `-f` and `-p`.
 pub struct PromptText {
@@ -41,35 +39,20 @@ impl PromptText {
 }
 
 /// Reads `-f` and `-p`; `None` if there is neither.
+///
+/// # Errors
+/// If there is nothing to read in them: a model would invent a text of its own.
 pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
     if args.file.is_none() && args.prompt.is_none() {
         return Ok(None);
     }
-    let document = args.file.as_deref().map(read_text).transpose()?.unwrap_or_default();
-    Ok(Some(PromptText { document, prompt: args.prompt.clone().unwrap_or_default() }))
-}
-
-fn read_text(path: &Path) -> Result<String> {
-    let bytes = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        fs::read(path)
-    };
-    let bytes = bytes.with_context(|| format!("{}: cannot be read", path.display()))?;
-    utf8(bytes, &path.display().to_string())
-}
-
-/// `bytes` as text, or an error that says where they are none.
-pub fn utf8(bytes: Vec<u8>, origin: &str) -> Result<String> {
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let byte = error.as_bytes()[at];
-        anyhow!(
-            "{origin}: not UTF-8: byte 0x{byte:02x} at offset {at}; convert the text first, for \
-             example with iconv -t utf-8"
-        )
-    })
+    let read = |path| input::read_text("-f", path);
+    let document = args.file.as_deref().map(read).transpose()?.unwrap_or_default();
+    let prompt = args.prompt.clone().unwrap_or_default();
+    if document.is_empty() && prompt.is_empty() && args.session.is_none() {
+        bail!("-p: the prompt is empty; give a text to answer or to go on from");
+    }
+    Ok(Some(PromptText { document, prompt }))
 }
 
 /// The tokens to compute, and whether the chat template made them.
@@ -79,18 +62,20 @@ pub fn encode<B: Backend>(
     text: &PromptText,
 ) -> Result<(Vec<u32>, bool)> {
     let tokenizer = engine.tokenizer().expect("checked before loading");
+    let context = engine.options().ctx_size;
     match engine.chat().filter(|_| !args.no_chat_template) {
         Some(chat) => {
             let mut messages = system(args);
             messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));
-            Ok((encode_chat(chat, tokenizer, &messages)?, true))
+            Ok((encode_chat(chat, tokenizer, &messages, context)?, true))
         }
         None if args.system.is_some() => {
             bail!("--system: {} has no chat template to put it in", args.model.model.display())
         }
         None => {
             let joined = format!("{}{}", text.document, text.prompt);
-            Ok((tokenizer.encode(&joined, Specials::Add)?, false))
+            let ids = tokenizer.encode_within(&joined, Specials::Add, context)?;
+            Ok((within(ids, context)?, false))
         }
     }
 }
@@ -147,15 +132,30 @@ pub fn system(args: &RunArgs) -> Vec<ChatMessage> {
     args.system.iter().map(|text| ChatMessage::new("system", text.as_str())).collect()
 }
 
-/// A conversation up to where the assistant speaks.
+/// A conversation up to where the assistant speaks, unless it is far longer than `context`.
 pub fn encode_chat(
     chat: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[ChatMessage],
+    context: usize,
 ) -> Result<Vec<u32>> {
+    // Before a template copies it: a text that is far too long is not worth its memory.
+    for message in messages {
+        within(tokenizer.check_length(&message.content, context)?, context)?;
+    }
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     let text = chat.render(messages, &options)?;
-    Ok(tokenizer.encode(&text, Specials::AsWritten)?)
+    within(tokenizer.encode_within(&text, Specials::AsWritten, context)?, context)
+}
+
+/// What a text that fits came to.
+fn within<T>(found: Within<T>, context: usize) -> Result<T> {
+    match found {
+        Within::Fits(found) => Ok(found),
+        Within::TooLong { at_least } => {
+            Err(EngineError::PromptFarTooLong { at_least, context }.into())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -167,13 +167,5 @@ mod tests {
         assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 4]), 2);
         assert_eq!(common_prefix(&[], &[1]), 0);
         assert_eq!(common_prefix(&[1, 2], &[1, 2, 3]), 2);
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_named_with_their_place() {
-        let message = utf8(b"caf\xe9 au lait".to_vec(), "menu.txt").unwrap_err().to_string();
-        assert!(message.starts_with("menu.txt: not UTF-8: byte 0xe9 at offset 3;"), "{message}");
-        let cut = utf8("é".as_bytes()[..1].to_vec(), "x").unwrap_err().to_string();
-        assert!(cut.contains("offset 0"), "{cut}");
     }
 }

@@ -1,10 +1,8 @@
 //! Sessions in files: `--save-session` and `--session`.
 //!
 //! The note of a file is a JSON object; its `document` is the text that was read, so that a
-//! question can be put behind it as if it stood there. A file is written under another name and
-//! renamed when it is complete, so there is never half a session under the name that was asked for.
+//! question can be put behind it as if it stood there.
 
-use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -19,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::args::RunArgs;
 use super::prompt::PromptText;
 use crate::failure::Interrupted;
+use crate::files::{FileKind, Output, OutputFile, input, model_files};
 use crate::interrupt::Interrupt;
 use crate::out::note;
 use crate::units;
@@ -42,6 +41,7 @@ impl SavedSession {
     /// Reads what the session was made with.
     pub fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
+        input::check("--session", path, "give the file that --save-session wrote")?;
         let source =
             FileSource::open(path).map_err(|error| anyhow!("{shown}: cannot be read ({error})"))?;
         let file = SessionFile::open(&source).map_err(|error| anyhow!("{shown}: {error}"))?;
@@ -85,55 +85,36 @@ impl SavedSession {
     }
 }
 
-/// Writes the session to `path`, all of it or nothing.
+/// The file of `--save-session`, checked and begun.
+pub fn prepare(args: &RunArgs, path: &Path) -> Result<OutputFile> {
+    let mut inputs: Vec<(String, PathBuf)> = Vec::new();
+    inputs.extend(args.file.iter().map(|path| ("the document of -f".to_owned(), path.clone())));
+    inputs.extend(args.policy.file().map(|path| ("the --policy-file".to_owned(), path.to_owned())));
+    inputs.extend(model_files(&args.model.model));
+    let (option, kind, force) = ("--save-session", FileKind::Session, args.force);
+    Output { option, path, kind, force, inputs: &inputs }.prepare()
+}
+
+/// Writes the session, all of it or nothing.
 pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
-    path: &Path,
+    file: OutputFile,
     document: &str,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let start = Instant::now();
     let bytes = serde_json::to_vec(&Note { document: Some(document.to_owned()) })?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let (unfinished, shown) = (part.clone(), path.display().to_string());
-    let guard = interrupt.end_with(move || {
-        remove(&unfinished);
-        note(Interrupted(format!("{shown} was not written")));
-    });
-    let written = write_part(engine, session, &part, &bytes)
-        .and_then(|n_bytes| fs::rename(&part, path).map(|()| n_bytes).map_err(Into::into));
+    let shown = file.name().display().to_string();
+    let said = shown.clone();
+    let guard = interrupt.end_with(move || note(Interrupted(format!("{said} was not written"))));
+    let n_bytes = file.write(|out| Ok(block_on(engine.save(session, &bytes, out))?))?;
     drop(guard);
-    let n_bytes = written.map_err(|error| {
-        remove(&part);
-        anyhow!("--save-session {}: {error}", path.display())
-    })?;
     note(format_args!(
-        "session  {} tokens, {} written to {} in {:.2} s",
+        "session  {} tokens, {} written to {shown} in {:.2} s",
         units::count(session.n_tokens()),
         units::bytes(n_bytes),
-        path.display(),
         start.elapsed().as_secs_f64()
     ));
     Ok(())
-}
-
-/// Removes a file, if it is there.
-fn remove(path: &Path) {
-    let _ = fs::remove_file(path);
-}
-
-/// Writes a file that nobody has, down to the disk.
-fn write_part<B: Backend>(
-    engine: &mut Engine<B>,
-    session: &mut Session<B>,
-    part: &Path,
-    bytes: &[u8],
-) -> Result<u64> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).open(part)?;
-    block_on(engine.save(session, bytes, &mut file))?;
-    file.sync_all()?;
-    Ok(file.metadata()?.len())
 }

@@ -1,9 +1,10 @@
 //! Charts as data, and how they are drawn: once as SVG, once as PNG.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Once;
 
+use image::codecs::png::PngEncoder;
+use image::{ColorType, ImageEncoder};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
@@ -203,11 +204,21 @@ impl Chart {
     }
 
     /// The chart as PNG, twice as large.
-    pub fn png(&self, title: &str, path: &Path) -> Result<(), ReportError> {
+    pub fn png(&self, title: &str) -> Result<Vec<u8>, ReportError> {
         with_font();
-        let area = BitMapBackend::new(path, self.size(PNG_SCALE)).into_drawing_area();
-        self.draw(&area, title, PNG_SCALE).map_err(ReportError::draw)?;
-        area.present().map_err(ReportError::draw)
+        let (width, height) = self.size(PNG_SCALE);
+        let mut pixels = vec![0; width as usize * height as usize * 3];
+        {
+            let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
+            let area = backend.into_drawing_area();
+            self.draw(&area, title, PNG_SCALE).map_err(ReportError::draw)?;
+            area.present().map_err(ReportError::draw)?;
+        }
+        let mut bytes = Vec::new();
+        PngEncoder::new(&mut bytes)
+            .write_image(&pixels, width, height, ColorType::Rgb8)
+            .map_err(ReportError::draw)?;
+        Ok(bytes)
     }
 
     fn size(&self, scale: u32) -> (u32, u32) {

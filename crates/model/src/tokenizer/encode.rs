@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use super::config::{SpecialTokens, TokenizerConfig};
 use super::error::TokenizerError;
 
+mod bounded;
+
+pub use self::bounded::Within;
+
 /// What surrounds the encoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
