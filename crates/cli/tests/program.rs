@@ -7,3 +7,4 @@ mod processes;
 mod results_files;
 mod session;
 mod support;
+mod templates;

@@ -11,6 +11,7 @@ use longview_model::tokenizer::{Specials, Tokenizer};
 use longview_ops::Backend;
 
 use super::args::RunArgs;
+use crate::template;
 
 /// What was given with `-f` and `-p`.
 pub struct PromptText {
@@ -154,7 +155,7 @@ pub fn encode_chat(
     messages: &[ChatMessage],
 ) -> Result<Vec<u32>> {
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-    let text = chat.render(messages, &options)?;
+    let text = template::render(chat, messages, &options)?;
     Ok(tokenizer.encode(&text, Specials::AsWritten)?)
 }
 

@@ -26,7 +26,7 @@ use crate::device::with_device;
 use crate::evaluation::record::run_record;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::{load, units};
+use crate::{load, template, units};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
@@ -56,6 +56,7 @@ fn evaluate<B: Backend>(
     let folder = args.compared.folder()?;
     check_memory(args, plan, &folder, &*backend)?;
     let chat = folder.chat.as_ref().filter(|_| !args.no_chat_template);
+    chat.map_or(Ok(()), template::check)?;
     let evaluation = Evaluation {
         tasks: &plan.tasks,
         policies: &plan.policies,
