@@ -13,7 +13,7 @@ use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 
 use crate::out::note;
-use crate::units;
+use crate::{template, units};
 
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Opens the folder and fixes the context.
     pub fn open(&self) -> Result<(ModelFolder, usize)> {
-        let folder = ModelFolder::open(&self.model)?;
+        let folder = template::open_folder(&self.model)?;
         let context = match self.ctx_size {
             0 => trained_context(&folder.config),
             n => n,

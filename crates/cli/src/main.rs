@@ -23,9 +23,13 @@ mod policies;
 mod progress;
 mod run;
 mod table;
+mod template;
 mod units;
 
 fn main() -> std::process::ExitCode {
+    if let Some(code) = template::serve() {
+        return code;
+    }
     device::silence_mesa();
     app::main()
 }

@@ -11,3 +11,4 @@ mod processes;
 mod results_files;
 mod session;
 mod support;
+mod templates;

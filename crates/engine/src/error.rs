@@ -134,7 +134,10 @@ pub enum EngineError {
         range: &'static str,
     },
     /// The model made a logit that is no number: weights or arithmetic are broken.
-    #[error("the logit of token {token} is {value}: the weights or the arithmetic are broken")]
+    #[error(
+        "the logit of token {token} is {value}: the weights, the keys and values of a session that \
+         was opened, or the arithmetic are broken"
+    )]
     NonFinite {
         /// Its id.
         token: u32,

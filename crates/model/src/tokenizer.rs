@@ -7,9 +7,11 @@
 mod config;
 mod encode;
 mod error;
+mod quiet;
 mod stream;
+mod validate;
 
-pub(crate) use self::config::RawTemplates;
+pub(crate) use self::config::{NamedTemplate, RawTemplates};
 pub use self::config::{SpecialTokens, TokenizerConfig};
 pub use self::encode::{Specials, Tokenizer, Within};
 pub use self::error::TokenizerError;

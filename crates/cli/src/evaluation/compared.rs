@@ -8,8 +8,8 @@ use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
 use crate::args::PolicyFile;
-use crate::embedded;
 use crate::files::{check_appended, model_files};
+use crate::{embedded, template};
 
 /// The policies, their budgets, and the model.
 #[derive(Args)]
@@ -50,7 +50,7 @@ impl ComparedArgs {
     /// Opens the model.
     pub fn folder(&self) -> Result<ModelFolder> {
         match &self.model {
-            Some(path) => Ok(ModelFolder::open(path)?),
+            Some(path) => template::open_folder(path),
             None => embedded::open(),
         }
     }

@@ -14,7 +14,7 @@ pub use self::args::RunArgs;
 use self::saved::SavedSession;
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
-use crate::load;
+use crate::{load, template};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -25,6 +25,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
     let (folder, context) = args.model.open()?;
     folder.tokenizer()?;
+    if let Some(chat) = folder.chat.as_ref().filter(|_| !args.no_chat_template) {
+        template::check(chat)?;
+    }
     let is_chat = match saved {
         Some(_) => args.prompt.is_none(),
         None => text.is_none(),

@@ -9,6 +9,7 @@ use longview_ops::Backend;
 use super::args::RunArgs;
 use crate::files::input;
 pub use crate::files::input::utf8;
+use crate::template;
 
 /// What was given with `-f` and `-p`.
 pub struct PromptText {
@@ -144,7 +145,7 @@ pub fn encode_chat(
         within(tokenizer.check_length(&message.content, context)?, context)?;
     }
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-    let text = chat.render(messages, &options)?;
+    let text = template::render(chat, messages, &options)?;
     within(tokenizer.encode_within(&text, Specials::AsWritten, context)?, context)
 }
 

@@ -28,7 +28,7 @@ use crate::evaluation::record::run_record;
 use crate::failure::Interrupted;
 use crate::files::input;
 use crate::interrupt::Interrupt;
-use crate::{load, units};
+use crate::{load, template, units};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
@@ -80,6 +80,7 @@ fn evaluate<B: Backend>(
     let folder = args.compared.folder()?;
     check_memory(args, plan, &folder, &*backend)?;
     let chat = folder.chat.as_ref().filter(|_| !args.no_chat_template);
+    chat.map_or(Ok(()), template::check)?;
     let evaluation = Evaluation {
         tasks: &plan.tasks,
         policies: &plan.policies,
