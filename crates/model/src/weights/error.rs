@@ -153,8 +153,8 @@ pub enum WeightsError {
         missing: Vec<String>,
     },
     /// Tensors that are not what the config calls for.
-    #[error("{}: {} tensors do not fit config.json:{}", path.display(), mismatches.len(),
-        Lines(mismatches))]
+    #[error("{}: {} {} not fit config.json:{}", path.display(), mismatches.len(),
+        if mismatches.len() == 1 { "tensor does" } else { "tensors do" }, Lines(mismatches))]
     Mismatches {
         /// The file or index.
         path: PathBuf,
