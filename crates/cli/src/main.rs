@@ -3,6 +3,7 @@
 mod app;
 mod args;
 mod completions;
+mod context;
 mod demo;
 mod device;
 mod doctor;

@@ -9,18 +9,21 @@ mod saved;
 
 use anyhow::{Result, bail};
 use longview_engine::EngineOptions;
+use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
+use self::prompt::PromptText;
 use self::saved::SavedSession;
+use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::load;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
-    let text = prompt::read(args)?;
+    let mut text = prompt::read(args)?;
     let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
-    let (folder, context) = args.model.open()?;
+    let folder = args.model.open()?;
     folder.tokenizer()?;
     let is_chat = match saved {
         Some(_) => args.prompt.is_none(),
@@ -29,10 +32,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if is_chat {
         check_chat(args, folder.chat.is_some())?;
     }
+    let limit = Limit::new(&folder.config, &args.rope);
+    let content = content(args, &folder, saved.as_ref(), text.as_mut(), is_chat)?;
     let options = EngineOptions {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
-        ..args.engine.options(context)
+        ..args.engine.options(args.model.ctx_size.max(1))
     };
     let interrupt = Interrupt::install()?;
     let change = match &saved {
@@ -42,6 +47,18 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let known = || saved.as_ref().expect("without a session there is a policy").policy().clone();
     let policy = change.clone().unwrap_or_else(known);
     with_device!(args.engine.device()?, backend => {
+        let chooser = Chooser {
+            backend: &*backend,
+            folder: &folder,
+            options: &options,
+            policy: &policy,
+            memory: context::memory(&args.engine, &*backend),
+        };
+        let ctx_size = match args.model.ctx_size {
+            0 => chooser.choose(&limit, content)?,
+            given => chooser.check(given, content)?,
+        };
+        let options = EngineOptions { ctx_size, ..options };
         let (mut engine, load) = load::engine(backend, folder, options, &policy)?;
         let (mut session, text) = match &saved {
             Some(saved) => saved.restore(args, &mut engine, change.as_ref(), text)?,
@@ -61,6 +78,34 @@ pub fn run(args: &RunArgs) -> Result<()> {
             }
             text => chat::run(args, engine, session, text, &interrupt),
         }
+    })
+}
+
+/// What the context has to hold. Texts are counted here, before anything is loaded.
+fn content(
+    args: &RunArgs,
+    folder: &ModelFolder,
+    saved: Option<&SavedSession>,
+    text: Option<&mut PromptText>,
+    is_chat: bool,
+) -> Result<Content> {
+    let answer = usize::try_from(args.predict).ok();
+    let n_tokens = text.map(|text| prompt::count(args, folder, text)).transpose()?;
+    Ok(match (saved, n_tokens) {
+        (Some(saved), n_tokens) => {
+            let (tokens, n_tokens) = (saved.n_tokens(), n_tokens.unwrap_or(0));
+            // With the document the text has what the session has, and more.
+            let question =
+                if args.file.is_some() { n_tokens.saturating_sub(tokens) } else { n_tokens };
+            Content::Session { tokens, saved: saved.context(), question, answer }
+        }
+        (None, Some(tokens)) => Content::Text {
+            name: if args.file.is_some() { "document" } else { "prompt" },
+            tokens,
+            answer,
+            is_chat: is_chat || args.save_session.is_some(),
+        },
+        (None, None) => Content::Unknown,
     })
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use longview_engine::{Engine, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
+use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::{Specials, Tokenizer};
 use longview_ops::Backend;
 
@@ -16,6 +17,8 @@ use super::args::RunArgs;
 pub struct PromptText {
     document: String,
     prompt: String,
+    /// Its tokens, and whether the chat template made them, once they were counted.
+    encoded: Option<(Vec<u32>, bool)>,
 }
 
 /// Tokens at the end of a document that may become others when a question follows.
@@ -24,7 +27,7 @@ const LOOSE_END: usize = 8;
 impl PromptText {
     /// A document and what is asked about it.
     pub fn new(document: String, prompt: String) -> Self {
-        Self { document, prompt }
+        Self { document, prompt, encoded: None }
     }
 
     /// The text that comes before the question.
@@ -46,7 +49,7 @@ pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
         return Ok(None);
     }
     let document = args.file.as_deref().map(read_text).transpose()?.unwrap_or_default();
-    Ok(Some(PromptText { document, prompt: args.prompt.clone().unwrap_or_default() }))
+    Ok(Some(PromptText::new(document, args.prompt.clone().unwrap_or_default())))
 }
 
 fn read_text(path: &Path) -> Result<String> {
@@ -78,8 +81,30 @@ pub fn encode<B: Backend>(
     engine: &Engine<B>,
     text: &PromptText,
 ) -> Result<(Vec<u32>, bool)> {
-    let tokenizer = engine.tokenizer().expect("checked before loading");
-    match engine.chat().filter(|_| !args.no_chat_template) {
+    match &text.encoded {
+        Some(known) => Ok(known.clone()),
+        None => {
+            let tokenizer = engine.tokenizer().expect("checked before loading");
+            encode_with(args, tokenizer, engine.chat(), text)
+        }
+    }
+}
+
+/// How many tokens `text` has, before the model is loaded; it remembers them.
+pub fn count(args: &RunArgs, folder: &ModelFolder, text: &mut PromptText) -> Result<usize> {
+    let encoded = encode_with(args, folder.tokenizer()?, folder.chat.as_ref(), text)?;
+    let n_tokens = encoded.0.len();
+    text.encoded = Some(encoded);
+    Ok(n_tokens)
+}
+
+fn encode_with(
+    args: &RunArgs,
+    tokenizer: &Tokenizer,
+    chat: Option<&ChatTemplate>,
+    text: &PromptText,
+) -> Result<(Vec<u32>, bool)> {
+    match chat.filter(|_| !args.no_chat_template) {
         Some(chat) => {
             let mut messages = system(args);
             messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));

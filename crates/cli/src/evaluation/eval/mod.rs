@@ -26,7 +26,7 @@ use crate::device::with_device;
 use crate::evaluation::record::run_record;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
-use crate::{load, units};
+use crate::{context, load, units};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
@@ -109,7 +109,7 @@ fn check_memory<B: Backend>(
     folder: &ModelFolder,
     backend: &B,
 ) -> Result<()> {
-    let memory = args.engine.device_memory.or(backend.capabilities().memory_bytes);
+    let memory = context::memory(&args.engine, backend);
     for length in &plan.lengths {
         let options = options(args, &folder.config, *length);
         for policy in &plan.policies {
@@ -117,8 +117,7 @@ fn check_memory<B: Backend>(
                 let title = longview_eval::policies::title(&policy.label);
                 format!("--lengths {length}, --policies {title}")
             };
-            Engine::plan(backend, folder, &options, &policy.options)
-                .and_then(|plan| plan.check(memory))
+            Engine::check_memory(backend, folder, &options, &policy.options, memory)
                 .with_context(what)?;
         }
     }
