@@ -4,6 +4,7 @@ mod app;
 mod args;
 mod clean;
 mod completions;
+mod context;
 mod demo;
 mod device;
 mod doctor;

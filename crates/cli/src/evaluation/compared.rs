@@ -7,9 +7,10 @@ use clap::Args;
 use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
-use crate::args::PolicyFile;
+use crate::args::{PolicyFile, numbers};
+use crate::embedded;
 use crate::files::{check_appended, model_files};
-use crate::{embedded, template};
+use crate::load::open_folder;
 
 /// The policies, their budgets, and the model.
 #[derive(Args)]
@@ -19,7 +20,13 @@ pub struct ComparedArgs {
     pub policies: Vec<String>,
 
     /// Tokens that a KV head attends; `full` runs once whatever they are.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "512")]
+    #[arg(
+        long,
+        value_name = "TOKENS,..",
+        value_delimiter = ',',
+        default_value = "512",
+        value_parser = numbers::tokens
+    )]
     pub budgets: Vec<usize>,
 
     /// Folder of the model in Hugging Face layout [default: the embedded model].
@@ -50,7 +57,7 @@ impl ComparedArgs {
     /// Opens the model.
     pub fn folder(&self) -> Result<ModelFolder> {
         match &self.model {
-            Some(path) => template::open_folder(path),
+            Some(path) => open_folder(path),
             None => embedded::open(),
         }
     }

@@ -16,7 +16,7 @@ use pollster::block_on;
 
 use super::compared::ComparedArgs;
 use super::record;
-use crate::args::{EngineArgs, RopeArgs};
+use crate::args::{EngineArgs, RopeArgs, numbers};
 use crate::device::with_device;
 use crate::files::input;
 use crate::out;
@@ -35,15 +35,26 @@ pub struct ProbeArgs {
     pub file: PathBuf,
 
     /// Tokens that are prefilled, each a run of its own.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "8192")]
+    #[arg(
+        long,
+        value_name = "TOKENS,..",
+        value_delimiter = ',',
+        default_value = "8192",
+        value_parser = numbers::tokens
+    )]
     pub lengths: Vec<usize>,
 
     /// Tokens that are decoded after them.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        value_parser = numbers::count(1..=1 << 20)
+    )]
     pub steps: usize,
 
     /// Compare the attention of every N-th step; all count for perplexity and hits.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = numbers::count(1..=1 << 20))]
     pub stride: usize,
 
     #[command(flatten)]
@@ -62,9 +73,6 @@ pub struct ProbeArgs {
 
 /// Runs the command.
 pub fn run(args: &ProbeArgs) -> Result<()> {
-    if args.steps == 0 || args.stride == 0 {
-        bail!("--steps and --stride must be at least 1");
-    }
     args.compared.check_output(&args.output, &[("-f", Some(args.file.as_path()))])?;
     let candidates = args.compared.candidates()?;
     let text = input::read_text("-f", &args.file)?;

@@ -26,7 +26,7 @@ pub struct RunArgs {
     pub(super) file: Option<PathBuf>,
 
     /// The prompt [default: none].
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) prompt: Option<String>,
 
     /// Read the document (-f) and write what was read to FILE; -p is answered afterwards, if it is
@@ -52,12 +52,12 @@ pub struct RunArgs {
         value_name = "TOKENS",
         default_value = "-1",
         allow_hyphen_values = true,
-        value_parser = clap::value_parser!(i64).range(-1..)
+        value_parser = clap::value_parser!(i64).range(-1..=1 << 30)
     )]
     pub(super) predict: i64,
 
     /// System message of the chat template [default: none].
-    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) system: Option<String>,
 
     /// Continue the plain text even if the model has a chat template [default: off].

@@ -9,9 +9,12 @@ mod saved;
 
 use anyhow::{Result, bail};
 use longview_engine::EngineOptions;
+use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
+use self::prompt::PromptText;
 use self::saved::SavedSession;
+use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::{load, template};
@@ -21,9 +24,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     // First of all: what stands in its way is said before anything is read.
     let output = args.save_session.as_deref().map(|path| saved::prepare(args, path)).transpose()?;
-    let text = prompt::read(args)?;
+    let mut text = prompt::read(args)?;
     let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
-    let (folder, context) = args.model.open()?;
+    let folder = args.model.open()?;
     folder.tokenizer()?;
     if let Some(chat) = folder.chat.as_ref().filter(|_| !args.no_chat_template) {
         template::check(chat)?;
@@ -35,10 +38,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if is_chat {
         check_chat(args, folder.chat.is_some())?;
     }
+    let limit = Limit::new(&folder.config, &args.rope);
+    let content = content(args, &folder, saved.as_ref(), text.as_mut(), is_chat)?;
     let options = EngineOptions {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
-        ..args.engine.options(context)
+        ..args.engine.options(args.model.ctx_size.max(1))
     };
     let change = match &saved {
         Some(saved) => args.policy.change(saved.policy())?,
@@ -47,6 +52,18 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let known = || saved.as_ref().expect("without a session there is a policy").policy().clone();
     let policy = change.clone().unwrap_or_else(known);
     with_device!(args.engine.device()?, backend => {
+        let chooser = Chooser {
+            backend: &*backend,
+            folder: &folder,
+            options: &options,
+            policy: &policy,
+            memory: context::memory(&args.engine, &*backend),
+        };
+        let ctx_size = match args.model.ctx_size {
+            0 => chooser.choose(&limit, content)?,
+            given => chooser.check(given, content)?,
+        };
+        let options = EngineOptions { ctx_size, ..options };
         let (mut engine, load) = load::engine(backend, folder, options, &policy)?;
         let (mut session, text) = match &saved {
             Some(saved) => saved.restore(args, &mut engine, change.as_ref(), text)?,
@@ -66,6 +83,34 @@ pub fn run(args: &RunArgs) -> Result<()> {
             }
             text => chat::run(args, engine, session, text, &interrupt),
         }
+    })
+}
+
+/// What the context has to hold. Texts are counted here, before anything is loaded.
+fn content(
+    args: &RunArgs,
+    folder: &ModelFolder,
+    saved: Option<&SavedSession>,
+    text: Option<&mut PromptText>,
+    is_chat: bool,
+) -> Result<Content> {
+    let answer = usize::try_from(args.predict).ok();
+    let n_tokens = text.map(|text| prompt::count(args, folder, text)).transpose()?;
+    Ok(match (saved, n_tokens) {
+        (Some(saved), n_tokens) => {
+            let (tokens, n_tokens) = (saved.n_tokens(), n_tokens.unwrap_or(0));
+            // With the document the text has what the session has, and more.
+            let question =
+                if args.file.is_some() { n_tokens.saturating_sub(tokens) } else { n_tokens };
+            Content::Session { tokens, saved: saved.context(), question, answer }
+        }
+        (None, Some(tokens)) => Content::Text {
+            name: if args.file.is_some() { "document" } else { "prompt" },
+            tokens,
+            answer,
+            is_chat: is_chat || args.save_session.is_some(),
+        },
+        (None, None) => Content::Unknown,
     })
 }
 

@@ -1,8 +1,9 @@
 //! From files and options to the tokens of a prompt.
 
 use anyhow::{Result, bail};
-use longview_engine::{Engine, EngineError, Session};
+use longview_engine::{Engine, EngineError, MAX_CONTEXT, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
+use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_ops::Backend;
 
@@ -15,6 +16,8 @@ use crate::template;
 pub struct PromptText {
     document: String,
     prompt: String,
+    /// Its tokens, and whether the chat template made them, once they were counted.
+    encoded: Option<(Vec<u32>, bool)>,
 }
 
 /// Tokens at the end of a document that may become others when a question follows.
@@ -23,7 +26,7 @@ const LOOSE_END: usize = 8;
 impl PromptText {
     /// A document and what is asked about it.
     pub fn new(document: String, prompt: String) -> Self {
-        Self { document, prompt }
+        Self { document, prompt, encoded: None }
     }
 
     /// The text that comes before the question.
@@ -53,7 +56,7 @@ pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
     if document.is_empty() && prompt.is_empty() && args.session.is_none() {
         bail!("-p: the prompt is empty; give a text to answer or to go on from");
     }
-    Ok(Some(PromptText { document, prompt }))
+    Ok(Some(PromptText::new(document, prompt)))
 }
 
 /// The tokens to compute, and whether the chat template made them.
@@ -62,9 +65,36 @@ pub fn encode<B: Backend>(
     engine: &Engine<B>,
     text: &PromptText,
 ) -> Result<(Vec<u32>, bool)> {
-    let tokenizer = engine.tokenizer().expect("checked before loading");
-    let context = engine.options().ctx_size;
-    match engine.chat().filter(|_| !args.no_chat_template) {
+    match &text.encoded {
+        Some(known) => Ok(known.clone()),
+        None => {
+            let tokenizer = engine.tokenizer().expect("checked before loading");
+            encode_with(args, tokenizer, engine.chat(), text, engine.options().ctx_size)
+        }
+    }
+}
+
+/// How many tokens `text` has, before the model is loaded; it remembers them. A text that is far
+/// too long for the context that was asked for is refused without counting all of it.
+pub fn count(args: &RunArgs, folder: &ModelFolder, text: &mut PromptText) -> Result<usize> {
+    let most = match args.model.ctx_size {
+        0 => MAX_CONTEXT,
+        given => given,
+    };
+    let encoded = encode_with(args, folder.tokenizer()?, folder.chat.as_ref(), text, most)?;
+    let n_tokens = encoded.0.len();
+    text.encoded = Some(encoded);
+    Ok(n_tokens)
+}
+
+fn encode_with(
+    args: &RunArgs,
+    tokenizer: &Tokenizer,
+    chat: Option<&ChatTemplate>,
+    text: &PromptText,
+    context: usize,
+) -> Result<(Vec<u32>, bool)> {
+    match chat.filter(|_| !args.no_chat_template) {
         Some(chat) => {
             let mut messages = system(args);
             messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));

@@ -35,6 +35,8 @@ pub struct SavedSession {
     path: PathBuf,
     source: FileSource,
     policy: PolicyOptions,
+    n_tokens: usize,
+    context: usize,
 }
 
 impl SavedSession {
@@ -45,9 +47,21 @@ impl SavedSession {
         let source =
             FileSource::open(path).map_err(|error| anyhow!("{shown}: cannot be read ({error})"))?;
         let file = SessionFile::open(&source).map_err(|error| anyhow!("{shown}: {error}"))?;
-        let policy = file.header().policy_options();
+        let header = file.header();
+        let (n_tokens, context) = (header.n_tokens, header.context);
+        let policy = header.policy_options();
         let policy = policy.with_context(|| format!("{shown}: was saved by another release"))?;
-        Ok(Self { path: path.to_owned(), source, policy })
+        Ok(Self { path: path.to_owned(), source, policy, n_tokens, context })
+    }
+
+    /// Its tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// The context that it was saved with.
+    pub fn context(&self) -> usize {
+        self.context
     }
 
     /// The policy that it was saved under.

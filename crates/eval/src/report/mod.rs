@@ -5,6 +5,7 @@ mod data;
 mod error;
 mod figure;
 mod figures;
+mod marks;
 mod numbers;
 mod page;
 mod read;

@@ -64,7 +64,7 @@ impl Fingerprint {
             (
                 "positions",
                 &self.rope,
-                "use the --rope-scaling and --ctx-size that it was made with",
+                "use the --rope-scaling that it was made with",
             ),
         ]
     }
@@ -126,6 +126,11 @@ impl SessionHeader {
         let mut differences: Vec<Difference> = differ
             .map(|((part, file, fix), (_, here, _))| {
                 let (file, here) = (file.about.clone(), here.about.clone());
+                // Positions of some models depend on the context.
+                let fix = match part {
+                    "positions" => format!("{fix}, with --ctx-size {}", self.context),
+                    _ => fix.to_owned(),
+                };
                 Difference { part, file, here, fix }
             })
             .collect();
@@ -139,7 +144,7 @@ impl SessionHeader {
                 part: "dimensions",
                 file: dimensions(file),
                 here: dimensions(here),
-                fix: "name the model that it was made with",
+                fix: "name the model that it was made with".into(),
             });
         }
         if self.kv_dtype != shape.kv_dtype {
@@ -147,7 +152,7 @@ impl SessionHeader {
                 part: "type of keys and values",
                 file: self.kv_dtype.name().into(),
                 here: shape.kv_dtype.name().into(),
-                fix: "use the --kv-type that it was made with",
+                fix: "use the --kv-type that it was made with".into(),
             });
         }
         if !differences.is_empty() {

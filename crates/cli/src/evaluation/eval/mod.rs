@@ -28,7 +28,7 @@ use crate::evaluation::record::run_record;
 use crate::failure::Interrupted;
 use crate::files::input;
 use crate::interrupt::Interrupt;
-use crate::{load, template, units};
+use crate::{context, load, template, units};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
@@ -134,7 +134,7 @@ fn check_memory<B: Backend>(
     folder: &ModelFolder,
     backend: &B,
 ) -> Result<()> {
-    let memory = args.engine.device_memory.or(backend.capabilities().memory_bytes);
+    let memory = context::memory(&args.engine, backend);
     for length in &plan.lengths {
         let options = options(args, &folder.config, *length);
         for policy in &plan.policies {
@@ -142,8 +142,7 @@ fn check_memory<B: Backend>(
                 let title = longview_eval::policies::title(&policy.label);
                 format!("--lengths {length}, --policies {title}")
             };
-            Engine::plan(backend, folder, &options, &policy.options)
-                .and_then(|plan| plan.check(memory))
+            Engine::check_memory(backend, folder, &options, &policy.options, memory)
                 .with_context(what)?;
         }
     }
