@@ -21,6 +21,7 @@ mod policies;
 mod progress;
 mod run;
 mod table;
+mod terminal;
 mod units;
 
 fn main() -> std::process::ExitCode {

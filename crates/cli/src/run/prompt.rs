@@ -11,20 +11,22 @@ use longview_model::tokenizer::{Specials, Tokenizer};
 use longview_ops::Backend;
 
 use super::args::RunArgs;
+use super::talk::Talk;
 
-/// What was given with `-f` and `-p`.
+/// What was given with `-f` and `-p`, and what was said before.
 pub struct PromptText {
     document: String,
     prompt: String,
+    talk: Talk,
 }
 
 /// Tokens at the end of a document that may become others when a question follows.
 const LOOSE_END: usize = 8;
 
 impl PromptText {
-    /// A document and what is asked about it.
-    pub fn new(document: String, prompt: String) -> Self {
-        Self { document, prompt }
+    /// A document and what is asked about it after `talk`.
+    pub fn new(document: String, prompt: String, talk: Talk) -> Self {
+        Self { document, prompt, talk }
     }
 
     /// The text that comes before the question.
@@ -32,11 +34,9 @@ impl PromptText {
         &self.document
     }
 
-    /// What a user says first: the document, and a question.
-    pub fn first_turn(&self, question: &str) -> String {
-        let parts = [self.document.as_str(), question];
-        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        parts.join("\n\n")
+    /// What was said about it.
+    pub fn talk(&self) -> &Talk {
+        &self.talk
     }
 }
 
@@ -46,7 +46,8 @@ pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
         return Ok(None);
     }
     let document = args.file.as_deref().map(read_text).transpose()?.unwrap_or_default();
-    Ok(Some(PromptText { document, prompt: args.prompt.clone().unwrap_or_default() }))
+    let prompt = args.prompt.clone().unwrap_or_default();
+    Ok(Some(PromptText::new(document, prompt, talk(args))))
 }
 
 fn read_text(path: &Path) -> Result<String> {
@@ -81,9 +82,8 @@ pub fn encode<B: Backend>(
     let tokenizer = engine.tokenizer().expect("checked before loading");
     match engine.chat().filter(|_| !args.no_chat_template) {
         Some(chat) => {
-            let mut messages = system(args);
-            messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));
-            Ok((encode_chat(chat, tokenizer, &messages)?, true))
+            let messages = text.talk.messages(&text.document, Some(&text.prompt));
+            Ok((encode_chat(chat, tokenizer, &messages, true)?, true))
         }
         None if args.system.is_some() => {
             bail!("--system: {} has no chat template to put it in", args.model.model.display())
@@ -104,7 +104,9 @@ pub fn encode_document<B: Backend>(
 ) -> Result<Vec<u32>> {
     let mut all: Option<Vec<u32>> = None;
     for question in ["A", " a", "1", "?", "\n"] {
-        let asked = PromptText::new(text.document.clone(), question.into());
+        let (document, system) = (text.document.clone(), text.talk.system.clone());
+        let talk = Talk { system, turns: vec![] };
+        let asked = PromptText::new(document, question.into(), talk);
         let (ids, _) = encode(args, engine, &asked)?;
         all = Some(match all {
             Some(mut all) => {
@@ -116,25 +118,34 @@ pub fn encode_document<B: Backend>(
     }
     let ids = all.unwrap_or_default();
     if ids.is_empty() || text.document.is_empty() {
-        bail!("--save-session: the document is empty, so nothing of it can be saved");
+        bail!("the document is empty: there is nothing to read; name a file with text in it");
     }
     Ok(ids)
 }
 
 /// How many tokens of a prompt the session has computed already. At least one is computed anew: its
-/// logits are wanted.
+/// logits are wanted. `has_answers` if the session holds answers too: their tokens may become others
+/// when their text is read.
 ///
 /// # Errors
 /// If the session's document is not that of the prompt.
-pub fn known<B: Backend>(session: &Session<B>, ids: &[u32]) -> Result<usize> {
-    let (n, known) = (session.tokens().len(), common_prefix(session.tokens(), ids));
+pub fn known<B: Backend>(session: &Session<B>, ids: &[u32], has_answers: bool) -> Result<usize> {
+    let known = common_prefix(session.tokens(), ids);
+    if !has_answers {
+        check_known(known, session.tokens().len())?;
+    }
+    Ok(known.min(ids.len().saturating_sub(1)))
+}
+
+/// Fails if no more than `known` of a session's `n` tokens are what was expected.
+pub fn check_known(known: usize, n: usize) -> Result<()> {
     if known + LOOSE_END < n {
         bail!(
             "only {known} of the session's {n} tokens begin this prompt: it was saved with another \
              document, --system or --no-chat-template; give the same, or save it again"
         );
     }
-    Ok(known.min(ids.len().saturating_sub(1)))
+    Ok(())
 }
 
 /// Tokens that two lists begin with alike.
@@ -142,18 +153,19 @@ pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The messages that come before the first turn.
-pub fn system(args: &RunArgs) -> Vec<ChatMessage> {
-    args.system.iter().map(|text| ChatMessage::new("system", text.as_str())).collect()
+/// A conversation in which nothing was said yet.
+pub fn talk(args: &RunArgs) -> Talk {
+    Talk { system: args.system.clone(), turns: vec![] }
 }
 
-/// A conversation up to where the assistant speaks.
+/// A conversation, up to where the assistant speaks if `add_generation_prompt`.
 pub fn encode_chat(
     chat: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[ChatMessage],
+    add_generation_prompt: bool,
 ) -> Result<Vec<u32>> {
-    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    let options = RenderOptions { add_generation_prompt, ..RenderOptions::default() };
     let text = chat.render(messages, &options)?;
     Ok(tokenizer.encode(&text, Specials::AsWritten)?)
 }

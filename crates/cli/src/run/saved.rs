@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::RunArgs;
 use super::prompt::PromptText;
+use super::talk::Talk;
 use crate::failure::Interrupted;
 use crate::interrupt::Interrupt;
 use crate::out::note;
@@ -25,10 +26,13 @@ use crate::units;
 
 /// What this program notes in a session.
 #[derive(Default, Deserialize, Serialize)]
-struct Note {
+pub struct Note {
     /// The text that was read; others may keep it elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    document: Option<String>,
+    pub document: Option<String>,
+    /// What was said about it, where a chat was saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<Talk>,
 }
 
 /// A session file of which the header is read.
@@ -62,7 +66,7 @@ impl SavedSession {
         engine: &mut Engine<B>,
         policy: Option<&PolicyOptions>,
         given: Option<PromptText>,
-    ) -> Result<(Session<B>, Option<PromptText>)> {
+    ) -> Result<(Session<B>, PromptText)> {
         let (shown, start) = (self.path.display(), Instant::now());
         let restored = block_on(engine.restore(&self.source, policy));
         let restored = restored.map_err(|error| anyhow!("{shown}: {error}"))?;
@@ -73,28 +77,36 @@ impl SavedSession {
                 start.elapsed().as_secs_f64()
             ));
         }
-        if args.file.is_some() {
-            return Ok((restored.session, given));
+        let Note { document, conversation } =
+            serde_json::from_slice(&restored.note).unwrap_or_default();
+        let given = given.map(|text| text.document().to_owned()).filter(|text| !text.is_empty());
+        let is_chat = conversation.is_some();
+        let mut talk = conversation.unwrap_or_default();
+        if args.system.is_some() {
+            talk.system = args.system.clone();
         }
-        let noted: Note = serde_json::from_slice(&restored.note).unwrap_or_default();
-        let Some(document) = noted.document else {
-            bail!("{shown}: the session holds no text of its document; give it with -f");
+        let document = match given.or(document) {
+            Some(document) => document,
+            None if is_chat => String::new(),
+            None => bail!("{shown}: the session holds no text of its document; give it with -f"),
         };
-        let text = PromptText::new(document, args.prompt.clone().unwrap_or_default());
-        Ok((restored.session, Some(text)))
+        let text = PromptText::new(document, args.prompt.clone().unwrap_or_default(), talk);
+        Ok((restored.session, text))
     }
 }
 
-/// Writes the session to `path`, all of it or nothing.
+/// Writes the session to `path`, all of it or nothing. `asked_by` is what the user called it with,
+/// for messages.
 pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     path: &Path,
-    document: &str,
+    content: &Note,
+    asked_by: &str,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let start = Instant::now();
-    let bytes = serde_json::to_vec(&Note { document: Some(document.to_owned()) })?;
+    let bytes = serde_json::to_vec(content)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
@@ -108,7 +120,7 @@ pub fn write<B: Backend>(
     drop(guard);
     let n_bytes = written.map_err(|error| {
         remove(&part);
-        anyhow!("--save-session {}: {error}", path.display())
+        anyhow!("{asked_by} {}: {error}", path.display())
     })?;
     note(format_args!(
         "session  {} tokens, {} written to {} in {:.2} s",
