@@ -8,7 +8,6 @@ mod prefill;
 #[cfg(feature = "evaluation")]
 mod run;
 
-use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -69,13 +68,12 @@ impl Drawn {
     fn erase(&mut self, columns: usize) -> String {
         let mut out = String::new();
         if self.drawn > 0 {
-            out.push('\r');
+            // Row by row: where the rest of a screen is cleared from its top, some terminals keep it
+            // as if it had scrolled away.
+            out.push_str("\r\x1b[2K");
             // Rows that a window made narrower since has broken the line into.
             let rows_above = (self.drawn - 1) / columns.max(1);
-            if rows_above > 0 {
-                let _ = write!(out, "\x1b[{rows_above}A");
-            }
-            out.push_str("\x1b[J");
+            out.push_str(&"\x1b[1A\x1b[2K".repeat(rows_above));
         }
         self.drawn = 0;
         out
@@ -137,8 +135,8 @@ mod tests {
     fn a_line_never_reaches_the_last_column() {
         let mut line = Drawn::default();
         assert_eq!(line.redraw("0123456789", 10), "012345678");
-        assert_eq!(line.redraw("01", 10), "\r\x1b[J01");
-        assert_eq!(line.erase(10), "\r\x1b[J");
+        assert_eq!(line.redraw("01", 10), "\r\x1b[2K01");
+        assert_eq!(line.erase(10), "\r\x1b[2K");
         assert_eq!(line.erase(10), "", "nothing stands there");
     }
 
@@ -146,8 +144,8 @@ mod tests {
     fn a_line_that_a_narrower_window_broke_is_erased_whole() {
         let mut line = Drawn::default();
         line.redraw(&"x".repeat(70), 80);
-        assert_eq!(line.redraw("y", 30), "\r\x1b[2A\x1b[Jy");
+        assert_eq!(line.redraw("y", 30), "\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2Ky");
         line.redraw(&"x".repeat(30), 80);
-        assert_eq!(line.erase(30), "\r\x1b[J", "it fills one row and no more");
+        assert_eq!(line.erase(30), "\r\x1b[2K", "it fills one row and no more");
     }
 }

@@ -62,7 +62,7 @@ fn at_an_empty_prompt_it_asks_once() {
 fn a_prefill_is_stopped_and_goes_on_where_it_stopped() {
     let screen = Screen::new();
     screen.folder().write("book.txt", document(400));
-    let words = ["-f", "@book.txt", "-c", "16384", "-n", "8", "--chunk-size", "128"];
+    let words = ["-f", "@book.txt", "-c", "16384", "-n", "16", "--chunk-size", "128"];
     screen.start(100, &words);
     screen.wait("a bar", |lines| lines.iter().any(|line| line.contains("prefill [=")));
     screen.keys(&["C-c"]);

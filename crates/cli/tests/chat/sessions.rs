@@ -11,7 +11,7 @@ fn a_saved_chat_goes_on_in_the_next_run() {
     folder.write("book.txt", document(20));
     let (book, chat) = (folder.file("book.txt"), folder.file("chat.lvs"));
     let chat = chat.to_str().unwrap();
-    screen.start(200, &["-f", "@book.txt", "-n", "8", "-c", "2048"]);
+    screen.start(200, &["-f", "@book.txt", "-n", "16", "-c", "2048"]);
     screen.wait_for_prompt();
     screen.ask(QUESTION, "48213");
     screen.ask(&format!("/save {}", book.display()), "is there already and is no session");
@@ -29,7 +29,7 @@ fn a_saved_chat_goes_on_in_the_next_run() {
     screen.line("/bye");
     assert_eq!(screen.code(), 0);
 
-    screen.start(200, &["--session", chat, "-n", "8", "-c", "2048"]);
+    screen.start(200, &["--session", chat, "-n", "16", "-c", "2048"]);
     screen.wait_for("tokens opened, 1 turn; /help lists the commands");
     screen.wait_for_prompt();
     screen.line("And again?");
@@ -42,7 +42,7 @@ fn a_saved_chat_goes_on_in_the_next_run() {
     screen.keys(&["C-d"]);
     assert_eq!(screen.code(), 0);
 
-    let words = ["--device", "cpu", "-n", "8", "-c", "2048", "--session", chat];
+    let words = ["--device", "cpu", "-n", "16", "-c", "2048", "--session", chat];
     let once = run(&needle(), &[&words[..], &["-p", "And again?"]].concat());
     assert_eq!(once.code, Some(0), "one question goes on too: {}", once.stderr);
 }

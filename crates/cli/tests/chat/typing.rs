@@ -6,7 +6,7 @@ use super::screen::Screen;
 use super::{QUESTION, document};
 
 /// A chat that answers in a few tokens.
-const SHORT: [&str; 4] = ["-n", "8", "-c", "2048"];
+const SHORT: [&str; 4] = ["-n", "16", "-c", "2048"];
 
 fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
     [&SHORT[..], words].concat()
