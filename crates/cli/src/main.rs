@@ -25,6 +25,7 @@ mod progress;
 mod run;
 mod table;
 mod template;
+mod terminal;
 mod units;
 
 fn main() -> std::process::ExitCode {

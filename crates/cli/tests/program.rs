@@ -1,6 +1,7 @@
 //! The `longview` program, called as a user calls it.
 
 mod bad_input;
+mod chat;
 mod context;
 mod cuda;
 #[cfg(unix)]

@@ -156,8 +156,9 @@ fn prefill<B: Backend>(
     interrupt: &Interrupt,
 ) -> Result<()> {
     let n_tokens = document.ids.len();
-    let bar = PrefillBar::new(n_tokens);
-    let guard = interrupt.end_with(bar.last_words("document"));
+    let mut bar = PrefillBar::new(n_tokens);
+    let fate = "they are not kept, because nothing is written to disk".to_owned();
+    let guard = interrupt.end_with(bar.last_words("document", fate));
     let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, &document.ids, &mut update))?;
     drop((guard, bar));

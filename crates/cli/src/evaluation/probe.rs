@@ -19,7 +19,8 @@ use super::record;
 use crate::args::{EngineArgs, RopeArgs, numbers};
 use crate::device::with_device;
 use crate::files::input;
-use crate::out;
+use crate::progress::RunProgress;
+use crate::{out, units};
 
 /// Options of `longview probe`.
 #[derive(Args)]
@@ -91,7 +92,8 @@ fn measure<B: Backend>(
     let model = args.compared.model.as_deref();
     let run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     let mut results = ResultsFile::open(&args.output, &run)?;
-    for length in &args.lengths {
+    let progress = RunProgress::new("probe", false);
+    for (i, length) in args.lengths.iter().enumerate() {
         let needed = length + args.steps + 1;
         if ids.len() < needed {
             bail!(
@@ -113,9 +115,12 @@ fn measure<B: Backend>(
         let mut engine = Engine::load(Arc::clone(&backend), folder, options, &first)?;
         let probed =
             ProbeText { name: &name, ids: &ids[..needed], length: *length, stride: args.stride };
+        let (nth, n_lengths, tokens) = (i + 1, args.lengths.len(), units::count(*length));
         let mut n = 0;
         let mut keep = |record| {
             n += 1;
+            let lines = units::count(n);
+            progress.say(format!("length {nth} of {n_lengths}, {tokens} tokens, {lines} lines"));
             results.append(&record)
         };
         block_on(probe::probe(&mut engine, &probed, candidates, &mut keep))?;

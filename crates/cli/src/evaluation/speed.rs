@@ -22,6 +22,7 @@ use super::compared::ComparedArgs;
 use super::record;
 use crate::args::{EngineArgs, RopeArgs, numbers};
 use crate::device::with_device;
+use crate::progress::RunProgress;
 use crate::{load, out, units};
 
 /// Options of `longview speed`.
@@ -118,6 +119,7 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
     let mut run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     run.settings.extend(settings(args, &source));
     let mut results = ResultsFile::open(&args.output, &run)?;
+    let progress = RunProgress::new("speed", false);
     let mut written = Ok(());
     let mut keep = |record: Speed| {
         if written.is_ok() {
@@ -125,7 +127,10 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
         }
     };
     let mut rows = None;
-    for context in args.contexts.iter().copied() {
+    for (i, context) in args.contexts.iter().copied().enumerate() {
+        let (n, n_contexts) = (i + 1, args.contexts.len());
+        let tokens = units::count(context);
+        progress.say(format!("context {n} of {n_contexts}, {tokens} tokens"));
         let folder = args.compared.folder()?;
         let options = options(args, &test, context, &folder.config);
         load::warn_of_length(&folder.config, &folder.path, &options);

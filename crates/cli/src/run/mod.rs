@@ -6,6 +6,9 @@ mod one_shot;
 mod prompt;
 mod report;
 mod saved;
+mod talk;
+
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use longview_engine::EngineOptions;
@@ -13,11 +16,11 @@ use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
 use self::prompt::PromptText;
-use self::saved::SavedSession;
+use self::saved::{Note, SavedSession};
 use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
-use crate::{load, template};
+use crate::{load, template, terminal};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -31,10 +34,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if let Some(chat) = folder.chat.as_ref().filter(|_| !args.no_chat_template) {
         template::check(chat)?;
     }
-    let is_chat = match saved {
-        Some(_) => args.prompt.is_none(),
-        None => text.is_none(),
-    };
+    // Without a template a document is continued: there is no conversation about it.
+    let may_chat = folder.chat.is_some() || text.is_none() || saved.is_some();
+    let is_chat = may_chat && is_chat(args, terminal::is_interactive());
     if is_chat {
         check_chat(args, folder.chat.is_some())?;
     }
@@ -66,13 +68,18 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let options = EngineOptions { ctx_size, ..options };
         let (mut engine, load) = load::engine(backend, folder, options, &policy)?;
         let (mut session, text) = match &saved {
-            Some(saved) => saved.restore(args, &mut engine, change.as_ref(), text)?,
+            Some(saved) => {
+                let (session, text) = saved.restore(args, &mut engine, change.as_ref(), text)?;
+                (session, Some(text))
+            }
             None => (engine.session(&policy)?, text),
         };
         if let (Some(file), Some(text)) = (output, &text) {
             let ids = prompt::encode_document(args, &engine, text)?;
-            one_shot::prefill(&mut engine, &mut session, &ids, &interrupt)?;
-            saved::write(&mut engine, &mut session, file, text.document(), &interrupt)?;
+            let fate = format!("{} was not written", file.name().display());
+            one_shot::prefill(&mut engine, &mut session, &ids, &interrupt, fate)?;
+            let note = Note { document: Some(text.document().to_owned()), conversation: None };
+            saved::write(&mut engine, &mut session, file, &note, &interrupt)?;
             if args.prompt.is_none() {
                 return Ok(());
             }
@@ -114,6 +121,20 @@ fn content(
     })
 }
 
+/// Whether a conversation begins. -p asks one thing; a document alone is talked about where somebody
+/// sits at a terminal, and continued where the output goes on to another program.
+fn is_chat(args: &RunArgs, stdin_is_terminal: bool) -> bool {
+    match &args.file {
+        _ if args.prompt.is_some() => false,
+        _ if args.session.is_some() => true,
+        None => true,
+        Some(file) => {
+            let wants_one = args.json || args.no_chat_template || args.save_session.is_some();
+            stdin_is_terminal && !wants_one && file != Path::new("-")
+        }
+    }
+}
+
 /// A chat needs a template, and nowhere to put a JSON object.
 fn check_chat(args: &RunArgs, has_template: bool) -> Result<()> {
     if args.json {
@@ -126,4 +147,35 @@ fn check_chat(args: &RunArgs, has_template: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    #[test]
+    fn a_document_alone_is_talked_about_at_a_terminal() {
+        let chats = |line: &str, stdin_is_terminal| {
+            let words = ["x", "-m", "M"].into_iter().chain(line.split_whitespace());
+            is_chat(&Line::try_parse_from(words).expect(line).run, stdin_is_terminal)
+        };
+        for line in ["", "--session s.lvs", "--session s.lvs -f book.txt"] {
+            assert!(chats(line, true) && chats(line, false), "{line}");
+        }
+        assert!(chats("-f book.txt", true) && !chats("-f book.txt", false));
+        for line in ["-p x", "-f book.txt -p x", "--session s.lvs -p x", "-f -"] {
+            assert!(!chats(line, true) && !chats(line, false), "{line}");
+        }
+        for option in ["--json", "--no-chat-template", "--save-session s.lvs"] {
+            assert!(!chats(&format!("-f book.txt {option}"), true), "{option}");
+        }
+    }
 }

@@ -8,14 +8,15 @@ use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_ops::Backend;
 
 use super::args::RunArgs;
+use super::talk::Talk;
 use crate::files::input;
-pub use crate::files::input::utf8;
 use crate::template;
 
-/// What was given with `-f` and `-p`.
+/// What was given with `-f` and `-p`, and what was said before.
 pub struct PromptText {
     document: String,
     prompt: String,
+    talk: Talk,
     /// Its tokens, and whether the chat template made them, once they were counted.
     encoded: Option<(Vec<u32>, bool)>,
 }
@@ -24,9 +25,9 @@ pub struct PromptText {
 const LOOSE_END: usize = 8;
 
 impl PromptText {
-    /// A document and what is asked about it.
-    pub fn new(document: String, prompt: String) -> Self {
-        Self { document, prompt, encoded: None }
+    /// A document and what is asked about it after `talk`.
+    pub fn new(document: String, prompt: String, talk: Talk) -> Self {
+        Self { document, prompt, talk, encoded: None }
     }
 
     /// The text that comes before the question.
@@ -34,11 +35,9 @@ impl PromptText {
         &self.document
     }
 
-    /// What a user says first: the document, and a question.
-    pub fn first_turn(&self, question: &str) -> String {
-        let parts = [self.document.as_str(), question];
-        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        parts.join("\n\n")
+    /// What was said about it.
+    pub fn talk(&self) -> &Talk {
+        &self.talk
     }
 }
 
@@ -56,7 +55,7 @@ pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
     if document.is_empty() && prompt.is_empty() && args.session.is_none() {
         bail!("-p: the prompt is empty; give a text to answer or to go on from");
     }
-    Ok(Some(PromptText::new(document, prompt)))
+    Ok(Some(PromptText::new(document, prompt, talk(args))))
 }
 
 /// The tokens to compute, and whether the chat template made them.
@@ -96,9 +95,8 @@ fn encode_with(
 ) -> Result<(Vec<u32>, bool)> {
     match chat.filter(|_| !args.no_chat_template) {
         Some(chat) => {
-            let mut messages = system(args);
-            messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));
-            Ok((encode_chat(chat, tokenizer, &messages, context)?, true))
+            let messages = text.talk.messages(&text.document, Some(&text.prompt));
+            Ok((encode_chat(chat, tokenizer, &messages, &Encoding::asked(context))?, true))
         }
         None if args.system.is_some() => {
             bail!("--system: {} has no chat template to put it in", args.model.model.display())
@@ -120,7 +118,9 @@ pub fn encode_document<B: Backend>(
 ) -> Result<Vec<u32>> {
     let mut all: Option<Vec<u32>> = None;
     for question in ["A", " a", "1", "?", "\n"] {
-        let asked = PromptText::new(text.document.clone(), question.into());
+        let (document, system) = (text.document.clone(), text.talk.system.clone());
+        let talk = Talk { system, turns: vec![] };
+        let asked = PromptText::new(document, question.into(), talk);
         let (ids, _) = encode(args, engine, &asked)?;
         all = Some(match all {
             Some(mut all) => {
@@ -132,25 +132,34 @@ pub fn encode_document<B: Backend>(
     }
     let ids = all.unwrap_or_default();
     if ids.is_empty() || text.document.is_empty() {
-        bail!("--save-session: the document is empty, so nothing of it can be saved");
+        bail!("the document is empty: there is nothing to read; name a file with text in it");
     }
     Ok(ids)
 }
 
 /// How many tokens of a prompt the session has computed already. At least one is computed anew: its
-/// logits are wanted.
+/// logits are wanted. `has_answers` if the session holds answers too: their tokens may become others
+/// when their text is read.
 ///
 /// # Errors
 /// If the session's document is not that of the prompt.
-pub fn known<B: Backend>(session: &Session<B>, ids: &[u32]) -> Result<usize> {
-    let (n, known) = (session.tokens().len(), common_prefix(session.tokens(), ids));
+pub fn known<B: Backend>(session: &Session<B>, ids: &[u32], has_answers: bool) -> Result<usize> {
+    let known = common_prefix(session.tokens(), ids);
+    if !has_answers {
+        check_known(known, session.tokens().len())?;
+    }
+    Ok(known.min(ids.len().saturating_sub(1)))
+}
+
+/// Fails if no more than `known` of a session's `n` tokens are what was expected.
+pub fn check_known(known: usize, n: usize) -> Result<()> {
     if known + LOOSE_END < n {
         bail!(
             "only {known} of the session's {n} tokens begin this prompt: it was saved with another \
              document, --system or --no-chat-template; give the same, or save it again"
         );
     }
-    Ok(known.min(ids.len().saturating_sub(1)))
+    Ok(())
 }
 
 /// Tokens that two lists begin with alike.
@@ -158,23 +167,40 @@ pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The messages that come before the first turn.
-pub fn system(args: &RunArgs) -> Vec<ChatMessage> {
-    args.system.iter().map(|text| ChatMessage::new("system", text.as_str())).collect()
+/// A conversation in which nothing was said yet.
+pub fn talk(args: &RunArgs) -> Talk {
+    Talk { system: args.system.clone(), turns: vec![] }
 }
 
-/// A conversation up to where the assistant speaks, unless it is far longer than `context`.
+/// How a conversation becomes tokens.
+pub struct Encoding {
+    /// Tokens that it may have.
+    pub context: usize,
+    /// Whether it ends where the assistant speaks.
+    pub add_generation_prompt: bool,
+}
+
+impl Encoding {
+    /// Up to where the assistant speaks.
+    fn asked(context: usize) -> Self {
+        Self { context, add_generation_prompt: true }
+    }
+}
+
+/// A conversation, unless it is far longer than the context.
 pub fn encode_chat(
     chat: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[ChatMessage],
-    context: usize,
+    how: &Encoding,
 ) -> Result<Vec<u32>> {
+    let context = how.context;
     // Before a template copies it: a text that is far too long is not worth its memory.
     for message in messages {
         within(tokenizer.check_length(&message.content, context)?, context)?;
     }
-    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    let add_generation_prompt = how.add_generation_prompt;
+    let options = RenderOptions { add_generation_prompt, ..RenderOptions::default() };
     let text = template::render(chat, messages, &options)?;
     within(tokenizer.encode_within(&text, Specials::AsWritten, context)?, context)
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::RunArgs;
 use super::prompt::PromptText;
+use super::talk::Talk;
 use crate::failure::Interrupted;
 use crate::files::{FileKind, Output, OutputFile, input, model_files};
 use crate::interrupt::Interrupt;
@@ -24,10 +25,13 @@ use crate::units;
 
 /// What this program notes in a session.
 #[derive(Default, Deserialize, Serialize)]
-struct Note {
+pub struct Note {
     /// The text that was read; others may keep it elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    document: Option<String>,
+    pub document: Option<String>,
+    /// What was said about it, where a chat was saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<Talk>,
 }
 
 /// A session file of which the header is read.
@@ -76,7 +80,7 @@ impl SavedSession {
         engine: &mut Engine<B>,
         policy: Option<&PolicyOptions>,
         given: Option<PromptText>,
-    ) -> Result<(Session<B>, Option<PromptText>)> {
+    ) -> Result<(Session<B>, PromptText)> {
         let (shown, start) = (self.path.display(), Instant::now());
         let restored = block_on(engine.restore(&self.source, policy));
         let restored = restored.map_err(|error| anyhow!("{shown}: {error}"))?;
@@ -87,26 +91,42 @@ impl SavedSession {
                 start.elapsed().as_secs_f64()
             ));
         }
-        if args.file.is_some() {
-            return Ok((restored.session, given));
+        let Note { document, conversation } =
+            serde_json::from_slice(&restored.note).unwrap_or_default();
+        let given = given.map(|text| text.document().to_owned()).filter(|text| !text.is_empty());
+        let is_chat = conversation.is_some();
+        let mut talk = conversation.unwrap_or_default();
+        if args.system.is_some() {
+            talk.system = args.system.clone();
         }
-        let noted: Note = serde_json::from_slice(&restored.note).unwrap_or_default();
-        let Some(document) = noted.document else {
-            bail!("{shown}: the session holds no text of its document; give it with -f");
+        let document = match given.or(document) {
+            Some(document) => document,
+            None if is_chat => String::new(),
+            None => bail!("{shown}: the session holds no text of its document; give it with -f"),
         };
-        let text = PromptText::new(document, args.prompt.clone().unwrap_or_default());
-        Ok((restored.session, Some(text)))
+        let text = PromptText::new(document, args.prompt.clone().unwrap_or_default(), talk);
+        Ok((restored.session, text))
     }
 }
 
 /// The file of `--save-session`, checked and begun.
 pub fn prepare(args: &RunArgs, path: &Path) -> Result<OutputFile> {
+    prepare_as("--save-session", args, path, args.force)
+}
+
+/// The file that `asked_by` names, checked and begun. `force`: an older session is replaced
+/// without a question.
+pub fn prepare_as(
+    asked_by: &'static str,
+    args: &RunArgs,
+    path: &Path,
+    force: bool,
+) -> Result<OutputFile> {
     let mut inputs: Vec<(String, PathBuf)> = Vec::new();
     inputs.extend(args.file.iter().map(|path| ("the document of -f".to_owned(), path.clone())));
     inputs.extend(args.policy.file().map(|path| ("the --policy-file".to_owned(), path.to_owned())));
     inputs.extend(model_files(&args.model.model));
-    let (option, kind, force) = ("--save-session", FileKind::Session, args.force);
-    Output { option, path, kind, force, inputs: &inputs }.prepare()
+    Output { option: asked_by, path, kind: FileKind::Session, force, inputs: &inputs }.prepare()
 }
 
 /// Writes the session, all of it or nothing.
@@ -114,11 +134,11 @@ pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     file: OutputFile,
-    document: &str,
+    content: &Note,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let start = Instant::now();
-    let bytes = serde_json::to_vec(&Note { document: Some(document.to_owned()) })?;
+    let bytes = serde_json::to_vec(content)?;
     let shown = file.name().display().to_string();
     let said = shown.clone();
     let guard = interrupt.end_with(move || note(Interrupted(format!("{said} was not written"))));

@@ -61,11 +61,7 @@ impl Fingerprint {
             ("model", &self.config, "name the model that it was made with"),
             ("weights", &self.weights, "name the model that it was made with"),
             ("tokenizer", &self.tokenizer, "use the tokenizer.json that it was made with"),
-            (
-                "positions",
-                &self.rope,
-                "use the --rope-scaling that it was made with",
-            ),
+            ("positions", &self.rope, "use the --rope-scaling that it was made with"),
         ]
     }
 }
