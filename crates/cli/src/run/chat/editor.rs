@@ -149,6 +149,8 @@ impl Completer for ChatHelper {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

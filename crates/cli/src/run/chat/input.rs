@@ -7,8 +7,8 @@ use std::io::{self, BufRead, Read};
 use anyhow::{Context, Result};
 
 use super::editor::LineEditor;
+use crate::files::input::utf8;
 use crate::out::note;
-use crate::run::prompt::utf8;
 use crate::units;
 
 /// What begins and ends a text of several lines.
