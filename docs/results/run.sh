@@ -117,7 +117,8 @@ windows() {
 # How near the attention bound of an index comes to what was left out.
 certificates() {
     "$LONGVIEW" probe -f "$BOOK" --lengths 8192 --steps 256 --stride 8 --budgets 256,1024,4096 \
-        --policies clusterkv:attention-bound=true,quest:attention-bound=true -o "$OUT/certificates.jsonl"
+        --policies clusterkv:attention-bound=true,quest:attention-bound=true \
+        -o "$OUT/certificates.jsonl"
 }
 
 # Decode against context; beyond 32K keys and values are injected.

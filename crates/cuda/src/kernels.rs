@@ -151,6 +151,7 @@ kernels! {
         kv_scatter_f32(KvScatterArgs, 256),
         kv_scatter_f16(KvScatterArgs, 256),
         kv_scatter_bf16(KvScatterArgs, 256);
+    "look_up_rows": look_up_rows(LookUpRowsArgs, 512);
     "lse_merge": lse_merge(LseMergeArgs, 256);
     "matmul":
         matmul_wide_f32(MatmulArgs, 256),
@@ -181,7 +182,6 @@ kernels! {
         project_heads_narrow(ProjectHeadsArgs, 256);
     "query_gate": query_gate(QueryGateArgs, 128);
     "query_sums": query_sums(QuerySumsArgs, 256);
-    "look_up_rows": look_up_rows(LookUpRowsArgs, 512);
     "rms_norm":
         rms_norm_wide_f32(RmsNormArgs, 512),
         rms_norm_wide_f16(RmsNormArgs, 512),

@@ -108,9 +108,9 @@ fn streamed_prefill(n_tokens: usize) -> Option<(u64, u64, u64)> {
 
 /// A device holds sinks, ring, cache, a chunk and two tiles, however long the prompt is.
 #[test]
-fn prefill_of_16k_tokens_takes_the_device_memory_of_8k_and_the_index() {
-    let Some((short, short_index, few)) = streamed_prefill(8_192) else { return };
-    let Some((long, long_index, many)) = streamed_prefill(16_384) else { return };
+fn prefill_of_32k_tokens_takes_the_device_memory_of_16k_and_the_index() {
+    let Some((short, short_index, few)) = streamed_prefill(16_384) else { return };
+    let Some((long, long_index, many)) = streamed_prefill(32_768) else { return };
     // Buffers are whole vectors of 16 bytes.
     let difference = (long - short).abs_diff(long_index - short_index);
     assert!(difference <= 256, "{short} and {long} bytes, index {short_index} and {long_index}");

@@ -47,8 +47,8 @@ impl LookUpRowsParams {
     }
 }
 
-/// One sequence's selection, looked up in its device cache: a step of the hit/miss cache without the
-/// host.
+/// One sequence's selection, looked up in its device cache: a step of the hit/miss cache without
+/// the host.
 ///
 /// A head's state begins with what lasts: for each slot the host row that it holds plus 1 (0: it is
 /// free), for each slot the step of its last use, then the number of steps so far. Zeros are an
