@@ -61,8 +61,8 @@ fn check(metadata: &Metadata) -> io::Result<()> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open_regular`], and [`io::ErrorKind::FileTooLarge`] for a longer file, of which no more than
-/// that is read.
+/// As [`open_regular`], and [`io::ErrorKind::FileTooLarge`] for a longer file, of which no more
+/// than that is read.
 pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let size = file.metadata()?.len();

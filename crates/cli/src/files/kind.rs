@@ -7,9 +7,6 @@ use longview_scheduler::SESSION_MAGIC;
 
 use super::target::head_of;
 
-/// Bytes that tell the kind of a file.
-pub const HEAD_BYTES: usize = 64 * 1024;
-
 /// What every line of a results file begins with.
 const RESULTS_START: &[u8] = b"{\"kind\":";
 /// What the page of a report has near its beginning.

@@ -8,8 +8,6 @@ use std::time::SystemTime;
 use anyhow::{Result, bail};
 use longview_core::{open_regular, special_kind};
 
-use super::kind::HEAD_BYTES;
-
 /// As many links as systems follow.
 const MAX_LINKS: usize = 40;
 
@@ -82,6 +80,9 @@ pub fn folder_of(path: &Path) -> PathBuf {
         _ => PathBuf::from("."),
     }
 }
+
+/// Bytes that tell the kind of a file.
+const HEAD_BYTES: usize = 64 * 1024;
 
 /// How a regular file begins.
 pub fn head_of(path: &Path) -> io::Result<Vec<u8>> {

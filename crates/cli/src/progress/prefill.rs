@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use longview_engine::Progress;
 
-use super::{LiveLine, clock, labelled};
+use super::line::{LiveLine, clock, labelled};
 use crate::failure::Interrupted;
 use crate::interrupt::InterruptGuard;
 use crate::out::note;

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{LiveLine, clock, labelled};
+use super::line::{LiveLine, clock, labelled};
 use crate::out::note;
 use crate::terminal;
 
 /// Between two lines.
 const LINES: Duration = Duration::from_secs(10);
 
-/// A bar if the run has one, and a line now and then where stderr is no terminal or there is no bar:
-/// a run that takes hours shows that it lives.
+/// A bar if the run has one, and a line now and then where stderr is no terminal or there is no
+/// bar: a run that takes hours shows that it lives.
 pub struct RunProgress {
     name: &'static str,
     /// How far the run is.

@@ -24,7 +24,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin [default: none].
+    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin [default:
+    /// none].
     #[arg(short, long, value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
 

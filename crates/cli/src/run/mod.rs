@@ -121,8 +121,8 @@ fn content(
     })
 }
 
-/// Whether a conversation begins. -p asks one thing; a document alone is talked about where somebody
-/// sits at a terminal, and continued where the output goes on to another program.
+/// Whether a conversation begins. -p asks one thing; a document alone is talked about where
+/// somebody sits at a terminal, and continued where the output goes on to another program.
 fn is_chat(args: &RunArgs, stdin_is_terminal: bool) -> bool {
     match &args.file {
         _ if args.prompt.is_some() => false,

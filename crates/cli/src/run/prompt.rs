@@ -138,8 +138,8 @@ pub fn encode_document<B: Backend>(
 }
 
 /// How many tokens of a prompt the session has computed already. At least one is computed anew: its
-/// logits are wanted. `has_answers` if the session holds answers too: their tokens may become others
-/// when their text is read.
+/// logits are wanted. `has_answers` if the session holds answers too: their tokens may become
+/// others when their text is read.
 ///
 /// # Errors
 /// If the session's document is not that of the prompt.

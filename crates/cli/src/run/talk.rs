@@ -24,8 +24,8 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// All messages for the chat template, and `question` as the last one if there is one. The first
-    /// question comes with the document.
+    /// All messages for the chat template, and `question` as the last one if there is one. The
+    /// first question comes with the document.
     pub fn messages(&self, document: &str, question: Option<&str>) -> Vec<ChatMessage> {
         let mut messages: Vec<ChatMessage> =
             self.system.iter().map(|text| ChatMessage::new("system", text.as_str())).collect();

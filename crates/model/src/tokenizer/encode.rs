@@ -17,10 +17,6 @@ const HARMLESS_GROWTH: f64 = 4.0;
 const MAX_TRUE_GROWTH: usize = 8;
 const PIECE_BYTES: usize = 64 << 10;
 
-mod bounded;
-
-pub use self::bounded::Within;
-
 /// What surrounds the encoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
@@ -33,7 +29,7 @@ pub enum Specials {
 /// A model's tokenizer.
 pub struct Tokenizer {
     path: PathBuf,
-    inner: tokenizers::Tokenizer,
+    pub(super) inner: tokenizers::Tokenizer,
     special: SpecialTokens,
     /// `add_bos_token` was true; the post-processor may do it already.
     add_bos: bool,
@@ -199,7 +195,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
+    pub(super) fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
         TokenizerError::Failed { path: self.path.clone(), action, reason }
     }
 }

@@ -10,7 +10,8 @@ use crate::error::{DamagedPart, Difference, SessionFileError};
 use crate::layout::KvShape;
 use crate::policy::{PolicyError, PolicyOptions};
 
-/// The first bytes of a session file. The first is no letter of any text, and line ends show what has mangled it.
+/// The first bytes of a session file. The first is no letter of any text, and line ends show what
+/// has mangled it.
 pub const SESSION_MAGIC: &[u8; 8] = b"\x89LVS\r\n\x1a\n";
 /// The format that this release writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 1;

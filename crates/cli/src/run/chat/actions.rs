@@ -8,7 +8,7 @@ use longview_ops::Backend;
 use longview_scheduler::SessionFile;
 
 use super::commands::{self, Command};
-use super::input::Source;
+use super::source::Source;
 use super::{Chat, Next, settings};
 use crate::failure::describe;
 use crate::out::note;

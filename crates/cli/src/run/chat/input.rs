@@ -6,9 +6,7 @@ use std::io::{self, BufRead, Read};
 
 use anyhow::{Context, Result};
 
-use super::editor::LineEditor;
 use crate::files::input::utf8;
-use crate::out::note;
 use crate::units;
 
 /// What begins and ends a text of several lines.
@@ -30,58 +28,6 @@ pub enum Input {
     Refused(String),
     /// Nothing more comes.
     End,
-}
-
-/// Where it comes from.
-pub enum Source {
-    /// A person at a terminal.
-    Editor(Box<LineEditor>),
-    /// Another program, or a terminal whose output goes elsewhere.
-    Lines {
-        /// A line or block above this cannot fit into the context.
-        max_bytes: usize,
-        /// Whether somebody waits for a prompt.
-        has_prompt: bool,
-    },
-}
-
-impl Source {
-    /// What comes next.
-    pub fn next(&mut self) -> Result<Input> {
-        match self {
-            Source::Editor(editor) => editor.next(),
-            Source::Lines { max_bytes, has_prompt } => {
-                if *has_prompt {
-                    eprint_prompt();
-                }
-                read_message(&mut io::stdin().lock(), *max_bytes)
-            }
-        }
-    }
-
-    /// Asks a question that y answers; no where nobody can be asked.
-    pub fn confirms(&mut self, question: &str) -> Result<bool> {
-        match self {
-            Source::Editor(editor) => editor.confirms(question),
-            Source::Lines { .. } => {
-                note(question);
-                Ok(false)
-            }
-        }
-    }
-
-    /// Whether somebody reads what is said about the chat.
-    pub fn is_interactive(&self) -> bool {
-        matches!(self, Source::Editor(_))
-    }
-}
-
-/// The prompt where the output goes to another program: it is not part of it.
-fn eprint_prompt() {
-    use std::io::Write;
-    let mut stderr = io::stderr().lock();
-    // Nobody may be there to read it.
-    let _ = stderr.write_all(b"> ").and_then(|()| stderr.flush());
 }
 
 /// A text that begins with a fence.
@@ -232,7 +178,10 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_passed_over_and_named() {
-        let is_too_long = |input: &Input| matches!(input, Input::Refused(reason) if reason.contains("more than 8 bytes"));
+        let is_too_long = |input: &Input| match input {
+            Input::Refused(reason) => reason.contains("more than 8 bytes"),
+            _ => false,
+        };
         let found = all(b"12345678\n123456789\nshort\n1234567890123456789012345", 8);
         assert_eq!((&found[0], &found[2]), (&line("12345678"), &line("short")));
         assert!(is_too_long(&found[1]) && is_too_long(&found[3]), "{found:?}");

@@ -11,6 +11,7 @@ mod editor;
 mod history;
 mod input;
 mod settings;
+mod source;
 mod turn;
 
 use std::io::{self, IsTerminal};
@@ -22,7 +23,8 @@ use pollster::block_on;
 
 use self::commands::Said;
 use self::editor::LineEditor;
-use self::input::{Input, Source};
+use self::input::Input;
+use self::source::Source;
 use super::args::{RunArgs, params};
 use super::prompt::{self, PromptText, common_prefix};
 use super::talk::Talk;

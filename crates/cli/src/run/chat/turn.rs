@@ -145,7 +145,8 @@ impl<B: Backend> Chat<'_, B> {
         }
     }
 
-    /// The tokens of the conversation, with `question` and up to where the model speaks, or without.
+    /// The tokens of the conversation, with `question` and up to where the model speaks, or
+    /// without.
     pub fn encode(&self, question: Option<&str>) -> Result<Vec<u32>> {
         let chat = self.engine.chat().expect("checked before loading");
         let tokenizer = self.engine.tokenizer().expect("checked before loading");

@@ -1,8 +1,9 @@
 //! Texts that may be far too long. To encode a text takes up to 300 times its bytes, so one that
 //! cannot fit is counted piece by piece and refused as soon as that is sure.
 
-use super::{Specials, Tokenizer, guarded};
-use crate::tokenizer::TokenizerError;
+use super::encode::{Specials, Tokenizer};
+use super::error::TokenizerError;
+use super::quiet::guarded;
 
 /// Bytes that are encoded at once to count.
 const PIECE_BYTES: usize = 64 << 10;
