@@ -1,5 +1,5 @@
 // The document that both the browser and the native program are asked about, and the policy. It is
-// as short as it may be, because a software adapter decodes less than a token a second: three
+// as short as it may be, because a software adapter decodes less than a token a second: four
 // chunks of a prefill, and a budget that lets go of most of it.
 
 import { sampleDocument } from "../../src/page/sample";
@@ -21,7 +21,7 @@ export const SAMPLE = {
 };
 
 function document(): string {
-  const sentences = sampleDocument(620, 0, 1).split(/(?<=\.)\s+/);
+  const sentences = sampleDocument(800, 0, 1).split(/(?<=\.)\s+/);
   const n = sentences.length;
   FACTS.forEach(({ depth, text }, i) => sentences.splice(Math.round(depth * n) + i, 0, text));
   return sentences.join(" ");
