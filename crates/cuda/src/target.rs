@@ -3,7 +3,7 @@
 /// The architectures that PTX is made for; the driver compiles it for those above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// Turing.
+    /// Turing (RTX 20, T4), the oldest that is supported.
     Compute75,
     /// Ampere and Ada: asynchronous copies, products of bf16.
     Compute80,

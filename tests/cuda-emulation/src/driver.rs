@@ -46,7 +46,7 @@ pub struct EmulatedOptions {
 /// Calls of one kind, by their numbers from 0, that fail for want of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingGraphs {
-    /// Which kind.
+    /// Whether a graph was made, updated or launched.
     pub kind: GraphCall,
     /// Which calls of it.
     pub calls: Range<u64>,

@@ -50,7 +50,7 @@ pub enum TokenizerError {
         path: PathBuf,
         /// Its size.
         found: usize,
-        /// The config's.
+        /// Tokens that the config gives the model.
         vocab_size: usize,
     },
     /// A token without an embedding.

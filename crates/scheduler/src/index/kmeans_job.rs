@@ -36,7 +36,7 @@ pub struct ClusterTask {
     pub row_start: usize,
     /// What is made of the keys.
     pub kind: TaskKind,
-    /// Hkv.
+    /// KV heads, each clustered alone, Hkv.
     pub n_kv_heads: usize,
     /// Keys to cluster, N.
     pub n_points: usize,

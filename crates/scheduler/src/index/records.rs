@@ -3,7 +3,7 @@
 /// Sums of queries over blocks of positions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct QueriesRecord {
-    /// l_L.
+    /// Tokens behind a key whose queries count, l_L.
     pub window: usize,
     /// Queries before this position are in the sums.
     pub covered: usize,

@@ -12,7 +12,7 @@ pub struct KvShape {
     pub n_layers: usize,
     /// Query heads of a layer, Hq; a multiple of the KV heads.
     pub n_q_heads: usize,
-    /// Hkv.
+    /// Key and value heads of a layer, Hkv.
     pub n_kv_heads: usize,
     /// Numbers of a key and of a value, Dh.
     pub head_dim: usize,

@@ -62,7 +62,7 @@ pub enum PolicyError {
          token"
     )]
     WindowClusters {
-        /// C+.
+        /// Clusters that a full window becomes, C+.
         clusters: usize,
         /// Decoded tokens that are clustered together, m.
         window: usize,

@@ -36,7 +36,7 @@ pub enum IndexKind {
 pub struct ClusterConfig {
     /// Mean tokens per cluster of a segment.
     pub cluster_tokens: usize,
-    /// C+.
+    /// Clusters that a full window of decoded tokens becomes, C+.
     pub window_clusters: usize,
     /// What near means.
     pub distance: Distance,
@@ -145,7 +145,7 @@ pub struct Schedule {
 /// The tokens behind a key whose queries say how much it represents its block (InfLLM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalWindow {
-    /// l_L.
+    /// Tokens behind a key whose queries count, l_L.
     pub tokens: usize,
 }
 

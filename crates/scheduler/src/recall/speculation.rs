@@ -42,7 +42,7 @@ impl RecallMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a step that does not stand has been taken back and must be run again"]
 pub enum StepVerdict {
-    /// Yes.
+    /// It may: no query moved too far, or the step recalled exactly.
     Stands,
     /// No: a head's query had moved too far. The step has been taken back; the same token again
     /// will recall exactly.
