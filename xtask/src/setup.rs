@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use crate::args::Parsed;
 use crate::process::{run as run_child, succeeds};
 
-pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker, a C++ compiler, pip and a Vulkan \
-                                device; installs what is missing where it may";
+pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker, a C++ compiler, tmux, pip and a \
+                                Vulkan device; installs what is missing where it may";
 
 /// Something the build calls.
 pub(crate) struct Tool {
@@ -53,6 +53,9 @@ const TOOLS: &[Tool] = &[
     },
     #[cfg(unix)]
     Tool { name: "C++ compiler", probe: &["c++", "--version"], source: Source::Packages("g++") },
+    // Tests type into the chat as a person does.
+    #[cfg(unix)]
+    Tool { name: "tmux", probe: &["tmux", "-V"], source: Source::Packages("tmux") },
     #[cfg(target_os = "linux")]
     Tool {
         name: "pip",

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::args::{Refusal, on_topic, prepare, shorten};
 use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
@@ -12,7 +13,7 @@ use crate::evaluation::{EvalArgs, ProbeArgs, ReportArgs, SpeedArgs};
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, evaluation, failure, plan, policies, run};
+use crate::{completions, demo, doctor, evaluation, failure, out, plan, policies, run};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -48,9 +49,27 @@ enum Command {
     Completions(CompletionsArgs),
 }
 
+/// What the shell gets for words that the grammar refuses; clap's own code.
+const WRONG_USAGE: u8 = 2;
+
 /// Parses, runs and reports.
 pub fn main() -> ExitCode {
-    failure::report(dispatch(&Cli::parse().command))
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(help) = on_topic(&Cli::command(), &words) {
+        return failure::report(out::bytes(help.as_bytes()));
+    }
+    let words = match prepare(&Cli::command(), words) {
+        Ok(words) => words,
+        Err(Refusal(text)) => {
+            out::note(format_args!("error: {text}"));
+            return ExitCode::from(WRONG_USAGE);
+        }
+    };
+    let matches = shorten(Cli::command()).try_get_matches_from(words);
+    match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => failure::report(dispatch(&cli.command)),
+        Err(error) => failure::usage(&error.format(&mut Cli::command())),
+    }
 }
 
 fn dispatch(command: &Command) -> Result<()> {

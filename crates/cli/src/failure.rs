@@ -5,6 +5,9 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+
+use crate::clean;
 use crate::out::note;
 
 /// What shells report for a program that Ctrl-C ended.
@@ -35,6 +38,20 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     }
     note(format_args!("error: {}", describe(&error)));
     ExitCode::FAILURE
+}
+
+/// Says what is wrong with the words of a command line, or shows the help that they ask for.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if !error.use_stderr() || is_help || clean::message(&text) == text.trim_end_matches('\n') {
+        // In colours, and a reader that has gone is no error.
+        let _ = error.print();
+    } else {
+        // The words are quoted as they were given, whatever is in them.
+        note(text);
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

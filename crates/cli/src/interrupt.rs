@@ -1,8 +1,8 @@
 //! Ctrl-C: what it does depends on what runs, and the second one ends the program at once.
 //!
 //! Where a session goes on afterwards (a chat), the running call is cancelled and keeps what is
-//! complete. Where nothing follows, the program says how far it came and ends without waiting for
-//! a step that may take long.
+//! complete; between two calls it asks once whether to leave. Where nothing follows, the program
+//! says how far it came and ends without waiting for a step that may take long.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,11 @@ use anyhow::{Context, Result};
 use longview_engine::CancelToken;
 
 use crate::failure::INTERRUPTED;
+use crate::out::note;
+use crate::{files, terminal};
+
+/// What the first Ctrl-C says where nothing runs.
+pub const LEAVE_HINT: &str = "press Ctrl-C again or type /bye to leave";
 
 /// The process's handler; there is one.
 pub struct Interrupt(Arc<State>);
@@ -18,6 +23,8 @@ pub struct Interrupt(Arc<State>);
 #[derive(Default)]
 struct State {
     raised: AtomicBool,
+    /// Ctrl-C where nothing runs asks before it ends the program.
+    asks: AtomicBool,
     running: Mutex<Option<Running>>,
 }
 
@@ -52,6 +59,16 @@ impl Interrupt {
         *self.0.running() = Some(Running::Last(Box::new(last_words)));
         InterruptGuard(&self.0)
     }
+
+    /// Lets the first Ctrl-C where nothing runs ask whether to leave, from now on.
+    pub fn ask_first(&self) {
+        self.0.asks.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether Ctrl-C was pressed where nothing runs, and has asked; the next one asks again.
+    pub fn take_asked(&self) -> bool {
+        self.0.raised.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl State {
@@ -60,9 +77,12 @@ impl State {
         let is_first = !self.raised.swap(true, Ordering::Relaxed);
         match &*running {
             Some(Running::Call(token)) if is_first => return token.cancel(),
+            None if is_first && self.asks.load(Ordering::Relaxed) => return note(LEAVE_HINT),
             Some(Running::Last(last_words)) => last_words(),
             _ => {}
         }
+        files::remove_unfinished();
+        terminal::restore();
         std::process::exit(INTERRUPTED.into());
     }
 

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use longview_engine::{Engine, EngineOptions};
-use longview_model::config::ModelConfig;
+use longview_model::config::{ModelConfig, RopeScaling};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 
+use crate::args::numbers;
 use crate::out::note;
-use crate::units;
+use crate::{template, units};
 
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
@@ -22,28 +23,61 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "DIR")]
     pub model: PathBuf,
 
-    /// Most tokens of prompt and answer together; memory is planned for it. 0: what the model was
-    /// made for.
-    #[arg(short, long, value_name = "TOKENS", default_value_t = EngineOptions::default().ctx_size)]
+    /// Most tokens of prompt and answer together; memory is planned for it. 0: as many as the
+    /// session was saved with, or the text and an answer need, or the model was made for, as far
+    /// as memory holds them.
+    #[arg(
+        short,
+        long,
+        value_name = "TOKENS",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_parser = numbers::context
+    )]
     pub ctx_size: usize,
 }
 
 impl ModelArgs {
-    /// Opens the folder and fixes the context.
-    pub fn open(&self) -> Result<(ModelFolder, usize)> {
-        let folder = ModelFolder::open(&self.model)?;
-        let context = match self.ctx_size {
-            0 => trained_context(&folder.config),
-            n => n,
-        };
-        Ok((folder, context))
+    /// Opens the folder.
+    pub fn open(&self) -> Result<ModelFolder> {
+        open_folder(&self.model)
     }
 }
 
-/// Tokens that the model was made for.
-pub fn trained_context(config: &ModelConfig) -> usize {
-    let window = config.max_exact_context().unwrap_or(usize::MAX);
-    config.max_position_embeddings.min(window)
+/// Opens a model's folder, or says what works in place of other things that models come in.
+pub fn open_folder(path: &Path) -> Result<ModelFolder> {
+    const FETCH: &str =
+        "`hf download USER/REPO --local-dir DIR` fetches such a folder, then -m DIR";
+    let shown = path.display();
+    let ends_with = |wanted: &str| {
+        path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
+    };
+    if ends_with("gguf") {
+        bail!(
+            "{shown}: GGUF files cannot be read yet; name a folder in Hugging Face layout with \
+             safetensors in F32, F16 or BF16: {FETCH}"
+        );
+    }
+    if path.is_file() && ends_with("safetensors") {
+        bail!("{shown}: is a file; name the folder that it is in, with config.json beside it");
+    }
+    if !path.exists() && is_repository(path) {
+        bail!(
+            "{shown}: is not a folder here, and models are not downloaded yet; `hf download \
+             {shown} --local-dir DIR` fetches it, then -m DIR"
+        );
+    }
+    template::open_folder(path)
+}
+
+/// Whether a path looks like the name of a repository: USER/REPO.
+fn is_repository(path: &Path) -> bool {
+    let is_name = |part: &str| {
+        let is_right = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(is_right)
+    };
+    let parts = path.to_str().and_then(|text| text.split_once('/'));
+    parts.is_some_and(|(user, repository)| is_name(user) && is_name(repository))
 }
 
 /// Loads a model and says how long it took.
@@ -64,12 +98,31 @@ pub fn engine<B: Backend>(
 /// Longer contexts run, but nobody trained the model for them.
 pub fn warn_of_length(config: &ModelConfig, path: &Path, options: &EngineOptions) {
     let trained = config.max_position_embeddings;
-    if options.ctx_size > trained && options.rope.is_none() {
+    let has_scaling = options.rope.is_some() || config.rope.scaling != RopeScaling::Default;
+    if options.ctx_size > trained && !has_scaling {
         note(format_args!(
-            "warning: {} was made for {} tokens, not {}; consider --rope-scaling yarn",
+            "warning: {} was made for {} tokens, not {}; consider -c {} --rope-scaling yarn \
+             --rope-scale {}",
             path.display(),
             units::count(trained),
             units::count(options.ctx_size),
+            options.ctx_size,
+            options.ctx_size.div_ceil(trained),
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_is_told_from_a_path() {
+        for name in ["org/name", "Qwen/Qwen2.5-0.5B-Instruct"] {
+            assert!(is_repository(name.as_ref()), "{name}");
+        }
+        for path in ["name", "./a/b", "../b", "/a/b", "a/b/c", "a/", "~/b", "a b/c"] {
+            assert!(!is_repository(path.as_ref()), "{path}");
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 mod app;
 mod args;
+mod clean;
 mod completions;
+mod context;
 mod demo;
 mod device;
 mod doctor;
@@ -13,6 +15,7 @@ mod evaluation;
 #[path = "evaluation_absent.rs"]
 mod evaluation;
 mod failure;
+mod files;
 mod interrupt;
 mod load;
 mod out;
@@ -21,9 +24,14 @@ mod policies;
 mod progress;
 mod run;
 mod table;
+mod template;
+mod terminal;
 mod units;
 
 fn main() -> std::process::ExitCode {
+    if let Some(code) = template::serve() {
+        return code;
+    }
     device::silence_mesa();
     app::main()
 }

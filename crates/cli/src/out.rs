@@ -4,14 +4,18 @@
 //! `failure` takes for a quiet end, and notes that nobody can read are dropped.
 
 use std::fmt;
-use std::io::{self, StdoutLock, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// The locked stdout.
-pub fn stdout() -> StdoutLock<'static> {
-    io::stdout().lock()
+use crate::clean::{self, Shown};
+
+/// The locked stdout. A terminal gets no control characters but line ends and tabs.
+pub fn stdout() -> Shown<StdoutLock<'static>> {
+    let out = io::stdout().lock();
+    let is_terminal = out.is_terminal();
+    Shown::new(out, is_terminal)
 }
 
 /// Writes `bytes` and flushes.
@@ -35,7 +39,7 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     bytes(text.as_bytes())
 }
 
-/// A line on stderr.
+/// A line on stderr, or a few: what is longer is cut, and control characters are spelled out.
 pub fn note(line: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", clean::message(&line.to_string()));
 }

@@ -85,10 +85,17 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
         return out::json(&entries);
     }
     let mut out = out::stdout();
+    writeln!(
+        out,
+        "index: what a step looks through to choose tokens; budget: how the number of attended \
+         tokens is divided; rows: where the keys and values of the other tokens are:\nresident (on \
+         the device), recall (in host memory, fetched when they are chosen), evict (dropped for \
+         good).\n"
+    )?;
     for Entry { info, .. } in &entries {
         writeln!(out, "{}: {}", info.name, info.source)?;
         let PresetInfo { index, budget, residency, .. } = info;
-        writeln!(out, "  index: {index}; budget: {budget}; residency: {residency}")?;
+        writeln!(out, "  index: {index}; budget: {budget}; rows: {residency}")?;
         let options: Vec<String> = info.options.iter().map(|o| format!("--{o}")).collect();
         writeln!(out, "  options: {}", options.join(" "))?;
     }

@@ -25,9 +25,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "kb" | "k" => Some(1e3),
         "mb" | "m" => Some(1e6),
         "gb" | "g" => Some(1e9),
+        "tb" | "t" => Some(1e12),
         "kib" => Some(1024.0),
         "mib" => Some(1024.0 * 1024.0),
-        "gib" => Some(1024.0 * 1024.0 * 1024.0),
+        "gib" => Some((1u64 << 30) as f64),
+        "tib" => Some((1u64 << 40) as f64),
         _ => None,
     };
     let value = digits.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value > 0.0);
@@ -48,6 +50,12 @@ pub fn count(n: impl TryInto<u64>) -> String {
         text.push(digit);
     }
     text
+}
+
+/// `1 token`, `32,768 tokens`.
+pub fn counted(n: impl TryInto<u64>, one: &str, many: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
 /// A rate: one decimal below 100, none above.
@@ -94,6 +102,8 @@ mod tests {
         assert_eq!(count(999usize), "999");
         assert_eq!(count(32768usize), "32,768");
         assert_eq!(count(1_000_000u64), "1,000,000");
+        let tokens = |n: u64| counted(n, "token", "tokens");
+        assert_eq!([tokens(0), tokens(1), tokens(2000)], ["0 tokens", "1 token", "2,000 tokens"]);
     }
 
     #[test]

@@ -30,8 +30,7 @@ fn the_list_says_of_each_where_it_stands_and_what_may_be_said() {
         let mut lines = text.lines().skip_while(|line| !line.starts_with(&start));
         assert!(lines.next().is_some(), "{name} is not in:\n{text}");
         let [place, options] = [lines.next(), lines.next()].map(Option::unwrap_or_default);
-        let is_placed =
-            ["index: ", "; budget: ", "; residency: "].iter().all(|w| place.contains(w));
+        let is_placed = ["index: ", "; budget: ", "; rows: "].iter().all(|w| place.contains(w));
         assert!(is_placed, "{name}: {place}");
         assert!(options.contains("options: --budget"), "{name}: {options}");
     }

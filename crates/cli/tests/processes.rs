@@ -75,7 +75,24 @@ fn ctrl_c_in_prefill_says_what_was_kept() {
         "{}",
         done.stderr
     );
+    let words = done.stderr.split("interrupted: ").nth(1).unwrap();
+    let mut counts = words.split(" document tokens").next().unwrap().split(" of ");
+    let mut count = || counts.next().unwrap().replace(',', "").parse::<usize>().unwrap();
+    let (computed, total) = (count(), count());
+    assert!(computed < total / 2, "{computed} of {total} in a second or two");
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_long_prefill_says_where_it_is_now_and_then() {
+    let mut child = long_prefill();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let line = lines.find_map(|line| line.ok().filter(|line| line.starts_with("prefill: ")));
+    interrupt(child.id());
+    child.wait().unwrap();
+    let line = line.expect("a line of progress");
+    assert!(line.contains(" tokens/s, ") && line.ends_with(" left"), "{line}");
 }
 
 #[test]
@@ -167,8 +184,8 @@ fn a_chat_goes_on_from_what_is_computed() {
         format!("Hello there, how are you on this fine morning by the river?\n{too_long}\nGood.\n");
     child.stdin.take().unwrap().write_all(turns.as_bytes()).unwrap();
     let done = Done::from(child.wait_with_output().unwrap());
-    assert_eq!(done.code, Some(0), "{}", done.stderr);
-    assert!(done.stderr.contains("error: the prompt has"), "{}", done.stderr);
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert!(done.stderr.contains("error: no room for this turn"), "{}", done.stderr);
     let prefilled = |line: &&str| line.strip_prefix("prefill  ")?.split(' ').next()?.parse().ok();
     let prefilled = |line: &str| -> Option<usize> { prefilled(&line) };
     let counts: Vec<usize> = done.stderr.lines().filter_map(prefilled).collect();

@@ -1,9 +1,18 @@
 //! The `longview` program, called as a user calls it.
 
 mod bad_input;
+mod chat;
+mod context;
 mod cuda;
+#[cfg(unix)]
+mod inputs;
+mod options;
+#[cfg(unix)]
+mod outputs;
+mod plan;
 mod policies;
 mod processes;
 mod results_files;
 mod session;
 mod support;
+mod templates;

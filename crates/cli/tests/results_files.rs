@@ -74,6 +74,6 @@ fn probes_of_another_stretch_are_not_added_and_all_policies_are_probed() {
     probe(&stretched).fails_with(&["--rope-scaling the model's, this run has linear"]);
     // What was minified elsewhere is no results file, and is left as it is.
     fs::write(&file, "{\"a\":[1,2]}").unwrap();
-    probe(&[]).fails_with(&["probes.jsonl: its last line is neither whole"]);
+    probe(&[]).fails_with(&["probes.jsonl: is not a results file, it seems to be a JSON file"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\"a\":[1,2]}");
 }

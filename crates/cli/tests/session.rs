@@ -63,8 +63,8 @@ fn a_saved_document_is_asked_without_reading_it() {
     for template in [&[][..], &plain] {
         let words = |first: &[&'static str]| [first, &["-p", QUESTION], template].concat();
         if !template.is_empty() {
-            let save = ["-f", "@doc.txt", "--save-session", "@doc.lvs", "--no-chat-template"];
-            ask(&folder, &save).ok();
+            let save = ["-f", "@doc.txt", "--save-session", "@doc.lvs", "--force"];
+            ask(&folder, &[&save[..], &plain].concat()).ok();
         }
         let direct = ask(&folder, &words(&["-f", "@doc.txt"])).ok();
         let opened = ask(&folder, &[&words(&["--session", "@doc.lvs"])[..], &["--stats"]].concat());
@@ -99,7 +99,7 @@ fn what_cannot_be_opened_says_why() {
         "type of keys and values: the session has f16, this run f32; use the --kv-type",
     ]);
     with(&["--rope-scaling", "linear", "--rope-scale", "2"])
-        .fails_with(&["positions: the session has theta 1.000000000e10", "linear 2.000000000e0"]);
+        .fails_with(&["positions: the session has theta 10,000,000,000, ", "linear 2;"]);
     with(&["--ctx-size", "64"]).fails_with(&["tokens and the context holds 64", "--ctx-size 2048"]);
     with(&["--system", "Be brief."]).fails_with(&["it was saved with another document, --system"]);
     with(&["--policy", "h2o"]).fails_with(&["doc.lvs: --policy h2o needs the attention"]);

@@ -8,11 +8,13 @@
 mod bytes;
 mod dtype;
 mod ids;
+mod regular;
 mod rng;
 mod source;
 
 pub use bytes::HostBytes;
 pub use dtype::{DType, ParseDTypeError, decode_f32, decode_f32_into, encode_f32, encode_f32_into};
 pub use ids::{ClusterId, HeadId, LayerId, Slot, TokenPos};
+pub use regular::{open_regular, read_regular, special_kind};
 pub use rng::SplitMix64;
 pub use source::{FileSource, RangeSource};

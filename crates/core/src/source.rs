@@ -5,6 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use crate::regular::open_regular;
+
 /// Bytes that are read in runs: a file, a handle of a browser's storage, memory.
 pub trait RangeSource {
     /// How many there are.
@@ -61,12 +63,12 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens it for reading.
+    /// Opens a regular file for reading.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, and anything but a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = open_regular(path)?;
         let size = file.metadata()?.len();
         Ok(Self { file: Mutex::new(file), size })
     }

@@ -51,4 +51,5 @@ pub use buffer::CpuBuffer;
 pub use error::CpuError;
 pub use isa::Isa;
 pub use limits::Limits;
+pub use machine::available_memory;
 pub use weight::CpuWeight;

@@ -13,7 +13,7 @@ pub(crate) fn model_name() -> String {
 
 /// Memory that could be used now: what the kernel calls available, or what the control group
 /// leaves.
-pub(crate) fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let available = field(&text, "MemAvailable")?.split_whitespace().next()?.parse::<u64>().ok()?;
     let system = available * 1024;

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
-use longview_model::rope::RopeTable;
 use longview_model::tokenizer::Tokenizer;
 use longview_model::transformer::{Model, Workspace};
 use longview_model::weights::TensorSet;
@@ -15,13 +14,15 @@ use longview_scheduler::{
 };
 
 use crate::error::EngineError;
-use crate::memory::MemoryPlan;
+use crate::fit::Fit;
+use crate::memory::{Memory, MemoryPlan};
 use crate::options::EngineOptions;
 use crate::output::Choices;
+use crate::plan::{kv_shape, plan, shape_of, step_size};
 use crate::policy::resolve_policy;
 
-/// Longest context that positions can count.
-const MAX_CONTEXT: usize = 1 << 30;
+/// A context that is worth advising.
+const SHORT_CONTEXT: usize = 256;
 
 /// A model on a device with the buffers of its steps.
 pub struct Engine<B: Backend> {
@@ -50,19 +51,32 @@ impl<B: Backend> Engine<B> {
         options: &EngineOptions,
         policy: &PolicyOptions,
     ) -> Result<MemoryPlan, EngineError> {
-        check_options(options)?;
-        let (_, policy) = resolve_policy(policy, folder.config.n_layers, options.ctx_size)?;
-        let unified = backend.capabilities().unified_memory;
-        let sequence = options.sequence_options(unified);
-        sequence.check()?;
-        let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
-        let (tokens, rows) = step_size(options);
-        Ok(MemoryPlan {
-            weight_bytes: folder.tensors.weight_bytes(&folder.config),
-            workspace_bytes: Workspace::<B>::device_bytes(&folder.config, tokens, rows),
-            unified,
-            kv,
-        })
+        plan(backend, folder, options, policy)
+    }
+
+    /// Fails if `memory` does not hold `folder` and one session under `policy`, with the numbers
+    /// and the options that would help. A host whose memory nobody knows says so when it is
+    /// allocated.
+    ///
+    /// # Errors
+    /// [`EngineError::Memory`], [`EngineError::DeviceMemory`] or [`EngineError::HostMemory`];
+    /// options that cannot work together.
+    pub fn check_memory(
+        backend: &B,
+        folder: &ModelFolder,
+        options: &EngineOptions,
+        policy: &PolicyOptions,
+        memory: Memory,
+    ) -> Result<MemoryPlan, EngineError> {
+        let plan = Self::plan(backend, folder, options, policy)?;
+        match plan.shortage(memory) {
+            None => Ok(plan),
+            Some(shortage) => {
+                let (unified, memory) = (plan.unified, memory.with_room());
+                let fit = Fit { backend, folder, options, policy, memory, unified };
+                Err(plan.error(shortage, fit.advice(SHORT_CONTEXT)))
+            }
+        }
     }
 
     /// Loads a model. Memory is planned first and refused with numbers if it does not suffice.
@@ -87,7 +101,8 @@ impl<B: Backend> Engine<B> {
             rope.apply(&mut folder.config);
         }
         let memory = options.device_memory.or(backend.capabilities().memory_bytes);
-        Self::plan(&backend, &folder, &options, policy)?.check(memory)?;
+        let memory = Memory { device: memory, host: None };
+        Self::check_memory(&backend, &folder, &options, policy, memory)?;
         let config = &folder.config;
         let model = Model::load(&*backend, config, &folder.tensors, options.ctx_size, progress)?;
         let (tokens, rows) = step_size(&options);
@@ -208,56 +223,5 @@ impl<B: Backend> Engine<B> {
     /// Tokens that end an answer.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos_ids
-    }
-}
-
-fn check_options(options: &EngineOptions) -> Result<(), EngineError> {
-    if options.ctx_size == 0 || options.ctx_size > MAX_CONTEXT {
-        return Err(EngineError::Context(options.ctx_size, MAX_CONTEXT));
-    }
-    if options.chunk_size == 0 || options.tile_rows == 0 {
-        return Err(EngineError::ChunkSize);
-    }
-    Ok(())
-}
-
-/// Tokens and rows of logits of the largest step.
-fn step_size(options: &EngineOptions) -> (usize, usize) {
-    let sequences = options.max_sequences.max(1);
-    (options.chunk_size.max(sequences), sequences)
-}
-
-fn kv_shape(folder: &ModelFolder, options: &EngineOptions) -> KvShape {
-    shape_of(&folder.config, options)
-}
-
-fn shape_of(config: &longview_model::config::ModelConfig, options: &EngineOptions) -> KvShape {
-    KvShape {
-        n_layers: config.n_layers,
-        n_q_heads: config.n_q_heads,
-        n_kv_heads: config.n_kv_heads,
-        head_dim: config.head_dim,
-        kv_dtype: options.kv_dtype,
-        capacity: options.ctx_size,
-        scale: config.attention_scale(),
-        inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queries_are_scaled_as_the_model_says() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/needle");
-        let mut folder = ModelFolder::open(folder.as_ref()).expect("the embedded model");
-        // Of some widths, 96 of Phi-3 among them, a root in f32 is another number.
-        for head_dim in 1..=512 {
-            folder.config.head_dim = head_dim;
-            let scale = kv_shape(&folder, &EngineOptions::default()).scale;
-            assert_eq!(scale, folder.config.attention_scale(), "head width {head_dim}");
-            assert_eq!(scale, (1.0 / (head_dim as f64).sqrt()) as f32, "head width {head_dim}");
-        }
     }
 }

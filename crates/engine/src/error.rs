@@ -11,6 +11,8 @@ use longview_model::weights::WeightsError;
 use longview_ops::OpError;
 use longview_scheduler::{PolicyError, SchedulerError, SessionFileError};
 
+use crate::advice::Advice;
+
 /// A call that did not happen. The session it was meant for stays usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -47,8 +49,10 @@ pub enum EngineError {
     Session(#[from] SessionFileError),
     /// A prompt that does not fit; nothing was computed, nothing was cut off.
     #[error(
-        "the prompt has {prompt} tokens and {used} are in use, but the context holds {context}; \
-         start with a larger --ctx-size or shorten the prompt"
+        "the prompt has {prompt} tokens{} the context holds {context}; start with --ctx-size {} or \
+         more, or shorten the prompt",
+        InUse(*used),
+        prompt + used + 1
     )]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -58,13 +62,24 @@ pub enum EngineError {
         /// Tokens that fit.
         context: usize,
     },
+    /// A prompt that is so long that it was not even encoded to its end.
+    #[error(
+        "the prompt has at least {at_least} tokens, but the context holds {context}; start with a \
+         larger --ctx-size or shorten the prompt"
+    )]
+    PromptFarTooLong {
+        /// Tokens of the prompt that were counted.
+        at_least: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
     /// A prompt of no tokens where one is needed.
     #[error("the prompt is empty: give at least one token to continue from")]
     EmptyPrompt,
     /// Not enough memory, found before loading.
     #[error(
         "not enough memory: {} are needed ({} weights, {} keys and values, {} index and buffers) \
-         and {} are available; lower --ctx-size, or use --kv-type f16",
+         and {} are available; {advice}",
         Bytes(*needed),
         Bytes(*weights),
         Bytes(*kv),
@@ -82,12 +97,13 @@ pub enum EngineError {
         rest: u64,
         /// Bytes that the device or machine has free.
         available: u64,
+        /// What would fit.
+        advice: Advice,
     },
     /// Not enough memory on a device that has its own, found before loading.
     #[error(
         "not enough device memory: {} are needed ({} weights, {} keys, values and index, {} \
-         buffers) and {} are available; lower --budget, --chunk-size or --ctx-size, or use a \
-         policy that keeps less on the device (`longview plan` compares them)",
+         buffers) and {} are available; {advice}",
         Bytes(*needed),
         Bytes(*weights),
         Bytes(*kv),
@@ -105,13 +121,36 @@ pub enum EngineError {
         rest: u64,
         /// Bytes that the device has.
         available: u64,
+        /// What would fit.
+        advice: Advice,
+    },
+    /// Not enough host memory beside a device that has its own, found before loading.
+    #[error(
+        "not enough host memory: {} are needed ({} keys and values, {} index and positions) and {} \
+         are available; {advice}",
+        Bytes(*needed),
+        Bytes(*kv),
+        Bytes(*rest),
+        Bytes(*available)
+    )]
+    HostMemory {
+        /// Bytes in host memory in all.
+        needed: u64,
+        /// Of which keys and values.
+        kv: u64,
+        /// Of which the rest.
+        rest: u64,
+        /// Bytes that the host has free.
+        available: u64,
+        /// What would fit.
+        advice: Advice,
     },
     /// A context longer than the model knows positions for.
     #[error("a context of {0} tokens: --ctx-size must be from 1 to {1}")]
     Context(usize, usize),
-    /// A chunk size of nothing.
-    #[error("--chunk-size must be at least 1")]
-    ChunkSize,
+    /// A chunk size of nothing, or one that only takes memory.
+    #[error("--chunk-size {0}: must be from 1 to {1}")]
+    ChunkSize(usize, usize),
     /// A sampling parameter that means nothing.
     #[error("{option} {value}: must be {range}")]
     Sampling {
@@ -123,7 +162,10 @@ pub enum EngineError {
         range: &'static str,
     },
     /// The model made a logit that is no number: weights or arithmetic are broken.
-    #[error("the logit of token {token} is {value}: the weights or the arithmetic are broken")]
+    #[error(
+        "the logit of token {token} is {value}: the weights, the keys and values of a session that \
+         was opened, or the arithmetic are broken"
+    )]
     NonFinite {
         /// Its id.
         token: u32,
@@ -136,6 +178,18 @@ pub enum EngineError {
     /// The caller cancelled in the middle of a step; what was complete is kept.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// What fills a context beside a prompt.
+struct InUse(usize);
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str(" and"),
+            used => write!(f, " and {used} are in use, but"),
+        }
+    }
 }
 
 /// Bytes in the largest unit of which there is at least one.

@@ -4,13 +4,16 @@
 //! block with a small executor. Progress and cancellation are part of the calls, and a call that is
 //! cancelled or fails leaves its session as it was after the last complete step.
 
+mod advice;
 mod engine;
 mod error;
 mod fingerprint;
+mod fit;
 mod generate;
 mod memory;
 mod options;
 mod output;
+mod plan;
 mod policy;
 mod prefill;
 mod sampler;
@@ -19,12 +22,15 @@ mod session;
 mod step;
 mod stop;
 
+pub use advice::{Advice, Change};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use fingerprint::fingerprint;
+pub use fit::Fit;
 pub use generate::{FinishReason, Generation, GenerationParams};
-pub use memory::MemoryPlan;
+pub use memory::{Memory, MemoryPlace, MemoryPlan, Shortage};
 pub use options::{CancelToken, EngineOptions, RopeOverride};
+pub use plan::{MAX_CHUNK_SIZE, MAX_CONTEXT};
 pub use policy::resolve_policy;
 pub use prefill::Progress;
 pub use sampler::{Sampler, SamplingParams};

@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use longview_core::SplitMix64;
+use longview_core::{SplitMix64, read_regular};
 
 use crate::error::EvalError;
 use crate::filler::Filler;
+
+/// The longest file that is read, of texts and of data sets.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// The noise of RULER, of InfiniteBench and of the passkey task, sentence by sentence.
 pub const NOISE: &str =
@@ -40,9 +43,7 @@ impl TextSource {
         files.sort();
         let mut sentences = Vec::new();
         for file in files {
-            let bytes = std::fs::read(&file).map_err(|e| EvalError::file(&file, "reading", e))?;
-            let text = String::from_utf8(bytes)
-                .map_err(|error| EvalError::content(&file, format!("is not UTF-8: {error}")))?;
+            let text = text_of_file(&file)?;
             sentences.extend(split_sentences(&text).into_iter().map(normal));
         }
         if sentences.is_empty() {
@@ -87,6 +88,16 @@ impl TextSource {
         }
         sentences
     }
+}
+
+/// The text of a regular file.
+pub(crate) fn text_of_file(path: &Path) -> Result<String, EvalError> {
+    let bytes = read_regular(path, MAX_FILE_BYTES);
+    let bytes = bytes.map_err(|error| EvalError::file(path, "reading", error))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| EvalError::content(path, format!("is not UTF-8: {error}")))?;
+    // The mark that some editors put there is no part of it.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// The sentences of a text: each ends with `.`, `!` or `?`, closing quotes included, before white

@@ -2,7 +2,7 @@
 //! go on there.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,9 @@ impl AnswerKey {
     }
 }
 
+/// The longest results file that is read.
+pub(crate) const MAX_RESULTS_BYTES: u64 = 1 << 30;
+
 /// What every line begins with.
 const LINE_START: &[u8] = b"{\"kind\":";
 
@@ -77,8 +80,12 @@ impl ResultsFile {
             .truncate(false)
             .open(path)
             .map_err(failed("opening"))?;
+        lock(&file).map_err(|reason| EvalError::content(path, reason))?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed("reading"))?;
+        (&file).take(MAX_RESULTS_BYTES + 1).read_to_end(&mut bytes).map_err(failed("reading"))?;
+        if bytes.len() as u64 > MAX_RESULTS_BYTES {
+            return Err(EvalError::content(path, "has more than 1 GiB; go on in another file"));
+        }
         let (whole, rest) = whole_lines(&bytes);
         if !is_cut_line(rest) {
             let reason = "its last line is neither whole nor the beginning of a line of a results \
@@ -131,6 +138,18 @@ impl ResultsFile {
     /// All answers, in the order of the file.
     pub fn answers(&self) -> &[Answer] {
         &self.answers
+    }
+}
+
+/// Keeps other runs away as long as the file is open: each would take the other's last line for one
+/// that was cut off. Where files cannot be locked nothing keeps them away; on Windows a lock would
+/// keep readers away too.
+fn lock(file: &File) -> Result<(), &'static str> {
+    match cfg!(unix).then(|| file.try_lock()) {
+        Some(Err(TryLockError::WouldBlock)) => {
+            Err("another run writes to it now; wait for it, or give another file with -o")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -230,6 +249,18 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let kinds: Vec<bool> = text.lines().map(|line| line.contains("\"answer\"")).collect();
         assert_eq!(kinds, [false, true, false, true], "{text}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn two_runs_do_not_write_one_file() {
+        let path = temporary("two");
+        let first = ResultsFile::open(&path, &run("m", 1)).unwrap();
+        let message = ResultsFile::open(&path, &run("m", 1)).unwrap_err().to_string();
+        assert!(message.contains("another run writes to it now"), "{message}");
+        drop(first);
+        drop(ResultsFile::open(&path, &run("m", 1)).unwrap());
         std::fs::remove_file(&path).unwrap();
     }
 

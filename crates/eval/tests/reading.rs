@@ -167,8 +167,8 @@ fn failures_that_were_mended_are_gone_and_the_others_say_who_failed() {
     let data = read(&[&file]).unwrap();
     let left: Vec<_> = data.failures.iter().map(|f| (f.sample, f.index)).collect();
     assert_eq!(left, [(0, Some(1)), (0, Some(2)), (3, None)]);
-    report::write(&data, &folder.0.join("report")).unwrap();
-    let page = fs::read_to_string(folder.0.join("report/index.html")).unwrap();
+    let files = report::files(&data).unwrap();
+    let page = String::from_utf8(files.last().unwrap().bytes.clone()).unwrap();
     assert!(page.contains("2 answers failed, 1 sample failed for all policies"), "{page}");
     let line = "<li>t, 4096 tokens, document 0, question 1: quest B=256: too hot</li>";
     assert_eq!(page.matches(line).count(), 1, "{page}");

@@ -117,8 +117,13 @@ fn a_results_file_becomes_a_page_with_plots_and_a_table() {
     }
 
     let out = folder.join("report");
-    let n = report::write(&data, &out).expect("a report");
-    assert_eq!(n, figures.len());
+    let n = figures.len();
+    let files = report::files(&data).expect("a report");
+    assert_eq!(files.len(), 2 * n + 2);
+    fs::create_dir_all(&out).expect("a folder");
+    for file in files {
+        fs::write(out.join(file.name), file.bytes).expect("a file of the report");
+    }
     for figure in &figures {
         let png = fs::read(out.join(format!("{}.png", figure.name))).expect("a plot");
         assert_eq!(&png[1..4], b"PNG");

@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 use self::problem::bounded;
 pub use self::problem::{ConfigProblem, MAX_POSITIONS, WindowError};
 use self::raw::RawConfig;
-pub(crate) use self::raw::TokenIds;
 pub use self::rope::{RopeConfig, RopeScaling};
 use crate::arch::{ArchTraits, Architecture, BiasRule, SlidingRule};
+pub use crate::json::FieldError;
+use crate::source::{MAX_CONFIG_BYTES, read_text};
+use crate::text::clip;
 
 /// The most decoder layers a config may ask for.
 pub const MAX_LAYERS: usize = 1024;
@@ -89,8 +91,8 @@ impl ModelConfig {
     /// Reads and checks `path`.
     pub fn open(path: &Path) -> Result<Self, ConfigError> {
         let fail = |problem| ConfigError { path: path.to_owned(), problem };
-        let text =
-            std::fs::read_to_string(path).map_err(|source| fail(ConfigProblem::Read { source }))?;
+        let text = read_text(path, MAX_CONFIG_BYTES);
+        let text = text.map_err(|source| fail(ConfigProblem::Read { source }))?;
         Self::parse(&text, path)
     }
 
@@ -101,8 +103,9 @@ impl ModelConfig {
 
     /// Checks the text of a `config.json`.
     pub fn from_json(text: &str) -> Result<Self, ConfigProblem> {
-        let raw: RawConfig =
+        let json: serde_json::Value =
             serde_json::from_str(text).map_err(|source| ConfigProblem::Json { source })?;
+        let raw = RawConfig::read(json.as_object().ok_or(ConfigProblem::NoObject)?)?;
         let architecture = architecture(&raw)?;
         let traits = architecture.traits();
         check_computable(&raw)?;
@@ -141,8 +144,8 @@ impl ModelConfig {
             qk_norm: traits.qk_norm,
             max_position_embeddings,
             sliding_window: sliding_window(&raw, traits, n_layers)?,
-            bos_token_id: raw.bos_token_id.first(),
-            eos_token_ids: raw.eos_token_id.into_vec(),
+            bos_token_id: raw.bos_token_id.first().copied(),
+            eos_token_ids: raw.eos_token_id,
         })
     }
 
@@ -184,7 +187,7 @@ fn architecture(raw: &RawConfig) -> Result<Architecture, ConfigProblem> {
         (None, None) => return Err(ConfigProblem::Missing { field: "architectures" }),
     };
     found.ok_or_else(|| ConfigProblem::UnknownArchitecture {
-        name: name.clone(),
+        name: clip(name),
         supported: Architecture::supported(),
     })
 }
@@ -193,12 +196,12 @@ fn architecture(raw: &RawConfig) -> Result<Architecture, ConfigProblem> {
 fn check_computable(raw: &RawConfig) -> Result<(), ConfigProblem> {
     if let Some(quantisation) = &raw.quantization_config {
         let method = quantisation.get("quant_method").and_then(|name| name.as_str());
-        return Err(ConfigProblem::Quantised { method: method.unwrap_or("unnamed").to_owned() });
+        return Err(ConfigProblem::Quantised { method: clip(method.unwrap_or("unnamed")) });
     }
     // "swish" is the older name of the same function.
     match raw.hidden_act.as_deref() {
         None | Some("silu" | "swish") => Ok(()),
-        Some(name) => Err(ConfigProblem::Activation { name: name.to_owned() }),
+        Some(name) => Err(ConfigProblem::Activation { name: clip(name) }),
     }
 }
 
@@ -242,7 +245,8 @@ fn head_dim(
 
 fn rms_norm_eps(raw: &RawConfig, traits: &ArchTraits) -> Result<f32, ConfigProblem> {
     let value = raw.rms_norm_eps.unwrap_or(traits.default_rms_norm_eps);
-    if !(value > 0.0 && value < 1.0) {
+    // Kernels take it as f32, in which the smallest numbers are 0.
+    if !(value as f32 > 0.0 && value < 1.0) {
         let requirement = "above 0 and below 1";
         return Err(ConfigProblem::BadNumber { field: "rms_norm_eps", value, requirement });
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::chat::{ChatError, ChatTemplate};
+use crate::chat::ChatTemplate;
 use crate::config::{ConfigError, ModelConfig};
 use crate::generation::{GenerationDefaults, GenerationError};
 use crate::source::FolderFiles;
@@ -21,7 +21,7 @@ pub struct ModelFolder {
     pub tensors: TensorSet,
     /// Absent in folders made for tests.
     pub tokenizer: Option<Tokenizer>,
-    /// Absent in models that are not for chat.
+    /// Absent in models that are not for chat. One that is broken says so when it is used.
     pub chat: Option<ChatTemplate>,
 }
 
@@ -53,9 +53,6 @@ pub enum FolderError {
     /// `tokenizer.json` or `tokenizer_config.json`.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The chat template.
-    #[error(transparent)]
-    Chat(#[from] ChatError),
     /// Text was to be read or written, and there is no tokenizer.
     #[error("{}: holds no tokenizer.json, so no text can be encoded", path.display())]
     NoTokenizer {
@@ -84,7 +81,7 @@ impl ModelFolder {
             generation: generation.unwrap_or_default(),
             tensors,
             tokenizer,
-            chat: ChatTemplate::open(path, &tokenizer_config)?,
+            chat: ChatTemplate::open(path, &tokenizer_config),
             config,
         })
     }
@@ -110,7 +107,7 @@ impl ModelFolder {
         let generation = text("generation_config.json")
             .map(|text| GenerationDefaults::parse(text, &place("generation_config.json")))
             .transpose()?;
-        let chat = ChatTemplate::of_folder(&files.name, text("chat_template.jinja"), &settings)?;
+        let chat = ChatTemplate::of_folder(&files.name, text("chat_template.jinja"), &settings);
         Ok(Self {
             path: files.name.clone(),
             generation: generation.unwrap_or_default(),
@@ -148,7 +145,8 @@ fn open_if_there<T, E>(
     open: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<Option<T>, E> {
     let path = folder.join(name);
-    if path.exists() { open(&path).map(Some) } else { Ok(None) }
+    // A link that leads nowhere is there: who made it wants the file to be read.
+    if path.symlink_metadata().is_ok() { open(&path).map(Some) } else { Ok(None) }
 }
 
 #[cfg(test)]

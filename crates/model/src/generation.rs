@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use crate::config::TokenIds;
+use crate::json::{FieldError, Fields};
+use crate::source::{MAX_CONFIG_BYTES, read_text};
 
 /// Sampling defaults of a model. `None` where its authors said nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +45,21 @@ pub enum GenerationError {
         /// Line and column are in it.
         source: serde_json::Error,
     },
+    /// The file is JSON of another form.
+    #[error("{}: is not a generation config: it must be a JSON object; remove it or download it \
+        again", path.display())]
+    NoObject {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A field has the wrong type.
+    #[error("{}: {source}; correct it, or remove the file", path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// Which, and what it holds.
+        source: FieldError,
+    },
     /// A value that no sampler accepts.
     #[error("{}: {field} is {value}; it must be {requirement}", path.display())]
     Range {
@@ -60,41 +74,40 @@ pub enum GenerationError {
     },
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawGeneration {
-    eos_token_id: TokenIds,
-    do_sample: Option<bool>,
-    temperature: Option<f32>,
-    top_k: Option<u32>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-}
-
 impl GenerationDefaults {
     /// Reads the file at `path`.
     pub fn open(path: &Path) -> Result<Self, GenerationError> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path, MAX_CONFIG_BYTES)
             .map_err(|source| GenerationError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
     /// Reads the text of the file `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Self, GenerationError> {
-        let raw: RawGeneration = serde_json::from_str(text)
+        let json: serde_json::Value = serde_json::from_str(text)
             .map_err(|source| GenerationError::Json { path: path.to_owned(), source })?;
-        let defaults = Self {
-            eos_token_ids: raw.eos_token_id.into_vec(),
-            do_sample: raw.do_sample,
-            temperature: raw.temperature,
-            top_k: raw.top_k,
-            top_p: raw.top_p,
-            min_p: raw.min_p,
-            repetition_penalty: raw.repetition_penalty,
-        };
+        let object = json.as_object();
+        let object = object.ok_or_else(|| GenerationError::NoObject { path: path.to_owned() })?;
+        let defaults = Self::read(&Fields(object))
+            .map_err(|source| GenerationError::Field { path: path.to_owned(), source })?;
         defaults.check(path)?;
         Ok(defaults)
+    }
+
+    fn read(fields: &Fields<'_>) -> Result<Self, FieldError> {
+        let number = |field| fields.number(field).map(|value| value.map(|value| value as f32));
+        let top_k = fields.whole("top_k")?;
+        // What no vocabulary has keeps every token, as a large number does.
+        let top_k = top_k.map(|top_k| u32::try_from(top_k).unwrap_or(u32::MAX));
+        Ok(Self {
+            eos_token_ids: fields.token_ids("eos_token_id")?,
+            do_sample: fields.truth("do_sample")?,
+            temperature: number("temperature")?,
+            top_k,
+            top_p: number("top_p")?,
+            min_p: number("min_p")?,
+            repetition_penalty: number("repetition_penalty")?,
+        })
     }
 
     fn check(&self, path: &Path) -> Result<(), GenerationError> {

@@ -12,11 +12,15 @@ pub mod chat;
 pub mod config;
 pub mod folder;
 pub mod generation;
+mod json;
 pub mod rope;
 pub mod source;
+mod text;
 pub mod tokenizer;
 pub mod transformer;
 pub mod weights;
 
+#[cfg(test)]
+mod mutation_tests;
 #[cfg(test)]
 mod testing;

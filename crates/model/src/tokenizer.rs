@@ -4,12 +4,16 @@
 //! away from the rest of Longview, so that it can be replaced. Truncation and padding that a file
 //! may ask for are switched off: nothing is ever cut silently.
 
+mod bounded;
 mod config;
 mod encode;
 mod error;
+mod quiet;
 mod stream;
+mod validate;
 
-pub(crate) use self::config::RawTemplates;
+pub use self::bounded::Within;
+pub(crate) use self::config::{NamedTemplate, RawTemplates};
 pub use self::config::{SpecialTokens, TokenizerConfig};
 pub use self::encode::{Specials, Tokenizer};
 pub use self::error::TokenizerError;

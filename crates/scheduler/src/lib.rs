@@ -44,8 +44,8 @@ pub use sequence::{
     SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
 };
 pub use session_file::{
-    BLOCK_BYTES, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SaveOptions, SessionContent,
-    SessionFile, SessionHeader, SessionReader, restore_sequence, save_sequence,
+    BLOCK_BYTES, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SaveOptions,
+    SessionContent, SessionFile, SessionHeader, SessionReader, restore_sequence, save_sequence,
 };
 pub use stats::{Bounds, Stats};
 pub use store::{HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, ReadParts, RowRange};

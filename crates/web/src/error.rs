@@ -106,6 +106,7 @@ fn code_of(error: &EngineError) -> &'static str {
         EngineError::Load(LoadError::Op(op)) | EngineError::Op(op) => code_of_op(op),
         EngineError::Load(LoadError::Window(_))
         | EngineError::PromptTooLong { .. }
+        | EngineError::PromptFarTooLong { .. }
         | EngineError::Context(..)
         | EngineError::Scheduler(SchedulerError::ContextFull { .. }) => "context-too-long",
         EngineError::Session(SessionFileError::Wrong(_)) => "wrong-model",
@@ -115,13 +116,15 @@ fn code_of(error: &EngineError) -> &'static str {
             "bad-model"
         }
         EngineError::Scheduler(SchedulerError::Op(op)) => code_of_op(op),
-        EngineError::Memory { .. } | EngineError::DeviceMemory { .. } => "out-of-memory",
+        EngineError::Memory { .. }
+        | EngineError::DeviceMemory { .. }
+        | EngineError::HostMemory { .. } => "out-of-memory",
         EngineError::Cancelled => "cancelled",
         EngineError::Policy(_)
         | EngineError::Scheduler(SchedulerError::Policy(_) | SchedulerError::NoStatistics { .. })
         | EngineError::EmptyPrompt
         | EngineError::Sampling { .. }
-        | EngineError::ChunkSize => "bad-input",
+        | EngineError::ChunkSize(..) => "bad-input",
         _ => "other",
     }
 }

@@ -6,11 +6,12 @@ use clap::builder::TypedValueParser;
 use longview_core::DType;
 use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::CudaOptions;
-use longview_engine::EngineOptions;
+use longview_engine::{EngineOptions, MAX_CHUNK_SIZE};
 use longview_scheduler::RecallMode;
 use longview_wgpu::{ShaderLevel, WgpuOptions};
 
 use super::names::one_of;
+use super::numbers::count;
 use crate::device::{Device, DeviceChoice, DeviceOptions};
 use crate::units;
 
@@ -58,7 +59,9 @@ pub struct EngineArgs {
         long,
         visible_alias = "ubatch-size",
         value_name = "TOKENS",
-        default_value_t = EngineOptions::default().chunk_size
+        default_value_t = EngineOptions::default().chunk_size,
+        allow_negative_numbers = true,
+        value_parser = count(1..=MAX_CHUNK_SIZE)
     )]
     pub chunk_size: usize,
 
@@ -74,7 +77,7 @@ pub struct EngineArgs {
     pub recall: Recall,
 
     /// How near two queries in a row must be for --recall speculative: the least mean cosine of a
-    /// KV head, from -1 (never run a step again) to above 1 (always) [default: 0.9].
+    /// KV head, from -1 (never run a step again) to 2 (above 1: always) [default: 0.9].
     #[arg(long, value_name = "COSINE", allow_negative_numbers = true, value_parser = gate)]
     pub recall_gate: Option<f32>,
 
@@ -89,7 +92,7 @@ pub struct EngineArgs {
     pub adapter: Option<String>,
 
     /// GPU for --device cuda: its number in `longview doctor` [default: 0].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count(0..=1023))]
     pub cuda_device: Option<usize>,
 
     /// WGSL features that shaders use, for --device wgpu [default: the best that computes right
@@ -99,11 +102,18 @@ pub struct EngineArgs {
 
     /// Plan as if the device had so much memory, as 512MiB or 4GB: what does not fit is refused
     /// before anything is loaded [default: what the device has].
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = device_memory)]
     pub device_memory: Option<u64>,
 
     /// Threads of the CPU backend; 0: one for each physical core.
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_parser = count(0..=1024)
+    )]
     pub threads: usize,
 
     /// Vector instructions of the CPU backend [default: the best that the processor has].
@@ -118,8 +128,18 @@ fn isas() -> impl TypedValueParser<Value = Isa> {
 
 fn gate(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
-        Ok(gate) if gate.is_finite() && gate >= -1.0 => Ok(gate),
-        _ => Err("must be a number from -1 (never run a step again) to above 1 (always)".into()),
+        Ok(gate) if (-1.0..=2.0).contains(&gate) => Ok(gate),
+        _ => Err("must be a number from -1 (never run a step again) to 2 (always)".into()),
+    }
+}
+
+/// A size that a device may have.
+fn device_memory(text: &str) -> Result<u64, String> {
+    let bytes = units::parse_bytes(text)?;
+    if (1 << 10..=1 << 50).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("must be a size from 1KiB to 1024TiB".to_owned())
     }
 }
 

@@ -1,15 +1,21 @@
 //! Options that several commands share, named as llama.cpp names them.
 
 mod engine;
+mod help;
+mod llama;
 mod names;
+pub mod numbers;
 mod policy;
 mod rope;
 mod sampling;
+mod words;
 
 pub use engine::{EngineArgs, kv_types};
+pub use help::{on_topic, shorten};
 pub use names::one_of;
 #[cfg(feature = "evaluation")]
 pub use policy::PolicyFile;
 pub use policy::{PolicyArgs, TuningArgs};
 pub use rope::RopeArgs;
 pub use sampling::SamplingArgs;
+pub use words::{Refusal, prepare};

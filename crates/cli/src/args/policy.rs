@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, error::ErrorKind};
 use longview_scheduler::{OPTIONS, PolicyOptions, Preset};
 
 use super::names::one_of;
+use crate::files::input;
 
 /// A policy and what may be changed about it.
 #[derive(Args, Clone, Debug)]
@@ -71,6 +72,11 @@ impl FromArgMatches for TuningArgs {
 }
 
 impl PolicyArgs {
+    /// The file that was given.
+    pub fn file(&self) -> Option<&Path> {
+        self.policy_file.as_deref()
+    }
+
     /// The policy that was asked for.
     pub fn options(&self) -> Result<PolicyOptions> {
         let mut options = match &self.policy_file {
@@ -124,9 +130,7 @@ pub struct PolicyFile {
 impl PolicyFile {
     /// Reads a file. Options are known and their values can be read.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("--policy-file {}: cannot be read", path.display()))?;
-        Self::parse(&text, path)
+        Self::parse(&input::read_settings("--policy-file", path)?, path)
     }
 
     /// Reads a file's text.

@@ -25,7 +25,7 @@ pub struct RopeArgs {
     #[arg(long, value_name = "METHOD", value_enum)]
     rope_scaling: Option<RopeScaling>,
 
-    /// By how much the context is expanded, a factor of 1 or more; needed by linear and yarn
+    /// By how much the context is expanded, a factor from 1 to 1000; needed by linear and yarn
     /// [default: none].
     #[arg(
         long,
@@ -49,8 +49,8 @@ pub struct RopeArgs {
 
 fn factor(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(factor) if factor.is_finite() && factor >= 1.0 => Ok(factor),
-        _ => Err("must be a number, 1 or more".to_owned()),
+        Ok(factor) if (1.0..=1000.0).contains(&factor) => Ok(factor),
+        _ => Err("must be a number from 1 to 1000".to_owned()),
     }
 }
 
@@ -72,6 +72,16 @@ impl fmt::Display for RopeArgs {
 }
 
 impl RopeArgs {
+    /// By how much the context is stretched, if that was said: 1 for no scaling at all.
+    pub fn factor(&self) -> Option<f64> {
+        self.rope_scaling.map(|_| self.rope_scale.unwrap_or(1.0))
+    }
+
+    /// The context that the stretching begins at, if that was said.
+    pub fn original_context(&self) -> Option<usize> {
+        self.yarn_orig_ctx.map(|tokens| tokens as usize)
+    }
+
     /// The scaling to use instead of the model's, if any.
     pub fn scaling(&self, config: &ModelConfig) -> Option<RopeOverride> {
         let factor = self.rope_scale.unwrap_or(1.0);

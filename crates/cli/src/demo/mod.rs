@@ -22,7 +22,8 @@ use pollster::block_on;
 use self::document::{Document, DocumentSpec};
 use self::report::Report;
 use self::view::View;
-use crate::args::{EngineArgs, PolicyArgs};
+use crate::args::{EngineArgs, PolicyArgs, numbers};
+use crate::context;
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::load;
@@ -38,7 +39,14 @@ tokens, a budget of 1024 and 24 questions, seeds 0 to 3: 92 of 96 right answers,
 8192, clusters of 16 and 10 iterations, 94 with full attention.")]
 pub struct DemoArgs {
     /// Tokens of the document with one question and its answer.
-    #[arg(short, long, visible_alias = "ctx-size", value_name = "TOKENS", default_value_t = 32768)]
+    #[arg(
+        short,
+        long,
+        visible_alias = "ctx-size",
+        value_name = "TOKENS",
+        default_value_t = 32768,
+        value_parser = numbers::tokens
+    )]
     context: usize,
 
     /// Facts to hide and questions to ask, 1 to 96.
@@ -71,14 +79,17 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let folder = embedded::open()?;
     let n_questions = args.questions as usize;
     let spec = DocumentSpec { context: args.context, n_questions, seed: args.seed };
-    let document = Document::write(folder.tokenizer()?, spec)?;
     let (policy, resolved) = policy(args, folder.config.n_layers)?;
     // Before anything is printed: it may not be there.
     let device = args.engine.device()?;
-    if !args.json {
-        introduce(&document, &resolved)?;
-    }
     let report = with_device!(device, backend => {
+        // Before the document is written: of one that no memory holds that would take hours.
+        let memory = context::memory(&args.engine, &*backend);
+        Engine::check_memory(&*backend, &folder, &options(args), &policy, memory)?;
+        let document = Document::write(folder.tokenizer()?, spec)?;
+        if !args.json {
+            introduce(&document, &resolved)?;
+        }
         let (mut engine, _) = load::engine(backend, folder, options(args), &policy)?;
         let mut session = engine.session(&policy)?;
         prefill(&mut engine, &mut session, &document, &interrupt)?;
@@ -145,8 +156,9 @@ fn prefill<B: Backend>(
     interrupt: &Interrupt,
 ) -> Result<()> {
     let n_tokens = document.ids.len();
-    let bar = PrefillBar::new(n_tokens);
-    let guard = interrupt.end_with(bar.last_words("document"));
+    let mut bar = PrefillBar::new(n_tokens);
+    let fate = "they are not kept, because nothing is written to disk".to_owned();
+    let guard = interrupt.end_with(bar.last_words("document", fate));
     let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, &document.ids, &mut update))?;
     drop((guard, bar));

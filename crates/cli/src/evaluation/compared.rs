@@ -1,14 +1,16 @@
 //! Policies side by side on one model: what `eval`, `probe` and `speed` compare.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
-use crate::args::PolicyFile;
+use crate::args::{PolicyFile, numbers};
 use crate::embedded;
+use crate::files::{check_appended, model_files};
+use crate::load::open_folder;
 
 /// The policies, their budgets, and the model.
 #[derive(Args)]
@@ -18,7 +20,13 @@ pub struct ComparedArgs {
     pub policies: Vec<String>,
 
     /// Tokens that a KV head attends; `full` runs once whatever they are.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "512")]
+    #[arg(
+        long,
+        value_name = "TOKENS,..",
+        value_delimiter = ',',
+        default_value = "512",
+        value_parser = numbers::tokens
+    )]
     pub budgets: Vec<usize>,
 
     /// Folder of the model in Hugging Face layout [default: the embedded model].
@@ -33,18 +41,35 @@ impl ComparedArgs {
         Ok(policies::candidates(&specs, &self.budgets)?)
     }
 
+    /// Fails before any work if results cannot be added to `output`, or if it is one of the files
+    /// that are read: the model's, policy files and `others`.
+    pub fn check_output(&self, output: &Path, others: &[(&str, Option<&Path>)]) -> Result<()> {
+        let mut inputs = self.model.as_deref().map(model_files).unwrap_or_default();
+        for policy in self.policies.iter().filter(|text| is_file(text)) {
+            inputs.push(("a file of --policies".to_owned(), policy.into()));
+        }
+        for (option, path) in others {
+            inputs.extend(path.map(|path| (format!("the file of {option}"), path.to_owned())));
+        }
+        check_appended("-o", output, &inputs)
+    }
+
     /// Opens the model.
     pub fn folder(&self) -> Result<ModelFolder> {
         match &self.model {
-            Some(path) => Ok(ModelFolder::open(path)?),
+            Some(path) => open_folder(path),
             None => embedded::open(),
         }
     }
 }
 
+fn is_file(text: &str) -> bool {
+    text.ends_with(".toml")
+}
+
 /// A policy by its text, or by the file of that name.
 fn spec(text: &str) -> Result<PolicySpec> {
-    if !text.ends_with(".toml") {
+    if !is_file(text) {
         return Ok(PolicySpec::parse(text)?);
     }
     let file = PolicyFile::read(text.as_ref())?;

@@ -1,6 +1,5 @@
 //! `longview probe`: what policies do to the attention over a text, beside full attention.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,9 +16,11 @@ use pollster::block_on;
 
 use super::compared::ComparedArgs;
 use super::record;
-use crate::args::{EngineArgs, RopeArgs};
+use crate::args::{EngineArgs, RopeArgs, numbers};
 use crate::device::with_device;
-use crate::out;
+use crate::files::input;
+use crate::progress::RunProgress;
+use crate::{out, units};
 
 /// Options of `longview probe`.
 #[derive(Args)]
@@ -35,15 +36,26 @@ pub struct ProbeArgs {
     pub file: PathBuf,
 
     /// Tokens that are prefilled, each a run of its own.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "8192")]
+    #[arg(
+        long,
+        value_name = "TOKENS,..",
+        value_delimiter = ',',
+        default_value = "8192",
+        value_parser = numbers::tokens
+    )]
     pub lengths: Vec<usize>,
 
     /// Tokens that are decoded after them.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        value_parser = numbers::count(1..=1 << 20)
+    )]
     pub steps: usize,
 
     /// Compare the attention of every N-th step; all count for perplexity and hits.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = numbers::count(1..=1 << 20))]
     pub stride: usize,
 
     #[command(flatten)]
@@ -62,12 +74,9 @@ pub struct ProbeArgs {
 
 /// Runs the command.
 pub fn run(args: &ProbeArgs) -> Result<()> {
-    if args.steps == 0 || args.stride == 0 {
-        bail!("--steps and --stride must be at least 1");
-    }
+    args.compared.check_output(&args.output, &[("-f", Some(args.file.as_path()))])?;
     let candidates = args.compared.candidates()?;
-    let text = fs::read_to_string(&args.file)
-        .with_context(|| format!("--file {}: cannot be read", args.file.display()))?;
+    let text = input::read_text("-f", &args.file)?;
     with_device!(args.engine.device()?, backend => measure(args, &candidates, &text, backend))
 }
 
@@ -83,7 +92,8 @@ fn measure<B: Backend>(
     let model = args.compared.model.as_deref();
     let run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     let mut results = ResultsFile::open(&args.output, &run)?;
-    for length in &args.lengths {
+    let progress = RunProgress::new("probe", false);
+    for (i, length) in args.lengths.iter().enumerate() {
         let needed = length + args.steps + 1;
         if ids.len() < needed {
             bail!(
@@ -105,9 +115,12 @@ fn measure<B: Backend>(
         let mut engine = Engine::load(Arc::clone(&backend), folder, options, &first)?;
         let probed =
             ProbeText { name: &name, ids: &ids[..needed], length: *length, stride: args.stride };
+        let (nth, n_lengths, tokens) = (i + 1, args.lengths.len(), units::count(*length));
         let mut n = 0;
         let mut keep = |record| {
             n += 1;
+            let lines = units::count(n);
+            progress.say(format!("length {nth} of {n_lengths}, {tokens} tokens, {lines} lines"));
             results.append(&record)
         };
         block_on(probe::probe(&mut engine, &probed, candidates, &mut keep))?;

@@ -11,6 +11,7 @@ use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 
 use crate::args::{EngineArgs, RopeArgs};
+use crate::context;
 
 /// What the embedded model is called in results.
 const EMBEDDED: &str = "needle (embedded)";
@@ -23,10 +24,9 @@ pub fn check_memory<B: Backend>(
     options: &EngineOptions,
     candidates: &[Candidate],
 ) -> Result<()> {
-    let memory = args.device_memory.or(backend.capabilities().memory_bytes);
+    let memory = context::memory(args, backend);
     for candidate in candidates {
-        Engine::plan(backend, folder, options, &candidate.options)
-            .and_then(|plan| plan.check(memory))
+        Engine::check_memory(backend, folder, options, &candidate.options, memory)
             .with_context(|| format!("--policies {}", policies::title(&candidate.label)))?;
     }
     Ok(())

@@ -20,8 +20,9 @@ use pollster::block_on;
 
 use super::compared::ComparedArgs;
 use super::record;
-use crate::args::{EngineArgs, RopeArgs};
+use crate::args::{EngineArgs, RopeArgs, numbers};
 use crate::device::with_device;
+use crate::progress::RunProgress;
 use crate::{load, out, units};
 
 /// Options of `longview speed`.
@@ -37,16 +38,23 @@ pub struct SpeedArgs {
         long,
         value_name = "TOKENS,..",
         value_delimiter = ',',
-        default_value = "1024,8192,32768"
+        default_value = "1024,8192,32768",
+        value_parser = numbers::tokens
     )]
     pub contexts: Vec<usize>,
 
     /// The longest context that is prefilled; of longer ones the rest is injected.
-    #[arg(long, value_name = "TOKENS", default_value_t = 32_768)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 32_768, value_parser = numbers::tokens)]
     pub prefilled: usize,
 
     /// Tokens that are decoded; of several numbers each is reported.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "32")]
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "32",
+        value_parser = numbers::count(1..=1 << 20)
+    )]
     pub steps: Vec<usize>,
 
     #[command(flatten)]
@@ -74,9 +82,7 @@ pub struct SpeedArgs {
 
 /// Runs the command.
 pub fn run(args: &SpeedArgs) -> Result<()> {
-    if args.steps.contains(&0) || args.contexts.contains(&0) || args.prefilled == 0 {
-        bail!("--steps, --contexts and --prefilled must be at least 1");
-    }
+    args.compared.check_output(&args.output, &[])?;
     let candidates = args.compared.candidates()?;
     let own = candidates.iter().find(|policy| policy.needs_own_prefill());
     if let Some(policy) = own
@@ -97,21 +103,23 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
     steps.dedup();
     let source = args.text.as_deref().map_or(Ok(TextSource::Generated), TextSource::open)?;
     let plan = SpeedTest { ids: &[], prefilled: args.prefilled, steps: &steps };
-    let needed = args.contexts.iter().map(|context| plan.needed(*context)).max().unwrap_or(0);
-    // A word is a token at least.
-    let text = source.essay(0, needed).join(" ");
     let folder = args.compared.folder()?;
-    let ids = folder.tokenizer()?.encode(&text, Specials::Add)?;
-    let test = SpeedTest { ids: &ids, ..plan };
+    // Before the text is made: of a context that no memory holds that would take hours.
     for context in &args.contexts {
-        let options = options(args, &test, *context, &folder.config);
+        let options = options(args, &plan, *context, &folder.config);
         record::check_memory(&args.engine, &*backend, &folder, &options, candidates)
             .with_context(|| format!("--contexts {context}"))?;
     }
+    let needed = args.contexts.iter().map(|context| plan.needed(*context)).max().unwrap_or(0);
+    // A word is a token at least.
+    let text = source.essay(0, needed).join(" ");
+    let ids = folder.tokenizer()?.encode(&text, Specials::Add)?;
+    let test = SpeedTest { ids: &ids, ..plan };
     let model = args.compared.model.as_deref();
     let mut run = record::run_record(model, &folder, &args.engine, &args.rope, &*backend)?;
     run.settings.extend(settings(args, &source));
     let mut results = ResultsFile::open(&args.output, &run)?;
+    let progress = RunProgress::new("speed", false);
     let mut written = Ok(());
     let mut keep = |record: Speed| {
         if written.is_ok() {
@@ -119,7 +127,10 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
         }
     };
     let mut rows = None;
-    for context in args.contexts.iter().copied() {
+    for (i, context) in args.contexts.iter().copied().enumerate() {
+        let (n, n_contexts) = (i + 1, args.contexts.len());
+        let tokens = units::count(context);
+        progress.say(format!("context {n} of {n_contexts}, {tokens} tokens"));
         let folder = args.compared.folder()?;
         let options = options(args, &test, context, &folder.config);
         load::warn_of_length(&folder.config, &folder.path, &options);

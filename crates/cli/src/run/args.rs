@@ -12,28 +12,35 @@ use crate::load::ModelArgs;
 /// Options of `longview run`.
 #[derive(Args)]
 #[command(after_help = "\
-With -f or -p: one shot. The text is the file followed by the prompt. A model with a chat template
-gets it as one user message (file, blank line, prompt); --no-chat-template continues the plain text
-instead, the prompt directly behind the file.
-Without either: a chat on stdin, one line for each turn. Ctrl-C stops an answer, Ctrl-D ends.
-With --session: -p asks about the document that was saved; without it, a chat about it begins.")]
+With -p: one shot. The text is the file followed by the prompt. A model with a chat template gets it
+as one user message (file, blank line, prompt); --no-chat-template continues the plain text instead,
+the prompt directly behind the file.
+Without -p: a chat, about the file if there is one; /help lists its commands, Ctrl-C stops an answer,
+Ctrl-D ends. Through pipes each line is a turn, and a file alone is one shot.
+With --session: -p asks about the document that was saved; without it, a chat about it begins.
+The history of chats is in $XDG_STATE_HOME/longview/history; LONGVIEW_HISTORY names another file, or
+is off.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
 
-    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin
-    /// [default: none].
+    /// A UTF-8 text that comes before the prompt, such as a document; - reads stdin [default:
+    /// none].
     #[arg(short, long, value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
 
     /// The prompt [default: none].
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) prompt: Option<String>,
 
     /// Read the document (-f) and write what was read to FILE; -p is answered afterwards, if it is
-    /// given [default: none].
+    /// given. Only an older session is replaced, with --force or after a question [default: none].
     #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "session")]
     pub(super) save_session: Option<PathBuf>,
+
+    /// Let --save-session replace an older session without a question [default: off].
+    #[arg(long, requires = "save_session")]
+    pub(super) force: bool,
 
     /// Go on from a document that --save-session wrote, without reading it again, under the policy
     /// that it was saved under unless another one is given. With -f: the document's text, for files
@@ -49,12 +56,12 @@ pub struct RunArgs {
         value_name = "TOKENS",
         default_value = "-1",
         allow_hyphen_values = true,
-        value_parser = clap::value_parser!(i64).range(-1..)
+        value_parser = clap::value_parser!(i64).range(-1..=1 << 30)
     )]
     pub(super) predict: i64,
 
     /// System message of the chat template [default: none].
-    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) system: Option<String>,
 
     /// Continue the plain text even if the model has a chat template [default: off].

@@ -6,35 +6,47 @@ mod one_shot;
 mod prompt;
 mod report;
 mod saved;
+mod talk;
+
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use longview_engine::EngineOptions;
+use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
-use self::saved::SavedSession;
+use self::prompt::PromptText;
+use self::saved::{Note, SavedSession};
+use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
 use crate::interrupt::Interrupt;
-use crate::load;
+use crate::{load, template, terminal};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
-    let text = prompt::read(args)?;
+    let interrupt = Interrupt::install()?;
+    // First of all: what stands in its way is said before anything is read.
+    let output = args.save_session.as_deref().map(|path| saved::prepare(args, path)).transpose()?;
+    let mut text = prompt::read(args)?;
     let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
-    let (folder, context) = args.model.open()?;
+    let folder = args.model.open()?;
     folder.tokenizer()?;
-    let is_chat = match saved {
-        Some(_) => args.prompt.is_none(),
-        None => text.is_none(),
-    };
+    if let Some(chat) = folder.chat.as_ref().filter(|_| !args.no_chat_template) {
+        template::check(chat)?;
+    }
+    // Without a template a document is continued: there is no conversation about it.
+    let may_chat = folder.chat.is_some() || text.is_none() || saved.is_some();
+    let is_chat = may_chat && is_chat(args, terminal::is_interactive());
     if is_chat {
         check_chat(args, folder.chat.is_some())?;
     }
+    let limit = Limit::new(&folder.config, &args.rope);
+    let content = content(args, &folder, saved.as_ref(), text.as_mut(), is_chat)?;
     let options = EngineOptions {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
-        ..args.engine.options(context)
+        ..args.engine.options(args.model.ctx_size.max(1))
     };
-    let interrupt = Interrupt::install()?;
     let change = match &saved {
         Some(saved) => args.policy.change(saved.policy())?,
         None => Some(args.policy.options()?),
@@ -42,15 +54,32 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let known = || saved.as_ref().expect("without a session there is a policy").policy().clone();
     let policy = change.clone().unwrap_or_else(known);
     with_device!(args.engine.device()?, backend => {
+        let chooser = Chooser {
+            backend: &*backend,
+            folder: &folder,
+            options: &options,
+            policy: &policy,
+            memory: context::memory(&args.engine, &*backend),
+        };
+        let ctx_size = match args.model.ctx_size {
+            0 => chooser.choose(&limit, content)?,
+            given => chooser.check(given, content)?,
+        };
+        let options = EngineOptions { ctx_size, ..options };
         let (mut engine, load) = load::engine(backend, folder, options, &policy)?;
         let (mut session, text) = match &saved {
-            Some(saved) => saved.restore(args, &mut engine, change.as_ref(), text)?,
+            Some(saved) => {
+                let (session, text) = saved.restore(args, &mut engine, change.as_ref(), text)?;
+                (session, Some(text))
+            }
             None => (engine.session(&policy)?, text),
         };
-        if let (Some(path), Some(text)) = (&args.save_session, &text) {
+        if let (Some(file), Some(text)) = (output, &text) {
             let ids = prompt::encode_document(args, &engine, text)?;
-            one_shot::prefill(&mut engine, &mut session, &ids, &interrupt)?;
-            saved::write(&mut engine, &mut session, path, text.document(), &interrupt)?;
+            let fate = format!("{} was not written", file.name().display());
+            one_shot::prefill(&mut engine, &mut session, &ids, &interrupt, fate)?;
+            let note = Note { document: Some(text.document().to_owned()), conversation: None };
+            saved::write(&mut engine, &mut session, file, &note, &interrupt)?;
             if args.prompt.is_none() {
                 return Ok(());
             }
@@ -62,6 +91,48 @@ pub fn run(args: &RunArgs) -> Result<()> {
             text => chat::run(args, engine, session, text, &interrupt),
         }
     })
+}
+
+/// What the context has to hold. Texts are counted here, before anything is loaded.
+fn content(
+    args: &RunArgs,
+    folder: &ModelFolder,
+    saved: Option<&SavedSession>,
+    text: Option<&mut PromptText>,
+    is_chat: bool,
+) -> Result<Content> {
+    let answer = usize::try_from(args.predict).ok();
+    let n_tokens = text.map(|text| prompt::count(args, folder, text)).transpose()?;
+    Ok(match (saved, n_tokens) {
+        (Some(saved), n_tokens) => {
+            let (tokens, n_tokens) = (saved.n_tokens(), n_tokens.unwrap_or(0));
+            // With the document the text has what the session has, and more.
+            let question =
+                if args.file.is_some() { n_tokens.saturating_sub(tokens) } else { n_tokens };
+            Content::Session { tokens, saved: saved.context(), question, answer }
+        }
+        (None, Some(tokens)) => Content::Text {
+            name: if args.file.is_some() { "document" } else { "prompt" },
+            tokens,
+            answer,
+            is_chat: is_chat || args.save_session.is_some(),
+        },
+        (None, None) => Content::Unknown,
+    })
+}
+
+/// Whether a conversation begins. -p asks one thing; a document alone is talked about where
+/// somebody sits at a terminal, and continued where the output goes on to another program.
+fn is_chat(args: &RunArgs, stdin_is_terminal: bool) -> bool {
+    match &args.file {
+        _ if args.prompt.is_some() => false,
+        _ if args.session.is_some() => true,
+        None => true,
+        Some(file) => {
+            let wants_one = args.json || args.no_chat_template || args.save_session.is_some();
+            stdin_is_terminal && !wants_one && file != Path::new("-")
+        }
+    }
 }
 
 /// A chat needs a template, and nowhere to put a JSON object.
@@ -76,4 +147,35 @@ fn check_chat(args: &RunArgs, has_template: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    #[test]
+    fn a_document_alone_is_talked_about_at_a_terminal() {
+        let chats = |line: &str, stdin_is_terminal| {
+            let words = ["x", "-m", "M"].into_iter().chain(line.split_whitespace());
+            is_chat(&Line::try_parse_from(words).expect(line).run, stdin_is_terminal)
+        };
+        for line in ["", "--session s.lvs", "--session s.lvs -f book.txt"] {
+            assert!(chats(line, true) && chats(line, false), "{line}");
+        }
+        assert!(chats("-f book.txt", true) && !chats("-f book.txt", false));
+        for line in ["-p x", "-f book.txt -p x", "--session s.lvs -p x", "-f -"] {
+            assert!(!chats(line, true) && !chats(line, false), "{line}");
+        }
+        for option in ["--json", "--no-chat-template", "--save-session s.lvs"] {
+            assert!(!chats(&format!("-f book.txt {option}"), true), "{option}");
+        }
+    }
 }

@@ -26,11 +26,12 @@ pub fn run<B: Backend>(
     load: Duration,
 ) -> Result<()> {
     let (ids, has_template) = prompt::encode(args, &engine, text)?;
-    let known = prompt::known(&session, &ids)?;
+    let known = prompt::known(&session, &ids, !text.talk().turns.is_empty())?;
     if known < session.n_tokens() {
         block_on(session.truncate(known))?;
     }
-    prefill(&mut engine, &mut session, &ids[known..], interrupt)?;
+    let fate = "they are not kept, because nothing is written to disk".to_owned();
+    prefill(&mut engine, &mut session, &ids[known..], interrupt, fate)?;
     let _guard = interrupt.cancel_with(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
     let answered = Answered { load, prompt_ids: ids, has_template, generation };
@@ -52,15 +53,17 @@ pub fn run<B: Backend>(
     }
 }
 
-/// Computes `ids` behind what the session has, with a bar.
+/// Computes `ids` behind what the session has, with a bar. `fate` says what becomes of them where
+/// Ctrl-C ends the program.
 pub fn prefill<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     ids: &[u32],
     interrupt: &Interrupt,
+    fate: String,
 ) -> Result<()> {
-    let bar = PrefillBar::new(ids.len());
-    let guard = interrupt.end_with(bar.last_words("prompt"));
+    let mut bar = PrefillBar::new(ids.len());
+    let guard = interrupt.end_with(bar.last_words("prompt", fate));
     let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, ids, &mut update))?;
     Ok(())

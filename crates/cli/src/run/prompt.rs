@@ -1,30 +1,33 @@
 //! From files and options to the tokens of a prompt.
 
-use std::fs;
-use std::io::{self, Read};
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, bail};
-use longview_engine::{Engine, Session};
+use anyhow::{Result, bail};
+use longview_engine::{Engine, EngineError, MAX_CONTEXT, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
-use longview_model::tokenizer::{Specials, Tokenizer};
+use longview_model::folder::ModelFolder;
+use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_ops::Backend;
 
 use super::args::RunArgs;
+use super::talk::Talk;
+use crate::files::input;
+use crate::template;
 
-/// What was given with `-f` and `-p`.
+/// What was given with `-f` and `-p`, and what was said before.
 pub struct PromptText {
     document: String,
     prompt: String,
+    talk: Talk,
+    /// Its tokens, and whether the chat template made them, once they were counted.
+    encoded: Option<(Vec<u32>, bool)>,
 }
 
 /// Tokens at the end of a document that may become others when a question follows.
 const LOOSE_END: usize = 8;
 
 impl PromptText {
-    /// A document and what is asked about it.
-    pub fn new(document: String, prompt: String) -> Self {
-        Self { document, prompt }
+    /// A document and what is asked about it after `talk`.
+    pub fn new(document: String, prompt: String, talk: Talk) -> Self {
+        Self { document, prompt, talk, encoded: None }
     }
 
     /// The text that comes before the question.
@@ -32,44 +35,27 @@ impl PromptText {
         &self.document
     }
 
-    /// What a user says first: the document, and a question.
-    pub fn first_turn(&self, question: &str) -> String {
-        let parts = [self.document.as_str(), question];
-        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        parts.join("\n\n")
+    /// What was said about it.
+    pub fn talk(&self) -> &Talk {
+        &self.talk
     }
 }
 
 /// Reads `-f` and `-p`; `None` if there is neither.
+///
+/// # Errors
+/// If there is nothing to read in them: a model would invent a text of its own.
 pub fn read(args: &RunArgs) -> Result<Option<PromptText>> {
     if args.file.is_none() && args.prompt.is_none() {
         return Ok(None);
     }
-    let document = args.file.as_deref().map(read_text).transpose()?.unwrap_or_default();
-    Ok(Some(PromptText { document, prompt: args.prompt.clone().unwrap_or_default() }))
-}
-
-fn read_text(path: &Path) -> Result<String> {
-    let bytes = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        fs::read(path)
-    };
-    let bytes = bytes.with_context(|| format!("{}: cannot be read", path.display()))?;
-    utf8(bytes, &path.display().to_string())
-}
-
-/// `bytes` as text, or an error that says where they are none.
-pub fn utf8(bytes: Vec<u8>, origin: &str) -> Result<String> {
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let byte = error.as_bytes()[at];
-        anyhow!(
-            "{origin}: not UTF-8: byte 0x{byte:02x} at offset {at}; convert the text first, for \
-             example with iconv -t utf-8"
-        )
-    })
+    let read = |path| input::read_text("-f", path);
+    let document = args.file.as_deref().map(read).transpose()?.unwrap_or_default();
+    let prompt = args.prompt.clone().unwrap_or_default();
+    if document.is_empty() && prompt.is_empty() && args.session.is_none() {
+        bail!("-p: the prompt is empty; give a text to answer or to go on from");
+    }
+    Ok(Some(PromptText::new(document, prompt, talk(args))))
 }
 
 /// The tokens to compute, and whether the chat template made them.
@@ -78,19 +64,47 @@ pub fn encode<B: Backend>(
     engine: &Engine<B>,
     text: &PromptText,
 ) -> Result<(Vec<u32>, bool)> {
-    let tokenizer = engine.tokenizer().expect("checked before loading");
-    match engine.chat().filter(|_| !args.no_chat_template) {
+    match &text.encoded {
+        Some(known) => Ok(known.clone()),
+        None => {
+            let tokenizer = engine.tokenizer().expect("checked before loading");
+            encode_with(args, tokenizer, engine.chat(), text, engine.options().ctx_size)
+        }
+    }
+}
+
+/// How many tokens `text` has, before the model is loaded; it remembers them. A text that is far
+/// too long for the context that was asked for is refused without counting all of it.
+pub fn count(args: &RunArgs, folder: &ModelFolder, text: &mut PromptText) -> Result<usize> {
+    let most = match args.model.ctx_size {
+        0 => MAX_CONTEXT,
+        given => given,
+    };
+    let encoded = encode_with(args, folder.tokenizer()?, folder.chat.as_ref(), text, most)?;
+    let n_tokens = encoded.0.len();
+    text.encoded = Some(encoded);
+    Ok(n_tokens)
+}
+
+fn encode_with(
+    args: &RunArgs,
+    tokenizer: &Tokenizer,
+    chat: Option<&ChatTemplate>,
+    text: &PromptText,
+    context: usize,
+) -> Result<(Vec<u32>, bool)> {
+    match chat.filter(|_| !args.no_chat_template) {
         Some(chat) => {
-            let mut messages = system(args);
-            messages.push(ChatMessage::new("user", text.first_turn(&text.prompt)));
-            Ok((encode_chat(chat, tokenizer, &messages)?, true))
+            let messages = text.talk.messages(&text.document, Some(&text.prompt));
+            Ok((encode_chat(chat, tokenizer, &messages, &Encoding::asked(context))?, true))
         }
         None if args.system.is_some() => {
             bail!("--system: {} has no chat template to put it in", args.model.model.display())
         }
         None => {
             let joined = format!("{}{}", text.document, text.prompt);
-            Ok((tokenizer.encode(&joined, Specials::Add)?, false))
+            let ids = tokenizer.encode_within(&joined, Specials::Add, context)?;
+            Ok((within(ids, context)?, false))
         }
     }
 }
@@ -104,7 +118,9 @@ pub fn encode_document<B: Backend>(
 ) -> Result<Vec<u32>> {
     let mut all: Option<Vec<u32>> = None;
     for question in ["A", " a", "1", "?", "\n"] {
-        let asked = PromptText::new(text.document.clone(), question.into());
+        let (document, system) = (text.document.clone(), text.talk.system.clone());
+        let talk = Talk { system, turns: vec![] };
+        let asked = PromptText::new(document, question.into(), talk);
         let (ids, _) = encode(args, engine, &asked)?;
         all = Some(match all {
             Some(mut all) => {
@@ -116,25 +132,34 @@ pub fn encode_document<B: Backend>(
     }
     let ids = all.unwrap_or_default();
     if ids.is_empty() || text.document.is_empty() {
-        bail!("--save-session: the document is empty, so nothing of it can be saved");
+        bail!("the document is empty: there is nothing to read; name a file with text in it");
     }
     Ok(ids)
 }
 
 /// How many tokens of a prompt the session has computed already. At least one is computed anew: its
-/// logits are wanted.
+/// logits are wanted. `has_answers` if the session holds answers too: their tokens may become
+/// others when their text is read.
 ///
 /// # Errors
 /// If the session's document is not that of the prompt.
-pub fn known<B: Backend>(session: &Session<B>, ids: &[u32]) -> Result<usize> {
-    let (n, known) = (session.tokens().len(), common_prefix(session.tokens(), ids));
+pub fn known<B: Backend>(session: &Session<B>, ids: &[u32], has_answers: bool) -> Result<usize> {
+    let known = common_prefix(session.tokens(), ids);
+    if !has_answers {
+        check_known(known, session.tokens().len())?;
+    }
+    Ok(known.min(ids.len().saturating_sub(1)))
+}
+
+/// Fails if no more than `known` of a session's `n` tokens are what was expected.
+pub fn check_known(known: usize, n: usize) -> Result<()> {
     if known + LOOSE_END < n {
         bail!(
             "only {known} of the session's {n} tokens begin this prompt: it was saved with another \
              document, --system or --no-chat-template; give the same, or save it again"
         );
     }
-    Ok(known.min(ids.len().saturating_sub(1)))
+    Ok(())
 }
 
 /// Tokens that two lists begin with alike.
@@ -142,20 +167,52 @@ pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The messages that come before the first turn.
-pub fn system(args: &RunArgs) -> Vec<ChatMessage> {
-    args.system.iter().map(|text| ChatMessage::new("system", text.as_str())).collect()
+/// A conversation in which nothing was said yet.
+pub fn talk(args: &RunArgs) -> Talk {
+    Talk { system: args.system.clone(), turns: vec![] }
 }
 
-/// A conversation up to where the assistant speaks.
+/// How a conversation becomes tokens.
+pub struct Encoding {
+    /// Tokens that it may have.
+    pub context: usize,
+    /// Whether it ends where the assistant speaks.
+    pub add_generation_prompt: bool,
+}
+
+impl Encoding {
+    /// Up to where the assistant speaks.
+    fn asked(context: usize) -> Self {
+        Self { context, add_generation_prompt: true }
+    }
+}
+
+/// A conversation, unless it is far longer than the context.
 pub fn encode_chat(
     chat: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[ChatMessage],
+    how: &Encoding,
 ) -> Result<Vec<u32>> {
-    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-    let text = chat.render(messages, &options)?;
-    Ok(tokenizer.encode(&text, Specials::AsWritten)?)
+    let context = how.context;
+    // Before a template copies it: a text that is far too long is not worth its memory.
+    for message in messages {
+        within(tokenizer.check_length(&message.content, context)?, context)?;
+    }
+    let add_generation_prompt = how.add_generation_prompt;
+    let options = RenderOptions { add_generation_prompt, ..RenderOptions::default() };
+    let text = template::render(chat, messages, &options)?;
+    within(tokenizer.encode_within(&text, Specials::AsWritten, context)?, context)
+}
+
+/// What a text that fits came to.
+fn within<T>(found: Within<T>, context: usize) -> Result<T> {
+    match found {
+        Within::Fits(found) => Ok(found),
+        Within::TooLong { at_least } => {
+            Err(EngineError::PromptFarTooLong { at_least, context }.into())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -167,13 +224,5 @@ mod tests {
         assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 4]), 2);
         assert_eq!(common_prefix(&[], &[1]), 0);
         assert_eq!(common_prefix(&[1, 2], &[1, 2, 3]), 2);
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_named_with_their_place() {
-        let message = utf8(b"caf\xe9 au lait".to_vec(), "menu.txt").unwrap_err().to_string();
-        assert!(message.starts_with("menu.txt: not UTF-8: byte 0xe9 at offset 3;"), "{message}");
-        let cut = utf8("é".as_bytes()[..1].to_vec(), "x").unwrap_err().to_string();
-        assert!(cut.contains("offset 0"), "{cut}");
     }
 }

@@ -23,6 +23,8 @@ pub struct Report {
     generated_ids: Vec<u32>,
     text: String,
     finish_reason: FinishReason,
+    context_tokens: usize,
+    seed: u64,
     timings: TimingsJson,
     statistics: StatsJson,
 }
@@ -89,6 +91,16 @@ struct StatsJson {
     cluster_wait_s: f64,
     device_kv_bytes: u64,
     host_kv_bytes: u64,
+    /// What follows is for people.
+    #[serde(skip)]
+    in_place: bool,
+    #[serde(skip)]
+    policy: &'static str,
+    #[serde(skip)]
+    budget: Option<usize>,
+    /// First layers that attend every token, and all layers.
+    #[serde(skip)]
+    dense_layers: (usize, usize),
     /// What the device does in a slower way than it should; not there as a rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<String>,
@@ -134,6 +146,8 @@ impl Report {
             generated_ids: generation.ids,
             text: generation.text,
             finish_reason: generation.finish_reason,
+            context_tokens: session.sequence().shape().capacity,
+            seed: args.sampling.seed(),
             timings: TimingsJson::new(load, session.timings()),
             statistics: StatsJson::new(backend, session),
         }
@@ -157,42 +171,43 @@ impl Report {
     /// Writes timings and statistics to stderr.
     pub fn print_stats(&self) {
         note(format_args!("load     {:.2} s", self.timings.load_s));
-        print_figures(&self.timings, &self.statistics, self.policy);
+        note(format_args!("seed     {}", self.seed));
+        print_figures(&self.timings, &self.statistics);
     }
 }
 
 /// Writes timings and statistics of a turn to stderr.
 pub fn print_turn<B: Backend>(backend: &B, session: &Session<B>) {
     let timings = TimingsJson::new(Duration::ZERO, session.timings());
-    print_figures(&timings, &StatsJson::new(backend, session), session.policy().preset.name());
+    print_figures(&timings, &StatsJson::new(backend, session));
 }
 
-fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
+fn print_figures(t: &TimingsJson, s: &StatsJson) {
     let line = |name: &str, tokens: u64, seconds: f64, rate: Option<f64>| {
-        let (tokens, rate) = (units::count(tokens), units::rate(rate));
-        note(format_args!("{name}  {tokens} tokens in {seconds:.2} s, {rate} tokens/s"));
+        let (tokens, rate) = (units::counted(tokens, "token", "tokens"), units::rate(rate));
+        note(format_args!("{name}  {tokens} in {seconds:.2} s, {rate} tokens/s"));
     };
     line("prefill", t.prefill_tokens, t.prefill_s, t.prefill_tokens_per_s);
     line("decode ", t.decode_tokens, t.decode_s, t.decode_tokens_per_s);
-    note(format_args!(
-        "policy   {policy}: {} tokens attended per step and KV head; {} hits, {} fetched",
-        units::rate(s.mean_attended.map(f64::round)),
-        units::share(s.hit_rate),
-        units::bytes(s.fetched_bytes),
-    ));
+    note(s.attended_line());
+    if s.hit_rate.is_some() {
+        note(format_args!(
+            "cache    {} of the recalled rows were on the device, {} fetched from the host",
+            units::share(s.hit_rate),
+            units::bytes(s.fetched_bytes),
+        ));
+    }
     if s.recall == "speculative" {
         note(format_args!(
-            "recall   speculative in {} of {} steps; {} run again exactly, {} gates failed",
+            "recall   speculative in {} of {} steps; {} run again exactly, where a query had moved \
+             too far in {} cases",
             units::count(s.speculated_steps),
             units::count(s.steps),
             units::count(s.repeated_steps),
             units::count(s.failed_gates),
         ));
     }
-    note(format_args!(
-        "time     select {:.2} s, fetch {:.2} s, attend {:.2} s, waited for clustering {:.2} s",
-        s.select_s, s.fetch_s, s.attend_s, s.cluster_wait_s,
-    ));
+    note(s.time_line());
     if let Some(d) = &t.decode_device_per_token {
         note(format_args!(
             "device   per token: {:.1} dispatches, {:.1} submits, {:.1} readbacks, {} up, {} down",
@@ -204,7 +219,8 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
         ));
     }
     if s.evictions > 0 {
-        note(format_args!("evicted  {} rows for good", units::count(s.evictions)));
+        let rows = units::counted(s.evictions, "row", "rows");
+        note(format_args!("evicted  {rows} of keys and values for good"));
     }
     if let Some(bounds) = &s.bounds {
         let said = match bounds.telling {
@@ -212,18 +228,21 @@ fn print_figures(t: &TimingsJson, s: &StatsJson, policy: &str) {
             _ => ": these bounds say nothing here",
         };
         note(format_args!(
-            "bounds   at most {} of the attention was left out in half of {} cases; a half or less \
-             is certain in {}{said}",
+            "bounds   at most {} of the attention was left out in half of {}; a half or less is \
+             certain in {}{said}",
             units::share(bounds.median),
-            units::count(bounds.n),
+            units::counted(bounds.n, "case", "cases"),
             units::share(bounds.telling),
         ));
     }
-    note(format_args!(
-        "memory   keys and values: {} on the device, {} on the host",
-        units::bytes(s.device_kv_bytes),
-        units::bytes(s.host_kv_bytes),
-    ));
+    let (device, host) = (units::bytes(s.device_kv_bytes), units::bytes(s.host_kv_bytes));
+    if s.in_place {
+        note(format_args!(
+            "memory   {host} of keys and values, read where they are, {device} of index"
+        ));
+    } else {
+        note(format_args!("memory   keys and values: {device} on the device, {host} on the host"));
+    }
     if let Some(fallback) = &s.fallback {
         note(format_args!("slower   {fallback}"));
     }
@@ -245,6 +264,36 @@ impl TimingsJson {
 }
 
 impl StatsJson {
+    /// How many tokens were attended, and why on average more than the budget.
+    fn attended_line(&self) -> String {
+        let mean =
+            self.mean_attended.map_or_else(|| "-".to_owned(), |n| units::count(n.round() as u64));
+        let line = format!("policy   {}: {mean} tokens attended per step and KV head", self.policy);
+        match (self.dense_layers, self.budget) {
+            ((0, _), _) | (_, None) => line,
+            ((dense, layers), Some(budget)) => {
+                let (first, attend) =
+                    if dense == 1 { ("layer", "attends") } else { ("layers", "attend") };
+                let first = if dense == 1 { first.into() } else { format!("{dense} {first}") };
+                let budget = units::count(budget);
+                format!(
+                    "{line} on average: the first {first} of {layers} {attend} all, the others up \
+                     to {budget}"
+                )
+            }
+        }
+    }
+
+    /// Where time went, without what does not happen in place.
+    fn time_line(&self) -> String {
+        let fetch =
+            if self.in_place { String::new() } else { format!("fetch {:.2} s, ", self.fetch_s) };
+        format!(
+            "time     select {:.2} s, {fetch}attend {:.2} s, waited for clustering {:.2} s",
+            self.select_s, self.attend_s, self.cluster_wait_s,
+        )
+    }
+
     fn new<B: Backend>(backend: &B, session: &Session<B>) -> Self {
         let stats: &Stats = session.stats();
         Self {
@@ -275,6 +324,10 @@ impl StatsJson {
             cluster_wait_s: stats.cluster_wait.as_secs_f64(),
             device_kv_bytes: session.sequence().device_kv_bytes(),
             host_kv_bytes: session.sequence().host_kv_bytes(),
+            in_place: session.sequence().in_place(),
+            policy: session.policy().preset.name(),
+            budget: session.policy().budget.tokens,
+            dense_layers: (session.policy().dense_layers, session.sequence().shape().n_layers),
             fallback: backend.fallback(),
         }
     }

@@ -1,10 +1,8 @@
 //! Sessions in files: `--save-session` and `--session`.
 //!
 //! The note of a file is a JSON object; its `document` is the text that was read, so that a
-//! question can be put behind it as if it stood there. A file is written under another name and
-//! renamed when it is complete, so there is never half a session under the name that was asked for.
+//! question can be put behind it as if it stood there.
 
-use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,17 +16,22 @@ use serde::{Deserialize, Serialize};
 
 use super::args::RunArgs;
 use super::prompt::PromptText;
+use super::talk::Talk;
 use crate::failure::Interrupted;
+use crate::files::{FileKind, Output, OutputFile, input, model_files};
 use crate::interrupt::Interrupt;
 use crate::out::note;
 use crate::units;
 
 /// What this program notes in a session.
 #[derive(Default, Deserialize, Serialize)]
-struct Note {
+pub struct Note {
     /// The text that was read; others may keep it elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    document: Option<String>,
+    pub document: Option<String>,
+    /// What was said about it, where a chat was saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<Talk>,
 }
 
 /// A session file of which the header is read.
@@ -36,18 +39,33 @@ pub struct SavedSession {
     path: PathBuf,
     source: FileSource,
     policy: PolicyOptions,
+    n_tokens: usize,
+    context: usize,
 }
 
 impl SavedSession {
     /// Reads what the session was made with.
     pub fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
+        input::check("--session", path, "give the file that --save-session wrote")?;
         let source =
             FileSource::open(path).map_err(|error| anyhow!("{shown}: cannot be read ({error})"))?;
         let file = SessionFile::open(&source).map_err(|error| anyhow!("{shown}: {error}"))?;
-        let policy = file.header().policy_options();
+        let header = file.header();
+        let (n_tokens, context) = (header.n_tokens, header.context);
+        let policy = header.policy_options();
         let policy = policy.with_context(|| format!("{shown}: was saved by another release"))?;
-        Ok(Self { path: path.to_owned(), source, policy })
+        Ok(Self { path: path.to_owned(), source, policy, n_tokens, context })
+    }
+
+    /// Its tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
+    /// The context that it was saved with.
+    pub fn context(&self) -> usize {
+        self.context
     }
 
     /// The policy that it was saved under.
@@ -62,7 +80,7 @@ impl SavedSession {
         engine: &mut Engine<B>,
         policy: Option<&PolicyOptions>,
         given: Option<PromptText>,
-    ) -> Result<(Session<B>, Option<PromptText>)> {
+    ) -> Result<(Session<B>, PromptText)> {
         let (shown, start) = (self.path.display(), Instant::now());
         let restored = block_on(engine.restore(&self.source, policy));
         let restored = restored.map_err(|error| anyhow!("{shown}: {error}"))?;
@@ -73,67 +91,64 @@ impl SavedSession {
                 start.elapsed().as_secs_f64()
             ));
         }
-        if args.file.is_some() {
-            return Ok((restored.session, given));
+        let Note { document, conversation } =
+            serde_json::from_slice(&restored.note).unwrap_or_default();
+        let given = given.map(|text| text.document().to_owned()).filter(|text| !text.is_empty());
+        let is_chat = conversation.is_some();
+        let mut talk = conversation.unwrap_or_default();
+        if args.system.is_some() {
+            talk.system = args.system.clone();
         }
-        let noted: Note = serde_json::from_slice(&restored.note).unwrap_or_default();
-        let Some(document) = noted.document else {
-            bail!("{shown}: the session holds no text of its document; give it with -f");
+        let document = match given.or(document) {
+            Some(document) => document,
+            None if is_chat => String::new(),
+            None => bail!("{shown}: the session holds no text of its document; give it with -f"),
         };
-        let text = PromptText::new(document, args.prompt.clone().unwrap_or_default());
-        Ok((restored.session, Some(text)))
+        let text = PromptText::new(document, args.prompt.clone().unwrap_or_default(), talk);
+        Ok((restored.session, text))
     }
 }
 
-/// Writes the session to `path`, all of it or nothing.
+/// The file of `--save-session`, checked and begun.
+pub fn prepare(args: &RunArgs, path: &Path) -> Result<OutputFile> {
+    prepare_as("--save-session", args, path, args.force)
+}
+
+/// The file that `asked_by` names, checked and begun. `force`: an older session is replaced
+/// without a question.
+pub fn prepare_as(
+    asked_by: &'static str,
+    args: &RunArgs,
+    path: &Path,
+    force: bool,
+) -> Result<OutputFile> {
+    let mut inputs: Vec<(String, PathBuf)> = Vec::new();
+    inputs.extend(args.file.iter().map(|path| ("the document of -f".to_owned(), path.clone())));
+    inputs.extend(args.policy.file().map(|path| ("the --policy-file".to_owned(), path.to_owned())));
+    inputs.extend(model_files(&args.model.model));
+    Output { option: asked_by, path, kind: FileKind::Session, force, inputs: &inputs }.prepare()
+}
+
+/// Writes the session, all of it or nothing.
 pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
-    path: &Path,
-    document: &str,
+    file: OutputFile,
+    content: &Note,
     interrupt: &Interrupt,
 ) -> Result<()> {
     let start = Instant::now();
-    let bytes = serde_json::to_vec(&Note { document: Some(document.to_owned()) })?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let (unfinished, shown) = (part.clone(), path.display().to_string());
-    let guard = interrupt.end_with(move || {
-        remove(&unfinished);
-        note(Interrupted(format!("{shown} was not written")));
-    });
-    let written = write_part(engine, session, &part, &bytes)
-        .and_then(|n_bytes| fs::rename(&part, path).map(|()| n_bytes).map_err(Into::into));
+    let bytes = serde_json::to_vec(content)?;
+    let shown = file.name().display().to_string();
+    let said = shown.clone();
+    let guard = interrupt.end_with(move || note(Interrupted(format!("{said} was not written"))));
+    let n_bytes = file.write(|out| Ok(block_on(engine.save(session, &bytes, out))?))?;
     drop(guard);
-    let n_bytes = written.map_err(|error| {
-        remove(&part);
-        anyhow!("--save-session {}: {error}", path.display())
-    })?;
     note(format_args!(
-        "session  {} tokens, {} written to {} in {:.2} s",
+        "session  {} tokens, {} written to {shown} in {:.2} s",
         units::count(session.n_tokens()),
         units::bytes(n_bytes),
-        path.display(),
         start.elapsed().as_secs_f64()
     ));
     Ok(())
-}
-
-/// Removes a file, if it is there.
-fn remove(path: &Path) {
-    let _ = fs::remove_file(path);
-}
-
-/// Writes a file that nobody has, down to the disk.
-fn write_part<B: Backend>(
-    engine: &mut Engine<B>,
-    session: &mut Session<B>,
-    part: &Path,
-    bytes: &[u8],
-) -> Result<u64> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).open(part)?;
-    block_on(engine.save(session, bytes, &mut file))?;
-    file.sync_all()?;
-    Ok(file.metadata()?.len())
 }

@@ -101,15 +101,30 @@ impl Done {
     }
 
     /// Asserts exit code 1, an empty stdout and a message with all of `parts`, and no panic.
-    /// Nothing but the choice of a device may come before it.
+    /// Nothing but the choice of a device and of a context may come before it.
     #[track_caller]
     pub fn fails_with(self, parts: &[&str]) {
         assert_eq!(self.code, Some(1), "stderr: {}", self.stderr);
         assert_eq!(self.stdout, "");
-        let is_choice = |line: &str| line.starts_with("device: ") || line.starts_with("warning: ");
+        let choices = ["device: ", "warning: ", "context: "];
+        let is_choice = |line: &str| choices.iter().any(|choice| line.starts_with(choice));
         let first = self.stderr.lines().find(|line| !is_choice(line)).unwrap_or_default();
         assert!(first.starts_with("error: "), "{}", self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "{part:?} is not in: {}", self.stderr);
+        }
+    }
+}
+
+impl Done {
+    /// Asserts exit code 2, an empty stdout and a message with all of `parts`.
+    #[track_caller]
+    pub fn is_wrong_usage(self, parts: &[&str]) {
+        assert_eq!(self.code, Some(2), "stderr: {}", self.stderr);
+        assert_eq!(self.stdout, "");
+        assert!(self.stderr.starts_with("error: "), "{}", self.stderr);
+        assert!(self.stderr.lines().count() <= 10, "{}", self.stderr);
         for part in parts {
             assert!(self.stderr.contains(part), "{part:?} is not in: {}", self.stderr);
         }

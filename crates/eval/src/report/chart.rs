@@ -1,14 +1,16 @@
 //! Charts as data, and how they are drawn: once as SVG, once as PNG.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Once;
 
+use image::codecs::png::PngEncoder;
+use image::{ColorType, ImageEncoder};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
 use super::error::ReportError;
+use super::marks::{self, Pixel};
 
 /// Width and height of a chart, in pixels.
 const SIZE: (u32, u32) = (760, 440);
@@ -119,8 +121,7 @@ impl Unit {
     pub fn text(self, x: f64) -> String {
         match self {
             Unit::Plain if x != 0.0 && !(0.01..1e5).contains(&x.abs()) => format!("{x:.0e}"),
-            Unit::Plain if x.fract().abs() > 1e-9 => format!("{x:.2}"),
-            Unit::Plain => format!("{x:.0}"),
+            Unit::Plain => plain(x),
             Unit::Percent => format!("{:.0} %", 100.0 * x),
             Unit::Tokens => tokens(x),
             Unit::Seconds if x == 0.0 => "0 s".into(),
@@ -129,6 +130,13 @@ impl Unit {
             Unit::Seconds => format!("{:.0} µs", 1e6 * x),
         }
     }
+}
+
+/// With as many decimals as say something: 30, 2.5, 0.015.
+fn plain(x: f64) -> String {
+    let decimals = if x.abs() < 0.1 { 3 } else { 2 };
+    let text = format!("{x:.decimals$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// In K or M where that is exact, else with all digits: what differs has different names.
@@ -203,11 +211,21 @@ impl Chart {
     }
 
     /// The chart as PNG, twice as large.
-    pub fn png(&self, title: &str, path: &Path) -> Result<(), ReportError> {
+    pub fn png(&self, title: &str) -> Result<Vec<u8>, ReportError> {
         with_font();
-        let area = BitMapBackend::new(path, self.size(PNG_SCALE)).into_drawing_area();
-        self.draw(&area, title, PNG_SCALE).map_err(ReportError::draw)?;
-        area.present().map_err(ReportError::draw)
+        let (width, height) = self.size(PNG_SCALE);
+        let mut pixels = vec![0; width as usize * height as usize * 3];
+        {
+            let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
+            let area = backend.into_drawing_area();
+            self.draw(&area, title, PNG_SCALE).map_err(ReportError::draw)?;
+            area.present().map_err(ReportError::draw)?;
+        }
+        let mut bytes = Vec::new();
+        PngEncoder::new(&mut bytes)
+            .write_image(&pixels, width, height, ColorType::Rgb8)
+            .map_err(ReportError::draw)?;
+        Ok(bytes)
     }
 
     fn size(&self, scale: u32) -> (u32, u32) {
@@ -256,6 +274,11 @@ struct HeatCells<'a> {
     values: &'a [Vec<Option<f64>>],
 }
 
+/// The colour of the line `i`.
+fn colour(series: &[Series], i: usize) -> RGBColor {
+    if series[i].is_reference { BLACK } else { COLOURS[i % COLOURS.len()] }
+}
+
 impl Pen {
     fn px(&self, x: f64) -> i32 {
         (x * self.scale).round() as i32
@@ -278,12 +301,12 @@ impl Pen {
         let top = plot.get_pixel_range().1.start;
         let all = || series.iter().flat_map(|s| &s.points);
         let xs = x.place(all().map(|p| p.x));
-        let ys = y.place(all().flat_map(|p| {
+        let ys = y.place_from_zero(all().flat_map(|p| {
             let (low, high) = p.interval.unwrap_or((p.y, p.y));
             [low, p.y, high]
         }));
-        let ticks = x.ticks(all().map(|p| p.x));
-        let marks = y.decades(&ys);
+        let ticks = x.ticks(&xs, all().map(|p| p.x));
+        let marks = y.ticks(&ys, all().map(|p| p.y));
         let at = |p: &Point| (x.coordinate(p.x), y.coordinate(p.y));
         // Intervals of several lines at one place stand side by side.
         let aside = 0.008 * (xs.end - xs.start);
@@ -298,8 +321,7 @@ impl Pen {
             .x_desc(&x.label)
             .y_desc(&y.label)
             .x_labels(0)
-            .y_labels(if marks.is_empty() { 7 } else { 0 })
-            .y_label_formatter(&|v| y.text(*v))
+            .y_labels(0)
             .label_style(self.font(11.0))
             .axis_desc_style(self.font(12.0))
             .light_line_style(TRANSPARENT)
@@ -327,10 +349,8 @@ impl Pen {
             plot.draw(&Text::new(text, place, font))?;
         }
         for (i, line) in series.iter().enumerate() {
-            let stroke = |opacity: f64| {
-                let colour = if line.is_reference { BLACK } else { COLOURS[i % COLOURS.len()] };
-                colour.mix(opacity).stroke_width(self.px(2.0) as u32)
-            };
+            let stroke =
+                |opacity: f64| colour(series, i).mix(opacity).stroke_width(self.px(2.0) as u32);
             let points = line.points.iter().map(at);
             if line.is_reference {
                 let dashes = (self.px(6.0), self.px(4.0));
@@ -339,32 +359,42 @@ impl Pen {
             } else {
                 chart.draw_series(LineSeries::new(points, stroke(1.0)))?;
             }
-            let dots =
-                line.points.iter().map(|p| Circle::new(at(p), self.px(3.0), stroke(1.0).filled()));
-            chart.draw_series(dots)?;
             let bars = line.points.iter().filter_map(|p| p.interval.map(|i| (p, i)));
             chart.draw_series(bars.map(|(p, (low, high))| {
                 let x = x.coordinate(p.x) + aside * (i as f64 - middle);
                 PathElement::new([(x, y.coordinate(low)), (x, y.coordinate(high))], stroke(0.5))
             }))?;
         }
-        let names = series.iter().enumerate().map(|(i, line)| {
-            let colour = if line.is_reference { BLACK } else { COLOURS[i % COLOURS.len()] };
-            (line.name.as_str(), colour)
-        });
+        let (origin, _) = plot.get_pixel_range();
+        let pixel = |p: &Point| {
+            let (x, y) = chart.backend_coord(&at(p));
+            (x - origin.start, y - top)
+        };
+        let places: Vec<Vec<Pixel>> =
+            series.iter().map(|line| line.points.iter().map(pixel).collect()).collect();
+        for (i, line) in marks::spread(&places, self.px(4.0)).into_iter().enumerate() {
+            let style = colour(series, i).filled();
+            line.into_iter().try_for_each(|at| marks::draw(&plot, i, at, self.px(4.0), style))?;
+        }
+        let names = series.iter().enumerate();
+        let names = names.map(|(i, line)| (line.name.as_str(), colour(series, i), Some(i)));
         self.legend(&legend, names)
     }
 
     fn legend<'a, D: DrawingBackend>(
         &self,
         area: &DrawingArea<D, Shift>,
-        names: impl Iterator<Item = (&'a str, RGBColor)>,
+        names: impl Iterator<Item = (&'a str, RGBColor, Option<usize>)>,
     ) -> Drawn<D> {
         let mut top = 16.0;
-        for (name, colour) in names {
+        for (name, colour, line) in names {
             let y = self.px(top);
             let square = [(self.px(2.0), y), (self.px(14.0), y + self.px(10.0))];
-            area.draw(&Rectangle::new(square, colour.filled()))?;
+            let middle = (self.px(8.0), y + self.px(5.0));
+            match line {
+                Some(i) => marks::draw(area, i, middle, self.px(5.0), colour.filled())?,
+                None => area.draw(&Rectangle::new(square, colour.filled()))?,
+            }
             for line in legend_lines(name) {
                 let at = (self.px(20.0), self.px(top - 1.0));
                 area.draw(&Text::new(line, at, self.font(11.0)))?;
@@ -478,7 +508,7 @@ impl Pen {
             parts
                 .iter()
                 .enumerate()
-                .map(|(i, (name, _))| (name.as_str(), COLOURS[i % COLOURS.len()])),
+                .map(|(i, (name, _))| (name.as_str(), COLOURS[i % COLOURS.len()], None)),
         )
     }
 }
@@ -494,14 +524,22 @@ impl Axis {
         Self { label: label.into(), is_log: true, range: None, unit: Unit::Tokens }
     }
 
-    /// Coordinates that are labelled: those of the values where they are few, else about eight.
-    fn ticks(&self, values: impl Iterator<Item = f64>) -> Vec<f64> {
+    /// Coordinates that are labelled: round numbers; on axes of tokens the values where they are
+    /// few, else about eight of them.
+    fn ticks(&self, range: &Range<f64>, values: impl Iterator<Item = f64>) -> Vec<f64> {
         let mut all: Vec<f64> = values.map(|v| self.coordinate(v)).collect();
-        all.sort_by(f64::total_cmp);
-        all.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
         if self.unit == Unit::Percent {
             return (0..=5).map(|i| f64::from(i) / 5.0).collect();
         }
+        if self.is_log && self.unit != Unit::Tokens {
+            return self.decades(range);
+        }
+        if !self.is_log {
+            let is_whole = all.iter().all(|v| v.fract() == 0.0);
+            return round_numbers(range, if is_whole { 1.0 } else { 0.0 });
+        }
+        all.sort_by(f64::total_cmp);
+        all.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
         let step = all.len().div_ceil(8).max(1);
         all.into_iter().step_by(step).collect()
     }
@@ -535,6 +573,19 @@ impl Axis {
         self.unit.text(if self.is_log { coordinate.exp2() } else { coordinate })
     }
 
+    /// The range that shows all values and, where none is negative and equal distances are equal
+    /// differences, 0: a length then shows how much, and not only how much more.
+    fn place_from_zero(&self, values: impl Iterator<Item = f64>) -> Range<f64> {
+        let values: Vec<f64> = values.filter(|v| v.is_finite()).collect();
+        let high = values.iter().copied().fold(0.0, f64::max);
+        let is_positive = values.iter().all(|v| *v >= 0.0);
+        if self.is_log || self.range.is_some() || !is_positive || high == 0.0 {
+            return self.place(values.into_iter());
+        }
+        // What lies at 0 is not cut in half.
+        -0.02 * high..1.06 * high
+    }
+
     /// The range of coordinates that shows all values.
     fn place(&self, values: impl Iterator<Item = f64>) -> Range<f64> {
         let values: Vec<f64> =
@@ -554,6 +605,17 @@ impl Axis {
             }
         }
     }
+}
+
+/// Multiples of 1, 2 or 5 times a power of ten, at least `least` apart, about six in `range`.
+fn round_numbers(range: &Range<f64>, least: f64) -> Vec<f64> {
+    let wanted = ((range.end - range.start) / 6.0).max(1e-12);
+    let power = 10f64.powf(wanted.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|times| times * power);
+    let step = steps.into_iter().find(|step| *step >= 0.999 * wanted).unwrap_or(10.0 * power);
+    let step = step.max(least);
+    let (first, last) = ((range.start / step).ceil(), (range.end / step).floor());
+    (first as i64..=last as i64).map(|n| n as f64 * step).collect()
 }
 
 #[cfg(test)]
@@ -594,6 +656,22 @@ mod tests {
         assert_eq!(marks(0.000_09, 0.13), ["100 µs", "1 ms", "10 ms", "100 ms"]);
         assert!(Axis::tokens("context").decades(&(10.0..20.0)).is_empty());
         assert!(Axis::percent("share").decades(&(0.0..1.0)).is_empty());
+    }
+
+    #[test]
+    fn linear_axes_begin_at_zero_and_are_marked_at_round_numbers() {
+        let axis =
+            Axis { label: "perplexity".into(), is_log: false, range: None, unit: Unit::Plain };
+        let marks = |values: &[f64]| {
+            let range = axis.place_from_zero(values.iter().copied());
+            let places = axis.ticks(&range, values.iter().copied());
+            places.into_iter().map(|place| axis.text(place)).collect::<Vec<_>>()
+        };
+        assert_eq!(marks(&[29.86, 30.91, 30.1]), ["0", "10", "20", "30"]);
+        assert_eq!(marks(&[0.11, 0.27]), ["0", "0.05", "0.1", "0.15", "0.2", "0.25"]);
+        assert_eq!(marks(&[0.0, 3.0, 4.0]), ["0", "1", "2", "3", "4"]);
+        assert_eq!(marks(&[-1.5, 1.5]), ["-1", "0", "1"]);
+        assert_eq!(round_numbers(&(0.0..31.0), 1.0), [0.0, 10.0, 20.0, 30.0]);
     }
 
     #[test]

@@ -108,8 +108,12 @@ impl Data {
 }
 
 /// The whole page: nothing else has to be fetched.
-pub(super) fn html(data: &Data, figures: &[(Figure, String)]) -> String {
+/// `names` are the files beside it: with the mark of who made it, they tell a later report what it
+/// may replace.
+pub(super) fn html(data: &Data, figures: &[(Figure, String)], names: &[&str]) -> String {
     let mut text = String::from("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n");
+    text.push_str("<meta name=\"generator\" content=\"longview report\">\n");
+    let _ = writeln!(text, "<meta name=\"files\" content=\"{}\">", escape(&names.join(" ")));
     text.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     let _ = write!(text, "<title>Longview: evaluation</title>\n<style>{STYLE}</style>\n<main>\n");
     text.push_str("<h1>Evaluation</h1>\n<h2>Runs</h2>\n<div class=\"scroll\"><table>\n");

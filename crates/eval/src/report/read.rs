@@ -3,15 +3,17 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fs;
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
+
+use longview_core::read_regular;
 
 use super::data::Data;
 use super::error::ReportError;
 use crate::record::{Failure, PolicyLabel, Record};
 use crate::results::{
-    AnswerKey, Difference, is_cut_line, other_model, other_setting, parse, whole_lines,
+    AnswerKey, Difference, MAX_RESULTS_BYTES, is_cut_line, other_model, other_setting, parse,
+    whole_lines,
 };
 use crate::summary::Summary;
 
@@ -65,8 +67,8 @@ impl Data {
 
 impl Reader {
     fn file(&mut self, path: &Path) -> Result<(), ReportError> {
-        let bytes =
-            fs::read(path).map_err(|source| ReportError::File { path: path.to_owned(), source })?;
+        let bytes = read_regular(path, MAX_RESULTS_BYTES)
+            .map_err(|source| ReportError::File { path: path.to_owned(), source })?;
         self.run = None;
         let (whole, rest) = whole_lines(&bytes);
         let lines = || whole.split_inclusive(|byte| *byte == b'\n');

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::files::TaskFiles;
 use super::task::{Setting, Task};
 use crate::error::EvalError;
+use crate::haystack::text_of_file;
 use crate::sample::{Question, Sample};
 use crate::score::Metric;
 
@@ -212,8 +213,7 @@ impl LongBench {
         if !path.is_file() {
             return Err(missing());
         }
-        let text =
-            std::fs::read_to_string(&path).map_err(|e| EvalError::file(&path, "reading", e))?;
+        let text = text_of_file(&path)?;
         let mut rows = Vec::new();
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let row: Row = serde_json::from_str(line)

@@ -1,12 +1,29 @@
 //! Python's ways of writing values: `str`, `repr` and `json.dumps`.
 //!
 //! Templates were written for Python, and models were trained on what Python made of them:
-//! `True` instead of `true`, `", "` between the items of a list.
+//! `True` instead of `true`, `", "` between the items of a list. A value may hold itself, or one
+//! list a thousand times: depth and length are bounded.
 
 use std::fmt::Write;
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output};
+
+use super::bounds::{MAX_TEXT_BYTES, beyond};
+
+/// Lists within lists that are printed. JSON schemas of published tools have about 10.
+const MAX_DEPTH: usize = 100;
+
+/// An error if a value is too deep, or what was printed of it too long.
+fn check(out: &str, depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(beyond(format!("a value with more than {MAX_DEPTH} lists within lists")));
+    }
+    if out.len() > MAX_TEXT_BYTES {
+        return Err(beyond(format!("a value of more than {} MiB", MAX_TEXT_BYTES >> 20)));
+    }
+    Ok(())
+}
 
 /// `{{ value }}`: text as it is, nothing for undefined, else Python's `repr`.
 pub(super) fn print(out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
@@ -15,14 +32,15 @@ pub(super) fn print(out: &mut Output<'_>, value: &Value) -> Result<(), Error> {
         None if value.is_undefined() => Ok(()),
         None => {
             let mut text = String::new();
-            repr(&mut text, value)?;
+            repr(&mut text, value, 0)?;
             out.write_str(&text)
         }
     };
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
 }
 
-fn repr(out: &mut String, value: &Value) -> Result<(), Error> {
+fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    check(out, depth)?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
@@ -33,7 +51,7 @@ fn repr(out: &mut String, value: &Value) -> Result<(), Error> {
             out.push('[');
             for (index, item) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                repr(out, &item)?;
+                repr(out, &item, depth + 1)?;
             }
             out.push(']');
         }
@@ -41,9 +59,9 @@ fn repr(out: &mut String, value: &Value) -> Result<(), Error> {
             out.push('{');
             for (index, key) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                repr(out, &key)?;
+                repr(out, &key, depth + 1)?;
                 out.push_str(": ");
-                repr(out, &value.get_item(&key)?)?;
+                repr(out, &value.get_item(&key)?, depth + 1)?;
             }
             out.push('}');
         }
@@ -122,6 +140,7 @@ struct JsonWriter<'a> {
 
 impl JsonWriter<'_> {
     fn value(&mut self, value: &Value) -> Result<(), Error> {
+        check(&self.out, self.depth)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -151,7 +170,10 @@ impl JsonWriter<'_> {
             let key = &keys[index];
             match key.as_str() {
                 Some(text) => writer.string(text),
-                None => writer.string(&to_json(key, writer.style)?),
+                None => {
+                    check(&writer.out, writer.depth)?;
+                    writer.string(&to_json(key, writer.style)?);
+                }
             }
             writer.out.push_str(writer.key);
             writer.value(&value.get_item(key)?)

@@ -9,11 +9,12 @@ pub(super) fn rewrite_generation_tags(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else {
+        // The sign of "{%" does not end it: "{%}" is no tag.
+        let Some(end) = tag[2..].find("%}") else {
             rest = tag;
             break;
         };
-        let (tag, after) = tag.split_at(end + 2);
+        let (tag, after) = tag.split_at(end + 4);
         out.push_str(&rewrite_tag(tag));
         rest = after;
     }
@@ -43,5 +44,7 @@ mod tests {
             "a{%- if true %}\n{{ generation }}{% if x %}{%endif-%}{% raw"
         );
         assert_eq!(rewrite_generation_tags("{%%}{%"), "{%%}{%");
+        assert_eq!(rewrite_generation_tags("{%}x{% generation %}"), "{%}x{% generation %}");
+        assert_eq!(rewrite_generation_tags("a{%}"), "a{%}");
     }
 }

@@ -1,5 +1,7 @@
 //! Why a config is refused, and the bounds of sizes.
 
+use crate::json::FieldError;
+
 /// The most positions a config may declare; they must fit `u32` with room to spare.
 pub const MAX_POSITIONS: usize = 1 << 30;
 
@@ -19,6 +21,12 @@ pub enum ConfigProblem {
         /// Line and column are in it.
         source: serde_json::Error,
     },
+    /// The file is JSON of another form.
+    #[error("is not a model config: it must be a JSON object; download the file again")]
+    NoObject,
+    /// A field has the wrong type.
+    #[error(transparent)]
+    Field(#[from] FieldError),
     /// The architecture is not in the table.
     #[error("architecture {name:?} is not supported; Longview runs {supported}")]
     UnknownArchitecture {

@@ -1,11 +1,11 @@
 //! The fields of `config.json` as they are written, before anything is believed.
 
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
+use crate::json::{FieldError, Fields};
+
 /// Every field that bears on the result; the rest of the file is not read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Default)]
 pub(super) struct RawConfig {
     pub architectures: Option<Vec<String>>,
     pub model_type: Option<String>,
@@ -13,7 +13,7 @@ pub(super) struct RawConfig {
     pub intermediate_size: Option<u64>,
     pub num_hidden_layers: Option<u64>,
     pub num_attention_heads: Option<u64>,
-    pub num_key_value_heads: Field<u64>,
+    pub num_key_value_heads: Field,
     pub head_dim: Option<u64>,
     pub vocab_size: Option<u64>,
     pub rms_norm_eps: Option<f64>,
@@ -28,58 +28,65 @@ pub(super) struct RawConfig {
     pub rope_scaling: Option<Map<String, Value>>,
     pub rope_parameters: Option<Map<String, Value>>,
     pub partial_rotary_factor: Option<f64>,
-    pub sliding_window: Field<u64>,
+    pub sliding_window: Field,
     pub use_sliding_window: Option<bool>,
     pub max_window_layers: Option<u64>,
     pub layer_types: Option<Vec<String>>,
     pub quantization_config: Option<Map<String, Value>>,
-    pub bos_token_id: TokenIds,
-    pub eos_token_id: TokenIds,
+    pub bos_token_id: Vec<u32>,
+    pub eos_token_id: Vec<u32>,
 }
 
-/// A field for which `null` and absence mean different things.
+impl RawConfig {
+    /// The fields of the object that `config.json` holds.
+    pub(super) fn read(config: &Map<String, Value>) -> Result<Self, FieldError> {
+        let fields = Fields(config);
+        let or_null = |field| Field::read(&fields, field);
+        Ok(Self {
+            architectures: fields.texts("architectures")?,
+            model_type: fields.text("model_type")?,
+            hidden_size: fields.whole("hidden_size")?,
+            intermediate_size: fields.whole("intermediate_size")?,
+            num_hidden_layers: fields.whole("num_hidden_layers")?,
+            num_attention_heads: fields.whole("num_attention_heads")?,
+            num_key_value_heads: or_null("num_key_value_heads")?,
+            head_dim: fields.whole("head_dim")?,
+            vocab_size: fields.whole("vocab_size")?,
+            rms_norm_eps: fields.number("rms_norm_eps")?,
+            hidden_act: fields.text("hidden_act")?,
+            attention_bias: fields.truth("attention_bias")?,
+            bias: fields.truth("bias")?,
+            mlp_bias: fields.truth("mlp_bias")?,
+            tie_word_embeddings: fields.truth("tie_word_embeddings")?,
+            max_position_embeddings: fields.whole("max_position_embeddings")?,
+            original_max_position_embeddings: fields.whole("original_max_position_embeddings")?,
+            rope_theta: fields.number("rope_theta")?,
+            rope_scaling: fields.object("rope_scaling")?,
+            rope_parameters: fields.object("rope_parameters")?,
+            partial_rotary_factor: fields.number("partial_rotary_factor")?,
+            sliding_window: or_null("sliding_window")?,
+            use_sliding_window: fields.truth("use_sliding_window")?,
+            max_window_layers: fields.whole("max_window_layers")?,
+            layer_types: fields.texts("layer_types")?,
+            quantization_config: fields.object("quantization_config")?,
+            bos_token_id: fields.token_ids("bos_token_id")?,
+            eos_token_id: fields.token_ids("eos_token_id")?,
+        })
+    }
+}
+
+/// A number for which `null` and absence mean different things.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum Field<T> {
+pub(super) enum Field {
     #[default]
     Absent,
     Null,
-    Value(T),
+    Value(u64),
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Option::deserialize(deserializer)?;
-        Ok(value.map_or(Field::Null, Field::Value))
-    }
-}
-
-/// A token id field: nothing, one, or a list.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum TokenIds {
-    /// Absent or `null`.
-    #[default]
-    None,
-    /// One id.
-    One(u32),
-    /// Several.
-    Many(Vec<u32>),
-}
-
-impl TokenIds {
-    pub(crate) fn first(&self) -> Option<u32> {
-        match self {
-            TokenIds::None => None,
-            TokenIds::One(id) => Some(*id),
-            TokenIds::Many(ids) => ids.first().copied(),
-        }
-    }
-
-    pub(crate) fn into_vec(self) -> Vec<u32> {
-        match self {
-            TokenIds::None => Vec::new(),
-            TokenIds::One(id) => vec![id],
-            TokenIds::Many(ids) => ids,
-        }
+impl Field {
+    fn read(fields: &Fields<'_>, field: &'static str) -> Result<Self, FieldError> {
+        let absent = if fields.0.contains_key(field) { Field::Null } else { Field::Absent };
+        Ok(fields.whole(field)?.map_or(absent, Field::Value))
     }
 }

@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use super::problem::{ConfigProblem, MAX_POSITIONS, bounded};
 use super::raw::RawConfig;
 use crate::arch::ArchTraits;
+use crate::json::{self, FieldError};
+use crate::text::clip;
 
 /// Rotary position embedding: base, scaling, and how much of a head it rotates.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,7 +138,9 @@ impl Fields<'_> {
     /// Models with two kinds of layers nest one dictionary per kind.
     fn refuse_layer_types(&self) -> Result<(), ConfigProblem> {
         if let Some((name, _)) = self.map.iter().find(|(_, value)| value.is_object()) {
-            return Err(ConfigProblem::RopeForm { what: format!("RoPE per layer type ({name})") });
+            return Err(ConfigProblem::RopeForm {
+                what: format!("RoPE per layer type ({})", clip(name)),
+            });
         }
         Ok(())
     }
@@ -150,7 +154,7 @@ impl Fields<'_> {
             // The first Phi-3 configs called LongRoPE "su" or "yarn"; YaRN has no such list.
             "yarn" if !self.map.contains_key("short_factor") => self.yarn(),
             "longrope" | "su" | "yarn" => self.longrope(rotary_dim / 2),
-            name => Err(ConfigProblem::RopeType { name: name.to_owned(), supported: SUPPORTED }),
+            name => Err(ConfigProblem::RopeType { name: clip(name), supported: SUPPORTED }),
         }
     }
 
@@ -158,9 +162,7 @@ impl Fields<'_> {
         match self.map.get("rope_type").or_else(|| self.map.get("type")) {
             None | Some(Value::Null) => Ok("default"),
             Some(Value::String(name)) => Ok(name),
-            Some(other) => {
-                Err(ConfigProblem::RopeType { name: other.to_string(), supported: SUPPORTED })
-            }
+            Some(other) => Err(FieldError::new("rope_type", other, "a text").into()),
         }
     }
 
@@ -191,17 +193,15 @@ impl Fields<'_> {
 
     fn yarn(&self) -> Result<RopeScaling, ConfigProblem> {
         let original_max_positions = self.original_max_positions()?;
-        let factor = match self.number("factor")? {
-            Some(_) => self.factor()?,
-            None => self.max_positions as f64 / original_max_positions as f64,
-        };
+        // Without it transformers refuses, too: nothing else says by how much to stretch.
+        let factor = self.factor()?;
         // transformers treats 0 like absence for both.
         let beta = |value: Option<f64>, default| value.filter(|v| *v != 0.0).unwrap_or(default);
         let beta_fast = beta(self.number("beta_fast")?, 32.0);
         let beta_slow = beta(self.number("beta_slow")?, 1.0);
         positive("beta_fast", beta_fast)?;
         positive("beta_slow", beta_slow)?;
-        let truncate = self.map.get("truncate").and_then(Value::as_bool).unwrap_or(true);
+        let truncate = json::Fields(self.map).truth("truncate")?.unwrap_or(true);
         Ok(RopeScaling::Yarn {
             factor,
             attention_factor: self.attention_factor(factor)?,
@@ -241,13 +241,15 @@ impl Fields<'_> {
         let list = match self.map.get(field) {
             None | Some(Value::Null) => return Err(ConfigProblem::Missing { field }),
             Some(Value::Array(list)) => list,
-            Some(other) => return Err(wrong(format!("is {other}"))),
+            Some(other) => return Err(wrong(format!("is {}", clip(&other.to_string())))),
         };
         if list.len() != expected {
             return Err(wrong(format!("has {} entries", list.len())));
         }
         let number = |entry: &Value| {
-            let factor = entry.as_f64().ok_or_else(|| wrong(format!("contains {entry}")))?;
+            let factor = entry
+                .as_f64()
+                .ok_or_else(|| wrong(format!("contains {}", clip(&entry.to_string()))))?;
             positive(field, factor)?;
             Ok(factor)
         };
@@ -265,10 +267,12 @@ impl Fields<'_> {
         let nonzero = |value: Option<f64>| value.filter(|v| *v != 0.0);
         let mscale = nonzero(self.number("mscale")?);
         let mscale_all_dim = nonzero(self.number("mscale_all_dim")?);
-        Ok(match (mscale, mscale_all_dim) {
+        let attention_factor = match (mscale, mscale_all_dim) {
             (Some(mscale), Some(all_dim)) => paper(mscale) / paper(all_dim),
             _ => paper(1.0),
-        })
+        };
+        positive("mscale / mscale_all_dim", attention_factor)?;
+        Ok(attention_factor)
     }
 
     fn factor(&self) -> Result<f64, ConfigProblem> {
@@ -304,7 +308,7 @@ impl Fields<'_> {
         match self.map.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Number(number)) => Ok(number.as_f64()),
-            Some(other) => Err(ConfigProblem::RopeForm { what: format!("{field} {other}") }),
+            Some(other) => Err(FieldError::new(field, other, "a number").into()),
         }
     }
 }

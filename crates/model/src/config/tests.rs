@@ -341,8 +341,38 @@ fn a_sliding_window_limits_the_context() {
 fn files_that_are_not_configs_are_named() {
     let missing = ModelConfig::open(Path::new("/nowhere/config.json")).unwrap_err().to_string();
     assert!(missing.starts_with("/nowhere/config.json: cannot be read ("), "{missing}");
-    let text = ModelConfig::from_json("{\"hidden_size\": \"big\"}").unwrap_err().to_string();
-    assert!(text.starts_with("is not a model config ("), "{text}");
+    let text = ModelConfig::from_json("[1]").unwrap_err().to_string();
+    assert!(text.starts_with("is not a model config: it must be a JSON object"), "{text}");
     let text = ModelConfig::from_json("").unwrap_err().to_string();
     assert!(text.contains("EOF"), "{text}");
+}
+
+#[test]
+fn fields_of_another_type_are_named_with_their_value() {
+    assert_eq!(
+        message(json!({"hidden_size": "big"})),
+        "hidden_size is \"big\"; it must be a whole number of at least 0"
+    );
+    assert_eq!(
+        message(json!({"num_key_value_heads": -4})),
+        "num_key_value_heads is -4; it must be a whole number of at least 0"
+    );
+    assert_eq!(
+        message(json!({"eos_token_id": [1, "x"]})),
+        "eos_token_id is a list of 2; it must be a token id from 0 to 4294967295, or a list of them"
+    );
+    let yarn = |changes: Value| message(json!({"rope_scaling": changes}));
+    assert_eq!(
+        yarn(json!({"rope_type": "yarn", "original_max_position_embeddings": 128})),
+        "factor is missing; it cannot be guessed, take config.json from the model's source"
+    );
+    assert_eq!(
+        yarn(json!({"rope_type": "yarn", "factor": "4"})),
+        "factor is \"4\"; it must be a number"
+    );
+    assert_eq!(yarn(json!({"rope_type": 5, "factor": 4})), "rope_type is 5; it must be a text");
+    assert!(message(json!({"rms_norm_eps": 1e-60})).ends_with("must be above 0 and below 1"));
+    let name = "M\u{1b}[31m".repeat(100_000);
+    let text = message(json!({"architectures": [name]}));
+    assert!(text.len() < 1000 && !text.contains('\u{1b}'), "{text}");
 }

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::error::TokenizerError;
+use crate::json::{FieldError, Fields};
+use crate::source::{MAX_TOKENIZER_CONFIG_BYTES, read_text};
 
 /// Special tokens by their text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpecialTokens {
     /// Begins a sequence.
     pub bos: Option<String>,
@@ -31,75 +34,71 @@ pub struct TokenizerConfig {
 }
 
 /// One template, or several with names.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub(crate) enum RawTemplates {
     One(String),
     Named(Vec<NamedTemplate>),
 }
 
 /// A template with its name.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NamedTemplate {
     pub name: String,
     pub template: String,
 }
 
-/// The file's fields.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawTokenizerConfig {
-    #[serde(deserialize_with = "token")]
-    bos_token: Option<String>,
-    #[serde(deserialize_with = "token")]
-    eos_token: Option<String>,
-    #[serde(deserialize_with = "token")]
-    unk_token: Option<String>,
-    #[serde(deserialize_with = "token")]
-    pad_token: Option<String>,
-    add_bos_token: Option<bool>,
-    chat_template: Option<RawTemplates>,
+/// A token is written as its text, or as an object with `content`.
+fn token(fields: &Fields<'_>, field: &'static str) -> Result<Option<String>, FieldError> {
+    let Some(value) = fields.given(field) else { return Ok(None) };
+    let text = value.as_str().or_else(|| value.get("content")?.as_str());
+    let expected = "a token, as a text or as an object with content";
+    text.map(|text| Some(text.to_owned())).ok_or_else(|| FieldError::new(field, value, expected))
 }
 
-/// A token is written as its text, or as an object with `content`.
-fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Token {
-        Text(String),
-        Object { content: String },
-    }
-    Ok(Option::<Token>::deserialize(deserializer)?.map(|token| match token {
-        Token::Text(text) | Token::Object { content: text } => text,
-    }))
+fn templates(fields: &Fields<'_>) -> Result<Option<RawTemplates>, FieldError> {
+    const FIELD: &str = "chat_template";
+    let Some(value) = fields.given(FIELD) else { return Ok(None) };
+    let named = |value: &Value| {
+        let text = |field: &str| Some(value.get(field)?.as_str()?.to_owned());
+        Some(NamedTemplate { name: text("name")?, template: text("template")? })
+    };
+    let found = match value {
+        Value::String(text) => Some(RawTemplates::One(text.clone())),
+        Value::Array(list) => {
+            list.iter().map(named).collect::<Option<Vec<_>>>().map(RawTemplates::Named)
+        }
+        _ => None,
+    };
+    let expected = "a template, or a list of objects with name and template";
+    found.map(Some).ok_or_else(|| FieldError::new(FIELD, value, expected))
 }
 
 impl TokenizerConfig {
     /// Reads the file at `path`.
     pub fn open(path: &Path) -> Result<Self, TokenizerError> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path, MAX_TOKENIZER_CONFIG_BYTES)
             .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
     /// Reads the text of the file `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Self, TokenizerError> {
-        Self::from_json(text)
-            .map_err(|source| TokenizerError::Config { path: path.to_owned(), source })
+        let path = || path.to_owned();
+        let json: serde_json::Map<String, Value> = serde_json::from_str(text)
+            .map_err(|source| TokenizerError::Config { path: path(), source })?;
+        Self::read(&Fields(&json)).map_err(|source| TokenizerError::Field { path: path(), source })
     }
 
-    /// Reads the text of the file.
-    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        let raw: RawTokenizerConfig = serde_json::from_str(text)?;
+    fn read(fields: &Fields<'_>) -> Result<Self, FieldError> {
         Ok(Self {
             special: SpecialTokens {
-                bos: raw.bos_token,
-                eos: raw.eos_token,
-                unk: raw.unk_token,
-                pad: raw.pad_token,
+                bos: token(fields, "bos_token")?,
+                eos: token(fields, "eos_token")?,
+                unk: token(fields, "unk_token")?,
+                pad: token(fields, "pad_token")?,
             },
-            add_bos_token: raw.add_bos_token,
-            templates: raw.chat_template,
+            add_bos_token: fields.truth("add_bos_token")?,
+            templates: templates(fields)?,
         })
     }
 }

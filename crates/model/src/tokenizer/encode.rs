@@ -1,11 +1,21 @@
 //! Text to token ids, and ids to text.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+
+use tokenizers::{NormalizedString, Normalizer};
 
 use super::config::{SpecialTokens, TokenizerConfig};
 use super::error::TokenizerError;
+use super::quiet::guarded;
+use super::validate::{self, Growth};
+use crate::source::{MAX_TOKENIZER_BYTES, read_bytes};
+
+/// Growth of a text up to which it is encoded without a look: what Unicode's own tables do to it.
+const HARMLESS_GROWTH: f64 = 4.0;
+/// What a text may become where the file could do worse, in bytes for each byte and beyond that.
+const MAX_TRUE_GROWTH: usize = 8;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// What surrounds the encoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,19 +29,20 @@ pub enum Specials {
 /// A model's tokenizer.
 pub struct Tokenizer {
     path: PathBuf,
-    inner: tokenizers::Tokenizer,
+    pub(super) inner: tokenizers::Tokenizer,
     special: SpecialTokens,
     /// `add_bos_token` was true; the post-processor may do it already.
     add_bos: bool,
     /// Rows of the embedding, once known.
     vocab_size: Option<usize>,
+    growth: Growth,
     digest: [u8; 32],
 }
 
 impl Tokenizer {
     /// Reads `tokenizer.json` at `path`; `config` is the parsed `tokenizer_config.json`.
     pub fn open(path: &Path, config: &TokenizerConfig) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path)
+        let bytes = read_bytes(path, MAX_TOKENIZER_BYTES)
             .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
         Self::parse(&bytes, path, config)
     }
@@ -43,6 +54,7 @@ impl Tokenizer {
         config: &TokenizerConfig,
     ) -> Result<Self, TokenizerError> {
         let broken = |reason| TokenizerError::Broken { path: path.to_owned(), reason };
+        let growth = validate::check(bytes).map_err(broken)?;
         let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(broken)?;
         inner.with_padding(None);
         guarded(|| inner.with_truncation(None).map(|_| ())).map_err(broken)?;
@@ -52,6 +64,7 @@ impl Tokenizer {
             special: config.special.clone(),
             add_bos: config.add_bos_token.unwrap_or(false),
             vocab_size: None,
+            growth,
             digest: digest(bytes, config),
         };
         if tokenizer.add_bos && tokenizer.bos_id().is_none() {
@@ -78,6 +91,7 @@ impl Tokenizer {
     ///
     /// Special tokens spelled out in the text become their ids, as chat templates need.
     pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TokenizerError> {
+        self.check_growth(text)?;
         let add = specials == Specials::Add;
         let encoded = guarded(|| self.inner.encode_fast(text, add));
         let mut ids = encoded.map_err(|reason| self.failed("encoding", reason))?.get_ids().to_vec();
@@ -90,6 +104,7 @@ impl Tokenizer {
 
     /// The bytes of `text` that each of its tokens stands for; special tokens as they are written.
     pub fn offsets(&self, text: &str) -> Result<Vec<Range<usize>>, TokenizerError> {
+        self.check_growth(text)?;
         let encoded = guarded(|| self.inner.encode(text, false));
         let encoded = encoded.map_err(|reason| self.failed("encoding", reason))?;
         Ok(encoded.get_offsets().iter().map(|(start, end)| *start..*end).collect())
@@ -156,7 +171,31 @@ impl Tokenizer {
         }
     }
 
-    fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
+    /// Where the file could make a text many times longer, finds out piece by piece whether it
+    /// does, before all of it is in memory.
+    fn check_growth(&self, text: &str) -> Result<(), TokenizerError> {
+        let Some(normalizer) = self.inner.get_normalizer() else { return Ok(()) };
+        if self.growth.normalizer <= HARMLESS_GROWTH {
+            return Ok(());
+        }
+        let limit = text.len().saturating_mul(MAX_TRUE_GROWTH).saturating_add(PIECE_BYTES);
+        let (mut rest, mut n_bytes) = (text, 0);
+        while !rest.is_empty() && n_bytes <= limit {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            let mut normalized = NormalizedString::from(piece);
+            guarded(|| normalizer.normalize(&mut normalized))
+                .map_err(|reason| self.failed("encoding", reason))?;
+            n_bytes += normalized.get().len();
+            rest = after;
+        }
+        if n_bytes > limit {
+            let (path, bytes) = (self.path.clone(), text.len());
+            return Err(TokenizerError::Grows { path, bytes, limit });
+        }
+        Ok(())
+    }
+
+    pub(super) fn failed(&self, action: &'static str, reason: String) -> TokenizerError {
         TokenizerError::Failed { path: self.path.clone(), action, reason }
     }
 }
@@ -173,19 +212,6 @@ fn digest(json: &[u8], config: &TokenizerConfig) -> [u8; 32] {
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text);
     }
     *hasher.update(&[add_bos.into()]).finalize().as_bytes()
-}
-
-/// Runs `call`, turning a panic of the crate into an error like any other: the file that provokes
-/// it came from a stranger, and a server must survive it.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(format!("panic: {}", text.unwrap_or("no message")))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::json::FieldError;
+use crate::text::clip;
+
 /// A tokenizer that cannot be used, or text that it cannot handle.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -22,6 +25,28 @@ pub enum TokenizerError {
         /// What the parser said.
         reason: String,
     },
+    /// A field of the settings beside it has the wrong type.
+    #[error("{}: {source}; correct it or download the file again", path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// Which, and what it holds.
+        source: FieldError,
+    },
+    /// A text becomes too long before it becomes tokens.
+    #[error(
+        "{}: its normalizer makes more than {limit} bytes of a text of {bytes}; use the \
+         tokenizer.json that the model came with",
+        path.display()
+    )]
+    Grows {
+        /// The tokenizer.
+        path: PathBuf,
+        /// Bytes of the text.
+        bytes: usize,
+        /// What they may become.
+        limit: usize,
+    },
     /// The settings beside it are not what they should be.
     #[error("{}: is not a tokenizer config ({source}); download it again", path.display())]
     Config {
@@ -31,8 +56,10 @@ pub enum TokenizerError {
         source: serde_json::Error,
     },
     /// `add_bos_token` without a token to add.
-    #[error("{}: add_bos_token is set, but bos_token {token:?} is not in the vocabulary",
-        path.display())]
+    #[error("{}: add_bos_token is set, but {}", path.display(), match token {
+        Some(token) => format!("bos_token {:?} is not in the vocabulary", clip(token)),
+        None => "there is no bos_token in tokenizer_config.json".to_owned(),
+    })]
     NoBos {
         /// The tokenizer.
         path: PathBuf,
@@ -55,9 +82,10 @@ pub enum TokenizerError {
     },
     /// A token without an embedding.
     #[error(
-        "{}: the text contains {token:?}, token {id}, but the model has embeddings for ids \
+        "{}: the text contains {:?}, token {id}, but the model has embeddings for ids \
          below {vocab_size} only",
-        path.display()
+        path.display(),
+        clip(token)
     )]
     TokenBeyondModel {
         /// The tokenizer.

@@ -7,9 +7,11 @@ use longview_ops::OpError;
 
 use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
 use crate::config::WindowError;
+use crate::text::clip;
 
-/// Mismatches printed before the rest is only counted.
-const SHOWN: usize = 100;
+/// Mismatches printed before the rest is only counted: one wrong number of a config changes every
+/// tensor.
+const SHOWN: usize = 5;
 
 /// A model that could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +132,9 @@ pub enum WeightsError {
     },
     /// A shard outside the folder.
     #[error(
-        "{}: shard name {name:?} is not a plain file name; shards must lie beside the index",
-        path.display()
+        "{}: shard name {:?} is not a plain file name; shards must lie beside the index",
+        path.display(),
+        clip(name)
     )]
     ShardName {
         /// The index.
@@ -144,7 +147,7 @@ pub enum WeightsError {
         "{}: {} of the shards it names are missing: {}; download them",
         path.display(),
         missing.len(),
-        missing.join(", ")
+        clip(&missing.join(", "))
     )]
     MissingShards {
         /// The index.
@@ -152,9 +155,25 @@ pub enum WeightsError {
         /// Their names.
         missing: Vec<String>,
     },
+    /// An output projection that the config denies.
+    #[error(
+        "{}: {lm_head} differs from {embedding}, but config.json says \"tie_word_embeddings\": \
+         true; set it to false to use {lm_head}, or remove that tensor",
+        path.display()
+    )]
+    NotTied {
+        /// The file or index.
+        path: PathBuf,
+        /// The tensor that the config would use twice.
+        embedding: String,
+        /// The tensor that would be ignored.
+        lm_head: String,
+    },
     /// Tensors that are not what the config calls for.
-    #[error("{}: {} tensors do not fit config.json:{}", path.display(), mismatches.len(),
-        Lines(mismatches))]
+    #[error("{}: {} not fit config.json:{}", path.display(), match mismatches.len() {
+        1 => "1 tensor does".to_owned(),
+        n => format!("{n} tensors do"),
+    }, Lines(mismatches))]
     Mismatches {
         /// The file or index.
         path: PathBuf,
@@ -228,7 +247,8 @@ struct Lines<'a>(&'a [Mismatch]);
 impl fmt::Display for Lines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for mismatch in self.0.iter().take(SHOWN) {
-            write!(f, "\n  {mismatch}")?;
+            // Names of tensors are the file's own words.
+            write!(f, "\n  {}", clip(&mismatch.to_string()))?;
         }
         match self.0.len().saturating_sub(SHOWN) {
             0 => Ok(()),

@@ -59,6 +59,8 @@ struct LayerNames<'a> {
     config: &'a ModelConfig,
     layout: &'static Layout,
     layer: LayerId,
+    /// Rows stay in the order of the file: the order takes a list as long as the weight is wide.
+    names_only: bool,
 }
 
 impl LayerNames<'_> {
@@ -117,7 +119,7 @@ impl LayerNames<'_> {
 
     /// q or k with its rows in the order in which the `rope` op takes them.
     fn rotated(&self, linear: LinearTensors) -> LinearTensors {
-        if self.layout.pairs == RotaryPairs::Halves {
+        if self.names_only || self.layout.pairs == RotaryPairs::Halves {
             return linear;
         }
         let (head_dim, rotary_dim) = (self.config.head_dim, self.config.rope.rotary_dim);
@@ -140,8 +142,12 @@ impl LayerNames<'_> {
 
 /// The tensors that `layer` is made of, by role.
 pub fn layer_tensors(config: &ModelConfig, layer: LayerId) -> LayerTensors {
+    of_layer(config, layer, false)
+}
+
+fn of_layer(config: &ModelConfig, layer: LayerId, names_only: bool) -> LayerTensors {
     let layout = &config.architecture.traits().layout;
-    let names = LayerNames { config, layout, layer };
+    let names = LayerNames { config, layout, layer, names_only };
     let (d, f) = (config.hidden_size, config.intermediate_size);
     let [q, k, v] = names.qkv();
     let [gate, up] = names.gate_up();
@@ -172,7 +178,7 @@ pub(crate) fn weight_tensors(config: &ModelConfig) -> Vec<ExpectedTensor> {
         list.push(ExpectedTensor::new(layout.lm_head, &[v, d]));
     }
     list.extend(
-        (0..config.n_layers as u32).flat_map(|l| layer_tensors(config, LayerId(l)).into_list()),
+        (0..config.n_layers as u32).flat_map(|l| of_layer(config, LayerId(l), true).into_list()),
     );
     list
 }

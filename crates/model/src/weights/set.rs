@@ -15,7 +15,7 @@ use super::part::{ExpectedTensor, TensorPart};
 use super::shard::Shard;
 use super::tensor::Tensor;
 use crate::config::ModelConfig;
-use crate::source::{FolderFiles, SharedSource};
+use crate::source::{FolderFiles, SharedSource, check_file, read_text};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -32,12 +32,12 @@ impl TensorSet {
     /// Maps the weights in the folder `dir` and checks every header.
     pub fn open(dir: &Path) -> Result<Self, WeightsError> {
         let single = dir.join(SINGLE);
-        if single.is_file() {
+        if is_there(&single)? {
             let tensors = Shard::open(&single)?.tensors;
             return Ok(Self { path: single, tensors });
         }
         let index = dir.join(INDEX);
-        if index.is_file() {
+        if is_there(&index)? {
             return Self::open_sharded(dir, index);
         }
         let has_pickle = dir.join("pytorch_model.bin").is_file()
@@ -70,7 +70,11 @@ impl TensorSet {
         let map = read_index(&path)?;
         Self::of_shards(path, &map, |name| {
             let file = dir.join(name);
-            file.is_file().then(|| Shard::open(&file))
+            match is_there(&file) {
+                Ok(true) => Some(Shard::open(&file)),
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            }
         })
     }
 
@@ -136,7 +140,50 @@ impl TensorSet {
         let mut found: Vec<Mismatch> =
             expected.iter().filter_map(|tensor| self.compare(tensor, config)).collect();
         found.extend(self.unexpected(&expected));
-        WeightsError::from_mismatches(&self.path, found)
+        WeightsError::from_mismatches(&self.path, found)?;
+        self.check_tied(config)
+    }
+
+    /// Refuses an output projection beside a config that says there is none, unless it is a copy of
+    /// the embedding: versions of transformers disagree on which of the two to use.
+    fn check_tied(&self, config: &ModelConfig) -> Result<(), WeightsError> {
+        let layout = &config.architecture.traits().layout;
+        let (embedding, lm_head) = (layout.embedding, layout.lm_head);
+        let pair = (self.get(embedding), self.get(lm_head));
+        let (Some(one), Some(other)) = pair else { return Ok(()) };
+        if !config.tie_word_embeddings || self.is_copy(one, other)? {
+            return Ok(());
+        }
+        Err(WeightsError::NotTied {
+            path: self.path.clone(),
+            embedding: embedding.to_owned(),
+            lm_head: lm_head.to_owned(),
+        })
+    }
+
+    /// Whether two tensors hold the same rows. A part of them is compared: what was trained apart
+    /// differs everywhere, and reading all of both would double the time of a start.
+    fn is_copy(&self, one: &Tensor, other: &Tensor) -> Result<bool, WeightsError> {
+        const N_RUNS: usize = 64;
+        const RUN_BYTES: usize = 4096;
+        let read = |source| WeightsError::Read { path: self.path.clone(), source };
+        let len = one.stored_at.len();
+        if one.dtype != other.dtype || one.shape != other.shape || len != other.stored_at.len() {
+            return Ok(false);
+        }
+        let step = len.div_ceil(N_RUNS).max(1);
+        for start in (0..len).step_by(step) {
+            let run = start..len.min(start + RUN_BYTES);
+            let bytes = |tensor: &Tensor| -> std::io::Result<Vec<u8>> {
+                let mut bytes = vec![0; run.len()];
+                tensor.stored_at.read_runs(std::slice::from_ref(&run), 0, &mut bytes)?;
+                Ok(bytes)
+            };
+            if bytes(one).map_err(read)? != bytes(other).map_err(read)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn compare(&self, expected: &ExpectedTensor, config: &ModelConfig) -> Option<Mismatch> {
@@ -284,11 +331,21 @@ struct IndexFile {
 
 fn read_index(path: &Path) -> Result<HashMap<String, String>, WeightsError> {
     let read = |source| WeightsError::Read { path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(read)?.len();
+    let bytes = check_file(path).map_err(read)?.len();
     if bytes > MAX_HEADER_BYTES {
         return Err(WeightsError::HeaderTooLarge { path: path.to_owned(), bytes });
     }
-    parse_index(path, &std::fs::read_to_string(path).map_err(read)?)
+    parse_index(path, &read_text(path, MAX_HEADER_BYTES).map_err(read)?)
+}
+
+/// Whether there is a file of this name: an error if what is there cannot be read as one, as a pipe
+/// or a link that leads nowhere.
+fn is_there(path: &Path) -> Result<bool, WeightsError> {
+    if path.symlink_metadata().is_err() {
+        return Ok(false);
+    }
+    let read = |source| WeightsError::Read { path: path.to_owned(), source };
+    check_file(path).map(|_| true).map_err(read)
 }
 
 fn parse_index(path: &Path, text: &str) -> Result<HashMap<String, String>, WeightsError> {

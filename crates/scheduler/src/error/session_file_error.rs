@@ -58,8 +58,8 @@ pub enum SessionFileError {
     Wrong(Vec<Difference>),
     /// More tokens than the context holds.
     #[error(
-        "the session has {tokens} tokens and the context holds {capacity}; start with --ctx-size \
-         {saved}, as it was saved, or at least {needed}"
+        "the session has {tokens} tokens and the context holds {capacity}; leave --ctx-size out, \
+         or start with --ctx-size {saved}, as it was saved, or at least {needed}"
     )]
     TooLong {
         /// Tokens of the session.
@@ -104,7 +104,7 @@ pub struct Difference {
     /// What there is here.
     pub here: String,
     /// What to do about it.
-    pub fix: &'static str,
+    pub fix: String,
 }
 
 /// One line for each.
@@ -113,8 +113,51 @@ struct Differences<'a>(&'a [Difference]);
 impl fmt::Display for Differences<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Difference { part, file, here, fix } in self.0 {
+            let (file, here) = (plain_numbers(file), plain_numbers(here));
             write!(f, "\n  {part}: the session has {file}, this run {here}; {fix}")?;
         }
         Ok(())
+    }
+}
+
+/// A text whose numbers people read: files have them as `1.000000000e5`, the same on every machine.
+fn plain_numbers(text: &str) -> String {
+    let plain = |word: &str| {
+        let (number, rest) = word.split_at(word.trim_end_matches(',').len());
+        // Digests have no point.
+        let is_exact = number.contains('e') && number.contains('.');
+        match number.parse::<f64>() {
+            Ok(value) if is_exact => format!("{}{rest}", grouped(value)),
+            _ => word.to_owned(),
+        }
+    };
+    text.split(' ').map(plain).collect::<Vec<_>>().join(" ")
+}
+
+/// `10,000,000`, or `0.1`.
+fn grouped(value: f64) -> String {
+    let text = value.to_string();
+    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+    let mut out = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if part.is_empty() { out } else { format!("{out}.{part}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_people_write_them() {
+        let text = "theta 1.000000000e5, 64 of a head, yarn 4.000000000e0, 1.138629436e0, from 8";
+        let want = "theta 100,000, 64 of a head, yarn 4, 1.138629436, from 8";
+        assert_eq!(plain_numbers(text), want);
+        let digest = "2048 tokens, 1e2345f6789a";
+        assert_eq!(plain_numbers(digest), digest, "no number");
     }
 }

@@ -87,7 +87,7 @@ presets! {
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
     StreamingLlm = "streaming-llm" {
         source: "StreamingLLM (Xiao et al., ICLR 2024, arXiv 2309.17453)",
-        index: "none: sinks and recent tokens",
+        index: "none: first and last tokens",
         budget: "uniform",
         residency: "evict",
         dense_when_deep: true,

@@ -211,7 +211,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Whether attention reads the host store itself.
-    pub(super) fn in_place(&self) -> bool {
+    pub fn in_place(&self) -> bool {
         self.options.placement == Placement::InPlace
     }
 

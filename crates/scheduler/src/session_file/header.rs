@@ -10,8 +10,9 @@ use crate::error::{DamagedPart, Difference, SessionFileError};
 use crate::layout::KvShape;
 use crate::policy::{PolicyError, PolicyOptions};
 
-/// The first bytes. The first is no letter of any text, and line ends show what has mangled it.
-const MAGIC: &[u8; 8] = b"\x89LVS\r\n\x1a\n";
+/// The first bytes of a session file. The first is no letter of any text, and line ends show what
+/// has mangled it.
+pub const SESSION_MAGIC: &[u8; 8] = b"\x89LVS\r\n\x1a\n";
 /// The format that this release writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 /// Magic, version, length of the header.
@@ -61,11 +62,7 @@ impl Fingerprint {
             ("model", &self.config, "name the model that it was made with"),
             ("weights", &self.weights, "name the model that it was made with"),
             ("tokenizer", &self.tokenizer, "use the tokenizer.json that it was made with"),
-            (
-                "positions",
-                &self.rope,
-                "use the --rope-scaling and --ctx-size that it was made with",
-            ),
+            ("positions", &self.rope, "use the --rope-scaling that it was made with"),
         ]
     }
 }
@@ -126,6 +123,11 @@ impl SessionHeader {
         let mut differences: Vec<Difference> = differ
             .map(|((part, file, fix), (_, here, _))| {
                 let (file, here) = (file.about.clone(), here.about.clone());
+                // Positions of some models depend on the context.
+                let fix = match part {
+                    "positions" => format!("{fix}, with --ctx-size {}", self.context),
+                    _ => fix.to_owned(),
+                };
                 Difference { part, file, here, fix }
             })
             .collect();
@@ -139,7 +141,7 @@ impl SessionHeader {
                 part: "dimensions",
                 file: dimensions(file),
                 here: dimensions(here),
-                fix: "name the model that it was made with",
+                fix: "name the model that it was made with".into(),
             });
         }
         if self.kv_dtype != shape.kv_dtype {
@@ -147,7 +149,7 @@ impl SessionHeader {
                 part: "type of keys and values",
                 file: self.kv_dtype.name().into(),
                 here: shape.kv_dtype.name().into(),
-                fix: "use the --kv-type that it was made with",
+                fix: "use the --kv-type that it was made with".into(),
             });
         }
         if !differences.is_empty() {
@@ -164,7 +166,7 @@ impl SessionHeader {
     /// The header's bytes, for blocks of this size.
     pub(super) fn encode(&self, block_bytes: usize) -> Result<Vec<u8>, SessionFileError> {
         assert!(is_block_size(block_bytes), "a block of {block_bytes} bytes");
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = SESSION_MAGIC.to_vec();
         bytes.extend(FORMAT_VERSION.to_le_bytes());
         bytes.extend([0; 4]);
         let dimensions = [self.n_layers, self.n_q_heads, self.n_kv_heads, self.head_dim];
@@ -200,8 +202,8 @@ pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileEr
     // What is shorter than a session but begins like one was cut.
     let n = size.min(PREFIX_BYTES as u64) as usize;
     source.read_at(0, &mut prefix[..n]).map_err(SessionFileError::Read)?;
-    let known = n.min(MAGIC.len());
-    if n == 0 || prefix[..known] != MAGIC[..known] {
+    let known = n.min(SESSION_MAGIC.len());
+    if n == 0 || prefix[..known] != SESSION_MAGIC[..known] {
         return Err(SessionFileError::NotASession);
     }
     if n < PREFIX_BYTES {

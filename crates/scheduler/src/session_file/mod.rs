@@ -24,5 +24,5 @@ pub use block::BLOCK_BYTES;
 pub use content::SessionContent;
 pub use digest::Digest;
 pub use frame::{SessionFile, SessionReader};
-pub use header::{FORMAT_VERSION, Fingerprint, FingerprintPart, SessionHeader};
+pub use header::{FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SessionHeader};
 pub use io::{SaveOptions, restore_sequence, save_sequence};

@@ -6,7 +6,7 @@ use clap::Args;
 use longview_eval::record::Question;
 use longview_eval::tasks::TaskFiles;
 
-use crate::args::{EngineArgs, RopeArgs, one_of};
+use crate::args::{EngineArgs, RopeArgs, numbers, one_of};
 use crate::evaluation::compared::ComparedArgs;
 
 /// Which of [`Question`] to ask.
@@ -45,11 +45,17 @@ pub struct EvalArgs {
     pub compared: ComparedArgs,
 
     /// Tokens of document, question and answer together.
-    #[arg(long, value_name = "TOKENS,..", value_delimiter = ',', default_value = "4096")]
+    #[arg(
+        long,
+        value_name = "TOKENS,..",
+        value_delimiter = ',',
+        default_value = "4096",
+        value_parser = numbers::tokens
+    )]
     pub lengths: Vec<usize>,
 
     /// Documents of each task at each length; of niah tasks, at each depth.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = numbers::count(1..=100_000))]
     pub samples: usize,
 
     /// aware: policies see the question in the prefill, then answer; agnostic: they compress the

@@ -5,6 +5,7 @@ mod args;
 mod plan;
 mod show;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -25,14 +26,22 @@ use self::show::Bar;
 use crate::device::with_device;
 use crate::evaluation::record::run_record;
 use crate::failure::Interrupted;
+use crate::files::input;
 use crate::interrupt::Interrupt;
-use crate::{load, units};
+use crate::{context, load, template, units};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<()> {
     if args.list {
         return show::list(&args.files());
     }
+    let read = [
+        ("--squad", args.squad.as_deref()),
+        ("--hotpotqa", args.hotpotqa.as_deref()),
+        ("--longbench", args.longbench.as_deref()),
+    ];
+    args.compared.check_output(&args.output, &read)?;
+    check_read(&read)?;
     let plan = Plan::new(args)?;
     let text = match &args.text {
         Some(folder) => TextSource::open(folder)?,
@@ -43,6 +52,21 @@ pub fn run(args: &EvalArgs) -> Result<()> {
         evaluate(args, &plan, &text, backend, &interrupt)?
     });
     finish(args, outcome)
+}
+
+/// Fails for files of tasks that are not there or no files, also where no task reads them now.
+fn check_read(read: &[(&str, Option<&Path>)]) -> Result<()> {
+    for (option, path) in read {
+        match path {
+            Some(path) if *option == "--longbench" && path.is_dir() => {}
+            Some(path) if *option == "--longbench" => {
+                bail!("{option} {}: is not a folder; give the one of its .jsonl", path.display())
+            }
+            Some(path) => input::check(option, path, "give the name of a file")?,
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 /// Runs what the file lacks, and shows what it has.
@@ -56,6 +80,7 @@ fn evaluate<B: Backend>(
     let folder = args.compared.folder()?;
     check_memory(args, plan, &folder, &*backend)?;
     let chat = folder.chat.as_ref().filter(|_| !args.no_chat_template);
+    chat.map_or(Ok(()), template::check)?;
     let evaluation = Evaluation {
         tasks: &plan.tasks,
         policies: &plan.policies,
@@ -109,7 +134,7 @@ fn check_memory<B: Backend>(
     folder: &ModelFolder,
     backend: &B,
 ) -> Result<()> {
-    let memory = args.engine.device_memory.or(backend.capabilities().memory_bytes);
+    let memory = context::memory(&args.engine, backend);
     for length in &plan.lengths {
         let options = options(args, &folder.config, *length);
         for policy in &plan.policies {
@@ -117,8 +142,7 @@ fn check_memory<B: Backend>(
                 let title = longview_eval::policies::title(&policy.label);
                 format!("--lengths {length}, --policies {title}")
             };
-            Engine::plan(backend, folder, &options, &policy.options)
-                .and_then(|plan| plan.check(memory))
+            Engine::check_memory(backend, folder, &options, &policy.options, memory)
                 .with_context(what)?;
         }
     }

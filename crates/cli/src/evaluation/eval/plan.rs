@@ -1,8 +1,9 @@
 //! What was asked for, checked before anything runs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use longview_eval::haystack::TextSource;
 use longview_eval::policies::Candidate;
 use longview_eval::record::Question;
@@ -25,12 +26,9 @@ pub struct Plan {
 impl Plan {
     /// Fails for what does not exist or cannot be.
     pub fn new(args: &EvalArgs) -> Result<Self> {
-        if args.samples == 0 {
-            bail!("--samples 0: at least one document is needed");
-        }
-        if let Some(zero) = args.lengths.iter().find(|length| **length == 0) {
-            bail!("--lengths {zero}: a document has at least one token");
-        }
+        check_folder("--longbench", args.longbench.as_deref())?;
+        check_file("--squad", args.squad.as_deref())?;
+        check_file("--hotpotqa", args.hotpotqa.as_deref())?;
         let mut lengths = args.lengths.clone();
         lengths.sort_unstable();
         lengths.dedup();
@@ -60,4 +58,26 @@ impl Plan {
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// Fails for a folder that is not there, also where no task reads it: the name is wrong anyhow.
+fn check_folder(option: &str, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let shown = path.display();
+    let found = path.metadata().with_context(|| format!("{option} {shown}: cannot be read"))?;
+    if !found.is_dir() {
+        bail!("{option} {shown}: is not a folder");
+    }
+    Ok(())
+}
+
+/// The same for a file.
+fn check_file(option: &str, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let shown = path.display();
+    let found = path.metadata().with_context(|| format!("{option} {shown}: cannot be read"))?;
+    if found.is_dir() {
+        bail!("{option} {shown}: is a folder; name the file");
+    }
+    Ok(())
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
 use longview_eval::policies::title;
 use longview_eval::record::{Answer, PolicyLabel, Question};
 use longview_eval::results::ResultsFile;
@@ -13,41 +12,31 @@ use longview_eval::summary::{Cell, HeatMap, LEAST_FULL, Mean, Summary};
 use longview_eval::tasks::{self, GROUPS, Task, TaskFiles};
 
 use super::plan::Plan;
-use crate::progress::clock;
+use crate::progress::{RunProgress, clock};
 use crate::table::Table;
 use crate::{out, units};
 
-/// The bar of a run; draws nothing where stderr is no terminal.
-pub struct Bar(ProgressBar);
+/// The progress of a run: a bar on a terminal, lines elsewhere.
+pub struct Bar(RunProgress);
 
 impl Bar {
     /// An empty bar.
     pub fn new() -> Self {
-        let bar = ProgressBar::new(0);
-        let style =
-            ProgressStyle::with_template("eval [{bar:32}] {human_pos}/{human_len} answers  {msg}");
-        bar.set_style(style.expect("a constant template").progress_chars("=> "));
-        Self(bar)
+        Self(RunProgress::new("eval", true))
     }
 
     /// Shows how far the run is.
     pub fn update(&self, progress: &Progress<'_>) {
-        self.0.set_length(progress.total as u64);
-        self.0.set_position(progress.done as u64);
         let who = match progress.policy {
             Some(label) if label.budget > 0 => format!("{} at {}", title(label), label.budget),
             Some(label) => title(label),
             None => "reading".to_owned(),
         };
+        let (done, total) = (units::count(progress.done), units::count(progress.total));
         let eta = progress.eta.map_or_else(|| "-".to_owned(), clock);
-        let length = units::count(progress.length);
-        self.0.set_message(format!("{} {length}: {who}  ETA {eta}", progress.task));
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
+        let (task, length) = (progress.task, units::count(progress.length));
+        let words = format!("{done}/{total} answers  {task} {length}: {who}  ETA {eta}");
+        self.0.bar(progress.done, progress.total, words);
     }
 }
 

@@ -11,6 +11,7 @@ use super::super::files::TaskFiles;
 use super::super::task::{Setting, Task};
 use super::answer::{Answer, sample};
 use crate::error::EvalError;
+use crate::haystack::text_of_file;
 use crate::sample::Sample;
 use crate::score::Metric;
 use crate::words;
@@ -136,7 +137,7 @@ impl Qa {
 }
 
 fn parse<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, EvalError> {
-    let text = std::fs::read_to_string(path).map_err(|e| EvalError::file(path, "reading", e))?;
+    let text = text_of_file(path)?;
     serde_json::from_str(&text)
         .map_err(|e| EvalError::content(path, format!("is not as expected: {e}")))
 }

@@ -162,17 +162,25 @@ fn broken_files_are_named() {
         assert!(text.contains("tokenizer.json: is not a tokenizer ("), "{text}");
         assert!(text.ends_with("; download the file again"), "{text}");
     }
-    let text = message("{}", "{\"bos_token\": 7}");
+    let text = message("{}", "[1]");
     assert!(text.contains("tokenizer_config.json: is not a tokenizer config ("), "{text}");
+    let text = message("{}", "{\"bos_token\": 7}");
+    assert!(
+        text.ends_with(
+            "tokenizer_config.json: bos_token is 7; it must be a token, as a text or as an object \
+             with content; correct it or download the file again"
+        ),
+        "{text}"
+    );
+    let text = message("{}", "{\"chat_template\": [{\"name\": \"a\"}]}");
+    assert!(text.contains("chat_template is a list of 1; it must be a template, or"), "{text}");
     let missing = Tokenizer::open(Path::new("/nowhere/tokenizer.json"), &Default::default());
     let text = missing.map(drop).unwrap_err().to_string();
     assert!(text.starts_with("/nowhere/tokenizer.json: cannot be read ("), "{text}");
     let whole = std::fs::read_to_string(fixture("tokenizer-bpe").join("tokenizer.json")).unwrap();
     let text = message(&whole, "{\"add_bos_token\": true, \"bos_token\": \"<none>\"}");
     assert!(
-        text.ends_with(
-            "add_bos_token is set, but bos_token Some(\"<none>\") is not in the vocabulary"
-        ),
+        text.ends_with("add_bos_token is set, but bos_token \"<none>\" is not in the vocabulary"),
         "{text}"
     );
 }
@@ -189,21 +197,50 @@ fn truncation_in_the_file_is_not_obeyed() {
     assert!(tokenizer.encode(&long, Specials::AsWritten).unwrap().len() >= 50);
 }
 
-#[test]
-fn a_panic_of_the_crate_is_an_error() {
-    let caught = guarded(|| -> tokenizers::Result<()> { panic!("index {}", 7) });
-    assert_eq!(caught, Err("panic: index 7".to_owned()));
+fn parse_config(text: &str) -> TokenizerConfig {
+    TokenizerConfig::parse(text, Path::new("tokenizer_config.json")).unwrap()
 }
 
 #[test]
 fn special_tokens_are_read_in_both_spellings() {
-    let config = TokenizerConfig::from_json(
+    let config = parse_config(
         r#"{"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>",
             "pad_token": null, "chat_template": [{"name": "default", "template": "x"}]}"#,
-    )
-    .unwrap();
+    );
     assert_eq!(config.special.bos.as_deref(), Some("<s>"));
     assert_eq!(config.special.eos.as_deref(), Some("</s>"));
     assert_eq!(config.special.pad, None);
     assert!(matches!(config.templates, Some(RawTemplates::Named(list)) if list.len() == 1));
+}
+
+#[test]
+fn a_normalizer_that_lets_texts_grow_is_stopped_in_time() {
+    let path = fixture("tokenizer-bpe").join("tokenizer.json");
+    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    json["normalizer"] =
+        json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b".repeat(200)});
+    let tokenizer = open_text(&json.to_string(), "{}").unwrap();
+    assert!(tokenizer.encode("a ship", Specials::AsWritten).is_ok());
+    let text = "a".repeat(1 << 20);
+    let reason = tokenizer.encode(&text, Specials::AsWritten).unwrap_err().to_string();
+    assert!(
+        reason.contains("its normalizer makes more than 8454144 bytes of a text of 1048576"),
+        "{reason}"
+    );
+    // What the file could do and the text does not provoke is fine.
+    assert!(tokenizer.encode(&"ship ".repeat(1000), Specials::AsWritten).is_ok());
+}
+
+#[test]
+fn files_beyond_a_limit_and_what_is_no_file_are_refused() {
+    let folder = TempFolder::new();
+    let open = |path: &Path| {
+        let opened = Tokenizer::open(path, &TokenizerConfig::default());
+        opened.map(drop).unwrap_err().to_string()
+    };
+    assert!(open(folder.path()).ends_with("cannot be read (it is a folder)"));
+    let large = folder.path().join("large.json");
+    std::fs::File::create(&large).unwrap().set_len(400_000_001).unwrap();
+    let text = open(&large);
+    assert!(text.ends_with("(it has 400000001 bytes, above the limit of 400000000)"), "{text}");
 }

@@ -1,7 +1,10 @@
 //! `longview plan`: bytes before anything is loaded.
 //!
-//! Planned as for a device with memory of its own, because that is where bytes decide; the CPU
-//! attends in the host store itself and needs none of the device rows.
+//! The figures are those of a device with memory of its own, because that is where bytes decide;
+//! the CPU attends in the host store itself and needs none of the device rows. The verdicts say
+//! what fits here, as `longview run` would load it, and on a device of --device-memory.
+
+mod verdict;
 
 use std::io::Write;
 
@@ -14,7 +17,9 @@ use longview_ops::Backend;
 use longview_scheduler::Preset;
 use serde::Serialize;
 
-use crate::args::{EngineArgs, TuningArgs, kv_types, one_of};
+use self::verdict::{Place, Verdict};
+use crate::args::{EngineArgs, RopeArgs, TuningArgs, kv_types, one_of};
+use crate::context::Limit;
 use crate::device::with_device;
 use crate::load::ModelArgs;
 use crate::out;
@@ -46,6 +51,9 @@ pub struct PlanArgs {
 
     #[command(flatten)]
     engine: EngineArgs,
+
+    #[command(flatten)]
+    rope: RopeArgs,
 }
 
 /// The bytes of one policy with one type of keys and values.
@@ -67,11 +75,16 @@ struct Report {
     context_tokens: usize,
     available_bytes: Option<u64>,
     plans: Vec<Entry>,
+    verdicts: Vec<Verdict>,
 }
 
 /// Prints the plan of every policy.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let (folder, context) = args.model.open()?;
+    let folder = args.model.open()?;
+    let context = match args.model.ctx_size {
+        0 => Limit::new(&folder.config, &args.rope).tokens(),
+        given => given,
+    };
     with_device!(args.engine.device()?, backend => plan(args, &folder, context, &*backend))
 }
 
@@ -90,11 +103,20 @@ fn plan<B: Backend>(
             plans.push(entry(backend, folder, &options, args, *preset)?);
         }
     }
+    let mut verdicts = Vec::new();
+    for place in Place::all(&args.engine, backend) {
+        for preset in &args.policies {
+            let options = args.engine.options(context);
+            let policy = args.tuning.meant_for(*preset)?;
+            verdicts.push(place.verdict(backend, folder, &options, &policy)?);
+        }
+    }
     let report = Report {
         model: args.model.model.display().to_string(),
         context_tokens: context,
         available_bytes: backend.capabilities().memory_bytes,
         plans,
+        verdicts,
     };
     if args.json { out::json(&report) } else { print(&report, args.engine.kv_type) }
 }
@@ -167,8 +189,6 @@ fn print(report: &Report, dtype: DType) -> Result<()> {
         units::count(report.context_tokens),
     )?;
     table.write(&mut out)?;
-    if let Some(available) = report.available_bytes {
-        writeln!(out, "this machine has {} available", units::bytes(available))?;
-    }
+    verdict::print(&report.verdicts, &mut out)?;
     Ok(out.flush()?)
 }

@@ -1,0 +1,179 @@
+//! Help in parts: a command shows the options that people use, and topics show the others.
+
+use std::ffi::OsString;
+
+use clap::{Arg, Command};
+
+/// Options under a heading that the help of a command shows at once; those without a heading it
+/// shows anyhow.
+const COMMON: [&str; 9] =
+    ["temp", "top_p", "seed", "stop", "policy", "budget", "kv_type", "device", "threads"];
+
+/// Options without a heading that few people use.
+const UNCOMMON: [&str; 1] = ["simulate_device"];
+
+/// A topic of `--help`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// What a step attends.
+    Policies,
+    /// How tokens are chosen.
+    Sampling,
+    /// Device, memory and positions.
+    Engine,
+    /// Everything.
+    All,
+}
+
+impl Topic {
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "policies" | "policy" => Topic::Policies,
+            "sampling" => Topic::Sampling,
+            "engine" => Topic::Engine,
+            "all" => Topic::All,
+            _ => return None,
+        })
+    }
+
+    fn shows(self, arg: &Arg) -> bool {
+        let heading = arg.get_help_heading();
+        match self {
+            Topic::Policies => heading == Some("Policy"),
+            Topic::Sampling => heading == Some("Sampling"),
+            Topic::Engine => {
+                heading.is_some_and(|heading| ["Engine", "RoPE"].contains(&heading))
+                    || UNCOMMON.contains(&arg.get_id().as_str())
+            }
+            Topic::All => true,
+        }
+    }
+}
+
+/// The same grammar, whose commands show the options that people use, and where the others are.
+pub fn shorten(command: Command) -> Command {
+    command.mut_subcommands(|sub| {
+        let n_hidden = sub.get_arguments().filter(|arg| !is_common(arg)).count();
+        if n_hidden < 2 {
+            return sub;
+        }
+        let topics = topics(&sub);
+        let pointer = format!("More options: longview {} --help {topics}", sub.get_name());
+        let after = match sub.get_after_help() {
+            Some(text) => format!("{text}\n\n{pointer}"),
+            None => pointer,
+        };
+        let sub = sub.mut_args(|arg| {
+            let hides = !is_common(&arg);
+            arg.hide_short_help(hides).hide_long_help(hides)
+        });
+        sub.after_help(after)
+    })
+}
+
+fn is_common(arg: &Arg) -> bool {
+    let id = arg.get_id().as_str();
+    if arg.get_help_heading().is_some() { COMMON.contains(&id) } else { !UNCOMMON.contains(&id) }
+}
+
+/// The topics of a command that show something: `policies | engine | all`.
+fn topics(command: &Command) -> String {
+    let all = [
+        ("policies", Topic::Policies),
+        ("sampling", Topic::Sampling),
+        ("engine", Topic::Engine),
+        ("all", Topic::All),
+    ];
+    let shown = all
+        .iter()
+        .filter(|(_, topic)| command.get_arguments().any(|arg| topic.shows(arg)))
+        .map(|(name, _)| *name);
+    shown.collect::<Vec<_>>().join(" | ")
+}
+
+/// The text for `COMMAND --help TOPIC` and `help COMMAND TOPIC`; `None` for other words.
+pub fn on_topic(command: &Command, words: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
+    let (name, topic) = match words[..] {
+        [_, "help", name, topic] | [_, name, .., "--help" | "-h", topic] => (name, topic),
+        _ => return None,
+    };
+    let topic = Topic::of(topic)?;
+    let mut command = command.clone().mut_subcommand(name_of(command, name)?, |sub| {
+        let sub = sub.mut_args(|arg| {
+            let hides = !topic.shows(&arg);
+            arg.hide(hides)
+        });
+        if topic == Topic::All { sub } else { sub.after_help("") }
+    });
+    command.build();
+    let sub = command.find_subcommand_mut(name)?;
+    Some(sub.render_long_help().to_string())
+}
+
+/// The name of a command with options under a heading.
+fn name_of(command: &Command, name: &str) -> Option<String> {
+    let sub = command.find_subcommand(name)?;
+    let has_topics = sub.get_arguments().any(|arg| arg.get_help_heading().is_some());
+    has_topics.then(|| sub.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::app::Cli;
+
+    fn short_help(name: &str) -> String {
+        let mut command = shorten(Cli::command());
+        command.build();
+        command.find_subcommand_mut(name).unwrap().render_help().to_string()
+    }
+
+    fn on(line: &str) -> Option<String> {
+        let words: Vec<OsString> =
+            std::iter::once("longview").chain(line.split(' ')).map(OsString::from).collect();
+        on_topic(&Cli::command(), &words)
+    }
+
+    fn options(help: &str) -> usize {
+        help.lines().filter(|line| line.trim_start().starts_with('-')).count()
+    }
+
+    #[test]
+    fn a_command_shows_what_people_use_and_where_the_rest_is() {
+        let help = short_help("run");
+        assert!((18..=26).contains(&options(&help)), "{help}");
+        for part in [
+            "--prompt",
+            "--ctx-size",
+            "--temp",
+            "--budget",
+            "--device",
+            "--help policies | sampling",
+        ] {
+            assert!(help.contains(part), "{part} is not in {help}");
+        }
+        assert!(!help.contains("--cluster-tokens") && !help.contains("--isa"), "{help}");
+        assert!(!short_help("doctor").contains("More options"));
+    }
+
+    #[test]
+    fn topics_show_the_others_and_together_everything() {
+        let shown = |line: &str| on(line).unwrap();
+        let policies = shown("run --help policies");
+        assert!(policies.contains("--cluster-tokens") && !policies.contains("--top-k"));
+        assert!(shown("run --help sampling").contains("--repeat-last-n"));
+        let engine = shown("help run engine");
+        assert!(engine.contains("--isa") && engine.contains("--rope-scale"), "{engine}");
+        let all = shown("run --help all");
+        for arg in Cli::command().find_subcommand("run").unwrap().get_arguments() {
+            let long = arg.get_long().unwrap();
+            assert!(all.contains(&format!("--{long}")), "{long}");
+        }
+        assert_eq!(on("run --help nonsense"), None);
+        assert_eq!(on("run --help"), None);
+        assert_eq!(on("doctor --help all"), None);
+    }
+}

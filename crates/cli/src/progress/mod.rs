@@ -1,0 +1,15 @@
+//! How far work is, on stderr: one line that changes on a terminal, a line now and then elsewhere.
+//!
+//! The line never reaches the last column, so no terminal wraps it, and a window that becomes
+//! narrower than what stands there is taken into account: most terminals then break the line in
+//! two. While it stands, what is typed does not show ([`Quiet`]).
+
+mod line;
+mod prefill;
+#[cfg(feature = "evaluation")]
+mod run;
+
+pub use self::line::clock;
+pub use self::prefill::PrefillBar;
+#[cfg(feature = "evaluation")]
+pub use self::run::RunProgress;

@@ -1,0 +1,224 @@
+//! Options as users of llama.cpp type them, numbers out of range, and help in parts.
+
+use crate::support::{Done, TempFolder, longview, needle, run};
+
+/// `longview run` on the embedded model and the CPU.
+fn ask(words: &[&str]) -> Done {
+    let fixed = ["--device", "cpu", "-n", "4"];
+    run(&needle(), &[&fixed, words].concat())
+}
+
+fn json(words: &[&str]) -> serde_json::Value {
+    let words = [words, &["--json"]].concat();
+    serde_json::from_str(&ask(&words).ok()).unwrap()
+}
+
+#[test]
+fn options_of_llama_cpp_are_never_read_as_something_else() {
+    for (words, parts) in [
+        (&["-ngl", "99"][..], &["-ngl: not in longview: use --device"][..]),
+        (&["--n-gpu-layers=99"], &["--n-gpu-layers: not in longview: use --device"]),
+        (&["-fa"], &["-fa: not in longview: leave it out"]),
+        (&["-fa", "on"], &["-fa: not in longview: leave it out"]),
+        (&["-cnv"], &["-cnv: not in longview: use `longview run -m DIR` without -p"]),
+        (&["-b", "64"], &["-b: not in longview: use --chunk-size"]),
+        (&["-v"], &["-v: not in longview: use --stats"]),
+        (&["--color"], &["--color: not in longview: leave it out"]),
+        (&["-ctk", "q8_0"], &["-ctk: not in longview: use --kv-type"]),
+        (&["-hf", "org/name"], &["-hf: not in longview: use `hf download"]),
+        (&["-mg", "1"], &["-mg: not in longview: use --cuda-device"]),
+        (&["--mirostat", "2"], &["--mirostat: not in longview: use --temp"]),
+        (&["-tb", "4"], &["-tb: not in longview: use --threads"]),
+        (&["--rope-freq-base", "1"], &["not in longview: use --rope-scaling"]),
+        (&["-zap"], &["-zap: not in longview: options of several letters"]),
+        (&["-nx"], &["-nx: not in longview: ", "`-n x`"]),
+    ] {
+        ask(&[&["-p", "x"], words].concat()).is_wrong_usage(parts);
+        ask(&[words, &["-p", "x"]].concat()).is_wrong_usage(parts);
+    }
+    let model = needle();
+    let plan = ["plan", "-m", model.to_str().unwrap(), "-ngl", "99"];
+    longview(plan).is_wrong_usage(&["-ngl: not in longview"]);
+    longview(["-m", "x", "-p", "y"]).is_wrong_usage(&["begin with one", "longview run -m DIR"]);
+}
+
+#[test]
+fn options_of_llama_cpp_that_exist_here_work_under_its_names() {
+    let plain = json(&["-p", "The wind", "--temp", "0.7", "--chunk-size", "64"]);
+    let theirs = ["-p", "The wind", "--temperature", "0.7", "-ub", "64", "--no-warmup", "--jinja"];
+    assert_eq!(json(&theirs)["generated_ids"], plain["generated_ids"]);
+    let model = TempFolder::model();
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    model.write("chat_template.jinja", template);
+    let ids = |words: &[&str]| {
+        let words = [words, &["-p", "Hi", "-n", "1", "--json", "--device", "cpu"]].concat();
+        let json: serde_json::Value =
+            serde_json::from_str(&run(model.path(), &words).ok()).unwrap();
+        json["prompt_ids"].clone()
+    };
+    assert_eq!(ids(&["-sys", "Be brief."]), ids(&["--system", "Be brief."]));
+    assert_ne!(ids(&["-sys", "Be brief."]), ids(&[]));
+    assert_eq!(ids(&["-no-cnv"]), ids(&["--no-chat-template"]));
+}
+
+#[test]
+fn values_may_begin_with_a_dash() {
+    let spaced = json(&["-p", "-5 degrees"]);
+    assert_eq!(spaced["prompt_ids"], json(&["--prompt=-5 degrees"])["prompt_ids"]);
+    assert_eq!(spaced["prompt_ids"], json(&["-p", "-5 degrees", "-t2"])["prompt_ids"]);
+    assert!(json(&["-p", "-ngl"])["prompt_ids"].as_array().unwrap().len() > 1);
+}
+
+#[test]
+fn a_seed_of_minus_one_is_another_one_each_time_and_is_shown() {
+    let words = ["-p", "The", "--temp", "1", "-s"];
+    let with = |seed: &str| json(&[&words[..], &[seed]].concat());
+    let (first, second) = (with("-1"), with("-1"));
+    let seed = |json: &serde_json::Value| json["seed"].as_u64().unwrap().to_string();
+    assert_ne!(seed(&first), seed(&second));
+    assert_eq!(with(&seed(&first))["generated_ids"], first["generated_ids"]);
+    let stats = ask(&["-p", "The", "--stats", "-s", "7"]);
+    assert!(stats.stderr.contains("seed     7\n"), "{}", stats.stderr);
+    assert_eq!(seed(&with("0")), "0");
+}
+
+#[test]
+fn numbers_out_of_range_are_named_with_their_range() {
+    for (line, range) in [
+        ("--temp -1", "from 0 to 100"),
+        ("--temp nan", "from 0 to 100"),
+        ("--top-p 2", "above 0, at most 1"),
+        ("--top-p 0", "above 0, at most 1"),
+        ("--min-p 1.5", "from 0 to 1"),
+        ("--top-k 99999999999999999", "from 0 to 1,073,741,824"),
+        ("--repeat-penalty 0", "from 0.001 to 1000"),
+        ("--repeat-last-n -2", "-1..=1073741824"),
+        ("--seed 18446744073709551616", "from 0 to 18446744073709551615, or -1"),
+        ("--seed -2", "from 0 to 18446744073709551615, or -1"),
+        ("--threads 99999999", "from 0 to 1,024"),
+        ("--threads -2", "from 0 to 1,024"),
+        ("--ctx-size -1", "from 0 to 1,073,741,824"),
+        ("--chunk-size 0", "from 1 to 65,536"),
+        ("--chunk-size 1000000000", "from 1 to 65,536"),
+        ("--chunk-size 18446744073709551615", "from 1 to 65,536"),
+        ("--ctx-size 2000000000", "from 0 to 1,073,741,824"),
+        ("--predict 99999999999999", "-1..=1073741824"),
+        ("--predict -2", "-1..=1073741824"),
+        ("--device-memory 1", "from 1KiB to 1024TiB"),
+        ("--device-memory 1e30GB", "from 1KiB to 1024TiB"),
+        ("--recall-gate 7", "from -1"),
+        ("--rope-scaling yarn --rope-scale 1e9", "from 1 to 1000"),
+        ("--rope-scaling none --yarn-orig-ctx 0", "1..=1073741824"),
+        ("--cuda-device 4000000000", "from 0 to 1,023"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (option, value) = (words[words.len() - 2], words[words.len() - 1]);
+        let words = [&["run", "-m", "x", "-p", "y"], &words[..]].concat();
+        longview(words).is_wrong_usage(&[option, value, range]);
+    }
+    let most = "from 1 to 1,073,741,824";
+    longview(["demo", "-c", "99999999999"]).is_wrong_usage(&["--context", "99999999999", most]);
+}
+
+#[test]
+fn a_demo_that_no_memory_holds_ends_before_it_writes_its_document() {
+    let start = std::time::Instant::now();
+    let done = longview(["demo", "--device", "cpu", "-c", "1073741824"]);
+    done.fails_with(&["not enough memory: ", "available; use --ctx-size "]);
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[cfg(feature = "evaluation")]
+#[test]
+fn numbers_of_evaluations_have_ranges_and_folders_must_be_there() {
+    let folder = TempFolder::new();
+    let output = folder.file("results.jsonl");
+    let output = output.to_str().unwrap();
+    for (words, range) in [
+        (&["eval", "--samples", "99999999999999999"][..], "from 1 to 100,000"),
+        (&["eval", "--samples", "0"], "from 1 to 100,000"),
+        (&["eval", "--lengths", "0"], "from 1 to"),
+        (&["eval", "--budgets", "0"], "from 1 to"),
+        (&["speed", "--contexts", "0"], "from 1 to"),
+        (&["speed", "--steps", "99999999999"], "from 1 to 1,048,576"),
+        (&["speed", "--prefilled", "0"], "from 1 to"),
+        (&["probe", "--stride", "0", "-f", "x"], "from 1 to 1,048,576"),
+        (&["probe", "--steps", "0", "-f", "x"], "from 1 to 1,048,576"),
+    ] {
+        let words = [words, &["-o", output]].concat();
+        longview(&words).is_wrong_usage(&[words[1], words[2], range]);
+    }
+    for option in ["--longbench", "--squad", "--hotpotqa"] {
+        longview(["eval", option, "/nope", "-o", output])
+            .fails_with(&[&format!("{option} /nope: cannot be read")]);
+    }
+    let start = std::time::Instant::now();
+    longview(["speed", "--contexts", "1073741824", "--device", "cpu", "-o", output])
+        .fails_with(&["--contexts 1073741824", "not enough memory"]);
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn models_that_are_no_folder_say_what_works() {
+    let folder = TempFolder::new();
+    let file = folder.write("model.gguf", b"GGUF");
+    run(&file, &["-p", "x"]).fails_with(&["GGUF files cannot be read yet", "hf download"]);
+    run("some-org/some-model".as_ref(), &["-p", "x"])
+        .fails_with(&["models are not downloaded yet", "`hf download some-org/some-model "]);
+    let weights = needle().join("model.safetensors");
+    run(&weights, &["-p", "x"]).fails_with(&["is a file; name the folder that it is in"]);
+    let nowhere = folder.file("nowhere");
+    run(&nowhere, &["-p", "x"]).fails_with(&["is not a folder; name the folder"]);
+}
+
+#[test]
+fn commands_of_other_programs_say_what_works() {
+    for (name, part) in [
+        ("serve", "no server yet"),
+        ("pull", "hf download"),
+        ("list", "a model is a folder"),
+        ("chat", "without -p is a chat"),
+    ] {
+        let done = longview([name, "-m", "x"]);
+        assert!(!done.stderr.contains("speed"), "{}", done.stderr);
+        done.is_wrong_usage(&[part, "longview run -m DIR"]);
+    }
+}
+
+#[test]
+fn help_comes_in_parts() {
+    let short = longview(["run", "-h"]).ok();
+    let options = short.lines().filter(|line| line.trim_start().starts_with('-')).count();
+    assert!((15..=26).contains(&options), "{short}");
+    assert!(short.lines().count() < 90, "{} lines", short.lines().count());
+    assert!(short.contains("longview run --help policies | sampling | engine | all"), "{short}");
+    for (topic, part) in [
+        ("policies", "--cluster-tokens"),
+        ("sampling", "--repeat-last-n"),
+        ("engine", "--isa"),
+        ("all", "--rope-scale"),
+    ] {
+        assert!(!short.contains(part), "{part} is for --help {topic}");
+        let long = longview(["run", "--help", topic]).ok();
+        assert!(long.contains(part), "{part} is not in: {long}");
+        assert_eq!(longview(["help", "run", topic]).ok(), long);
+    }
+    assert!(longview(["run", "--help"]).ok().contains("--prompt"));
+    assert!(short.contains("generation_config.json"), "{short}");
+}
+
+#[test]
+fn stats_say_what_is_true_in_place() {
+    let prompt = "The wind rose over the hills. ".repeat(20);
+    let stats = ask(&["-p", &prompt, "--stats", "--budget", "64", "--dense-layers", "1"]).stderr;
+    let line = stats.lines().find(|line| line.starts_with("policy ")).unwrap();
+    assert!(line.ends_with("on average: the first layer of 5 attends all, the others up to 64"));
+    for absent in ["hits", "fetch", "on the device"] {
+        assert!(!stats.contains(absent), "{absent} in: {stats}");
+    }
+    let words = ["-p", &prompt, "--stats", "--budget", "64", "--simulate-device"];
+    let device = ask(&words).stderr;
+    for part in ["of the recalled rows were on the device", "fetch ", "on the device, "] {
+        assert!(device.contains(part), "{part} is not in: {device}");
+    }
+}

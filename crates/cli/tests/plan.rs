@@ -1,0 +1,101 @@
+//! `longview plan`: what fits, by which number it does not, and advice that works.
+
+use serde_json::Value;
+
+use crate::support::{Done, longview, needle, run};
+
+fn plan(words: &[&str]) -> Done {
+    let model = needle();
+    let fixed = ["plan", "--device", "cpu", "-m", model.to_str().unwrap()];
+    longview([&fixed, words].concat())
+}
+
+fn verdicts(words: &[&str]) -> Vec<Value> {
+    let text = plan(&[words, &["--json"]].concat()).ok();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    json["verdicts"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_context_that_no_machine_holds_does_not_fit() {
+    let text = plan(&["-c", "1000000000"]).ok();
+    for policy in ["full", "clusterkv", "streaming-llm"] {
+        let start = format!("  {policy} ");
+        let line = text.lines().find(|line| line.starts_with(&start) && line.contains("fit"));
+        let line = line.unwrap_or_else(|| panic!("no verdict on {policy}: {text}"));
+        for part in ["does not fit: ", "TiB of memory needed", " too much; ", "largest context "] {
+            assert!(line.contains(part), "{part} is not in: {line}");
+        }
+    }
+    for verdict in verdicts(&["-c", "1000000000"]) {
+        assert_eq!((&verdict["place"], &verdict["fits"]), (&"here".into(), &false.into()));
+        assert!(verdict["needed_bytes"].as_u64() > verdict["available_bytes"].as_u64());
+        let largest = verdict["largest_context_tokens"].as_u64().unwrap();
+        assert!(largest > 4096 && largest < 1_000_000_000, "{largest}");
+    }
+}
+
+#[test]
+fn what_fits_says_so() {
+    let text = plan(&["-c", "4096"]).ok();
+    assert!(text.contains("\nverdict here (cpu), with "), "{text}");
+    assert!(text.contains("  clusterkv      fits; largest context "), "{text}");
+    assert!(verdicts(&["-c", "4096"]).iter().all(|verdict| verdict["fits"] == true));
+    assert!(plan(&[]).ok().contains("context 131,072 tokens"), "the model's own");
+}
+
+#[test]
+fn device_memory_is_respected() {
+    let all = verdicts(&["-c", "65536", "--device-memory", "1MiB"]);
+    assert!(all.iter().all(|verdict| verdict["fits"] == false), "{all:?}");
+    assert!(all.iter().any(|verdict| verdict["short_of"] == "device memory"));
+    let text = plan(&["-c", "65536", "--device-memory", "1MiB"]).ok();
+    assert!(text.contains("no option makes it fit; no context fits"), "{text}");
+    let all = verdicts(&["-c", "65536", "--device-memory", "64MiB"]);
+    let on_device = |policy: &str| {
+        let found = all.iter().find(|v| v["policy"] == policy && v["place"] == "device");
+        found.unwrap_or_else(|| panic!("{policy}: {all:?}"))["fits"].clone()
+    };
+    assert_eq!((on_device("full"), on_device("clusterkv")), (false.into(), true.into()));
+    plan(&["--device-memory", "0"]).is_wrong_usage(&["--device-memory"]);
+}
+
+#[test]
+fn advice_of_a_plan_and_of_an_error_works() {
+    let mut n_followed = 0;
+    for (policy, words) in [
+        ("full", &["-c", "65536", "--device-memory", "64MiB"][..]),
+        ("clusterkv", &["-c", "65536", "--device-memory", "64MiB", "--kv-type", "f32"]),
+        ("streaming-llm", &["-c", "2048", "--chunk-size", "8192", "--device-memory", "64MiB"]),
+    ] {
+        let all = verdicts(&[words, &["--policies", policy]].concat());
+        let here = all.iter().find(|verdict| verdict["place"] == "here").unwrap();
+        assert_eq!(here["fits"], false, "{here}");
+        let ask = |options: &str| {
+            let options: Vec<&str> = options.split(' ').filter(|word| !word.is_empty()).collect();
+            // What is given twice is an error: advice goes in place of it.
+            let mut kept = Vec::new();
+            for pair in words.chunks(2) {
+                let long = if pair[0] == "-c" { "--ctx-size" } else { pair[0] };
+                if !options.contains(&long) {
+                    kept.extend_from_slice(pair);
+                }
+            }
+            let named = ["--policy", policy];
+            let policy = if options.contains(&"--policy") { &[][..] } else { &named };
+            let fixed = ["--device", "cpu", "-p", "x", "-n", "1"];
+            run(&needle(), &[&fixed, policy, &kept, &options].concat())
+        };
+        let refused = ask("");
+        let options = here["options"].as_array().unwrap();
+        assert!(!options.is_empty(), "{here}");
+        for option in options {
+            let option = option.as_str().unwrap();
+            assert!(refused.stderr.contains(option), "{option} is not in: {}", refused.stderr);
+            ask(option).ok();
+            n_followed += 1;
+        }
+        refused.fails_with(&["not enough memory: ", " are available; use "]);
+    }
+    assert!(n_followed >= 3, "{n_followed}");
+}

@@ -1,0 +1,94 @@
+//! The bytes of a model and a session, from options and policy, before anything is loaded.
+
+use longview_model::folder::ModelFolder;
+use longview_model::rope::RopeTable;
+use longview_model::transformer::Workspace;
+use longview_ops::Backend;
+use longview_scheduler::{KvPlan, KvShape, PolicyOptions};
+
+use crate::error::EngineError;
+use crate::memory::MemoryPlan;
+use crate::options::EngineOptions;
+use crate::policy::resolve_policy;
+
+/// Longest context that positions can count.
+pub const MAX_CONTEXT: usize = 1 << 30;
+
+/// Most prompt tokens that are computed at a time: beyond, only memory grows.
+pub const MAX_CHUNK_SIZE: usize = 1 << 16;
+
+/// The bytes that `folder` and one session under `policy` take on this kind of device.
+pub(crate) fn plan<B: Backend>(
+    backend: &B,
+    folder: &ModelFolder,
+    options: &EngineOptions,
+    policy: &PolicyOptions,
+) -> Result<MemoryPlan, EngineError> {
+    check_options(options)?;
+    let (_, policy) = resolve_policy(policy, folder.config.n_layers, options.ctx_size)?;
+    let unified = backend.capabilities().unified_memory;
+    let sequence = options.sequence_options(unified);
+    sequence.check()?;
+    let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
+    let (tokens, rows) = step_size(options);
+    Ok(MemoryPlan {
+        weight_bytes: folder.tensors.weight_bytes(&folder.config),
+        workspace_bytes: Workspace::<B>::device_bytes(&folder.config, tokens, rows),
+        unified,
+        kv,
+    })
+}
+
+fn check_options(options: &EngineOptions) -> Result<(), EngineError> {
+    if options.ctx_size == 0 || options.ctx_size > MAX_CONTEXT {
+        return Err(EngineError::Context(options.ctx_size, MAX_CONTEXT));
+    }
+    if options.chunk_size > MAX_CHUNK_SIZE || options.chunk_size.min(options.tile_rows) == 0 {
+        return Err(EngineError::ChunkSize(options.chunk_size, MAX_CHUNK_SIZE));
+    }
+    Ok(())
+}
+
+/// Tokens and rows of logits of the largest step.
+pub(crate) fn step_size(options: &EngineOptions) -> (usize, usize) {
+    let sequences = options.max_sequences.max(1);
+    (options.chunk_size.max(sequences), sequences)
+}
+
+pub(crate) fn kv_shape(folder: &ModelFolder, options: &EngineOptions) -> KvShape {
+    shape_of(&folder.config, options)
+}
+
+pub(crate) fn shape_of(
+    config: &longview_model::config::ModelConfig,
+    options: &EngineOptions,
+) -> KvShape {
+    KvShape {
+        n_layers: config.n_layers,
+        n_q_heads: config.n_q_heads,
+        n_kv_heads: config.n_kv_heads,
+        head_dim: config.head_dim,
+        kv_dtype: options.kv_dtype,
+        capacity: options.ctx_size,
+        scale: config.attention_scale(),
+        inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_scaled_as_the_model_says() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/needle");
+        let mut folder = ModelFolder::open(folder.as_ref()).expect("the embedded model");
+        // Of some widths, 96 of Phi-3 among them, a root in f32 is another number.
+        for head_dim in 1..=512 {
+            folder.config.head_dim = head_dim;
+            let scale = kv_shape(&folder, &EngineOptions::default()).scale;
+            assert_eq!(scale, folder.config.attention_scale(), "head width {head_dim}");
+            assert_eq!(scale, (1.0 / (head_dim as f64).sqrt()) as f32, "head width {head_dim}");
+        }
+    }
+}
