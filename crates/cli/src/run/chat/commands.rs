@@ -60,8 +60,8 @@ pub fn help() -> String {
         text.push_str(&format!("{:<18}{about}\n", format!("{name} {operands}")));
     }
     text.push_str(
-        "\"\"\" begins and ends a text of several lines. A text that begins with // is sent with one \
-         slash.\nCtrl-C stops an answer.",
+        "\"\"\" begins and ends a text of several lines. A text that begins with // is sent with\n\
+         one slash. Ctrl-C stops an answer.",
     );
     text
 }
