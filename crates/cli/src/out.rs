@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, StdoutLock, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::clean::{self, Shown};
+use crate::clean::{self, Shown, escaped};
 
 /// The locked stdout. A terminal gets no control characters but line ends and tabs.
 pub fn stdout() -> Shown<StdoutLock<'static>> {
@@ -42,4 +42,9 @@ pub fn json(value: &impl Serialize) -> Result<()> {
 /// A line on stderr, or a few: what is longer is cut, and control characters are spelled out.
 pub fn note(line: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{}", clean::message(&line.to_string()));
+}
+
+/// What somebody asked to see, of whatever length; control characters are spelled out.
+pub fn listing(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{}", escaped(&text.to_string()));
 }

@@ -33,13 +33,13 @@ fn options_of_llama_cpp_are_never_read_as_something_else() {
         (&["-zap"], &["-zap: not in longview: options of several letters"]),
         (&["-nx"], &["-nx: not in longview: ", "`-n x`"]),
     ] {
-        ask(&[&["-p", "x"], words].concat()).is_wrong_usage(parts);
-        ask(&[words, &["-p", "x"]].concat()).is_wrong_usage(parts);
+        ask(&[&["-p", "x"], words].concat()).refuses_usage(parts);
+        ask(&[words, &["-p", "x"]].concat()).refuses_usage(parts);
     }
     let model = needle();
     let plan = ["plan", "-m", model.to_str().unwrap(), "-ngl", "99"];
-    longview(plan).is_wrong_usage(&["-ngl: not in longview"]);
-    longview(["-m", "x", "-p", "y"]).is_wrong_usage(&["begin with one", "longview run -m DIR"]);
+    longview(plan).refuses_usage(&["-ngl: not in longview"]);
+    longview(["-m", "x", "-p", "y"]).refuses_usage(&["begin with one", "longview run -m DIR"]);
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn numbers_out_of_range_are_named_with_their_range() {
         let words: Vec<&str> = line.split(' ').collect();
         let (option, value) = (words[words.len() - 2], words[words.len() - 1]);
         let words = [&["run", "-m", "x", "-p", "y"], &words[..]].concat();
-        longview(words).is_wrong_usage(&[option, value, range]);
+        longview(words).refuses_usage(&[option, value, range]);
     }
     let most = "from 1 to 1,073,741,824";
-    longview(["demo", "-c", "99999999999"]).is_wrong_usage(&["--context", "99999999999", most]);
+    longview(["demo", "-c", "99999999999"]).refuses_usage(&["--context", "99999999999", most]);
 }
 
 #[test]
@@ -146,11 +146,15 @@ fn numbers_of_evaluations_have_ranges_and_folders_must_be_there() {
         (&["probe", "--steps", "0", "-f", "x"], "from 1 to 1,048,576"),
     ] {
         let words = [words, &["-o", output]].concat();
-        longview(&words).is_wrong_usage(&[words[1], words[2], range]);
+        longview(&words).refuses_usage(&[words[1], words[2], range]);
     }
-    for option in ["--longbench", "--squad", "--hotpotqa"] {
+    for (option, problem) in [
+        ("--longbench", "is not a folder; give the one of its .jsonl files"),
+        ("--squad", "cannot be read"),
+        ("--hotpotqa", "cannot be read"),
+    ] {
         longview(["eval", option, "/nope", "-o", output])
-            .fails_with(&[&format!("{option} /nope: cannot be read")]);
+            .fails_with(&[&format!("{option} /nope: {problem}")]);
     }
     let start = std::time::Instant::now();
     longview(["speed", "--contexts", "1073741824", "--device", "cpu", "-o", output])
@@ -181,7 +185,7 @@ fn commands_of_other_programs_say_what_works() {
     ] {
         let done = longview([name, "-m", "x"]);
         assert!(!done.stderr.contains("speed"), "{}", done.stderr);
-        done.is_wrong_usage(&[part, "longview run -m DIR"]);
+        done.refuses_usage(&[part, "longview run -m DIR"]);
     }
 }
 

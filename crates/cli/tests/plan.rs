@@ -57,7 +57,7 @@ fn device_memory_is_respected() {
         found.unwrap_or_else(|| panic!("{policy}: {all:?}"))["fits"].clone()
     };
     assert_eq!((on_device("full"), on_device("clusterkv")), (false.into(), true.into()));
-    plan(&["--device-memory", "0"]).is_wrong_usage(&["--device-memory"]);
+    plan(&["--device-memory", "0"]).refuses_usage(&["--device-memory"]);
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn a_file_that_says_something_wrong_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn a_value_that_an_option_does_not_have_is_wrong_usage() {
+fn a_value_that_an_option_does_not_have_refuses_usage() {
     for (words, message) in [
         (["--representative", "best"], "'best' is not one of max, mean, quest, dynamic, fix"),
         (["--budget-mode", "fair"], "'fair' is not one of uniform, ada"),

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use crate::terminal;
 
+/// DECAWM: whether a terminal goes on in the next row behind the last column.
+const WRAP_OFF: &str = "\x1b[?7l";
+const WRAP_ON: &str = "\x1b[?7h";
+
 /// Cells of a full bar.
 const BAR: usize = 32;
 
@@ -49,7 +53,11 @@ impl Drawn {
         let most = columns.saturating_sub(1);
         let fitting: String = text.chars().take(most).collect();
         self.drawn = fitting.chars().count();
+        // A window may be narrower by now than it was said to be. Without wrapping, what is too wide
+        // still takes one row, and only the window's change can have broken it into more.
+        out.push_str(WRAP_OFF);
         out.push_str(&fitting);
+        out.push_str(WRAP_ON);
         out
     }
 
@@ -123,8 +131,8 @@ mod tests {
     #[test]
     fn a_line_never_reaches_the_last_column() {
         let mut line = Drawn::default();
-        assert_eq!(line.redraw("0123456789", 10), "012345678");
-        assert_eq!(line.redraw("01", 10), "\r\x1b[2K01");
+        assert_eq!(line.redraw("0123456789", 10), "\x1b[?7l012345678\x1b[?7h");
+        assert_eq!(line.redraw("01", 10), "\r\x1b[2K\x1b[?7l01\x1b[?7h");
         assert_eq!(line.erase(10), "\r\x1b[2K");
         assert_eq!(line.erase(10), "", "nothing stands there");
     }
@@ -133,7 +141,8 @@ mod tests {
     fn a_line_that_a_narrower_window_broke_is_erased_whole() {
         let mut line = Drawn::default();
         line.redraw(&"x".repeat(70), 80);
-        assert_eq!(line.redraw("y", 30), "\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2Ky");
+        let erased = "\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2K";
+        assert_eq!(line.redraw("y", 30), format!("{erased}{WRAP_OFF}y{WRAP_ON}"));
         line.redraw(&"x".repeat(30), 80);
         assert_eq!(line.erase(30), "\r\x1b[2K", "it fills one row and no more");
     }

@@ -28,7 +28,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     // First of all: what stands in its way is said before anything is read.
     let output = args.save_session.as_deref().map(|path| saved::prepare(args, path)).transpose()?;
     let mut text = prompt::read(args)?;
-    let saved = args.session.as_deref().map(SavedSession::open).transpose()?;
+    let saved = args.session.as_deref().map(|path| SavedSession::open("--session", path));
+    let saved = saved.transpose()?;
     let folder = args.model.open()?;
     folder.tokenizer()?;
     if let Some(chat) = folder.chat.as_ref().filter(|_| !args.no_chat_template) {

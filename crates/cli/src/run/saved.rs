@@ -44,10 +44,10 @@ pub struct SavedSession {
 }
 
 impl SavedSession {
-    /// Reads what the session was made with.
-    pub fn open(path: &Path) -> Result<Self> {
+    /// Reads what the session was made with; `asked_by` names the option or command that asks.
+    pub fn open(asked_by: &str, path: &Path) -> Result<Self> {
         let shown = path.display();
-        input::check("--session", path, "give the file that --save-session wrote")?;
+        input::check(asked_by, path, "give the file that --save-session wrote")?;
         let source =
             FileSource::open(path).map_err(|error| anyhow!("{shown}: cannot be read ({error})"))?;
         let file = SessionFile::open(&source).map_err(|error| anyhow!("{shown}: {error}"))?;

@@ -152,9 +152,13 @@ impl Screen {
     /// Waits for the end of the program and returns its exit code.
     #[track_caller]
     pub fn code(&self) -> i32 {
-        let state = || self.tmux(&["display-message", "-p", "#{pane_dead} #{pane_dead_status}"]);
-        self.wait("the end of the program", |_| state().starts_with('1'));
-        state().trim_start_matches("1 ").trim().parse().unwrap()
+        // The terminal may close before the server has waited for its program.
+        let code = || {
+            let status = self.tmux(&["display-message", "-p", "#{pane_dead_status}"]);
+            status.trim().parse().ok()
+        };
+        self.wait("the program's exit code", |_| code().is_some());
+        code().unwrap()
     }
 }
 

@@ -24,7 +24,7 @@ fn a_saved_chat_goes_on_in_the_next_run() {
     screen.ask("/clear", "the chat begins anew; the document's ");
     screen.ask("/stats", "turns: 0");
     screen.ask(&format!("/load {chat}"), "tokens, turns: 1");
-    screen.ask("/load nothing.lvs", "error: nothing.lvs: cannot be read");
+    screen.ask("/load nothing.lvs", "error: /load nothing.lvs: cannot be read");
     screen.ask("/undo", "taken back: What is the pass key?");
     screen.line("/bye");
     assert_eq!(screen.code(), 0);

@@ -85,7 +85,8 @@ fn commands_are_listed_completed_and_never_sent() {
         assert!(help.contains(&format!("\n{name} ")), "{name}: {help}");
     }
     screen.ask("/halp", "error: /halp: no such command; /help lists them");
-    screen.ask("/set top-p 2", "error: --top-p 2: must be above 0, at most 1");
+    let reason = "error: invalid value '2' for '--top-p <P>': must be a number above 0, at most 1";
+    screen.ask("/set top-p 2", reason);
     screen.text("/st");
     screen.keys(&["Tab"]);
     screen.wait("the completed command", |lines| lines.last().unwrap() == "> /stats");

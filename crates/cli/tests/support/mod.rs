@@ -120,7 +120,7 @@ impl Done {
 impl Done {
     /// Asserts exit code 2, an empty stdout and a message with all of `parts`.
     #[track_caller]
-    pub fn is_wrong_usage(self, parts: &[&str]) {
+    pub fn refuses_usage(self, parts: &[&str]) {
         assert_eq!(self.code, Some(2), "stderr: {}", self.stderr);
         assert_eq!(self.stdout, "");
         assert!(self.stderr.starts_with("error: "), "{}", self.stderr);

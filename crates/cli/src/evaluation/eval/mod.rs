@@ -60,7 +60,10 @@ fn check_read(read: &[(&str, Option<&Path>)]) -> Result<()> {
         match path {
             Some(path) if *option == "--longbench" && path.is_dir() => {}
             Some(path) if *option == "--longbench" => {
-                bail!("{option} {}: is not a folder; give the one of its .jsonl", path.display())
+                bail!(
+                    "{option} {}: is not a folder; give the one of its .jsonl files",
+                    path.display()
+                )
             }
             Some(path) => input::check(option, path, "give the name of a file")?,
             None => {}

@@ -1,9 +1,8 @@
 //! What was asked for, checked before anything runs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use longview_eval::haystack::TextSource;
 use longview_eval::policies::Candidate;
 use longview_eval::record::Question;
@@ -26,9 +25,6 @@ pub struct Plan {
 impl Plan {
     /// Fails for what does not exist or cannot be.
     pub fn new(args: &EvalArgs) -> Result<Self> {
-        check_folder("--longbench", args.longbench.as_deref())?;
-        check_file("--squad", args.squad.as_deref())?;
-        check_file("--hotpotqa", args.hotpotqa.as_deref())?;
         let mut lengths = args.lengths.clone();
         lengths.sort_unstable();
         lengths.dedup();
@@ -58,26 +54,4 @@ impl Plan {
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
-}
-
-/// Fails for a folder that is not there, also where no task reads it: the name is wrong anyhow.
-fn check_folder(option: &str, path: Option<&Path>) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let shown = path.display();
-    let found = path.metadata().with_context(|| format!("{option} {shown}: cannot be read"))?;
-    if !found.is_dir() {
-        bail!("{option} {shown}: is not a folder");
-    }
-    Ok(())
-}
-
-/// The same for a file.
-fn check_file(option: &str, path: Option<&Path>) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let shown = path.display();
-    let found = path.metadata().with_context(|| format!("{option} {shown}: cannot be read"))?;
-    if found.is_dir() {
-        bail!("{option} {shown}: is a folder; name the file");
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use super::commands::{self, Command};
 use super::source::Source;
 use super::{Chat, Next, settings};
 use crate::failure::describe;
-use crate::out::note;
+use crate::out::{listing, note};
 use crate::run::prompt;
 use crate::run::report::print_turn;
 use crate::run::saved::{self, Note, SavedSession};
@@ -25,7 +25,7 @@ impl<B: Backend> Chat<'_, B> {
             // An answer fails for other reasons than a command does.
             Command::Retry => return self.retry().map(|()| Next::Turn),
             Command::Help => {
-                note(commands::help());
+                listing(commands::help());
                 Ok(())
             }
             Command::Stats => {
@@ -112,7 +112,7 @@ impl<B: Backend> Chat<'_, B> {
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {
-        let saved = SavedSession::open(path)?;
+        let saved = SavedSession::open("/load", path)?;
         let (session, text) = saved.restore(self.args, &mut self.engine, None, None)?;
         let document_ids = if text.document().is_empty() {
             Vec::new()
@@ -133,7 +133,7 @@ impl<B: Backend> Chat<'_, B> {
 
     fn set(&mut self, change: Option<(String, String)>) -> Result<()> {
         let Some((name, value)) = change else {
-            note(settings::list(&self.params));
+            listing(settings::list(&self.params));
             return Ok(());
         };
         let defaults = self.engine.generation_defaults().clone();
@@ -144,7 +144,7 @@ impl<B: Backend> Chat<'_, B> {
 
     fn set_system(&mut self, text: Option<String>) -> Result<()> {
         let Some(text) = text else {
-            note(self.talk.system.as_deref().unwrap_or("no system message"));
+            listing(self.talk.system.as_deref().unwrap_or("no system message"));
             return Ok(());
         };
         let new = (!text.is_empty()).then_some(text);
