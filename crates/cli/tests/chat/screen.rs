@@ -9,6 +9,10 @@ use crate::support::{TempFolder, needle};
 /// Until then what is awaited has to be there. A test that waits for less is a test of the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Runs its arguments and writes the exit code to the file that `$0` names: tmux may miss the end of
+/// a program. The trap lets the shell go on after a Ctrl-C, which both get.
+const RECORDER: &str = r#"trap : INT; "$@"; echo $? > "$0""#;
+
 /// A terminal with `longview run` in it, and a folder for its files.
 pub struct Screen {
     folder: TempFolder,
@@ -40,14 +44,21 @@ impl Screen {
         let mut all: Vec<String> = Vec::new();
         let options = ["start-server", ";", "set", "-g", "remain-on-exit", "on", ";"];
         let session = ["new-session", "-d", "-x", &size[0], "-y", &size[1], "-e", &state];
+        self.end();
+        self.n_started.set(self.n_started.get() + 1);
+        let code = self.folder.file(&self.code_file()).display().to_string();
+        let shell = ["sh", "-c", RECORDER, &code];
         let program = [env!("CARGO_BIN_EXE_longview"), "run", "-m", &model, "--device", "cpu"];
-        for part in [&options[..], &session, &program, &["--temp", "0"]] {
+        for part in [&options[..], &session, &shell, &program, &["--temp", "0"]] {
             all.extend(part.iter().map(|word| (*word).to_owned()));
         }
         all.extend(words);
-        self.end();
-        self.n_started.set(self.n_started.get() + 1);
         self.tmux(&all);
+    }
+
+    /// Where the program's exit code is written.
+    fn code_file(&self) -> String {
+        format!("code{}", self.n_started.get())
     }
 
     fn end(&self) {
@@ -103,7 +114,16 @@ impl Screen {
 
     /// What the window shows and what scrolled out of it, without empty lines.
     pub fn lines(&self) -> Vec<String> {
-        let text = self.tmux(&["capture-pane", "-p", "-S", "-"]);
+        self.captured(&["-S", "-"])
+    }
+
+    /// What the window shows, without empty lines.
+    pub fn visible(&self) -> Vec<String> {
+        self.captured(&[])
+    }
+
+    fn captured(&self, words: &[&str]) -> Vec<String> {
+        let text = self.tmux(&[&["capture-pane", "-p"], words].concat());
         let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
         lines.map(str::to_owned).collect()
     }
@@ -152,13 +172,10 @@ impl Screen {
     /// Waits for the end of the program and returns its exit code.
     #[track_caller]
     pub fn code(&self) -> i32 {
-        // The terminal may close before the server has waited for its program.
-        let code = || {
-            let status = self.tmux(&["display-message", "-p", "#{pane_dead_status}"]);
-            status.trim().parse().ok()
-        };
-        self.wait("the program's exit code", |_| code().is_some());
-        code().unwrap()
+        let code = || std::fs::read_to_string(self.folder.file(&self.code_file())).ok();
+        let is_written = || code().is_some_and(|code| code.ends_with('\n'));
+        self.wait("the end of the program", |_| is_written());
+        code().unwrap().trim().parse().unwrap()
     }
 }
 
