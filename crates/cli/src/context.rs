@@ -4,7 +4,7 @@
 //! to what memory holds, and one line on stderr says what it took and why. A context that is given
 //! is used as it is.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use longview_engine::{Engine, EngineError, EngineOptions, Fit, Memory};
 use longview_model::config::{ModelConfig, RopeScaling};
 use longview_model::folder::ModelFolder;
@@ -144,12 +144,7 @@ impl Limit {
         is_chat: bool,
     ) -> Result<Wanted> {
         if tokens >= self.tokens {
-            bail!(
-                "the {name} has {} tokens and the model was made for {}; {}",
-                units::count(tokens),
-                units::count(self.tokens),
-                self.beyond(tokens + ANSWER)
-            );
+            bail!(self.too_long(name, &units::count(tokens), tokens + ANSWER));
         }
         let room = if is_chat { TURNS } else { answer.unwrap_or(ANSWER) }.min(self.tokens);
         let needed = (tokens + room).next_multiple_of(STEP);
@@ -163,6 +158,25 @@ impl Limit {
         let limit = units::count(self.tokens);
         let why = format!("the {name} has {}; the model's limit is {limit}", units::count(tokens));
         Ok(Wanted { least: tokens + 1, most, why })
+    }
+
+    /// A text of `n_tokens` tokens is longer than the model's context; `needed` would hold it.
+    fn too_long(&self, name: &str, n_tokens: &str, needed: usize) -> String {
+        let limit = units::count(self.tokens);
+        let help = self.beyond(needed);
+        format!("the {name} has {n_tokens} tokens and the model was made for {limit}; {help}")
+    }
+
+    /// What is wrong with a text that was not counted to its end, in words for `-c 0`.
+    pub fn explained(&self, name: &str, error: anyhow::Error) -> anyhow::Error {
+        match error.downcast_ref::<EngineError>() {
+            Some(EngineError::PromptFarTooLong { about, .. }) => {
+                // Its end may be denser than its beginning.
+                let needed = about + about / 8 + ANSWER;
+                anyhow!(self.too_long(name, &format!("about {}", units::count(*about)), needed))
+            }
+            _ => error,
+        }
     }
 
     /// The session's own, or longer where that holds no question and answer any more.

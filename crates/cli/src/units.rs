@@ -1,5 +1,7 @@
 //! Numbers for people.
 
+use longview_core::Grouped;
+
 /// `7.6 MiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -41,15 +43,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// `32,768`.
 pub fn count(n: impl TryInto<u64>) -> String {
-    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    Grouped(n.try_into().unwrap_or(u64::MAX)).to_string()
 }
 
 /// `1 token`, `32,768 tokens`.

@@ -100,19 +100,22 @@ fn a_text_far_too_long_is_refused_in_little_memory_and_time() {
     let model = TempFolder::model();
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
     model.write("chat_template.jinja", template);
-    for model in [needle().as_path(), model.path()] {
+    let refused = |model: &Path, context: &str, parts: &[&str]| {
         // 1.5 GB of addresses for everything: to encode this at once takes 3.
-        let line = "ulimit -v 1500000; exec \"$0\" run --device cpu -c 4096 -m \"$1\" -f \"$2\"";
+        let line = "ulimit -v 1500000; exec \"$0\" run --device cpu -m \"$1\" -f \"$2\" -c \"$3\"";
         let mut shell = Command::new("sh");
-        shell.args(["-c", line, env!("CARGO_BIN_EXE_longview")]).arg(model).arg(&path);
+        shell.args(["-c", line, env!("CARGO_BIN_EXE_longview")]).arg(model).arg(&path).arg(context);
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let start = Instant::now();
-        let done = at_once(&mut shell);
-        done.fails_with(&[
-            "the prompt has at least ",
-            " tokens, but the context holds 4096; start with a larger --ctx-size or shorten",
-        ]);
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        at_once(&mut shell).fails_with(parts);
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    };
+    for model in [needle().as_path(), model.path()] {
+        let holds = " by what was read of it, but the context holds 4,096; start with a larger -";
+        refused(model, "4096", &["the prompt has at least ", holds]);
+        // The program's own choice ends where the model's context does.
+        let made_for = " tokens and the model was made for 131,072; shorten it, or use -c ";
+        refused(model, "0", &["the document has about ", made_for, " --rope-scaling yarn "]);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Words that every crate of Longview shares: data types, index newtypes, host bytes, bytes read in
-//! runs, a seeded generator.
+//! runs, counts as people read them, a seeded generator.
 //!
 //! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
 //! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`],
@@ -7,6 +7,7 @@
 
 mod bytes;
 mod dtype;
+mod grouped;
 mod ids;
 mod regular;
 mod rng;
@@ -14,6 +15,7 @@ mod source;
 
 pub use bytes::HostBytes;
 pub use dtype::{DType, ParseDTypeError, decode_f32, decode_f32_into, encode_f32, encode_f32_into};
+pub use grouped::Grouped;
 pub use ids::{ClusterId, HeadId, LayerId, Slot, TokenPos};
 pub use regular::{open_regular, read_regular, special_kind};
 pub use rng::SplitMix64;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use longview_core::Grouped;
 use longview_model::batch::BatchError;
 use longview_model::chat::ChatError;
 use longview_model::folder::FolderError;
@@ -49,9 +50,11 @@ pub enum EngineError {
     Session(#[from] SessionFileError),
     /// A prompt that does not fit; nothing was computed, nothing was cut off.
     #[error(
-        "the prompt has {prompt} tokens{} the context holds {context}; start with --ctx-size {} or \
-         more, or shorten the prompt",
+        "the prompt has {} tokens{} the context holds {}; start with --ctx-size {} or more, or \
+         shorten the prompt",
+        Grouped::from(*prompt),
         InUse(*used),
+        Grouped::from(*context),
         prompt + used + 1
     )]
     PromptTooLong {
@@ -64,12 +67,17 @@ pub enum EngineError {
     },
     /// A prompt that is so long that it was not even encoded to its end.
     #[error(
-        "the prompt has at least {at_least} tokens, but the context holds {context}; start with a \
-         larger --ctx-size or shorten the prompt"
+        "the prompt has at least {} tokens, about {} by what was read of it, but the context holds \
+         {}; start with a larger --ctx-size or shorten the prompt",
+        Grouped::from(*at_least),
+        Grouped::from(*about),
+        Grouped::from(*context)
     )]
     PromptFarTooLong {
         /// Tokens of the prompt that were counted.
         at_least: usize,
+        /// Tokens of the whole prompt, if its end is as its beginning.
+        about: usize,
         /// Tokens that fit.
         context: usize,
     },
@@ -146,10 +154,14 @@ pub enum EngineError {
         advice: Advice,
     },
     /// A context longer than the model knows positions for.
-    #[error("a context of {0} tokens: --ctx-size must be from 1 to {1}")]
+    #[error(
+        "a context of {} tokens: --ctx-size must be from 1 to {}",
+        Grouped::from(*.0),
+        Grouped::from(*.1)
+    )]
     Context(usize, usize),
     /// A chunk size of nothing, or one that only takes memory.
-    #[error("--chunk-size {0}: must be from 1 to {1}")]
+    #[error("--chunk-size {}: must be from 1 to {}", .0, Grouped::from(*.1))]
     ChunkSize(usize, usize),
     /// A sampling parameter that means nothing.
     #[error("{option} {value}: must be {range}")]
@@ -187,7 +199,7 @@ impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.write_str(" and"),
-            used => write!(f, " and {used} are in use, but"),
+            used => write!(f, " and {} are in use, but", Grouped::from(used)),
         }
     }
 }

@@ -12,14 +12,14 @@ use crate::load::ModelArgs;
 /// Options of `longview run`.
 #[derive(Args)]
 #[command(after_help = "\
-With -p: one shot. The text is the file followed by the prompt. A model with a chat template gets it
-as one user message (file, blank line, prompt); --no-chat-template continues the plain text instead,
-the prompt directly behind the file.
-Without -p: a chat, about the file if there is one; /help lists its commands, Ctrl-C stops an answer,
-Ctrl-D ends. Through pipes each line is a turn, and a file alone is one shot.
-With --session: -p asks about the document that was saved; without it, a chat about it begins.
-The history of chats is in $XDG_STATE_HOME/longview/history; LONGVIEW_HISTORY names another file, or
-is off.")]
+With -p: one shot. The text is the file followed by the prompt. A model with a chat template gets \
+it as one user message (file, blank line, prompt); --no-chat-template continues the plain text \
+instead, the prompt directly behind the file.\n\
+Without -p: a chat, about the file if there is one; /help lists its commands, Ctrl-C stops an \
+answer, Ctrl-D ends. Through pipes each line is a turn, and a file alone is one shot.\n\
+With --session: -p asks about the document that was saved; without it, a chat about it begins.\n\
+The history of chats is in $XDG_STATE_HOME/longview/history; LONGVIEW_HISTORY names another file, \
+or is off.")]
 pub struct RunArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,

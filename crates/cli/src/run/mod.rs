@@ -42,7 +42,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         check_chat(args, folder.chat.is_some())?;
     }
     let limit = Limit::new(&folder.config, &args.rope);
-    let content = content(args, &folder, saved.as_ref(), text.as_mut(), is_chat)?;
+    let content = content(args, &folder, &limit, saved.as_ref(), text.as_mut(), is_chat)?;
     let options = EngineOptions {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
@@ -98,12 +98,22 @@ pub fn run(args: &RunArgs) -> Result<()> {
 fn content(
     args: &RunArgs,
     folder: &ModelFolder,
+    limit: &Limit,
     saved: Option<&SavedSession>,
     text: Option<&mut PromptText>,
     is_chat: bool,
 ) -> Result<Content> {
     let answer = usize::try_from(args.predict).ok();
-    let n_tokens = text.map(|text| prompt::count(args, folder, text)).transpose()?;
+    let name = if args.file.is_some() { "document" } else { "prompt" };
+    let count = |text| match args.model.ctx_size {
+        0 => {
+            let most = saved.map_or(0, SavedSession::context).max(limit.tokens());
+            let counted = prompt::count(args, folder, text, most);
+            counted.map_err(|error| limit.explained(name, error))
+        }
+        given => prompt::count(args, folder, text, given),
+    };
+    let n_tokens = text.map(count).transpose()?;
     Ok(match (saved, n_tokens) {
         (Some(saved), n_tokens) => {
             let (tokens, n_tokens) = (saved.n_tokens(), n_tokens.unwrap_or(0));
@@ -112,12 +122,9 @@ fn content(
                 if args.file.is_some() { n_tokens.saturating_sub(tokens) } else { n_tokens };
             Content::Session { tokens, saved: saved.context(), question, answer }
         }
-        (None, Some(tokens)) => Content::Text {
-            name: if args.file.is_some() { "document" } else { "prompt" },
-            tokens,
-            answer,
-            is_chat: is_chat || args.save_session.is_some(),
-        },
+        (None, Some(tokens)) => {
+            Content::Text { name, tokens, answer, is_chat: is_chat || args.save_session.is_some() }
+        }
         (None, None) => Content::Unknown,
     })
 }

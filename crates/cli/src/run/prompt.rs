@@ -1,7 +1,7 @@
 //! From files and options to the tokens of a prompt.
 
 use anyhow::{Result, bail};
-use longview_engine::{Engine, EngineError, MAX_CONTEXT, Session};
+use longview_engine::{Engine, EngineError, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
@@ -10,7 +10,7 @@ use longview_ops::Backend;
 use super::args::RunArgs;
 use super::talk::Talk;
 use crate::files::input;
-use crate::template;
+use crate::{template, units};
 
 /// What was given with `-f` and `-p`, and what was said before.
 pub struct PromptText {
@@ -73,13 +73,17 @@ pub fn encode<B: Backend>(
     }
 }
 
-/// How many tokens `text` has, before the model is loaded; it remembers them. A text that is far
-/// too long for the context that was asked for is refused without counting all of it.
-pub fn count(args: &RunArgs, folder: &ModelFolder, text: &mut PromptText) -> Result<usize> {
-    let most = match args.model.ctx_size {
-        0 => MAX_CONTEXT,
-        given => given,
-    };
+/// How many tokens `text` has, before the model is loaded; it remembers them.
+///
+/// # Errors
+/// [`EngineError::PromptFarTooLong`] for a text that is far longer than `most` tokens, without
+/// counting all of it.
+pub fn count(
+    args: &RunArgs,
+    folder: &ModelFolder,
+    text: &mut PromptText,
+    most: usize,
+) -> Result<usize> {
     let encoded = encode_with(args, folder.tokenizer()?, folder.chat.as_ref(), text, most)?;
     let n_tokens = encoded.0.len();
     text.encoded = Some(encoded);
@@ -155,8 +159,10 @@ pub fn known<B: Backend>(session: &Session<B>, ids: &[u32], has_answers: bool) -
 pub fn check_known(known: usize, n: usize) -> Result<()> {
     if known + LOOSE_END < n {
         bail!(
-            "only {known} of the session's {n} tokens begin this prompt: it was saved with another \
-             document, --system or --no-chat-template; give the same, or save it again"
+            "only {} of the session's {} tokens begin this prompt: it was saved with another \
+             document, --system or --no-chat-template; give the same, or save it again",
+            units::count(known),
+            units::count(n)
         );
     }
     Ok(())
@@ -209,8 +215,8 @@ pub fn encode_chat(
 fn within<T>(found: Within<T>, context: usize) -> Result<T> {
     match found {
         Within::Fits(found) => Ok(found),
-        Within::TooLong { at_least } => {
-            Err(EngineError::PromptFarTooLong { at_least, context }.into())
+        Within::TooLong { at_least, about } => {
+            Err(EngineError::PromptFarTooLong { at_least, about, context }.into())
         }
     }
 }

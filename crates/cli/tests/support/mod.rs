@@ -101,12 +101,12 @@ impl Done {
     }
 
     /// Asserts exit code 1, an empty stdout and a message with all of `parts`, and no panic.
-    /// Nothing but the choice of a device and of a context may come before it.
+    /// Nothing but the choice of a device and of a context, and progress, may come before it.
     #[track_caller]
     pub fn fails_with(self, parts: &[&str]) {
         assert_eq!(self.code, Some(1), "stderr: {}", self.stderr);
         assert_eq!(self.stdout, "");
-        let choices = ["device: ", "warning: ", "context: "];
+        let choices = ["device: ", "warning: ", "context: ", "prefill: "];
         let is_choice = |line: &str| choices.iter().any(|choice| line.starts_with(choice));
         let first = self.stderr.lines().find(|line| !is_choice(line)).unwrap_or_default();
         assert!(first.starts_with("error: "), "{}", self.stderr);

@@ -1,5 +1,7 @@
 //! Why a config is refused, and the bounds of sizes.
 
+use longview_core::Grouped;
+
 use crate::json::FieldError;
 
 /// The most positions a config may declare; they must fit `u32` with room to spare.
@@ -134,9 +136,11 @@ pub enum ConfigProblem {
 /// The context asked for is longer than the model's sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a context of {context} tokens is longer than this model's sliding window of {window}; \
+    "a context of {} tokens is longer than this model's sliding window of {}; \
      beyond it the model was trained to forget, which Longview does not imitate: \
-     use a context of at most {window} (-c {window})"
+     use -c {window} or less",
+    Grouped::from(*context),
+    Grouped::from(*window)
 )]
 pub struct WindowError {
     /// Tokens asked for.

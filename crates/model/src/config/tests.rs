@@ -315,9 +315,9 @@ fn a_sliding_window_limits_the_context() {
     assert_eq!(first.check_context(4096), Ok(()));
     assert_eq!(
         first.check_context(8192).unwrap_err().to_string(),
-        "a context of 8192 tokens is longer than this model's sliding window of 4096; beyond it \
-         the model was trained to forget, which Longview does not imitate: use a context of at \
-         most 4096 (-c 4096)"
+        "a context of 8,192 tokens is longer than this model's sliding window of 4,096; beyond it \
+         the model was trained to forget, which Longview does not imitate: use -c 4096 or \
+         less"
     );
     let phi3 = |window: Value| {
         parse(json!({"architectures": ["Phi3ForCausalLM"], "sliding_window": window}))

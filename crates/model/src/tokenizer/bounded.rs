@@ -23,6 +23,8 @@ pub enum Within<T> {
     TooLong {
         /// Tokens that were counted before the rest was left.
         at_least: usize,
+        /// Tokens of the whole text, if its end is as its beginning.
+        about: usize,
     },
 }
 
@@ -36,7 +38,7 @@ impl Tokenizer {
     ) -> Result<Within<Vec<u32>>, TokenizerError> {
         match self.check_length(text, limit)? {
             Within::Fits(()) => self.encode(text, specials).map(Within::Fits),
-            Within::TooLong { at_least } => Ok(Within::TooLong { at_least }),
+            Within::TooLong { at_least, about } => Ok(Within::TooLong { at_least, about }),
         }
     }
 
@@ -54,7 +56,9 @@ impl Tokenizer {
             let encoded = encoded.map_err(|reason| self.failed("encoding", reason))?;
             at_least += encoded.len().saturating_sub(CUT_TOKENS);
             if at_least > limit {
-                return Ok(Within::TooLong { at_least });
+                let read = text.len() - rest.len();
+                let about = at_least as f64 * (text.len() as f64 / read as f64);
+                return Ok(Within::TooLong { at_least, about: about as usize });
             }
         }
         Ok(Within::Fits(()))
@@ -108,11 +112,13 @@ mod tests {
             let Within::Fits(ids) = fits else { panic!("{n} tokens fit into {n}: {fits:?}") };
             assert_eq!(ids.len(), n);
             // What is lost to the cuts is small.
-            let few = n / 8;
-            let Within::TooLong { at_least } = tokenizer.check_length(&text, few).unwrap() else {
+            let few = n / 16;
+            let too_long = tokenizer.check_length(&text, few).unwrap();
+            let Within::TooLong { at_least, about } = too_long else {
                 panic!("{n} tokens do not fit into {few}")
             };
             assert!(at_least > few && at_least <= n, "{at_least} of {n}");
+            assert!(about.abs_diff(n) < n / 20, "about {about}, and it has {n}");
         }
     }
 
@@ -122,7 +128,7 @@ mod tests {
         let text = "0123456789".repeat(3_000_000);
         let start = std::time::Instant::now();
         let found = tokenizer.encode_within(&text, Specials::Add, 4096).unwrap();
-        let Within::TooLong { at_least } = found else { panic!("30 MB fit into 4096 tokens") };
+        let Within::TooLong { at_least, .. } = found else { panic!("30 MB fit into 4096 tokens") };
         assert!(at_least > 4096 && at_least < 200_000, "{at_least}");
         assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     }

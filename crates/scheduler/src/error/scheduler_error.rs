@@ -1,5 +1,6 @@
 //! A step or a change of a sequence that did not happen.
 
+use longview_core::Grouped;
 use longview_ops::OpError;
 
 use super::session_file_error::SessionFileError;
@@ -15,7 +16,11 @@ pub enum SchedulerError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// More tokens than the sequence was planned for.
-    #[error("{needed} tokens do not fit a context of {capacity}; start with a larger --ctx-size")]
+    #[error(
+        "{} tokens do not fit a context of {}; start with --ctx-size {needed} or more",
+        Grouped::from(*needed),
+        Grouped::from(*capacity)
+    )]
     ContextFull {
         /// Tokens that would be in the sequence.
         needed: usize,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
+use longview_core::Grouped;
+
 /// A session file that cannot be written or used. The file's name is the caller's to add.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,8 +60,10 @@ pub enum SessionFileError {
     Wrong(Vec<Difference>),
     /// More tokens than the context holds.
     #[error(
-        "the session has {tokens} tokens and the context holds {capacity}; leave --ctx-size out, \
-         or start with --ctx-size {saved}, as it was saved, or at least {needed}"
+        "the session has {} tokens and the context holds {}; leave --ctx-size out, or start with \
+         --ctx-size {saved}, as it was saved, or at least {needed}",
+        Grouped::from(*tokens),
+        Grouped::from(*capacity)
     )]
     TooLong {
         /// Tokens of the session.
