@@ -53,8 +53,8 @@ impl Drawn {
         let most = columns.saturating_sub(1);
         let fitting: String = text.chars().take(most).collect();
         self.drawn = fitting.chars().count();
-        // A window may be narrower by now than it was said to be. Without wrapping, what is too wide
-        // still takes one row, and only the window's change can have broken it into more.
+        // A window may be narrower by now than it was said to be. Without wrapping, what is too
+        // wide still takes one row, and only the window's change can have broken it into more.
         out.push_str(WRAP_OFF);
         out.push_str(&fitting);
         out.push_str(WRAP_ON);

@@ -9,8 +9,8 @@ use crate::support::{TempFolder, needle};
 /// Until then what is awaited has to be there. A test that waits for less is a test of the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs its arguments and writes the exit code to the file that `$0` names: tmux may miss the end of
-/// a program. The trap lets the shell go on after a Ctrl-C, which both get.
+/// Runs its arguments and writes the exit code to the file that `$0` names: tmux may miss the end
+/// of a program. The trap lets the shell go on after a Ctrl-C, which both get.
 const RECORDER: &str = r#"trap : INT; "$@"; echo $? > "$0""#;
 
 /// A terminal with `longview run` in it, and a folder for its files.
