@@ -125,15 +125,20 @@ fn device_memory_is_planned_before_loading() {
     assert!(tells || !cfg!(target_os = "linux"), "Vulkan tells how much memory there is");
     let policy = clusterkv(256);
     let options = EngineOptions { ctx_size: 2048, chunk_size: 256, ..Default::default() };
-    let refused = EngineOptions { device_memory: Some(1 << 20), ..options.clone() };
     let before = gpu.counters();
-    let error = Engine::load(Arc::clone(&gpu), needle(), refused, &policy).err().expect("refused");
-    let message = error.to_string();
-    assert!(message.starts_with("not enough device memory: "), "{message}");
-    assert!(message.contains("--budget"), "{message}");
+    let refusal = |bytes| {
+        let refused = EngineOptions { device_memory: Some(bytes), ..options.clone() };
+        let loaded = Engine::load(Arc::clone(&gpu), needle(), refused, &policy);
+        loaded.err().expect("refused").to_string()
+    };
+    let plan = Engine::plan(&*gpu, &needle(), &options, &policy).expect("a plan");
+    let nearly = refusal(plan.device_bytes() - 1);
+    assert!(nearly.starts_with("not enough device memory: "), "{nearly}");
+    assert!(nearly.contains("available; use --"), "{nearly}");
+    let nothing = refusal(1 << 20);
+    assert!(nothing.contains("no option makes it fit: use a smaller model"), "{nothing}");
     assert_eq!(gpu.counters(), before, "nothing was loaded");
 
-    let plan = Engine::plan(&*gpu, &needle(), &options, &policy).expect("a plan");
     let mut engine = Engine::load(Arc::clone(&gpu), needle(), options, &policy).expect("loads");
     let mut session = engine.session(&policy).expect("a session");
     prefill(&mut engine, &mut session, 300);
