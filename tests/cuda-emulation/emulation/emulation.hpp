@@ -66,19 +66,19 @@ DEVICE void expect_aligned(const void* at, u64 align) {
     }
 }
 
-template <typename T> T shfl_at_(T value, u32 lane, int line) {
+template <typename T> DEVICE T shfl_at_(T value, u32 lane, int line) {
     return lv::meet(value, line)[lane];
 }
 #define shfl(value, lane) shfl_at_(value, lane, __LINE__)
 #define shfl_xor(value, mask) shfl_at_(value, ::lv::current->lane ^ (mask), __LINE__)
 
-template <typename T> T shfl_up_at_(T value, u32 delta, int line) {
+template <typename T> DEVICE T shfl_up_at_(T value, u32 delta, int line) {
     const u32 lane = lv::current->lane;
     return lv::meet(value, line)[lane < delta ? lane : lane - delta];
 }
 #define shfl_up(value, delta) shfl_up_at_(value, delta, __LINE__)
 
-template <typename T> T shfl_down_at_(T value, u32 delta, int line) {
+template <typename T> DEVICE T shfl_down_at_(T value, u32 delta, int line) {
     const u32 lane = lv::current->lane;
     return lv::meet(value, line)[lane + delta < WARP ? lane + delta : lane];
 }

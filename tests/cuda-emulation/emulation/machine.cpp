@@ -9,27 +9,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#define ADDRESS_SANITIZER 1
-#else
-#define ADDRESS_SANITIZER 0
 #endif
 
-// The system's own way to change stacks costs two calls into the kernel each time.
-#if defined(__linux__) && defined(__x86_64__) && !defined(LONGVIEW_UCONTEXT)
-#define SWITCH_X86_64 1
-#elif defined(__linux__) && defined(__aarch64__) && !defined(LONGVIEW_UCONTEXT)
-#define SWITCH_AARCH64 1
-#else
+#if SWITCH_UCONTEXT
 #include <ucontext.h>
-#define SWITCH_UCONTEXT 1
-#endif
-
-#if SWITCH_X86_64 || SWITCH_AARCH64
-// Leaves a stack for another; what a callee must keep is kept on the stack that is left.
-extern "C" void lv_switch(void** save, void* load);
 #endif
 
 namespace lv {
@@ -76,6 +62,7 @@ struct Machine {
     ucontext_t scheduler_context;
     ucontext_t contexts[MAX_THREADS];
 #endif
+    bool backward;
     bool failed;
     char message[512];
 };
@@ -83,24 +70,11 @@ struct Machine {
 namespace {
 
 #if SWITCH_X86_64
-__asm__(".text\n"
-        ".globl lv_switch\n"
-        ".hidden lv_switch\n"
-        ".type lv_switch,@function\n"
-        "lv_switch:\n"
-        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-        "  movq %rsp, (%rdi)\n"
-        "  movq %rsi, %rsp\n"
-        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
-        "  ret\n"
-        ".size lv_switch, .-lv_switch\n");
-
 void* fresh_context(u8* top, void (*entry)()) {
-    // Six registers, then the address that `ret` goes to. A function finds the stack 8 bytes off a
-    // multiple of 16.
-    void** at = reinterpret_cast<void**>(top) - 8;
-    std::memset(at, 0, 8 * sizeof(void*));
-    at[6] = reinterpret_cast<void*>(entry);
+    // A function finds the stack 8 bytes off a multiple of 16.
+    void** at = reinterpret_cast<void**>(top) - 2;
+    at[0] = reinterpret_cast<void*>(entry);
+    at[1] = nullptr;
     return at;
 }
 #elif SWITCH_AARCH64
@@ -147,25 +121,52 @@ void run(Machine& machine, Thread& thread) {
 #if SWITCH_UCONTEXT
     swapcontext(&machine.scheduler_context, &machine.contexts[&thread - machine.threads]);
 #else
-    lv_switch(&machine.scheduler, thread.context);
+    switch_stacks(&machine.scheduler, thread.context);
 #endif
 #if ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(machine.scheduler_fake_stack, nullptr, nullptr);
 #endif
 }
 
-// From the running thread to the scheduler.
+// Who runs when `thread` cannot: the next of its warp that is ready, round and round in the order
+// of threads. Null if nobody is.
+Thread* next_ready(Thread& thread) {
+    const Machine& machine = *thread.machine;
+    if (machine.failed) {
+        return nullptr;
+    }
+    Thread* const first = &thread - thread.lane;
+    const u32 step = machine.backward ? LANES - 1 : 1;
+    for (u32 i = 1, lane = thread.lane; i < LANES; i++) {
+        lane = (lane + step) % LANES;
+        if (first[lane].state == State::Ready) {
+            return &first[lane];
+        }
+    }
+    return nullptr;
+}
+
+// From the running thread to the next one, or to the scheduler.
 void yield(Thread& thread, bool for_ever) {
     Machine& machine = *thread.machine;
     (void)for_ever;
+    Thread* const next = next_ready(thread);
 #if ADDRESS_SANITIZER
-    __sanitizer_start_switch_fiber(for_ever ? nullptr : &thread.fake_stack,
-                                   machine.scheduler_stack, machine.scheduler_stack_size);
+    void** fake_stack = for_ever ? nullptr : &thread.fake_stack;
+    if (next != nullptr) {
+        __sanitizer_start_switch_fiber(fake_stack, stack_of(machine, *next), STACK_BYTES);
+    } else {
+        __sanitizer_start_switch_fiber(fake_stack, machine.scheduler_stack,
+                                       machine.scheduler_stack_size);
+    }
 #endif
+    current = next;
 #if SWITCH_UCONTEXT
-    swapcontext(&machine.contexts[&thread - machine.threads], &machine.scheduler_context);
+    swapcontext(&machine.contexts[&thread - machine.threads],
+                next != nullptr ? &machine.contexts[next - machine.threads]
+                                : &machine.scheduler_context);
 #else
-    lv_switch(&thread.context, machine.scheduler);
+    switch_stacks(&thread.context, next != nullptr ? next->context : machine.scheduler);
 #endif
 #if ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(thread.fake_stack, nullptr, nullptr);
@@ -177,8 +178,14 @@ void thread_main() {
     Thread& thread = *current;
     Machine& machine = *thread.machine;
 #if ADDRESS_SANITIZER
-    __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack,
-                                    &machine.scheduler_stack_size);
+    const void* stack = nullptr;
+    size_t size = 0;
+    __sanitizer_finish_switch_fiber(nullptr, &stack, &size);
+    if (machine.scheduler_stack == nullptr) {
+        // The first fiber of all comes from the scheduler, others may come from each other.
+        machine.scheduler_stack = stack;
+        machine.scheduler_stack_size = size;
+    }
 #endif
     machine.kernel->run(machine.args);
     thread.state = State::Left;
@@ -212,7 +219,8 @@ void reset(Machine& machine, Thread& thread, u32 i) {
 }
 
 // Runs each warp until all its threads wait at the barrier or have left.
-void run_warps(Machine& machine, bool backward) {
+void run_warps(Machine& machine) {
+    const bool backward = machine.backward;
     const u32 n = machine.n_threads;
     const u32 n_warps = n / LANES;
     for (u32 i = 0; i < n_warps && !machine.failed; i++) {
@@ -282,7 +290,7 @@ bool barriers_match(const Machine& machine) {
     return true;
 }
 
-void run_block(Machine& machine, bool backward) {
+void run_block(Machine& machine) {
     const u32 n = machine.n_threads;
     machine.shared_used = (machine.dynamic_bytes + 255) / 256 * 256;
     machine.n_sites = 0;
@@ -302,7 +310,7 @@ void run_block(Machine& machine, bool backward) {
         reset(machine, machine.threads[i], i);
     }
     while (!machine.failed) {
-        run_warps(machine, backward);
+        run_warps(machine);
         if (machine.failed || machine.n_left == n) {
             break;
         }
@@ -342,7 +350,7 @@ void barrier(int line) {
     yield(thread, false);
 }
 
-void arrive(Warp& warp, int line) {
+void* arrive(Warp& warp, int line) {
     Thread& thread = *current;
     if (warp.n_arrived == 0) {
         warp.line = line;
@@ -353,8 +361,13 @@ void arrive(Warp& warp, int line) {
     if (warp.n_arrived < LANES) {
         thread.state = State::AtMeeting;
         thread.line = line;
+#if SWITCH_UCONTEXT || ADDRESS_SANITIZER
         yield(thread, false);
-        return;
+        return nullptr;
+#else
+        current = next_ready(thread);
+        return current != nullptr ? current->context : thread.machine->scheduler;
+#endif
     }
     warp.n_arrived = 0;
     warp.n_meetings++;
@@ -364,6 +377,7 @@ void arrive(Warp& warp, int line) {
             first[i].state = State::Ready;
         }
     }
+    return nullptr;
 }
 
 void* shared(const void* site, size_t size, size_t align) {
@@ -442,7 +456,9 @@ const char* lv_run(Machine* machine, const Kernel* kernel, const u32* grid, u32 
     machine->args = args;
     machine->n_threads = kernel->threads;
     machine->dynamic_bytes = dynamic_bytes;
+    machine->backward = backward;
     machine->failed = false;
+    machine->scheduler_stack = nullptr;
     lv::current_grid = lv::Dim3{grid[0], grid[1], grid[2]};
     lv::current_block_size = lv::Dim3{kernel->threads, 1, 1};
     if (dynamic_bytes > lv::SHARED_BYTES) {
@@ -457,7 +473,7 @@ const char* lv_run(Machine* machine, const Kernel* kernel, const u32* grid, u32 
         lv::current_block.x = static_cast<u32>(block % grid[0]);
         lv::current_block.y = static_cast<u32>(block / grid[0] % grid[1]);
         lv::current_block.z = static_cast<u32>(block / grid[0] / grid[1]);
-        lv::run_block(*machine, backward);
+        lv::run_block(*machine);
         if (machine->failed) {
             __atomic_store_n(next_block, n_blocks, __ATOMIC_RELAXED);
             break;

@@ -4,7 +4,8 @@
 // Fibers are left where a thread must wait: at a barrier, or where the lanes of a warp meet. In
 // between a thread runs alone, so a kernel's plain code costs what it costs in C++. Threads run
 // forward or backward: who reads what another thread of the block writes, without a barrier in
-// between, gets it right in one order at most.
+// between, gets it right in one order at most. A thread that waits hands over to the next of its
+// warp itself, because that is most of what an emulated kernel does.
 //
 // What a GPU leaves undefined ends the launch with a message: lanes that meet at different places,
 // threads that wait for some who never come, addresses that are not aligned.
@@ -19,7 +20,54 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#else
+#define ADDRESS_SANITIZER 0
+#endif
+
+// The system's own way to change stacks costs two calls into the kernel each time.
+#if defined(__linux__) && defined(__x86_64__) && !defined(LONGVIEW_UCONTEXT)
+#define SWITCH_X86_64 1
+#elif defined(__linux__) && defined(__aarch64__) && !defined(LONGVIEW_UCONTEXT)
+#define SWITCH_AARCH64 1
+// Leaves a stack for another; what a callee must keep is kept on the stack that is left.
+extern "C" void lv_switch(void** save, void* load);
+#else
+#define SWITCH_UCONTEXT 1
+#endif
+
 namespace lv {
+
+#if SWITCH_X86_64
+// Leaves a stack for another. Neither a call nor a return: a processor predicts returns by the
+// calls before them, which were another thread's. The bytes below the stack's end are the caller's
+// too.
+static inline __attribute__((always_inline)) void switch_stacks(void** save, void* load) {
+    __asm__ volatile(
+        "leaq -128(%%rsp), %%rsp\n\t"
+        "pushq %%rbp\n\t"
+        "leaq 1f(%%rip), %%rax\n\t"
+        "pushq %%rax\n\t"
+        "movq %%rsp, (%%rdi)\n\t"
+        "movq %%rsi, %%rsp\n\t"
+        "popq %%rax\n\t"
+        "jmp *%%rax\n"
+        "1:\n\t"
+        "popq %%rbp\n\t"
+        "leaq 128(%%rsp), %%rsp"
+        : "+D"(save), "+S"(load)
+        :
+        : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",
+          "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+          "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+}
+#elif SWITCH_AARCH64
+static inline void switch_stacks(void** save, void* load) { lv_switch(save, load); }
+#else
+// Contexts are changed where they are known, in machine.cpp.
+static inline void switch_stacks(void**, void*) {}
+#endif
 
 constexpr u32 LANES = 32;
 constexpr u32 MAX_THREADS = 1024;
@@ -117,8 +165,9 @@ extern __thread Dim3 current_block_size;
 // Waits for all threads of the block that have not left.
 void barrier(int line);
 
-// Says that this lane is at `line`, and waits until all lanes of the warp are.
-void arrive(Warp& warp, int line);
+// Says that this lane is at `line`. Null once all lanes of the warp are, else the stack to go to
+// until they are.
+void* arrive(Warp& warp, int line);
 
 // Shared memory of the block for the declaration at `site`, the same for all its threads.
 void* shared(const void* site, size_t size, size_t align);
@@ -138,13 +187,16 @@ template <typename T> struct Slots {
 };
 
 // All lanes of the warp hand something in and see what the others did.
-template <typename T> Slots<T> meet(const T& mine, int line) {
+template <typename T>
+inline __attribute__((always_inline)) Slots<T> meet(const T& mine, int line) {
     static_assert(sizeof(T) <= SLOT_BYTES);
     Thread& thread = *current;
     auto& side = thread.warp->slots[thread.n_meetings % 2];
     std::memcpy(side[thread.lane], &mine, sizeof(T));
     thread.n_meetings++;
-    arrive(*thread.warp, line);
+    if (void* other = arrive(*thread.warp, line)) {
+        switch_stacks(&thread.context, other);
+    }
     return Slots<T>{side};
 }
 

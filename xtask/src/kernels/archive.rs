@@ -66,6 +66,15 @@ pub(super) fn write(made: &ByTarget, is_all: bool) -> Result<()> {
     fs::write(root().join(CONTENTS), contents).context(CONTENTS)
 }
 
+/// What is committed, by target.
+pub(super) fn committed(targets: impl Iterator<Item = String>) -> Result<ByTarget> {
+    let texts = |target: String| {
+        let members = read(&path(&target))?.into_iter();
+        Ok((target, members.map(|(name, member)| (name, member.text)).collect()))
+    };
+    targets.map(texts).collect()
+}
+
 /// How the committed archives differ from `made`, in words. Without `is_all` only the files that
 /// `made` names are compared.
 pub(super) fn differences(made: &ByTarget, is_all: bool) -> Result<Vec<String>> {
@@ -142,10 +151,14 @@ fn unpacked(archive: &[u8]) -> Result<BTreeMap<String, Member>> {
 /// A line for each file: hash, bytes, name.
 fn listed(target: &str, texts: &Texts) -> String {
     let line = |(name, text): (&String, &String)| {
-        let hash = blake3::hash(text.as_bytes()).to_hex();
-        format!("{}  {:>8}  {target}/{name}\n", &hash[..HASH_DIGITS], text.len())
+        format!("{}  {:>8}  {target}/{name}\n", hash(text), text.len())
     };
     texts.iter().map(line).collect()
+}
+
+/// What is listed of a text.
+pub(super) fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..HASH_DIGITS].to_owned()
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! file, headers and compilers are the same.
 //!
 //! What came out is kept in `target/kernel-cache`, one file for each pair, by a hash of everything
-//! that goes in. Failures are not kept: whoever repairs a set-up wants to see that it works.
+//! that goes in. Failures are not kept: whoever repairs a set-up wants to see that it works. What a
+//! record answers (see [`super::record`]) is not compiled either.
 
+use std::ffi::CStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -18,8 +20,11 @@ use super::ptxas::{self, Resources};
 use super::source::{Source, Target};
 use super::toolchain::{self, Tools};
 
-/// Counts up when the format of the kept files changes.
+/// Counts up when the format of the kept files changes, or how compilers are called.
 const CACHE_VERSION: u32 = 1;
+
+/// Digits of a key: no two inputs share them by accident.
+const KEY_DIGITS: usize = 32;
 
 /// A file and what it is compiled for.
 pub(super) type Job<'a> = (&'a Source, &'a Target);
@@ -32,45 +37,82 @@ pub(super) struct Compiled {
     pub(super) kernels: Vec<(String, Resources)>,
 }
 
-/// The pinned compilers. Loading one costs half a second, so it is done when something is new.
+/// What was done for a job.
+pub(super) struct Done {
+    pub(super) key: String,
+    pub(super) how: How,
+    /// None where it is answered.
+    pub(super) result: Option<Result<Compiled>>,
+}
+
+/// Where a result is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Compiled,
+    /// Compiled before.
+    Kept,
+    /// Nobody compiled it here.
+    Answered,
+}
+
+/// The pinned compilers. To fetch and load them takes seconds, so it is done when something is new.
 pub(super) struct Compilers {
-    tools: Tools,
+    fetch: fn() -> Result<Tools>,
+    options: &'static [&'static CStr],
     /// Names and texts.
     headers: Vec<(String, String)>,
     cache: PathBuf,
 }
 
 impl Compilers {
-    pub(super) fn fetch(headers: Vec<(String, String)>) -> Result<Self> {
+    pub(super) fn new(headers: Vec<(String, String)>) -> Result<Self> {
         let cache = toolchain::target_folder()?.join("kernel-cache");
         fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-        Ok(Self { tools: toolchain::fetch()?, headers, cache })
+        Ok(Self { fetch: toolchain::fetch, options: &nvrtc::OPTIONS, headers, cache })
     }
 
-    /// Compiles what is new; results in the order of `jobs`, and how many were there already.
-    pub(super) fn compile_all(&self, jobs: &[Job<'_>]) -> Result<(Vec<Result<Compiled>>, usize)> {
-        let paths: Vec<_> = jobs.iter().map(|job| self.cache.join(self.key(job))).collect();
-        let mut results: Vec<_> = paths.iter().map(|path| load(path).map(Ok)).collect();
-        let new: Vec<usize> = (0..jobs.len()).filter(|i| results[*i].is_none()).collect();
+    /// Compiles what is new, but not what `is_answered` by its job and key. Results in the order of
+    /// `jobs`; none for those that are answered and were not kept.
+    pub(super) fn compile_all(
+        &self,
+        jobs: &[Job<'_>],
+        is_answered: impl Fn(&Job<'_>, &str) -> bool,
+    ) -> Result<Vec<Done>> {
+        let done = |job: &Job<'_>| {
+            let key = self.key(job);
+            let kept = load(&self.place(&key));
+            let how = match kept {
+                Some(_) => How::Kept,
+                None if is_answered(job, &key) => How::Answered,
+                None => How::Compiled,
+            };
+            Done { key, how, result: kept.map(Ok) }
+        };
+        let mut all: Vec<_> = jobs.iter().map(done).collect();
+        let new: Vec<_> = (0..jobs.len()).filter(|i| all[*i].how == How::Compiled).collect();
         if !new.is_empty() {
-            let early = Nvrtc::load(&self.tools.early, &self.headers)?;
-            let late = Nvrtc::load(&self.tools.late, &self.headers)?;
+            let tools = (self.fetch)()?;
+            let early = Nvrtc::load(&tools.early, self.options, &self.headers)?;
+            let late = Nvrtc::load(&tools.late, self.options, &self.headers)?;
             let compiled = on_all_cores(&new, |i| {
                 let (source, target) = jobs[*i];
                 let nvrtc = if target.early { &early } else { &late };
-                let compiled = compile(source, target, nvrtc, &self.tools.ptxas)?;
-                save(&paths[*i], &compiled)?;
+                let compiled = compile(source, target, nvrtc, &tools.ptxas)?;
+                save(&self.place(&all[*i].key), &compiled)?;
                 Ok(compiled)
             });
             for (i, result) in new.iter().zip(compiled) {
-                results[*i] = Some(result);
+                all[*i].result = Some(result);
             }
         }
-        let n_kept = jobs.len() - new.len();
-        Ok((results.into_iter().flatten().collect(), n_kept))
+        Ok(all)
     }
 
-    /// The name under which a result is kept: everything that it depends on, hashed.
+    fn place(&self, key: &str) -> PathBuf {
+        self.cache.join(key).with_extension("json")
+    }
+
+    /// Everything that a result depends on, hashed.
     fn key(&self, (source, target): &Job<'_>) -> String {
         let mut hasher = blake3::Hasher::new();
         let mut add = |part: &str| {
@@ -79,7 +121,7 @@ impl Compilers {
         };
         add(&CACHE_VERSION.to_string());
         toolchain::versions(target.early).iter().for_each(|version| add(version));
-        nvrtc::OPTIONS.iter().for_each(|option| add(&option.to_string_lossy()));
+        self.options.iter().for_each(|option| add(&option.to_string_lossy()));
         add(target.arch);
         add(&source.stem);
         add(&source.text);
@@ -87,7 +129,7 @@ impl Compilers {
             add(name);
             add(text);
         }
-        format!("{}.json", hasher.finalize().to_hex())
+        hasher.finalize().to_hex()[..KEY_DIGITS].to_owned()
     }
 }
 
@@ -159,10 +201,12 @@ fn save(path: &Path, compiled: &Compiled) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn compilers(header: &str) -> Compilers {
-        let nowhere = || PathBuf::from("nowhere");
-        let tools = Tools { early: nowhere(), late: nowhere(), ptxas: nowhere() };
-        Compilers { tools, headers: vec![("a.cuh".into(), header.into())], cache: nowhere() }
+    const OPTIONS: &[&CStr] = &[c"--std=c++17"];
+
+    fn compilers(header: &str, options: &'static [&'static CStr]) -> Compilers {
+        let fetch = || bail!("compilers are called for");
+        let headers = vec![("a.cuh".into(), header.into())];
+        Compilers { fetch, options, headers, cache: PathBuf::from("nowhere") }
     }
 
     fn source(text: &str) -> Source {
@@ -175,7 +219,7 @@ mod tests {
         let late = Target { arch: "80", early: false, ships: true };
         let other = Target { arch: "90", early: true, ships: true };
         let key = |header: &str, text: &str, target: &Target| {
-            compilers(header).key(&(&source(text), target))
+            compilers(header, OPTIONS).key(&(&source(text), target))
         };
         let first = key("h", "a", &early);
         assert_eq!(first, key("h", "a", &early));
@@ -184,8 +228,30 @@ mod tests {
             key("h", "b", &early),
             key("h", "a", &late),
             key("h", "a", &other),
+            compilers("h", &[c"--std=c++20"]).key(&(&source("a"), &early)),
         ];
         assert!(others.iter().all(|other| *other != first), "{first} {others:?}");
+    }
+
+    #[test]
+    fn what_is_recorded_is_compiled_only_where_its_input_changed() {
+        let target = Target { arch: "80", early: true, ships: true };
+        let source = |text| Source { stem: "add".into(), text, ships: true };
+        let before = source(String::from("a"));
+        let recorded = compilers("h", OPTIONS).key(&(&before, &target));
+        let asks = |compilers: &Compilers, source: &Source| {
+            compilers.compile_all(&[(source, &target)], |_, key| key == recorded)
+        };
+        let same = asks(&compilers("h", OPTIONS), &before).unwrap();
+        assert!(same[0].how == How::Answered && same[0].result.is_none());
+        for (compilers, source) in [
+            (compilers("h", OPTIONS), source("b".into())),
+            (compilers("i", OPTIONS), source("a".into())),
+            (compilers("h", &[c"--std=c++20"]), source("a".into())),
+        ] {
+            let error = asks(&compilers, &source).err().expect("nothing is there to compile it");
+            assert_eq!(error.to_string(), "compilers are called for");
+        }
     }
 
     #[test]

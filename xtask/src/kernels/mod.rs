@@ -7,13 +7,15 @@
 //! was compiled before from the same sources by the same compilers is taken from `target/` (see
 //! [`compile`]).
 //!
-//! Without `--check` the PTX is packed ([`archive`]) and the table written; with it they must hold
-//! what is committed.
+//! Without `--check` the PTX is packed ([`archive`]), and the table and what came out of every
+//! compilation ([`record`]) are written; with it they must hold what is committed. CI believes what
+//! is recorded of the same sources, headers, options and compilers, but for a sample.
 
 mod archive;
 mod compile;
 mod nvrtc;
 mod ptxas;
+mod record;
 mod source;
 mod toolchain;
 
@@ -26,8 +28,9 @@ use anyhow::{Context, Result, bail};
 use crate::args::{Parsed, UsageError};
 use crate::process::root;
 use archive::ByTarget;
-use compile::{Compiled, Compilers, Job};
+use compile::{Compiled, Compilers, Done, How, Job};
 use ptxas::Resources;
+use record::{Entry, Record, Trust};
 use source::{Source, Target};
 
 pub(crate) const OPTIONS: &str = "[--check] [--only STEM]";
@@ -56,21 +59,22 @@ struct Outcome {
     ptx: ByTarget,
     /// File and kernel; one for each target.
     resources: BTreeMap<(String, String), Vec<Resources>>,
+    record: Record,
     failures: Vec<String>,
 }
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let parsed = Parsed::parse(args, &["--check"], &["--only"])?;
-    run_with(parsed.has("--check"), parsed.value("--only"))
+    run_with(parsed.has("--check"), parsed.value("--only"), &Trust::Nothing)
 }
 
 /// The stage of CI.
 pub(crate) fn stage() -> Result<()> {
-    run_with(true, None)
+    run_with(true, None, &Trust::of_this_commit())
 }
 
-fn run_with(check: bool, only: Option<&str>) -> Result<()> {
+fn run_with(check: bool, only: Option<&str>, trust: &Trust) -> Result<()> {
     let mut sources = sources()?;
     if let Some(stem) = only {
         sources.retain(|source| source.stem == stem);
@@ -82,28 +86,51 @@ fn run_with(check: bool, only: Option<&str>) -> Result<()> {
         .iter()
         .flat_map(|source| TARGETS.iter().map(move |target| (source, target)))
         .collect();
-    let (results, n_kept) = Compilers::fetch(headers()?)?.compile_all(&jobs)?;
-    let mut outcome = Outcome::default();
-    for (job, result) in jobs.iter().zip(results) {
-        outcome.add(job, result);
-    }
+    let committed = Record::read()?;
+    let is_answered = |job: &Job<'_>, key: &str| committed.answers(job, key, trust);
+    let done = Compilers::new(headers()?)?.compile_all(&jobs, is_answered)?;
+    let told_of_origin = told_of_origin(&jobs, &done, &committed);
+    let outcome = &mut Outcome::of(&jobs, done, &committed)?;
     for source in &sources {
-        println!("{}.cu: {}", source.stem, told(source, &outcome));
+        println!("{}.cu: {}", source.stem, told(source, outcome));
     }
     if check {
-        compare(&mut outcome, only)?;
+        compare(outcome, &committed, only)?;
     } else if outcome.failures.is_empty() {
-        write(&outcome, only)?;
+        write(outcome, committed, only)?;
     }
     outcome.failures.iter().for_each(|failure| println!("FAILED {failure}"));
     let n_kernels = outcome.resources.len();
     let n_failed = outcome.failures.len();
     println!("{n_kernels} kernels x {} targets, {n_failed} failed", TARGETS.len());
-    println!("{n_kept} of {} compilations were known from before", jobs.len());
+    println!("{told_of_origin}");
     if n_failed > 0 {
         bail!("{n_failed} failures; the committed PTX is made by `cargo xtask kernels`");
     }
     Ok(())
+}
+
+/// What was compiled, and what was not.
+fn told_of_origin(jobs: &[Job<'_>], done: &[Done], committed: &Record) -> String {
+    let count = |how| done.iter().filter(|done| done.how == how).count();
+    let mut text = format!(
+        "{} compilations: {} made, {} known from before, {} as recorded",
+        jobs.len(),
+        count(How::Compiled),
+        count(How::Kept),
+        count(How::Answered)
+    );
+    // What is recorded of the same input was compiled to prove the record.
+    let is_sample = |(job, done): &(&Job<'_>, &Done)| {
+        done.how == How::Compiled && committed.answers(job, &done.key, &Trust::All)
+    };
+    let sample: Vec<_> = jobs.iter().zip(done).filter(is_sample).collect();
+    if count(How::Answered) > 0 {
+        let names = sample.iter().map(|((s, t), _)| format!("{} sm_{}", s.stem, t.arch));
+        let names: Vec<_> = names.collect();
+        text += &format!("\n{} of the made are a sample: {}", names.len(), names.join(", "));
+    }
+    text
 }
 
 /// What kernels include: every `.cuh`, by its path from the folder of kernels, with its text.
@@ -138,6 +165,23 @@ fn read(path: &Path) -> Result<String> {
 }
 
 impl Outcome {
+    /// What was done, and what is recorded and `committed` of the rest.
+    fn of(jobs: &[Job<'_>], done: Vec<Done>, committed: &Record) -> Result<Self> {
+        let mut outcome = Self::default();
+        let is_recalled = done.iter().any(|done| done.how == How::Answered);
+        let archives = if is_recalled { archive::committed(shipped())? } else { ByTarget::new() };
+        for (job, done) in jobs.iter().zip(done) {
+            let result = done.result.unwrap_or_else(|| committed.recall(job, &archives));
+            if let Ok(compiled) = &result {
+                let recorded = committed.entry(job).filter(|_| done.how == How::Answered);
+                let made = || Entry::of(&done.key, compiled);
+                outcome.record.add(job, recorded.cloned().unwrap_or_else(made));
+            }
+            outcome.add(job, result);
+        }
+        Ok(outcome)
+    }
+
     /// Takes what came out of a file for a target.
     fn add(&mut self, (source, target): &Job<'_>, result: Result<Compiled>) {
         let name = format!("{}.cu for sm_{}", source.stem, target.arch);
@@ -149,7 +193,7 @@ impl Outcome {
             return;
         }
         if target.ships {
-            let files = self.ptx.entry(compute(target)).or_default();
+            let files = self.ptx.entry(target.compute()).or_default();
             files.insert(format!("{}.ptx", source.stem), compiled.ptx);
         }
         for (kernel, resources) in compiled.kernels {
@@ -195,8 +239,11 @@ fn table(outcome: &Outcome) -> String {
     text
 }
 
-fn write(outcome: &Outcome, only: Option<&str>) -> Result<()> {
+fn write(outcome: &Outcome, committed: Record, only: Option<&str>) -> Result<()> {
     archive::write(&outcome.ptx, only.is_none())?;
+    let mut record = if only.is_none() { Record::default() } else { committed };
+    record.extend(outcome.record.clone());
+    record.write()?;
     if only.is_none() {
         fs::write(root().join(RESOURCES), table(outcome)).context(RESOURCES)?;
     }
@@ -204,8 +251,9 @@ fn write(outcome: &Outcome, only: Option<&str>) -> Result<()> {
 }
 
 /// What is committed must be what came out.
-fn compare(outcome: &mut Outcome, only: Option<&str>) -> Result<()> {
+fn compare(outcome: &mut Outcome, committed: &Record, only: Option<&str>) -> Result<()> {
     let mut failures = archive::differences(&outcome.ptx, only.is_none())?;
+    failures.extend(outcome.record.differences(committed, only.is_none()));
     if only.is_none() {
         let committed = fs::read_to_string(root().join(RESOURCES));
         if committed.ok() != Some(table(outcome)) {
@@ -216,13 +264,7 @@ fn compare(outcome: &mut Outcome, only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What NVRTC calls a target that PTX is made for, and what its archive is called.
-fn compute(target: &Target) -> String {
-    format!("compute_{}", target.arch)
-}
-
 /// The targets whose PTX is embedded.
-#[cfg(test)]
 fn shipped() -> impl Iterator<Item = String> {
-    TARGETS.iter().filter(|target| target.ships).map(compute)
+    TARGETS.iter().filter(|target| target.ships).map(Target::compute)
 }

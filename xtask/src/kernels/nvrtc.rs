@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
-use std::ptr;
+use std::{iter, ptr};
 
 use anyhow::{Context, Result, bail};
 use libloading::{Library, Symbol};
@@ -28,6 +28,7 @@ type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
 /// The compiler of CUDA C++ to PTX.
 pub(crate) struct Nvrtc {
     library: Library,
+    options: &'static [&'static CStr],
     /// What kernels may include: names and texts.
     headers: Vec<(CString, CString)>,
 }
@@ -46,7 +47,11 @@ impl Drop for Guard<'_> {
 }
 
 impl Nvrtc {
-    pub(crate) fn load(path: &Path, headers: &[(String, String)]) -> Result<Self> {
+    pub(crate) fn load(
+        path: &Path,
+        options: &'static [&'static CStr],
+        headers: &[(String, String)],
+    ) -> Result<Self> {
         // SAFETY: a library that was pinned by its hash; loading it runs nothing but its own
         // initialisers.
         let library = unsafe { Library::new(path) };
@@ -54,7 +59,8 @@ impl Nvrtc {
         let pair = |(name, text): &(String, String)| {
             anyhow::Ok((CString::new(name.as_str())?, CString::new(text.as_str())?))
         };
-        Ok(Self { library, headers: headers.iter().map(pair).collect::<Result<_>>()? })
+        let headers = headers.iter().map(pair).collect::<Result<_>>()?;
+        Ok(Self { library, options, headers })
     }
 
     /// PTX of `text`. A warning is an error.
@@ -64,8 +70,10 @@ impl Nvrtc {
         let headers: Vec<_> = self.headers.iter().map(|(_, text)| text.as_ptr()).collect();
         let includes: Vec<_> = self.headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let arch = CString::new(format!("--gpu-architecture=compute_{arch}"))?;
-        let options: Vec<_> =
-            [arch.as_c_str()].into_iter().chain(OPTIONS).map(CStr::as_ptr).collect();
+        let options: Vec<_> = iter::once(&arch.as_c_str())
+            .chain(self.options)
+            .map(|option| option.as_ptr())
+            .collect();
         // SAFETY: the signatures are those of nvrtc.h, which has not changed them since its first
         // version; all strings end with a zero and live until the last call.
         unsafe {

@@ -10,6 +10,13 @@ pub(super) struct Target {
     pub(super) ships: bool,
 }
 
+impl Target {
+    /// What NVRTC calls a target that PTX is made for, and what its archive is called.
+    pub(super) fn compute(&self) -> String {
+        format!("compute_{}", self.arch)
+    }
+}
+
 /// A file of kernels.
 pub(super) struct Source {
     pub(super) stem: String,
