@@ -17,7 +17,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::args::{Parsed, UsageError};
-use crate::process::{cargo, root, run as run_child, target_directory};
+use crate::process::{Background, cargo, root, run as run_child, target_directory};
 use crate::setup;
 
 pub(crate) const OPTIONS: &str = "[--serve [--port N]]";
@@ -72,7 +72,11 @@ pub(crate) fn stage() -> Result<()> {
     build()?;
     let web = root().join("web");
     npm(&web, &["run", "check"])?;
-    npm(&web, &["test"])
+    // The real engine's shaders run on two threads that wait for each other: beside it there is
+    // time for the page with its script.
+    let real = Background::start(npm_command(&web, &["run", "test:real"]))?;
+    let page = npm(&web, &["run", "test:page"]);
+    real.finish().and(page)
 }
 
 /// Compiles the crate and writes the module that JavaScript loads.
@@ -104,7 +108,13 @@ fn compressed(bytes: &[u8]) -> Result<usize> {
 }
 
 fn npm(web: &Path, args: &[&str]) -> Result<()> {
-    run_child(Command::new("npm").args(args).current_dir(web))
+    run_child(&mut npm_command(web, args))
+}
+
+fn npm_command(web: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("npm");
+    command.args(args).current_dir(web);
+    command
 }
 
 #[cfg(test)]
