@@ -83,16 +83,19 @@ impl Device {
     }
 
     /// CUDA before WGSL before the CPU, and a line that says which. Whoever names a GPU of WGSL
-    /// gets no other.
+    /// gets that one, or hears why not.
     fn automatic(options: &DeviceOptions) -> Result<Self> {
         let names_wgpu = options.wgpu.adapter.is_some() || options.wgpu.shader_level.is_some();
-        let cuda: &dyn Fn() -> Attempt<Self> = &|| Self::try_cuda(options);
-        let attempts = [(!names_wgpu).then_some(cuda), Some(&|| Self::try_wgpu(options))];
-        let attempts = attempts.into_iter().flatten().map(|attempt| attempt());
+        let tries: [&dyn Fn() -> Attempt<Self>; 2] =
+            [&|| Self::try_cuda(options), &|| Self::try_wgpu(options)];
         let mut warn = |reason: &str| note(format_args!("warning: {reason}"));
-        let (device, hint) = match first_open(attempts, &mut warn) {
-            Some(device) => (device, " (--device cpu for the CPU)"),
-            None => (Self::cpu(options)?, ""),
+        let (device, hint) = if names_wgpu {
+            (Self::open(DeviceChoice::Wgpu, options)?, "")
+        } else {
+            match first_open(tries.into_iter().map(|open| open()), &mut warn) {
+                Some(device) => (device, " (--device cpu for the CPU)"),
+                None => (Self::cpu(options)?, ""),
+            }
         };
         note(format_args!("device: {}{hint}", device.title()));
         Ok(device)

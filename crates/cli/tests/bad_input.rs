@@ -165,6 +165,12 @@ fn options_of_another_device_are_refused() {
     }
 }
 
+#[test]
+fn a_gpu_that_is_named_and_absent_is_no_reason_for_another_device() {
+    let done = run(&needle(), &["-p", "x", "--device", "auto", "--adapter", "no such GPU"]);
+    done.fails_with(&["no such GPU"]);
+}
+
 #[cfg(not(feature = "evaluation"))]
 #[test]
 fn commands_that_are_not_built_are_listed_and_say_how_to_build_them() {

@@ -102,13 +102,13 @@ fn numbers_out_of_range_are_named_with_their_range() {
         ("--chunk-size 1000000000", "from 1 to 65,536"),
         ("--chunk-size 18446744073709551615", "from 1 to 65,536"),
         ("--ctx-size 2000000000", "from 0 to 1,073,741,824"),
-        ("--predict 99999999999999", "-1..=1073741824"),
-        ("--predict -2", "-1..=1073741824"),
+        ("--predict 99999999999999999999", "from -1 to 1,073,741,824"),
+        ("--predict -2", "from -1 to 1,073,741,824"),
         ("--device-memory 1", "from 1KiB to 1024TiB"),
         ("--device-memory 1e30GB", "from 1KiB to 1024TiB"),
         ("--recall-gate 7", "from -1"),
         ("--rope-scaling yarn --rope-scale 1e9", "from 1 to 1000"),
-        ("--rope-scaling none --yarn-orig-ctx 0", "1..=1073741824"),
+        ("--rope-scaling none --yarn-orig-ctx 0", "from 1 to 1,073,741,824"),
         ("--cuda-device 4000000000", "from 0 to 1,023"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
@@ -118,6 +118,8 @@ fn numbers_out_of_range_are_named_with_their_range() {
     }
     let most = "from 1 to 1,073,741,824";
     longview(["demo", "-c", "99999999999"]).refuses_usage(&["--context", "99999999999", most]);
+    longview(["demo", "--questions", "0"]).refuses_usage(&["--questions", "from 1 to 96"]);
+    longview(["run", "-m", "x", "-p", "y", "--stop", ""]).refuses_usage(&["--stop"]);
 }
 
 #[test]

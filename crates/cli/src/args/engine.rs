@@ -82,7 +82,7 @@ pub struct EngineArgs {
     pub recall_gate: Option<f32>,
 
     /// Where to compute: cuda (NVIDIA GPUs), wgpu (any GPU), cpu, or auto: the first of these that
-    /// there is (with --adapter or --shader-level without cuda).
+    /// there is (with --adapter or --shader-level: wgpu).
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = one_of(DEVICES))]
     pub device: DeviceChoice,
 

@@ -26,6 +26,19 @@ pub fn count(
     }
 }
 
+/// A parser for whole numbers in `range`, which may begin below 0.
+pub fn whole(
+    range: RangeInclusive<i64>,
+) -> impl Fn(&str) -> Result<i64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let parsed = text.parse::<i64>().ok().filter(|n| range.contains(n));
+        parsed.ok_or_else(|| {
+            let high = units::count(u64::try_from(*range.end()).unwrap_or_default());
+            format!("must be a whole number from {} to {high}", range.start())
+        })
+    }
+}
+
 /// A parser for tokens: 1 up to the longest context.
 pub fn tokens(text: &str) -> Result<usize, String> {
     count(1..=MOST_TOKENS)(text)
@@ -58,6 +71,12 @@ mod tests {
         for wrong in ["-1", "1025", "x", "", "1.5", "99999999999999999999"] {
             let message = threads(wrong).unwrap_err();
             assert_eq!(message, "must be a whole number from 0 to 1,024", "{wrong}");
+        }
+        let answer = whole(-1..=1 << 30);
+        assert_eq!(answer("-1"), Ok(-1));
+        for wrong in ["-2", "99999999999999999999", "x", ""] {
+            let message = answer(wrong).unwrap_err();
+            assert_eq!(message, "must be a whole number from -1 to 1,073,741,824", "{wrong}");
         }
         assert_eq!(context("0"), Ok(0));
         assert!(tokens("0").is_err());

@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 use longview_engine::RopeOverride;
 use longview_model::config::ModelConfig;
 
+use super::numbers;
+
 /// How positions are stretched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RopeScaling {
@@ -41,10 +43,10 @@ pub struct RopeArgs {
     #[arg(
         long,
         value_name = "TOKENS",
-        value_parser = clap::value_parser!(u64).range(1..=1 << 30),
+        value_parser = numbers::tokens,
         requires = "rope_scaling"
     )]
-    yarn_orig_ctx: Option<u64>,
+    yarn_orig_ctx: Option<usize>,
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -79,7 +81,7 @@ impl RopeArgs {
 
     /// The context that the stretching begins at, if that was said.
     pub fn original_context(&self) -> Option<usize> {
-        self.yarn_orig_ctx.map(|tokens| tokens as usize)
+        self.yarn_orig_ctx
     }
 
     /// The scaling to use instead of the model's, if any.
@@ -91,7 +93,7 @@ impl RopeArgs {
             RopeScaling::Linear => RopeOverride::Linear { factor },
             RopeScaling::Yarn => RopeOverride::Yarn {
                 factor,
-                original_context: self.yarn_orig_ctx.map_or_else(trained, |tokens| tokens as usize),
+                original_context: self.yarn_orig_ctx.unwrap_or_else(trained),
             },
         })
     }

@@ -3,11 +3,12 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use longview_core::SplitMix64;
 use longview_engine::{GenerationParams, SamplingParams};
 use longview_model::generation::GenerationDefaults;
 
-use super::numbers::{count, number};
+use super::numbers::{count, number, whole};
 
 /// Options of the sampler. What is not given comes from the model's authors.
 #[derive(Args, Clone, Debug)]
@@ -67,7 +68,7 @@ pub struct SamplingArgs {
         value_name = "TOKENS",
         default_value_t = SamplingParams::default().repeat_last_n as i64,
         allow_negative_numbers = true,
-        value_parser = clap::value_parser!(i64).range(-1..=1 << 30)
+        value_parser = whole(-1..=1 << 30)
     )]
     repeat_last_n: i64,
 
@@ -84,7 +85,13 @@ pub struct SamplingArgs {
     seed: u64,
 
     /// Text that ends the answer and is not shown; may be given several times [default: none].
-    #[arg(long, short = 'r', visible_alias = "reverse-prompt", value_name = "TEXT")]
+    #[arg(
+        long,
+        short = 'r',
+        visible_alias = "reverse-prompt",
+        value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     stop: Vec<String>,
 
     /// Go on after tokens that end an answer [default: off].

@@ -54,9 +54,9 @@ pub struct DemoArgs {
         long,
         value_name = "N",
         default_value_t = 24,
-        value_parser = clap::value_parser!(u64).range(1..=facts::MAX_FACTS as u64)
+        value_parser = numbers::count(1..=facts::MAX_FACTS)
     )]
-    questions: u64,
+    questions: usize,
 
     /// Seed of the document and its facts.
     #[arg(short, long, value_name = "N", default_value_t = 0)]
@@ -77,7 +77,7 @@ pub struct DemoArgs {
 pub fn run(args: &DemoArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let folder = embedded::open()?;
-    let n_questions = args.questions as usize;
+    let n_questions = args.questions;
     let spec = DocumentSpec { context: args.context, n_questions, seed: args.seed };
     let (policy, resolved) = policy(args, folder.config.n_layers)?;
     // Before anything is printed: it may not be there.

@@ -6,6 +6,7 @@ use clap::Args;
 use longview_engine::{Engine, GenerationParams};
 use longview_ops::Backend;
 
+use crate::args::numbers::whole;
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs, SamplingArgs};
 use crate::load::ModelArgs;
 
@@ -56,7 +57,7 @@ pub struct RunArgs {
         value_name = "TOKENS",
         default_value = "-1",
         allow_hyphen_values = true,
-        value_parser = clap::value_parser!(i64).range(-1..=1 << 30)
+        value_parser = whole(-1..=1 << 30)
     )]
     pub(super) predict: i64,
 

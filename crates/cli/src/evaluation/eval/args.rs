@@ -81,9 +81,9 @@ pub struct EvalArgs {
         long,
         value_name = "N",
         default_value_t = 10,
-        value_parser = clap::value_parser!(u64).range(1..=100)
+        value_parser = numbers::count(1..=100)
     )]
-    pub depths: u64,
+    pub depths: usize,
 
     /// SQuAD 2.0 for ruler-qa-1: dev-v2.0.json [default: none].
     #[arg(long, value_name = "FILE")]
@@ -120,7 +120,7 @@ impl EvalArgs {
             squad: self.squad.clone(),
             hotpotqa: self.hotpotqa.clone(),
             longbench: self.longbench.clone(),
-            depths: self.depths as usize,
+            depths: self.depths,
         }
     }
 }

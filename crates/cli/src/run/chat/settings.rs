@@ -5,6 +5,7 @@ use longview_engine::GenerationParams;
 use longview_model::generation::GenerationDefaults;
 
 use crate::args::SamplingArgs;
+use crate::args::numbers::whole;
 
 /// One option, read as the command line reads it.
 #[derive(Parser)]
@@ -16,7 +17,7 @@ struct OneOption {
         visible_alias = "n-predict",
         allow_negative_numbers = true,
         default_value = "-1",
-        value_parser = clap::value_parser!(i64).range(-1..)
+        value_parser = whole(-1..=1 << 30)
     )]
     predict: i64,
 
