@@ -92,7 +92,7 @@ fn numbers_out_of_range_are_named_with_their_range() {
         ("--min-p 1.5", "from 0 to 1"),
         ("--top-k 99999999999999999", "from 0 to 1,073,741,824"),
         ("--repeat-penalty 0", "from 0.001 to 1000"),
-        ("--repeat-last-n -2", "-1..=1073741824"),
+        ("--repeat-last-n -2", "from -1 to 1,073,741,824"),
         ("--seed 18446744073709551616", "from 0 to 18446744073709551615, or -1"),
         ("--seed -2", "from 0 to 18446744073709551615, or -1"),
         ("--threads 99999999", "from 0 to 1,024"),
