@@ -12,6 +12,8 @@ mod least_budget;
 mod limits;
 mod options;
 mod preset;
+#[cfg(test)]
+pub(crate) mod random;
 mod range;
 mod residency;
 mod resolve;
