@@ -429,3 +429,111 @@ fn local_importance_needs_a_local_window() {
     assert!(of("last").is_ok());
     assert!(of("local").unwrap_err().to_string().contains("there is no local window"));
 }
+
+/// What once panicked, hung, or ended in an error of a kernel.
+#[test]
+fn numbers_that_no_context_has_are_refused_by_name_wherever_they_come_from() {
+    let large = usize::MAX;
+    for (preset, name, value) in [
+        (Preset::Clusterkv, "sinks", large - 63),
+        (Preset::Clusterkv, "recent", large - 63),
+        (Preset::Clusterkv, "window", large),
+        (Preset::Clusterkv, "cluster-segment", large),
+        (Preset::Clusterkv, "cache-steps", large / 2 + 1),
+        (Preset::Clusterkv, "observe", 1_000_000),
+        (Preset::Quest, "block-size", large / 2 + 1),
+        (Preset::Infllm, "block-size", large / 2 + 1),
+        (Preset::Ktransformers, "block-size", large / 2 + 1),
+        (Preset::Ktransformers, "token-step", large),
+        (Preset::StreamingLlm, "recent", large),
+        (Preset::Snapkv, "recent", large),
+        (Preset::Lrqk, "iterations", large / 2 + 1),
+        (Preset::H2o, "window", large),
+    ] {
+        let text = value.to_string();
+        let mut options = PolicyOptions::new(preset).with_budget(256);
+        let set = options.set(name, &text).unwrap_err();
+        let file = PolicyOptions::from_text(&format!("policy = {preset}\n{name} = {text}\n"));
+        assert_eq!(file.unwrap_err(), set);
+        let message = set.to_string();
+        assert!(message.starts_with(&format!("--{name} {text}: must be a whole")), "{message}");
+    }
+    // What is put together in a program is checked as well.
+    for change in [
+        |o: &mut PolicyOptions| o.window = Some(usize::MAX),
+        |o: &mut PolicyOptions| o.recent = Some(usize::MAX),
+        |o: &mut PolicyOptions| o.safeguard = Some(f32::NAN),
+        |o: &mut PolicyOptions| o.safeguard = Some(-1.0),
+        |o: &mut PolicyOptions| o.budget = Some(BudgetOption::Tokens(usize::MAX)),
+    ] {
+        let error = resolve(change).unwrap_err();
+        assert!(matches!(error, PolicyError::Range { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_small_budget_names_one_that_does_and_only_options_that_were_given() {
+    let of = |preset, settings: &[(&str, &str)]| {
+        let mut options = PolicyOptions::new(preset);
+        settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
+        options
+    };
+    let message =
+        |options: &PolicyOptions| Policy::resolve(options, 4096).map(drop).unwrap_err().to_string();
+    for (preset, settings, want) in [
+        (
+            Preset::Infllm,
+            &[("budget", "8")][..],
+            "--policy infllm --budget 8: 1 first tokens, 4 last tokens and a window of 4 tokens \
+             with 7 waiting behind it leave no room for a token to recall; raise --budget to",
+        ),
+        (
+            Preset::H2o,
+            &[("budget", "20"), ("window", "40")],
+            "--policy h2o --budget 20: 10 last tokens and a window of 40 tokens leave no room for \
+             a token to keep for its attention; raise --budget to 82 or more, or lower --window",
+        ),
+        (
+            Preset::H2o,
+            &[("heavy-ratio", "1e-30")],
+            "--policy h2o --budget 512 (auto): 511 last tokens and a window of 64 tokens leave no \
+             room for a token to keep for its attention; leave --heavy-ratio out: no budget is \
+             enough for it",
+        ),
+        (
+            Preset::StreamingLlm,
+            &[("budget", "20"), ("sinks", "40")],
+            "--policy streaming-llm --budget 20: 40 first tokens, 1 last tokens leave no room for \
+             all of them; raise --budget to 41 or more, or lower --sinks",
+        ),
+    ] {
+        let mut options = of(preset, settings);
+        let message = message(&options);
+        assert!(message.starts_with(want), "{message}");
+        let advice = Policy::resolve(&options, 4096).unwrap_err().advice().unwrap();
+        assert!(message.contains(&advice.to_string()), "{message}");
+        options.follow(&advice).unwrap();
+        assert!(Policy::resolve(&options, 4096).is_ok(), "{message}");
+    }
+}
+
+/// Seven raises for infllm and six for ktransformers, once.
+#[test]
+fn one_raise_of_any_budget_is_enough() {
+    for (preset, name) in Preset::ALL {
+        for budget in 1..=300 {
+            let mut options = PolicyOptions::new(*preset).with_budget(budget);
+            let Err(error) = Policy::resolve(&options, 4096) else { continue };
+            let advice = error.advice().unwrap();
+            options.follow(&advice).unwrap();
+            assert!(Policy::resolve(&options, 4096).is_ok(), "{name} {budget}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_option_is_given_once_under_either_name() {
+    let twice = "policy = infinigen\nahead = true\nlayer-prefetch = true\n";
+    let error = PolicyOptions::from_text(twice).unwrap_err();
+    assert_eq!(error.to_string(), "--layer-prefetch is given twice");
+}
