@@ -47,7 +47,7 @@ pub(super) fn advised(
             options.omit(name);
             least(&options).is_some()
         };
-        let name = given.iter().copied().find(|name| helps(&name));
+        let name = given.iter().copied().find(|name| helps(name));
         given = name.or(given.first().copied()).into_iter().collect();
     }
     PolicyError::BudgetTooSmall(Box::new(SmallBudget { least: found, given, ..small }))
