@@ -7,7 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use longview_core::DType;
 use longview_scheduler::{
-    KvPlan, KvShape, OPTIONS, Placement, Policy, PolicyOptions, Preset, PresetInfo, SequenceOptions,
+    KvPlan, KvShape, OPTIONS, OptionInfo, Placement, Policy, PolicyOptions, Preset, PresetInfo,
+    SequenceOptions,
 };
 use serde::Serialize;
 
@@ -39,6 +40,9 @@ struct Entry {
 struct OptionEntry {
     name: &'static str,
     value: &'static str,
+    /// Which values mean something; none where the help says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<String>,
     help: &'static str,
 }
 
@@ -72,9 +76,20 @@ fn entry(preset: Preset) -> Result<Entry> {
         device_bytes_per_token: growth(KvPlan::device_kv_bytes),
         host_bytes_per_token: growth(|plan| plan.host_kv_bytes + plan.host_index_bytes),
         options_given_defaults: options
-            .map(|o| OptionEntry { name: o.name, value: o.value, help: o.help.trim() })
+            .map(|o| OptionEntry {
+                name: o.name,
+                value: o.value,
+                range: (!o.range.is_any()).then(|| o.range.to_string()),
+                help: o.help.trim(),
+            })
             .collect(),
     })
+}
+
+/// What an option does, with the range of its value.
+pub fn help(option: &OptionInfo) -> String {
+    let help = option.help.trim();
+    if option.range.is_any() { help.to_owned() } else { format!("{help} ({})", option.range) }
 }
 
 /// Prints the table or the object.
@@ -112,7 +127,7 @@ pub fn run(args: &PoliciesArgs) -> Result<()> {
     table.write(&mut out)?;
     writeln!(out, "\nOptions (--NAME VALUE, or name = value in a --policy-file):")?;
     for option in OPTIONS {
-        writeln!(out, "  --{} {}\n      {}", option.name, option.value, option.help.trim())?;
+        writeln!(out, "  --{} {}\n      {}", option.name, option.value, help(option))?;
     }
     Ok(())
 }

@@ -118,7 +118,7 @@ fn a_policys_option_without_what_it_is_about_is_named() {
         ),
         (
             ["--policy", "infllm", "--recent", "0"],
-            "--importance: local: with --recent 0 there is no local window; use last",
+            "--importance: local: with --recent 0 there is no local window; use --importance last",
         ),
     ] {
         run(&needle(), &[&["-p", "x"], &words[..]].concat()).fails_with(&[message]);

@@ -11,6 +11,7 @@ mod options;
 mod outputs;
 mod plan;
 mod policies;
+mod policy_numbers;
 mod processes;
 mod results_files;
 mod session;

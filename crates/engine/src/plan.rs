@@ -4,15 +4,12 @@ use longview_model::folder::ModelFolder;
 use longview_model::rope::RopeTable;
 use longview_model::transformer::Workspace;
 use longview_ops::Backend;
-use longview_scheduler::{KvPlan, KvShape, PolicyOptions};
+use longview_scheduler::{KvPlan, KvShape, MAX_CONTEXT, PolicyOptions};
 
 use crate::error::EngineError;
 use crate::memory::MemoryPlan;
 use crate::options::EngineOptions;
 use crate::policy::resolve_policy;
-
-/// Longest context that positions can count.
-pub const MAX_CONTEXT: usize = 1 << 30;
 
 /// Most prompt tokens that are computed at a time: beyond, only memory grows.
 pub const MAX_CHUNK_SIZE: usize = 1 << 16;

@@ -9,6 +9,7 @@ use longview_scheduler::{OPTIONS, PolicyOptions, Preset};
 
 use super::names::one_of;
 use crate::files::input;
+use crate::policies;
 
 /// A policy and what may be changed about it.
 #[derive(Args, Clone, Debug)]
@@ -41,7 +42,11 @@ impl Args for TuningArgs {
             let arg = Arg::new(option.name).long(option.name);
             // The name that it had before goes on working, and help does not show it.
             let arg = if option.old_name == option.name { arg } else { arg.alias(option.old_name) };
-            arg.value_name(option.value).help(option.help.trim().to_owned()).help_heading(heading)
+            arg.value_name(option.value)
+                .help(policies::help(option))
+                .help_heading(heading)
+                // So that a negative number hears the range.
+                .allow_negative_numbers(true)
         }))
     }
 
@@ -165,7 +170,7 @@ impl PolicyFile {
     fn options(&self) -> Result<PolicyOptions> {
         let mut options = PolicyOptions::new(self.preset);
         for (name, value) in &self.options {
-            options.set(name, value)?;
+            options.set_once(name, value)?;
         }
         Ok(options)
     }
@@ -198,5 +203,19 @@ mod tests {
         assert!(message("policy = \"quest\"\nblock-size = [1]").contains("must be a number"));
         assert!(message("policy = \"quest\"\nbudget = 1.5").contains("--budget: '1.5'"));
         assert!(message("policy =").contains("is not TOML"));
+        assert!(message("policy = \"quest\"\nbudget = 1\nbudget = 2").contains("is not TOML"));
+        let twice = "policy = \"infinigen\"\nahead = true\nlayer-prefetch = false\n";
+        assert!(message(twice).contains("--layer-prefetch is given twice"));
+        for (value, range) in [
+            ("budget = 2147483648", "a whole number from 1 to 1,073,741,824"),
+            ("window = -1", "a whole number from 1 to 1,073,741,824"),
+            ("mass = nan", "a number above 0, at most 1"),
+            ("mass = 1e99", "a number above 0, at most 1"),
+            ("window = \"\\u001b[2J\"", "'\\u{1b}[2J' is not a whole number"),
+        ] {
+            let text = message(&format!("policy = \"clusterkv\"\n{value}\n"));
+            assert!(text.contains(range), "{text}");
+            assert!(text.contains(value.split(' ').next().unwrap()), "{text}");
+        }
     }
 }

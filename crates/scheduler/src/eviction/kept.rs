@@ -143,15 +143,20 @@ impl<B: Backend> Kept<B> {
         })
     }
 
-    /// What a session file has; `None` if it is not of this shape.
+    /// What a session file has; `None` if it is not of this shape, or lacks the mass of one of the
+    /// `pending` rows that are not chosen from yet. A ring has no more rows than the context, so
+    /// that its length may be another one than when the file was written.
     pub fn from_record(
         backend: &B,
         shape: &KvShape,
         record: KeptRecord,
         ring: usize,
+        pending: usize,
     ) -> OpResult<Option<Self>> {
         let most = record.capacity.iter().copied().max().unwrap_or(0) as usize;
-        if record.mass.len() != shape.n_q_heads.saturating_mul(most + ring + 1) {
+        let (saved, rest) =
+            (record.mass.len() / shape.n_q_heads, record.mass.len() % shape.n_q_heads);
+        if rest > 0 || saved <= most + pending || pending > ring {
             return Ok(None);
         }
         let capacity = record.capacity.iter().map(|c| *c as usize).collect();
@@ -159,7 +164,11 @@ impl<B: Backend> Kept<B> {
         for (rows, saved) in kept.rows.iter_mut().zip(&record.rows) {
             rows.extend(saved.iter().map(|[row, slot]| KeptRow { row: *row, slot: *slot }));
         }
-        kept.host_mass = record.mass;
+        let common = saved.min(kept.stride);
+        let sums = kept.host_mass.chunks_exact_mut(kept.stride);
+        for (to, from) in sums.zip(record.mass.chunks_exact(saved)) {
+            to[..common].copy_from_slice(&from[..common]);
+        }
         backend.write(ViewMut::all(&mut kept.mass), bytemuck::cast_slice(&kept.host_mass))?;
         Ok(Some(kept))
     }

@@ -31,14 +31,15 @@ pub(crate) struct SinkRotation<B: Backend> {
 
 /// Bytes that [`SinkRotation`] takes.
 pub(crate) fn sink_rotation_bytes(shape: &KvShape, policy: &Policy) -> u64 {
-    let rows = shape.n_kv_heads * policy.sinks;
+    let rows = shape.n_kv_heads * policy.device_layout(shape.capacity).sinks;
     (4 * (2 * shape.inv_freq.len() + rows + shape.n_kv_heads) + rows * shape.row_bytes()) as u64
 }
 
 impl<B: Backend> SinkRotation<B> {
     /// For the first tokens that `policy` keeps.
     pub fn new(backend: &B, shape: &KvShape, policy: &Policy) -> OpResult<Self> {
-        let (h, sinks, pairs) = (shape.n_kv_heads, policy.sinks, shape.inv_freq.len());
+        let sinks = policy.device_layout(shape.capacity).sinks;
+        let (h, pairs) = (shape.n_kv_heads, shape.inv_freq.len());
         let len = h * sinks * 2 * shape.head_dim;
         let mut list = backend.alloc(DType::U32, h * sinks, "first tokens")?;
         let mut n_rows = backend.alloc(DType::U32, h, "first tokens")?;

@@ -19,6 +19,10 @@ const LAMBDA: f64 = 1.0;
 /// Share of the mean of a diagonal that is added to it, so that its inverse exists.
 const RIDGE: f64 = 1e-6;
 
+/// What elements of LRQK's factors stay below, so that a score, which two of them and a sum over a
+/// head's width make, is a number in single precision.
+const LARGEST: f64 = 1e12;
+
 /// The projection of one KV head.
 #[derive(Clone, Debug)]
 pub struct Factors {
@@ -96,9 +100,25 @@ pub fn factors(
         }
         Projection::Lrqk { iterations, init, order, seed } => {
             let seed = seed ^ (u64::from(head.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let start = start(init, g_q, g_k, rank, seed);
-            (0..iterations).fold(start, |w, _| update(&w, g_q, g_k, order))
+            let mut w = start(init, g_q, g_k, rank, seed);
+            for _ in 0..iterations {
+                let next = update(&w, g_q, g_k, order);
+                if !next.is_usable() {
+                    break;
+                }
+                w = next;
+            }
+            w
         }
+    }
+}
+
+impl Factors {
+    /// Whether scores in single precision are finite. Of a few tokens alone the updates settle
+    /// nowhere, and many of them grow beyond every bound.
+    fn is_usable(&self) -> bool {
+        let is_small = |w: &DMatrix<f64>| w.iter().all(|x| x.abs() < LARGEST);
+        is_small(&self.w_q) && is_small(&self.w_k)
     }
 }
 
@@ -177,7 +197,8 @@ fn project(other: &DMatrix<f64>, g: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<
     (gw + LAMBDA * b.transpose()) * inverse(&right)
 }
 
-/// The inverse of a symmetric matrix that is positive, or nearly so.
+/// The inverse of a symmetric matrix that is positive, or nearly so; of numbers that are none where
+/// its own are none.
 pub(crate) fn inverse(m: &DMatrix<f64>) -> DMatrix<f64> {
     let mut m = symmetric(m.clone());
     let n = m.nrows();
@@ -191,6 +212,10 @@ pub(crate) fn inverse(m: &DMatrix<f64>) -> DMatrix<f64> {
             return root.inverse();
         }
         ridge *= 100.0;
+        if !ridge.is_finite() {
+            // Some element is not a number: no ridge lifts that.
+            return DMatrix::from_element(n, n, f64::NAN);
+        }
     }
 }
 
@@ -209,7 +234,8 @@ fn best(g_q: &DMatrix<f64>, g_k: &DMatrix<f64>, rank: usize) -> Factors {
     Factors { w_q: side(&l_q, &u), w_k: side(&l_k, &v) }
 }
 
-/// L with `L L^T = G`, made positive by a small ridge.
+/// L with `L L^T = G`, made positive by a small ridge; no numbers where G has some that are
+/// none.
 fn root(g: &DMatrix<f64>) -> DMatrix<f64> {
     let n = g.nrows();
     let mean = (g.trace() / n as f64).max(f64::MIN_POSITIVE);
@@ -220,6 +246,9 @@ fn root(g: &DMatrix<f64>) -> DMatrix<f64> {
             return root.l();
         }
         ridge *= 100.0;
+        if !ridge.is_finite() {
+            return DMatrix::from_element(n, n, f64::NAN);
+        }
     }
 }
 
@@ -255,6 +284,33 @@ mod tests {
         let k = draw(40, 3) * mix_k + 0.01 * draw(40, d);
         let (g_q, g_k) = (q.transpose() * &q, k.transpose() * &k);
         [q, k, g_q, g_k]
+    }
+
+    #[test]
+    fn what_is_no_number_has_no_inverse_and_ends() {
+        let mut m = DMatrix::identity(3, 3);
+        m[(1, 1)] = f64::NAN;
+        assert!(inverse(&m).iter().chain(root(&m).iter()).any(|x| x.is_nan()));
+        m[(1, 1)] = f64::INFINITY;
+        let _ = (inverse(&m), root(&m));
+    }
+
+    #[test]
+    fn any_number_of_iterations_over_few_tokens_ends_with_finite_factors() {
+        let mut rng = SplitMix64::new(3);
+        let mut token = || DMatrix::from_fn(1, 4, |_, _| f64::from(rng.next_normal()));
+        let (q, k) = (token(), token());
+        let (g_q, g_k) = (q.transpose() * &q, k.transpose() * &k);
+        for init in [LrqkInit::Random, LrqkInit::Top, LrqkInit::TopJoint, LrqkInit::Svd] {
+            for order in [LrqkOrder::KeysFirst, LrqkOrder::QueriesFirst, LrqkOrder::Together] {
+                let lrqk = Projection::Lrqk { iterations: 1_024, init, order, seed: 0 };
+                for rank in 1..=4 {
+                    let Factors { w_q, w_k } = factors(lrqk, &g_q, &g_k, rank, HeadId(0));
+                    let is_number = |x: &f64| (*x as f32).is_finite();
+                    assert!(w_q.iter().chain(w_k.iter()).all(is_number), "{lrqk:?}, rank {rank}");
+                }
+            }
+        }
     }
 
     fn error(q: &DMatrix<f64>, k: &DMatrix<f64>, w: &Factors) -> f64 {

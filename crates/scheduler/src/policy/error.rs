@@ -1,9 +1,15 @@
-//! What is wrong with options of a policy.
+//! What is wrong with options of a policy, and what would be right.
 
+use super::advice::PolicyAdvice;
 use super::preset::Preset;
+use super::range::ValueRange;
+use super::small_budget::SmallBudget;
+
+/// The most characters of a value that a message repeats.
+const MAX_QUOTED: usize = 60;
 
 /// Options that cannot work together.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// No such preset.
@@ -20,32 +26,15 @@ pub enum PolicyError {
         /// What is wrong.
         reason: String,
     },
+    /// An option that is there twice, perhaps under its old name.
+    #[error("--{0} is given twice")]
+    Twice(&'static str),
     /// A budget of nothing.
     #[error("--budget 0: a KV head must attend to at least one token; try --budget auto")]
     ZeroBudget,
     /// The always-attended tokens alone exceed the budget.
-    #[error(
-        "--policy {preset} --budget {budget}: {sinks} sinks, {recent} recent and a window of \
-         {window} tokens leave nothing to recall; raise --budget above {needed} or lower --recent \
-         or --window"
-    )]
-    BudgetTooSmall {
-        /// The preset.
-        preset: Preset,
-        /// Tokens that a KV head may attend in a step, B.
-        budget: usize,
-        /// First tokens.
-        sinks: usize,
-        /// Last tokens.
-        recent: usize,
-        /// Decoded tokens that are clustered together, m.
-        window: usize,
-        /// Their sum.
-        needed: usize,
-    },
-    /// An option that must not be zero.
-    #[error("{0} must be at least 1")]
-    Zero(&'static str),
+    #[error("{0}")]
+    BudgetTooSmall(Box<SmallBudget>),
     /// A number that is not in its range.
     #[error("--{option} {value}: must be {range}")]
     Range {
@@ -54,12 +43,24 @@ pub enum PolicyError {
         /// What was given.
         value: String,
         /// What would do.
-        range: &'static str,
+        range: ValueRange,
+        /// The value of the range that is nearest; `None` if there is none.
+        nearest: Option<String>,
+    },
+    /// A value that means nothing beside those of other options.
+    #[error("--{option}: {reason}; {advice}")]
+    Conflict {
+        /// The option.
+        option: &'static str,
+        /// Why.
+        reason: &'static str,
+        /// What would be right.
+        advice: PolicyAdvice,
     },
     /// More clusters than tokens.
     #[error(
         "--window-clusters {clusters} of a --window of {window} tokens: at most one cluster per \
-         token"
+         token; use --window-clusters {window}"
     )]
     WindowClusters {
         /// Clusters that a full window becomes, C+.
@@ -79,13 +80,52 @@ pub enum PolicyError {
         tokens: usize,
     },
     /// An option that the preset has no use for.
-    #[error("--{option} has no meaning for --policy {preset}")]
+    #[error("--{option} has no meaning for --policy {preset}; leave it out")]
     NotForPreset {
         /// The option.
         option: &'static str,
         /// The preset.
         preset: Preset,
     },
+}
+
+impl PolicyError {
+    /// A change of one option that makes the others a policy, or brings out what is wrong with
+    /// another one.
+    pub fn advice(&self) -> Option<PolicyAdvice> {
+        let use_value = |option, value: String| Some(PolicyAdvice::Use { option, value });
+        match self {
+            Self::UnknownPreset(_) | Self::UnknownOption(_) | Self::Value { .. } => None,
+            Self::Twice(_) => None,
+            Self::ZeroBudget => use_value("budget", "auto".into()),
+            Self::BudgetTooSmall(small) => small.advice(),
+            Self::Range { option, nearest: Some(nearest), .. } => {
+                use_value(option, nearest.clone())
+            }
+            Self::Range { option, nearest: None, .. } => Some(PolicyAdvice::Omit { option }),
+            Self::Conflict { advice, .. } => Some(advice.clone()),
+            Self::WindowClusters { window, .. } => use_value("window-clusters", window.to_string()),
+            Self::Segment { .. } => use_value("cluster-segment", "0".into()),
+            Self::NotForPreset { option, .. } => Some(PolicyAdvice::Omit { option }),
+        }
+    }
+
+    /// `option` is to be left out, because of `reason`.
+    pub(super) fn conflict(option: &'static str, reason: &'static str) -> Self {
+        Self::Conflict { option, reason, advice: PolicyAdvice::Omit { option } }
+    }
+}
+
+/// `text` as a message repeats it: no more than a line of it, and nothing that a terminal acts on.
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = String::new();
+    for c in text.chars().take(MAX_QUOTED) {
+        if c.is_control() { quoted.extend(c.escape_default()) } else { quoted.push(c) }
+    }
+    if text.chars().nth(MAX_QUOTED).is_some() {
+        quoted.push_str("..");
+    }
+    quoted
 }
 
 fn preset_names() -> String {
@@ -97,6 +137,20 @@ impl std::str::FromStr for Preset {
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         let found = Preset::ALL.iter().find(|(_, name)| *name == text);
-        found.map(|(preset, _)| *preset).ok_or_else(|| PolicyError::UnknownPreset(text.to_owned()))
+        found.map(|(preset, _)| *preset).ok_or_else(|| PolicyError::UnknownPreset(quoted(text)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_repeats_little_of_a_value_and_nothing_that_a_terminal_acts_on() {
+        assert_eq!(quoted("quest"), "quest");
+        assert_eq!(quoted("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
+        let long = quoted(&"x".repeat(1 << 20));
+        assert_eq!(long, format!("{}..", "x".repeat(MAX_QUOTED)));
+        assert_eq!(quoted(&"é".repeat(MAX_QUOTED)), "é".repeat(MAX_QUOTED));
     }
 }

@@ -2,6 +2,7 @@
 
 use longview_ops::{BlockSummary, Distance, PoolKind, Pooling};
 
+use super::limits::FLUSH_STEPS;
 use super::options::{Importance, LrqkInit, LrqkOrder};
 
 /// The index of a policy that recalls.
@@ -155,6 +156,11 @@ impl Schedule {
 }
 
 impl Index {
+    /// Tokens that may wait behind a full window, until it is indexed and their block is whole.
+    pub fn waiting(&self) -> usize {
+        self.unit() - 1 + FLUSH_STEPS
+    }
+
     /// Rows that are indexed together are a multiple of this.
     pub fn unit(&self) -> usize {
         match self.kind {
@@ -226,11 +232,16 @@ impl Index {
     pub fn max_units(&self, context: usize) -> usize {
         match self.kind {
             IndexKind::Clusters(c) => {
-                let by_density = (context * c.window_clusters).div_ceil(self.window);
-                context.div_ceil(c.cluster_tokens).max(by_density)
-                    + 2 * context.div_ceil(c.max_cluster)
-                    + context.div_ceil(self.window)
-                    + 1
+                // Up to 2^60, which a word of 32 bits does not hold; no more than the context.
+                let clusters = context as u64 * c.window_clusters as u64;
+                let by_density = clusters.div_ceil(self.window as u64) as usize;
+                let splits = context.div_ceil(c.max_cluster).saturating_mul(2);
+                let windows = context.div_ceil(self.window) + 1;
+                context
+                    .div_ceil(c.cluster_tokens)
+                    .max(by_density)
+                    .saturating_add(splits)
+                    .saturating_add(windows)
             }
             IndexKind::Blocks(blocks) => context / blocks.block + 1,
             IndexKind::Tokens(_) => context,

@@ -1,4 +1,15 @@
-//! Numbers that policies share.
+//! Numbers that policies share, and the ranges of their options.
+
+use std::ops::Bound;
+
+use longview_ops::BlockReduceParams;
+
+use super::range::ValueRange;
+use crate::layout::LAST_QUERIES;
+
+/// Longest context that positions can count, and so the most tokens of anything: sums of a few of
+/// them fit a word of 64 bits and are cut off in one of 32.
+pub const MAX_CONTEXT: usize = 1 << 30;
 
 /// Steps between handing a full window to the clustering worker and using its clusters: a fixed
 /// number, so that the worker has time and the tokens do not depend on how much it took.
@@ -17,3 +28,53 @@ pub const WHOLE_PROMPT_CONTEXT: usize = 32_768;
 /// Rows that an index other than clusters takes in at a time at the end of a prompt: as many as fit
 /// into a small device beside everything else.
 pub const INDEX_SEGMENT: usize = 8_192;
+
+/// Tokens, blocks or clusters of something that may be empty.
+pub(super) const ANY_TOKENS: ValueRange = ValueRange::whole(0, MAX_CONTEXT);
+
+/// Tokens, blocks or clusters of something that is there.
+pub(super) const TOKENS: ValueRange = ValueRange::whole(1, MAX_CONTEXT);
+
+/// Iterations, steps and threads that are there. K-means and LRQK's factors settle within tens of
+/// iterations; a cache that lasts longer than a thousand steps, or a choice that holds for longer,
+/// is that of another policy, and no machine runs more threads for the KV heads of a layer.
+pub(super) const STEPS: ValueRange = ValueRange::whole(1, 1_024);
+
+/// The same with none.
+pub(super) const ANY_STEPS: ValueRange = ValueRange::whole(0, 1_024);
+
+/// Layers: the deepest published models have fewer than 200.
+pub(super) const LAYERS: ValueRange = ValueRange::whole(1, 1_024);
+
+/// The same with none.
+pub(super) const ANY_LAYERS: ValueRange = ValueRange::whole(0, 1_024);
+
+/// Dimensions of a key: a head's width is at most a few hundred, and more are cut to it.
+pub(super) const DIMENSIONS: ValueRange = ValueRange::whole(1, 65_536);
+
+/// Neighbours that are pooled: the papers take 5 to 13, and every token costs as many.
+pub(super) const NEIGHBOURS: ValueRange = ValueRange::Odd { most: 1_023 };
+
+/// Keys that stand for a block: as many as the kernel that finds them holds.
+pub(super) const KEYS: ValueRange = ValueRange::whole(1, BlockReduceParams::MAX_TOP as usize);
+
+/// Queries at a prompt's end: as many as a prefill records.
+pub(super) const QUERIES: ValueRange = ValueRange::whole(1, LAST_QUERIES);
+
+/// A share that may be nothing or all.
+pub(super) const SHARE: ValueRange =
+    ValueRange::Between(Bound::Included(0.0), Bound::Included(1.0));
+
+/// A share of which nothing and all mean nothing.
+pub(super) const PART: ValueRange = ValueRange::Between(Bound::Excluded(0.0), Bound::Excluded(1.0));
+
+/// A share that may be all.
+pub(super) const NONZERO_SHARE: ValueRange =
+    ValueRange::Between(Bound::Excluded(0.0), Bound::Included(1.0));
+
+/// A distance, which may be without end.
+pub(super) const DISTANCE: ValueRange = ValueRange::Between(Bound::Excluded(0.0), Bound::Unbounded);
+
+/// A mean over its smallest part: at a thousand the last layer of a budget of 1,024 keeps one.
+pub(super) const RATIO: ValueRange =
+    ValueRange::Between(Bound::Excluded(1.0), Bound::Included(1_000.0));

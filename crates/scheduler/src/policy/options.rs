@@ -3,9 +3,14 @@
 
 use longview_ops::{Distance, PoolKind, Pooling};
 
-use super::error::PolicyError;
-use super::limits::DEEP_LAYERS;
+use super::advice::PolicyAdvice;
+use super::error::{PolicyError, quoted};
+use super::limits::{
+    ANY_LAYERS, ANY_STEPS, ANY_TOKENS, DEEP_LAYERS, DIMENSIONS, DISTANCE, KEYS, LAYERS,
+    MAX_CONTEXT, NEIGHBOURS, NONZERO_SHARE, PART, QUERIES, RATIO, SHARE, STEPS, TOKENS,
+};
 use super::preset::Preset;
+use super::range::ValueRange;
 
 /// How many tokens a KV head may attend in one step, sinks and recent window included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,10 +29,10 @@ impl std::str::FromStr for BudgetOption {
         if text == "auto" {
             return Ok(BudgetOption::Auto);
         }
-        let tokens = text
-            .parse()
-            .map_err(|_| format!("'{text}' is neither a number of tokens nor 'auto'"))?;
-        Ok(BudgetOption::Tokens(tokens))
+        let tokens = text.parse().ok().filter(|tokens| *tokens <= MAX_CONTEXT);
+        tokens
+            .map(BudgetOption::Tokens)
+            .ok_or_else(|| format!("'{}' is neither 'auto' nor {TOKENS}", quoted(text)))
     }
 }
 
@@ -70,7 +75,7 @@ pub(super) fn name_of<C: Choice>(value: C) -> &'static str {
 fn choose<C: Choice>(text: &str) -> Result<C, String> {
     C::ALL.iter().find(|(_, name)| *name == text).map(|(value, _)| *value).ok_or_else(|| {
         let names: Vec<_> = C::ALL.iter().map(|(_, name)| *name).collect();
-        format!("'{text}' is not one of {}", names.join(", "))
+        format!("'{}' is not one of {}", quoted(text), names.join(", "))
     })
 }
 
@@ -201,15 +206,69 @@ impl Choice for PoolKind {
 
 /// Reads one value, and says it as it is read.
 trait Read: Sized {
-    fn read(text: &str) -> Result<Self, String>;
+    fn read(text: &str, range: &ValueRange) -> Result<Self, String>;
     fn text(&self) -> String;
+
+    /// Whether it is in the range of its option.
+    fn is_in(&self, _: &ValueRange) -> bool {
+        true
+    }
+
+    /// The value of that range which is nearest to it, if there is one.
+    fn nearest(&self, _: &ValueRange) -> Option<String> {
+        None
+    }
+}
+
+/// Parses a value that is described as `what`, or by the range of its option.
+fn parsed<T: std::str::FromStr>(text: &str, range: &ValueRange, what: &str) -> Result<T, String> {
+    text.parse().map_err(|_| match range {
+        ValueRange::Any => format!("'{}' is not {what}", quoted(text)),
+        range => format!("'{}' is not {range}", quoted(text)),
+    })
+}
+
+impl Read for usize {
+    fn read(text: &str, range: &ValueRange) -> Result<Self, String> {
+        parsed(text, range, "a whole number")
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_in(&self, range: &ValueRange) -> bool {
+        range.has_whole(*self)
+    }
+
+    fn nearest(&self, range: &ValueRange) -> Option<String> {
+        Some(range.nearest_whole(*self).to_string())
+    }
+}
+
+impl Read for f32 {
+    fn read(text: &str, range: &ValueRange) -> Result<Self, String> {
+        parsed(text, range, "a number")
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_in(&self, range: &ValueRange) -> bool {
+        range.has_number(*self)
+    }
+
+    fn nearest(&self, range: &ValueRange) -> Option<String> {
+        range.nearest_number(*self).map(|nearest| nearest.to_string())
+    }
 }
 
 macro_rules! read {
     ($($type:ty => $what:literal),+) => {
         $(impl Read for $type {
-            fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|_| format!("'{text}' is not {}", $what))
+            fn read(text: &str, range: &ValueRange) -> Result<Self, String> {
+                parsed(text, range, $what)
             }
 
             fn text(&self) -> String {
@@ -219,13 +278,12 @@ macro_rules! read {
     };
 }
 
-read!(usize => "a whole number", u64 => "a whole number", f32 => "a number",
-      bool => "true or false");
+read!(u64 => "a whole number from 0 to 18,446,744,073,709,551,615", bool => "true or false");
 
 macro_rules! read_choice {
     ($($type:ty),+) => {
         $(impl Read for $type {
-            fn read(text: &str) -> Result<Self, String> {
+            fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
                 choose(text)
             }
 
@@ -253,7 +311,7 @@ read_choice!(
 );
 
 impl Read for Residual {
-    fn read(text: &str) -> Result<Self, String> {
+    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
         // The name until release 0.1, which session files of version 1 still use.
         choose(if text == "estimate" { "means" } else { text })
     }
@@ -267,8 +325,21 @@ impl Read for Residual {
 }
 
 impl Read for BudgetOption {
-    fn read(text: &str) -> Result<Self, String> {
+    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
         text.parse()
+    }
+
+    /// None at all has an error of its own, which says more.
+    fn is_in(&self, range: &ValueRange) -> bool {
+        matches!(self, Self::Auto | Self::Tokens(0))
+            || matches!(self, Self::Tokens(tokens) if range.has_whole(*tokens))
+    }
+
+    fn nearest(&self, range: &ValueRange) -> Option<String> {
+        match self {
+            Self::Auto => None,
+            Self::Tokens(tokens) => tokens.nearest(range),
+        }
     }
 
     fn text(&self) -> String {
@@ -277,6 +348,15 @@ impl Read for BudgetOption {
             BudgetOption::Tokens(tokens) => tokens.to_string(),
         }
     }
+}
+
+/// `value` of an option of that name, unless it is outside of its range.
+fn check<T: Read>(option: &'static str, range: &ValueRange, value: &T) -> Result<(), PolicyError> {
+    if value.is_in(range) {
+        return Ok(());
+    }
+    let (value, nearest) = (value.text(), value.nearest(range));
+    Err(PolicyError::Range { option, value, range: *range, nearest })
 }
 
 /// One option of policies.
@@ -288,6 +368,8 @@ pub struct OptionInfo {
     pub old_name: &'static str,
     /// What its value is.
     pub value: &'static str,
+    /// Which values mean something.
+    pub range: ValueRange,
     /// What it does, and its default.
     pub help: &'static str,
 }
@@ -302,9 +384,12 @@ impl OptionInfo {
 macro_rules! options {
     (@old $name:literal) => { $name };
     (@old $name:literal $old:literal) => { $old };
+    (@range) => { ValueRange::Any };
+    (@range $range:expr) => { $range };
     ($(
         $(#[doc = $doc:literal])+
-        $field:ident: $type:ty = $name:literal $((was $old:literal))?, $value:literal;
+        $field:ident: $type:ty = $name:literal $((was $old:literal))?, $value:literal
+            $(, $range:expr)?;
     )+) => {
         /// What a user may say about a policy. `None` takes the preset's default.
         #[derive(Clone, Debug, PartialEq)]
@@ -320,6 +405,7 @@ macro_rules! options {
                 name: $name,
                 old_name: options!(@old $name $($old)?),
                 value: $value,
+                range: options!(@range $($range)?),
                 help: concat!($($doc),+),
             },)+
         ];
@@ -335,10 +421,29 @@ macro_rules! options {
                 let wrong = |reason| PolicyError::Value { option: name.to_owned(), reason };
                 match name {
                     $($name $(| $old)? => {
-                        self.$field = Some(<$type>::read(text).map_err(wrong)?);
+                        let range = options!(@range $($range)?);
+                        let value = <$type>::read(text, &range).map_err(wrong)?;
+                        check($name, &range, &value)?;
+                        self.$field = Some(value);
                     })+
-                    _ => return Err(PolicyError::UnknownOption(name.to_owned())),
+                    _ => return Err(PolicyError::UnknownOption(quoted(name))),
                 }
+                Ok(())
+            }
+
+            /// Takes the preset's default for the option of that name.
+            pub(super) fn omit(&mut self, name: &str) {
+                match name {
+                    $($name $(| $old)? => self.$field = None,)+
+                    _ => {}
+                }
+            }
+
+            /// Fails for the first value that is outside of its option's range.
+            pub(super) fn check_ranges(&self) -> Result<(), PolicyError> {
+                $(if let Some(value) = &self.$field {
+                    check($name, &options!(@range $($range)?), value)?;
+                })+
                 Ok(())
             }
 
@@ -368,17 +473,17 @@ options! {
     /// it equals full attention. auto: 512 up to a context of 4096 tokens, 1024 up to 32768, 2048
     /// beyond; for lrqk 256 up to 4096, 512 up to 8192, 1024 below 32768, else 2048, and the last
     /// tokens.
-    budget: BudgetOption = "budget", "TOKENS";
+    budget: BudgetOption = "budget", "TOKENS", TOKENS;
     /// How the budget is divided among the KV heads of a layer: uniform; ada: by the attention that
     /// the best tokens of a head receive; mass: what --mass needs in each step, up to the budget.
     budget_mode: BudgetMode = "budget-mode", "MODE";
     /// Share of the attention to indexed tokens, as the index estimates it, that --budget-mode mass
     /// recalls [default: 0.95].
-    mass: f32 = "mass", "SHARE";
+    mass: f32 = "mass", "SHARE", NONZERO_SHARE;
     /// InfiniGen takes tokens whose score is at most this far below the best one's, as many for
     /// every head as the heads need on average, up to the budget; inf: the whole budget [default:
     /// 4].
-    alpha: f32 = "alpha", "DISTANCE";
+    alpha: f32 = "alpha", "DISTANCE", DISTANCE;
     /// Whether a layer of infinigen chooses by the query that the input of the layer before
     /// predicts, as the paper, or by its own: true or false [default: true].
     layer_prefetch: bool = "layer-prefetch" (was "ahead"), "BOOL";
@@ -390,43 +495,43 @@ options! {
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters].
-    two_stage: usize = "two-stage" (was "refine"), "TIMES";
+    two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].
     positions: Positions = "positions", "NAME";
     /// First tokens, always attended [default: 16, or an eighth of a small budget; 4 for
     /// streaming-llm; a block for ktransformers; 128 for infllm; none for quest and those that keep
     /// tokens by their attention].
-    sinks: usize = "sinks", "TOKENS";
+    sinks: usize = "sinks", "TOKENS", ANY_TOKENS;
     /// Last tokens, always attended (ktransformers: local_windows_len; lrqk: lite tokens)
     /// [default: 64, or a quarter of a small budget; the rest of the budget for streaming-llm].
-    recent: usize = "recent", "TOKENS";
+    recent: usize = "recent", "TOKENS", ANY_TOKENS;
     /// Generated tokens that gather behind the last ones before they are indexed, or before what is
     /// kept is chosen again [default: 320, or a quarter of a small budget].
-    window: usize = "window", "TOKENS";
+    window: usize = "window", "TOKENS", TOKENS;
     /// Clusters made of a full window [default: as many as keep --cluster-tokens].
-    window_clusters: usize = "window-clusters", "CLUSTERS";
+    window_clusters: usize = "window-clusters", "CLUSTERS", TOKENS;
     /// Mean tokens per cluster [default: 16; the ClusterKV paper uses 80].
-    cluster_tokens: usize = "cluster-tokens", "TOKENS";
+    cluster_tokens: usize = "cluster-tokens", "TOKENS", TOKENS;
     /// Prompt tokens that are clustered by themselves as soon as they are computed; 0: the whole
     /// prompt at its end, as in the paper [default: 0 up to a context of 32768, else 8192].
-    cluster_segment: usize = "cluster-segment", "TOKENS";
+    cluster_segment: usize = "cluster-segment", "TOKENS", ANY_TOKENS;
     /// What makes two keys similar: cosine, l2 or inner-product [default: cosine].
     distance: Distance = "distance", "NAME";
     /// How query heads that share a KV head choose together: by the sum or the max of their
     /// attention, or size-weighted [default: sum].
     pooling: Pooling = "pooling", "NAME";
     /// Most iterations of k-means, or of LRQK's factors [default: 10; LRQK 2].
-    iterations: usize = "iterations", "N";
+    iterations: usize = "iterations", "N", STEPS;
     /// Tokens of a block [default: 16 for quest; for ktransformers and infllm 128, less for small
     /// budgets].
-    block_size: usize = "block-size", "TOKENS";
+    block_size: usize = "block-size", "TOKENS", TOKENS;
     /// What stands for a block of keys: max, mean, quest, dynamic or fix [default: quest for quest,
     /// dynamic for ktransformers and infllm].
     representative: Representative = "representative", "NAME";
     /// Keys of a block that dynamic and fix are made of [default: 1 for ktransformers, 4 for
     /// infllm].
-    representative_num: usize = "representative-num", "KEYS";
+    representative_num: usize = "representative-num", "KEYS", KEYS;
     /// Which queries say how much a key of infllm represents its block: local: those of the
     /// --recent tokens behind it, as the paper; last: the prompt's last 128 [default: local].
     importance: Importance = "importance", "QUERIES";
@@ -435,23 +540,23 @@ options! {
     head_select: HeadSelect = "head-select", "MODE";
     /// Blocks of the prompt that decoding may choose from, by the attention of the prompt's last
     /// queries [default: all].
-    preselect: usize = "preselect", "BLOCKS";
+    preselect: usize = "preselect", "BLOCKS", TOKENS;
     /// Neighbouring tokens whose attention is pooled before --preselect scores blocks; odd
     /// [default: 1, none].
-    preselect_kernel: usize = "preselect-kernel", "TOKENS";
+    preselect_kernel: usize = "preselect-kernel", "TOKENS", NEIGHBOURS;
     /// Whether --preselect scores a block with the nearest quarter of each neighbour: true or false
     /// [default: true].
     preselect_neighbours: bool = "preselect-neighbours", "BOOL";
     /// Layers that share the choice of the first of them [default: 1].
-    layer_step: usize = "layer-step", "LAYERS";
+    layer_step: usize = "layer-step", "LAYERS", LAYERS;
     /// Steps for which a choice of blocks holds [default: 1].
-    token_step: usize = "token-step", "STEPS";
+    token_step: usize = "token-step", "STEPS", STEPS;
     /// Dimensions in which keys are compared with queries [default: 32 for lrqk, else a quarter of
     /// a head's width].
-    rank: usize = "rank", "R";
+    rank: usize = "rank", "R", DIMENSIONS;
     /// Choose the rank by the error of the scores q k that is left, relative, instead [default: the
     /// rank is given].
-    rank_tolerance: f32 = "rank-tolerance", "ERROR";
+    rank_tolerance: f32 = "rank-tolerance", "ERROR", PART;
     /// How LRQK's factors begin: random, top, top-joint or svd [default: random, as the paper].
     lrqk_init: LrqkInit = "lrqk-init", "NAME";
     /// Which of LRQK's factors is updated first: keys-first, queries-first or together [default:
@@ -462,9 +567,9 @@ options! {
     /// projected].
     lrqk_decode: LrqkDecode = "lrqk-decode", "NAME";
     /// Last queries of the prompt whose attention says what is kept [default: 32].
-    observe: usize = "observe", "QUERIES";
+    observe: usize = "observe", "QUERIES", QUERIES;
     /// Neighbouring tokens whose attention is pooled; odd [default: 7].
-    pool_kernel: usize = "pool-kernel", "TOKENS";
+    pool_kernel: usize = "pool-kernel", "TOKENS", NEIGHBOURS;
     /// Whether neighbours are pooled to their avg or their max [default: avg for snapkv, pyramidkv
     /// and ktransformers, max for the others].
     pool: PoolKind = "pool", "NAME";
@@ -473,23 +578,23 @@ options! {
     pool_order: PoolOrder = "pool-order", "ORDER";
     /// Share of every head's budget that Ada-KV does not move: 1 is uniform, 0 is all by attention
     /// [default: 0.2].
-    safeguard: f32 = "safeguard", "SHARE";
+    safeguard: f32 = "safeguard", "SHARE", SHARE;
     /// PyramidKV's ratio of the mean budget to that of the last layer [default: 20].
-    beta: f32 = "beta", "RATIO";
+    beta: f32 = "beta", "RATIO", RATIO;
     /// Share of the budget that H2O gives to tokens of much attention; the rest is for the last
     /// ones [default: 0.5].
-    heavy_ratio: f32 = "heavy-ratio", "SHARE";
+    heavy_ratio: f32 = "heavy-ratio", "SHARE", PART;
     /// Where chosen rows are attended: on the device, which fetches them, or on the host, where
     /// they are [default: host for ktransformers, else device]. A device that shares the host's
     /// memory attends them in place either way.
     attend: Attend = "attend", "PLACE";
-    /// Threads that attend on the host, each a KV head at a time; the result is the same for any
-    /// number [default: as many as the machine runs at once, at most one for each KV head].
-    host_threads: usize = "host-threads", "N";
+    /// Threads that attend on the host, each a KV head at a time, and no more than there are KV
+    /// heads; the result is the same for any number [default: as many as the machine runs at once].
+    host_threads: usize = "host-threads", "N", STEPS;
     /// Steps for which recalled rows stay on the device; 0: every step fetches all [default: 2].
-    cache_steps: usize = "cache-steps", "STEPS";
+    cache_steps: usize = "cache-steps", "STEPS", ANY_STEPS;
     /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].
-    dense_layers: usize = "dense-layers", "LAYERS";
+    dense_layers: usize = "dense-layers", "LAYERS", ANY_LAYERS;
     /// Seed of k-means and of LRQK's random start [default: 0].
     seed: u64 = "cluster-seed", "N";
 }
@@ -513,8 +618,28 @@ impl PolicyOptions {
             Some(("policy", name)) => Self::new(name.parse()?),
             _ => return Err(PolicyError::UnknownPreset(String::new())),
         };
-        lines.try_for_each(|(name, value)| options.set(name, value))?;
+        lines.try_for_each(|(name, value)| options.set_once(name, value))?;
         Ok(options)
+    }
+
+    /// [`PolicyOptions::set`] for an option that was not given yet, under its name or its old one.
+    pub fn set_once(&mut self, name: &str, text: &str) -> Result<(), PolicyError> {
+        match OptionInfo::find(name) {
+            Some(info) if self.given().contains(&info.name) => Err(PolicyError::Twice(info.name)),
+            _ => self.set(name, text),
+        }
+    }
+
+    /// Does what an error advises.
+    pub fn follow(&mut self, advice: &PolicyAdvice) -> Result<(), PolicyError> {
+        match advice {
+            PolicyAdvice::Raise { option, least } => self.set(option, &least.to_string()),
+            PolicyAdvice::Use { option, value } => self.set(option, value),
+            PolicyAdvice::Omit { option } => {
+                self.omit(option);
+                Ok(())
+            }
+        }
     }
 
     /// The same with a budget of `tokens`.
@@ -600,10 +725,10 @@ mod tests {
         assert_eq!(message("tail", "guess"), "--tail: 'guess' is not one of drop, means");
         assert_eq!(
             message("budget", "some"),
-            "--budget: 'some' is neither a number of tokens nor 'auto'"
+            "--budget: 'some' is neither 'auto' nor a whole number from 1 to 1,073,741,824"
         );
         assert_eq!(message("certify", "yes"), "--certify: 'yes' is not true or false");
-        assert_eq!(message("mass", "much"), "--mass: 'much' is not a number");
+        assert_eq!(message("mass", "much"), "--mass: 'much' is not a number above 0, at most 1");
         assert!(message("estimate", "tail").starts_with("unknown option 'estimate'"));
     }
 

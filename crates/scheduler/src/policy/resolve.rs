@@ -1,14 +1,16 @@
 //! From options to policies: defaults and what is wrong.
 
-use longview_ops::{BlockReduceParams, BlockSummary, PoolKind, Pooling};
+use longview_ops::{BlockSummary, PoolKind, Pooling};
 
+use super::advice::PolicyAdvice;
 use super::budget::{Budget, HeadBudgets, LayerBudgets};
 use super::error::PolicyError;
 use super::index::{
     BlockConfig, ClusterConfig, Index, IndexKind, Preselect, Projection, Rank, Schedule,
     TokenConfig, TwoStage,
 };
-use super::limits::WHOLE_PROMPT_CONTEXT;
+use super::least_budget::{advised, too_small};
+use super::limits::{INDEX_SEGMENT, MAX_CONTEXT, WHOLE_PROMPT_CONTEXT};
 use super::options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
     PolicyOptions, PoolOrder, Positions, Representative, Residual,
@@ -16,13 +18,16 @@ use super::options::{
 use super::preset::Preset;
 use super::residency::{Eviction, KeptConfig, Residency, Statistic};
 use super::resolved::Policy;
-use crate::layout::LAST_QUERIES;
+use super::small_budget::AlwaysAttended;
 
 /// The last tokens that LRQK always attends, where the budget has room for them.
 const LRQK_LITE_TOKENS: usize = 64;
 
 impl Policy {
     /// Validates `options` for sequences of up to `context` tokens.
+    ///
+    /// # Errors
+    /// What cannot work, with what can ([`PolicyError::advice`]).
     pub fn resolve(options: &PolicyOptions, context: usize) -> Result<Policy, PolicyError> {
         let preset = options.preset;
         for option in options.given() {
@@ -30,50 +35,52 @@ impl Policy {
                 return Err(PolicyError::NotForPreset { option, preset });
             }
         }
-        for (value, name) in [
-            (options.iterations, "--iterations"),
-            (options.cluster_tokens, "--cluster-tokens"),
-            (options.window, "--window"),
-            (options.block_size, "--block-size"),
-            (options.layer_step, "--layer-step"),
-            (options.token_step, "--token-step"),
-            (options.rank, "--rank"),
-            (options.observe, "--observe"),
-            (options.preselect, "--preselect"),
-            (options.host_threads, "--host-threads"),
-        ] {
-            if value == Some(0) {
-                return Err(PolicyError::Zero(name));
+        options.check_ranges()?;
+        match of_budget(options, context, budget_tokens(options, context)?) {
+            Err(PolicyError::BudgetTooSmall(small)) => {
+                Err(advised(*small, options, |options, tokens| {
+                    let resolved = of_budget(options, context, tokens);
+                    !matches!(resolved, Err(PolicyError::BudgetTooSmall(_)))
+                }))
             }
+            result => result,
         }
-        let budget = budget_tokens(options, context)?;
-        match preset {
-            Preset::Full => Ok(Policy::of(preset, Budget::ALL, Residency::Resident)),
-            Preset::StreamingLlm => streaming(options, budget),
-            Preset::Clusterkv => clusterkv(options, context, budget),
-            Preset::Quest | Preset::Infllm | Preset::Ktransformers => blocks(options, budget),
-            Preset::Loki | Preset::Infinigen | Preset::Lrqk => tokens(options, budget),
-            Preset::Snapkv
-            | Preset::Pyramidkv
-            | Preset::AdaSnapkv
-            | Preset::AdaPyramid
-            | Preset::H2o => keep(options, budget),
-        }
+    }
+}
+
+/// The policy of options in their ranges, with a budget of `budget` tokens.
+fn of_budget(
+    options: &PolicyOptions,
+    context: usize,
+    budget: usize,
+) -> Result<Policy, PolicyError> {
+    let preset = options.preset;
+    match preset {
+        Preset::Full => Ok(Policy::of(preset, Budget::ALL, Residency::Resident)),
+        Preset::StreamingLlm => streaming(options, budget),
+        Preset::Clusterkv => clusterkv(options, context, budget),
+        Preset::Quest | Preset::Infllm | Preset::Ktransformers => blocks(options, budget),
+        Preset::Loki | Preset::Infinigen | Preset::Lrqk => tokens(options, budget),
+        Preset::Snapkv
+        | Preset::Pyramidkv
+        | Preset::AdaSnapkv
+        | Preset::AdaPyramid
+        | Preset::H2o => keep(options, budget),
     }
 }
 
 fn streaming(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     let sinks = options.sinks.unwrap_or(4.min(budget.saturating_sub(1)));
     let recent = options.recent.unwrap_or(budget.saturating_sub(sinks));
-    if recent == 0 || sinks + recent > budget {
-        return Err(PolicyError::BudgetTooSmall {
-            preset: options.preset,
-            budget,
-            sinks,
-            recent,
-            window: 0,
-            needed: sinks + recent.max(1) - 1,
-        });
+    if options.recent == Some(0) {
+        let reason = "0: a token attends to itself, which is a recent one";
+        let advice = PolicyAdvice::Use { option: "recent", value: "1".into() };
+        return Err(PolicyError::Conflict { option: "recent", reason, advice });
+    }
+    if recent == 0 || sinks.saturating_add(recent) > budget {
+        let (window, waiting, leaves_no) = (0, 0, "all of them");
+        let always = AlwaysAttended { sinks, recent: recent.max(1), window, waiting, leaves_no };
+        return Err(too_small(options, budget, always));
     }
     let positions = options.positions.unwrap_or(Positions::Cache);
     let residency = Residency::Evict(Eviction::FirstTokens { positions });
@@ -95,14 +102,12 @@ fn clusterkv(
     let window = options.window.unwrap_or(320.min(budget / 4).max(1));
     let cluster_tokens = options.cluster_tokens.unwrap_or(16);
     let window_clusters = options.window_clusters.unwrap_or(window.div_ceil(cluster_tokens));
-    if window_clusters == 0 {
-        return Err(PolicyError::Zero("--window-clusters"));
-    }
     if window_clusters > window {
         return Err(PolicyError::WindowClusters { clusters: window_clusters, window });
     }
     let whole = context <= WHOLE_PROMPT_CONTEXT;
-    let segment = options.cluster_segment.unwrap_or(if whole { 0 } else { 8192 });
+    let default = if whole { 0 } else { INDEX_SEGMENT.max(cluster_tokens) };
+    let segment = options.cluster_segment.unwrap_or(default);
     if segment > 0 && segment < cluster_tokens {
         return Err(PolicyError::Segment { segment, tokens: cluster_tokens });
     }
@@ -133,33 +138,35 @@ fn clusterkv(
 
 /// Two-stage selection: clusters, then tokens.
 fn two_stage(options: &PolicyOptions) -> Result<Option<TwoStage>, PolicyError> {
-    let wrong = |option: &str, reason: &str| {
-        Err(PolicyError::Value { option: option.into(), reason: reason.into() })
-    };
     let times = options.two_stage.unwrap_or(1);
-    if times == 0 {
-        return Err(PolicyError::Zero("--two-stage"));
-    }
     if times == 1 {
-        return match options.rank {
-            Some(_) => wrong("rank", "means something to clusters with --two-stage above 1 alone"),
-            None => Ok(None),
-        };
+        let reason = "means something to clusters with --two-stage above 1 alone";
+        return options.rank.map_or(Ok(None), |_| Err(PolicyError::conflict("rank", reason)));
     }
-    if options.rank.is_some_and(|rank| rank % 2 == 1) {
-        return wrong("rank", "must be even with --two-stage");
+    if let Some(rank) = options.rank.filter(|rank| rank % 2 == 1) {
+        let advice = PolicyAdvice::Use { option: "rank", value: (rank + 1).to_string() };
+        let reason = "must be even with --two-stage";
+        return Err(PolicyError::Conflict { option: "rank", reason, advice });
     }
     let clashes = [
-        (options.residual == Some(Residual::Means), "residual", "means are those of clusters"),
+        (
+            options.residual == Some(Residual::Means),
+            "residual",
+            "means are those of clusters: not with --two-stage",
+        ),
         (
             options.attention_bound == Some(true),
             "attention-bound",
-            "bounds clusters, not tokens in them",
+            "bounds clusters, not tokens in them: not with --two-stage",
         ),
-        (options.budget_mode == Some(BudgetMode::Mass), "budget-mode", "mass is that of clusters"),
+        (
+            options.budget_mode == Some(BudgetMode::Mass),
+            "budget-mode",
+            "mass is that of clusters: not with --two-stage",
+        ),
     ];
-    if let Some((_, option, why)) = clashes.iter().find(|(given, ..)| *given) {
-        return wrong(option, &format!("{why}: not with --two-stage"));
+    if let Some((_, option, why)) = clashes.into_iter().find(|(given, ..)| *given) {
+        return Err(PolicyError::conflict(option, why));
     }
     let projection = Projection::Lrqk {
         iterations: 2,
@@ -188,14 +195,6 @@ fn blocks(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError>
         Preset::Infllm => 4,
         _ => 1,
     });
-    let most = BlockReduceParams::MAX_TOP as usize;
-    if n_top == 0 || n_top > most {
-        return Err(PolicyError::Range {
-            option: "representative-num",
-            value: n_top.to_string(),
-            range: "1 to 32",
-        });
-    }
     let summary = match representative {
         Representative::Max => BlockSummary::Max,
         Representative::Mean => BlockSummary::Mean,
@@ -241,9 +240,10 @@ fn importance(options: &PolicyOptions, recent: usize) -> Result<Importance, Poli
         _ => Importance::Last,
     };
     match options.importance.unwrap_or(default) {
-        Importance::Local if recent == 0 => Err(PolicyError::Value {
-            option: "importance".into(),
-            reason: "local: with --recent 0 there is no local window; use last".into(),
+        Importance::Local if recent == 0 => Err(PolicyError::Conflict {
+            option: "importance",
+            reason: "local: with --recent 0 there is no local window",
+            advice: PolicyAdvice::Use { option: "importance", value: "last".into() },
         }),
         importance => Ok(importance),
     }
@@ -258,8 +258,8 @@ fn preselect(options: &PolicyOptions) -> Result<Option<Preselect>, PolicyError> 
             (options.pool.is_some(), "pool"),
         ] {
             if is_given {
-                let reason = "means something with --preselect alone".into();
-                return Err(PolicyError::Value { option: option.into(), reason });
+                let reason = "means something with --preselect alone";
+                return Err(PolicyError::conflict(option, reason));
             }
         }
         return Ok(None);
@@ -267,7 +267,7 @@ fn preselect(options: &PolicyOptions) -> Result<Option<Preselect>, PolicyError> 
     Ok(Some(Preselect {
         count,
         queries: options.observe.unwrap_or(128),
-        kernel: odd("preselect-kernel", options.preselect_kernel.unwrap_or(1))?,
+        kernel: options.preselect_kernel.unwrap_or(1),
         pool: options.pool.unwrap_or(PoolKind::Average),
         neighbours: options.preselect_neighbours.unwrap_or(true),
     }))
@@ -280,18 +280,9 @@ fn tokens(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError>
     let recent = options.recent.unwrap_or(64.min(budget / 4));
     let window = options.window.unwrap_or(64.min(budget / 4).max(1));
     let rank = match options.rank_tolerance {
-        Some(error) if !(error > 0.0 && error < 1.0) => {
-            return Err(PolicyError::Range {
-                option: "rank-tolerance",
-                value: error.to_string(),
-                range: "above 0 and below 1",
-            });
-        }
         Some(_) if options.rank.is_some() => {
-            return Err(PolicyError::Value {
-                option: "rank-tolerance".into(),
-                reason: "a --rank is given too; one of them chooses".into(),
-            });
+            let reason = "a --rank is given too; one of them chooses";
+            return Err(PolicyError::conflict("rank-tolerance", reason));
         }
         Some(error) => Rank::Tolerance(error),
         None if is_lrqk => Rank::Given(Some(options.rank.unwrap_or(32))),
@@ -333,7 +324,7 @@ fn recalled(
 ) -> Result<Policy, PolicyError> {
     let heads = match options.budget_mode {
         Some(BudgetMode::Ada) => {
-            HeadBudgets::Ada { safeguard: safeguard(options)?, queries: observed(options)? }
+            HeadBudgets::Ada { safeguard: safeguard(options), queries: observed(options) }
         }
         Some(BudgetMode::Uniform | BudgetMode::Mass) | None => HeadBudgets::Uniform,
     };
@@ -351,20 +342,15 @@ fn recalled(
         _ => Residency::Recall { cache_steps: options.cache_steps.unwrap_or(2) },
     };
     if options.host_threads.is_some() && !residency.attends_on_host() {
-        return Err(PolicyError::Value {
-            option: "host-threads".into(),
-            reason: "means something with --attend host alone".into(),
-        });
+        let reason = "means something with --attend host alone";
+        return Err(PolicyError::conflict("host-threads", reason));
     }
     let bounds_attention = options.attention_bound.unwrap_or(false);
     if bounds_attention && !index.is_bounded() {
-        return Err(PolicyError::Value {
-            option: "attention-bound".into(),
-            reason: "only clusters, and blocks with --representative quest, bound what they hold"
-                .into(),
-        });
+        let reason = "only clusters, and blocks with --representative quest, bound what they hold";
+        return Err(PolicyError::conflict("attention-bound", reason));
     }
-    let budget = Budget { heads, mass, alpha: alpha(options)?, ..Budget::of(tokens) };
+    let budget = Budget { heads, mass, alpha: alpha(options), ..Budget::of(tokens) };
     let policy = Policy {
         index: Some(index),
         bounds_attention,
@@ -374,55 +360,36 @@ fn recalled(
         ..Policy::of(options.preset, budget, residency)
     };
     // A few more than the window are pending while the window is being indexed.
-    let always = sinks + policy.ring_rows();
+    let always = sinks.saturating_add(policy.ring_rows());
     if always < tokens {
         return Ok(policy);
     }
-    Err(PolicyError::BudgetTooSmall {
-        preset: options.preset,
-        budget: tokens,
-        sinks,
-        recent,
-        window: index.window,
-        needed: always,
-    })
+    let (window, waiting) = (index.window, index.waiting());
+    let leaves_no = "a token to recall";
+    Err(too_small(options, tokens, AlwaysAttended { sinks, recent, window, waiting, leaves_no }))
 }
 
 /// SnapKV, PyramidKV, their Ada-KV forms, H2O.
 fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
     let preset = options.preset;
-    let share = |option: &'static str, value: f32, range: &'static str, ok: bool| {
-        if ok {
-            Ok(value)
-        } else {
-            Err(PolicyError::Range { option, value: value.to_string(), range })
-        }
-    };
     let is_pyramid = matches!(preset, Preset::Pyramidkv | Preset::AdaPyramid);
     let is_ada = matches!(preset, Preset::AdaSnapkv | Preset::AdaPyramid);
     let beta = options.beta.unwrap_or(20.0);
-    let beta = share("beta", beta, "above 1", beta > 1.0)?;
-    let safeguard = safeguard(options)?;
+    let safeguard = safeguard(options);
     let heavy = options.heavy_ratio.unwrap_or(0.5);
-    let heavy = share("heavy-ratio", heavy, "above 0 and below 1", heavy > 0.0 && heavy < 1.0)?;
-    let kernel = odd("pool-kernel", options.pool_kernel.unwrap_or(7))?;
+    let kernel = options.pool_kernel.unwrap_or(7);
     let is_h2o = preset == Preset::H2o;
-    let observe = observed(options)?;
+    let observe = observed(options);
     let recent = if is_h2o {
         budget - ((budget as f32 * heavy) as usize).clamp(1, budget.max(2) - 1)
     } else {
         options.recent.unwrap_or(observe.min(budget / 4).max(1))
     };
     let window = options.window.unwrap_or(64.min(budget / 8).max(1));
-    if recent + window >= budget {
-        return Err(PolicyError::BudgetTooSmall {
-            preset,
-            budget,
-            sinks: 0,
-            recent,
-            window,
-            needed: recent + window,
-        });
+    if recent.saturating_add(window) >= budget {
+        let (sinks, waiting, leaves_no) = (0, 0, "a token to keep for its attention");
+        let always = AlwaysAttended { sinks, recent, window, waiting, leaves_no };
+        return Err(too_small(options, budget, always));
     }
     let averages = matches!(preset, Preset::Snapkv | Preset::Pyramidkv);
     let pool = options.pool.unwrap_or(if averages { PoolKind::Average } else { PoolKind::Max });
@@ -451,62 +418,32 @@ fn keep(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyError> {
 
 /// The share of the estimated attention that is recalled.
 fn mass(options: &PolicyOptions, index: &Index) -> Result<Option<f32>, PolicyError> {
-    let wrong = |option: &str, reason: &str| {
-        Err(PolicyError::Value { option: option.into(), reason: reason.into() })
-    };
     if options.budget_mode != Some(BudgetMode::Mass) {
-        return match options.mass {
-            Some(_) => wrong("mass", "means something with --budget-mode mass alone"),
-            None => Ok(None),
-        };
+        let reason = "means something with --budget-mode mass alone";
+        return options.mass.map_or(Ok(None), |_| Err(PolicyError::conflict("mass", reason)));
     }
     if matches!(index.kind, IndexKind::Blocks(_)) {
-        return wrong("budget-mode", "the scores of blocks are no attention: uniform or ada");
+        let reason = "the scores of blocks are no attention: uniform or ada";
+        let advice = PolicyAdvice::Use { option: "budget-mode", value: "uniform".into() };
+        return Err(PolicyError::Conflict { option: "budget-mode", reason, advice });
     }
-    let mass = options.mass.unwrap_or(0.95);
-    if mass > 0.0 && mass <= 1.0 {
-        return Ok(Some(mass));
-    }
-    let range = "above 0 and at most 1";
-    Err(PolicyError::Range { option: "mass", value: mass.to_string(), range })
+    Ok(Some(options.mass.unwrap_or(0.95)))
 }
 
 /// InfiniGen's distance from the best score; none where it is infinite.
-fn alpha(options: &PolicyOptions) -> Result<Option<f32>, PolicyError> {
+fn alpha(options: &PolicyOptions) -> Option<f32> {
     let default = if options.preset == Preset::Infinigen { 4.0 } else { f32::INFINITY };
-    let alpha = options.alpha.unwrap_or(default);
-    if alpha > 0.0 {
-        return Ok(alpha.is_finite().then_some(alpha));
-    }
-    Err(PolicyError::Range { option: "alpha", value: alpha.to_string(), range: "above 0" })
+    Some(options.alpha.unwrap_or(default)).filter(|alpha| alpha.is_finite())
 }
 
 /// Ada-KV's uniform share.
-fn safeguard(options: &PolicyOptions) -> Result<f32, PolicyError> {
-    let safeguard = options.safeguard.unwrap_or(0.2);
-    if (0.0..=1.0).contains(&safeguard) {
-        return Ok(safeguard);
-    }
-    let value = safeguard.to_string();
-    Err(PolicyError::Range { option: "safeguard", value, range: "0 to 1" })
-}
-
-/// Neighbours that are pooled, the one in the middle included.
-fn odd(option: &'static str, kernel: usize) -> Result<usize, PolicyError> {
-    if kernel.is_multiple_of(2) {
-        return Err(PolicyError::Range { option, value: kernel.to_string(), range: "odd" });
-    }
-    Ok(kernel)
+fn safeguard(options: &PolicyOptions) -> f32 {
+    options.safeguard.unwrap_or(0.2)
 }
 
 /// Last queries of a prompt that are observed.
-fn observed(options: &PolicyOptions) -> Result<usize, PolicyError> {
-    let observe = options.observe.unwrap_or(32);
-    if observe <= LAST_QUERIES {
-        return Ok(observe);
-    }
-    let range = "at most 128, the queries that a prefill records";
-    Err(PolicyError::Range { option: "observe", value: observe.to_string(), range })
+fn observed(options: &PolicyOptions) -> usize {
+    options.observe.unwrap_or(32)
 }
 
 fn budget_tokens(options: &PolicyOptions, context: usize) -> Result<usize, PolicyError> {
@@ -514,7 +451,8 @@ fn budget_tokens(options: &PolicyOptions, context: usize) -> Result<usize, Polic
         BudgetOption::Tokens(0) => Err(PolicyError::ZeroBudget),
         BudgetOption::Tokens(tokens) => Ok(tokens),
         BudgetOption::Auto if options.preset == Preset::Lrqk => {
-            Ok(lrqk_active_tokens(context) + options.recent.unwrap_or(LRQK_LITE_TOKENS))
+            let lite = options.recent.unwrap_or(LRQK_LITE_TOKENS);
+            Ok((lrqk_active_tokens(context) + lite).min(MAX_CONTEXT))
         }
         BudgetOption::Auto if context <= 4096 => Ok(512),
         BudgetOption::Auto if context <= 32768 => Ok(1024),

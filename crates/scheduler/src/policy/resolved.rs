@@ -4,7 +4,6 @@ use longview_core::LayerId;
 
 use super::budget::Budget;
 use super::index::{Index, LocalWindow};
-use super::limits::FLUSH_STEPS;
 use super::options::{Positions, Residual};
 use super::preset::Preset;
 use super::residency::{Eviction, Residency};
@@ -98,15 +97,22 @@ impl Policy {
     /// Rows of the device ring that holds tokens before they are indexed or leave.
     pub fn ring_rows(&self) -> usize {
         match (self.index, self.residency.kept()) {
-            (Some(index), _) => self.recent + index.window + index.unit() - 1 + FLUSH_STEPS,
-            (None, Some(kept)) => self.recent + kept.window,
+            (Some(index), _) => {
+                self.recent.saturating_add(index.window).saturating_add(index.waiting())
+            }
+            (None, Some(kept)) => self.recent.saturating_add(kept.window),
             (None, None) => self.recent,
         }
     }
 
-    /// The rows of a device buffer of a layer that does not attend to everything.
+    /// The rows of a device buffer of a layer that does not attend to everything: no more of any
+    /// kind than there are tokens.
     pub fn device_layout(&self, context: usize) -> DeviceLayout {
-        DeviceLayout { sinks: self.sinks, ring: self.ring_rows(), slots: self.cache_slots(context) }
+        DeviceLayout {
+            sinks: self.sinks.min(context),
+            ring: self.ring_rows().min(context),
+            slots: self.cache_slots(context),
+        }
     }
 
     /// Rows of a head on the device, in a layer of this mode.
@@ -132,7 +138,7 @@ impl Policy {
     pub fn candidates(&self, context: usize) -> usize {
         let two_stage = self.index.and_then(|index| index.two_stage());
         let times = two_stage.map_or(0, |two_stage| two_stage.times);
-        (times * self.most_attended()).min(context)
+        times.saturating_mul(self.most_attended()).min(context)
     }
 
     /// Rows of the device cache of one KV head: what R steps, or the one under way, may select, and
@@ -141,7 +147,7 @@ impl Policy {
         match (self.residency, self.budget.tokens) {
             (Residency::Recall { cache_steps }, Some(_)) => {
                 let recalled = self.most_attended() - self.sinks - self.recent;
-                (cache_steps.max(1) * recalled).min(context)
+                cache_steps.max(1).saturating_mul(recalled).min(context)
             }
             _ => 0,
         }
@@ -166,7 +172,7 @@ impl Policy {
 mod tests {
     use longview_core::DType;
 
-    use super::super::PolicyOptions;
+    use super::super::{FLUSH_STEPS, PolicyOptions};
     use super::*;
 
     /// A preset with a budget of 512 for sequences of up to 32,768 tokens, and changes.

@@ -12,6 +12,9 @@ use longview_core::{ClusterId, Slot};
 
 const NO_SLOT: u32 = u32::MAX;
 
+/// Steps whose uses have memory from the start. More of them come one by one, as steps do.
+const RESERVED_STEPS: usize = 16;
+
 /// A cluster that a step wants, and how many of its closest tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
@@ -58,7 +61,8 @@ impl ClusterCache {
     /// A cache of `n_slots` rows that keeps clusters for `cache_steps` steps (R). Clusters of the
     /// last R steps must fit: `n_slots` is at least R times the tokens that one step selects, and
     /// at least once. With an R of 0 nothing is kept and every wanted row is a miss.
-    /// `max_clusters` is a reservation, so that growth does not allocate.
+    /// `max_clusters` is a reservation, so that growth does not allocate, and so is what
+    /// [`RESERVED_STEPS`] steps use.
     pub fn new(
         n_slots: usize,
         cache_steps: usize,
@@ -69,7 +73,7 @@ impl ClusterCache {
             entries: Vec::with_capacity(max_clusters),
             next: vec![NO_SLOT; n_slots],
             free: (0..n_slots as u32).rev().collect(),
-            uses: VecDeque::with_capacity((cache_steps + 1) * max_selected + 1),
+            uses: VecDeque::with_capacity((cache_steps.min(RESERVED_STEPS) + 1) * max_selected + 1),
             epoch: 0,
             cache_steps: cache_steps as u32,
         }

@@ -61,11 +61,12 @@ pub(crate) struct HostSelection<'a, B: Backend> {
     pub selection: SelectionId,
 }
 
-/// The threads of a policy that says nothing: more than KV heads would have nothing to do.
+/// As many threads as were asked for, or as the machine runs at once: more than KV heads would have
+/// nothing to do.
 #[cfg(not(target_arch = "wasm32"))]
-fn default_threads(shape: &KvShape) -> usize {
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    available.min(shape.n_kv_heads)
+fn n_threads(shape: &KvShape, asked: Option<usize>) -> usize {
+    let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    asked.unwrap_or_else(available).min(shape.n_kv_heads)
 }
 
 impl<B: Backend> HostAttention<B> {
@@ -89,7 +90,7 @@ impl<B: Backend> HostAttention<B> {
             scratch: (0..shape.n_kv_heads).map(scratch).collect(),
             waiting: None,
             #[cfg(not(target_arch = "wasm32"))]
-            pool: pool(threads.unwrap_or_else(|| default_threads(shape)))?,
+            pool: pool(n_threads(shape, threads))?,
         })
     }
 

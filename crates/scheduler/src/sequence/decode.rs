@@ -596,7 +596,9 @@ impl<B: Backend> Sequence<B> {
     fn rotated_gap(&self, layer: LayerId) -> Option<usize> {
         let is_window = self.layers[layer].mode() == LayerMode::Window;
         self.sink_rotation.as_ref().filter(|_| is_window)?;
-        let gone = self.window_start(layer, self.n_tokens + 1) - self.layout.sinks;
+        // There may be fewer tokens than first ones.
+        let start = self.window_start(layer, self.n_tokens + 1);
+        let gone = start.saturating_sub(self.layout.sinks);
         (gone > 0).then_some(gone)
     }
 

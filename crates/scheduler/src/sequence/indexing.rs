@@ -35,16 +35,18 @@ impl<B: Backend> Sequence<B> {
             layers.filter(|(_, state)| state.recall().is_some()).map(|(layer, _)| layer)
         };
         let (n_recall, first) = (recalling().count(), recalling().next());
+        // A window longer than the context never fills.
+        let window = index.window.min(self.shape.capacity);
         let mut jobs = Vec::with_capacity(n_recall);
         for _ in 0..n_recall {
-            let task = self.task(&index, first.unwrap_or_default(), 0, index.window);
+            let task = self.task(&index, first.unwrap_or_default(), 0, window);
             let mut job = Box::new(ClusterJob::new(task));
             job.reserve(&*self.backend)?;
             jobs.push(job);
         }
         self.spare_jobs = jobs;
-        self.bytes.reserve(2 * index.window * self.shape.row_bytes());
-        self.order.reserve(index.window);
+        self.bytes.reserve(2 * window * self.shape.row_bytes());
+        self.order.reserve(window);
         Ok(())
     }
 
@@ -467,11 +469,16 @@ impl<B: Backend> Sequence<B> {
         }
         let backend = Arc::clone(&self.backend);
         let (gram_q, gram_k) = self.layers[layer].recorded.sums(&*backend).await?;
-        if gram_k.iter().all(|x| *x == 0.0) {
-            return Err(SchedulerError::NoStatistics {
-                policy: self.policy.preset,
-                what: "the sums of q q^T and k k^T",
-            });
+        let missing = if gram_k.iter().all(|x| *x == 0.0) {
+            Some("the sums of q q^T and k k^T")
+        } else if !gram_q.iter().chain(&gram_k).all(|x| x.is_finite()) {
+            // The steps towards a decomposition of what is no number would never end.
+            Some("finite sums of q q^T and k k^T")
+        } else {
+            None
+        };
+        if let Some(what) = missing {
+            return Err(SchedulerError::NoStatistics { policy: self.policy.preset, what });
         }
         let made = Projections::new(tokens, &gram_q, &gram_k, self.shape.head_dim);
         let low_rank =

@@ -110,7 +110,8 @@ impl<B: Backend> LayerState<B> {
             (LayerMode::Kept, _) => {
                 let mean = policy.kept(setup.layer, shape.n_layers).min(shape.capacity);
                 let capacity = vec![mean; shape.n_kv_heads];
-                let kept = Kept::new(backend, shape, capacity, policy.ring_rows())?;
+                let ring = policy.device_layout(shape.capacity).ring;
+                let kept = Kept::new(backend, shape, capacity, ring)?;
                 Self::Kept(Box::new(KeptState(kept)))
             }
         })

@@ -13,6 +13,8 @@ mod options;
 mod plan;
 mod policy_change;
 mod prefill;
+#[cfg(test)]
+mod random_settings;
 mod recovery;
 mod scratch;
 mod snapshot;

@@ -52,7 +52,8 @@ impl KvPlan {
         if options.placement == Placement::Device {
             plan.prefill_bytes = (2 * options.tile + options.chunk) as u64 * heads * row;
             // A staged row with its two row numbers.
-            let staged = options.tile.max(options.chunk).max(policy.most_attended());
+            let attended = policy.most_attended().min(shape.capacity);
+            let staged = options.tile.max(options.chunk).max(attended);
             plan.work_bytes += staged as u64 * heads * (row + 8);
             if options.device_cache {
                 plan.add_device_caches(shape, policy);
@@ -90,8 +91,8 @@ impl KvPlan {
     fn add_work(&mut self, shape: &KvShape, policy: &Policy) {
         let (h, d) = (shape.n_kv_heads as u64, shape.head_dim as u64);
         self.work_bytes += 2 * 4 * shape.n_layers as u64 * h * d * d;
-        if let Some(kept) = policy.residency.kept() {
-            self.add_kept_mass(shape, policy, kept.window);
+        if policy.residency.kept().is_some() {
+            self.add_kept_mass(shape, policy);
         }
         if policy.rotates_sinks(shape) {
             self.work_bytes += sink_rotation_bytes(shape, policy);
@@ -114,29 +115,31 @@ impl KvPlan {
         let job = |points: usize, clusters: usize| {
             4 * h * (points as u64 * (d + 2) + clusters as u64 * (width + 2))
         };
+        let rows = index.window.min(shape.capacity);
         let (window, prompt, unit) = match index.kind {
             IndexKind::Clusters(c) => {
                 let prompt = match index.segment {
                     0 => shape.capacity,
                     segment => segment.min(shape.capacity),
                 };
-                (c.window_clusters, prompt, c.cluster_tokens)
+                (c.window_clusters.min(rows), prompt, c.cluster_tokens)
             }
             IndexKind::Blocks(blocks) => {
-                let window = index.window.div_ceil(blocks.block);
+                let window = rows.div_ceil(blocks.block);
                 (window, INDEX_SEGMENT.min(shape.capacity), blocks.block)
             }
-            IndexKind::Tokens(_) => (index.window, INDEX_SEGMENT.min(shape.capacity), 1),
+            IndexKind::Tokens(_) => (rows, INDEX_SEGMENT.min(shape.capacity), 1),
         };
-        self.work_bytes += n_recall(shape, policy) * job(index.window, window)
-            + job(prompt, prompt.div_ceil(unit));
+        self.work_bytes +=
+            n_recall(shape, policy) * job(rows, window) + job(prompt, prompt.div_ceil(unit));
     }
 
     /// Sums of received attention: of what is kept, and once of a whole prompt.
-    fn add_kept_mass(&mut self, shape: &KvShape, policy: &Policy, window: usize) {
-        let (hq, ring) = (shape.n_q_heads as u64, policy.recent + window + 1);
+    fn add_kept_mass(&mut self, shape: &KvShape, policy: &Policy) {
+        let (hq, ring) = (shape.n_q_heads as u64, policy.device_layout(shape.capacity).ring + 1);
         for layer in shape.layers().skip(policy.dense_layers) {
-            self.work_bytes += 4 * hq * (policy.kept(layer, shape.n_layers) + ring) as u64;
+            let kept = policy.kept(layer, shape.n_layers).min(shape.capacity);
+            self.work_bytes += 4 * hq * (kept + ring) as u64;
         }
         self.work_bytes += 4 * (hq + 1) * shape.capacity as u64;
     }

@@ -162,7 +162,8 @@ impl<B: Backend> Sequence<B> {
         let kept = self.layers.iter().filter_map(Layer::kept).flat_map(|kept| &kept.capacity);
         let kept = kept.max().map_or(0, |k| k + self.policy.recent);
         let budget = self.policy.most_attended().min(self.shape.capacity);
-        let attended = budget.max(window).max(kept);
+        // No token is attended twice.
+        let attended = budget.max(window).max(kept).min(self.shape.capacity);
         let divided = self.options.recall != RecallMode::Exact;
         self.lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, attended, divided)?;
         let moved = if self.in_place() {

@@ -396,7 +396,8 @@ impl<B: Backend> Restored<B> {
         if is_permuted || n_indexed > n || n - n_indexed > ring {
             return Ok(false);
         }
-        let kept = Kept::from_record(&*sequence.backend, &sequence.shape, record, ring)?;
+        let (backend, shape, pending) = (&*sequence.backend, &sequence.shape, n - n_indexed);
+        let kept = Kept::from_record(backend, shape, record, ring, pending)?;
         let Some(kept) = kept else { return Ok(false) };
         let state = &mut sequence.layers[layer];
         (state.n_indexed, state.n_submitted) = (n_indexed, n_indexed);

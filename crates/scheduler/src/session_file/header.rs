@@ -8,7 +8,7 @@ use super::block::is_block_size;
 use super::digest::{Digest, digest};
 use crate::error::{DamagedPart, Difference, SessionFileError};
 use crate::layout::KvShape;
-use crate::policy::{PolicyError, PolicyOptions};
+use crate::policy::{MAX_CONTEXT, PolicyError, PolicyOptions};
 
 /// The first bytes of a session file. The first is no letter of any text, and line ends show what
 /// has mangled it.
@@ -19,8 +19,6 @@ pub const FORMAT_VERSION: u32 = 1;
 const PREFIX_BYTES: usize = 16;
 /// The longest header.
 const MAX_HEADER_BYTES: usize = 1 << 20;
-/// The longest context that a file may be of.
-const MAX_CONTEXT: usize = 1 << 30;
 /// The most layers, heads, or elements of a head.
 const MAX_DIMENSION: usize = 1 << 20;
 

@@ -387,14 +387,27 @@ fn a_record_brings_rows_and_sums_back() {
     let record = pollster::block_on(kept.record(&backend, 6)).unwrap();
     assert_eq!((record.n_indexed, &record.capacity), (6, &vec![4, 1]));
     assert_eq!(record.rows, [vec![[4, 2], [1, 0], [2, 3], [0, 1]], vec![[3, 0]]]);
-    let same = Kept::from_record(&backend, &shape(), record.clone(), RING).unwrap().unwrap();
+    let load = |record: &KeptRecord, ring, pending| {
+        Kept::from_record(&backend, &shape(), record.clone(), ring, pending).unwrap()
+    };
+    let same = load(&record, RING, RING).unwrap();
     assert_eq!(read_floats(&backend, &same.mass), MASS.concat());
     assert_eq!((&same.rows, &same.capacity), (&kept.rows, &kept.capacity));
     assert_eq!(pollster::block_on(same.record(&backend, 6)).unwrap(), record);
-    let other_ring = Kept::from_record(&backend, &shape(), record.clone(), RING + 1).unwrap();
-    assert!(other_ring.is_none());
+    // In another context the ring is longer or shorter, and what both have is the same.
+    for ring in [RING - 1, RING + 1] {
+        let other = load(&record, ring, RING - 1).unwrap();
+        let (old, new) = (4 + RING + 1, 4 + ring + 1);
+        let mass = read_floats(&backend, &other.mass);
+        for (mass, saved) in mass.chunks(new).zip(record.mass.chunks(old)) {
+            assert_eq!(mass[..old.min(new)], saved[..old.min(new)]);
+            assert!(mass[old.min(new)..].iter().all(|sum| *sum == 0.0));
+        }
+    }
+    assert!(load(&record, RING + 1, RING + 1).is_none(), "a row that waits has no mass");
+    assert!(load(&record, RING - 1, RING).is_none(), "a row that waits has no place");
     let short = KeptRecord { mass: record.mass[1..].to_vec(), ..record };
-    assert!(Kept::from_record(&backend, &shape(), short, RING).unwrap().is_none());
+    assert!(load(&short, RING, RING).is_none());
 }
 
 #[test]
