@@ -19,7 +19,7 @@ fn ask(line: &str) -> Done {
 }
 
 #[test]
-fn a_number_of_a_policy_that_no_context_has_is_wrong_usage() {
+fn a_number_of_a_policy_that_no_context_has_refuses_usage() {
     let most = "must be a whole number from 0 to 1,073,741,824";
     let least = "must be a whole number from 1 to 1,073,741,824";
     let steps = "must be a whole number from 1 to 1,024";
@@ -48,7 +48,7 @@ fn a_number_of_a_policy_that_no_context_has_is_wrong_usage() {
     ] {
         let words: Vec<&str> = line.split_whitespace().collect();
         let option = words[words.len() - 2];
-        ask(line).is_wrong_usage(&[option, range]);
+        ask(line).refuses_usage(&[option, range]);
     }
 }
 
