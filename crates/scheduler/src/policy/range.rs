@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
+use longview_core::Grouped;
+
 /// Which values of an option mean something. A value outside is refused where it enters, so that
 /// nothing behind it has to doubt it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,9 +80,9 @@ impl fmt::Display for ValueRange {
         match *self {
             Self::Any => f.write_str("any value"),
             Self::Whole { least, most } => {
-                write!(f, "a whole number from {} to {}", count(least), count(most))
+                write!(f, "a whole number from {} to {}", Grouped::from(least), Grouped::from(most))
             }
-            Self::Odd { most } => write!(f, "an odd whole number from 1 to {}", count(most)),
+            Self::Odd { most } => write!(f, "an odd whole number from 1 to {}", Grouped::from(most)),
             Self::Between(Bound::Included(low), Bound::Included(high)) => {
                 write!(f, "a number from {low} to {high}")
             }
@@ -99,19 +101,6 @@ impl fmt::Display for ValueRange {
             }
         }
     }
-}
-
-/// A count as people read it: 32768 is 32,768.
-fn count(n: usize) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

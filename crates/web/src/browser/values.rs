@@ -94,7 +94,7 @@ impl PolicyValue {
             policy.set("budget", &budget.to_string()).map_err(wrong)?;
         }
         for (name, value) in &self.options {
-            policy.set(name, value).map_err(wrong)?;
+            policy.set_once(name, value).map_err(wrong)?;
         }
         Ok(policy)
     }
