@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -505,7 +505,7 @@ mod evaluation {
                 )
             })
             .collect();
-        let path: PathBuf = folder.write("probes.jsonl", lines);
+        let path = folder.write("probes.jsonl", lines);
         let to = folder.file("a/b/c");
         fs::create_dir_all(&to).unwrap();
         let done = report(&path, &to, &[]);

@@ -2,7 +2,7 @@
 //!
 //! The line never reaches the last column, so no terminal wraps it, and a window that becomes
 //! narrower than what stands there is taken into account: most terminals then break the line in
-//! two. While it stands, what is typed does not show ([`Quiet`]).
+//! two. While it stands, what is typed does not show (`terminal::Quiet`).
 
 mod line;
 mod prefill;

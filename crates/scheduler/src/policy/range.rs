@@ -82,7 +82,9 @@ impl fmt::Display for ValueRange {
             Self::Whole { least, most } => {
                 write!(f, "a whole number from {} to {}", Grouped::from(least), Grouped::from(most))
             }
-            Self::Odd { most } => write!(f, "an odd whole number from 1 to {}", Grouped::from(most)),
+            Self::Odd { most } => {
+                write!(f, "an odd whole number from 1 to {}", Grouped::from(most))
+            }
             Self::Between(Bound::Included(low), Bound::Included(high)) => {
                 write!(f, "a number from {low} to {high}")
             }
