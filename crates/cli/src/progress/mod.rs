@@ -9,7 +9,6 @@ mod prefill;
 #[cfg(feature = "evaluation")]
 mod run;
 
-pub use self::line::clock;
 pub use self::prefill::PrefillBar;
 #[cfg(feature = "evaluation")]
-pub use self::run::RunProgress;
+pub use self::{line::clock, run::RunProgress};
