@@ -65,10 +65,22 @@ pub fn main() -> ExitCode {
             return ExitCode::from(WRONG_USAGE);
         }
     };
+    let first = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
     let matches = shorten(Cli::command()).try_get_matches_from(words);
     match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => failure::report(dispatch(&cli.command)),
-        Err(error) => failure::usage(&error.format(&mut Cli::command())),
+        Err(error) => failure::usage(&with_usage(error, &first)),
+    }
+}
+
+/// `error` with the usage of the command that it is about, which `first` may name.
+fn with_usage(error: clap::Error, first: &str) -> clap::Error {
+    let mut command = Cli::command();
+    // Gives commands their whole names.
+    command.build();
+    match command.find_subcommand_mut(first) {
+        Some(own) => error.format(own),
+        None => error.format(&mut command),
     }
 }
 

@@ -219,7 +219,8 @@ fn a_huge_value_is_not_printed_whole() {
         let done = longview([&["run"], words].concat());
         assert_ne!(done.code, Some(0));
         is_fit_for_a_screen(&done);
-        assert!(done.stderr.contains("more characters"), "{}", done.stderr);
+        let is_cut = |mark| done.stderr.contains(mark);
+        assert!(is_cut("more characters") || is_cut("..'"), "{}", done.stderr);
     }
 }
 

@@ -118,6 +118,8 @@ fn numbers_out_of_range_are_named_with_their_range() {
     }
     let most = "from 1 to 1,073,741,824";
     longview(["demo", "-c", "99999999999"]).refuses_usage(&["--context", "99999999999", most]);
+    let wrong = longview(["run", "-m", "x", "-p", "y", "--budget", "much"]);
+    wrong.refuses_usage(&["--budget: 'much' is neither", "Usage: longview run [OPTIONS]"]);
     longview(["demo", "--questions", "0"]).refuses_usage(&["--questions", "from 1 to 96"]);
     longview(["run", "-m", "x", "-p", "y", "--stop", ""]).refuses_usage(&["--stop"]);
 }
