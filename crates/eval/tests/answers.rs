@@ -209,7 +209,7 @@ fn a_policy_that_fails_ends_nothing() {
     assert_eq!(answers[0].policy.policy, "full");
     let text = std::fs::read_to_string(&bench.path).unwrap();
     let failure = text.lines().find(|line| line.contains("\"failure\"")).unwrap();
-    assert!(failure.contains("nothing to recall"), "{failure}");
+    assert!(failure.contains("raise --budget to 72 or more"), "{failure}");
     let which = r#""question":"agnostic","index":0,"seed":1"#;
     assert!(failure.contains(which), "{failure}");
 }
