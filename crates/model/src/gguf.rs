@@ -114,8 +114,13 @@ fn tensor(file: &GgufFile, stored: &StoredTensor, order: RowOrder) -> Tensor {
         let bytes = file.blocks(stored);
         return Tensor::in_memory(dtype, name, shape.clone(), bytes).not_read();
     }
-    // A bias is one row to the format, and as many as it has values to the order of rows.
-    let row_len = if is_vector { 1 } else { stored.info.row_len() };
+    let row_len = match order {
+        // Rows follow each other without a gap, so all of them are one.
+        RowOrder::Same => stored.info.n_values(),
+        // A bias is one row to the format, and as many as it has values to their order.
+        RowOrder::Interleaved { .. } if is_vector => 1,
+        RowOrder::Interleaved { .. } => stored.info.row_len(),
+    };
     let rows = Rows {
         source: file.source(stored.part),
         start: stored.info.start,

@@ -11,8 +11,8 @@ use super::error::{GgufModelError, GgufProblem};
 use super::metadata::{Metadata, Number, Value};
 use super::reader::TensorInfo;
 use super::types::GgmlType;
-use crate::config::ModelConfig;
 use crate::config::{ConfigError, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
+use crate::config::{ModelConfig, RopeConfig, RopeScaling};
 use crate::text::clip;
 
 /// An architecture as GGUF has it.
@@ -38,6 +38,9 @@ pub(super) const ARCHITECTURES: [GgufArch; 6] = [
     GgufArch { name: "phi3", class: "Phi3ForCausalLM", interleaved: false, stacked_up: true },
     GgufArch { name: "glm4", class: "Glm4ForCausalLM", interleaved: false, stacked_up: true },
 ];
+
+/// Divisors of RoPE's frequencies.
+const FACTORS: &str = "rope_freqs.weight";
 
 /// The class of what `llama` is with a window over the past.
 const WINDOWED_LLAMA: &str = "MistralForCausalLM";
@@ -162,7 +165,31 @@ pub(super) fn model_config(
 ) -> Result<ModelConfig, GgufModelError> {
     let fields = config_json(metadata, tensors).map_err(|problem| problem.of(path))?;
     let config = ModelConfig::from_object(&fields);
-    Ok(config.map_err(|problem| ConfigError { path: path.to_owned(), problem })?)
+    let mut config = config.map_err(|problem| ConfigError { path: path.to_owned(), problem })?;
+    if let Some(factors) = tensors.factors(FACTORS).map_err(|problem| problem.of(path))? {
+        set_factors(&mut config.rope, factors).map_err(|problem| problem.of(path))?;
+    }
+    Ok(config)
+}
+
+/// Llama 3.1's scaling, which is nowhere but in this tensor.
+fn set_factors(rope: &mut RopeConfig, factors: Vec<f64>) -> Result<(), GgufProblem> {
+    let n_pairs = rope.rotary_dim / 2;
+    let is_factor = |factor: &f64| factor.is_finite() && *factor > 0.0;
+    if factors.len() != n_pairs || !factors.iter().all(is_factor) {
+        let expected = format!("{n_pairs} numbers above 0, one for each rotated pair");
+        let found = format!("a list of {} numbers", factors.len());
+        return Err(GgufProblem::Key { key: FACTORS.to_owned(), found, expected });
+    }
+    if rope.scaling != RopeScaling::Default {
+        return Err(GgufProblem::Unsupported {
+            key: FACTORS.to_owned(),
+            found: "there beside another scaling".to_owned(),
+            reason: "one of them is computed",
+        });
+    }
+    rope.scaling = RopeScaling::Factors { factors };
+    Ok(())
 }
 
 fn config_json(
@@ -172,10 +199,8 @@ fn config_json(
     let arch = architecture(metadata)?;
     let keys = Keys { metadata, arch };
     keys.refuse_unknown()?;
-    let embedding = tensors.info("token_embd.weight");
-    let embedding = embedding.ok_or_else(|| GgufProblem::MissingKey {
-        key: "the tensor token_embd.weight".to_owned(),
-    })?;
+    let tensor = "token_embd.weight";
+    let embedding = tensors.info(tensor).ok_or(GgufProblem::MissingTensor { tensor })?;
     let width = keys.required("embedding_length", MAX_WIDTH)?;
     let n_heads = keys.required("attention.head_count", MAX_HEADS)?;
     let n_kv_heads = keys.size("attention.head_count_kv", MAX_HEADS)?.unwrap_or(n_heads);
@@ -235,8 +260,7 @@ fn head_dim(keys: &Keys<'_>, width: usize, n_heads: usize) -> Result<usize, Gguf
     Ok(head_dim)
 }
 
-/// `rope_scaling` of a `config.json`. Tensors of factors win: Llama 3.1 has its scaling in one, and
-/// LongRoPE in two.
+/// `rope_scaling` of a `config.json`. LongRoPE has its factors in two tensors.
 fn rope_scaling(
     keys: &Keys<'_>,
     tensors: &Tensors<'_>,
@@ -253,15 +277,6 @@ fn rope_scaling(
             "short_factor": short,
             "attention_factor": attention.unwrap_or(1.0),
             "original_max_position_embeddings": original.unwrap_or(context),
-        }));
-    }
-    if let Some(factors) = tensors.factors("rope_freqs.weight")? {
-        return Ok(json!({
-            "rope_type": "longrope",
-            "long_factor": factors,
-            "short_factor": factors,
-            "attention_factor": 1.0,
-            "original_max_position_embeddings": context,
         }));
     }
     let factor = keys.real("rope.scaling.factor")?;

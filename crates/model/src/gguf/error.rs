@@ -253,6 +253,12 @@ pub enum GgufProblem {
         /// The key.
         key: String,
     },
+    /// A tensor without which nothing can be done.
+    #[error("holds no tensor {tensor}; name the .gguf file that has the weights")]
+    MissingTensor {
+        /// The tensor.
+        tensor: &'static str,
+    },
     /// A value of another type.
     #[error("{key} is {found}; it must be {expected}")]
     Key {

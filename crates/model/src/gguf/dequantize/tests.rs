@@ -107,7 +107,7 @@ fn k_blocks_have_eight_scales_of_six_bits() {
     let mut block = [half(0.5), half(0.25)].concat();
     block.extend(scales());
     // Byte 32 c + l: the low bits are of sub-block 2 c, the high ones of 2 c + 1.
-    block.extend((0..128_u8).map(|i| i % 16 | (i / 32 + 8) << 4));
+    block.extend((0..128_u8).map(|i| (i % 16) | ((i / 32 + 8) << 4)));
     let q4_k = values(GgmlType::Q4K, &block);
     let expected = |j: usize, n: usize| {
         let high = usize::from(j > 3);

@@ -186,7 +186,8 @@ fn go_2025_3582_missing_keys_and_tensors() {
         let mut file = tiny();
         let name = file.tensors.remove(i).name;
         let message = refusal(&file);
-        assert!(message.contains(&name) && message.contains("missing"), "{message}");
+        assert!(message.contains(&name), "{message}");
+        assert!(message.contains("missing") || message.contains("holds no tensor"), "{message}");
     }
 }
 

@@ -150,7 +150,7 @@ fn scaling_of_rope_is_in_keys_or_in_tensors() {
     // Factors 0 to 7 would divide by zero.
     let message = refusal(&tiny().tensor("rope_freqs.weight", GgmlType::F32, &[8]));
     assert!(
-        message.ends_with("short_factor is 0; it must be a finite number above 0"),
+        message.ends_with("it must be 8 numbers above 0, one for each rotated pair"),
         "{message}"
     );
 }
@@ -167,9 +167,30 @@ fn factors_of_rope_divide_frequencies() {
     for (ratio, expected) in ratios.iter().zip([1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]) {
         assert!((ratio - expected).abs() < 1e-12, "{ratios:?}");
     }
+    let both = file.clone().key("llama.rope.scaling.type", text("linear"));
+    let both = both.key("llama.rope.scaling.factor", f32(2.0));
+    assert!(refusal(&both).contains("is there beside another scaling"));
     file.last().sizes = vec![7];
     file.last().data.truncate(28);
-    assert!(refusal(&file).contains("short_factor has 7 entries"));
+    assert!(refusal(&file).contains("rope_freqs.weight is a list of 7 numbers"));
+}
+
+#[test]
+fn longrope_has_its_factors_in_two_tensors() {
+    let mut file = tiny()
+        .key("llama.rope.scaling.attn_factor", f32(1.25))
+        .key("llama.rope.scaling.original_context_length", u32(16));
+    for (name, factor) in [("long", 4_f32), ("short", 2.0)] {
+        file = file.tensor(&format!("rope_factors_{name}.weight"), GgmlType::F32, &[8]);
+        file.last().data = factor.to_le_bytes().repeat(8);
+    }
+    let scaling = RopeScaling::LongRope {
+        short_factor: vec![2.0; 8],
+        long_factor: vec![4.0; 8],
+        attention_factor: 1.25,
+        original_max_positions: 16,
+    };
+    assert_eq!(config(&file).rope.scaling, scaling);
 }
 
 #[test]
