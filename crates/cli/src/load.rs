@@ -19,8 +19,8 @@ use crate::{template, units};
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// Folder of the model in Hugging Face layout (config.json, *.safetensors, tokenizer.json), or a
-    /// GGUF file.
+    /// Folder of the model in Hugging Face layout (config.json, *.safetensors, tokenizer.json), or
+    /// a GGUF file.
     #[arg(short, long, value_name = "DIR")]
     pub model: PathBuf,
 

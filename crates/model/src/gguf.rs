@@ -17,7 +17,7 @@ mod pre;
 mod reader;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tokenizer;
 mod types;
 #[cfg(test)]

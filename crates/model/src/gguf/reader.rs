@@ -332,7 +332,8 @@ fn read_tensor(
         return Err(GgufProblem::Dimensions { tensor: tensor(), offset, found: n_dims });
     }
     let sizes: Vec<u64> = (0..n_dims).map(|_| cursor.u64(&what)).collect::<Result<_, _>>()?;
-    let ty = GgmlType::from_id(cursor.u32(&what)?, name)?;
+    let ty = GgmlType::from_id(cursor.u32(&what)?)
+        .map_err(|name| GgufProblem::TensorType { tensor: tensor(), name })?;
     let offset = cursor.u64(&what)?;
     let (shape, len) = extent(name, ty, &sizes)?;
     if !offset.is_multiple_of(alignment) {

@@ -20,8 +20,13 @@ fn open_bytes(bytes: Vec<u8>) -> Result<GgufModel, GgufModelError> {
     of_file(&file)
 }
 
+/// A small model.
+pub(crate) fn tiny_bytes() -> Vec<u8> {
+    tiny().bytes()
+}
+
 /// Opens a file and reads all that it holds.
-fn use_all(bytes: Vec<u8>) -> Result<(), String> {
+pub(crate) fn use_all(bytes: Vec<u8>) -> Result<(), String> {
     let model = open_bytes(bytes).map_err(|error| error.to_string())?;
     for tensor in crate::weights::expected_tensors(&model.config) {
         model.tensors.source(&tensor.name).map_err(|error| error.to_string())?;
