@@ -23,7 +23,7 @@ const MERGES: &str = "tokenizer.ggml.merges";
 
 /// Tokens that end an answer, by their texts: files name one or two of them, and models say others
 /// too. As in llama.cpp, but for those that are no control tokens.
-const ENDS: [&str; 11] = [
+const ENDS: [&str; 10] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -32,7 +32,6 @@ const ENDS: [&str; 11] = [
     "<end_of_turn>",
     "<|endoftext|>",
     "<|end_of_text|>",
-    "<|user|>",
     "<EOT>",
     "</s>",
 ];
@@ -93,6 +92,9 @@ pub(super) fn tokenizer(
     Ok(TokenizerParts { tokenizer: Some(tokenizer), config: built.config, ends: built.ends })
 }
 
+/// Two tokens that become one.
+type Merge<'a> = [&'a str; 2];
+
 /// The vocabulary, checked.
 struct Vocabulary<'a> {
     metadata: &'a Metadata,
@@ -149,7 +151,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     fn build(&self) -> Result<Built, GgufProblem> {
-        let (mut file, add_bos) =
+        let (mut file, merges, add_bos) =
             if self.is_sentence_piece { self.sentence_piece()? } else { self.byte_level()? };
         file["version"] = json!("1.0");
         file["added_tokens"] = self.added_tokens();
@@ -168,7 +170,7 @@ impl<'a> Vocabulary<'a> {
         let add_bos = truth("add_bos_token")?.unwrap_or(add_bos && special.bos.is_some());
         let ends = self.ends(special.eos.as_deref())?;
         let config = TokenizerConfig { special, add_bos_token: Some(add_bos), templates: None };
-        Ok(Built { json: self.with_vocabulary(&file), config, ends })
+        Ok(Built { json: self.with_vocabulary(&file, &merges), config, ends })
     }
 
     /// The id that a key of the kind `NAME_token_id` gives.
@@ -208,13 +210,13 @@ impl<'a> Vocabulary<'a> {
         added.filter_map(token).collect()
     }
 
-    fn byte_level(&self) -> Result<(Value, bool), GgufProblem> {
+    fn byte_level(&self) -> Result<(Value, Vec<Merge<'a>>, bool), GgufProblem> {
         let pre = Pre::from_name(self.metadata.text("tokenizer.ggml.pre")?)?;
         let merges = self.metadata.texts(MERGES)?.ok_or_else(|| missing(MERGES))?;
-        let pair = |(index, merge): (usize, &str)| {
+        let pair = |(index, merge): (usize, &'a str)| {
             // The first part may itself begin with a space.
             let end = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
-            let pair = end.map(|(at, _)| json!([merge[..at], merge[at + 1..]]));
+            let pair = end.map(|(at, _)| [&merge[..at], &merge[at + 1..]]);
             pair.ok_or_else(|| {
                 let reason = format!("{:?} is no pair of tokens", clip(merge));
                 GgufProblem::Entry { key: MERGES, index, reason }
@@ -226,12 +228,12 @@ impl<'a> Vocabulary<'a> {
             "pre_tokenizer": pre.pre_tokenizer(),
             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
                         "use_regex": false},
-            "model": {"type": "BPE", "ignore_merges": pre.ignore_merges, "merges": merges},
+            "model": {"type": "BPE", "ignore_merges": pre.ignore_merges},
         });
-        Ok((file, pre.add_bos))
+        Ok((file, merges, pre.add_bos))
     }
 
-    fn sentence_piece(&self) -> Result<(Value, bool), GgufProblem> {
+    fn sentence_piece(&self) -> Result<(Value, Vec<Merge<'a>>, bool), GgufProblem> {
         let prefix = self.metadata.truth("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let back = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
@@ -247,13 +249,13 @@ impl<'a> Vocabulary<'a> {
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
             "decoder": {"type": "Sequence", "decoders": decoders},
             "model": {"type": "BPE", "byte_fallback": true, "fuse_unk": true,
-                      "unk_token": unknown, "merges": self.merges()?},
+                      "unk_token": unknown},
         });
-        Ok((file, true))
+        Ok((file, self.merges()?, true))
     }
 
     /// The merges that scores amount to.
-    fn merges(&self) -> Result<Vec<[&'a str; 2]>, GgufProblem> {
+    fn merges(&self) -> Result<Vec<Merge<'a>>, GgufProblem> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let scores = self.metadata.numbers(SCORES, self.tokens.len())?;
         let scores = scores.ok_or_else(|| missing(SCORES))?;
@@ -292,24 +294,46 @@ impl<'a> Vocabulary<'a> {
         Ok(merges.into_iter().map(|(_, _, pair)| pair).collect())
     }
 
-    /// `file` as text, with the vocabulary in its model. The list is written by hand: as a tree it
-    /// would take many times the room.
-    fn with_vocabulary(&self, file: &Value) -> Vec<u8> {
-        let mut text = file.to_string();
-        let mut vocab = String::from("\"vocab\":{");
+    /// `file` as text, with vocabulary and merges in its model. These lists are written by hand: as
+    /// a tree they would take many times the room and the time.
+    fn with_vocabulary(&self, file: &Value, merges: &[Merge<'_>]) -> Vec<u8> {
+        const MODEL_START: &str = "\"model\":{";
+        let text = file.to_string();
+        let model = text.find(MODEL_START).expect("a model was written") + MODEL_START.len();
+        let (before, after) = text.split_at(model);
+        let mut out = before.as_bytes().to_vec();
+        out.extend(b"\"vocab\":{");
         for (id, token) in self.tokens.iter().enumerate() {
-            let comma = if id == 0 { "" } else { "," };
-            let name = match token {
-                "" => json!(format!("[EMPTY_{id}]")),
-                _ => json!(token),
-            };
-            vocab.push_str(&format!("{comma}{name}:{id}"));
+            if token.is_empty() {
+                write_text(&mut out, &format!("[EMPTY_{id}]"));
+            } else {
+                write_text(&mut out, token);
+            }
+            out.extend(format!(":{id},").bytes());
         }
-        vocab.push_str("},");
-        let model = text.find("\"model\":{").expect("a model was written") + "\"model\":{".len();
-        text.insert_str(model, &vocab);
-        text.into_bytes()
+        close(&mut out, b"},\"merges\":[");
+        for [left, right] in merges {
+            out.push(b'[');
+            write_text(&mut out, left);
+            out.push(b',');
+            write_text(&mut out, right);
+            out.extend(b"],");
+        }
+        close(&mut out, b"],");
+        out.extend(after.bytes());
+        out
     }
+}
+
+/// Writes a text of JSON.
+fn write_text(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("a text, to memory");
+}
+
+/// Ends a list or an object that has a comma behind each entry.
+fn close(out: &mut Vec<u8>, with: &[u8]) {
+    out.pop_if(|last| *last == b',');
+    out.extend(with);
 }
 
 fn missing(key: &str) -> GgufProblem {
