@@ -99,8 +99,12 @@ impl ModelFolder {
     }
 
     fn open_gguf(path: &Path) -> Result<Self, FolderError> {
-        let GgufModel { config, generation, tensors, tokenizer, chat } = gguf::open(path)?;
-        Ok(Self { path: path.to_owned(), config, generation, tensors, tokenizer, chat })
+        Ok(Self::of_gguf(gguf::open(path)?))
+    }
+
+    fn of_gguf(model: GgufModel) -> Self {
+        let GgufModel { config, generation, tensors, tokenizer, chat } = model;
+        Self { path: tensors.path().to_owned(), config, generation, tensors, tokenizer, chat }
     }
 
     /// As [`ModelFolder::open`] of files that lie elsewhere.
@@ -108,6 +112,9 @@ impl ModelFolder {
         let place = |name: &str| files.name.join(name);
         let text = |name: &str| files.texts.get(name).map(String::as_str);
         let Some(config) = text("config.json") else {
+            if let Some(model) = gguf::from_files(files) {
+                return Ok(Self::of_gguf(model?));
+            }
             return Err(FolderError::NoConfig { path: files.name.clone() });
         };
         let config = ModelConfig::parse(config, &place("config.json"))?;

@@ -42,6 +42,7 @@ use self::rows::{RowOrder, Rows, loaded_type};
 use crate::chat::ChatTemplate;
 use crate::config::ModelConfig;
 use crate::generation::GenerationDefaults;
+use crate::source::FolderFiles;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Tensor, TensorSet};
 
@@ -61,13 +62,21 @@ pub(crate) fn open(path: &Path) -> Result<GgufModel, GgufModelError> {
     of_file(&GgufFile::open(path)?)
 }
 
+/// As [`open`] of files that lie elsewhere, if a GGUF file is among them.
+pub(crate) fn from_files(files: &FolderFiles) -> Option<Result<GgufModel, GgufModelError>> {
+    let file = GgufFile::from_files(files)?;
+    Some(file.map_err(GgufModelError::from).and_then(|file| of_file(&file)))
+}
+
 fn of_file(file: &GgufFile) -> Result<GgufModel, GgufModelError> {
     let path = &file.path;
     let arch = config::architecture(&file.metadata).map_err(|problem| problem.of(path))?;
     let infos: Vec<TensorInfo> = file.tensors.iter().map(|tensor| tensor.info.clone()).collect();
     let read = |info: &TensorInfo| {
         let tensor = file.tensors.iter().find(|tensor| tensor.info == *info);
-        Ok(tensor.map_or_else(Vec::new, |tensor| file.blocks(tensor).as_ref().to_vec()))
+        let bytes = tensor.map(|tensor| file.blocks(tensor)).transpose();
+        let bytes = bytes.map_err(|source| GgufProblem::Read { source })?;
+        Ok(bytes.map_or_else(Vec::new, |bytes| bytes.as_ref().to_vec()))
     };
     let tensors = config::Tensors { infos: &infos, read: &read };
     let config = config::model_config(&file.metadata, &tensors, path)?;
@@ -102,18 +111,17 @@ fn tensor_set(file: &GgufFile, arch: &GgufArch, config: &ModelConfig) -> TensorS
 
 /// In place what needs no work, as rows that are made when they are read what does.
 fn tensor(file: &GgufFile, stored: &StoredTensor, order: RowOrder) -> Tensor {
-    let TensorInfo { ty, ref shape, .. } = stored.info;
+    let TensorInfo { ty, ref shape, start, .. } = stored.info;
     let (dtype, name) = (loaded_type(ty), ty.name());
     let is_plain = matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::Bf16);
-    if is_plain && order == RowOrder::Same {
-        return Tensor::in_memory(dtype, name, shape.clone(), file.blocks(stored));
+    if is_plain
+        && order == RowOrder::Same
+        && file.is_mapped(stored)
+        && let Ok(bytes) = file.blocks(stored)
+    {
+        return Tensor::in_memory(dtype, name, shape.clone(), bytes);
     }
-    let is_vector = shape.len() == 1 && order != RowOrder::Same;
-    if is_vector && !is_plain {
-        // Biases have few values; nobody quantises them, and blocks cannot be re-ordered.
-        let bytes = file.blocks(stored);
-        return Tensor::in_memory(dtype, name, shape.clone(), bytes).not_read();
-    }
+    let is_vector = shape.len() == 1;
     let row_len = match order {
         // Rows follow each other without a gap, so all of them are one.
         RowOrder::Same => stored.info.n_values(),
@@ -121,13 +129,9 @@ fn tensor(file: &GgufFile, stored: &StoredTensor, order: RowOrder) -> Tensor {
         RowOrder::Interleaved { .. } if is_vector => 1,
         RowOrder::Interleaved { .. } => stored.info.row_len(),
     };
-    let rows = Rows {
-        source: file.source(stored.part),
-        start: stored.info.start,
-        ty,
-        n_rows: stored.info.n_values() / row_len,
-        row_len,
-        order,
-    };
-    Tensor::in_file(dtype, name, shape.clone(), Arc::new(rows))
+    let n_rows = stored.info.n_values() / row_len;
+    let rows = Rows { source: file.source(stored), start, ty, n_rows, row_len, order };
+    let tensor = Tensor::in_file(dtype, name, shape.clone(), Arc::new(rows));
+    // Biases have few values: nobody quantises them, and their blocks cannot be re-ordered.
+    if is_vector && !is_plain && order != RowOrder::Same { tensor.not_read() } else { tensor }
 }

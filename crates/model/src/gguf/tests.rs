@@ -64,7 +64,7 @@ fn a_small_model_opens_in_both_versions() {
         // The blocks stay within reach, with their types.
         let file = GgufFile::of_bytes(Path::new("m"), HostBytes::from_vec(file.bytes())).unwrap();
         let q = file.tensors.iter().find(|t| t.info.name == "blk.0.attn_q.weight").unwrap();
-        assert_eq!((q.info.ty, file.blocks(q).len()), (GgmlType::Q4_1, 32 * 20));
+        assert_eq!((q.info.ty, file.blocks(q).unwrap().len()), (GgmlType::Q4_1, 32 * 20));
     }
 }
 
@@ -214,6 +214,25 @@ fn other_files_are_named() {
     assert!(refusal(&file).contains("GGUF version 1 is not read; versions 2 and 3 are"));
     let file = Writer { version: 3 << 24, ..tiny() };
     assert!(refusal(&file).contains("big-endian"));
+}
+
+#[test]
+fn files_elsewhere_are_the_same_model() {
+    let bytes = tiny().bytes();
+    let mut files = FolderFiles { name: "m".into(), ..FolderFiles::default() };
+    assert!(ModelFolder::from_files(&files).is_err(), "no config.json and no GGUF file");
+    files.weights.insert("x.gguf".to_owned(), Arc::new(bytes.clone()));
+    let (twin, model) = (ModelFolder::from_files(&files).unwrap(), open_bytes(bytes).unwrap());
+    assert_eq!(twin.path, Path::new("m/x.gguf"));
+    assert_eq!(twin.config, model.config);
+    assert_eq!(twin.eos_token_ids(), model.generation.eos_token_ids);
+    for tensor in crate::weights::expected_tensors(&model.config) {
+        let [one, other] = [&twin.tensors, &model.tensors].map(|t| t.source(&tensor.name).unwrap());
+        assert_eq!(one.bytes.as_ref(), other.bytes.as_ref(), "{}", tensor.name);
+    }
+    files.weights.insert("x.gguf".to_owned(), Arc::new(tiny().bytes()[..2_000].to_vec()));
+    let message = ModelFolder::from_files(&files).map(drop).unwrap_err().to_string();
+    assert!(message.starts_with("m/x.gguf: truncated"), "{message}");
 }
 
 #[test]
