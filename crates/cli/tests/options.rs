@@ -201,11 +201,11 @@ fn gguf_files_that_cannot_be_run_say_what_works() {
         ("clip", ["a projector for pictures (mmproj)", "the .gguf file of the language model"]),
         ("llama", ["holds no tensor", "token_embd.weight"]),
     ] {
-        let file = folder.write("model.gguf", &gguf_of(architecture));
+        let file = folder.write("model.gguf", gguf_of(architecture));
         run(&file, &["-p", "x"]).fails_with(&parts);
     }
     // Whatever it is called.
-    let file = folder.write("model.bin", &gguf_of("clip"));
+    let file = folder.write("model.bin", gguf_of("clip"));
     run(&file, &["-p", "x"]).fails_with(&["a projector for pictures (mmproj)"]);
 }
 
