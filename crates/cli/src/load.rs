@@ -19,7 +19,8 @@ use crate::{template, units};
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// Folder of the model in Hugging Face layout: config.json, *.safetensors, tokenizer.json.
+    /// Folder of the model in Hugging Face layout (config.json, *.safetensors, tokenizer.json), or
+    /// a GGUF file.
     #[arg(short, long, value_name = "DIR")]
     pub model: PathBuf,
 
@@ -38,24 +39,28 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Opens the folder.
+    /// Opens the folder or file.
     pub fn open(&self) -> Result<ModelFolder> {
         open_folder(&self.model)
     }
 }
 
-/// Opens a model's folder, or says what works in place of other things that models come in.
+/// Opens a model's folder or file, or says what works in place of other things that models come in.
 pub fn open_folder(path: &Path) -> Result<ModelFolder> {
-    const FETCH: &str =
-        "`hf download USER/REPO --local-dir DIR` fetches such a folder, then -m DIR";
     let shown = path.display();
     let ends_with = |wanted: &str| {
         path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
     };
-    if ends_with("gguf") {
+    if ends_with("gguf") && !path.exists() {
         bail!(
-            "{shown}: GGUF files cannot be read yet; name a folder in Hugging Face layout with \
-             safetensors in F32, F16 or BF16: {FETCH}"
+            "{shown}: there is no such file, and models are not downloaded yet; `hf download \
+             USER/REPO FILE.gguf --local-dir DIR` fetches one, then -m DIR/FILE.gguf"
+        );
+    }
+    if let Some(file) = gguf_in(path) {
+        bail!(
+            "{shown}: is a folder without config.json; name the file in it: -m {}",
+            file.display()
         );
     }
     if path.is_file() && ends_with("safetensors") {
@@ -68,6 +73,16 @@ pub fn open_folder(path: &Path) -> Result<ModelFolder> {
         );
     }
     template::open_folder(path)
+}
+
+/// A GGUF file in a folder that holds no model in Hugging Face layout: the first by name.
+fn gguf_in(folder: &Path) -> Option<PathBuf> {
+    if folder.join("config.json").symlink_metadata().is_ok() {
+        return None;
+    }
+    let is_gguf = |path: &PathBuf| path.extension().is_some_and(|name| name == "gguf");
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries.map(|entry| entry.path()).filter(is_gguf).min()
 }
 
 /// Whether a path looks like the name of a repository: USER/REPO.

@@ -44,7 +44,7 @@ pub fn serve() -> Option<ExitCode> {
     (words.next()? == WORD).then(|| child::main(words))
 }
 
-/// Opens the folder of a model whose template will run in a child.
+/// Opens the folder or the GGUF file of a model whose template will run in a child.
 pub fn open_folder(path: &Path) -> Result<ModelFolder> {
     let mut folder = ModelFolder::open(path)?;
     folder.chat = folder.chat.map(|chat| chat.with_runner(Arc::new(InChild)));

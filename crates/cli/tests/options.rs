@@ -169,14 +169,48 @@ fn numbers_of_evaluations_have_ranges_and_folders_must_be_there() {
 #[test]
 fn models_that_are_no_folder_say_what_works() {
     let folder = TempFolder::new();
-    let file = folder.write("model.gguf", b"GGUF");
-    run(&file, &["-p", "x"]).fails_with(&["GGUF files cannot be read yet", "hf download"]);
+    let nowhere = folder.file("nowhere.gguf");
+    run(&nowhere, &["-p", "x"]).fails_with(&["there is no such file", "hf download"]);
     run("some-org/some-model".as_ref(), &["-p", "x"])
         .fails_with(&["models are not downloaded yet", "`hf download some-org/some-model "]);
     let weights = needle().join("model.safetensors");
     run(&weights, &["-p", "x"]).fails_with(&["is a file; name the folder that it is in"]);
     let nowhere = folder.file("nowhere");
     run(&nowhere, &["-p", "x"]).fails_with(&["is not a folder; name the folder"]);
+}
+
+/// A GGUF file of nothing but the name of an architecture.
+fn gguf_of(architecture: &str) -> Vec<u8> {
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3_u32.to_le_bytes());
+    bytes.extend([0_u64, 1].iter().flat_map(|n| n.to_le_bytes()));
+    let text = |bytes: &mut Vec<u8>, text: &str| {
+        bytes.extend((text.len() as u64).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    };
+    text(&mut bytes, "general.architecture");
+    bytes.extend(8_u32.to_le_bytes());
+    text(&mut bytes, architecture);
+    bytes
+}
+
+#[test]
+fn gguf_files_that_cannot_be_run_say_what_works() {
+    let folder = TempFolder::new();
+    let file = folder.write("model.gguf", b"GGUF");
+    run(&file, &["-p", "x"]).fails_with(&["model.gguf: truncated: the version at byte 4"]);
+    run(folder.path(), &["-p", "x"]).fails_with(&["name the file in it: -m", "model.gguf"]);
+    for (architecture, parts) in [
+        ("gemma3", ["architecture \"gemma3\" is not supported", "llama, internlm2, qwen2"]),
+        ("clip", ["a projector for pictures (mmproj)", "the .gguf file of the language model"]),
+        ("llama", ["holds no tensor", "token_embd.weight"]),
+    ] {
+        let file = folder.write("model.gguf", gguf_of(architecture));
+        run(&file, &["-p", "x"]).fails_with(&parts);
+    }
+    // Whatever it is called.
+    let file = folder.write("model.bin", gguf_of("clip"));
+    run(&file, &["-p", "x"]).fails_with(&["a projector for pictures (mmproj)"]);
 }
 
 #[test]

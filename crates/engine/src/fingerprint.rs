@@ -130,6 +130,10 @@ fn rope_text(rope: &RopeConfig, context: usize) -> String {
                 [factor, low_freq_factor, high_freq_factor].map(|x| number(*x));
             format!("llama3 {factor}, {low} to {high}, from {original_max_positions}")
         }
+        RopeScaling::Factors { factors } => {
+            let all: Vec<String> = factors.iter().map(|x| number(*x)).collect();
+            format!("factors {}", all.join(" "))
+        }
         RopeScaling::Yarn {
             factor,
             attention_factor,

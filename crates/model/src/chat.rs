@@ -86,6 +86,13 @@ impl ChatTemplate {
         Some(Self::new(Ok(sources), origin, config.special.clone()))
     }
 
+    /// The one template `source`, which is not looked at before it is used. `origin` names where it
+    /// stands.
+    pub(crate) fn of_text(source: &str, origin: String, special: SpecialTokens) -> Self {
+        let source = NamedTemplate { name: DEFAULT.to_owned(), template: source.to_owned() };
+        Self::new(Ok(vec![source]), origin, special)
+    }
+
     /// Compiles one template. `origin` names the file in messages.
     pub fn compile(
         source: &str,

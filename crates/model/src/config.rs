@@ -105,7 +105,14 @@ impl ModelConfig {
     pub fn from_json(text: &str) -> Result<Self, ConfigProblem> {
         let json: serde_json::Value =
             serde_json::from_str(text).map_err(|source| ConfigProblem::Json { source })?;
-        let raw = RawConfig::read(json.as_object().ok_or(ConfigProblem::NoObject)?)?;
+        Self::from_object(json.as_object().ok_or(ConfigProblem::NoObject)?)
+    }
+
+    /// Checks the fields of a `config.json`.
+    pub(crate) fn from_object(
+        fields: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<Self, ConfigProblem> {
+        let raw = RawConfig::read(fields)?;
         let architecture = architecture(&raw)?;
         let traits = architecture.traits();
         check_computable(&raw)?;

@@ -1,10 +1,13 @@
-//! A Hugging Face model folder, read and checked as a whole.
+//! A Hugging Face model folder, or a GGUF file, read and checked as a whole.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::chat::ChatTemplate;
 use crate::config::{ConfigError, ModelConfig};
 use crate::generation::{GenerationDefaults, GenerationError};
+use crate::gguf::{self, GgufModel, GgufModelError};
 use crate::source::FolderFiles;
 use crate::tokenizer::{Tokenizer, TokenizerConfig, TokenizerError};
 use crate::weights::{TensorSet, WeightsError};
@@ -30,7 +33,10 @@ pub struct ModelFolder {
 #[non_exhaustive]
 pub enum FolderError {
     /// There is no such folder.
-    #[error("{}: is not a folder; name the folder that holds config.json", path.display())]
+    #[error(
+        "{}: is not a folder; name the folder that holds config.json, or a .gguf file",
+        path.display()
+    )]
     NotAFolder {
         /// What was named.
         path: PathBuf,
@@ -41,6 +47,9 @@ pub enum FolderError {
         /// What the folder is called.
         path: PathBuf,
     },
+    /// A `.gguf` file.
+    #[error(transparent)]
+    Gguf(#[from] GgufModelError),
     /// `config.json`.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -62,8 +71,11 @@ pub enum FolderError {
 }
 
 impl ModelFolder {
-    /// Reads and checks every file in the folder `path`.
+    /// Reads and checks every file in the folder `path`, or the GGUF file `path`.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
+        if is_gguf_file(path) {
+            return Self::open_gguf(path);
+        }
         if !path.is_dir() {
             return Err(FolderError::NotAFolder { path: path.to_owned() });
         }
@@ -86,11 +98,23 @@ impl ModelFolder {
         })
     }
 
+    fn open_gguf(path: &Path) -> Result<Self, FolderError> {
+        Ok(Self::of_gguf(gguf::open(path)?))
+    }
+
+    fn of_gguf(model: GgufModel) -> Self {
+        let GgufModel { config, generation, tensors, tokenizer, chat } = model;
+        Self { path: tensors.path().to_owned(), config, generation, tensors, tokenizer, chat }
+    }
+
     /// As [`ModelFolder::open`] of files that lie elsewhere.
     pub fn from_files(files: &FolderFiles) -> Result<Self, FolderError> {
         let place = |name: &str| files.name.join(name);
         let text = |name: &str| files.texts.get(name).map(String::as_str);
         let Some(config) = text("config.json") else {
+            if let Some(model) = gguf::from_files(files) {
+                return Ok(Self::of_gguf(model?));
+            }
             return Err(FolderError::NoConfig { path: files.name.clone() });
         };
         let config = ModelConfig::parse(config, &place("config.json"))?;
@@ -137,6 +161,17 @@ impl ModelFolder {
         ids.dedup();
         ids
     }
+}
+
+/// Whether `path` is a file that is called GGUF, or begins as such a file does.
+fn is_gguf_file(path: &Path) -> bool {
+    let is_called = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("gguf"));
+    let begins = || {
+        let mut begin = [0; 4];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+        read.is_ok() && gguf::is_gguf(&begin)
+    };
+    path.is_file() && (is_called || begins())
 }
 
 fn open_if_there<T, E>(
@@ -241,7 +276,9 @@ mod tests {
     fn the_first_thing_missing_is_named() {
         let folder = TempFolder::new();
         let nowhere = folder.path().join("nowhere");
-        assert!(message(&nowhere).ends_with("name the folder that holds config.json"));
+        assert!(
+            message(&nowhere).ends_with("name the folder that holds config.json, or a .gguf file")
+        );
         assert!(message(folder.path()).contains("config.json: cannot be read ("));
         let config = fixture("llama2-mha").join("config.json");
         std::fs::copy(config, folder.path().join("config.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Hugging Face model folders as calls on Longview's ops.
+//! Hugging Face model folders and GGUF files as calls on Longview's ops.
 //!
 //! A folder is read in full and checked before anything is computed: [`config`] bounds every
 //! dimension, [`weights`] compares every tensor with it, [`tokenizer`] and [`chat`] turn
@@ -12,6 +12,7 @@ pub mod chat;
 pub mod config;
 pub mod folder;
 pub mod generation;
+pub mod gguf;
 mod json;
 pub mod rope;
 pub mod source;

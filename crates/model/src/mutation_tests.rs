@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::chat::{ChatMessage, ChatTemplate, RenderOptions};
 use crate::config::ModelConfig;
 use crate::generation::GenerationDefaults;
+use crate::gguf;
 use crate::testing::fixture;
 use crate::tokenizer::{SpecialTokens, Specials, Tokenizer, TokenizerConfig};
 
@@ -221,6 +222,37 @@ fn mutated_tokenizers_encode_or_are_refused() {
             tokenizer.decode(&[0, 7, u32::MAX], true)
         });
         used.map(drop).map_err(|error| error.to_string())
+    });
+}
+
+#[test]
+fn mutated_gguf_files_are_used_or_refused() {
+    let whole = gguf::tests::tiny_bytes();
+    let strange = [0, 1, 7, 32, 0xff, 1 << 16, 1 << 31, 1 << 32, u64::MAX >> 1, 1 << 63, u64::MAX];
+    many(4, 6_000, |random| {
+        let mut bytes = whole.clone();
+        for _ in 0..=random.below(3) {
+            // Most of what can go wrong is in the header.
+            let n = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(1_900) };
+            let (at, width) = (random.below(n), *random.pick(&[1, 4, 8]));
+            let end = (at + width).min(bytes.len());
+            match random.below(6) {
+                0 => drop(bytes.drain(at..(at + random.below(40)).min(bytes.len()))),
+                1 => {
+                    let part = bytes[at..end].repeat(*random.pick(&[1, 3, 100]));
+                    bytes.splice(at..at, part);
+                }
+                2 => {
+                    let from = random.below(bytes.len().saturating_sub(width));
+                    bytes.copy_within(from..from + end - at, at);
+                }
+                _ => {
+                    let number = random.pick(&strange).wrapping_add(random.next() % 3);
+                    bytes[at..end].copy_from_slice(&number.to_le_bytes()[..end - at]);
+                }
+            }
+        }
+        gguf::tests::use_all(bytes)
     });
 }
 

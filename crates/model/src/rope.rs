@@ -93,6 +93,7 @@ fn scaled_frequency(
     match &config.scaling {
         RopeScaling::Default | RopeScaling::Dynamic { .. } => frequency,
         RopeScaling::Linear { factor } => frequency / factor,
+        RopeScaling::Factors { factors } => frequency / factors[pair],
         RopeScaling::Llama3 { .. } => llama3_frequency(&config.scaling, frequency),
         RopeScaling::Yarn { factor, .. } => {
             let divided = yarn_ramp(config, pair);

@@ -22,7 +22,8 @@ pub struct FolderFiles {
     pub name: PathBuf,
     /// Text files by name: `config.json`, `tokenizer.json` and those of the others that there are.
     pub texts: BTreeMap<String, String>,
-    /// `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    /// `model.safetensors`, or the shards that `model.safetensors.index.json` names, or, without
+    /// any text, a `.gguf` file or its parts.
     pub weights: BTreeMap<String, SharedSource>,
 }
 

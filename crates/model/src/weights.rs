@@ -24,4 +24,5 @@ pub use self::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
 pub use self::part::{ExpectedTensor, TensorPart};
 pub use self::set::TensorSet;
 pub(crate) use self::set::WeightRows;
+pub(crate) use self::shard::map;
 pub use self::tensor::Tensor;

@@ -65,6 +65,12 @@ pub enum RopeScaling {
         /// The context the model was trained for.
         original_max_positions: usize,
     },
+    /// Every pair's frequency divided by a factor of its own, whatever the length: how GGUF files
+    /// have Llama 3.1's scaling.
+    Factors {
+        /// The divisors, one for each rotated pair.
+        factors: Vec<f64>,
+    },
     /// LongRoPE (Ding et al., 2024): every pair's frequency divided by a factor of its own, from
     /// one list within the trained context and from another beyond it.
     LongRope {

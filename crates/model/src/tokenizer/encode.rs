@@ -87,6 +87,12 @@ impl Tokenizer {
         Ok(self)
     }
 
+    /// Gives the tokenizer a digest of what it was made from.
+    pub(crate) fn with_digest(mut self, digest: [u8; 32]) -> Self {
+        self.digest = digest;
+        self
+    }
+
     /// The token ids of `text`.
     ///
     /// Special tokens spelled out in the text become their ids, as chat templates need.

@@ -170,13 +170,15 @@ pub enum WeightsError {
         lm_head: String,
     },
     /// Tensors that are not what the config calls for.
-    #[error("{}: {} not fit config.json:{}", path.display(), match mismatches.len() {
+    #[error("{}: {} not fit {by}:{}", path.display(), match mismatches.len() {
         1 => "1 tensor does".to_owned(),
         n => format!("{n} tensors do"),
     }, Lines(mismatches))]
     Mismatches {
         /// The file or index.
         path: PathBuf,
+        /// What calls for them.
+        by: &'static str,
         /// Every one of them.
         mismatches: Vec<Mismatch>,
     },
@@ -231,13 +233,40 @@ pub enum Mismatch {
 
 impl WeightsError {
     /// An error if there is any mismatch.
-    pub(super) fn from_mismatches(path: &Path, mut all: Vec<Mismatch>) -> Result<(), Self> {
+    pub(super) fn from_mismatches(
+        path: &Path,
+        by: &'static str,
+        mut all: Vec<Mismatch>,
+    ) -> Result<(), Self> {
         if all.is_empty() {
             return Ok(());
         }
         // A map's order must not decide what the user sees.
         all.sort_by_cached_key(ToString::to_string);
-        Err(Self::Mismatches { path: path.to_owned(), mismatches: all })
+        Err(Self::Mismatches { path: path.to_owned(), by, mismatches: all })
+    }
+
+    /// The same with other names of tensors.
+    pub(crate) fn with_names(mut self, rename: impl Fn(&str) -> String) -> Self {
+        if let Self::Mismatches { mismatches, .. } = &mut self {
+            for mismatch in mismatches {
+                let name = mismatch.name_mut();
+                *name = rename(name);
+            }
+        }
+        self
+    }
+}
+
+impl Mismatch {
+    fn name_mut(&mut self) -> &mut String {
+        match self {
+            Self::Missing { name, .. }
+            | Self::NotInShard { name, .. }
+            | Self::Shape { name, .. }
+            | Self::Type { name, .. }
+            | Self::Unexpected { name } => name,
+        }
     }
 }
 

@@ -25,8 +25,12 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct TensorSet {
     /// The file or index that was opened, for messages.
     pub(super) path: PathBuf,
+    /// What says which tensors there should be, for messages.
+    described_by: &'static str,
     tensors: HashMap<String, Tensor>,
 }
+
+const CONFIG: &str = "config.json";
 
 impl TensorSet {
     /// Maps the weights in the folder `dir` and checks every header.
@@ -34,7 +38,7 @@ impl TensorSet {
         let single = dir.join(SINGLE);
         if is_there(&single)? {
             let tensors = Shard::open(&single)?.tensors;
-            return Ok(Self { path: single, tensors });
+            return Ok(Self { path: single, described_by: CONFIG, tensors });
         }
         let index = dir.join(INDEX);
         if is_there(&index)? {
@@ -51,7 +55,7 @@ impl TensorSet {
         if let Some(source) = files.weights.get(SINGLE) {
             let path = dir.join(SINGLE);
             let tensors = Shard::of_source(&path, source)?.tensors;
-            return Ok(Self { path, tensors });
+            return Ok(Self { path, described_by: CONFIG, tensors });
         }
         let Some(text) = files.texts.get(INDEX) else {
             return Err(WeightsError::NoWeights { dir: dir.clone(), has_pickle: false });
@@ -110,8 +114,17 @@ impl TensorSet {
                 }
             }
         }
-        WeightsError::from_mismatches(&path, absent)?;
-        Ok(Self { path, tensors })
+        WeightsError::from_mismatches(&path, CONFIG, absent)?;
+        Ok(Self { path, described_by: CONFIG, tensors })
+    }
+
+    /// Tensors of the file `path`, which `described_by` describes.
+    pub(crate) fn of_tensors(
+        path: &Path,
+        described_by: &'static str,
+        tensors: HashMap<String, Tensor>,
+    ) -> Self {
+        Self { path: path.to_owned(), described_by, tensors }
     }
 
     /// The file or index that was opened.
@@ -140,7 +153,7 @@ impl TensorSet {
         let mut found: Vec<Mismatch> =
             expected.iter().filter_map(|tensor| self.compare(tensor, config)).collect();
         found.extend(self.unexpected(&expected));
-        WeightsError::from_mismatches(&self.path, found)?;
+        WeightsError::from_mismatches(&self.path, self.described_by, found)?;
         self.check_tied(config)
     }
 
@@ -289,7 +302,8 @@ impl TensorSet {
     }
 
     fn mismatch(&self, mismatch: Mismatch) -> WeightsError {
-        WeightsError::Mismatches { path: self.path.clone(), mismatches: vec![mismatch] }
+        let (path, by) = (self.path.clone(), self.described_by);
+        WeightsError::Mismatches { path, by, mismatches: vec![mismatch] }
     }
 
     /// The tensor `name` with its type.

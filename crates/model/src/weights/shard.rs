@@ -1,6 +1,7 @@
 //! One safetensors file, mapped or read in runs, its header checked against its length.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +27,11 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self, WeightsError> {
-        let bytes = map(path)?;
+        let bytes =
+            map(path).map_err(|source| WeightsError::Read { path: path.to_owned(), source })?;
+        if bytes.is_empty() {
+            return Err(WeightsError::Empty { path: path.to_owned() });
+        }
         let length = header_length(path, bytes.as_ref(), bytes.len() as u64)?;
         let start = PREFIX + length;
         // What is mapped has addresses.
@@ -88,24 +93,23 @@ impl Shard {
 
 /// The file in memory, as a whole: a system without mappings says so.
 #[cfg(target_arch = "wasm32")]
-fn map(path: &Path) -> Result<HostBytes, WeightsError> {
-    let bytes = std::fs::read(path);
-    let read = |source| WeightsError::Read { path: path.to_owned(), source };
-    Ok(HostBytes::from_vec(bytes.map_err(read)?))
+pub(crate) fn map(path: &Path) -> io::Result<HostBytes> {
+    std::fs::read(path).map(HostBytes::from_vec)
 }
 
+/// The file in memory: its pages are read when they are touched.
 #[cfg(not(target_arch = "wasm32"))]
-fn map(path: &Path) -> Result<HostBytes, WeightsError> {
-    let read = |source| WeightsError::Read { path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(read)?;
-    if file.metadata().map_err(read)?.len() == 0 {
-        return Err(WeightsError::Empty { path: path.to_owned() });
+pub(crate) fn map(path: &Path) -> io::Result<HostBytes> {
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.len() == 0 {
+        // Nothing cannot be mapped.
+        return Ok(HostBytes::from_vec(Vec::new()));
     }
     // SAFETY: the mapping is read-only and private to this process, and it is only ever seen as
     // bytes, for which every value is valid. What no process can rule out is another one that
     // truncates the file meanwhile; that ends in SIGBUS, not in a wrong read, and every runtime
     // that maps weights accepts it.
-    let mapped = unsafe { memmap2::Mmap::map(&file) }.map_err(read)?;
+    let mapped = unsafe { memmap2::Mmap::map(&file) }?;
     Ok(HostBytes::new(Arc::new(mapped)))
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use longview_core::{DType, HostBytes};
 
 use super::stored::Stored;
+use crate::source::SharedSource;
 
 /// A tensor as it lies in a file.
 #[derive(Clone, Debug)]
@@ -18,6 +19,37 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor in memory, of the type that a file calls `stored`.
+    pub(crate) fn in_memory(
+        dtype: DType,
+        stored: &str,
+        shape: Vec<usize>,
+        bytes: HostBytes,
+    ) -> Self {
+        let stored_at = Stored::InMemory(bytes);
+        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at }
+    }
+
+    /// A tensor that is all of `source`.
+    ///
+    /// # Panics
+    /// If `source` has more bytes than there are addresses.
+    pub(crate) fn in_file(
+        dtype: DType,
+        stored: &str,
+        shape: Vec<usize>,
+        source: SharedSource,
+    ) -> Self {
+        let len = usize::try_from(source.size()).expect("a size that was checked");
+        let stored_at = Stored::InFile { source, start: 0, len };
+        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at }
+    }
+
+    /// The same as something that Longview does not read, for the check against the config.
+    pub(crate) fn not_read(self) -> Self {
+        Self { dtype: None, ..self }
+    }
+
     /// The element type, if Longview reads it.
     pub fn dtype(&self) -> Option<DType> {
         self.dtype

@@ -1,0 +1,138 @@
+//! How GGUF stores the values of a tensor: types, and their blocks.
+
+/// A type of stored values. The bytes of a row are blocks, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "names of the format; dequantize.rs has the blocks")]
+pub enum GgmlType {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Mxfp4,
+}
+
+/// A type with its number in files, its name, the values of a block and the bytes of one.
+type Row = (GgmlType, u32, &'static str, usize, usize);
+
+const TABLE: [Row; 13] = [
+    (GgmlType::F32, 0, "F32", 1, 4),
+    (GgmlType::F16, 1, "F16", 1, 2),
+    (GgmlType::Bf16, 30, "BF16", 1, 2),
+    (GgmlType::Q4_0, 2, "Q4_0", 32, 18),
+    (GgmlType::Q4_1, 3, "Q4_1", 32, 20),
+    (GgmlType::Q5_0, 6, "Q5_0", 32, 22),
+    (GgmlType::Q5_1, 7, "Q5_1", 32, 24),
+    (GgmlType::Q8_0, 8, "Q8_0", 32, 34),
+    (GgmlType::Q4K, 12, "Q4_K", 256, 144),
+    (GgmlType::Q5K, 13, "Q5_K", 256, 176),
+    (GgmlType::Q6K, 14, "Q6_K", 256, 210),
+    (GgmlType::Iq4Nl, 20, "IQ4_NL", 32, 18),
+    (GgmlType::Mxfp4, 39, "MXFP4", 32, 17),
+];
+
+/// Types that have a name and are not read.
+const NOT_READ: [(u32, &str); 21] = [
+    (4, "Q4_2"),
+    (5, "Q4_3"),
+    (9, "Q8_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (26, "I32"),
+    (27, "I64"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+];
+
+impl GgmlType {
+    /// Every type that is read.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.into_iter().map(|row| row.0)
+    }
+
+    /// The type that files number `id`; the name of one that is not read.
+    pub(super) fn from_id(id: u32) -> Result<Self, String> {
+        if let Some((found, ..)) = TABLE.iter().find(|row| row.1 == id) {
+            return Ok(*found);
+        }
+        let name = NOT_READ.iter().find(|(number, _)| *number == id);
+        Err(name.map_or_else(|| format!("number {id}"), |(_, name)| (*name).to_owned()))
+    }
+
+    fn row(self) -> &'static Row {
+        TABLE.iter().find(|row| row.0 == self).expect("every type has a row")
+    }
+
+    /// Its number in files.
+    pub fn id(self) -> u32 {
+        self.row().1
+    }
+
+    /// What everybody calls it.
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Values of a block.
+    pub fn block_len(self) -> usize {
+        self.row().3
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        self.row().4
+    }
+
+    /// Bytes of `n` values, if they are whole blocks and a number of bytes.
+    pub fn bytes_of(self, n: u64) -> Option<u64> {
+        let block = self.block_len() as u64;
+        n.is_multiple_of(block).then(|| (n / block).checked_mul(self.block_bytes() as u64))?
+    }
+}
+
+/// The types that are read, comma separated, for messages.
+pub(super) fn supported() -> String {
+    TABLE.map(|row| row.2).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_found_by_its_number() {
+        for ty in GgmlType::all() {
+            assert_eq!(GgmlType::from_id(ty.id()).unwrap(), ty);
+            assert_eq!(ty.bytes_of(ty.block_len() as u64 * 3), Some(ty.block_bytes() as u64 * 3));
+        }
+        assert_eq!(GgmlType::F32.bytes_of(u64::MAX), None, "more bytes than can be counted");
+        assert_eq!(GgmlType::Q4K.bytes_of(896), None, "a row of Qwen2.5-0.5B is no whole blocks");
+    }
+
+    #[test]
+    fn other_types_have_a_name_or_a_number() {
+        for (id, name) in [(10, "Q2_K"), (23, "IQ4_XS"), (99, "number 99")] {
+            assert_eq!(GgmlType::from_id(id).unwrap_err(), name);
+        }
+        assert!(supported().ends_with("Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4"));
+    }
+}
