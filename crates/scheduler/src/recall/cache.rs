@@ -62,7 +62,7 @@ impl ClusterCache {
     /// last R steps must fit: `n_slots` is at least R times the tokens that one step selects, and
     /// at least once. With an R of 0 nothing is kept and every wanted row is a miss.
     /// `max_clusters` is a reservation, so that growth does not allocate, and so is what
-    /// [`RESERVED_STEPS`] steps use.
+    /// a few steps use.
     pub fn new(
         n_slots: usize,
         cache_steps: usize,
