@@ -6,6 +6,8 @@ mod llama;
 mod names;
 pub mod numbers;
 mod policy;
+#[cfg(test)]
+mod random;
 mod rope;
 mod sampling;
 mod words;
