@@ -285,13 +285,32 @@ fn what_only_looks_like_a_part_is_not_removed() {
 }
 
 #[test]
-fn ctrl_c_in_the_prefill_leaves_no_part() {
+fn ctrl_c_in_the_prefill_keeps_what_was_read() {
     let folder = folder();
-    let child = long_save(&folder, "doc.lvs");
+    let document = folder.write("long.txt", "The wind rose over the hills. ".repeat(1800));
+    let words = ["-c", "16384", "--chunk-size", "64"];
+    let child = saving(&document, &folder.file("doc.lvs"), &words).spawn().unwrap();
+    wait_for(&folder.file("doc.lvs.part"));
+    // A few chunks of 225.
+    std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
     let done = Done::from(child.wait_with_output().unwrap());
     assert_eq!(done.code, Some(130), "{}", done.stderr);
-    assert_eq!(names(folder.path()), ["doc.txt", "long.txt"]);
+    assert_eq!(names(folder.path()), ["doc.lvs", "doc.txt", "long.txt"], "{}", done.stderr);
+    let said = done.stderr.split("interrupted: ").nth(1).unwrap();
+    let (counts, rest) = said.split_once(" document tokens were read and are kept").unwrap();
+    assert!(rest.contains("doc.lvs goes on with the rest"), "{}", done.stderr);
+    let count = |text: &str| text.replace(',', "").parse::<usize>().unwrap();
+    let (kept, total) = counts.split_once(" of ").map(|(n, of)| (count(n), count(of))).unwrap();
+    // A question reads the rest, and nothing again.
+    let model = needle().display().to_string();
+    let file = folder.file("doc.lvs").display().to_string();
+    let ask = ["run", "-m", &model, "--device", "cpu", "--session", &file, "-p", "x", "--json"];
+    let text = longview([&ask[..], &["-n", "1"]].concat()).ok();
+    let field = text.split("\"prefill_tokens\": ").nth(1).unwrap();
+    let rest = count(field.split(',').next().unwrap());
+    assert!(kept > 0 && kept < total, "{kept} of {total}");
+    assert!((total..total + 20).contains(&(kept + rest)), "{kept} and {rest} of {total}");
 }
 
 #[test]

@@ -77,10 +77,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
         };
         if let (Some(file), Some(text)) = (output, &text) {
             let ids = prompt::encode_document(args, &engine, text)?;
-            let fate = format!("{} was not written", file.name().display());
-            one_shot::prefill(&mut engine, &mut session, &ids, &interrupt, fate)?;
+            let interrupted = saved::read(&mut engine, &mut session, &ids, &interrupt, &file)?;
             let note = Note { document: Some(text.document().to_owned()), conversation: None };
             saved::write(&mut engine, &mut session, file, &note, &interrupt)?;
+            if let Some(interrupted) = interrupted {
+                return Err(interrupted.into());
+            }
             if args.prompt.is_none() {
                 return Ok(());
             }

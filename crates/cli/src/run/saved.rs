@@ -21,6 +21,7 @@ use crate::failure::Interrupted;
 use crate::files::{FileKind, Output, OutputFile, input, model_files};
 use crate::interrupt::Interrupt;
 use crate::out::note;
+use crate::progress::PrefillBar;
 use crate::units;
 
 /// What this program notes in a session.
@@ -127,6 +128,38 @@ pub fn prepare_as(
     inputs.extend(args.policy.file().map(|path| ("the --policy-file".to_owned(), path.to_owned())));
     inputs.extend(model_files(&args.model.model));
     Output { option: asked_by, path, kind: FileKind::Session, force, inputs: &inputs }.prepare()
+}
+
+/// Computes a document that is to be saved in `file`. After Ctrl-C what was read is worth saving
+/// too, and the words for it come back; a second Ctrl-C ends the program.
+///
+/// # Errors
+/// [`Interrupted`] if nothing was read yet.
+pub fn read<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
+    ids: &[u32],
+    interrupt: &Interrupt,
+    file: &OutputFile,
+) -> Result<Option<Interrupted>> {
+    let guard = interrupt.cancel_with(session.cancel_token());
+    let mut bar = PrefillBar::new(ids.len());
+    let mut update = |progress| bar.update(progress, &guard);
+    if block_on(engine.prefill(session, ids, &mut update))? {
+        return Ok(None);
+    }
+    let (name, total) = (file.name().display(), units::count(ids.len()));
+    let n_read = match session.n_tokens() {
+        0 => {
+            let text = format!("0 of {total} document tokens were read; {name} was not written");
+            return Err(Interrupted(text).into());
+        }
+        n => units::count(n),
+    };
+    Ok(Some(Interrupted(format!(
+        "{n_read} of {total} document tokens were read and are kept; --session {name} goes on with \
+         the rest"
+    ))))
 }
 
 /// Writes the session, all of it or nothing.
