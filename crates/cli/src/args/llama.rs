@@ -162,8 +162,8 @@ pub fn absent_command(name: &str) -> Option<&'static str> {
              folder, and `longview run -m DIR` runs it"
         }
         "list" | "ls" | "ps" | "rm" | "show" => {
-            "there is no store of models yet; a model is a folder: `longview run -m DIR`, or \
-             `longview plan -m DIR` for what it takes"
+            "there is no store of models yet; a model is a folder or a .gguf file: `longview run -m \
+             DIR`, or `longview plan -m DIR` for what it takes"
         }
         "chat" => "`longview run -m DIR` without -p is a chat",
         _ => return None,

@@ -30,8 +30,7 @@ pub fn run<B: Backend>(
     if known < session.n_tokens() {
         block_on(session.truncate(known))?;
     }
-    let fate = "they are not kept, because nothing is written to disk".to_owned();
-    prefill(&mut engine, &mut session, &ids[known..], interrupt, fate)?;
+    prefill(&mut engine, &mut session, &ids[known..], interrupt)?;
     let _guard = interrupt.cancel_with(session.cancel_token());
     let generation = generate(args, &mut engine, &mut session)?;
     let answered = Answered { load, prompt_ids: ids, has_template, generation };
@@ -53,16 +52,15 @@ pub fn run<B: Backend>(
     }
 }
 
-/// Computes `ids` behind what the session has, with a bar. `fate` says what becomes of them where
-/// Ctrl-C ends the program.
-pub fn prefill<B: Backend>(
+/// Computes `ids` behind what the session has, with a bar. Ctrl-C ends the program.
+fn prefill<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     ids: &[u32],
     interrupt: &Interrupt,
-    fate: String,
 ) -> Result<()> {
     let mut bar = PrefillBar::new(ids.len());
+    let fate = "they are not kept, because nothing is written to disk".to_owned();
     let guard = interrupt.end_with(bar.last_words("prompt", fate));
     let mut update = |progress| bar.update(progress, &guard);
     block_on(engine.prefill(session, ids, &mut update))?;
