@@ -1,4 +1,4 @@
-//! Words that every crate of Longview shares: data types, index newtypes, host bytes, bytes read in
+//! Words that every crate of Longview shares: data types, block formats of weights, index newtypes, host bytes, bytes read in
 //! runs, counts as people read them, a seeded generator.
 //!
 //! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
@@ -9,6 +9,7 @@ mod bytes;
 mod dtype;
 mod grouped;
 mod ids;
+pub mod quant;
 mod regular;
 mod rng;
 mod source;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use longview_core::DType;
+use longview_core::quant::QuantType;
 use longview_ops::Capabilities;
 
 use crate::error::CpuError;
@@ -101,6 +102,7 @@ fn capabilities(isa: SupportedIsa, threads: usize) -> Capabilities {
         matvec_max_rows: kernels::matvec::MAX_ROWS,
         kv_dtypes: floats.clone(),
         weight_dtypes: floats,
+        quant_types: QuantType::ALL.to_vec(),
         missing_ops: Vec::new(),
         memory_bytes: machine::available_memory(),
     }

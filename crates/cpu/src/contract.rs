@@ -10,8 +10,8 @@ use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
     ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate,
     KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, Op, OpError, OpResult, PoolScores,
-    ProjectHeads, QueryGate, QuerySums, RmsNorm, Rope, RotateRows, SelectClusters, SiluMul,
-    SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
+    ProjectHeads, QuantSource, QueryGate, QuerySums, RmsNorm, Rope, RotateRows, SelectClusters,
+    SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::backend::CpuBackend;
@@ -82,6 +82,11 @@ impl Backend for CpuBackend {
     fn load_weight(&self, source: WeightSource) -> OpResult<CpuWeight> {
         self.device.allocations.fetch_add(1, Ordering::Relaxed);
         CpuWeight::load(source)
+    }
+
+    fn load_quantised(&self, source: QuantSource) -> OpResult<CpuWeight> {
+        self.device.allocations.fetch_add(1, Ordering::Relaxed);
+        CpuWeight::load_quantised(source, &mut self.queue().team)
     }
 
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {

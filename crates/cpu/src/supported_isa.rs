@@ -6,11 +6,16 @@
 use crate::error::CpuError;
 use crate::isa::Isa;
 use crate::simd::Simd;
+use crate::simd::bytes::ByteSimd;
 use crate::simd::portable::Portable;
 
 /// An instruction set that this machine was found to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SupportedIsa(Isa);
+pub(crate) struct SupportedIsa {
+    isa: Isa,
+    /// AVX-512 with dot products of bytes.
+    vnni: bool,
+}
 
 /// Work that is written once for all instruction sets.
 pub(crate) trait Kernel {
@@ -24,22 +29,35 @@ pub(crate) trait Kernel {
     unsafe fn run<S: Simd>(self) -> Self::Output;
 }
 
+/// As [`Kernel`], for products of quantised weights.
+pub(crate) trait ByteKernel {
+    /// What [`ByteKernel::run`] returns.
+    type Output;
+
+    /// As [`Kernel::run`].
+    ///
+    /// # Safety
+    /// Called by [`SupportedIsa::run_bytes`] only, which guarantees the features of `S`.
+    unsafe fn run<S: ByteSimd>(self) -> Self::Output;
+}
+
 impl SupportedIsa {
     /// The forced one, or the best.
     pub(crate) fn choose(forced: Option<Isa>) -> Result<Self, CpuError> {
         let isa = forced.unwrap_or_else(Isa::best);
-        if isa.is_available() { Ok(Self(isa)) } else { Err(CpuError::MissingIsa { isa }) }
+        let vnni = isa == Isa::Avx512 && has_vnni();
+        if isa.is_available() { Ok(Self { isa, vnni }) } else { Err(CpuError::MissingIsa { isa }) }
     }
 
     /// Which one it is.
     pub(crate) fn isa(self) -> Isa {
-        self.0
+        self.isa
     }
 
     /// Runs a kernel with these instructions.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self.0 {
+        match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value of AVX-512 is only made by `choose`, after all these features were
             // detected.
@@ -51,6 +69,38 @@ impl SupportedIsa {
             // SAFETY: NEON is part of the aarch64 baseline.
             Isa::Neon => unsafe { kernel.run::<crate::simd::neon::Neon>() },
             // SAFETY: portable code needs no feature; sets of other targets are never made.
+            _ => unsafe { kernel.run::<Portable>() },
+        }
+    }
+
+    /// The same without dot products of bytes in one instruction.
+    #[cfg(test)]
+    pub(crate) fn without_vnni(self) -> Self {
+        Self { vnni: false, ..self }
+    }
+
+    /// Whether products of bytes are summed in one instruction, without a sign on one side.
+    pub(crate) fn is_biased(self) -> bool {
+        self.run_bytes(IsBiased)
+    }
+
+    /// Runs a kernel with these instructions.
+    #[inline]
+    pub(crate) fn run_bytes<K: ByteKernel>(self, kernel: K) -> K::Output {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `run`; `vnni` is only true where it was detected.
+            Isa::Avx512 if self.vnni => unsafe { run_bytes_avx512_vnni(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `run`.
+            Isa::Avx512 => unsafe { run_bytes_avx512(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `run`.
+            Isa::Avx2 => unsafe { run_bytes_avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as in `run`.
+            Isa::Neon => unsafe { kernel.run::<crate::simd::neon::Neon>() },
+            // SAFETY: as in `run`.
             _ => unsafe { kernel.run::<Portable>() },
         }
     }
@@ -75,7 +125,7 @@ impl SupportedIsa {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: this function has the features.
-    unsafe { kernel.run::<crate::simd::avx512::Avx512>() }
+    unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -83,6 +133,48 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: this function has the features.
     unsafe { kernel.run::<crate::simd::avx2::Avx2>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn run_bytes_avx512_vnni<K: ByteKernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<crate::simd::avx512::Avx512<true>>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn run_bytes_avx512<K: ByteKernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_bytes_avx2<K: ByteKernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<crate::simd::avx2::Avx2>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_vnni() -> bool {
+    is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_vnni() -> bool {
+    false
+}
+
+struct IsBiased;
+
+impl ByteKernel for IsBiased {
+    type Output = bool;
+
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(self) -> bool {
+        S::BIASED
+    }
 }
 
 struct TileShape;

@@ -1,15 +1,17 @@
-//! Weights: matrices stay where the model file is mapped, vectors become f32.
+//! Weights: matrices of plain numbers stay where the model file is mapped, quantised ones become
+//! tiles, vectors become f32.
 
+use longview_core::quant::{TILE_ROWS, Tiles};
 use longview_core::{DType, HostBytes, decode_f32};
-use longview_ops::{Op, OpError, OpResult, WeightSource};
+use longview_ops::{Activations, Op, OpError, OpResult, QuantSource, WeightSource};
 
 use crate::buffer::AlignedBytes;
 use crate::error::NAME;
+use crate::team::{Cost, Team};
 
 /// A weight of the CPU backend.
 pub struct CpuWeight {
     name: String,
-    dtype: DType,
     n_rows: usize,
     n_cols: usize,
     data: Data,
@@ -17,9 +19,39 @@ pub struct CpuWeight {
 
 enum Data {
     /// In place, aligned to its elements.
-    Mapped(HostBytes),
+    Mapped(DType, HostBytes),
     /// Converted, or copied because it was not aligned.
-    Owned(AlignedBytes),
+    Owned(DType, AlignedBytes),
+    /// Quantised.
+    Tiled(TiledWeight),
+}
+
+/// A quantised matrix.
+pub(crate) struct TiledWeight {
+    pub(crate) tiles: Tiles,
+    pub(crate) activations: Activations,
+    bytes: AlignedBytes,
+}
+
+impl TiledWeight {
+    /// All tiles.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes.as_ref()[..self.tiles.count() * self.tiles.tile_bytes()]
+    }
+
+    /// The values of row `row`.
+    pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
+        let tile = self.tiles.tile_bytes();
+        self.tiles.row(&self.bytes()[row / TILE_ROWS * tile..][..tile], row % TILE_ROWS, out);
+    }
+}
+
+/// A matrix as kernels take it.
+pub(crate) enum Matrix<'a> {
+    /// Elements of this type.
+    Plain(DType),
+    /// Quantised.
+    Tiled(&'a TiledWeight),
 }
 
 impl CpuWeight {
@@ -35,28 +67,39 @@ impl CpuWeight {
             let have = bytes.len();
             return Err(fail(format!("{have} bytes for {n_rows} x {n_cols} elements of {dtype}")));
         }
-        let no_memory = |bytes: usize| OpError::OutOfMemory {
-            backend: NAME,
-            label: name.clone(),
-            bytes: bytes as u64,
-        };
-        if n_rows == 1 {
-            let wide = decode_f32(dtype, bytes.as_ref());
-            let data = copy(bytemuck::cast_slice(&wide)).ok_or_else(|| no_memory(4 * n_cols))?;
-            return Ok(Self { name, dtype: DType::F32, n_rows, n_cols, data });
-        }
         let is_aligned = (bytes.as_ref().as_ptr() as usize).is_multiple_of(dtype.size());
-        let data = if is_aligned {
-            Data::Mapped(bytes)
+        let data = if n_rows == 1 {
+            let wide = decode_f32(dtype, bytes.as_ref());
+            copy(DType::F32, bytemuck::cast_slice(&wide)).ok_or(4 * n_cols)
+        } else if is_aligned {
+            Ok(Data::Mapped(dtype, bytes))
         } else {
-            copy(bytes.as_ref()).ok_or_else(|| no_memory(bytes.len()))?
+            copy(dtype, bytes.as_ref()).ok_or(bytes.len())
         };
-        Ok(Self { name, dtype, n_rows, n_cols, data })
+        let data = data.map_err(|bytes| no_memory(&name, bytes))?;
+        Ok(Self { name, n_rows, n_cols, data })
     }
 
-    /// The type of the elements as they are kept.
-    pub(crate) fn dtype(&self) -> DType {
-        self.dtype
+    /// Takes a quantised matrix over, with the help of `team`.
+    pub(crate) fn load_quantised(source: QuantSource, team: &mut Team) -> OpResult<Self> {
+        source.check()?;
+        let QuantSource { name, ty, n_rows, n_cols, blocks, activations } = source;
+        let tiles = Tiles { ty, n_rows, n_cols };
+        let len = tiles.count() * tiles.tile_bytes();
+        let mut bytes = AlignedBytes::zeroed(len).ok_or_else(|| no_memory(&name, len))?;
+        let (rows, cost) = (blocks.as_ref(), Cost::bytes(len * 8));
+        let all = &mut bytes.as_mut()[..len];
+        team.for_chunks(all, tiles.tile_bytes(), cost, |_, i, tile| tiles.pack(rows, i, tile));
+        let data = Data::Tiled(TiledWeight { tiles, activations, bytes });
+        Ok(Self { name, n_rows, n_cols, data })
+    }
+
+    /// How the matrix is kept.
+    pub(crate) fn matrix(&self) -> Matrix<'_> {
+        match &self.data {
+            Data::Mapped(dtype, _) | Data::Owned(dtype, _) => Matrix::Plain(*dtype),
+            Data::Tiled(tiled) => Matrix::Tiled(tiled),
+        }
     }
 
     /// Rows of the matrix.
@@ -64,12 +107,18 @@ impl CpuWeight {
         self.n_rows
     }
 
-    /// The elements; `E` must be the Rust type of [`CpuWeight::dtype`].
+    /// The elements of a plain matrix; `E` must be the Rust type of its elements.
+    ///
+    /// # Panics
+    /// If the matrix is quantised.
     pub(crate) fn elements<E: bytemuck::Pod>(&self) -> &[E] {
-        bytemuck::cast_slice(match &self.data {
-            Data::Mapped(bytes) => bytes.as_ref(),
-            Data::Owned(bytes) => &bytes.as_ref()[..self.n_rows * self.n_cols * self.dtype.size()],
-        })
+        match &self.data {
+            Data::Mapped(_, bytes) => bytemuck::cast_slice(bytes.as_ref()),
+            Data::Owned(dtype, bytes) => {
+                bytemuck::cast_slice(&bytes.as_ref()[..self.n_rows * self.n_cols * dtype.size()])
+            }
+            Data::Tiled(_) => panic!("weight {}: tiles have no elements", self.name),
+        }
     }
 
     /// Fails with `op`'s shape error unless the weight is `[n_rows, n_cols]`.
@@ -87,10 +136,14 @@ impl CpuWeight {
     }
 }
 
-fn copy(bytes: &[u8]) -> Option<Data> {
+fn copy(dtype: DType, bytes: &[u8]) -> Option<Data> {
     let mut owned = AlignedBytes::zeroed(bytes.len())?;
-    owned.as_mut().copy_from_slice(bytes);
-    Some(Data::Owned(owned))
+    owned.as_mut()[..bytes.len()].copy_from_slice(bytes);
+    Some(Data::Owned(dtype, owned))
+}
+
+fn no_memory(name: &str, bytes: usize) -> OpError {
+    OpError::OutOfMemory { backend: NAME, label: name.to_owned(), bytes: bytes as u64 }
 }
 
 #[cfg(test)]

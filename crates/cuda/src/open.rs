@@ -101,6 +101,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         matvec_max_rows: ops::matvec::MAX_ROWS,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
+        quant_types: Vec::new(),
         missing_ops: Vec::new(),
         memory_bytes,
     }

@@ -9,7 +9,7 @@ use crate::buffer::{Storage, View, ViewMut};
 use crate::capability::{Capabilities, DeviceCounters};
 use crate::desc::*;
 use crate::error::{OpError, OpResult};
-use crate::weight::{WeightSource, WeightStream};
+use crate::weight::{QuantSource, WeightSource, WeightStream};
 
 /// A compute device with its memory, its queue and every [`crate::Op`].
 ///
@@ -77,6 +77,12 @@ pub trait Backend: Storage + Send + Sync {
     /// own need not have all of them in host memory at once.
     fn stream_weight(&self, stream: WeightStream<'_>) -> OpResult<Self::Weight> {
         self.load_weight(stream.collect()?)
+    }
+
+    /// Takes a quantised matrix over. Errors: as [`Backend::load_weight`]. A backend whose
+    /// [`Capabilities::quant_types`] lack the type keeps the values as f16.
+    fn load_quantised(&self, source: QuantSource) -> OpResult<Self::Weight> {
+        self.load_weight(source.into_f16()?)
     }
 
     /// Copies little-endian elements from the host into `dst`. `bytes` must fill the view exactly.

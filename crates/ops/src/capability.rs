@@ -1,6 +1,7 @@
 //! What a device says it can do.
 
 use longview_core::DType;
+use longview_core::quant::QuantType;
 
 use crate::op::Op;
 
@@ -62,6 +63,8 @@ pub struct Capabilities {
     pub kv_dtypes: Vec<DType>,
     /// Data types of weights.
     pub weight_dtypes: Vec<DType>,
+    /// Quantised weights that kernels read as such.
+    pub quant_types: Vec<QuantType>,
     /// Ops that are missing, each with the reason; the parity run prints them.
     pub missing_ops: Vec<(Op, String)>,
     /// Memory that may be planned for, in bytes; `None` where the device does not tell.

@@ -57,4 +57,4 @@ pub use desc::*;
 pub use error::{OpError, OpResult};
 pub use op::Op;
 pub use reference::ReferenceBackend;
-pub use weight::{ReadBytes, WeightSource, WeightStream};
+pub use weight::{Activations, QuantSource, ReadBytes, WeightSource, WeightStream};

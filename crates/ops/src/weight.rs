@@ -1,5 +1,8 @@
 //! Weights on their way to a device.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use longview_core::quant::{QuantType, dequantize};
 use longview_core::{DType, HostBytes};
 
 use crate::error::{OpError, OpResult};
@@ -49,5 +52,81 @@ impl WeightStream<'_> {
             Ok(bytes) => Ok(WeightSource { name, dtype, n_rows, n_cols, bytes }),
             Err(e) => Err(OpError::Weight { name, what: format!("cannot be read ({e})") }),
         }
+    }
+}
+
+/// What a product with quantised weights does to activations. Products with plain weights never
+/// round them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Activations {
+    /// Rounded to 8 bits: 32 in a row, from a column that is a multiple of 32, share the scale
+    /// `s = max |x| / 127` and become `round(x * (127 / max |x|))`, ties to even. The rounded
+    /// number times s is what is multiplied.
+    #[default]
+    Int8,
+    /// As they are.
+    F32,
+}
+
+/// A quantised matrix as the model file has it.
+#[derive(Clone, Debug)]
+pub struct QuantSource {
+    /// The tensor's name, for messages.
+    pub name: String,
+    /// Of the blocks.
+    pub ty: QuantType,
+    /// Rows.
+    pub n_rows: usize,
+    /// Elements of a row: whole blocks.
+    pub n_cols: usize,
+    /// The blocks of row after row. A backend may keep this handle and read in place.
+    pub blocks: HostBytes,
+    /// What products do to activations.
+    pub activations: Activations,
+}
+
+impl QuantSource {
+    /// Fails unless the blocks are those of the matrix.
+    ///
+    /// # Errors
+    /// [`OpError::Weight`] with the tensor's name.
+    pub fn check(&self) -> OpResult<()> {
+        let Self { name, ty, n_rows, n_cols, blocks, .. } = self;
+        let fail = |what: String| Err(OpError::Weight { name: name.clone(), what });
+        if !n_cols.is_multiple_of(ty.block_len()) {
+            let block = ty.block_len();
+            return fail(format!("rows of {n_cols} elements are no whole {ty} blocks of {block}"));
+        }
+        let row = n_cols / ty.block_len() * ty.block_bytes();
+        if row.checked_mul(*n_rows) != Some(blocks.len()) {
+            let have = blocks.len();
+            return fail(format!("{have} bytes for {n_rows} x {n_cols} elements of {ty}"));
+        }
+        Ok(())
+    }
+
+    /// The values as f32, row after row.
+    ///
+    /// # Panics
+    /// If [`QuantSource::check`] fails.
+    pub fn values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.n_rows * self.n_cols];
+        dequantize(self.ty, self.blocks.as_ref(), &mut values);
+        values
+    }
+
+    /// The values as f16, rounded to the nearest: what a device without kernels for blocks keeps.
+    ///
+    /// # Errors
+    /// As [`QuantSource::check`].
+    pub fn into_f16(self) -> OpResult<WeightSource> {
+        self.check()?;
+        let values = self.values();
+        let mut halves = vec![f16::ZERO; values.len()];
+        halves.convert_from_f32_slice(&values);
+        let bytes = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+        let Self { name, n_rows, n_cols, .. } = self;
+        let bytes = HostBytes::from_vec(bytes);
+        Ok(WeightSource { name, dtype: DType::F16, n_rows, n_cols, bytes })
     }
 }

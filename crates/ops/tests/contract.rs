@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use longview_core::DType;
-use longview_ops::corpus::{Buffers, Case, Placed, Values, cases_of, corpus};
+use longview_ops::corpus::{Buffers, Case, Placed, PlannedWeight, Values, cases_of, corpus};
 use longview_ops::*;
 
 /// Fewest cases that an op has. The corpus may grow; it does not shrink unseen.
@@ -192,6 +192,7 @@ fn a_weight_of_the_wrong_shape_is_refused_by_name() {
         let case = full_case(op);
         let mut plan = case.plan();
         for weight in &mut plan.weights {
+            let PlannedWeight::Plain(weight) = weight else { panic!("a plain weight") };
             weight.n_cols += 1;
             weight.bytes = longview_core::HostBytes::from_vec(vec![
                 0;

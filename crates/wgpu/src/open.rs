@@ -90,6 +90,7 @@ impl WgpuBackend {
             matvec_max_rows: 8,
             kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
             weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
+            quant_types: Vec::new(),
             missing_ops: Vec::new(),
             memory_bytes,
         });

@@ -1,4 +1,4 @@
-//! Embedding lookup: rows of the table, widened.
+//! Embedding lookup: rows of the table as f32.
 
 use longview_ops::{Embed, Op, OpResult};
 
@@ -9,6 +9,7 @@ use crate::queue::Queue;
 use crate::simd::elem::with_elem;
 use crate::team::Cost;
 use crate::views::{slice, slice_mut};
+use crate::weight::Matrix;
 
 /// `out[t] = table[ids[t]]`.
 pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
@@ -19,7 +20,14 @@ pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
     ensure_below(Op::Embed, "token", ids, d.table.n_rows())?;
     let out = slice_mut::<f32>(d.out);
     let (isa, cost) = (queue.team.isa(), Cost::bytes(out.len() * 6));
-    with_elem!(d.table.dtype(), E => {
+    let dtype = match d.table.matrix() {
+        Matrix::Plain(dtype) => dtype,
+        Matrix::Tiled(table) => {
+            queue.team.for_chunks(out, width, cost, |_, t, out| table.row(ids[t] as usize, out));
+            return Ok(());
+        }
+    };
+    with_elem!(dtype, E => {
         let table: &[E] = d.table.elements();
         queue.team.for_chunks(out, width, cost, |_, t, out| {
             let row = ids[t] as usize * width;

@@ -5,10 +5,12 @@ use longview_ops::{Linear, Op, OpResult};
 use crate::backend::CpuBackend;
 use crate::kernels::gemm::{Block, KC, PackStrip};
 use crate::ops::matvec::{Problem, no_products};
+use crate::quantised;
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared};
 use crate::views::{slice, slice_mut};
+use crate::weight::Matrix;
 
 /// Up to here a pass over the weights with dot products beats packing them.
 const MATVEC_ROWS: usize = 8;
@@ -41,7 +43,14 @@ pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpRes
         }
         return Ok(());
     }
-    with_elem!(d.weight.dtype(), E => {
+    let dtype = match d.weight.matrix() {
+        Matrix::Plain(dtype) => dtype,
+        Matrix::Tiled(weight) => {
+            quantised::linear(queue, &problem, weight, out);
+            return Ok(());
+        }
+    };
+    with_elem!(dtype, E => {
         let weights = d.weight.elements::<E>();
         let groups = problem.x.chunks(ROWS * n_in).zip(out.chunks_mut(ROWS * n_out));
         for (x, out) in groups {

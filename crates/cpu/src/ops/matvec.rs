@@ -4,10 +4,12 @@ use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
 use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
+use crate::quantised;
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared};
 use crate::views::{slice, slice_mut};
+use crate::weight::Matrix;
 
 /// Least and most bytes of weights in an item: long enough for the prefetches to run ahead, short
 /// enough that the last item is soon done.
@@ -32,28 +34,34 @@ pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpRes
         add: d.p.accumulate != 0,
     };
     let out = slice_mut(d.out);
-    with_elem!(d.weight.dtype(), E => problem.run::<E>(queue, d.weight.elements(), out));
+    if n_out == 0 || out.is_empty() {
+        return Ok(());
+    }
+    if n_in == 0 {
+        no_products(&problem, out);
+        return Ok(());
+    }
+    match d.weight.matrix() {
+        Matrix::Tiled(weight) => quantised::linear(queue, &problem, weight, out),
+        Matrix::Plain(dtype) => {
+            with_elem!(dtype, E => problem.run::<E>(queue, d.weight.elements(), out));
+        }
+    }
     Ok(())
 }
 
 /// A checked [`Linear`].
-pub(super) struct Problem<'a> {
-    pub(super) x: &'a [f32],
-    pub(super) n_in: usize,
-    pub(super) n_out: usize,
-    pub(super) bias: Option<&'a [f32]>,
-    pub(super) add: bool,
+pub(crate) struct Problem<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) n_in: usize,
+    pub(crate) n_out: usize,
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) add: bool,
 }
 
 impl Problem<'_> {
     fn run<E: Elem>(&self, queue: &mut Queue, weights: &[E], out: &mut [f32]) {
         let Self { x, n_in, n_out, bias, add } = *self;
-        if n_out == 0 || out.is_empty() {
-            return;
-        }
-        if n_in == 0 {
-            return no_products(self, out);
-        }
         let row_bytes = n_in * size_of::<E>();
         // A multiple of 4, the rows that the kernel does side by side.
         let wanted = n_out * row_bytes / ENOUGH_ITEMS;

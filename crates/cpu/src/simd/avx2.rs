@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
+use super::bytes::ByteSimd;
 use super::{MAX_LANES, Simd};
 
 /// The set of most x86-64 processors since 2013.
@@ -164,5 +165,103 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn prefetch<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+}
+
+impl ByteSimd for Avx2 {
+    type B = __m256i;
+    type I = __m256i;
+    const BIASED: bool = false;
+    const X_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m256i {
+        _mm256_loadu_si256(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn mask(b: __m256i, mask: u8) -> __m256i {
+        _mm256_and_si256(b, _mm256_set1_epi8(mask as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_or_si256(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn flip(b: __m256i, bits: u8) -> __m256i {
+        _mm256_xor_si256(b, _mm256_set1_epi8(bits as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn shift(b: __m256i, n: i32) -> __m256i {
+        if n >= 0 {
+            _mm256_sllv_epi32(b, _mm256_set1_epi32(n))
+        } else {
+            _mm256_srlv_epi32(b, _mm256_set1_epi32(-n))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], b: __m256i) -> __m256i {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, b)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(p: *const i32) -> __m256i {
+        _mm256_set1_epi32(*p)
+    }
+
+    #[inline(always)]
+    unsafe fn zero_int() -> __m256i {
+        _mm256_setzero_si256()
+    }
+
+    #[inline(always)]
+    unsafe fn to_float(i: __m256i) -> __m256 {
+        _mm256_cvtepi32_ps(i)
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize, const BITS: usize>(
+        start: __m256i,
+        w: &[__m256i; 8],
+        from: usize,
+        a: *const i8,
+    ) -> __m256i {
+        let run = super::pairs_in_16_bits(BITS);
+        let ones = _mm256_set1_epi16(1);
+        let mut sum = start;
+        let mut i = 0;
+        while i < N {
+            let mut pairs = _mm256_setzero_si256();
+            for j in i..(i + run).min(N) {
+                let w = w[from + j];
+                let a = _mm256_set1_epi32(a.cast::<i32>().add(j).read_unaligned());
+                // The instruction saturates, and two products of 8 bits without and with a sign
+                // overflow: so the sign moves to the activations.
+                let product = if BITS == 8 {
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))
+                } else {
+                    _mm256_maddubs_epi16(w, a)
+                };
+                pairs = _mm256_add_epi16(pairs, product);
+            }
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+            i += run;
+        }
+        sum
     }
 }

@@ -1,14 +1,16 @@
-//! AVX-512 (F, BW, DQ, VL): sixteen lanes, thirty-two registers, masks for tails.
+//! AVX-512 (F, BW, DQ, VL; VNNI where there is): sixteen lanes, thirty-two registers, masks for
+//! tails.
 
 use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
+use super::bytes::ByteSimd;
 use super::{MAX_LANES, Simd};
 
-/// The set of Zen 4, Ice Lake and later.
+/// The set of Zen 4, Ice Lake and later; with `VNNI` also dot products of bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512;
+pub(crate) struct Avx512<const VNNI: bool = false>;
 
 #[inline(always)]
 fn first(n: usize) -> __mmask16 {
@@ -32,7 +34,7 @@ unsafe fn widen_bf16(bits: __m256i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
 }
 
-impl Simd for Avx512 {
+impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
     const LANES: usize = 16;
     const MR: usize = 12;
@@ -217,5 +219,113 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn prefetch<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+}
+
+impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
+    type B = __m512i;
+    type I = __m512i;
+    const BIASED: bool = VNNI;
+    const X_ROWS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn mask(b: __m512i, mask: u8) -> __m512i {
+        _mm512_and_si512(b, _mm512_set1_epi8(mask as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn flip(b: __m512i, bits: u8) -> __m512i {
+        _mm512_xor_si512(b, _mm512_set1_epi8(bits as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn shift(b: __m512i, n: i32) -> __m512i {
+        if n >= 0 {
+            _mm512_sllv_epi32(b, _mm512_set1_epi32(n))
+        } else {
+            _mm512_srlv_epi32(b, _mm512_set1_epi32(-n))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], b: __m512i) -> __m512i {
+        let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm512_shuffle_epi8(table, b)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(p: *const i32) -> __m512i {
+        _mm512_set1_epi32(*p)
+    }
+
+    #[inline(always)]
+    unsafe fn zero_int() -> __m512i {
+        _mm512_setzero_si512()
+    }
+
+    #[inline(always)]
+    unsafe fn to_float(i: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(i)
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize, const BITS: usize>(
+        start: __m512i,
+        w: &[__m512i; 8],
+        from: usize,
+        a: *const i8,
+    ) -> __m512i {
+        // Two sums, because a dot product has a latency of four to five cycles.
+        let mut sums = [start, _mm512_setzero_si512()];
+        if VNNI {
+            for i in 0..N {
+                let a = _mm512_set1_epi32(a.cast::<i32>().add(i).read_unaligned());
+                sums[i % 2] = _mm512_dpbusd_epi32(sums[i % 2], w[from + i], a);
+            }
+            return _mm512_add_epi32(sums[0], sums[1]);
+        }
+        // As for AVX2: pairs in 16 bits, as many as fit, then in 32 bits.
+        let run = super::pairs_in_16_bits(BITS);
+        let ones = _mm512_set1_epi16(1);
+        let mut i = 0;
+        while i < N {
+            let mut pairs = _mm512_setzero_si512();
+            for j in i..(i + run).min(N) {
+                let w = w[from + j];
+                let a = _mm512_set1_epi32(a.cast::<i32>().add(j).read_unaligned());
+                let product = if BITS == 8 {
+                    let negative = _mm512_movepi8_mask(w);
+                    let a = _mm512_mask_sub_epi8(a, negative, _mm512_setzero_si512(), a);
+                    _mm512_maddubs_epi16(_mm512_abs_epi8(w), a)
+                } else {
+                    _mm512_maddubs_epi16(w, a)
+                };
+                pairs = _mm512_add_epi16(pairs, product);
+            }
+            let at = i / run % 2;
+            sums[at] = _mm512_add_epi32(sums[at], _mm512_madd_epi16(pairs, ones));
+            i += run;
+        }
+        _mm512_add_epi32(sums[0], sums[1])
     }
 }

@@ -18,6 +18,7 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+pub(crate) mod bytes;
 pub(crate) mod elem;
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
@@ -28,6 +29,14 @@ use half::{bf16, f16};
 
 /// The most lanes that any set has.
 pub(crate) const MAX_LANES: usize = 16;
+
+/// How many sums of two products of a code of `bits` bits with an activation fit into 16 bits.
+#[inline(always)]
+const fn pairs_in_16_bits(bits: usize) -> usize {
+    // Signed codes of 8 bits are up to 128 in magnitude, others up to 2^bits - 1.
+    let code = if bits == 8 { 128 } else { (1 << bits) - 1 };
+    i16::MAX as usize / (2 * 127 * code)
+}
 
 /// One vector instruction set.
 ///

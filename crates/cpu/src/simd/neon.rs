@@ -4,6 +4,7 @@ use std::arch::aarch64::*;
 
 use half::{bf16, f16};
 
+use super::bytes::ByteSimd;
 use super::{MAX_LANES, Simd};
 
 /// The set of every 64-bit ARM processor.
@@ -154,5 +155,98 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn max_lane(v: float32x4_t) -> f32 {
         vmaxvq_f32(v)
+    }
+}
+
+impl ByteSimd for Neon {
+    type B = uint8x16_t;
+    type I = int32x4_t;
+    const BIASED: bool = false;
+    const X_ROWS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> uint8x16_t {
+        vld1q_u8(p)
+    }
+
+    #[inline(always)]
+    unsafe fn mask(b: uint8x16_t, mask: u8) -> uint8x16_t {
+        vandq_u8(b, vdupq_n_u8(mask))
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        vorrq_u8(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn flip(b: uint8x16_t, bits: u8) -> uint8x16_t {
+        veorq_u8(b, vdupq_n_u8(bits))
+    }
+
+    #[inline(always)]
+    unsafe fn shift(b: uint8x16_t, n: i32) -> uint8x16_t {
+        // A negative count shifts to the right.
+        vreinterpretq_u8_u32(vshlq_u32(vreinterpretq_u32_u8(b), vdupq_n_s32(n)))
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], b: uint8x16_t) -> uint8x16_t {
+        vqtbl1q_u8(vreinterpretq_u8_s8(vld1q_s8(table.as_ptr())), b)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(p: *const i32) -> int32x4_t {
+        vdupq_n_s32(*p)
+    }
+
+    #[inline(always)]
+    unsafe fn zero_int() -> int32x4_t {
+        vdupq_n_s32(0)
+    }
+
+    #[inline(always)]
+    unsafe fn to_float(i: int32x4_t) -> float32x4_t {
+        vcvtq_f32_s32(i)
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> float32x4_t {
+        let four = vdup_n_u32(p.cast::<u32>().read_unaligned());
+        let wide = vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(four))));
+        vcvtq_f32_u32(wide)
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> float32x4_t {
+        let four = vdup_n_u32(p.cast::<u32>().read_unaligned());
+        let wide = vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(four))));
+        vcvtq_f32_s32(wide)
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize, const BITS: usize>(
+        start: int32x4_t,
+        w: &[uint8x16_t; 8],
+        from: usize,
+        a: *const i8,
+    ) -> int32x4_t {
+        // A lane of 16 bits takes one product a turn: twice as many turns as sums of pairs.
+        let run = 2 * super::pairs_in_16_bits(BITS);
+        let mut sum = start;
+        let mut i = 0;
+        while i < N {
+            let (mut low, mut high) = (vdupq_n_s16(0), vdupq_n_s16(0));
+            for j in i..(i + run).min(N) {
+                let w = vreinterpretq_s8_u8(w[from + j]);
+                let a = vdupq_n_s32(a.cast::<i32>().add(j).read_unaligned());
+                let a = vreinterpretq_s8_s32(a);
+                low = vmlal_s8(low, vget_low_s8(w), vget_low_s8(a));
+                high = vmlal_s8(high, vget_high_s8(w), vget_high_s8(a));
+            }
+            sum = vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+            i += run;
+        }
+        sum
     }
 }

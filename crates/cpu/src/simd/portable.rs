@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::bytes::ByteSimd;
 use super::{MAX_LANES, Simd};
 
 /// No intrinsics.
@@ -154,5 +155,88 @@ impl Simd for Portable {
                 v[j].0[i] = x;
             }
         }
+    }
+}
+
+impl ByteSimd for Portable {
+    type B = [u32; 8];
+    type I = [i32; 8];
+    const BIASED: bool = false;
+    const X_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> [u32; 8] {
+        p.cast::<[u32; 8]>().read_unaligned()
+    }
+
+    #[inline(always)]
+    unsafe fn mask(b: [u32; 8], mask: u8) -> [u32; 8] {
+        b.map(|word| word & u32::from_ne_bytes([mask; 4]))
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: [u32; 8], b: [u32; 8]) -> [u32; 8] {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn flip(b: [u32; 8], bits: u8) -> [u32; 8] {
+        b.map(|word| word ^ u32::from_ne_bytes([bits; 4]))
+    }
+
+    #[inline(always)]
+    unsafe fn shift(b: [u32; 8], n: i32) -> [u32; 8] {
+        if n >= 0 { b.map(|word| word << n) } else { b.map(|word| word >> -n) }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], b: [u32; 8]) -> [u32; 8] {
+        let one = |byte: u8| table[usize::from(byte & 15)] as u8;
+        b.map(|word| u32::from_ne_bytes(word.to_ne_bytes().map(one)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_int(p: *const i32) -> [i32; 8] {
+        [*p; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn zero_int() -> [i32; 8] {
+        [0; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn to_float(i: [i32; 8]) -> F32x8 {
+        F32x8(i.map(|i| i as f32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> F32x8 {
+        F32x8(p.cast::<[u8; 8]>().read_unaligned().map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> F32x8 {
+        F32x8(p.cast::<[i8; 8]>().read_unaligned().map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize, const BITS: usize>(
+        start: [i32; 8],
+        w: &[[u32; 8]; 8],
+        from: usize,
+        a: *const i8,
+    ) -> [i32; 8] {
+        let mut sums = start;
+        for i in 0..N {
+            let a = a.cast::<[i8; 4]>().add(i).read_unaligned();
+            for lane in 0..8 {
+                let w = w[from + i][lane].to_ne_bytes();
+                for j in 0..4 {
+                    sums[lane] += i32::from(w[j] as i8) * i32::from(a[j]);
+                }
+            }
+        }
+        sums
     }
 }

@@ -2,6 +2,7 @@
 
 use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
 
+use super::plan::PlannedWeight;
 use crate::weight::WeightSource;
 
 /// Sizes of one dimension: 1, primes, and one below, at and above the tiles of 8, 16, 32, 64 and
@@ -43,11 +44,11 @@ pub(super) fn weight(
     n_rows: u32,
     n_cols: u32,
     spread: f32,
-) -> WeightSource {
+) -> PlannedWeight {
     let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);
     let values = normals(rng, n_rows * n_cols, spread);
     let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
-    WeightSource { name: name.into(), dtype, n_rows, n_cols, bytes }
+    PlannedWeight::Plain(WeightSource { name: name.into(), dtype, n_rows, n_cols, bytes })
 }
 
 /// KV rows `[n_heads, stride, 2, head_dim]`, not-a-number but in the rows `used` of each head.

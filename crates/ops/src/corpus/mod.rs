@@ -16,6 +16,7 @@ mod kv;
 mod look_up;
 mod mass;
 pub(crate) mod plan;
+mod quantised;
 mod residual;
 mod select;
 mod top_k;
@@ -34,7 +35,10 @@ pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
 pub use kv::{KvGatherCase, KvKeysCase, KvScatterCase, RotateRowsCase};
 pub use look_up::LookUpRowsCase;
 pub use mass::{ColumnMassCase, MassMask, PoolScoresCase, QuerySumsCase};
-pub use plan::{Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, Values};
+pub use plan::{
+    Buffers, Input, Outcome, Output, OutputPlan, Overwrite, Placed, Plan, PlannedWeight, Values,
+};
+pub use quantised::{QuantEmbedCase, QuantLinearCase, random_blocks};
 pub use residual::{ClusterRestCase, ClusterRowsCase};
 pub use select::{ScoreKind, SelectClustersCase};
 pub use top_k::{TopKCase, TopKKind};
@@ -76,6 +80,8 @@ cases! {
     Embed(EmbedCase),
     RmsNorm(RmsNormCase),
     Linear(LinearCase),
+    QuantEmbed(QuantEmbedCase),
+    QuantLinear(QuantLinearCase),
     Rope(RopeCase),
     SiluMul(SiluMulCase),
     KvScatter(KvScatterCase),
@@ -183,10 +189,14 @@ pub fn cases_of(op: Op) -> Vec<Case> {
 
 fn listed(op: Op) -> Vec<Case> {
     match op {
-        Op::Embed => cases(EmbedCase::all()),
+        Op::Embed => [cases(EmbedCase::all()), cases(QuantEmbedCase::all())].concat(),
         Op::RmsNorm => cases(RmsNormCase::all()),
-        Op::Matmul => cases(LinearCase::all_matmul()),
-        Op::Matvec => cases(LinearCase::all_matvec()),
+        Op::Matmul => {
+            [cases(LinearCase::all_matmul()), cases(QuantLinearCase::all_matmul())].concat()
+        }
+        Op::Matvec => {
+            [cases(LinearCase::all_matvec()), cases(QuantLinearCase::all_matvec())].concat()
+        }
         Op::Rope => cases(RopeCase::all()),
         Op::SiluMul => cases(SiluMulCase::all()),
         Op::KvScatter => cases(KvScatterCase::all()),

@@ -12,7 +12,7 @@ use longview_core::{DType, decode_f32, encode_f32};
 use crate::backend::Backend;
 use crate::buffer::{DeviceBuffer, KvView, View, ViewMut};
 use crate::error::{OpError, OpResult};
-use crate::weight::WeightSource;
+use crate::weight::{QuantSource, WeightSource};
 
 /// Poison elements before a plain view: odd, so that no vector load is aligned by luck.
 const FRONT: usize = 37;
@@ -178,13 +178,22 @@ impl OutputPlan {
     }
 }
 
+/// A weight that the op reads.
+#[derive(Clone, Debug)]
+pub enum PlannedWeight {
+    /// Plain numbers.
+    Plain(WeightSource),
+    /// Quantised blocks.
+    Quantised(QuantSource),
+}
+
 /// All host data of a case: a pure function of the case.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Buffers read, in the order that the case's launch expects.
     pub inputs: Vec<Input>,
     /// Weights that the op reads, in the order of its descriptor.
-    pub weights: Vec<WeightSource>,
+    pub weights: Vec<PlannedWeight>,
     /// Buffers written.
     pub outputs: Vec<OutputPlan>,
 }
@@ -192,7 +201,10 @@ pub struct Plan {
 impl Plan {
     /// Puts everything on the device.
     pub fn upload<B: Backend>(&self, backend: &B) -> OpResult<Buffers<B>> {
-        let weights = self.weights.iter().cloned().map(|w| backend.load_weight(w));
+        let weights = self.weights.iter().cloned().map(|weight| match weight {
+            PlannedWeight::Plain(source) => backend.load_weight(source),
+            PlannedWeight::Quantised(source) => backend.load_quantised(source),
+        });
         Ok(Buffers {
             inputs: self
                 .inputs

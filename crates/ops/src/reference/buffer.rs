@@ -5,6 +5,7 @@ use std::ops::Range;
 use longview_core::{DType, decode_f32, encode_f32};
 
 use crate::buffer::DeviceBuffer;
+use crate::weight::Activations;
 
 /// A vector of little-endian elements; values are rounded to the data type when stored.
 #[derive(Clone, Debug)]
@@ -78,6 +79,8 @@ pub struct RefWeight {
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
     pub(super) values: Vec<f64>,
+    /// Whether products round activations.
+    pub(super) activations: Activations,
 }
 
 impl RefWeight {

@@ -10,6 +10,7 @@ use crate::desc::checks::ensure;
 use crate::desc::{Argmax, Embed, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
 use crate::error::OpResult;
 use crate::op::Op;
+use crate::weight::Activations;
 
 /// `out[t] = table[ids[t]]`.
 pub(super) fn embed(mut d: Embed<'_, R>) -> OpResult<()> {
@@ -49,7 +50,10 @@ pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
     if let Some(bias) = d.bias {
         shaped(op, "bias", bias, 1, n_out)?;
     }
-    let x = floats(&d.x);
+    let mut x = floats(&d.x);
+    if d.weight.activations == Activations::Int8 {
+        x.chunks_mut(32).for_each(round_unit);
+    }
     let mut out = if d.p.accumulate == 1 { present(&d.out) } else { vec![0.0; d.out.len] };
     for t in 0..d.p.n_rows as usize {
         for o in 0..n_out {
@@ -59,6 +63,19 @@ pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
     }
     put(&mut d.out, 0, &out);
     Ok(())
+}
+
+/// Activations as [`Activations::Int8`] has them. Which way a number is rounded is decided in f32.
+fn round_unit(unit: &mut [f64]) {
+    let most = unit.iter().fold(0.0f32, |most, x| most.max((*x as f32).abs()));
+    if unit.iter().any(|x| !x.is_finite()) {
+        return unit.fill(f64::NAN);
+    }
+    let inverse = 127.0 / most;
+    for x in unit {
+        let code = if inverse.is_finite() { (*x as f32 * inverse).round_ties_even() } else { 0.0 };
+        *x = f64::from(code) * f64::from(most) / 127.0;
+    }
 }
 
 /// The rotation of pairs `(i, i + rotary_dim / 2)` by the token's angles.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use longview_core::DType;
+use longview_core::quant::QuantType;
 
 use super::buffer::{RefBuffer, RefWeight};
 use crate::buffer::{Storage, View, ViewMut};
@@ -35,6 +36,7 @@ impl ReferenceBackend {
             matvec_max_rows: usize::MAX,
             kv_dtypes: floats.clone(),
             weight_dtypes: floats,
+            quant_types: QuantType::ALL.to_vec(),
             missing_ops: Vec::new(),
             memory_bytes: None,
         };

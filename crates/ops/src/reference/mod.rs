@@ -38,7 +38,7 @@ use crate::desc::{
 };
 use crate::error::{OpError, OpResult};
 use crate::op::Op;
-use crate::weight::WeightSource;
+use crate::weight::{Activations, QuantSource, WeightSource};
 
 impl Backend for ReferenceBackend {
     fn name(&self) -> &'static str {
@@ -93,7 +93,14 @@ impl Backend for ReferenceBackend {
             return Err(OpError::Weight { name, what });
         }
         let values = decode_f32(dtype, bytes.as_ref()).into_iter().map(f64::from).collect();
-        Ok(RefWeight { n_rows, n_cols, values })
+        Ok(RefWeight { n_rows, n_cols, values, activations: Activations::F32 })
+    }
+
+    fn load_quantised(&self, source: QuantSource) -> OpResult<RefWeight> {
+        source.check()?;
+        let values = source.values().into_iter().map(f64::from).collect();
+        let QuantSource { n_rows, n_cols, activations, .. } = source;
+        Ok(RefWeight { n_rows, n_cols, values, activations })
     }
 
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {

@@ -1,0 +1,386 @@
+//! Rows of activations, rounded to 8 bits, times tiles of quantised weights.
+//!
+//! An activation x of a unit of 32 becomes `round(x / s)` with `s = max |x| / 127`. A unit adds
+//! `d s (sum of codes * rounded - offset * sum of rounded)` to an output, where products and sums
+//! inside the brackets are whole numbers and hence exact, or, in formats with a smallest value m,
+//! `d s (sum of codes * rounded) + m s (sum of rounded)`. Units are added in order, so a row's
+//! result does not depend on the other rows, nor on how many bytes a vector has.
+
+use longview_core::quant::{QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
+
+use crate::simd::Simd;
+use crate::simd::bytes::ByteSimd;
+use crate::supported_isa::{ByteKernel, Kernel};
+use crate::team::Shared;
+
+/// Below this a unit counts as zeros: the inverse of its scale would not be finite.
+const SMALLEST: f32 = 1e-30;
+
+/// How activations are rounded for a type of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rounding {
+    /// What the sum of a unit, or of half a unit, is multiplied by.
+    kind: SumKind,
+    /// Sums of a unit: 2 where scales are of 16 columns.
+    n_sums: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SumKind {
+    /// By a whole number: what dot products start from.
+    Offset(i32),
+    /// By s, as f32, with the sign of what m is multiplied by.
+    Min { is_negative: bool },
+}
+
+impl Rounding {
+    /// For weights of type `ty`, on instructions that multiply codes of 8 bits as
+    /// [`ByteSimd::BIASED`] says.
+    pub(crate) fn of(ty: QuantType, is_biased: bool) -> Self {
+        let offset = match (multiplied_bits(ty), is_biased) {
+            (8, false) => 0,
+            (bits, _) => -(1 << (bits - 1)),
+        };
+        match ty.scales() {
+            Scales::F16 | Scales::Bf16 => Self { kind: SumKind::Offset(offset), n_sums: 1 },
+            Scales::SuperHalves => Self { kind: SumKind::Offset(offset), n_sums: 2 },
+            Scales::WithMin => Self { kind: SumKind::Min { is_negative: false }, n_sums: 1 },
+            Scales::SuperMin => Self { kind: SumKind::Min { is_negative: true }, n_sums: 1 },
+        }
+    }
+
+    /// Lengths in words of 4 bytes of what `n_rows` rows of `k` become: codes, scales, sums.
+    pub(crate) fn lens(self, n_rows: usize, k: usize) -> [usize; 3] {
+        let units = n_rows * k / UNIT;
+        [n_rows * k / 4, units, units * self.n_sums]
+    }
+}
+
+/// Bits of what is multiplied: values of a table are signed bytes.
+const fn multiplied_bits(ty: QuantType) -> usize {
+    match table(ty) {
+        Some(_) => 8,
+        None => ty.code_bits(),
+    }
+}
+
+/// Rounds one row.
+pub(crate) struct RoundRow<'a> {
+    pub(crate) rounding: Rounding,
+    pub(crate) x: &'a [f32],
+    /// As long as x.
+    pub(crate) codes: &'a mut [i8],
+    /// One for each unit.
+    pub(crate) scales: &'a mut [f32],
+    /// Bits of an i32 or an f32; [`Rounding::lens`] says how many.
+    pub(crate) sums: &'a mut [u32],
+}
+
+impl Kernel for RoundRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Rounding { kind, n_sums } = self.rounding;
+        let units = self.x.as_chunks::<UNIT>().0.iter().zip(self.codes.as_chunks_mut::<UNIT>().0);
+        let sums = self.sums.chunks_exact_mut(n_sums);
+        for (((x, codes), scale), sums) in units.zip(self.scales).zip(sums) {
+            let (mut most, mut not_finite) = (0.0f32, 0.0f32);
+            for x in x {
+                most = if x.abs() > most { x.abs() } else { most };
+                // Infinity and not-a-number become not-a-number, and the outputs with them.
+                not_finite += x * 0.0;
+            }
+            let inverse = if most < SMALLEST { 0.0 } else { 127.0 / most };
+            *scale = if most < SMALLEST { 0.0 } else { most / 127.0 } + not_finite;
+            for (x, code) in x.iter().zip(&mut *codes) {
+                let rounded = (x * inverse).round_ties_even();
+                *code = if rounded.abs() <= 127.0 { rounded.to_int_unchecked() } else { 0 };
+            }
+            for (codes, sum) in codes.chunks_exact(UNIT / n_sums).zip(sums) {
+                let total: i32 = codes.iter().map(|code| i32::from(*code)).sum();
+                *sum = match kind {
+                    SumKind::Offset(offset) => (offset * total).cast_unsigned(),
+                    SumKind::Min { is_negative: false } => (*scale * total as f32).to_bits(),
+                    SumKind::Min { is_negative: true } => (*scale * -total as f32).to_bits(),
+                };
+            }
+        }
+    }
+}
+
+/// Rounded rows, as [`RoundRow`] makes them, one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounded<'a> {
+    pub(crate) codes: &'a [i8],
+    pub(crate) scales: &'a [f32],
+    pub(crate) sums: &'a [u32],
+}
+
+/// Outputs of a run of tiles: `out[r, first..] = x_r . w_o (+ bias) (+ out)`.
+pub(crate) struct QuantTiles<'a> {
+    pub(crate) tiles: Tiles,
+    /// The tiles of this run.
+    pub(crate) bytes: &'a [u8],
+    /// Number of the first one.
+    pub(crate) first: usize,
+    pub(crate) x: Rounded<'a>,
+    pub(crate) n_rows: usize,
+    /// All biases.
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) add: bool,
+    /// `[n_rows, n_out]`; only columns of these tiles are touched.
+    pub(crate) out: Shared<'a, f32>,
+}
+
+impl ByteKernel for QuantTiles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(self) {
+        let (k, units) = (self.tiles.n_cols, self.tiles.n_units());
+        assert!(
+            self.x.codes.len() >= self.n_rows * k && self.x.scales.len() >= self.n_rows * units
+        );
+        let is_multiple = self.bytes.len().is_multiple_of(self.tiles.tile_bytes());
+        let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
+        assert!(is_multiple && self.first + n_tiles <= self.tiles.count());
+        assert!(self.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
+        match self.tiles.ty {
+            QuantType::Q4_0 => self.rows::<S, Q4_0>(),
+            QuantType::Q4_1 => self.rows::<S, Q4_1>(),
+            QuantType::Q5_0 => self.rows::<S, Q5_0>(),
+            QuantType::Q5_1 => self.rows::<S, Q5_1>(),
+            QuantType::Q8_0 => self.rows::<S, Q8_0>(),
+            QuantType::Q4K => self.rows::<S, Q4K>(),
+            QuantType::Q5K => self.rows::<S, Q5K>(),
+            QuantType::Q6K => self.rows::<S, Q6K>(),
+            QuantType::Iq4Nl => self.rows::<S, Iq4Nl>(),
+            QuantType::Mxfp4 => self.rows::<S, Mxfp4>(),
+        }
+    }
+}
+
+/// A type of weights, known when a kernel is compiled.
+trait Format {
+    const TY: QuantType;
+    /// Halves of a unit with a scale of their own.
+    const HALVES: usize = if matches!(Self::TY.scales(), Scales::SuperHalves) { 2 } else { 1 };
+    const HAS_MIN: bool = matches!(Self::TY.scales(), Scales::WithMin | Scales::SuperMin);
+}
+
+macro_rules! formats {
+    ($($name:ident),*) => {
+        $(
+            enum $name {}
+            impl Format for $name {
+                const TY: QuantType = QuantType::$name;
+            }
+        )*
+    };
+}
+formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
+
+/// Bytes of codes that are asked for ahead.
+const AHEAD: usize = 2048;
+
+impl QuantTiles<'_> {
+    #[inline(always)]
+    unsafe fn rows<S: ByteSimd, F: Format>(&self) {
+        let mut r = 0;
+        while r < self.n_rows {
+            r += match self.n_rows - r {
+                n if n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, 8>(r),
+                n if n >= 4 => self.run_of_tiles::<S, F, 4>(r),
+                n if n >= 2 => self.run_of_tiles::<S, F, 2>(r),
+                _ => self.run_of_tiles::<S, F, 1>(r),
+            };
+        }
+    }
+
+    /// Rows `r..r + R` with all tiles: they stay in the caches meanwhile.
+    #[inline(always)]
+    unsafe fn run_of_tiles<S: ByteSimd, F: Format, const R: usize>(&self, r: usize) -> usize {
+        for (i, tile) in self.bytes.chunks_exact(self.tiles.tile_bytes()).enumerate() {
+            // A vector has a lane for LANES of the 16 rows. Each part of them goes over the tile
+            // anew: it is in the caches by then, and the sums of one part fit the registers.
+            let mut part = 0;
+            while part < TILE_ROWS {
+                self.part::<S, F, R>(tile, self.first + i, part, r);
+                part += S::LANES;
+            }
+        }
+        R
+    }
+
+    #[inline(always)]
+    unsafe fn part<S: ByteSimd, F: Format, const R: usize>(
+        &self,
+        tile: &[u8],
+        index: usize,
+        part: usize,
+        r: usize,
+    ) {
+        let n_units = self.tiles.n_units();
+        let planes = tile.as_ptr().add(4 * part);
+        let scales = tile.as_ptr().add(self.tiles.code_bytes());
+        let codes = self.x.codes.as_ptr().add(r * self.tiles.n_cols);
+        let x_scales = self.x.scales.as_ptr().add(r * n_units);
+        let sums = self.x.sums.as_ptr().add(r * n_units * F::HALVES);
+        let mut y = [S::zero(); R];
+        for u in 0..n_units {
+            let at = planes.add(u * F::TY.plane_bytes());
+            if part == 0 {
+                let mut line = 0;
+                while line < F::TY.plane_bytes() {
+                    S::prefetch(at.wrapping_add(AHEAD + line));
+                    line += 64;
+                }
+            }
+            let w = unit_codes::<S, F>(at);
+            let (d, m) = unit_scales::<S, F>(scales, u, part);
+            for i in 0..R {
+                let a = codes.add(i * self.tiles.n_cols + u * UNIT);
+                let s = S::splat(*x_scales.add(i * n_units + u));
+                let sum = sums.add((i * n_units + u) * F::HALVES);
+                if F::HALVES == 2 {
+                    for h in 0..2 {
+                        let start = S::splat_int(sum.add(h).cast());
+                        let dot = dot::<S, F, 4>(start, &w, 4 * h, a.add(UNIT / 2 * h));
+                        y[i] = S::fma(S::mul(d[h], s), S::to_float(dot), y[i]);
+                    }
+                } else if F::HAS_MIN {
+                    let dot = dot::<S, F, 8>(S::zero_int(), &w, 0, a);
+                    y[i] = S::fma(S::mul(d[0], s), S::to_float(dot), y[i]);
+                    y[i] = S::fma(m, S::splat(f32::from_bits(*sum)), y[i]);
+                } else {
+                    let dot = dot::<S, F, 8>(S::splat_int(sum.cast()), &w, 0, a);
+                    y[i] = S::fma(S::mul(d[0], s), S::to_float(dot), y[i]);
+                }
+            }
+        }
+        for i in 0..R {
+            self.finish::<S>(r + i, index * TILE_ROWS + part, y[i]);
+        }
+    }
+
+    /// Writes LANES outputs of row `r` from column `column` on, as many as there are.
+    #[inline(always)]
+    unsafe fn finish<S: ByteSimd>(&self, r: usize, column: usize, mut y: S::V) {
+        let n_out = self.tiles.n_rows;
+        let n = n_out.saturating_sub(column).min(S::LANES);
+        if n == 0 {
+            return;
+        }
+        let out = self.out.slice(r * n_out + column, n);
+        let load = |p: *const f32| if n == S::LANES { S::load(p) } else { S::load_n(p, n) };
+        if let Some(bias) = self.bias {
+            y = S::add(y, load(bias[column..column + n].as_ptr()));
+        }
+        if self.add {
+            y = S::add(y, load(out.as_ptr()));
+        }
+        if n == S::LANES {
+            S::store(out.as_mut_ptr(), y);
+        } else {
+            S::store_n(out.as_mut_ptr(), n, y);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot<S: ByteSimd, F: Format, const N: usize>(
+    start: S::I,
+    w: &[S::B; 8],
+    from: usize,
+    a: *const i8,
+) -> S::I {
+    match const { multiplied_bits(F::TY) } {
+        4 => S::dot::<N, 4>(start, w, from, a),
+        5 => S::dot::<N, 5>(start, w, from, a),
+        6 => S::dot::<N, 6>(start, w, from, a),
+        _ => S::dot::<N, 8>(start, w, from, a),
+    }
+}
+
+/// What is multiplied, of a unit: byte j of vector i stands in column 4 i + j.
+#[inline(always)]
+unsafe fn unit_codes<S: ByteSimd, F: Format>(planes: *const u8) -> [S::B; 8] {
+    let plane = |i: usize| S::load_bytes(planes.add(4 * TILE_ROWS * i));
+    if F::TY.code_bits() == 8 {
+        let mut w = [plane(0); 8];
+        for i in 0..8 {
+            w[i] = if S::BIASED { plane(i) } else { S::flip(plane(i), 0x80) };
+        }
+        return w;
+    }
+    let mut w = [plane(0); 8];
+    for i in 0..4 {
+        let pair = plane(i);
+        w[2 * i] = S::mask(pair, 0x0f);
+        w[2 * i + 1] = S::mask(S::shift(pair, -4), 0x0f);
+    }
+    if F::TY.code_bits() == 5 {
+        let fifth = plane(4);
+        for i in 0..8 {
+            w[i] = S::or(w[i], S::mask(S::shift(fifth, 4 - i as i32), 0x10));
+        }
+    }
+    if F::TY.code_bits() == 6 {
+        for h in 0..2 {
+            let high = plane(4 + h);
+            for i in 0..4 {
+                let two = S::mask(S::shift(high, 4 - 2 * i as i32), 0x30);
+                w[4 * h + i] = S::or(w[4 * h + i], two);
+            }
+        }
+    }
+    if let Some(table) = const { signed_table(F::TY, S::BIASED) } {
+        for i in 0..8 {
+            w[i] = S::look_up(&table, w[i]);
+        }
+    }
+    w
+}
+
+/// The table of a format that has one, biased by 128 where that is multiplied.
+const fn signed_table(ty: QuantType, is_biased: bool) -> Option<[i8; 16]> {
+    let Some(mut table) = table(ty) else { return None };
+    let mut i = 0;
+    while i < 16 && is_biased {
+        table[i] = (table[i] as u8 ^ 0x80) as i8;
+        i += 1;
+    }
+    Some(table)
+}
+
+/// Scales of the halves of unit `u` (the first one, where a unit has one), and the smallest value,
+/// of LANES rows from `part` on.
+#[inline(always)]
+unsafe fn unit_scales<S: ByteSimd, F: Format>(
+    scales: *const u8,
+    u: usize,
+    part: usize,
+) -> ([S::V; 2], S::V) {
+    let zero = S::zero();
+    let (units, bytes) = F::TY.scales().group();
+    let group = scales.add(u / units * bytes);
+    let lane = |i: usize| group.add(2 * (TILE_ROWS * i + part));
+    // Bytes stand behind the lanes of 16 bits, two times 16 for each unit.
+    let byte =
+        |i: usize| group.add(bytes - (units - u % units) * 2 * TILE_ROWS + TILE_ROWS * i + part);
+    match F::TY.scales() {
+        Scales::F16 => ([S::load_f16(lane(0).cast()), zero], zero),
+        Scales::Bf16 => ([S::load_bf16(lane(0).cast()), zero], zero),
+        Scales::WithMin => ([S::load_f16(lane(0).cast()), zero], S::load_f16(lane(1).cast())),
+        Scales::SuperMin => {
+            let d = S::mul(S::load_f16(lane(0).cast()), S::load_u8(byte(0)));
+            ([d, zero], S::mul(S::load_f16(lane(1).cast()), S::load_u8(byte(1))))
+        }
+        Scales::SuperHalves => {
+            let d = S::load_f16(lane(0).cast());
+            let half = |h: usize| S::mul(d, S::load_i8(byte(h).cast()));
+            ([half(0), half(1)], zero)
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Linear layers and lookups with quantised weights: cut into runs of tiles.
+
+use longview_core::quant::{TILE_ROWS, UNIT};
+use longview_ops::Activations;
+
+use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
+use crate::kernels::quant::{QuantTiles, RoundRow, Rounded, Rounding};
+use crate::ops::matvec::Problem;
+use crate::queue::Queue;
+use crate::team::{Cost, Pieces, Shared};
+use crate::weight::TiledWeight;
+
+/// Least and most bytes of tiles in an item, as for weights that are read in place.
+const ITEM_BYTES: [usize; 2] = [16 << 10, 256 << 10];
+
+/// Items that keep a machine busy.
+const ENOUGH_ITEMS: usize = 32;
+
+/// Rows whose rounded activations are made at a time: 1024 rows of 4096 are 4 MiB.
+const ROWS: usize = 1024;
+
+/// `out = x W^T (+ bias) (+ out)` of a problem whose sizes are not 0.
+pub(crate) fn linear(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [f32]) {
+    let groups = p.x.chunks(ROWS * p.n_in).zip(out.chunks_mut(ROWS * p.n_out));
+    for (x, out) in groups {
+        let p = Problem { x, ..*p };
+        match weight.activations {
+            Activations::Int8 => rounded(queue, &p, weight, out),
+            Activations::F32 => widened(queue, &p, weight, out),
+        }
+    }
+}
+
+/// Tiles of an item.
+fn tiles_of_item(weight: &TiledWeight) -> usize {
+    let tile = weight.tiles.tile_bytes();
+    let wanted = weight.tiles.count() * tile / ENOUGH_ITEMS;
+    (wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]) / tile).max(1)
+}
+
+fn rounded(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [f32]) {
+    let (tiles, k) = (weight.tiles, p.n_in);
+    let isa = queue.team.isa();
+    let n_rows = p.x.len() / k;
+    let rounding = Rounding::of(tiles.ty, isa.is_biased());
+    let [codes, scales, sums] = queue.shared.floats(rounding.lens(n_rows, k));
+    let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);
+    let sums: &mut [u32] = bytemuck::cast_slice_mut(sums);
+    let n_sums = sums.len() / n_rows;
+    let pieces = (Pieces::of(&mut *codes, k), Pieces::of(&mut *scales, k / UNIT));
+    let cost = Cost::bytes(p.x.len() * 8);
+    let sums_of = Pieces::of(&mut *sums, n_sums);
+    queue.team.for_chunks3(pieces.0, pieces.1, sums_of, cost, |_, r, codes, scales, sums| {
+        let x = &p.x[r * k..(r + 1) * k];
+        isa.run(RoundRow { rounding, x, codes, scales, sums });
+    });
+    let x = Rounded { codes, scales, sums };
+    let out = Shared::new(out);
+    let (step, bytes) = (tiles_of_item(weight), weight.bytes());
+    let passes = n_rows.div_ceil(4);
+    queue.team.for_each(tiles.count().div_ceil(step), Cost::bytes(bytes.len() * passes), |_, i| {
+        let end = (i + 1) * step * tiles.tile_bytes();
+        let bytes = &bytes[i * step * tiles.tile_bytes()..end.min(bytes.len())];
+        let (first, bias, add) = (i * step, p.bias, p.add);
+        isa.run_bytes(QuantTiles { tiles, bytes, first, x, n_rows, bias, add, out });
+    });
+}
+
+/// With activations as they are: weights become f32, a tile at a time.
+fn widened(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [f32]) {
+    let &Problem { x, n_in: k, n_out, bias, add } = p;
+    let isa = queue.team.isa();
+    let n_rows = x.len() / k;
+    let group = MAX_ROWS * k;
+    let packed_group = packed_len(MAX_ROWS, k);
+    let [packed] = queue.shared.floats([n_rows.div_ceil(MAX_ROWS) * packed_group]);
+    for (x, packed) in x.chunks(group).zip(packed.chunks_mut(packed_group)) {
+        match x.len() / k {
+            1 => packed[..k].copy_from_slice(x),
+            n => pack_rows(x, k, &mut packed[..packed_len(n, k)]),
+        }
+    }
+    let (packed, out) = (&*packed, Shared::new(out));
+    let cost = Cost::flop(2 * n_out * k * (n_rows + 1));
+    queue.team.for_each(weight.tiles.count(), cost, |scratch, i| {
+        let [wide] = scratch.floats([TILE_ROWS * k]);
+        let n = TILE_ROWS.min(n_out - i * TILE_ROWS);
+        for r in 0..n {
+            weight.row(i * TILE_ROWS + r, &mut wide[r * k..(r + 1) * k]);
+        }
+        for (g, packed) in packed.chunks(packed_group).enumerate() {
+            let n_rows = MAX_ROWS.min(n_rows - g * MAX_ROWS);
+            isa.run(Matvec {
+                weights: &wide[..n * k],
+                x: &packed[..packed_len(n_rows, k)],
+                n_rows,
+                k,
+                bias,
+                add,
+                out: out.from(g * MAX_ROWS * n_out),
+                n_out,
+                first: i * TILE_ROWS,
+            });
+        }
+    });
+}

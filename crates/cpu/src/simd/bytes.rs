@@ -1,0 +1,51 @@
+//! Vectors of bytes for products of quantised weights: a lane is a row with four codes.
+
+use super::Simd;
+
+/// Vectors of `4 * LANES` bytes and of `LANES` whole numbers beside those of f32.
+///
+/// # Safety
+/// As for [`Simd`]; pointers to bytes are valid for `4 * LANES` of them unless a method says
+/// otherwise.
+pub(crate) trait ByteSimd: Simd {
+    /// Four bytes in each lane.
+    type B: Copy;
+    /// An i32 in each lane.
+    type I: Copy;
+    /// Whether codes of 8 bits are multiplied without a sign, biased by 128. Otherwise they are
+    /// signed bytes.
+    const BIASED: bool;
+    /// Rows of activations in a register tile.
+    const X_ROWS: usize;
+
+    unsafe fn load_bytes(p: *const u8) -> Self::B;
+    /// Every byte masked by `mask`.
+    unsafe fn mask(b: Self::B, mask: u8) -> Self::B;
+    unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
+    /// Every byte with its bits in `bits` turned over.
+    unsafe fn flip(b: Self::B, bits: u8) -> Self::B;
+    /// The four bytes of a lane as one word, shifted left by `n` bits, or right where `n` is
+    /// negative.
+    unsafe fn shift(b: Self::B, n: i32) -> Self::B;
+    /// The element of a table that each byte, which is below 16, names.
+    unsafe fn look_up(table: &[i8; 16], b: Self::B) -> Self::B;
+
+    /// The whole number at `p` in every lane.
+    unsafe fn splat_int(p: *const i32) -> Self::I;
+    unsafe fn zero_int() -> Self::I;
+    unsafe fn to_float(i: Self::I) -> Self::V;
+    /// `LANES` bytes as floats.
+    unsafe fn load_u8(p: *const u8) -> Self::V;
+    /// `LANES` signed bytes as floats.
+    unsafe fn load_i8(p: *const i8) -> Self::V;
+
+    /// `start` and, in each lane, the products of its codes in `w` with the `4 * N` activations at
+    /// `a`. Codes have `BITS` bits; with 8 of them see [`ByteSimd::BIASED`]. Activations are in
+    /// -127..=127.
+    unsafe fn dot<const N: usize, const BITS: usize>(
+        start: Self::I,
+        w: &[Self::B; 8],
+        from: usize,
+        a: *const i8,
+    ) -> Self::I;
+}
