@@ -104,3 +104,42 @@ fn widened(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::quant::QuantType;
+    use longview_core::{HostBytes, SplitMix64};
+    use longview_ops::QuantSource;
+    use longview_ops::corpus::random_blocks;
+
+    use super::*;
+    use crate::isa::Isa;
+    use crate::scratch::Scratch;
+    use crate::supported_isa::SupportedIsa;
+    use crate::team::Team;
+    use crate::weight::{CpuWeight, Matrix};
+
+    fn product(isa: SupportedIsa, ty: QuantType) -> Vec<u32> {
+        let (n_rows, n_cols, rng) = (40, 2 * ty.block_len(), &mut SplitMix64::new(5));
+        let blocks = random_blocks(ty, n_rows * n_cols / ty.block_len(), 0.1, rng);
+        let (name, blocks) = ("w".into(), HostBytes::from_vec(blocks));
+        let activations = Activations::Int8;
+        let source = QuantSource { name, ty, n_rows, n_cols, blocks, activations };
+        let mut queue = Queue { team: Team::alone(isa), shared: Scratch::default() };
+        let weight = CpuWeight::load_quantised(source, &mut queue.team).unwrap();
+        let Matrix::Tiled(weight) = weight.matrix() else { panic!("tiles") };
+        let x: Vec<f32> = (0..9 * n_cols).map(|_| rng.next_normal()).collect();
+        let mut out = vec![0.0; 9 * n_rows];
+        let p = Problem { x: &x, n_in: n_cols, n_out: n_rows, bias: None, add: false };
+        linear(&mut queue, &p, weight, &mut out);
+        out.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn dot_products_of_one_instruction_give_the_same_bits_as_of_three() {
+        let Ok(isa) = SupportedIsa::choose(Some(Isa::Avx512)) else { return };
+        for ty in QuantType::ALL {
+            assert_eq!(product(isa, ty), product(isa.without_vnni(), ty), "{ty}");
+        }
+    }
+}

@@ -3,5 +3,6 @@
 
 mod common;
 mod parity;
+mod quantised;
 mod queues;
 mod sources;

@@ -104,7 +104,7 @@ impl<B: Backend> Engine<B> {
         let memory = Memory { device: memory, host: None };
         Self::check_memory(&backend, &folder, &options, policy, memory)?;
         let config = &folder.config;
-        let model = Model::load(&*backend, config, &folder.tensors, options.ctx_size, progress)?;
+        let model = Model::load(&*backend, config, &folder.tensors, options.load(), progress)?;
         let (tokens, rows) = step_size(&options);
         let shape = kv_shape(&folder, &options);
         let SequenceOptions { placement, tile, .. } =
@@ -138,8 +138,8 @@ impl<B: Backend> Engine<B> {
         }
         let backend = Arc::new(self.backend.reopen().await?);
         let config = self.model.config().clone();
-        let context = self.options.ctx_size;
-        let model = Model::load(&*backend, &config, &self.tensors, context, &mut |_, _| {})?;
+        let load = self.options.load();
+        let model = Model::load(&*backend, &config, &self.tensors, load, &mut |_, _| {})?;
         let (tokens, rows) = step_size(&self.options);
         let shape = shape_of(&config, &self.options);
         let SequenceOptions { placement, tile, .. } =

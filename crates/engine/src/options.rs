@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use longview_core::DType;
 use longview_model::config::{ModelConfig, RopeScaling};
+use longview_model::transformer::LoadOptions;
+use longview_ops::Activations;
 use longview_scheduler::{HostStoreKind, Placement, RecallMode, SequenceOptions};
 
 /// What is chosen once, when a model is loaded.
@@ -37,6 +39,8 @@ pub struct EngineOptions {
     pub rope: Option<RopeOverride>,
     /// Where all keys and values are kept.
     pub host_store: HostStoreKind,
+    /// What products with quantised weights do to activations.
+    pub activations: Activations,
 }
 
 impl Default for EngineOptions {
@@ -54,11 +58,17 @@ impl Default for EngineOptions {
             max_sequences: 1,
             rope: None,
             host_store: HostStoreKind::Auto,
+            activations: Activations::Int8,
         }
     }
 }
 
 impl EngineOptions {
+    /// How the model is loaded.
+    pub(crate) fn load(&self) -> LoadOptions {
+        LoadOptions { planned_context: self.ctx_size, activations: self.activations }
+    }
+
     /// How sequences are laid out under these options on a device that does or does not share
     /// memory with the host.
     pub(crate) fn sequence_options(&self, unified_memory: bool) -> SequenceOptions {

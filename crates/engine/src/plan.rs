@@ -23,13 +23,14 @@ pub(crate) fn plan<B: Backend>(
 ) -> Result<MemoryPlan, EngineError> {
     check_options(options)?;
     let (_, policy) = resolve_policy(policy, folder.config.n_layers, options.ctx_size)?;
+    let quant_types = &backend.capabilities().quant_types;
     let unified = backend.capabilities().unified_memory;
     let sequence = options.sequence_options(unified);
     sequence.check()?;
     let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
     let (tokens, rows) = step_size(options);
     Ok(MemoryPlan {
-        weight_bytes: folder.tensors.weight_bytes(&folder.config),
+        weight_bytes: folder.tensors.device_bytes(&folder.config, quant_types),
         workspace_bytes: Workspace::<B>::device_bytes(&folder.config, tokens, rows),
         unified,
         kv,

@@ -27,6 +27,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use longview_core::quant::QuantType;
+
 pub use self::dequantize::dequantize;
 pub use self::error::{GgufError, GgufModelError, GgufProblem};
 pub use self::file::{GgufFile, StoredTensor};
@@ -131,7 +133,31 @@ fn tensor(file: &GgufFile, stored: &StoredTensor, order: RowOrder) -> Tensor {
     };
     let n_rows = stored.info.n_values() / row_len;
     let rows = Rows { source: file.source(stored), start, ty, n_rows, row_len, order };
-    let tensor = Tensor::in_file(dtype, name, shape.clone(), Arc::new(rows));
+    let mut tensor = Tensor::in_file(dtype, name, shape.clone(), Arc::new(rows));
+    if let (Some(quant), false) = (ty.quant_type(), is_vector) {
+        tensor = with_blocks(tensor, quant, file, stored, order);
+    }
     // Biases have few values: nobody quantises them, and their blocks cannot be re-ordered.
     if is_vector && !is_plain && order != RowOrder::Same { tensor.not_read() } else { tensor }
+}
+
+/// The same with its blocks: in place where that is possible.
+fn with_blocks(
+    tensor: Tensor,
+    quant: QuantType,
+    file: &GgufFile,
+    stored: &StoredTensor,
+    order: RowOrder,
+) -> Tensor {
+    if order == RowOrder::Same
+        && file.is_mapped(stored)
+        && let Ok(blocks) = file.blocks(stored)
+    {
+        return tensor.with_blocks(quant, blocks);
+    }
+    let TensorInfo { ty, start, .. } = stored.info;
+    let row_len = stored.info.row_len();
+    let n_rows = stored.info.n_values() / row_len.max(1);
+    let rows = Rows { source: file.source(stored), start, ty, n_rows, row_len, order };
+    tensor.with_blocks_in_file(quant, Arc::new(rows.into_blocks()))
 }

@@ -1,8 +1,11 @@
 //! Matrix times vector, matrix times matrix, and what a launch costs.
 
-use longview_core::DType;
+use longview_core::quant::{QuantType, Tiles};
+use longview_core::{DType, HostBytes, SplitMix64};
+use longview_ops::corpus::random_blocks;
 use longview_ops::{
-    Backend, Linear, LinearParams, OpResult, SiluMul, SiluMulParams, View, ViewMut,
+    Activations, Backend, Linear, LinearParams, OpResult, QuantSource, SiluMul, SiluMulParams,
+    View, ViewMut,
 };
 
 use super::harness::{Bench, Case, Cases, Work, boxed};
@@ -101,6 +104,73 @@ impl<B: Backend> Case<B> for LaunchCase {
     }
 }
 
+/// A linear layer with quantised weights.
+struct QuantLinearCase {
+    ty: QuantType,
+    n_rows: usize,
+    n_in: usize,
+    n_out: usize,
+}
+
+impl QuantLinearCase {
+    /// Up to here a product is bound by the bytes of its weights.
+    const VECTOR_ROWS: usize = 8;
+
+    fn tiles(&self) -> Tiles {
+        Tiles { ty: self.ty, n_rows: self.n_out, n_cols: self.n_in }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.tiles().count() * self.tiles().tile_bytes()
+    }
+}
+
+impl<B: Backend> Case<B> for QuantLinearCase {
+    fn title(&self) -> String {
+        let op = if self.n_rows <= Self::VECTOR_ROWS { "matvec" } else { "matmul" };
+        format!("{op} {} {} x {} -> {}", self.ty, self.n_rows, self.n_in, self.n_out)
+    }
+
+    fn work(&self) -> Work {
+        let flop = 2.0 * (self.n_rows * self.n_in * self.n_out) as f64;
+        if self.n_rows <= Self::VECTOR_ROWS {
+            return Work::memory(self.weight_bytes(), flop);
+        }
+        Work::arithmetic(self.weight_bytes() + self.n_rows * (self.n_in + self.n_out) * 4, flop)
+    }
+
+    fn is_possible(&self, backend: &B) -> bool {
+        backend.capabilities().quant_types.contains(&self.ty)
+    }
+
+    fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
+        let Self { ty, n_rows, n_in, n_out } = *self;
+        let backend = bench.backend;
+        let is_vector = n_rows <= Self::VECTOR_ROWS;
+        let copies = if is_vector { bench.copies(self.weight_bytes()) } else { 1 };
+        let n_blocks = n_in * n_out / ty.block_len();
+        let blocks = random_blocks(ty, n_blocks, 0.02, &mut SplitMix64::new(3));
+        let blocks = HostBytes::from_vec(blocks);
+        let load = |_| {
+            let (name, blocks) = ("weight".into(), blocks.clone());
+            let (n_rows, n_cols, activations) = (n_out, n_in, Activations::Int8);
+            backend.load_quantised(QuantSource { name, ty, n_rows, n_cols, blocks, activations })
+        };
+        let weights = (0..copies).map(load).collect::<OpResult<Vec<_>>>()?;
+        let x = bench.buffer(DType::F32, n_rows * n_in)?;
+        let mut out = backend.alloc(DType::F32, n_rows * n_out, "out")?;
+        let [rows, n_in, n_out] = [n_rows, n_in, n_out].map(|n| n as u32);
+        let p = LinearParams { n_rows: rows, n_in, n_out, accumulate: 0 };
+        let mut turn = 0;
+        bench.seconds(&mut || {
+            turn = (turn + 1) % copies;
+            let (x, out) = (View::all(&x), ViewMut::all(&mut out));
+            let d = Linear { p, x, weight: &weights[turn], bias: None, out };
+            if is_vector { backend.matvec(d) } else { backend.matmul(d) }
+        })
+    }
+}
+
 /// Shapes far beyond any cache, of published models, and of the embedded model.
 pub(super) fn cases<B: Backend>() -> Cases<B> {
     let (f32, f16, bf16) = (DType::F32, DType::F16, DType::BF16);
@@ -133,5 +203,10 @@ pub(super) fn cases<B: Backend>() -> Cases<B> {
         matrix(bf16, 16, 2048, 8192),
     ]));
     cases.extend(boxed([LaunchCase]));
+    let quantised = |n_rows, n_in, n_out| {
+        boxed(QuantType::ALL.map(|ty| QuantLinearCase { ty, n_rows, n_in, n_out }))
+    };
+    cases.extend(quantised(1, 2048, 8192));
+    cases.extend(quantised(512, 2048, 2048));
     cases
 }

@@ -82,6 +82,10 @@ pub(super) struct Bench<'a, B: Backend> {
 pub(super) trait Case<B: Backend> {
     fn title(&self) -> String;
     fn work(&self) -> Work;
+    /// Whether the backend has kernels for it.
+    fn is_possible(&self, _backend: &B) -> bool {
+        true
+    }
     /// Seconds of one call.
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64>;
 }

@@ -23,7 +23,8 @@ impl Table<'_> {
         cases: &[Box<dyn Case<B>>],
     ) -> Result<()> {
         let filter = bench.filter;
-        for case in cases.iter().filter(|case| case.title().contains(filter)) {
+        let wanted = cases.iter().filter(|case| case.title().contains(filter));
+        for case in wanted.filter(|case| case.is_possible(bench.backend)) {
             let predicted = case.work().seconds(&self.limits);
             if predicted > bench.meter.effort.longest_call_s {
                 let title = case.title();

@@ -7,6 +7,7 @@ use longview_core::DType;
 use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::CudaOptions;
 use longview_engine::{EngineOptions, MAX_CHUNK_SIZE};
+use longview_ops::Activations;
 use longview_scheduler::RecallMode;
 use longview_wgpu::{ShaderLevel, WgpuOptions};
 
@@ -38,6 +39,9 @@ pub enum Recall {
     Speculative,
 }
 
+const ACTIVATIONS: &[(Activations, &str)] =
+    &[(Activations::Int8, "int8"), (Activations::F32, "f32")];
+
 const RECALLS: &[(Recall, &str)] =
     &[(Recall::Exact, "exact"), (Recall::Speculative, "speculative")];
 
@@ -53,6 +57,11 @@ pub struct EngineArgs {
     /// How keys and values are stored.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = one_of(KV_TYPES))]
     pub kv_type: DType,
+
+    /// What products with quantised weights do to activations: int8: round them to 8 bits, 32 with
+    /// one scale, which is fast; f32: leave them as they are.
+    #[arg(long, value_name = "TYPE", default_value = "int8", value_parser = one_of(ACTIVATIONS))]
+    pub activations: Activations,
 
     /// Prompt tokens computed at a time: more is faster and takes more memory.
     #[arg(
@@ -208,6 +217,7 @@ impl EngineArgs {
             kv_dtype: self.kv_type,
             recall: self.recall_mode(),
             device_memory: self.device_memory,
+            activations: self.activations,
             ..EngineOptions::default()
         }
     }

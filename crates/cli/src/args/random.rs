@@ -29,7 +29,7 @@ struct Line {
 
 /// Options of every kind but those of single policies, which the scheduler's tests draw, with
 /// values that suit them.
-const OPTIONS: [(&str, &[&str]); 22] = [
+const OPTIONS: [(&str, &[&str]); 23] = [
     ("--ctx-size", &["1", "16", "4096", "1073741824"]),
     ("--temp", &["0", "0.5", "100"]),
     ("--top-k", &["0", "1", "100"]),
@@ -40,6 +40,7 @@ const OPTIONS: [(&str, &[&str]); 22] = [
     ("--seed", &["-1", "0", "18446744073709551615"]),
     ("--stop", &["x", "1,000"]),
     ("--kv-type", &["f16", "f32"]),
+    ("--activations", &["int8", "f32"]),
     ("--chunk-size", &["1", "16", "65536"]),
     ("--recall", &["exact", "speculative"]),
     ("--recall-gate", &["-1", "0.5", "2"]),

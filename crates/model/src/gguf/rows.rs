@@ -74,6 +74,12 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// The blocks of whole rows, in the order of Hugging Face.
+    pub(super) fn into_blocks(self) -> BlockRows {
+        let row_bytes = self.row_len / self.ty.block_len() * self.ty.block_bytes();
+        BlockRows { rows: self, row_bytes }
+    }
+
     /// Bytes of a row as they are read here.
     fn row_bytes(&self) -> usize {
         self.row_len * loaded_type(self.ty).size()
@@ -147,6 +153,35 @@ impl RangeSource for Rows {
             let n = left.len().min(row_bytes - from);
             let (now, later) = left.split_at_mut(n);
             self.read_row(row, from, now)?;
+            (row, from, left) = (row + 1, 0, later);
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of a matrix, its rows in the order of Hugging Face.
+pub(super) struct BlockRows {
+    rows: Rows,
+    row_bytes: usize,
+}
+
+impl RangeSource for BlockRows {
+    fn size(&self) -> u64 {
+        (self.rows.n_rows * self.row_bytes) as u64
+    }
+
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        if at.checked_add(out.len() as u64).is_none_or(|end| end > self.size()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut row = (at / self.row_bytes as u64) as usize;
+        let mut from = (at % self.row_bytes as u64) as usize;
+        let mut left = out;
+        while !left.is_empty() {
+            let n = left.len().min(self.row_bytes - from);
+            let (now, later) = left.split_at_mut(n);
+            let stored = self.rows.order.stored_row(row) * self.row_bytes + from;
+            self.rows.source.read_at(self.rows.start + stored as u64, now)?;
             (row, from, left) = (row + 1, 0, later);
         }
         Ok(())

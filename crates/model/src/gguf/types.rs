@@ -1,8 +1,10 @@
 //! How GGUF stores the values of a tensor: types, and their blocks.
 
+use longview_core::quant::QuantType;
+
 /// A type of stored values. The bytes of a row are blocks, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "names of the format; dequantize.rs has the blocks")]
+#[expect(missing_docs, reason = "names of the format; `longview-core` has the blocks")]
 pub enum GgmlType {
     F32,
     F16,
@@ -80,6 +82,23 @@ impl GgmlType {
 
     fn row(self) -> &'static Row {
         TABLE.iter().find(|row| row.0 == self).expect("every type has a row")
+    }
+
+    /// The quantised type, if it is one.
+    pub fn quant_type(self) -> Option<QuantType> {
+        Some(match self {
+            GgmlType::F32 | GgmlType::F16 | GgmlType::Bf16 => return None,
+            GgmlType::Q4_0 => QuantType::Q4_0,
+            GgmlType::Q4_1 => QuantType::Q4_1,
+            GgmlType::Q5_0 => QuantType::Q5_0,
+            GgmlType::Q5_1 => QuantType::Q5_1,
+            GgmlType::Q8_0 => QuantType::Q8_0,
+            GgmlType::Q4K => QuantType::Q4K,
+            GgmlType::Q5K => QuantType::Q5K,
+            GgmlType::Q6K => QuantType::Q6K,
+            GgmlType::Iq4Nl => QuantType::Iq4Nl,
+            GgmlType::Mxfp4 => QuantType::Mxfp4,
+        })
     }
 
     /// Its number in files.

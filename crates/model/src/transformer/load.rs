@@ -1,7 +1,7 @@
 //! From checked tensors to weights on a device.
 
 use longview_core::LayerId;
-use longview_ops::Backend;
+use longview_ops::{Activations, Backend};
 
 use super::Model;
 use super::layer::{Layer, LinearWeights};
@@ -12,22 +12,33 @@ use crate::weights::{
     layer_tensors, weight_tensors,
 };
 
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// The longest context that positions are computed for.
+    pub planned_context: usize,
+    /// What products with quantised weights do to activations.
+    pub activations: Activations,
+}
+
 impl<B: Backend> Model<B> {
-    /// Hands every tensor to `backend`, for contexts of up to `planned_context` tokens.
+    /// Hands every tensor to `backend`.
     ///
     /// `progress` hears the bytes handed over so far and the bytes in all, after each weight.
     pub fn load(
         backend: &B,
         config: &ModelConfig,
         tensors: &TensorSet,
-        planned_context: usize,
+        options: LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
+        let LoadOptions { planned_context, activations } = options;
         config.check_context(planned_context)?;
         tensors.check(config)?;
         let total = tensors.weight_bytes(config);
-        backend.expect_weights(total, weight_tensors(config).len());
-        let mut loader = Loader { backend, tensors, done: 0, total, progress };
+        let on_device = tensors.device_bytes(config, &backend.capabilities().quant_types);
+        backend.expect_weights(on_device, weight_tensors(config).len());
+        let mut loader = Loader { backend, tensors, activations, done: 0, total, progress };
         let layout = &config.architecture.traits().layout;
         let embedding = loader.weight(layout.embedding)?;
         let layers = (0..config.n_layers as u32).map(|index| loader.layer(config, LayerId(index)));
@@ -49,6 +60,7 @@ impl<B: Backend> Model<B> {
 struct Loader<'a, B: Backend> {
     backend: &'a B,
     tensors: &'a TensorSet,
+    activations: Activations,
     done: u64,
     total: u64,
     progress: &'a mut dyn FnMut(u64, u64),
@@ -65,7 +77,7 @@ impl<B: Backend> Loader<'_, B> {
 
     fn hand_over(&mut self, rows: WeightRows<'_>) -> Result<B::Weight, LoadError> {
         let bytes = rows.n_bytes() as u64;
-        let weight = self.tensors.hand_over(self.backend, rows)?;
+        let weight = self.tensors.hand_over(self.backend, rows, self.activations)?;
         self.done += bytes;
         (self.progress)(self.done, self.total);
         Ok(weight)

@@ -7,8 +7,8 @@ use longview_core::{DType, HostBytes, TokenPos};
 use longview_ops::Storage;
 use longview_ops::reference::ReferenceBackend;
 use longview_ops::{
-    AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, KvScatter, KvScatterParams, KvView,
-    WeightSource,
+    Activations, AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, KvScatter, KvScatterParams,
+    KvView, WeightSource,
 };
 use serde_json::Value;
 
@@ -151,9 +151,14 @@ impl Attention<Ref> for FullAttention {
     }
 }
 
+fn options(planned_context: usize) -> LoadOptions {
+    LoadOptions { planned_context, activations: Activations::F32 }
+}
+
 fn load(backend: &Ref, path: &Path) -> Model<Ref> {
     let folder = ModelFolder::open(path).unwrap();
-    Model::load(backend, &folder.config, &folder.tensors, CAPACITY, &mut |_, _| {}).unwrap()
+    Model::load(backend, &folder.config, &folder.tensors, options(CAPACITY), &mut |_, _| {})
+        .unwrap()
 }
 
 struct Golden {
@@ -419,7 +424,7 @@ fn the_workspace_takes_what_was_planned() {
 fn a_context_beyond_a_window_is_refused_before_loading() {
     let folder = ModelFolder::open(&fixture("mistral-gqa")).unwrap();
     let config = ModelConfig { sliding_window: Some(256), ..folder.config };
-    let refused = Model::load(&Ref::new(), &config, &folder.tensors, 512, &mut |_, _| {});
+    let refused = Model::load(&Ref::new(), &config, &folder.tensors, options(512), &mut |_, _| {});
     let text = refused.map(drop).unwrap_err().to_string();
     assert!(text.starts_with("a context of 512 tokens is longer than this model's sliding window"));
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use longview_core::DType;
-use longview_ops::{Backend, WeightSource, WeightStream};
+use longview_core::quant::QuantType;
+use longview_ops::{Activations, Backend, QuantSource, WeightSource, WeightStream};
 use serde::Deserialize;
 
 use super::error::{LoadError, Mismatch, WeightsError};
@@ -13,7 +14,7 @@ use super::expected::expected_tensors;
 use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
 use super::part::{ExpectedTensor, TensorPart};
 use super::shard::Shard;
-use super::tensor::Tensor;
+use super::tensor::{Tensor, runs_of};
 use crate::config::ModelConfig;
 use crate::source::{FolderFiles, SharedSource, check_file, read_text};
 
@@ -237,6 +238,13 @@ impl TensorSet {
         tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.stored_at.len() as u64).sum()
     }
 
+    /// Bytes that these tensors take on a device whose kernels read quantised weights of `types`.
+    pub fn device_bytes(&self, config: &ModelConfig, types: &[QuantType]) -> u64 {
+        let tensors = expected_tensors(config);
+        let found = tensors.iter().filter_map(|t| self.get(&t.name));
+        found.map(|t| t.tile_bytes(types).unwrap_or(t.stored_at.len()) as u64).sum()
+    }
+
     /// The tensor `name` as a backend takes it: a matrix, or a vector as one row.
     pub fn source(&self, name: &str) -> Result<WeightSource, WeightsError> {
         self.collect(self.whole_rows(name)?)
@@ -250,17 +258,32 @@ impl TensorSet {
         self.collect(self.part_rows(part)?)
     }
 
-    /// Hands the tensor `name` to `backend`, as [`TensorSet::source`] describes it. What is not in
-    /// memory is read meanwhile.
+    /// Hands the rows of a tensor to `backend`: as blocks, where they are such and the backend has
+    /// kernels for them, else as numbers. What is not in memory is read meanwhile.
     pub(crate) fn hand_over<B: Backend>(
         &self,
         backend: &B,
         rows: WeightRows<'_>,
+        activations: Activations,
     ) -> Result<B::Weight, LoadError> {
+        if let Some(quantised) = &rows.tensor.quantised
+            && rows.tensor.shape.len() == 2
+            && backend.capabilities().quant_types.contains(&quantised.ty)
+        {
+            let read = |source| WeightsError::Read { path: self.path.clone(), source };
+            let row_bytes = quantised.stored_at.len() / rows.tensor.shape[0].max(1);
+            let runs = runs_of(row_bytes, &rows.rows);
+            let blocks = quantised.stored_at.aligned_runs(&runs, 1).map_err(read)?;
+            let WeightRows { name, n_rows, n_cols, .. } = rows;
+            let ty = quantised.ty;
+            let source = QuantSource { name, ty, n_rows, n_cols, blocks, activations };
+            return Ok(backend.load_quantised(source)?);
+        }
         if rows.tensor.bytes().is_some() {
             return Ok(backend.load_weight(self.collect(rows)?)?);
         }
-        let WeightRows { name, tensor, dtype, n_rows, n_cols, runs } = rows;
+        let WeightRows { name, tensor, dtype, n_rows, n_cols, rows } = rows;
+        let runs = tensor.runs(&rows);
         let mut read = |at: usize, out: &mut [u8]| tensor.stored_at.read_runs(&runs, at, out);
         let stream = WeightStream { name, dtype, n_rows, n_cols, read: &mut read };
         Ok(backend.stream_weight(stream)?)
@@ -270,7 +293,8 @@ impl TensorSet {
     /// copied. safetensors aligns the data only if the writer padded the header; older writers did
     /// not.
     fn collect(&self, rows: WeightRows<'_>) -> Result<WeightSource, WeightsError> {
-        let WeightRows { name, tensor, dtype, n_rows, n_cols, runs } = rows;
+        let WeightRows { name, tensor, dtype, n_rows, n_cols, rows } = rows;
+        let runs = tensor.runs(&rows);
         let read = |source| WeightsError::Read { path: self.path.clone(), source };
         let bytes = tensor.stored_at.aligned_runs(&runs, dtype.size()).map_err(read)?;
         Ok(WeightSource { name, dtype, n_rows, n_cols, bytes })
@@ -281,8 +305,8 @@ impl TensorSet {
         let (tensor, dtype) = self.readable(name)?;
         let n_cols = tensor.shape.last().copied().unwrap_or(1);
         let n_rows = tensor.shape.iter().rev().skip(1).product();
-        let all = 0..tensor.stored_at.len();
-        Ok(WeightRows { name: name.to_owned(), tensor, dtype, n_rows, n_cols, runs: vec![all] })
+        let all = 0..tensor.shape.first().copied().unwrap_or(0);
+        Ok(WeightRows { name: name.to_owned(), tensor, dtype, n_rows, n_cols, rows: vec![all] })
     }
 
     /// The rows that `part` names.
@@ -297,8 +321,7 @@ impl TensorSet {
             [_, n_cols] => (part.n_rows(), n_cols),
             _ => (1, part.n_rows()),
         };
-        let runs = tensor.runs(&part.rows);
-        Ok(WeightRows { name, tensor, dtype, n_rows, n_cols, runs })
+        Ok(WeightRows { name, tensor, dtype, n_rows, n_cols, rows: part.rows.clone() })
     }
 
     fn mismatch(&self, mismatch: Mismatch) -> WeightsError {
@@ -320,20 +343,21 @@ impl TensorSet {
     }
 }
 
-/// A weight as runs of bytes of a stored tensor.
+/// A weight as rows of a stored tensor.
 pub(crate) struct WeightRows<'a> {
     name: String,
     tensor: &'a Tensor,
     dtype: DType,
     n_rows: usize,
     n_cols: usize,
-    runs: Vec<Range<usize>>,
+    /// Runs of its first dimension.
+    rows: Vec<Range<usize>>,
 }
 
 impl WeightRows<'_> {
-    /// Bytes in all.
+    /// Bytes in all, as numbers.
     pub(crate) fn n_bytes(&self) -> usize {
-        self.runs.iter().map(ExactSizeIterator::len).sum()
+        self.n_rows * self.n_cols * self.dtype.size()
     }
 }
 

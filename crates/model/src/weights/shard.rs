@@ -84,6 +84,7 @@ impl Shard {
                 stored: format!("{dtype:?}"),
                 shape: shape.into_iter().map(|n| n as usize).collect(),
                 stored_at: stored_at(first, len),
+                quantised: None,
             };
             tensors.insert(name, tensor);
         }

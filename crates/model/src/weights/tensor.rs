@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use longview_core::quant::{QuantType, Tiles};
 use longview_core::{DType, HostBytes};
 
 use super::stored::Stored;
@@ -16,6 +17,15 @@ pub struct Tensor {
     pub(super) stored: String,
     pub(super) shape: Vec<usize>,
     pub(super) stored_at: Stored,
+    /// The same values as quantised blocks, if that is how the file has them.
+    pub(super) quantised: Option<Quantised>,
+}
+
+/// A matrix as quantised blocks, its rows in the order of Hugging Face.
+#[derive(Clone, Debug)]
+pub(super) struct Quantised {
+    pub(super) ty: QuantType,
+    pub(super) stored_at: Stored,
 }
 
 impl Tensor {
@@ -27,7 +37,7 @@ impl Tensor {
         bytes: HostBytes,
     ) -> Self {
         let stored_at = Stored::InMemory(bytes);
-        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at }
+        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at, quantised: None }
     }
 
     /// A tensor that is all of `source`.
@@ -42,7 +52,38 @@ impl Tensor {
     ) -> Self {
         let len = usize::try_from(source.size()).expect("a size that was checked");
         let stored_at = Stored::InFile { source, start: 0, len };
-        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at }
+        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at, quantised: None }
+    }
+
+    /// The same with its blocks, in memory.
+    pub(crate) fn with_blocks(self, ty: QuantType, blocks: HostBytes) -> Self {
+        self.with_quantised(ty, Stored::InMemory(blocks))
+    }
+
+    /// The same with its blocks, which are all of `source`.
+    ///
+    /// # Panics
+    /// If `source` has more bytes than there are addresses.
+    pub(crate) fn with_blocks_in_file(self, ty: QuantType, source: SharedSource) -> Self {
+        let len = usize::try_from(source.size()).expect("a size that was checked");
+        self.with_quantised(ty, Stored::InFile { source, start: 0, len })
+    }
+
+    fn with_quantised(self, ty: QuantType, stored_at: Stored) -> Self {
+        Self { quantised: Some(Quantised { ty, stored_at }), ..self }
+    }
+
+    /// How the file quantises the values, if it does.
+    pub fn quant_type(&self) -> Option<QuantType> {
+        self.quantised.as_ref().map(|quantised| quantised.ty)
+    }
+
+    /// Bytes of the tiles that kernels read, on a device that reads tiles of these types.
+    pub(super) fn tile_bytes(&self, types: &[QuantType]) -> Option<usize> {
+        let ty = self.quant_type().filter(|ty| types.contains(ty))?;
+        let &[n_rows, n_cols] = &*self.shape else { return None };
+        let tiles = Tiles { ty, n_rows, n_cols };
+        Some(tiles.count() * tiles.tile_bytes())
     }
 
     /// The same as something that Longview does not read, for the check against the config.
@@ -71,7 +112,11 @@ impl Tensor {
 
     /// The runs of bytes that `rows` of the first dimension take.
     pub(super) fn runs(&self, rows: &[Range<usize>]) -> Vec<Range<usize>> {
-        let row_bytes = self.stored_at.len() / self.shape[0].max(1);
-        rows.iter().map(|run| run.start * row_bytes..run.end * row_bytes).collect()
+        runs_of(self.stored_at.len() / self.shape[0].max(1), rows)
     }
+}
+
+/// The runs of bytes that `rows` take, of `row_bytes` each.
+pub(super) fn runs_of(row_bytes: usize, rows: &[Range<usize>]) -> Vec<Range<usize>> {
+    rows.iter().map(|run| run.start * row_bytes..run.end * row_bytes).collect()
 }

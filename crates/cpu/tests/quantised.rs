@@ -1,0 +1,130 @@
+//! Products with quantised weights: the same bits whatever computes them.
+
+use longview_core::quant::{QuantType, dequantize};
+use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
+use longview_cpu::{CpuBackend, CpuOptions, CpuWeight, Isa};
+use longview_ops::corpus::random_blocks;
+use longview_ops::*;
+
+const N_OUT: usize = 83;
+
+fn backend(isa: Isa, threads: usize) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()
+}
+
+fn blocks(ty: QuantType, n_in: usize) -> Vec<u8> {
+    random_blocks(ty, N_OUT * n_in / ty.block_len(), 0.1, &mut SplitMix64::new(11))
+}
+
+fn quantised(b: &CpuBackend, ty: QuantType, n_cols: usize, activations: Activations) -> CpuWeight {
+    let blocks = HostBytes::from_vec(blocks(ty, n_cols));
+    let (name, n_rows) = ("w".into(), N_OUT);
+    b.load_quantised(QuantSource { name, ty, n_rows, n_cols, blocks, activations }).unwrap()
+}
+
+/// Activations of `rows` rows; the first rows of more are the same.
+fn activations(rows: usize, n_in: usize) -> Vec<f32> {
+    let rng = &mut SplitMix64::new(12);
+    (0..rows * n_in).map(|_| rng.next_normal()).collect()
+}
+
+fn product(b: &CpuBackend, weight: &CpuWeight, x: &[f32], n_in: usize) -> Vec<u32> {
+    let n_rows = x.len() / n_in;
+    let mut input = b.alloc(DType::F32, x.len(), "x").unwrap();
+    b.write(ViewMut::all(&mut input), bytemuck::cast_slice(x)).unwrap();
+    let mut out = b.alloc(DType::F32, n_rows * N_OUT, "out").unwrap();
+    let [rows, n_in, n_out] = [n_rows, n_in, N_OUT].map(|n| n as u32);
+    let p = LinearParams { n_rows: rows, n_in, n_out, accumulate: 0 };
+    let (x, bias, view) = (View::all(&input), None, ViewMut::all(&mut out));
+    b.matmul(Linear { p, x, weight, bias, out: view }).unwrap();
+    let mut bytes = vec![0; 4 * n_rows * N_OUT];
+    pollster::block_on(b.read(View::all(&out), &mut bytes)).unwrap();
+    bytes.chunks(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[test]
+fn a_row_has_the_same_bits_whatever_rows_are_computed_with_it() {
+    for ty in QuantType::ALL {
+        let n_in = 2 * ty.block_len();
+        let x = activations(512, n_in);
+        for b in Isa::ALL.iter().filter(|isa| isa.is_available()).map(|isa| backend(*isa, 2)) {
+            for kind in [Activations::Int8, Activations::F32] {
+                let weight = quantised(&b, ty, n_in, kind);
+                let all = product(&b, &weight, &x, n_in);
+                for rows in [1, 3, 8, 64] {
+                    let some = product(&b, &weight, &x[..rows * n_in], n_in);
+                    assert_eq!(some, all[..rows * N_OUT], "{ty}, {}, {rows} rows", b.isa());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn vector_instructions_agree_bit_for_bit() {
+    // Portable code has no FMA: two roundings where the others have one.
+    let with_fma = [Isa::Avx2, Isa::Avx512, Isa::Neon];
+    let found: Vec<Isa> = with_fma.into_iter().filter(|isa| isa.is_available()).collect();
+    for ty in QuantType::ALL {
+        let n_in = 3 * ty.block_len();
+        let x = activations(9, n_in);
+        let results = found.iter().map(|isa| {
+            let b = backend(*isa, 1);
+            product(&b, &quantised(&b, ty, n_in, Activations::Int8), &x, n_in)
+        });
+        let results: Vec<_> = results.collect();
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{ty} on {found:?}");
+    }
+}
+
+#[test]
+fn activations_as_they_are_give_what_plain_weights_give() {
+    let b = backend(Isa::best(), 2);
+    for ty in QuantType::ALL {
+        let n_in = 2 * ty.block_len();
+        let mut values = vec![0.0; N_OUT * n_in];
+        dequantize(ty, &blocks(ty, n_in), &mut values);
+        let (name, dtype) = ("w".into(), DType::F32);
+        let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
+        let source = WeightSource { name, dtype, n_rows: N_OUT, n_cols: n_in, bytes };
+        let plain = b.load_weight(source).unwrap();
+        let x = activations(8, n_in);
+        let weight = quantised(&b, ty, n_in, Activations::F32);
+        assert_eq!(product(&b, &weight, &x, n_in), product(&b, &plain, &x, n_in), "{ty}");
+    }
+}
+
+#[test]
+fn what_is_no_number_reaches_every_output_of_its_row() {
+    for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
+        let b = backend(isa, 1);
+        for ty in QuantType::ALL {
+            let n_in = ty.block_len();
+            let weight = quantised(&b, ty, n_in, Activations::Int8);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = activations(2, n_in);
+                x[n_in + 7] = bad;
+                let out = product(&b, &weight, &x, n_in);
+                let is_nan = |bits: &u32| f32::from_bits(*bits).is_nan();
+                assert!(out[N_OUT..].iter().all(is_nan), "{ty}, {isa}, {bad}");
+                assert!(!out[..N_OUT].iter().any(is_nan), "{ty}, {isa}, {bad}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_shape_names_the_tensor_and_the_type() {
+    let b = backend(Isa::best(), 1);
+    let load = |n_cols: usize, len: usize| {
+        let blocks = HostBytes::from_vec(vec![0; len]);
+        let (name, ty, activations) = ("blk.0.x".into(), QuantType::Q4K, Activations::Int8);
+        let source = QuantSource { name, ty, n_rows: 2, n_cols, blocks, activations };
+        b.load_quantised(source).err().unwrap().to_string()
+    };
+    assert_eq!(
+        load(896, 1008),
+        "weight blk.0.x: rows of 896 elements are no whole q4_k blocks of 256"
+    );
+    assert_eq!(load(256, 287), "weight blk.0.x: 287 bytes for 2 x 256 elements of q4_k");
+}
