@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use longview_core::quant::QuantType;
 use longview_engine::{Engine, EngineOptions};
 use longview_model::config::{ModelConfig, RopeScaling};
 use longview_model::folder::ModelFolder;
@@ -24,6 +25,11 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "DIR")]
     pub model: PathBuf,
 
+    /// Quantise the weights of a model in 16 or 32 bits while it is loaded: q8_0, q6_k, q5_k, q4_k,
+    /// q5_0, q5_1, q4_0, q4_1, iq4_nl or mxfp4.
+    #[arg(long, value_name = "TYPE")]
+    pub quantize: Option<QuantType>,
+
     /// Most tokens of prompt and answer together; memory is planned for it. 0: as many as the
     /// session was saved with, or the text and an answer need, or the model was made for, as far
     /// as memory holds them.
@@ -41,7 +47,11 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Opens the folder or file.
     pub fn open(&self) -> Result<ModelFolder> {
-        open_folder(&self.model)
+        let mut folder = open_folder(&self.model)?;
+        if let Some(ty) = self.quantize {
+            folder.tensors.quantize(&folder.config, ty)?;
+        }
+        Ok(folder)
     }
 }
 

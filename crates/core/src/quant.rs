@@ -6,12 +6,14 @@
 
 mod blocks;
 mod codes;
+mod quantize;
 mod tiles;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use self::blocks::dequantize;
+pub use self::quantize::quantize;
 pub use self::tiles::{Scales, TILE_ROWS, Tiles, UNIT, table};
 
 /// A block format of quantised weights, as ggml defines it.

@@ -11,6 +11,7 @@ mod error;
 mod expected;
 mod limits;
 mod part;
+mod quantize;
 mod set;
 mod shard;
 mod stored;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use longview_core::quant::QuantType;
 use longview_ops::OpError;
 
 use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
@@ -168,6 +169,32 @@ pub enum WeightsError {
         embedding: String,
         /// The tensor that would be ignored.
         lm_head: String,
+    },
+    /// Quantised twice, errors add up.
+    #[error(
+        "{}: {} is quantised already, as {ty}; leave out the quantisation, or take the model in 16 \
+         bits", path.display(), clip(name)
+    )]
+    Quantised {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its type.
+        ty: QuantType,
+    },
+    /// No quantised type fits.
+    #[error(
+        "{}: {} has rows of {n_cols} values, which are no whole blocks of 32; it cannot be \
+         quantised", path.display(), clip(name)
+    )]
+    NoBlocks {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Values of a row.
+        n_cols: usize,
     },
     /// Tensors that are not what the config calls for.
     #[error("{}: {} not fit {by}:{}", path.display(), match mismatches.len() {

@@ -148,6 +148,10 @@ impl TensorSet {
         self.tensors.get(name)
     }
 
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Tensor> {
+        self.tensors.get_mut(name)
+    }
+
     /// Compares every tensor with what `config` calls for; all differences in one error.
     pub fn check(&self, config: &ModelConfig) -> Result<(), WeightsError> {
         let expected = expected_tensors(config);
@@ -259,7 +263,7 @@ impl TensorSet {
     }
 
     /// Hands the rows of a tensor to `backend`: as blocks, where they are such and the backend has
-    /// kernels for them, else as numbers. What is not in memory is read meanwhile.
+    /// kernels for them or blocks were asked for, else as numbers. What is not in memory is read meanwhile.
     pub(crate) fn hand_over<B: Backend>(
         &self,
         backend: &B,
@@ -268,7 +272,7 @@ impl TensorSet {
     ) -> Result<B::Weight, LoadError> {
         if let Some(quantised) = &rows.tensor.quantised
             && rows.tensor.shape.len() == 2
-            && backend.capabilities().quant_types.contains(&quantised.ty)
+            && (quantised.is_made || backend.capabilities().quant_types.contains(&quantised.ty))
         {
             let read = |source| WeightsError::Read { path: self.path.clone(), source };
             let row_bytes = quantised.stored_at.len() / rows.tensor.shape[0].max(1);

@@ -26,6 +26,8 @@ pub struct Tensor {
 pub(super) struct Quantised {
     pub(super) ty: QuantType,
     pub(super) stored_at: Stored,
+    /// The file has plain values, and blocks were asked for.
+    pub(super) is_made: bool,
 }
 
 impl Tensor {
@@ -69,8 +71,22 @@ impl Tensor {
         self.with_quantised(ty, Stored::InFile { source, start: 0, len })
     }
 
+    /// The same, handed over as blocks although the file has plain values.
+    pub(super) fn with_made_blocks(self, ty: QuantType, source: SharedSource) -> Self {
+        let mut tensor = self.with_blocks_in_file(ty, source);
+        if let Some(quantised) = &mut tensor.quantised {
+            quantised.is_made = true;
+        }
+        tensor
+    }
+
+    /// Whether blocks are made of plain values.
+    pub(super) fn is_made(&self) -> bool {
+        self.quantised.as_ref().is_some_and(|quantised| quantised.is_made)
+    }
+
     fn with_quantised(self, ty: QuantType, stored_at: Stored) -> Self {
-        Self { quantised: Some(Quantised { ty, stored_at }), ..self }
+        Self { quantised: Some(Quantised { ty, stored_at, is_made: false }), ..self }
     }
 
     /// How the file quantises the values, if it does.
