@@ -8,8 +8,8 @@
 
 use longview_core::quant::{QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
 
-use crate::simd::Simd;
 use crate::simd::bytes::ByteSimd;
+use crate::simd::{MAX_LANES, Simd};
 use crate::supported_isa::{ByteKernel, Kernel};
 use crate::team::Shared;
 
@@ -81,28 +81,49 @@ impl Kernel for RoundRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Rounding { kind, n_sums } = self.rounding;
-        let units = self.x.as_chunks::<UNIT>().0.iter().zip(self.codes.as_chunks_mut::<UNIT>().0);
-        let sums = self.sums.chunks_exact_mut(n_sums);
-        for (((x, codes), scale), sums) in units.zip(self.scales).zip(sums) {
-            let (mut most, mut not_finite) = (0.0f32, 0.0f32);
-            for x in x {
-                most = if x.abs() > most { x.abs() } else { most };
-                // Infinity and not-a-number become not-a-number, and the outputs with them.
-                not_finite += x * 0.0;
+        let Self { rounding: Rounding { kind, n_sums }, x, codes, scales, sums } = self;
+        let units = x.len() / UNIT;
+        assert!(codes.len() >= x.len() && scales.len() >= units && sums.len() >= units * n_sums);
+        // Loops over indices: iterators would be functions of their own, without the instruction
+        // set's features.
+        for u in 0..units {
+            let x = x.as_ptr().add(u * UNIT);
+            let (mut most, mut not_finite) = ([0.0f32; MAX_LANES], [0.0f32; MAX_LANES]);
+            let mut i = 0;
+            while i < UNIT {
+                for lane in 0..MAX_LANES {
+                    let x = *x.add(i + lane);
+                    most[lane] = if x.abs() > most[lane] { x.abs() } else { most[lane] };
+                    // Infinity and not-a-number become not-a-number, and the outputs with them.
+                    not_finite[lane] += x * 0.0;
+                }
+                i += MAX_LANES;
             }
+            for lane in 1..MAX_LANES {
+                most[0] = if most[lane] > most[0] { most[lane] } else { most[0] };
+                not_finite[0] += not_finite[lane];
+            }
+            let (most, not_finite) = (most[0], not_finite[0]);
             let inverse = if most < SMALLEST { 0.0 } else { 127.0 / most };
-            *scale = if most < SMALLEST { 0.0 } else { most / 127.0 } + not_finite;
-            for (x, code) in x.iter().zip(&mut *codes) {
-                let rounded = (x * inverse).round_ties_even();
-                *code = if rounded.abs() <= 127.0 { rounded.to_int_unchecked() } else { 0 };
+            let scale = if most < SMALLEST { 0.0 } else { most / 127.0 } + not_finite;
+            scales[u] = scale;
+            let codes = codes.as_mut_ptr().add(u * UNIT);
+            let mut totals = [0i32; 2];
+            for i in 0..UNIT {
+                let rounded = (*x.add(i) * inverse).round_ties_even();
+                let is_code = rounded.abs() <= 127.0;
+                let code: i32 = if is_code { rounded.to_int_unchecked() } else { 0 };
+                *codes.add(i) = code as i8;
+                totals[i * 2 / UNIT] += code;
             }
-            for (codes, sum) in codes.chunks_exact(UNIT / n_sums).zip(sums) {
-                let total: i32 = codes.iter().map(|code| i32::from(*code)).sum();
-                *sum = match kind {
-                    SumKind::Offset(offset) => (offset * total).cast_unsigned(),
-                    SumKind::Min { is_negative: false } => (*scale * total as f32).to_bits(),
-                    SumKind::Min { is_negative: true } => (*scale * -total as f32).to_bits(),
+            if n_sums == 1 {
+                totals[0] += totals[1];
+            }
+            for i in 0..n_sums {
+                sums[u * n_sums + i] = match kind {
+                    SumKind::Offset(offset) => (offset * totals[i]).cast_unsigned(),
+                    SumKind::Min { is_negative: false } => (scale * totals[i] as f32).to_bits(),
+                    SumKind::Min { is_negative: true } => (scale * -totals[i] as f32).to_bits(),
                 };
             }
         }
