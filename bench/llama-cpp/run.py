@@ -14,7 +14,6 @@ the least and the largest.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -187,7 +186,7 @@ def main():
     binary = build_longview()
     files = models(args.models.split(","), args.types.split(","))
     say(run([binary, "doctor"]).strip())
-    print(f"{platform.node()}: {args.threads} threads, {args.repetitions} repetitions in turns, "
+    print(f"{args.threads} threads, {args.repetitions} repetitions in turns, "
           f"tokens a second\n")
     print("| model | weights | what | depth | llama.cpp | Longview | ratio |")
     print("|---|---|---|---|---|---|---|")
