@@ -1,5 +1,5 @@
-//! Words that every crate of Longview shares: data types, block formats of weights, index newtypes, host bytes, bytes read in
-//! runs, counts as people read them, a seeded generator.
+//! Words that every crate of Longview shares: data types, block formats of weights, index newtypes,
+//! host bytes, bytes read in runs, counts as people read them, a seeded generator.
 //!
 //! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
 //! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`],

@@ -37,6 +37,7 @@ mod machine;
 mod ops;
 mod partials;
 mod pool;
+mod problem;
 mod quantised;
 mod queue;
 mod scratch;

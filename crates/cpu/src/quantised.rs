@@ -5,7 +5,7 @@ use longview_ops::Activations;
 
 use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
 use crate::kernels::quant::{QuantTiles, RoundRow, Rounded, Rounding};
-use crate::ops::matvec::Problem;
+use crate::problem::Problem;
 use crate::queue::Queue;
 use crate::team::{Cost, Pieces, Shared};
 use crate::weight::TiledWeight;

@@ -7,13 +7,14 @@
 
 mod layer;
 mod load;
+mod options;
 mod workspace;
 
 use longview_core::LayerId;
 use longview_ops::{Backend, Embed, EmbedParams, OpError, OpResult, View, ViewMut};
 
 use self::layer::{Layer, Pass, Projection};
-pub use self::load::LoadOptions;
+pub use self::options::LoadOptions;
 pub use self::workspace::Workspace;
 use crate::attention::{Attention, AttentionTensors};
 use crate::batch::{Batch, BatchError};

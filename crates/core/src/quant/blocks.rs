@@ -1,10 +1,10 @@
-//! The values of blocks. Every format is a scale, for some a smallest value, and whole numbers; what
-//! they mean is defined by what ggml computes, so products and sums are in f32 and in its order.
+//! The values of blocks. Every format is a scale, for some a smallest value, and whole numbers.
+//! What they mean is what ggml computes, so products and sums are in f32 and in its order.
 
 use half::f16;
 
-use super::QuantType;
 use super::codes::scale_and_min;
+use super::types::QuantType;
 
 /// Values of IQ4_NL by the four bits that are stored.
 pub(super) const IQ4_NL: [i8; 16] =

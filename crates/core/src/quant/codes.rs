@@ -1,7 +1,7 @@
 //! Blocks as codes and scales. A value is `d * (code - offset)` or `d * code + m`, or stands in a
 //! table of 16; formats differ in where the bits of the codes are, and in what d and m are made of.
 
-use super::QuantType;
+use super::types::QuantType;
 
 /// Thirty-two codes of a row in order, four in each word, the first in its lowest byte.
 pub(super) type Codes = [u32; 8];
@@ -44,7 +44,7 @@ fn halves(word: impl Fn(usize) -> u32) -> Codes {
 /// Bit j of `high` is the fifth bit of code j.
 fn with_fifth(codes: Codes, high: u32) -> Codes {
     // Four bits to the lowest bits of four bytes: each shifted copy puts one of them in its place.
-    let spread = |four: u32| four * (1 | 1 << 7 | 1 << 14 | 1 << 21) & ONES;
+    let spread = |four: u32| (four * (1 | 1 << 7 | 1 << 14 | 1 << 21)) & ONES;
     std::array::from_fn(|i| codes[i] | spread(high >> (4 * i) & 15) << 4)
 }
 

@@ -7,8 +7,8 @@
 
 use half::f16;
 
-use super::QuantType;
 use super::blocks::{IQ4_NL, MXFP4, power};
+use super::types::QuantType;
 
 /// Makes the blocks of type `ty` of `values`.
 ///

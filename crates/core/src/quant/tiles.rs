@@ -9,16 +9,16 @@
 //! | 8 | 8: byte j of plane i is code 4 i + j |
 //! | 4 | 4: byte j of plane i is code 8 i + j, and code 8 i + 4 + j in the high bits |
 //! | 5 | as 4, and one: bit i of byte j is the fifth bit of code 4 i + j |
-//! | 6 | as 4, and two: bits 2 i, 2 i + 1 of byte j of plane h are the high bits of code 16 h + 4 i + j |
+//! | 6 | as 4, and two: bits 2 i and 2 i + 1 of byte j of plane h are high bits of 16 h + 4 i + j |
 //!
 //! So one load of 64 bytes gives a vector of 16 lanes, one for each row, four codes each, which is
 //! what dot products of bytes take (`vpdpbusd`, `sdot`, `dot4I8Packed`).
 
 use half::{bf16, f16};
 
-use super::QuantType;
 use super::blocks::{IQ4_NL, MXFP4, power};
 use super::codes::{Codes, codes, scale_and_min};
+use super::types::QuantType;
 
 /// Rows of a tile.
 pub const TILE_ROWS: usize = 16;
@@ -251,24 +251,25 @@ fn values(ty: QuantType, codes: Codes, scales: &[u8], u: usize, r: usize, out: &
         scales[group - (UNITS_OF_256 - u % UNITS_OF_256) * 2 * TILE_ROWS + lane * TILE_ROWS + r]
     };
     let bytes = codes.into_iter().flat_map(u32::to_le_bytes);
-    let out = out.iter_mut().zip(bytes).enumerate();
+    let out = out.iter_mut().zip(bytes);
     match ty.scales() {
         Scales::F16 | Scales::Bf16 => {
             let d =
                 if ty == QuantType::Mxfp4 { bf16::from_le_bytes(two(0)).to_f32() } else { half(0) };
-            out.for_each(|(_, (out, code))| *out = d * f32::from(signed(ty, code)));
+            out.for_each(|(out, code)| *out = d * f32::from(signed(ty, code)));
         }
         Scales::WithMin => {
             let (d, m) = (half(0), half(1));
-            out.for_each(|(_, (out, code))| *out = d * f32::from(code) + m);
+            out.for_each(|(out, code)| *out = d * f32::from(code) + m);
         }
         Scales::SuperMin => {
             let (s, m) = (half(0) * f32::from(byte(0)), half(1) * f32::from(byte(1)));
-            out.for_each(|(_, (out, code))| *out = s * f32::from(code) - m);
+            out.for_each(|(out, code)| *out = s * f32::from(code) - m);
         }
         Scales::SuperHalves => {
             let s = [0, 1].map(|h| half(0) * f32::from(byte(h) as i8));
-            out.for_each(|(i, (out, code))| *out = s[i / 16] * f32::from(signed(ty, code)));
+            out.enumerate()
+                .for_each(|(i, (out, code))| *out = s[i / 16] * f32::from(signed(ty, code)));
         }
     }
 }

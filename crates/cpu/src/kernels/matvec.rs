@@ -94,7 +94,11 @@ impl<E: Elem> Matvec<'_, E> {
                 let next = w.wrapping_add((j + O) * k + p).cast::<u8>();
                 let mut line = 0;
                 while line < 2 * S::LANES * size_of::<E>() {
-                    S::prefetch(next.wrapping_add(line));
+                    if size_of::<E>() == 2 {
+                        S::prefetch_stream(next.wrapping_add(line));
+                    } else {
+                        S::prefetch(next.wrapping_add(line));
+                    }
                     line += 64;
                 }
             }

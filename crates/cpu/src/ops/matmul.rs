@@ -4,7 +4,8 @@ use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
 use crate::kernels::gemm::{Block, KC, PackStrip};
-use crate::ops::matvec::{Problem, no_products};
+use crate::ops::matvec::no_products;
+use crate::problem::Problem;
 use crate::quantised;
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};

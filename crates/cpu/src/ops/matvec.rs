@@ -4,6 +4,7 @@ use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
 use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
+use crate::problem::Problem;
 use crate::quantised;
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
@@ -48,15 +49,6 @@ pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpRes
         }
     }
     Ok(())
-}
-
-/// A checked [`Linear`].
-pub(crate) struct Problem<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) n_in: usize,
-    pub(crate) n_out: usize,
-    pub(crate) bias: Option<&'a [f32]>,
-    pub(crate) add: bool,
 }
 
 impl Problem<'_> {

@@ -166,6 +166,11 @@ impl Simd for Avx2 {
     unsafe fn prefetch<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_stream<T>(p: *const T) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
 }
 
 impl ByteSimd for Avx2 {

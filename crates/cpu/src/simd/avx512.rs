@@ -220,6 +220,11 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     unsafe fn prefetch<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_stream<T>(p: *const T) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
 }
 
 impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {

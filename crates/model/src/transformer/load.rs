@@ -5,21 +5,13 @@ use longview_ops::{Activations, Backend};
 
 use super::Model;
 use super::layer::{Layer, LinearWeights};
+use super::options::LoadOptions;
 use crate::config::ModelConfig;
 use crate::rope::RopeTable;
 use crate::weights::{
     ExpectedTensor, FINAL_NORM, LinearTensors, LoadError, TensorPart, TensorSet, WeightRows,
     layer_tensors, weight_tensors,
 };
-
-/// How a model is loaded.
-#[derive(Clone, Copy, Debug)]
-pub struct LoadOptions {
-    /// The longest context that positions are computed for.
-    pub planned_context: usize,
-    /// What products with quantised weights do to activations.
-    pub activations: Activations,
-}
 
 impl<B: Backend> Model<B> {
     /// Hands every tensor to `backend`.

@@ -263,7 +263,8 @@ impl TensorSet {
     }
 
     /// Hands the rows of a tensor to `backend`: as blocks, where they are such and the backend has
-    /// kernels for them or blocks were asked for, else as numbers. What is not in memory is read meanwhile.
+    /// kernels for them or blocks were asked for, else as numbers. What is not in memory is read
+    /// meanwhile.
     pub(crate) fn hand_over<B: Backend>(
         &self,
         backend: &B,
