@@ -78,6 +78,22 @@ const ABSENCES: &[Absence] = &[
         never: &["longview-engine"],
         why: "a model is calls on ops and the scheduler",
     },
+    Absence {
+        package: "longview-library",
+        never: &[
+            "longview-ops",
+            "longview-scheduler",
+            "longview-model",
+            "longview-engine",
+            "longview-cli",
+        ],
+        why: "what is downloaded is files, whoever reads them",
+    },
+    Absence {
+        package: "longview-web",
+        never: &["longview-library"],
+        why: "a page gets its files from the browser",
+    },
 ];
 
 /// Packages that are generic over the backend.
@@ -100,6 +116,11 @@ const ONLY: &[Only] = &[
         dependency: "tokenizers",
         packages: &["longview-model"],
         why: "the model owns its tokenizer",
+    },
+    Only {
+        dependency: "ureq",
+        packages: &["longview-library"],
+        why: "one crate downloads",
     },
     Only {
         dependency: "anyhow",
@@ -248,6 +269,9 @@ j = []
         assert_eq!(reported("longview-engine", "[dependencies]\nlongview-cli = \"1\""), 1);
         assert_eq!(reported("longview-scheduler", "[dependencies]\nlongview-model = \"1\""), 1);
         assert_eq!(reported("longview-model", "[dependencies]\nlongview-scheduler = \"1\""), 0);
+        assert_eq!(reported("longview-library", "[dependencies]\nlongview-model = \"1\""), 1);
+        assert_eq!(reported("longview-web", "[dependencies]\nlongview-library = \"1\""), 1);
+        assert_eq!(reported("longview-cli", "[dependencies]\nlongview-library = \"1\""), 0);
     }
 
     #[test]
@@ -257,6 +281,8 @@ j = []
         assert_eq!(reported("longview-ops", "[dependencies]\nanyhow = \"1\""), 1);
         assert_eq!(reported("longview-ops", "[dev-dependencies]\nanyhow = \"1\""), 0);
         assert_eq!(reported("xtask", "[dependencies]\nanyhow = \"1\""), 0);
+        assert_eq!(reported("longview-library", "[dependencies]\nureq = \"3\""), 0);
+        assert_eq!(reported("longview-cli", "[dependencies]\nureq = \"3\""), 1);
     }
 
     #[test]
