@@ -10,10 +10,11 @@ use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
 use crate::evaluation::{EvalArgs, ProbeArgs, ReportArgs, SpeedArgs};
+use crate::models::{LsArgs, PullArgs, RmArgs};
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, evaluation, failure, out, plan, policies, run};
+use crate::{completions, demo, doctor, evaluation, failure, models, out, plan, policies, run};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -31,6 +32,14 @@ enum Command {
     Demo(DemoArgs),
     /// Continue a prompt, answer about a document, or chat.
     Run(Box<RunArgs>),
+    /// Download a model by its name, or the rest of it.
+    #[command(visible_alias = "download")]
+    Pull(PullArgs),
+    /// List the models that are downloaded.
+    #[command(visible_alias = "list")]
+    Ls(LsArgs),
+    /// Remove downloaded models.
+    Rm(RmArgs),
     /// Run the field's tasks under policies, budgets and lengths, beside full attention.
     Eval(EvalArgs),
     /// Compare what policies attend in a text with full attention, step by step.
@@ -88,6 +97,9 @@ fn dispatch(command: &Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
+        Command::Pull(args) => models::pull(args),
+        Command::Ls(args) => models::ls(args),
+        Command::Rm(args) => models::rm(args),
         Command::Eval(args) => evaluation::eval(args),
         Command::Probe(args) => evaluation::probe(args),
         Command::Speed(args) => evaluation::speed(args),

@@ -14,16 +14,21 @@ use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 
 use crate::args::numbers;
+use crate::interrupt::Interrupt;
+use crate::models::{HubArgs, place};
 use crate::out::note;
 use crate::{template, units};
 
 /// Which model, and for how long a context.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// Folder of the model in Hugging Face layout (config.json, *.safetensors, tokenizer.json), or
-    /// a GGUF file.
-    #[arg(short, long, value_name = "DIR")]
-    pub model: PathBuf,
+    /// Folder of the model in Hugging Face layout (config.json, *.safetensors, tokenizer.json), a
+    /// GGUF file, or the name of a downloaded model (`longview ls`).
+    #[arg(short, long, value_name = "MODEL", required_unless_present = "hf_repo")]
+    model: Option<PathBuf>,
+
+    #[command(flatten)]
+    hub: HubArgs,
 
     /// Quantise the weights of a model in 16 or 32 bits while it is loaded: q8_0, q6_k, q5_k, q4_k,
     /// q5_0, q5_1, q4_0, q4_1, iq4_nl or mxfp4.
@@ -45,9 +50,29 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Opens the folder or file.
-    pub fn open(&self) -> Result<ModelFolder> {
-        let mut folder = open_folder(&self.model)?;
+    /// The model as it was named.
+    pub fn name(&self) -> String {
+        match (&self.model, &self.hub.hf_repo) {
+            (Some(path), _) => path.display().to_string(),
+            (None, Some(name)) => name.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Where it lies, as far as that is known without a download.
+    pub fn place(&self) -> Option<PathBuf> {
+        match &self.model {
+            Some(path) => place(path).ok().flatten(),
+            None => self.hub.here(),
+        }
+    }
+
+    /// Opens the folder or file, after a download if it is to be had from the hub.
+    pub fn open(&self, interrupt: &Interrupt) -> Result<ModelFolder> {
+        let mut folder = match self.hub.fetch(interrupt)? {
+            Some(path) => template::open_folder(&path)?,
+            None => open_folder(self.model.as_deref().unwrap_or(Path::new("")))?,
+        };
         if let Some(ty) = self.quantize {
             folder.tensors.quantize(&folder.config, ty)?;
         }
@@ -55,7 +80,8 @@ impl ModelArgs {
     }
 }
 
-/// Opens a model's folder or file, or says what works in place of other things that models come in.
+/// Opens a model's folder or file, or that of a downloaded model, or says what works in place of
+/// other things that models come in.
 pub fn open_folder(path: &Path) -> Result<ModelFolder> {
     let shown = path.display();
     let ends_with = |wanted: &str| {
@@ -63,8 +89,8 @@ pub fn open_folder(path: &Path) -> Result<ModelFolder> {
     };
     if ends_with("gguf") && !path.exists() {
         bail!(
-            "{shown}: there is no such file, and models are not downloaded yet; `hf download \
-             USER/REPO FILE.gguf --local-dir DIR` fetches one, then -m DIR/FILE.gguf"
+            "{shown}: there is no such file; `longview pull USER/REPO:QUANT` downloads a model, \
+             then -m USER/REPO:QUANT"
         );
     }
     if let Some(file) = gguf_in(path) {
@@ -76,13 +102,7 @@ pub fn open_folder(path: &Path) -> Result<ModelFolder> {
     if path.is_file() && ends_with("safetensors") {
         bail!("{shown}: is a file; name the folder that it is in, with config.json beside it");
     }
-    if !path.exists() && is_repository(path) {
-        bail!(
-            "{shown}: is not a folder here, and models are not downloaded yet; `hf download \
-             {shown} --local-dir DIR` fetches it, then -m DIR"
-        );
-    }
-    template::open_folder(path)
+    template::open_folder(place(path)?.as_deref().unwrap_or(path))
 }
 
 /// A GGUF file in a folder that holds no model in Hugging Face layout: the first by name.
@@ -93,16 +113,6 @@ fn gguf_in(folder: &Path) -> Option<PathBuf> {
     let is_gguf = |path: &PathBuf| path.extension().is_some_and(|name| name == "gguf");
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     entries.map(|entry| entry.path()).filter(is_gguf).min()
-}
-
-/// Whether a path looks like the name of a repository: USER/REPO.
-fn is_repository(path: &Path) -> bool {
-    let is_name = |part: &str| {
-        let is_right = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(is_right)
-    };
-    let parts = path.to_str().and_then(|text| text.split_once('/'));
-    parts.is_some_and(|(user, repository)| is_name(user) && is_name(repository))
 }
 
 /// Loads a model and says how long it took.
@@ -134,20 +144,5 @@ pub fn warn_of_length(config: &ModelConfig, path: &Path, options: &EngineOptions
             options.ctx_size,
             options.ctx_size.div_ceil(trained),
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repository_is_told_from_a_path() {
-        for name in ["org/name", "Qwen/Qwen2.5-0.5B-Instruct"] {
-            assert!(is_repository(name.as_ref()), "{name}");
-        }
-        for path in ["name", "./a/b", "../b", "/a/b", "a/b/c", "a/", "~/b", "a b/c"] {
-            assert!(!is_repository(path.as_ref()), "{path}");
-        }
     }
 }

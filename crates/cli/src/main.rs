@@ -18,6 +18,7 @@ mod failure;
 mod files;
 mod interrupt;
 mod load;
+mod models;
 mod out;
 mod plan;
 mod policies;

@@ -25,7 +25,7 @@ fn options_of_llama_cpp_are_never_read_as_something_else() {
         (&["-v"], &["-v: not in longview: use --stats"]),
         (&["--color"], &["--color: not in longview: leave it out"]),
         (&["-ctk", "q8_0"], &["-ctk: not in longview: use --kv-type"]),
-        (&["-hf", "org/name"], &["-hf: not in longview: use `hf download"]),
+        (&["-hft", "hf_x"], &["-hft: not in longview: use the variable HF_TOKEN"]),
         (&["-mg", "1"], &["-mg: not in longview: use --cuda-device"]),
         (&["--mirostat", "2"], &["--mirostat: not in longview: use --temp"]),
         (&["-tb", "4"], &["-tb: not in longview: use --threads"]),
@@ -170,9 +170,9 @@ fn numbers_of_evaluations_have_ranges_and_folders_must_be_there() {
 fn models_that_are_no_folder_say_what_works() {
     let folder = TempFolder::new();
     let nowhere = folder.file("nowhere.gguf");
-    run(&nowhere, &["-p", "x"]).fails_with(&["there is no such file", "hf download"]);
+    run(&nowhere, &["-p", "x"]).fails_with(&["there is no such file", "`longview pull"]);
     run("some-org/some-model".as_ref(), &["-p", "x"])
-        .fails_with(&["models are not downloaded yet", "`hf download some-org/some-model "]);
+        .fails_with(&["is neither a folder, nor a file", "`longview pull some-org/some-model`"]);
     let weights = needle().join("model.safetensors");
     run(&weights, &["-p", "x"]).fails_with(&["is a file; name the folder that it is in"]);
     let nowhere = folder.file("nowhere");
@@ -215,22 +215,23 @@ fn gguf_files_that_cannot_be_run_say_what_works() {
 
 #[test]
 fn commands_of_other_programs_say_what_works() {
-    for (name, part) in [
-        ("serve", "no server yet"),
-        ("pull", "hf download"),
-        ("list", "a model is a folder"),
-        ("chat", "without -p is a chat"),
+    for (name, parts) in [
+        ("serve", ["no server yet", "longview run -m DIR"]),
+        ("ps", ["`longview ls` lists", "longview plan -m NAME"]),
+        ("show", ["`longview ls` lists", "longview plan -m NAME"]),
+        ("chat", ["without -p is a chat", "longview run -m DIR"]),
     ] {
         let done = longview([name, "-m", "x"]);
         assert!(!done.stderr.contains("speed"), "{}", done.stderr);
-        done.refuses_usage(&[part, "longview run -m DIR"]);
+        done.refuses_usage(&parts);
     }
 }
 
 #[test]
 fn help_comes_in_parts() {
     let short = longview(["run", "-h"]).ok();
-    let options = short.lines().filter(|line| line.trim_start().starts_with('-')).count();
+    let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
+    let options = short.lines().filter(is_option).count();
     assert!((15..=26).contains(&options), "{short}");
     assert!(short.lines().count() < 90, "{} lines", short.lines().count());
     assert!(short.contains("longview run --help policies | sampling | engine | all"), "{short}");

@@ -248,6 +248,9 @@ fn doctor_names_what_is_missing_and_why() {
 fn version_and_completions() {
     assert!(longview(["--version"]).ok().starts_with("longview "));
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        assert!(longview(["completions", shell]).ok().contains("cluster-tokens"), "{shell}");
+        let script = longview(["completions", shell]).ok();
+        for word in ["cluster-tokens", "hf-repo", "pull", "rm"] {
+            assert!(script.contains(word), "{word} for {shell}");
+        }
     }
 }

@@ -6,6 +6,8 @@ mod context;
 mod cuda;
 #[cfg(unix)]
 mod inputs;
+#[cfg(unix)]
+mod models;
 mod options;
 #[cfg(unix)]
 mod outputs;

@@ -1,10 +1,12 @@
-//! The folder that models lie in, as `huggingface_hub` lays it out.
+//! The folder that models lie in, as `huggingface_hub` lays it out:
 //!
-//!     models--USER--REPO/blobs/HASH                 contents, named by their hash
-//!     models--USER--REPO/blobs/HASH.incomplete      a content that is being downloaded
-//!     models--USER--REPO/snapshots/COMMIT/NAME      a link to a blob, or a copy without links
-//!     models--USER--REPO/refs/main                  the commit of a branch or tag
-//!     .locks/models--USER--REPO/HASH.lock           held by whoever downloads the content
+//! ```text
+//! models--USER--REPO/blobs/HASH                 contents, named by their hash
+//! models--USER--REPO/blobs/HASH.incomplete      a content that is being downloaded
+//! models--USER--REPO/snapshots/COMMIT/NAME      a link to a blob, or a copy without links
+//! models--USER--REPO/refs/main                  the commit of a branch or tag
+//! .locks/models--USER--REPO/HASH.lock           held by whoever downloads the content
+//! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -86,6 +86,18 @@ fn a_server_without_ranges_sends_all_again() {
 }
 
 #[test]
+fn another_part_than_was_asked_for_is_not_taken() {
+    let (hub, cache) = set_up();
+    let cut = Fault::Cut(100_000);
+    hub.faults(WEIGHTS, [cut.clone(), Fault::OtherPart, cut, Fault::Status(416, vec![])]);
+    let (result, told) = pull_told(&cache.library(&hub, &[]), REPO);
+    assert!(matches!(result, Err(LibraryError::GaveUp { .. })), "four attempts: {result:?}");
+    assert!(told[2].contains("other bytes than asked for"), "{told:?}");
+    pull(&cache.library(&hub, &[]), REPO).unwrap();
+    assert_whole(&cache);
+}
+
+#[test]
 fn a_beginning_that_is_wrong_is_not_gone_on_from() {
     let (hub, cache) = set_up();
     let blobs = cache.repo(REPO).join("blobs");

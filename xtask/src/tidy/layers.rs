@@ -117,11 +117,7 @@ const ONLY: &[Only] = &[
         packages: &["longview-model"],
         why: "the model owns its tokenizer",
     },
-    Only {
-        dependency: "ureq",
-        packages: &["longview-library"],
-        why: "one crate downloads",
-    },
+    Only { dependency: "ureq", packages: &["longview-library"], why: "one crate downloads" },
     Only {
         dependency: "anyhow",
         packages: &["longview-cli", "longview-tests", "xtask", "xtask-bindgen"],

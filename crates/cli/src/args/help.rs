@@ -10,7 +10,7 @@ const COMMON: [&str; 9] =
     ["temp", "top_p", "seed", "stop", "policy", "budget", "kv_type", "device", "threads"];
 
 /// Options without a heading that few people use.
-const UNCOMMON: [&str; 1] = ["simulate_device"];
+const UNCOMMON: [&str; 3] = ["hf_file", "offline", "simulate_device"];
 
 /// A topic of `--help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,9 @@ mod tests {
     }
 
     fn options(help: &str) -> usize {
-        help.lines().filter(|line| line.trim_start().starts_with('-')).count()
+        // Further in stand the other lines of a text.
+        let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
+        help.lines().filter(is_option).count()
     }
 
     #[test]

@@ -22,7 +22,8 @@ const DEVICES: &str = "use --device cpu, cuda or wgpu: all layers are on that de
 const ONE_DEVICE: &str =
     "use --cuda-device N or --adapter NAME to pick one GPU: a model is on one device";
 const CHAT: &str = "use `longview run -m DIR` without -p: that is a chat";
-const DOWNLOAD: &str = "use `hf download USER/REPO --local-dir DIR`, then -m DIR";
+const HUB: &str = "use -hf USER/REPO[:QUANT], or `longview pull` and -m with that name";
+const TOKEN: &str = "use the variable HF_TOKEN: other users of the machine see command lines";
 const ONE_TYPE: &str = "use --kv-type TYPE: keys and values have one type";
 const STATS: &str = "use --stats, or --json for token ids and timings";
 const SAMPLERS: &str = "use --temp, --top-k, --top-p, --min-p or --repeat-penalty";
@@ -114,8 +115,10 @@ const TABLE: &[(&[&str], Meaning)] = &[
     (&["--check-tensors"], Refused("leave it out: every tensor is checked against config.json")),
     (&["--override-kv"], Refused("use config.json of the model's folder")),
     (&["-fit", "-fitt", "-fitc"], Refused("use -c 0, the default: the context is fitted")),
-    (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-hft", "--hf-token"], Refused(DOWNLOAD)),
-    (&["-mu", "--model-url", "-dr", "--docker-repo", "--offline"], Refused(DOWNLOAD)),
+    (&["-hf", "-hfr"], Ours("--hf-repo")),
+    (&["-hff"], Ours("--hf-file")),
+    (&["-hft", "--hf-token"], Refused(TOKEN)),
+    (&["-mu", "--model-url", "-dr", "--docker-repo"], Refused(HUB)),
     (&["--rope-freq-base", "--rope-freq-scale"], Refused(ROPE)),
     (&["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"], Refused(ROPE)),
     (
@@ -157,13 +160,9 @@ pub fn absent_command(name: &str) -> Option<&'static str> {
             "there is no server yet; `longview run -m DIR` answers and chats in this terminal, and \
              programs use the library (docs/usage.md)"
         }
-        "pull" | "download" => {
-            "models are not downloaded yet; `hf download USER/REPO --local-dir DIR` fetches a \
-             folder, and `longview run -m DIR` runs it"
-        }
-        "list" | "ls" | "ps" | "rm" | "show" => {
-            "there is no store of models yet; a model is a folder or a .gguf file: `longview run -m \
-             DIR`, or `longview plan -m DIR` for what it takes"
+        "ps" | "show" => {
+            "`longview ls` lists the models that are here, and `longview plan -m NAME` shows what \
+             one takes"
         }
         "chat" => "`longview run -m DIR` without -p is a chat",
         _ => return None,
@@ -203,6 +202,9 @@ mod tests {
     #[test]
     fn commands_of_other_programs_say_what_works() {
         assert!(absent_command("serve").is_some_and(|text| text.contains("longview run")));
-        assert!(absent_command("speed").is_none());
+        assert!(absent_command("ps").is_some_and(|text| text.contains("longview ls")));
+        for ours in ["speed", "pull", "download", "ls", "list", "rm"] {
+            assert!(absent_command(ours).is_none(), "{ours}");
+        }
     }
 }

@@ -159,3 +159,66 @@ fn every_line_works_or_is_told_what_would() {
     let is_enough = n_read > N_LINES / 4 && n_planned > N_LINES / 5 && n_advised > 100;
     assert!(is_enough, "of {N_LINES} were read, planned, advised: {counts:?}");
 }
+
+/// Names of models and of what is none, for `pull`, `rm` and `-hf`.
+const NAMES: [&str; 24] = [
+    "org/model",
+    "gpt2",
+    "org/model:Q4_K_M",
+    "org/model@main",
+    "org/model:q8_0@v1",
+    "org/model@refs/pr/1",
+    "",
+    "/",
+    "//",
+    "..",
+    "../x",
+    "a/b/c",
+    "/etc/passwd",
+    "a\\b",
+    "C:\\x",
+    "a/b:",
+    "a/b@",
+    "a/b:x:y",
+    "a/b@../..",
+    "a--b/c",
+    "é/ü",
+    "a\u{1b}[31m/b",
+    "a b/c",
+    "https://hub/a/b",
+];
+
+/// Words of a command about models by name.
+fn draw_words(rng: &mut SplitMix64) -> Vec<&'static str> {
+    let commands = ["pull", "ls", "rm", "run", "plan"];
+    let mut words = vec![commands[rng.below(commands.len())]];
+    for _ in 0..rng.below(4) {
+        let options = ["--offline", "--json", "--hf-repo", "--hf-file", "-m", "--"];
+        let word = if rng.below(2) == 0 {
+            NAMES[rng.below(NAMES.len())]
+        } else {
+            options[rng.below(options.len())]
+        };
+        words.push(word);
+    }
+    words
+}
+
+#[test]
+fn every_line_with_a_name_works_or_is_refused() {
+    let grammar = crate::app::Cli::command();
+    let mut rng = SplitMix64::new(19);
+    let mut n_read = 0;
+    for _ in 0..N_LINES {
+        let words = draw_words(&mut rng);
+        let line = std::iter::once("longview").chain(words.iter().copied());
+        match grammar.clone().try_get_matches_from(line) {
+            Ok(_) => n_read += 1,
+            Err(error) => {
+                let text = error.render().to_string();
+                assert!(text.starts_with("error: ") && error.exit_code() == 2, "{words:?}: {text}");
+            }
+        }
+    }
+    assert!((N_LINES / 20..N_LINES / 2).contains(&n_read), "{n_read} of {N_LINES} were read");
+}

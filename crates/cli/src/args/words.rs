@@ -167,11 +167,13 @@ mod tests {
         becomes("run -m x --temperature=0.5", "run -m x --temp=0.5");
         becomes("run -m x -ub 64 -no-cnv", "run -m x --chunk-size 64 --no-chat-template");
         becomes("run --jinja -m x --no-warmup -p y", "run -m x -p y");
+        becomes("run -hf a/b:Q8_0 -p y", "run --hf-repo a/b:Q8_0 -p y");
+        becomes("plan -hfr a/b -hff c.gguf", "plan --hf-repo a/b --hf-file c.gguf");
     }
 
     #[test]
     fn what_would_be_read_as_something_else_is_refused() {
-        for line in ["-ngl 99", "-fa", "-cnv", "-b 64", "-v", "--color", "-ctk f16", "-hf a/b"] {
+        for line in ["-ngl 99", "-fa", "-cnv", "-b 64", "-v", "--color", "-ctk f16", "-hft x"] {
             let refusal = prepared(&format!("run -m x {line} -p y")).unwrap_err();
             let name = line.split(' ').next().unwrap();
             let start = format!("{name}: not in longview: ");

@@ -11,6 +11,7 @@ use crate::args::{PolicyFile, numbers};
 use crate::embedded;
 use crate::files::{check_appended, model_files};
 use crate::load::open_folder;
+use crate::models::place;
 
 /// The policies, their budgets, and the model.
 #[derive(Args)]
@@ -29,8 +30,9 @@ pub struct ComparedArgs {
     )]
     pub budgets: Vec<usize>,
 
-    /// Folder of the model in Hugging Face layout [default: the embedded model].
-    #[arg(short, long, value_name = "DIR")]
+    /// Folder of the model in Hugging Face layout, a GGUF file, or the name of a downloaded model
+    /// [default: the embedded model].
+    #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
 }
 
@@ -44,7 +46,8 @@ impl ComparedArgs {
     /// Fails before any work if results cannot be added to `output`, or if it is one of the files
     /// that are read: the model's, policy files and `others`.
     pub fn check_output(&self, output: &Path, others: &[(&str, Option<&Path>)]) -> Result<()> {
-        let mut inputs = self.model.as_deref().map(model_files).unwrap_or_default();
+        let model = self.model.as_deref().and_then(|path| place(path).ok().flatten());
+        let mut inputs = model.as_deref().map(model_files).unwrap_or_default();
         for policy in self.policies.iter().filter(|text| is_file(text)) {
             inputs.push(("a file of --policies".to_owned(), policy.into()));
         }

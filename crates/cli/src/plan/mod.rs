@@ -21,6 +21,7 @@ use self::verdict::{Place, Verdict};
 use crate::args::{EngineArgs, RopeArgs, TuningArgs, kv_types, one_of};
 use crate::context::Limit;
 use crate::device::with_device;
+use crate::interrupt::Interrupt;
 use crate::load::ModelArgs;
 use crate::out;
 use crate::table::Table;
@@ -80,7 +81,7 @@ struct Report {
 
 /// Prints the plan of every policy.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let folder = args.model.open()?;
+    let folder = args.model.open(&Interrupt::install()?)?;
     let context = match args.model.ctx_size {
         0 => Limit::new(&folder.config, &args.rope).tokens(),
         given => given,
@@ -112,7 +113,7 @@ fn plan<B: Backend>(
         }
     }
     let report = Report {
-        model: args.model.model.display().to_string(),
+        model: args.model.name(),
         context_tokens: context,
         available_bytes: backend.capabilities().memory_bytes,
         plans,

@@ -4,11 +4,14 @@
 //! narrower than what stands there is taken into account: most terminals then break the line in
 //! two. While it stands, what is typed does not show (`terminal::Quiet`).
 
+mod download;
 mod line;
+mod pace;
 mod prefill;
 #[cfg(feature = "evaluation")]
 mod run;
 
+pub use self::download::DownloadBar;
 pub use self::prefill::PrefillBar;
 #[cfg(feature = "evaluation")]
 pub use self::{line::clock, run::RunProgress};

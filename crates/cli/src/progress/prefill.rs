@@ -3,22 +3,17 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use longview_engine::Progress;
 
 use super::line::{LiveLine, clock, labelled};
+use super::pace::{FRAME, LINES, Pace};
 use crate::failure::Interrupted;
 use crate::interrupt::InterruptGuard;
 use crate::out::note;
 use crate::terminal::{self, Quiet};
 use crate::units;
-
-/// Between two drawings: more often nobody sees.
-const FRAME: Duration = Duration::from_millis(80);
-
-/// Between two lines where stderr is no terminal.
-const LINES: Duration = Duration::from_secs(5);
 
 /// The progress of one prefill.
 pub struct PrefillBar {
@@ -90,43 +85,9 @@ impl Drop for PrefillBar {
     }
 }
 
-/// Says when something that takes long is to be mentioned again.
-struct Pace {
-    every: Duration,
-    last: Instant,
-}
-
-impl Pace {
-    fn new(every: Duration, now: Instant) -> Self {
-        Self { every, last: now }
-    }
-
-    /// Whether it is time, and if so the next one begins.
-    fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = now.saturating_duration_since(self.last) >= self.every;
-        if is_due {
-            self.last = now;
-        }
-        is_due
-    }
-}
-
 /// What a bar and the words at an interrupt share.
 struct Shared {
     total: usize,
     done: AtomicUsize,
     line: LiveLine,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_come_at_their_pace() {
-        let start = Instant::now();
-        let mut pace = Pace::new(Duration::from_secs(5), start);
-        let due = [1, 4, 5, 6, 9, 10, 30].map(|s| pace.is_due(start + Duration::from_secs(s)));
-        assert_eq!(due, [false, false, true, false, false, true, true]);
-    }
 }

@@ -30,7 +30,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut text = prompt::read(args)?;
     let saved = args.session.as_deref().map(|path| SavedSession::open("--session", path));
     let saved = saved.transpose()?;
-    let folder = args.model.open()?;
+    let folder = args.model.open(&interrupt)?;
     folder.tokenizer()?;
     if let Some(chat) = folder.chat.as_ref().filter(|_| !args.no_chat_template) {
         template::check(chat)?;
@@ -153,7 +153,7 @@ fn check_chat(args: &RunArgs, has_template: bool) -> Result<()> {
     if args.no_chat_template || !has_template {
         bail!(
             "{}: without a chat template there is no chat: give a prompt with -p or -f",
-            args.model.model.display()
+            args.model.name()
         );
     }
     Ok(())

@@ -103,7 +103,7 @@ fn encode_with(
             Ok((encode_chat(chat, tokenizer, &messages, &Encoding::asked(context))?, true))
         }
         None if args.system.is_some() => {
-            bail!("--system: {} has no chat template to put it in", args.model.model.display())
+            bail!("--system: {} has no chat template to put it in", args.model.name())
         }
         None => {
             let joined = format!("{}{}", text.document, text.prompt);

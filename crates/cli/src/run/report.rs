@@ -138,7 +138,7 @@ impl Report {
     ) -> Self {
         let Answered { load, prompt_ids, has_template, generation } = answered;
         Self {
-            model: args.model.model.display().to_string(),
+            model: args.model.name(),
             policy: session.policy().preset.name(),
             budget_tokens: session.policy().budget.tokens,
             chat_template: has_template,

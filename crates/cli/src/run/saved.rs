@@ -126,7 +126,7 @@ pub fn prepare_as(
     let mut inputs: Vec<(String, PathBuf)> = Vec::new();
     inputs.extend(args.file.iter().map(|path| ("the document of -f".to_owned(), path.clone())));
     inputs.extend(args.policy.file().map(|path| ("the --policy-file".to_owned(), path.to_owned())));
-    inputs.extend(model_files(&args.model.model));
+    inputs.extend(args.model.place().iter().flat_map(|place| model_files(place)));
     Output { option: asked_by, path, kind: FileKind::Session, force, inputs: &inputs }.prepare()
 }
 

@@ -30,6 +30,8 @@ pub enum Fault {
     NewMark(&'static str),
     /// Ranges are ignored.
     Whole,
+    /// A part is sent, and another one than was asked for.
+    OtherPart,
     /// So many bytes at a time, with pauses.
     Slow(usize, Duration),
     /// Nothing comes behind so many bytes.
@@ -334,6 +336,7 @@ impl TestHub {
         });
         let from = asked.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
         let from: usize = from.map_or(0, |from| from.parse().unwrap());
+        let from = if matches!(fault, Some(Fault::OtherPart)) { from / 2 } else { from };
         let mut headers = vec![("ETag", mark), ("Accept-Ranges", "bytes".to_owned())];
         if asked.is_some() {
             headers.push(("Content-Range", format!("bytes {from}-{}/{total}", total - 1)));

@@ -117,7 +117,7 @@ impl<B: Backend> Chat<'_, B> {
             return Ok(());
         }
         if self.document_ids.is_empty() && self.talk.turns.is_empty() {
-            let name = self.args.model.model.display();
+            let name = self.args.model.name();
             note(format_args!("chat with {name}; /help lists the commands, Ctrl-D ends"));
         } else if let Some(path) = &self.args.session {
             let (name, n_turns) = (path.display(), self.talk.turns.len());
