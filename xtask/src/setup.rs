@@ -1,6 +1,6 @@
 //! `cargo xtask setup`: what must be on the machine, installed where that is possible.
 //!
-//! Building needs Rust with rustfmt and clippy, and a C linker. Testing needs a Vulkan device for
+//! Building needs Rust with rustfmt and clippy, and a C compiler. Testing needs a Vulkan device for
 //! the WGSL kernels; without a GPU, Mesa's lavapipe computes on the CPU. The CUDA kernels are
 //! tested on the CPU, as C++, and compiled by wheels that pip fetches.
 
@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use crate::args::Parsed;
 use crate::process::{run as run_child, succeeds};
 
-pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C linker, a C++ compiler, tmux, pip and a \
+pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C compiler, a C++ compiler, tmux, pip and a \
                                 Vulkan device; installs what is missing where it may";
 
 /// Something the build calls.
@@ -47,7 +47,7 @@ const TOOLS: &[Tool] = &[
     },
     #[cfg(unix)]
     Tool {
-        name: "C linker",
+        name: "C compiler",
         probe: &["cc", "--version"],
         source: Source::Packages("gcc libc6-dev"),
     },
