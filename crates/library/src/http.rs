@@ -5,7 +5,7 @@
 //! Redirects are followed here and not by the client, because the token must not go with them: it
 //! is sent to the hub's own scheme, host and port, and to nobody else.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -243,7 +243,10 @@ fn failure(error: &Error, host: &str) -> Failure {
         | Error::Rustls(_)
         | Error::InvalidProxyUrl
         | Error::ConnectProxyFailed(_) => unreachable(error.to_string()).into(),
-        Error::Io(error) if error.to_string().contains("lookup") => {
+        // Names that nobody knows, and certificates that are not accepted.
+        Error::Io(error)
+            if error.to_string().contains("lookup") || error.kind() == ErrorKind::InvalidData =>
+        {
             unreachable(error.to_string()).into()
         }
         _ => Failure::passing(error.to_string()),

@@ -1,7 +1,11 @@
 //! Tokens, redirects, and models that the hub does not show to everybody.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
 use crate::support::server::TestHub;
-use crate::support::{TestCache, add_folder, pull};
+use crate::support::{TestCache, add_folder, pull, pull_told};
 
 const REPO: &str = "org/model";
 const TOKEN: &str = "hf_local_secret";
@@ -85,10 +89,26 @@ fn redirects_that_lead_nowhere_end() {
 fn a_hub_that_is_none_is_said_to_be_none() {
     let (hub, cache) = (TestHub::start(), TestCache::new());
     // Nobody listens at this port: it was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = pull(&cache.library_at(&format!("http://{free}"), &[]), REPO).unwrap_err();
     assert!(error.to_string().contains("4 attempts in a row failed"), "{error}");
     let elsewhere = format!("{}/other/path", hub.endpoint());
     let error = pull(&cache.library_at(&elsewhere, &[]), REPO).unwrap_err();
     assert!(error.to_string().contains("there is no such model"), "{error}");
+}
+
+#[test]
+fn a_server_without_tls_is_told_at_once() {
+    let cache = TestCache::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("https://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let (error, told) = pull_told(&cache.library_at(&endpoint, &[]), REPO);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("cannot be reached (") && told.is_empty(), "{error} {told:?}");
 }
