@@ -1,13 +1,13 @@
 // Attention of a chunk of tokens over a run of KV rows of 16 bits: for each query head, and each
-// token i over the rows j < lead + i,
+// token i over the rows hidden + i <= j < lead + i,
 //
 //     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale q . k_j)
 //
 // A query row is a token and one of the query heads that share a KV head. A warp owns 16
-// neighbouring query rows and goes through the run up to the last row that one of them sees, 16 KV
-// rows at a time, straight from memory to the registers of products; see shared/attend.cuh. The 4
-// warps of a block read the same rows at nearly the same time, so 3 of 4 reads come from the L1
-// cache. The blocks with the longest way begin first.
+// neighbouring query rows and goes through the run from the first to the last row that one of them
+// sees, 16 KV rows at a time, straight from memory to the registers of products; see
+// shared/attend.cuh. The 4 warps of a block read the same rows at nearly the same time, so 3 of 4
+// reads come from the L1 cache. The blocks with the longest way begin first.
 //
 // Rows of f32, those that are no whole units of 16 bytes, and heads wider than 128, for which there
 // are not enough registers, are `attend_list.cu`'s.
@@ -31,10 +31,13 @@ struct AttendChunkArgs {
     u32 first_row;
     // Token i sees lead + i rows.
     int lead;
+    // The first hidden + i of them are hidden from it.
+    int hidden;
     // Blocks that share the query rows of a KV head.
     u32 n_tiles;
     u32 accumulate;
     float scale;
+    u32 unused;
 };
 
 constexpr u32 THREADS = 128;
@@ -50,6 +53,12 @@ constexpr u32 N_SETS = 2;
 DEVICE u32 seen_by(const AttendChunkArgs& p, u32 row) {
     const int seen = p.lead + static_cast<int>(row / (p.n_q_heads / p.n_kv_heads));
     return seen < 0 ? 0 : min_of(static_cast<u32>(seen), p.n_rows);
+}
+
+// Rows of the run before those that a query row sees.
+DEVICE u32 skipped_by(const AttendChunkArgs& p, u32 row) {
+    const int skipped = p.hidden + static_cast<int>(row / (p.n_q_heads / p.n_kv_heads));
+    return skipped < 0 ? 0 : min_of(static_cast<u32>(skipped), p.n_rows);
 }
 
 // A query row of a KV head among those of the step: token * Hq + head.
@@ -145,12 +154,14 @@ template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p
     uint4* const firsts = all_firsts + warp_of_thread() * N_SETS * SET;
     uint2* const thirds = all_thirds + warp_of_thread() * N_SETS * (NEEDS_THIRD<T> ? SET : 1);
     u32 seen[N_SETS];
+    u32 skipped[N_SETS];
     Made<BLOCKS> made[N_SETS];
 #pragma unroll
     for (u32 s = 0; s < N_SETS; s++) {
         const u32 row = first + s * ROWS;
         store_queries<T, DIM>(p, kv_head, row, n, firsts + s * SET, thirds + s * SET);
         seen[s] = seen_by(p, min_of(row + g, n - 1));
+        skipped[s] = skipped_by(p, min_of(row + g, n - 1));
         made[s] = Made<BLOCKS>{{}, LOWEST, 0};
     }
     warp_sync();
@@ -161,7 +172,9 @@ template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p
         + (static_cast<u64>(kv_head) * p.head_stride + p.first_row) * row_units;
     const auto load = [](const uint4* from) { return *from; };
     const u32 end = seen_by(p, min_of(first + N_SETS * ROWS, n) - 1);
-    for (u32 tile = 0; tile < end; tile += TILE) {
+    const u32 begin = skipped_by(p, first);
+    rows += static_cast<u64>(begin) * row_units;
+    for (u32 tile = begin; tile < end; tile += TILE) {
         uint4 keys[2][STEPS];
 #pragma unroll
         for (u32 i = 0; i < 2 * STEPS; i++) {
@@ -187,7 +200,8 @@ template <typename T, u32 DIM> DEVICE void attend_chunk(const AttendChunkArgs& p
             bool is_seen[4];
 #pragma unroll
             for (u32 r = 0; r < 4; r++) {
-                is_seen[r] = tile + 2 * t + r % 2 + r / 2 * 8 < seen[s];
+                const u32 row = tile + 2 * t + r % 2 + r / 2 * 8;
+                is_seen[r] = row >= skipped[s] && row < seen[s];
             }
             take_tile<T>(values, scores, is_seen, made[s]);
         }

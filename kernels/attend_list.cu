@@ -48,6 +48,8 @@ struct AttendListArgs {
     u32 first_row;
     // Token i of a run sees lead + i rows.
     int lead;
+    // The first hidden + i of them are hidden from it. A list has 0, and the largest lead.
+    int hidden;
     // Blocks that share the query rows of a KV head.
     u32 n_parts;
     u32 n_splits;
@@ -55,7 +57,6 @@ struct AttendListArgs {
     float scale;
     // Whether units of 16 bytes can be loaded.
     u32 is_aligned;
-    u32 unused;
 };
 
 constexpr u32 THREADS = 128;
@@ -74,6 +75,12 @@ constexpr u32 MAX_SPLITS = 256;
 DEVICE u32 seen_of_run(const AttendListArgs& p, u32 token) {
     const int seen = p.lead + static_cast<int>(token);
     return seen < 0 ? 0 : min_of(static_cast<u32>(seen), p.room);
+}
+
+// Rows of a run before those that a token sees; of lists it sees all.
+DEVICE u32 skipped_of_run(const AttendListArgs& p, u32 token) {
+    const int skipped = p.hidden + static_cast<int>(token);
+    return p.n_rows != nullptr || skipped < 0 ? 0 : min_of(static_cast<u32>(skipped), p.room);
 }
 
 // Rows that some token sees.
@@ -134,6 +141,27 @@ DEVICE u32 seen_by(const AttendListArgs& p, const Work& work, u32 row) {
         return 0;
     }
     return p.n_rows != nullptr ? work.end : seen_of_run(p, token_of(p, work, row));
+}
+
+// Behind the last KV row that a query row sees, also where a run ends before it.
+DEVICE u32 end_by(const AttendListArgs& p, const Work& work, u32 row) {
+    if (row >= work.n || p.n_rows != nullptr) {
+        return seen_by(p, work, row);
+    }
+    const int end = p.lead + static_cast<int>(token_of(p, work, row));
+    return end < 0 ? 0 : static_cast<u32>(end);
+}
+
+// KV rows before those that a query row sees.
+DEVICE u32 skipped_by(const AttendListArgs& p, const Work& work, u32 row) {
+    return skipped_of_run(p, token_of(p, work, min_of(row, work.n - 1)));
+}
+
+// The first row of a split that some query row of the block sees. A split of hidden rows leaves the
+// state of nothing.
+DEVICE u32 begin_of(const AttendListArgs& p, const Work& work) {
+    const u32 skipped = skipped_by(p, work, 0);
+    return work.begin > skipped ? work.begin : skipped;
 }
 
 // The query row with the scale; 0 beyond its end, and for a row that is not there.
@@ -292,9 +320,10 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const Atten
     const u64 head_units = static_cast<u64>(work.kv_head) * p.head_stride * row_units;
     const uint4* head = static_cast<const uint4*>(p.kv) + head_units;
     const u32 seen = seen_by(p, work, g);
+    const u32 skipped = skipped_by(p, work, g);
     const auto load = [](const uint4* from) { return load_once(from); };
     Made<BLOCKS> made = {{}, LOWEST, 0};
-    u32 tile = work.begin + warp_of_thread() * TILE;
+    u32 tile = begin_of(p, work) + warp_of_thread() * TILE;
     Listed listed = listed_at<WEIGHTED>(p, work, tile + lane_of_thread() % TILE);
     // Warps take tiles in turn and meet only at the end, each with an online softmax of its own.
     // All keys and values of a tile are asked for before the first product, and the ids of the next
@@ -336,8 +365,9 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_mma(const Atten
             if constexpr (WEIGHTED) {
                 scores[r] += shfl(bias, row);
             }
-            // Only a run ends earlier for some.
-            is_seen[r] = ids[r] != NO_KV_ROW && (WEIGHTED || tile + row < seen);
+            // Only a run begins later and ends earlier for some.
+            const bool is_inside = tile + row >= skipped && tile + row < seen;
+            is_seen[r] = ids[r] != NO_KV_ROW && (WEIGHTED || is_inside);
         }
         take_tile<T>(values, scores, is_seen, made);
     }
@@ -431,10 +461,10 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const Att
 #pragma unroll
     for (u32 r = 0; r < PLAIN_ROWS; r++) {
         m[r] = LOWEST;
-        seen[r] = seen_by(p, work, first_row + r);
+        seen[r] = end_by(p, work, first_row + r);
     }
     const u32 step = N_WARPS * PLAIN_ROWS / ROWS * n_slots;
-    u32 first = work.begin + warp_of_thread() / (ROWS / PLAIN_ROWS) * n_slots;
+    u32 first = begin_of(p, work) + warp_of_thread() / (ROWS / PLAIN_ROWS) * n_slots;
     // A warp takes as many rows at a time as there are slots in it, with one online softmax a slot;
     // slots meet only at the end.
     for (; first < work.end; first += step) {
@@ -461,7 +491,10 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const Att
             if constexpr (WEIGHTED) {
                 score += listed.bias;
             }
-            const bool is_seen = listed.id != NO_KV_ROW && i < seen[r];
+            // What a query row sees of a run begins lead - hidden rows before its end, which takes
+            // no register; of a list that is more than there may be.
+            const bool is_hidden = i + static_cast<u32>(p.lead - p.hidden) < seen[r];
+            const bool is_seen = listed.id != NO_KV_ROW && i < seen[r] && !is_hidden;
             const float top = is_seen ? fmaxf(m[r], score) : m[r];
             const float factor = expf(m[r] - top);
             const float weight = is_seen ? expf(score - top) : 0.0f;

@@ -1,5 +1,5 @@
-// out[t] = table[ids[t]], widened to f32; an id that no row has gives zeros. The table is [V, D],
-// its rows `row_bytes` apart.
+// out[t] = scale * table[ids[t]], widened to f32; an id that no row has gives zeros. The table is
+// [V, D], its rows `row_bytes` apart.
 //
 // A block owns 1024 columns of one token.
 //
@@ -14,7 +14,7 @@ struct EmbedArgs {
     u32 n_tokens;
     u32 width;
     u32 n_vocab;
-    u32 unused;
+    float scale;
 };
 
 constexpr u32 THREADS = 256;
@@ -30,7 +30,7 @@ template <typename T> DEVICE void embed(const EmbedArgs& p) {
     for (u32 i = 0; i < PER_THREAD; i++) {
         const u32 column = first + i * THREADS;
         if (column < p.width) {
-            out[column] = id < p.n_vocab ? widen(row[column]) : 0.0f;
+            out[column] = id < p.n_vocab ? p.scale * widen(row[column]) : 0.0f;
         }
     }
 }

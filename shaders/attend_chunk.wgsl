@@ -2,9 +2,10 @@
 //
 //     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = exp(scale * q . k_j)
 //
-// over the rows j < lead + i. The queries of a KV head, [token][query head of the group], are cut
-// into tiles of QUERY_TILE. A workgroup takes one tile and goes through the rows that its last
-// token sees, KEY_TILE at a time, with a running maximum:
+// over the rows hidden + i <= j < lead + i. The queries of a KV head, [token][query head of the
+// group], are cut into tiles of QUERY_TILE. A workgroup takes one tile and goes through the rows
+// from the first that its first token sees to the last that its last token sees, KEY_TILE at a
+// time, with a running maximum:
 //   scores   both operands pass through shared memory in slices of SLICE octets of the head width;
 //            an invocation sums up 4 queries x 4 keys;
 //   weights  into shared memory, in place of the slices;
@@ -61,6 +62,8 @@ struct Params {
     first_row: u32,
     // Token i of the span sees lead + i rows of the run.
     lead: i32,
+    // The first hidden + i of them are hidden from it.
+    hidden: i32,
     q_offset: u32,
     kv_offset: u32,
 //# if PARTIAL
@@ -109,6 +112,11 @@ struct Sums {
 // Rows that a token of the span attends to.
 fn attended(token: u32) -> u32 {
     return min(u32(max(p.lead + i32(token), 0)), p.n_rows);
+}
+
+// Rows before the first that a token of the span attends to.
+fn skipped(token: u32) -> u32 {
+    return min(u32(max(p.hidden + i32(token), 0)), p.n_rows);
 }
 
 // The row among the span's tokens and heads of a KV head's query.
@@ -225,6 +233,11 @@ fn scaled(s: Sums, f: vec4<f32>) -> Sums {
     );
 }
 
+// Which of these rows lie behind the hidden ones and before those that are not seen yet.
+fn in_window(row: vec4<u32>, unseen: vec4<u32>, seen: vec4<u32>) -> vec4<bool> {
+    return (row >= unseen) & (row < seen);
+}
+
 // A score that is hidden weighs nothing, also where nothing else is seen.
 fn weight_of(s: vec4<f32>, top: vec4<f32>) -> vec4<f32> {
     return select(exp(s - top), vec4<f32>(0.0), s <= vec4<f32>(LOWEST));
@@ -251,8 +264,10 @@ fn attend_chunk(
     let group = p.n_q_heads / p.n_kv_heads;
     let n_queries = p.q_len * group;
     let limit = attended((min(first + QUERY_TILE, n_queries) - 1u) / group);
-    let begin = min(split * p.split_rows, limit);
-    let end = min(begin + p.split_rows, limit);
+    let split_begin = min(split * p.split_rows, limit);
+    // In whole tiles from the split's begin: behind its end the next split goes on.
+    let begin = max(split_begin, skipped(first / group) / KEY_TILE * KEY_TILE);
+    let end = min(split_begin + p.split_rows, limit);
     let kv_start = p.kv_offset + (kv_head * p.head_stride + p.first_row) * (2u * HEAD_DIM);
 
     var items = array<u32, QUERY_ITEMS>();
@@ -263,10 +278,12 @@ fn attend_chunk(
     let tr = lane / KEY_QUADS;
     let tc = lane % KEY_QUADS;
     var seen = vec4<u32>(0u);
+    var unseen = vec4<u32>(0u);
     for (var r = 0u; r < 4u; r++) {
         let query = first + tr + r * ROW_QUADS;
         if query < n_queries {
             seen[r] = attended(query / group);
+            unseen[r] = skipped(query / group);
         }
     }
     var m = vec4<f32>(LOWEST);
@@ -308,10 +325,10 @@ fn attend_chunk(
 
         let j = vec4<u32>(key + tc);
         let hidden = vec4<f32>(LOWEST);
-        s.k0 = select(hidden, s.k0, j < seen);
-        s.k1 = select(hidden, s.k1, j + KEY_QUADS < seen);
-        s.k2 = select(hidden, s.k2, j + 2u * KEY_QUADS < seen);
-        s.k3 = select(hidden, s.k3, j + 3u * KEY_QUADS < seen);
+        s.k0 = select(hidden, s.k0, in_window(j, unseen, seen));
+        s.k1 = select(hidden, s.k1, in_window(j + KEY_QUADS, unseen, seen));
+        s.k2 = select(hidden, s.k2, in_window(j + 2u * KEY_QUADS, unseen, seen));
+        s.k3 = select(hidden, s.k3, in_window(j + 3u * KEY_QUADS, unseen, seen));
         lane_parts[lane] = max(max(s.k0, s.k1), max(s.k2, s.k3));
         workgroupBarrier();
         // Each of the KEY_QUADS lanes that share queries finds the same maximum: no broadcast, and

@@ -52,6 +52,8 @@ struct Params {
     first_row: u32,
     // Token i of the span sees lead + i rows of the run.
     lead: i32,
+    // The first hidden + i of them are hidden from it.
+    hidden: i32,
     q_offset: u32,
     kv_offset: u32,
 //# if PARTIAL
@@ -117,6 +119,15 @@ fn attended(token: u32, kv_head: u32) -> u32 {
     return min(counts[p.counts_offset + kv_head], p.n_rows);
 //# else
     return min(u32(max(p.lead + i32(token), 0)), p.n_rows);
+//# end
+}
+
+// Rows before the first that a token of the span attends to.
+fn skipped(token: u32) -> u32 {
+//# if LISTED
+    return 0u;
+//# else
+    return min(u32(max(p.hidden + i32(token), 0)), p.n_rows);
 //# end
 }
 
@@ -205,8 +216,8 @@ fn attend_list(
     // The first query row in the span.
     let first = token * p.n_q_heads + kv_head * group + part * ROWS;
     let n = attended(token, kv_head);
-    let begin = min(split * p.split_rows, n);
-    let end = min(begin + p.split_rows, n);
+    let begin = max(min(split * p.split_rows, n), skipped(token));
+    let end = min((split + 1u) * p.split_rows, n);
 //# if PARTIAL
     if begin >= end {
         if lane < n_heads {

@@ -1,5 +1,5 @@
-// out[t] = table[ids[t]], widened to f32: one element per invocation, so that neighbours read
-// neighbouring halves and write neighbouring words.
+// out[t] = scale * table[ids[t]], widened to f32: one element per invocation, so that neighbours
+// read neighbouring halves and write neighbouring words.
 //
 // The binding holds the rows [first_row, first_row + shard_rows) of the table; each shard writes
 // its own tokens. An id that no row has gives zeros, written with the first shard.
@@ -12,6 +12,7 @@
 struct Params {
     n_tokens: u32,
     width: u32,
+    scale: f32,
     kind: u32,
     n_vocab: u32,
     first_row: u32,
@@ -51,6 +52,6 @@ fn embed(
     let row = id - p.first_row;
     if row < p.shard_rows {
         let at = p.table_offset + row * p.row_elements + column;
-        out[p.out_offset + i] = table_element(p.kind, at);
+        out[p.out_offset + i] = p.scale * table_element(p.kind, at);
     }
 }

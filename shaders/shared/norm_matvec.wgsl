@@ -3,7 +3,8 @@
 // `project`: q, k and v, with RoPE on q and k. A workgroup owns 4 rows of one weight: for q and k
 // the rows i, i + 1 of a head and their partners i + h, i + h + 1 (h = rotary_dim / 2), which the
 // rotation mixes; else 4 rows in sequence.
-// `gated`: out = silu(gate) * up. A workgroup owns 2 rows of the gate and the same 2 of up.
+// `gated`: out = silu(gate) * up, or with GELU gelu(gate) * up. A workgroup owns 2 rows of the gate
+// and the same 2 of up.
 //
 // The norm is not stored: x is weighed by the norm's weights on the way, every workgroup sums the
 // squares of x while it passes (x comes from cache), and the factor 1 / rms goes to the sums.
@@ -12,6 +13,12 @@
 
 //# import shared/common
 //# import shared/element X=vectors
+//# if PROJECT
+//# else
+//# if GELU
+//# import shared/gelu
+//# end
+//# end
 
 // One layer of the call. (Uniform memory has no structures of 20 bytes: Params lists their parts.)
 struct Layer {
@@ -299,7 +306,11 @@ fn gated(
     let y = total(lane, n_parts);
     let gate = y.xy + vec2<f32>(bias_of(layer_of(0u), rows.x), bias_of(layer_of(0u), rows.y));
     let up = y.zw + vec2<f32>(bias_of(layer_of(1u), rows.x), bias_of(layer_of(1u), rows.y));
+//# if GELU
+    let product = vec2<f32>(gelu(gate.x), gelu(gate.y)) * up;
+//# else
     let product = gate / (1.0 + exp(-gate)) * up;
+//# end
     let to = p.out_offset_2 + lane * p.n_out_0 + rows;
     out[to.x] = product.x;
     out[to.y] = product.y;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
-    ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate,
-    KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, Op, OpError, OpResult, PoolScores,
-    ProjectHeads, QuantSource, QueryGate, QuerySums, RmsNorm, Rope, RotateRows, SelectClusters,
-    SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
+    ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign,
+    KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, Op, OpError, OpResult,
+    PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums, RmsNorm, Rope, RotateRows,
+    SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::backend::CpuBackend;
@@ -132,6 +132,10 @@ impl Backend for CpuBackend {
 
     fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
         ops::silu_mul::run(&mut self.queue(), d)
+    }
+
+    fn gelu_mul(&self, d: GeluMul<'_, Self>) -> OpResult<()> {
+        ops::gelu_mul::run(&mut self.queue(), d)
     }
 
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {

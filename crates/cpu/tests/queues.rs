@@ -72,7 +72,7 @@ fn a_token_outside_the_table_is_named_and_nothing_is_written() {
     let source =
         WeightSource { name: "table".into(), dtype: DType::F32, n_rows: 5, n_cols: 2, bytes };
     let table = backend.load_weight(source).unwrap();
-    let p = EmbedParams { n_tokens: 2, width: 2 };
+    let p = EmbedParams { n_tokens: 2, width: 2, scale: 1.0 };
     let d = Embed { p, ids: View::all(&ids), table: &table, out: ViewMut::all(&mut out) };
     assert_eq!(backend.embed(d).unwrap_err().to_string(), "embed: token 5 is not below 5");
     let mut bytes = vec![1; out.size_bytes() as usize];

@@ -173,6 +173,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
         ops::silu_mul::run(self, d)
     }
 
+    fn gelu_mul(&self, d: GeluMul<'_, Self>) -> OpResult<()> {
+        ops::gelu_mul::run(self, d)
+    }
+
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
         self.with_rows(d.dst.is_host(), || ops::kv_scatter::run(self, d))
     }

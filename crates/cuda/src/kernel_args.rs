@@ -32,9 +32,11 @@ kernel_args! {
         n_rows: u32,
         first_row: u32,
         lead: i32,
+        hidden: i32,
         n_tiles: u32,
         accumulate: u32,
         scale: f32,
+        unused: u32,
     }
 }
 
@@ -61,12 +63,12 @@ kernel_args! {
         room: u32,
         first_row: u32,
         lead: i32,
+        hidden: i32,
         n_parts: u32,
         n_splits: u32,
         accumulate: u32,
         scale: f32,
         is_aligned: u32,
-        unused: u32,
     }
 }
 
@@ -256,7 +258,7 @@ kernel_args! {
         n_tokens: u32,
         width: u32,
         n_vocab: u32,
-        unused: u32,
+        scale: f32,
     }
 }
 
@@ -596,6 +598,12 @@ kernel_args! {
         max_selected: u32,
         unused: u32,
     }
+}
+
+// gelu_mul.cu
+
+kernel_args! {
+    GeluMulArgs { gate: Address, up: Address, out: Address, n: u64 }
 }
 
 // silu_mul.cu

@@ -128,6 +128,7 @@ kernels! {
         column_mass_plain_f16(ColumnMassArgs, 128),
         column_mass_plain_bf16(ColumnMassArgs, 128);
     "embed": embed_f32(EmbedArgs, 256), embed_f16(EmbedArgs, 256), embed_bf16(EmbedArgs, 256);
+    "gelu_mul": gelu_mul(GeluMulArgs, 256);
     "gram": gram(GramArgs, 128);
     "kmeans_assign":
         kmeans_terms(KmeansTermsArgs, 256),

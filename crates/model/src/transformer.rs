@@ -161,7 +161,7 @@ impl<B: Backend> Model<B> {
     fn embed(&self, backend: &B, ws: &mut Workspace<B>, n_tokens: usize) -> OpResult<()> {
         let width = self.config.hidden_size;
         backend.embed(Embed {
-            p: EmbedParams { n_tokens: n_tokens as u32, width: width as u32 },
+            p: EmbedParams { n_tokens: n_tokens as u32, width: width as u32, scale: 1.0 },
             ids: View::part(&ws.ids, 0, n_tokens),
             table: &self.embedding,
             out: ViewMut::part(&mut ws.hidden, 0, n_tokens * width),

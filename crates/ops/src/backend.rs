@@ -124,7 +124,7 @@ pub trait Backend: Storage + Send + Sync {
     /// read.
     fn submit(&self) -> OpResult<()>;
 
-    /// `out[t] = table[ids[t]]`, widened to f32. Index error: an id that is not below V.
+    /// `out[t] = scale * table[ids[t]]`, widened to f32. Index error: an id that is not below V.
     fn embed(&self, d: Embed<'_, Self>) -> OpResult<()>;
 
     /// `out = x / sqrt(mean(x^2) + eps) * weight (+ out)` for each row (Zhang and Sennrich 2019).
@@ -146,6 +146,10 @@ pub trait Backend: Storage + Send + Sync {
     /// `out = gate / (1 + exp(-gate)) * up`.
     fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()>;
 
+    /// `out = gate / (1 + exp(-2 u)) * up` with `u = sqrt(2 / pi) (gate + 0.044715 gate^3)`, which
+    /// is `gate (1 + tanh(u)) / 2 * up` (Hendrycks and Gimpel 2016).
+    fn gelu_mul(&self, d: GeluMul<'_, Self>) -> OpResult<()>;
+
     /// Writes the keys and values of T tokens into KV rows, rounding to the rows' data type: row
     /// `rows[t]` of every KV head gets `k[t, head]` and `v[t, head]`. Two tokens with one row:
     /// unspecified which wins.
@@ -161,9 +165,10 @@ pub trait Backend: Storage + Send + Sync {
     fn kv_keys(&self, d: KvKeys<'_, Self>) -> OpResult<()>;
 
     /// Attention of a chunk of queries against a run of KV rows, with log-sum-exp out (online
-    /// softmax; GQA). Query i of a span sees row j of its run iff `j <= i + diagonal`. A query that
-    /// sees nothing gets `out = 0`, `lse = -inf`. With `accumulate`, the result is merged into what
-    /// `out` and `lse` hold.
+    /// softmax; GQA). Query i of a span sees row j of its run iff `j <= i + diagonal` and the
+    /// span's window does not hide it, `j + window > i + diagonal`. A query that sees nothing gets
+    /// `out = 0`, `lse = -inf`. With `accumulate`, the result is merged into what `out` and `lse`
+    /// hold.
     fn attend_chunk(&self, d: AttendChunk<'_, Self>) -> OpResult<()>;
 
     /// Attention of one query token per sequence against a list of KV rows for each KV head, with
@@ -256,7 +261,8 @@ pub trait Backend: Storage + Send + Sync {
         d.unfused(self)
     }
 
-    /// [`Backend::rms_norm`], gate and up projection and [`Backend::silu_mul`].
+    /// [`Backend::rms_norm`], gate and up projection and [`Backend::silu_mul`] or
+    /// [`Backend::gelu_mul`].
     fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }

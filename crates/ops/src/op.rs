@@ -36,6 +36,8 @@ ops! {
     Rope = "rope",
     /// SiLU of the gate times the up projection.
     SiluMul = "silu_mul",
+    /// GELU of the gate times the up projection.
+    GeluMul = "gelu_mul",
     /// Keys and values into KV rows.
     KvScatter = "kv_scatter",
     /// KV rows to KV rows.

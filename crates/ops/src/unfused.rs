@@ -4,8 +4,9 @@
 use crate::backend::Backend;
 use crate::buffer::{View, ViewMut};
 use crate::desc::{
-    CentroidScores, Linear, LinearOut, LinearParams, NormGated, Project, RmsNorm, RmsNormParams,
-    Rope, RopeParams, ScoreSelect, SelectClusters, SiluMul, SiluMulParams,
+    Activation, CentroidScores, GeluMul, GeluMulParams, Linear, LinearOut, LinearParams, NormGated,
+    Project, RmsNorm, RmsNormParams, Rope, RopeParams, ScoreSelect, SelectClusters, SiluMul,
+    SiluMulParams,
 };
 use crate::error::OpResult;
 
@@ -51,12 +52,14 @@ impl<B: Backend> NormGated<'_, B> {
         backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
         linear(backend, self.p, written(&self.scratch), &mut self.gate)?;
         linear(backend, self.p, written(&self.scratch), &mut self.up)?;
-        backend.silu_mul(SiluMul {
-            p: SiluMulParams { n: self.out.len as u32 },
-            gate: written(&self.gate.out),
-            up: written(&self.up.out),
-            out: self.out,
-        })
+        let (gate, up, out) = (written(&self.gate.out), written(&self.up.out), self.out);
+        let n = out.len as u32;
+        match self.activation {
+            Activation::Silu => backend.silu_mul(SiluMul { p: SiluMulParams { n }, gate, up, out }),
+            Activation::GeluTanh => {
+                backend.gelu_mul(GeluMul { p: GeluMulParams { n }, gate, up, out })
+            }
+        }
     }
 }
 

@@ -118,6 +118,28 @@ fn silu_of_zero_one_and_minus_a_thousand() {
     near(&numbers(&b, &out), &[0.0, 2.0 * 0.731_058_6, 0.0]);
 }
 
+/// By the form with the hyperbolic tangent.
+#[test]
+fn gelu_of_zero_one_minus_two_and_minus_a_thousand() {
+    let b = R::new();
+    let gates = [0.0, 1.0, -2.0, -1000.0];
+    let (gate, up) = (floats(&b, &gates), floats(&b, &[5.0, 2.0, 3.0, 7.0]));
+    let mut out = floats(&b, &[9.0; 4]);
+    let d = GeluMul {
+        p: GeluMulParams { n: 4 },
+        gate: View::all(&gate),
+        up: View::all(&up),
+        out: ViewMut::all(&mut out),
+    };
+    b.gelu_mul(d).unwrap();
+    let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    let gelu = |x: f32| 0.5 * f64::from(x) * (1.0 + inner(f64::from(x)).tanh());
+    near(
+        &numbers(&b, &out),
+        &[0.0, 2.0 * gelu(1.0) as f32, 3.0 * gelu(-2.0) as f32, 7.0 * gelu(-1000.0) as f32],
+    );
+}
+
 /// Three keys along the axes, values 1, 10, 100: one KV head of width 2.
 const ROWS: [f32; 12] = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 10.0, 10.0, 0.0, 0.0, 100.0, 100.0];
 
@@ -127,12 +149,17 @@ fn attend_params(accumulate: u32) -> AttendParams {
 
 /// Attention of two query heads, (ln 2, 0) and (0, ln 3), over the first `n_rows` of [`ROWS`].
 fn attend(n_rows: u32, diagonal: i32) -> (Vec<f32>, Vec<f32>) {
+    attend_within(n_rows, diagonal, u32::MAX)
+}
+
+/// The same, and no more than the last `window` of these rows.
+fn attend_within(n_rows: u32, diagonal: i32, window: u32) -> (Vec<f32>, Vec<f32>) {
     let b = R::new();
     let q = floats(&b, &[2f32.ln(), 0.0, 0.0, 3f32.ln()]);
     let kv = typed(&b, DType::F32, &ROWS);
     let (mut out, mut lse) = (floats(&b, &[7.0; 4]), floats(&b, &[7.0; 2]));
     let kv = KvView::new(&kv, 3);
-    let spans = [ChunkSpan { q_start: 0, q_len: 1, kv, row_start: 0, n_rows, diagonal }];
+    let spans = [ChunkSpan { q_start: 0, q_len: 1, kv, row_start: 0, n_rows, diagonal, window }];
     let d = AttendChunk {
         p: attend_params(0),
         q: View::all(&q),
@@ -142,6 +169,22 @@ fn attend(n_rows: u32, diagonal: i32) -> (Vec<f32>, Vec<f32>) {
     };
     b.attend_chunk(d).unwrap();
     (numbers(&b, &out), numbers(&b, &lse))
+}
+
+#[test]
+fn a_window_hides_the_rows_before_it() {
+    // The last row alone, whose key is nothing.
+    let (out, lse) = attend_within(3, 2, 1);
+    near(&out, &[100.0; 4]);
+    near(&lse, &[0.0, 0.0]);
+    // The last two: (0, 1) and nothing, which weigh 1 and 1, then 3 and 1.
+    let (out, lse) = attend_within(3, 2, 2);
+    near(&out, &[55.0, 55.0, 32.5, 32.5]);
+    near(&lse, &[2f32.ln(), 4f32.ln()]);
+    assert_eq!(attend_within(3, 2, 3), attend(3, 2), "as many as there are");
+    // Its window lies behind the run.
+    let (out, lse) = attend_within(3, 9, 4);
+    assert_eq!((out, lse), (vec![0.0; 4], vec![f32::NEG_INFINITY; 2]));
 }
 
 #[test]

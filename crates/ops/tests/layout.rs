@@ -20,11 +20,12 @@ macro_rules! layout {
 
 #[test]
 fn dense_parameters_are_where_kernels_read_them() {
-    layout!(EmbedParams, 8, n_tokens: 0, width: 4);
+    layout!(EmbedParams, 12, n_tokens: 0, width: 4, scale: 8);
     layout!(RmsNormParams, 16, n_rows: 0, width: 4, eps: 8, accumulate: 12);
     layout!(LinearParams, 16, n_rows: 0, n_in: 4, n_out: 8, accumulate: 12);
     layout!(RopeParams, 16, n_tokens: 0, n_heads: 4, head_dim: 8, rotary_dim: 12);
     layout!(SiluMulParams, 4, n: 0);
+    layout!(GeluMulParams, 4, n: 0);
     layout!(ArgmaxParams, 8, n_rows: 0, width: 4);
     layout!(TopKParams, 12, n_rows: 0, width: 4, k: 8);
     layout!(GramParams, 16, n_tokens: 0, n_heads: 4, group: 8, head_dim: 12);

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use longview_core::DType;
-use longview_ops::{AttendParams, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut};
+use longview_ops::{
+    AttendParams, ChunkEdges, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut,
+};
 
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
@@ -83,8 +85,8 @@ pub(crate) enum ListRows<'a> {
         weights: Option<View<'a, WgpuBackend>>,
         stride: usize,
     },
-    /// Rows from `first`; token i sees `lead + i` of the `n`.
-    Run { first: usize, n: usize, lead: i32 },
+    /// Rows from `first`; token i sees those of the `n` that its edges, moved by i, enclose.
+    Run { first: usize, n: usize, edges: ChunkEdges },
 }
 
 /// One span of the list kernel: few tokens over many rows.
@@ -106,9 +108,9 @@ impl ListLaunch<'_> {
         lse: &ViewMut<'_, WgpuBackend>,
     ) -> OpResult<()> {
         let p = self.p;
-        let (n_rows, first_row, lead) = match &self.rows {
-            ListRows::Listed { stride, .. } => (*stride, 0, 0),
-            ListRows::Run { first, n, lead } => (*n, *first, *lead),
+        let (n_rows, first_row, edges) = match &self.rows {
+            ListRows::Listed { stride, .. } => (*stride, 0, ChunkEdges { seen: 0, hidden: 0 }),
+            ListRows::Run { first, n, edges } => (*n, *first, *edges),
         };
         let group = p.n_q_heads / p.n_kv_heads;
         let n_parts = group.div_ceil(MAX_ROWS);
@@ -132,7 +134,7 @@ impl ListLaunch<'_> {
             .u32(splits.n)
             .u32(n_rows)
             .u32(first_row)
-            .params(&lead)
+            .params(&[edges.seen, edges.hidden])
             .view(&self.q)
             .reads(&self.kv.buffer.raw)
             .u32(self.kv.offset);
@@ -196,11 +198,4 @@ impl Merge<'_> {
             .view_mut(lse)
             .run(n_rows)
     }
-}
-
-/// Rows that token 0 of a span sees, of `n_rows`: `diagonal + 1`, brought to a size that no sum
-/// overflows with.
-pub(crate) fn lead(diagonal: i32, q_len: u32, n_rows: u32) -> i32 {
-    let lead = (i64::from(diagonal) + 1).clamp(-i64::from(q_len), i64::from(n_rows));
-    i32::try_from(lead).unwrap_or(i32::MAX / 2)
 }

@@ -281,6 +281,10 @@ impl Backend for WgpuBackend {
         ops::silu_mul::run(self, d)
     }
 
+    fn gelu_mul(&self, d: GeluMul<'_, Self>) -> OpResult<()> {
+        ops::gelu_mul::run(self, d)
+    }
+
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {
         ops::kv_scatter::run(self, d)
     }

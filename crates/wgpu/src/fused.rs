@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use longview_ops::{
-    LinearOut, NO_KIND, NormGated, Op, OpResult, Project, RmsNormParams, View, kind,
+    Activation, LinearOut, NO_KIND, NormGated, Op, OpResult, Project, RmsNormParams, View, kind,
 };
 
 use crate::backend::WgpuBackend;
@@ -160,6 +160,7 @@ pub(crate) fn gated(backend: &WgpuBackend, d: NormGated<'_, WgpuBackend>) -> OpR
     };
     common
         .launch(backend, "gated")
+        .define("GELU", (d.activation == Activation::GeluTanh).into())
         // No heads, no rotation.
         .params(&[0u32; 3])
         .params(&layer_params(&d.gate, 0))

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(read(&backend, &outs[0]), expected);
         assert_eq!(read(&backend, &outs[1]), expected);
 
-        let p = EmbedParams { n_tokens: ids.len() as u32, width: N_IN as u32 };
+        let p = EmbedParams { n_tokens: ids.len() as u32, width: N_IN as u32, scale: 1.0 };
         let (ids_view, out) = (View::all(&id_buffer), ViewMut::all(&mut embedded));
         backend.embed(Embed { p, ids: ids_view, table: &w, out }).unwrap();
         let row = |id: u32| (0..N_IN).map(move |c| (id, c));

@@ -37,6 +37,7 @@ pub fn variants() -> Vec<ShaderVariant> {
         "cluster_rest",
         "cluster_rows",
         "embed",
+        "gelu_mul",
         "gram",
         "kv_keys",
         "kv_scatter",
@@ -98,7 +99,9 @@ impl List {
         for (rows, groups) in sizes {
             let common = |project| [kind, ("ROWS", rows), ("GROUP", groups), ("PROJECT", project)];
             self.add("shared/norm_matvec", "project", &common(&[1]));
-            self.add("shared/norm_matvec", "gated", &common(&[0]));
+            let [kind, rows, group, project] = common(&[0]);
+            let gated = [kind, rows, group, project, ("GELU", BOTH)];
+            self.add("shared/norm_matvec", "gated", &gated);
         }
     }
 

@@ -137,6 +137,7 @@ impl<'a, B: Backend> OnDevice<'a, B> {
                 row_start: rows.start,
                 n_rows: rows.end - rows.start,
                 diagonal,
+                window: ChunkSpan::<B>::ALL,
             }],
             out: ViewMut::all(&mut self.out),
             lse: ViewMut::all(&mut self.lse),

@@ -131,18 +131,22 @@ fn gated<B: Backend>(backend: &B, s: Shape) -> Vec<Vec<f32>> {
     let layers = [(); 2].map(|()| layer(&mut make, s, s.inner));
     let [mut gate, mut up, mut out] = [(); 3].map(|()| make.room(s.n_rows * s.inner));
     let mut scratch = make.room(s.n_rows * s.width);
-    backend
-        .norm_gated(NormGated {
-            p: norm(s),
-            x: View::all(&x),
-            norm: &norm_weight,
-            scratch: ViewMut::all(&mut scratch),
-            gate: to(&layers[0], s.inner, &mut gate),
-            up: to(&layers[1], s.inner, &mut up),
-            out: ViewMut::all(&mut out),
-        })
-        .unwrap();
-    vec![make.read(&out)]
+    let mut run = |activation: Activation| {
+        backend
+            .norm_gated(NormGated {
+                p: norm(s),
+                x: View::all(&x),
+                norm: &norm_weight,
+                scratch: ViewMut::all(&mut scratch),
+                activation,
+                gate: to(&layers[0], s.inner, &mut gate),
+                up: to(&layers[1], s.inner, &mut up),
+                out: ViewMut::all(&mut out),
+            })
+            .unwrap();
+        make.read(&out)
+    };
+    vec![run(Activation::Silu), run(Activation::GeluTanh)]
 }
 
 /// Normalised mean square error, as the parity run counts it.

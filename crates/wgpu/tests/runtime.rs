@@ -196,7 +196,7 @@ fn weights_fill_bindings_whose_limit_is_no_multiple_of_a_place() {
     let picked: Vec<u32> = (0..n_rows as u32).rev().step_by(389).collect();
     let ids = ints(&backend, &picked);
     let mut out = backend.alloc(DType::F32, picked.len() * n_cols, "rows").unwrap();
-    let p = EmbedParams { n_tokens: picked.len() as u32, width: n_cols as u32 };
+    let p = EmbedParams { n_tokens: picked.len() as u32, width: n_cols as u32, scale: 1.0 };
     let to = ViewMut::all(&mut out);
     backend.embed(Embed { p, ids: View::all(&ids), table: &table, out: to }).unwrap();
     let row = |id: &u32| &values[*id as usize * n_cols..][..n_cols];
@@ -296,7 +296,7 @@ fn indices_outside_touch_nothing() {
     let table = backend.load_weight(table).unwrap();
     let ids = ints(&backend, &[1, 2, 0, u32::MAX]);
     let mut out = floats(&backend, &[9.0; 14]);
-    let p = EmbedParams { n_tokens: 4, width: 3 };
+    let p = EmbedParams { n_tokens: 4, width: 3, scale: 1.0 };
     let view = ViewMut::part(&mut out, 1, 12);
     backend.embed(Embed { p, ids: View::all(&ids), table: &table, out: view }).unwrap();
     let expected = [9.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 9.0];

@@ -154,7 +154,7 @@ fn weights_larger_than_a_piece_have_rows_of_whole_units() {
     backend.write(ViewMut::all(&mut id_buffer), &ids).unwrap();
     let mut out = backend.alloc(DType::F32, 5 * n_cols, "out").unwrap();
     let d = Embed {
-        p: EmbedParams { n_tokens: 5, width: n_cols as u32 },
+        p: EmbedParams { n_tokens: 5, width: n_cols as u32, scale: 1.0 },
         ids: View::all(&id_buffer),
         table: &weight,
         out: ViewMut::all(&mut out),

@@ -99,6 +99,7 @@ impl<B: Backend> Case<B> for ChunkCase {
                     row_start: 0,
                     n_rows: s as u32,
                     diagonal: s as i32 - t as i32,
+                    window: ChunkSpan::<B>::ALL,
                 }],
                 out: ViewMut::all(&mut out),
                 lse: ViewMut::all(&mut lse),

@@ -7,6 +7,7 @@
 //! `2^x`.
 
 use std::f32::consts::{LN_2, LOG2_E};
+use std::ops::Range;
 
 use crate::scratch::Scratch;
 use crate::simd::elem::Elem;
@@ -175,11 +176,12 @@ unsafe fn scaled<S: Simd>(x: &[f32], factor: f32, out: &mut [f32]) {
     S::store_n(to.add(i), n, S::mul(S::load_n(from.add(i), n), factor));
 }
 
-/// One block: query row of token t sees key j iff `j <= t + diagonal`.
+/// One block: query row of token t sees key j iff `t + hidden <= j <= t + diagonal`.
 pub(crate) struct AttendBlock<'a, E> {
     pub(crate) queries: Queries<'a>,
     pub(crate) rows: Rows<'a, E>,
     pub(crate) diagonal: i64,
+    pub(crate) hidden: i64,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -198,10 +200,16 @@ impl<E: Elem> Kernel for AttendBlock<'_, E> {
 }
 
 impl<'a, E: Elem> AttendBlock<'a, E> {
-    /// Keys of the tile at `first` that token t sees, at most n.
+    /// The first key behind those of the tile at `first` that token t sees, at most n.
     #[inline(always)]
     fn visible(&self, t: usize, first: usize, n: usize) -> usize {
         (t as i64 + self.diagonal + 1 - first as i64).clamp(0, n as i64) as usize
+    }
+
+    /// Keys of the tile at `first` that lie before those that token t sees, at most n.
+    #[inline(always)]
+    fn hidden(&self, t: usize, first: usize, n: usize) -> usize {
+        (t as i64 + self.hidden - first as i64).clamp(0, n as i64) as usize
     }
 
     /// Keys that any token sees.
@@ -229,7 +237,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
         let limit = self.limit();
-        let mut first = 0;
+        let mut first = self.hidden(0, 0, limit);
         // Keys outside, queries inside: a tile of keys and values is widened once and serves all
         // query rows from L2. So every row's softmax is an online one: its maximum, its sum and its
         // unscaled output wait in scratch for the next tile.
@@ -300,12 +308,13 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
     unsafe fn strip<S: Simd>(&self, s: Strip<'_>) {
         let (dh, group) = (self.queries.head_dim, self.queries.group);
         let seen = self.visible((s.r + s.m - 1) / group, s.first, s.n);
-        if seen == 0 {
+        let hidden = self.hidden(s.r / group, s.first, s.n);
+        if hidden >= seen {
             return;
         }
-        // Columns beyond what the strip's last row sees are left out. Rows that see less have the
-        // rest hidden by the softmax below.
-        let mut j = 0;
+        // Columns beyond what the strip's last row sees are left out, and so are those before what
+        // its first row sees. Rows that see less have the rest hidden by the softmax below.
+        let mut j = hidden / S::NR * S::NR;
         while j < seen {
             tile::full::<S>(tile::Tile {
                 k: dh,
@@ -323,11 +332,13 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             j += S::NR;
         }
         for i in 0..s.m {
-            let visible = self.visible((s.r + i) / group, s.first, s.n);
+            let token = (s.r + i) / group;
+            let visible = self.visible(token, s.first, s.n);
+            let hidden = self.hidden(token, s.first, visible);
             let (max, sum) = (&mut *s.max.add(i), s.sum.add(i * S::LANES));
             let scores = s.scores.add(i * SCORE_ROW);
             weigh(std::slice::from_raw_parts_mut(scores, visible), s.biases);
-            let keep = softmax::<S>(scores, visible, seen, max, sum);
+            let keep = softmax::<S>(scores, hidden..visible, seen, max, sum);
             if keep != 1.0 {
                 rescale::<S>(s.o.add(i * s.width), s.width, keep);
             }
@@ -363,11 +374,11 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         o.fill(0.0);
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
-        for i in 0..AHEAD {
-            self.rows.prefetch::<S>(i);
-        }
         let limit = self.limit();
-        let mut first = 0;
+        let mut first = self.hidden(0, 0, limit);
+        for i in 0..AHEAD {
+            self.rows.prefetch::<S>(first + i);
+        }
         // Nothing is packed or widened to memory: with few rows a key is used too seldom to pay for
         // it. Keys of a tile first, then its values, which the softmax between them needs; the
         // values are prefetched with their keys, whose neighbours in memory they are.
@@ -380,11 +391,13 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             dots::dots::<S, E>(rows, n_rows, key, ahead, n, dh, to);
             let biases = self.rows.biases(first, n);
             for r in 0..n_rows {
-                let visible = self.visible(r / self.queries.group, first, n);
+                let token = r / self.queries.group;
+                let visible = self.visible(token, first, n);
+                let hidden = self.hidden(token, first, visible);
                 let row = scores.as_mut_ptr().add(r * SCORE_ROW);
                 weigh(std::slice::from_raw_parts_mut(row, visible), biases.as_ref());
                 let sum = sum.as_mut_ptr().add(r * S::LANES);
-                let keep = softmax::<S>(row, visible, n, &mut max[r], sum);
+                let keep = softmax::<S>(row, hidden..visible, n, &mut max[r], sum);
                 if keep != 1.0 {
                     rescale::<S>(o.as_mut_ptr().add(r * width), width, keep);
                 }
@@ -435,18 +448,18 @@ struct Strip<'a> {
     sum: *mut f32,
 }
 
-/// Turns the `visible` first of `n` scores into `2^(score - max)` and the rest, up to n, into 0;
-/// `max` and `sum` (per lane) run on. Returns the factor for what was summed before.
+/// Turns the `visible` of `n` scores into `2^(score - max)` and the rest, up to n, into 0; `max`
+/// and `sum` (per lane) run on. Returns the factor for what was summed before.
 #[inline(always)]
 unsafe fn softmax<S: Simd>(
     scores: *mut f32,
-    visible: usize,
+    visible: Range<usize>,
     n: usize,
     max: &mut f32,
     sum: *mut f32,
 ) -> f32 {
     let end = n.next_multiple_of(S::LANES);
-    for j in visible..end {
+    for j in (0..visible.start).chain(visible.end..end) {
         *scores.add(j) = f32::NEG_INFINITY;
     }
     // The maximum in a pass of its own: with it known, the second pass needs one `exp2` a score and

@@ -159,6 +159,33 @@ impl Kernel for Silu<'_> {
     }
 }
 
+/// `out = gate / (1 + exp(-2 u)) * up`, `u = sqrt(2 / pi) (gate + 0.044715 gate^3)`.
+pub(crate) struct Gelu<'a> {
+    pub(crate) gate: &'a [f32],
+    pub(crate) up: &'a [f32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Kernel for Gelu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        /// `-2 sqrt(2 / pi)`, and the same times 0.044715.
+        const LINEAR: f32 = -1.595_769;
+        const CUBIC: f32 = -0.071_354_814;
+        assert!(self.gate.len() == self.out.len() && self.up.len() == self.out.len());
+        let (gate, up, out) = (self.gate.as_ptr(), self.up.as_ptr(), self.out.as_mut_ptr());
+        vectors!(S, self.out.len(), |i, n| {
+            let x = load::<S>(gate.add(i), n);
+            let by = S::fma(S::splat(CUBIC), S::mul(x, x), S::splat(LINEAR));
+            let e = math::exp::<S>(S::mul(x, by));
+            let y = S::div(x, S::add(S::splat(1.0), e));
+            store::<S>(out.add(i), n, S::mul(y, load::<S>(up.add(i), n)));
+        });
+    }
+}
+
 /// The rotation of one head: `2 h` elements, `h` cosines, `h` sines.
 pub(crate) struct Rotate<'a> {
     pub(crate) x: &'a [f32],

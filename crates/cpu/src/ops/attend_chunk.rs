@@ -107,6 +107,11 @@ impl Part<'_> {
         let isa = queue.team.isa();
         let cost = Cost::flop(4 * n_tokens * hq * n_keys * dh);
         let n_items = hkv * cut.n_blocks * cut.n_parts;
+        let diagonal = i64::from(self.span.diagonal);
+        let hidden = match self.span.window {
+            ChunkSpan::<CpuBackend>::ALL => i64::from(i32::MIN) * 2,
+            window => diagonal + 1 - i64::from(window),
+        };
         queue.team.for_each(n_items, cost, |scratch, i| {
             // The last block first: under a causal mask it has the most keys.
             let block = cut.n_blocks - 1 - i / (hkv * cut.n_parts);
@@ -138,7 +143,8 @@ impl Part<'_> {
                     head_dim: dh,
                     n,
                 },
-                diagonal: i64::from(self.span.diagonal) + first as i64 - key as i64,
+                diagonal: diagonal + first as i64 - key as i64,
+                hidden: hidden + first as i64 - key as i64,
                 scratch,
             });
         });

@@ -114,6 +114,7 @@ impl Part<'_> {
                     n: list.len(),
                 },
                 diagonal: i64::from(i32::MAX),
+                hidden: i64::from(i32::MIN),
                 scratch,
             });
         });

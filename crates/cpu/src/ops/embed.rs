@@ -11,19 +11,22 @@ use crate::team::Cost;
 use crate::views::{slice, slice_mut};
 use crate::weight::Matrix;
 
-/// `out[t] = table[ids[t]]`.
+/// `out[t] = scale * table[ids[t]]`.
 pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
     d.check()?;
     let width = d.p.width as usize;
     d.table.expect_cols(Op::Embed, width)?;
     let ids: &[u32] = slice(&d.ids);
     ensure_below(Op::Embed, "token", ids, d.table.n_rows())?;
-    let out = slice_mut::<f32>(d.out);
+    let (out, scale) = (slice_mut::<f32>(d.out), d.p.scale);
     let (isa, cost) = (queue.team.isa(), Cost::bytes(out.len() * 6));
     let dtype = match d.table.matrix() {
         Matrix::Plain(dtype) => dtype,
         Matrix::Tiled(table) => {
-            queue.team.for_chunks(out, width, cost, |_, t, out| table.row(ids[t] as usize, out));
+            queue.team.for_chunks(out, width, cost, |_, t, out| {
+                table.row(ids[t] as usize, out);
+                multiply(out, scale);
+            });
             return Ok(());
         }
     };
@@ -32,7 +35,14 @@ pub(crate) fn run(queue: &mut Queue, d: Embed<'_, CpuBackend>) -> OpResult<()> {
         queue.team.for_chunks(out, width, cost, |_, t, out| {
             let row = ids[t] as usize * width;
             isa.run(Convert { from: &table[row..row + width], to: out });
+            multiply(out, scale);
         });
     });
     Ok(())
+}
+
+fn multiply(row: &mut [f32], scale: f32) {
+    if scale != 1.0 {
+        row.iter_mut().for_each(|x| *x *= scale);
+    }
 }

@@ -135,7 +135,8 @@ impl Rig {
     fn dense(&mut self, b: &CpuBackend) -> OpResult<()> {
         let (n_tokens, width) = (T as u32, D as u32);
         let (ids, x) = (View::all(&self.ids), ViewMut::all(&mut self.x));
-        b.embed(Embed { p: EmbedParams { n_tokens, width }, ids, table: &self.square, out: x })?;
+        let p = EmbedParams { n_tokens, width, scale: 1.0 };
+        b.embed(Embed { p, ids, table: &self.square, out: x })?;
         let p = RmsNormParams { n_rows: n_tokens, width, eps: 1e-5, accumulate: 0 };
         let (x, out) = (View::all(&self.x), ViewMut::all(&mut self.y));
         b.rms_norm(RmsNorm { p, x, weight: &self.norm, out })?;
@@ -176,7 +177,15 @@ impl Rig {
         b.attend_chunk(AttendChunk {
             p,
             q: View::all(&self.x),
-            spans: &[ChunkSpan { q_start: 0, q_len, kv, row_start: 0, n_rows, diagonal }],
+            spans: &[ChunkSpan {
+                q_start: 0,
+                q_len,
+                kv,
+                row_start: 0,
+                n_rows,
+                diagonal,
+                window: ChunkSpan::<CpuBackend>::ALL,
+            }],
             out: ViewMut::all(&mut self.y),
             lse: ViewMut::all(&mut self.lse),
         })?;

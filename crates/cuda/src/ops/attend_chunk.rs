@@ -34,7 +34,7 @@ fn one<D: Driver>(
     span: &ChunkSpan<'_, CudaBackend<D>>,
 ) -> OpResult<()> {
     let p = d.p;
-    let lead = lead(span.diagonal, span.q_len, span.n_rows);
+    let edges = span.edges();
     let n_query_rows = span.q_len as usize * (p.n_q_heads / p.n_kv_heads) as usize;
     let n_tiles = n_query_rows.div_ceil(ROWS);
     let n_blocks = n_tiles * p.n_kv_heads as usize;
@@ -50,7 +50,7 @@ fn one<D: Driver>(
             n_tokens: span.q_len,
             kv: span.kv,
             room: span.n_rows,
-            rows: ListRows::Run { first: span.row_start, lead },
+            rows: ListRows::Run { first: span.row_start, edges },
         };
         return launch.run(backend, &d.out, &d.lse);
     };
@@ -67,10 +67,12 @@ fn one<D: Driver>(
         head_stride: span.kv.head_stride as u32,
         n_rows: span.n_rows,
         first_row: span.row_start,
-        lead,
+        lead: edges.seen,
+        hidden: edges.hidden,
         n_tiles: n_tiles as u32,
         accumulate: p.accumulate,
         scale: p.scale,
+        unused: 0,
     };
     backend.launch(kernel, Grid::over(n_blocks, 1), &args)
 }
@@ -89,11 +91,4 @@ fn tile_kernel<D: Driver>(
         DType::BF16 if fits && compute_capability >= (8, 0) => Some(BF16[width]),
         _ => None,
     }
-}
-
-/// Rows that token 0 of a span sees, of `n_rows`: `diagonal + 1`, brought to a size that no sum
-/// overflows with.
-fn lead(diagonal: i32, q_len: u32, n_rows: u32) -> i32 {
-    let lead = (i64::from(diagonal) + 1).clamp(-i64::from(q_len), i64::from(n_rows));
-    i32::try_from(lead).unwrap_or(i32::MAX / 2)
 }

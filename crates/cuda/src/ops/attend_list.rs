@@ -2,7 +2,7 @@
 
 use longview_core::DType;
 use longview_ops::{
-    AttendList, AttendParams, KvView, ListSpan, Op, OpError, OpResult, View, ViewMut,
+    AttendList, AttendParams, ChunkEdges, KvView, ListSpan, Op, OpError, OpResult, View, ViewMut,
 };
 
 use crate::args::Address;
@@ -117,8 +117,8 @@ pub(crate) enum ListRows {
     /// Lists of ids, with their lengths on the device.
     /// `weights` is [`Address::NONE`] where each row stands for itself.
     Listed { rows: Address, n_rows: Address, weights: Address },
-    /// Rows from `first`; token i sees `lead + i` of them.
-    Run { first: u32, lead: i32 },
+    /// Rows from `first`; token i sees those that its edges, moved by i, enclose.
+    Run { first: u32, edges: ChunkEdges },
 }
 
 /// One span: few tokens over many rows.
@@ -150,9 +150,10 @@ impl<D: Driver> ListLaunch<'_, D> {
         let blocks = n_multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
         let most = (blocks / n_groups.max(1)).clamp(1, MAX_SPLITS);
         let n_splits = (self.room as usize).div_ceil(SPLIT_UNIT).clamp(1, most);
-        let ([rows, n_rows, weights], first_row, lead) = match self.rows {
-            ListRows::Listed { rows, n_rows, weights } => ([rows, n_rows, weights], 0, 0),
-            ListRows::Run { first, lead } => ([Address::NONE; 3], first, lead),
+        let all = ChunkEdges { seen: i32::MAX, hidden: 0 };
+        let ([rows, n_rows, weights], first_row, edges) = match self.rows {
+            ListRows::Listed { rows, n_rows, weights } => ([rows, n_rows, weights], 0, all),
+            ListRows::Run { first, edges } => ([Address::NONE; 3], first, edges),
         };
         let dtype = self.kv.buffer.dtype;
         let half_bytes = p.head_dim as usize * dtype.size();
@@ -182,13 +183,13 @@ impl<D: Driver> ListLaunch<'_, D> {
                 row_limit: row_limit(&self.kv, p.head_dim),
                 room: self.room,
                 first_row,
-                lead,
+                lead: edges.seen,
+                hidden: edges.hidden,
                 n_parts: n_parts as u32,
                 n_splits: n_splits as u32,
                 accumulate: p.accumulate,
                 scale: p.scale,
                 is_aligned: is_aligned.into(),
-                unused: 0,
             };
             backend.launch(kernel, Grid::new([n_groups, n_splits, 1]), &args)?;
             if n_splits == 1 {

@@ -28,7 +28,7 @@ pub(crate) fn run<D: Driver>(
         n_tokens: d.p.n_tokens,
         width: d.p.width,
         n_vocab: table.n_rows as u32,
-        unused: 0,
+        scale: d.p.scale,
     };
     let kernels = [Kernel::embed_f32, Kernel::embed_f16, Kernel::embed_bf16];
     let grid = Grid::new([n_tokens, width.div_ceil(PER_BLOCK), 1]);

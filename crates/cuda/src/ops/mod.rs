@@ -14,6 +14,7 @@ pub(crate) mod cluster_rows;
 pub(crate) mod cluster_stats;
 pub(crate) mod column_mass;
 pub(crate) mod embed;
+pub(crate) mod gelu_mul;
 pub(crate) mod gram;
 pub(crate) mod kmeans_assign;
 pub(crate) mod kmeans_update;

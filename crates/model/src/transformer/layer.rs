@@ -1,8 +1,8 @@
 //! One decoder layer around its attention.
 
 use longview_ops::{
-    Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm, RmsNormParams,
-    Rope, RopeParams, View, ViewMut,
+    Activation, Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm,
+    RmsNormParams, Rope, RopeParams, View, ViewMut,
 };
 
 use super::workspace::Workspace;
@@ -137,6 +137,7 @@ impl<B: Backend> Layer<B> {
             x: View::part(hidden, 0, n * pass.config.hidden_size),
             norm: &self.post_norm,
             scratch: ViewMut::part(normed, 0, n * pass.config.hidden_size),
+            activation: Activation::Silu,
             gate: self.gate.of(gate, n),
             up: self.up.of(up, n),
             out: ViewMut::part(activated, 0, n * pass.config.intermediate_size),

@@ -120,6 +120,7 @@ impl Attention<Ref> for FullAttention {
                 row_start: 0,
                 n_rows: span.first_pos.0 + span.len as u32,
                 diagonal: span.first_pos.0 as i32,
+                window: ChunkSpan::<Ref>::ALL,
             })
             .collect();
         let n_tokens = batch.n_tokens();

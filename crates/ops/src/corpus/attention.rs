@@ -110,6 +110,10 @@ pub enum ChunkMask {
     Past,
     /// `j <= i + n`.
     Diagonal(i32),
+    /// As causal, and each query sees the last so many rows alone.
+    Window(u32),
+    /// `j <= i + n`, and the last so many of these.
+    WindowAt(i32, u32),
 }
 
 /// A case of [`Op::AttendChunk`]. Later sequences are shorter, and a token that no span names lies
@@ -146,6 +150,7 @@ struct ChunkSizes {
     n_rows: u32,
     stride: u32,
     diagonal: i32,
+    window: u32,
 }
 
 impl AttendChunkCase {
@@ -154,6 +159,7 @@ impl AttendChunkCase {
         for kv in FLOATS {
             Self::add_sweeps(&Self::base(kv), &mut all);
             Self::add_mixed(&Self::base(kv), &mut all);
+            Self::add_windows(&Self::base(kv), &mut all);
         }
         all
     }
@@ -221,6 +227,35 @@ impl AttendChunkCase {
         all.push(Self { dh: 256, rows: 40, ..wide });
     }
 
+    /// Windows that end with the chunk, that lie before it, within it and behind the run; few
+    /// queries and many, heads of every kernel, runs of several tiles.
+    fn add_windows(base: &Self, all: &mut Vec<Self>) {
+        use ChunkMask::{Window, WindowAt};
+        for (i, window) in [1, 2, 7, 16, 31, 64, 300].into_iter().enumerate() {
+            let accumulate = i % 2 == 1;
+            let mask = Window(window);
+            all.push(Self { t: 1, rows: 40, mask, accumulate, ..base.clone() });
+            all.push(Self { t: 3, rows: 130, mask, accumulate, ..base.clone() });
+            all.push(Self { t: 70, rows: 290, mask, accumulate: !accumulate, ..base.clone() });
+            all.push(Self { t: 66, rows: 66, mask, dh: 64, hq: 14, ..base.clone() });
+        }
+        // No window is longer than the run; one row before the first; tiles that some queries see.
+        for (diagonal, window) in
+            [(i32::MAX, 5), (40, 20), (60, 30), (90, 64), (-8, 4), (7, u32::MAX - 1), (i32::MIN, 9)]
+        {
+            for accumulate in [false, true] {
+                let mask = WindowAt(diagonal, window);
+                all.push(Self { t: 37, rows: 70, mask, accumulate, ..base.clone() });
+            }
+        }
+        let many = Self { t: 300, rows: 700, mask: Window(257), ..base.clone() };
+        all.push(Self { dh: 64, seqs: 2, ..many.clone() });
+        all.push(Self { dh: 128, hq: 2, hkv: 1, accumulate: true, ..many.clone() });
+        all.push(Self { dh: 256, hq: 4, hkv: 1, ..many });
+        let sharp = Self { query: QueryKind::Sharp, mask: Window(20), ..base.clone() };
+        all.push(Self { t: 33, rows: 129, dh: 128, ..sharp });
+    }
+
     fn heads(&self) -> Heads {
         Heads { hq: self.hq, hkv: self.hkv, dh: self.dh }
     }
@@ -236,9 +271,13 @@ impl AttendChunkCase {
                 n_rows,
                 stride: row_start + n_rows + 3,
                 diagonal: match self.mask {
-                    ChunkMask::Causal => n_rows as i32 - q_len as i32,
+                    ChunkMask::Causal | ChunkMask::Window(_) => n_rows as i32 - q_len as i32,
                     ChunkMask::Past => i32::MAX,
-                    ChunkMask::Diagonal(n) => n,
+                    ChunkMask::Diagonal(n) | ChunkMask::WindowAt(n, _) => n,
+                },
+                window: match self.mask {
+                    ChunkMask::Window(n) | ChunkMask::WindowAt(_, n) => n,
+                    _ => u32::MAX,
                 },
             };
             q_start += q_len + 1;
@@ -310,6 +349,7 @@ impl OpCase for AttendChunkCase {
                 row_start: s.row_start,
                 n_rows: s.n_rows,
                 diagonal: s.diagonal,
+                window: s.window,
             })
             .collect();
         backend.attend_chunk(AttendChunk {

@@ -10,8 +10,8 @@ use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
 use crate::backend::Backend;
 use crate::capability::Capabilities;
 use crate::desc::{
-    Argmax, ArgmaxParams, Embed, EmbedParams, Gram, GramParams, Linear, LinearParams, RmsNorm,
-    RmsNormParams, Rope, RopeParams, SiluMul, SiluMulParams,
+    Argmax, ArgmaxParams, Embed, EmbedParams, GeluMul, GeluMulParams, Gram, GramParams, Linear,
+    LinearParams, RmsNorm, RmsNormParams, Rope, RopeParams, SiluMul, SiluMulParams,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -27,13 +27,19 @@ pub struct EmbedCase {
     pub width: u32,
     /// Of the table.
     pub dtype: DType,
+    /// Multiplies the rows.
+    pub scale: f32,
 }
 
 impl EmbedCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for dtype in FLOATS {
-            let mut add = |t, vocab, width| all.push(Self { t, vocab, width, dtype });
+            let mut scaled =
+                |t, vocab, width, scale| all.push(Self { t, vocab, width, dtype, scale });
+            scaled(3, 11, 67, 25.298_22);
+            scaled(2, 1000, 640, 25.298_22);
+            let mut add = |t, vocab, width| scaled(t, vocab, width, 1.0);
             EDGES.iter().for_each(|t| add(*t, 101, 67));
             EDGES.iter().for_each(|width| add(5, 11, *width));
             [(0, 7, 33), (3, 1, 9), (2, 1000, 896)].iter().for_each(|(t, v, d)| add(*t, *v, *d));
@@ -44,8 +50,9 @@ impl EmbedCase {
 
 impl fmt::Display for EmbedCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { t, vocab, width, dtype } = self;
-        write!(f, "embed[t={t},v={vocab},d={width},w={dtype}]")
+        let Self { t, vocab, width, dtype, scale } = self;
+        let scale = if *scale == 1.0 { String::new() } else { format!(",scale={scale}") };
+        write!(f, "embed[t={t},v={vocab},d={width},w={dtype}{scale}]")
     }
 }
 
@@ -76,7 +83,7 @@ impl OpCase for EmbedCase {
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [out] = exactly(&mut b.outputs);
         backend.embed(Embed {
-            p: EmbedParams { n_tokens: self.t, width: self.width },
+            p: EmbedParams { n_tokens: self.t, width: self.width, scale: self.scale },
             ids: b.inputs[0].view(),
             table: &b.weights[0],
             out: out.view_mut(),
@@ -427,6 +434,58 @@ impl OpCase for SiluMulCase {
         let [out] = exactly(&mut b.outputs);
         backend.silu_mul(SiluMul {
             p: SiluMulParams { n: self.n },
+            gate: b.inputs[0].view(),
+            up: b.inputs[1].view(),
+            out: out.view_mut(),
+        })
+    }
+}
+
+/// A case of [`Op::GeluMul`].
+#[derive(Clone, Debug)]
+pub struct GeluMulCase {
+    /// Elements.
+    pub n: u32,
+    /// Standard deviation of the gate; 100 reaches where `exp` overflows.
+    pub spread: u32,
+}
+
+impl GeluMulCase {
+    pub(super) fn all() -> Vec<Self> {
+        let sizes = EDGES.into_iter().chain([0, 1000, 4097, 9728]);
+        sizes.flat_map(|n| [1, 100].map(|spread| Self { n, spread })).collect()
+    }
+}
+
+impl fmt::Display for GeluMulCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gelu_mul[n={},spread={}]", self.n, self.spread)
+    }
+}
+
+impl OpCase for GeluMulCase {
+    fn op(&self) -> Op {
+        Op::GeluMul
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> Plan {
+        let n = self.n as usize;
+        let mut gate = normals(rng, n, self.spread as f32);
+        // Where the cube of the gate is more than f32 holds.
+        if let (100, [first, .., last]) = (self.spread, gate.as_mut_slice()) {
+            (*first, *last) = (-1e20, 1e20);
+        }
+        Plan {
+            inputs: vec![Input::floats("gate", gate), Input::floats("up", normals(rng, n, 1.0))],
+            weights: Vec::new(),
+            outputs: vec![OutputPlan::floats("out", n)],
+        }
+    }
+
+    fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
+        let [out] = exactly(&mut b.outputs);
+        backend.gelu_mul(GeluMul {
+            p: GeluMulParams { n: self.n },
             gate: b.inputs[0].view(),
             up: b.inputs[1].view(),
             out: out.view_mut(),

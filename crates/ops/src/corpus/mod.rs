@@ -27,8 +27,8 @@ pub use cluster::{
     CentroidScoresCase, ClusterStatsCase, KmeansAssignCase, KmeansShape, KmeansUpdateCase,
 };
 pub use dense::{
-    ArgmaxCase, ArgmaxKind, EmbedCase, GramCase, LinearCase, NormKind, RmsNormCase, RopeCase,
-    SiluMulCase,
+    ArgmaxCase, ArgmaxKind, EmbedCase, GeluMulCase, GramCase, LinearCase, NormKind, RmsNormCase,
+    RopeCase, SiluMulCase,
 };
 pub use gate::{GateKind, QueryGateCase};
 pub use index::{BlockReduceCase, ProjectHeadsCase, SplitSignsCase};
@@ -84,6 +84,7 @@ cases! {
     QuantLinear(QuantLinearCase),
     Rope(RopeCase),
     SiluMul(SiluMulCase),
+    GeluMul(GeluMulCase),
     KvScatter(KvScatterCase),
     KvGather(KvGatherCase),
     KvKeys(KvKeysCase),
@@ -199,6 +200,7 @@ fn listed(op: Op) -> Vec<Case> {
         }
         Op::Rope => cases(RopeCase::all()),
         Op::SiluMul => cases(SiluMulCase::all()),
+        Op::GeluMul => cases(GeluMulCase::all()),
         Op::KvScatter => cases(KvScatterCase::all()),
         Op::KvGather => cases(KvGatherCase::all()),
         Op::KvKeys => cases(KvKeysCase::all()),

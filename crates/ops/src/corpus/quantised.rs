@@ -123,7 +123,7 @@ impl OpCase for QuantEmbedCase {
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [out] = exactly(&mut b.outputs);
         backend.embed(Embed {
-            p: EmbedParams { n_tokens: self.t, width: self.width() },
+            p: EmbedParams { n_tokens: self.t, width: self.width(), scale: 2.0 },
             ids: b.inputs[0].view(),
             table: &b.weights[0],
             out: out.view_mut(),

@@ -59,6 +59,37 @@ pub struct ChunkSpan<'a, B: Storage> {
     /// Query i sees row j of the run iff `j <= i + diagonal`; `i32::MAX` shows everything (a tile
     /// of the past), `n_rows - q_len` is the causal mask of a run that ends with the chunk itself.
     pub diagonal: i32,
+    /// Of these rows a query sees the last so many: those with `j + window > i + diagonal`.
+    /// [`ChunkSpan::ALL`] hides none.
+    pub window: u32,
+}
+
+impl<B: Storage> ChunkSpan<'_, B> {
+    /// A window that no run is longer than.
+    pub const ALL: u32 = u32::MAX;
+
+    /// Rows that token 0 of the span sees, and those of them that its window hides, brought to a
+    /// size that no sum overflows with. Token i sees rows `hidden + i` to `seen + i`, as far as
+    /// there are such.
+    pub fn edges(&self) -> ChunkEdges {
+        let (q_len, n_rows) = (i64::from(self.q_len), i64::from(self.n_rows));
+        let seen = i64::from(self.diagonal) + 1;
+        let hidden = match self.window {
+            Self::ALL => i64::MIN,
+            window => seen - i64::from(window),
+        };
+        let bring = |row: i64| i32::try_from(row.clamp(-q_len, n_rows)).unwrap_or(i32::MAX / 2);
+        ChunkEdges { seen: bring(seen), hidden: bring(hidden) }
+    }
+}
+
+/// The rows of a run that token 0 of a span attends: [`ChunkSpan::edges`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkEdges {
+    /// The first row behind those that it sees.
+    pub seen: i32,
+    /// The first row that its window does not hide.
+    pub hidden: i32,
 }
 
 /// Attention of chunks of queries over runs of KV rows. Tokens that no span names are left as they

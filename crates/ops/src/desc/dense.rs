@@ -17,6 +17,8 @@ pub struct EmbedParams {
     pub n_tokens: u32,
     /// Width of a row.
     pub width: u32,
+    /// Multiplies the rows.
+    pub scale: f32,
 }
 
 /// Embedding lookup.
@@ -180,6 +182,36 @@ impl<B: Storage> SiluMul<'_, B> {
         reads(Op::SiluMul, "gate", &self.gate, DType::F32, n)?;
         reads(Op::SiluMul, "up", &self.up, DType::F32, n)?;
         writes(Op::SiluMul, "out", &self.out, DType::F32, n)
+    }
+}
+
+/// Parameters of [`GeluMul`].
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct GeluMulParams {
+    /// Elements.
+    pub n: u32,
+}
+
+/// Gated activation by a Gaussian, in its approximation by a hyperbolic tangent.
+pub struct GeluMul<'a, B: Storage> {
+    /// Size.
+    pub p: GeluMulParams,
+    /// F32 `[n]`.
+    pub gate: View<'a, B>,
+    /// F32 `[n]`.
+    pub up: View<'a, B>,
+    /// F32 `[n]`.
+    pub out: ViewMut<'a, B>,
+}
+
+impl<B: Storage> GeluMul<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let n = self.p.n as usize;
+        reads(Op::GeluMul, "gate", &self.gate, DType::F32, n)?;
+        reads(Op::GeluMul, "up", &self.up, DType::F32, n)?;
+        writes(Op::GeluMul, "out", &self.out, DType::F32, n)
     }
 }
 

@@ -25,7 +25,16 @@ pub struct LinearOut<'a, B: Storage> {
     pub out: ViewMut<'a, B>,
 }
 
-/// A norm and a gated MLP's first half: `silu(gate(norm(x))) * up(norm(x))`.
+/// What the gate of an MLP goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// As [`crate::Backend::silu_mul`].
+    Silu,
+    /// As [`crate::Backend::gelu_mul`].
+    GeluTanh,
+}
+
+/// A norm and a gated MLP's first half: `activation(gate(norm(x))) * up(norm(x))`.
 pub struct NormGated<'a, B: Storage> {
     /// T rows of D elements; `accumulate` is not used.
     pub p: RmsNormParams,
@@ -35,6 +44,8 @@ pub struct NormGated<'a, B: Storage> {
     pub norm: &'a B::Weight,
     /// F32 `[T, D]`.
     pub scratch: ViewMut<'a, B>,
+    /// Of the gate.
+    pub activation: Activation,
     /// The gate; its `out` is scratch, `[T, F]`.
     pub gate: LinearOut<'a, B>,
     /// The up projection; its `out` is scratch, `[T, F]`.

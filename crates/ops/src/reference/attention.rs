@@ -1,12 +1,14 @@
 //! Reference of attention: softmax over the rows a query sees, and the merge by log-sum-exp.
 
+use std::ops::Range;
+
 use longview_core::HeadId;
 
 use super::access::{floats, ints, kv_row, present, put};
 use super::checks::{below, counts_fit, dot};
 use super::device::{RefMut, ReferenceBackend as R};
 use crate::buffer::View;
-use crate::desc::{AttendChunk, AttendList, AttendParams, ListSpan, LseMerge};
+use crate::desc::{AttendChunk, AttendList, AttendParams, ChunkSpan, ListSpan, LseMerge};
 use crate::error::OpResult;
 use crate::op::Op;
 
@@ -86,7 +88,8 @@ impl Sink<'_> {
     }
 }
 
-/// Queries of a span over rows `row_start..`, query i up to row `i + diagonal`.
+/// Queries of a span over rows `row_start..`, query i up to row `i + diagonal`, and the last
+/// `window` of them.
 pub(super) fn attend_chunk(d: AttendChunk<'_, R>) -> OpResult<()> {
     d.check()?;
     let (p, q) = (d.p, floats(&d.q));
@@ -97,7 +100,7 @@ pub(super) fn attend_chunk(d: AttendChunk<'_, R>) -> OpResult<()> {
             let run = span.row_start as usize..(span.row_start + span.n_rows) as usize;
             let rows: Vec<_> = run.map(|row| kv_row(&span.kv, width, kv_head, row)).collect();
             for i in 0..span.q_len as usize {
-                let seen = &rows[..visible(i, span.diagonal, rows.len())];
+                let seen = &rows[visible(i, span.diagonal, span.window, rows.len())];
                 for index in entries(&p, span.q_start as usize + i, kv_head) {
                     let query = &q[index * width..][..width];
                     sink.take(index, Attended::over(query, seen, p.scale));
@@ -152,9 +155,12 @@ pub(super) fn lse_merge(mut d: LseMerge<'_, R>) -> OpResult<()> {
     Ok(())
 }
 
-/// How many rows query i sees. `i + diagonal` does not fit 32 bits for a tile of the past.
-fn visible(i: usize, diagonal: i32, n_rows: usize) -> usize {
-    (i as i64 + i64::from(diagonal) + 1).clamp(0, n_rows as i64) as usize
+/// The rows that query i sees. `i + diagonal` does not fit 32 bits for a tile of the past.
+fn visible(i: usize, diagonal: i32, window: u32, n_rows: usize) -> Range<usize> {
+    let seen = i as i64 + i64::from(diagonal) + 1;
+    let hidden = if window == ChunkSpan::<R>::ALL { 0 } else { seen - i64::from(window) };
+    let row = |n: i64| n.clamp(0, n_rows as i64) as usize;
+    row(hidden).min(row(seen))..row(seen)
 }
 
 /// The entries (token * Hq + query head) that read `kv_head`.

@@ -7,7 +7,7 @@ use super::buffer::RefWeight;
 use super::checks::{below, dot};
 use super::device::ReferenceBackend as R;
 use crate::desc::checks::ensure;
-use crate::desc::{Argmax, Embed, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
+use crate::desc::{Argmax, Embed, GeluMul, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
 use crate::error::OpResult;
 use crate::op::Op;
 use crate::weight::Activations;
@@ -20,7 +20,8 @@ pub(super) fn embed(mut d: Embed<'_, R>) -> OpResult<()> {
     let ids = ints(&d.ids);
     ids.iter().try_for_each(|id| below(Op::Embed, "token id", *id, d.table.n_rows))?;
     for (t, id) in ids.into_iter().enumerate() {
-        put(&mut d.out, t * width, d.table.row(id));
+        let row: Vec<f64> = d.table.row(id).iter().map(|x| x * f64::from(d.p.scale)).collect();
+        put(&mut d.out, t * width, &row);
     }
     Ok(())
 }
@@ -106,6 +107,17 @@ pub(super) fn silu_mul(mut d: SiluMul<'_, R>) -> OpResult<()> {
     let silu = |gate: f64| gate / (1.0 + (-gate).exp());
     let pairs = floats(&d.gate).into_iter().zip(floats(&d.up));
     let out: Vec<f64> = pairs.map(|(gate, up)| silu(gate) * up).collect();
+    put(&mut d.out, 0, &out);
+    Ok(())
+}
+
+/// `out = gate / (1 + exp(-2 u)) * up`, `u = sqrt(2 / pi) (gate + 0.044715 gate^3)`.
+pub(super) fn gelu_mul(mut d: GeluMul<'_, R>) -> OpResult<()> {
+    d.check()?;
+    let u = |gate: f64| std::f64::consts::FRAC_2_PI.sqrt() * (gate + 0.044_715 * gate.powi(3));
+    let gelu = |gate: f64| gate / (1.0 + (-2.0 * u(gate)).exp());
+    let pairs = floats(&d.gate).into_iter().zip(floats(&d.up));
+    let out: Vec<f64> = pairs.map(|(gate, up)| gelu(gate) * up).collect();
     put(&mut d.out, 0, &out);
     Ok(())
 }

@@ -32,9 +32,9 @@ use crate::buffer::{View, ViewMut};
 use crate::capability::Capabilities;
 use crate::desc::{
     Argmax, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest, ClusterRows,
-    ClusterStats, ColumnMass, Embed, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter,
-    Linear, LookUpRows, LseMerge, PoolScores, ProjectHeads, QueryGate, QuerySums, RmsNorm, Rope,
-    RotateRows, SelectClusters, SiluMul, SplitSigns, TopK,
+    ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys,
+    KvScatter, Linear, LookUpRows, LseMerge, PoolScores, ProjectHeads, QueryGate, QuerySums,
+    RmsNorm, Rope, RotateRows, SelectClusters, SiluMul, SplitSigns, TopK,
 };
 use crate::error::{OpError, OpResult};
 use crate::op::Op;
@@ -140,6 +140,10 @@ impl Backend for ReferenceBackend {
 
     fn silu_mul(&self, d: SiluMul<'_, Self>) -> OpResult<()> {
         dense::silu_mul(d)
+    }
+
+    fn gelu_mul(&self, d: GeluMul<'_, Self>) -> OpResult<()> {
+        dense::gelu_mul(d)
     }
 
     fn kv_scatter(&self, d: KvScatter<'_, Self>) -> OpResult<()> {

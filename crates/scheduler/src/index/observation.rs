@@ -237,6 +237,7 @@ impl<'a, B: Backend> Observer<'a, B> {
                     row_start: (start - base) as u32,
                     n_rows: len as u32,
                     diagonal: (first as i64 - start as i64) as i32,
+                    window: ChunkSpan::<B>::ALL,
                 }],
                 out: ViewMut::all(&mut out),
                 lse: ViewMut::all(&mut lse),

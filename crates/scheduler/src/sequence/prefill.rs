@@ -207,6 +207,7 @@ impl Chunk {
                 row_start: 0,
                 n_rows: run.n_rows as u32,
                 diagonal: run.diagonal,
+                window: ChunkSpan::<B>::ALL,
             }],
             out: t.out_mut(),
             lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),

@@ -204,6 +204,7 @@ impl<B: Backend> Step<'_, '_, B> {
                     row_start: 0,
                     n_rows: sequence.n_tokens as u32 + 1,
                     diagonal: i32::MAX,
+                    window: ChunkSpan::<B>::ALL,
                 }),
                 state => {
                     let mut list = sequence.lists.first(kv, span.start);

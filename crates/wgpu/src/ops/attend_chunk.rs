@@ -1,10 +1,9 @@
 //! Launches `attend_chunk.wgsl`, and for few queries `attend_list.wgsl` over the run.
 
-use longview_ops::{AttendChunk, ChunkSpan, DeviceBuffer, Op, OpResult};
+use longview_ops::{AttendChunk, ChunkEdges, ChunkSpan, DeviceBuffer, Op, OpResult};
 
 use crate::attention::{
-    ListLaunch, ListRows, MAX_PARTIALS, Merge, Splits, check_width, kv_defines, lead,
-    partial_buffer,
+    ListLaunch, ListRows, MAX_PARTIALS, Merge, Splits, check_width, kv_defines, partial_buffer,
 };
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
@@ -29,7 +28,7 @@ fn one(
     span: &ChunkSpan<'_, WgpuBackend>,
 ) -> OpResult<()> {
     let group = d.p.n_q_heads / d.p.n_kv_heads;
-    let lead = lead(span.diagonal, span.q_len, span.n_rows);
+    let edges = span.edges();
     if span.q_len == 1 || (span.q_len <= 4 && span.q_len * group <= FEW_QUERIES) {
         let (first, n) = (span.row_start as usize, span.n_rows as usize);
         let launch = ListLaunch {
@@ -38,18 +37,18 @@ fn one(
             first_token: span.q_start as usize,
             n_tokens: span.q_len as usize,
             kv: span.kv,
-            rows: ListRows::Run { first, n, lead },
+            rows: ListRows::Run { first, n, edges },
         };
         return launch.run(backend, &d.out, &d.lse);
     }
-    tiles(backend, d, span, lead)
+    tiles(backend, d, span, edges)
 }
 
 fn tiles(
     backend: &WgpuBackend,
     d: &AttendChunk<'_, WgpuBackend>,
     span: &ChunkSpan<'_, WgpuBackend>,
-    lead: i32,
+    edges: ChunkEdges,
 ) -> OpResult<()> {
     let p = d.p;
     // Wide heads leave registers for fewer queries.
@@ -83,7 +82,7 @@ fn tiles(
         .u32(splits.n)
         .params(&span.n_rows)
         .params(&span.row_start)
-        .params(&lead)
+        .params(&[edges.seen, edges.hidden])
         .view(&d.q)
         .reads(&span.kv.buffer.raw)
         .u32(span.kv.offset);
