@@ -70,6 +70,7 @@ pub fn small_shape(capacity: usize) -> KvShape {
         capacity,
         scale: 0.6,
         inv_freq: [1.0, 0.3, 0.1, 0.03].into(),
+        windows: [].into(),
     }
 }
 

@@ -57,6 +57,7 @@ fn shape(capacity: usize) -> KvShape {
         kv_dtype: DType::F16,
         capacity,
         inv_freq: [].into(),
+        windows: [].into(),
     }
 }
 

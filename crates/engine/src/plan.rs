@@ -70,6 +70,7 @@ pub(crate) fn shape_of(
         capacity: options.ctx_size,
         scale: config.attention_scale(),
         inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),
+        windows: [].into(),
     }
 }
 

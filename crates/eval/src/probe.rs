@@ -179,7 +179,7 @@ impl<'a> Meter<'a> {
                     let recalled = sequence.last_recalled(layer, head).collect();
                     self.count_hits(layer, head, recalled);
                 }
-                if probed && mode != LayerMode::Dense {
+                if probed && !matches!(mode, LayerMode::Dense | LayerMode::Local) {
                     self.probe_group(session, layer, head);
                 }
             }

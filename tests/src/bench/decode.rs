@@ -257,6 +257,7 @@ impl<B: Backend> Measure<'_, B> {
             capacity: n + 1000,
             scale: 0.125,
             inv_freq: [].into(),
+            windows: [].into(),
         };
         let policy = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
         let policy = Policy::resolve(&policy, shape.capacity)?;

@@ -83,6 +83,7 @@ fn streamed_prefill(n_tokens: usize) -> Option<(u64, u64, u64)> {
         capacity: n_tokens + 64,
         scale: 0.25,
         inv_freq: [].into(),
+        windows: [].into(),
     };
     let mut policy = PolicyOptions::new(Preset::Clusterkv).with_budget(256);
     policy.cluster_segment = Some(4096);

@@ -19,6 +19,7 @@ fn tiny(preset: Preset, settings: &[(&str, &str)]) -> (KvShape, PolicyOptions, V
         capacity: 64,
         scale: 0.5,
         inv_freq: [1.0, 0.1].into(),
+        windows: [].into(),
     };
     let mut policy = PolicyOptions::new(preset).with_budget(16);
     for (name, value) in settings {

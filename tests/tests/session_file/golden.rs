@@ -26,6 +26,7 @@ fn shape() -> KvShape {
         capacity: 48,
         scale: 0.5,
         inv_freq: [1.0, 0.1].into(),
+        windows: [].into(),
     }
 }
 

@@ -20,7 +20,8 @@ pub fn cpu() -> Arc<Cpu> {
 }
 
 pub fn shape(kv_dtype: DType) -> KvShape {
-    KvShape { kv_dtype, ..small_shape(160) }
+    let windows = [None, Some(30), None].into();
+    KvShape { kv_dtype, n_layers: 3, windows, ..small_shape(160) }
 }
 
 /// Rows in place, in separate buffers, and in separate buffers whose hits the device finds itself.

@@ -22,6 +22,7 @@ pub(super) fn shape(n_q_heads: usize, n_kv_heads: usize, head_dim: usize) -> KvS
         capacity: 8,
         scale: 1.0,
         inv_freq: Vec::new().into(),
+        windows: [].into(),
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use longview_core::{DType, HeadId, LayerId};
 
+use super::device_layout::DeviceLayout;
+
 /// What a model and a context length fix about KV storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvShape {
@@ -25,9 +27,24 @@ pub struct KvShape {
     /// Radians by which each pair of a key's elements (`i` and `i + n`) turns from one position to
     /// the next; empty where keys do not turn.
     pub inv_freq: Arc<[f64]>,
+    /// Tokens that a token sees in each layer, itself included; `None` for all. Empty where every
+    /// layer sees all.
+    pub windows: Arc<[Option<usize>]>,
 }
 
 impl KvShape {
+    /// Tokens that a token of `layer` sees, itself included, where the model was trained with a
+    /// window.
+    pub fn window(&self, layer: LayerId) -> Option<usize> {
+        self.windows.get(layer.index()).copied().flatten()
+    }
+
+    /// The rows of a device buffer of a layer with a window: a ring of as many.
+    pub fn window_layout(&self, layer: LayerId) -> Option<DeviceLayout> {
+        let ring = self.window(layer)?.min(self.capacity);
+        Some(DeviceLayout { sinks: 0, ring, slots: 0 })
+    }
+
     /// All layers.
     pub fn layers(&self) -> impl Iterator<Item = LayerId> + use<> {
         (0..self.n_layers).map(LayerId::new)
@@ -87,6 +104,7 @@ mod tests {
             capacity: 10,
             scale: 0.5,
             inv_freq: Vec::new().into(),
+            windows: [].into(),
         }
     }
 
@@ -97,6 +115,16 @@ mod tests {
         assert_eq!(shape.layer_elements(), 2 * 10 * 8);
         assert_eq!(shape.layer_bytes(), 2 * 10 * 16);
         assert_eq!(shape.token_bytes(), 3 * 2 * 16);
+    }
+
+    #[test]
+    fn a_layer_with_a_window_has_a_ring_of_it() {
+        let shape = KvShape { windows: [Some(4), None, Some(64)].into(), ..shape() };
+        let windows = [0, 1, 2].map(|layer| shape.window(LayerId(layer)));
+        assert_eq!(windows, [Some(4), None, Some(64)]);
+        let ring = |layer| shape.window_layout(LayerId(layer)).map(|layout| layout.ring);
+        assert_eq!([ring(0), ring(1), ring(2)], [Some(4), None, Some(10)], "no more than tokens");
+        assert_eq!(self::shape().window(LayerId(0)), None);
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub enum LayerMode {
     Dense,
     /// To sinks and the most recent rows.
     Window,
+    /// To the last rows alone, under every policy: the model was trained so.
+    Local,
     /// To sinks, recalled clusters and rows that are not indexed yet.
     Recall,
     /// To rows that are kept for the attention they received, and to those that came since.

@@ -94,6 +94,7 @@ mod tests {
             capacity: 8,
             scale: 0.25,
             inv_freq: Vec::new().into(),
+            windows: [].into(),
         }
     }
 

@@ -53,9 +53,11 @@ impl Policy {
         self.residency == Residency::Resident || layer.index() < self.dense_layers
     }
 
-    /// How `layer` attends under this policy.
-    pub fn layer_mode(&self, layer: LayerId) -> LayerMode {
+    /// How `layer` attends under this policy. A layer with a window attends to that alone, and the
+    /// policy is about the others.
+    pub fn layer_mode(&self, shape: &KvShape, layer: LayerId) -> LayerMode {
         match self.residency {
+            _ if shape.window(layer).is_some() => LayerMode::Local,
             _ if self.is_dense(layer) => LayerMode::Dense,
             Residency::Recall { .. } | Residency::AttendOnHost { .. } => LayerMode::Recall,
             Residency::Evict(Eviction::ByAttention(_)) => LayerMode::Kept,
@@ -115,10 +117,16 @@ impl Policy {
         }
     }
 
-    /// Rows of a head on the device, in a layer of this mode.
-    pub fn device_rows(&self, shape: &KvShape, mode: LayerMode) -> usize {
-        match mode {
+    /// The rows of the device buffer of `layer`, which does not attend to everything.
+    pub fn layer_layout(&self, shape: &KvShape, layer: LayerId) -> DeviceLayout {
+        shape.window_layout(layer).unwrap_or_else(|| self.device_layout(shape.capacity))
+    }
+
+    /// Rows of a head of `layer` on the device.
+    pub fn device_rows(&self, shape: &KvShape, layer: LayerId) -> usize {
+        match self.layer_mode(shape, layer) {
             LayerMode::Dense => shape.capacity,
+            LayerMode::Local => self.layer_layout(shape, layer).rows(),
             LayerMode::Window | LayerMode::Recall | LayerMode::Kept => {
                 self.device_layout(shape.capacity).rows()
             }
@@ -160,11 +168,12 @@ impl Policy {
 
     /// Tokens that a KV head of `layer` keeps beside the recent ones for the attention that they
     /// received, on average over its heads; 0 where none are.
-    pub fn kept(&self, layer: LayerId, n_layers: usize) -> usize {
+    pub fn kept(&self, shape: &KvShape, layer: LayerId) -> usize {
         let (Some(_), Some(budget)) = (self.residency.kept(), self.budget.tokens) else { return 0 };
-        let sharing = n_layers.saturating_sub(self.dense_layers);
-        let own = LayerId::new(layer.index().saturating_sub(self.dense_layers));
-        self.budget.layers.share(budget - self.recent, own, sharing)
+        let keeps = |layer: &LayerId| self.layer_mode(shape, *layer) == LayerMode::Kept;
+        let sharing = shape.layers().filter(keeps).count();
+        let own = shape.layers().take(layer.index()).filter(keeps).count();
+        self.budget.layers.share(budget - self.recent, LayerId::new(own), sharing)
     }
 }
 
@@ -192,6 +201,7 @@ mod tests {
             capacity,
             scale: 0.5,
             inv_freq: vec![1.0, 0.1].into(),
+            windows: [].into(),
         }
     }
 
@@ -205,8 +215,15 @@ mod tests {
             (Preset::H2o, LayerMode::Kept),
         ] {
             let policy = policy(preset, &[("dense-layers", "2")]);
-            let modes = [0, 1, 2, 3].map(|layer| policy.layer_mode(LayerId(layer)));
-            assert_eq!(modes, [LayerMode::Dense, LayerMode::Dense, mode, mode], "{preset}");
+            let modes = |shape: &KvShape| {
+                [0, 1, 2, 3].map(|layer| policy.layer_mode(shape, LayerId(layer)))
+            };
+            let dense = LayerMode::Dense;
+            assert_eq!(modes(&shape(64)), [dense, dense, mode, mode], "{preset}");
+            let windows = [Some(5), None, None, Some(5)].into();
+            let with_windows = KvShape { windows, ..shape(64) };
+            let local = LayerMode::Local;
+            assert_eq!(modes(&with_windows), [local, dense, mode, local], "{preset}");
             assert!(
                 policy.is_dense(LayerId(1))
                     && policy.is_dense(LayerId(2)) == (preset == Preset::Full)
@@ -276,8 +293,13 @@ mod tests {
         let layout = DeviceLayout { sinks: 8, ring: 86, slots: 3 * 454 };
         assert_eq!(policy.device_layout(32_768), layout);
         assert_eq!(policy.cache_slots(1000), 1000, "no more than there are tokens");
-        let rows = |mode| policy.device_rows(&shape(32_768), mode);
-        assert_eq!([rows(LayerMode::Dense), rows(LayerMode::Recall)], [32_768, 8 + 86 + 1362]);
+        let rows = |policy: &Policy, windows: &[Option<usize>]| {
+            let shape = KvShape { windows: windows.into(), ..shape(32_768) };
+            policy.device_rows(&shape, LayerId(1))
+        };
+        let dense = Policy { dense_layers: 2, ..policy.clone() };
+        assert_eq!([rows(&dense, &[]), rows(&policy, &[])], [32_768, 8 + 86 + 1362]);
+        assert_eq!(rows(&policy, &[None, Some(512)]), 512, "the window alone");
     }
 
     #[test]
@@ -313,9 +335,14 @@ mod tests {
         let given = [("recent", "112"), ("window", "32"), ("beta", "4"), ("dense-layers", "1")];
         let pyramid = policy(Preset::Pyramidkv, &given);
         // A mean of 400 over four layers: 700 down to 100.
-        let kept = [1, 2, 3, 4].map(|layer| pyramid.kept(LayerId(layer), 5));
+        let five = KvShape { n_layers: 5, ..shape(64) };
+        let kept = [1, 2, 3, 4].map(|layer| pyramid.kept(&five, LayerId(layer)));
         assert_eq!(kept, [700, 500, 300, 100]);
-        assert_eq!(policy(Preset::Clusterkv, &[]).kept(LayerId(1), 5), 0);
+        // Over two of them, where the others have windows.
+        let windows = [None, Some(9), None, Some(9), None].into();
+        let two = KvShape { windows, ..five.clone() };
+        assert_eq!([2, 4].map(|layer| pyramid.kept(&two, LayerId(layer))), [700, 100]);
+        assert_eq!(policy(Preset::Clusterkv, &[]).kept(&five, LayerId(1)), 0);
     }
 
     #[test]

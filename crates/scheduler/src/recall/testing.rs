@@ -36,6 +36,7 @@ pub(super) fn shape() -> KvShape {
         capacity: 64,
         scale: 0.5,
         inv_freq: [].into(),
+        windows: [].into(),
     }
 }
 

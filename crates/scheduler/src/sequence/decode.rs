@@ -54,7 +54,7 @@ impl Token {
         }
         self.store(sequence, scratch, t)?;
         match sequence.layers[self.layer].mode() {
-            LayerMode::Dense => self.count_all(sequence),
+            LayerMode::Dense | LayerMode::Local => self.count_all(sequence),
             LayerMode::Window => {
                 self.list_window(sequence);
                 self.seal(sequence)?;
@@ -102,8 +102,10 @@ impl Token {
         Ok(())
     }
 
+    /// Counts all rows that the layer's window shows, if it has one.
     fn count_all<B: Backend>(&self, sequence: &mut Sequence<B>) {
-        let (heads, rows) = (sequence.shape.n_kv_heads, sequence.n_tokens as u32 + 1);
+        let (heads, n_rows) = (sequence.shape.n_kv_heads, sequence.n_tokens + 1);
+        let rows = (n_rows - sequence.first_visible(self.layer, n_rows)) as u32;
         sequence.stats.attended_last[self.layer.index() * heads..][..heads].fill(rows);
         sequence.stats.attended_rows += u64::from(rows) * heads as u64;
     }

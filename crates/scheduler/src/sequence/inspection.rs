@@ -48,7 +48,7 @@ impl<B: Backend> Sequence<B> {
         let (state, n) = (&self.layers[layer], self.n_tokens);
         let start = self.window_start(layer, n);
         let positions = &state.positions[head];
-        let sinks = self.layout.sinks.min(n).min(start);
+        let sinks = self.sinks(layer).min(n).min(start);
         let mut tokens = positions[..sinks].to_vec();
         tokens.extend(&positions[start..n]);
         tokens.extend(self.last_recalled(layer, head));
@@ -134,7 +134,7 @@ impl<B: Backend> Sequence<B> {
         mark(out, missed.copied(), TokenPlace::Missed);
         mark(out, self.kept_tokens(layer, head), TokenPlace::Hit);
         if state.mode() != LayerMode::Dense {
-            let sinks = self.layout.sinks.min(n);
+            let sinks = self.sinks(layer).min(n);
             out[..sinks].fill(TokenPlace::Sink);
             out[self.window_start(layer, n)..].fill(TokenPlace::Recent);
         }
@@ -188,7 +188,7 @@ impl<B: Backend> Sequence<B> {
             return rows.extend(0..n as u32);
         }
         let start = self.window_start(layer, n);
-        rows.extend((0..self.layout.sinks.min(start)).chain(start..n).map(|row| row as u32));
+        rows.extend((0..self.sinks(layer).min(start)).chain(start..n).map(|row| row as u32));
         rows.extend(self.last_recalled_rows(layer, head));
         rows.extend(self.kept_tokens(layer, head));
         rows.sort_unstable();

@@ -21,7 +21,7 @@ impl<B: Backend> Sequence<B> {
     pub(super) async fn keep_prompt(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let Some(config) = self.policy.residency.kept() else { return Ok(()) };
         let end = self.n_tokens.saturating_sub(self.policy.recent);
-        let mean = self.policy.kept(layer, self.shape.n_layers);
+        let mean = self.policy.kept(&self.shape, layer);
         // The sums of decode begin with those of the prompt, where all queries count.
         let mut mass = None;
         let scores = match config.statistic {

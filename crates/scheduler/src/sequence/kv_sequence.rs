@@ -285,15 +285,27 @@ impl<B: Backend> Sequence<B> {
         let state = &self.layers[layer];
         match state.mode() {
             LayerMode::Dense => 0,
+            LayerMode::Local => self.first_visible(layer, n_rows),
             LayerMode::Window => n_rows.saturating_sub(self.policy.recent).max(sinks),
             LayerMode::Recall | LayerMode::Kept => state.n_indexed.min(n_rows).max(sinks),
         }
+    }
+
+    /// The first row that the last of `n_rows` tokens sees, under any policy.
+    pub(super) fn first_visible(&self, layer: LayerId, n_rows: usize) -> usize {
+        self.shape.window(layer).map_or(0, |window| n_rows.saturating_sub(window))
+    }
+
+    /// First tokens that `layer` always attends.
+    pub(super) fn sinks(&self, layer: LayerId) -> usize {
+        if self.layers[layer].mode() == LayerMode::Local { 0 } else { self.layout.sinks }
     }
 
     /// The device row of a row that is always attended.
     pub(super) fn device_row(&self, layer: LayerId, row: usize) -> usize {
         match self.layers[layer].mode() {
             LayerMode::Dense => row,
+            LayerMode::Local => row % self.layers[layer].device_rows.max(1),
             LayerMode::Window | LayerMode::Recall | LayerMode::Kept => self.layout.row(row),
         }
     }

@@ -37,6 +37,8 @@ pub enum LayerState<B: Backend> {
     Dense,
     /// To sinks and the most recent rows.
     Window,
+    /// To the last rows alone, as the model was trained.
+    Local,
     /// To sinks, recalled rows and rows that are not indexed yet.
     Recall(Box<Recall<B>>),
     /// To rows that are kept for the attention they received, and to those that came since.
@@ -94,21 +96,23 @@ impl<B: Backend> LayerState<B> {
         match self {
             Self::Dense => LayerMode::Dense,
             Self::Window => LayerMode::Window,
+            Self::Local => LayerMode::Local,
             Self::Recall(_) => LayerMode::Recall,
             Self::Kept(_) => LayerMode::Kept,
         }
     }
 
     fn new(backend: &B, shape: &KvShape, policy: &Policy, setup: &LayerSetup) -> OpResult<Self> {
-        Ok(match (policy.layer_mode(setup.layer), policy.index) {
+        Ok(match (policy.layer_mode(shape, setup.layer), policy.index) {
             (LayerMode::Recall, Some(index)) => {
                 Self::Recall(Box::new(Recall::new(backend, shape, policy, index, setup)?))
             }
             // A policy that recalls has an index to recall by.
             (LayerMode::Recall, None) | (LayerMode::Dense, _) => Self::Dense,
             (LayerMode::Window, _) => Self::Window,
+            (LayerMode::Local, _) => Self::Local,
             (LayerMode::Kept, _) => {
-                let mean = policy.kept(setup.layer, shape.n_layers).min(shape.capacity);
+                let mean = policy.kept(shape, setup.layer).min(shape.capacity);
                 let capacity = vec![mean; shape.n_kv_heads];
                 let ring = policy.device_layout(shape.capacity).ring;
                 let kept = Kept::new(backend, shape, capacity, ring)?;
@@ -290,7 +294,7 @@ impl<B: Backend> Layer<B> {
         self.device = None;
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
-        self.device_rows = policy.device_rows(shape, policy.layer_mode(setup.layer));
+        self.device_rows = policy.device_rows(shape, setup.layer);
         self.state = LayerState::new(backend, shape, policy, setup)?;
         if !setup.in_place {
             self.device = Some(self.alloc_device(backend, shape)?);

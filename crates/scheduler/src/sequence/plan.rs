@@ -20,7 +20,7 @@ pub struct KvPlan {
     pub host_index_bytes: u64,
     /// Device: KV of layers that attend to everything.
     pub dense_bytes: u64,
-    /// Device: sinks and recent window.
+    /// Device: sinks and recent window, and the windows of layers that have one.
     pub window_bytes: u64,
     /// Device: slots of recalled clusters.
     pub cache_bytes: u64,
@@ -43,7 +43,7 @@ impl KvPlan {
             ..Self::default()
         };
         for layer in shape.layers() {
-            let mode = policy.layer_mode(layer);
+            let mode = policy.layer_mode(shape, layer);
             plan.add_index(shape, policy, mode);
             if options.placement == Placement::Device {
                 plan.add_rows(shape, policy, layer, heads * row);
@@ -64,16 +64,15 @@ impl KvPlan {
     }
 
     fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: LayerId, row: u64) {
-        let mode = policy.layer_mode(layer);
-        let layout = policy.device_layout(shape.capacity);
-        match mode {
-            LayerMode::Dense => self.dense_bytes += policy.device_rows(shape, mode) as u64 * row,
-            LayerMode::Window | LayerMode::Recall => {
+        let layout = policy.layer_layout(shape, layer);
+        match policy.layer_mode(shape, layer) {
+            LayerMode::Dense => self.dense_bytes += policy.device_rows(shape, layer) as u64 * row,
+            LayerMode::Window | LayerMode::Local | LayerMode::Recall => {
                 self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
                 self.cache_bytes += layout.slots as u64 * row;
             }
             LayerMode::Kept => {
-                let kept = policy.kept(layer, shape.n_layers).min(shape.capacity);
+                let kept = policy.kept(shape, layer).min(shape.capacity);
                 self.window_bytes += (layout.ring + kept) as u64 * row;
             }
         }
@@ -137,8 +136,9 @@ impl KvPlan {
     /// Sums of received attention: of what is kept, and once of a whole prompt.
     fn add_kept_mass(&mut self, shape: &KvShape, policy: &Policy) {
         let (hq, ring) = (shape.n_q_heads as u64, policy.device_layout(shape.capacity).ring + 1);
-        for layer in shape.layers().skip(policy.dense_layers) {
-            let kept = policy.kept(layer, shape.n_layers).min(shape.capacity);
+        let keeps = |layer: &LayerId| policy.layer_mode(shape, *layer) == LayerMode::Kept;
+        for layer in shape.layers().filter(keeps) {
+            let kept = policy.kept(shape, layer).min(shape.capacity);
             self.work_bytes += 4 * hq * (kept + ring) as u64;
         }
         self.work_bytes += 4 * (hq + 1) * shape.capacity as u64;
@@ -184,7 +184,8 @@ impl KvPlan {
 
 /// Layers that recall.
 fn n_recall(shape: &KvShape, policy: &Policy) -> u64 {
-    shape.layers().filter(|layer| policy.layer_mode(*layer) == LayerMode::Recall).count() as u64
+    shape.layers().filter(|layer| policy.layer_mode(shape, *layer) == LayerMode::Recall).count()
+        as u64
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl<B: Backend> Sequence<B> {
     /// Puts rows back into token order where the policy needs that.
     pub(super) fn sort_rows(&mut self) {
         for layer in self.shape.layers() {
-            if self.policy.layer_mode(layer) != LayerMode::Dense {
+            if self.policy.layer_mode(&self.shape, layer) != LayerMode::Dense {
                 self.restore_token_order(layer, 0);
             }
         }
@@ -114,7 +114,7 @@ impl<B: Backend> Sequence<B> {
             return Ok(());
         }
         for (layer, Layer { recorded, .. }) in self.shape.layers().zip(&self.layers) {
-            let mode = policy.layer_mode(layer);
+            let mode = policy.layer_mode(&self.shape, layer);
             if let (LayerMode::Recall, Some(window)) = (mode, policy.local_window()) {
                 let known = recorded.queries.as_ref();
                 if known.is_none_or(|known| !known.serves(window) || known.covered() != n) {

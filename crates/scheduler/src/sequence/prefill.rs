@@ -1,5 +1,7 @@
 //! Prefill: a chunk of a prompt attends exactly to everything before it and to itself.
 
+use std::ops::Range;
+
 use longview_core::LayerId;
 use longview_ops::{AttendChunk, Backend, ChunkSpan, KvView, OpResult, View, ViewMut};
 
@@ -21,7 +23,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// Attention of the layer, causal and exact.
+    /// Attention of the layer, causal and exact; over its window, where it has one.
     pub async fn attend<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
@@ -33,11 +35,14 @@ impl Chunk {
         }
         sequence.copies.join(&sequence.backend)?;
         let n = sequence.n_tokens;
-        self.record(sequence, t).await?;
+        let mode = sequence.layers[self.layer].mode();
+        if mode != LayerMode::Local {
+            self.record(sequence, t).await?;
+        }
         sequence.layers[self.layer].push_positions(n, self.len);
         if sequence.in_place() {
             self.attend_in_place(sequence, scratch, t)?;
-        } else if sequence.layers[self.layer].mode() == LayerMode::Dense {
+        } else if mode == LayerMode::Dense {
             self.attend_resident(sequence, scratch, t).await?;
         } else {
             self.attend_streamed(sequence, scratch, t).await?;
@@ -64,6 +69,7 @@ impl Chunk {
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let (n, shape, backend) = (sequence.n_tokens, &sequence.shape, &*sequence.backend);
+        let first = sequence.first_visible(self.layer, n + 1);
         scratch.set_rows(backend, n..n + self.len)?;
         let new = self.new_rows(scratch);
         let buffer =
@@ -71,8 +77,8 @@ impl Chunk {
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride: shape.capacity })?;
         let run = Run {
             kv: KvView::new(buffer, shape.capacity),
-            n_rows: n + self.len,
-            diagonal: n as i32,
+            rows: first..n + self.len,
+            diagonal: (n - first) as i32,
             accumulate: false,
         };
         Ok(self.attend_run(backend, shape, &mut scratch.lse, t, run)?)
@@ -94,7 +100,7 @@ impl Chunk {
         let head_stride = state.device_rows;
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride })?;
         let kv = KvView::new(buffer, head_stride);
-        let run = Run { kv, n_rows: n + self.len, diagonal: n as i32, accumulate: false };
+        let run = Run { kv, rows: 0..n + self.len, diagonal: n as i32, accumulate: false };
         self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
         sequence.mover.clear();
         for head in shape.heads() {
@@ -104,8 +110,8 @@ impl Chunk {
         Ok(())
     }
 
-    /// The past is streamed from the host in tiles and merged by log-sum-exp; the chunk goes to the
-    /// host.
+    /// The past, as far as the layer sees it, is streamed from the host in tiles and merged by
+    /// log-sum-exp; the chunk goes to the host.
     async fn attend_streamed<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
@@ -128,6 +134,7 @@ impl Chunk {
     ) -> Result<(), SchedulerError> {
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
         let (backend, tile) = (&sequence.backend, sequence.options.tile);
+        let past = sequence.first_visible(self.layer, n + 1)..n;
         scratch.set_rows(backend, 0..self.len)?;
         let StreamBuffers { chunk, tiles } = stream;
         let chunk_stride = scratch.max_tokens;
@@ -150,10 +157,11 @@ impl Chunk {
             tile,
         };
         let mut fetch = |i: usize, buffer: &mut B::Buffer| {
-            let rows = i * tile..n.min((i + 1) * tile);
+            let start = past.start + i * tile;
+            let rows = start..n.min(start + tile);
             reader.load(rows, DeviceRows { buffer, head_stride: tile })
         };
-        let n_tiles = n.div_ceil(tile);
+        let n_tiles = past.len().div_ceil(tile);
         after(side, backend)?;
         if n_tiles > 0 {
             fetch(0, &mut tiles[0])?;
@@ -166,12 +174,13 @@ impl Chunk {
                 fetch(i + 1, &mut tiles[(i + 1) % 2])?;
             }
             let kv = KvView::new(&tiles[i % 2], tile);
-            let n_rows = tile.min(n - i * tile);
-            let run = Run { kv, n_rows, diagonal: i32::MAX, accumulate: i > 0 };
+            let before = past.len() - i * tile;
+            let rows = 0..tile.min(before);
+            let run = Run { kv, rows, diagonal: before as i32, accumulate: i > 0 };
             self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
         }
         let kv = KvView::new(&*chunk, chunk_stride);
-        let run = Run { kv, n_rows: self.len, diagonal: 0, accumulate: n > 0 };
+        let run = Run { kv, rows: 0..self.len, diagonal: 0, accumulate: n_tiles > 0 };
         self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
         let mover = &mut sequence.mover;
         mover.clear();
@@ -204,10 +213,10 @@ impl Chunk {
                 q_start: self.start as u32,
                 q_len: self.len as u32,
                 kv: run.kv,
-                row_start: 0,
-                n_rows: run.n_rows as u32,
+                row_start: run.rows.start as u32,
+                n_rows: run.rows.len() as u32,
                 diagonal: run.diagonal,
-                window: ChunkSpan::<B>::ALL,
+                window: shape.window(self.layer).map_or(ChunkSpan::<B>::ALL, |n| n as u32),
             }],
             out: t.out_mut(),
             lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
@@ -230,8 +239,8 @@ impl Chunk {
 /// A run of rows to attend.
 struct Run<'a, B: Backend> {
     kv: KvView<'a, B>,
-    n_rows: usize,
-    /// The first query sees rows up to this one.
+    rows: Range<usize>,
+    /// The first query sees rows of the run up to this one.
     diagonal: i32,
     /// Merge with what the output has, by log-sum-exp.
     accumulate: bool,

@@ -79,13 +79,18 @@ fn check(policy: &Policy, context: usize) {
     assert!(policy.candidates(context) <= context && policy.most_attended() <= 2 * tokens);
     assert!(policy.max_units(context) <= 6 * context + 3, "{policy:?}");
     // A pyramid's first layers have up to twice the mean.
-    assert!((0..64).all(|layer| policy.kept(LayerId(layer), 64) <= 2 * tokens), "{policy:?}");
+    let deep = KvShape { n_layers: 64, windows: [].into(), ..shape(context) };
+    let mut kept = deep.layers().map(|layer| policy.kept(&deep, layer));
+    assert!(kept.all(|rows| rows <= 2 * tokens), "{policy:?}");
     assert!(!policy.text().is_empty());
 }
 
+/// Tokens that the second layer sees, under every policy.
+const WINDOW: usize = 5;
+
 fn shape(capacity: usize) -> KvShape {
     KvShape {
-        n_layers: 2,
+        n_layers: 3,
         n_q_heads: 4,
         n_kv_heads: 2,
         head_dim: 4,
@@ -93,6 +98,7 @@ fn shape(capacity: usize) -> KvShape {
         capacity,
         scale: 0.5,
         inv_freq: vec![1.0, 0.1].into(),
+        windows: [None, Some(WINDOW), None].into(),
     }
 }
 
@@ -224,8 +230,14 @@ impl Runner {
         let share = if is_uniform { budget } else { budget + window + 1 };
         let mut sum = 0;
         for (layer, heads) in shape.layers().zip(last.chunks(shape.n_kv_heads)) {
-            if policy.layer_mode(layer) == LayerMode::Dense {
-                continue;
+            match policy.layer_mode(shape, layer) {
+                LayerMode::Dense => continue,
+                LayerMode::Local => {
+                    let window = n_tokens.min(WINDOW);
+                    assert!(heads.iter().all(|n| *n as usize == window), "{heads:?}");
+                    continue;
+                }
+                LayerMode::Window | LayerMode::Recall | LayerMode::Kept => {}
             }
             assert!(heads.iter().all(|n| *n as usize <= n_tokens), "{heads:?} of {n_tokens}");
             let attended: usize = heads.iter().map(|n| *n as usize).sum();

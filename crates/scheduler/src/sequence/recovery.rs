@@ -37,7 +37,9 @@ impl<B: Backend> Sequence<B> {
                     self.truncate_permuted(layer, n);
                     self.truncate_kept(layer, n)?;
                 }
-                LayerMode::Dense | LayerMode::Window => self.truncate_permuted(layer, n),
+                LayerMode::Dense | LayerMode::Window | LayerMode::Local => {
+                    self.truncate_permuted(layer, n);
+                }
             }
             let state = &mut self.layers[layer];
             if let Some(queries) = &mut state.recorded.queries {
@@ -105,8 +107,8 @@ impl<B: Backend> Sequence<B> {
         self.rebuild().await
     }
 
-    /// Fills device rows from the host store: all rows of dense layers, sinks and ring of the
-    /// others. Cached clusters stay where they are.
+    /// Fills device rows from the host store: all rows of dense layers, those in the window of
+    /// layers that have one, sinks and ring of the others. Cached clusters stay where they are.
     pub(super) fn load_device(&mut self) -> Result<(), SchedulerError> {
         self.forget_speculation();
         let n = self.n_tokens;
@@ -116,6 +118,7 @@ impl<B: Backend> Sequence<B> {
             }
             match self.layers[layer].mode() {
                 LayerMode::Dense => self.load_rows(layer, 0..n)?,
+                LayerMode::Local => self.load_rows(layer, self.window_start(layer, n)..n)?,
                 LayerMode::Window | LayerMode::Recall => {
                     let sinks = self.layout.sinks.min(n);
                     self.load_rows(layer, 0..sinks)?;

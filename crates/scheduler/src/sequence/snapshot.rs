@@ -168,7 +168,9 @@ impl<B: Backend> Sequence<B> {
     async fn state(&self, layer: LayerId) -> Result<LayerStateRecord, SchedulerError> {
         let state = &self.layers[layer];
         let recall = match &state.state {
-            LayerState::Dense | LayerState::Window => return Ok(LayerStateRecord::Plain),
+            LayerState::Dense | LayerState::Window | LayerState::Local => {
+                return Ok(LayerStateRecord::Plain);
+            }
             LayerState::Kept(kept) => {
                 let record = kept.0.record(&self.backend, state.n_indexed).await?;
                 return Ok(LayerStateRecord::Kept(record));
@@ -325,7 +327,7 @@ impl<B: Backend> Restored<B> {
     ) -> Result<(), SchedulerError> {
         let fits = match (&self.sequence.layers[layer].state, state) {
             (LayerState::Dense, LayerStateRecord::Plain) => true,
-            (LayerState::Window, LayerStateRecord::Plain) => {
+            (LayerState::Window | LayerState::Local, LayerStateRecord::Plain) => {
                 self.sequence.layers[layer].permuted_to == 0
             }
             (LayerState::Recall(_), LayerStateRecord::Recall(recall)) => {

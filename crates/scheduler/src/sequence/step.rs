@@ -181,7 +181,8 @@ impl<B: Backend> Step<'_, '_, B> {
         }
     }
 
-    /// One launch for all decode spans with lists, one for those that attend to everything.
+    /// One launch for all decode spans with lists, one for those that attend to everything, or to
+    /// everything that the layer's window shows.
     fn attend_tokens(
         &mut self,
         layer: LayerId,
@@ -197,15 +198,20 @@ impl<B: Backend> Step<'_, '_, B> {
             let sequence = &*span.sequence;
             let kv = sequence.attended_rows(layer);
             match &sequence.layers[layer].state {
-                LayerState::Dense => runs.push(ChunkSpan {
-                    q_start: span.start as u32,
-                    q_len: 1,
-                    kv,
-                    row_start: 0,
-                    n_rows: sequence.n_tokens as u32 + 1,
-                    diagonal: i32::MAX,
-                    window: ChunkSpan::<B>::ALL,
-                }),
+                LayerState::Dense | LayerState::Local => {
+                    let n_rows = sequence.n_tokens + 1;
+                    let first = sequence.first_visible(layer, n_rows);
+                    runs.push(ChunkSpan {
+                        q_start: span.start as u32,
+                        q_len: 1,
+                        kv,
+                        // A ring holds the window alone, in an order that attention does not ask.
+                        row_start: if sequence.in_place() { first as u32 } else { 0 },
+                        n_rows: (n_rows - first) as u32,
+                        diagonal: i32::MAX,
+                        window: ChunkSpan::<B>::ALL,
+                    });
+                }
                 state => {
                     let mut list = sequence.lists.first(kv, span.start);
                     let cache = sequence.recall.as_ref().and_then(|r| r.device_cache.as_ref());

@@ -20,6 +20,7 @@ pub(crate) fn shape() -> KvShape {
         capacity: 8,
         scale: 0.5,
         inv_freq: Arc::from([]),
+        windows: [].into(),
     }
 }
 

@@ -10,8 +10,10 @@ mod device_cache;
 mod presets;
 mod speculate;
 mod steps;
+mod windows;
 
 pub use self::device_cache::*;
 pub use self::presets::*;
 pub use self::speculate::*;
 pub use self::steps::*;
+pub use self::windows::*;

@@ -57,7 +57,13 @@ macro_rules! policy_checks {
             random_steps_with_speculation_keep_budget_rows_and_cache,
             the_step_after_a_change_is_exact,
             a_verdict_that_nobody_reads_is_an_error_of_the_next_call,
-            speculation_that_means_nothing_is_refused
+            speculation_that_means_nothing_is_refused,
+            windows_are_attended_exactly_in_prefill,
+            windows_are_attended_exactly_under_every_policy,
+            a_cut_of_5000_tokens_reads_nothing_before_it_again,
+            windows_of_several_sequences_do_not_mix,
+            the_device_has_the_windows_alone,
+            windows_survive_a_lost_device_and_other_policies
         }
     };
 }

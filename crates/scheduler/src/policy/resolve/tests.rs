@@ -1,8 +1,23 @@
 //! Defaults, refusals and what they say, option by option.
 
-use longview_core::LayerId;
+use longview_core::{DType, LayerId};
 
 use super::*;
+use crate::layout::KvShape;
+
+fn layers(n_layers: usize) -> KvShape {
+    KvShape {
+        n_layers,
+        n_q_heads: 1,
+        n_kv_heads: 1,
+        head_dim: 2,
+        kv_dtype: DType::F32,
+        capacity: 32_768,
+        scale: 1.0,
+        inv_freq: [].into(),
+        windows: [].into(),
+    }
+}
 
 fn resolve(change: impl FnOnce(&mut PolicyOptions)) -> Result<Policy, PolicyError> {
     let mut options = PolicyOptions::new(Preset::Clusterkv).with_budget(1024);
@@ -220,12 +235,12 @@ fn a_pyramid_keeps_as_many_rows_as_equal_layers() {
     let options = PolicyOptions::new(Preset::Pyramidkv).with_budget(256);
     let policy = Policy::resolve(&options, 4096).unwrap();
     let mean = 256 - policy.recent;
-    let kept: Vec<usize> = (0..8).map(|layer| policy.kept(LayerId(layer), 8)).collect();
+    let kept: Vec<usize> = (0..8).map(|layer| policy.kept(&layers(8), LayerId(layer))).collect();
     assert!(kept.windows(2).all(|w| w[0] > w[1]), "{kept:?}");
     let sum: usize = kept.iter().sum();
     assert!(sum.abs_diff(8 * mean) <= 8 * 8, "{kept:?} of {mean}");
     assert!(kept[7] < mean / 8 && kept[0] > 3 * mean / 2, "{kept:?}");
-    assert_eq!(policy.kept(LayerId(0), 1), mean);
+    assert_eq!(policy.kept(&layers(1), LayerId(0)), mean);
 }
 
 #[test]
@@ -413,7 +428,7 @@ fn h2o_divides_its_budget_between_heavy_hitters_and_the_last_tokens() {
         Policy::resolve(&options, 32768).unwrap()
     };
     let policy = of("0.25");
-    assert_eq!((policy.recent, policy.kept(LayerId(0), 4)), (750, 250));
+    assert_eq!((policy.recent, policy.kept(&layers(4), LayerId(0))), (750, 250));
     let kept = policy.residency.kept().unwrap();
     assert_eq!((kept.statistic, kept.kernel), (Statistic::AllQueries, 1));
 }
