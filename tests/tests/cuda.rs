@@ -124,6 +124,7 @@ fn answers_are_those_of_the_cpu() {
         ("qwen2-untied", DType::BF16, 1e-1),
         ("qwen3-tied", DType::F16, 1e-1),
         ("glm4-sandwich", DType::F16, 1e-1),
+        ("gemma3-old", DType::F32, 1e-3),
     ] {
         for policy in [full(), clusterkv(24), clusterkv(64)] {
             let what = format!("{fixture} {kv_dtype} {}", policy.preset);

@@ -201,7 +201,7 @@ fn gguf_files_that_cannot_be_run_say_what_works() {
     run(&file, &["-p", "x"]).fails_with(&["model.gguf: truncated: the version at byte 4"]);
     run(folder.path(), &["-p", "x"]).fails_with(&["name the file in it: -m", "model.gguf"]);
     for (architecture, parts) in [
-        ("gemma3", ["architecture \"gemma3\" is not supported", "llama, internlm2, qwen2"]),
+        ("gemma2", ["architecture \"gemma2\" is not supported", "llama, internlm2, qwen2"]),
         ("clip", ["a projector for pictures (mmproj)", "the .gguf file of the language model"]),
         ("llama", ["holds no tensor", "token_embd.weight"]),
     ] {

@@ -22,7 +22,10 @@ pub fn fingerprint(
 ) -> Result<Fingerprint, WeightsError> {
     let weights = tensors.digest(config)?;
     let size = tensors.weight_bytes(config);
-    let rope = rope_text(&config.rope, context);
+    let mut rope = rope_text(&config.rope, context);
+    if let Some(local) = &config.local {
+        rope += &format!("; in windows {}", rope_text(&local.rope, context));
+    }
     let text = config_text(config);
     Ok(Fingerprint {
         config: FingerprintPart { digest: digest(&text), about: about(config) },
@@ -71,11 +74,16 @@ fn config_text(config: &ModelConfig) -> String {
         mlp_bias,
         qk_norm,
         max_position_embeddings: _,
+        activation: _,
+        embedding_scale,
+        query_scalar,
+        norm_plus_one: _,
+        local,
         sliding_window: _,
         bos_token_id: _,
         eos_token_ids: _,
     } = config;
-    json!({
+    let mut text = json!({
         "architecture": architecture.traits().class_name,
         "hidden_size": hidden_size,
         "intermediate_size": intermediate_size,
@@ -90,8 +98,20 @@ fn config_text(config: &ModelConfig) -> String {
         "o_bias": o_bias,
         "mlp_bias": mlp_bias,
         "qk_norm": qk_norm,
-    })
-    .to_string()
+    });
+    // What only some models have is named only there: the text of others is that of the releases
+    // before.
+    if *embedding_scale != 1.0 {
+        text["embedding_scale"] = json!(embedding_scale.to_string());
+    }
+    if let Some(scalar) = query_scalar {
+        text["query_scalar"] = json!(scalar.to_string());
+    }
+    if let Some(local) = local {
+        text["window"] = json!(local.window);
+        text["is_local"] = json!(local.is_local);
+    }
+    text.to_string()
 }
 
 /// The same for people.

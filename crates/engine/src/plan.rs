@@ -1,5 +1,6 @@
 //! The bytes of a model and a session, from options and policy, before anything is loaded.
 
+use longview_core::LayerId;
 use longview_model::folder::ModelFolder;
 use longview_model::rope::RopeTable;
 use longview_model::transformer::Workspace;
@@ -70,13 +71,31 @@ pub(crate) fn shape_of(
         capacity: options.ctx_size,
         scale: config.attention_scale(),
         inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),
-        windows: [].into(),
+        windows: match config.local {
+            Some(_) => (0..config.n_layers).map(|l| config.window(LayerId::new(l))).collect(),
+            None => [].into(),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_have_the_windows_of_the_model() {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/");
+        let shape = |name: &str| {
+            let folder = ModelFolder::open(format!("{fixtures}{name}").as_ref()).expect("a model");
+            kv_shape(&folder, &EngineOptions { ctx_size: 256, ..EngineOptions::default() })
+        };
+        let gemma3 = shape("gemma3-windows");
+        let windows: Vec<_> = gemma3.layers().map(|layer| gemma3.window(layer)).collect();
+        let local = Some(40);
+        assert_eq!(windows, [local, local, local, local, local, None]);
+        assert_eq!(gemma3.scale, (1.0 / 20f64.sqrt()) as f32);
+        assert!(shape("qwen3-tied").windows.is_empty());
+    }
 
     #[test]
     fn queries_are_scaled_as_the_model_says() {

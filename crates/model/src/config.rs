@@ -10,6 +10,10 @@ mod rope;
 
 use std::path::{Path, PathBuf};
 
+use half::{bf16, f16};
+use longview_core::LayerId;
+use longview_ops::Activation;
+
 use self::problem::bounded;
 pub use self::problem::{ConfigProblem, MAX_POSITIONS, WindowError};
 use self::raw::RawConfig;
@@ -62,14 +66,36 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// q and k are normed per head before RoPE.
     pub qk_norm: bool,
+    /// What the gate of the MLP goes through.
+    pub activation: Activation,
+    /// Multiplies embeddings.
+    pub embedding_scale: f32,
+    /// The root of this divides q . k, where it is not the width of a head.
+    pub query_scalar: Option<f64>,
+    /// The checkpoint holds the weights of norms less 1.
+    pub norm_plus_one: bool,
+    /// Layers that see the last tokens alone, where others see all.
+    pub local: Option<LocalLayers>,
     /// The context the model was made for, as the config declares it.
     pub max_position_embeddings: usize,
-    /// Tokens that the narrowest layer sees, itself included, where a window is active.
+    /// Tokens that the narrowest layer sees, itself included, where a window is active that is not
+    /// computed: it limits the context.
     pub sliding_window: Option<usize>,
     /// The token a sequence begins with.
     pub bos_token_id: Option<u32>,
     /// Tokens that end a sequence; `generation_config.json` may name others.
     pub eos_token_ids: Vec<u32>,
+}
+
+/// Layers that see the last tokens alone, in a model whose other layers see all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalLayers {
+    /// Tokens that such a layer sees, itself included.
+    pub window: usize,
+    /// Whether each layer of the model is one.
+    pub is_local: Vec<bool>,
+    /// Their rotary position embedding.
+    pub rope: RopeConfig,
 }
 
 /// A config that cannot be run: which file, and why.
@@ -83,9 +109,17 @@ pub struct ConfigError {
 }
 
 impl ModelConfig {
-    /// The factor on q . k, `1 / sqrt(Dh)`, rounded once from f64 as published models have it.
+    /// The factor on q . k, `1 / sqrt(Dh)` unless the model says otherwise, rounded once from f64
+    /// as published models have it.
     pub fn attention_scale(&self) -> f32 {
-        (1.0 / (self.head_dim as f64).sqrt()) as f32
+        (1.0 / self.query_scalar.unwrap_or(self.head_dim as f64).sqrt()) as f32
+    }
+
+    /// Tokens that a token of `layer` sees, itself included, where the model has layers that see
+    /// the last ones alone.
+    pub fn window(&self, layer: LayerId) -> Option<usize> {
+        let local = self.local.as_ref()?;
+        local.is_local.get(layer.index()).is_some_and(|is_local| *is_local).then_some(local.window)
     }
 
     /// Reads and checks `path`.
@@ -115,7 +149,7 @@ impl ModelConfig {
         let raw = RawConfig::read(fields)?;
         let architecture = architecture(&raw)?;
         let traits = architecture.traits();
-        check_computable(&raw)?;
+        check_computable(&raw, traits)?;
         let hidden_size = required("hidden_size", raw.hidden_size, MAX_WIDTH)?;
         let n_q_heads = required("num_attention_heads", raw.num_attention_heads, MAX_HEADS)?;
         let n_kv_heads = kv_heads(&raw, traits, n_q_heads)?;
@@ -133,6 +167,14 @@ impl ModelConfig {
             BiasRule::Bias(absent) => raw.bias.unwrap_or(absent),
             BiasRule::MlpBias => raw.mlp_bias.unwrap_or(false),
         };
+        let local = match local_layers(&raw, traits, n_layers)? {
+            None => None,
+            Some((window, is_local)) => Some(LocalLayers {
+                window,
+                is_local,
+                rope: RopeConfig::local_from_raw(&raw, traits, head_dim, max_position_embeddings)?,
+            }),
+        };
         Ok(Self {
             architecture,
             hidden_size,
@@ -144,11 +186,16 @@ impl ModelConfig {
             vocab_size: required("vocab_size", raw.vocab_size, MAX_VOCAB)?,
             rms_norm_eps: rms_norm_eps(&raw, traits)?,
             rope: RopeConfig::from_raw(&raw, traits, head_dim, max_position_embeddings)?,
-            tie_word_embeddings: raw.tie_word_embeddings.unwrap_or(false),
+            tie_word_embeddings: raw.tie_word_embeddings.unwrap_or(traits.default_tied),
             qkv_bias: bias(traits.qkv_bias),
             o_bias: bias(traits.o_bias),
             mlp_bias: bias(traits.mlp_bias),
             qk_norm: traits.qk_norm,
+            activation: traits.activation,
+            embedding_scale: embedding_scale(&raw, traits, hidden_size),
+            query_scalar: query_scalar(&raw)?,
+            norm_plus_one: traits.norm_plus_one,
+            local,
             max_position_embeddings,
             sliding_window: sliding_window(&raw, traits, n_layers)?,
             bos_token_id: raw.bos_token_id.first().copied(),
@@ -200,16 +247,99 @@ fn architecture(raw: &RawConfig) -> Result<Architecture, ConfigProblem> {
 }
 
 /// Refuses what the kernels do not compute.
-fn check_computable(raw: &RawConfig) -> Result<(), ConfigProblem> {
+fn check_computable(raw: &RawConfig, traits: &ArchTraits) -> Result<(), ConfigProblem> {
     if let Some(quantisation) = &raw.quantization_config {
         let method = quantisation.get("quant_method").and_then(|name| name.as_str());
         return Err(ConfigProblem::Quantised { method: clip(method.unwrap_or("unnamed")) });
     }
-    // "swish" is the older name of the same function.
-    match raw.hidden_act.as_deref() {
-        None | Some("silu" | "swish") => Ok(()),
-        Some(name) => Err(ConfigProblem::Activation { name: clip(name) }),
+    for (field, cap, reason) in [
+        ("attn_logit_softcapping", raw.attn_logit_softcapping, "scores are not capped"),
+        ("final_logit_softcapping", raw.final_logit_softcapping, "logits are not capped"),
+    ] {
+        if let Some(cap) = cap {
+            return Err(ConfigProblem::NotComputed { field, found: cap.to_string(), reason });
+        }
     }
+    if raw.use_bidirectional_attention == Some(true) {
+        let (field, reason) = ("use_bidirectional_attention", "attention looks back alone");
+        return Err(ConfigProblem::NotComputed { field, found: "true".to_owned(), reason });
+    }
+    let (name, computed) = match traits.activation {
+        // "swish" is the older name of the same function.
+        Activation::Silu => (&raw.hidden_act, ["silu", "swish"]),
+        // The first Gemma configs have an old name of another function beside the right one.
+        Activation::GeluTanh => (
+            raw.hidden_activation.as_ref().map_or(&raw.hidden_act, |_| &raw.hidden_activation),
+            ["gelu_pytorch_tanh", "gelu_new"],
+        ),
+    };
+    match name.as_deref() {
+        None => Ok(()),
+        Some(name) if computed.contains(&name) => Ok(()),
+        Some(name) => Err(ConfigProblem::Activation { name: clip(name), computed: computed[0] }),
+    }
+}
+
+/// The root of the hidden size, rounded to the type of the checkpoint: so it was in training, and
+/// is in transformers.
+fn embedding_scale(raw: &RawConfig, traits: &ArchTraits, hidden_size: usize) -> f32 {
+    if !traits.scales_embedding {
+        return 1.0;
+    }
+    let scale = (hidden_size as f64).sqrt() as f32;
+    match raw.dtype.as_deref() {
+        Some("bfloat16") => bf16::from_f32(scale).to_f32(),
+        Some("float16") => f16::from_f32(scale).to_f32(),
+        _ => scale,
+    }
+}
+
+fn query_scalar(raw: &RawConfig) -> Result<Option<f64>, ConfigProblem> {
+    const FIELD: &str = "query_pre_attn_scalar";
+    match raw.query_pre_attn_scalar {
+        Some(value) if !(value.is_finite() && value >= 1.0) => {
+            let requirement = "a finite number of at least 1";
+            Err(ConfigProblem::BadNumber { field: FIELD, value, requirement })
+        }
+        given => Ok(given),
+    }
+}
+
+/// The window of layers that alternate with layers that see all, and which layers have it.
+fn local_layers(
+    raw: &RawConfig,
+    traits: &ArchTraits,
+    n_layers: usize,
+) -> Result<Option<(usize, Vec<bool>)>, ConfigProblem> {
+    let SlidingRule::Alternating { window, pattern } = traits.sliding else { return Ok(None) };
+    let window = match raw.sliding_window {
+        raw::Field::Null => return Ok(None),
+        raw::Field::Value(window) => bounded("sliding_window", window, MAX_POSITIONS)?,
+        raw::Field::Absent => window,
+    };
+    let is_local: Vec<bool> = match &raw.layer_types {
+        Some(types) => layer_types(types, n_layers)?,
+        None => {
+            let pattern = raw.sliding_window_pattern.unwrap_or(pattern as u64);
+            let pattern = bounded("sliding_window_pattern", pattern, MAX_LAYERS)?;
+            (1..=n_layers).map(|n| !n.is_multiple_of(pattern)).collect()
+        }
+    };
+    Ok(is_local.contains(&true).then_some((window, is_local)))
+}
+
+/// Which of the layers have a window.
+fn layer_types(types: &[String], n_layers: usize) -> Result<Vec<bool>, ConfigProblem> {
+    let wrong = |found| ConfigProblem::LayerTypes { found, n_layers };
+    if types.len() != n_layers {
+        return Err(wrong(format!("has {} entries", types.len())));
+    }
+    let is_local = |name: &String| match name.as_str() {
+        "sliding_attention" => Ok(true),
+        "full_attention" => Ok(false),
+        other => Err(wrong(format!("contains {:?}", clip(other)))),
+    };
+    types.iter().map(is_local).collect()
 }
 
 fn required(field: &'static str, value: Option<u64>, max: usize) -> Result<usize, ConfigProblem> {
@@ -267,7 +397,7 @@ fn sliding_window(
     n_layers: usize,
 ) -> Result<Option<usize>, ConfigProblem> {
     let window = match (traits.sliding, raw.sliding_window) {
-        (SlidingRule::Never, _) | (_, raw::Field::Null) => None,
+        (SlidingRule::Never | SlidingRule::Alternating { .. }, _) | (_, raw::Field::Null) => None,
         (SlidingRule::Everywhere(_), raw::Field::Value(window)) => Some(window),
         (SlidingRule::Everywhere(default), raw::Field::Absent) => default.map(|n| n as u64),
         (SlidingRule::WhenEnabled, _) if !slides_anywhere(raw, n_layers) => None,

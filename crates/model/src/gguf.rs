@@ -83,7 +83,8 @@ fn of_file(file: &GgufFile) -> Result<GgufModel, GgufModelError> {
     let tensors = config::Tensors { infos: &infos, read: &read };
     let config = config::model_config(&file.metadata, &tensors, path)?;
     let tensors = tensor_set(file, arch, &config);
-    tensors.check(&config).map_err(|error| error.with_names(names::from_hugging_face))?;
+    let in_file = |name: &str| names::from_hugging_face(name, arch);
+    tensors.check(&config).map_err(|error| error.with_names(in_file))?;
     let mut parts = tokenizer::tokenizer(&file.metadata, config.vocab_size, path)?;
     let template = file.metadata.text(TEMPLATE).map_err(|problem| problem.of(path))?;
     let special = std::mem::take(&mut parts.config.special);

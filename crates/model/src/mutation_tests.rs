@@ -266,6 +266,8 @@ fn mutated_configs_are_read_or_refused() {
         "mistral-gqa",
         "phi3-longrope",
         "glm-partial",
+        "gemma3-windows",
+        "gemma3-old",
         "internlm2-fused",
         "qwen2-yarn",
     ];

@@ -26,6 +26,8 @@ pub use crate::weights::LoadError;
 pub struct Model<B: Backend> {
     config: ModelConfig,
     rope: RopeTable,
+    /// That of layers that see the last tokens alone, where there are such.
+    local_rope: Option<RopeTable>,
     planned_context: usize,
     embedding: B::Weight,
     layers: Vec<Layer<B>>,
@@ -96,7 +98,7 @@ impl<B: Backend> Model<B> {
         if n_tokens == 0 {
             return Ok(());
         }
-        ws.upload(backend, &self.rope, batch)?;
+        ws.upload(backend, [Some(&self.rope), self.local_rope.as_ref()], batch)?;
         self.embed(backend, ws, n_tokens)?;
         let pass = Pass { backend, config: &self.config, n_tokens };
         for (index, layer) in self.layers.iter().enumerate() {
@@ -161,7 +163,11 @@ impl<B: Backend> Model<B> {
     fn embed(&self, backend: &B, ws: &mut Workspace<B>, n_tokens: usize) -> OpResult<()> {
         let width = self.config.hidden_size;
         backend.embed(Embed {
-            p: EmbedParams { n_tokens: n_tokens as u32, width: width as u32, scale: 1.0 },
+            p: EmbedParams {
+                n_tokens: n_tokens as u32,
+                width: width as u32,
+                scale: self.config.embedding_scale,
+            },
             ids: View::part(&ws.ids, 0, n_tokens),
             table: &self.embedding,
             out: ViewMut::part(&mut ws.hidden, 0, n_tokens * width),

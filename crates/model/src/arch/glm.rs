@@ -1,6 +1,8 @@
 //! GLM-4 in the layout of Hugging Face: half of each head is rotated, in pairs of neighbours; its
 //! second version norms what each half of a layer adds to the residual stream.
 
+use longview_ops::Activation;
+
 use super::layout::Layout;
 use super::layout::{GateUpLayout, LLAMA, RotaryPairs};
 use super::traits::{ArchTraits, BiasRule, SlidingRule};
@@ -19,6 +21,11 @@ pub(super) const GLM: ArchTraits = ArchTraits {
     mlp_bias: BiasRule::Never,
     qk_norm: false,
     sliding: SlidingRule::Never,
+    activation: Activation::Silu,
+    scales_embedding: false,
+    norm_plus_one: false,
+    default_tied: false,
+    default_rope_theta: 10_000.0,
     partial_rotary: Some(0.5),
     default_head_dim: Some(128),
     default_n_kv_heads: Some(2),

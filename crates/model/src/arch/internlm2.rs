@@ -1,5 +1,7 @@
 //! InternLM2 and InternLM2.5: Llama with other names, and q, k and v in one tensor by KV head.
 
+use longview_ops::Activation;
+
 use super::layout::{GateUpLayout, Layout, QkvLayout, RotaryPairs};
 use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
@@ -25,6 +27,11 @@ pub(super) const TRAITS: ArchTraits = ArchTraits {
     mlp_bias: BiasRule::Never,
     qk_norm: false,
     sliding: SlidingRule::Never,
+    activation: Activation::Silu,
+    scales_embedding: false,
+    norm_plus_one: false,
+    default_tied: false,
+    default_rope_theta: 10_000.0,
     partial_rotary: None,
     default_head_dim: None,
     default_n_kv_heads: None,

@@ -1,5 +1,7 @@
 //! Llama: the plain decoder the others differ from. Biases only where the config asks for them.
 
+use longview_ops::Activation;
+
 use super::layout::LLAMA;
 use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
@@ -13,6 +15,11 @@ pub(super) const TRAITS: ArchTraits = ArchTraits {
     mlp_bias: BiasRule::MlpBias,
     qk_norm: false,
     sliding: SlidingRule::Never,
+    activation: Activation::Silu,
+    scales_embedding: false,
+    norm_plus_one: false,
+    default_tied: false,
+    default_rope_theta: 10_000.0,
     partial_rotary: None,
     default_head_dim: None,
     default_n_kv_heads: None,

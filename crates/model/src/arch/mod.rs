@@ -3,6 +3,7 @@
 //! Every model Longview runs is one decoder: norm, attention, norm, gated MLP. An architecture
 //! is a row of flags, so that adding one is a small file here and never a copy of the transformer.
 
+mod gemma3;
 mod glm;
 mod internlm2;
 mod layout;
@@ -35,10 +36,12 @@ pub enum Architecture {
     Glm4,
     /// `InternLM2ForCausalLM`: InternLM2 and InternLM2.5.
     InternLm2,
+    /// `Gemma3ForCausalLM`: the text models of Gemma 3.
+    Gemma3,
 }
 
 /// Every supported architecture with its row.
-const TABLE: [(Architecture, &ArchTraits); 8] = [
+const TABLE: [(Architecture, &ArchTraits); 9] = [
     (Architecture::Llama, &llama::TRAITS),
     (Architecture::Mistral, &mistral::TRAITS),
     (Architecture::Qwen2, &qwen2::TRAITS),
@@ -47,6 +50,7 @@ const TABLE: [(Architecture, &ArchTraits); 8] = [
     (Architecture::Glm, &glm::GLM),
     (Architecture::Glm4, &glm::GLM4),
     (Architecture::InternLm2, &internlm2::TRAITS),
+    (Architecture::Gemma3, &gemma3::TRAITS),
 ];
 
 impl Architecture {

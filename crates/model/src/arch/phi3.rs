@@ -1,6 +1,8 @@
 //! Phi-3, Phi-3.5 and Phi-4: fused projections, LongRoPE, and in Phi-4-mini a part of each head
 //! that is not rotated.
 
+use longview_ops::Activation;
+
 use super::layout::Layout;
 use super::layout::{GateUpLayout, LLAMA, QkvLayout};
 use super::traits::{ArchTraits, BiasRule, SlidingRule};
@@ -19,6 +21,11 @@ pub(super) const TRAITS: ArchTraits = ArchTraits {
     mlp_bias: BiasRule::Never,
     qk_norm: false,
     sliding: SlidingRule::Everywhere(None),
+    activation: Activation::Silu,
+    scales_embedding: false,
+    norm_plus_one: false,
+    default_tied: false,
+    default_rope_theta: 10_000.0,
     partial_rotary: Some(1.0),
     default_head_dim: None,
     default_n_kv_heads: None,

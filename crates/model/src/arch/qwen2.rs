@@ -1,5 +1,7 @@
 //! Qwen2 and Qwen2.5: Llama with a bias on q, k and v, and a window that is nearly always off.
 
+use longview_ops::Activation;
+
 use super::layout::LLAMA;
 use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
@@ -13,6 +15,11 @@ pub(super) const TRAITS: ArchTraits = ArchTraits {
     mlp_bias: BiasRule::Never,
     qk_norm: false,
     sliding: SlidingRule::WhenEnabled,
+    activation: Activation::Silu,
+    scales_embedding: false,
+    norm_plus_one: false,
+    default_tied: false,
+    default_rope_theta: 10_000.0,
     partial_rotary: None,
     default_head_dim: None,
     default_n_kv_heads: Some(32),

@@ -1,5 +1,7 @@
 //! Qwen3: no q/k/v bias, an RMS norm over each head of q and k instead, heads of 128 by default.
 
+use longview_ops::Activation;
+
 use super::layout::LLAMA;
 use super::traits::{ArchTraits, BiasRule, SlidingRule};
 
@@ -13,6 +15,11 @@ pub(super) const TRAITS: ArchTraits = ArchTraits {
     mlp_bias: BiasRule::Never,
     qk_norm: true,
     sliding: SlidingRule::WhenEnabled,
+    activation: Activation::Silu,
+    scales_embedding: false,
+    norm_plus_one: false,
+    default_tied: false,
+    default_rope_theta: 10_000.0,
     partial_rotary: None,
     default_head_dim: Some(128),
     default_n_kv_heads: Some(32),

@@ -1,5 +1,7 @@
 //! The flags of an architecture.
 
+use longview_ops::Activation;
+
 use super::layout::Layout;
 
 /// Whether a projection carries a bias.
@@ -26,6 +28,15 @@ pub enum SlidingRule {
     Everywhere(Option<usize>),
     /// `use_sliding_window` and then `layer_types` or `max_window_layers`.
     WhenEnabled,
+    /// `sliding_window` on the layers that `layer_types` names, else on all but every n-th by
+    /// `sliding_window_pattern`; the values are what absent fields mean. These layers have a rotary
+    /// embedding of their own.
+    Alternating {
+        /// Tokens that such a layer sees.
+        window: usize,
+        /// The last of so many layers sees all.
+        pattern: usize,
+    },
 }
 
 /// The flags of one architecture, with the defaults transformers gives to absent fields.
@@ -47,6 +58,16 @@ pub struct ArchTraits {
     pub qk_norm: bool,
     /// How a sliding window is declared.
     pub sliding: SlidingRule,
+    /// What the gate of the MLP goes through.
+    pub activation: Activation,
+    /// Embeddings are multiplied by the root of the hidden size.
+    pub scales_embedding: bool,
+    /// Checkpoints hold the weights of norms less 1.
+    pub norm_plus_one: bool,
+    /// Whether the output projection is the embedding where `tie_word_embeddings` is absent.
+    pub default_tied: bool,
+    /// Base of the rotary embedding where `rope_theta` is absent.
+    pub default_rope_theta: f64,
     /// The part of each head that rotates where `partial_rotary_factor` is absent; `None`: the
     /// field may not say less than all of it.
     pub partial_rotary: Option<f64>,

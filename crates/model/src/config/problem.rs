@@ -102,10 +102,33 @@ pub enum ConfigProblem {
         head_dim: usize,
     },
     /// The MLP's activation is not the one the kernels compute.
-    #[error("hidden_act {name:?} is not supported; Longview's MLP computes silu")]
+    #[error("hidden_act {name:?} is not supported; Longview's MLP computes {computed}")]
     Activation {
         /// As the config names it.
         name: String,
+        /// The one that this architecture has.
+        computed: &'static str,
+    },
+    /// Something that would change the result.
+    #[error("{field} {found} is not supported: {reason}")]
+    NotComputed {
+        /// Its name in config.json.
+        field: &'static str,
+        /// What config.json says.
+        found: String,
+        /// What is computed instead.
+        reason: &'static str,
+    },
+    /// A list of layers that does not fit the model.
+    #[error(
+        "layer_types {found}; it must be a list of {n_layers} of sliding_attention and \
+         full_attention"
+    )]
+    LayerTypes {
+        /// What it is instead.
+        found: String,
+        /// Decoder layers.
+        n_layers: usize,
     },
     /// The RoPE scaling is not known.
     #[error("rope type {name:?} is not supported; Longview computes {supported}")]

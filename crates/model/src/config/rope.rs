@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::problem::{ConfigProblem, MAX_POSITIONS, bounded};
 use super::raw::RawConfig;
-use crate::arch::ArchTraits;
+use crate::arch::{ArchTraits, SlidingRule};
 use crate::json::{self, FieldError};
 use crate::text::clip;
 
@@ -99,19 +99,69 @@ impl RopeConfig {
         max_positions: usize,
     ) -> Result<Self, ConfigProblem> {
         let empty = Map::new();
-        let new_form = raw.rope_parameters.as_ref().unwrap_or(&empty);
+        let new_form = of_layers(raw, traits, "full_attention")?.unwrap_or(&empty);
         // People extend a context by adding `rope_scaling`, so it wins, as in transformers.
         let old_form = raw.rope_scaling.as_ref().filter(|map| !map.is_empty());
         let map = old_form.unwrap_or(new_form);
-        let fields = Fields { map, raw, max_positions };
+        let beside = Fields { map: new_form, raw, max_positions }.number("rope_theta")?;
+        let theta = raw.rope_theta.or(beside).unwrap_or(traits.default_rope_theta);
+        Self::read(&Fields { map, raw, max_positions }, traits, head_dim, theta)
+    }
+
+    /// That of layers with a window, where they have one of their own: what stretches the other is
+    /// not theirs.
+    pub(super) fn local_from_raw(
+        raw: &RawConfig,
+        traits: &ArchTraits,
+        head_dim: usize,
+        max_positions: usize,
+    ) -> Result<Self, ConfigProblem> {
+        let empty = Map::new();
+        let map = match of_layers(raw, traits, "sliding_attention")? {
+            Some(map) if has_layer_types(raw) => map,
+            _ => &empty,
+        };
+        let theta = raw.rope_local_base_freq.unwrap_or(10_000.0);
+        Self::read(&Fields { map, raw, max_positions }, traits, head_dim, theta)
+    }
+
+    /// What a dictionary says; `theta` where it names no base.
+    fn read(
+        fields: &Fields<'_>,
+        traits: &ArchTraits,
+        head_dim: usize,
+        theta: f64,
+    ) -> Result<Self, ConfigProblem> {
         fields.refuse_layer_types()?;
         let rotary_dim = fields.rotary_dim(traits, head_dim)?;
-        let beside = Fields { map: new_form, raw, max_positions }.number("rope_theta")?;
-        let theta = fields.number("rope_theta")?.or(raw.rope_theta).or(beside).unwrap_or(10_000.0);
+        let theta = fields.number("rope_theta")?.unwrap_or(theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(bad("rope_theta", theta, "a finite number above 1"));
         }
         Ok(Self { theta, scaling: fields.scaling(rotary_dim)?, rotary_dim })
+    }
+}
+
+/// Whether `rope_parameters` has a dictionary for each kind of layers.
+fn has_layer_types(raw: &RawConfig) -> bool {
+    raw.rope_parameters.iter().flatten().any(|(_, value)| value.is_object())
+}
+
+/// The part of `rope_parameters` that is about layers of a kind, where an architecture has several
+/// kinds, else all of it.
+fn of_layers<'a>(
+    raw: &'a RawConfig,
+    traits: &ArchTraits,
+    kind: &'static str,
+) -> Result<Option<&'a Map<String, Value>>, ConfigProblem> {
+    let all = raw.rope_parameters.as_ref();
+    if !matches!(traits.sliding, SlidingRule::Alternating { .. }) || !has_layer_types(raw) {
+        return Ok(all);
+    }
+    match all.and_then(|all| all.get(kind)) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(map)) => Ok(Some(map)),
+        Some(other) => Err(FieldError::new(kind, other, "an object").into()),
     }
 }
 

@@ -62,6 +62,120 @@ fn architectures_differ_by_their_flags() {
     assert_eq!(by_type.architecture, Architecture::Mistral);
 }
 
+/// Gemma 3 as its checkpoints say it, at a smaller size.
+fn gemma3(changes: Value) -> Value {
+    let mut config = json!({
+        "architectures": ["Gemma3ForCausalLM"], "hidden_size": 640, "intermediate_size": 128,
+        "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "vocab_size": 256, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 32,
+        "query_pre_attn_scalar": 64, "sliding_window": 512, "torch_dtype": "bfloat16",
+        "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "attn_logit_softcapping": null, "final_logit_softcapping": null
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+fn gemma3_config(changes: Value) -> ModelConfig {
+    ModelConfig::from_json(&gemma3(changes).to_string()).unwrap()
+}
+
+#[test]
+fn gemma3_has_windows_two_ropes_and_a_scale() {
+    let config = gemma3_config(json!({}));
+    let windows: Vec<_> = (0..8).map(|layer| config.window(LayerId(layer))).collect();
+    let local = Some(512);
+    assert_eq!(windows, [local, local, local, local, local, None, local, None]);
+    assert_eq!((config.sliding_window, config.max_exact_context()), (None, None));
+    assert_eq!(config.rope.theta, 1e6);
+    assert_eq!(config.rope.scaling, RopeScaling::Linear { factor: 8.0 });
+    let own = config.local.as_ref().unwrap();
+    assert_eq!((own.rope.theta, &own.rope.scaling), (1e4, &RopeScaling::Default));
+    assert_eq!(config.activation, Activation::GeluTanh);
+    assert!(config.qk_norm && config.norm_plus_one && config.tie_word_embeddings);
+    assert_eq!(config.attention_scale(), 0.125);
+    // The root of 640 is 25.298.., and has 8 bits in bf16.
+    assert_eq!(config.embedding_scale, 25.25);
+    assert_eq!(gemma3_config(json!({"torch_dtype": "float16"})).embedding_scale, 25.296875);
+    let whole = gemma3_config(json!({"torch_dtype": null}));
+    assert_eq!(whole.embedding_scale, 640f32.sqrt());
+    assert_eq!(parse(json!({})).embedding_scale, 1.0);
+}
+
+#[test]
+fn gemma3_in_the_spelling_of_later_versions() {
+    let types = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"];
+    let newer = |changes: Value| {
+        let mut config = gemma3(json!({
+            "num_hidden_layers": 4, "layer_types": types, "rope_scaling": null,
+            "rope_theta": null, "rope_local_base_freq": null, "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7000.0}
+            }
+        }));
+        for (key, value) in changes.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        ModelConfig::from_json(&config.to_string())
+    };
+    let config = newer(json!({})).unwrap();
+    let windows: Vec<_> = (0..4).map(|layer| config.window(LayerId(layer))).collect();
+    assert_eq!(windows, [None, Some(512), Some(512), None]);
+    assert_eq!((config.rope.theta, &config.rope.scaling), (500_000.0, &RopeScaling::Default));
+    let local = config.local.unwrap().rope;
+    assert_eq!((local.theta, local.scaling), (7000.0, RopeScaling::Linear { factor: 2.0 }));
+    let defaults = newer(json!({"rope_parameters": null})).unwrap();
+    assert_eq!((defaults.rope.theta, defaults.local.unwrap().rope.theta), (1e6, 1e4));
+    let all = newer(json!({"layer_types": vec!["full_attention"; 4]})).unwrap();
+    assert_eq!(all.local, None);
+    let refused = |changes: Value| newer(changes).unwrap_err().to_string();
+    assert_eq!(
+        refused(json!({"layer_types": ["full_attention"]})),
+        "layer_types has 1 entries; it must be a list of 4 of sliding_attention and full_attention"
+    );
+    assert_eq!(
+        refused(json!({"layer_types": vec!["chunked_attention"; 4]})),
+        "layer_types contains \"chunked_attention\"; it must be a list of 4 of \
+         sliding_attention and full_attention"
+    );
+}
+
+#[test]
+fn what_would_change_gemma3_is_refused() {
+    let refused = |changes: Value| {
+        ModelConfig::from_json(&gemma3(changes).to_string()).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(json!({"attn_logit_softcapping": 50.0})),
+        "attn_logit_softcapping 50 is not supported: scores are not capped"
+    );
+    assert_eq!(
+        refused(json!({"final_logit_softcapping": 30.0})),
+        "final_logit_softcapping 30 is not supported: logits are not capped"
+    );
+    assert_eq!(
+        refused(json!({"use_bidirectional_attention": true})),
+        "use_bidirectional_attention true is not supported: attention looks back alone"
+    );
+    assert_eq!(
+        refused(json!({"hidden_activation": "silu"})),
+        "hidden_act \"silu\" is not supported; Longview's MLP computes gelu_pytorch_tanh"
+    );
+    assert_eq!(
+        refused(json!({"query_pre_attn_scalar": 0})),
+        "query_pre_attn_scalar is 0; it must be a finite number of at least 1"
+    );
+    assert_eq!(
+        refused(json!({"sliding_window": 0})),
+        "sliding_window is 0; it must be from 1 to 1073741824"
+    );
+    let whole = refused(json!({"architectures": ["Gemma3ForConditionalGeneration"]}));
+    assert!(whole.contains("\"Gemma3ForConditionalGeneration\" is not supported"), "{whole}");
+}
+
 #[test]
 fn absent_kv_heads_mean_what_transformers_means() {
     let mut config = llama();
@@ -229,7 +343,7 @@ fn unknown_models_are_named_with_what_is_known() {
         message(json!({"architectures": ["MambaForCausalLM"]})),
         "architecture \"MambaForCausalLM\" is not supported; Longview runs LlamaForCausalLM, \
          MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM, \
-         GlmForCausalLM, Glm4ForCausalLM, InternLM2ForCausalLM"
+         GlmForCausalLM, Glm4ForCausalLM, InternLM2ForCausalLM, Gemma3ForCausalLM"
     );
     assert_eq!(
         message(json!({"hidden_act": "gelu"})),

@@ -26,18 +26,39 @@ pub(super) struct GgufArch {
     pub interleaved: bool,
     /// `ffn_up` holds the gate's rows and then its own.
     pub stacked_up: bool,
+    /// Parts of a layer that other architectures call by other names of Hugging Face.
+    pub parts: &'static [(&'static str, &'static str)],
 }
 
 /// Every architecture that is read. Mistral is `llama`, and so is InternLM2 once it is converted,
 /// but for its name.
-pub(super) const ARCHITECTURES: [GgufArch; 6] = [
-    GgufArch { name: "llama", class: "LlamaForCausalLM", interleaved: true, stacked_up: false },
-    GgufArch { name: "internlm2", class: "LlamaForCausalLM", interleaved: true, stacked_up: false },
-    GgufArch { name: "qwen2", class: "Qwen2ForCausalLM", interleaved: false, stacked_up: false },
-    GgufArch { name: "qwen3", class: "Qwen3ForCausalLM", interleaved: false, stacked_up: false },
-    GgufArch { name: "phi3", class: "Phi3ForCausalLM", interleaved: false, stacked_up: true },
-    GgufArch { name: "glm4", class: "Glm4ForCausalLM", interleaved: false, stacked_up: true },
+pub(super) const ARCHITECTURES: [GgufArch; 7] = [
+    GgufArch { interleaved: true, ..plain("llama", "LlamaForCausalLM") },
+    GgufArch { interleaved: true, ..plain("internlm2", "LlamaForCausalLM") },
+    plain("qwen2", "Qwen2ForCausalLM"),
+    plain("qwen3", "Qwen3ForCausalLM"),
+    GgufArch { stacked_up: true, ..plain("phi3", "Phi3ForCausalLM") },
+    GgufArch { stacked_up: true, ..plain("glm4", "Glm4ForCausalLM") },
+    GgufArch { parts: &GEMMA3_PARTS, ..plain("gemma3", GEMMA3) },
 ];
+
+const fn plain(name: &'static str, class: &'static str) -> GgufArch {
+    GgufArch { name, class, interleaved: false, stacked_up: false, parts: &[] }
+}
+
+/// The class of Gemma 3, whose metadata leaves several things to whoever reads it.
+const GEMMA3: &str = "Gemma3ForCausalLM";
+
+const GEMMA3_PARTS: [(&str, &str); 3] = [
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
+
+/// The last of so many layers of Gemma 3 has no window.
+const GEMMA3_PATTERN: usize = 6;
+/// Layers of Gemma 3 of 27B, whose scores are scaled by the width of the model over its heads.
+const GEMMA3_27B_LAYERS: usize = 62;
 
 /// Divisors of RoPE's frequencies.
 const FACTORS: &str = "rope_freqs.weight";
@@ -70,7 +91,7 @@ pub(super) fn architecture(metadata: &Metadata) -> Result<&'static GgufArch, Ggu
     let name = name.ok_or_else(|| GgufProblem::MissingKey { key: KEY.to_owned() })?;
     ARCHITECTURES.iter().find(|arch| arch.name == name).ok_or_else(|| {
         let hint = match name {
-            "gemma3" | "gemma2" | "gemma" => "; Gemma comes next",
+            "gemma" | "gemma2" | "gemma3n" => "; of Gemma, the third version is read",
             "chatglm" => "; the model's folder of Hugging Face works",
             _ => "",
         };
@@ -166,6 +187,8 @@ pub(super) fn model_config(
     let fields = config_json(metadata, tensors).map_err(|problem| problem.of(path))?;
     let config = ModelConfig::from_object(&fields);
     let mut config = config.map_err(|problem| ConfigError { path: path.to_owned(), problem })?;
+    // Converters add the 1.
+    config.norm_plus_one = false;
     if let Some(factors) = tensors.factors(FACTORS).map_err(|problem| problem.of(path))? {
         set_factors(&mut config.rope, factors).map_err(|problem| problem.of(path))?;
     }
@@ -238,10 +261,29 @@ fn config_json(
     });
     let rotary = keys.size("rope.dimension_count", MAX_HEAD_DIM)?.unwrap_or(head_dim);
     fields["partial_rotary_factor"] = json!(rotary as f64 / head_dim as f64);
+    if arch.class == GEMMA3 {
+        add_gemma3(&keys, &mut fields)?;
+    }
     match fields {
         Json::Object(fields) => Ok(fields),
         _ => unreachable!("an object was made"),
     }
+}
+
+/// What files of Gemma 3 leave to whoever reads them, as llama.cpp has it.
+fn add_gemma3(keys: &Keys<'_>, fields: &mut Json) -> Result<(), GgufProblem> {
+    let size = |fields: &Json, name: &str| fields[name].as_u64().unwrap_or(1) as usize;
+    let n_layers = size(fields, "num_hidden_layers");
+    let scalar = if n_layers == GEMMA3_27B_LAYERS {
+        size(fields, "hidden_size") / size(fields, "num_attention_heads").max(1)
+    } else {
+        size(fields, "head_dim")
+    };
+    let pattern = keys.size("attention.sliding_window_pattern", MAX_LAYERS)?;
+    fields["query_pre_attn_scalar"] = json!(scalar);
+    fields["sliding_window_pattern"] = json!(pattern.unwrap_or(GEMMA3_PATTERN));
+    fields["rope_local_base_freq"] = json!(keys.real("rope.freq_base_swa")?.unwrap_or(10_000.0));
+    Ok(())
 }
 
 /// The width of a head, which keys and values share.

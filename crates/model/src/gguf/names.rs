@@ -50,7 +50,8 @@ pub(super) fn to_hugging_face(name: &str, arch: &GgufArch) -> String {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
         let (part, kind) = rest.rsplit_once('.')?;
         let stacked = arch.stacked_up && part == STACKED_UP.0;
-        let found = LAYER.iter().find(|(gguf, _)| *gguf == part).map(|(_, found)| *found)?;
+        let mut all = arch.parts.iter().chain(&LAYER);
+        let found = all.find(|(gguf, _)| *gguf == part).map(|(_, found)| *found)?;
         let found = if stacked { STACKED_UP.1 } else { found };
         let is_kind = matches!(kind, "weight" | "bias");
         let is_layer = !layer.is_empty() && layer.bytes().all(|byte| byte.is_ascii_digit());
@@ -60,14 +61,14 @@ pub(super) fn to_hugging_face(name: &str, arch: &GgufArch) -> String {
 }
 
 /// The name that the file has for `name` of Hugging Face, for messages.
-pub(super) fn from_hugging_face(name: &str) -> String {
+pub(super) fn from_hugging_face(name: &str, arch: &GgufArch) -> String {
     if let Some((found, _)) = GLOBAL.iter().find(|(_, other)| *other == name) {
         return (*found).to_owned();
     }
     let known = || {
         let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
         let (part, kind) = rest.rsplit_once('.')?;
-        let all = LAYER.iter().chain([&STACKED_UP]);
+        let all = arch.parts.iter().chain(&LAYER).chain([&STACKED_UP]);
         let found = all.into_iter().find(|(_, other)| *other == part)?.0;
         Some(format!("blk.{layer}.{found}.{kind}"))
     };
@@ -93,10 +94,10 @@ mod tests {
         for arch in &ARCHITECTURES {
             for (part, _) in LAYER {
                 let name = format!("blk.17.{part}.weight");
-                assert_eq!(from_hugging_face(&to_hugging_face(&name, arch)), name);
+                assert_eq!(from_hugging_face(&to_hugging_face(&name, arch), arch), name);
             }
             for (name, _) in GLOBAL {
-                assert_eq!(from_hugging_face(&to_hugging_face(name, arch)), name);
+                assert_eq!(from_hugging_face(&to_hugging_face(name, arch), arch), name);
             }
         }
         let name = |arch: &str, name: &str| {
@@ -111,7 +112,7 @@ mod tests {
         for name in ["blk.0.ffn_gate_exps.weight", "blk..attn_q.weight", "blk.x.attn_q.weight"] {
             let found = to_hugging_face(name, &ARCHITECTURES[0]);
             assert_eq!(found, format!("model.{name}"));
-            assert_eq!(from_hugging_face(&found), name);
+            assert_eq!(from_hugging_face(&found, &ARCHITECTURES[0]), name);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! One decoder layer around its attention.
 
 use longview_ops::{
-    Activation, Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm,
-    RmsNormParams, Rope, RopeParams, View, ViewMut,
+    Backend, Linear, LinearOut, LinearParams, NormGated, OpResult, Project, RmsNorm, RmsNormParams,
+    Rope, RopeParams, View, ViewMut,
 };
 
 use super::workspace::Workspace;
@@ -43,6 +43,8 @@ pub(super) struct Projection<'a, B: Backend> {
 
 /// The weights of one layer.
 pub(super) struct Layer<B: Backend> {
+    /// Whether it sees the last tokens alone, and has the rotary embedding of such layers.
+    pub is_local: bool,
     pub input_norm: B::Weight,
     pub q: LinearWeights<B>,
     pub k: LinearWeights<B>,
@@ -66,14 +68,21 @@ pub(super) struct Pass<'a, B: Backend> {
 }
 
 impl<B: Backend> Layer<B> {
+    /// Components of each head that rotate.
+    fn rotary_dim(&self, config: &ModelConfig) -> usize {
+        let local = config.local.as_ref().filter(|_| self.is_local);
+        local.map_or(&config.rope, |local| &local.rope).rotary_dim
+    }
+
     /// Norm, q, k and v with their norms and RoPE: from `ws.hidden` to `ws.q`, `ws.k`, `ws.v`. Ops
     /// do not work in place, so queries and keys end in the scratch buffers, and each pair changes
     /// names.
     pub(super) fn project(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
         let (config, n) = (pass.config, pass.n_tokens);
-        let Workspace { hidden, normed, q, q_scratch, k, k_scratch, v, rope, attended, .. } = ws;
+        let rotary_dim = self.rotary_dim(config);
+        let Workspace { hidden, normed, q, q_scratch, k, k_scratch, v, attended, .. } = ws;
+        let table = ws.rope.of(self.is_local);
         let (q_len, k_len) = (n * config.q_width(), n * config.kv_width());
-        let rotary_dim = config.rope.rotary_dim;
         pass.backend.project(Project {
             p: pass.norm_params(),
             x: View::part(hidden, 0, n * config.hidden_size),
@@ -86,7 +95,7 @@ impl<B: Backend> Layer<B> {
                 head_dim: config.head_dim as u32,
                 rotary_dim: rotary_dim as u32,
             },
-            table: View::part(rope, 0, n * rotary_dim),
+            table: View::part(table, 0, n * rotary_dim),
             head_norms: [self.q_norm.as_ref(), self.k_norm.as_ref()],
             out: [ViewMut::part(q_scratch, 0, q_len), ViewMut::part(k_scratch, 0, k_len)],
             // Attention writes it later; until then it is free.
@@ -101,7 +110,8 @@ impl<B: Backend> Layer<B> {
     /// to `ws.q_scratch`, between the projection of the layer before and its attention.
     pub(super) fn project_early(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
         let (config, n) = (pass.config, pass.n_tokens);
-        let Workspace { hidden, normed, q_scratch, attended, rope, .. } = ws;
+        let Workspace { hidden, normed, q_scratch, attended, .. } = ws;
+        let table = ws.rope.of(self.is_local);
         let (width, q_len) = (n * config.hidden_size, n * config.q_width());
         let (hidden, norm) = (View::part(hidden, 0, width), ViewMut::part(normed, 0, width));
         pass.rms_norm_views(hidden, &self.input_norm, norm, n, config.hidden_size)?;
@@ -113,7 +123,7 @@ impl<B: Backend> Layer<B> {
                 pass.rms_norm_views(x, weight, out, n * config.n_q_heads, config.head_dim)?;
             }
         }
-        let rotary_dim = config.rope.rotary_dim;
+        let rotary_dim = self.rotary_dim(config);
         pass.backend.rope(Rope {
             p: RopeParams {
                 n_tokens: n as u32,
@@ -122,7 +132,7 @@ impl<B: Backend> Layer<B> {
                 rotary_dim: rotary_dim as u32,
             },
             x: View::part(attended, 0, q_len),
-            table: View::part(rope, 0, n * rotary_dim),
+            table: View::part(table, 0, n * rotary_dim),
             out: ViewMut::part(q_scratch, 0, q_len),
         })
     }
@@ -137,7 +147,7 @@ impl<B: Backend> Layer<B> {
             x: View::part(hidden, 0, n * pass.config.hidden_size),
             norm: &self.post_norm,
             scratch: ViewMut::part(normed, 0, n * pass.config.hidden_size),
-            activation: Activation::Silu,
+            activation: pass.config.activation,
             gate: self.gate.of(gate, n),
             up: self.up.of(up, n),
             out: ViewMut::part(activated, 0, n * pass.config.intermediate_size),

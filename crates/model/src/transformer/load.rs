@@ -33,16 +33,18 @@ impl<B: Backend> Model<B> {
         let mut loader = Loader { backend, tensors, activations, done: 0, total, progress };
         let layout = &config.architecture.traits().layout;
         let embedding = loader.weight(layout.embedding)?;
+        let local = config.local.as_ref();
         let layers = (0..config.n_layers as u32).map(|index| loader.layer(config, LayerId(index)));
         let layers = layers.collect::<Result<_, _>>()?;
         let untied = !config.tie_word_embeddings;
         let lm_head = untied.then(|| loader.weight(layout.lm_head)).transpose()?;
         Ok(Self {
             rope: RopeTable::new(&config.rope, planned_context),
+            local_rope: local.map(|local| RopeTable::new(&local.rope, planned_context)),
             planned_context,
             embedding,
             layers,
-            final_norm: loader.weight(FINAL_NORM)?,
+            final_norm: loader.norm(config, FINAL_NORM)?,
             lm_head,
             config: config.clone(),
         })
@@ -75,8 +77,24 @@ impl<B: Backend> Loader<'_, B> {
         Ok(weight)
     }
 
-    fn optional(&mut self, t: Option<ExpectedTensor>) -> Result<Option<B::Weight>, LoadError> {
-        t.map(|tensor| self.weight(&tensor.name)).transpose()
+    /// The weights of a norm as they multiply.
+    fn norm(&mut self, config: &ModelConfig, name: &str) -> Result<B::Weight, LoadError> {
+        let rows = self.tensors.whole_rows(name)?;
+        if !config.norm_plus_one {
+            return self.hand_over(rows);
+        }
+        let weight = self.backend.load_weight(self.tensors.plus_one(name)?)?;
+        self.done += rows.n_bytes() as u64;
+        (self.progress)(self.done, self.total);
+        Ok(weight)
+    }
+
+    fn optional_norm(
+        &mut self,
+        config: &ModelConfig,
+        t: Option<ExpectedTensor>,
+    ) -> Result<Option<B::Weight>, LoadError> {
+        t.map(|tensor| self.norm(config, &tensor.name)).transpose()
     }
 
     fn linear(&mut self, tensors: LinearTensors) -> Result<LinearWeights<B>, LoadError> {
@@ -89,19 +107,20 @@ impl<B: Backend> Loader<'_, B> {
     fn layer(&mut self, config: &ModelConfig, layer: LayerId) -> Result<Layer<B>, LoadError> {
         let tensors = layer_tensors(config, layer);
         Ok(Layer {
-            input_norm: self.weight(&tensors.input_norm.name)?,
+            is_local: config.window(layer).is_some(),
+            input_norm: self.norm(config, &tensors.input_norm.name)?,
             q: self.linear(tensors.q)?,
             k: self.linear(tensors.k)?,
             v: self.linear(tensors.v)?,
-            q_norm: self.optional(tensors.q_norm)?,
-            k_norm: self.optional(tensors.k_norm)?,
+            q_norm: self.optional_norm(config, tensors.q_norm)?,
+            k_norm: self.optional_norm(config, tensors.k_norm)?,
             o: self.linear(tensors.o)?,
-            o_norm: self.optional(tensors.o_norm)?,
-            post_norm: self.weight(&tensors.post_norm.name)?,
+            o_norm: self.optional_norm(config, tensors.o_norm)?,
+            post_norm: self.norm(config, &tensors.post_norm.name)?,
             gate: self.linear(tensors.gate)?,
             up: self.linear(tensors.up)?,
             down: self.linear(tensors.down)?,
-            down_norm: self.optional(tensors.down_norm)?,
+            down_norm: self.optional_norm(config, tensors.down_norm)?,
         })
     }
 }

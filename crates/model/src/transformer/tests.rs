@@ -25,6 +25,7 @@ const CAPACITY: usize = 512;
 /// Full attention over plain f32 rows: one buffer per sequence and layer.
 struct FullAttention {
     backend: Ref,
+    config: ModelConfig,
     p: AttendParams,
     rows: Vec<Vec<Buffer>>,
     lse: Buffer,
@@ -42,6 +43,7 @@ impl FullAttention {
         let layers = || (0..config.n_layers).map(|_| buffer()).collect();
         Self {
             backend: backend.clone(),
+            config: config.clone(),
             p: AttendParams {
                 n_tokens: 0,
                 n_q_heads: config.n_q_heads as u32,
@@ -109,6 +111,7 @@ impl Attention<Ref> for FullAttention {
         for (sequence, span) in batch.spans.iter().enumerate() {
             self.store(sequence, layer, span, &t);
         }
+        let window = self.config.window(layer);
         let spans: Vec<_> = batch
             .spans
             .iter()
@@ -120,7 +123,7 @@ impl Attention<Ref> for FullAttention {
                 row_start: 0,
                 n_rows: span.first_pos.0 + span.len as u32,
                 diagonal: span.first_pos.0 as i32,
-                window: ChunkSpan::<Ref>::ALL,
+                window: window.map_or(ChunkSpan::<Ref>::ALL, |tokens| tokens as u32),
             })
             .collect();
         let n_tokens = batch.n_tokens();
@@ -305,6 +308,8 @@ golden_tests! {
     phi4_partial = "phi4-partial",
     glm_partial = "glm-partial",
     glm4_sandwich = "glm4-sandwich",
+    gemma3_windows = "gemma3-windows",
+    gemma3_old = "gemma3-old",
     internlm2_fused = "internlm2-fused",
     internlm2_llama = "internlm2-llama",
 }
@@ -403,7 +408,6 @@ fn the_workspace_takes_what_was_planned() {
     let ws = &run.ws;
     let buffers = [
         &ws.ids,
-        &ws.rope,
         &ws.hidden,
         &ws.normed,
         &ws.q,
@@ -417,7 +421,8 @@ fn the_workspace_takes_what_was_planned() {
         &ws.activated,
         &ws.logits,
     ];
-    let taken: u64 = buffers.iter().map(|buffer| buffer.size_bytes()).sum();
+    let buffers = buffers.into_iter().chain(ws.rope.buffers());
+    let taken: u64 = buffers.map(|buffer| buffer.size_bytes()).sum();
     assert_eq!(Workspace::<Ref>::device_bytes(run.model.config(), 16, 16), taken);
 }
 

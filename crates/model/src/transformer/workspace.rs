@@ -14,8 +14,7 @@ pub struct Workspace<B: Backend> {
     /// Tokens of the last step.
     n_tokens: usize,
     pub(super) ids: B::Buffer,
-    /// `[T, rotary_dim]`.
-    pub(super) rope: B::Buffer,
+    pub(super) rope: RopeRows<B>,
     /// The residual stream, `[T, D]`.
     pub(super) hidden: B::Buffer,
     pub(super) normed: B::Buffer,
@@ -33,10 +32,31 @@ pub struct Workspace<B: Backend> {
     rope_rows: Vec<f32>,
 }
 
+/// Rows of the rotary embedding, `[T, rotary_dim]`.
+pub(super) struct RopeRows<B: Backend> {
+    all: B::Buffer,
+    /// Of layers that see the last tokens alone, where there are such.
+    local: Option<B::Buffer>,
+}
+
+impl<B: Backend> RopeRows<B> {
+    /// Those of a kind of layers.
+    pub fn of(&self, is_local: bool) -> &B::Buffer {
+        self.local.as_ref().filter(|_| is_local).unwrap_or(&self.all)
+    }
+
+    /// All buffers.
+    #[cfg(test)]
+    pub fn buffers(&self) -> impl Iterator<Item = &B::Buffer> {
+        std::iter::once(&self.all).chain(&self.local)
+    }
+}
+
 /// Elements of each buffer; the one place that both planning and allocation read.
 struct Sizes {
     ids: usize,
     rope: usize,
+    local_rope: usize,
     hidden: usize,
     q: usize,
     kv: usize,
@@ -49,6 +69,7 @@ impl Sizes {
         Self {
             ids: max_tokens,
             rope: max_tokens * config.rope.rotary_dim,
+            local_rope: config.local.as_ref().map_or(0, |local| max_tokens * local.rope.rotary_dim),
             hidden: max_tokens * config.hidden_size,
             q: max_tokens * config.q_width(),
             kv: max_tokens * config.kv_width(),
@@ -60,6 +81,7 @@ impl Sizes {
     fn bytes(&self) -> u64 {
         let elements = self.ids
             + self.rope
+            + self.local_rope
             + 2 * self.hidden
             + 3 * self.q
             + 3 * self.kv
@@ -86,7 +108,13 @@ impl<B: Backend> Workspace<B> {
             max_logit_rows,
             n_tokens: 0,
             ids: backend.alloc(DType::U32, sizes.ids, "token ids")?,
-            rope: floats(sizes.rope, "rope rows")?,
+            rope: RopeRows {
+                all: floats(sizes.rope, "rope rows")?,
+                local: match config.local {
+                    Some(_) => Some(floats(sizes.local_rope, "rope rows of windows")?),
+                    None => None,
+                },
+            },
             hidden: floats(sizes.hidden, "hidden states")?,
             normed: floats(sizes.hidden, "normed states")?,
             q: floats(sizes.q, "queries")?,
@@ -100,7 +128,7 @@ impl<B: Backend> Workspace<B> {
             activated: floats(sizes.mlp, "mlp activation")?,
             logits: floats(sizes.logits, "logits")?,
             positions: Vec::with_capacity(max_tokens),
-            rope_rows: vec![0.0; sizes.rope],
+            rope_rows: vec![0.0; sizes.rope.max(sizes.local_rope)],
         })
     }
 
@@ -128,19 +156,24 @@ impl<B: Backend> Workspace<B> {
         Ok(())
     }
 
-    /// Sends the step's ids and rope rows to the device.
+    /// Sends the step's ids and rope rows to the device: those of all layers, and those of layers
+    /// that see the last tokens alone.
     pub(super) fn upload(
         &mut self,
         backend: &B,
-        rope: &RopeTable,
+        tables: [Option<&RopeTable>; 2],
         batch: &Batch<'_>,
     ) -> OpResult<()> {
         let n_tokens = batch.n_tokens();
         self.positions.clear();
         self.positions.extend(batch.positions());
-        let rows = &mut self.rope_rows[..n_tokens * rope.row_len()];
-        rope.fill_rope_rows(&self.positions, rows);
-        backend.write(ViewMut::part(&mut self.rope, 0, rows.len()), bytemuck::cast_slice(rows))?;
+        let buffers = [Some(&mut self.rope.all), self.rope.local.as_mut()];
+        for (table, buffer) in tables.into_iter().zip(buffers) {
+            let (Some(table), Some(buffer)) = (table, buffer) else { continue };
+            let rows = &mut self.rope_rows[..n_tokens * table.row_len()];
+            table.fill_rope_rows(&self.positions, rows);
+            backend.write(ViewMut::part(buffer, 0, rows.len()), bytemuck::cast_slice(rows))?;
+        }
         let ids = ViewMut::part(&mut self.ids, 0, n_tokens);
         backend.write(ids, bytemuck::cast_slice(batch.ids))
     }

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use longview_core::DType;
 use longview_core::quant::QuantType;
+use longview_core::{DType, HostBytes, decode_f32};
 use longview_ops::{Activations, Backend, QuantSource, WeightSource, WeightStream};
 use serde::Deserialize;
 
@@ -303,6 +303,15 @@ impl TensorSet {
         let read = |source| WeightsError::Read { path: self.path.clone(), source };
         let bytes = tensor.stored_at.aligned_runs(&runs, dtype.size()).map_err(read)?;
         Ok(WeightSource { name, dtype, n_rows, n_cols, bytes })
+    }
+
+    /// The vector `name` with 1 added to each element, in f32.
+    pub(crate) fn plus_one(&self, name: &str) -> Result<WeightSource, WeightsError> {
+        let WeightSource { name, dtype, n_rows, n_cols, bytes } = self.source(name)?;
+        let values = decode_f32(dtype, bytes.as_ref());
+        let bytes: Vec<u8> = values.iter().flat_map(|x| (1.0 + x).to_le_bytes()).collect();
+        let bytes = HostBytes::from_vec(bytes);
+        Ok(WeightSource { name, dtype: DType::F32, n_rows, n_cols, bytes })
     }
 
     /// All rows of the tensor `name`.

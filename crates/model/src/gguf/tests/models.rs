@@ -1,5 +1,7 @@
 //! What key-values and tensors mean.
 
+use longview_core::LayerId;
+
 use super::*;
 use crate::arch::Architecture;
 use crate::config::RopeScaling;
@@ -22,10 +24,10 @@ fn renamed(arch: &str) -> Writer {
 
 #[test]
 fn other_architectures_are_refused_by_name() {
-    let message = refusal(&renamed("gemma3"));
-    assert!(message.contains("architecture \"gemma3\" is not supported in GGUF files; llama,"));
-    assert!(message.ends_with("glm4 are; Gemma comes next"), "{message}");
-    assert!(refusal(&renamed("mamba")).ends_with("phi3, glm4 are"));
+    let message = refusal(&renamed("gemma2"));
+    assert!(message.contains("architecture \"gemma2\" is not supported in GGUF files; llama,"));
+    assert!(message.ends_with("gemma3 are; of Gemma, the third version is read"), "{message}");
+    assert!(refusal(&renamed("mamba")).ends_with("phi3, glm4, gemma3 are"));
     assert!(refusal(&renamed("clip")).contains("holds a projector for pictures (mmproj)"));
     let file = tiny().key("general.type", text("mmproj"));
     assert!(refusal(&file).contains("name the .gguf file of the language model"));
@@ -36,6 +38,64 @@ fn other_architectures_are_refused_by_name() {
     }
     config(&tiny().key("llama.expert_count", u32(0)));
     assert!(refusal(&tiny().key("llama.attention.causal", truth(0))).contains("looks back alone"));
+}
+
+/// A Gemma 3 of one layer.
+fn gemma3() -> Writer {
+    let mut file = renamed("gemma3");
+    for (part, n) in [
+        ("attn_q_norm", 16),
+        ("attn_k_norm", 16),
+        ("post_attention_norm", 32),
+        ("post_ffw_norm", 32),
+    ] {
+        file = file.tensor(&format!("blk.0.{part}.weight"), GgmlType::F32, &[n]);
+    }
+    file.key("gemma3.attention.sliding_window", u32(20))
+        .key("gemma3.rope.freq_base", f32(1e6))
+        .key("gemma3.rope.scaling.type", text("linear"))
+        .key("gemma3.rope.scaling.factor", f32(8.0))
+}
+
+#[test]
+fn gemma3_is_read_as_converters_write_it() {
+    let model = open_bytes(gemma3().bytes()).map_err(|error| error.to_string()).unwrap();
+    let config = &model.config;
+    assert_eq!(config.architecture, Architecture::Gemma3);
+    assert_eq!(config.activation, longview_ops::Activation::GeluTanh);
+    assert_eq!(config.embedding_scale, 32f32.sqrt());
+    assert_eq!(config.attention_scale(), 0.25);
+    assert!(!config.norm_plus_one, "converters add it");
+    assert_eq!(config.sliding_window, None, "it is no limit of the context");
+    assert_eq!(config.window(LayerId(0)), Some(20));
+    assert_eq!(
+        (config.rope.theta, &config.rope.scaling),
+        (1e6, &RopeScaling::Linear { factor: 8.0 })
+    );
+    let local = &config.local.as_ref().unwrap().rope;
+    assert_eq!((local.theta, &local.scaling), (10_000.0, &RopeScaling::Default));
+    // Each norm is the one that its name says.
+    for (stored, name) in [
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ] {
+        let stored = format!("blk.0.{stored}.weight");
+        let tensor = gemma3().tensors.into_iter().find(|tensor| tensor.name == stored).unwrap();
+        let source = model.tensors.source(&format!("model.layers.0.{name}.weight")).unwrap();
+        assert_eq!(source.bytes.as_ref(), tensor.data);
+    }
+    let own = gemma3().key("gemma3.rope.freq_base_swa", f32(5000.0));
+    assert_eq!(self::config(&own).local.unwrap().rope.theta, 5000.0);
+    let every = gemma3().key("gemma3.attention.sliding_window_pattern", u32(1));
+    assert_eq!(self::config(&every).local, None);
+    let none = gemma3().key("gemma3.attention.sliding_window", u32(0));
+    assert_eq!(self::config(&none).local, None);
+    let capped = gemma3().key("gemma3.final_logit_softcapping", f32(30.0));
+    assert!(refusal(&capped).contains("logits are not capped"));
+    let mut lacking = gemma3();
+    lacking.tensors.retain(|tensor| tensor.name != "blk.0.post_ffw_norm.weight");
+    assert!(refusal(&lacking).contains("blk.0.post_ffw_norm.weight"));
 }
 
 #[test]
