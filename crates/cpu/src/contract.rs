@@ -9,9 +9,9 @@ use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
     ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign,
-    KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, Op, OpError, OpResult,
-    PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums, RmsNorm, Rope, RotateRows,
-    SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
+    KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows, LseMerge, Op,
+    OpError, OpResult, PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums, RmsNorm, Rope,
+    RotateRows, SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
 };
 
 use crate::backend::CpuBackend;
@@ -19,7 +19,7 @@ use crate::buffer::CpuBuffer;
 use crate::error::NAME;
 use crate::team::Team;
 use crate::weight::CpuWeight;
-use crate::{copy, ops};
+use crate::{copy, group, ops};
 
 impl CpuBackend {
     fn buffer(&self, dtype: DType, len: usize, label: &str, is_host: bool) -> OpResult<CpuBuffer> {
@@ -205,6 +205,10 @@ impl Backend for CpuBackend {
 
     fn block_reduce(&self, d: BlockReduce<'_, Self>) -> OpResult<()> {
         ops::block_reduce::run(&mut self.queue(), d)
+    }
+
+    fn linear_group(&self, d: LinearGroup<'_, '_, Self>) -> OpResult<()> {
+        if group::fits(&d) { group::run(&mut self.queue(), d) } else { d.unfused(self) }
     }
 
     fn project_heads(&self, d: ProjectHeads<'_, Self>) -> OpResult<()> {

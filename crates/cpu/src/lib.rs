@@ -29,6 +29,7 @@ mod buffer;
 mod contract;
 mod copy;
 mod error;
+mod group;
 mod indices;
 mod isa;
 mod kernels;

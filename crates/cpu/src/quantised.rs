@@ -7,7 +7,8 @@ use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
 use crate::kernels::quant::{QuantTiles, RoundRow, Rounded, Rounding};
 use crate::problem::Problem;
 use crate::queue::Queue;
-use crate::team::{Cost, Pieces, Shared};
+use crate::supported_isa::SupportedIsa;
+use crate::team::{Cost, Pieces, Shared, Team};
 use crate::weight::TiledWeight;
 
 /// Least and most bytes of tiles in an item, as for weights that are read in place.
@@ -39,31 +40,71 @@ fn tiles_of_item(weight: &TiledWeight) -> usize {
 }
 
 fn rounded(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [f32]) {
-    let (tiles, k) = (weight.tiles, p.n_in);
     let isa = queue.team.isa();
+    let rounding = Rounding::of(weight.tiles.ty, isa.is_biased());
+    let scratch = queue.shared.floats(rounding.lens(p.x.len() / p.n_in, p.n_in));
+    let x = round_rows(&mut queue.team, rounding, p, scratch);
+    let work = TiledWork::new(p, weight, x);
+    let out = Shared::new(out);
+    queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
+}
+
+/// Rounds the rows of a problem into three arrays that are as long as [`Rounding::lens`] says.
+pub(crate) fn round_rows<'a>(
+    team: &mut Team,
+    rounding: Rounding,
+    p: &Problem<'_>,
+    [codes, scales, sums]: [&'a mut [f32]; 3],
+) -> Rounded<'a> {
+    let (k, isa) = (p.n_in, team.isa());
     let n_rows = p.x.len() / k;
-    let rounding = Rounding::of(tiles.ty, isa.is_biased());
-    let [codes, scales, sums] = queue.shared.floats(rounding.lens(n_rows, k));
     let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);
     let sums: &mut [u32] = bytemuck::cast_slice_mut(sums);
     let n_sums = sums.len() / n_rows;
     let pieces = (Pieces::of(&mut *codes, k), Pieces::of(&mut *scales, k / UNIT));
     let cost = Cost::bytes(p.x.len() * 8);
     let sums_of = Pieces::of(&mut *sums, n_sums);
-    queue.team.for_chunks3(pieces.0, pieces.1, sums_of, cost, |_, r, codes, scales, sums| {
+    team.for_chunks3(pieces.0, pieces.1, sums_of, cost, |_, r, codes, scales, sums| {
         let x = &p.x[r * k..(r + 1) * k];
         isa.run(RoundRow { rounding, x, codes, scales, sums });
     });
-    let x = Rounded { codes, scales, sums };
-    let out = Shared::new(out);
-    let (step, bytes) = (tiles_of_item(weight), weight.bytes());
-    let passes = n_rows.div_ceil(4);
-    queue.team.for_each(tiles.count().div_ceil(step), Cost::bytes(bytes.len() * passes), |_, i| {
+    Rounded { codes, scales, sums }
+}
+
+/// A product with rounded rows, cut into runs of tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct TiledWork<'a> {
+    weight: &'a TiledWeight,
+    x: Rounded<'a>,
+    n_rows: usize,
+    bias: Option<&'a [f32]>,
+    add: bool,
+    /// Tiles of an item.
+    step: usize,
+}
+
+impl<'a> TiledWork<'a> {
+    pub(crate) fn new(p: &Problem<'a>, weight: &'a TiledWeight, x: Rounded<'a>) -> Self {
+        let (n_rows, step) = (p.x.len() / p.n_in, tiles_of_item(weight));
+        Self { weight, x, n_rows, bias: p.bias, add: p.add, step }
+    }
+
+    pub(crate) fn n_items(&self) -> usize {
+        self.weight.tiles.count().div_ceil(self.step)
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        Cost::bytes(self.weight.bytes().len() * self.n_rows.div_ceil(4))
+    }
+
+    /// Item `i` of `out`, `[n_rows, n_out]`.
+    pub(crate) fn item(&self, isa: SupportedIsa, out: Shared<'_, f32>, i: usize) {
+        let Self { weight, x, n_rows, bias, add, step } = *self;
+        let (tiles, bytes) = (weight.tiles, weight.bytes());
         let end = (i + 1) * step * tiles.tile_bytes();
         let bytes = &bytes[i * step * tiles.tile_bytes()..end.min(bytes.len())];
-        let (first, bias, add) = (i * step, p.bias, p.add);
-        isa.run_bytes(QuantTiles { tiles, bytes, first, x, n_rows, bias, add, out });
-    });
+        isa.run_bytes(QuantTiles { tiles, bytes, first: i * step, x, n_rows, bias, add, out });
+    }
 }
 
 /// With activations as they are: weights become f32, a tile at a time.

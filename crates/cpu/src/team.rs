@@ -6,6 +6,7 @@
 //! does which item. One of the modules that may use `unsafe`.
 
 use std::cell::UnsafeCell;
+use std::iter::Sum;
 use std::marker::PhantomData;
 
 use crate::pool::Pool;
@@ -29,6 +30,12 @@ impl Cost {
     /// Work bound by arithmetic.
     pub(crate) fn flop(n: usize) -> Self {
         Self(n as u64 / 32)
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
+        Self(costs.map(|cost| cost.0).sum())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use longview_core::quant::{QuantType, dequantize};
 use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
-use longview_cpu::{CpuBackend, CpuOptions, CpuWeight, Isa};
+use longview_cpu::{CpuBackend, CpuBuffer, CpuOptions, CpuWeight, Isa};
 use longview_ops::corpus::random_blocks;
 use longview_ops::*;
 
@@ -127,4 +127,57 @@ fn a_wrong_shape_names_the_tensor_and_the_type() {
         "weight blk.0.x: rows of 896 elements are no whole q4_k blocks of 256"
     );
     assert_eq!(load(256, 287), "weight blk.0.x: 287 bytes for 2 x 256 elements of q4_k");
+}
+
+/// The outputs of a group of three layers, one of them plain, and of its single calls.
+fn grouped(b: &CpuBackend, n_rows: usize, types: [QuantType; 2]) -> [Vec<u8>; 2] {
+    const N_IN: usize = 512;
+    let plain = {
+        let rng = &mut SplitMix64::new(13);
+        let values: Vec<f32> = (0..N_OUT * N_IN).map(|_| 0.05 * rng.next_normal()).collect();
+        let (name, dtype) = ("w".into(), DType::F16);
+        let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
+        b.load_weight(WeightSource { name, dtype, n_rows: N_OUT, n_cols: N_IN, bytes }).unwrap()
+    };
+    let [one, other] = types.map(|ty| quantised(b, ty, N_IN, Activations::Int8));
+    let values = activations(n_rows, N_IN);
+    let mut x = b.alloc(DType::F32, values.len(), "x").unwrap();
+    b.write(ViewMut::all(&mut x), bytemuck::cast_slice(&values)).unwrap();
+    [true, false].map(|is_group| {
+        let mut outs = [(); 3].map(|()| b.alloc(DType::F32, n_rows * N_OUT, "out").unwrap());
+        {
+            let weights = [&one, &plain, &other];
+            let mut layers: Vec<_> = weights
+                .into_iter()
+                .zip(&mut outs)
+                .map(|(weight, out)| {
+                    let out = ViewMut::all(out);
+                    LinearOut { weight, bias: None, n_out: N_OUT as u32, out }
+                })
+                .collect();
+            let (x, layers) = (View::all(&x), &mut layers[..]);
+            let d = LinearGroup { n_rows: n_rows as u32, n_in: N_IN as u32, x, layers };
+            if is_group { b.linear_group(d).unwrap() } else { d.unfused(b).unwrap() }
+        }
+        let read = |out: &CpuBuffer| {
+            let mut bytes = vec![0; 4 * n_rows * N_OUT];
+            pollster::block_on(b.read(View::all(out), &mut bytes)).unwrap();
+            bytes
+        };
+        outs.iter().flat_map(read).collect()
+    })
+}
+
+#[test]
+fn a_group_of_layers_gives_what_single_layers_give() {
+    for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
+        let b = backend(isa, 2);
+        for n_rows in [1, 3, 8, 9] {
+            for types in [[QuantType::Q4K, QuantType::Q6K], [QuantType::Q8_0, QuantType::Q8_0]] {
+                let [group, single] = grouped(&b, n_rows, types);
+                assert!(group.iter().any(|byte| *byte != 0));
+                assert_eq!(group, single, "{types:?} on {isa}, {n_rows} rows");
+            }
+        }
+    }
 }

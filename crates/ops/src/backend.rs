@@ -261,6 +261,12 @@ pub trait Backend: Storage + Send + Sync {
         d.unfused(self)
     }
 
+    /// Linear layers that read the same rows: as [`Backend::matvec`] or [`Backend::matmul`] of
+    /// each.
+    fn linear_group(&self, d: LinearGroup<'_, '_, Self>) -> OpResult<()> {
+        d.unfused(self)
+    }
+
     /// [`Backend::rms_norm`], gate and up projection and [`Backend::silu_mul`] or
     /// [`Backend::gelu_mul`].
     fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {

@@ -4,9 +4,8 @@
 use crate::backend::Backend;
 use crate::buffer::{View, ViewMut};
 use crate::desc::{
-    Activation, CentroidScores, GeluMul, GeluMulParams, Linear, LinearOut, LinearParams, NormGated,
-    Project, RmsNorm, RmsNormParams, Rope, RopeParams, ScoreSelect, SelectClusters, SiluMul,
-    SiluMulParams,
+    Activation, CentroidScores, GeluMul, GeluMulParams, LinearGroup, NormGated, Project, RmsNorm,
+    RmsNormParams, Rope, RopeParams, ScoreSelect, SelectClusters, SiluMul, SiluMulParams,
 };
 use crate::error::OpResult;
 
@@ -15,9 +14,8 @@ impl<B: Backend> Project<'_, B> {
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
         let (p, out) = (overwriting(self.p), again(&mut self.scratch));
         backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
-        for layer in &mut self.layers {
-            linear(backend, self.p, written(&self.scratch), layer)?;
-        }
+        let (n_rows, n_in, x) = (self.p.n_rows, self.p.width, written(&self.scratch));
+        backend.linear_group(LinearGroup { n_rows, n_in, x, layers: &mut self.layers })?;
         for i in 0..self.out.len() {
             self.place(backend, i)?;
         }
@@ -50,9 +48,11 @@ impl<B: Backend> NormGated<'_, B> {
     pub fn unfused(mut self, backend: &B) -> OpResult<()> {
         let (p, out) = (overwriting(self.p), again(&mut self.scratch));
         backend.rms_norm(RmsNorm { p, x: self.x, weight: self.norm, out })?;
-        linear(backend, self.p, written(&self.scratch), &mut self.gate)?;
-        linear(backend, self.p, written(&self.scratch), &mut self.up)?;
-        let (gate, up, out) = (written(&self.gate.out), written(&self.up.out), self.out);
+        let (n_rows, n_in, x) = (self.p.n_rows, self.p.width, written(&self.scratch));
+        let mut layers = [self.gate, self.up];
+        backend.linear_group(LinearGroup { n_rows, n_in, x, layers: &mut layers })?;
+        let [gate, up] = &layers;
+        let (gate, up, out) = (written(&gate.out), written(&up.out), self.out);
         let n = out.len as u32;
         match self.activation {
             Activation::Silu => backend.silu_mul(SiluMul { p: SiluMulParams { n }, gate, up, out }),
@@ -102,27 +102,14 @@ fn overwriting(p: RmsNormParams) -> RmsNormParams {
     RmsNormParams { accumulate: 0, ..p }
 }
 
-fn linear<B: Backend>(
-    backend: &B,
-    norm: RmsNormParams,
-    x: View<'_, B>,
-    layer: &mut LinearOut<'_, B>,
-) -> OpResult<()> {
-    let descriptor = Linear {
-        p: LinearParams {
-            n_rows: norm.n_rows,
-            n_in: norm.width,
-            n_out: layer.n_out,
-            accumulate: 0,
-        },
-        x,
-        weight: layer.weight,
-        bias: layer.bias,
-        out: again(&mut layer.out),
-    };
-    if norm.n_rows as usize <= backend.capabilities().matvec_max_rows {
-        backend.matvec(descriptor)
-    } else {
-        backend.matmul(descriptor)
+impl<B: Backend> LinearGroup<'_, '_, B> {
+    /// The single calls.
+    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
+        let is_vector = self.n_rows as usize <= backend.capabilities().matvec_max_rows;
+        for i in 0..self.layers.len() {
+            let layer = self.layer(i);
+            if is_vector { backend.matvec(layer)? } else { backend.matmul(layer)? }
+        }
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! A linear layer for few rows: one pass over the weights.
 
+use longview_core::DType;
 use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
@@ -7,10 +8,11 @@ use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
 use crate::problem::Problem;
 use crate::quantised;
 use crate::queue::Queue;
-use crate::simd::elem::{Elem, with_elem};
+use crate::simd::elem::with_elem;
+use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Shared};
 use crate::views::{slice, slice_mut};
-use crate::weight::Matrix;
+use crate::weight::{CpuWeight, Matrix};
 
 /// Least and most bytes of weights in an item: long enough for the prefetches to run ahead, short
 /// enough that the last item is soon done.
@@ -21,65 +23,105 @@ const ENOUGH_ITEMS: usize = 32;
 
 /// `out = x W^T (+ bias) (+ out)`.
 pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpResult<()> {
+    let problem = checked(&d, op)?;
+    let out = slice_mut(d.out);
+    if problem.n_out == 0 || out.is_empty() {
+        return Ok(());
+    }
+    if problem.n_in == 0 {
+        no_products(&problem, out);
+        return Ok(());
+    }
+    match d.weight.matrix() {
+        Matrix::Tiled(weight) => quantised::linear(queue, &problem, weight, out),
+        Matrix::Plain(_) => stream(queue, &problem, d.weight, out),
+    }
+    Ok(())
+}
+
+/// The layer without weight and output, once all sizes were checked.
+pub(crate) fn checked<'a>(d: &Linear<'a, CpuBackend>, op: Op) -> OpResult<Problem<'a>> {
     d.check(op)?;
     let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(op, n_out, n_in)?;
     if let Some(bias) = d.bias {
         bias.expect(op, 1, n_out)?;
     }
-    let problem = Problem {
-        x: slice(&d.x),
-        n_in,
-        n_out,
-        bias: d.bias.map(|b| b.elements()),
-        add: d.p.accumulate != 0,
-    };
-    let out = slice_mut(d.out);
-    if n_out == 0 || out.is_empty() {
-        return Ok(());
-    }
-    if n_in == 0 {
-        no_products(&problem, out);
-        return Ok(());
-    }
-    match d.weight.matrix() {
-        Matrix::Tiled(weight) => quantised::linear(queue, &problem, weight, out),
-        Matrix::Plain(dtype) => {
-            with_elem!(dtype, E => problem.run::<E>(queue, d.weight.elements(), out));
-        }
-    }
-    Ok(())
+    let bias = d.bias.map(|b| b.elements());
+    Ok(Problem { x: slice(&d.x), n_in, n_out, bias, add: d.p.accumulate != 0 })
 }
 
-impl Problem<'_> {
-    fn run<E: Elem>(&self, queue: &mut Queue, weights: &[E], out: &mut [f32]) {
-        let Self { x, n_in, n_out, bias, add } = *self;
-        let row_bytes = n_in * size_of::<E>();
+fn stream(queue: &mut Queue, p: &Problem<'_>, weight: &CpuWeight, out: &mut [f32]) {
+    // More rows than the op is meant for cost one more pass each time, not an error.
+    let groups = p.x.chunks(MAX_ROWS * p.n_in).zip(out.chunks_mut(MAX_ROWS * p.n_out));
+    for (x, out) in groups {
+        let p = Problem { x, ..*p };
+        let [packed] = queue.shared.floats([PlainWork::scratch_len(x.len() / p.n_in, p.n_in)]);
+        let (work, isa) = (PlainWork::new(&p, weight, packed), queue.team.isa());
+        let out = Shared::new(out);
+        queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
+    }
+}
+
+/// A product of up to [`MAX_ROWS`] rows with a plain matrix, cut into blocks of weight rows.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainWork<'a> {
+    weight: &'a CpuWeight,
+    dtype: DType,
+    /// As [`pack_rows`] makes it.
+    x: &'a [f32],
+    n_rows: usize,
+    n_in: usize,
+    n_out: usize,
+    bias: Option<&'a [f32]>,
+    add: bool,
+    /// Weight rows of an item.
+    block: usize,
+}
+
+impl<'a> PlainWork<'a> {
+    /// Elements that [`PlainWork::new`] needs for the rows of x.
+    pub(crate) fn scratch_len(n_rows: usize, n_in: usize) -> usize {
+        if n_rows == 1 { 0 } else { packed_len(n_rows, n_in) }
+    }
+
+    /// # Panics
+    /// If the weight is quantised.
+    pub(crate) fn new(p: &Problem<'a>, weight: &'a CpuWeight, packed: &'a mut [f32]) -> Self {
+        let Problem { x, n_in, n_out, bias, add } = *p;
+        let Matrix::Plain(dtype) = weight.matrix() else { panic!("a plain matrix") };
+        let row_bytes = n_in * dtype.size();
         // A multiple of 4, the rows that the kernel does side by side.
         let wanted = n_out * row_bytes / ENOUGH_ITEMS;
         let item_bytes = wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]);
         let block = (item_bytes / row_bytes).next_multiple_of(4).max(4);
-        let isa = queue.team.isa();
-        // More rows than the op is meant for cost one more pass each time, not an error.
-        let groups = x.chunks(MAX_ROWS * n_in).zip(out.chunks_mut(MAX_ROWS * n_out));
-        for (x, out) in groups {
-            let n_rows = x.len() / n_in;
-            let x = if n_rows == 1 {
-                x
-            } else {
-                let [packed] = queue.shared.floats([packed_len(n_rows, n_in)]);
-                pack_rows(x, n_in, packed);
-                packed
-            };
-            let out = Shared::new(out);
-            let cost = Cost::bytes(size_of_val(weights) * n_rows.div_ceil(4));
-            queue.team.for_each(n_out.div_ceil(block), cost, |_, i| {
-                let first = i * block;
-                let last = (first + block).min(n_out);
-                let weights = &weights[first * n_in..last * n_in];
-                isa.run(Matvec { weights, x, n_rows, k: n_in, bias, add, out, n_out, first });
-            });
-        }
+        let n_rows = x.len() / n_in;
+        let x = if n_rows == 1 {
+            x
+        } else {
+            pack_rows(x, n_in, packed);
+            packed
+        };
+        Self { weight, dtype, x, n_rows, n_in, n_out, bias, add, block }
+    }
+
+    pub(crate) fn n_items(&self) -> usize {
+        self.n_out.div_ceil(self.block)
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        Cost::bytes(self.n_out * self.n_in * self.dtype.size() * self.n_rows.div_ceil(4))
+    }
+
+    /// Item `i` of `out`, `[n_rows, n_out]`.
+    pub(crate) fn item(&self, isa: SupportedIsa, out: Shared<'_, f32>, i: usize) {
+        let Self { weight, dtype, x, n_rows, n_in: k, n_out, bias, add, block } = *self;
+        let first = i * block;
+        let last = (first + block).min(n_out);
+        with_elem!(dtype, E => {
+            let weights = &weight.elements::<E>()[first * k..last * k];
+            isa.run(Matvec { weights, x, n_rows, k, bias, add, out, n_out, first });
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use longview_core::DType;
 
 use super::checks::{ensure, reads, writes};
 use super::cluster::{CentroidScoresParams, ScoreSpan, SelectClustersParams, SelectSpan};
-use super::dense::{RmsNormParams, RopeParams};
+use super::dense::{Linear, LinearParams, RmsNormParams, RopeParams};
 use crate::buffer::{Storage, View, ViewMut};
 use crate::error::OpResult;
 use crate::op::Op;
@@ -23,6 +23,18 @@ pub struct LinearOut<'a, B: Storage> {
     pub n_out: u32,
     /// F32 `[T, n_out]`.
     pub out: ViewMut<'a, B>,
+}
+
+/// Linear layers that read the same rows.
+pub struct LinearGroup<'l, 'a, B: Storage> {
+    /// Rows of x.
+    pub n_rows: u32,
+    /// Elements of a row.
+    pub n_in: u32,
+    /// F32 `[T, n_in]`.
+    pub x: View<'l, B>,
+    /// Each written to a buffer of its own.
+    pub layers: &'l mut [LinearOut<'a, B>],
 }
 
 /// What the gate of an MLP goes through.
@@ -105,6 +117,17 @@ impl<B: Storage> LinearOut<'_, B> {
     fn check(&self, norm: RmsNormParams) -> OpResult<()> {
         let len = norm.n_rows as usize * self.n_out as usize;
         writes(Op::Matvec, "out", &self.out, DType::F32, len)
+    }
+}
+
+impl<'a, B: Storage> LinearGroup<'_, 'a, B> {
+    /// One of the layers as a call of its own.
+    pub fn layer(&mut self, i: usize) -> Linear<'_, B> {
+        let LinearOut { weight, bias, n_out, ref mut out } = self.layers[i];
+        let p = LinearParams { n_rows: self.n_rows, n_in: self.n_in, n_out, accumulate: 0 };
+        let x = View { buffer: self.x.buffer, offset: self.x.offset, len: self.x.len };
+        let out = ViewMut { buffer: out.buffer, offset: out.offset, len: out.len };
+        Linear { p, x, weight, bias, out }
     }
 }
 
