@@ -2,7 +2,8 @@
 //! what came out.
 //!
 //! Absence is reported, never skipped in silence: an op that a backend lacks, a data type it does
-//! not take and a device that is not there are rows `NOT RUN` with their reason.
+//! not take and a device that is not there are rows `NOT RUN` with their reason. Cases that ask for
+//! what the contract leaves to a backend are rows `left out`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,6 +38,13 @@ pub enum ParityStatus {
         failed: usize,
         /// The first of them, with what is wrong.
         messages: Vec<String>,
+    },
+    /// Some cases say nothing about this backend.
+    LeftOut {
+        /// Cases concerned.
+        cases: usize,
+        /// Why.
+        reason: String,
     },
     /// Some or all cases were not run.
     NotRun {
@@ -95,7 +103,9 @@ pub async fn parity_part<B: Backend>(backend: &B, op: Op, every: usize) -> Vec<P
 pub async fn spot_check<B: Backend>(backend: &B, ops: &[Op]) -> Result<(), String> {
     for op in ops {
         let mut cases = cases_of(*op);
-        cases.retain(|case| case.excused(backend.capabilities()).is_none());
+        let capabilities = backend.capabilities();
+        cases.retain(|case| case.elsewhere(capabilities).is_none());
+        cases.retain(|case| case.excused(capabilities).is_none());
         let n = cases.len();
         let mut tally = Tally::default();
         for place in [n / 3, 2 * n / 3] {
@@ -147,14 +157,20 @@ async fn statuses<B: Backend>(backend: &B, op: Op, cases: Vec<Case>) -> Vec<Pari
     }
     let mut tally = Tally::default();
     let mut excused = BTreeMap::<String, usize>::new();
+    let mut left_out = BTreeMap::<String, usize>::new();
     for case in cases {
-        match case.excused(backend.capabilities()) {
-            Some(reason) => *excused.entry(reason).or_default() += 1,
-            None => run_case(backend, &case, &mut tally).await,
+        let capabilities = backend.capabilities();
+        match (case.elsewhere(capabilities), case.excused(capabilities)) {
+            (Some(reason), _) => *left_out.entry(reason).or_default() += 1,
+            (None, Some(reason)) => *excused.entry(reason).or_default() += 1,
+            (None, None) => run_case(backend, &case, &mut tally).await,
         }
     }
     let not_run = |(reason, cases)| ParityStatus::NotRun { cases, reason };
-    tally.status().into_iter().chain(excused.into_iter().map(not_run)).collect()
+    let left_out = left_out.into_iter();
+    let left_out = left_out.map(|(reason, cases)| ParityStatus::LeftOut { cases, reason });
+    let rest = left_out.chain(excused.into_iter().map(not_run));
+    tally.status().into_iter().chain(rest).collect()
 }
 
 async fn run_case<B: Backend>(backend: &B, case: &Case, tally: &mut Tally) {
@@ -200,6 +216,7 @@ impl ParitySummary {
                     sum.passed += passed;
                     sum.failed += failed;
                 }
+                ParityStatus::LeftOut { .. } => (),
                 ParityStatus::NotRun { .. } => sum.not_run += 1,
             }
         }
@@ -237,6 +254,7 @@ fn status_text(status: &ParityStatus) -> String {
         ParityStatus::Failed { passed, failed, .. } => {
             format!("FAILED {failed} of {} cases", passed + failed)
         }
+        ParityStatus::LeftOut { cases, reason } => format!("left out {cases} cases: {reason}"),
         ParityStatus::NotRun { cases: 0, reason } => format!("NOT RUN: {reason}"),
         ParityStatus::NotRun { cases, reason } => format!("NOT RUN {cases} cases: {reason}"),
     }

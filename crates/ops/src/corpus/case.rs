@@ -33,6 +33,12 @@ pub trait OpCase: Display {
         None
     }
 
+    /// Why this says nothing about a backend: it asks for what the contract leaves to it. `None`
+    /// as a rule.
+    fn elsewhere(&self, _capabilities: &Capabilities) -> Option<String> {
+        None
+    }
+
     /// Whether `got` is as right as `want`.
     fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
         compare_outcomes(plan, got, want, tol)

@@ -144,6 +144,11 @@ impl Case {
         each!(self, c => c.excused(capabilities))
     }
 
+    /// Why this says nothing about a backend with these capabilities.
+    pub fn elsewhere(&self, capabilities: &Capabilities) -> Option<String> {
+        each!(self, c => c.elsewhere(capabilities))
+    }
+
     /// Makes the buffers, runs the op and reads the outputs back with their guards.
     pub async fn execute<B: Backend>(&self, backend: &B) -> OpResult<Outcome> {
         self.execute_plan(&self.plan(), backend).await

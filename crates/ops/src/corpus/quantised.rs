@@ -64,9 +64,10 @@ fn source(
     PlannedWeight::Quantised(QuantSource { name, ty, n_rows, n_cols, blocks, activations })
 }
 
-/// The excuse of a backend without kernels for blocks of `ty`.
-fn lacks(c: &Capabilities, ty: QuantType) -> Option<String> {
-    (!c.quant_types.contains(&ty)).then(|| format!("no kernels for {ty} weights"))
+/// Without kernels for blocks of `ty` a backend keeps their values as f16, and rounds nothing else.
+fn as_f16(c: &Capabilities, ty: QuantType) -> Option<String> {
+    let has_kernels = c.quant_types.contains(&ty);
+    (!has_kernels).then(|| "quantised weights become f16 here".to_owned())
 }
 
 /// A case of [`Op::Embed`] with a quantised table.
@@ -105,8 +106,8 @@ impl OpCase for QuantEmbedCase {
         Op::Embed
     }
 
-    fn excused(&self, c: &Capabilities) -> Option<String> {
-        lacks(c, self.ty)
+    fn elsewhere(&self, c: &Capabilities) -> Option<String> {
+        as_f16(c, self.ty)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
@@ -200,10 +201,18 @@ impl OpCase for QuantLinearCase {
         self.op
     }
 
+    /// Weights of f16 are right, too.
+    fn dtype(&self) -> DType {
+        DType::F16
+    }
+
     fn excused(&self, c: &Capabilities) -> Option<String> {
         let too_many = self.op == Op::Matvec && self.rows as usize > c.matvec_max_rows;
-        let rows = too_many.then(|| format!("matvec takes up to {} rows", c.matvec_max_rows));
-        rows.or_else(|| lacks(c, self.ty))
+        too_many.then(|| format!("matvec takes up to {} rows", c.matvec_max_rows))
+    }
+
+    fn elsewhere(&self, c: &Capabilities) -> Option<String> {
+        as_f16(c, self.ty).filter(|_| self.activations == Activations::Int8)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {

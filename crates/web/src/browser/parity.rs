@@ -58,6 +58,7 @@ impl Parity {
                     report.failed += failed;
                     report.messages.extend(messages);
                 }
+                ParityStatus::LeftOut { .. } => (),
                 ParityStatus::NotRun { cases, reason } => {
                     report.not_run.push(NotRunReport { cases, reason });
                 }
