@@ -567,6 +567,11 @@ impl Token {
 impl<B: Backend> Sequence<B> {
     /// Decides how the decode step that begins recalls.
     fn begin_token(&mut self) {
+        // As a rule all full windows were submitted when the step before ended. A job that was lost
+        // with its device begins anew here, so that its clusters count from the same token on.
+        if self.writeback.is_empty() && !self.is_unread() {
+            self.submit_windows();
+        }
         let changes = self.shape.layers().any(|layer| self.window_is_due(layer));
         let Self { recall, stats, .. } = self;
         if let Some(RecallPath { speculation: Some(speculation), .. }) = recall {
