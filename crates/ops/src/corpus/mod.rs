@@ -149,6 +149,11 @@ impl Case {
         each!(self, c => c.elsewhere(capabilities))
     }
 
+    /// Whether a backend with these capabilities must get it right.
+    pub fn runs_on(&self, capabilities: &Capabilities) -> bool {
+        self.excused(capabilities).is_none() && self.elsewhere(capabilities).is_none()
+    }
+
     /// Makes the buffers, runs the op and reads the outputs back with their guards.
     pub async fn execute<B: Backend>(&self, backend: &B) -> OpResult<Outcome> {
         self.execute_plan(&self.plan(), backend).await
