@@ -265,3 +265,25 @@ fn stats_say_what_is_true_in_place() {
         assert!(device.contains(part), "{part} is not in: {device}");
     }
 }
+
+#[test]
+fn weights_are_quantised_at_load_or_the_type_is_refused() {
+    let ids = |words: &[&str]| json(&[&["-p", "The wind", "--temp", "0"], words].concat());
+    let plain = ids(&[])["generated_ids"].clone();
+    assert_eq!(ids(&["--quantize", "q8_0"])["generated_ids"], plain);
+    let model = needle();
+    let bytes = |words: &[&str]| {
+        let plan = ["plan", "-m", model.to_str().unwrap(), "-c", "1024", "--device", "cpu"];
+        let text = longview([&plan, words, &["--json"]].concat()).ok();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["plans"][0]["weight_bytes"].as_u64().unwrap()
+    };
+    let shares = ["q8_0", "Q4_K"].map(|ty| bytes(&["--quantize", ty]) * 100 / bytes(&[]));
+    assert!((53..=56).contains(&shares[0]), "of 16 bits 8.5 stay: {shares:?}");
+    assert!((30..=40).contains(&shares[1]), "4.6 in layers, 6.6 in the embedding: {shares:?}");
+    ask(&["-p", "x", "--quantize", "q2_k"]).refuses_usage(&[
+        "--quantize",
+        "q2_k",
+        "use q4_0, q4_1",
+    ]);
+}

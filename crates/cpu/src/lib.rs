@@ -1,5 +1,5 @@
-//! The CPU backend: vector kernels chosen once at start, a thread pool fit for decode, weights read
-//! in place.
+//! The CPU backend: vector kernels chosen once at start, a thread pool fit for decode, plain
+//! weights read in place.
 //!
 //! - Instruction sets ([`Isa`]: portable, NEON, AVX2, AVX-512) are detected once; each can be
 //!   forced ([`CpuOptions::isa`]). A kernel is written once, generic over `simd::Simd`, and
@@ -9,9 +9,10 @@
 //!   number of threads.
 //! - After warm-up no op allocates: buffers are the caller's, scratch only grows.
 //!
-//! The trade-off taken everywhere: full f32 arithmetic. Weights and KV rows of 16 bits are widened
-//! exactly; activations are never rounded to bf16 for `vdpbf16ps`, although that would double the
-//! peak.
+//! The trade-off taken everywhere but in products with quantised weights: full f32 arithmetic.
+//! Weights and KV rows of 16 bits are widened exactly; activations are never rounded to bf16 for
+//! `vdpbf16ps`, although that would double the peak. Quantised weights become tiles when they are
+//! loaded, and products with them are dot products of bytes (`kernels::quant`, `simd::bytes`).
 //!
 //! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and
 //! `supported_isa`; modules under `ops` are safe code that cuts slices and calls kernels.

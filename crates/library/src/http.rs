@@ -249,6 +249,7 @@ fn failure(error: &Error, host: &str) -> Failure {
         {
             unreachable(error.to_string()).into()
         }
-        _ => Failure::passing(error.to_string()),
+        Error::Io(error) => Failure::passing(format!("{host}: {error}")),
+        _ => Failure::passing(format!("{host}: {error}")),
     }
 }

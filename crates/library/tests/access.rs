@@ -92,6 +92,7 @@ fn a_hub_that_is_none_is_said_to_be_none() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = pull(&cache.library_at(&format!("http://{free}"), &[]), REPO).unwrap_err();
     assert!(error.to_string().contains("4 attempts in a row failed"), "{error}");
+    assert!(error.to_string().contains(&free.to_string()), "the host is named: {error}");
     let elsewhere = format!("{}/other/path", hub.endpoint());
     let error = pull(&cache.library_at(&elsewhere, &[]), REPO).unwrap_err();
     assert!(error.to_string().contains("there is no such model"), "{error}");

@@ -3,8 +3,8 @@
 //! The file is checked whole before anything is believed ([`Header::parse`]), its key-values become
 //! what a `config.json` and a `tokenizer.json` would say, and its tensors get the names and the
 //! order of rows that Hugging Face has. So everything behind this module is the same for both
-//! formats. Blocks are made into 16-bit values while they are handed to a device; [`GgufFile`] has
-//! them as they are stored, with their types.
+//! formats. A device with kernels for them gets blocks as they are stored; for others they are made
+//! into 16-bit values while they are handed over.
 
 mod config;
 mod dequantize;

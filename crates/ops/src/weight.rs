@@ -118,12 +118,17 @@ impl QuantSource {
     /// The values as f16, rounded to the nearest: what a device without kernels for blocks keeps.
     ///
     /// # Errors
-    /// As [`QuantSource::check`].
+    /// As [`QuantSource::check`], and if f16 does not hold a value.
     pub fn into_f16(self) -> OpResult<WeightSource> {
         self.check()?;
         let values = self.values();
         let mut halves = vec![f16::ZERO; values.len()];
         halves.convert_from_f32_slice(&values);
+        if let Some(i) = halves.iter().position(|half| !half.is_finite()) {
+            let Self { name, ty, .. } = self;
+            let what = format!("a block of {ty} holds {}, beyond f16", values[i]);
+            return Err(OpError::Weight { name, what });
+        }
         let bytes = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
         let Self { name, n_rows, n_cols, .. } = self;
         let bytes = HostBytes::from_vec(bytes);

@@ -53,25 +53,31 @@ impl<B: Backend> Case<B> for LinearCase {
 
     fn seconds(&self, bench: &mut Bench<'_, B>) -> OpResult<f64> {
         let Self { is_vector, dtype, n_rows, n_in, n_out } = *self;
-        let backend = bench.backend;
         let copies = if is_vector { bench.copies(self.weight_bytes()) } else { 1 };
         let weights = bench.weights(dtype, n_out, n_in, copies)?;
-        let x = bench.buffer(DType::F32, n_rows * n_in)?;
-        let mut out = backend.alloc(DType::F32, n_rows * n_out, "out")?;
-        let p = LinearParams {
-            n_rows: n_rows as u32,
-            n_in: n_in as u32,
-            n_out: n_out as u32,
-            accumulate: 0,
-        };
-        let mut turn = 0;
-        bench.seconds(&mut || {
-            turn = (turn + 1) % copies;
-            let (x, out) = (View::all(&x), ViewMut::all(&mut out));
-            let d = Linear { p, x, weight: &weights[turn], bias: None, out };
-            if is_vector { backend.matvec(d) } else { backend.matmul(d) }
-        })
+        linear_seconds(bench, &weights, is_vector, [n_rows, n_in, n_out])
     }
+}
+
+/// Seconds of a linear layer of `[rows, n_in, n_out]`, with `weights` in turns.
+fn linear_seconds<B: Backend>(
+    bench: &mut Bench<'_, B>,
+    weights: &[B::Weight],
+    is_vector: bool,
+    [n_rows, n_in, n_out]: [usize; 3],
+) -> OpResult<f64> {
+    let backend = bench.backend;
+    let x = bench.buffer(DType::F32, n_rows * n_in)?;
+    let mut out = backend.alloc(DType::F32, n_rows * n_out, "out")?;
+    let [n_rows, n_in, n_out] = [n_rows, n_in, n_out].map(|n| n as u32);
+    let p = LinearParams { n_rows, n_in, n_out, accumulate: 0 };
+    let mut turn = 0;
+    bench.seconds(&mut || {
+        turn = (turn + 1) % weights.len();
+        let (x, out) = (View::all(&x), ViewMut::all(&mut out));
+        let d = Linear { p, x, weight: &weights[turn], bias: None, out };
+        if is_vector { backend.matvec(d) } else { backend.matmul(d) }
+    })
 }
 
 /// The activation of so few elements that its time is that of a launch.
@@ -157,17 +163,7 @@ impl<B: Backend> Case<B> for QuantLinearCase {
             backend.load_quantised(QuantSource { name, ty, n_rows, n_cols, blocks, activations })
         };
         let weights = (0..copies).map(load).collect::<OpResult<Vec<_>>>()?;
-        let x = bench.buffer(DType::F32, n_rows * n_in)?;
-        let mut out = backend.alloc(DType::F32, n_rows * n_out, "out")?;
-        let [rows, n_in, n_out] = [n_rows, n_in, n_out].map(|n| n as u32);
-        let p = LinearParams { n_rows: rows, n_in, n_out, accumulate: 0 };
-        let mut turn = 0;
-        bench.seconds(&mut || {
-            turn = (turn + 1) % copies;
-            let (x, out) = (View::all(&x), ViewMut::all(&mut out));
-            let d = Linear { p, x, weight: &weights[turn], bias: None, out };
-            if is_vector { backend.matvec(d) } else { backend.matmul(d) }
-        })
+        linear_seconds(bench, &weights, is_vector, [n_rows, n_in, n_out])
     }
 }
 

@@ -1,8 +1,6 @@
 //! A hub on this machine: it speaks the API of the Hugging Face hub, keeps large files at a second
 //! address as the hub does, remembers who asked for what, and misbehaves on request.
 
-#![allow(dead_code, reason = "two programs of tests use parts of it")]
-
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

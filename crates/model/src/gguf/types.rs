@@ -21,23 +21,23 @@ pub enum GgmlType {
     Mxfp4,
 }
 
-/// A type with its number in files, its name, the values of a block and the bytes of one.
-type Row = (GgmlType, u32, &'static str, usize, usize);
+/// A type with its number in files and its name.
+type Row = (GgmlType, u32, &'static str);
 
 const TABLE: [Row; 13] = [
-    (GgmlType::F32, 0, "F32", 1, 4),
-    (GgmlType::F16, 1, "F16", 1, 2),
-    (GgmlType::Bf16, 30, "BF16", 1, 2),
-    (GgmlType::Q4_0, 2, "Q4_0", 32, 18),
-    (GgmlType::Q4_1, 3, "Q4_1", 32, 20),
-    (GgmlType::Q5_0, 6, "Q5_0", 32, 22),
-    (GgmlType::Q5_1, 7, "Q5_1", 32, 24),
-    (GgmlType::Q8_0, 8, "Q8_0", 32, 34),
-    (GgmlType::Q4K, 12, "Q4_K", 256, 144),
-    (GgmlType::Q5K, 13, "Q5_K", 256, 176),
-    (GgmlType::Q6K, 14, "Q6_K", 256, 210),
-    (GgmlType::Iq4Nl, 20, "IQ4_NL", 32, 18),
-    (GgmlType::Mxfp4, 39, "MXFP4", 32, 17),
+    (GgmlType::F32, 0, "F32"),
+    (GgmlType::F16, 1, "F16"),
+    (GgmlType::Bf16, 30, "BF16"),
+    (GgmlType::Q4_0, 2, "Q4_0"),
+    (GgmlType::Q4_1, 3, "Q4_1"),
+    (GgmlType::Q5_0, 6, "Q5_0"),
+    (GgmlType::Q5_1, 7, "Q5_1"),
+    (GgmlType::Q8_0, 8, "Q8_0"),
+    (GgmlType::Q4K, 12, "Q4_K"),
+    (GgmlType::Q5K, 13, "Q5_K"),
+    (GgmlType::Q6K, 14, "Q6_K"),
+    (GgmlType::Iq4Nl, 20, "IQ4_NL"),
+    (GgmlType::Mxfp4, 39, "MXFP4"),
 ];
 
 /// Types that have a name and are not read.
@@ -113,12 +113,16 @@ impl GgmlType {
 
     /// Values of a block.
     pub fn block_len(self) -> usize {
-        self.row().3
+        self.quant_type().map_or(1, QuantType::block_len)
     }
 
     /// Bytes of a block.
     pub fn block_bytes(self) -> usize {
-        self.row().4
+        match self.quant_type() {
+            Some(quant) => quant.block_bytes(),
+            None if self == GgmlType::F32 => 4,
+            None => 2,
+        }
     }
 
     /// Bytes of `n` values, if they are whole blocks and a number of bytes.

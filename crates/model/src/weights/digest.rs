@@ -47,6 +47,10 @@ impl TensorSet {
             for text in [name.as_str(), dtype.name()] {
                 hasher.update(&number(text.len())).update(text.as_bytes());
             }
+            // Blocks that are made of these values are other weights.
+            if let Some(ty) = tensor.quant_type().filter(|_| tensor.is_made()) {
+                hasher.update(&number(ty.name().len())).update(ty.name().as_bytes());
+            }
             hasher.update(&number(tensor.shape.len()));
             for n in &tensor.shape {
                 hasher.update(&number(*n));
@@ -63,6 +67,8 @@ impl TensorSet {
 
 #[cfg(test)]
 mod tests {
+    use longview_core::quant::QuantType;
+
     use super::*;
     use crate::testing::{TempFolder, fixture};
 
@@ -92,6 +98,10 @@ mod tests {
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(fixture("llama2-mha").join(file), folder.path().join(file)).unwrap();
         }
+        let config = ModelConfig::open(&fixture("llama2-mha").join("config.json")).unwrap();
+        let mut tensors = TensorSet::open(&fixture("llama2-mha")).unwrap();
+        tensors.quantize(&config, QuantType::Q8_0).unwrap();
+        assert_ne!(one, tensors.digest(&config).unwrap(), "quantised at load");
         let path = folder.path().join("model.safetensors");
         let mut bytes = std::fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

@@ -309,17 +309,28 @@ impl OpCase for LinearCase {
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
-        let [out] = exactly(&mut b.outputs);
         let Self { rows: n_rows, n_in, n_out, .. } = *self;
-        let d = Linear {
-            p: LinearParams { n_rows, n_in, n_out, accumulate: self.accumulate.into() },
-            x: b.inputs[0].view(),
-            weight: &b.weights[0],
-            bias: b.weights.get(1),
-            out: out.view_mut(),
-        };
-        if self.op == Op::Matvec { backend.matvec(d) } else { backend.matmul(d) }
+        let p = LinearParams { n_rows, n_in, n_out, accumulate: self.accumulate.into() };
+        launch_linear(self.op, p, backend, b)
     }
+}
+
+/// Calls a linear layer on the buffers of a plan: x, the weight and, if there is one, the bias.
+pub(super) fn launch_linear<B: Backend>(
+    op: Op,
+    p: LinearParams,
+    backend: &B,
+    b: &mut Buffers<B>,
+) -> OpResult<()> {
+    let [out] = exactly(&mut b.outputs);
+    let d = Linear {
+        p,
+        x: b.inputs[0].view(),
+        weight: &b.weights[0],
+        bias: b.weights.get(1),
+        out: out.view_mut(),
+    };
+    if op == Op::Matvec { backend.matvec(d) } else { backend.matmul(d) }
 }
 
 /// A case of [`Op::Rope`].

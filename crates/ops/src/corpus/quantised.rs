@@ -8,11 +8,12 @@ use longview_core::{DType, HostBytes, SplitMix64};
 
 use super::case::OpCase;
 use super::data::{exactly, indices, normals, weight};
+use super::dense::launch_linear;
 use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan, PlannedWeight, Values};
 use crate::backend::Backend;
 use crate::capability::Capabilities;
 use crate::compare::{Comparison, compare_outcomes};
-use crate::desc::{Embed, EmbedParams, Linear, LinearParams};
+use crate::desc::{Embed, EmbedParams, LinearParams};
 use crate::error::OpResult;
 use crate::op::Op;
 use crate::tolerance::Tolerance;
@@ -241,16 +242,9 @@ impl OpCase for QuantLinearCase {
     }
 
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
-        let [out] = exactly(&mut b.outputs);
         let (n_rows, n_in, n_out) = (self.rows, self.n_in(), self.n_out);
-        let d = Linear {
-            p: LinearParams { n_rows, n_in, n_out, accumulate: self.accumulate.into() },
-            x: b.inputs[0].view(),
-            weight: &b.weights[0],
-            bias: b.weights.get(1),
-            out: out.view_mut(),
-        };
-        if self.op == Op::Matvec { backend.matvec(d) } else { backend.matmul(d) }
+        let p = LinearParams { n_rows, n_in, n_out, accumulate: self.accumulate.into() };
+        launch_linear(self.op, p, backend, b)
     }
 
     fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
