@@ -88,6 +88,16 @@ DEVICE float float_of(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 count_bits(u32 bits) { return static_cast<u32>(__popc(bits)); }
 DEVICE u32 leading_zeros(u32 bits) { return static_cast<u32>(__clz(static_cast<int>(bits))); }
 
+// `c` and the products of four signed bytes.
+DEVICE int dot_bytes(u32 a, u32 b, int c) {
+    int sum;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+}
+// Four of the 8 bytes of `a` and `b`, those of `a` first: digit i of `which`, in base 16 and below
+// 8, says which is byte i.
+DEVICE u32 pick_bytes(u32 a, u32 b, u32 which) { return __byte_perm(a, b, which); }
+
 DEVICE float half_to_float(u16 bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
@@ -170,6 +180,24 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
                  "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+#endif
+}
+// c += a b by a warp on signed bytes, four in a register, with whole sums: a is 16 x 16, b is 16 x
+// 8, c as above. a[0] is row g, columns 4t to 4t + 3; a[1] row g + 8; b is column g, rows 4t to
+// 4t + 3.
+DEVICE void mma_bytes(int (&c)[4], const u32 (&a)[2], u32 b) {
+#if HAS_SM80
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+#else
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+r"(c[0]), "+r"(c[1]) : "r"(a[0]), "r"(b));
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+r"(c[2]), "+r"(c[3]) : "r"(a[1]), "r"(b));
 #endif
 }
 #if HAS_SM80

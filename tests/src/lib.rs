@@ -3,5 +3,6 @@
 pub mod backends;
 pub mod bench;
 pub mod files;
+pub mod published;
 pub mod sim;
 pub mod suite;

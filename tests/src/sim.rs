@@ -67,6 +67,7 @@ pub fn small_shape(capacity: usize) -> KvShape {
         n_kv_heads: 2,
         head_dim: 8,
         kv_dtype: DType::F32,
+        host_rows: longview_scheduler::HostRows::default(),
         capacity,
         scale: 0.6,
         inv_freq: [1.0, 0.3, 0.1, 0.03].into(),
@@ -332,9 +333,15 @@ pub fn attend<B: Backend>(
 
 /// Fails unless every element is within `1e-4 + 1e-4 |want|`.
 pub fn assert_near(got: &[f32], want: &[f64], what: &str) {
+    assert_within(got, want, 1e-4, what);
+}
+
+/// Fails unless every element is within `tolerance + tolerance |want|`.
+pub fn assert_within(got: &[f32], want: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: lengths");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let error = (f64::from(*g) - w).abs();
-        assert!(error <= 1e-4 + 1e-4 * w.abs(), "{what}: element {i} is {g}, expected {w}");
+        let allowed = tolerance + tolerance * w.abs();
+        assert!(error <= allowed, "{what}: element {i} is {g}, expected {w}");
     }
 }

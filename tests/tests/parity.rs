@@ -170,7 +170,8 @@ fn cuda_gives_the_same_bits_in_every_order() {
     let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
     let backends =
         [forward, backward].map(|o| cuda_emulated(o).expect("the kernels are compiled as C++"));
-    for case in corpus() {
+    let must_run = |case: &Case| case.runs_on(backends[0].capabilities());
+    for case in corpus().into_iter().filter(must_run) {
         let plan = case.plan();
         let [one, other] = backends.each_ref().map(|backend| bits(&case, &plan, backend));
         assert!(one == other, "{}", case.name());

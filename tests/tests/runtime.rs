@@ -14,4 +14,6 @@ mod oracles;
 mod parity;
 mod policy;
 mod presets;
+mod published;
+mod quantised;
 mod session_file;

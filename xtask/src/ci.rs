@@ -15,13 +15,13 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, cpu_time, run as run_child};
-use crate::{demo, kernels, parity, sanitize, setup, tidy, web};
+use crate::{demo, kernels, models, parity, sanitize, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, wasm, sanitize, tests, parity, demo, \
-                                web; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, wasm, sanitize, tests, parity, models, \
+                                demo, web; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
-                                rustdoc, tests across crates and of programs, and the browser";
+                                rustdoc, tests across crates and of programs, published models, and the browser";
 
 /// A part of CI that passes or fails as a whole.
 pub(crate) struct Stage {
@@ -52,6 +52,7 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-fail-fast"))),
     },
     Stage { name: "parity", work: Work::Run(parity::stage) },
+    Stage { name: "models", work: Work::Run(models::stage) },
     Stage { name: "demo", work: Work::Run(demo::check) },
     Stage { name: "web", work: Work::Run(web::stage) },
 ];

@@ -14,6 +14,7 @@ mod demo;
 mod gpu;
 mod kernels;
 mod measure;
+mod models;
 mod parity;
 mod process;
 mod sanitize;
@@ -22,6 +23,7 @@ mod setup;
 mod test_targets;
 mod tidy;
 mod web;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,8 @@ const VERBS: &[Verb] = &[
     Verb { name: "setup", options: "", about: setup::ABOUT, run: setup::run },
     Verb { name: "parity", options: parity::OPTIONS, about: parity::ABOUT, run: parity::run },
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
+    Verb { name: "models", options: models::OPTIONS, about: models::ABOUT, run: models::run },
+    Verb { name: "references", options: "", about: models::MAKES, run: models::make_references },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
     Verb {
@@ -124,6 +128,9 @@ mod tests {
             "measure --all",
             "tidy --only nothing",
             "kernels all",
+            "models now",
+            "models --windows",
+            "references smollm2",
             "kernels --only",
             "gpu now",
             "sanitize loom",

@@ -55,6 +55,7 @@ fn shape(capacity: usize) -> KvShape {
         head_dim: 128,
         scale: 1.0 / 128f32.sqrt(),
         kv_dtype: DType::F16,
+        host_rows: longview_scheduler::HostRows::default(),
         capacity,
         inv_freq: [].into(),
         windows: [].into(),

@@ -192,7 +192,7 @@ fn usage_is_exit_code_2() {
     for words in [
         &["run"][..],
         &["run", "-m", "x", "--policy", "quests"],
-        &["run", "-m", "x", "--kv-type", "q8"],
+        &["run", "-m", "x", "--kv-type", "q4"],
         &["run", "-m", "x", "--rope-scaling", "yarn"],
         &["demo", "--questions", "97"],
         &["demo", "--budget", "many"],

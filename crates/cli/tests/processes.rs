@@ -214,13 +214,14 @@ fn a_plan_covers_every_policy_and_kv_type() {
     let model = needle();
     let words = ["plan", "-m", model.to_str().unwrap(), "-c", "131072"];
     let table = longview(words).ok();
-    for part in ["weights", "index", "clusterkv", "streaming-llm", "keys and values", "bf16"] {
+    for part in ["weights", "index", "clusterkv", "streaming-llm", "keys and values", "bf16", "q8"]
+    {
         assert!(table.contains(part), "{part} is not in:\n{table}");
     }
     let text = longview(words.into_iter().chain(["--json"])).ok();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let plans = json["plans"].as_array().unwrap();
-    assert_eq!(plans.len(), 9);
+    assert_eq!(plans.len(), 12);
     for plan in plans {
         let of = |key: &str| plan[key].as_u64().unwrap();
         assert_eq!(of("device_bytes") + of("host_bytes"), of("total_bytes"));

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
+use crate::kv8;
+
 /// The type of one element of a buffer or weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
@@ -16,6 +18,8 @@ pub enum DType {
     BF16,
     /// Unsigned indices: token ids, row ids, counts.
     U32,
+    /// A byte of KV rows of 8 bits, whose layout is that of [`crate::kv8`].
+    Q8,
 }
 
 impl DType {
@@ -24,6 +28,7 @@ impl DType {
         match self {
             DType::F32 | DType::U32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::Q8 => 1,
         }
     }
 
@@ -34,12 +39,21 @@ impl DType {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::U32 => "u32",
+            DType::Q8 => "q8",
         }
     }
 
     /// Whether elements are numbers that attention and matmul can read.
     pub const fn is_float(self) -> bool {
-        !matches!(self, DType::U32)
+        !matches!(self, DType::U32 | DType::Q8)
+    }
+
+    /// Elements of a KV row, a key and a value of `head_dim` numbers each.
+    pub const fn kv_row_len(self, head_dim: usize) -> usize {
+        match self {
+            DType::Q8 => kv8::row_bytes(head_dim),
+            _ => 2 * head_dim,
+        }
     }
 }
 
@@ -51,7 +65,7 @@ impl fmt::Display for DType {
 
 /// A name that is no data type.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown data type '{0}': use f32, f16 or bf16")]
+#[error("unknown data type '{0}': use f32, f16, bf16 or q8")]
 pub struct ParseDTypeError(String);
 
 impl FromStr for DType {
@@ -62,6 +76,7 @@ impl FromStr for DType {
             "f32" => Ok(DType::F32),
             "f16" => Ok(DType::F16),
             "bf16" => Ok(DType::BF16),
+            "q8" => Ok(DType::Q8),
             other => Err(ParseDTypeError(other.to_owned())),
         }
     }
@@ -70,7 +85,8 @@ impl FromStr for DType {
 /// Rounds `values` to `dtype` (nearest even) and returns the little-endian bytes.
 ///
 /// # Panics
-/// If `dtype` is [`DType::U32`], which holds no numbers with fractions.
+/// If `dtype` is [`DType::U32`], which holds no numbers with fractions, or [`DType::Q8`], whose
+/// rows [`kv8::encode`] makes.
 pub fn encode_f32(dtype: DType, values: &[f32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(values.len() * dtype.size());
     encode_f32_into(dtype, values, &mut bytes);
@@ -86,14 +102,14 @@ pub fn encode_f32_into(dtype: DType, values: &[f32], bytes: &mut Vec<u8>) {
         DType::F32 => values.iter().for_each(|v| bytes.extend(v.to_le_bytes())),
         DType::F16 => values.iter().for_each(|v| bytes.extend(f16::from_f32(*v).to_le_bytes())),
         DType::BF16 => values.iter().for_each(|v| bytes.extend(bf16::from_f32(*v).to_le_bytes())),
-        DType::U32 => panic!("encode_f32: u32 is no floating-point type"),
+        DType::U32 | DType::Q8 => panic!("encode_f32: {dtype} is no floating-point type"),
     }
 }
 
 /// Widens little-endian `bytes` of `dtype` to `f32`; the inverse of [`encode_f32`].
 ///
 /// # Panics
-/// If `dtype` is [`DType::U32`] or `bytes` is no whole number of elements.
+/// If `dtype` is [`DType::U32`] or [`DType::Q8`], or `bytes` is no whole number of elements.
 pub fn decode_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     assert_eq!(bytes.len() % dtype.size(), 0, "decode_f32: a partial element");
     let mut values = vec![0.0; bytes.len() / dtype.size()];
@@ -119,7 +135,7 @@ pub fn decode_f32_into(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::BF16 => {
             out.iter_mut().zip(pairs()).for_each(|(o, b)| *o = bf16::from_le_bytes(b).to_f32());
         }
-        DType::U32 => panic!("decode_f32: u32 is no floating-point type"),
+        DType::U32 | DType::Q8 => panic!("decode_f32: {dtype} is no floating-point type"),
     }
 }
 
@@ -141,10 +157,10 @@ mod tests {
 
     #[test]
     fn names_parse_back_and_others_say_what_to_use() {
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8] {
             assert_eq!(dtype.name().parse::<DType>(), Ok(dtype));
         }
-        let message = "q8".parse::<DType>().unwrap_err().to_string();
-        assert_eq!(message, "unknown data type 'q8': use f32, f16 or bf16");
+        let message = "q4".parse::<DType>().unwrap_err().to_string();
+        assert_eq!(message, "unknown data type 'q4': use f32, f16, bf16 or q8");
     }
 }

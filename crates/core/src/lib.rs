@@ -1,5 +1,6 @@
-//! Words that every crate of Longview shares: data types, block formats of weights, index newtypes,
-//! host bytes, bytes read in runs, counts as people read them, a seeded generator.
+//! Words that every crate of Longview shares: data types, block formats of weights, KV rows of 8
+//! bits, index newtypes, host bytes, bytes read in runs, counts as people read them, a seeded
+//! generator.
 //!
 //! Nothing here knows a device. Two integers that could be swapped in a call get a newtype
 //! ([`TokenPos`], [`ClusterId`], [`Slot`]); everything random takes a seed and uses [`SplitMix64`],
@@ -9,6 +10,7 @@ mod bytes;
 mod dtype;
 mod grouped;
 mod ids;
+pub mod kv8;
 pub mod quant;
 mod regular;
 mod rng;

@@ -100,7 +100,7 @@ fn capabilities(isa: SupportedIsa, threads: usize) -> Capabilities {
         unified_memory: true,
         overlaps: false,
         matvec_max_rows: kernels::matvec::MAX_ROWS,
-        kv_dtypes: floats.clone(),
+        kv_dtypes: floats.iter().copied().chain([DType::Q8]).collect(),
         weight_dtypes: floats,
         quant_types: QuantType::ALL.to_vec(),
         missing_ops: Vec::new(),

@@ -12,6 +12,7 @@ use crate::counters::Tally;
 use crate::driver::{Driver, Memory, Place};
 use crate::error::StartError;
 use crate::ops;
+use crate::quantised;
 use crate::staging::Part;
 use crate::weight::CudaWeight;
 
@@ -76,11 +77,13 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<CudaBuffer<D>> {
+        self.capabilities().holds(self.name(), dtype)?;
         let bytes = len.saturating_mul(dtype.size()) as u64;
         Ok(CudaBuffer { home: Home::Device(self.device.alloc(bytes, label)?), dtype, len })
     }
 
     fn alloc_host(&self, dtype: DType, len: usize, label: &str) -> OpResult<Option<CudaBuffer<D>>> {
+        self.capabilities().holds(self.name(), dtype)?;
         let bytes = len.saturating_mul(dtype.size()) as u64;
         let home = Home::Host(HostMemory::new(self.device.alloc_host(bytes, label)?));
         Ok(Some(CudaBuffer { home, dtype, len }))
@@ -104,6 +107,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn load_weight(&self, source: WeightSource) -> OpResult<CudaWeight<D>> {
         CudaWeight::load(&self.device, &self.queue, source)
+    }
+
+    fn load_quantised(&self, source: QuantSource) -> OpResult<CudaWeight<D>> {
+        CudaWeight::load_quantised(&self.device, &self.queue, source)
     }
 
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
@@ -163,6 +170,10 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn matvec(&self, d: Linear<'_, Self>) -> OpResult<()> {
         ops::matvec::run(self, d)
+    }
+
+    fn linear_group(&self, d: LinearGroup<'_, '_, Self>) -> OpResult<()> {
+        quantised::group(self, d)
     }
 
     fn rope(&self, d: Rope<'_, Self>) -> OpResult<()> {

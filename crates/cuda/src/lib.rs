@@ -37,6 +37,7 @@ mod ops;
 mod options;
 pub mod probe;
 mod ptx;
+mod quantised;
 mod queue;
 mod staging;
 mod stream;

@@ -11,7 +11,7 @@
 //! `library_check`, without which the library is not used, and by the GPU suite, at more shapes.
 
 use longview_core::DType;
-use longview_ops::{Linear, OpResult, kind};
+use longview_ops::{Linear, Op, OpResult, kind};
 
 use crate::args::Address;
 use crate::backend::CudaBackend;
@@ -20,6 +20,7 @@ use crate::driver::{Driver, Grid, ProductCall};
 use crate::kernel_args::{MatmulBiasArgs, MatmulRoundArgs};
 use crate::kernels::Kernel;
 use crate::variant::by_type;
+use crate::weight::Plain;
 
 /// Device memory that the library may use in a product.
 const WORKSPACE: u64 = 32 << 20;
@@ -46,7 +47,8 @@ pub(crate) fn args_of_x<D: Driver>(d: &Linear<'_, CudaBackend<D>>) -> (Address, 
 
 /// Whether a product is one for the library: large, of 16 bits, and at an address that its fast
 /// kernels take.
-pub(crate) fn suits(n_rows: usize, row_bytes: usize, dtype: DType, out: Address) -> bool {
+pub(crate) fn suits(n_rows: usize, weight: Plain, out: Address) -> bool {
+    let Plain { dtype, row_bytes } = weight;
     let is_half = matches!(dtype, DType::F16 | DType::BF16);
     let fits = row_bytes > 0 && rows_at_once(row_bytes) > 0;
     is_half && n_rows >= LEAST_ROWS && fits && out.is_aligned(16)
@@ -61,18 +63,19 @@ fn rows_at_once(row_bytes: usize) -> usize {
 pub(crate) fn run<D: Driver>(
     backend: &CudaBackend<D>,
     d: &mut Linear<'_, CudaBackend<D>>,
+    plain: Plain,
 ) -> OpResult<bool> {
     let (n_rows, n_in, n_out) = (d.p.n_rows as usize, d.p.n_in as usize, d.p.n_out as usize);
     let (weight, out) = (d.weight, d.out.at());
-    let at_once = rows_at_once(weight.row_bytes).min(n_rows);
+    let at_once = rows_at_once(plain.row_bytes).min(n_rows);
     let call = |t: usize, scratch: Address| ProductCall {
         x: scratch.0 + WORKSPACE,
         weight: weight.address().0,
         out: out.0 + (t * n_out * 4) as u64,
         n_rows: (n_rows - t).min(at_once) as u32,
         n_out: d.p.n_out,
-        width: (weight.row_bytes / 2) as u32,
-        dtype: weight.dtype,
+        width: (plain.row_bytes / 2) as u32,
+        dtype: plain.dtype,
         accumulate: d.p.accumulate != 0 || d.bias.is_some(),
         workspace: scratch.0,
         workspace_bytes: WORKSPACE,
@@ -90,7 +93,7 @@ pub(crate) fn run<D: Driver>(
                 out,
                 n_rows: d.p.n_rows,
                 n_out: d.p.n_out,
-                bias_kind: kind(bias.dtype),
+                bias_kind: kind(bias.plain(Op::Matmul)?.dtype),
                 accumulate: d.p.accumulate,
             };
             backend.launch(Kernel::matmul_bias, Grid::over(n_rows * n_out, THREADS), &args)?;
@@ -103,11 +106,11 @@ pub(crate) fn run<D: Driver>(
                 to: Address(call.x),
                 n_rows: call.n_rows,
                 n_in: d.p.n_in,
-                row_units: weight.row_units(),
+                row_units: plain.row_units(),
                 x_is_aligned,
             };
-            let n_units = call.n_rows as usize * weight.row_units() as usize;
-            let kernel = by_type(weight.dtype, ROUND);
+            let n_units = call.n_rows as usize * plain.row_units() as usize;
+            let kernel = by_type(plain.dtype, ROUND);
             backend.launch(kernel, Grid::over(n_units, THREADS), &args)?;
             backend.queue.multiply(&call)?;
         }
@@ -123,11 +126,14 @@ mod tests {
     #[test]
     fn large_products_of_16_bits_are_for_the_library() {
         let out = Address(4096);
-        assert!(suits(65, 1792, DType::F16, out) && suits(512, 1792, DType::BF16, out));
-        assert!(!suits(64, 1792, DType::F16, out), "too few rows");
-        assert!(!suits(512, 3584, DType::F32, out), "f32");
-        assert!(!suits(512, 1792, DType::F16, Address(4100)), "not at 16 bytes");
-        assert!(!suits(512, 1 << 20, DType::F16, out), "rows too long for the scratch");
+        let [f32, f16, bf16] = [(DType::F32, 3584), (DType::F16, 1792), (DType::BF16, 1792)]
+            .map(|(dtype, row_bytes)| Plain { dtype, row_bytes });
+        assert!(suits(65, f16, out) && suits(512, bf16, out));
+        assert!(!suits(64, f16, out), "too few rows");
+        assert!(!suits(512, f32, out), "f32");
+        assert!(!suits(512, f16, Address(4100)), "not at 16 bytes");
+        let long = Plain { row_bytes: 1 << 20, ..f16 };
+        assert!(!suits(512, long, out), "rows too long for the scratch");
     }
 
     #[test]

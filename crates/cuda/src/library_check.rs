@@ -75,10 +75,11 @@ async fn product<D: Driver>(
     };
     let bias = accumulate.then_some(&b);
     let (x, to) = (View::all(&x), ViewMut::all(&mut out));
+    let plain = w.plain(Op::Matmul)?;
     let mut d = Linear { p, x, weight: &w, bias, out: to };
     if !by_library {
         matmul::by_kernel(backend, d)?;
-    } else if !library::run(backend, &mut d)? {
+    } else if !library::run(backend, &mut d, plain)? {
         return Ok(None);
     }
     let mut bytes = vec![0; 4 * n_rows * n_out];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longview_core::DType;
+use longview_core::quant::QuantType;
 use longview_ops::{Backend, Capabilities, Op, parity};
 
 use crate::backend::CudaBackend;
@@ -101,7 +102,7 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         matvec_max_rows: ops::matvec::MAX_ROWS,
         kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
         weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-        quant_types: Vec::new(),
+        quant_types: QuantType::ALL.to_vec(),
         missing_ops: Vec::new(),
         memory_bytes,
     }

@@ -1,10 +1,12 @@
-//! Weights on the device: rows of whole units of 16 bytes, so that any row is loaded as such.
+//! Weights on the device: rows of whole units of 16 bytes, so that any row is loaded as such, or
+//! quantised rows in tiles.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use longview_core::DType;
-use longview_ops::{Op, OpError, OpResult, WeightSource};
+use longview_core::quant::Tiles;
+use longview_ops::{Activations, Op, OpError, OpResult, QuantSource, WeightSource};
 
 use crate::args::Address;
 use crate::device::{Counted, Device};
@@ -13,22 +15,59 @@ use crate::queue::Queue;
 
 /// What a thread loads at once.
 pub(crate) const UNIT_BYTES: usize = 16;
+/// Bytes of tiles that are made at once: the host never holds all of them.
+const AT_ONCE: usize = 1 << 20;
+
+/// Rows of numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    pub dtype: DType,
+    /// Bytes from one row to the next; a multiple of [`UNIT_BYTES`]. What fills a row up is 0.
+    pub row_bytes: usize,
+}
+
+impl Plain {
+    /// Units from one row to the next.
+    pub fn row_units(self) -> u32 {
+        (self.row_bytes / UNIT_BYTES) as u32
+    }
+}
+
+/// Quantised rows in tiles, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiled {
+    pub tiles: Tiles,
+    pub activations: Activations,
+}
+
+impl Tiled {
+    /// Units of a tile, and those before its scales.
+    pub fn units(self) -> [u32; 2] {
+        let units = |bytes: usize| (bytes / UNIT_BYTES) as u32;
+        [self.tiles.tile_bytes(), self.tiles.code_bytes()].map(units)
+    }
+}
+
+/// How the rows of a weight lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rows {
+    Plain(Plain),
+    Tiled(Tiled),
+}
 
 /// A weight on the device.
 pub struct CudaWeight<D: Driver> {
     pub(crate) name: String,
-    pub(crate) dtype: DType,
     pub(crate) n_rows: usize,
     pub(crate) n_cols: usize,
-    /// Bytes from one row to the next; a multiple of [`UNIT_BYTES`]. What fills a row up is 0.
-    pub(crate) row_bytes: usize,
+    pub(crate) rows: Rows,
     memory: Counted<D>,
 }
 
 impl<D: Driver> std::fmt::Debug for CudaWeight<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { name, dtype, n_rows, n_cols, .. } = self;
-        write!(f, "CudaWeight({name}, {n_rows} x {n_cols} {dtype})")
+        let Self { name, n_rows, n_cols, rows, .. } = self;
+        write!(f, "CudaWeight({name}, {n_rows} x {n_cols}, {rows:?})")
     }
 }
 
@@ -50,7 +89,34 @@ impl<D: Driver> CudaWeight<D> {
             pad(rows, used, row_bytes, range, out);
         })?;
         queue.synchronize()?;
-        Ok(Self { name, dtype, n_rows, n_cols, row_bytes, memory })
+        let rows = Rows::Plain(Plain { dtype, row_bytes });
+        Ok(Self { name, n_rows, n_cols, rows, memory })
+    }
+
+    /// As [`CudaWeight::load`], of blocks, which become tiles.
+    pub(crate) fn load_quantised(
+        device: &Arc<Device<D>>,
+        queue: &Queue<D>,
+        source: QuantSource,
+    ) -> OpResult<Self> {
+        source.check()?;
+        let QuantSource { name, ty, n_rows, n_cols, blocks, activations } = source;
+        let tiles = Tiles { ty, n_rows, n_cols };
+        let tile_bytes = tiles.tile_bytes();
+        let memory = device.alloc((tiles.count() * tile_bytes) as u64, &name)?;
+        let n_at_once = (AT_ONCE / tile_bytes.max(1)).max(1);
+        let mut bytes = Vec::new();
+        for first in (0..tiles.count()).step_by(n_at_once) {
+            bytes.resize(n_at_once.min(tiles.count() - first) * tile_bytes, 0);
+            for (i, tile) in bytes.chunks_exact_mut(tile_bytes).enumerate() {
+                tiles.pack(blocks.as_ref(), first + i, tile);
+            }
+            let to = Place::new(&memory.memory, (first * tile_bytes) as u64);
+            queue.upload(to, bytes.len(), |range, out| out.copy_from_slice(&bytes[range]))?;
+        }
+        queue.synchronize()?;
+        let rows = Rows::Tiled(Tiled { tiles, activations });
+        Ok(Self { name, n_rows, n_cols, rows, memory })
     }
 
     /// Where its first row is.
@@ -58,9 +124,15 @@ impl<D: Driver> CudaWeight<D> {
         Address(self.memory.memory.address())
     }
 
-    /// Units from one row to the next.
-    pub(crate) fn row_units(&self) -> u32 {
-        (self.row_bytes / UNIT_BYTES) as u32
+    /// How its numbers lie: of norms and biases, which are never quantised.
+    pub(crate) fn plain(&self, op: Op) -> OpResult<Plain> {
+        match self.rows {
+            Rows::Plain(plain) => Ok(plain),
+            Rows::Tiled(_) => {
+                let what = format!("weight {} is quantised, expected numbers", self.name);
+                Err(OpError::shape(op, what))
+            }
+        }
     }
 
     /// Fails with `op`'s shape error unless this is `n_rows x n_cols`.

@@ -108,7 +108,7 @@ impl<B: Backend> Engine<B> {
         let (tokens, rows) = step_size(&options);
         let shape = kv_shape(&folder, &options);
         let SequenceOptions { placement, tile, .. } =
-            options.sequence_options(backend.capabilities().unified_memory);
+            options.sequence_options(backend.capabilities());
         Ok(Self {
             workspace: Workspace::new(&*backend, config, tokens, rows)?,
             scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
@@ -143,7 +143,7 @@ impl<B: Backend> Engine<B> {
         let (tokens, rows) = step_size(&self.options);
         let shape = shape_of(&config, &self.options);
         let SequenceOptions { placement, tile, .. } =
-            self.options.sequence_options(backend.capabilities().unified_memory);
+            self.options.sequence_options(backend.capabilities());
         self.workspace = Workspace::new(&*backend, &config, tokens, rows)?;
         self.scratch = StepScratch::new(&*backend, &shape, tokens, tile, placement)?;
         self.choices = Choices::new(&*backend, rows)?;
@@ -159,7 +159,7 @@ impl<B: Backend> Engine<B> {
 
     /// How sessions are laid out.
     pub(crate) fn layout(&self) -> SequenceOptions {
-        self.options.sequence_options(self.backend.capabilities().unified_memory)
+        self.options.sequence_options(self.backend.capabilities())
     }
 
     /// What the keys and values of sessions depend on: model, weights, tokenizer and positions. The
@@ -186,7 +186,7 @@ impl<B: Backend> Engine<B> {
     pub fn kv_plan(&self, policy: &PolicyOptions) -> Result<KvPlan, EngineError> {
         let (config, context) = (self.model.config(), self.options.ctx_size);
         let (_, policy) = resolve_policy(policy, config.n_layers, context)?;
-        let sequence = self.options.sequence_options(self.backend.capabilities().unified_memory);
+        let sequence = self.options.sequence_options(self.backend.capabilities());
         Ok(KvPlan::new(&shape_of(config, &self.options), &policy, &sequence))
     }
 

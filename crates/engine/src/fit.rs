@@ -78,10 +78,10 @@ impl<B: Backend> Fit<'_, B> {
         let mut found = Vec::new();
         let shorter = options.ctx_size.saturating_sub(1);
         found.extend(self.longest_context(least, shorter).map(Change::Context));
-        if options.kv_dtype == DType::F32 {
-            let smaller = EngineOptions { kv_dtype: DType::F16, ..options.clone() };
-            found.extend(self.holds(&smaller, policy).then_some(Change::KvType(DType::F16)));
-        }
+        let fitting = smaller_types(options.kv_dtype).find(|dtype| {
+            self.holds(&EngineOptions { kv_dtype: *dtype, ..options.clone() }, policy)
+        });
+        found.extend(fitting.map(Change::KvType));
         let budgets = [4096, 2048, 1024, 512, 256, 128];
         let fitting = budgets.into_iter().find(|tokens| {
             self.has_budget() && self.holds(options, &policy.clone().with_budget(*tokens))
@@ -101,15 +101,23 @@ impl<B: Backend> Fit<'_, B> {
             changes.push(Change::Policy(other.preset));
             policy = other;
         }
-        if options.kv_dtype == DType::F32 {
-            options.kv_dtype = DType::F16;
-            changes.push(Change::KvType(DType::F16));
-        }
         if options.chunk_size > 64 {
             options.chunk_size = 64;
             changes.push(Change::ChunkSize(64));
         }
-        let context = self.longest_with(&options, &policy, least, options.ctx_size)?;
+        // Rows of 8 bits take more where most rows are recent ones, which are kept in full beside.
+        let mut types: Vec<DType> = smaller_types(options.kv_dtype).collect();
+        types.insert(0, options.kv_dtype);
+        let longest = |dtype: DType| {
+            let with = EngineOptions { kv_dtype: dtype, ..options.clone() };
+            Some((self.longest_with(&with, &policy, least, options.ctx_size)?, dtype))
+        };
+        // Of types that hold as much, the last is taken, which is the largest.
+        let best = types.into_iter().rev().filter_map(longest).max_by_key(|(tokens, _)| *tokens);
+        let (context, dtype) = best?;
+        if dtype != options.kv_dtype {
+            changes.push(Change::KvType(dtype));
+        }
         if context < self.options.ctx_size {
             changes.push(Change::Context(context));
         }
@@ -134,6 +142,11 @@ impl<B: Backend> Fit<'_, B> {
         let is_full = self.policy.preset == Preset::Full;
         (is_full && is_plain).then(|| PolicyOptions::new(Preset::Clusterkv))
     }
+}
+
+/// Types of keys and values that take less than `dtype`, the largest first.
+fn smaller_types(dtype: DType) -> impl Iterator<Item = DType> {
+    [DType::F16, DType::Q8].into_iter().filter(move |smaller| smaller.size() < dtype.size())
 }
 
 /// A number that can be typed: whole thousands of tokens where there are many.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use longview_core::DType;
 use longview_model::config::{ModelConfig, RopeScaling};
 use longview_model::transformer::LoadOptions;
-use longview_ops::Activations;
-use longview_scheduler::{HostStoreKind, Placement, RecallMode, SequenceOptions};
+use longview_ops::{Activations, Capabilities};
+use longview_scheduler::{HostRows, HostStoreKind, Placement, RecallMode, SequenceOptions};
 
 /// What is chosen once, when a model is loaded.
 #[derive(Clone, Debug)]
@@ -16,7 +16,8 @@ pub struct EngineOptions {
     pub ctx_size: usize,
     /// Prompt tokens computed at a time.
     pub chunk_size: usize,
-    /// Storage of keys and values.
+    /// Storage of keys and values. [`DType::Q8`]: 8 bits in host memory, but for the first and the
+    /// most recent ones, which are f16 as those on a device are.
     pub kv_dtype: DType,
     /// Keep rows in separate device buffers of fixed size even where the device shares memory with
     /// the host, so that fetch, hits, misses and eviction are real.
@@ -69,10 +70,19 @@ impl EngineOptions {
         LoadOptions { planned_context: self.ctx_size, activations: self.activations }
     }
 
-    /// How sequences are laid out under these options on a device that does or does not share
-    /// memory with the host.
-    pub(crate) fn sequence_options(&self, unified_memory: bool) -> SequenceOptions {
-        let in_place = unified_memory && !self.simulate_device;
+    /// The type of rows as they are attended, and how the host store keeps them.
+    pub(crate) fn rows(&self) -> (DType, HostRows) {
+        match self.kv_dtype {
+            DType::Q8 => (DType::F16, HostRows::EightBits),
+            dtype => (dtype, HostRows::Plain),
+        }
+    }
+
+    /// How sequences are laid out under these options on such a device.
+    pub(crate) fn sequence_options(&self, device: &Capabilities) -> SequenceOptions {
+        let unified_memory = device.unified_memory;
+        let reads_rows = device.kv_dtypes.contains(&self.kv_dtype);
+        let in_place = unified_memory && reads_rows && !self.simulate_device;
         SequenceOptions {
             placement: if in_place { Placement::InPlace } else { Placement::Device },
             store: self.host_store,

@@ -26,7 +26,7 @@ pub(crate) fn plan<B: Backend>(
     let (_, policy) = resolve_policy(policy, folder.config.n_layers, options.ctx_size)?;
     let quant_types = &backend.capabilities().quant_types;
     let unified = backend.capabilities().unified_memory;
-    let sequence = options.sequence_options(unified);
+    let sequence = options.sequence_options(backend.capabilities());
     sequence.check()?;
     let kv = KvPlan::new(&kv_shape(folder, options), &policy, &sequence);
     let (tokens, rows) = step_size(options);
@@ -62,12 +62,14 @@ pub(crate) fn shape_of(
     config: &longview_model::config::ModelConfig,
     options: &EngineOptions,
 ) -> KvShape {
+    let (kv_dtype, host_rows) = options.rows();
     KvShape {
         n_layers: config.n_layers,
         n_q_heads: config.n_q_heads,
         n_kv_heads: config.n_kv_heads,
         head_dim: config.head_dim,
-        kv_dtype: options.kv_dtype,
+        kv_dtype,
+        host_rows,
         capacity: options.ctx_size,
         scale: config.attention_scale(),
         inv_freq: RopeTable::new(&config.rope, options.ctx_size).inv_freq().into(),

@@ -95,8 +95,8 @@ impl<'a, B: Storage> ViewMut<'a, B> {
 }
 
 /// An array of KV rows `[Hkv, head_stride, 2, Dh]`: row r of KV head h starts at element
-/// `offset + (h * head_stride + r) * 2 * Dh`. With a stride of 0 that is a pool, where every head
-/// may name any row.
+/// `offset + (h * head_stride + r) * n`, where n = 2 Dh but for rows of 8 bits
+/// ([`DType::kv_row_len`]). With a stride of 0 that is a pool, where every head may name any row.
 pub struct KvView<'a, B: Storage> {
     /// The buffer, of a KV data type.
     pub buffer: &'a B::Buffer,
@@ -120,10 +120,15 @@ impl<'a, B: Storage> KvView<'a, B> {
         Self { buffer, offset: 0, head_stride }
     }
 
+    /// Elements of a row.
+    pub fn row_len(&self, head_dim: usize) -> usize {
+        self.buffer.dtype().kv_row_len(head_dim)
+    }
+
     /// Rows that a list may name are below this.
     pub fn row_limit(&self, head_dim: usize) -> usize {
         match self.head_stride {
-            0 => self.buffer.len().saturating_sub(self.offset) / (2 * head_dim).max(1),
+            0 => self.buffer.len().saturating_sub(self.offset) / self.row_len(head_dim).max(1),
             stride => stride,
         }
     }
@@ -134,6 +139,7 @@ impl<'a, B: Storage> KvView<'a, B> {
             return self.offset <= self.buffer.len() && n_rows <= self.row_limit(head_dim);
         }
         let rows = n_kv_heads.saturating_sub(1) * self.head_stride + n_rows;
-        n_rows <= self.head_stride && self.offset + rows * 2 * head_dim <= self.buffer.len()
+        n_rows <= self.head_stride
+            && self.offset + rows * self.row_len(head_dim) <= self.buffer.len()
     }
 }

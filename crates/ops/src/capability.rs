@@ -3,6 +3,7 @@
 use longview_core::DType;
 use longview_core::quant::QuantType;
 
+use crate::error::{OpError, OpResult};
 use crate::op::Op;
 
 /// Totals of a device since it was opened.
@@ -69,4 +70,19 @@ pub struct Capabilities {
     pub missing_ops: Vec<(Op, String)>,
     /// Memory that may be planned for, in bytes; `None` where the device does not tell.
     pub memory_bytes: Option<u64>,
+}
+
+impl Capabilities {
+    /// Fails for memory of a type that no kernel reads: KV rows of 8 bits on a device without
+    /// attention over them.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`].
+    pub fn holds(&self, backend: &'static str, dtype: DType) -> OpResult<()> {
+        if dtype != DType::Q8 || self.kv_dtypes.contains(&dtype) {
+            return Ok(());
+        }
+        let reason = format!("KV rows of type {dtype} are read by the CPU alone");
+        Err(OpError::Unsupported { backend, op: Op::AttendList, reason })
+    }
 }

@@ -98,17 +98,19 @@ pub async fn parity_part<B: Backend>(backend: &B, op: Op, every: usize) -> Vec<P
     statuses.into_iter().map(row).collect()
 }
 
-/// Runs two cases of each of `ops`: what a backend does at its start to see whether the device
-/// computes. The error names the first case that does not and what is wrong.
+/// Runs two cases of each of `ops`, and two more with quantised weights where it takes some: what a
+/// backend does at its start to see whether the device computes. The error names the first case
+/// that does not and what is wrong.
 pub async fn spot_check<B: Backend>(backend: &B, ops: &[Op]) -> Result<(), String> {
     for op in ops {
         let mut cases = cases_of(*op);
         let capabilities = backend.capabilities();
         cases.retain(|case| case.runs_on(capabilities));
-        let n = cases.len();
+        let (quantised, plain): (Vec<_>, Vec<_>) = cases.into_iter().partition(Case::is_quantised);
         let mut tally = Tally::default();
-        for place in [n / 3, 2 * n / 3] {
-            if let Some(case) = cases.get(place) {
+        for cases in [plain, quantised] {
+            let n = cases.len();
+            for case in [n / 3, 2 * n / 3].into_iter().filter_map(|place| cases.get(place)) {
                 run_case(backend, case, &mut tally).await;
             }
         }

@@ -29,7 +29,7 @@ pub use index::{
     TaskKind, projection,
 };
 pub use inspect::{TokenPlace, TracedLayer};
-pub use layout::{DeviceLayout, KvShape, LAST_QUERIES, LayerMode, LayerTensors};
+pub use layout::{DeviceLayout, HostRows, KvShape, LAST_QUERIES, LayerMode, LayerTensors};
 pub use policy::{
     AlwaysAttended, Attend, BlockConfig, Budget, BudgetMode, BudgetOption, ClusterConfig,
     DEEP_LAYERS, Eviction, FLUSH_STEPS, HeadBudgets, HeadSelect, Importance, Index, IndexKind,
@@ -48,4 +48,7 @@ pub use session_file::{
     SessionContent, SessionFile, SessionHeader, SessionReader, restore_sequence, save_sequence,
 };
 pub use stats::{Bounds, Stats};
-pub use store::{HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, ReadParts, RowRange};
+pub use store::{
+    EightBitStore, HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, ReadParts,
+    RowRange, TwoForms, TwoFormsMut,
+};

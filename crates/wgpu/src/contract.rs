@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longview_core::DType;
+use longview_core::quant::{TILE_ROWS, Tiles};
 use longview_ops::*;
 
 use crate::backend::WgpuBackend;
@@ -13,11 +14,12 @@ use crate::fused;
 use crate::launch::Launch;
 use crate::lock::lock;
 use crate::ops;
+use crate::quantised;
 use crate::raw_buffer::RawBuffer;
 use crate::readback::map;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
-use crate::weight::{self, Shard, WgpuWeight};
+use crate::weight::{self, Layout, Shard, Tiled, WgpuWeight};
 
 impl WgpuBackend {
     /// Words of the host into a buffer, in order with the ops.
@@ -30,14 +32,13 @@ impl WgpuBackend {
     fn place_weight(
         &self,
         name: String,
-        dtype: DType,
-        n_rows: usize,
-        n_cols: usize,
+        [n_rows, n_cols]: [usize; 2],
+        layout: Layout,
     ) -> OpResult<WgpuWeight> {
-        let row_words = weight::row_words(&name, dtype, n_cols)?;
-        let arena = if n_rows == 1 { &self.vectors } else { &self.weights };
-        let shards = lock(arena).place(&self.gpu, &name, n_rows, row_words)?;
-        Ok(WgpuWeight { name, dtype, n_rows, n_cols, row_words, shards })
+        let is_vector = n_rows == 1 && matches!(layout, Layout::Plain(_));
+        let arena = if is_vector { &self.vectors } else { &self.weights };
+        let shards = lock(arena).place(&self.gpu, &name, n_rows, &layout)?;
+        Ok(WgpuWeight { name, n_rows, n_cols, layout, shards })
     }
 
     /// Rows of a weight, from `first` of the weight on. Nothing has used their memory yet.
@@ -48,7 +49,7 @@ impl WgpuBackend {
         first: usize,
         rows: &[u8],
     ) -> OpResult<()> {
-        let at = ((shard.word_offset + (first - shard.first_row) * weight.row_words) * 4) as u64;
+        let at = weight.byte_of(shard, first);
         if cfg!(not(target_arch = "wasm32")) {
             return self.upload(&shard.raw, at, rows);
         }
@@ -130,6 +131,7 @@ impl Backend for WgpuBackend {
     }
 
     fn alloc(&self, dtype: DType, len: usize, label: &str) -> OpResult<WgpuBuffer> {
+        self.capabilities().holds(self.name(), dtype)?;
         WgpuBuffer::new(&self.gpu, dtype, len, label)
     }
 
@@ -152,19 +154,21 @@ impl Backend for WgpuBackend {
     fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {
         weight::check_size(&source)?;
         let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-        let weight = self.place_weight(name, dtype, n_rows, n_cols)?;
+        let plain = weight::plain(&name, dtype, n_cols)?;
+        let weight = self.place_weight(name, [n_rows, n_cols], Layout::Plain(plain))?;
         let row_bytes = n_cols * dtype.size();
         let mut padded = Vec::new();
         for (shard, first, n) in weight.runs() {
             let rows = &bytes.as_ref()[first * row_bytes..][..n * row_bytes];
-            self.upload_rows(&weight, shard, first, weight.padded(rows, &mut padded))?;
+            self.upload_rows(&weight, shard, first, plain.padded(n_cols, rows, &mut padded))?;
         }
         Ok(weight)
     }
 
     fn stream_weight(&self, stream: WeightStream<'_>) -> OpResult<WgpuWeight> {
         let WeightStream { name, dtype, n_rows, n_cols, read } = stream;
-        let weight = self.place_weight(name, dtype, n_rows, n_cols)?;
+        let plain = weight::plain(&name, dtype, n_cols)?;
+        let weight = self.place_weight(name, [n_rows, n_cols], Layout::Plain(plain))?;
         let row_bytes = n_cols * dtype.size();
         let (mut rows, mut padded) = (Vec::new(), Vec::new());
         for (shard, first, n) in weight.runs() {
@@ -173,7 +177,25 @@ impl Backend for WgpuBackend {
                 name: weight.name.clone(),
                 what: format!("cannot be read ({e})"),
             })?;
-            self.upload_rows(&weight, shard, first, weight.padded(&rows, &mut padded))?;
+            self.upload_rows(&weight, shard, first, plain.padded(n_cols, &rows, &mut padded))?;
+        }
+        Ok(weight)
+    }
+
+    /// Tiles are made a few at a time, so that the host never holds all of them.
+    fn load_quantised(&self, source: QuantSource) -> OpResult<WgpuWeight> {
+        source.check()?;
+        let QuantSource { name, ty, n_rows, n_cols, blocks, activations } = source;
+        let tiles = Tiles { ty, n_rows, n_cols };
+        let layout = Layout::Tiled(Tiled { tiles, activations });
+        let weight = self.place_weight(name, [n_rows, n_cols], layout)?;
+        let mut bytes = Vec::new();
+        for (shard, first, n) in weight.runs() {
+            bytes.resize(n.div_ceil(TILE_ROWS) * tiles.tile_bytes(), 0);
+            for (i, tile) in bytes.chunks_exact_mut(tiles.tile_bytes()).enumerate() {
+                tiles.pack(blocks.as_ref(), first / TILE_ROWS + i, tile);
+            }
+            self.upload_rows(&weight, shard, first, &bytes)?;
         }
         Ok(weight)
     }
@@ -343,6 +365,10 @@ impl Backend for WgpuBackend {
 
     fn project(&self, d: Project<'_, Self>) -> OpResult<()> {
         fused::project(self, d)
+    }
+
+    fn linear_group(&self, d: LinearGroup<'_, '_, Self>) -> OpResult<()> {
+        quantised::group(self, d)
     }
 
     fn norm_gated(&self, d: NormGated<'_, Self>) -> OpResult<()> {

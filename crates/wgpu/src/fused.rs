@@ -15,7 +15,7 @@ use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 use crate::ops::matvec::MAX_ROWS;
 use crate::raw_buffer::RawBuffer;
-use crate::weight::{Shard, VECTOR, WgpuWeight};
+use crate::weight::{Plain, Shard, VECTOR, WgpuWeight};
 
 /// `Layer` of the shader.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -32,10 +32,12 @@ struct LayerParams {
 struct Common<'a> {
     p: RmsNormParams,
     x: View<'a, WgpuBackend>,
-    norm: &'a WgpuWeight,
+    norm: Plain,
+    /// Word of the norm's weights.
+    norm_at: usize,
     vectors: &'a Arc<RawBuffer>,
     matrices: &'a Arc<RawBuffer>,
-    matrix: &'a WgpuWeight,
+    matrix: Plain,
 }
 
 /// The only shard of a weight.
@@ -54,9 +56,10 @@ impl<'a> Common<'a> {
         norm: &'a WgpuWeight,
         layers: &[&LinearOut<'a, WgpuBackend>],
     ) -> Option<Self> {
-        let matrix = layers.first()?.weight;
-        let matrices = &whole(matrix)?.raw;
-        let vectors = &whole(norm)?.raw;
+        let first = layers.first()?.weight;
+        let (matrix, matrices) = (first.numbers()?, &whole(first)?.raw);
+        let Shard { raw: vectors, word_offset: norm_at, .. } = whole(norm)?;
+        let norm = norm.numbers()?;
         let fits = (1..=MAX_ROWS as u32).contains(&p.n_rows)
             && p.width.is_multiple_of(4)
             && x.offset.is_multiple_of(4);
@@ -64,12 +67,13 @@ impl<'a> Common<'a> {
             let in_place = |w: &WgpuWeight, raw: &Arc<RawBuffer>| {
                 whole(w).is_some_and(|shard| Arc::ptr_eq(&shard.raw, raw))
             };
-            layer.weight.dtype == matrix.dtype
+            layer.weight.numbers() == Some(matrix)
                 && layer.n_out > 0
                 && in_place(layer.weight, matrices)
-                && layer.bias.is_none_or(|bias| in_place(bias, vectors))
+                && layer.bias.is_none_or(|bias| bias.numbers().is_some() && in_place(bias, vectors))
         });
-        (fits && together).then_some(Self { p, x, norm, vectors, matrices, matrix })
+        let norm_at = *norm_at;
+        (fits && together).then_some(Self { p, x, norm, norm_at, vectors, matrices, matrix })
     }
 
     fn launch<'b>(&self, backend: &'b WgpuBackend, entry: &'static str) -> Launch<'b> {
@@ -85,17 +89,17 @@ impl<'a> Common<'a> {
             .reads(self.vectors)
             .view(&self.x)
             .params(&kind(self.norm.dtype))
-            .u32(self.norm.elements_of(self.norm.shards[0].word_offset))
+            .u32(self.norm.elements_of(self.norm_at))
             .u32(self.matrix.row_words / VECTOR)
             .reads(self.matrices)
     }
 }
 
 fn layer_params(layer: &LinearOut<'_, WgpuBackend>, out_offset: usize) -> LayerParams {
-    let (bias_kind, bias_offset) = match layer.bias {
-        Some(bias) => (kind(bias.dtype), bias.elements_of(bias.shards[0].word_offset)),
-        None => (NO_KIND, 0),
-    };
+    let bias = layer.bias.and_then(|bias| Some((bias.numbers()?, bias.shards.first()?)));
+    let (bias_kind, bias_offset) = bias.map_or((NO_KIND, 0), |(plain, shard)| {
+        (kind(plain.dtype), plain.elements_of(shard.word_offset))
+    });
     LayerParams {
         n_out: layer.n_out,
         weight_offset: (layer.weight.shards[0].word_offset / VECTOR) as u32,

@@ -97,6 +97,12 @@ impl Gpu {
         self.level >= ShaderLevel::Subgroups
     }
 
+    /// Whether shaders may use dot products of bytes. No feature tells: browsers that lack them
+    /// lack what higher levels need too, or else fail the self-test there.
+    pub fn has_packed_dot(&self) -> bool {
+        self.level > ShaderLevel::Core
+    }
+
     /// The error of a device that is gone.
     pub fn check(&self) -> OpResult<()> {
         match &*lock(&self.lost) {
@@ -182,6 +188,7 @@ impl Gpu {
         let mut defines = variant.defines.to_vec();
         defines.push(("HAS_F16", self.has_f16().into()));
         defines.push(("HAS_SUBGROUPS", self.has_subgroups().into()));
+        defines.push(("HAS_PACKED_DOT", self.has_packed_dot().into()));
         let text = shader::expand(variant.stem, &defines, &enables);
         let text = text.unwrap_or_else(|e| panic!("{e}"));
         let module = self.module(variant.stem, text);

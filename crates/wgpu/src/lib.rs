@@ -27,6 +27,7 @@ mod memory;
 mod open;
 mod ops;
 mod options;
+mod quantised;
 mod raw_buffer;
 mod readback;
 mod recorder;

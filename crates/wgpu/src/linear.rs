@@ -1,16 +1,33 @@
 //! What the two linear ops have in common: their parameters.
 
+use std::sync::Arc;
+
 use longview_ops::{Linear, LinearParams, NO_KIND, Op, OpResult, kind};
 
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
-use crate::weight::Shard;
+use crate::raw_buffer::RawBuffer;
+use crate::weight::{Plain, Shard};
 
 /// Compares the shapes of the weights with the parameters.
 pub(crate) fn expect(op: Op, d: &Linear<'_, WgpuBackend>) -> OpResult<()> {
     let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(op, n_out, n_in)?;
-    d.bias.map_or(Ok(()), |bias| bias.expect(op, 1, n_out))
+    let Some(bias) = d.bias else { return Ok(()) };
+    bias.expect(op, 1, n_out)?;
+    bias.plain(op).map(drop)
+}
+
+/// What is bound as bias, its kind and its first element. Without a bias something must be bound
+/// all the same.
+pub(crate) fn bias_of<'a>(
+    d: &'a Linear<'_, WgpuBackend>,
+    shard: &'a Shard,
+) -> (&'a Arc<RawBuffer>, u32, usize) {
+    let bias = d.bias.and_then(|bias| Some((bias.numbers()?, bias.shards.first()?)));
+    bias.map_or((&shard.raw, NO_KIND, 0), |(plain, at)| {
+        (&at.raw, kind(plain.dtype), plain.elements_of(at.word_offset))
+    })
 }
 
 /// Rows of x.
@@ -23,6 +40,7 @@ pub(crate) struct Rows {
 /// What one dispatch does: some rows of x with the rows of W that lie in one buffer.
 pub(crate) struct Part<'d, 'a> {
     pub d: &'d Linear<'a, WgpuBackend>,
+    pub plain: Plain,
     pub rows: Rows,
     pub shard: &'d Shard,
 }
@@ -31,28 +49,22 @@ impl Part<'_, '_> {
     /// Bindings and parameters, as both shaders list them. `unit` is how many words their loads of
     /// the weight have.
     pub fn add_to<'l>(&self, launch: Launch<'l>, unit: usize) -> Launch<'l> {
-        let Self { d, rows, shard } = self;
+        let Self { d, plain, rows, shard } = self;
         let LinearParams { n_in, n_out, .. } = d.p;
         let x_offset = d.x.offset + rows.first * n_in as usize;
         let out_offset = d.out.offset + rows.first * n_out as usize;
         // Rows of x that begin at whole vectors.
         let is_vector = x_offset.is_multiple_of(4) && n_in.is_multiple_of(4);
-        // Without a bias something must be bound all the same.
-        let bias = d.bias.and_then(|bias| Some((bias, bias.shards.first()?)));
-        let (bias_kind, bias_raw, bias_offset) = match bias {
-            Some((bias, at)) => (kind(bias.dtype), &at.raw, bias.elements_of(at.word_offset)),
-            None => (NO_KIND, &shard.raw, 0),
-        };
-        let row_bytes = d.weight.row_words * 4;
+        let (bias_raw, bias_kind, bias_offset) = bias_of(d, shard);
         launch
-            .define("WEIGHT_KIND", kind(d.weight.dtype))
+            .define("WEIGHT_KIND", kind(plain.dtype))
             .define("X_VECTOR", is_vector.into())
             .params(&LinearParams { n_rows: rows.n as u32, ..d.p })
             .u32(shard.first_row)
             .u32(shard.n_rows)
             .reads(&shard.raw)
             .u32(shard.word_offset / unit)
-            .u32(d.weight.row_words / unit)
+            .u32(plain.row_words / unit)
             .reads(bias_raw)
             .params(&bias_kind)
             .u32(bias_offset)
@@ -60,7 +72,7 @@ impl Part<'_, '_> {
             .u32(x_offset)
             .writes(&d.out.buffer.raw)
             .u32(out_offset)
-            .counts((shard.n_rows * row_bytes + rows.n * n_in as usize * 4) as u64)
+            .counts(d.weight.shard_bytes(shard) + rows.n as u64 * u64::from(n_in) * 4)
     }
 }
 

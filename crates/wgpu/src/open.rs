@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use longview_core::DType;
+use longview_core::quant::QuantType;
 use longview_ops::{Capabilities, Op, parity};
 
 use crate::adapter;
@@ -90,7 +91,7 @@ impl WgpuBackend {
             matvec_max_rows: 8,
             kv_dtypes: vec![DType::F32, DType::F16, DType::BF16],
             weight_dtypes: vec![DType::F32, DType::F16, DType::BF16],
-            quant_types: Vec::new(),
+            quant_types: QuantType::ALL.to_vec(),
             missing_ops: Vec::new(),
             memory_bytes,
         });

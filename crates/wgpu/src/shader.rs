@@ -68,9 +68,13 @@ files![
     "shared/packed",
     "shared/radix",
     "shared/reduce",
+    "shared/round_rows",
     "shared/row4",
     "shared/selected_rows",
+    "shared/tile_embed",
+    "shared/tile_product",
     "shared/tile_sort",
+    "shared/tiles",
     "shared/write_halves",
 ];
 

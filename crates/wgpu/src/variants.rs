@@ -5,7 +5,10 @@
 //! constants do not meet in a shader, not every combination. A test runs the corpus and finds every
 //! value of every constant here, so that the list stays whole.
 
+use longview_core::quant::QuantType;
+
 use crate::backend::WgpuBackend;
+use crate::quantised::{format_defines, group_size};
 use crate::shader::Define;
 
 /// A shader with its constants.
@@ -60,6 +63,7 @@ pub fn variants() -> Vec<ShaderVariant> {
     list.add("kv_gather", "kv_gather", &[("VECTOR", BOTH), ("SHIFTED", &[0])]);
     list.add("kv_gather", "kv_gather", &[("VECTOR", &[0]), ("SHIFTED", &[1])]);
     list.add_linear();
+    list.add_quantised();
     list.add_attend_list();
     list.add_attend_chunk();
     list.add_clusters();
@@ -102,6 +106,27 @@ impl List {
             let [kind, rows, group, project] = common(&[0]);
             let gated = [kind, rows, group, project, ("GELU", BOTH)];
             self.add("shared/norm_matvec", "gated", &gated);
+        }
+    }
+
+    fn add_quantised(&mut self) {
+        let vector = ("X_VECTOR", BOTH);
+        self.add("shared/round_rows", "round_rows", &[vector]);
+        for ty in QuantType::ALL {
+            let format = format_defines(ty);
+            let [bits, scales, table] = &format;
+            let [bits, scales, table] =
+                [bits, scales, table].map(|(name, value)| (*name, std::slice::from_ref(value)));
+            self.add("shared/tile_embed", "tile_embed", &[bits, scales, table]);
+            let mut groups = [1, 1024].map(|n_units| group_size(ty, n_units) as u32).to_vec();
+            groups.dedup();
+            let (rows, group): ((_, &[u32]), _) = (("ROWS", &[1, 2, 4, 8]), ("GROUP", &groups[..]));
+            let rounded: (_, &[u32]) = ("ROUNDED", &[1]);
+            let axes = [bits, scales, table, rows, group, rounded];
+            self.add("shared/tile_product", "tile_product", &axes);
+            let as_they_are: (_, &[u32]) = ("ROUNDED", &[0]);
+            let axes = [bits, scales, table, rows, group, as_they_are, vector];
+            self.add("shared/tile_product", "tile_product", &axes);
         }
     }
 

@@ -1,12 +1,14 @@
-//! Weights on the device: rows of packed words, whole vectors each, in shared chunks of memory.
+//! Weights on the device, in shared chunks of memory: rows of packed words, whole vectors each, or
+//! quantised rows in tiles.
 //!
 //! Weights of neighbouring layers share a buffer, so that one kernel can read several of them
-//! through one binding. A matrix larger than a binding is split by rows.
+//! through one binding. A matrix larger than a binding is split by rows, or by tiles.
 
 use std::sync::Arc;
 
 use longview_core::DType;
-use longview_ops::{Op, OpError, OpResult, WeightSource};
+use longview_core::quant::{TILE_ROWS, Tiles};
+use longview_ops::{Activations, Op, OpError, OpResult, WeightSource};
 
 use crate::gpu::{Gpu, STORAGE_ALIGNMENT};
 use crate::raw_buffer::RawBuffer;
@@ -28,19 +30,77 @@ pub(crate) struct Shard {
     pub n_rows: usize,
 }
 
+/// Rows of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plain {
+    pub dtype: DType,
+    /// Words from one row to the next; a multiple of [`VECTOR`]. What fills a row up is 0.
+    pub row_words: usize,
+}
+
+impl Plain {
+    /// How many elements lie in `words` words.
+    pub fn elements_of(self, words: usize) -> usize {
+        words * 4 / self.dtype.size()
+    }
+}
+
+/// Quantised rows in tiles, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiled {
+    pub tiles: Tiles,
+    pub activations: Activations,
+}
+
+impl Tiled {
+    /// Vectors of a tile, and those before its scales.
+    pub fn vectors(self) -> [usize; 2] {
+        [self.tiles.tile_bytes(), self.tiles.code_bytes()].map(|bytes| bytes / (4 * VECTOR))
+    }
+}
+
+/// How the rows of a weight lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Layout {
+    Plain(Plain),
+    Tiled(Tiled),
+}
+
+impl Layout {
+    /// Bytes of what is never cut, and how many rows those are.
+    fn piece(&self) -> (usize, usize) {
+        match self {
+            Self::Plain(plain) => (plain.row_words * 4, 1),
+            Self::Tiled(tiled) => (tiled.tiles.tile_bytes(), TILE_ROWS),
+        }
+    }
+}
+
 /// A weight on the device.
 #[derive(Debug)]
 pub struct WgpuWeight {
     pub(crate) name: String,
-    pub(crate) dtype: DType,
     pub(crate) n_rows: usize,
     pub(crate) n_cols: usize,
-    /// Words from one row to the next; a multiple of [`VECTOR`]. What fills a row up is 0.
-    pub(crate) row_words: usize,
+    pub(crate) layout: Layout,
     pub(crate) shards: Vec<Shard>,
 }
 
 impl WgpuWeight {
+    /// How its numbers lie; `None` where it is quantised.
+    pub(crate) fn numbers(&self) -> Option<Plain> {
+        match self.layout {
+            Layout::Plain(plain) => Some(plain),
+            Layout::Tiled(_) => None,
+        }
+    }
+
+    /// As [`WgpuWeight::numbers`], of norms and biases, which are never quantised.
+    pub(crate) fn plain(&self, op: Op) -> OpResult<Plain> {
+        let is_quantised = || format!("weight {} is quantised, expected numbers", self.name);
+        self.numbers().ok_or_else(|| OpError::shape(op, is_quantised()))
+    }
+
     /// Fails with `op`'s shape error unless this is `n_rows x n_cols`.
     pub(crate) fn expect(&self, op: Op, n_rows: usize, n_cols: usize) -> OpResult<()> {
         if (self.n_rows, self.n_cols) == (n_rows, n_cols) {
@@ -50,14 +110,21 @@ impl WgpuWeight {
         Err(OpError::shape(op, format!("weight {name} is {r} x {c}, expected {n_rows} x {n_cols}")))
     }
 
-    /// How many elements lie in `words` words.
-    pub(crate) fn elements_of(&self, words: usize) -> usize {
-        words * 4 / self.dtype.size()
-    }
-
     /// Bytes that a kernel reads for the whole weight.
     pub(crate) fn size_bytes(&self) -> u64 {
-        (self.n_rows * self.row_words * 4) as u64
+        self.shards.iter().map(|shard| self.shard_bytes(shard)).sum()
+    }
+
+    /// Bytes that a kernel reads for the rows of `shard`.
+    pub(crate) fn shard_bytes(&self, shard: &Shard) -> u64 {
+        let (bytes, rows) = self.layout.piece();
+        (shard.n_rows.div_ceil(rows) * bytes) as u64
+    }
+
+    /// Where row `row` of `shard`, or the tile that it begins, lies in the shard's buffer.
+    pub(crate) fn byte_of(&self, shard: &Shard, row: usize) -> u64 {
+        let (bytes, rows) = self.layout.piece();
+        (shard.word_offset * 4 + (row - shard.first_row) / rows * bytes) as u64
     }
 }
 
@@ -84,22 +151,23 @@ impl WeightArena {
         self.expected += bytes + n as u64 * STORAGE_ALIGNMENT;
     }
 
-    /// Places for `n_rows` rows of `row_words` words: as few buffers as bindings allow.
+    /// Places for `n_rows` rows: as few buffers as bindings allow.
     pub fn place(
         &mut self,
         gpu: &Gpu,
         name: &str,
         n_rows: usize,
-        row_words: usize,
+        layout: &Layout,
     ) -> OpResult<Vec<Shard>> {
-        let row_bytes = (row_words * 4) as u64;
+        let (piece_bytes, piece_rows) = layout.piece();
         let most = gpu.max_storage_bytes();
-        let rows_per_chunk = (most / row_bytes.max(1)).max(1) as usize;
+        let rows_per_chunk = (most as usize / piece_bytes.max(1)).max(1) * piece_rows;
         let mut shards = Vec::new();
         let mut first_row = 0;
         while first_row < n_rows {
             let rows = rows_per_chunk.min(n_rows - first_row);
-            let (raw, at) = self.reserve(gpu, name, rows as u64 * row_bytes, most)?;
+            let bytes = rows.div_ceil(piece_rows) * piece_bytes;
+            let (raw, at) = self.reserve(gpu, name, bytes as u64, most)?;
             let word_offset = (at / 4) as usize;
             shards.push(Shard { raw, word_offset, first_row, n_rows: rows });
             first_row += rows;
@@ -131,13 +199,14 @@ impl WeightArena {
     }
 }
 
-/// Words that a row takes.
-pub(crate) fn row_words(name: &str, dtype: DType, n_cols: usize) -> OpResult<usize> {
+/// How rows of `n_cols` numbers lie.
+pub(crate) fn plain(name: &str, dtype: DType, n_cols: usize) -> OpResult<Plain> {
     if !dtype.is_float() {
         let what = format!("{dtype} is no type of weights");
         return Err(OpError::Weight { name: name.to_owned(), what });
     }
-    Ok((n_cols * dtype.size()).div_ceil(4).next_multiple_of(VECTOR))
+    let row_words = (n_cols * dtype.size()).div_ceil(4).next_multiple_of(VECTOR);
+    Ok(Plain { dtype, row_words })
 }
 
 /// Checks the byte count.
@@ -155,17 +224,20 @@ impl WgpuWeight {
     /// Its rows in runs that are handed over at once: where they go, the first one of the weight,
     /// and how many.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (&Shard, usize, usize)> {
-        let at_once = (UPLOAD_PIECE / (self.row_words * 4).max(1)).max(1);
+        let (bytes, rows) = self.layout.piece();
+        let at_once = (UPLOAD_PIECE / bytes.max(1)).max(1) * rows;
         self.shards.iter().flat_map(move |shard| {
             let firsts = (0..shard.n_rows).step_by(at_once);
             firsts.map(move |i| (shard, shard.first_row + i, at_once.min(shard.n_rows - i)))
         })
     }
+}
 
-    /// `rows` as they lie on the device: filled up to whole vectors, in `padded`, where they need
-    /// it.
-    pub(crate) fn padded<'a>(&self, rows: &'a [u8], padded: &'a mut Vec<u8>) -> &'a [u8] {
-        let (from, to) = (self.n_cols * self.dtype.size(), self.row_words * 4);
+impl Plain {
+    /// `rows` of `n_cols` numbers as they lie on the device: filled up to whole vectors, in
+    /// `padded`, where they need it.
+    pub fn padded<'a>(self, n_cols: usize, rows: &'a [u8], padded: &'a mut Vec<u8>) -> &'a [u8] {
+        let (from, to) = (n_cols * self.dtype.size(), self.row_words * 4);
         if from == to || from == 0 {
             return rows;
         }

@@ -22,6 +22,7 @@ fn text_of(variant: &ShaderVariant, level: ShaderLevel) -> String {
     let mut defines = variant.defines.clone();
     defines.push(("HAS_F16", (level >= ShaderLevel::F16).into()));
     defines.push(("HAS_SUBGROUPS", (level >= ShaderLevel::Subgroups).into()));
+    defines.push(("HAS_PACKED_DOT", (level > ShaderLevel::Core).into()));
     expand(variant.stem, &defines, enables).unwrap_or_else(|e| panic!("{variant:?}: {e}"))
 }
 

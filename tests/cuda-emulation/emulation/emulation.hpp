@@ -152,6 +152,26 @@ DEVICE u32 leading_zeros(u32 bits) {
     return bits == 0 ? 32 : static_cast<u32>(__builtin_clz(bits));
 }
 
+DEVICE int dot_bytes(u32 a, u32 b, int c) {
+    for (u32 i = 0; i < 4; i++) {
+        c += static_cast<signed char>(a >> (8 * i)) * static_cast<signed char>(b >> (8 * i));
+    }
+    return c;
+}
+DEVICE u32 pick_bytes(u32 a, u32 b, u32 which) {
+    const u64 bytes = static_cast<u64>(b) << 32 | a;
+    u32 picked = 0;
+    for (u32 i = 0; i < 4; i++) {
+        const u32 place = which >> (4 * i) & 15;
+        if (place > 7) {
+            // The hardware would repeat a sign.
+            lv::fail("byte %u of two words", place);
+        }
+        picked |= static_cast<u32>(bytes >> (8 * place) & 0xff) << (8 * i);
+    }
+    return picked;
+}
+
 DEVICE float half_to_float(u16 bits) {
     const u32 sign = static_cast<u32>(bits & 0x8000u) << 16;
     const u32 rest = bits & 0x7fffu;
@@ -314,3 +334,22 @@ static inline void mma_tf32_at_(float (&c)[4], const u32 (&a)[4], const u32 (&b)
     }
 }
 #define mma_tf32(c, a, b) mma_tf32_at_(c, a, b, __LINE__)
+
+struct BytesPart_ {
+    u32 a[2];
+    u32 b;
+};
+
+static inline void mma_bytes_at_(int (&c)[4], const u32 (&a)[2], u32 b, int line) {
+    const BytesPart_ mine = {{a[0], a[1]}, b};
+    const auto parts = lv::meet(mine, line);
+    const u32 lane = lv::current->lane;
+    for (u32 k = 0; k < 16; k += 4) {
+        const BytesPart_ left = parts[lane / 4 * 4 + k / 4];
+        for (u32 i = 0; i < 4; i++) {
+            const BytesPart_ right = parts[4 * (2 * (lane % 4) + i % 2) + k / 4];
+            c[i] = dot_bytes(left.a[i / 2], right.b, c[i]);
+        }
+    }
+}
+#define mma_bytes(c, a, b) mma_bytes_at_(c, a, b, __LINE__)

@@ -29,6 +29,10 @@ KERNEL(exchange, PrimitivesArgs, THREADS) {
     p.words[128 + i] = leading_zeros(float_bits(value) >> (i % 32));
     p.words[192 + i] = float_to_half(value);
     p.words[256 + i] = float_to_bfloat(value);
+    const u32 bits = float_bits(value);
+    const u32 other = float_bits(p.x[THREADS - 1 - i]);
+    p.words[320 + i] = static_cast<u32>(dot_bytes(bits, other, static_cast<int>(i)));
+    p.words[384 + i] = pick_bytes(bits, other, (i * 0x1111u + 0x0246u) & 0x7777u);
     p.out[384 + i] = half_to_float(p.halves[i]);
     // The block's neighbours across the warps.
     DYNAMIC_SHARED(float, all);
@@ -123,6 +127,21 @@ KERNEL(tf32_products, PrimitivesArgs, WARP) {
         p.out[(lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2] = c[i];
     }
 #endif
+}
+
+// One warp adds the product of 16 x 16 signed bytes, which lie where halves lie elsewhere, and of
+// the 16 x 8 behind them (by columns) to ones: words, 16 x 8.
+KERNEL(byte_products, PrimitivesArgs, WARP) {
+    const u32 lane = threadIdx.x;
+    const u32* words = reinterpret_cast<const u32*>(p.halves);
+    const u32 at = lane / 4 * 4 + lane % 4;
+    const u32 a[2] = {words[at], words[32 + at]};
+    int c[4] = {1, 1, 1, 1};
+    mma_bytes(c, a, words[64 + at]);
+    for (u32 i = 0; i < 4; i++) {
+        const u32 to = (lane / 4 + i / 2 * 8) * 8 + 2 * (lane % 4) + i % 2;
+        p.words[to] = static_cast<u32>(c[i]);
+    }
 }
 
 // Who does not wait for a copy reads what was there.

@@ -36,6 +36,12 @@ fn lanes_and_threads_exchange_numbers() {
             assert_eq!(word(0), votes);
             assert_eq!(word(1), x[i].to_bits().count_ones());
             assert_eq!(word(2), (x[i].to_bits() >> (i % 32)).leading_zeros());
+            let [a, b] = [x[i], x[THREADS - 1 - i]].map(|x| x.to_bits().to_le_bytes());
+            let products = a.iter().zip(b).map(|(a, b)| i32::from(*a as i8) * i32::from(b as i8));
+            assert_eq!(word(5).cast_signed(), i as i32 + products.sum::<i32>());
+            let which = (i * 0x1111 + 0x0246) & 0x7777;
+            let byte = |j: usize| [a, b].concat()[which >> (4 * j) & 7];
+            assert_eq!(word(6), u32::from_le_bytes(std::array::from_fn(byte)));
         }
     }
 }
@@ -84,6 +90,23 @@ fn atomics_of_many_blocks_meet() {
         assert_eq!(written.words[4..6], [0, n - 1]);
         assert_eq!(written.out[0], n as f32);
         assert!(written.words[8..8 + n_blocks].iter().all(|word| *word == 1));
+    }
+}
+
+#[test]
+fn warps_multiply_bytes_exactly() {
+    let mut rng = SplitMix64::new(12);
+    let bytes: Vec<u8> = (0..384).map(|_| rng.below(256) as u8).collect();
+    let halves: Vec<u16> = bytes.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+    for mut primitives in both_orders() {
+        let inputs = Inputs { halves: &halves, ..Inputs::default() };
+        let written = primitives.run("byte_products", 1, inputs).unwrap();
+        for (i, word) in written.words[..128].iter().enumerate() {
+            let byte = |at: usize| i32::from(bytes[at] as i8);
+            let (row, column) = (i / 8, i % 8);
+            let term = |k| byte(row * 16 + k) * byte(256 + column * 16 + k);
+            assert_eq!(word.cast_signed(), 1 + (0..16).map(term).sum::<i32>(), "{row}, {column}");
+        }
     }
 }
 

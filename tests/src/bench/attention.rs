@@ -28,9 +28,9 @@ impl Heads {
         }
     }
 
-    /// Elements of `n` rows of every KV head.
-    fn row_elements(self, n: usize) -> usize {
-        self.n_kv * n * 2 * self.dim
+    /// Bytes of `n` rows of every KV head.
+    fn row_bytes(self, dtype: DType, n: usize) -> usize {
+        self.n_kv * n * dtype.kv_row_len(self.dim) * dtype.size()
     }
 }
 
@@ -55,7 +55,7 @@ impl ChunkCase {
     }
 
     fn bytes(&self) -> usize {
-        self.heads.row_elements(self.n_rows) * self.dtype.size()
+        self.heads.row_bytes(self.dtype, self.n_rows)
     }
 }
 
@@ -80,7 +80,7 @@ impl<B: Backend> Case<B> for ChunkCase {
         let Self { dtype, n_tokens: t, n_rows: s, heads } = *self;
         let backend = bench.backend;
         let copies = if self.is_decode() { bench.copies(self.bytes()) } else { 1 };
-        let rows = bench.bytes(dtype, heads.row_elements(s));
+        let rows = bench.rows(dtype, heads.n_kv * s, heads.dim);
         let rows: Vec<_> =
             (0..copies).map(|_| bench.upload(dtype, &rows)).collect::<OpResult<_>>()?;
         let q = bench.buffer(DType::F32, t * heads.n_q * heads.dim)?;
@@ -118,7 +118,7 @@ struct ListCase {
 
 impl ListCase {
     fn bytes(&self) -> usize {
-        self.heads.row_elements(self.n_listed) * self.dtype.size()
+        self.heads.row_bytes(self.dtype, self.n_listed)
     }
 }
 
@@ -137,7 +137,8 @@ impl<B: Backend> Case<B> for ListCase {
         let Self { dtype, n_listed: n, n_rows: s, heads } = *self;
         let backend = bench.backend;
         let q = bench.buffer(DType::F32, heads.n_q * heads.dim)?;
-        let rows = bench.buffer(dtype, heads.row_elements(s))?;
+        let rows = bench.rows(dtype, heads.n_kv * s, heads.dim);
+        let rows = bench.upload(dtype, &rows)?;
         // Several lists in turn: rows come from memory and not from the last call's cache.
         let mut lists = Vec::new();
         for _ in 0..bench.streamed_bytes().div_ceil(self.bytes()) {
@@ -191,14 +192,24 @@ pub(super) fn cases<B: Backend>() -> Cases<B> {
         chunk(DType::F16, 1, 4096, heads(32, 8, 64)),
         chunk(DType::F16, 1, 4096, llama),
         chunk(DType::F16, 1, 131_072, llama),
+        chunk(DType::Q8, 256, 4096, llama),
+        chunk(DType::Q8, 1, 16_384, needle),
+        chunk(DType::Q8, 1, 16_384, qwen),
+        chunk(DType::Q8, 1, 131_072, llama),
     ]);
     let list = |n_listed, n_rows, heads| ListCase { dtype: DType::F16, n_listed, n_rows, heads };
+    let rounded = |n_listed, n_rows, heads| {
+        let dtype = DType::Q8;
+        ListCase { dtype, n_listed, n_rows, heads }
+    };
     cases.extend(boxed([
         list(1024, 32_768, needle),
         list(1024, 262_144, needle),
         list(1024, 65_536, heads(32, 8, 64)),
         list(2048, 65_536, llama),
         list(16_384, 262_144, needle),
+        rounded(1024, 262_144, needle),
+        rounded(2048, 65_536, llama),
     ]));
     cases
 }

@@ -254,6 +254,7 @@ impl<B: Backend> Measure<'_, B> {
             n_kv_heads: 2,
             head_dim: 64,
             kv_dtype: DType::F16,
+            host_rows: longview_scheduler::HostRows::default(),
             capacity: n + 1000,
             scale: 0.125,
             inv_freq: [].into(),

@@ -1,6 +1,6 @@
 //! What the cases of the bench share: the work of an op, the operands, the clock.
 
-use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
+use longview_core::{DType, HostBytes, SplitMix64, encode_f32, kv8};
 use longview_ops::{Backend, Op, OpError, OpResult, ViewMut, WeightSource};
 
 use super::meter::Meter;
@@ -132,6 +132,25 @@ impl<B: Backend> Bench<'_, B> {
             bytes.extend_from_slice(&block[..left.min(block.len())]);
         }
         bytes
+    }
+
+    /// KV rows of random numbers, likewise: a block of them, again and again.
+    pub(super) fn rows(&mut self, dtype: DType, n: usize, head_dim: usize) -> Vec<u8> {
+        if dtype != DType::Q8 {
+            return self.bytes(dtype, n * 2 * head_dim);
+        }
+        let n_block = n.min(BLOCK / (2 * head_dim)).max(1);
+        let numbers: Vec<f32> =
+            (0..n_block * 2 * head_dim).map(|_| self.rng.next_normal()).collect();
+        let row_bytes = kv8::row_bytes(head_dim);
+        let mut block = vec![0; n_block * row_bytes];
+        for (numbers, row) in
+            numbers.chunks_exact(2 * head_dim).zip(block.chunks_exact_mut(row_bytes))
+        {
+            let (key, value) = numbers.split_at(head_dim);
+            kv8::encode(key, value, row);
+        }
+        block.into_iter().cycle().take(n * row_bytes).collect()
     }
 
     pub(super) fn buffer(&mut self, dtype: DType, n: usize) -> OpResult<B::Buffer> {

@@ -6,6 +6,7 @@ pub mod faults;
 pub mod golden;
 pub mod parity;
 pub mod policy;
+pub mod quantised;
 mod run;
 pub mod selection;
 

@@ -19,7 +19,7 @@ use longview_scheduler::{PolicyOptions, Preset};
 use longview_wgpu::{WgpuBackend, WgpuOptions};
 use pollster::block_on;
 
-use super::{faults, golden, parity, policy, selection};
+use super::{faults, golden, parity, policy, quantised, selection};
 use crate::backends::{Probe, cuda_emulated};
 use crate::bench::decode::{DecodeRequest, decode};
 use crate::bench::{self, Device, Request};
@@ -199,6 +199,16 @@ impl<B: Probe> Suite<'_, B> {
         if ops_name_matmul(&self.request.ops) {
             let name = "products of a library are those of our kernels";
             self.check(name, &parity::products_of_a_library_are_those_of_our_kernels)?;
+            macro_rules! checks {
+                ($($check:ident),+) => {
+                    $(self.named(stringify!($check), &quantised::$check)?;)+
+                };
+            }
+            checks!(
+                a_quantised_row_depends_on_no_other_row,
+                a_group_of_quantised_layers_gives_what_single_layers_give,
+                what_is_no_number_stays_in_its_row
+            );
         }
         Ok(())
     }

@@ -80,6 +80,7 @@ fn streamed_prefill(n_tokens: usize) -> Option<(u64, u64, u64)> {
         n_kv_heads: 1,
         head_dim: 16,
         kv_dtype: DType::F16,
+        host_rows: longview_scheduler::HostRows::default(),
         capacity: n_tokens + 64,
         scale: 0.25,
         inv_freq: [].into(),

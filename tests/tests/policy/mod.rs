@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use longview_core::{HeadId, LayerId, SplitMix64};
+use longview_core::{DType, HeadId, LayerId, SplitMix64};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Backend;
-use longview_scheduler::{HostStoreKind, Placement, SequenceOptions};
+use longview_scheduler::{HostRows, HostStoreKind, KvShape, Placement, SequenceOptions};
 use longview_tests::policy_checks;
 use longview_tests::sim::{Sim, assert_near, small_shape};
 use longview_tests::suite::policy::{self, clusterkv, options};
@@ -168,4 +168,48 @@ fn more_than_256_clusters_are_all_within_reach() {
         6 + 1 - usize::from(sim.n_tokens() <= 1800),
         "clusters of every part are selected"
     );
+}
+
+/// Bytes of memory that the process has in use, as the kernel counts them.
+#[cfg(target_os = "linux")]
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("resident memory");
+    let kib: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    kib * 1024
+}
+
+/// Rows for a million tokens, 4 GB and half of it: memory is taken as rows are written.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_large_context_costs_no_memory_before_it_is_filled() {
+    for (host_rows, store) in [
+        (HostRows::Plain, HostStoreKind::Auto),
+        (HostRows::Plain, HostStoreKind::Plain),
+        (HostRows::EightBits, HostStoreKind::Auto),
+        (HostRows::EightBits, HostStoreKind::Plain),
+    ] {
+        let shape = KvShape {
+            n_layers: 4,
+            head_dim: 128,
+            kv_dtype: DType::F16,
+            host_rows,
+            ..small_shape(1_000_000)
+        };
+        let placement = match store {
+            HostStoreKind::Auto => Placement::InPlace,
+            _ => Placement::Device,
+        };
+        // The device itself would hold all rows under full attention.
+        let (policy, on) = (policy::streaming(1024), options(placement));
+        let before = resident_bytes();
+        let mut sim =
+            Sim::new(&cpu(), shape, &policy, SequenceOptions { store, ..on }).expect("a sequence");
+        assert!(sim.sequence.store().size_bytes() > 2_000_000_000, "{host_rows:?}");
+        sim.prefill(3, 300);
+        sim.decode(3);
+        let taken = resident_bytes().saturating_sub(before);
+        // Other tests of this program run beside it.
+        assert!(taken < 1_000_000_000, "{host_rows:?} {store:?}: {taken} bytes of memory");
+    }
 }

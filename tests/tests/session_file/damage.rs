@@ -16,6 +16,7 @@ fn tiny(preset: Preset, settings: &[(&str, &str)]) -> (KvShape, PolicyOptions, V
         n_kv_heads: 1,
         head_dim: 4,
         kv_dtype: DType::F16,
+        host_rows: longview_scheduler::HostRows::default(),
         capacity: 64,
         scale: 0.5,
         inv_freq: [1.0, 0.1].into(),

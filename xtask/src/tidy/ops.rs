@@ -20,6 +20,10 @@ const FILES: &[(&str, &str)] = &[("shaders/", ".wgsl"), ("kernels/", ".cu")];
 /// What in these folders is code and must be an op's.
 const SHARED_CODE: &[&str] = &[".wgsl", ".cu", ".cuh"];
 
+/// Files of these folders that serve several ops, with the reason.
+const OF_SEVERAL: &[(&str, &str)] =
+    &[("kernels/quantised.cu", "ten formats of three ops: loaded only for weights of that kind")];
+
 /// Ops without a file in a folder of [`FILES`], with the reason.
 const ABSENT: &[(&str, &str, &str)] = &[];
 
@@ -56,7 +60,9 @@ pub(crate) fn files(repo: &Repo) -> Vec<String> {
         let names: Vec<_> = inside.filter(|name| !name.contains('/')).collect();
         let is_op = |name: &str| name.strip_suffix(end).is_some_and(|stem| ops.contains(&stem));
         let is_code = |name: &str| SHARED_CODE.iter().any(|end| name.ends_with(end));
-        let others = names.iter().filter(|name| is_code(name) && !is_op(name));
+        let is_listed =
+            |name: &str| OF_SEVERAL.iter().any(|(path, _)| path.strip_prefix(folder) == Some(name));
+        let others = names.iter().filter(|name| is_code(name) && !is_op(name) && !is_listed(name));
         problems.extend(others.map(|name| {
             format!("{folder}{name}: no op has this stem: move it to a folder, as {folder}shared/")
         }));

@@ -17,7 +17,7 @@ use crate::device::{Device, DeviceChoice, DeviceOptions};
 use crate::units;
 
 const KV_TYPES: &[(DType, &str)] =
-    &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
+    &[(DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32"), (DType::Q8, "q8")];
 
 const DEVICES: &[(DeviceChoice, &str)] = &[
     (DeviceChoice::Auto, "auto"),
@@ -54,7 +54,8 @@ pub fn kv_types() -> impl Iterator<Item = DType> {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// How keys and values are stored.
+    /// How keys and values are stored. q8: 8 bits in host memory, half of what f16 takes, but for
+    /// the first and the most recent tokens.
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = one_of(KV_TYPES))]
     pub kv_type: DType,
 

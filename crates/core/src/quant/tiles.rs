@@ -199,16 +199,29 @@ fn put_codes(ty: QuantType, codes: Codes, r: usize, planes: &mut [u8]) {
 /// The codes of row `r` of a unit.
 fn take_codes(ty: QuantType, r: usize, planes: &[u8]) -> Codes {
     let word = |plane: usize| {
-        let at = PLANE * plane + 4 * r;
-        u32::from_le_bytes(std::array::from_fn(|i| planes[at + i]))
+        let word = &planes[PLANE * plane + 4 * r..][..4];
+        u32::from_le_bytes([word[0], word[1], word[2], word[3]])
     };
-    let low = |i: usize| word(i / 2) >> (i % 2 * 4) & LOW;
-    std::array::from_fn(|i| match ty.code_bits() {
-        8 => word(i),
-        5 => low(i) | (word(4) >> i & BIT) << 4,
-        6 => low(i) | (word(4 + i / 4) >> (i % 4 * 2) & PAIR) << 4,
-        _ => low(i),
-    })
+    let (bits, mut codes) = (ty.code_bits(), Codes::default());
+    if bits == 8 {
+        codes.iter_mut().enumerate().for_each(|(i, code)| *code = word(i));
+        return codes;
+    }
+    for (i, two) in codes.chunks_exact_mut(2).enumerate() {
+        let low = word(i);
+        (two[0], two[1]) = (low & LOW, low >> 4 & LOW);
+    }
+    if bits == 5 {
+        let high = word(4);
+        codes.iter_mut().enumerate().for_each(|(i, code)| *code |= (high >> i & BIT) << 4);
+    } else if bits == 6 {
+        for (h, four) in codes.chunks_exact_mut(4).enumerate() {
+            let high = word(4 + h);
+            let four = four.iter_mut().enumerate();
+            four.for_each(|(i, code)| *code |= (high >> (2 * i) & PAIR) << 4);
+        }
+    }
+    codes
 }
 
 /// Writes the scales of block `b` of row `r`.
@@ -250,35 +263,42 @@ fn values(ty: QuantType, codes: Codes, scales: &[u8], u: usize, r: usize, out: &
     let byte = |lane: usize| {
         scales[group - (UNITS_OF_256 - u % UNITS_OF_256) * 2 * TILE_ROWS + lane * TILE_ROWS + r]
     };
-    let bytes = codes.into_iter().flat_map(u32::to_le_bytes);
-    let out = out.iter_mut().zip(bytes);
+    // All at once, and no choice inside of a loop: so a unit takes a few vector instructions.
+    let mut bytes = [0; UNIT];
+    bytes
+        .chunks_exact_mut(4)
+        .zip(codes)
+        .for_each(|(to, code)| to.copy_from_slice(&code.to_le_bytes()));
+    let affine = |s: f32, m: f32, out: &mut [f32]| {
+        out.iter_mut().zip(bytes).for_each(|(out, code)| *out = s * f32::from(code) + m);
+    };
     match ty.scales() {
-        Scales::F16 | Scales::Bf16 => {
-            let d =
-                if ty == QuantType::Mxfp4 { bf16::from_le_bytes(two(0)).to_f32() } else { half(0) };
-            out.for_each(|(out, code)| *out = d * f32::from(signed(ty, code)));
-        }
-        Scales::WithMin => {
-            let (d, m) = (half(0), half(1));
-            out.for_each(|(out, code)| *out = d * f32::from(code) + m);
-        }
+        Scales::F16 => scaled(ty, half(0), &bytes, out),
+        Scales::Bf16 => scaled(ty, bf16::from_le_bytes(two(0)).to_f32(), &bytes, out),
+        Scales::WithMin => affine(half(0), half(1), out),
         Scales::SuperMin => {
-            let (s, m) = (half(0) * f32::from(byte(0)), half(1) * f32::from(byte(1)));
-            out.for_each(|(out, code)| *out = s * f32::from(code) - m);
+            affine(half(0) * f32::from(byte(0)), -(half(1) * f32::from(byte(1))), out);
         }
         Scales::SuperHalves => {
-            let s = [0, 1].map(|h| half(0) * f32::from(byte(h) as i8));
-            out.enumerate()
-                .for_each(|(i, (out, code))| *out = s[i / 16] * f32::from(signed(ty, code)));
+            let halves = out.chunks_exact_mut(UNIT / 2).zip(bytes.chunks_exact(UNIT / 2));
+            for (h, (out, codes)) in halves.enumerate() {
+                scaled(ty, half(0) * f32::from(byte(h) as i8), codes, out);
+            }
         }
     }
 }
 
-/// What `d` is multiplied by in formats without a smallest value.
-fn signed(ty: QuantType, code: u8) -> i16 {
+/// Values of formats without a smallest value.
+fn scaled(ty: QuantType, s: f32, codes: &[u8], out: &mut [f32]) {
+    let out = out.iter_mut().zip(codes);
     match table(ty) {
-        Some(table) => i16::from(table[usize::from(code)]),
-        None => i16::from(code) - (1 << (ty.code_bits() - 1)),
+        Some(table) => {
+            out.for_each(|(out, code)| *out = s * f32::from(table[usize::from(*code)]));
+        }
+        None => {
+            let zero = 1 << (ty.code_bits() - 1);
+            out.for_each(|(out, code)| *out = s * f32::from(i16::from(*code) - zero));
+        }
     }
 }
 

@@ -9,9 +9,11 @@
 use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
+use half::f16;
+
 use crate::scratch::Scratch;
-use crate::simd::elem::Elem;
-use crate::simd::{Simd, math};
+use crate::simd::stored::KvElem;
+use crate::simd::{MAX_LANES, Simd, math};
 use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
@@ -45,23 +47,69 @@ pub(crate) struct Rows<'a, E> {
     pub(crate) n: usize,
 }
 
-impl<E> Rows<'_, E> {
+impl<E: KvElem> Rows<'_, E> {
     /// # Safety
     /// `i < n`.
     #[inline(always)]
-    unsafe fn key(&self, i: usize) -> *const E {
+    unsafe fn row(&self, i: usize) -> *const E {
         let row = match self.list {
             Some(list) => *list.get_unchecked(i) as usize,
             None => i,
         };
-        self.elements.as_ptr().add(row * 2 * self.head_dim)
+        self.elements.as_ptr().add(row * E::row_len(self.head_dim))
     }
 
     /// # Safety
     /// `i < n`.
     #[inline(always)]
-    unsafe fn value(&self, i: usize) -> *const E {
-        self.key(i).add(self.head_dim)
+    unsafe fn key(&self, i: usize) -> E::Key {
+        E::key(self.row(i), self.head_dim)
+    }
+
+    /// # Safety
+    /// `i < n`.
+    #[inline(always)]
+    unsafe fn value(&self, i: usize) -> E::Value {
+        E::value(self.row(i), self.head_dim)
+    }
+
+    /// # Safety
+    /// `i < n`.
+    #[inline(always)]
+    unsafe fn codes(&self, i: usize) -> E::Codes {
+        E::codes(self.row(i), self.head_dim)
+    }
+
+    /// Multiplies weights of the n values from `first` on by their scales, for each of the rows of
+    /// weights.
+    ///
+    /// # Safety
+    /// There are as many values, and `n` weights in each of the rows, rounded up to LANES.
+    #[inline(always)]
+    unsafe fn scale_weights<S: Simd>(
+        &self,
+        first: usize,
+        n: usize,
+        weights: StridedMut,
+        rows: usize,
+    ) {
+        let mut i = 0;
+        while i < n {
+            let lanes = (n - i).min(S::LANES);
+            let mut scales = [f16::ZERO; MAX_LANES];
+            for (j, scale) in scales[..lanes].iter_mut().enumerate() {
+                let Some(of) = E::value_scale(self.row(first + i + j), self.head_dim) else {
+                    return;
+                };
+                *scale = of;
+            }
+            let scales = S::load_f16(scales.as_ptr());
+            for r in 0..rows {
+                let at = weights.at.add(r * weights.row + i);
+                S::store(at, S::mul(S::load(at), scales));
+            }
+            i += S::LANES;
+        }
     }
 
     /// Asks for both halves of row i, if there is one.
@@ -71,9 +119,9 @@ impl<E> Rows<'_, E> {
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(&self, i: usize) {
         if i < self.n {
-            let row = self.key(i).cast::<u8>();
+            let row = self.row(i).cast::<u8>();
             let mut line = 0;
-            while line < 2 * self.head_dim * size_of::<E>() {
+            while line < E::row_len(self.head_dim) * size_of::<E>() {
                 S::prefetch(row.wrapping_add(line));
                 line += 64;
             }
@@ -81,7 +129,7 @@ impl<E> Rows<'_, E> {
     }
 
     fn check(&self) {
-        let need = if self.list.is_some() { 0 } else { self.n * 2 * self.head_dim };
+        let need = if self.list.is_some() { 0 } else { self.n * E::row_len(self.head_dim) };
         assert!(self.elements.len() >= need && self.list.is_none_or(|l| l.len() >= self.n));
         assert!(self.weights.is_none_or(|w| w.len() >= self.n));
     }
@@ -185,7 +233,7 @@ pub(crate) struct AttendBlock<'a, E> {
     pub(crate) scratch: &'a mut Scratch,
 }
 
-impl<E: Elem> Kernel for AttendBlock<'_, E> {
+impl<E: KvElem> Kernel for AttendBlock<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -199,7 +247,7 @@ impl<E: Elem> Kernel for AttendBlock<'_, E> {
     }
 }
 
-impl<'a, E: Elem> AttendBlock<'a, E> {
+impl<'a, E: KvElem> AttendBlock<'a, E> {
     /// The first key behind those of the tile at `first` that token t sees, at most n.
     #[inline(always)]
     fn visible(&self, t: usize, first: usize, n: usize) -> usize {
@@ -245,7 +293,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             let n = (limit - first).min(KEYS);
             self.pack_keys::<S>(first, n, keys);
             let value = |i: usize| self.rows.value(first + i);
-            pack::widen::<S, E>(value, n, dh, width, values.as_mut_ptr());
+            pack::widen::<S, _>(value, n, dh, width, values.as_mut_ptr());
             let biases = self.rows.biases(first, n);
             let mut r = 0;
             while r < n_rows {
@@ -286,7 +334,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             let row = |i: usize| q.q.as_ptr().add(q.head(r + i) * dh);
             let strip = packed.as_mut_ptr().add(r * dh);
             let m = (n_rows - r).min(S::MR);
-            pack::panel::<S, f32>(row, m, dh, q.scale * LOG2_E, S::MR, strip);
+            pack::panel::<S, _>(row, m, dh, q.scale * LOG2_E, S::MR, strip);
             r += S::MR;
         }
     }
@@ -298,7 +346,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
         while j < n {
             let row = |i: usize| self.rows.key(first + j + i);
             let panel = keys.as_mut_ptr().add(j * dh);
-            pack::panel::<S, E>(row, (n - j).min(S::NR), dh, 1.0, S::NR, panel);
+            pack::panel::<S, _>(row, (n - j).min(S::NR), dh, 1.0, S::NR, panel);
             j += S::NR;
         }
     }
@@ -388,7 +436,7 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
             let to = StridedMut { at: scores.as_mut_ptr(), row: SCORE_ROW };
             let ahead = |i: usize| self.rows.prefetch::<S>(first + i + AHEAD);
             let rows = Strided { at: q.as_ptr(), row: width };
-            dots::dots::<S, E>(rows, n_rows, key, ahead, n, dh, to);
+            dots::dots::<S, _>(rows, n_rows, key, ahead, n, dh, to);
             let biases = self.rows.biases(first, n);
             for r in 0..n_rows {
                 let token = r / self.queries.group;
@@ -402,10 +450,12 @@ impl<'a, E: Elem> AttendBlock<'a, E> {
                     rescale::<S>(o.as_mut_ptr().add(r * width), width, keep);
                 }
             }
-            let value = |i: usize| self.rows.value(first + i);
+            let weights = StridedMut { at: scores.as_mut_ptr(), row: SCORE_ROW };
+            self.rows.scale_weights::<S>(first, n, weights, n_rows);
+            let value = |i: usize| self.rows.codes(first + i);
             let scores = Strided { at: scores.as_ptr(), row: SCORE_ROW };
             let to = StridedMut { at: o.as_mut_ptr(), row: width };
-            dots::weighted::<S, E>(scores, value, n, dh, to, n_rows);
+            dots::weighted::<S, _>(scores, value, n, dh, to, n_rows);
             first += KEYS;
         }
         for r in 0..n_rows {

@@ -1,8 +1,16 @@
 //! Dot products of a few f32 vectors with many stored rows, each row read once from memory.
 
+use std::mem::MaybeUninit;
+
 use crate::simd::elem::Elem;
+use crate::simd::stored::Stored;
 use crate::simd::{MAX_LANES, Simd};
 use crate::supported_isa::Kernel;
+
+use super::pack;
+
+/// Rows of codes up to this width are widened to memory where many vectors meet them.
+const MOST_WIDENED: usize = 256;
 
 /// f32 rows that are read.
 #[derive(Clone, Copy)]
@@ -43,10 +51,10 @@ impl StridedMut {
 /// for `n_q * q.row` with `q.row` at least k rounded up to LANES, `out` for `n_q` rows of n; the
 /// instruction set's features are there.
 #[inline(always)]
-pub(crate) unsafe fn dots<S: Simd, E: Elem>(
+pub(crate) unsafe fn dots<S: Simd, R: Stored>(
     q: Strided,
     n_q: usize,
-    row: impl Fn(usize) -> *const E,
+    row: impl Fn(usize) -> R,
     ahead: impl Fn(usize),
     n: usize,
     k: usize,
@@ -59,26 +67,47 @@ pub(crate) unsafe fn dots<S: Simd, E: Elem>(
         for j in 0..rows {
             ahead(i + j);
         }
-        let mut g = 0;
-        while g < n_q {
-            let (q, out) = (q.skip(g * q.row), out.skip(g * out.row + i));
-            let part = |j: usize| row(i + j);
-            g += match n_q - g {
-                1 => group::<S, E, 1>(q, part, rows, k, out),
-                2 | 3 => group::<S, E, 2>(q, part, rows, k, out),
-                _ => group::<S, E, 4>(q, part, rows, k, out),
-            };
+        let (part, to) = (|j: usize| row(i + j), out.skip(i));
+        let width = k.next_multiple_of(S::LANES);
+        if R::IS_CODED && n_q > 4 && width <= MOST_WIDENED {
+            let mut wide = MaybeUninit::<[f32; MAX_LANES * MOST_WIDENED]>::uninit();
+            let at = wide.as_mut_ptr().cast::<f32>();
+            pack::widen::<S, R>(part, rows, k, width, at);
+            groups::<S, *const f32>(q, n_q, |j| at.cast_const().add(j * width), rows, k, to);
+        } else {
+            groups::<S, R>(q, n_q, part, rows, k, to);
         }
         i += S::LANES;
+    }
+}
+
+/// Up to LANES rows with all vectors.
+#[inline(always)]
+unsafe fn groups<S: Simd, R: Stored>(
+    q: Strided,
+    n_q: usize,
+    row: impl Fn(usize) -> R,
+    n: usize,
+    k: usize,
+    out: StridedMut,
+) {
+    let mut g = 0;
+    while g < n_q {
+        let (q, out) = (q.skip(g * q.row), out.skip(g * out.row));
+        g += match n_q - g {
+            1 => group::<S, R, 1>(q, &row, n, k, out),
+            2 | 3 => group::<S, R, 2>(q, &row, n, k, out),
+            _ => group::<S, R, 4>(q, &row, n, k, out),
+        };
     }
 }
 
 /// H vectors with up to LANES rows, LANES / H rows at a time: one load of a row then serves H
 /// vectors, and one of a vector all these rows. Returns H.
 #[inline(always)]
-unsafe fn group<S: Simd, E: Elem, const H: usize>(
+unsafe fn group<S: Simd, R: Stored, const H: usize>(
     q: Strided,
-    row: impl Fn(usize) -> *const E,
+    row: impl Fn(usize) -> R,
     n: usize,
     k: usize,
     out: StridedMut,
@@ -93,7 +122,7 @@ unsafe fn group<S: Simd, E: Elem, const H: usize>(
         for j in 1..step {
             from[j] = row(i + j.min(rows - 1));
         }
-        let sums = lane_dots::<S, E, H>(q, &from, k);
+        let sums = lane_dots::<S, R, H>(q, &from, k);
         let out = out.skip(i);
         if H == 1 && rows == step {
             S::store(out.at, sums);
@@ -116,9 +145,9 @@ unsafe fn group<S: Simd, E: Elem, const H: usize>(
 
 /// Lane `h * LANES / H + j` is the dot product of vector h with row j.
 #[inline(always)]
-unsafe fn lane_dots<S: Simd, E: Elem, const H: usize>(
+unsafe fn lane_dots<S: Simd, R: Stored, const H: usize>(
     q: Strided,
-    rows: &[*const E; MAX_LANES],
+    rows: &[R; MAX_LANES],
     k: usize,
 ) -> S::V {
     let step = S::LANES / H;
@@ -133,8 +162,8 @@ unsafe fn lane_dots<S: Simd, E: Elem, const H: usize>(
             x[h] = S::load(q.at.add(h * q.row + p));
         }
         for j in 0..step {
-            let from = rows[j].add(p);
-            let v = if whole { E::load::<S>(from) } else { E::load_n::<S>(from, k - p) };
+            let row = rows[j];
+            let v = if whole { row.load::<S>(p) } else { row.load_n::<S>(p, k - p) };
             for h in 0..H {
                 sums[h * step + j] = S::fma(x[h], v, sums[h * step + j]);
             }
@@ -171,7 +200,7 @@ impl<E: Elem> Kernel for Dots<'_, E> {
         let ahead = |_| {};
         let q = Strided { at: q.as_ptr(), row: q_row };
         let out = StridedMut { at: out.as_mut_ptr(), row: out_row };
-        dots::<S, E>(q, n_q, row, ahead, n, k, out);
+        dots::<S, _>(q, n_q, row, ahead, n, k, out);
     }
 }
 
@@ -181,9 +210,9 @@ impl<E: Elem> Kernel for Dots<'_, E> {
 /// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o.row`
 /// with `o.row` at least k rounded up to LANES; the instruction set's features are there.
 #[inline(always)]
-pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
+pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
     p: Strided,
-    row: impl Fn(usize) -> *const E,
+    row: impl Fn(usize) -> R,
     n: usize,
     k: usize,
     o: StridedMut,
@@ -193,19 +222,19 @@ pub(crate) unsafe fn weighted<S: Simd, E: Elem>(
     while r < n_rows {
         let (p, o) = (p.skip(r * p.row), o.skip(r * o.row));
         match n_rows - r {
-            1 => weighted_rows::<S, E, 1>(p, &row, n, k, o),
-            2 => weighted_rows::<S, E, 2>(p, &row, n, k, o),
-            3 => weighted_rows::<S, E, 3>(p, &row, n, k, o),
-            _ => weighted_rows::<S, E, 4>(p, &row, n, k, o),
+            1 => weighted_rows::<S, R, 1>(p, &row, n, k, o),
+            2 => weighted_rows::<S, R, 2>(p, &row, n, k, o),
+            3 => weighted_rows::<S, R, 3>(p, &row, n, k, o),
+            _ => weighted_rows::<S, R, 4>(p, &row, n, k, o),
         }
         r += (n_rows - r).min(4);
     }
 }
 
 #[inline(always)]
-unsafe fn weighted_rows<S: Simd, E: Elem, const R: usize>(
+unsafe fn weighted_rows<S: Simd, R: Stored, const N: usize>(
     p: Strided,
-    row: &impl Fn(usize) -> *const E,
+    row: &impl Fn(usize) -> R,
     n: usize,
     k: usize,
     o: StridedMut,
@@ -213,33 +242,40 @@ unsafe fn weighted_rows<S: Simd, E: Elem, const R: usize>(
     let mut c = 0;
     while c < k {
         let left = k - c;
-        let part = |i: usize| row(i).add(c);
-        let to = o.skip(c);
+        let (from, to) = (Columns { first: c, last: left.min(S::LANES) }, o.skip(c));
         if left >= 4 * S::LANES {
-            weighted_columns::<S, E, R, 4>(p, part, n, S::LANES, to);
+            weighted_columns::<S, R, N, 4>(p, row, n, from, to);
             c += 4 * S::LANES;
         } else if left >= 2 * S::LANES {
-            weighted_columns::<S, E, R, 2>(p, part, n, S::LANES, to);
+            weighted_columns::<S, R, N, 2>(p, row, n, from, to);
             c += 2 * S::LANES;
         } else {
-            weighted_columns::<S, E, R, 1>(p, part, n, left.min(S::LANES), to);
+            weighted_columns::<S, R, N, 1>(p, row, n, from, to);
             c += S::LANES;
         }
     }
 }
 
-#[inline(always)]
-unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
-    p: Strided,
-    row: impl Fn(usize) -> *const E,
-    n: usize,
+/// Columns of rows, as many vectors as are asked for.
+#[derive(Clone, Copy)]
+struct Columns {
+    first: usize,
+    /// Columns of the last vector.
     last: usize,
+}
+
+#[inline(always)]
+unsafe fn weighted_columns<S: Simd, R: Stored, const N: usize, const W: usize>(
+    p: Strided,
+    row: &impl Fn(usize) -> R,
+    n: usize,
+    columns: Columns,
     o: StridedMut,
 ) {
-    // W columns over all rows before the next columns: the R * W sums stay in registers, and `o` is
+    // W columns over all rows before the next columns: the N * W sums stay in registers, and `o` is
     // read and written once a tile instead of once a row.
-    let mut sums = [[S::zero(); W]; R];
-    for r in 0..R {
+    let mut sums = [[S::zero(); W]; N];
+    for r in 0..N {
         for w in 0..W {
             sums[r][w] = S::load(o.at.add(r * o.row + w * S::LANES));
         }
@@ -248,17 +284,18 @@ unsafe fn weighted_columns<S: Simd, E: Elem, const R: usize, const W: usize>(
         let from = row(i);
         let mut v = [S::zero(); W];
         for w in 0..W {
-            let at = from.add(w * S::LANES);
-            v[w] = if last == S::LANES { E::load::<S>(at) } else { E::load_n::<S>(at, last) };
+            let at = columns.first + w * S::LANES;
+            let whole = columns.last == S::LANES;
+            v[w] = if whole { from.load::<S>(at) } else { from.load_n::<S>(at, columns.last) };
         }
-        for r in 0..R {
+        for r in 0..N {
             let x = S::splat(*p.at.add(r * p.row + i));
             for w in 0..W {
                 sums[r][w] = S::fma(x, v[w], sums[r][w]);
             }
         }
     }
-    for r in 0..R {
+    for r in 0..N {
         for w in 0..W {
             S::store(o.at.add(r * o.row + w * S::LANES), sums[r][w]);
         }

@@ -35,7 +35,7 @@ impl Kernel for PackStrip<'_> {
         let m = rows.len().checked_div(k).unwrap_or(0).min(S::MR);
         assert!(self.strip.len() >= S::MR * k);
         let row = |i: usize| rows.as_ptr().add(i * k);
-        pack::panel::<S, f32>(row, m, k, 1.0, S::MR, self.strip.as_mut_ptr());
+        pack::panel::<S, _>(row, m, k, 1.0, S::MR, self.strip.as_mut_ptr());
     }
 }
 
@@ -103,7 +103,7 @@ impl<E: Elem> Block<'_, E> {
         while j < n {
             let row = |i: usize| w.add((j + i) * k + p);
             let panel = self.panels.as_mut_ptr().add(j * depth);
-            pack::panel::<S, E>(row, (n - j).min(S::NR), depth, 1.0, S::NR, panel);
+            pack::panel::<S, _>(row, (n - j).min(S::NR), depth, 1.0, S::NR, panel);
             j += S::NR;
         }
     }

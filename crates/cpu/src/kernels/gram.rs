@@ -45,7 +45,7 @@ impl Kernel for Outer<'_> {
                 let (token, head) = ((first + i) / group, (first + i) % group);
                 x.as_ptr().add((token * heads + first_head + head) * dh)
             };
-            pack::widen::<S, f32>(row, n, dh, width, rows.as_mut_ptr());
+            pack::widen::<S, _>(row, n, dh, width, rows.as_mut_ptr());
             let mut i = 0;
             while i < dh {
                 tile::strip::<S>(tile::Tile {

@@ -63,7 +63,7 @@ impl<E: Elem> Kernel for Mass<'_, E> {
         };
         let out = StridedMut { at: scores.as_mut_ptr(), row: n };
         let rows = Strided { at: q.as_ptr(), row: q_row };
-        dots::dots::<S, E>(rows, n_q, row, ahead, n, head_dim, out);
+        dots::dots::<S, _>(rows, n_q, row, ahead, n, head_dim, out);
         // Queries in their order: a row's sum is added up in the same order however many lanes a
         // vector has.
         for (v, lse) in lse.iter().enumerate() {

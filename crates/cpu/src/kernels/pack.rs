@@ -1,10 +1,10 @@
-//! Rows of any element type into f32 panels for [`super::tile`].
+//! Rows of any stored type into f32 panels for [`super::tile`].
 //!
 //! A panel of `width` rows with k columns is stored as k groups of `width`: the tile then reads it
 //! front to back. Rows beyond the last are zeros. Squares of LANES x LANES are transposed in
 //! registers.
 
-use crate::simd::elem::Elem;
+use crate::simd::stored::Stored;
 use crate::simd::{MAX_LANES, Simd};
 
 /// Packs `n <= width` rows of `k` elements into one panel, multiplied by `scale`.
@@ -13,8 +13,8 @@ use crate::simd::{MAX_LANES, Simd};
 /// `row(i)` is valid for k elements for every i below n, `panel` for `k * width`; the
 /// instruction set's features are there.
 #[inline(always)]
-pub(crate) unsafe fn panel<S: Simd, E: Elem>(
-    row: impl Fn(usize) -> *const E,
+pub(crate) unsafe fn panel<S: Simd, R: Stored>(
+    row: impl Fn(usize) -> R,
     n: usize,
     k: usize,
     scale: f32,
@@ -32,7 +32,7 @@ pub(crate) unsafe fn panel<S: Simd, E: Elem>(
         while p < k {
             let columns = (k - p).min(S::LANES);
             let mut v = [S::zero(); MAX_LANES];
-            square::<S, E>(&row, j, rows, p, columns, &mut v);
+            square::<S, R>(&row, j, rows, p, columns, &mut v);
             for (i, x) in v[..columns].iter().enumerate() {
                 let to = panel.add((p + i) * width + j);
                 let x = S::mul(*x, scale);
@@ -50,8 +50,8 @@ pub(crate) unsafe fn panel<S: Simd, E: Elem>(
 
 /// Rows j.. and columns p.. as a transposed square.
 #[inline(always)]
-unsafe fn square<S: Simd, E: Elem>(
-    row: &impl Fn(usize) -> *const E,
+unsafe fn square<S: Simd, R: Stored>(
+    row: &impl Fn(usize) -> R,
     j: usize,
     rows: usize,
     p: usize,
@@ -60,11 +60,11 @@ unsafe fn square<S: Simd, E: Elem>(
 ) {
     if rows == S::LANES && columns == S::LANES {
         for i in 0..S::LANES {
-            v[i] = E::load::<S>(row(j + i).add(p));
+            v[i] = row(j + i).load::<S>(p);
         }
     } else {
         for i in 0..rows {
-            v[i] = E::load_n::<S>(row(j + i).add(p), columns);
+            v[i] = row(j + i).load_n::<S>(p, columns);
         }
     }
     S::transpose(v);
@@ -77,8 +77,8 @@ unsafe fn square<S: Simd, E: Elem>(
 /// `row(i)` is valid for k elements, `out` for `n * stride`; `stride` is at least k rounded up to
 /// LANES.
 #[inline(always)]
-pub(crate) unsafe fn widen<S: Simd, E: Elem>(
-    row: impl Fn(usize) -> *const E,
+pub(crate) unsafe fn widen<S: Simd, R: Stored>(
+    row: impl Fn(usize) -> R,
     n: usize,
     k: usize,
     stride: usize,
@@ -88,11 +88,11 @@ pub(crate) unsafe fn widen<S: Simd, E: Elem>(
         let (from, to) = (row(i), out.add(i * stride));
         let mut p = 0;
         while p + S::LANES <= k {
-            S::store(to.add(p), E::load::<S>(from.add(p)));
+            S::store(to.add(p), from.load::<S>(p));
             p += S::LANES;
         }
         if p < k {
-            S::store(to.add(p), E::load_n::<S>(from.add(p), k - p));
+            S::store(to.add(p), from.load_n::<S>(p, k - p));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Elementwise and row-wise loops of the small ops.
 
+use longview_core::kv8;
+
 use crate::simd::elem::Elem;
 use crate::simd::{Simd, math};
 use crate::supported_isa::Kernel;
@@ -393,5 +395,22 @@ impl Kernel for SoftmaxPool<'_> {
             }
             store::<S>(out.add(i), n, p);
         });
+    }
+}
+
+/// A row of 8 bits. Compiled for each instruction set, it becomes vector code by itself, of the
+/// same results.
+pub(crate) struct EncodeRow<'a> {
+    pub(crate) key: &'a [f32],
+    pub(crate) value: &'a [f32],
+    pub(crate) row: &'a mut [u8],
+}
+
+impl Kernel for EncodeRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        kv8::encode(self.key, self.value, self.row);
     }
 }

@@ -10,7 +10,7 @@ use crate::backend::CpuBackend;
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
 use crate::partials::{Partials, Targets};
 use crate::queue::Queue;
-use crate::simd::elem::{Elem, with_elem};
+use crate::simd::stored::{KvElem, with_rows};
 use crate::team::Cost;
 use crate::views::{slice, slice_mut};
 
@@ -34,7 +34,7 @@ pub(crate) fn run(queue: &mut Queue, d: AttendChunk<'_, CpuBackend>) -> OpResult
         let rows = tokens.start * heads..tokens.end * heads;
         let dh = d.p.head_dim as usize;
         let elements = rows.start * dh..rows.end * dh;
-        with_elem!(span.kv.buffer.dtype(), E => {
+        with_rows!(span.kv.buffer.dtype(), E => {
             let part = Part { p: d.p, span, q: &q[elements.clone()] };
             part.run::<E>(queue, &mut out[elements], &mut lse[rows]);
         });
@@ -70,7 +70,7 @@ impl Cut {
 }
 
 impl Part<'_> {
-    fn run<E: Elem>(&self, queue: &mut Queue, out: &mut [f32], lse: &mut [f32]) {
+    fn run<E: KvElem>(&self, queue: &mut Queue, out: &mut [f32], lse: &mut [f32]) {
         let (n_tokens, n_keys) = (self.span.q_len as usize, self.span.n_rows as usize);
         let group = (self.p.n_q_heads / self.p.n_kv_heads) as usize;
         let cut = Cut::new(n_tokens, group, self.p.n_kv_heads as usize, n_keys);
@@ -98,7 +98,13 @@ impl Part<'_> {
         queue.shared = shared;
     }
 
-    fn items<E: Elem>(&self, queue: &mut Queue, cut: &Cut, targets: Targets<'_>, accumulate: bool) {
+    fn items<E: KvElem>(
+        &self,
+        queue: &mut Queue,
+        cut: &Cut,
+        targets: Targets<'_>,
+        accumulate: bool,
+    ) {
         let p = self.p;
         let (n_tokens, n_keys) = (self.span.q_len as usize, self.span.n_rows as usize);
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
@@ -120,7 +126,8 @@ impl Part<'_> {
             let last = (first + cut.block_tokens).min(n_tokens);
             let key = (part * cut.part_keys).min(n_keys);
             let end = (key + cut.part_keys).min(n_keys);
-            let start = (head * kv.head_stride + self.span.row_start as usize + key) * 2 * dh;
+            let row = E::row_len(dh);
+            let start = (head * kv.head_stride + self.span.row_start as usize + key) * row;
             let n = end - key;
             isa.run(AttendBlock {
                 queries: Queries {
@@ -137,7 +144,7 @@ impl Part<'_> {
                     accumulate,
                 },
                 rows: Rows::<E> {
-                    elements: &elements[start..start + n * 2 * dh],
+                    elements: &elements[start..start + n * row],
                     list: None,
                     weights: None,
                     head_dim: dh,

@@ -7,7 +7,7 @@ use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
 use crate::partials::{Partials, Targets};
 use crate::queue::Queue;
-use crate::simd::elem::{Elem, with_elem};
+use crate::simd::stored::{KvElem, with_rows};
 use crate::team::Cost;
 use crate::views::{slice, slice_mut};
 
@@ -32,7 +32,7 @@ pub(crate) fn run(queue: &mut Queue, d: AttendList<'_, CpuBackend>) -> OpResult<
     for span in d.spans {
         let rows = span.q_index as usize * heads..(span.q_index as usize + 1) * heads;
         let elements = rows.start * dh..rows.end * dh;
-        with_elem!(span.kv.buffer.dtype(), E => {
+        with_rows!(span.kv.buffer.dtype(), E => {
             let part = Part { p: d.p, span, q: &q[elements.clone()] };
             part.run::<E>(queue, &mut out[elements], &mut lse[rows]);
         });
@@ -48,7 +48,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    fn run<E: Elem>(&self, queue: &mut Queue, out: &mut [f32], lse: &mut [f32]) {
+    fn run<E: KvElem>(&self, queue: &mut Queue, out: &mut [f32], lse: &mut [f32]) {
         let counts: &[u32] = slice(&self.span.n_rows);
         let longest = counts.iter().copied().max().unwrap_or(0) as usize;
         let n_parts = longest.div_ceil(PART).max(1);
@@ -68,7 +68,7 @@ impl Part<'_> {
         queue.shared = shared;
     }
 
-    fn items<E: Elem>(
+    fn items<E: KvElem>(
         &self,
         queue: &mut Queue,
         n_parts: usize,
@@ -82,7 +82,7 @@ impl Part<'_> {
         let weights: Option<&[u32]> = self.span.weights.as_ref().map(slice);
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
         let total: usize = counts.iter().map(|&n| n as usize).sum();
-        let cost = Cost::bytes(total * 2 * dh * size_of::<E>() * (hq / hkv).div_ceil(2));
+        let cost = Cost::bytes(total * E::row_len(dh) * size_of::<E>() * (hq / hkv).div_ceil(2));
         let isa = queue.team.isa();
         queue.team.for_each(hkv * n_parts, cost, |scratch, i| {
             let (part, head) = (i / hkv, i % hkv);
@@ -90,8 +90,9 @@ impl Part<'_> {
             let (key, end) = ((part * PART).min(n), ((part + 1) * PART).min(n));
             let entries = head * stride + key..head * stride + end;
             let list = &rows[entries.clone()];
-            let start = head * kv.head_stride * 2 * dh;
-            let elements = &elements[start..start + kv.row_limit(dh) * 2 * dh];
+            let row = E::row_len(dh);
+            let start = head * kv.head_stride * row;
+            let elements = &elements[start..start + kv.row_limit(dh) * row];
             isa.run(AttendBlock {
                 queries: Queries {
                     q: self.q,

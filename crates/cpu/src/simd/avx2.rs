@@ -44,6 +44,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const f16) -> __m256 {
+        _mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned()))
+    }
+
+    #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: __m256) {
         _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
     }
@@ -232,11 +242,6 @@ impl ByteSimd for Avx2 {
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> __m256 {
         _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> __m256 {
-        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
     }
 
     #[inline(always)]

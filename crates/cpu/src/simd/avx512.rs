@@ -86,6 +86,21 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8_n(p: *const i8, n: usize) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const f16) -> __m512 {
+        _mm512_cvtph_ps(_mm256_set1_epi16(p.cast::<i16>().read_unaligned()))
+    }
+
+    #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: __m512) {
         let bits = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
         _mm256_storeu_si256(p.cast(), bits);
@@ -286,11 +301,6 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> __m512 {
         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())))
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> __m512 {
-        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
     }
 
     #[inline(always)]

@@ -36,8 +36,6 @@ pub(crate) trait ByteSimd: Simd {
     unsafe fn to_float(i: Self::I) -> Self::V;
     /// `LANES` bytes as floats.
     unsafe fn load_u8(p: *const u8) -> Self::V;
-    /// `LANES` signed bytes as floats.
-    unsafe fn load_i8(p: *const i8) -> Self::V;
 
     /// `start` and, in each lane, the products of its codes in `w` with the `4 * N` activations at
     /// `a`. Codes have `BITS` bits; with 8 of them see [`ByteSimd::BIASED`]. Activations are in

@@ -24,6 +24,7 @@ pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 pub(crate) mod portable;
+pub(crate) mod stored;
 
 use half::{bf16, f16};
 
@@ -61,6 +62,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn store(p: *mut f32, v: Self::V);
     unsafe fn load_f16(p: *const f16) -> Self::V;
     unsafe fn load_bf16(p: *const bf16) -> Self::V;
+    unsafe fn load_i8(p: *const i8) -> Self::V;
+    /// One number in all lanes.
+    unsafe fn splat_f16(p: *const f16) -> Self::V;
     /// Rounds to nearest even.
     unsafe fn store_f16(p: *mut f16, v: Self::V);
     /// Rounds to nearest even.
@@ -156,6 +160,13 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         let mut t = [bf16::ZERO; MAX_LANES];
         std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
         Self::load_bf16(t.as_ptr())
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8_n(p: *const i8, n: usize) -> Self::V {
+        let mut t = [0i8; MAX_LANES];
+        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+        Self::load_i8(t.as_ptr())
     }
 
     #[inline(always)]

@@ -52,6 +52,17 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> float32x4_t {
+        let wide = vmovl_s8(vcreate_s8(u64::from(p.cast::<u32>().read_unaligned())));
+        vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const f16) -> float32x4_t {
+        vdupq_n_f32(p.read_unaligned().to_f32())
+    }
+
+    #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: float32x4_t) {
         let mut t = [0.0f32; 4];
         vst1q_f32(t.as_mut_ptr(), v);
@@ -215,13 +226,6 @@ impl ByteSimd for Neon {
         let four = vdup_n_u32(p.cast::<u32>().read_unaligned());
         let wide = vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(four))));
         vcvtq_f32_u32(wide)
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> float32x4_t {
-        let four = vdup_n_u32(p.cast::<u32>().read_unaligned());
-        let wide = vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(four))));
-        vcvtq_f32_s32(wide)
     }
 
     #[inline(always)]

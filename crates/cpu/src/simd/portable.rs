@@ -73,6 +73,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> F32x8 {
+        F32x8(p.cast::<[i8; 8]>().read_unaligned().map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const f16) -> F32x8 {
+        F32x8([p.read_unaligned().to_f32(); 8])
+    }
+
+    #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: F32x8) {
         p.cast::<[f16; 8]>().write_unaligned(v.0.map(f16::from_f32));
     }
@@ -213,11 +223,6 @@ impl ByteSimd for Portable {
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> F32x8 {
         F32x8(p.cast::<[u8; 8]>().read_unaligned().map(f32::from))
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> F32x8 {
-        F32x8(p.cast::<[i8; 8]>().read_unaligned().map(f32::from))
     }
 
     #[inline(always)]

@@ -1,15 +1,17 @@
 //! Launches `matmul.cu`, or has a vendor's library make large products where it is installed.
+//! `quantised` has the other weights.
 
-use longview_ops::{Linear, NO_KIND, Op, OpResult, kind};
+use longview_ops::{Linear, Op, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
 use crate::kernel_args::MatmulArgs;
 use crate::kernels::Kernel;
 use crate::library::{self, args_of_x};
-use crate::variant::by_type;
+use crate::quantised;
+use crate::variant::{bias_of, by_type};
+use crate::weight::Rows;
 
 const WIDE: [Kernel; 3] =
     [Kernel::matmul_wide_f32, Kernel::matmul_wide_f16, Kernel::matmul_wide_bf16];
@@ -30,10 +32,13 @@ pub(crate) fn run<D: Driver>(
     d.check(Op::Matmul)?;
     let (n_rows, n_in, n_out) = (d.p.n_rows as usize, d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(Op::Matmul, n_out, n_in)?;
-    d.bias.map_or(Ok(()), |bias| bias.expect(Op::Matmul, 1, n_out))?;
-    let (row_bytes, dtype) = (d.weight.row_bytes, d.weight.dtype);
-    let is_large = library::suits(n_rows, row_bytes, dtype, d.out.at());
-    if is_large && backend.has_library() && library::run(backend, &mut d)? {
+    bias_of(Op::Matmul, &d)?;
+    let plain = match d.weight.rows {
+        Rows::Plain(plain) => plain,
+        Rows::Tiled(tiled) => return quantised::linear(backend, Op::Matmul, &d, tiled),
+    };
+    let is_large = library::suits(n_rows, plain, d.out.at());
+    if is_large && backend.has_library() && library::run(backend, &mut d, plain)? {
         return Ok(());
     }
     by_kernel(backend, d)
@@ -48,23 +53,25 @@ pub(crate) fn by_kernel<D: Driver>(
     let n_multiprocessors = backend.driver().facts().n_multiprocessors as usize;
     let (kernels, side) = choose(n_rows, n_out, n_multiprocessors);
     let (x, x_is_aligned) = args_of_x(&d);
+    let plain = d.weight.plain(Op::Matmul)?;
+    let (bias, bias_kind) = bias_of(Op::Matmul, &d)?;
     let args = MatmulArgs {
         x,
         weight: d.weight.address(),
-        bias: d.bias.map_or(Address::NONE, |bias| bias.address()),
+        bias,
         out: d.out.at(),
         n_rows: d.p.n_rows,
         n_in: d.p.n_in,
         n_out: d.p.n_out,
-        row_units: d.weight.row_units(),
-        bias_kind: d.bias.map_or(NO_KIND, |bias| kind(bias.dtype)),
+        row_units: plain.row_units(),
+        bias_kind,
         accumulate: d.p.accumulate,
         x_is_aligned,
         unused: 0,
     };
     // Blocks that share rows of W follow each other.
     let grid = Grid::new([n_rows.div_ceil(side), n_out.div_ceil(side), 1]);
-    backend.launch(by_type(d.weight.dtype, kernels), grid, &args)
+    backend.launch(by_type(plain.dtype, kernels), grid, &args)
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Launches `matvec.cu`.
+//! Launches `matvec.cu`; `quantised` has the other weights.
 
-use longview_ops::{Linear, NO_KIND, Op, OpResult, kind};
+use longview_ops::{Linear, Op, OpResult};
 
-use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::driver::{Driver, Grid};
 use crate::kernel_args::MatvecArgs;
 use crate::kernels::Kernel;
-use crate::variant::by_type;
+use crate::quantised;
+use crate::variant::{bias_of, by_type};
+use crate::weight::Rows;
 
 /// Rows of x that one reading of the weight serves.
 pub(crate) const MAX_ROWS: usize = 8;
@@ -28,8 +29,12 @@ pub(crate) fn run<D: Driver>(
     d.check(Op::Matvec)?;
     let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(Op::Matvec, n_out, n_in)?;
-    d.bias.map_or(Ok(()), |bias| bias.expect(Op::Matvec, 1, n_out))?;
-    let kernels = by_type(d.weight.dtype, [F32, F16, BF16]);
+    let (bias, bias_kind) = bias_of(Op::Matvec, &d)?;
+    let plain = match d.weight.rows {
+        Rows::Plain(plain) => plain,
+        Rows::Tiled(tiled) => return quantised::linear(backend, Op::Matvec, &d, tiled),
+    };
+    let kernels = by_type(plain.dtype, [F32, F16, BF16]);
     let n_rows = d.p.n_rows as usize;
     // More rows than the op is meant for cost one more pass each time, not an error.
     for first in (0..n_rows).step_by(MAX_ROWS) {
@@ -38,13 +43,13 @@ pub(crate) fn run<D: Driver>(
         let args = MatvecArgs {
             x,
             weight: d.weight.address(),
-            bias: d.bias.map_or(Address::NONE, |bias| bias.address()),
+            bias,
             out: d.out.buffer.address(d.out.offset + first * n_out),
             n_rows: n as u32,
             n_in: d.p.n_in,
             n_out: d.p.n_out,
-            row_units: d.weight.row_units(),
-            bias_kind: d.bias.map_or(NO_KIND, |bias| kind(bias.dtype)),
+            row_units: plain.row_units(),
+            bias_kind,
             accumulate: d.p.accumulate,
             x_is_aligned: (x.is_aligned(16) && n_in.is_multiple_of(4)).into(),
             unused: 0,

@@ -26,6 +26,7 @@ pub(crate) fn run<D: Driver>(
     d.check()?;
     let (n_rows, width) = (d.p.n_rows as usize, d.p.width as usize);
     d.weight.expect(Op::RmsNorm, 1, width)?;
+    let plain = d.weight.plain(Op::RmsNorm)?;
     let args = RmsNormArgs {
         x: d.x.at(),
         weight: d.weight.address(),
@@ -36,5 +37,5 @@ pub(crate) fn run<D: Driver>(
         accumulate: d.p.accumulate,
     };
     let (kernels, rows) = if width <= NARROW { (NARROWS, NARROW_ROWS) } else { (WIDE, 1) };
-    backend.launch(by_type(d.weight.dtype, kernels), Grid::over(n_rows, rows), &args)
+    backend.launch(by_type(plain.dtype, kernels), Grid::over(n_rows, rows), &args)
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use longview_core::{DType, SplitMix64};
 
-use super::case::{OpCase, lacks};
-use super::data::{EDGES, FLOATS, HEAD_DIMS, HEADS, exactly, kv_rows, normals};
+use super::case::{OpCase, lacks, widened};
+use super::data::{EDGES, HEAD_DIMS, HEADS, ROWS, exactly, kv_rows, normals};
 use super::kv::padded;
 use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
 use crate::backend::Backend;
@@ -156,7 +156,7 @@ struct ChunkSizes {
 impl AttendChunkCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for kv in FLOATS {
+        for kv in ROWS {
             Self::add_sweeps(&Self::base(kv), &mut all);
             Self::add_mixed(&Self::base(kv), &mut all);
             Self::add_windows(&Self::base(kv), &mut all);
@@ -314,6 +314,10 @@ impl OpCase for AttendChunkCase {
         lacks(&c.kv_dtypes, self.kv, "KV rows")
     }
 
+    fn elsewhere(&self, c: &Capabilities) -> Option<String> {
+        widened(c, self.kv)
+    }
+
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let (heads, spans, n_tokens) = (self.heads(), self.spans(), self.n_tokens());
         let q = self.query.draw(rng, heads.out_len(n_tokens));
@@ -393,7 +397,7 @@ pub struct AttendListCase {
 impl AttendListCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for kv in FLOATS {
+        for kv in ROWS {
             let base = Self::base(kv);
             for (i, rows) in EDGES.into_iter().chain([300, 1025]).enumerate() {
                 let accumulate = i % 2 == 1;
@@ -511,6 +515,10 @@ impl OpCase for AttendListCase {
 
     fn excused(&self, c: &Capabilities) -> Option<String> {
         lacks(&c.kv_dtypes, self.kv, "KV rows")
+    }
+
+    fn elsewhere(&self, c: &Capabilities) -> Option<String> {
+        widened(c, self.kv)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {

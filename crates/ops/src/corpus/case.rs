@@ -49,3 +49,9 @@ pub trait OpCase: Display {
 pub(super) fn lacks(known: &[DType], dtype: DType, what: &str) -> Option<String> {
     (!known.contains(&dtype)).then(|| format!("no {dtype} {what}"))
 }
+
+/// Without attention over KV rows of 8 bits a backend gets rows that the host has widened.
+pub(super) fn widened(capabilities: &Capabilities, dtype: DType) -> Option<String> {
+    let is_widened = dtype == DType::Q8 && !capabilities.kv_dtypes.contains(&dtype);
+    is_widened.then(|| "KV rows of 8 bits are widened for this device".to_owned())
+}

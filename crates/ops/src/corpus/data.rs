@@ -19,6 +19,9 @@ pub(super) const HEADS: [(u32, u32); 6] = [(1, 1), (4, 4), (6, 2), (8, 1), (14, 
 /// Types of weights, KV rows and centroids.
 pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
+/// Types of KV rows that attention reads and new rows are stored in.
+pub(super) const ROWS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::Q8];
+
 /// FNV-1a of a case's name: the seed of its data.
 pub(super) fn seed_of(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {

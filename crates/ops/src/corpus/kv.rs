@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use longview_core::{DType, SplitMix64};
 
-use super::case::{OpCase, lacks};
-use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, kv_rows, normals};
+use super::case::{OpCase, lacks, widened};
+use super::data::{EDGES, FLOATS, HEAD_DIMS, ROWS, exactly, kv_rows, normals};
 use super::plan::{Buffers, Input, OutputPlan, Plan};
 use crate::backend::Backend;
 use crate::capability::Capabilities;
@@ -35,7 +35,7 @@ pub struct KvScatterCase {
 impl KvScatterCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for kv in FLOATS {
+        for kv in ROWS {
             let mut add = |t, heads, dh, stride| all.push(Self { t, heads, dh, stride, kv });
             EDGES.iter().for_each(|t| add(*t, 2, 20, t + 11));
             for dh in HEAD_DIMS {
@@ -67,6 +67,10 @@ impl OpCase for KvScatterCase {
 
     fn excused(&self, c: &Capabilities) -> Option<String> {
         lacks(&c.kv_dtypes, self.kv, "KV rows")
+    }
+
+    fn elsewhere(&self, c: &Capabilities) -> Option<String> {
+        widened(c, self.kv)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
@@ -449,7 +453,7 @@ fn rows_written(
     head_dim: u32,
     lists: &[Vec<u32>],
 ) -> OutputPlan {
-    let (stride, width) = (stride as usize, 2 * head_dim as usize);
+    let (stride, width) = (stride as usize, kv.kv_row_len(head_dim as usize));
     let row_range = |head: usize, row: u32| -> Range<usize> {
         let start = (head * stride + row as usize) * width;
         start..start + width

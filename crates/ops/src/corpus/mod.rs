@@ -123,6 +123,11 @@ impl Case {
         each!(self, c => c.op())
     }
 
+    /// Whether it has quantised weights.
+    pub fn is_quantised(&self) -> bool {
+        matches!(self, Case::QuantEmbed(_) | Case::QuantLinear(_))
+    }
+
     /// The data type that the tolerance goes by.
     pub fn dtype(&self) -> DType {
         each!(self, c => c.dtype())

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use longview_core::{DType, decode_f32, encode_f32};
+use longview_core::{DType, decode_f32, encode_f32, kv8};
 
 use crate::backend::Backend;
 use crate::buffer::{DeviceBuffer, KvView, View, ViewMut};
@@ -24,7 +24,7 @@ const BACK: usize = 131;
 pub enum Values {
     /// Numbers, to be rounded to the buffer's data type.
     Floats(Vec<f32>),
-    /// Indices and counts.
+    /// Indices and counts; the bytes of [`DType::Q8`].
     Ints(Vec<u32>),
 }
 
@@ -67,6 +67,7 @@ impl Values {
     fn encode(&self, dtype: DType) -> Vec<u8> {
         match self {
             Values::Floats(v) => encode_f32(dtype, v),
+            Values::Ints(v) if dtype == DType::Q8 => v.iter().map(|byte| *byte as u8).collect(),
             Values::Ints(v) => v.iter().flat_map(|i| i.to_le_bytes()).collect(),
         }
     }
@@ -74,6 +75,9 @@ impl Values {
     fn decode(dtype: DType, bytes: &[u8]) -> Self {
         if dtype.is_float() {
             return Values::Floats(decode_f32(dtype, bytes));
+        }
+        if dtype == DType::Q8 {
+            return Values::Ints(bytes.iter().copied().map(u32::from).collect());
         }
         let int = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         Values::Ints(bytes.chunks_exact(4).map(int).collect())
@@ -114,7 +118,18 @@ impl Input {
 
     /// KV rows, behind two rows of poison.
     pub fn kv(name: &'static str, dtype: DType, head_dim: usize, values: Vec<f32>) -> Self {
-        Self { front: 4 * head_dim, ..Self::typed(name, dtype, values) }
+        let front = 2 * dtype.kv_row_len(head_dim);
+        if dtype != DType::Q8 {
+            return Self { front, ..Self::typed(name, dtype, values) };
+        }
+        let mut rows = vec![0; values.len() / (2 * head_dim) * dtype.kv_row_len(head_dim)];
+        let encoded = rows.chunks_exact_mut(dtype.kv_row_len(head_dim));
+        for (numbers, row) in values.chunks_exact(2 * head_dim).zip(encoded) {
+            let (key, value) = numbers.split_at(head_dim);
+            kv8::encode(key, value, row);
+        }
+        let values = Values::Ints(rows.into_iter().map(u32::from).collect());
+        Self { name, dtype, values, front, on_host: false }
     }
 }
 
@@ -319,6 +334,8 @@ fn poison(dtype: DType) -> &'static [u8] {
         DType::U32 => &[0xEF, 0xBE, 0xAD, 0xDE],
         DType::F16 => &[0x5A, 0xFE],
         DType::BF16 => &[0xDA, 0xFF],
+        // As a scale it is not-a-number.
+        DType::Q8 => &[0xFF],
     }
 }
 

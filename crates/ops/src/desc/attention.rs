@@ -4,7 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::checks::{ensure, grouped, of_float, reads, writes};
+use super::checks::{ensure, grouped, of_rows, reads, writes};
 use crate::buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
 use crate::error::OpResult;
 use crate::op::Op;
@@ -113,7 +113,7 @@ impl<B: Storage> AttendChunk<'_, B> {
         let op = Op::AttendChunk;
         self.p.check(op, &self.q, &self.out, &self.lse)?;
         for (i, s) in self.spans.iter().enumerate() {
-            of_float(op, "kv", s.kv.buffer.dtype())?;
+            of_rows(op, "kv", s.kv.buffer.dtype())?;
             let end = u64::from(s.q_start) + u64::from(s.q_len);
             ensure(op, end <= u64::from(self.p.n_tokens), || {
                 format!("span {i}: tokens {}..{end} of {}", s.q_start, self.p.n_tokens)
@@ -173,7 +173,7 @@ impl<B: Storage> AttendList<'_, B> {
         self.p.check(op, &self.q, &self.out, &self.lse)?;
         let h = self.p.n_kv_heads as usize;
         for (i, s) in self.spans.iter().enumerate() {
-            of_float(op, "kv", s.kv.buffer.dtype())?;
+            of_rows(op, "kv", s.kv.buffer.dtype())?;
             reads(op, "rows", &s.rows, DType::U32, h * s.list_stride as usize)?;
             reads(op, "n_rows", &s.n_rows, DType::U32, h)?;
             if let Some(weights) = &s.weights {

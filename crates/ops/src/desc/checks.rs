@@ -53,6 +53,14 @@ pub(crate) fn of_float(op: Op, buffer: &'static str, found: DType) -> OpResult<(
     Err(OpError::Type { op, buffer, found, expected: "f32, f16 or bf16" })
 }
 
+/// Any type of KV rows.
+pub(crate) fn of_rows(op: Op, buffer: &'static str, found: DType) -> OpResult<()> {
+    if found.is_float() || found == DType::Q8 {
+        return Ok(());
+    }
+    Err(OpError::Type { op, buffer, found, expected: "f32, f16, bf16 or q8" })
+}
+
 /// Heads that form whole groups, none of them empty.
 pub(crate) fn grouped(op: Op, n_q_heads: u32, n_kv_heads: u32, head_dim: u32) -> OpResult<()> {
     ensure(

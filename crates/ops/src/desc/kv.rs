@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::checks::{ensure, of_float, of_type, reads, writes};
+use super::checks::{ensure, of_float, of_rows, of_type, reads, writes};
 use crate::buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
 use crate::error::OpResult;
 use crate::op::Op;
@@ -32,7 +32,7 @@ pub struct KvScatter<'a, B: Storage> {
     pub v: View<'a, B>,
     /// U32 `[T]`: the row of each token, below `dst_head_stride`.
     pub rows: View<'a, B>,
-    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0.
+    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0, or as many of 8 bits.
     pub dst: &'a mut B::Buffer,
 }
 
@@ -45,8 +45,8 @@ impl<B: Storage> KvScatter<'_, B> {
         reads(op, "k", &self.k, DType::F32, n * h * d)?;
         reads(op, "v", &self.v, DType::F32, n * h * d)?;
         reads(op, "rows", &self.rows, DType::U32, n)?;
-        of_float(op, "dst", self.dst.dtype())?;
-        let len = h * self.p.dst_head_stride as usize * 2 * d;
+        of_rows(op, "dst", self.dst.dtype())?;
+        let len = h * self.p.dst_head_stride as usize * self.dst.dtype().kv_row_len(d);
         ensure(op, self.dst.len() >= len, || {
             format!("dst has {} elements, needs {len}", self.dst.len())
         })

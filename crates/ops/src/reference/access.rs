@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use longview_core::HeadId;
+use longview_core::{DType, HeadId, kv8};
 
 use super::buffer::RefBuffer;
 use super::device::{Ref, RefMut, ReferenceBackend};
@@ -64,8 +64,14 @@ pub(super) fn kv_row(
     head: HeadId,
     row: usize,
 ) -> Vec<f64> {
-    let width = 2 * head_dim;
-    kv.buffer.floats(kv.offset + (head.index() * kv.head_stride + row) * width, width)
+    let width = kv.row_len(head_dim);
+    let start = kv.offset + (head.index() * kv.head_stride + row) * width;
+    if kv.buffer.dtype() != DType::Q8 {
+        return kv.buffer.floats(start, width);
+    }
+    let mut numbers = vec![0.0; 2 * head_dim];
+    kv8::decode(&kv.buffer.bytes[start..start + width], &mut numbers);
+    numbers.into_iter().map(f64::from).collect()
 }
 
 fn ints_in(bytes: &[u8]) -> Vec<usize> {

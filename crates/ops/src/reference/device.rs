@@ -34,7 +34,7 @@ impl ReferenceBackend {
             unified_memory: true,
             overlaps: false,
             matvec_max_rows: usize::MAX,
-            kv_dtypes: floats.clone(),
+            kv_dtypes: floats.iter().copied().chain([DType::Q8]).collect(),
             weight_dtypes: floats,
             quant_types: QuantType::ALL.to_vec(),
             missing_ops: Vec::new(),

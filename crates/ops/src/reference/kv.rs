@@ -1,8 +1,9 @@
 //! Reference of the ops that move KV rows.
 
-use longview_core::HeadId;
+use longview_core::{DType, HeadId, kv8};
 
 use super::access::{floats, ints, kv_row};
+use super::buffer::RefBuffer;
 use super::checks::{below, counts_fit};
 use super::device::ReferenceBackend as R;
 use crate::buffer::{DeviceBuffer, View};
@@ -21,12 +22,22 @@ pub(super) fn kv_scatter(d: KvScatter<'_, R>) -> OpResult<()> {
     for (t, row) in rows.into_iter().enumerate() {
         for head in 0..n_heads {
             let src = (t * n_heads + head) * width;
-            let dst = (head * stride + row) * 2 * width;
-            d.dst.put_floats(dst, &k[src..src + width]);
-            d.dst.put_floats(dst + width, &v[src..src + width]);
+            put_row(d.dst, head * stride + row, &k[src..src + width], &v[src..src + width]);
         }
     }
     Ok(())
+}
+
+/// Makes row `row` of a key and a value.
+fn put_row(dst: &mut RefBuffer, row: usize, key: &[f64], value: &[f64]) {
+    let width = dst.dtype().kv_row_len(key.len());
+    if dst.dtype() != DType::Q8 {
+        dst.put_floats(row * width, key);
+        return dst.put_floats(row * width + key.len(), value);
+    }
+    // They were f32: rounding them to 8 bits is defined on that.
+    let narrow = |x: &[f64]| x.iter().map(|x| *x as f32).collect::<Vec<_>>();
+    kv8::encode(&narrow(key), &narrow(value), &mut dst.bytes[row * width..][..width]);
 }
 
 /// Row `dst_rows[i]` of `dst` gets row `src_rows[i]` of `src`, for each KV head.

@@ -5,7 +5,7 @@ use longview_core::{DType, HeadId, LayerId, encode_f32};
 use longview_ops::reference::{RefBuffer, ReferenceBackend};
 use longview_ops::{Backend, View, ViewMut};
 
-use crate::layout::KvShape;
+use crate::layout::{HostRows, KvShape};
 use crate::store::{HostStore, PlainStore};
 
 /// The device of all tests.
@@ -19,6 +19,7 @@ pub(super) fn shape(n_q_heads: usize, n_kv_heads: usize, head_dim: usize) -> KvS
         n_kv_heads,
         head_dim,
         kv_dtype: DType::F32,
+        host_rows: HostRows::default(),
         capacity: 8,
         scale: 1.0,
         inv_freq: Vec::new().into(),

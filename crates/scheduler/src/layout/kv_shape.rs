@@ -3,9 +3,19 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longview_core::{DType, HeadId, LayerId};
+use longview_core::{DType, HeadId, LayerId, kv8};
 
 use super::device_layout::DeviceLayout;
+
+/// How the host store keeps KV rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostRows {
+    /// As they are attended.
+    #[default]
+    Plain,
+    /// Rounded to 8 bits ([`longview_core::kv8`]), but for the first and the most recent ones.
+    EightBits,
+}
 
 /// What a model and a context length fix about KV storage.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +28,10 @@ pub struct KvShape {
     pub n_kv_heads: usize,
     /// Numbers of a key and of a value, Dh.
     pub head_dim: usize,
-    /// Storage of keys and values.
+    /// Storage of keys and values, as steps attend to the most recent ones.
     pub kv_dtype: DType,
+    /// How the host store keeps them.
+    pub host_rows: HostRows,
     /// Most tokens of a sequence.
     pub capacity: usize,
     /// Multiplies q . k.
@@ -66,19 +78,32 @@ impl KvShape {
         2 * self.head_dim * self.kv_dtype.size()
     }
 
+    /// Bytes of one KV row in the host store.
+    pub fn host_row_bytes(&self) -> usize {
+        match self.host_rows {
+            HostRows::Plain => self.row_bytes(),
+            HostRows::EightBits => kv8::row_bytes(self.head_dim),
+        }
+    }
+
+    /// Bytes of the rows of a layer that a host store of rows of 8 bits keeps as they were written.
+    pub fn exact_bytes(&self, layout: &DeviceLayout) -> usize {
+        self.n_kv_heads * layout.rows() * self.row_bytes()
+    }
+
     /// Elements of one layer's rows at full capacity.
     pub fn layer_elements(&self) -> usize {
         self.n_kv_heads * self.capacity * 2 * self.head_dim
     }
 
-    /// Bytes of one layer's rows at full capacity.
+    /// Bytes of one layer's rows in the host store at full capacity.
     pub fn layer_bytes(&self) -> usize {
-        self.layer_elements() * self.kv_dtype.size()
+        self.n_kv_heads * self.capacity * self.host_row_bytes()
     }
 
-    /// Bytes of K and V of one token over all layers.
+    /// Bytes of K and V of one token in the host store, over all layers.
     pub fn token_bytes(&self) -> usize {
-        self.n_layers * self.n_kv_heads * self.row_bytes()
+        self.n_layers * self.n_kv_heads * self.host_row_bytes()
     }
 
     /// The bytes that rows of a head take in a layer's array.
@@ -101,6 +126,7 @@ mod tests {
             n_kv_heads: 2,
             head_dim: 4,
             kv_dtype: DType::F16,
+            host_rows: HostRows::default(),
             capacity: 10,
             scale: 0.5,
             inv_freq: Vec::new().into(),
@@ -115,6 +141,16 @@ mod tests {
         assert_eq!(shape.layer_elements(), 2 * 10 * 8);
         assert_eq!(shape.layer_bytes(), 2 * 10 * 16);
         assert_eq!(shape.token_bytes(), 3 * 2 * 16);
+    }
+
+    #[test]
+    fn the_host_may_keep_rows_of_8_bits() {
+        let shape = KvShape { head_dim: 64, host_rows: HostRows::EightBits, ..shape() };
+        assert_eq!((shape.row_bytes(), shape.host_row_bytes()), (256, 136));
+        assert_eq!(shape.layer_bytes(), 2 * 10 * 136);
+        assert_eq!(shape.token_bytes(), 3 * 2 * 136);
+        let layout = DeviceLayout { sinks: 1, ring: 3, slots: 0 };
+        assert_eq!(shape.exact_bytes(&layout), 2 * 4 * 256);
     }
 
     #[test]

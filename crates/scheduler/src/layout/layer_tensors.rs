@@ -82,6 +82,7 @@ mod tests {
     use longview_core::DType;
     use longview_ops::reference::ReferenceBackend;
 
+    use super::super::kv_shape::HostRows;
     use super::*;
 
     fn shape() -> KvShape {
@@ -91,6 +92,7 @@ mod tests {
             n_kv_heads: 2,
             head_dim: 3,
             kv_dtype: DType::F32,
+            host_rows: HostRows::default(),
             capacity: 8,
             scale: 0.25,
             inv_freq: Vec::new().into(),

@@ -7,7 +7,7 @@ mod layer_mode;
 mod layer_tensors;
 
 pub use device_layout::DeviceLayout;
-pub use kv_shape::KvShape;
+pub use kv_shape::{HostRows, KvShape};
 pub use layer_mode::LayerMode;
 pub use layer_tensors::LayerTensors;
 pub(crate) use layer_tensors::{Query, SelectionId, attend_params};

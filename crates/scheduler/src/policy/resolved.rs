@@ -183,6 +183,7 @@ mod tests {
 
     use super::super::{FLUSH_STEPS, PolicyOptions};
     use super::*;
+    use crate::layout::HostRows;
 
     /// A preset with a budget of 512 for sequences of up to 32,768 tokens, and changes.
     fn policy(preset: Preset, settings: &[(&str, &str)]) -> Policy {
@@ -198,6 +199,7 @@ mod tests {
             n_kv_heads: 2,
             head_dim: 4,
             kv_dtype: DType::F16,
+            host_rows: HostRows::default(),
             capacity,
             scale: 0.5,
             inv_freq: vec![1.0, 0.1].into(),

@@ -7,7 +7,7 @@ use longview_ops::{Backend, Distance, Pooling, ReferenceBackend, Storage, View, 
 use super::search::Searched;
 use super::selector::Selector;
 use crate::index::{HeadClusters, LayerIndex};
-use crate::layout::{KvShape, Query, SelectionId};
+use crate::layout::{HostRows, KvShape, Query, SelectionId};
 use crate::policy::{
     Budget, ClusterConfig, Index, IndexKind, Policy, Preset, Residency, Residual, Schedule,
 };
@@ -33,6 +33,7 @@ pub(super) fn shape() -> KvShape {
         n_kv_heads: 2,
         head_dim: WIDTH,
         kv_dtype: DType::F32,
+        host_rows: HostRows::default(),
         capacity: 64,
         scale: 0.5,
         inv_freq: [].into(),

@@ -54,7 +54,10 @@ impl Token {
         }
         self.store(sequence, scratch, t)?;
         match sequence.layers[self.layer].mode() {
-            LayerMode::Dense | LayerMode::Local => self.count_all(sequence),
+            LayerMode::Dense | LayerMode::Local => {
+                self.count_all(sequence);
+                sequence.list_exact(self.layer)?;
+            }
             LayerMode::Window => {
                 self.list_window(sequence);
                 self.seal(sequence)?;
@@ -78,26 +81,24 @@ impl Token {
     ) -> Result<(), SchedulerError> {
         let (row, layer) = (sequence.n_tokens, self.layer);
         sequence.layers[layer].push_positions(row, 1);
-        let in_place = sequence.in_place();
-        let at = if in_place { row } else { sequence.device_row(layer, row) };
-        let (shape, backend) = (&sequence.shape, &*sequence.backend);
-        scratch.set_rows(backend, [at, row].into_iter())?;
+        let at = sequence.device_row(layer, row);
+        let exact = sequence.store.two_forms(layer).map_or(0, |forms| forms.layout.row(row));
+        scratch.set_rows(&*sequence.backend, [at, row, exact].into_iter())?;
         let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: scratch.rows(id, 1) };
-        let (on_device, on_host) = (new(0), new(1));
-        let device = sequence.layers[layer].device_rows_mut();
-        let host = sequence.store.buffer_mut(layer);
-        let host = host.map(|buffer| DeviceRows { buffer, head_stride: shape.capacity });
-        match (device, host) {
-            (Some(device), Some(host)) => {
-                scatter(backend, shape, t, &on_device, device)?;
-                scatter(backend, shape, t, &on_host, host)?;
-            }
-            (Some(device), None) => {
-                scatter(backend, shape, t, &on_device, device)?;
-                sequence.writeback.push(at);
-            }
-            (None, Some(host)) => scatter(backend, shape, t, &on_device, host)?,
-            (None, None) => unreachable!("rows are on the device, or kernels read the store"),
+        let (on_device, on_host, in_full) = (new(0), new(1), new(2));
+        let (shape, backend) = (&sequence.shape, &*sequence.backend);
+        let has_device = match sequence.layers[layer].device_rows_mut() {
+            Some(device) => scatter(backend, shape, t, &on_device, device).map(|()| true)?,
+            None => false,
+        };
+        if sequence.exact.is_some() {
+            sequence.scatter_two_forms(layer, t, [on_host, in_full])?;
+        } else if let Some(buffer) = sequence.store.buffer_mut(layer) {
+            let host = DeviceRows { buffer, head_stride: shape.capacity };
+            scatter(backend, shape, t, &on_host, host)?;
+        } else {
+            assert!(has_device, "rows are on the device, or kernels read the store");
+            sequence.writeback.push(at);
         }
         Ok(())
     }
@@ -119,6 +120,9 @@ impl Token {
         let is_rotated = sequence.rotated_gap(self.layer).is_some();
         let sinks = if is_rotated { 0 } else { sequence.layout.sinks.min(n_rows) };
         sequence.lists.clear();
+        if sequence.exact.is_some() {
+            return sequence.list_two_forms(self.layer, 0..sinks, window);
+        }
         for head in sequence.shape.heads() {
             for row in (0..sinks).chain(window.clone()) {
                 let at = if in_place { row } else { sequence.device_row(self.layer, row) };
@@ -144,9 +148,15 @@ impl Token {
     fn seal<B: Backend>(&self, sequence: &mut Sequence<B>) -> Result<(), SchedulerError> {
         let heads = sequence.shape.n_kv_heads;
         sequence.lists.upload(&*sequence.backend)?;
-        let counts = sequence.lists.counts();
-        sequence.stats.attended_last[self.layer.index() * heads..][..heads].copy_from_slice(counts);
-        sequence.stats.attended_rows += counts.iter().map(|n| u64::from(*n)).sum::<u64>();
+        let Sequence { lists, exact, stats, backend, layers, .. } = sequence;
+        let attended = &mut stats.attended_last[self.layer.index() * heads..][..heads];
+        attended.copy_from_slice(lists.counts());
+        let in_place = layers[self.layer].device.is_none();
+        if let Some(exact) = exact.as_mut().filter(|_| in_place) {
+            exact.lists.upload(&**backend)?;
+            attended.iter_mut().zip(exact.lists.counts()).for_each(|(n, more)| *n += more);
+        }
+        stats.attended_rows += attended.iter().map(|n| u64::from(*n)).sum::<u64>();
         Ok(())
     }
 
@@ -214,7 +224,8 @@ impl Token {
         }
         let was_prefetched = recall.prefetch.take(n_tokens);
         // A selection that holds for several steps leaves room for the tokens that come meanwhile.
-        let always = sequence.lists.counts()[0] as usize;
+        let in_full = sequence.exact.as_ref().map_or(0, |exact| exact.lists.counts()[0]);
+        let always = (sequence.lists.counts()[0] + in_full) as usize;
         let taken = always + if is_due { schedule.token_step - 1 } else { 0 };
         let budgets = sequence.left_to_recall(self.layer, taken);
         Some(Selection { id, is_due, was_prefetched, budgets })
@@ -503,7 +514,8 @@ impl Token {
         let Some(gone) = sequence.rotated_gap(self.layer) else { return Ok(()) };
         // Taken out, because it reads the sequence's rows meanwhile.
         let Some(mut rotation) = sequence.sink_rotation.take() else { return Ok(()) };
-        let rows = sequence.attended_rows(self.layer);
+        let in_full = sequence.exact_rows(self.layer);
+        let rows = in_full.unwrap_or_else(|| sequence.attended_rows(self.layer));
         let at = RotatedSinks { rows, gone, index: self.index };
         let result = rotation.attend(&*sequence.backend, &sequence.shape, &at, t, lse);
         sequence.sink_rotation = Some(rotation);

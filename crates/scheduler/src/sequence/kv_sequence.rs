@@ -9,18 +9,20 @@ use std::sync::Arc;
 use longview_core::{HeadId, LayerId, encode_f32};
 use longview_ops::{Backend, KvView, OpError};
 
+use super::exact_rows::{ExactRows, exact_layout};
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
 use crate::error::SchedulerError;
 use crate::eviction::{KeptPlaces, SinkRotation};
 use crate::index::{ClusterJob, ClusterWorker};
 use crate::inspect::{Trace, TrackedHead};
-use crate::layout::{DeviceLayout, KvShape, LayerMode};
+use crate::layout::{DeviceLayout, HostRows, KvShape, LayerMode};
 use crate::policy::Policy;
 use crate::recall::{RecallMode, RecallPath, StepVerdict};
 use crate::stats::Stats;
 use crate::store::{
-    HostStore, LayerRows, MappedStore, PlainStore, ReadParts, RowLists, RowMover, Writeback,
+    EightBitStore, HostStore, LayerRows, MappedStore, PlainStore, ReadParts, RowLists, RowMover,
+    Writeback,
 };
 
 /// How far what is derived from rows and positions has come.
@@ -51,6 +53,8 @@ pub struct Sequence<B: Backend> {
     pub(super) mover: RowMover<B>,
     pub(super) copies: CopyQueue<B>,
     pub(super) lists: RowLists<B>,
+    /// Where rows of 8 bits are attended in place.
+    pub(super) exact: Option<ExactRows<B>>,
     /// Rows of the layer in progress are yet to be fetched and attended: those on the device go
     /// first.
     pub(super) misses_wait: bool,
@@ -98,15 +102,42 @@ impl<B: Backend> CopyQueue<B> {
 fn open_store<B: Backend>(
     backend: &Arc<B>,
     shape: &KvShape,
-    kind: HostStoreKind,
+    policy: &Policy,
+    options: &SequenceOptions,
 ) -> Result<Box<dyn HostStore<B>>, OpError> {
-    Ok(match kind {
+    if shape.host_rows == HostRows::EightBits {
+        return open_eight_bit_store(backend, shape, policy, options);
+    }
+    Ok(match options.store {
         HostStoreKind::Plain => Box::new(PlainStore::new(shape)?),
         HostStoreKind::Elsewhere(open) => Box::new(PlainStore::opened_by(shape, open)?),
         HostStoreKind::Auto => match MappedStore::new(backend, shape)? {
             Some(store) => Box::new(store),
             None => Box::new(PlainStore::new(shape)?),
         },
+    })
+}
+
+/// Kernels read rows of 8 bits where they attend to them; elsewhere the host widens what it sends.
+fn open_eight_bit_store<B: Backend>(
+    backend: &Arc<B>,
+    shape: &KvShape,
+    policy: &Policy,
+    options: &SequenceOptions,
+) -> Result<Box<dyn HostStore<B>>, OpError> {
+    let layout = exact_layout(shape, policy, options);
+    if options.placement == Placement::InPlace
+        && let Some(store) = EightBitStore::mapped(backend, shape, layout)?
+    {
+        return Ok(Box::new(store));
+    }
+    Ok(match options.store {
+        HostStoreKind::Elsewhere(open) => {
+            Box::new(EightBitStore::<B>::opened_by(shape, layout, open)?)
+        }
+        HostStoreKind::Auto | HostStoreKind::Plain => {
+            Box::new(EightBitStore::<B>::plain(shape, layout)?)
+        }
     })
 }
 
@@ -123,8 +154,9 @@ impl<B: Backend> Sequence<B> {
         if in_place && !backend.capabilities().unified_memory {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
-        let store = open_store(backend, &shape, options.store)?;
-        if in_place && store.buffer(LayerId(0)).is_none() {
+        let store = open_store(backend, &shape, &policy, &options)?;
+        let first = LayerId(0);
+        if in_place && store.buffer(first).is_none() && store.two_forms(first).is_none() {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
         let layers = (0..shape.n_layers)
@@ -134,6 +166,7 @@ impl<B: Backend> Sequence<B> {
             mover: RowMover::new(&**backend, &shape, 1, true)?,
             copies: CopyQueue::new(backend, &options),
             lists: RowLists::new(&**backend, shape.n_kv_heads, 1, false)?,
+            exact: None,
             misses_wait: false,
             recall: None,
             sink_rotation: None,
@@ -317,17 +350,22 @@ impl<B: Backend> Sequence<B> {
             // Rings and pool of all heads are one array.
             (Some(buffer), LayerState::Kept(_)) => KvView::new(buffer, 0),
             (Some(buffer), _) => KvView::new(buffer, state.device_rows),
-            (None, _) => {
-                let buffer = self.store.buffer(layer).expect("in place: kernels read the store");
-                KvView::new(buffer, self.shape.capacity)
-            }
+            (None, _) => match self.rounded_rows(layer) {
+                Some(rounded) => rounded,
+                None => {
+                    let rows = self.store.buffer(layer);
+                    let rows = rows.expect("in place: kernels read the store");
+                    KvView::new(rows, self.shape.capacity)
+                }
+            },
         }
     }
 
     /// Where rows lie of layers that keep some.
     pub(super) fn kept_places(&self) -> KeptPlaces {
         let n_kv_heads = self.shape.n_kv_heads;
-        KeptPlaces { in_place: self.in_place(), layout: self.layout, n_kv_heads }
+        let in_place = self.in_place() && self.exact.is_none();
+        KeptPlaces { in_place, layout: self.layout, n_kv_heads }
     }
 
     /// What has to be read after a decode step: the new rows where the host store is not mapped,

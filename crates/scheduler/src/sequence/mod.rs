@@ -2,6 +2,7 @@
 //! changes policy. The one room that knows all mechanisms; none of them knows it.
 
 mod decode;
+mod exact_rows;
 #[cfg(test)]
 mod fixture;
 mod indexing;
@@ -19,6 +20,7 @@ mod recovery;
 mod scratch;
 mod snapshot;
 mod step;
+mod two_forms;
 
 pub use kv_sequence::{FillRows, Sequence};
 pub use layer_state::{Layer, LayerState, Recall};

@@ -4,9 +4,10 @@ use longview_core::{DType, LayerId};
 use longview_ops::LookUpRowsParams;
 use serde::Serialize;
 
+use super::exact_rows::{exact_layout, has_device_rows};
 use super::options::{Placement, SequenceOptions};
 use crate::eviction::sink_rotation_bytes;
-use crate::layout::{KvShape, LayerMode};
+use crate::layout::{HostRows, KvShape, LayerMode};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
 use crate::recall::{residual_bytes, token_stage_bytes};
 
@@ -38,14 +39,15 @@ impl KvPlan {
         let row = shape.row_bytes() as u64;
         let heads = shape.n_kv_heads as u64;
         let mut plan = Self {
-            host_kv_bytes: shape.n_layers as u64 * shape.layer_bytes() as u64,
+            host_kv_bytes: host_kv_bytes(shape, policy, options),
             host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
             ..Self::default()
         };
         for layer in shape.layers() {
             let mode = policy.layer_mode(shape, layer);
             plan.add_index(shape, policy, mode);
-            if options.placement == Placement::Device {
+            let own_rows = shape.host_rows == HostRows::EightBits && has_device_rows(mode);
+            if options.placement == Placement::Device || own_rows {
                 plan.add_rows(shape, policy, layer, heads * row);
             }
         }
@@ -180,6 +182,15 @@ impl KvPlan {
             + self.prefill_bytes
             + self.work_bytes
     }
+}
+
+/// The host store.
+fn host_kv_bytes(shape: &KvShape, policy: &Policy, options: &SequenceOptions) -> u64 {
+    let exact = match shape.host_rows {
+        HostRows::Plain => 0,
+        HostRows::EightBits => shape.exact_bytes(&exact_layout(shape, policy, options)),
+    };
+    shape.n_layers as u64 * (shape.layer_bytes() + exact) as u64
 }
 
 /// Layers that recall.

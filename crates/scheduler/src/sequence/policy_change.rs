@@ -4,6 +4,7 @@
 use longview_core::LayerId;
 use longview_ops::Backend;
 
+use super::exact_rows::has_device_rows;
 use super::kv_sequence::{Readiness, Sequence};
 use super::layer_state::{Layer, LayerSetup};
 use crate::error::SchedulerError;
@@ -135,11 +136,15 @@ impl<B: Backend> Sequence<B> {
     pub(super) fn adopt_policy(&mut self) -> Result<(), SchedulerError> {
         self.forget_tracked();
         self.check_recall(&self.policy)?;
+        self.make_exact_rows()?;
+        let has_two_forms = self.exact.is_some();
         let in_place = self.in_place();
         let host_caches = !in_place && !self.uses_device_cache();
         let (backend, shape, policy) = (&*self.backend, &self.shape, &self.policy);
         let mut selection = SelectionId(0);
         for (layer, state) in shape.layers().zip(&mut self.layers) {
+            let own_rows = has_two_forms && has_device_rows(policy.layer_mode(shape, layer));
+            let in_place = in_place && !own_rows;
             let setup = LayerSetup { layer, selection, in_place, host_caches };
             state.adopt(backend, shape, policy, &setup)?;
             selection.0 += usize::from(state.recall().is_some());
@@ -166,7 +171,7 @@ impl<B: Backend> Sequence<B> {
         let attended = budget.max(window).max(kept).min(self.shape.capacity);
         let divided = self.options.recall != RecallMode::Exact;
         self.lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, attended, divided)?;
-        let moved = if self.in_place() {
+        let moved = if self.in_place() && self.exact.is_none() {
             1
         } else {
             self.options.tile.max(self.options.chunk).max(attended)

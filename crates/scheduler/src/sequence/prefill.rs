@@ -40,7 +40,9 @@ impl Chunk {
             self.record(sequence, t).await?;
         }
         sequence.layers[self.layer].push_positions(n, self.len);
-        if sequence.in_place() {
+        if sequence.exact.is_some() {
+            self.attend_two_forms(sequence, scratch, t)?;
+        } else if sequence.in_place() {
             self.attend_in_place(sequence, scratch, t)?;
         } else if mode == LayerMode::Dense {
             self.attend_resident(sequence, scratch, t).await?;
@@ -79,6 +81,7 @@ impl Chunk {
             kv: KvView::new(buffer, shape.capacity),
             rows: first..n + self.len,
             diagonal: (n - first) as i32,
+            window: shape.window(self.layer),
             accumulate: false,
         };
         Ok(self.attend_run(backend, shape, &mut scratch.lse, t, run)?)
@@ -100,7 +103,8 @@ impl Chunk {
         let head_stride = state.device_rows;
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride })?;
         let kv = KvView::new(buffer, head_stride);
-        let run = Run { kv, rows: 0..n + self.len, diagonal: n as i32, accumulate: false };
+        let window = shape.window(self.layer);
+        let run = Run { kv, rows: 0..n + self.len, diagonal: n as i32, window, accumulate: false };
         self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
         sequence.mover.clear();
         for head in shape.heads() {
@@ -135,6 +139,7 @@ impl Chunk {
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
         let (backend, tile) = (&sequence.backend, sequence.options.tile);
         let past = sequence.first_visible(self.layer, n + 1)..n;
+        let window = shape.window(self.layer);
         scratch.set_rows(backend, 0..self.len)?;
         let StreamBuffers { chunk, tiles } = stream;
         let chunk_stride = scratch.max_tokens;
@@ -176,11 +181,11 @@ impl Chunk {
             let kv = KvView::new(&tiles[i % 2], tile);
             let before = past.len() - i * tile;
             let rows = 0..tile.min(before);
-            let run = Run { kv, rows, diagonal: before as i32, accumulate: i > 0 };
+            let run = Run { kv, rows, diagonal: before as i32, window, accumulate: i > 0 };
             self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
         }
         let kv = KvView::new(&*chunk, chunk_stride);
-        let run = Run { kv, rows: 0..self.len, diagonal: 0, accumulate: n_tiles > 0 };
+        let run = Run { kv, rows: 0..self.len, diagonal: 0, window, accumulate: n_tiles > 0 };
         self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
         let mover = &mut sequence.mover;
         mover.clear();
@@ -197,7 +202,7 @@ impl Chunk {
         Ok(())
     }
 
-    fn attend_run<B: Backend>(
+    pub(super) fn attend_run<B: Backend>(
         &self,
         backend: &B,
         shape: &KvShape,
@@ -216,7 +221,7 @@ impl Chunk {
                 row_start: run.rows.start as u32,
                 n_rows: run.rows.len() as u32,
                 diagonal: run.diagonal,
-                window: shape.window(self.layer).map_or(ChunkSpan::<B>::ALL, |n| n as u32),
+                window: run.window.map_or(ChunkSpan::<B>::ALL, |n| n as u32),
             }],
             out: t.out_mut(),
             lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
@@ -237,11 +242,13 @@ impl Chunk {
 }
 
 /// A run of rows to attend.
-struct Run<'a, B: Backend> {
-    kv: KvView<'a, B>,
-    rows: Range<usize>,
+pub(super) struct Run<'a, B: Backend> {
+    pub kv: KvView<'a, B>,
+    pub rows: Range<usize>,
     /// The first query sees rows of the run up to this one.
-    diagonal: i32,
+    pub diagonal: i32,
+    /// And of these the last so many.
+    pub window: Option<usize>,
     /// Merge with what the output has, by log-sum-exp.
-    accumulate: bool,
+    pub accumulate: bool,
 }

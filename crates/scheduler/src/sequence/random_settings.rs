@@ -13,7 +13,7 @@ use super::options::{HostStoreKind, Placement, SequenceOptions};
 use super::plan::KvPlan;
 use super::scratch::StepScratch;
 use super::step::{SpanMode, Step, StepSpan};
-use crate::layout::{KvShape, LayerMode, LayerTensors};
+use crate::layout::{HostRows, KvShape, LayerMode, LayerTensors};
 use crate::policy::random::{Setting, given_budget};
 use crate::policy::{
     HeadBudgets, LayerBudgets, MAX_CONTEXT, Policy, PolicyAdvice, PolicyError, PolicyOptions,
@@ -95,6 +95,7 @@ fn shape(capacity: usize) -> KvShape {
         n_kv_heads: 2,
         head_dim: 4,
         kv_dtype: DType::F32,
+        host_rows: HostRows::default(),
         capacity,
         scale: 0.5,
         inv_freq: vec![1.0, 0.1].into(),

@@ -43,16 +43,18 @@ impl<B: Backend> StepScratch<B> {
                 tiles: [tile_buffer()?, tile_buffer()?],
             }),
         };
+        // Where rows have two forms they have two places, and a third on the device.
+        let n_ids = (2 * max_tokens).max(3);
         Ok(Self {
             max_tokens,
             lse: backend.alloc(DType::F32, max_tokens * shape.n_q_heads, "log-sum-exp")?,
-            row_ids: UploadCache::new(backend, 1, max_tokens.max(2), "row ids")?,
-            host_row_ids: Vec::with_capacity(max_tokens.max(2)),
+            row_ids: UploadCache::new(backend, 1, n_ids, "row ids")?,
+            host_row_ids: Vec::with_capacity(n_ids),
             stream,
         })
     }
 
-    /// Row numbers of new rows, as many as a chunk has tokens; a token has two.
+    /// Row numbers of new rows, up to two for each token of a chunk; a token alone has up to three.
     pub(super) fn set_rows(
         &mut self,
         backend: &B,

@@ -16,7 +16,7 @@ use super::layer_state::LayerState;
 use super::prefill::Chunk;
 use super::scratch::StepScratch;
 use crate::error::SchedulerError;
-use crate::layout::{LayerTensors, attend_params};
+use crate::layout::{KvShape, LayerTensors, attend_params};
 
 /// How a span attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,10 +194,16 @@ impl<B: Backend> Step<'_, '_, B> {
         let begin = backend.now();
         let mut lists: SmallVec<[ListSpan<'_, B>; 4]> = SmallVec::new();
         let mut runs: SmallVec<[ChunkSpan<'_, B>; 4]> = SmallVec::new();
+        // What is merged with these, where rows have two forms.
+        let mut rounded = RoundedRows::<B>::default();
         for span in decode() {
             let sequence = &*span.sequence;
             let kv = sequence.attended_rows(layer);
             match &sequence.layers[layer].state {
+                LayerState::Dense | LayerState::Local if sequence.exact.is_some() => {
+                    lists.extend(sequence.exact_list(layer, span.start));
+                    rounded.runs.extend(sequence.rounded_span(layer, span.start));
+                }
                 LayerState::Dense | LayerState::Local => {
                     let n_rows = sequence.n_tokens + 1;
                     let first = sequence.first_visible(layer, n_rows);
@@ -217,6 +223,11 @@ impl<B: Backend> Step<'_, '_, B> {
                     let cache = sequence.recall.as_ref().and_then(|r| r.device_cache.as_ref());
                     if let (LayerState::Recall(recall), Some(cache)) = (state, cache) {
                         list.n_rows = cache.n_rows(recall.selection);
+                    }
+                    if sequence.layers[layer].device.is_none()
+                        && let Some(exact) = sequence.exact_list(layer, span.start)
+                    {
+                        rounded.lists.push(std::mem::replace(&mut list, exact));
                     }
                     lists.push(list);
                 }
@@ -243,10 +254,48 @@ impl<B: Backend> Step<'_, '_, B> {
                 lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
             })?;
         }
+        rounded.attend(&**backend, &shape, t, &mut self.scratch.lse)?;
         let spent = backend.now().saturating_sub(begin);
-        drop((lists, runs));
+        drop((lists, runs, rounded));
         if let Some(span) = self.spans.iter_mut().find(|span| span.mode == SpanMode::Policy) {
             span.sequence.stats.attend += spent;
+        }
+        Ok(())
+    }
+}
+
+/// Rounded rows that decoded tokens attend to after those that are there as they were written.
+struct RoundedRows<'a, B: Backend> {
+    lists: SmallVec<[ListSpan<'a, B>; 4]>,
+    runs: SmallVec<[ChunkSpan<'a, B>; 4]>,
+}
+
+impl<B: Backend> Default for RoundedRows<'_, B> {
+    fn default() -> Self {
+        Self { lists: SmallVec::new(), runs: SmallVec::new() }
+    }
+}
+
+impl<B: Backend> RoundedRows<'_, B> {
+    /// Merged with what is attended, by log-sum-exp.
+    fn attend(
+        &self,
+        backend: &B,
+        shape: &KvShape,
+        t: &mut LayerTensors<'_, B>,
+        lse: &mut B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let n_tokens = t.n_tokens(shape);
+        let (p, lse_len) = (attend_params(shape, n_tokens, true), n_tokens * shape.n_q_heads);
+        if !self.lists.is_empty() {
+            let lse = ViewMut::part(lse, 0, lse_len);
+            let (q, spans, out) = (t.q, &self.lists[..], t.out_mut());
+            backend.attend_list(AttendList { p, q, spans, out, lse })?;
+        }
+        if !self.runs.is_empty() {
+            let lse = ViewMut::part(lse, 0, lse_len);
+            let (q, spans, out) = (t.q, &self.runs[..], t.out_mut());
+            backend.attend_chunk(AttendChunk { p, q, spans, out, lse })?;
         }
         Ok(())
     }

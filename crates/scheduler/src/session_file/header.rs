@@ -287,7 +287,7 @@ fn dtype_code(dtype: DType) -> u32 {
         DType::F32 => 0,
         DType::F16 => 1,
         DType::BF16 => 2,
-        DType::U32 => panic!("keys and values are numbers with fractions"),
+        DType::U32 | DType::Q8 => panic!("keys and values are numbers with fractions"),
     }
 }
 

@@ -7,7 +7,7 @@ use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
 use longview_ops::{Backend, Capabilities, DeviceBuffer, ReferenceBackend, Storage, View, ViewMut};
 
 use super::{HostStore, MappedStore, PlainStore};
-use crate::layout::KvShape;
+use crate::layout::{HostRows, KvShape};
 
 /// Two layers of two KV heads, keys of width 4 in full precision, eight rows.
 pub(crate) fn shape() -> KvShape {
@@ -17,6 +17,7 @@ pub(crate) fn shape() -> KvShape {
         n_kv_heads: 2,
         head_dim: 4,
         kv_dtype: DType::F32,
+        host_rows: HostRows::default(),
         capacity: 8,
         scale: 0.5,
         inv_freq: Arc::from([]),

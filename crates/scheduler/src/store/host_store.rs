@@ -12,7 +12,8 @@ use std::sync::Arc;
 use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, OpError, OpResult};
 
-use crate::layout::KvShape;
+use super::two_forms::{TwoForms, TwoFormsMut};
+use crate::layout::{DeviceLayout, KvShape};
 
 /// Storage of KV rows on the host.
 pub trait HostStore<B: Backend>: Send + Sync {
@@ -56,6 +57,25 @@ pub trait HostStore<B: Backend>: Send + Sync {
 
     /// Goes on with `backend` in place of a device that was lost.
     fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()>;
+
+    /// The layer's rows as buffers that kernels read, where there are two forms of them.
+    fn two_forms(&self, _layer: LayerId) -> Option<TwoForms<'_, B>> {
+        None
+    }
+
+    /// As [`HostStore::two_forms`], to be written.
+    fn two_forms_mut(&mut self, _layer: LayerId) -> Option<TwoFormsMut<'_, B>> {
+        None
+    }
+
+    /// Kernels have written these rows of all heads, in both forms.
+    fn note_written(&mut self, _layer: LayerId, _rows: Range<usize>) {}
+
+    /// From now on the first and the last rows that `layout` has room for stay as they are written,
+    /// where others do not.
+    fn keep(&mut self, _layout: DeviceLayout) -> OpResult<()> {
+        Ok(())
+    }
 }
 
 /// The start of a run of rows.
@@ -192,7 +212,7 @@ impl PlainStore {
     }
 }
 
-fn zeroed(len: usize) -> Option<Box<dyn HostBytesMut>> {
+pub(super) fn zeroed(len: usize) -> Option<Box<dyn HostBytesMut>> {
     // Reserving first turns a failure into `None`; `vec![0; len]` then takes untouched zero pages.
     Vec::<u8>::new().try_reserve_exact(len).ok()?;
     Some(Box::new(vec![0; len]))

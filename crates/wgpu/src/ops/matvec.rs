@@ -1,11 +1,12 @@
-//! Launches `matvec.wgsl`, once for each shard of the weight.
+//! Launches `matvec.wgsl`, once for each shard of the weight; `quantised` has the other weights.
 
 use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 use crate::linear::{self, Part};
-use crate::weight::VECTOR;
+use crate::quantised;
+use crate::weight::{Layout, VECTOR};
 
 /// Rows of x that one reading of the weight serves.
 pub(crate) const MAX_ROWS: usize = 8;
@@ -17,19 +18,23 @@ const MANY_OUTS: usize = 4096;
 pub(crate) fn run(backend: &WgpuBackend, d: Linear<'_, WgpuBackend>) -> OpResult<()> {
     d.check(Op::Matvec)?;
     linear::expect(Op::Matvec, &d)?;
+    let plain = match d.weight.layout {
+        Layout::Plain(plain) => plain,
+        Layout::Tiled(tiled) => return quantised::linear(backend, &d, tiled),
+    };
     let n_rows = d.p.n_rows as usize;
     // More rows than the op is meant for cost one more pass each time, not an error.
     for first in (0..n_rows).step_by(MAX_ROWS) {
         let rows = linear::Rows { first, n: MAX_ROWS.min(n_rows - first) };
         for shard in &d.weight.shards {
-            launch(backend, &Part { d: &d, rows, shard })?;
+            launch(backend, &Part { d: &d, plain, rows, shard })?;
         }
     }
     Ok(())
 }
 
 fn launch(backend: &WgpuBackend, part: &Part<'_, '_>) -> OpResult<()> {
-    let row_units = part.d.weight.row_words / VECTOR;
+    let row_units = part.plain.row_words / VECTOR;
     let rows = part.rows.n.next_power_of_two();
     let launch = Launch::new(backend, "matvec", "matvec")
         .define("ROWS", rows as u32)

@@ -7,12 +7,14 @@
 #![expect(missing_docs, reason = "a check is what its name says")]
 
 mod device_cache;
+mod eight_bits;
 mod presets;
 mod speculate;
 mod steps;
 mod windows;
 
 pub use self::device_cache::*;
+pub use self::eight_bits::*;
 pub use self::presets::*;
 pub use self::speculate::*;
 pub use self::steps::*;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use longview_core::{DType, HeadId, LayerId};
 use longview_ops::Backend;
 use longview_scheduler::{
-    Attend, BudgetMode, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions, Preset,
-    RecallMode, Residency, Residual, SchedulerError, SequenceOptions,
+    Attend, BudgetMode, HostRows, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions,
+    Preset, RecallMode, Residency, Residual, SchedulerError, SequenceOptions,
 };
 use pollster::block_on;
 
 use super::steps::{clusterkv, options, placements, streaming};
 use crate::backends::Probe;
-use crate::sim::{Sim, Term, assert_near, small_shape};
+use crate::sim::{Sim, Term, assert_within, small_shape};
 
 /// ClusterKV that recalls the share `mass` of the estimated attention.
 fn mass(mass: f32) -> PolicyOptions {
@@ -79,10 +79,12 @@ pub fn small_presets() -> Vec<PolicyOptions> {
 
 /// After a step: every head's attention is that over the rows that it says it attended, each once,
 /// and no more than the budget allows.
-fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
+pub(super) fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
     let shape = sim.sequence.shape();
     let d = shape.head_dim;
     let policy = sim.sequence.policy();
+    // Keys of size 2 are off by up to 0.03 where they are rounded to 8 bits, and scores by more.
+    let tolerance = if shape.host_rows == HostRows::EightBits { 0.1 } else { 1e-4 };
     let (mut total, mut heads) = (0, 0);
     for (layer, state) in shape.layers().zip(sim.sequence.layers()) {
         for head in shape.heads() {
@@ -102,7 +104,7 @@ fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
             }
             for h in shape.query_heads(head) {
                 let got = &sim.out[layer][h * d..(h + 1) * d];
-                assert_near(got, &sim.attention(layer, h, &terms), what);
+                assert_within(got, &sim.attention(layer, h, &terms), tolerance, what);
             }
         }
     }
@@ -158,7 +160,7 @@ fn unread_clusters<B: Backend>(
     terms
 }
 
-fn name(options: &PolicyOptions) -> String {
+pub(super) fn name(options: &PolicyOptions) -> String {
     let given: Vec<_> = options.given();
     format!("{} with {}", options.preset, given.join(", "))
 }

@@ -63,7 +63,13 @@ macro_rules! policy_checks {
             a_cut_of_5000_tokens_reads_nothing_before_it_again,
             windows_of_several_sequences_do_not_mix,
             the_device_has_the_windows_alone,
-            windows_survive_a_lost_device_and_other_policies
+            windows_survive_a_lost_device_and_other_policies,
+            every_preset_attends_rows_of_8_bits,
+            recent_rows_are_attended_as_written_and_others_rounded,
+            rows_of_8_bits_do_not_depend_on_chunks,
+            rows_of_8_bits_survive_cuts_and_other_policies,
+            rows_of_8_bits_survive_a_lost_device,
+            rows_of_8_bits_take_half_the_memory
         }
     };
 }

@@ -3,7 +3,7 @@
 use longview_core::{DType, LayerId};
 
 use super::*;
-use crate::layout::KvShape;
+use crate::layout::{HostRows, KvShape};
 
 fn layers(n_layers: usize) -> KvShape {
     KvShape {
@@ -12,6 +12,7 @@ fn layers(n_layers: usize) -> KvShape {
         n_kv_heads: 1,
         head_dim: 2,
         kv_dtype: DType::F32,
+        host_rows: HostRows::default(),
         capacity: 32_768,
         scale: 1.0,
         inv_freq: [].into(),

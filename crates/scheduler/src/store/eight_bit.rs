@@ -1,0 +1,508 @@
+//! A host store of rows of 8 bits, with the first and the most recent rows in full beside them.
+//!
+//! Every row is rounded to 8 bits when it is written ([`longview_core::kv8`]). The first rows and
+//! the last ones are also kept as they were written, because every step attends to them, and
+//! because decoded tokens are indexed by keys that nothing has rounded. A row that has left the
+//! ring of recent rows, or has changed its place, has 8 bits from then on.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_f32_into, kv8};
+use longview_ops::{Backend, DeviceBuffer, OpError, OpResult};
+
+use super::host_store::{HostBytesMut, HostStore, OpenBytes, RowRange, zeroed};
+use super::two_forms::{TwoForms, TwoFormsMut};
+use crate::layout::{DeviceLayout, KvShape};
+
+/// Bytes of the host, which kernels reach or do not.
+enum Memory<B: Backend> {
+    Mapped(Arc<B>, B::Buffer),
+    Plain(Box<dyn HostBytesMut>),
+}
+
+impl<B: Backend> Memory<B> {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        match self {
+            Self::Plain(bytes) => bytes.read(at, out),
+            Self::Mapped(backend, buffer) => {
+                let bytes = backend.host_bytes(buffer).expect("made by alloc_host");
+                out.copy_from_slice(&bytes[at..at + out.len()]);
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        match self {
+            Self::Plain(all) => all.write(at, bytes),
+            Self::Mapped(backend, buffer) => {
+                let all = backend.host_bytes_mut(buffer).expect("made by alloc_host");
+                all[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    }
+
+    fn buffer(&self) -> Option<&B::Buffer> {
+        match self {
+            Self::Mapped(_, buffer) => Some(buffer),
+            Self::Plain(_) => None,
+        }
+    }
+
+    fn buffer_mut(&mut self) -> Option<&mut B::Buffer> {
+        match self {
+            Self::Mapped(_, buffer) => Some(buffer),
+            Self::Plain(_) => None,
+        }
+    }
+}
+
+/// Where memory comes from.
+enum Source<B: Backend> {
+    Mapped(Arc<B>),
+    Plain(OpenBytes),
+}
+
+impl<B: Backend> Source<B> {
+    /// Zeroed memory of `len` elements; `None` where the device reads no host memory.
+    fn open(&self, dtype: DType, len: usize, label: String) -> OpResult<Option<Memory<B>>> {
+        match self {
+            Self::Mapped(backend) => {
+                let buffer = backend.alloc_host(dtype, len, &label)?;
+                Ok(buffer.map(|buffer| Memory::Mapped(Arc::clone(backend), buffer)))
+            }
+            Self::Plain(open) => {
+                let bytes = len * dtype.size();
+                let none = OpError::OutOfMemory { backend: "host", label, bytes: bytes as u64 };
+                open(bytes).map(|bytes| Some(Memory::Plain(bytes))).ok_or(none)
+            }
+        }
+    }
+}
+
+/// The rows of one layer.
+struct LayerForms<B: Backend> {
+    rounded: Memory<B>,
+    exact: Memory<B>,
+    /// Rows of each head that are there in full, beside the first ones.
+    held: Vec<Range<usize>>,
+}
+
+/// Rows of 8 bits, and first and recent rows in full.
+pub struct EightBitStore<B: Backend> {
+    source: Source<B>,
+    shape: KvShape,
+    layout: DeviceLayout,
+    layers: Vec<LayerForms<B>>,
+    /// Memory to reuse.
+    bytes: Vec<u8>,
+    numbers: Vec<f32>,
+}
+
+impl<B: Backend> EightBitStore<B> {
+    /// Memory that kernels read. `Ok(None)` where the device reads no host memory, or no rows of 8
+    /// bits.
+    pub fn mapped(
+        backend: &Arc<B>,
+        shape: &KvShape,
+        layout: DeviceLayout,
+    ) -> OpResult<Option<Self>> {
+        if !backend.capabilities().kv_dtypes.contains(&DType::Q8) {
+            return Ok(None);
+        }
+        Self::opened(Source::Mapped(Arc::clone(backend)), shape, layout)
+    }
+
+    /// Memory that the host alone reads.
+    pub fn plain(shape: &KvShape, layout: DeviceLayout) -> OpResult<Self> {
+        Self::opened_by(shape, layout, zeroed)
+    }
+
+    /// Memory that the host alone reads, which `open` makes.
+    pub fn opened_by(shape: &KvShape, layout: DeviceLayout, open: OpenBytes) -> OpResult<Self> {
+        Ok(Self::opened(Source::Plain(open), shape, layout)?
+            .expect("plain memory is there or fails"))
+    }
+
+    fn opened(source: Source<B>, shape: &KvShape, layout: DeviceLayout) -> OpResult<Option<Self>> {
+        let mut layers = Vec::with_capacity(shape.n_layers);
+        for layer in shape.layers() {
+            let len = shape.n_kv_heads * shape.capacity * kv8::row_bytes(shape.head_dim);
+            let label = format!("host KV of layer {layer}, 8 bits");
+            let rounded = source.open(DType::Q8, len, label)?;
+            let (Some(rounded), Some(exact)) =
+                (rounded, open_exact(&source, shape, &layout, layer)?)
+            else {
+                return Ok(None);
+            };
+            let held = vec![layout.sinks..layout.sinks; shape.n_kv_heads];
+            layers.push(LayerForms { rounded, exact, held });
+        }
+        let (bytes, numbers) = (Vec::new(), vec![0.0; 2 * shape.head_dim]);
+        Ok(Some(Self { source, shape: shape.clone(), layout, layers, bytes, numbers }))
+    }
+
+    fn rounded_at(&self, head: HeadId, row: usize) -> usize {
+        assert!(row <= self.shape.capacity, "row {row} of {}", self.shape.capacity);
+        (head.index() * self.shape.capacity + row) * kv8::row_bytes(self.shape.head_dim)
+    }
+
+    fn exact_at(&self, head: HeadId, row: usize) -> usize {
+        (head.index() * self.layout.rows() + self.layout.row(row)) * self.shape.row_bytes()
+    }
+
+    /// Notes that rows of a head were written in full.
+    fn hold(&mut self, layer: LayerId, head: HeadId, rows: Range<usize>) {
+        let held = &mut self.layers[layer].held[head];
+        // Rows behind a gap, or before what is held, begin anew; what follows them is gone.
+        let follows = (held.start..=held.end).contains(&rows.start);
+        let start = if follows { held.start } else { rows.start };
+        *held = start.max(rows.end.saturating_sub(self.layout.ring))..rows.end;
+    }
+
+    /// Gives first rows that have changed their place the numbers of their codes.
+    fn renew_first_rows(&mut self, layer: LayerId, head: HeadId, start: usize, order: &[u32]) {
+        let moved = order.iter().enumerate().filter(|(i, from)| *i != **from as usize);
+        let rows = moved.map(|(i, _)| start + i).take_while(|row| *row < self.layout.sinks);
+        let rows: Vec<usize> = rows.collect();
+        for row in rows {
+            let mut encoded = vec![0; kv8::row_bytes(self.shape.head_dim)];
+            self.layers[layer].rounded.read(self.rounded_at(head, row), &mut encoded);
+            kv8::decode(&encoded, &mut self.numbers);
+            let bytes = encode_f32(self.shape.kv_dtype, &self.numbers);
+            let at = self.exact_at(head, row);
+            self.layers[layer].exact.write(at, &bytes);
+        }
+    }
+
+    fn is_exact(&self, layer: LayerId, head: HeadId, row: usize) -> bool {
+        row < self.layout.sinks || self.layers[layer].held[head].contains(&row)
+    }
+}
+
+fn open_exact<B: Backend>(
+    source: &Source<B>,
+    shape: &KvShape,
+    layout: &DeviceLayout,
+    layer: LayerId,
+) -> OpResult<Option<Memory<B>>> {
+    let len = shape.n_kv_heads * layout.rows() * 2 * shape.head_dim;
+    source.open(shape.kv_dtype, len, format!("first and recent KV of layer {layer}"))
+}
+
+impl<B: Backend> HostStore<B> for EightBitStore<B> {
+    fn read_rows(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
+        let (head_dim, dtype) = (self.shape.head_dim, self.shape.kv_dtype);
+        let rounded_row = kv8::row_bytes(head_dim);
+        let mut rounded = vec![0; rows.len() * rounded_row];
+        let forms = &self.layers[layer];
+        forms.rounded.read(self.rounded_at(head, rows.start), &mut rounded);
+        let (mut numbers, mut bytes) = (vec![0.0; 2 * head_dim], Vec::with_capacity(out.len()));
+        let encoded = rounded.chunks_exact(rounded_row);
+        for ((row, encoded), out) in
+            rows.zip(encoded).zip(out.chunks_exact_mut(self.shape.row_bytes()))
+        {
+            if self.is_exact(layer, head, row) {
+                forms.exact.read(self.exact_at(head, row), out);
+                continue;
+            }
+            kv8::decode(encoded, &mut numbers);
+            bytes.clear();
+            encode_f32_into(dtype, &numbers, &mut bytes);
+            out.copy_from_slice(&bytes);
+        }
+    }
+
+    fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
+        let (head_dim, dtype, row_bytes) =
+            (self.shape.head_dim, self.shape.kv_dtype, self.shape.row_bytes());
+        let rounded_row = kv8::row_bytes(head_dim);
+        let rows = start..start + bytes.len() / row_bytes;
+        assert!(rows.end <= self.shape.capacity, "row {} of {}", rows.end, self.shape.capacity);
+        let (mut rounded, mut numbers) =
+            (std::mem::take(&mut self.bytes), std::mem::take(&mut self.numbers));
+        rounded.clear();
+        rounded.resize(rows.len() * rounded_row, 0);
+        let encoded = rounded.chunks_exact_mut(rounded_row);
+        for ((row, encoded), bytes) in rows.clone().zip(encoded).zip(bytes.chunks_exact(row_bytes))
+        {
+            decode_f32_into(dtype, bytes, &mut numbers);
+            let (key, value) = numbers.split_at(head_dim);
+            kv8::encode(key, value, encoded);
+            // Of a run that is longer than the ring the last rows stay.
+            if row < self.layout.sinks || row + self.layout.ring >= rows.end {
+                let at = self.exact_at(head, row);
+                self.layers[layer].exact.write(at, bytes);
+            }
+        }
+        let at = self.rounded_at(head, start);
+        self.layers[layer].rounded.write(at, &rounded);
+        (self.bytes, self.numbers) = (rounded, numbers);
+        self.hold(layer, head, rows);
+    }
+
+    fn buffer(&self, _layer: LayerId) -> Option<&B::Buffer> {
+        None
+    }
+
+    fn buffer_mut(&mut self, _layer: LayerId) -> Option<&mut B::Buffer> {
+        None
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.shape.n_layers as u64
+            * (self.shape.layer_bytes() + self.shape.exact_bytes(&self.layout)) as u64
+    }
+
+    /// Rows keep their codes; those that were there in full no longer are.
+    fn permute_rows(
+        &mut self,
+        place: RowRange,
+        order: &[u32],
+        _row_bytes: usize,
+        scratch: &mut Vec<u8>,
+    ) {
+        let RowRange { layer, head, start } = place;
+        let row_bytes = kv8::row_bytes(self.shape.head_dim);
+        let n_bytes = order.len() * row_bytes;
+        scratch.clear();
+        scratch.resize(2 * n_bytes, 0);
+        let (old, new) = scratch.split_at_mut(n_bytes);
+        let at = self.rounded_at(head, start);
+        self.layers[layer].rounded.read(at, old);
+        for (row, from) in new.chunks_exact_mut(row_bytes).zip(order) {
+            row.copy_from_slice(&old[*from as usize * row_bytes..][..row_bytes]);
+        }
+        self.layers[layer].rounded.write(at, new);
+        let held = &mut self.layers[layer].held[head];
+        let first = held.start.max(start + order.len());
+        *held = first..held.end.max(first);
+        self.renew_first_rows(layer, head, start, order);
+    }
+
+    fn move_to(&mut self, backend: &Arc<B>) -> OpResult<()> {
+        match &self.source {
+            Source::Plain(_) => return Ok(()),
+            Source::Mapped(old) if Arc::ptr_eq(old, backend) => return Ok(()),
+            Source::Mapped(_) => {}
+        }
+        let source = Source::Mapped(Arc::clone(backend));
+        for (layer, forms) in self.shape.layers().zip(&mut self.layers) {
+            for memory in [&mut forms.rounded, &mut forms.exact] {
+                let Some(buffer) = memory.buffer() else { continue };
+                let (dtype, len) = (buffer.dtype(), buffer.len());
+                let lacking = || {
+                    let reason = "the device that replaces it reads no host memory".into();
+                    OpError::DeviceLost { backend: backend.name(), reason }
+                };
+                let label = format!("host KV of layer {layer}");
+                let mut moved = source.open(dtype, len, label)?.ok_or_else(lacking)?;
+                let mut bytes = vec![0; len * dtype.size()];
+                memory.read(0, &mut bytes);
+                moved.write(0, &bytes);
+                *memory = moved;
+            }
+        }
+        self.source = source;
+        Ok(())
+    }
+
+    fn two_forms(&self, layer: LayerId) -> Option<TwoForms<'_, B>> {
+        let forms = &self.layers[layer];
+        let first_exact = forms.held.iter().map(|held| held.start).max().unwrap_or(0);
+        Some(TwoForms {
+            rounded: forms.rounded.buffer()?,
+            exact: forms.exact.buffer()?,
+            layout: self.layout,
+            first_exact,
+        })
+    }
+
+    fn two_forms_mut(&mut self, layer: LayerId) -> Option<TwoFormsMut<'_, B>> {
+        let layout = self.layout;
+        let LayerForms { rounded, exact, .. } = &mut self.layers[layer];
+        Some(TwoFormsMut { rounded: rounded.buffer_mut()?, exact: exact.buffer_mut()?, layout })
+    }
+
+    fn note_written(&mut self, layer: LayerId, rows: Range<usize>) {
+        for head in self.shape.heads() {
+            self.hold(layer, head, rows.clone());
+        }
+    }
+
+    fn keep(&mut self, layout: DeviceLayout) -> OpResult<()> {
+        if layout == self.layout {
+            return Ok(());
+        }
+        let lacking = || OpError::OutOfMemory {
+            backend: "host",
+            label: "first and recent KV".into(),
+            bytes: self.shape.exact_bytes(&layout) as u64,
+        };
+        let row_bytes = self.shape.row_bytes();
+        let (mut row_of, mut made) = (vec![0; row_bytes], Vec::with_capacity(self.layers.len()));
+        // All before any is put in force: memory may run out on the way.
+        for layer in self.shape.layers() {
+            let mut exact =
+                open_exact(&self.source, &self.shape, &layout, layer)?.ok_or_else(lacking)?;
+            let mut held = Vec::with_capacity(self.shape.n_kv_heads);
+            for (head, before) in self.shape.heads().zip(&self.layers[layer].held) {
+                let start = before.start.max(before.end.saturating_sub(layout.ring));
+                let recent = start..before.end.max(start);
+                let first = 0..layout.sinks.min(self.shape.capacity);
+                for row in first.chain(recent.clone()) {
+                    self.read_rows(layer, head, row..row + 1, &mut row_of);
+                    let at = (head.index() * layout.rows() + layout.row(row)) * row_bytes;
+                    exact.write(at, &row_of);
+                }
+                held.push(recent);
+            }
+            made.push((exact, held));
+        }
+        for (forms, (exact, held)) in self.layers.iter_mut().zip(made) {
+            (forms.exact, forms.held) = (exact, held);
+        }
+        self.layout = layout;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longview_ops::ReferenceBackend;
+
+    use super::super::fixture::{row, shape, stored};
+    use super::*;
+    use crate::layout::HostRows;
+
+    type Store = EightBitStore<ReferenceBackend>;
+
+    const LAYER: LayerId = LayerId(1);
+    const HEAD: HeadId = HeadId(1);
+
+    fn eight_bits() -> KvShape {
+        KvShape { host_rows: HostRows::EightBits, ..shape() }
+    }
+
+    /// One of each kind of memory, with one first row and three recent ones.
+    fn stores() -> [Store; 2] {
+        let (backend, layout) = (Arc::new(ReferenceBackend::new()), layout(1, 3));
+        let mapped = Store::mapped(&backend, &eight_bits(), layout).unwrap().unwrap();
+        [mapped, Store::plain(&eight_bits(), layout).unwrap()]
+    }
+
+    fn layout(sinks: usize, ring: usize) -> DeviceLayout {
+        DeviceLayout { sinks, ring, slots: 0 }
+    }
+
+    fn write(store: &mut Store, rows: Range<usize>) {
+        let numbers: Vec<f32> = rows.clone().flat_map(|r| row(LAYER, HEAD, r)).collect();
+        store.write_rows(LAYER, HEAD, rows.start, bytemuck::cast_slice(&numbers));
+    }
+
+    fn rounded(r: usize) -> Vec<f32> {
+        let (numbers, mut bytes) = (row(LAYER, HEAD, r), vec![0; kv8::row_bytes(4)]);
+        kv8::encode(&numbers[..4], &numbers[4..], &mut bytes);
+        let mut out = vec![0.0; 8];
+        kv8::decode(&bytes, &mut out);
+        out
+    }
+
+    /// Rows that are as written; the others are as rounded.
+    #[track_caller]
+    fn check(store: &Store, tokens: &[usize], exact: &[usize]) {
+        let all = stored(store, &eight_bits(), LAYER, HEAD);
+        for (place, (got, token)) in all.chunks_exact(8).zip(tokens).enumerate() {
+            let is_exact = exact.contains(&place);
+            let want = if is_exact { row(LAYER, HEAD, *token).to_vec() } else { rounded(*token) };
+            assert_eq!(got, want, "row {place}");
+            assert_ne!(rounded(*token), row(LAYER, HEAD, *token), "a row that rounding changes");
+        }
+    }
+
+    #[test]
+    fn first_and_recent_rows_are_as_they_were_written() {
+        for mut store in stores() {
+            write(&mut store, 0..2);
+            check(&store, &[0, 1], &[0, 1]);
+            write(&mut store, 2..3);
+            write(&mut store, 3..7);
+            check(&store, &[0, 1, 2, 3, 4, 5, 6], &[0, 4, 5, 6]);
+            write(&mut store, 7..8);
+            check(&store, &[0, 1, 2, 3, 4, 5, 6, 7], &[0, 5, 6, 7]);
+        }
+    }
+
+    /// After a cut the rows that the ring still has stay, and those that it gave up do not return.
+    #[test]
+    fn rows_behind_a_cut_are_written_again() {
+        for mut store in stores() {
+            write(&mut store, 0..8);
+            write(&mut store, 6..7);
+            check(&store, &[0, 1, 2, 3, 4, 5, 6], &[0, 5, 6]);
+            write(&mut store, 2..4);
+            check(&store, &[0, 1, 2, 3], &[0, 2, 3]);
+            write(&mut store, 4..5);
+            check(&store, &[0, 1, 2, 3, 4], &[0, 2, 3, 4]);
+        }
+    }
+
+    #[test]
+    fn rows_that_change_their_place_are_rounded_from_then_on() {
+        for mut store in stores() {
+            write(&mut store, 0..8);
+            let (place, mut scratch) =
+                (RowRange { layer: LAYER, head: HEAD, start: 3 }, Vec::new());
+            store.permute_rows(place, &[2, 0, 1], 32, &mut scratch);
+            check(&store, &[0, 1, 2, 5, 3, 4, 6, 7], &[0, 6, 7]);
+            let all = RowRange { start: 0, ..place };
+            store.permute_rows(all, &[0, 1, 2, 4, 5, 3, 6, 7], 32, &mut scratch);
+            check(&store, &[0, 1, 2, 3, 4, 5, 6, 7], &[0]);
+            // The first row moves as well.
+            store.permute_rows(all, &[1, 0, 2, 3, 4, 5, 6, 7], 32, &mut scratch);
+            check(&store, &[1, 0, 2, 3, 4, 5, 6, 7], &[]);
+        }
+    }
+
+    #[test]
+    fn another_layout_keeps_what_it_has_room_for() {
+        for mut store in stores() {
+            write(&mut store, 0..8);
+            HostStore::<ReferenceBackend>::keep(&mut store, layout(2, 2)).unwrap();
+            // Row 1 was rounded when it became a first row.
+            check(&store, &[0, 1, 2, 3, 4, 5, 6, 7], &[0, 6, 7]);
+            write(&mut store, 5..6);
+            check(&store, &[0, 1, 2, 3, 4, 5], &[0, 5]);
+            HostStore::<ReferenceBackend>::keep(&mut store, layout(0, 6)).unwrap();
+            check(&store, &[0, 1, 2, 3, 4, 5], &[5]);
+        }
+    }
+
+    #[test]
+    fn kernels_read_the_mapped_one_alone() {
+        let [mut mapped, mut plain] = stores();
+        write(&mut mapped, 0..8);
+        write(&mut plain, 0..8);
+        assert!(HostStore::<ReferenceBackend>::two_forms(&plain, LAYER).is_none());
+        let forms = mapped.two_forms(LAYER).unwrap();
+        assert_eq!((forms.rounded.dtype(), forms.rounded.len()), (DType::Q8, 2 * 8 * 12));
+        assert_eq!((forms.exact.dtype(), forms.exact.len()), (DType::F32, 2 * 4 * 8));
+        // The other head has no rows yet.
+        assert_eq!(forms.first_exact, 5);
+        let narrow = ReferenceBackend::new().capabilities().clone();
+        let kv_dtypes = vec![DType::F32];
+        let narrow =
+            ReferenceBackend::with_capabilities(longview_ops::Capabilities { kv_dtypes, ..narrow });
+        let lacking = Store::mapped(&Arc::new(narrow), &eight_bits(), layout(1, 3)).unwrap();
+        assert!(lacking.is_none(), "no kernel reads them");
+    }
+
+    #[test]
+    fn rows_outlive_the_device() {
+        for mut store in stores() {
+            write(&mut store, 0..8);
+            store.move_to(&Arc::new(ReferenceBackend::new())).unwrap();
+            check(&store, &[0, 1, 2, 3, 4, 5, 6, 7], &[0, 5, 6, 7]);
+        }
+    }
+}

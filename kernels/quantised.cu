@@ -1,0 +1,615 @@
+// Products and lookups of quantised weights in tiles of 16 rows (crates/core/src/quant/tiles.rs
+// describes a tile), for every format; and the rounding of activations to 8 bits.
+//
+// Everything in a tile begins at whole units of 16 bytes, and a unit of a plane of codes holds 4
+// codes of each of 4 rows. So a thread has 4 rows of a tile: a load brings it 4 codes of each, and
+// every word of x serves 4 rows.
+//
+// Products: out = x W^T (+ bias) (+ out); x is [T, n_in], W is [n_out, n_in]. A block owns a tile
+// and ROWS rows of x. A thread has 4 rows of the tile and every 64th group of 32 columns; the sums
+// of the threads meet at the end, first by shuffles, then in shared memory. Their order depends on
+// nothing but the thread: the result of a row of x depends neither on the other rows nor on their
+// number.
+//
+// Rounded rows give d s (sum of codes * rounded - offset * sum of rounded) for each 32 columns,
+// whose brackets are whole numbers and so exact, or d s (sum of codes * rounded) + m s (sum of
+// rounded).
+//
+// Bytes: W, once for each ROWS rows of x. Bound: memory; arithmetic where rows are many.
+#include "shared/rows.cuh"
+
+// Columns of a group, as `UNIT` elsewhere; here a unit is what a thread loads.
+constexpr u32 COLUMNS = 32;
+constexpr u32 TILE_ROWS = 16;
+// Threads that share a group of columns, with 4 rows each.
+constexpr u32 QUADS = TILE_ROWS / 4;
+// Units of a plane of codes, and of a group of rounded activations.
+constexpr u32 PLANE_UNITS = 4;
+constexpr u32 ROUNDED_UNITS = 3;
+
+struct RoundRowsArgs {
+    const float* x;
+    uint4* rounded;
+    u64 n_groups;
+    u32 groups_of_row;
+    u32 x_is_aligned;
+};
+
+struct TileProductArgs {
+    // Rounded groups, or rows of f32.
+    const void* x;
+    const uint4* weight;
+    const void* bias;
+    float* out;
+    u32 n_rows;
+    u32 n_in;
+    u32 n_out;
+    // Units from one tile to the next, and from a tile to its scales.
+    u32 tile_units;
+    u32 scales_at;
+    // KIND_NONE where there is none.
+    u32 bias_kind;
+    u32 accumulate;
+    // Whether every row of f32 begins at 16 bytes.
+    u32 x_is_aligned;
+};
+
+struct TileEmbedArgs {
+    const u32* ids;
+    const uint4* table;
+    float* out;
+    u32 n_tokens;
+    u32 width;
+    u32 n_vocab;
+    u32 tile_units;
+    u32 scales_at;
+    float scale;
+};
+
+// What the scales of a tile are.
+enum Scales : u32 { F16, BF16, WITH_MIN, SUPER_MIN, SUPER_HALVES };
+// What codes stand for.
+enum Table : u32 { NONE, IQ4_NL, MXFP4 };
+
+template <u32 BITS_, Scales SCALES_, Table TABLE_ = NONE> struct Format {
+    static constexpr u32 BITS = BITS_;
+    static constexpr Scales SCALES = SCALES_;
+    static constexpr Table TABLE = TABLE_;
+    static constexpr u32 UNITS = PLANE_UNITS * BITS;
+    // Whether a value is d * code + m; and whether halves of a group have a d of their own.
+    static constexpr bool HAS_MIN = SCALES == WITH_MIN || SCALES == SUPER_MIN;
+    static constexpr bool HAS_HALVES = SCALES == SUPER_HALVES;
+    // What is subtracted from a code. Codes of 8 bits and values of a table have their sign.
+    static constexpr int OFFSET = HAS_MIN || TABLE != NONE || BITS == 8 ? 0 : 1 << (BITS - 1);
+};
+
+using Q4_0 = Format<4, F16>;
+using Q4_1 = Format<4, WITH_MIN>;
+using Q5_0 = Format<5, F16>;
+using Q5_1 = Format<5, WITH_MIN>;
+using Q8_0 = Format<8, F16>;
+using Q4_K = Format<4, SUPER_MIN>;
+using Q5_K = Format<5, SUPER_MIN>;
+using Q6_K = Format<6, SUPER_HALVES>;
+using Iq4Nl = Format<4, F16, IQ4_NL>;
+using Mxfp4 = Format<4, BF16, MXFP4>;
+
+// Four places in a table of 16 signed bytes, one in each byte of `places`.
+template <Table TABLE> DEVICE u32 look_up(u32 places) {
+    // The values of IQ4_NL, the lowest byte first; twice those of MXFP4, whose scale is halved.
+    constexpr u32 T0 = TABLE == IQ4_NL ? 0xbfad9881u : 0x03020100u;
+    constexpr u32 T1 = TABLE == IQ4_NL ? 0xf6eaddcfu : 0x0c080604u;
+    constexpr u32 T2 = TABLE == IQ4_NL ? 0x26190d01u : 0xfdfeff00u;
+    constexpr u32 T3 = TABLE == IQ4_NL ? 0x71594535u : 0xf4f8fafcu;
+    const u32 low_bits = places & 0x07070707u;
+    const u32 pairs = low_bits | low_bits >> 4;
+    const u32 which = (pairs & 0xffu) | (pairs >> 8 & 0xff00u);
+    const u32 is_high = (places >> 3 & 0x01010101u) * 0xffu;
+    return (pick_bytes(T0, T1, which) & ~is_high) | (pick_bytes(T2, T3, which) & is_high);
+}
+
+// The codes of a group for 4 rows: word [i][r] has codes 4 i to 4 i + 3 of row r, one a byte.
+template <typename F> DEVICE void group_codes(const uint4* from, u32 (&codes)[8][4]) {
+    uint4 planes[F::BITS];
+#pragma unroll
+    for (u32 i = 0; i < F::BITS; i++) {
+        planes[i] = load_once(from + PLANE_UNITS * i);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        const uint4 plane = planes[F::BITS == 8 ? i : i / 2];
+        const u32 words[4] = {plane.x, plane.y, plane.z, plane.w};
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            codes[i][r] =
+                F::BITS == 8 ? words[r] ^ 0x80808080u : words[r] >> (i % 2 * 4) & 0x0f0f0f0fu;
+        }
+        if (F::BITS == 5 || F::BITS == 6) {
+            const uint4 more = planes[F::BITS == 5 ? 4 : F::BITS - 2 + i / 4];
+            const u32 high[4] = {more.x, more.y, more.z, more.w};
+#pragma unroll
+            for (u32 r = 0; r < 4; r++) {
+                codes[i][r] |= F::BITS == 5 ? (high[r] >> i & 0x01010101u) << 4
+                                            : (high[r] >> (i % 4 * 2) & 0x03030303u) << 4;
+            }
+        }
+        if (F::TABLE != NONE) {
+#pragma unroll
+            for (u32 r = 0; r < 4; r++) {
+                codes[i][r] = look_up<F::TABLE>(codes[i][r]);
+            }
+        }
+    }
+}
+
+// Byte i of a word with its sign.
+DEVICE int signed_byte(u32 word, u32 i) { return static_cast<int>(word << (24 - 8 * i)) >> 24; }
+
+// 16 bits for each of the 4 rows `quad`, of the 16 that begin at `from`.
+template <Scales SCALES> DEVICE void row_scales(const u8* from, u32 quad, float (&to)[4]) {
+    const uint2 words = *reinterpret_cast<const uint2*>(from + 8 * quad);
+    const u32 pairs[2] = {words.x, words.y};
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+        const u16 bits = static_cast<u16>(pairs[r / 2] >> (r % 2 * 16));
+        to[r] = SCALES == BF16 ? widen(bf16{bits}) : widen(f16{bits});
+    }
+}
+
+// Where eight groups share d (and the smallest value): bytes of that, and of it with what each has
+// of its own, 16 bytes twice.
+template <typename F>
+constexpr u32 SUPER_SHARED_BYTES = (F::SCALES == SUPER_MIN ? 4 : 2) * TILE_ROWS;
+template <typename F> constexpr u32 SUPER_BYTES = SUPER_SHARED_BYTES<F> + 16 * TILE_ROWS;
+
+// What makes values of codes, for 4 rows: d; and, where halves have one of their own, that of the
+// second half, or else the smallest value.
+template <typename F>
+DEVICE void group_scales(const u8* scales, u32 group, u32 quad, float (&d)[4], float (&other)[4]) {
+    if (F::SCALES == F16 || F::SCALES == BF16) {
+        row_scales<F::SCALES>(scales + 2 * TILE_ROWS * group, quad, d);
+        return;
+    }
+    if (F::SCALES == WITH_MIN) {
+        const u8* from = scales + 4 * TILE_ROWS * group;
+        row_scales<F16>(from, quad, d);
+        row_scales<F16>(from + 2 * TILE_ROWS, quad, other);
+        return;
+    }
+    const u8* from = scales + SUPER_BYTES<F> * (group / 8);
+    const u8* bytes = from + SUPER_SHARED_BYTES<F> + 2 * TILE_ROWS * (group % 8) + 4 * quad;
+    const u32 first = *reinterpret_cast<const u32*>(bytes);
+    const u32 second = *reinterpret_cast<const u32*>(bytes + TILE_ROWS);
+    float shared[4];
+    row_scales<F16>(from, quad, shared);
+    float least[4] = {};
+    if (F::HAS_MIN) {
+        row_scales<F16>(from + 2 * TILE_ROWS, quad, least);
+    }
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+        d[r] = shared[r] * static_cast<float>(signed_byte(first, r));
+        const float factor = F::HAS_MIN ? -least[r] : shared[r];
+        other[r] = factor * static_cast<float>(signed_byte(second, r));
+    }
+}
+
+// Codes 4 i to 4 i + 3 of one row of a group; its first word is at `row`.
+template <typename F> DEVICE u32 row_codes(const u32* row, u32 i) {
+    if (F::BITS == 8) {
+        return row[TILE_ROWS * i] ^ 0x80808080u;
+    }
+    u32 codes = row[TILE_ROWS * (i / 2)] >> (i % 2 * 4) & 0x0f0f0f0fu;
+    if (F::BITS == 5) {
+        codes |= (row[TILE_ROWS * 4] >> i & 0x01010101u) << 4;
+    }
+    if (F::BITS == 6) {
+        codes |= (row[TILE_ROWS * (4 + i / 4)] >> (i % 4 * 2) & 0x03030303u) << 4;
+    }
+    return F::TABLE == NONE ? codes : look_up<F::TABLE>(codes);
+}
+
+// As `group_scales`, of one row.
+template <typename F>
+DEVICE void row_scales_of(const u8* scales, u32 group, u32 row, float& d, float& other) {
+    const auto half = [row](const u8* from) {
+        const u16 bits = reinterpret_cast<const u16*>(from)[row];
+        return F::SCALES == BF16 ? widen(bf16{bits}) : widen(f16{bits});
+    };
+    if (F::SCALES == F16 || F::SCALES == BF16) {
+        d = half(scales + 2 * TILE_ROWS * group);
+        return;
+    }
+    if (F::SCALES == WITH_MIN) {
+        const u8* from = scales + 4 * TILE_ROWS * group;
+        d = half(from);
+        other = half(from + 2 * TILE_ROWS);
+        return;
+    }
+    const u8* from = scales + SUPER_BYTES<F> * (group / 8);
+    const u8* bytes = from + SUPER_SHARED_BYTES<F> + 2 * TILE_ROWS * (group % 8) + row;
+    const float shared = half(from);
+    d = shared * static_cast<float>(static_cast<signed char>(bytes[0]));
+    other = (F::HAS_MIN ? -half(from + 2 * TILE_ROWS) : shared) *
+            static_cast<float>(static_cast<signed char>(bytes[TILE_ROWS]));
+}
+
+constexpr u32 ROUND_THREADS = 128;
+// Below this a group counts as zeros: the inverse of its scale would not be finite.
+constexpr float SMALLEST = 1e-30f;
+
+// A group of one rounded row of x.
+struct RoundedGroup {
+    u32 words[8];
+    float scale;
+    int sums[2];
+};
+
+DEVICE RoundedGroup round_group(const float* from, bool is_aligned) {
+    float x[COLUMNS];
+    load_floats<COLUMNS>(from, 0, COLUMNS, is_aligned, x);
+    float most = 0;
+    bool is_finite = true;
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; i++) {
+        most = fmaxf(most, fabsf(x[i]));
+        is_finite = is_finite && (float_bits(x[i]) & 0x7f800000u) != 0x7f800000u;
+    }
+    const bool is_zero = !is_finite || most < SMALLEST;
+    const float inverse = is_zero ? 0.0f : 127.0f / most;
+    RoundedGroup to = {};
+#pragma unroll
+    for (u32 i = 0; i < COLUMNS; i++) {
+        const int code = is_zero ? 0 : static_cast<int>(rintf(x[i] * inverse));
+        to.words[i / 4] |= (static_cast<u32>(code) & 0xffu) << (i % 4 * 8);
+        to.sums[i / 16] += code;
+    }
+    // Infinity and not-a-number become not-a-number, and the outputs with them.
+    to.scale = is_finite ? (is_zero ? 0.0f : most / 127.0f) : float_of(0x7fc00000u);
+    return to;
+}
+
+// A group a thread: 32 codes; the bits of the scale, and the sums of the codes of the first and the
+// second half. Bytes: 128 in, 48 out. Bound: memory.
+KERNEL(round_rows, RoundRowsArgs, ROUND_THREADS) {
+    const u64 group = static_cast<u64>(blockIdx.x) * ROUND_THREADS + threadIdx.x;
+    if (group >= p.n_groups) {
+        return;
+    }
+    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned);
+    const u32(&w)[8] = own.words;
+    uint4* to = p.rounded + ROUNDED_UNITS * group;
+    to[0] = uint4{w[0], w[1], w[2], w[3]};
+    to[1] = uint4{w[4], w[5], w[6], w[7]};
+    const u32 sums[2] = {static_cast<u32>(own.sums[0]), static_cast<u32>(own.sums[1])};
+    to[2] = uint4{float_bits(own.scale), sums[0], sums[1], 0};
+}
+
+// Rows of a block of rounded rows, and the words of a group of one. First the codes: of row r the
+// words t and 4 + t lie side by side at 2 (8 t + r), as `mma_bytes` takes them; then the scales of
+// the 8 rows, and the sums of their first and of their second halves.
+constexpr u32 BLOCK_ROWS = 8;
+constexpr u32 BLOCK_WORDS = 11 * BLOCK_ROWS;
+constexpr u32 SCALES_AT = 8 * BLOCK_ROWS;
+constexpr u32 SUMS_AT = 9 * BLOCK_ROWS;
+
+// A group a thread, for products of many rows. Bytes: 128 in, 44 out. Bound: memory.
+KERNEL(round_blocks, RoundRowsArgs, ROUND_THREADS) {
+    const u64 group = static_cast<u64>(blockIdx.x) * ROUND_THREADS + threadIdx.x;
+    if (group >= p.n_groups) {
+        return;
+    }
+    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned);
+    const u64 row = group / p.groups_of_row;
+    const u64 place = row / BLOCK_ROWS * p.groups_of_row + group % p.groups_of_row;
+    u32* to = reinterpret_cast<u32*>(p.rounded) + BLOCK_WORDS * place;
+    const u32 r = static_cast<u32>(row % BLOCK_ROWS);
+#pragma unroll
+    for (u32 t = 0; t < 4; t++) {
+        uint2* pair = reinterpret_cast<uint2*>(to) + BLOCK_ROWS * t + r;
+        *pair = uint2{own.words[t], own.words[4 + t]};
+    }
+    to[SCALES_AT + r] = float_bits(own.scale);
+    to[SUMS_AT + r] = static_cast<u32>(own.sums[0]);
+    to[SUMS_AT + BLOCK_ROWS + r] = static_cast<u32>(own.sums[1]);
+}
+
+constexpr u32 THREADS = 256;
+constexpr u32 N_WARPS = THREADS / WARP;
+
+DEVICE RoundedGroup rounded_group(const void* x, u64 group) {
+    const uint4* from = static_cast<const uint4*>(x) + ROUNDED_UNITS * group;
+    const uint4 a = from[0];
+    const uint4 b = from[1];
+    const uint4 rest = from[2];
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w},
+            float_of(rest.x),
+            {static_cast<int>(rest.y), static_cast<int>(rest.z)}};
+}
+
+// Adds what a group of columns gives for a row of x to the sums of 4 rows of W.
+template <typename F>
+DEVICE void add_rounded(const u32 (&codes)[8][4], const float (&d)[4], const float (&other)[4],
+                        const RoundedGroup& x, float (&sums)[4]) {
+    // Where a group has one d, its second half goes on from the sum of the first.
+    constexpr u32 N_SUMS = F::HAS_HALVES ? 2 : 1;
+    const int total = x.sums[0] + x.sums[1];
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+#pragma unroll
+        for (u32 h = 0; h < N_SUMS; h++) {
+            int sum = -F::OFFSET * (F::HAS_HALVES ? x.sums[h] : total);
+#pragma unroll
+            for (u32 i = 8 / N_SUMS * h; i < 8 / N_SUMS * (h + 1); i++) {
+                sum = dot_bytes(codes[i][r], x.words[i], sum);
+            }
+            sums[r] += (h == 0 ? d[r] : other[r]) * x.scale * static_cast<float>(sum);
+        }
+        if (F::HAS_MIN) {
+            sums[r] += other[r] * (x.scale * static_cast<float>(total));
+        }
+    }
+}
+
+// The same for activations as they are.
+template <typename F>
+DEVICE void add_floats(const u32 (&codes)[8][4], const float (&d)[4], const float (&other)[4],
+                       const float (&x)[COLUMNS], float (&sums)[4]) {
+    float total = 0;
+    if (F::HAS_MIN) {
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; i++) {
+            total += x[i];
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+        float halves[2] = {};
+#pragma unroll
+        for (u32 i = 0; i < COLUMNS; i++) {
+            const int code = signed_byte(codes[i / 4][r], i % 4) - F::OFFSET;
+            halves[i / 16] += static_cast<float>(code) * x[i];
+        }
+        if (F::HAS_HALVES) {
+            sums[r] += d[r] * halves[0];
+            sums[r] += other[r] * halves[1];
+        } else {
+            sums[r] += d[r] * (halves[0] + halves[1]);
+        }
+        if (F::HAS_MIN) {
+            sums[r] += other[r] * total;
+        }
+    }
+}
+
+template <typename F, u32 ROWS, bool ROUNDED> DEVICE void tile_product(const TileProductArgs& p) {
+    SHARED(float, parts, N_WARPS * ROWS * TILE_ROWS);
+    // Blocks of rows that share a tile follow each other.
+    const u32 first_t = blockIdx.x * ROWS;
+    const u32 tile = blockIdx.y;
+    const u32 quad = threadIdx.x % QUADS;
+    const uint4* planes = p.weight + static_cast<u64>(tile) * p.tile_units;
+    const u8* scales = reinterpret_cast<const u8*>(planes + p.scales_at);
+    const u32 n_groups = p.n_in / COLUMNS;
+    float sums[ROWS][4] = {};
+    // A group's loads are enough under way; those of several would not fit the registers.
+#pragma unroll 1
+    for (u32 group = threadIdx.x / QUADS; group < n_groups; group += THREADS / QUADS) {
+        u32 codes[8][4];
+        float d[4];
+        float other[4] = {};
+        group_codes<F>(planes + static_cast<u64>(group) * F::UNITS + quad, codes);
+        group_scales<F>(scales, group, quad, d, other);
+#pragma unroll
+        for (u32 t = 0; t < ROWS; t++) {
+            // Rows beyond the last are the last again.
+            const u64 row = min_of(first_t + t, p.n_rows - 1);
+            if (ROUNDED) {
+                const RoundedGroup x = rounded_group(p.x, row * n_groups + group);
+                add_rounded<F>(codes, d, other, x, sums[t]);
+            } else {
+                float x[COLUMNS];
+                const float* from = static_cast<const float*>(p.x) + row * p.n_in;
+                load_floats<COLUMNS>(from, group * COLUMNS, p.n_in, p.x_is_aligned, x);
+                add_floats<F>(codes, d, other, x, sums[t]);
+            }
+        }
+    }
+#pragma unroll
+    for (u32 t = 0; t < ROWS; t++) {
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) {
+            float sum = sums[t][r];
+#pragma unroll
+            for (u32 mask = WARP / 2; mask >= QUADS; mask /= 2) {
+                sum += shfl_xor(sum, mask);
+            }
+            if (lane_of_thread() < QUADS) {
+                parts[(warp_of_thread() * ROWS + t) * TILE_ROWS + 4 * quad + r] = sum;
+            }
+        }
+    }
+    __syncthreads();
+
+    // A thread for each element of out.
+    const u32 t = first_t + threadIdx.x / TILE_ROWS;
+    const u32 o = tile * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    if (threadIdx.x >= ROWS * TILE_ROWS || t >= p.n_rows || o >= p.n_out) {
+        return;
+    }
+    float sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < N_WARPS; i++) {
+        sum += parts[i * ROWS * TILE_ROWS + threadIdx.x];
+    }
+    if (p.bias_kind != KIND_NONE) {
+        sum += element_of(p.bias_kind, p.bias, o);
+    }
+    float* out = p.out + static_cast<u64>(t) * p.n_out + o;
+    *out = p.accumulate ? *out + sum : sum;
+}
+
+// Adds what a group gives for 8 rows of x to sums that lie as `mma_bytes` leaves them.
+template <typename F>
+DEVICE void add_block(const u32 (&codes)[2][2], const float (&d)[2], const float (&other)[2],
+                      const u32* from, float (&sums)[4]) {
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    const uint2 b = reinterpret_cast<const uint2*>(from)[BLOCK_ROWS * t + g];
+    // Of rows 2 t and 2 t + 1 of x.
+    const uint2 scales = reinterpret_cast<const uint2*>(from + SCALES_AT)[t];
+    const uint2 firsts = reinterpret_cast<const uint2*>(from + SUMS_AT)[t];
+    const uint2 seconds = reinterpret_cast<const uint2*>(from + SUMS_AT + BLOCK_ROWS)[t];
+    const float s[2] = {float_of(scales.x), float_of(scales.y)};
+    // Without a sign, as rows of x behind the last hold anything: their sums wrap, and nobody
+    // stores them.
+    const u32 totals[2][2] = {{firsts.x, firsts.y}, {seconds.x, seconds.y}};
+    constexpr u32 OFFSET = static_cast<u32>(F::OFFSET);
+    int c[4] = {};
+    mma_bytes(c, codes[0], b.x);
+    if (F::HAS_HALVES) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const u32 sum = static_cast<u32>(c[i]) - OFFSET * totals[0][i % 2];
+            sums[i] += d[i / 2] * s[i % 2] * static_cast<float>(static_cast<int>(sum));
+            c[i] = 0;
+        }
+    }
+    mma_bytes(c, codes[1], b.y);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 total = totals[1][i % 2] + (F::HAS_HALVES ? 0 : totals[0][i % 2]);
+        const u32 sum = static_cast<u32>(c[i]) - OFFSET * total;
+        const float own = F::HAS_HALVES ? other[i / 2] : d[i / 2];
+        sums[i] += own * s[i % 2] * static_cast<float>(static_cast<int>(sum));
+        if (F::HAS_MIN) {
+            sums[i] += other[i / 2] * (s[i % 2] * static_cast<float>(static_cast<int>(total)));
+        }
+    }
+}
+
+constexpr u32 MANY_THREADS = 128;
+// Blocks of rows of x that a warp multiplies its tile with.
+constexpr u32 MANY_BLOCKS = 8;
+
+// Many rounded rows, as `round_blocks` leaves them, on tensor cores: a warp owns a tile and 64 rows
+// of x, a block 4 tiles, so that x comes from the L1 cache for three of them. Whole sums of a group
+// are exact, and groups are added in order: here, too, a row depends on no other.
+//
+// Bytes: W once for each 64 rows of x, x once for each 64 rows of W. Bound: arithmetic, most of it
+// that of scales.
+template <typename F> DEVICE void tile_product_many(const TileProductArgs& p) {
+    const u32 g = lane_of_thread() / 4;
+    const u32 t = lane_of_thread() % 4;
+    const u32 n_tiles = (p.n_out + TILE_ROWS - 1) / TILE_ROWS;
+    const u32 tile = blockIdx.y * (MANY_THREADS / WARP) + warp_of_thread();
+    if (tile >= n_tiles) {
+        return;
+    }
+    const uint4* planes = p.weight + static_cast<u64>(tile) * p.tile_units;
+    const u8* scales = reinterpret_cast<const u8*>(planes + p.scales_at);
+    const u32 n_groups = p.n_in / COLUMNS;
+    const u32 first_block = blockIdx.x * MANY_BLOCKS;
+    const u32 n_left = (p.n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS - first_block;
+    const u32 n_blocks = min_of(n_left, MANY_BLOCKS);
+    const u64 first_group = static_cast<u64>(first_block) * n_groups;
+    const u32* x = static_cast<const u32*>(p.x) + first_group * BLOCK_WORDS;
+    float sums[MANY_BLOCKS][4] = {};
+#pragma unroll 1
+    for (u32 group = 0; group < n_groups; group++) {
+        const uint4* codes_at = planes + static_cast<u64>(group) * F::UNITS;
+        const u32* words = reinterpret_cast<const u32*>(codes_at);
+        // By half of the group; then rows g and g + 8 of the tile.
+        u32 codes[2][2];
+        float d[2];
+        float other[2] = {};
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            codes[0][i] = row_codes<F>(words + g + 8 * i, t);
+            codes[1][i] = row_codes<F>(words + g + 8 * i, 4 + t);
+            row_scales_of<F>(scales, group, g + 8 * i, d[i], other[i]);
+        }
+#pragma unroll
+        for (u32 j = 0; j < MANY_BLOCKS; j++) {
+            // The same for all lanes.
+            if (j < n_blocks) {
+                const u32* from = x + (static_cast<u64>(j) * n_groups + group) * BLOCK_WORDS;
+                add_block<F>(codes, d, other, from, sums[j]);
+            }
+        }
+    }
+#pragma unroll
+    for (u32 j = 0; j < MANY_BLOCKS; j++) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const u32 row = (first_block + j) * BLOCK_ROWS + 2 * t + i % 2;
+            const u32 o = tile * TILE_ROWS + g + i / 2 * 8;
+            if (row < p.n_rows && o < p.n_out) {
+                float sum = sums[j][i];
+                if (p.bias_kind != KIND_NONE) {
+                    sum += element_of(p.bias_kind, p.bias, o);
+                }
+                float* out = p.out + static_cast<u64>(row) * p.n_out + o;
+                *out = p.accumulate ? *out + sum : sum;
+            }
+        }
+    }
+}
+
+constexpr u32 EMBED_THREADS = 256;
+
+// out[t] = scale * table[ids[t]]; an id that no row has gives zeros. A thread owns 4 columns.
+template <typename F> DEVICE void tile_embed(const TileEmbedArgs& p) {
+    const u64 token = blockIdx.x;
+    const u32 column = 4 * (blockIdx.y * EMBED_THREADS + threadIdx.x);
+    if (column >= p.width) {
+        return;
+    }
+    float* out = p.out + token * p.width + column;
+    const u32 id = p.ids[token];
+    if (id >= p.n_vocab) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            out[i] = 0;
+        }
+        return;
+    }
+    const u32 group = column / COLUMNS;
+    const uint4* planes = p.table + static_cast<u64>(id / TILE_ROWS) * p.tile_units;
+    const u8* scales = reinterpret_cast<const u8*>(planes + p.scales_at);
+    const u32 place = column % COLUMNS / 4;
+    const u32* words = reinterpret_cast<const u32*>(planes + static_cast<u64>(group) * F::UNITS);
+    const u32 word = row_codes<F>(words + id % TILE_ROWS, place);
+    float d;
+    float other = 0;
+    row_scales_of<F>(scales, group, id % TILE_ROWS, d, other);
+    const float own = F::HAS_HALVES && place >= 4 ? other : d;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const float value = own * static_cast<float>(signed_byte(word, i) - F::OFFSET);
+        out[i] = p.scale * (F::HAS_MIN ? value + other : value);
+    }
+}
+
+// Rows of x that codes which are unpacked serve: decode of one sequence has one.
+#define QUANTISED(name, F)                                                                  \
+    KERNEL(tile_product_##name##_1, TileProductArgs, THREADS) { tile_product<F, 1, true>(p); } \
+    KERNEL(tile_product_##name##_4, TileProductArgs, THREADS) { tile_product<F, 4, true>(p); } \
+    KERNEL(tile_product_##name##_many, TileProductArgs, MANY_THREADS) {                     \
+        tile_product_many<F>(p);                                                            \
+    }                                                                                       \
+    KERNEL(tile_product_##name##_floats, TileProductArgs, THREADS) {                        \
+        tile_product<F, 2, false>(p);                                                       \
+    }                                                                                       \
+    KERNEL(tile_embed_##name, TileEmbedArgs, EMBED_THREADS) { tile_embed<F>(p); }
+
+QUANTISED(q4_0, Q4_0)
+QUANTISED(q4_1, Q4_1)
+QUANTISED(q5_0, Q5_0)
+QUANTISED(q5_1, Q5_1)
+QUANTISED(q8_0, Q8_0)
+QUANTISED(q4_k, Q4_K)
+QUANTISED(q5_k, Q5_K)
+QUANTISED(q6_k, Q6_K)
+QUANTISED(iq4_nl, Iq4Nl)
+QUANTISED(mxfp4, Mxfp4)
