@@ -30,7 +30,7 @@ fn ask(folder: &TempFolder, words: &[&str]) -> Done {
     if !words.iter().any(|word| word == "--session") {
         all.extend(["--budget", "256"]);
     }
-    if !words.iter().any(|word| word == "--ctx-size") {
+    if !words.iter().any(|word| word == "--ctx-size" || word == "-c") {
         all.extend(["-c", "2048"]);
     }
     all.extend(words.iter().map(String::as_str));
@@ -113,10 +113,61 @@ fn what_cannot_be_opened_says_why() {
     bytes[middle] ^= 4;
     folder.write("bad.lvs", &bytes);
     ask(&folder, &["--session", "@bad.lvs", "-p", "x"])
-        .fails_with(&["bad.lvs: the session is damaged in block "]);
+        .fails_with(&["bad.lvs: the session is damaged in keys and values of layer "]);
     folder.write("cut.lvs", &bytes[..middle]);
     ask(&folder, &["--session", "@cut.lvs", "-p", "x"])
         .fails_with(&["cut.lvs: the session is not complete"]);
+}
+
+/// A file that a release before wrote, of the embedded model.
+#[test]
+fn a_session_of_version_1_is_asked_and_becomes_one_of_version_2() {
+    let folder = TempFolder::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/session");
+    let old = fs::read(fixtures.join("v1-document.lvs")).unwrap();
+    assert_eq!(old[8], 1);
+    folder.write("old.lvs", &old);
+    let words = ["--session", "@old.lvs", "-c", "256", "-p", QUESTION];
+    let done = ask(&folder, &words);
+    assert!(done.ok().contains("48213"));
+    assert_eq!(fs::read(folder.file("old.lvs")).unwrap(), old, "asking writes nothing");
+    folder.write("doc.txt", "The pass key is 48213. Remember it. ");
+    let save = ["--session", "@old.lvs", "-c", "256", "--save-session", "@old.lvs", "--force"];
+    ask(&folder, &[&save[..], &["-f", "@doc.txt"]].concat()).ok();
+    assert_eq!(fs::read(folder.file("old.lvs")).unwrap()[8], 2);
+    assert!(ask(&folder, &words).ok().contains("48213"));
+}
+
+/// The same document, read further: what was written stays, and the rest is added to it.
+#[test]
+fn a_session_that_grows_is_added_to() {
+    for kv_type in ["f16", "q8"] {
+        let folder = TempFolder::new();
+        let document = document();
+        folder.write("half.txt", &document[..document.len() * 3 / 4]);
+        folder.write("doc.txt", &document);
+        let with = ["--kv-type", kv_type, "--no-chat-template"];
+        let save = |words: &[&str]| ask(&folder, &[words, &with].concat());
+        save(&["-f", "@half.txt", "--save-session", "@doc.lvs"]).ok();
+        let before = fs::read(folder.file("doc.lvs")).unwrap();
+        let grow = ["--session", "@doc.lvs", "-f", "@doc.txt", "--save-session", "@doc.lvs"];
+        let grown = save(&[&grow[..], &["--force"]].concat());
+        assert!(grown.stderr.contains(" added to "), "{}", grown.stderr);
+        grown.ok();
+        let after = fs::read(folder.file("doc.lvs")).unwrap();
+        assert!(after.starts_with(&before) && after.len() > before.len());
+        save(&["-f", "@doc.txt", "--save-session", "@whole.lvs"]).ok();
+        let whole = fs::metadata(folder.file("whole.lvs")).unwrap().len();
+        // Rows that waited for their index, and the index, are there twice.
+        assert!((after.len() as u64) < whole * 2, "{} against {whole}", after.len());
+        // The type of rows comes with the session.
+        let ask = |name: &str| {
+            ask(&folder, &["--session", name, "-p", QUESTION, "--no-chat-template"]).ok()
+        };
+        assert_eq!(ask("@doc.lvs"), ask("@whole.lvs"));
+        assert!(ask("@doc.lvs").contains("48213"));
+        assert_eq!(names(folder.path()), ["doc.lvs", "doc.txt", "half.txt", "whole.lvs"]);
+    }
 }
 
 #[test]
@@ -132,8 +183,11 @@ fn another_model_is_refused_by_name() {
     weights[n - 100] ^= 1;
     model.write("model.safetensors", &weights);
     open().fails_with(&["something else", "\n  weights: the session has "]);
+    // The same texts in another file are the same vocabulary.
     model.edit("tokenizer.json", "\"version\"", " \"version\"");
-    open().fails_with(&["\n  weights: ", "\n  tokenizer: the session has 2048 tokens, "]);
+    let again = open();
+    assert!(!again.stderr.contains("vocabulary") && !again.stderr.contains("tokenizer:"));
+    again.fails_with(&["\n  weights: "]);
 }
 
 #[test]

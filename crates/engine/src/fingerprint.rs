@@ -33,15 +33,21 @@ pub fn fingerprint(
             about: format!("{size} bytes, {}", short(&weights)),
             digest: weights,
         },
-        tokenizer: match tokenizer {
-            Some(tokenizer) => FingerprintPart {
-                digest: tokenizer.digest(),
-                about: format!("{} tokens, {}", tokenizer.vocab_size(), short(&tokenizer.digest())),
-            },
+        tokenizer: Some(match tokenizer {
+            Some(tokenizer) => texts(tokenizer, tokenizer.digest()),
             None => FingerprintPart { digest: [0; 32], about: "none".into() },
-        },
+        }),
+        vocabulary: Some(match tokenizer {
+            Some(tokenizer) => texts(tokenizer, tokenizer.vocabulary_digest()),
+            None => FingerprintPart { digest: [0; 32], about: "none".into() },
+        }),
         rope: FingerprintPart { digest: digest(&rope), about: rope },
     })
+}
+
+fn texts(tokenizer: &Tokenizer, digest: [u8; 32]) -> FingerprintPart {
+    let about = format!("{} tokens, {}", tokenizer.vocab_size(), short(&digest));
+    FingerprintPart { digest, about }
 }
 
 fn digest(text: &str) -> [u8; 32] {

@@ -5,8 +5,8 @@ use std::io::Write;
 use longview_core::RangeSource;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Policy, PolicyOptions, SaveOptions, SessionContent, SessionFile, SessionFileError,
-    restore_sequence, save_sequence,
+    Appended, Policy, PolicyOptions, SaveOptions, SessionContent, SessionFile, SessionFileError,
+    append_sequence, restore_sequence, save_sequence,
 };
 
 use crate::engine::Engine;
@@ -73,8 +73,8 @@ impl<B: Backend> Session<B> {
 impl<B: Backend> Engine<B> {
     /// Writes a session with everything that [`Engine::restore`] needs to go on from here, without
     /// prefill and without clustering: tokens, keys and values, index, what prefill recorded, what
-    /// the model said last. In order and without seeking, in pieces of at most a mebibyte, but for
-    /// the table at the end. `note` is the caller's own, and comes back.
+    /// the model said last. In order and without seeking. `note` is the caller's own, and comes
+    /// back.
     ///
     /// The session goes on as if it had not been saved.
     ///
@@ -93,8 +93,29 @@ impl<B: Backend> Engine<B> {
         Ok(save_sequence(sequence, &how, &content, out).await?)
     }
 
-    /// Opens a session that [`Engine::save`] wrote, on any device. The file is verified as a whole
-    /// before anything of it is used, then its rows go block by block to host memory.
+    /// Writes what a session has and `file` has not to `out`, which stands at
+    /// [`SessionFile::append_at`]. Should the write end half way, the file opens as it did before.
+    /// `Ok(None)`, with nothing written, where the file has to be written as a whole: see
+    /// [`append_sequence`].
+    ///
+    /// # Errors
+    /// If `out` refuses, or the file cannot be read.
+    pub async fn append(
+        &mut self,
+        session: &mut Session<B>,
+        note: &[u8],
+        file: &SessionFile<'_>,
+        out: &mut dyn Write,
+    ) -> Result<Option<Appended>, EngineError> {
+        self.settle(session).await?;
+        let content = session.content(note);
+        let Session { sequence, options, .. } = session;
+        let how = SaveOptions::new(self.fingerprint()?, options);
+        Ok(append_sequence(sequence, &how, &content, file, out).await?)
+    }
+
+    /// Opens a session that [`Engine::save`] wrote, on any device. Its rows go piece by piece to
+    /// host memory; a session is given out when all of it was compared with its digests.
     ///
     /// Under its own policy (`None`, or the same one) the session is as it was: decode continues to
     /// the bit on the backend that saved it. Under another policy its rows are indexed anew, where
@@ -122,8 +143,8 @@ impl<B: Backend> Engine<B> {
                 (options, policy)
             }
         };
-        let mut file = file.verify()?;
-        let mut content = SessionContent::read(&mut file)?;
+        let mut file = file.read()?;
+        let mut content = file.content()?;
         let backend = self.backend();
         let layout = self.layout();
         let sequence = restore_sequence(backend, shape, policy, layout, &mut file).await?;

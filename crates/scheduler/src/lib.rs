@@ -44,11 +44,12 @@ pub use sequence::{
     SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
 };
 pub use session_file::{
-    BLOCK_BYTES, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SaveOptions,
-    SessionContent, SessionFile, SessionHeader, SessionReader, restore_sequence, save_sequence,
+    Appended, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SaveOptions,
+    SessionContent, SessionFile, SessionHeader, SessionReader, append_sequence, restore_sequence,
+    save_sequence,
 };
 pub use stats::{Bounds, Stats};
 pub use store::{
     EightBitStore, HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, ReadParts,
-    RowRange, TwoForms, TwoFormsMut,
+    RoundedRows, RowRange, TwoForms, TwoFormsMut,
 };

@@ -2,8 +2,8 @@
 
 use longview_core::{DType, RangeSource, SplitMix64};
 use longview_scheduler::{
-    BLOCK_BYTES, DamagedPart, FORMAT_VERSION, Fingerprint, KvShape, PolicyOptions, Preset,
-    SessionFile, SessionFileError,
+    DamagedPart, FORMAT_VERSION, Fingerprint, KvShape, PolicyOptions, Preset, SessionFile,
+    SessionFileError,
 };
 
 use super::support::{cpu, fingerprint, layouts, open, prefilled, save};
@@ -72,12 +72,25 @@ fn every_length_is_guarded() {
         for len in 0..file.len() {
             assert!(verify(&file[..len]).is_err(), "{len} of {}", file.len());
         }
-        for more in 1..100 {
-            let longer = [&file[..], &vec![0; more]].concat();
-            assert!(verify(&longer).is_err(), "{more} bytes more");
-        }
+    }
+}
+
+/// What stands behind a trailer is what an append has left that did not end.
+#[test]
+fn bytes_behind_the_end_are_known_for_what_they_are() {
+    for (_, _, file) in all() {
         let twice = [&file[..], &file[..]].concat();
-        assert!(verify(&twice).is_err());
+        let trailers = [&file[..], &file[file.len() - 64..], &file[file.len() - 64..]].concat();
+        for (longer, more) in [(twice, file.len()), (trailers, 128)] {
+            let opened = SessionFile::open(&longer).expect("the file before");
+            assert_eq!(opened.n_torn_bytes(), more as u64);
+            assert_eq!(opened.append_at(), Some(file.len() as u64));
+            opened.verify().expect("the file before");
+        }
+        for more in (1..100).chain([5000, 300_000]) {
+            let longer = [&file[..], &vec![0; more]].concat();
+            assert_eq!(SessionFile::open(&longer).expect("a file").n_torn_bytes(), more as u64);
+        }
     }
 }
 
@@ -95,17 +108,40 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         verify(&file).unwrap_err()
     };
     let newer = changed(8);
-    assert!(matches!(newer, SessionFileError::Version { found: 17, .. }), "{newer}");
-    assert!(newer.to_string().contains("version 17, and this release reads version 1"), "{newer}");
+    assert!(matches!(newer, SessionFileError::Version { found: 18, .. }), "{newer}");
+    assert!(
+        newer.to_string().contains("version 18, and this release reads versions 1 to 2:"),
+        "{newer}"
+    );
     assert!(changed(40).to_string().contains("damaged in its header (bytes 0 to "));
-    let stream = header_len(&file) + 700;
-    let error = changed(stream);
-    let SessionFileError::Damaged { part: DamagedPart::Block(1), bytes } = &error else {
+    let tokens = record(&file, 3);
+    let error = changed(tokens.start);
+    let SessionFileError::Damaged { part: DamagedPart::Record { layer: None, .. }, bytes } = &error
+    else {
         panic!("{error}");
     };
-    assert!(bytes.contains(&(stream as u64)));
-    assert!(error.to_string().contains("damaged in block 1 (bytes "), "{error}");
-    assert!(changed(file.len() - 20).to_string().contains("damaged in its table of blocks"));
+    assert_eq!(bytes, &(tokens.start as u64..tokens.end as u64));
+    assert!(error.to_string().contains("damaged in its tokens (bytes "), "{error}");
+    let rows = changed(record(&file, 17).start + 3).to_string();
+    assert!(rows.contains("damaged in keys and values of layer 0 (bytes "), "{rows}");
+    assert!(changed(file.len() - 20).to_string().contains("damaged in its directory"));
+}
+
+/// The first record of a kind.
+fn record(file: &[u8], kind: usize) -> std::ops::Range<usize> {
+    let is_of = |entry: &usize| word(file, *entry) == kind;
+    let entry = entries(file).find(is_of).expect("a record of this kind");
+    long(file, entry + 32)..long(file, entry + 32) + long(file, entry + 40)
+}
+
+/// Where the entries of the directory are.
+fn entries(file: &[u8]) -> impl Iterator<Item = usize> {
+    let trailer = file.len() - 64;
+    (long(file, trailer)..trailer).step_by(80)
+}
+
+fn long(file: &[u8], at: usize) -> usize {
+    u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes")) as usize
 }
 
 fn word(file: &[u8], at: usize) -> usize {
@@ -118,17 +154,20 @@ fn header_len(file: &[u8]) -> usize {
 
 /// Makes all digests right again, as docs/session-format.md says.
 fn seal(file: &mut [u8]) {
-    let (header, block) = (header_len(file), word(file, 16));
+    let header = header_len(file);
     let proof = blake3::hash(&file[..header - 32]);
     file[header - 32..header].copy_from_slice(proof.as_bytes());
-    let trailer = file.len() - 48;
-    let length: [u8; 8] = file[trailer..trailer + 8].try_into().expect("8 bytes");
-    let end = header + u64::from_le_bytes(length) as usize;
-    let table: Vec<u8> =
-        file[header..end].chunks(block).flat_map(|block| *blake3::hash(block).as_bytes()).collect();
-    file[end..trailer].copy_from_slice(&table);
-    let whole = [&file[..header], &table, &length].concat();
-    file[trailer + 8..trailer + 40].copy_from_slice(blake3::hash(&whole).as_bytes());
+    let trailer = file.len() - 64;
+    for entry in entries(file).collect::<Vec<_>>() {
+        let (at, len) = (long(file, entry + 32), long(file, entry + 40));
+        // Records that lie elsewhere are a lie of their own.
+        let Some(bytes) = at.checked_add(len).and_then(|end| file.get(at..end)) else { continue };
+        let digest = *blake3::hash(bytes).as_bytes();
+        file[entry + 48..entry + 80].copy_from_slice(&digest);
+    }
+    let directory = long(file, trailer);
+    let whole = [&file[..header], &file[directory..trailer + 24]].concat();
+    file[trailer + 24..trailer + 56].copy_from_slice(blake3::hash(&whole).as_bytes());
 }
 
 /// A file is sealed as the document says, and nothing else is right.
@@ -149,24 +188,23 @@ fn lies_that_are_sealed_are_read_without_a_panic() {
     let backend = cpu();
     let (mut opened, mut refused) = (0, 0);
     for (shape, _, file) in all() {
-        let header = header_len(&file);
-        let stream = file.len() - 48 - header;
+        let (header, trailer) = (header_len(&file), file.len() - 64);
         for _ in 0..1500 {
             let mut lie = file.clone();
             for _ in 0..1 + rng.below(3) {
-                // Numbers are most telling where they are small, so most changes are.
-                let at = header + rng.below(stream);
+                // Numbers are most telling where they are small, so most changes are. Half of them
+                // are in the directory.
+                let from = [header, long(&file, trailer)][rng.below(2)];
+                let at = from + rng.below(trailer - from);
                 match rng.below(3) {
                     0 => lie[at] ^= 1 << rng.below(8),
                     1 => lie[at] = [0, 1, 2, 0x7f, 0x80, 0xff][rng.below(6)],
                     _ => {
-                        let end = file.len().min(at + 8);
+                        let end = trailer.min(at + 8);
                         lie[at..end].fill([0, 0xff][rng.below(2)]);
                     }
                 }
             }
-            let trailer = file.len() - 48;
-            lie[trailer..].copy_from_slice(&file[trailer..]);
             seal(&mut lie);
             match open(&lie, &backend, shape.clone(), None, layouts()[0].1) {
                 Ok(_) => opened += 1,
@@ -187,22 +225,16 @@ fn lies_in_the_header_are_read_without_a_panic() {
         let mut lie = file.clone();
         let at = 16 + rng.below(header_len(&file) - 48);
         lie[at] = [lie[at] ^ (1 << rng.below(8)), 0, 0xff][rng.below(3)];
-        let block = word(&lie, 16);
-        if block == 512 {
-            seal(&mut lie);
-        } else {
-            let header = header_len(&lie);
-            let proof = blake3::hash(&lie[..header - 32]);
-            lie[header - 32..header].copy_from_slice(proof.as_bytes());
-        }
+        seal(&mut lie);
         let _ = open(&lie, &backend, shape.clone(), None, layouts()[0].1);
     }
 }
 
-/// Bytes that change between the proof and their use.
+/// Bytes that change from one read on.
 struct Changing<'a> {
     file: &'a [u8],
     reads: std::cell::Cell<usize>,
+    after: usize,
 }
 
 impl RangeSource for Changing<'_> {
@@ -213,23 +245,25 @@ impl RangeSource for Changing<'_> {
     fn read_at(&self, at: u64, out: &mut [u8]) -> std::io::Result<()> {
         self.file.read_at(at, out)?;
         self.reads.set(self.reads.get() + 1);
-        // Header, trailer, table and every block were read; now it is the blocks again.
-        let blocks = (self.file.len() - header_len(self.file) - 48).div_ceil(512 + 32);
-        if self.reads.get() > 4 + blocks {
+        if self.reads.get() > self.after {
             out[0] ^= 1;
         }
         Ok(())
     }
 }
 
+/// Whatever is read, and whenever it changes: nothing of it is used without a proof.
 #[test]
-fn a_file_that_changes_after_the_proof_is_noticed() {
+fn a_file_that_changes_while_it_is_read_is_noticed() {
     let (shape, _, file) = tiny(Preset::Clusterkv, &[("window", "4"), ("recent", "2")]);
-    let source = Changing { file: &file, reads: 0.into() };
-    assert!(SessionFile::open(&source).expect("a header").verify().is_ok());
-    source.reads.set(0);
-    let error = open(&source, &cpu(), shape, None, layouts()[0].1).map(drop).unwrap_err();
-    assert!(error.to_string().contains("damaged in block"), "{error}");
+    let source = Changing { file: &file, reads: 0.into(), after: usize::MAX };
+    open(&source, &cpu(), shape.clone(), None, layouts()[0].1).map(drop).expect("a session");
+    let reads = source.reads.get();
+    for after in 0..reads {
+        let source = Changing { file: &file, reads: 0.into(), after };
+        let opened = open(&source, &cpu(), shape.clone(), None, layouts()[0].1);
+        assert!(opened.is_err(), "read {after} of {reads}");
+    }
 }
 
 /// A reader that fails says so.
@@ -270,8 +304,9 @@ fn everything_that_differs_is_named_with_what_the_file_was_made_with() {
     assert_eq!(text.lines().count(), 2, "{text}");
     let text = message(&|fingerprint, _| other(&mut fingerprint.weights));
     assert!(text.contains("weights: the session has some weights, this run another"), "{text}");
-    let text = message(&|fingerprint, _| other(&mut fingerprint.tokenizer));
-    assert!(text.contains("tokenizer: the session has a tokenizer, this run another"), "{text}");
+    let text =
+        message(&|fingerprint, _| other(fingerprint.vocabulary.as_mut().expect("a vocabulary")));
+    assert!(text.contains("vocabulary: the session has a vocabulary, this run another"), "{text}");
     let text = message(&|fingerprint, _| other(&mut fingerprint.rope));
     assert!(text.contains("positions: the session has no positions, this run another"), "{text}");
     let text = message(&|_, shape| shape.kv_dtype = DType::F32);
@@ -292,7 +327,8 @@ fn the_header_is_read_without_the_rest() {
     let header = session.header();
     assert_eq!((header.n_tokens, header.context, header.kv_dtype), (29, 64, DType::F16));
     assert_eq!(header.policy_options(), Ok(policy));
-    assert_eq!(header.fingerprint, fingerprint());
+    let written = Fingerprint { tokenizer: None, ..fingerprint() };
+    assert_eq!(header.fingerprint, written, "the vocabulary says what the tokenizer is");
     assert_eq!(header.fingerprint.to_string().len(), 16);
-    assert_eq!((FORMAT_VERSION, BLOCK_BYTES), (1, 1 << 20));
+    assert_eq!(FORMAT_VERSION, 2);
 }

@@ -195,7 +195,7 @@ fn what_a_session_was_not_made_with_is_refused_by_name() {
     assert_eq!(parts(refusal("../models/needle", wide)), ["type of keys and values"]);
     let other = refusal("fixtures/llama-f32", EngineOptions { ctx_size: 64, ..options() });
     assert!(other.to_string().contains("Qwen2ForCausalLM, 5 layers, width 256"), "{other}");
-    let all = ["model", "weights", "tokenizer", "positions", "dimensions"];
+    let all = ["model", "weights", "vocabulary", "positions", "dimensions"];
     assert_eq!(parts(other), all);
     let short = refusal("../models/needle", EngineOptions { ctx_size: 99, ..options() });
     assert!(matches!(short, SessionFileError::TooLong { capacity: 99, saved: CONTEXT, .. }));

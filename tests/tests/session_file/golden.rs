@@ -1,14 +1,16 @@
-//! Files of format version 1, kept: what they say must be read for good, and what is written of it
-//! must be the same bytes. Whoever changes a byte of the format makes a new version.
+//! Files of format versions 1 and 2, kept: what they say must be read for good, and what is written
+//! of it must be the bytes of version 2. Whoever changes a byte of the format makes a new version.
 //!
 //! Nothing is computed between reading and writing, so the bytes are the same on every machine.
-//! With `LONGVIEW_WRITE_GOLDEN` set, files that are missing are made first: what was computed into
-//! them is that machine's.
+//! With `LONGVIEW_WRITE_GOLDEN` set, files of version 2 that are missing are made first, of those of
+//! version 1; rows of 8 bits are of no such file, and are that machine's.
 
 use std::path::{Path, PathBuf};
 
-use longview_core::{DType, HeadId, encode_f32};
-use longview_scheduler::{KvShape, PolicyOptions, Preset, SaveOptions, SessionFile, save_sequence};
+use longview_core::{DType, HeadId, decode_f32_into, encode_f32};
+use longview_scheduler::{
+    HostRows, KvShape, PolicyOptions, Preset, SaveOptions, SessionFile, save_sequence,
+};
 use longview_tests::sim::token_data;
 use pollster::block_on;
 
@@ -68,55 +70,94 @@ fn policies() -> [(&'static str, PolicyOptions); 6] {
 
 fn path(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/session");
-    folder.join(format!("v1-{name}.lvs"))
+    folder.join(format!("{name}.lvs"))
 }
 
-fn file(name: &str, policy: &PolicyOptions) -> Vec<u8> {
+fn read(name: &str) -> Vec<u8> {
     let path = path(name);
-    if !path.exists() && std::env::var_os("LONGVIEW_WRITE_GOLDEN").is_some() {
-        let mut sim = prefilled(shape(), policy, layouts()[0].1, 20).expect("a prompt");
-        (20..TOKENS).for_each(|_| sim.decode(1));
-        std::fs::write(&path, save(&mut sim, policy)).expect("a file");
-    }
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-#[test]
-fn files_of_version_1_are_read_and_written_to_the_byte() {
-    for (name, policy) in policies() {
-        let file = file(name, &policy);
-        assert!(file.len() < 16 << 10, "{name}: {} bytes", file.len());
-        let backend = cpu();
-        let (mut sequence, found) =
-            open(&file, &backend, shape(), None, layouts()[0].1).expect("a session");
-        assert_eq!(found, content(TOKENS), "{name}");
-        let (fingerprint, mut again) = (fingerprint(), Vec::new());
-        let options = SaveOptions { block_bytes: 512, ..SaveOptions::new(&fingerprint, &policy) };
-        block_on(save_sequence(&mut sequence, &options, &found, &mut again)).expect("memory");
-        assert!(again == file, "{name}: what is written is not what was read");
-        for (l, layer) in sequence.shape().layers().zip(sequence.layers()) {
-            let mut rows = vec![0; TOKENS * 16];
-            sequence.store().read_rows(l, HeadId(0), 0..TOKENS, &mut rows);
-            for (row, position) in rows.chunks_exact(16).zip(&layer.positions[0]) {
-                let token = token_data(&shape(), 1, l, *position as usize);
-                let want = encode_f32(DType::F16, &[token.k, token.v].concat());
-                assert_eq!(row, want, "{name}: layer {l}, token {position}");
+fn write_missing(name: &str, make: impl FnOnce() -> Vec<u8>) {
+    let path = path(name);
+    if !path.exists() && std::env::var_os("LONGVIEW_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, make()).expect("a file");
+    }
+}
+
+/// What is written of a file; its rows are checked on the way.
+fn rewritten(name: &str, file: &Vec<u8>, policy: &PolicyOptions, shape: &KvShape) -> Vec<u8> {
+    assert!(file.len() < 16 << 10, "{name}: {} bytes", file.len());
+    let (mut sequence, found) =
+        open(file, &cpu(), shape.clone(), None, layouts()[0].1).expect("a session");
+    assert_eq!(found, content(TOKENS), "{name}");
+    for (l, layer) in sequence.shape().layers().zip(sequence.layers()) {
+        let mut rows = vec![0; TOKENS * 16];
+        sequence.store().read_rows(l, HeadId(0), 0..TOKENS, &mut rows);
+        for (row, position) in rows.chunks_exact(16).zip(&layer.positions[0]) {
+            let token = token_data(shape, 1, l, *position as usize);
+            let numbers = [token.k, token.v].concat();
+            if shape.host_rows == HostRows::Plain {
+                assert_eq!(row, encode_f32(DType::F16, &numbers), "{name}: {l}, token {position}");
             }
+            let mut read = vec![0.0; 8];
+            decode_f32_into(DType::F16, row, &mut read);
+            let off = read.iter().zip(&numbers).map(|(x, want)| (x - want).abs());
+            assert!(off.fold(0.0, f32::max) < 0.02, "{name}: layer {l}, token {position}");
         }
     }
+    let (fingerprint, mut again) = (fingerprint(), Vec::new());
+    let options = SaveOptions { segment_rows: 20, ..SaveOptions::new(&fingerprint, policy) };
+    block_on(save_sequence(&mut sequence, &options, &found, &mut again)).expect("memory");
+    again
+}
+
+#[test]
+fn files_of_version_1_are_read_and_become_those_of_version_2() {
+    for (name, policy) in policies() {
+        let old = read(&format!("v1-{name}"));
+        assert_eq!(old[8], 1, "{name}");
+        let new = rewritten(name, &old, &policy, &shape());
+        write_missing(&format!("v2-{name}"), || new.clone());
+        assert!(new == read(&format!("v2-{name}")), "{name}: other bytes than ever");
+    }
+}
+
+#[test]
+fn files_of_version_2_are_read_and_written_to_the_byte() {
+    for (name, policy) in policies() {
+        let file = read(&format!("v2-{name}"));
+        assert_eq!(file[8], 2, "{name}");
+        assert!(rewritten(name, &file, &policy, &shape()) == file, "{name}");
+    }
+}
+
+#[test]
+fn rows_of_8_bits_are_read_and_written_to_the_byte() {
+    let (_, policy) = policies().into_iter().next().expect("clusters");
+    let shape = KvShape { host_rows: HostRows::EightBits, ..shape() };
+    let mut made = || {
+        let sim = prefilled(shape.clone(), &policy, layouts()[0].1, 20);
+        let mut sim = sim.expect("a prompt");
+        (20..TOKENS).for_each(|_| sim.decode(1));
+        save(&mut sim, &policy)
+    };
+    write_missing("v2-eight-bits", &mut made);
+    let file = read("v2-eight-bits");
+    assert!(rewritten("eight bits", &file, &policy, &shape) == file);
 }
 
 #[test]
 fn the_header_of_version_1_is_where_the_document_says() {
-    let (name, policy) = &policies()[0];
-    let file = file(name, policy);
+    let file = read("v1-clusters");
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes"));
     let long = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
     assert_eq!(&file[..8], b"\x89LVS\r\n\x1a\n");
     assert_eq!((word(8), word(16), word(20)), (1, 512, 1), "version, block, f16");
     assert_eq!([24, 28, 32, 36].map(word), [2, 2, 1, 4], "L, Hq, Hkv, Dh");
     assert_eq!([40, 48].map(long), [48, 25], "context and tokens");
-    assert_eq!(file[56..88], fingerprint().config.digest);
+    let digest = blake3::hash(b"a config");
+    assert_eq!(&file[56..88], digest.as_bytes());
     assert_eq!(file[152..184], fingerprint().rope.digest);
     assert_eq!((word(184), &file[188..196]), (8, &b"a config"[..]));
     let header = word(12) as usize;
@@ -124,4 +165,38 @@ fn the_header_of_version_1_is_where_the_document_says() {
     assert_eq!(file[file.len() - 8..], *b"LVS-end\n");
     let session = SessionFile::open(&file).expect("a session");
     assert!(session.header().policy.starts_with("policy = clusterkv\nindex = clusters of 16, "));
+}
+
+/// What docs/session-format.md says of header, trailer and directory, by hand.
+#[test]
+fn a_file_of_version_2_is_made_as_the_document_says() {
+    let file = read("v2-clusters");
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes"));
+    let long = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
+    assert_eq!(&file[..8], b"\x89LVS\r\n\x1a\n");
+    assert_eq!((word(8), word(16), word(20)), (2, 1, 1), "version, f16, rows of f16");
+    assert_eq!([24, 28, 32, 36].map(word), [2, 2, 1, 4], "L, Hq, Hkv, Dh");
+    assert_eq!((word(40), word(44)), (4, 0), "config, weights, vocabulary, positions");
+    assert_eq!(&file[48..80], blake3::hash(b"a config").as_bytes());
+    assert_eq!((word(80), &file[84..92]), (8, &b"a config"[..]));
+    let header = word(12) as usize;
+    assert_eq!(&file[header - 32..header], blake3::hash(&file[..header - 32]).as_bytes());
+    let trailer = file.len() - 64;
+    let (at, len) = (long(trailer) as usize, long(trailer + 8) as usize);
+    assert_eq!((at + len, long(trailer + 16)), (trailer, 1), "written once");
+    assert_eq!(&file[trailer + 56..], b"LVS-end\n");
+    let whole = [&file[..header], &file[at..trailer + 24]].concat();
+    assert_eq!(&file[trailer + 24..trailer + 56], blake3::hash(&whole).as_bytes());
+    let mut end = header;
+    for entry in (at..trailer).step_by(80) {
+        let (offset, bytes) = (long(entry + 32) as usize, long(entry + 40) as usize);
+        assert_eq!(offset, end, "records follow each other");
+        end = offset + bytes;
+        let digest = blake3::hash(&file[offset..end]);
+        assert_eq!(&file[entry + 48..entry + 80], digest.as_bytes());
+    }
+    assert_eq!(end, at);
+    let kinds: Vec<u32> = (at..trailer).step_by(80).map(word).collect();
+    // The first layer attends everything.
+    assert_eq!(kinds, [1, 2, 3, 4, 17, 17, 19, 20, 16, 17, 17, 19, 20, 21]);
 }

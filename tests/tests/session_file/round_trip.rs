@@ -25,7 +25,7 @@ fn set(preset: Preset, settings: &[(&str, &str)]) -> PolicyOptions {
 }
 
 /// Every preset, and what else a layer may keep from step to step.
-fn policies() -> Vec<PolicyOptions> {
+pub fn policies() -> Vec<PolicyOptions> {
     let mut all = answers::presets(BUDGET);
     all.extend([
         set(Preset::Clusterkv, &[("residual", "means")]),
@@ -43,7 +43,7 @@ fn policies() -> Vec<PolicyOptions> {
 }
 
 /// Steps both and compares attention to the bit.
-fn go_on_alike(one: &mut Sim<Cpu>, other: &mut Sim<Cpu>, steps: usize, what: &str) {
+pub fn go_on_alike(one: &mut Sim<Cpu>, other: &mut Sim<Cpu>, steps: usize, what: &str) {
     for step in 0..steps {
         one.decode(2);
         other.decode(2);

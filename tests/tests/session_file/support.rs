@@ -7,8 +7,8 @@ use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::Backend;
 use longview_scheduler::{
     Fingerprint, FingerprintPart, KvShape, Placement, Policy, PolicyOptions, SaveOptions,
-    SchedulerError, Sequence, SequenceOptions, SessionContent, SessionFile, restore_sequence,
-    save_sequence,
+    SchedulerError, Sequence, SequenceOptions, SessionContent, SessionFile, append_sequence,
+    restore_sequence, save_sequence,
 };
 use longview_tests::sim::{Sim, small_shape};
 use pollster::block_on;
@@ -41,7 +41,8 @@ pub fn fingerprint() -> Fingerprint {
     Fingerprint {
         config: part("a config"),
         weights: part("some weights"),
-        tokenizer: part("a tokenizer"),
+        tokenizer: Some(part("a tokenizer")),
+        vocabulary: Some(part("a vocabulary")),
         rope: part("no positions"),
     }
 }
@@ -71,11 +72,27 @@ pub fn content(n_tokens: usize) -> SessionContent {
 
 pub fn save<B: Backend>(sim: &mut Sim<B>, policy: &PolicyOptions) -> Vec<u8> {
     let (fingerprint, content) = (fingerprint(), content(sim.n_tokens()));
-    let options = SaveOptions { block_bytes: 512, ..SaveOptions::new(&fingerprint, policy) };
+    let options = SaveOptions { segment_rows: 20, ..SaveOptions::new(&fingerprint, policy) };
     let mut bytes = Vec::new();
     block_on(save_sequence(&mut sim.sequence, &options, &content, &mut bytes))
         .expect("memory takes all");
     bytes
+}
+
+/// Adds to a file what a sequence has and the file has not; `false` where it has to be written as a
+/// whole.
+pub fn append<B: Backend>(sim: &mut Sim<B>, policy: &PolicyOptions, file: &mut Vec<u8>) -> bool {
+    let (fingerprint, content) = (fingerprint(), content(sim.n_tokens()));
+    let options = SaveOptions { segment_rows: 20, ..SaveOptions::new(&fingerprint, policy) };
+    let (source, mut more) = (file.clone(), Vec::new());
+    let opened = SessionFile::open(&source).expect("a session");
+    let at = opened.append_at().expect("a version that is appended to") as usize;
+    let appended = append_sequence(&mut sim.sequence, &options, &content, &opened, &mut more);
+    let appended = block_on(appended).expect("memory takes all");
+    assert!(appended.is_some() || more.is_empty(), "nothing is written in vain");
+    file.truncate(at);
+    file.extend(more);
+    appended.is_some()
 }
 
 /// Opens a file as the engine does.
@@ -93,7 +110,7 @@ pub fn open<B: Backend>(
         Some(policy) => Policy::resolve(policy, shape.capacity)?,
         None => Policy::resolve(&header.policy_options()?, header.context)?,
     };
-    let mut file = file.verify()?;
-    let content = SessionContent::read(&mut file)?;
+    let mut file = file.read()?;
+    let content = file.content()?;
     Ok((block_on(restore_sequence(backend, shape, policy, options, &mut file))?, content))
 }

@@ -132,6 +132,50 @@ test("after a reload the document opens without prefill, and answers are right",
   await picture(page, "real-reopened");
 });
 
+test("a document that an older release saved opens without prefill", async () => {
+  const fixtures = join(import.meta.dirname, "../../../tests/fixtures/session");
+  const session = readFileSync(join(fixtures, "v1-document.lvs"));
+  assert.equal(session[8], 1, "a file of version 1");
+  const old = { title: "Of a release before", text: "The pass key is 48213. Remember it. " };
+  await page.evaluate(
+    async ({ title, text, base64 }) => {
+      const root = await navigator.storage.getDirectory();
+      const documents = await root.getDirectoryHandle("documents");
+      let meta = {};
+      for await (const dir of (
+        documents as unknown as { values(): AsyncIterable<FileSystemDirectoryHandle> }
+      ).values()) {
+        const file = await (await dir.getFileHandle("meta.json")).getFile();
+        meta = JSON.parse(await file.text()) as object;
+      }
+      const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+      const policy = { preset: "clusterkv", budget: 64, options: {} };
+      const record = { ...meta, title, tokens: 19, total: 19, complete: true, policy };
+      const files = { "text.txt": text, "session.lvs": bytes, "meta.json": JSON.stringify(record) };
+      const dir = await documents.getDirectoryHandle("of-a-release-before", { create: true });
+      for (const [name, content] of Object.entries(files)) {
+        const out = await (await dir.getFileHandle(name, { create: true })).createWritable();
+        await out.write(content);
+        await out.close();
+      }
+    },
+    { ...old, base64: session.toString("base64") },
+  );
+  await page.reload();
+  await modelLoaded(page, 2 * MINUTE);
+  await page.getByRole("button", { name: `Open ${old.title}` }).click();
+  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
+  await idle(page, 5 * MINUTE);
+  assert.match(await answer("What is the pass key?"), /48213/);
+  await page.getByRole("button", { name: `Open ${SAMPLE.text.slice(0, 20)}` }).click();
+  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
+  await idle(page, 5 * MINUTE);
+  await setBudget();
+  const known = native[2];
+  assert.ok(known !== undefined);
+  assert.equal(await answer(known.question), known.answer);
+});
+
 test("the map, the bars and the passages show what was attended", async () => {
   const summary = await page.locator("#map-summary").innerText();
   const [attended, all] = [...summary.matchAll(/(\d[\d,]*) of (\d[\d,]*) tokens/g)].flatMap(

@@ -54,10 +54,11 @@ pub fn kv_types() -> impl Iterator<Item = DType> {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// How keys and values are stored. q8: 8 bits in host memory, half of what f16 takes, but for
-    /// the first and the most recent tokens.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = one_of(KV_TYPES))]
-    pub kv_type: DType,
+    /// How keys and values are stored: f16, or as in the session of --session, where none is given.
+    /// q8: 8 bits in host memory, half of what f16 takes, but for the first and the most recent
+    /// tokens.
+    #[arg(long, value_name = "TYPE", value_parser = one_of(KV_TYPES))]
+    kv_type: Option<DType>,
 
     /// What products with quantised weights do to activations: int8: round them to 8 bits, 32 with
     /// one scale, which is fast; f32: leave them as they are.
@@ -210,12 +211,22 @@ impl EngineArgs {
         }
     }
 
+    /// How keys and values are stored.
+    pub fn kv_type(&self) -> DType {
+        self.kv_type.unwrap_or(DType::F16)
+    }
+
+    /// The same, in a session that was saved with `saved`.
+    pub fn kv_type_of_session(&self, saved: Option<DType>) -> DType {
+        self.kv_type.or(saved).unwrap_or(DType::F16)
+    }
+
     /// The engine's options for a context of `ctx_size` tokens.
     pub fn options(&self, ctx_size: usize) -> EngineOptions {
         EngineOptions {
             ctx_size,
             chunk_size: self.chunk_size,
-            kv_dtype: self.kv_type,
+            kv_dtype: self.kv_type(),
             recall: self.recall_mode(),
             device_memory: self.device_memory,
             activations: self.activations,

@@ -54,7 +54,7 @@ pub fn run_record<B: Backend>(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: backend.capabilities().device.clone(),
         device: backend.name().to_owned(),
-        kv_type: engine.kv_type.to_string(),
+        kv_type: engine.kv_type().to_string(),
         settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
         ..Run::default()
     })

@@ -1,7 +1,7 @@
 //! Files that commands write, checked before the work begins and whole when they appear.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -193,6 +193,60 @@ impl OutputFile {
             let reason = space_reason(&error).map_or_else(|| describe(&error), str::to_owned);
             anyhow!("{shown}: {reason}")
         })
+    }
+
+    /// The file that is there and may be replaced.
+    pub fn before(&self) -> Option<&Path> {
+        self.before.as_ref().map(|_| &*self.target)
+    }
+
+    /// Lets `fill` write behind the first `at` bytes of the file that is there, in place: `fill`
+    /// says `false` if it has written nothing and the file has to be replaced. If anything fails,
+    /// the first `at` bytes are there still. Says how many bytes the file has then.
+    ///
+    /// # Errors
+    /// As [`OutputFile::write`]; and if another program has it locked or wrote it meanwhile.
+    pub fn append(
+        &self,
+        at: u64,
+        fill: impl FnOnce(&mut Noted<'_>) -> Result<bool>,
+    ) -> Result<Option<u64>> {
+        self.append_unnamed(at, fill).map_err(|error| {
+            let reason = space_reason(&error).map_or_else(|| describe(&error), str::to_owned);
+            anyhow!("{}: {reason}", self.shown)
+        })
+    }
+
+    fn append_unnamed(
+        &self,
+        at: u64,
+        fill: impl FnOnce(&mut Noted<'_>) -> Result<bool>,
+    ) -> Result<Option<u64>> {
+        let mut file = fs::OpenOptions::new().write(true).open(&self.target)?;
+        if file.try_lock().is_err() {
+            bail!("another program is writing this file; try again when it has ended");
+        }
+        if self.before != Some(Identity::of(&file.metadata()?)) {
+            bail!("another program wrote this file meanwhile; open it and save again");
+        }
+        file.seek(SeekFrom::Start(at))?;
+        let mut out = Noted { file: &mut file, failed: None };
+        let (filled, failed) = (fill(&mut out), out.failed);
+        let is_written = filled.map_err(|error| {
+            // What is cut off is of no use; where even that fails it is known for what it is.
+            let _ = file.set_len(at);
+            match failed {
+                Some(kind) if space_text(kind).is_some() => io::Error::from(kind).into(),
+                _ => error,
+            }
+        })?;
+        if !is_written {
+            return Ok(None);
+        }
+        let end = file.stream_position()?;
+        file.set_len(end)?;
+        file.sync_all()?;
+        Ok(Some(end))
     }
 
     fn write_unnamed(mut self, fill: impl FnOnce(&mut Noted<'_>) -> Result<()>) -> Result<u64> {

@@ -119,7 +119,7 @@ fn plan<B: Backend>(
         plans,
         verdicts,
     };
-    if args.json { out::json(&report) } else { print(&report, args.engine.kv_type) }
+    if args.json { out::json(&report) } else { print(&report, args.engine.kv_type()) }
 }
 
 fn entry<B: Backend>(

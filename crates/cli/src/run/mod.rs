@@ -46,6 +46,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let options = EngineOptions {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
+        kv_dtype: args.engine.kv_type_of_session(saved.as_ref().map(SavedSession::kv_type)),
         ..args.engine.options(args.model.ctx_size.max(1))
     };
     let change = match &saved {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use longview_core::FileSource;
+use longview_core::{DType, FileSource};
 use longview_engine::{Engine, Session};
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, SessionFile};
@@ -42,6 +42,7 @@ pub struct SavedSession {
     policy: PolicyOptions,
     n_tokens: usize,
     context: usize,
+    kv_type: DType,
 }
 
 impl SavedSession {
@@ -53,10 +54,10 @@ impl SavedSession {
             FileSource::open(path).map_err(|error| anyhow!("{shown}: cannot be read ({error})"))?;
         let file = SessionFile::open(&source).map_err(|error| anyhow!("{shown}: {error}"))?;
         let header = file.header();
-        let (n_tokens, context) = (header.n_tokens, header.context);
+        let (n_tokens, context, kv_type) = (header.n_tokens, header.context, header.kv_type());
         let policy = header.policy_options();
         let policy = policy.with_context(|| format!("{shown}: was saved by another release"))?;
-        Ok(Self { path: path.to_owned(), source, policy, n_tokens, context })
+        Ok(Self { path: path.to_owned(), source, policy, n_tokens, context, kv_type })
     }
 
     /// Its tokens.
@@ -67,6 +68,11 @@ impl SavedSession {
     /// The context that it was saved with.
     pub fn context(&self) -> usize {
         self.context
+    }
+
+    /// How its keys and values were stored.
+    pub fn kv_type(&self) -> DType {
+        self.kv_type
     }
 
     /// The policy that it was saved under.
@@ -162,7 +168,8 @@ pub fn read<B: Backend>(
     ))))
 }
 
-/// Writes the session, all of it or nothing.
+/// Writes the session, all of it or nothing: behind what the file that is there has of it, where
+/// that is most of it, else as a new file in its place.
 pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
@@ -175,13 +182,37 @@ pub fn write<B: Backend>(
     let shown = file.name().display().to_string();
     let said = shown.clone();
     let guard = interrupt.end_with(move || note(Interrupted(format!("{said} was not written"))));
-    let n_bytes = file.write(|out| Ok(block_on(engine.save(session, &bytes, out))?))?;
+    let appended = append(engine, session, &file, &bytes)?;
+    let n_bytes = match appended {
+        Some(n_bytes) => n_bytes,
+        None => file.write(|out| Ok(block_on(engine.save(session, &bytes, out))?))?,
+    };
     drop(guard);
+    let how = if appended.is_some() { "added" } else { "written" };
     note(format_args!(
-        "session  {} tokens, {} written to {shown} in {:.2} s",
+        "session  {} tokens, {} {how} to {shown} in {:.2} s",
         units::count(session.n_tokens()),
         units::bytes(n_bytes),
         start.elapsed().as_secs_f64()
     ));
     Ok(())
+}
+
+/// Adds to the session that is there what it lacks, and says how many bytes that took; `None` where
+/// it has to be written as a whole.
+fn append<B: Backend>(
+    engine: &mut Engine<B>,
+    session: &mut Session<B>,
+    file: &OutputFile,
+    content: &[u8],
+) -> Result<Option<u64>> {
+    let Some(source) = file.before().and_then(|path| FileSource::open(path).ok()) else {
+        return Ok(None);
+    };
+    // What cannot be opened is replaced: that was asked before.
+    let Ok(before) = SessionFile::open(&source) else { return Ok(None) };
+    let Some(at) = before.append_at() else { return Ok(None) };
+    let end = file
+        .append(at, |out| Ok(block_on(engine.append(session, content, &before, out))?.is_some()))?;
+    Ok(end.map(|end| end - at))
 }

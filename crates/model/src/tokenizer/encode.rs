@@ -148,6 +148,20 @@ impl Tokenizer {
         self.digest
     }
 
+    /// Tells texts of token ids from others: a digest of the text of every token. A
+    /// `tokenizer.json` and a GGUF file of one model have the same.
+    pub fn vocabulary_digest(&self) -> [u8; 32] {
+        let texts = self.inner.get_vocab(true);
+        let mut by_id: Vec<(u32, &str)> = texts.iter().map(|(text, id)| (*id, &**text)).collect();
+        by_id.sort_unstable();
+        let mut hasher = blake3::Hasher::new();
+        for (id, text) in by_id {
+            hasher.update(&id.to_le_bytes()).update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        *hasher.finalize().as_bytes()
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path

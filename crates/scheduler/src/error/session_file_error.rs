@@ -21,14 +21,34 @@ pub enum SessionFileError {
     NotASession,
     /// A format that this release does not know.
     #[error(
-        "the session has format version {found}, and this release reads version {supported}: \
+        "the session has format version {found}, and this release reads versions 1 to {supported}: \
          open it with the release that wrote it, or read the document again"
     )]
     Version {
         /// Of the file.
         found: u32,
-        /// Of this release.
+        /// The newest of this release.
         supported: u32,
+    },
+    /// A record that cannot be left out, and that this release does not know.
+    #[error(
+        "the session has records of kind {kind} in format {format}, which this release does not \
+         know: open it with the release that wrote it, or read the document again"
+    )]
+    UnknownRecord {
+        /// What the record holds.
+        kind: u32,
+        /// Its format.
+        format: u32,
+    },
+    /// A document that a later release read in a way of its own.
+    #[error(
+        "the document was read in way {how}, which this release does not know: open the session \
+         with the release that wrote it, or read the document again"
+    )]
+    UnknownReading {
+        /// The number of the way.
+        how: u32,
     },
     /// A file that was cut, is still being written, or has something behind its end.
     #[error(
@@ -84,16 +104,27 @@ pub enum DamagedPart {
     Header,
     /// The digests of the blocks, or the trailer.
     Table,
-    /// A block of the stream.
+    /// A block of a file of version 1.
     Block(usize),
+    /// A record.
+    Record {
+        /// What it holds.
+        what: &'static str,
+        /// Of which layer.
+        layer: Option<usize>,
+    },
 }
 
 impl fmt::Display for DamagedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DamagedPart::Header => f.write_str("its header"),
-            DamagedPart::Table => f.write_str("its table of blocks"),
+            DamagedPart::Table => f.write_str("its directory"),
             DamagedPart::Block(i) => write!(f, "block {i}"),
+            DamagedPart::Record { what, layer: None } => f.write_str(what),
+            DamagedPart::Record { what, layer: Some(layer) } => {
+                write!(f, "{what} of layer {layer}")
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::index::{
 };
 use crate::layout::KvShape;
 use crate::policy::Policy;
-use crate::store::ReadParts;
+use crate::store::{HostStore, ReadParts};
 
 /// Which token each row is, as far as rows are out of token order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -234,6 +234,16 @@ impl<B: Backend> Restored<B> {
     /// The dimensions of its rows.
     pub fn shape(&self) -> &KvShape {
         self.sequence.shape()
+    }
+
+    /// Its host store.
+    pub fn store(&self) -> &dyn HostStore<B> {
+        self.sequence.store()
+    }
+
+    /// Its host store, to be filled.
+    pub fn store_mut(&mut self) -> &mut dyn HostStore<B> {
+        &mut *self.sequence.store
     }
 
     /// Writes rows of a layer from `start` on to the host store.

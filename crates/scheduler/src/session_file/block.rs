@@ -1,7 +1,7 @@
-//! Blocks, in which a file is written and verified.
+//! Blocks, in which files of version 1 are verified.
 
-/// Bytes of a block as they are written; readers take smaller ones too.
-pub const BLOCK_BYTES: usize = 1 << 20;
+/// The largest block.
+const BLOCK_BYTES: usize = 1 << 20;
 /// The smallest block that is read: a table never takes more than a 16th of a file.
 const MIN_BLOCK_BYTES: usize = 512;
 

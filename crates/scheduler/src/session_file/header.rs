@@ -1,24 +1,27 @@
-//! What a file was made with: its first part, with a digest of its own.
+//! What a file was made with: its first part, with a digest of its own, and what a session says
+//! of itself, which changes when it is appended to.
 
 use std::fmt;
 
 use longview_core::{DType, RangeSource};
 
-use super::block::is_block_size;
 use super::digest::{Digest, digest};
+use super::fields::{FieldWriter, Fields, SliceFields};
 use crate::error::{DamagedPart, Difference, SessionFileError};
-use crate::layout::KvShape;
+use crate::layout::{HostRows, KvShape};
 use crate::policy::{MAX_CONTEXT, PolicyError, PolicyOptions};
 
 /// The first bytes of a session file. The first is no letter of any text, and line ends show what
 /// has mangled it.
 pub const SESSION_MAGIC: &[u8; 8] = b"\x89LVS\r\n\x1a\n";
-/// The format that this release writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format that this release writes. It reads this one and those before.
+pub const FORMAT_VERSION: u32 = 2;
 /// Magic, version, length of the header.
-const PREFIX_BYTES: usize = 16;
+pub(super) const PREFIX_BYTES: usize = 16;
 /// The longest header.
 const MAX_HEADER_BYTES: usize = 1 << 20;
+/// Says that every token attended to every token before it.
+const READ_EXACTLY: u32 = 0;
 /// The most layers, heads, or elements of a head.
 const MAX_DIMENSION: usize = 1 << 20;
 
@@ -39,29 +42,76 @@ pub struct Fingerprint {
     pub config: FingerprintPart,
     /// The weight files, by what is in them.
     pub weights: FingerprintPart,
-    /// The tokenizer, since a session keeps token ids.
-    pub tokenizer: FingerprintPart,
+    /// The file of the tokenizer, as files of version 1 have it.
+    pub tokenizer: Option<FingerprintPart>,
+    /// The text of each token, since a session keeps token ids. The same for a tokenizer.json and a
+    /// GGUF file of one model.
+    pub vocabulary: Option<FingerprintPart>,
     /// Its position embedding as it is used.
     pub rope: FingerprintPart,
 }
 
 impl fmt::Display for Fingerprint {
-    /// 16 hexadecimal digits over all parts.
+    /// 16 hexadecimal digits over all parts; of tokenizer and vocabulary the first that there is.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.parts().map(|(_, part, _)| part.digest);
+        let texts = self.tokenizer.as_ref().or(self.vocabulary.as_ref());
+        let parts = [Some(&self.config), Some(&self.weights), texts, Some(&self.rope)];
+        let all: Vec<Digest> = parts.into_iter().flatten().map(|part| part.digest).collect();
         digest(all.as_flattened())[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
+/// The parts of a fingerprint by their numbers in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum PartKind {
+    Config = 0,
+    Weights = 1,
+    Tokenizer = 2,
+    Rope = 3,
+    Vocabulary = 4,
+}
+
+impl PartKind {
+    /// Its name in messages, and what to do if it differs.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Config => ("model", "name the model that it was made with"),
+            Self::Weights => ("weights", "name the model that it was made with"),
+            Self::Tokenizer => ("tokenizer", "use the tokenizer.json that it was made with"),
+            Self::Vocabulary => ("vocabulary", "use the tokenizer that it was made with"),
+            Self::Rope => ("positions", "use the --rope-scaling that it was made with"),
+        }
+    }
+}
+
 impl Fingerprint {
-    /// Name, part and what to do if it differs, in the order of the file.
-    fn parts(&self) -> [(&'static str, &FingerprintPart, &'static str); 4] {
+    /// In the order of a file.
+    fn parts(&self) -> [(PartKind, Option<&FingerprintPart>); 5] {
         [
-            ("model", &self.config, "name the model that it was made with"),
-            ("weights", &self.weights, "name the model that it was made with"),
-            ("tokenizer", &self.tokenizer, "use the tokenizer.json that it was made with"),
-            ("positions", &self.rope, "use the --rope-scaling that it was made with"),
+            (PartKind::Config, Some(&self.config)),
+            (PartKind::Weights, Some(&self.weights)),
+            (PartKind::Tokenizer, self.tokenizer.as_ref()),
+            (PartKind::Vocabulary, self.vocabulary.as_ref()),
+            (PartKind::Rope, Some(&self.rope)),
         ]
+    }
+
+    /// Where `self`, of a file, and `here` differ, as far as both say it.
+    fn differences(&self, here: &Self, context: usize) -> Vec<Difference> {
+        let pairs = self.parts().into_iter().zip(here.parts());
+        let both = pairs.filter_map(|((kind, file), (_, here))| Some((kind, file?, here?)));
+        both.filter(|(_, file, here)| file.digest != here.digest)
+            .map(|(kind, file, here)| {
+                let (part, fix) = kind.words();
+                // Positions of some models depend on the context.
+                let fix = match kind {
+                    PartKind::Rope => format!("{fix}, with --ctx-size {context}"),
+                    _ => fix.to_owned(),
+                };
+                Difference { part, file: file.about.clone(), here: here.about.clone(), fix }
+            })
+            .collect()
     }
 }
 
@@ -70,8 +120,10 @@ impl Fingerprint {
 pub struct SessionHeader {
     /// Model, tokenizer, positions.
     pub fingerprint: Fingerprint,
-    /// How keys and values are stored.
+    /// How keys and values are stored, or the recent ones where others are rounded.
     pub kv_dtype: DType,
+    /// Whether rows are rounded, but for the first and the most recent ones.
+    pub host_rows: HostRows,
     /// Layers of the model, all of which the file has.
     pub n_layers: usize,
     /// Query heads of a layer.
@@ -90,13 +142,6 @@ pub struct SessionHeader {
     pub policy: String,
 }
 
-/// A header and the bytes that it was read from.
-pub(super) struct ReadHeader {
-    pub header: SessionHeader,
-    pub block_bytes: usize,
-    pub bytes: Vec<u8>,
-}
-
 impl SessionHeader {
     /// The policy that the session was saved under.
     ///
@@ -104,6 +149,14 @@ impl SessionHeader {
     /// If this release does not know it.
     pub fn policy_options(&self) -> Result<PolicyOptions, PolicyError> {
         PolicyOptions::from_text(&self.options)
+    }
+
+    /// The type in which most keys and values are stored.
+    pub fn kv_type(&self) -> DType {
+        match self.host_rows {
+            HostRows::Plain => self.kv_dtype,
+            HostRows::EightBits => DType::Q8,
+        }
     }
 
     /// Fails unless a session of this fingerprint and shape can go on with the file, with every
@@ -116,19 +169,7 @@ impl SessionHeader {
         fingerprint: &Fingerprint,
         shape: &KvShape,
     ) -> Result<(), SessionFileError> {
-        let parts = self.fingerprint.parts().into_iter().zip(fingerprint.parts());
-        let differ = parts.filter(|((_, file, _), (_, here, _))| file.digest != here.digest);
-        let mut differences: Vec<Difference> = differ
-            .map(|((part, file, fix), (_, here, _))| {
-                let (file, here) = (file.about.clone(), here.about.clone());
-                // Positions of some models depend on the context.
-                let fix = match part {
-                    "positions" => format!("{fix}, with --ctx-size {}", self.context),
-                    _ => fix.to_owned(),
-                };
-                Difference { part, file, here, fix }
-            })
-            .collect();
+        let mut differences = self.fingerprint.differences(fingerprint, self.context);
         let dimensions = |[layers, q, kv, d]: [usize; 4]| {
             format!("{layers} layers, {q} query and {kv} KV heads of {d}")
         };
@@ -161,26 +202,29 @@ impl SessionHeader {
         Ok(())
     }
 
-    /// The header's bytes, for blocks of this size.
-    pub(super) fn encode(&self, block_bytes: usize) -> Result<Vec<u8>, SessionFileError> {
-        assert!(is_block_size(block_bytes), "a block of {block_bytes} bytes");
-        let mut bytes = SESSION_MAGIC.to_vec();
-        bytes.extend(FORMAT_VERSION.to_le_bytes());
-        bytes.extend([0; 4]);
+    /// The first part of a file, which never changes.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, SessionFileError> {
+        let mut out = FieldWriter::default();
+        out.bytes(SESSION_MAGIC);
+        out.u32(FORMAT_VERSION);
+        out.u32(0);
+        out.u32(dtype_code(self.kv_dtype));
+        out.u32(rows_code(self.host_rows, self.kv_dtype));
         let dimensions = [self.n_layers, self.n_q_heads, self.n_kv_heads, self.head_dim];
-        let words = [block_bytes as u32, dtype_code(self.kv_dtype)];
-        let words = words.into_iter().chain(dimensions.map(|n| n as u32));
-        words.for_each(|word| bytes.extend(word.to_le_bytes()));
-        for number in [self.context, self.n_tokens] {
-            bytes.extend((number as u64).to_le_bytes());
-        }
+        dimensions.into_iter().for_each(|n| out.u32(n as u32));
+        // The file of the tokenizer says less than the vocabulary, and is not the same in GGUF.
         let parts = self.fingerprint.parts();
-        parts.iter().for_each(|(_, part, _)| bytes.extend(part.digest));
-        let abouts = parts.map(|(_, part, _)| part.about.as_str());
-        for text in abouts.into_iter().chain([self.options.as_str(), self.policy.as_str()]) {
-            bytes.extend((text.len() as u32).to_le_bytes());
-            bytes.extend(text.as_bytes());
+        let has_vocabulary = self.fingerprint.vocabulary.is_some();
+        let is_written = |kind: PartKind| kind != PartKind::Tokenizer || !has_vocabulary;
+        let parts = parts.into_iter().filter_map(|(kind, part)| Some((kind, part?)));
+        let parts: Vec<_> = parts.filter(|(kind, _)| is_written(*kind)).collect();
+        out.u32(parts.len() as u32);
+        for (kind, part) in parts {
+            out.u32(kind as u32);
+            out.bytes(&part.digest);
+            out.text(&part.about);
         }
+        let mut bytes = out.into_bytes();
         let len = bytes.len() + 32;
         if len > MAX_HEADER_BYTES {
             let reason = "the descriptions in its header take more than a mebibyte";
@@ -191,10 +235,47 @@ impl SessionHeader {
         bytes.extend(digest);
         Ok(bytes)
     }
+
+    /// What may change when a file is appended to.
+    pub(super) fn encode_session(&self) -> Vec<u8> {
+        let mut out = FieldWriter::default();
+        out.u64(self.context);
+        out.u64(self.n_tokens);
+        out.u32(READ_EXACTLY);
+        out.text(&self.options);
+        out.text(&self.policy);
+        out.into_bytes()
+    }
+
+    /// Takes what [`SessionHeader::encode_session`] wrote.
+    pub(super) fn take_session(&mut self, bytes: &[u8]) -> Result<(), SessionFileError> {
+        let mut fields = SliceFields(bytes);
+        (self.context, self.n_tokens) = lengths(&mut fields)?;
+        match fields.u32()? {
+            READ_EXACTLY => {}
+            how => return Err(SessionFileError::UnknownReading { how }),
+        }
+        (self.options, self.policy) = (fields.text()?, fields.text()?);
+        fields.end()
+    }
+}
+
+/// The first bytes of a file of any version, proved.
+pub(super) struct FirstBytes {
+    pub version: u32,
+    /// All of the header, its digest included.
+    pub bytes: Vec<u8>,
+}
+
+impl FirstBytes {
+    /// The fields of the header.
+    pub fn fields(&self) -> SliceFields<'_> {
+        SliceFields(&self.bytes[PREFIX_BYTES..self.bytes.len() - 32])
+    }
 }
 
 /// Reads and proves the header.
-pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileError> {
+pub(super) fn read(source: &dyn RangeSource) -> Result<FirstBytes, SessionFileError> {
     let size = source.size();
     let mut prefix = [0; PREFIX_BYTES];
     // What is shorter than a session but begins like one was cut.
@@ -208,8 +289,9 @@ pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileEr
         return Err(SessionFileError::Incomplete { size });
     }
     let word = |at: usize| u32::from_le_bytes(prefix[at..at + 4].try_into().expect("4 bytes"));
-    if word(8) != FORMAT_VERSION {
-        return Err(SessionFileError::Version { found: word(8), supported: FORMAT_VERSION });
+    let version = word(8);
+    if !(1..=FORMAT_VERSION).contains(&version) {
+        return Err(SessionFileError::Version { found: version, supported: FORMAT_VERSION });
     }
     let len = word(12) as usize;
     let damaged = |len: usize| {
@@ -228,106 +310,105 @@ pub(super) fn read(source: &dyn RangeSource) -> Result<ReadHeader, SessionFileEr
     if digest(content) != written {
         return Err(damaged(len));
     }
-    let (header, block_bytes) = parse(&content[PREFIX_BYTES..])?;
-    Ok(ReadHeader { header, block_bytes, bytes })
+    Ok(FirstBytes { version, bytes })
 }
 
-fn parse(content: &[u8]) -> Result<(SessionHeader, usize), SessionFileError> {
-    let mut fields = Fields(content);
-    let block_bytes = fields.word()? as usize;
-    if !is_block_size(block_bytes) {
-        return Err(SessionFileError::Inconsistent("the size of its blocks"));
+/// The header of a file of version 2, without what [`SessionHeader::take_session`] takes.
+pub(super) fn parse(mut fields: SliceFields<'_>) -> Result<SessionHeader, SessionFileError> {
+    let kv_dtype = row_type(&mut fields)?;
+    let host_rows = match fields.u32()? {
+        code if code == dtype_code(kv_dtype) => HostRows::Plain,
+        Q8_CODE => HostRows::EightBits,
+        _ => return Err(SessionFileError::Inconsistent(ROW_TYPE)),
+    };
+    let [n_layers, n_q_heads, n_kv_heads, head_dim] = dimensions(&mut fields)?;
+    let mut parts: [Option<FingerprintPart>; 5] = Default::default();
+    for _ in 0..fields.u32()? {
+        let kind = fields.u32()? as usize;
+        let part = FingerprintPart { digest: fields.array()?, about: fields.text()? };
+        // A part that this release does not know cannot be compared: whoever wrote it said
+        // something that this release does not use.
+        if let Some(place) = parts.get_mut(kind) {
+            *place = Some(part);
+        }
     }
-    let code = fields.word()?;
-    let kv_dtype = KV_DTYPES.iter().find(|dtype| dtype_code(**dtype) == code);
-    let kv_dtype = *kv_dtype.ok_or(SessionFileError::Inconsistent("the type of its rows"))?;
-    let mut dimension = || fields.dimension();
-    let [n_layers, n_q_heads] = [dimension()?, dimension()?];
-    let [n_kv_heads, head_dim] = [dimension()?, dimension()?];
-    if n_q_heads % n_kv_heads != 0 {
-        return Err(SessionFileError::Inconsistent("its query heads and KV heads"));
-    }
-    let [context, n_tokens] = [fields.count()?, fields.count()?];
-    if n_tokens > context {
-        return Err(SessionFileError::Inconsistent("more tokens than its context"));
-    }
-    let digests: [Digest; 4] =
-        [fields.digest()?, fields.digest()?, fields.digest()?, fields.digest()?];
-    let mut parts = Vec::with_capacity(4);
-    for digest in digests {
-        parts.push(FingerprintPart { digest, about: fields.text()? });
-    }
-    let [config, weights, tokenizer, rope] = parts.try_into().expect("four parts");
-    let fingerprint = Fingerprint { config, weights, tokenizer, rope };
-    let (options, policy) = (fields.text()?, fields.text()?);
-    if !fields.0.is_empty() {
-        return Err(SessionFileError::Inconsistent("its header has more than it should"));
-    }
-    let header = SessionHeader {
+    fields.end()?;
+    let [config, weights, tokenizer, rope, vocabulary] = parts;
+    let (Some(config), Some(weights), Some(rope)) = (config, weights, rope) else {
+        return Err(SessionFileError::Inconsistent("what it was made with"));
+    };
+    let fingerprint = Fingerprint { config, weights, tokenizer, vocabulary, rope };
+    Ok(SessionHeader {
         fingerprint,
         kv_dtype,
+        host_rows,
         n_layers,
         n_q_heads,
         n_kv_heads,
         head_dim,
-        context,
-        n_tokens,
-        options,
-        policy,
-    };
-    Ok((header, block_bytes))
+        context: 0,
+        n_tokens: 0,
+        options: String::new(),
+        policy: String::new(),
+    })
 }
 
-/// Types of rows.
+/// The error of a row type.
+const ROW_TYPE: &str = "the type of its rows";
+/// Types of rows in memory.
 const KV_DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+/// The number of rows of 8 bits in files ([`longview_core::kv8`]).
+pub(super) const Q8_CODE: u32 = 3;
 
 /// The number that stands for a type in files.
-fn dtype_code(dtype: DType) -> u32 {
+pub(super) fn dtype_code(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 0,
         DType::F16 => 1,
         DType::BF16 => 2,
-        DType::U32 | DType::Q8 => panic!("keys and values are numbers with fractions"),
+        DType::Q8 => Q8_CODE,
+        DType::U32 => panic!("keys and values are numbers with fractions"),
     }
 }
 
-/// What is left of a header's fields.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], SessionFileError> {
-        let ends = SessionFileError::Inconsistent("its header ends within a field");
-        let (field, rest) = self.0.split_at_checked(n).ok_or(ends)?;
-        self.0 = rest;
-        Ok(field)
+/// The number of the type of most rows.
+pub(super) fn rows_code(host_rows: HostRows, kv_dtype: DType) -> u32 {
+    match host_rows {
+        HostRows::Plain => dtype_code(kv_dtype),
+        HostRows::EightBits => Q8_CODE,
     }
+}
 
-    fn word(&mut self) -> Result<u32, SessionFileError> {
-        Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("4 bytes")))
-    }
+/// Takes the type of rows in memory.
+pub(super) fn row_type(fields: &mut impl Fields) -> Result<DType, SessionFileError> {
+    let code = fields.u32()?;
+    let found = KV_DTYPES.iter().find(|dtype| dtype_code(**dtype) == code);
+    found.copied().ok_or(SessionFileError::Inconsistent(ROW_TYPE))
+}
 
-    fn dimension(&mut self) -> Result<usize, SessionFileError> {
-        let n = self.word()? as usize;
-        let is_sound = (1..=MAX_DIMENSION).contains(&n);
-        is_sound.then_some(n).ok_or(SessionFileError::Inconsistent("its dimensions"))
+/// Takes layers, query heads, KV heads, head width.
+pub(super) fn dimensions(fields: &mut impl Fields) -> Result<[usize; 4], SessionFileError> {
+    let mut dimensions = [0; 4];
+    for dimension in &mut dimensions {
+        *dimension = fields.u32()? as usize;
+        if !(1..=MAX_DIMENSION).contains(dimension) {
+            return Err(SessionFileError::Inconsistent("its dimensions"));
+        }
     }
+    if !dimensions[1].is_multiple_of(dimensions[2]) {
+        return Err(SessionFileError::Inconsistent("its query heads and KV heads"));
+    }
+    Ok(dimensions)
+}
 
-    fn count(&mut self) -> Result<usize, SessionFileError> {
-        let n = u64::from_le_bytes(self.take(8)?.try_into().expect("8 bytes"));
-        let n = usize::try_from(n).ok().filter(|n| *n <= MAX_CONTEXT);
-        n.ok_or(SessionFileError::Inconsistent("its number of tokens"))
+/// Takes context and tokens.
+pub(super) fn lengths(fields: &mut impl Fields) -> Result<(usize, usize), SessionFileError> {
+    const TOKENS: &str = "its number of tokens";
+    let (context, n) = (fields.number(MAX_CONTEXT, TOKENS)?, fields.number(MAX_CONTEXT, TOKENS)?);
+    if n > context {
+        return Err(SessionFileError::Inconsistent("more tokens than its context"));
     }
-
-    fn digest(&mut self) -> Result<Digest, SessionFileError> {
-        Ok(self.take(32)?.try_into().expect("32 bytes"))
-    }
-
-    fn text(&mut self) -> Result<String, SessionFileError> {
-        let len = self.word()? as usize;
-        let text = std::str::from_utf8(self.take(len)?);
-        text.map(str::to_owned)
-            .map_err(|_| SessionFileError::Inconsistent("a description in its header is no text"))
-    }
+    Ok((context, n))
 }
 
 #[cfg(test)]
@@ -343,7 +424,8 @@ pub(super) mod tests {
         Fingerprint {
             config: part("config"),
             weights: part("weights"),
-            tokenizer: part("tokenizer"),
+            tokenizer: Some(part("tokenizer")),
+            vocabulary: Some(part("vocabulary")),
             rope: part("rope"),
         }
     }
@@ -353,6 +435,7 @@ pub(super) mod tests {
         SessionHeader {
             fingerprint: fingerprint(),
             kv_dtype: DType::F32,
+            host_rows: HostRows::Plain,
             n_layers: 2,
             n_q_heads: 4,
             n_kv_heads: 2,
@@ -381,7 +464,10 @@ pub(super) mod tests {
         assert_eq!(different(|_| {}), [""; 0]);
         assert_eq!(different(|h| h.fingerprint.config = part("other")), ["model"]);
         assert_eq!(different(|h| h.fingerprint.weights = part("other")), ["weights"]);
-        assert_eq!(different(|h| h.fingerprint.tokenizer = part("other")), ["tokenizer"]);
+        let other = || Some(part("other"));
+        assert_eq!(different(|h| h.fingerprint.tokenizer = other()), ["tokenizer"]);
+        assert_eq!(different(|h| h.fingerprint.vocabulary = other()), ["vocabulary"]);
+        assert_eq!(different(|h| h.fingerprint.vocabulary = None), [""; 0], "a file of version 1");
         assert_eq!(different(|h| h.fingerprint.rope = part("other")), ["positions"]);
         for change in [
             |h: &mut SessionHeader| h.n_layers = 3,
@@ -409,13 +495,25 @@ pub(super) mod tests {
         assert_eq!((tokens, capacity, saved, needed), (9, 8, 100, 10));
     }
 
+    fn reread(header: &SessionHeader) -> Result<SessionHeader, SessionFileError> {
+        let mut found = super::parse(super::read(&header.encode()?)?.fields())?;
+        found.take_session(&header.encode_session())?;
+        Ok(found)
+    }
+
     #[test]
     fn a_header_is_read_as_it_was_written() {
         for kv_dtype in KV_DTYPES {
-            let written = SessionHeader { kv_dtype, ..header() };
-            let read = super::read(&written.encode(1024).unwrap()).unwrap();
-            assert_eq!((read.header, read.block_bytes), (written, 1024));
+            for host_rows in [HostRows::Plain, HostRows::EightBits] {
+                let mut written = SessionHeader { kv_dtype, host_rows, ..header() };
+                let read = reread(&written).unwrap();
+                written.fingerprint.tokenizer = None;
+                assert_eq!(read, written, "the vocabulary says what the tokenizer is");
+            }
         }
+        let mut without = header();
+        (without.fingerprint.tokenizer, without.fingerprint.vocabulary) = (None, None);
+        assert_eq!(reread(&without).unwrap(), without);
     }
 
     #[test]
@@ -423,7 +521,7 @@ pub(super) mod tests {
         let refused = |change: fn(&mut SessionHeader)| {
             let mut wrong = header();
             change(&mut wrong);
-            match super::read(&wrong.encode(512).unwrap()) {
+            match reread(&wrong) {
                 Err(SessionFileError::Inconsistent(what)) => what,
                 _ => "it was taken",
             }
@@ -436,8 +534,16 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_text_that_was_read_in_an_unknown_way_is_refused() {
+        let mut bytes = header().encode_session();
+        bytes[16] = 7;
+        let refused = header().take_session(&bytes);
+        assert!(matches!(refused, Err(SessionFileError::UnknownReading { how: 7 })), "{refused:?}");
+    }
+
+    #[test]
     fn what_is_no_session_is_told_from_one_that_was_cut() {
-        let sound = header().encode(512).unwrap();
+        let sound = header().encode().unwrap();
         let of = |bytes: &[u8]| super::read(&bytes.to_vec()).err();
         assert!(matches!(of(b""), Some(SessionFileError::NotASession)));
         assert!(matches!(of(b"GGUF and more"), Some(SessionFileError::NotASession)));
@@ -445,9 +551,9 @@ pub(super) mod tests {
             assert!(matches!(of(&sound[..n]), Some(SessionFileError::Incomplete { .. })), "{n}");
         }
         let mut newer = sound.clone();
-        newer[8] = 2;
+        newer[8] = 3;
         let version = of(&newer);
-        assert!(matches!(version, Some(SessionFileError::Version { found: 2, supported: 1 })));
+        assert!(matches!(version, Some(SessionFileError::Version { found: 3, supported: 2 })));
     }
 
     #[test]
@@ -456,8 +562,8 @@ pub(super) mod tests {
         assert_eq!(text.len(), 16);
         for i in 0..4 {
             let mut other = fingerprint();
-            let parts =
-                [&mut other.config, &mut other.weights, &mut other.tokenizer, &mut other.rope];
+            let tokenizer = other.tokenizer.as_mut().unwrap();
+            let parts = [&mut other.config, &mut other.weights, tokenizer, &mut other.rope];
             parts.into_iter().nth(i).unwrap().digest[31] ^= 1;
             assert_ne!(other.to_string(), text);
         }

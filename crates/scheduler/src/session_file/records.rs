@@ -3,7 +3,7 @@
 //! Everything that a sequence will index with is checked here, so that a file that somebody made
 //! on purpose is refused and never a panic.
 
-use super::frame::{FrameWriter, SessionReader};
+use super::fields::{FieldWriter, Fields};
 use super::header::SessionHeader;
 use crate::error::SessionFileError;
 use crate::eviction::KeptRecord;
@@ -12,9 +12,6 @@ use crate::layout::LAST_QUERIES;
 use crate::sequence::{
     LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, SelectionRecord,
 };
-
-/// Behind the end.
-pub(super) const READS_ON: &str = "it has more than a session should";
 
 /// An error of a layer.
 fn wrong<T>(what: &'static str) -> Result<T, SessionFileError> {
@@ -45,56 +42,46 @@ impl Dimensions {
     }
 }
 
-impl PlacesRecord {
-    pub fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        out.u64(self.permuted_to)?;
-        self.positions.iter().try_for_each(|head| out.u32s(head))
-    }
+/// Which rows a record holds: those from `from` to `to`, of every KV head.
+pub(super) type RowSpan = std::ops::Range<usize>;
 
-    pub fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
-        let permuted_to = file.number(dim.n_tokens, "more rows out of order than tokens")?;
-        let mut positions = Vec::with_capacity(dim.hkv);
-        for _ in 0..dim.hkv {
-            let head = file.u32s(permuted_to)?;
-            let mut seen = vec![false; permuted_to];
-            for position in &head {
+/// Writes the tokens of these rows: u32 `[Hkv, rows]`.
+pub(super) fn write_places(places: &PlacesRecord, rows: RowSpan, out: &mut FieldWriter) {
+    places.positions.iter().for_each(|head| out.u32s(&head[rows.clone()]));
+}
+
+impl PlacesRecord {
+    /// Fails unless each token has one row in every head.
+    pub fn check(&self) -> Result<(), SessionFileError> {
+        for head in &self.positions {
+            let mut seen = vec![false; self.permuted_to];
+            for position in head {
                 match seen.get_mut(*position as usize) {
                     Some(seen) if !*seen => *seen = true,
                     _ => return wrong("a token has no row, or two"),
                 }
             }
-            positions.push(head);
         }
-        Ok(Self { permuted_to, positions })
+        Ok(())
     }
 }
 
 impl RecordedRecord {
-    pub fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        out.f32s(&self.gram_q)?;
-        out.f32s(&self.gram_k)?;
-        out.u64(self.last_end)?;
-        out.u64(self.last_queries.len())?;
-        out.f32s(&self.last_queries)?;
-        out.u64(self.mass_rows)?;
-        out.f32s(&self.mass)?;
-        out.u8(self.queries.is_some().into())?;
-        let Some(queries) = &self.queries else { return Ok(()) };
-        out.u64(queries.window)?;
-        out.u64(queries.covered)?;
-        out.u64(queries.sums.len())?;
-        out.f32s(&queries.sums)?;
-        out.u64(queries.saved_tokens)?;
-        out.u64(queries.saved.len())?;
-        out.f32s(&queries.saved)?;
-        out.u8(queries.pending_row.is_some().into())?;
-        let Some(row) = queries.pending_row else { return Ok(()) };
-        out.u64(row)?;
-        out.u64(queries.pending.len())?;
-        out.f32s(&queries.pending)
+    pub fn write(&self, out: &mut FieldWriter) {
+        out.f32s(&self.gram_q);
+        out.f32s(&self.gram_k);
+        out.u64(self.last_end);
+        out.u64(self.last_queries.len());
+        out.f32s(&self.last_queries);
+        out.u64(self.mass_rows);
+        out.f32s(&self.mass);
+        out.flag(self.queries.is_some());
+        if let Some(queries) = &self.queries {
+            queries.write(out);
+        }
     }
 
-    pub fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+    pub fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
         let gram = dim.hkv * dim.d * dim.d;
         let (gram_q, gram_k) = (file.f32s(gram)?, file.f32s(gram)?);
         let last_end = file.number(dim.context, "the place of its last queries")?;
@@ -112,7 +99,22 @@ impl RecordedRecord {
 }
 
 impl QueriesRecord {
-    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+    fn write(&self, out: &mut FieldWriter) {
+        out.u64(self.window);
+        out.u64(self.covered);
+        out.u64(self.sums.len());
+        out.f32s(&self.sums);
+        out.u64(self.saved_tokens);
+        out.u64(self.saved.len());
+        out.f32s(&self.saved);
+        out.flag(self.pending_row.is_some());
+        let Some(row) = self.pending_row else { return };
+        out.u64(row);
+        out.u64(self.pending.len());
+        out.f32s(&self.pending);
+    }
+
+    fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
         const SUMS: &str = "its sums of queries";
         let whole = |n: usize| n.is_multiple_of(dim.hkv * dim.d);
         let most = (dim.hkv * dim.d).saturating_mul(dim.context + 1);
@@ -136,60 +138,80 @@ impl QueriesRecord {
     }
 }
 
-impl LayerStateRecord {
-    pub fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        match self {
-            LayerStateRecord::Plain => out.u8(0),
-            LayerStateRecord::Recall(recall) => {
-                out.u8(1)?;
-                recall.write(out)
-            }
-            LayerStateRecord::Kept(keep) => {
-                out.u8(2)?;
-                keep.write(out)
-            }
+/// Writes what a layer has of its policy, but for the units of its indexes.
+pub(super) fn write_state(state: &LayerStateRecord, out: &mut FieldWriter) {
+    match state {
+        LayerStateRecord::Plain => out.u8(0),
+        LayerStateRecord::Recall(recall) => {
+            out.u8(1);
+            recall.write(out);
         }
-    }
-
-    pub fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
-        match file.u8()? {
-            0 => Ok(LayerStateRecord::Plain),
-            1 => Ok(LayerStateRecord::Recall(Box::new(RecallRecord::read(file, dim)?))),
-            2 => Ok(LayerStateRecord::Kept(KeptRecord::read(file, dim)?)),
-            _ => wrong("a layer is in no state that there is"),
+        LayerStateRecord::Kept(kept) => {
+            out.u8(2);
+            kept.write(out);
         }
     }
 }
 
+/// Reads what [`write_state`] wrote; indexes have their widths, and no units yet.
+pub(super) fn read_state(
+    file: &mut impl Fields,
+    dim: &Dimensions,
+) -> Result<LayerStateRecord, SessionFileError> {
+    match file.u8()? {
+        0 => Ok(LayerStateRecord::Plain),
+        1 => Ok(LayerStateRecord::Recall(Box::new(RecallRecord::read(file, dim)?))),
+        2 => Ok(LayerStateRecord::Kept(KeptRecord::read(file, dim)?)),
+        _ => wrong("a layer is in no state that there is"),
+    }
+}
+
 impl RecallRecord {
-    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        out.u64(self.n_indexed)?;
-        out.u8(self.is_submitted.into())?;
-        out.u8(self.budgets.is_some().into())?;
-        out.u32s(self.budgets.as_deref().unwrap_or_default())?;
-        out.u8(self.projection.is_some().into())?;
+    fn write(&self, out: &mut FieldWriter) {
+        out.u64(self.n_indexed);
+        out.flag(self.is_submitted);
+        out.flag(self.budgets.is_some());
+        out.u32s(self.budgets.as_deref().unwrap_or_default());
+        out.flag(self.projection.is_some());
         if let Some(projection) = &self.projection {
-            out.u64(projection.rank)?;
-            out.f32s(&projection.w_q)?;
-            out.f32s(&projection.w_k)?;
+            out.u64(projection.rank);
+            out.f32s(&projection.w_q);
+            out.f32s(&projection.w_k);
         }
-        out.u8(self.low_rank.is_some().into())?;
+        out.flag(self.low_rank.is_some());
         if let Some(low_rank) = &self.low_rank {
-            low_rank.write(out)?;
+            low_rank.write(out);
         }
-        self.index.write(out)?;
-        out.u8(self.tokens.is_some().into())?;
+        write_index_head(&self.index, out);
+        out.flag(self.tokens.is_some());
         if let Some(tokens) = &self.tokens {
-            tokens.write(out)?;
+            write_index_head(tokens, out);
         }
-        out.u8(self.selection.is_some().into())?;
-        let Some(selection) = &self.selection else { return Ok(()) };
-        out.u64(selection.n_tokens)?;
-        out.u64(selection.n_indexed)?;
-        selection.heads.iter().try_for_each(|head| write_pairs(out, head))
+        out.flag(self.selection.is_some());
+        if let Some(selection) = &self.selection {
+            selection.write(out);
+        }
     }
 
-    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+    fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
+        let start = RecallStart::read(file, dim)?;
+        let index = read_index_head(file, dim)?;
+        let tokens = if file.flag()? { Some(read_index_head(file, dim)?) } else { None };
+        Ok(start.with(index, tokens, SelectionRecord::read(file, dim)?))
+    }
+}
+
+/// What stands before the indexes of a layer that recalls.
+pub(super) struct RecallStart {
+    n_indexed: usize,
+    is_submitted: bool,
+    budgets: Option<Vec<u32>>,
+    projection: Option<ProjectionRecord>,
+    low_rank: Option<LowRankRecord>,
+}
+
+impl RecallStart {
+    pub fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
         let n_indexed = file.number(dim.context, "more rows indexed than there can be")?;
         let is_submitted = file.flag()?;
         let budgets = if file.flag()? { Some(file.u32s(dim.hkv)?) } else { None };
@@ -201,18 +223,17 @@ impl RecallRecord {
             None
         };
         let low_rank = if file.flag()? { Some(LowRankRecord::read(file, dim)?) } else { None };
-        let index = IndexRecord::read(file, dim)?;
-        let tokens = if file.flag()? { Some(IndexRecord::read(file, dim)?) } else { None };
-        let selection = if file.flag()? {
-            let n_tokens = file.number(dim.context, "when a choice was made")?;
-            let n_indexed = file.number(dim.context, "when a choice was made")?;
-            let heads = (0..dim.hkv).map(|_| read_pairs(file, dim.context));
-            let heads = heads.collect::<Result<_, _>>()?;
-            Some(SelectionRecord { n_tokens, n_indexed, heads })
-        } else {
-            None
-        };
-        Ok(Self {
+        Ok(Self { n_indexed, is_submitted, budgets, projection, low_rank })
+    }
+
+    pub fn with(
+        self,
+        index: IndexRecord,
+        tokens: Option<IndexRecord>,
+        selection: Option<SelectionRecord>,
+    ) -> RecallRecord {
+        let Self { n_indexed, is_submitted, budgets, projection, low_rank } = self;
+        RecallRecord {
             n_indexed,
             is_submitted,
             budgets,
@@ -221,23 +242,44 @@ impl RecallRecord {
             index,
             tokens,
             selection,
-        })
+        }
+    }
+}
+
+impl SelectionRecord {
+    fn write(&self, out: &mut FieldWriter) {
+        out.u64(self.n_tokens);
+        out.u64(self.n_indexed);
+        self.heads.iter().for_each(|head| write_pairs(out, head));
+    }
+
+    pub fn read(
+        file: &mut impl Fields,
+        dim: &Dimensions,
+    ) -> Result<Option<Self>, SessionFileError> {
+        if !file.flag()? {
+            return Ok(None);
+        }
+        let n_tokens = file.number(dim.context, "when a choice was made")?;
+        let n_indexed = file.number(dim.context, "when a choice was made")?;
+        let heads = (0..dim.hkv).map(|_| read_pairs(file, dim.context));
+        let heads = heads.collect::<Result<_, _>>()?;
+        Ok(Some(Self { n_tokens, n_indexed, heads }))
     }
 }
 
 impl LowRankRecord {
-    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        out.u64(self.rank)?;
-        out.u64(self.first)?;
+    fn write(&self, out: &mut FieldWriter) {
+        out.u64(self.rank);
+        out.u64(self.first);
         for [b_q, b_k, w_k, pending] in &self.heads {
-            [b_q, b_k, w_k].into_iter().try_for_each(|matrix| out.f64s(matrix))?;
-            out.u64(pending.len() / self.rank.max(1))?;
-            out.f64s(pending)?;
+            [b_q, b_k, w_k].into_iter().for_each(|matrix| out.f64s(matrix));
+            out.u64(pending.len() / self.rank.max(1));
+            out.f64s(pending);
         }
-        Ok(())
     }
 
-    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+    fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
         const BASES: &str = "the bases of a layer";
         let rank = file.number(dim.d, BASES)?;
         let first = file.number(dim.context, BASES)?;
@@ -255,64 +297,122 @@ impl LowRankRecord {
     }
 }
 
+/// What an index has beside its units: the width of a landmark, and which of the first units steps
+/// may choose.
+fn write_index_head(index: &IndexRecord, out: &mut FieldWriter) {
+    out.u64(index.width);
+    for head in &index.heads {
+        out.u64(head.open.len());
+        head.open.iter().for_each(|is_open| out.flag(*is_open));
+    }
+}
+
+fn read_index_head(
+    file: &mut impl Fields,
+    dim: &Dimensions,
+) -> Result<IndexRecord, SessionFileError> {
+    let width = file.number(2 * dim.d, "the width of an index")?;
+    let mut heads = Vec::with_capacity(dim.hkv);
+    for _ in 0..dim.hkv {
+        let n_open = file.number(dim.n_tokens, COUNT)?;
+        let open = (0..n_open).map(|_| file.flag()).collect::<Result<_, _>>()?;
+        heads.push(ClustersRecord { open, ..ClustersRecord::default() });
+    }
+    Ok(IndexRecord { width, batches: Vec::new(), heads })
+}
+
+/// Says more units than tokens.
+pub(super) const COUNT: &str = "more clusters than tokens";
+
+/// Batches of an index, by their numbers.
+pub(super) type BatchSpan = std::ops::Range<usize>;
+
 impl IndexRecord {
-    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        out.u64(self.width)?;
-        out.u64(self.batches.len())?;
-        for (end, counts) in &self.batches {
-            out.u64(*end)?;
-            out.u32s(counts)?;
+    /// The rows behind a batch.
+    pub fn end_of(&self, batch: usize) -> usize {
+        self.batches[batch].0
+    }
+
+    fn units_before(&self, batch: usize, head: usize) -> usize {
+        batch.checked_sub(1).map_or(0, |last| self.batches[last].1[head] as usize)
+    }
+
+    /// Writes some batches with their units. `row_bytes` are those of a landmark.
+    pub fn write_batches(&self, span: BatchSpan, row_bytes: usize, out: &mut FieldWriter) {
+        out.u64(span.len());
+        for (end, counts) in &self.batches[span.clone()] {
+            out.u64(*end);
+            out.u32s(counts);
         }
-        for head in &self.heads {
-            out.u64(head.sizes.len())?;
-            out.u32s(&head.sizes)?;
-            out.u8((!head.radius.is_empty()).into())?;
-            out.f32s(&head.radius)?;
-            out.bytes(&head.centroids)?;
-            out.u8((!head.pairs.is_empty()).into())?;
-            out.bytes(&head.pairs)?;
-            out.u64(head.open.len())?;
-            head.open.iter().try_for_each(|is_open| out.u8((*is_open).into()))?;
+        for (h, head) in self.heads.iter().enumerate() {
+            let units = self.units_before(span.start, h)..self.units_before(span.end, h);
+            out.u32s(&head.sizes[units.clone()]);
+            out.flag(!head.radius.is_empty());
+            if !head.radius.is_empty() {
+                out.f32s(&head.radius[units.clone()]);
+            }
+            out.bytes(&head.centroids[units.start * row_bytes..units.end * row_bytes]);
+            out.flag(!head.pairs.is_empty());
+            if !head.pairs.is_empty() {
+                out.bytes(&head.pairs[2 * units.start * row_bytes..2 * units.end * row_bytes]);
+            }
+        }
+    }
+
+    /// Adds the batches of a record behind those that are there.
+    pub fn read_batches(
+        &mut self,
+        file: &mut impl Fields,
+        dim: &Dimensions,
+    ) -> Result<(), SessionFileError> {
+        let first = self.batches.len();
+        for _ in 0..file.number(dim.n_tokens, COUNT)? {
+            let end = file.number(dim.n_tokens, "more rows indexed than tokens")?;
+            self.batches.push((end, file.u32s(dim.hkv)?));
+        }
+        let row_bytes = self.width * dim.element_bytes;
+        let last = self.batches.len();
+        for h in 0..dim.hkv {
+            let [before, after] = [first, last].map(|batch| self.units_before(batch, h));
+            let n = after.checked_sub(before).filter(|_| after <= dim.n_tokens);
+            let n = n.ok_or(SessionFileError::Inconsistent(COUNT))?;
+            let head = &mut self.heads[h];
+            head.sizes.extend(file.u32s(n)?);
+            if file.flag()? {
+                head.radius.extend(file.f32s(n)?);
+            }
+            head.centroids.extend(file.bytes(n.saturating_mul(row_bytes))?);
+            if file.flag()? {
+                head.pairs.extend(file.bytes(n.saturating_mul(2 * row_bytes))?);
+            }
         }
         Ok(())
     }
 
-    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
-        const COUNT: &str = "more clusters than tokens";
-        let width = file.number(2 * dim.d, "the width of an index")?;
-        let n_batches = file.number(dim.n_tokens, COUNT)?;
-        let mut batches = Vec::new();
-        for _ in 0..n_batches {
-            let end = file.number(dim.n_tokens, "more rows indexed than tokens")?;
-            batches.push((end, file.u32s(dim.hkv)?));
-        }
-        let mut heads = Vec::with_capacity(dim.hkv);
-        for _ in 0..dim.hkv {
-            let n = file.number(dim.n_tokens, COUNT)?;
-            let sizes = file.u32s(n)?;
-            let radius = if file.flag()? { file.f32s(n)? } else { Vec::new() };
-            let row = width * dim.element_bytes;
-            let centroids = file.bytes(n.saturating_mul(row))?;
-            let pairs =
-                if file.flag()? { file.bytes(n.saturating_mul(2 * row))? } else { Vec::new() };
-            let n_open = file.number(n, COUNT)?;
-            let open = (0..n_open).map(|_| file.flag()).collect::<Result<_, _>>()?;
-            heads.push(ClustersRecord { sizes, radius, centroids, pairs, open });
-        }
-        Ok(Self { width, batches, heads })
+    /// Fails unless each part has as many numbers as there are units.
+    pub fn check(&self) -> Result<(), SessionFileError> {
+        let is_whole = |part: usize, whole: usize| part == 0 || part == whole;
+        let mut heads = self.heads.iter();
+        let row = |head: &ClustersRecord| head.centroids.len();
+        let sound = |head: &ClustersRecord| {
+            is_whole(head.radius.len(), head.sizes.len())
+                && is_whole(head.pairs.len(), 2 * row(head))
+                && head.open.len() <= head.sizes.len()
+        };
+        if heads.all(sound) { Ok(()) } else { wrong(COUNT) }
     }
 }
 
 impl KeptRecord {
-    fn write(&self, out: &mut FrameWriter<'_>) -> Result<(), SessionFileError> {
-        out.u64(self.n_indexed)?;
-        out.u32s(&self.capacity)?;
-        self.rows.iter().try_for_each(|head| write_pairs(out, head))?;
-        out.u64(self.mass.len())?;
-        out.f32s(&self.mass)
+    pub fn write(&self, out: &mut FieldWriter) {
+        out.u64(self.n_indexed);
+        out.u32s(&self.capacity);
+        self.rows.iter().for_each(|head| write_pairs(out, head));
+        out.u64(self.mass.len());
+        out.f32s(&self.mass);
     }
 
-    fn read(file: &mut SessionReader<'_>, dim: &Dimensions) -> Result<Self, SessionFileError> {
+    pub fn read(file: &mut impl Fields, dim: &Dimensions) -> Result<Self, SessionFileError> {
         const KEPT: &str = "the rows that a layer keeps";
         let n_indexed = file.number(dim.n_tokens, KEPT)?;
         let capacity = file.u32s(dim.hkv)?;
@@ -338,15 +438,12 @@ impl KeptRecord {
     }
 }
 
-fn write_pairs(out: &mut FrameWriter<'_>, pairs: &[[u32; 2]]) -> Result<(), SessionFileError> {
-    out.u64(pairs.len())?;
-    out.u32s(pairs.as_flattened())
+fn write_pairs(out: &mut FieldWriter, pairs: &[[u32; 2]]) {
+    out.u64(pairs.len());
+    out.u32s(pairs.as_flattened());
 }
 
-fn read_pairs(
-    file: &mut SessionReader<'_>,
-    most: usize,
-) -> Result<Vec<[u32; 2]>, SessionFileError> {
+fn read_pairs(file: &mut impl Fields, most: usize) -> Result<Vec<[u32; 2]>, SessionFileError> {
     let n = file.number(most, "a list of rows")?;
     let words = file.u32s(2 * n)?;
     Ok(words.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect())
@@ -354,7 +451,7 @@ fn read_pairs(
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::SessionFile;
+    use super::super::fields::SliceFields;
     use super::super::header::tests::header;
     use super::*;
 
@@ -365,33 +462,29 @@ mod tests {
 
     /// What a reader takes of what a writer wrote, and whether that is all of it.
     fn round_trip<T>(
-        write: impl FnOnce(&mut FrameWriter<'_>) -> Result<(), SessionFileError>,
-        read: impl FnOnce(&mut SessionReader<'_>) -> Result<T, SessionFileError>,
+        write: impl FnOnce(&mut FieldWriter),
+        read: impl FnOnce(&mut SliceFields<'_>) -> Result<T, SessionFileError>,
     ) -> Result<T, SessionFileError> {
-        let mut bytes = Vec::new();
-        let mut out = FrameWriter::new(&mut bytes, &header(), 512)?;
-        write(&mut out)?;
-        out.finish()?;
-        let mut file = SessionFile::open(&bytes)?.verify()?;
+        let mut out = FieldWriter::default();
+        write(&mut out);
+        let bytes = out.into_bytes();
+        let mut file = SliceFields(&bytes);
         let record = read(&mut file)?;
-        if file.left() == 0 { Ok(record) } else { wrong(READS_ON) }
-    }
-
-    fn places(positions: [&[u32]; 2]) -> Result<PlacesRecord, SessionFileError> {
-        let permuted_to = positions[0].len();
-        let positions = positions.map(<[u32]>::to_vec).to_vec();
-        let record = PlacesRecord { permuted_to, positions };
-        round_trip(|out| record.write(out), |file| PlacesRecord::read(file, &dim()))
+        file.end()?;
+        Ok(record)
     }
 
     #[test]
     fn every_token_has_one_row_in_every_head() {
-        let read = places([&[2, 0, 1], &[0, 2, 1]]).unwrap();
-        assert_eq!(read.positions, [[2, 0, 1], [0, 2, 1]]);
-        assert!(places([&[0, 1, 2], &[0, 2, 2]]).is_err(), "a token twice");
-        assert!(places([&[0, 1, 3], &[0, 2, 1]]).is_err(), "a token behind them");
-        places([&[0, 1, 2, 3, 4]; 2]).unwrap();
-        assert!(places([&[0, 1, 2, 3, 4, 5]; 2]).is_err(), "more than there are tokens");
+        let check = |positions: [&[u32]; 2]| {
+            let permuted_to = positions[0].len();
+            let positions = positions.map(<[u32]>::to_vec).to_vec();
+            PlacesRecord { permuted_to, positions }.check()
+        };
+        check([&[2, 0, 1], &[0, 2, 1]]).unwrap();
+        assert!(check([&[0, 1, 2], &[0, 2, 2]]).is_err(), "a token twice");
+        assert!(check([&[0, 1, 3], &[0, 2, 1]]).is_err(), "a token behind them");
+        check([&[0, 1, 2, 3, 4]; 2]).unwrap();
     }
 
     fn recorded(change: impl FnOnce(&mut RecordedRecord)) -> Result<(), SessionFileError> {
@@ -449,7 +542,7 @@ mod tests {
         let rows = rows.map(<[[u32; 2]]>::to_vec).to_vec();
         let record = KeptRecord { n_indexed: 4, capacity: vec![2, 3], rows, mass: vec![1.5; 7] };
         let state = LayerStateRecord::Kept(record);
-        let read = round_trip(|out| state.write(out), |f| LayerStateRecord::read(f, &dim()))?;
+        let read = round_trip(|out| write_state(&state, out), |f| read_state(f, &dim()))?;
         assert_eq!(read, state);
         Ok(read)
     }
@@ -465,17 +558,10 @@ mod tests {
         assert!(kept([&[], &[[2, 0], [2, 1]]]).is_err(), "one row in two places");
     }
 
-    /// A cluster index with every part that there may be.
+    /// Every part that there may be, but for units.
     fn recall() -> RecallRecord {
-        let head = |sizes: &[u32]| ClustersRecord {
-            sizes: sizes.to_vec(),
-            radius: vec![0.5; sizes.len()],
-            centroids: vec![1; 16 * sizes.len()],
-            pairs: vec![2; 32 * sizes.len()],
-            open: vec![true, false],
-        };
-        let batches = vec![(4, vec![2, 2])];
-        let index = IndexRecord { width: 4, batches, heads: vec![head(&[2, 1]), head(&[1, 2])] };
+        let head = ClustersRecord { open: vec![true, false], ..ClustersRecord::default() };
+        let index = IndexRecord { width: 4, batches: vec![], heads: vec![head; 2] };
         let bases = || [vec![0.5; 8], vec![1.5; 8], vec![2.5; 8], vec![3.5; 4]];
         RecallRecord {
             n_indexed: 4,
@@ -507,14 +593,52 @@ mod tests {
         };
         for record in [recall(), bare] {
             let state = LayerStateRecord::Recall(Box::new(record));
-            let read = round_trip(|out| state.write(out), |f| LayerStateRecord::read(f, &dim()));
+            let read = round_trip(|out| write_state(&state, out), |f| read_state(f, &dim()));
             assert_eq!(read.unwrap(), state);
         }
     }
 
+    /// As a file that was appended to has them: batch by batch, in one record or in two.
+    #[test]
+    fn units_of_an_index_come_back_batch_by_batch() {
+        let head = |sizes: &[u32]| ClustersRecord {
+            sizes: sizes.to_vec(),
+            radius: sizes.iter().map(|size| *size as f32).collect(),
+            centroids: (0..16 * sizes.len()).map(|i| i as u8).collect(),
+            pairs: (0..32 * sizes.len()).map(|i| 100 + i as u8).collect(),
+            open: vec![true, false],
+        };
+        let batches = vec![(3, vec![1, 2]), (5, vec![3, 3])];
+        let heads = vec![head(&[2, 1, 1]), head(&[1, 1, 2])];
+        let index = IndexRecord { width: 4, batches, heads };
+        let empty = || {
+            let heads = index.heads.iter();
+            let heads =
+                heads.map(|head| ClustersRecord { open: head.open.clone(), ..Default::default() });
+            IndexRecord { width: 4, batches: Vec::new(), heads: heads.collect() }
+        };
+        for cuts in [vec![0..2], vec![0..1, 1..2]] {
+            let mut read = empty();
+            for span in cuts {
+                round_trip(|o| index.write_batches(span, 16, o), |f| read.read_batches(f, &dim()))
+                    .unwrap();
+            }
+            read.check().unwrap();
+            assert_eq!(read, index);
+        }
+        // The second batch alone has units that none before it count.
+        let mut late = empty();
+        let read =
+            round_trip(|o| index.write_batches(1..2, 16, o), |f| late.read_batches(f, &dim()));
+        assert!(read.is_err());
+        let mut torn = index.clone();
+        torn.heads[0].radius.pop();
+        assert!(torn.check().is_err());
+    }
+
     #[test]
     fn a_layer_is_in_one_of_the_states_that_there_are() {
-        let read = |code: u8| round_trip(|out| out.u8(code), |f| LayerStateRecord::read(f, &dim()));
+        let read = |code: u8| round_trip(|out| out.u8(code), |f| read_state(f, &dim()));
         assert_eq!(read(0).unwrap(), LayerStateRecord::Plain);
         assert!(read(3).is_err());
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_f32_into, kv8};
 use longview_ops::{Backend, DeviceBuffer, OpError, OpResult};
 
-use super::host_store::{HostBytesMut, HostStore, OpenBytes, RowRange, zeroed};
+use super::host_store::{HostBytesMut, HostStore, OpenBytes, RoundedRows, RowRange, zeroed};
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
@@ -165,14 +165,17 @@ impl<B: Backend> EightBitStore<B> {
         let moved = order.iter().enumerate().filter(|(i, from)| *i != **from as usize);
         let rows = moved.map(|(i, _)| start + i).take_while(|row| *row < self.layout.sinks);
         let rows: Vec<usize> = rows.collect();
-        for row in rows {
-            let mut encoded = vec![0; kv8::row_bytes(self.shape.head_dim)];
-            self.layers[layer].rounded.read(self.rounded_at(head, row), &mut encoded);
-            kv8::decode(&encoded, &mut self.numbers);
-            let bytes = encode_f32(self.shape.kv_dtype, &self.numbers);
-            let at = self.exact_at(head, row);
-            self.layers[layer].exact.write(at, &bytes);
-        }
+        rows.into_iter().for_each(|row| self.renew_first_row(layer, head, row));
+    }
+
+    /// Gives a first row the numbers of its codes.
+    fn renew_first_row(&mut self, layer: LayerId, head: HeadId, row: usize) {
+        let mut encoded = vec![0; kv8::row_bytes(self.shape.head_dim)];
+        self.layers[layer].rounded.read(self.rounded_at(head, row), &mut encoded);
+        kv8::decode(&encoded, &mut self.numbers);
+        let bytes = encode_f32(self.shape.kv_dtype, &self.numbers);
+        let at = self.exact_at(head, row);
+        self.layers[layer].exact.write(at, &bytes);
     }
 
     fn is_exact(&self, layer: LayerId, head: HeadId, row: usize) -> bool {
@@ -330,6 +333,14 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         }
     }
 
+    fn rounded(&self) -> Option<&dyn RoundedRows> {
+        Some(self)
+    }
+
+    fn rounded_mut(&mut self) -> Option<&mut dyn RoundedRows> {
+        Some(self)
+    }
+
     fn keep(&mut self, layout: DeviceLayout) -> OpResult<()> {
         if layout == self.layout {
             return Ok(());
@@ -364,6 +375,46 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         }
         self.layout = layout;
         Ok(())
+    }
+}
+
+impl<B: Backend> RoundedRows for EightBitStore<B> {
+    fn read_codes(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
+        self.layers[layer].rounded.read(self.rounded_at(head, rows.start), out);
+    }
+
+    fn write_codes(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
+        let rows = start..start + bytes.len() / kv8::row_bytes(self.shape.head_dim);
+        assert!(rows.end <= self.shape.capacity, "row {} of {}", rows.end, self.shape.capacity);
+        let at = self.rounded_at(head, start);
+        self.layers[layer].rounded.write(at, bytes);
+        self.layers[layer].held[head] = rows.end..rows.end;
+        for row in rows.start..rows.end.min(self.layout.sinks) {
+            self.renew_first_row(layer, head, row);
+        }
+    }
+
+    fn exact_rows(&self, layer: LayerId) -> [Range<usize>; 2] {
+        let held = &self.layers[layer].held;
+        let start = held.iter().map(|held| held.start).max().unwrap_or(0);
+        let end = held.iter().map(|held| held.end).min().unwrap_or(0);
+        [0..self.layout.sinks, start..end.max(start)]
+    }
+
+    fn write_exact(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
+        let recent = self.layers[layer].held[head].end.saturating_sub(self.layout.ring);
+        for (row, bytes) in (start..).zip(bytes.chunks_exact(self.shape.row_bytes())) {
+            if row < self.layout.sinks || row >= recent {
+                let at = self.exact_at(head, row);
+                self.layers[layer].exact.write(at, bytes);
+            }
+        }
+    }
+
+    fn hold_exact(&mut self, layer: LayerId, rows: Range<usize>) {
+        for held in self.layers[layer].held.iter_mut().filter(|held| held.end == rows.end) {
+            held.start = rows.start.max(rows.end.saturating_sub(self.layout.ring));
+        }
     }
 }
 
@@ -461,6 +512,48 @@ mod tests {
             // The first row moves as well.
             store.permute_rows(all, &[1, 0, 2, 3, 4, 5, 6, 7], 32, &mut scratch);
             check(&store, &[1, 0, 2, 3, 4, 5, 6, 7], &[]);
+        }
+    }
+
+    /// What a file keeps of a store makes the same store again.
+    #[test]
+    fn codes_and_full_rows_make_the_same_rows_again() {
+        for (mut store, mut again) in stores().into_iter().zip(stores()) {
+            write(&mut store, 0..8);
+            assert_eq!(store.exact_rows(LAYER)[0], 0..1);
+            let recent = store.layers[LAYER].held[HEAD].clone();
+            assert_eq!(recent, 5..8);
+            let mut codes = vec![0; 8 * kv8::row_bytes(4)];
+            store.read_codes(LAYER, HEAD, 0..8, &mut codes);
+            let (first, second) = codes.split_at(3 * kv8::row_bytes(4));
+            again.write_codes(LAYER, HEAD, 0, first);
+            again.write_codes(LAYER, HEAD, 3, second);
+            for rows in [0..1, recent.clone()] {
+                let mut exact = vec![0; rows.len() * eight_bits().row_bytes()];
+                store.read_rows(LAYER, HEAD, rows.clone(), &mut exact);
+                // In two pieces.
+                let (one, rest) = exact.split_at(eight_bits().row_bytes());
+                again.write_exact(LAYER, HEAD, rows.start, one);
+                again.write_exact(LAYER, HEAD, rows.start + 1, rest);
+                again.hold_exact(LAYER, rows);
+            }
+            check(&again, &[0, 1, 2, 3, 4, 5, 6, 7], &[0, 5, 6, 7]);
+            assert_eq!(again.layers[LAYER].held[HEAD], recent);
+        }
+    }
+
+    /// A first row whose full form no file has is what its codes say.
+    #[test]
+    fn codes_alone_make_rounded_rows() {
+        for (mut store, mut again) in stores().into_iter().zip(stores()) {
+            write(&mut store, 0..8);
+            let mut codes = vec![0; 8 * kv8::row_bytes(4)];
+            store.read_codes(LAYER, HEAD, 0..8, &mut codes);
+            again.write_codes(LAYER, HEAD, 0, &codes);
+            check(&again, &[0, 1, 2, 3, 4, 5, 6, 7], &[]);
+            // Rows that are not the last ones have no place in the ring.
+            again.hold_exact(LAYER, 4..6);
+            assert_eq!(again.layers[LAYER].held[HEAD], 8..8);
         }
     }
 

@@ -68,6 +68,16 @@ pub trait HostStore<B: Backend>: Send + Sync {
         None
     }
 
+    /// The rows as this store keeps them for good, where that is not how they are attended.
+    fn rounded(&self) -> Option<&dyn RoundedRows> {
+        None
+    }
+
+    /// As [`HostStore::rounded`], to be written.
+    fn rounded_mut(&mut self) -> Option<&mut dyn RoundedRows> {
+        None
+    }
+
     /// Kernels have written these rows of all heads, in both forms.
     fn note_written(&mut self, _layer: LayerId, _rows: Range<usize>) {}
 
@@ -76,6 +86,26 @@ pub trait HostStore<B: Backend>: Send + Sync {
     fn keep(&mut self, _layout: DeviceLayout) -> OpResult<()> {
         Ok(())
     }
+}
+
+/// Rows of 8 bits ([`longview_core::kv8`]), and which of them are there in full as well: what a file
+/// keeps of them.
+pub trait RoundedRows {
+    /// Copies the codes of whole rows into `out`.
+    fn read_codes(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]);
+
+    /// Overwrites rows from `start` on with codes; none of them is there in full then, but for
+    /// first rows, which are what their codes say.
+    fn write_codes(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
+
+    /// First rows and recent rows that every head has in full; some may be beyond the last token.
+    fn exact_rows(&self, layer: LayerId) -> [Range<usize>; 2];
+
+    /// Rows in full, as far as there is room for them; their codes stay.
+    fn write_exact(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]);
+
+    /// Says that these rows of all heads were given in full. They count if they are the last ones.
+    fn hold_exact(&mut self, layer: LayerId, rows: Range<usize>);
 }
 
 /// The start of a run of rows.

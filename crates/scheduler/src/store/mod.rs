@@ -12,7 +12,9 @@ mod upload_cache;
 mod writeback;
 
 pub use eight_bit::EightBitStore;
-pub use host_store::{HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, RowRange};
+pub use host_store::{
+    HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, RoundedRows, RowRange,
+};
 pub(crate) use layer_rows::{LayerRows, RowReader};
 pub(crate) use row_lists::RowLists;
 pub(crate) use row_mover::{DeviceRows, NewRows, RowMover, scatter};

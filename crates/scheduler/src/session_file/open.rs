@@ -1,0 +1,286 @@
+//! A file into a sequence.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use longview_core::{DType, HeadId, LayerId, encode_f32_into, kv8};
+use longview_ops::Backend;
+
+use super::directory::{Entry, Kind, covers};
+use super::fields::{Fields, SliceFields};
+use super::file::{Reading, SessionReader};
+use super::header::{Q8_CODE, dtype_code};
+use super::record_file::RecordFile;
+use super::records::{Dimensions, read_state};
+use super::v1::Stream;
+use crate::error::{SchedulerError, SessionFileError};
+use crate::index::IndexRecord;
+use crate::layout::KvShape;
+use crate::policy::Policy;
+use crate::sequence::{
+    LayerRecord, LayerStateRecord, PlacesRecord, RecordedRecord, Restored, Sequence,
+    SequenceOptions,
+};
+
+/// Bytes of rows that are moved at a time.
+const PIECE_BYTES: usize = 1 << 16;
+
+/// The sequence of a file, of which [`SessionReader::content`] has taken its part and
+/// [`SessionHeader::check`](super::SessionHeader::check) approved. Under the policy that it was
+/// saved under it is as it was, without clustering; under another one, or where the file has an
+/// index that this release does not know, its rows are indexed anew, as [`Sequence::set_policy`]
+/// does. Speculation begins anew, and so does a selection that is to hold for several steps where
+/// the device looks rows up.
+///
+/// # Errors
+/// If the file is damaged or contradicts itself, if the device refuses, or for a policy that needs
+/// what no prefill recorded.
+pub async fn restore_sequence<B: Backend>(
+    backend: &Arc<B>,
+    shape: KvShape,
+    policy: Policy,
+    options: SequenceOptions,
+    file: &mut SessionReader<'_>,
+) -> Result<Sequence<B>, SchedulerError> {
+    let header = file.header();
+    header.check(&header.fingerprint.clone(), &shape)?;
+    let (n_tokens, dim) = (header.n_tokens, Dimensions::of(header));
+    let is_same = header.policy == policy.text() && file.has_all_indexes();
+    let mut restored = Restored::new(backend, shape, policy, options, n_tokens, is_same)?;
+    for layer in restored.shape().layers() {
+        match &mut file.0 {
+            Reading::Stream(file) => stream_layer(file, layer, &dim, &mut restored)?,
+            Reading::Records(file) => record_layer(file, layer, &dim, is_same, &mut restored)?,
+        }
+    }
+    if let Reading::Stream(file) = &mut file.0 {
+        file.end()?;
+    }
+    restored.finish().await
+}
+
+impl SessionReader<'_> {
+    /// Whether every layer has its state, in a form that this release knows.
+    fn has_all_indexes(&self) -> bool {
+        let Reading::Records(file) = &self.0 else { return true };
+        let layers = (0..file.header.n_layers).map(LayerId::new);
+        let has_state = |layer| file.directory.of(Kind::State, Some(layer)).next().is_some();
+        !file.directory.lacks_layer_records && layers.into_iter().all(has_state)
+    }
+}
+
+fn stream_layer<B: Backend>(
+    file: &mut Stream<'_>,
+    layer: LayerId,
+    dim: &Dimensions,
+    restored: &mut Restored<B>,
+) -> Result<(), SchedulerError> {
+    let places = file.places(dim)?;
+    let row_bytes = restored.shape().row_bytes();
+    let step = (PIECE_BYTES / row_bytes).max(1);
+    let mut bytes = vec![0; step.min(dim.n_tokens) * row_bytes];
+    for head in restored.shape().heads() {
+        for start in (0..dim.n_tokens).step_by(step) {
+            let bytes = &mut bytes[..step.min(dim.n_tokens - start) * row_bytes];
+            file.take(bytes)?;
+            restored.write_rows(layer, head, start, bytes);
+        }
+    }
+    restored.set_places(layer, &places);
+    restored.set_layer(layer, file.layer(dim)?)
+}
+
+fn record_layer<B: Backend>(
+    file: &RecordFile<'_>,
+    layer: LayerId,
+    dim: &Dimensions,
+    is_same: bool,
+    restored: &mut Restored<B>,
+) -> Result<(), SchedulerError> {
+    let places = read_places(file, layer)?;
+    if !covers(file.directory.of(Kind::Rows, Some(layer)), dim.n_tokens) {
+        return Err(SessionFileError::Inconsistent("rows of a layer").into());
+    }
+    for kind in [Kind::Rows, Kind::ExactRows] {
+        for entry in file.directory.of(kind, Some(layer)) {
+            read_rows(file, entry, restored)?;
+        }
+    }
+    restored.set_places(layer, &places);
+    let entry = file.directory.only(Kind::Recorded, Some(layer))?;
+    let missing = SessionFileError::Inconsistent("what was recorded of queries");
+    let bytes = file.record(entry.ok_or(missing)?)?;
+    let mut fields = SliceFields(&bytes);
+    let recorded = RecordedRecord::read(&mut fields, dim)?;
+    fields.end()?;
+    let state = if is_same { read_layer_state(file, layer, dim)? } else { LayerStateRecord::Plain };
+    restored.set_layer(layer, LayerRecord { recorded, state })
+}
+
+/// Which token each row of a layer is.
+pub(super) fn read_places(
+    file: &RecordFile<'_>,
+    layer: LayerId,
+) -> Result<PlacesRecord, SessionFileError> {
+    const PLACES: &str = "the order of rows";
+    let entries = || file.directory.of(Kind::Places, Some(layer));
+    let permuted_to = entries().last().map_or(0, |entry| entry.key.span.end);
+    if !covers(entries(), permuted_to) || permuted_to > file.header.n_tokens {
+        return Err(SessionFileError::Inconsistent(PLACES));
+    }
+    let mut positions = vec![Vec::with_capacity(permuted_to); file.header.n_kv_heads];
+    for entry in entries() {
+        let stored = stored_rows(file, entry, 4)?;
+        let bytes = file.record(entry)?;
+        let mut fields = SliceFields(&bytes);
+        for head in &mut positions {
+            let tokens = fields.u32s(stored)?;
+            head.extend_from_slice(&tokens[..entry.key.span.len()]);
+        }
+    }
+    let places = PlacesRecord { permuted_to, positions };
+    places.check()?;
+    Ok(places)
+}
+
+/// The rows of each head that lie in a record: those that are used, and maybe others behind them
+/// that an append has replaced.
+fn stored_rows(
+    file: &RecordFile<'_>,
+    entry: &Entry,
+    row_bytes: usize,
+) -> Result<usize, SessionFileError> {
+    let all = (file.header.n_kv_heads * row_bytes) as u64;
+    let stored = (entry.len / all) as usize;
+    if !entry.len.is_multiple_of(all) || stored < entry.key.span.len() {
+        return Err(SessionFileError::Inconsistent("the length of a record of rows"));
+    }
+    Ok(stored)
+}
+
+/// How rows of a record get into a store.
+enum Way {
+    /// As they are.
+    Codes,
+    Plain,
+    Exact,
+    /// Codes become numbers.
+    Widened(DType),
+}
+
+fn read_rows<B: Backend>(
+    file: &RecordFile<'_>,
+    entry: &Entry,
+    restored: &mut Restored<B>,
+) -> Result<(), SessionFileError> {
+    let (shape, is_rounded) = (restored.shape().clone(), restored.store().rounded().is_some());
+    let (way, row_bytes) = match (entry.key.format, entry.key.kind, is_rounded) {
+        (Q8_CODE, Kind::Rows, true) => (Way::Codes, kv8::row_bytes(shape.head_dim)),
+        (Q8_CODE, _, _) => (Way::Widened(shape.kv_dtype), kv8::row_bytes(shape.head_dim)),
+        (code, kind, _) if code == dtype_code(shape.kv_dtype) => match (kind, is_rounded) {
+            (Kind::ExactRows, true) => (Way::Exact, shape.row_bytes()),
+            _ => (Way::Plain, shape.row_bytes()),
+        },
+        _ => return Err(SessionFileError::Inconsistent("the type of its rows")),
+    };
+    let (stored, span) = (stored_rows(file, entry, row_bytes)?, &entry.key.span);
+    let layer = entry.key.layer.filter(|_| span.end <= file.header.n_tokens);
+    let layer = layer.ok_or(SessionFileError::Inconsistent("rows of a layer"))?;
+    file.pieces(entry, row_bytes, |at, bytes| {
+        for (head, rows, bytes) in runs(at as usize / row_bytes, bytes, row_bytes, stored) {
+            let used = rows.start..rows.end.min(span.len());
+            if used.is_empty() {
+                continue;
+            }
+            let bytes = &bytes[..used.len() * row_bytes];
+            let (head, start) = (HeadId::new(head), span.start + used.start);
+            match way {
+                Way::Plain => restored.write_rows(layer, head, start, bytes),
+                Way::Widened(dtype) => {
+                    restored.write_rows(layer, head, start, &widened(bytes, shape.head_dim, dtype));
+                }
+                Way::Codes | Way::Exact => {
+                    let store = restored.store_mut().rounded_mut().expect("asked before");
+                    match way {
+                        Way::Codes => store.write_codes(layer, head, start, bytes),
+                        _ => store.write_exact(layer, head, start, bytes),
+                    }
+                }
+            }
+        }
+    })?;
+    if let (Way::Exact, Some(store)) = (way, restored.store_mut().rounded_mut()) {
+        store.hold_exact(layer, span.clone());
+    }
+    Ok(())
+}
+
+/// Cuts rows from `first` on, of heads of `per_head` rows that follow each other, where heads end:
+/// head, its rows, their bytes.
+fn runs(
+    first: usize,
+    bytes: &[u8],
+    row_bytes: usize,
+    per_head: usize,
+) -> Vec<(usize, Range<usize>, &[u8])> {
+    let (mut at, mut left, mut runs) = (first, bytes, Vec::new());
+    while !left.is_empty() {
+        let (head, row) = (at / per_head, at % per_head);
+        let n = (left.len() / row_bytes).min(per_head - row);
+        let (now, rest) = left.split_at(n * row_bytes);
+        runs.push((head, row..row + n, now));
+        (at, left) = (at + n, rest);
+    }
+    runs
+}
+
+fn widened(codes: &[u8], head_dim: usize, dtype: DType) -> Vec<u8> {
+    let (mut bytes, mut numbers) = (Vec::new(), vec![0.0; 2 * head_dim]);
+    for row in codes.chunks_exact(kv8::row_bytes(head_dim)) {
+        kv8::decode(row, &mut numbers);
+        encode_f32_into(dtype, &numbers, &mut bytes);
+    }
+    bytes
+}
+
+fn read_layer_state(
+    file: &RecordFile<'_>,
+    layer: LayerId,
+    dim: &Dimensions,
+) -> Result<LayerStateRecord, SessionFileError> {
+    let entry = file.directory.only(Kind::State, Some(layer))?.expect("has_all_indexes");
+    let bytes = file.record(entry)?;
+    let mut fields = SliceFields(&bytes);
+    let mut state = read_state(&mut fields, dim)?;
+    fields.end()?;
+    if let LayerStateRecord::Recall(recall) = &mut state {
+        read_index(file, Kind::Index, layer, dim, &mut recall.index)?;
+        if let Some(tokens) = &mut recall.tokens {
+            read_index(file, Kind::TokenIndex, layer, dim, tokens)?;
+        }
+    }
+    Ok(state)
+}
+
+fn read_index(
+    file: &RecordFile<'_>,
+    kind: Kind,
+    layer: LayerId,
+    dim: &Dimensions,
+    index: &mut IndexRecord,
+) -> Result<(), SessionFileError> {
+    let mut end = 0;
+    for entry in file.directory.of(kind, Some(layer)) {
+        let bytes = file.record(entry)?;
+        let mut fields = SliceFields(&bytes);
+        index.read_batches(&mut fields, dim)?;
+        fields.end()?;
+        let span = &entry.key.span;
+        let last = index.batches.last().map_or(0, |(end, _)| *end);
+        if span.start != end || span.is_empty() || span.end != last {
+            return Err(SessionFileError::Inconsistent("the rows of an index"));
+        }
+        end = span.end;
+    }
+    index.check()
+}

@@ -1,0 +1,412 @@
+//! A sequence into a file, or behind what a file has of it.
+
+use std::io::Write;
+use std::ops::Range;
+
+use longview_core::{DType, LayerId, kv8};
+use longview_ops::Backend;
+
+use super::content::SessionContent;
+use super::digest::digest;
+use super::directory::{Entry, Key, Kind};
+use super::fields::FieldWriter;
+use super::file::SessionFile;
+use super::header::{Fingerprint, SessionHeader, dtype_code, rows_code};
+use super::open::read_places;
+use super::record_file::{RecordFile, RecordWriter};
+use super::records::{write_places, write_state};
+use crate::error::{SchedulerError, SessionFileError};
+use crate::index::IndexRecord;
+use crate::layout::HostRows;
+use crate::policy::PolicyOptions;
+use crate::sequence::{LayerRecord, LayerStateRecord, PlacesRecord, Sequence};
+
+/// Rows of a head in one record, so that parts can be read and proved alone.
+const SEGMENT_ROWS: usize = 1 << 14;
+/// Bytes of rows that are moved at a time.
+const PIECE_BYTES: usize = 1 << 16;
+/// Records that a layer may have in a file that is appended to: more are slow to open.
+const MAX_LAYER_RECORDS: usize = 256;
+
+/// How a session is saved.
+#[derive(Clone, Copy, Debug)]
+pub struct SaveOptions<'a> {
+    /// What its rows depend on.
+    pub fingerprint: &'a Fingerprint,
+    /// What the user said about the policy in force.
+    pub policy: &'a PolicyOptions,
+    /// Rows of a head in one record.
+    pub segment_rows: usize,
+}
+
+impl<'a> SaveOptions<'a> {
+    /// With records of 16,384 rows.
+    pub fn new(fingerprint: &'a Fingerprint, policy: &'a PolicyOptions) -> Self {
+        Self { fingerprint, policy, segment_rows: SEGMENT_ROWS }
+    }
+}
+
+/// What an append did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Tokens whose rows were in the file and stay where they are, in every layer.
+    pub kept_tokens: usize,
+    /// Bytes of records that the file still uses.
+    pub kept_bytes: u64,
+}
+
+/// Writes a sequence, in order and without seeking. The sequence goes on as if it had not been
+/// saved.
+///
+/// # Errors
+/// If `out` or the device refuses, and after a step whose verdict was not read.
+///
+/// # Panics
+/// If `content` has another number of tokens than the sequence.
+pub async fn save_sequence<B: Backend>(
+    sequence: &mut Sequence<B>,
+    options: &SaveOptions<'_>,
+    content: &SessionContent,
+    out: &mut dyn Write,
+) -> Result<(), SchedulerError> {
+    let header = settled_header(sequence, options, content).await?;
+    let writer = RecordWriter::new(out, header.encode()?)?;
+    let mut saving = Saving { writer, before: None, segment_rows: options.segment_rows };
+    saving.session(sequence, &header, content).await?;
+    Ok(saving.writer.finish()?)
+}
+
+/// Writes what a sequence has and `file` has not, to `out`, which stands at
+/// [`SessionFile::append_at`]. What is there stays: should the write end half way, the file opens as
+/// it did before. `Ok(None)`, with nothing written, where the file has to be written as a whole:
+/// it is of an older version, of another model or type of rows, has fewer than half of the tokens,
+/// or was appended to many times.
+///
+/// # Errors
+/// As [`save_sequence`]; and if the file cannot be read.
+///
+/// # Panics
+/// As [`save_sequence`].
+pub async fn append_sequence<B: Backend>(
+    sequence: &mut Sequence<B>,
+    options: &SaveOptions<'_>,
+    content: &SessionContent,
+    file: &SessionFile<'_>,
+    out: &mut dyn Write,
+) -> Result<Option<Appended>, SchedulerError> {
+    let header = settled_header(sequence, options, content).await?;
+    let Some(file) = file.records() else { return Ok(None) };
+    let Some(before) = Before::new(sequence, &header, content, file)? else { return Ok(None) };
+    let writer = RecordWriter::behind(out, file);
+    let kept = before.kept(file);
+    let mut saving = Saving { writer, before: Some(before), segment_rows: options.segment_rows };
+    saving.session(sequence, &header, content).await?;
+    saving.writer.finish()?;
+    Ok(Some(kept))
+}
+
+async fn settled_header<B: Backend>(
+    sequence: &mut Sequence<B>,
+    options: &SaveOptions<'_>,
+    content: &SessionContent,
+) -> Result<SessionHeader, SchedulerError> {
+    sequence.settle_rows().await?;
+    assert_eq!(content.tokens.len(), sequence.n_tokens(), "a token for each row");
+    let shape = sequence.shape();
+    Ok(SessionHeader {
+        fingerprint: options.fingerprint.clone(),
+        kv_dtype: shape.kv_dtype,
+        // A store of another kind may hold them, of a sequence that was made for 8 bits.
+        host_rows: match sequence.store().rounded() {
+            Some(_) => HostRows::EightBits,
+            None => HostRows::Plain,
+        },
+        n_layers: shape.n_layers,
+        n_q_heads: shape.n_q_heads,
+        n_kv_heads: shape.n_kv_heads,
+        head_dim: shape.head_dim,
+        context: shape.capacity,
+        n_tokens: sequence.n_tokens(),
+        options: options.policy.text(),
+        policy: sequence.policy().text(),
+    })
+}
+
+/// What a file has of a sequence.
+struct Before<'a> {
+    file: &'a RecordFile<'a>,
+    /// First tokens that both have.
+    n_common: usize,
+    /// Of each layer: rows that both have, in the same places.
+    stable: Vec<usize>,
+    /// Of each layer: first rows whose places both have.
+    places: Vec<usize>,
+}
+
+impl<'a> Before<'a> {
+    /// `None` if the file is better written as a whole.
+    fn new<B: Backend>(
+        sequence: &Sequence<B>,
+        header: &SessionHeader,
+        content: &SessionContent,
+        file: &'a RecordFile<'a>,
+    ) -> Result<Option<Self>, SessionFileError> {
+        if header.encode()? != file.header.encode()? {
+            return Ok(None);
+        }
+        let tokens = file.tokens()?;
+        let pairs = tokens.iter().zip(&content.tokens);
+        let n_common = pairs.take_while(|(file, here)| file == here).count();
+        let (mut stable, mut places) = (Vec::new(), Vec::new());
+        for layer in sequence.shape().layers() {
+            let (there, here) = (read_places(file, layer)?, sequence.places(layer));
+            let rows = (0..n_common).take_while(|row| is_same_row(&there, &here, *row, n_common));
+            let rows = rows.count();
+            stable.push(rows);
+            places.push(rows.min(there.permuted_to).min(here.permuted_to));
+            let of_layer = |entry: &&Entry| entry.key.layer == Some(layer);
+            if file.directory.entries.iter().filter(of_layer).count() > MAX_LAYER_RECORDS {
+                return Ok(None);
+            }
+        }
+        let least = stable.iter().min().copied().unwrap_or(0);
+        // Else most of the file would be bytes that nothing refers to.
+        let is_worth = least > 0 && 2 * least >= tokens.len().max(sequence.n_tokens()) / 2;
+        Ok(is_worth.then_some(Self { file, n_common, stable, places }))
+    }
+
+    fn kept(&self, file: &RecordFile<'_>) -> Appended {
+        let kept_tokens = self.stable.iter().min().copied().unwrap_or(0);
+        let rows = file.directory.entries.iter().filter(|entry| {
+            let stable = entry.key.layer.map(|layer| self.stable[layer.index()]);
+            entry.key.kind == Kind::Rows && stable.is_some_and(|rows| entry.key.span.start < rows)
+        });
+        Appended { kept_tokens, kept_bytes: rows.map(|entry| entry.len).sum() }
+    }
+
+    /// Records of the file that hold the first `end` of a kind, the last one cut there.
+    fn clipped(&self, kind: Kind, layer: Option<LayerId>, end: usize) -> Vec<Entry> {
+        let entries =
+            self.file.directory.of(kind, layer).filter(|entry| entry.key.span.start < end);
+        let clip = |entry: &Entry| {
+            let mut entry = entry.clone();
+            entry.key.span.end = entry.key.span.end.min(end);
+            entry
+        };
+        entries.map(clip).collect()
+    }
+}
+
+/// Whether a row is the same token in both, one that both have, in every head.
+fn is_same_row(there: &PlacesRecord, here: &PlacesRecord, row: usize, n_common: usize) -> bool {
+    let token = |places: &PlacesRecord, head: usize| {
+        places.positions[head].get(row).map_or(row, |token| *token as usize)
+    };
+    (0..here.positions.len()).all(|head| {
+        let is = token(here, head);
+        is == token(there, head) && is < n_common
+    })
+}
+
+struct Saving<'a, 'f> {
+    writer: RecordWriter<'a>,
+    before: Option<Before<'f>>,
+    segment_rows: usize,
+}
+
+impl Saving<'_, '_> {
+    /// Writes a record, or lists the one that the file has of the same bytes.
+    fn put(&mut self, key: Key, bytes: &[u8]) -> Result<(), SessionFileError> {
+        let before = self.before.as_ref().and_then(|before| {
+            let mut same = before.file.directory.of(key.kind, key.layer);
+            same.find(|e| e.key == key && e.len == bytes.len() as u64 && e.digest == digest(bytes))
+        });
+        match before.cloned() {
+            Some(entry) => self.writer.keep(entry),
+            None => self.writer.record(key, bytes)?,
+        }
+        Ok(())
+    }
+
+    async fn session<B: Backend>(
+        &mut self,
+        sequence: &Sequence<B>,
+        header: &SessionHeader,
+        content: &SessionContent,
+    ) -> Result<(), SchedulerError> {
+        self.put(Key::whole(Kind::Session), &header.encode_session())?;
+        self.put(Key::whole(Kind::Note), &content.note)?;
+        self.tokens(&content.tokens)?;
+        self.put(Key::whole(Kind::Last), &content.encode_last())?;
+        for layer in sequence.shape().layers() {
+            self.places(layer, &sequence.places(layer))?;
+            self.rows(sequence, layer)?;
+            self.exact_rows(sequence, layer)?;
+            let LayerRecord { recorded, state } = sequence.layer_record(layer).await?;
+            let (mut fields, all) = (FieldWriter::default(), 0..sequence.n_tokens());
+            recorded.write(&mut fields);
+            self.put(Key::of(Kind::Recorded, layer, all.clone()), &fields.into_bytes())?;
+            self.state(layer, all, &state, header.kv_dtype)?;
+        }
+        Ok(())
+    }
+
+    fn tokens(&mut self, tokens: &[u32]) -> Result<(), SessionFileError> {
+        let kept = self.keep(Kind::Tokens, None, |before| before.n_common);
+        if kept == tokens.len() {
+            return Ok(());
+        }
+        let mut fields = FieldWriter::default();
+        fields.u32s(&tokens[kept..]);
+        let key = Key { span: kept..tokens.len(), ..Key::whole(Kind::Tokens) };
+        self.writer.record(key, &fields.into_bytes())
+    }
+
+    /// Lists what the file has up to an end, and says up to where that is.
+    fn keep(
+        &mut self,
+        kind: Kind,
+        layer: Option<LayerId>,
+        end: impl FnOnce(&Before<'_>) -> usize,
+    ) -> usize {
+        let Some(before) = &self.before else { return 0 };
+        let entries = before.clipped(kind, layer, end(before));
+        let kept = entries.last().map_or(0, |entry| entry.key.span.end);
+        entries.into_iter().for_each(|entry| self.writer.keep(entry));
+        kept
+    }
+
+    fn places(&mut self, layer: LayerId, places: &PlacesRecord) -> Result<(), SessionFileError> {
+        let kept = self.keep(Kind::Places, Some(layer), |before| before.places[layer.index()]);
+        if kept == places.permuted_to {
+            return Ok(());
+        }
+        let (mut fields, span) = (FieldWriter::default(), kept..places.permuted_to);
+        write_places(places, span.clone(), &mut fields);
+        self.writer.record(Key::of(Kind::Places, layer, span), &fields.into_bytes())
+    }
+
+    fn rows<B: Backend>(
+        &mut self,
+        sequence: &Sequence<B>,
+        layer: LayerId,
+    ) -> Result<(), SessionFileError> {
+        let kept = self.keep(Kind::Rows, Some(layer), |before| before.stable[layer.index()]);
+        let n = sequence.n_tokens();
+        for start in (kept..n).step_by(self.segment_rows) {
+            let span = start..n.min(start + self.segment_rows);
+            write_rows(sequence, layer, span, &mut self.writer)?;
+        }
+        Ok(())
+    }
+
+    /// First and recent rows in full, where others are rounded.
+    fn exact_rows<B: Backend>(
+        &mut self,
+        sequence: &Sequence<B>,
+        layer: LayerId,
+    ) -> Result<(), SessionFileError> {
+        let Some(rounded) = sequence.store().rounded() else { return Ok(()) };
+        let (shape, n) = (sequence.shape(), sequence.n_tokens());
+        let format = dtype_code(shape.kv_dtype);
+        for span in rounded.exact_rows(layer) {
+            let span = span.start.min(n)..span.end.min(n);
+            if span.is_empty() {
+                continue;
+            }
+            let mut bytes = vec![0; shape.n_kv_heads * span.len() * shape.row_bytes()];
+            let parts = bytes.chunks_exact_mut(span.len() * shape.row_bytes());
+            for (head, part) in shape.heads().zip(parts) {
+                sequence.store().read_rows(layer, head, span.clone(), part);
+            }
+            self.put(Key { format, ..Key::of(Kind::ExactRows, layer, span) }, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn state(
+        &mut self,
+        layer: LayerId,
+        all: Range<usize>,
+        state: &LayerStateRecord,
+        dtype: DType,
+    ) -> Result<(), SessionFileError> {
+        let mut fields = FieldWriter::default();
+        write_state(state, &mut fields);
+        self.put(Key::of(Kind::State, layer, all), &fields.into_bytes())?;
+        let LayerStateRecord::Recall(recall) = state else { return Ok(()) };
+        self.index(Kind::Index, layer, &recall.index, dtype)?;
+        match &recall.tokens {
+            Some(tokens) => self.index(Kind::TokenIndex, layer, tokens, dtype),
+            None => Ok(()),
+        }
+    }
+
+    /// Batches that the file has as they are stay; the others become one record.
+    fn index(
+        &mut self,
+        kind: Kind,
+        layer: LayerId,
+        index: &IndexRecord,
+        dtype: DType,
+    ) -> Result<(), SessionFileError> {
+        let row_bytes = index.width * dtype.size();
+        let encoded = |batches: Range<usize>| {
+            let mut fields = FieldWriter::default();
+            index.write_batches(batches, row_bytes, &mut fields);
+            fields.into_bytes()
+        };
+        let end_before = |batch: usize| batch.checked_sub(1).map_or(0, |last| index.end_of(last));
+        let mut first = 0;
+        let before = self.before.as_ref().map(|before| before.file.directory.of(kind, Some(layer)));
+        for entry in before.into_iter().flatten().cloned().collect::<Vec<_>>() {
+            let ends = index.batches.iter().position(|(end, _)| *end == entry.key.span.end);
+            let Some(last) = ends.filter(|last| *last >= first) else { break };
+            let is_there = end_before(first) == entry.key.span.start
+                && digest(&encoded(first..last + 1)) == entry.digest;
+            if !is_there {
+                break;
+            }
+            self.writer.keep(entry);
+            first = last + 1;
+        }
+        let n = index.batches.len();
+        if first == n {
+            return Ok(());
+        }
+        let key = Key::of(kind, layer, end_before(first)..index.end_of(n - 1));
+        self.writer.record(key, &encoded(first..n))
+    }
+}
+
+/// Writes rows of all heads, as the store keeps them.
+fn write_rows<B: Backend>(
+    sequence: &Sequence<B>,
+    layer: LayerId,
+    span: Range<usize>,
+    file: &mut RecordWriter<'_>,
+) -> Result<(), SessionFileError> {
+    let (shape, store) = (sequence.shape(), sequence.store());
+    let rounded = store.rounded();
+    let (row_bytes, host_rows) = match rounded {
+        Some(_) => (kv8::row_bytes(shape.head_dim), HostRows::EightBits),
+        None => (shape.row_bytes(), HostRows::Plain),
+    };
+    let format = rows_code(host_rows, shape.kv_dtype);
+    let mut record = file.begin(Key { format, ..Key::of(Kind::Rows, layer, span.clone()) });
+    let step = (PIECE_BYTES / row_bytes).max(1);
+    let mut bytes = vec![0; step.min(span.len()) * row_bytes];
+    for head in shape.heads() {
+        for start in span.clone().step_by(step) {
+            let rows = start..span.end.min(start + step);
+            let bytes = &mut bytes[..rows.len() * row_bytes];
+            match rounded {
+                Some(rounded) => rounded.read_codes(layer, head, rows, bytes),
+                None => store.read_rows(layer, head, rows, bytes),
+            }
+            record.bytes(bytes)?;
+        }
+    }
+    record.end();
+    Ok(())
+}
