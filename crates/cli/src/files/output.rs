@@ -205,7 +205,7 @@ impl OutputFile {
     /// the first `at` bytes are there still. Says how many bytes the file has then.
     ///
     /// # Errors
-    /// As [`OutputFile::write`]; and if another program has it locked or wrote it meanwhile.
+    /// As [`OutputFile::write`]. (Who has begun the part is the only one who writes: no lock.)
     pub fn append(
         &self,
         at: u64,
@@ -223,9 +223,6 @@ impl OutputFile {
         fill: impl FnOnce(&mut Noted<'_>) -> Result<bool>,
     ) -> Result<Option<u64>> {
         let mut file = fs::OpenOptions::new().write(true).open(&self.target)?;
-        if file.try_lock().is_err() {
-            bail!("another program is writing this file; try again when it has ended");
-        }
         if self.before != Some(Identity::of(&file.metadata()?)) {
             bail!("another program wrote this file meanwhile; open it and save again");
         }

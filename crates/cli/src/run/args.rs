@@ -35,8 +35,9 @@ pub struct RunArgs {
     pub(super) prompt: Option<String>,
 
     /// Read the document (-f) and write what was read to FILE; -p is answered afterwards, if it is
-    /// given. Only an older session is replaced, with --force or after a question [default: none].
-    #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "session")]
+    /// given. With --session only what the session lacks is read. Only an older session is replaced
+    /// or added to, with --force or after a question [default: none].
+    #[arg(long, value_name = "FILE", requires = "file")]
     pub(super) save_session: Option<PathBuf>,
 
     /// Let --save-session replace an older session without a question [default: off].

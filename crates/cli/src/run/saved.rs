@@ -15,7 +15,7 @@ use pollster::block_on;
 use serde::{Deserialize, Serialize};
 
 use super::args::RunArgs;
-use super::prompt::PromptText;
+use super::prompt::{self, PromptText};
 use super::talk::Talk;
 use crate::failure::Interrupted;
 use crate::files::{FileKind, Output, OutputFile, input, model_files};
@@ -136,11 +136,11 @@ pub fn prepare_as(
     Output { option: asked_by, path, kind: FileKind::Session, force, inputs: &inputs }.prepare()
 }
 
-/// Computes a document that is to be saved in `file`. After Ctrl-C what was read is worth saving
-/// too, and the words for it come back; a second Ctrl-C ends the program.
+/// Computes what the session lacks of a document that is to be saved in `file`. After Ctrl-C what
+/// was read is worth saving too, and the words for it come back; a second Ctrl-C ends the program.
 ///
 /// # Errors
-/// [`Interrupted`] if nothing was read yet.
+/// [`Interrupted`] if nothing was read yet; a session of another document.
 pub fn read<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
@@ -148,10 +148,15 @@ pub fn read<B: Backend>(
     interrupt: &Interrupt,
     file: &OutputFile,
 ) -> Result<Option<Interrupted>> {
+    let known = prompt::known(session, ids, false)?;
+    if known < session.n_tokens() {
+        block_on(session.truncate(known))?;
+    }
+    let rest = &ids[known..];
     let guard = interrupt.cancel_with(session.cancel_token());
-    let mut bar = PrefillBar::new(ids.len());
+    let mut bar = PrefillBar::new(rest.len());
     let mut update = |progress| bar.update(progress, &guard);
-    if block_on(engine.prefill(session, ids, &mut update))? {
+    if block_on(engine.prefill(session, rest, &mut update))? {
         return Ok(None);
     }
     let (name, total) = (file.name().display(), units::count(ids.len()));

@@ -128,7 +128,7 @@ pub(super) fn read_places(
     if !covers(entries(), permuted_to) || permuted_to > file.header.n_tokens {
         return Err(SessionFileError::Inconsistent(PLACES));
     }
-    let mut positions = vec![Vec::with_capacity(permuted_to); file.header.n_kv_heads];
+    let mut positions = vec![Vec::new(); file.header.n_kv_heads];
     for entry in entries() {
         let stored = stored_rows(file, entry, 4)?;
         let bytes = file.record(entry)?;
@@ -187,7 +187,8 @@ fn read_rows<B: Backend>(
     let layer = entry.key.layer.filter(|_| span.end <= file.header.n_tokens);
     let layer = layer.ok_or(SessionFileError::Inconsistent("rows of a layer"))?;
     file.pieces(entry, row_bytes, |at, bytes| {
-        for (head, rows, bytes) in runs(at as usize / row_bytes, bytes, row_bytes, stored) {
+        for (head, rows, bytes) in runs((at / row_bytes as u64) as usize, bytes, row_bytes, stored)
+        {
             let used = rows.start..rows.end.min(span.len());
             if used.is_empty() {
                 continue;

@@ -138,6 +138,12 @@ impl<'a> RecordFile<'a> {
         Ok(Self { source, first, header, directory, end, times })
     }
 
+    /// Bytes of the file that its directory lists, and of the directory.
+    pub fn n_used_bytes(&self) -> u64 {
+        let records = self.directory.entries.iter().map(|entry| entry.len + 80).sum::<u64>();
+        self.first.bytes.len() as u64 + records + TRAILER_BYTES
+    }
+
     /// Bytes behind the trailer: of an append that did not end.
     pub fn n_torn(&self) -> u64 {
         self.source.size().saturating_sub(self.end)

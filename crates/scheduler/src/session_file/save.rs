@@ -25,6 +25,8 @@ use crate::sequence::{LayerRecord, LayerStateRecord, PlacesRecord, Sequence};
 const SEGMENT_ROWS: usize = 1 << 14;
 /// Bytes of rows that are moved at a time.
 const PIECE_BYTES: usize = 1 << 16;
+/// Bytes of records that are no longer used that are never worth a new file.
+const SMALL_WASTE: u64 = 1 << 20;
 /// Records that a layer may have in a file that is appended to: more are slow to open.
 const MAX_LAYER_RECORDS: usize = 256;
 
@@ -79,8 +81,8 @@ pub async fn save_sequence<B: Backend>(
 /// Writes what a sequence has and `file` has not, to `out`, which stands at
 /// [`SessionFile::append_at`]. What is there stays: should the write end half way, the file opens as
 /// it did before. `Ok(None)`, with nothing written, where the file has to be written as a whole:
-/// it is of an older version, of another model or type of rows, has fewer than half of the tokens,
-/// or was appended to many times.
+/// it is of an older version, or of another model or type of rows; less than half of its tokens, or
+/// of its bytes, would be used; or it was appended to hundreds of times.
 ///
 /// # Errors
 /// As [`save_sequence`]; and if the file cannot be read.
@@ -98,7 +100,7 @@ pub async fn append_sequence<B: Backend>(
     let Some(file) = file.records() else { return Ok(None) };
     let Some(before) = Before::new(sequence, &header, content, file)? else { return Ok(None) };
     let writer = RecordWriter::behind(out, file);
-    let kept = before.kept(file);
+    let kept = before.kept();
     let mut saving = Saving { writer, before: Some(before), segment_rows: options.segment_rows };
     saving.session(sequence, &header, content).await?;
     saving.writer.finish()?;
@@ -171,13 +173,14 @@ impl<'a> Before<'a> {
         }
         let least = stable.iter().min().copied().unwrap_or(0);
         // Else most of the file would be bytes that nothing refers to.
-        let is_worth = least > 0 && 2 * least >= tokens.len().max(sequence.n_tokens()) / 2;
+        let is_used = file.end <= 2 * file.n_used_bytes() + SMALL_WASTE;
+        let is_worth = is_used && least > 0 && 2 * least >= tokens.len();
         Ok(is_worth.then_some(Self { file, n_common, stable, places }))
     }
 
-    fn kept(&self, file: &RecordFile<'_>) -> Appended {
+    fn kept(&self) -> Appended {
         let kept_tokens = self.stable.iter().min().copied().unwrap_or(0);
-        let rows = file.directory.entries.iter().filter(|entry| {
+        let rows = self.file.directory.entries.iter().filter(|entry| {
             let stable = entry.key.layer.map(|layer| self.stable[layer.index()]);
             entry.key.kind == Kind::Rows && stable.is_some_and(|rows| entry.key.span.start < rows)
         });
@@ -243,10 +246,10 @@ impl Saving<'_, '_> {
             self.rows(sequence, layer)?;
             self.exact_rows(sequence, layer)?;
             let LayerRecord { recorded, state } = sequence.layer_record(layer).await?;
-            let (mut fields, all) = (FieldWriter::default(), 0..sequence.n_tokens());
+            let mut fields = FieldWriter::default();
             recorded.write(&mut fields);
-            self.put(Key::of(Kind::Recorded, layer, all.clone()), &fields.into_bytes())?;
-            self.state(layer, all, &state, header.kv_dtype)?;
+            self.put(Key::of(Kind::Recorded, layer, 0..0), &fields.into_bytes())?;
+            self.state(layer, &state, header.kv_dtype)?;
         }
         Ok(())
     }
@@ -327,13 +330,12 @@ impl Saving<'_, '_> {
     fn state(
         &mut self,
         layer: LayerId,
-        all: Range<usize>,
         state: &LayerStateRecord,
         dtype: DType,
     ) -> Result<(), SessionFileError> {
         let mut fields = FieldWriter::default();
         write_state(state, &mut fields);
-        self.put(Key::of(Kind::State, layer, all), &fields.into_bytes())?;
+        self.put(Key::of(Kind::State, layer, 0..0), &fields.into_bytes())?;
         let LayerStateRecord::Recall(recall) = state else { return Ok(()) };
         self.index(Kind::Index, layer, &recall.index, dtype)?;
         match &recall.tokens {
