@@ -97,9 +97,9 @@ pub enum WeightsError {
     },
     /// More bytes than addresses: in a program of 32 bits, as in a browser.
     #[error(
-        "{}: tensor {name} has {bytes} bytes, more than this program can address; use a smaller \
+        "{}: tensor {} has {bytes} bytes, more than this program can address; use a smaller \
          model, or the program outside of the browser",
-        path.display()
+        path.display(), clip(name)
     )]
     TensorTooLarge {
         /// The file.
@@ -116,7 +116,9 @@ pub enum WeightsError {
         path: PathBuf,
     },
     /// The header contradicts itself or the file.
-    #[error("{}: corrupt safetensors header ({reason}); download it again", path.display())]
+    #[error(
+        "{}: corrupt safetensors header ({}); download it again", path.display(), clip(reason)
+    )]
     Corrupt {
         /// The file.
         path: PathBuf,

@@ -116,6 +116,17 @@ fn damaged_files_say_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
+fn names_in_a_corrupt_header_do_not_act_on_a_terminal() {
+    let name = format!("\u{1b}[2J\u{7f}{}", "x".repeat(5_000));
+    let entry = serde_json::json!({"dtype": "F32", "shape": [1], "data_offsets": [4, 8]});
+    let header = serde_json::json!({ name.as_str(): entry }).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat();
+    let text = message(&bytes);
+    assert!(text.contains(r"\u{1b}[2J\u{7f}x") && text.len() < 400, "{text:?}");
+    assert!(!text.contains(char::is_control), "{text:?}");
+}
+
+#[test]
 fn headers_that_lie_are_corrupt() {
     let overlapping = String::from_utf8_lossy(&one(0)).replace("[0,24]", "[8,32]");
     assert!(message(overlapping.as_bytes()).starts_with("corrupt safetensors header"));
