@@ -107,7 +107,8 @@ fn tensor_set(file: &GgufFile, arch: &GgufArch, config: &ModelConfig) -> TensorS
             } else {
                 RowOrder::Same
             };
-            (names::to_hugging_face(&info.name, arch), tensor(file, stored, order))
+            let tensor = tensor(file, stored, order).called(&info.name);
+            (names::to_hugging_face(&info.name, arch), tensor)
         })
         .collect();
     TensorSet::of_tensors(&file.path, "its metadata", tensors)

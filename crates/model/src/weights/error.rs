@@ -109,6 +109,19 @@ pub enum WeightsError {
         /// Its length.
         bytes: u64,
     },
+    /// A weight that is no number.
+    #[error(
+        "{}: tensor {} holds {what}; the file is damaged, or was when it was made: download it \
+         again, or take another conversion", path.display(), clip(name)
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What, and where in it.
+        what: String,
+    },
     /// More tensors than any model has.
     #[error("{}: more than {MAX_TENSORS} tensors; the file is corrupt", path.display())]
     TooManyTensors {
