@@ -69,6 +69,8 @@ export interface ModelInfo {
   vocab: number;
   trainedContext: number | null;
   weightBytes: number;
+  /** How most of them are stored: BF16, F16, Q4_1 and so on. */
+  weightType: string;
   contextTokens: number;
   fingerprint: string;
 }

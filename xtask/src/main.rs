@@ -11,6 +11,7 @@ mod bench;
 mod ci;
 mod debian;
 mod demo;
+mod fuzz;
 mod gpu;
 mod kernels;
 mod measure;
@@ -57,6 +58,7 @@ const VERBS: &[Verb] = &[
         about: sanitize::ABOUT,
         run: sanitize::run,
     },
+    Verb { name: "fuzz", options: fuzz::OPTIONS, about: fuzz::ABOUT, run: fuzz::run },
     Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
     Verb { name: "web", options: web::OPTIONS, about: web::ABOUT, run: web::run },
     Verb { name: "help", options: "", about: "prints this", run: help },
@@ -133,6 +135,11 @@ mod tests {
             "references smollm2",
             "kernels --only",
             "gpu now",
+            "fuzz gguf",
+            "fuzz --only nothing",
+            "fuzz --runs many",
+            "fuzz --runs 1 --seconds 1",
+            "fuzz --coverage --runs 1",
             "sanitize loom",
             "sanitize --only nothing",
             "sanitize --only loom --quick",

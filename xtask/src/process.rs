@@ -53,6 +53,16 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(ChildFailed { line, code: status.code() }.into()) }
 }
 
+/// Runs a command to its end with all that it says in the file `log`; whether it ended well.
+pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<bool> {
+    let line = announce(command);
+    let file = File::create(log).with_context(|| log.display().to_string())?;
+    let output = file.try_clone().with_context(|| log.display().to_string())?;
+    let command = command.stdin(Stdio::null()).stdout(output).stderr(file);
+    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
+    Ok(status.success())
+}
+
 /// Runs a command to its end and returns what it wrote to stdout; its stderr is shown.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
     let line = announce(command);

@@ -98,7 +98,8 @@ fn of_file(file: &GgufFile) -> Result<GgufModel, GgufModelError> {
 fn tensor_set(file: &GgufFile, arch: &GgufArch, config: &ModelConfig) -> TensorSet {
     let weights = file.tensors.iter().filter(|t| !names::is_frequencies(&t.info.name));
     let tensors: HashMap<String, Tensor> = weights
-        .map(|stored| {
+        .flat_map(|stored| apart(stored, arch, config))
+        .map(|ref stored| {
             let info = &stored.info;
             let interleaved = arch.interleaved && names::is_rotated(&info.name);
             let order = if interleaved {
@@ -106,10 +107,30 @@ fn tensor_set(file: &GgufFile, arch: &GgufArch, config: &ModelConfig) -> TensorS
             } else {
                 RowOrder::Same
             };
-            (names::to_hugging_face(&info.name, arch), tensor(file, stored, order))
+            let tensor = tensor(file, stored, order).called(&info.name);
+            (names::to_hugging_face(&info.name, arch), tensor)
         })
         .collect();
     TensorSet::of_tensors(&file.path, "its metadata", tensors)
+}
+
+/// A tensor as Hugging Face has it: in three where it holds q, k and v. One that is not made of
+/// them stays as it is, and the check against the config names it.
+fn apart(stored: &StoredTensor, arch: &GgufArch, config: &ModelConfig) -> Vec<StoredTensor> {
+    let names = names::split_qkv(&stored.info.name).filter(|_| arch.stacked_qkv);
+    let (q, kv) = (config.q_width(), config.kv_width());
+    let n_rows = stored.info.shape.first().copied();
+    let Some(names) = names.filter(|_| n_rows == Some(q + 2 * kv)) else {
+        return vec![stored.clone()];
+    };
+    let rows = [0..q, q..q + kv, q + kv..q + 2 * kv];
+    let infos = names.into_iter().zip(rows).map(|(name, rows)| stored.info.rows(name, rows));
+    let infos: Option<Vec<TensorInfo>> = infos.collect();
+    let part = stored.part;
+    infos.map_or_else(
+        || vec![stored.clone()],
+        |infos| infos.into_iter().map(|info| StoredTensor { info, part }).collect(),
+    )
 }
 
 /// In place what needs no work, as rows that are made when they are read what does.

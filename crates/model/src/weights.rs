@@ -9,6 +9,7 @@
 mod digest;
 mod error;
 mod expected;
+mod finite;
 mod limits;
 mod part;
 mod quantize;

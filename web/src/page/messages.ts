@@ -49,8 +49,8 @@ export const MESSAGES: Record<Code, Message> = {
   "bad-model": {
     title: "This model cannot be used",
     advice:
-      "Use a Hugging Face folder of a supported model in safetensors: Llama, Mistral, Qwen2, " +
-      "Qwen3, Phi-3, GLM-4 or InternLM2.",
+      "Use a Hugging Face folder in safetensors, or a GGUF file, of a supported model: Llama, " +
+      "Mistral, Qwen2, Qwen3, Phi-3, GLM-4, InternLM2 or Gemma 3.",
     blocking: false,
   },
   "bad-session": {

@@ -21,6 +21,7 @@ export class ModelPanel {
   private readonly form = byId("model-form", HTMLFormElement);
   private readonly url = byId("model-url", HTMLInputElement);
   private readonly files = byId("model-files", HTMLInputElement);
+  private readonly gguf = byId("model-gguf", HTMLInputElement);
   private readonly context = byId("context", HTMLSelectElement);
   private startedAt = 0;
   private startedFrom = 0;
@@ -36,6 +37,9 @@ export class ModelPanel {
     });
     this.files.addEventListener("change", () => {
       this.choose("files");
+    });
+    this.gguf.addEventListener("change", () => {
+      this.choose("gguf");
     });
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -84,7 +88,7 @@ export class ModelPanel {
     this.line.replaceChildren(
       make("b", {}, model.label),
       `: ${model.layers} layers, ${model.kvHeads} KV heads, ${bytes(model.weightBytes)} of ` +
-        `weights, context ${count(model.contextTokens)} tokens. `,
+        `weights in ${model.weightType}, context ${count(model.contextTokens)} tokens. `,
       make("span", { class: "hint" }, model.checked),
     );
   }
@@ -106,18 +110,20 @@ export class ModelPanel {
       if (!this.url.reportValidity()) return null;
       return { source: { kind: "url", url: this.url.value }, contextTokens: this.contextTokens };
     }
-    if (kind === "files") {
-      const files = [...(this.files.files ?? [])];
-      this.files.setCustomValidity(files.length === 0 ? "Pick the files of a folder." : "");
-      if (!this.files.reportValidity()) return null;
-      return { source: { kind: "files", files }, contextTokens: this.contextTokens };
-    }
+    if (kind === "files") return this.picked(this.files, "Pick the files of a folder.");
+    if (kind === "gguf") return this.picked(this.gguf, "Pick a .gguf file.");
     return { source: { kind: "embedded" }, contextTokens: this.contextTokens };
   }
 
+  private picked(input: HTMLInputElement, missing: string): ModelWish | null {
+    const files = [...(input.files ?? [])];
+    input.setCustomValidity(files.length === 0 ? missing : "");
+    if (!input.reportValidity()) return null;
+    return { source: { kind: "files", files }, contextTokens: this.contextTokens };
+  }
+
   private choose(kind: string): void {
-    this.url.setCustomValidity("");
-    this.files.setCustomValidity("");
+    for (const input of [this.url, this.files, this.gguf]) input.setCustomValidity("");
     const radio = this.form.querySelector<HTMLInputElement>(`input[value="${kind}"]`);
     if (radio !== null) radio.checked = true;
   }

@@ -164,9 +164,14 @@ export class MemoryFile implements Bytes {
   }
 }
 
+/** Bytes of a picked file that are read at least: each read crosses to another process. */
+const WINDOW = 1 << 20;
+
 /** A file that the visitor picked: read from where it lies, never copied. */
 export class PickedFile implements Bytes {
   private readonly reader = new FileReaderSync();
+  private window: Uint8Array<ArrayBuffer> = new Uint8Array();
+  private windowAt = 0;
   readonly name: string;
   readonly size: number;
 
@@ -176,11 +181,25 @@ export class PickedFile implements Bytes {
   }
 
   readInto(at: number, out: Uint8Array): void {
-    const part = this.reader.readAsArrayBuffer(this.file.slice(at, at + out.length));
-    if (part.byteLength < out.length) {
-      throw failure("bad-model", `${this.name} changed on the disk. Pick the folder again.`);
+    const end = at + out.length;
+    const isWithin = at >= this.windowAt && end <= this.windowAt + this.window.length;
+    if (!isWithin) {
+      // Rows of a re-ordered matrix are read one by one, and lie close together.
+      this.window = this.read(at, Math.min(this.size, Math.max(end, at + WINDOW)));
+      this.windowAt = at;
     }
-    out.set(new Uint8Array(part));
+    const from = at - this.windowAt;
+    out.set(this.window.subarray(from, from + out.length));
+    // What was read in one large piece is not needed twice.
+    if (this.window.length > WINDOW) this.window = new Uint8Array();
+  }
+
+  private read(at: number, end: number): Uint8Array<ArrayBuffer> {
+    const part = this.reader.readAsArrayBuffer(this.file.slice(at, end));
+    if (part.byteLength < end - at) {
+      throw failure("bad-model", `${this.name} changed on the disk. Pick it again.`);
+    }
+    return new Uint8Array(part);
   }
 }
 

@@ -325,6 +325,10 @@ async function remote(address: string, signal: AbortSignal): Promise<Wanted> {
   } catch {
     throw failure("bad-input", `${address} is no address. Example: ${EXAMPLE}`);
   }
+  if (isGguf(url.pathname)) {
+    const text = "GGUF files are read from the disk: download this one, then pick it below.";
+    throw failure("bad-input", text);
+  }
   const hub = /^\/([^/]+\/[^/]+)(?:\/(?:tree|resolve|blob)\/([^/]+))?\/?/.exec(url.pathname);
   if (url.hostname === "huggingface.co" && hub?.[1] !== undefined) {
     return fromHub(url.origin, hub[1], hub[2] ?? "main", signal);
@@ -379,6 +383,8 @@ function picked(all: File[]): ModelFiles {
   // Folders within the picked one hold other models' files, under the same names.
   const files = all.filter((file) => file.webkitRelativePath.split("/").length <= 2);
   const byName = new Map(files.map((file) => [file.name, file]));
+  const parts = files.filter((file) => isGguf(file.name));
+  if (parts.length > 0 && !byName.has("config.json")) return gguf(parts);
   const texts: Record<string, string> = {};
   for (const [i, name] of TEXTS.entries()) {
     const file = byName.get(name);
@@ -393,9 +399,30 @@ function picked(all: File[]): ModelFiles {
   });
   const path = files[0]?.webkitRelativePath ?? "";
   const label = path.includes("/") ? path.slice(0, path.indexOf("/")) : "picked files";
-  const checked = "Read from your disk; nothing was stored or checked.";
-  return { name: label, label, texts, weights, checked };
+  return { name: label, label, texts, weights, checked: PICKED };
 }
+
+function isGguf(name: string): boolean {
+  return name.toLowerCase().endsWith(".gguf");
+}
+
+/** One GGUF file, or the parts of one: config, tokenizer and weights together. */
+function gguf(files: File[]): ModelFiles {
+  const parts = [...files].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const models = [...new Set(parts.map((file) => file.name.replace(PART, "")))];
+  const label = parts[0]?.name ?? "";
+  if (models.length > 1) {
+    const names = parts.map((file) => file.name).join(", ");
+    throw failure("bad-input", `These are several models: ${names}. Pick the file of one.`);
+  }
+  const weights = parts.map((file) => new PickedFile(file));
+  return { name: label, label, texts: {}, weights, checked: PICKED };
+}
+
+/** What tells the parts of one model apart. */
+const PART = /-\d{5}-of-\d{5}(?=\.gguf$)/i;
+
+const PICKED = "Read from your disk; nothing was stored or checked.";
 
 function shards(index: string): string[] {
   const { weight_map: map } = JSON.parse(index) as { weight_map?: Record<string, string> };

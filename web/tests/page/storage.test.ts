@@ -383,6 +383,66 @@ test("a folder is loaded from the disk, without a copy", async () => {
   assert.match(await page.locator(".answer").innerText(), /quiet valley/);
 });
 
+/** Loads picked files as a GGUF model. */
+async function pickGguf(page: Page, files: { name: string; bytes: number }[]): Promise<void> {
+  const payload = files.map(({ name, bytes }) => {
+    const buffer = Buffer.alloc(bytes);
+    buffer.write("GGUF");
+    return { name, mimeType: "application/octet-stream", buffer };
+  });
+  await page.getByText("Choose model and memory").click();
+  await page.locator("#model-gguf").setInputFiles(payload);
+  assert.ok(await page.getByRole("radio", { name: "GGUF file on this disk" }).isChecked());
+  await page.locator("#model-load").click();
+}
+
+test("a GGUF file is loaded from the disk, and the page says what it is", async () => {
+  const page = await stage.start();
+  // More than one window of reading.
+  await pickGguf(page, [{ name: "small-Q4_1.gguf", bytes: 2_500_000 }]);
+  await page.getByText("Read from your disk").waitFor();
+  const line = await page.locator("#model-line").innerText();
+  assert.match(line, /^small-Q4_1\.gguf: .* 2\.4 MiB of weights in Q4_1/);
+  await idle(page);
+  await readSample(page, 1000);
+  await ask(page, "What is this document about?");
+});
+
+test("parts of one GGUF file go together, and several models do not", async () => {
+  const page = await stage.start();
+  const part = (i: number): string => `m-0000${i}-of-00002.gguf`;
+  await pickGguf(page, [
+    { name: part(2), bytes: 1000 },
+    { name: part(1), bytes: 1000 },
+  ]);
+  await page.getByText("Read from your disk").waitFor();
+  assert.match(await page.locator("#model-line").innerText(), /^m-00001-of-00002\.gguf/);
+  await page.locator("#model-gguf").setInputFiles([]);
+  await page.locator("#model-load").click();
+  const text = await page
+    .locator("#model-gguf")
+    .evaluate((input) => (input as HTMLInputElement).validationMessage);
+  assert.equal(text, "Pick a .gguf file.");
+  const two = ["a.gguf", "b.gguf"].map((name) => ({
+    name,
+    mimeType: "application/octet-stream",
+    buffer: Buffer.from("GGUF"),
+  }));
+  await page.locator("#model-gguf").setInputFiles(two);
+  await page.locator("#model-load").click();
+  assert.match(await message(page, "bad-input"), /several models: a\.gguf, b\.gguf\. Pick/);
+});
+
+test("the address of a GGUF file is answered with what to do", async () => {
+  const page = await stage.start();
+  await page.getByText("Choose model and memory").click();
+  await page
+    .getByRole("textbox", { name: "Address of a Hugging Face folder" })
+    .fill(`${stage.server.url}model.gguf`);
+  await page.getByRole("button", { name: "Load model" }).click();
+  assert.match(await message(page, "bad-input"), /download this one, then pick it below/);
+});
+
 test("a picked folder's own files are taken, not those of folders within", async () => {
   const folder = await mkdtemp(join(tmpdir(), "longview-"));
   await cp(NEEDLE, folder, { recursive: true });

@@ -109,6 +109,7 @@ class ScriptedRuntime implements EngineRuntime {
     this.weights = model.weights;
     this.contextTokens = model.contextTokens;
     this.text = "";
+    const isGguf = model.weights.some((file) => file.name.endsWith(".gguf"));
     const config = JSON.parse(model.texts["config.json"] ?? "{}") as Record<string, number>;
     return {
       name: model.name,
@@ -119,6 +120,7 @@ class ScriptedRuntime implements EngineRuntime {
       vocab: config["vocab_size"] ?? 0,
       trainedContext: null,
       weightBytes: total,
+      weightType: isGguf ? "Q4_1" : "BF16",
       contextTokens: model.contextTokens,
       fingerprint: `${model.name} ${total}`,
     };

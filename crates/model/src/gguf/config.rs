@@ -26,24 +26,27 @@ pub(super) struct GgufArch {
     pub interleaved: bool,
     /// `ffn_up` holds the gate's rows and then its own.
     pub stacked_up: bool,
+    /// `attn_qkv` holds the rows of q, of k and of v, which Hugging Face has apart.
+    pub stacked_qkv: bool,
     /// Parts of a layer that other architectures call by other names of Hugging Face.
     pub parts: &'static [(&'static str, &'static str)],
 }
 
 /// Every architecture that is read. Mistral is `llama`, and so is InternLM2 once it is converted,
 /// but for its name.
-pub(super) const ARCHITECTURES: [GgufArch; 7] = [
+pub(super) const ARCHITECTURES: [GgufArch; 8] = [
     GgufArch { interleaved: true, ..plain("llama", "LlamaForCausalLM") },
     GgufArch { interleaved: true, ..plain("internlm2", "LlamaForCausalLM") },
     plain("qwen2", "Qwen2ForCausalLM"),
     plain("qwen3", "Qwen3ForCausalLM"),
     GgufArch { stacked_up: true, ..plain("phi3", "Phi3ForCausalLM") },
     GgufArch { stacked_up: true, ..plain("glm4", "Glm4ForCausalLM") },
+    GgufArch { stacked_up: true, stacked_qkv: true, ..plain("chatglm", "GlmForCausalLM") },
     GgufArch { parts: &GEMMA3_PARTS, ..plain("gemma3", GEMMA3) },
 ];
 
 const fn plain(name: &'static str, class: &'static str) -> GgufArch {
-    GgufArch { name, class, interleaved: false, stacked_up: false, parts: &[] }
+    GgufArch { name, class, interleaved: false, stacked_up: false, stacked_qkv: false, parts: &[] }
 }
 
 /// The class of Gemma 3, whose metadata leaves several things to whoever reads it.
@@ -92,7 +95,6 @@ pub(super) fn architecture(metadata: &Metadata) -> Result<&'static GgufArch, Ggu
     ARCHITECTURES.iter().find(|arch| arch.name == name).ok_or_else(|| {
         let hint = match name {
             "gemma" | "gemma2" | "gemma3n" => "; of Gemma, the third version is read",
-            "chatglm" => "; the model's folder of Hugging Face works",
             _ => "",
         };
         let supported = ARCHITECTURES.map(|arch| arch.name).join(", ");
@@ -239,6 +241,8 @@ fn config_json(
         Some(_) if arch.class == "LlamaForCausalLM" => WINDOWED_LLAMA,
         _ => arch.class,
     };
+    let has_qkv_bias =
+        ["blk.0.attn_q.bias", "blk.0.attn_qkv.bias"].iter().any(|name| tensors.has(name));
     let mut fields = json!({
         "architectures": [class],
         "hidden_size": width,
@@ -251,7 +255,7 @@ fn config_json(
         "rms_norm_eps": epsilon,
         "max_position_embeddings": context,
         "tie_word_embeddings": !tensors.has("output.weight"),
-        "attention_bias": tensors.has("blk.0.attn_q.bias"),
+        "attention_bias": has_qkv_bias,
         "mlp_bias": tensors.has("blk.0.ffn_up.bias"),
         "sliding_window": window,
         "use_sliding_window": window.is_some(),

@@ -76,6 +76,12 @@ pub(super) fn from_hugging_face(name: &str, arch: &GgufArch) -> String {
     known().unwrap_or_else(plain)
 }
 
+/// The names of q, k and v where `name` holds all three.
+pub(super) fn split_qkv(name: &str) -> Option<[String; 3]> {
+    let (layer, kind) = name.split_once(".attn_qkv.")?;
+    Some(["q", "k", "v"].map(|part| format!("{layer}.attn_{part}.{kind}")))
+}
+
 /// Whether the rows of `name` are q's or k's.
 pub(super) fn is_rotated(name: &str) -> bool {
     let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));

@@ -6,6 +6,7 @@
 //! checked, by [`extent`]; and nothing else in this crate computes them again.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use longview_core::RangeSource;
 
@@ -51,6 +52,22 @@ impl TensorInfo {
     /// Values in all.
     pub fn n_values(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// Some of its rows as a tensor of their own: whole blocks of a matrix, values of a vector that
+    /// is stored as plain numbers. `None` where it has no such rows.
+    pub(super) fn rows(&self, name: String, rows: Range<usize>) -> Option<Self> {
+        let (n_rows, rest) = self.shape.split_first()?;
+        let is_blocks = rest.is_empty() && self.ty.block_len() > 1;
+        if rows.is_empty() || rows.end > *n_rows || is_blocks {
+            return None;
+        }
+        // The tensor lies in its file as a whole, and so does any part of it.
+        let row_bytes = self.len / n_rows;
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        let start = self.start + (rows.start * row_bytes) as u64;
+        Some(Self { name, ty: self.ty, shape, start, len: rows.len() * row_bytes })
     }
 }
 

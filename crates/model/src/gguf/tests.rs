@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use longview_core::HostBytes;
+use longview_ops::Activations;
+use longview_ops::reference::ReferenceBackend;
 
 use super::writer::{Writer, f32, f32s, i32s, list, raw, text, texts, tiny, truth, u32};
 use super::*;
@@ -11,6 +13,7 @@ use crate::chat::{ChatMessage, RenderOptions};
 use crate::folder::ModelFolder;
 use crate::testing::TempFolder;
 use crate::tokenizer::Specials;
+use crate::transformer::{LoadOptions, Model};
 
 mod cves;
 mod models;
@@ -233,6 +236,35 @@ fn files_elsewhere_are_the_same_model() {
     files.weights.insert("x.gguf".to_owned(), Arc::new(tiny().bytes()[..2_000].to_vec()));
     let message = ModelFolder::from_files(&files).map(drop).unwrap_err().to_string();
     assert!(message.starts_with("m/x.gguf: truncated"), "{message}");
+}
+
+/// What loading a file onto a device says.
+fn load(file: &Writer) -> Result<(), String> {
+    let model = open_bytes(file.bytes()).map_err(|error| error.to_string())?;
+    let options = LoadOptions { planned_context: 64, activations: Activations::default() };
+    let device = ReferenceBackend::new();
+    let loaded = Model::load(&device, &model.config, &model.tensors, options, &mut |_, _| ());
+    loaded.map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_named() {
+    load(&tiny()).unwrap();
+    let with = |name: &str, at: usize, bytes: &[u8]| {
+        let mut file = tiny();
+        let tensor = file.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap();
+        tensor.data[at..at + bytes.len()].copy_from_slice(bytes);
+        load(&file).unwrap_err()
+    };
+    let (nan, infinity) = (half::f16::NAN.to_le_bytes(), half::f16::INFINITY.to_le_bytes());
+    // The minimum of a block, the scale of one, and a value of each plain kind.
+    let message = with("blk.0.attn_q.weight", 5 * 20 + 2, &infinity);
+    assert!(message.starts_with("m.gguf: tensor blk.0.attn_q.weight holds "), "{message}");
+    assert!(message.contains("NaN or infinity as the scale of a block; the file is damaged"));
+    let message = with("token_embd.weight", 34, &nan);
+    assert!(message.contains("tensor token_embd.weight holds NaN"), "{message}");
+    let message = with("blk.0.ffn_norm.weight", 4 * 7, &f32::NAN.to_le_bytes());
+    assert!(message.contains("tensor blk.0.ffn_norm.weight holds NaN or infinity as value 7;"));
 }
 
 #[test]

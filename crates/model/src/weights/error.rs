@@ -97,9 +97,9 @@ pub enum WeightsError {
     },
     /// More bytes than addresses: in a program of 32 bits, as in a browser.
     #[error(
-        "{}: tensor {name} has {bytes} bytes, more than this program can address; use a smaller \
+        "{}: tensor {} has {bytes} bytes, more than this program can address; use a smaller \
          model, or the program outside of the browser",
-        path.display()
+        path.display(), clip(name)
     )]
     TensorTooLarge {
         /// The file.
@@ -109,6 +109,19 @@ pub enum WeightsError {
         /// Its length.
         bytes: u64,
     },
+    /// A weight that is no number.
+    #[error(
+        "{}: tensor {} holds {what}; the file is damaged, or was when it was made: download it \
+         again, or take another conversion", path.display(), clip(name)
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What, and where in it.
+        what: String,
+    },
     /// More tensors than any model has.
     #[error("{}: more than {MAX_TENSORS} tensors; the file is corrupt", path.display())]
     TooManyTensors {
@@ -116,7 +129,9 @@ pub enum WeightsError {
         path: PathBuf,
     },
     /// The header contradicts itself or the file.
-    #[error("{}: corrupt safetensors header ({reason}); download it again", path.display())]
+    #[error(
+        "{}: corrupt safetensors header ({}); download it again", path.display(), clip(reason)
+    )]
     Corrupt {
         /// The file.
         path: PathBuf,

@@ -1,16 +1,17 @@
 //! The tensors of a folder: found, compared with the config, and handed over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use longview_core::quant::QuantType;
+use longview_core::quant::{QuantType, block_without_scale};
 use longview_core::{DType, HostBytes, decode_f32};
 use longview_ops::{Activations, Backend, QuantSource, WeightSource, WeightStream};
 use serde::Deserialize;
 
 use super::error::{LoadError, Mismatch, WeightsError};
 use super::expected::expected_tensors;
+use super::finite::first_not_finite;
 use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
 use super::part::{ExpectedTensor, TensorPart};
 use super::shard::Shard;
@@ -242,6 +243,21 @@ impl TensorSet {
         tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.stored_at.len() as u64).sum()
     }
 
+    /// Bytes that these tensors take in their files: of blocks where they are such.
+    pub fn file_bytes(&self, config: &ModelConfig) -> u64 {
+        let tensors = expected_tensors(config);
+        tensors.iter().filter_map(|t| self.get(&t.name)).map(|t| t.file_bytes() as u64).sum()
+    }
+
+    /// The type in which most bytes of these tensors are stored, as the file calls it.
+    pub fn main_type(&self, config: &ModelConfig) -> &str {
+        let mut bytes: BTreeMap<&str, usize> = BTreeMap::new();
+        for tensor in expected_tensors(config).iter().filter_map(|t| self.get(&t.name)) {
+            *bytes.entry(&tensor.stored).or_default() += tensor.file_bytes();
+        }
+        bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map_or("", |(name, _)| name)
+    }
+
     /// Bytes that these tensors take on a device whose kernels read quantised weights of `types`.
     pub fn device_bytes(&self, config: &ModelConfig, types: &[QuantType]) -> u64 {
         let tensors = expected_tensors(config);
@@ -279,19 +295,46 @@ impl TensorSet {
             let row_bytes = quantised.stored_at.len() / rows.tensor.shape[0].max(1);
             let runs = runs_of(row_bytes, &rows.rows);
             let blocks = quantised.stored_at.aligned_runs(&runs, 1).map_err(read)?;
-            let WeightRows { name, n_rows, n_cols, .. } = rows;
             let ty = quantised.ty;
+            if block_without_scale(ty, blocks.as_ref()).is_some() {
+                let what = "NaN or infinity as the scale of a block".to_owned();
+                return Err(self.not_finite(&rows, what).into());
+            }
+            let WeightRows { name, n_rows, n_cols, .. } = rows;
             let source = QuantSource { name, ty, n_rows, n_cols, blocks, activations };
             return Ok(backend.load_quantised(source)?);
+        }
+        if rows.tensor.shape.len() == 1 {
+            return Ok(backend.load_weight(self.checked_vector(rows)?)?);
         }
         if rows.tensor.bytes().is_some() {
             return Ok(backend.load_weight(self.collect(rows)?)?);
         }
         let WeightRows { name, tensor, dtype, n_rows, n_cols, rows } = rows;
         let runs = tensor.runs(&rows);
-        let mut read = |at: usize, out: &mut [u8]| tensor.stored_at.read_runs(&runs, at, out);
+        let mut read = |at: usize, out: &mut [u8]| {
+            tensor.stored_at.read_runs(&runs, at, out)?;
+            match first_not_finite(dtype, out) {
+                None => Ok(()),
+                Some(i) => Err(std::io::Error::other(not_finite_at(at / dtype.size() + i))),
+            }
+        };
         let stream = WeightStream { name, dtype, n_rows, n_cols, read: &mut read };
         Ok(backend.stream_weight(stream)?)
+    }
+
+    /// A vector in memory, all of which are numbers.
+    fn checked_vector(&self, rows: WeightRows<'_>) -> Result<WeightSource, WeightsError> {
+        let source = self.collect(rows.clone())?;
+        match first_not_finite(source.dtype, source.bytes.as_ref()) {
+            None => Ok(source),
+            Some(i) => Err(self.not_finite(&rows, not_finite_at(i))),
+        }
+    }
+
+    fn not_finite(&self, rows: &WeightRows<'_>, what: String) -> WeightsError {
+        let name = rows.tensor.name_in_file.as_ref().unwrap_or(&rows.name);
+        WeightsError::NotFinite { path: self.path.clone(), name: name.clone(), what }
     }
 
     /// Everything in memory: in place if it lies together at an address that fits its type, or else
@@ -307,7 +350,8 @@ impl TensorSet {
 
     /// The vector `name` with 1 added to each element, in f32.
     pub(crate) fn plus_one(&self, name: &str) -> Result<WeightSource, WeightsError> {
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = self.source(name)?;
+        let source = self.checked_vector(self.whole_rows(name)?)?;
+        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
         let values = decode_f32(dtype, bytes.as_ref());
         let bytes: Vec<u8> = values.iter().flat_map(|x| (1.0 + x).to_le_bytes()).collect();
         let bytes = HostBytes::from_vec(bytes);
@@ -357,7 +401,12 @@ impl TensorSet {
     }
 }
 
+fn not_finite_at(i: usize) -> String {
+    format!("NaN or infinity as value {i}")
+}
+
 /// A weight as rows of a stored tensor.
+#[derive(Clone)]
 pub(crate) struct WeightRows<'a> {
     name: String,
     tensor: &'a Tensor,

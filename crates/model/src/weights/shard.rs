@@ -85,6 +85,7 @@ impl Shard {
                 shape: shape.into_iter().map(|n| n as usize).collect(),
                 stored_at: stored_at(first, len),
                 quantised: None,
+                name_in_file: None,
             };
             tensors.insert(name, tensor);
         }

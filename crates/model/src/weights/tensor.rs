@@ -19,6 +19,8 @@ pub struct Tensor {
     pub(super) stored_at: Stored,
     /// The same values as quantised blocks, if that is how the file has them.
     pub(super) quantised: Option<Quantised>,
+    /// What the file calls it, where that is another name than Hugging Face's.
+    pub(super) name_in_file: Option<String>,
 }
 
 /// A matrix as quantised blocks, its rows in the order of Hugging Face.
@@ -39,7 +41,7 @@ impl Tensor {
         bytes: HostBytes,
     ) -> Self {
         let stored_at = Stored::InMemory(bytes);
-        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at, quantised: None }
+        Self::of(dtype, stored, shape, stored_at)
     }
 
     /// A tensor that is all of `source`.
@@ -54,7 +56,17 @@ impl Tensor {
     ) -> Self {
         let len = usize::try_from(source.size()).expect("a size that was checked");
         let stored_at = Stored::InFile { source, start: 0, len };
-        Self { dtype: Some(dtype), stored: stored.to_owned(), shape, stored_at, quantised: None }
+        Self::of(dtype, stored, shape, stored_at)
+    }
+
+    fn of(dtype: DType, stored: &str, shape: Vec<usize>, stored_at: Stored) -> Self {
+        let stored = stored.to_owned();
+        Self { dtype: Some(dtype), stored, shape, stored_at, quantised: None, name_in_file: None }
+    }
+
+    /// The same, called `name` in its file.
+    pub(crate) fn called(self, name: &str) -> Self {
+        Self { name_in_file: Some(name.to_owned()), ..self }
     }
 
     /// The same with its blocks, in memory.
@@ -92,6 +104,12 @@ impl Tensor {
     /// How the file quantises the values, if it does.
     pub fn quant_type(&self) -> Option<QuantType> {
         self.quantised.as_ref().map(|quantised| quantised.ty)
+    }
+
+    /// Bytes as the file has them.
+    pub(super) fn file_bytes(&self) -> usize {
+        let blocks = self.quantised.as_ref().filter(|quantised| !quantised.is_made);
+        blocks.map_or(&self.stored_at, |quantised| &quantised.stored_at).len()
     }
 
     /// Bytes of the tiles that kernels read, on a device that reads tiles of these types.

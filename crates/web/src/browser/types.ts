@@ -23,7 +23,7 @@ export type ModelFiles = {
 };
 export type ModelInfo = {
   name: string; layers: number; kvHeads: number; queryHeads: number; headDim: number; vocab: number;
-  trainedContext: number | null; weightBytes: number; contextTokens: number;
+  trainedContext: number | null; weightBytes: number; weightType: string; contextTokens: number;
   /** Tells models, tokenizers and positions apart: a saved session opens where it is the same. */
   fingerprint: string;
 };

@@ -111,6 +111,7 @@ pub(super) struct ModelReport {
     vocab: usize,
     trained_context: Option<usize>,
     weight_bytes: u64,
+    weight_type: String,
     context_tokens: usize,
     /// Known once the model is loaded.
     pub fingerprint: String,
@@ -127,7 +128,8 @@ impl ModelReport {
             head_dim: config.head_dim,
             vocab: config.vocab_size,
             trained_context: Some(config.max_position_embeddings),
-            weight_bytes: folder.tensors.weight_bytes(config),
+            weight_bytes: folder.tensors.file_bytes(config),
+            weight_type: folder.tensors.main_type(config).to_owned(),
             context_tokens,
             fingerprint: String::new(),
         }

@@ -27,7 +27,7 @@ fn other_architectures_are_refused_by_name() {
     let message = refusal(&renamed("gemma2"));
     assert!(message.contains("architecture \"gemma2\" is not supported in GGUF files; llama,"));
     assert!(message.ends_with("gemma3 are; of Gemma, the third version is read"), "{message}");
-    assert!(refusal(&renamed("mamba")).ends_with("phi3, glm4, gemma3 are"));
+    assert!(refusal(&renamed("mamba")).ends_with("phi3, glm4, chatglm, gemma3 are"));
     assert!(refusal(&renamed("clip")).contains("holds a projector for pictures (mmproj)"));
     let file = tiny().key("general.type", text("mmproj"));
     assert!(refusal(&file).contains("name the .gguf file of the language model"));
@@ -184,6 +184,127 @@ fn phi3_and_glm4_have_gate_and_up_in_one() {
         .tensor("blk.0.post_ffw_norm.weight", GgmlType::F32, &[32]);
     let glm = config(&glm);
     assert_eq!((glm.architecture, glm.rope.rotary_dim), (Architecture::Glm4, 8));
+}
+
+/// A GLM-4 of the first layout, whose rows of q, k and v say who they are.
+fn chatglm(ty: GgmlType) -> Writer {
+    let mut file = renamed("chatglm")
+        .key("chatglm.rope.dimension_count", u32(8))
+        .key("tokenizer.ggml.pre", text("chatglm-bpe"));
+    file.tensors.retain(|tensor| {
+        !["attn_q.", "attn_k.", "attn_v.", "ffn_gate.", "ffn_up."]
+            .iter()
+            .any(|part| tensor.name.contains(part))
+    });
+    file.tensor("blk.0.attn_qkv.weight", ty, &[32, 64])
+        .tensor("blk.0.attn_qkv.bias", GgmlType::F32, &[64])
+        .tensor("blk.0.ffn_up.weight", ty, &[32, 64])
+}
+
+/// The same model as a folder of Hugging Face, its tensors as they are in `file`.
+fn chatglm_folder(file: &Writer) -> (TempFolder, ModelFolder) {
+    let data = |name: &str| {
+        let tensor = file.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        (tensor.ty, tensor.data.clone())
+    };
+    let names = [
+        ("model.embed_tokens.weight", "token_embd.weight", 0..7, &[7, 32][..]),
+        ("model.norm.weight", "output_norm.weight", 0..32, &[32]),
+        ("model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight", 0..32, &[32]),
+        ("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight", 0..32, &[32]),
+        ("model.layers.0.self_attn.q_proj.weight", "blk.0.attn_qkv.weight", 0..32, &[32, 32]),
+        ("model.layers.0.self_attn.k_proj.weight", "blk.0.attn_qkv.weight", 32..48, &[16, 32]),
+        ("model.layers.0.self_attn.v_proj.weight", "blk.0.attn_qkv.weight", 48..64, &[16, 32]),
+        ("model.layers.0.self_attn.q_proj.bias", "blk.0.attn_qkv.bias", 0..32, &[32]),
+        ("model.layers.0.self_attn.k_proj.bias", "blk.0.attn_qkv.bias", 32..48, &[16]),
+        ("model.layers.0.self_attn.v_proj.bias", "blk.0.attn_qkv.bias", 48..64, &[16]),
+        ("model.layers.0.self_attn.o_proj.weight", "blk.0.attn_output.weight", 0..32, &[32, 32]),
+        ("model.layers.0.mlp.gate_up_proj.weight", "blk.0.ffn_up.weight", 0..64, &[64, 32]),
+        ("model.layers.0.mlp.down_proj.weight", "blk.0.ffn_down.weight", 0..32, &[32, 32]),
+    ];
+    let (mut header, mut all) = (serde_json::Map::new(), Vec::new());
+    for (name, stored, rows, shape) in names {
+        let (ty, bytes) = data(stored);
+        let dtype = ["F32", "F16"].get(ty as usize).copied().unwrap_or("BF16");
+        let row_bytes = bytes.len() / if stored.contains("qkv") { 64 } else { shape[0] };
+        let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+        let offsets = [all.len(), all.len() + bytes.len()];
+        let entry = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        header.insert(name.to_owned(), entry);
+        all.extend(bytes);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let folder = TempFolder::new();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &all].concat();
+    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    let config = serde_json::json!({
+        "architectures": ["GlmForCausalLM"], "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 16, "vocab_size": 7, "rms_norm_eps": 1e-5_f32, "attention_bias": true,
+        "max_position_embeddings": 64, "tie_word_embeddings": true, "partial_rotary_factor": 0.5,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let model = ModelFolder::open(folder.path()).map_err(|error| error.to_string()).unwrap();
+    (folder, model)
+}
+
+#[test]
+fn chatglm_is_the_folder_of_the_same_model() {
+    let mut file = chatglm(GgmlType::F16);
+    // In a folder there are no blocks.
+    file.tensors.remove(0);
+    let file = file.tensor("token_embd.weight", GgmlType::F16, &[32, 7]);
+    let model = open_bytes(file.bytes()).map_err(|error| error.to_string()).unwrap();
+    let (_kept, folder) = chatglm_folder(&file);
+    assert_eq!(model.config.architecture, Architecture::Glm);
+    assert_eq!(model.config, folder.config);
+    assert_eq!(model.config.rope.rotary_dim, 8);
+    for tensor in crate::weights::expected_tensors(&model.config) {
+        let [one, other] =
+            [&model.tensors, &folder.tensors].map(|set| set.source(&tensor.name).unwrap());
+        assert_eq!(one.bytes.as_ref(), other.bytes.as_ref(), "{}", tensor.name);
+    }
+    // Which rows are put into another order is the layout's business, and the same for both.
+    let parts = [&model, &open_bytes(file.bytes()).unwrap()]
+        .map(|m| crate::weights::layer_tensors(&m.config, LayerId(0)).q.weight);
+    let rows = [&model.tensors, &folder.tensors].map(|set| set.part(&parts[0]).unwrap().bytes);
+    assert_eq!(rows[0].as_ref(), rows[1].as_ref());
+}
+
+#[test]
+fn blocks_of_chatglm_are_cut_between_rows() {
+    let file = chatglm(GgmlType::Q8_0);
+    let model = open_bytes(file.bytes()).map_err(|error| error.to_string()).unwrap();
+    let whole = file.tensors.iter().find(|tensor| tensor.name.contains("qkv.weight")).unwrap();
+    let mut values = vec![0.0; 64 * 32];
+    dequantize(GgmlType::Q8_0, &whole.data, &mut values);
+    for (part, rows) in [("q", 0..32), ("k", 32..48), ("v", 48..64)] {
+        let name = format!("model.layers.0.self_attn.{part}_proj.weight");
+        let source = model.tensors.source(&name).unwrap();
+        let read: Vec<f32> = longview_core::decode_f32(source.dtype, source.bytes.as_ref());
+        let expected: Vec<f32> = values[rows.start * 32..rows.end * 32]
+            .iter()
+            .map(|value| half::f16::from_f32(*value).to_f32())
+            .collect();
+        assert_eq!(read, expected, "{part}");
+    }
+    // As files of GLM-4's later folders have them.
+    let mut apart = chatglm(GgmlType::Q8_0);
+    apart.tensors.retain(|tensor| !tensor.name.contains("qkv"));
+    for (part, n) in [("q", 32), ("k", 16), ("v", 16)] {
+        apart = apart.tensor(&format!("blk.0.attn_{part}.weight"), GgmlType::Q8_0, &[32, n]);
+        apart = apart.tensor(&format!("blk.0.attn_{part}.bias"), GgmlType::F32, &[n]);
+    }
+    use_all(apart.bytes()).unwrap();
+    let mut short = chatglm(GgmlType::Q8_0);
+    short.tensors.retain(|tensor| !tensor.name.contains("qkv.weight"));
+    let short = short.tensor("blk.0.attn_qkv.weight", GgmlType::Q8_0, &[32, 63]);
+    let message = refusal(&short);
+    assert!(message.contains("blk.0.attn_qkv.weight: the config has no such tensor"), "{message}");
+    let mut blocks = chatglm(GgmlType::Q8_0);
+    blocks.tensors.retain(|tensor| !tensor.name.contains("qkv.bias"));
+    let blocks = blocks.tensor("blk.0.attn_qkv.bias", GgmlType::Q8_0, &[64]);
+    assert!(refusal(&blocks).contains("blk.0.attn_qkv.bias"), "{}", refusal(&blocks));
 }
 
 #[test]

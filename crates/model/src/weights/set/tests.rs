@@ -116,6 +116,38 @@ fn damaged_files_say_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
+fn names_in_a_corrupt_header_do_not_act_on_a_terminal() {
+    let name = format!("\u{1b}[2J\u{7f}{}", "x".repeat(5_000));
+    let entry = serde_json::json!({"dtype": "F32", "shape": [1], "data_offsets": [4, 8]});
+    let header = serde_json::json!({ name.as_str(): entry }).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 8]].concat();
+    let text = message(&bytes);
+    assert!(text.contains(r"\u{1b}[2J\u{7f}x") && text.len() < 400, "{text:?}");
+    assert!(!text.contains(char::is_control), "{text:?}");
+}
+
+#[test]
+fn plain_values_that_are_no_numbers_are_named() {
+    let value = |i: usize| if i == 5 { f32::NEG_INFINITY } else { 1.0 };
+    let bytes = |n: usize| (0..n).flat_map(|i| value(i).to_le_bytes()).collect::<Vec<u8>>();
+    let whole = file(&[("m", "F32", &[2, 3], bytes(6)), ("v", "F32", &[6], bytes(6))], 0);
+    let source: SharedSource = Arc::new(whole);
+    let weights = [(SINGLE.to_owned(), source)].into();
+    let files = FolderFiles { name: "f".into(), weights, ..FolderFiles::default() };
+    let set = TensorSet::from_files(&files).unwrap();
+    let device = longview_ops::reference::ReferenceBackend::new();
+    let message = |name: &str| {
+        let rows = set.whole_rows(name).unwrap();
+        let loaded = set.hand_over(&device, rows, Activations::default());
+        loaded.map(drop).unwrap_err().to_string()
+    };
+    // A matrix that is read while it is handed over, and a vector.
+    assert!(message("m").contains("NaN or infinity as value 5"), "{}", message("m"));
+    assert!(message("m").contains('m') && message("v").contains("tensor v holds NaN or infinity"));
+    assert!(set.plus_one("v").unwrap_err().to_string().contains("as value 5"));
+}
+
+#[test]
 fn headers_that_lie_are_corrupt() {
     let overlapping = String::from_utf8_lossy(&one(0)).replace("[0,24]", "[8,32]");
     assert!(message(overlapping.as_bytes()).starts_with("corrupt safetensors header"));
