@@ -123,8 +123,8 @@ fn what_cannot_be_opened_says_why() {
 #[test]
 fn a_session_of_version_1_is_asked_and_becomes_one_of_version_2() {
     let folder = TempFolder::new();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/session");
-    let old = fs::read(fixtures.join("v1-document.lvs")).unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/saved");
+    let old = fs::read(fixtures.join("v1.lvs")).unwrap();
     assert_eq!(old[8], 1);
     folder.write("old.lvs", &old);
     let words = ["--session", "@old.lvs", "-c", "256", "-p", QUESTION];

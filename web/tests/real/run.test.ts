@@ -133,8 +133,8 @@ test("after a reload the document opens without prefill, and answers are right",
 });
 
 test("a document that an older release saved opens without prefill", async () => {
-  const fixtures = join(import.meta.dirname, "../../../tests/fixtures/session");
-  const session = readFileSync(join(fixtures, "v1-document.lvs"));
+  const fixtures = join(import.meta.dirname, "../../../tests/fixtures/saved");
+  const session = readFileSync(join(fixtures, "v1.lvs"));
   assert.equal(session[8], 1, "a file of version 1");
   const old = { title: "Of a release before", text: "The pass key is 48213. Remember it. " };
   await page.evaluate(
