@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "llama-cpp"
 PEER = "0.3.36"
 BIN = WORK / "build" / "bin"
-TOOLS = ["llama-bench", "llama-quantize"]
+TOOLS = ["llama-bench", "llama-quantize", "llama-perplexity"]
 PREFILL = 512
 
 

@@ -13,8 +13,11 @@ use crate::evaluation::{EvalArgs, ProbeArgs, ReportArgs, SpeedArgs};
 use crate::models::{LsArgs, PullArgs, RmArgs};
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
+use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
-use crate::{completions, demo, doctor, evaluation, failure, models, out, plan, policies, run};
+use crate::{
+    completions, demo, doctor, evaluation, failure, models, out, plan, policies, quantize, run,
+};
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
 ///
@@ -40,6 +43,8 @@ enum Command {
     Ls(LsArgs),
     /// Remove downloaded models.
     Rm(RmArgs),
+    /// Write a model as a GGUF file, its weights quantised.
+    Quantize(QuantizeArgs),
     /// Run the field's tasks under policies, budgets and lengths, beside full attention.
     Eval(EvalArgs),
     /// Compare what policies attend in a text with full attention, step by step.
@@ -100,6 +105,7 @@ fn dispatch(command: &Command) -> Result<()> {
         Command::Pull(args) => models::pull(args),
         Command::Ls(args) => models::ls(args),
         Command::Rm(args) => models::rm(args),
+        Command::Quantize(args) => quantize::run(args),
         Command::Eval(args) => evaluation::eval(args),
         Command::Probe(args) => evaluation::probe(args),
         Command::Speed(args) => evaluation::speed(args),

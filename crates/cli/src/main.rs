@@ -23,6 +23,7 @@ mod out;
 mod plan;
 mod policies;
 mod progress;
+mod quantize;
 mod run;
 mod table;
 mod template;

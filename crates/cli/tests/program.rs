@@ -15,6 +15,8 @@ mod plan;
 mod policies;
 mod policy_numbers;
 mod processes;
+#[cfg(unix)]
+mod quantize;
 mod results_files;
 mod session;
 mod support;

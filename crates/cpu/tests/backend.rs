@@ -5,4 +5,5 @@ mod common;
 mod parity;
 mod quantised;
 mod queues;
+mod rows;
 mod sources;

@@ -130,6 +130,12 @@ impl ChatTemplate {
         }
     }
 
+    /// The templates as they were written, by name; the one that is used is called `default`.
+    pub(crate) fn sources(&self) -> Result<impl Iterator<Item = (&str, &str)>, ChatError> {
+        let sources = self.sources.as_ref().map_err(Clone::clone)?;
+        Ok(sources.iter().map(|source| (source.name.as_str(), source.template.as_str())))
+    }
+
     /// The text of a conversation. Messages are whatever serialises to an object with `role` and
     /// `content`, such as [`ChatMessage`] or JSON with tool calls.
     ///

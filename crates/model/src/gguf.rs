@@ -39,7 +39,10 @@ pub use self::metadata::{Metadata, Number, NumberType, Numbers, Texts, Value};
 pub use self::reader::{Header, TensorInfo, is_gguf};
 pub use self::types::GgmlType;
 
-use self::config::GgufArch;
+pub(crate) use self::config::{ARCHITECTURES, GgufArch, Tensors, model_config};
+pub(crate) use self::pre::Pre;
+pub(crate) use self::tokenizer::{is_named_end, tokenizer as tokenizer_of};
+
 use self::rows::{RowOrder, Rows, loaded_type};
 use crate::chat::ChatTemplate;
 use crate::config::ModelConfig;

@@ -52,6 +52,11 @@ impl RopeTable {
         &self.inv_freq
     }
 
+    /// Multiplies cosine and sine.
+    pub(crate) fn attention_factor(&self) -> f64 {
+        self.attention_factor
+    }
+
     /// Writes `[cos(half) | sin(half)]` for each position, the attention factor multiplied in.
     ///
     /// # Panics

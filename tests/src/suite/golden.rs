@@ -61,6 +61,10 @@ pub fn clusterkv(budget: usize) -> PolicyOptions {
     options
 }
 
+fn open(path: &Path) -> ModelFolder {
+    ModelFolder::open(path).expect("a sound fixture")
+}
+
 struct Run<B: Backend> {
     engine: Engine<B>,
     session: Session<B>,
@@ -69,13 +73,12 @@ struct Run<B: Backend> {
 impl<B: Backend> Run<B> {
     fn new(
         backend: &Arc<B>,
-        path: &Path,
+        folder: ModelFolder,
         golden: &Golden,
         policy: &PolicyOptions,
         simulate_device: bool,
         chunk_size: usize,
     ) -> Self {
-        let folder = ModelFolder::open(path).expect("a sound fixture");
         let options = EngineOptions {
             ctx_size: golden.planned_context,
             chunk_size,
@@ -139,9 +142,20 @@ pub fn check<B: Probe>(
     let (name, golden) = (path.display(), golden(path));
     let few = backend.capabilities().matvec_max_rows;
     let chunk = if B::ROUNDS_ACTIVATIONS { few } else { CHUNK };
-    let mut run = Run::new(backend, path, &golden, policy, simulate_device, chunk);
+    let mut run = Run::new(backend, open(path), &golden, policy, simulate_device, chunk);
     run.prefill_all(&golden, MAX_LOGIT_ERROR, path);
     assert_eq!(run.greedy(golden.greedy.len()), golden.greedy, "{name}: greedy tokens");
+}
+
+/// As [`check`] of the GGUF file `file` that was made of the checkpoint.
+///
+/// # Panics
+/// If a logit or a token differs.
+pub fn check_file<B: Probe>(backend: &Arc<B>, path: &Path, file: &Path) {
+    let (golden, policy) = (golden(path), PolicyOptions::new(Preset::Full));
+    let mut run = Run::new(backend, open(file), &golden, &policy, false, CHUNK);
+    run.prefill_all(&golden, MAX_LOGIT_ERROR, path);
+    assert_eq!(run.greedy(golden.greedy.len()), golden.greedy, "{}", path.display());
 }
 
 /// The prefill of [`check`] with products of many rows, on a backend that rounds in them.
@@ -150,6 +164,6 @@ pub fn check<B: Probe>(
 /// If a logit differs by more than rounding explains.
 pub fn check_rounded<B: Probe>(backend: &Arc<B>, path: &Path, policy: &PolicyOptions) {
     let golden = golden(path);
-    let mut run = Run::new(backend, path, &golden, policy, true, CHUNK);
+    let mut run = Run::new(backend, open(path), &golden, policy, true, CHUNK);
     run.prefill_all(&golden, MAX_ROUNDED_ERROR, path);
 }

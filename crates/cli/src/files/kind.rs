@@ -7,6 +7,7 @@ use longview_scheduler::SESSION_MAGIC;
 
 use super::target::head_of;
 
+const GGUF_MAGIC: &[u8] = b"GGUF";
 /// What every line of a results file begins with.
 const RESULTS_START: &[u8] = b"{\"kind\":";
 /// What the page of a report has near its beginning.
@@ -29,6 +30,8 @@ pub enum FileKind {
     Scores,
     /// A script for a shell.
     Completions,
+    /// A model, by `quantize`.
+    Gguf,
 }
 
 impl FileKind {
@@ -41,6 +44,7 @@ impl FileKind {
             Self::Svg | Self::Png => "a plot of a report",
             Self::Scores => "the table of a report",
             Self::Completions => "a completion script of longview",
+            Self::Gguf => "a GGUF model",
         }
     }
 
@@ -60,6 +64,7 @@ impl FileKind {
             Self::Png => head.starts_with(b"\x89PNG"),
             Self::Scores => head.starts_with(b"### ") || head.starts_with(b"Percent right"),
             Self::Completions => contains(head, COMPLETIONS_MARK),
+            Self::Gguf => head.starts_with(GGUF_MAGIC),
         }
     }
 
@@ -68,6 +73,7 @@ impl FileKind {
         let starts: &[&[u8]] = match self {
             Self::Session => &[SESSION_MAGIC],
             Self::Page => &[b"<!doctype html>"],
+            Self::Gguf => &[GGUF_MAGIC],
             Self::Completions => &[COMPLETIONS_MARK.as_bytes(), b"#compdef longview"],
             _ => &[],
         };
@@ -96,7 +102,7 @@ pub fn seems(head: &[u8]) -> &'static str {
     const STARTS: &[(&[u8], &str)] = &[
         (SESSION_MAGIC, "a saved session"),
         (RESULTS_START, "a results file"),
-        (b"GGUF", "a GGUF model"),
+        (GGUF_MAGIC, "a GGUF model"),
         (b"\x89PNG", "a PNG image"),
         (b"\xff\xd8\xff", "a JPEG image"),
         (b"%PDF", "a PDF document"),

@@ -10,8 +10,11 @@ mod pace;
 mod prefill;
 #[cfg(feature = "evaluation")]
 mod run;
+mod write;
 
 pub use self::download::DownloadBar;
+pub use self::line::clock;
 pub use self::prefill::PrefillBar;
 #[cfg(feature = "evaluation")]
-pub use self::{line::clock, run::RunProgress};
+pub use self::run::RunProgress;
+pub use self::write::WriteBar;

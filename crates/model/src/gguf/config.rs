@@ -17,7 +17,7 @@ use crate::text::clip;
 
 /// An architecture as GGUF has it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GgufArch {
+pub(crate) struct GgufArch {
     /// In `general.architecture`, and before the dot of its keys.
     pub name: &'static str,
     /// Whose class of Hugging Face it is.
@@ -34,7 +34,7 @@ pub(super) struct GgufArch {
 
 /// Every architecture that is read. Mistral is `llama`, and so is InternLM2 once it is converted,
 /// but for its name.
-pub(super) const ARCHITECTURES: [GgufArch; 8] = [
+pub(crate) const ARCHITECTURES: [GgufArch; 8] = [
     GgufArch { interleaved: true, ..plain("llama", "LlamaForCausalLM") },
     GgufArch { interleaved: true, ..plain("internlm2", "LlamaForCausalLM") },
     plain("qwen2", "Qwen2ForCausalLM"),
@@ -152,7 +152,7 @@ impl Keys<'_> {
 }
 
 /// The tensors of a file and the values of those that belong to the config.
-pub(super) struct Tensors<'a> {
+pub(crate) struct Tensors<'a> {
     pub infos: &'a [TensorInfo],
     /// The bytes of a tensor.
     pub read: &'a dyn Fn(&TensorInfo) -> Result<Vec<u8>, GgufProblem>,
@@ -181,7 +181,7 @@ impl Tensors<'_> {
 }
 
 /// What a `config.json` would say of the model.
-pub(super) fn model_config(
+pub(crate) fn model_config(
     metadata: &Metadata,
     tensors: &Tensors<'_>,
     path: &Path,

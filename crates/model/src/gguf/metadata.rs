@@ -41,6 +41,12 @@ impl NumberType {
         })
     }
 
+    /// Its number in files.
+    pub(crate) fn id(self) -> u32 {
+        let all = (0..=12).find(|id| Self::from_id(*id) == Some(self));
+        all.expect("every type has a number")
+    }
+
     /// Bytes of one.
     pub fn size(self) -> usize {
         match self {
@@ -151,6 +157,16 @@ impl Numbers {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// The type of each.
+    pub(crate) fn number_type(&self) -> NumberType {
+        self.ty
+    }
+
+    /// As they are stored.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// All of them.

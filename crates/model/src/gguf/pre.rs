@@ -18,7 +18,7 @@ enum Cut {
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pre {
+pub(crate) struct Pre {
     name: &'static str,
     cut: Cut,
     /// A word that is a token as a whole is that token, whatever its merges say.
@@ -80,6 +80,38 @@ impl Pre {
             supported: Self::supported(),
             hint: "; the model's folder of Hugging Face works",
         })
+    }
+
+    /// The name of what `pre_tokenizer` of a `tokenizer.json` does, if it has one; `prefers` picks
+    /// between those that read alike.
+    pub(crate) fn name_of(
+        pre_tokenizer: &Value,
+        ignore_merges: bool,
+        prefers: &[&str],
+    ) -> Option<&'static str> {
+        let cuts = |pre: &&Self| pre.is_alike(pre_tokenizer) && pre.ignore_merges == ignore_merges;
+        let all: Vec<&Self> = TABLE.iter().filter(cuts).collect();
+        let preferred = prefers.iter().find_map(|name| all.iter().find(|pre| pre.name == *name));
+        preferred.or(all.first()).map(|pre| pre.name)
+    }
+
+    /// Whether `pre_tokenizer` cuts at the same places; what it says of offsets does not matter.
+    fn is_alike(&self, pre_tokenizer: &Value) -> bool {
+        fn bare(value: &Value) -> Value {
+            let mut value = value.clone();
+            if let Some(fields) = value.as_object_mut() {
+                fields.remove("trim_offsets");
+            }
+            value
+        }
+        let own = self.pre_tokenizer();
+        match (own.get("pretokenizers"), pre_tokenizer.get("pretokenizers")) {
+            (None, None) => bare(&own) == bare(pre_tokenizer),
+            (Some(Value::Array(own)), Some(Value::Array(other))) => {
+                own.iter().map(bare).eq(other.iter().map(bare))
+            }
+            _ => false,
+        }
     }
 
     fn supported() -> String {
@@ -154,6 +186,22 @@ mod tests {
         assert_eq!(words("tekken", "a ./\n/b"), "a| ./\n/|b");
         let n_named = TABLE.len();
         assert_eq!(n_named, 15, "each has its line above");
+    }
+
+    #[test]
+    fn names_are_found_again() {
+        let mut json = Pre::from_name(Some("glm4")).unwrap().pre_tokenizer();
+        json["pretokenizers"][1]["trim_offsets"] = json!(true);
+        assert_eq!(Pre::name_of(&json, false, &["dbrx", "glm4"]), Some("dbrx"));
+        assert_eq!(Pre::name_of(&json, false, &["smollm"]), Some("glm4"));
+        assert_eq!(Pre::name_of(&json, true, &[]), Some("llama-bpe"));
+        json["pretokenizers"][1]["add_prefix_space"] = json!(true);
+        assert_eq!(Pre::name_of(&json, true, &[]), None);
+        for (name, expected) in [("phi-2", "gpt-2"), ("starcoder", "smollm"), ("qwen2", "qwen2")] {
+            let json = Pre::from_name(Some(name)).unwrap().pre_tokenizer();
+            assert_eq!(Pre::name_of(&json, false, &[]), Some(expected));
+        }
+        assert_eq!(Pre::name_of(&Value::Null, false, &[]), None);
     }
 
     #[test]

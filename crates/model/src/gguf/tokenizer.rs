@@ -36,6 +36,11 @@ const ENDS: [&str; 10] = [
     "</s>",
 ];
 
+/// Whether the token `text` ends an answer wherever it is a control token.
+pub(crate) fn is_named_end(text: &str) -> bool {
+    ENDS.contains(&text)
+}
+
 /// Work that the pieces of a vocabulary may make, in bytes that are compared. Published ones make
 /// 10 MB.
 const MAX_SPLIT_BYTES: usize = 4 << 30;
@@ -65,7 +70,7 @@ impl Kind {
 }
 
 /// What a file says of texts.
-pub(super) struct TokenizerParts {
+pub(crate) struct TokenizerParts {
     /// `None` in files without a vocabulary.
     pub tokenizer: Option<Tokenizer>,
     pub config: TokenizerConfig,
@@ -74,7 +79,7 @@ pub(super) struct TokenizerParts {
 }
 
 /// The tokenizer of the file `path`, of which the model has `vocab_size` embeddings.
-pub(super) fn tokenizer(
+pub(crate) fn tokenizer(
     metadata: &Metadata,
     vocab_size: usize,
     path: &Path,

@@ -30,7 +30,7 @@ pub enum Specials {
 pub struct Tokenizer {
     path: PathBuf,
     pub(super) inner: tokenizers::Tokenizer,
-    special: SpecialTokens,
+    pub(super) special: SpecialTokens,
     /// `add_bos_token` was true; the post-processor may do it already.
     add_bos: bool,
     /// Rows of the embedding, once known.

@@ -145,6 +145,11 @@ pub fn layer_tensors(config: &ModelConfig, layer: LayerId) -> LayerTensors {
     of_layer(config, layer, false)
 }
 
+/// The same with the rows of q and k in the order of the file.
+pub(crate) fn stored_layer_tensors(config: &ModelConfig, layer: LayerId) -> LayerTensors {
+    of_layer(config, layer, true)
+}
+
 fn of_layer(config: &ModelConfig, layer: LayerId, names_only: bool) -> LayerTensors {
     let layout = &config.architecture.traits().layout;
     let names = LayerNames { config, layout, layer, names_only };

@@ -33,6 +33,11 @@ impl TensorPart {
         Self { tensor, rows: vec![rows] }
     }
 
+    /// All of the tensor `name`.
+    pub(crate) fn of(name: &str, shape: &[usize]) -> Self {
+        Self::whole(ExpectedTensor::new(name, shape))
+    }
+
     /// Rows of the weight.
     pub fn n_rows(&self) -> usize {
         self.rows.iter().map(ExactSizeIterator::len).sum()

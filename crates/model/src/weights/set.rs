@@ -13,9 +13,10 @@ use super::error::{LoadError, Mismatch, WeightsError};
 use super::expected::expected_tensors;
 use super::finite::first_not_finite;
 use super::limits::{MAX_HEADER_BYTES, MAX_TENSORS};
+use super::made::{MadeRows, RowForm};
 use super::part::{ExpectedTensor, TensorPart};
 use super::shard::Shard;
-use super::tensor::{Tensor, runs_of};
+use super::tensor::{Quantised, Tensor, runs_of};
 use crate::config::ModelConfig;
 use crate::source::{FolderFiles, SharedSource, check_file, read_text};
 
@@ -291,10 +292,7 @@ impl TensorSet {
             && rows.tensor.shape.len() == 2
             && (quantised.is_made || backend.capabilities().quant_types.contains(&quantised.ty))
         {
-            let read = |source| WeightsError::Read { path: self.path.clone(), source };
-            let row_bytes = quantised.stored_at.len() / rows.tensor.shape[0].max(1);
-            let runs = runs_of(row_bytes, &rows.rows);
-            let blocks = quantised.stored_at.aligned_runs(&runs, 1).map_err(read)?;
+            let blocks = self.blocks(quantised, &rows)?;
             let ty = quantised.ty;
             if block_without_scale(ty, blocks.as_ref()).is_some() {
                 let what = "NaN or infinity as the scale of a block".to_owned();
@@ -335,6 +333,30 @@ impl TensorSet {
     fn not_finite(&self, rows: &WeightRows<'_>, what: String) -> WeightsError {
         let name = rows.tensor.name_in_file.as_ref().unwrap_or(&rows.name);
         WeightsError::NotFinite { path: self.path.clone(), name: name.clone(), what }
+    }
+
+    fn blocks(
+        &self,
+        quantised: &Quantised,
+        rows: &WeightRows<'_>,
+    ) -> Result<HostBytes, WeightsError> {
+        let read = |source| WeightsError::Read { path: self.path.clone(), source };
+        let row_bytes = quantised.stored_at.len() / rows.tensor.shape[0].max(1);
+        let runs = runs_of(row_bytes, &rows.rows);
+        quantised.stored_at.aligned_runs(&runs, 1).map_err(read)
+    }
+
+    /// What a device gets of `part`: its type, and its blocks or values.
+    #[cfg(test)]
+    pub(crate) fn bits(&self, part: &TensorPart) -> (Option<QuantType>, Vec<u8>) {
+        let rows = self.part_rows(part).expect("a tensor of the model");
+        match &rows.tensor.quantised {
+            Some(quantised) if rows.tensor.shape.len() == 2 => {
+                let blocks = self.blocks(quantised, &rows).expect("readable");
+                (Some(quantised.ty), blocks.as_ref().to_vec())
+            }
+            _ => (None, self.collect(rows).expect("readable").bytes.as_ref().to_vec()),
+        }
     }
 
     /// Everything in memory: in place if it lies together at an address that fits its type, or else
@@ -380,6 +402,30 @@ impl TensorSet {
             _ => (1, part.n_rows()),
         };
         Ok(WeightRows { name, tensor, dtype, n_rows, n_cols, rows: part.rows.clone() })
+    }
+
+    /// The rows that `part` names in another form, each value with `offset` added; `order` says
+    /// which of them each row is. A vector has rows of one value.
+    ///
+    /// # Errors
+    /// If the tensor is not there, is not read, or has blocks already.
+    pub(crate) fn made_rows(
+        &self,
+        part: &TensorPart,
+        form: RowForm,
+        order: &dyn Fn(usize) -> usize,
+        offset: f32,
+    ) -> Result<MadeRows, WeightsError> {
+        let WeightRows { name, tensor, dtype, .. } = self.part_rows(part)?;
+        if let Some(ty) = tensor.quant_type() {
+            return Err(WeightsError::Quantised { path: self.path.clone(), name, ty });
+        }
+        let rows: Vec<usize> = part.rows.iter().cloned().flatten().collect();
+        let order: Vec<usize> = (0..rows.len()).map(|row| rows[order(row)]).collect();
+        let in_order = order.iter().enumerate().all(|(at, row)| at == *row);
+        let (n_rows, n_cols) = (rows.len(), tensor.shape.get(1).copied().unwrap_or(1));
+        let (stored, order) = (tensor.stored_at.clone(), (!in_order).then_some(order));
+        Ok(MadeRows { stored, dtype, form, n_rows, n_cols, order, offset })
     }
 
     fn mismatch(&self, mismatch: Mismatch) -> WeightsError {
