@@ -10,9 +10,9 @@ use super::support::{Cpu, append, content, cpu, layouts, open, prefilled, save, 
 
 const PROMPT: usize = 90;
 
-fn reopened(sim: &Sim<Cpu>, file: &Vec<u8>, shape: &KvShape) -> Sim<Cpu> {
+fn reopened(sim: &Sim<Cpu>, file: &[u8], shape: &KvShape) -> Sim<Cpu> {
     let (backend, options) = (cpu(), layouts()[0].1);
-    let (sequence, found) = open(file, &backend, shape.clone(), None, options).expect("a session");
+    let (sequence, found) = open(&file, &backend, shape.clone(), None, options).expect("a session");
     assert_eq!(found, content(sim.n_tokens()));
     sim.twin(&backend, sequence, options).expect("a twin")
 }

@@ -2,8 +2,8 @@
 //! of it must be the bytes of version 2. Whoever changes a byte of the format makes a new version.
 //!
 //! Nothing is computed between reading and writing, so the bytes are the same on every machine.
-//! With `LONGVIEW_WRITE_GOLDEN` set, files of version 2 that are missing are made first, of those of
-//! version 1; rows of 8 bits are of no such file, and are that machine's.
+//! With `LONGVIEW_WRITE_GOLDEN` set, files of version 2 that are missing are made first, of those
+//! of version 1; rows of 8 bits are of no such file, and are that machine's.
 
 use std::path::{Path, PathBuf};
 
@@ -86,10 +86,10 @@ fn write_missing(name: &str, make: impl FnOnce() -> Vec<u8>) {
 }
 
 /// What is written of a file; its rows are checked on the way.
-fn rewritten(name: &str, file: &Vec<u8>, policy: &PolicyOptions, shape: &KvShape) -> Vec<u8> {
+fn rewritten(name: &str, file: &[u8], policy: &PolicyOptions, shape: &KvShape) -> Vec<u8> {
     assert!(file.len() < 16 << 10, "{name}: {} bytes", file.len());
     let (mut sequence, found) =
-        open(file, &cpu(), shape.clone(), None, layouts()[0].1).expect("a session");
+        open(&file, &cpu(), shape.clone(), None, layouts()[0].1).expect("a session");
     assert_eq!(found, content(TOKENS), "{name}");
     for (l, layer) in sequence.shape().layers().zip(sequence.layers()) {
         let mut rows = vec![0; TOKENS * 16];
@@ -136,13 +136,13 @@ fn files_of_version_2_are_read_and_written_to_the_byte() {
 fn rows_of_8_bits_are_read_and_written_to_the_byte() {
     let (_, policy) = policies().into_iter().next().expect("clusters");
     let shape = KvShape { host_rows: HostRows::EightBits, ..shape() };
-    let mut made = || {
+    let made = || {
         let sim = prefilled(shape.clone(), &policy, layouts()[0].1, 20);
         let mut sim = sim.expect("a prompt");
         (20..TOKENS).for_each(|_| sim.decode(1));
         save(&mut sim, &policy)
     };
-    write_missing("v2-eight-bits", &mut made);
+    write_missing("v2-eight-bits", made);
     let file = read("v2-eight-bits");
     assert!(rewritten("eight bits", &file, &policy, &shape) == file);
 }

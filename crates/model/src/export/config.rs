@@ -29,7 +29,7 @@ pub(super) fn architecture(
         Architecture::Phi3 => Some("phi3"),
         Architecture::Glm4 => Some("glm4"),
         Architecture::Gemma3 => Some("gemma3"),
-        // Files of it are called chatglm, which nothing here reads.
+        // Files of it, which are called chatglm, are read here and not written.
         Architecture::Glm => None,
     };
     let found = name.and_then(|name| ARCHITECTURES.iter().find(|arch| arch.name == name));

@@ -9,9 +9,9 @@
 //! Everything is little-endian and fixed by that document, never by how Rust lays out a type.
 //!
 //! [`record_file`] is the outermost layer (header, records, directory, trailer), [`header`] what
-//! the file was made with, [`records`] how the state of one layer is written, [`save`] and [`open`]
-//! tie it to a [`crate::Sequence`], and [`v1`] reads files of the version before. The caller's parts
-//! (tokens, logits, a note) are a [`SessionContent`].
+//! the file was made with, [`records`] how the state of one layer is written, [`mod@save`] and
+//! [`mod@open`] tie it to a [`crate::Sequence`], and [`v1`] reads files of the version before. The
+//! caller's parts (tokens, logits, a note) are a [`SessionContent`].
 
 mod block;
 mod content;

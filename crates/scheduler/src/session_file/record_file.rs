@@ -159,8 +159,8 @@ impl<'a> RecordFile<'a> {
         if digest(&bytes) != entry.digest { Err(damaged(entry)) } else { Ok(bytes) }
     }
 
-    /// Gives out a record in pieces of whole `unit`s, before it is proved: what is made of them must
-    /// not be used unless this returns.
+    /// Gives out a record in pieces of whole `unit`s, before it is proved: what is made of them
+    /// must not be used unless this succeeds.
     pub fn pieces(
         &self,
         entry: &Entry,

@@ -79,8 +79,8 @@ pub async fn save_sequence<B: Backend>(
 }
 
 /// Writes what a sequence has and `file` has not, to `out`, which stands at
-/// [`SessionFile::append_at`]. What is there stays: should the write end half way, the file opens as
-/// it did before. `Ok(None)`, with nothing written, where the file has to be written as a whole:
+/// [`SessionFile::append_at`]. What is there stays: should the write end half way, the file opens
+/// as it did before. `Ok(None)`, with nothing written, where the file has to be written as a whole:
 /// it is of an older version, or of another model or type of rows; less than half of its tokens, or
 /// of its bytes, would be used; or it was appended to hundreds of times.
 ///

@@ -88,8 +88,8 @@ pub trait HostStore<B: Backend>: Send + Sync {
     }
 }
 
-/// Rows of 8 bits ([`longview_core::kv8`]), and which of them are there in full as well: what a file
-/// keeps of them.
+/// Rows of 8 bits ([`longview_core::kv8`]), and which of them are there in full as well: what a
+/// file keeps of them.
 pub trait RoundedRows {
     /// Copies the codes of whole rows into `out`.
     fn read_codes(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]);
