@@ -195,9 +195,10 @@ impl OutputFile {
         })
     }
 
-    /// The file that is there and may be replaced.
-    pub fn before(&self) -> Option<&Path> {
-        self.before.as_ref().map(|_| &*self.target)
+    /// The file that is there and may be replaced, if `path` is that file.
+    pub fn before(&self, path: &Path) -> Option<&Path> {
+        let is_there = self.before.is_some() && is_same_file(path, &self.target);
+        is_there.then_some(&*self.target)
     }
 
     /// Lets `fill` write behind the first `at` bytes of the file that is there, in place: `fill`

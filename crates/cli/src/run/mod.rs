@@ -80,7 +80,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
             let ids = prompt::encode_document(args, &engine, text)?;
             let interrupted = saved::read(&mut engine, &mut session, &ids, &interrupt, &file)?;
             let note = Note { document: Some(text.document().to_owned()), conversation: None };
-            saved::write(&mut engine, &mut session, file, &note, &interrupt)?;
+            let came_from = args.session.as_deref();
+            saved::write(&mut engine, &mut session, came_from, file, &note, &interrupt)?;
             if let Some(interrupted) = interrupted {
                 return Err(interrupted.into());
             }
@@ -137,7 +138,7 @@ fn content(
 fn is_chat(args: &RunArgs, stdin_is_terminal: bool) -> bool {
     match &args.file {
         _ if args.prompt.is_some() => false,
-        _ if args.session.is_some() => true,
+        _ if args.session.is_some() => args.save_session.is_none(),
         None => true,
         Some(file) => {
             let wants_one = args.json || args.no_chat_template || args.save_session.is_some();

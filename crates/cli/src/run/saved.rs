@@ -173,11 +173,12 @@ pub fn read<B: Backend>(
     ))))
 }
 
-/// Writes the session, all of it or nothing: behind what the file that is there has of it, where
-/// that is most of it, else as a new file in its place.
+/// Writes the session, all of it or nothing: to the file that it came from what that lacks, where it
+/// has most of it; else a new file, in the place of one that is there.
 pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
+    came_from: Option<&Path>,
     file: OutputFile,
     content: &Note,
     interrupt: &Interrupt,
@@ -187,7 +188,11 @@ pub fn write<B: Backend>(
     let shown = file.name().display().to_string();
     let said = shown.clone();
     let guard = interrupt.end_with(move || note(Interrupted(format!("{said} was not written"))));
-    let appended = append(engine, session, &file, &bytes)?;
+    let before = came_from.and_then(|path| file.before(path));
+    let appended = match before {
+        Some(before) => append(engine, session, before, &file, &bytes)?,
+        None => None,
+    };
     let n_bytes = match appended {
         Some(n_bytes) => n_bytes,
         None => file.write(|out| Ok(block_on(engine.save(session, &bytes, out))?))?,
@@ -208,13 +213,12 @@ pub fn write<B: Backend>(
 fn append<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
+    before: &Path,
     file: &OutputFile,
     content: &[u8],
 ) -> Result<Option<u64>> {
-    let Some(source) = file.before().and_then(|path| FileSource::open(path).ok()) else {
-        return Ok(None);
-    };
     // What cannot be opened is replaced: that was asked before.
+    let Ok(source) = FileSource::open(before) else { return Ok(None) };
     let Ok(before) = SessionFile::open(&source) else { return Ok(None) };
     let Some(at) = before.append_at() else { return Ok(None) };
     let end = file

@@ -108,7 +108,9 @@ impl<B: Backend> Chat<'_, B> {
             document: (!document.is_empty()).then(|| document.to_owned()),
             conversation: Some(self.talk.clone()),
         };
-        saved::write(&mut self.engine, &mut self.session, file, &content, self.interrupt)
+        let (engine, session) = (&mut self.engine, &mut self.session);
+        let came_from = self.args.session.as_deref();
+        saved::write(engine, session, came_from, file, &content, self.interrupt)
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {
