@@ -173,8 +173,8 @@ pub fn read<B: Backend>(
     ))))
 }
 
-/// Writes the session, all of it or nothing: to the file that it came from what that lacks, where it
-/// has most of it; else a new file, in the place of one that is there.
+/// Writes the session, all of it or nothing: to the file that it came from what that lacks, where
+/// it has most of it; else a new file, in the place of one that is there.
 pub fn write<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
