@@ -1,7 +1,7 @@
 //! How much memory an input may take: an allocator that refuses what is beyond.
 //!
 //! A refusal ends the process as the lack of memory does, which fuzzers count as a crash, with the
-//! size in the message. Where a program may want too much by right ([`within`]), a fuzzer's build
+//! size in the message. Where a program may want too much by right (`within`), a fuzzer's build
 //! leaves that program alone; others cannot, as they cannot act on a refusal.
 
 use std::alloc::{GlobalAlloc, Layout, System};
