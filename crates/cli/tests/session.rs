@@ -161,12 +161,20 @@ fn a_session_that_grows_is_added_to() {
         // Rows that waited for their index, and the index, are there twice.
         assert!((after.len() as u64) < whole * 2, "{} against {whole}", after.len());
         // The type of rows comes with the session.
-        let ask = |name: &str| {
-            ask(&folder, &["--session", name, "-p", QUESTION, "--no-chat-template"]).ok()
-        };
-        assert_eq!(ask("@doc.lvs"), ask("@whole.lvs"));
-        assert!(ask("@doc.lvs").contains("48213"));
+        let ask =
+            |name: &str| ask(&folder, &["--session", name, "-p", QUESTION, "--no-chat-template"]);
+        let answer = ask("@doc.lvs").ok();
+        assert_eq!(answer, ask("@whole.lvs").ok());
+        assert!(answer.contains("48213"), "{answer}");
         assert_eq!(names(folder.path()), ["doc.lvs", "doc.txt", "half.txt", "whole.lvs"]);
+        // A save that somebody broke off costs what it would have added.
+        folder.write("doc.lvs", &after[..after.len() - 9]);
+        let cut = ask("@doc.lvs");
+        assert!(cut.stderr.contains("doc.lvs: the last save to it did not end"), "{}", cut.stderr);
+        cut.ok();
+        let again = save(&[&grow[..], &["--force"]].concat());
+        assert!(again.stderr.contains(" added to "), "{}", again.stderr);
+        assert_eq!(ask("@doc.lvs").ok(), answer);
     }
 }
 

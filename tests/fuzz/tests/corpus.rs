@@ -6,12 +6,21 @@ use std::time::{Duration, Instant};
 
 use longview_fuzz::{Outcome, TARGETS, Target};
 
-fn inputs(target: &Target) -> Vec<PathBuf> {
+fn files(folder: &str) -> Vec<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let corpus = fs::read_dir(here.join("corpus").join(target.name)).expect("a corpus");
-    let fixtures = fs::read_dir(here.join("../fixtures/session")).expect("fixtures");
-    let fixtures = fixtures.filter(|_| target.name == "session");
-    corpus.chain(fixtures).map(|entry| entry.expect("an entry").path()).collect()
+    let entries = fs::read_dir(here.join(folder)).expect("a folder");
+    entries.map(|entry| entry.expect("an entry").path()).collect()
+}
+
+fn corpus(target: &Target) -> Vec<PathBuf> {
+    files(&format!("corpus/{}", target.name))
+}
+
+/// What was kept, and for sessions the files that other tests have.
+fn inputs(target: &Target) -> Vec<PathBuf> {
+    let is_session = target.name == "session";
+    let fixtures = if is_session { files("../fixtures/session") } else { Vec::new() };
+    [corpus(target), fixtures].concat()
 }
 
 /// A corpus in which nothing is right, or nothing wrong, reaches half of a parser. (One right file
@@ -41,7 +50,7 @@ fn what_was_kept_is_used_or_refused() {
 fn corpora_are_small() {
     for target in TARGETS {
         let sizes =
-            inputs(target).into_iter().map(|path| fs::metadata(path).expect("a file").len());
+            corpus(target).into_iter().map(|path| fs::metadata(path).expect("a file").len());
         let bytes: u64 = sizes.sum();
         assert!(bytes < 100 << 10, "{}: {bytes} bytes", target.name);
     }

@@ -54,6 +54,12 @@ impl SavedSession {
             FileSource::open(path).map_err(|error| anyhow!("{shown}: cannot be read ({error})"))?;
         let file = SessionFile::open(&source).map_err(|error| anyhow!("{shown}: {error}"))?;
         let header = file.header();
+        if file.n_torn_bytes() > 0 {
+            note(format_args!(
+                "{shown}: the last save to it did not end; it has the {} tokens of the one before",
+                units::count(header.n_tokens)
+            ));
+        }
         let (n_tokens, context, kv_type) = (header.n_tokens, header.context, header.kv_type());
         let policy = header.policy_options();
         let policy = policy.with_context(|| format!("{shown}: was saved by another release"))?;
