@@ -5,7 +5,7 @@ use std::io::Write;
 use longview_core::RangeSource;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Appended, Policy, PolicyOptions, SaveOptions, SessionContent, SessionFile, SessionFileError,
+    Policy, PolicyOptions, SaveOptions, SessionContent, SessionFile, SessionFileError,
     append_sequence, restore_sequence, save_sequence,
 };
 
@@ -95,8 +95,8 @@ impl<B: Backend> Engine<B> {
 
     /// Writes what a session has and `file` has not to `out`, which stands at
     /// [`SessionFile::append_at`]. Should the write end half way, the file opens as it did before.
-    /// `Ok(None)`, with nothing written, where the file has to be written as a whole: see
-    /// [`append_sequence`].
+    /// `Ok(false)`, with nothing written, where the file has to be written as a whole:
+    /// [`append_sequence`] says when.
     ///
     /// # Errors
     /// If `out` refuses, or the file cannot be read.
@@ -106,7 +106,7 @@ impl<B: Backend> Engine<B> {
         note: &[u8],
         file: &SessionFile<'_>,
         out: &mut dyn Write,
-    ) -> Result<Option<Appended>, EngineError> {
+    ) -> Result<bool, EngineError> {
         self.settle(session).await?;
         let content = session.content(note);
         let Session { sequence, options, .. } = session;

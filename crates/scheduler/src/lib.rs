@@ -44,7 +44,7 @@ pub use sequence::{
     SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
 };
 pub use session_file::{
-    Appended, Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SaveOptions,
+    Digest, FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SaveOptions,
     SessionContent, SessionFile, SessionHeader, SessionReader, append_sequence, restore_sequence,
     save_sequence,
 };

@@ -89,10 +89,10 @@ pub fn append<B: Backend>(sim: &mut Sim<B>, policy: &PolicyOptions, file: &mut V
     let at = opened.append_at().expect("a version that is appended to") as usize;
     let appended = append_sequence(&mut sim.sequence, &options, &content, &opened, &mut more);
     let appended = block_on(appended).expect("memory takes all");
-    assert!(appended.is_some() || more.is_empty(), "nothing is written in vain");
+    assert!(appended || more.is_empty(), "nothing is written in vain");
     file.truncate(at);
     file.extend(more);
-    appended.is_some()
+    appended
 }
 
 /// Opens a file as the engine does.

@@ -70,6 +70,22 @@ async function setBudget(): Promise<void> {
   await budget.blur();
 }
 
+/** Opens a saved document. */
+async function reopen(title: string): Promise<void> {
+  await page.getByRole("button", { name: `Open ${title}` }).click();
+  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
+  await idle(page, 5 * MINUTE);
+}
+
+/** Opens the sample, and asks what the native program was asked. */
+async function reopenSample(): Promise<void> {
+  await reopen(SAMPLE.text.slice(0, 20));
+  await setBudget();
+  const known = native[2];
+  assert.ok(known !== undefined);
+  assert.equal(await answer(known.question), known.answer);
+}
+
 test("the page opens a device and loads the embedded model", async () => {
   await modelLoaded(page, 2 * MINUTE);
   const device = await page.locator("#device").innerText();
@@ -122,13 +138,7 @@ test("after a reload the document opens without prefill, and answers are right",
   await page.reload();
   await modelLoaded(page, 2 * MINUTE);
   assert.match(await page.locator("#model-line").innerText(), /Loaded from this browser's storage/);
-  await page.getByRole("button", { name: `Open ${SAMPLE.text.slice(0, 20)}` }).click();
-  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
-  await idle(page, 5 * MINUTE);
-  await setBudget();
-  const known = native[2];
-  assert.ok(known !== undefined);
-  assert.equal(await answer(known.question), known.answer);
+  await reopenSample();
   await picture(page, "real-reopened");
 });
 
@@ -163,17 +173,9 @@ test("a document that an older release saved opens without prefill", async () =>
   );
   await page.reload();
   await modelLoaded(page, 2 * MINUTE);
-  await page.getByRole("button", { name: `Open ${old.title}` }).click();
-  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
-  await idle(page, 5 * MINUTE);
+  await reopen(old.title);
   assert.match(await answer("What is the pass key?"), /48213/);
-  await page.getByRole("button", { name: `Open ${SAMPLE.text.slice(0, 20)}` }).click();
-  await page.getByText("opened without reading").waitFor({ timeout: 5 * MINUTE });
-  await idle(page, 5 * MINUTE);
-  await setBudget();
-  const known = native[2];
-  assert.ok(known !== undefined);
-  assert.equal(await answer(known.question), known.answer);
+  await reopenSample();
 });
 
 test("the map, the bars and the passages show what was attended", async () => {

@@ -14,6 +14,7 @@ mod layers;
 pub(crate) mod lex;
 pub(crate) mod modules;
 mod ops;
+mod orphans;
 mod paths;
 pub(crate) mod rooms;
 pub(crate) mod scan;
@@ -67,6 +68,7 @@ const RULES: &[Rule] = &[
         in_full: Some(|repo| modules::circles(repo, true).into()),
         ..Rule::of("circles", |repo| modules::circles(repo, false).into())
     },
+    Rule::of("orphans", |repo| orphans::orphans(repo).into()),
     Rule::of("rooms", |repo| rooms::broken(repo).into()),
     Rule::of("bools", |repo| problems(repo, &[Kind::Rust], bools::matches_on_bools).into()),
     Rule::of("file-length", |repo| problems(repo, CODE, sources::long_file).into()),

@@ -227,7 +227,7 @@ fn append<B: Backend>(
     let Ok(source) = FileSource::open(before) else { return Ok(None) };
     let Ok(before) = SessionFile::open(&source) else { return Ok(None) };
     let Some(at) = before.append_at() else { return Ok(None) };
-    let end = file
-        .append(at, |out| Ok(block_on(engine.append(session, content, &before, out))?.is_some()))?;
+    let end =
+        file.append(at, |out| Ok(block_on(engine.append(session, content, &before, out))?))?;
     Ok(end.map(|end| end - at))
 }

@@ -195,23 +195,11 @@ impl KvElem for i8 {
 macro_rules! with_rows {
     ($dtype:expr, $E:ident => $body:expr) => {
         match $dtype {
-            longview_core::DType::F32 => {
-                type $E = f32;
-                $body
-            }
-            longview_core::DType::F16 => {
-                type $E = half::f16;
-                $body
-            }
-            longview_core::DType::BF16 => {
-                type $E = half::bf16;
-                $body
-            }
             longview_core::DType::Q8 => {
                 type $E = i8;
                 $body
             }
-            longview_core::DType::U32 => unreachable!("the descriptor's check admits rows only"),
+            dtype => $crate::simd::elem::with_elem!(dtype, $E => $body),
         }
     };
 }

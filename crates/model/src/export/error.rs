@@ -18,11 +18,11 @@ pub enum ExportError {
          with --quantize", path.display()
     )]
     Architecture {
-        /// The model.
+        /// The folder or file of the model.
         path: PathBuf,
-        /// Its class.
+        /// Its class, as `config.json` names it.
         class: &'static str,
-        /// Classes that have one.
+        /// The classes that have a GGUF form, separated by commas.
         supported: String,
     },
     /// Something in its config has none.
@@ -31,9 +31,9 @@ pub enum ExportError {
          --quantize", path.display()
     )]
     Config {
-        /// The model.
+        /// The folder or file of the model.
         path: PathBuf,
-        /// What.
+        /// The key of `config.json`.
         field: &'static str,
         /// What the model says.
         value: String,
@@ -44,7 +44,7 @@ pub enum ExportError {
          --quantize", path.display()
     )]
     Tokenizer {
-        /// The tokenizer.
+        /// The file of the tokenizer.
         path: PathBuf,
         /// What is in the way.
         reason: String,
@@ -61,7 +61,7 @@ pub enum ExportError {
     /// A tensor cannot be read, or has values that the type does not hold.
     #[error("{}: {}: {source}", path.display(), clip(name))]
     Read {
-        /// The model.
+        /// The folder or file of the model.
         path: PathBuf,
         /// The tensor, as the new file names it.
         name: String,

@@ -124,7 +124,7 @@ impl KeyValues {
 pub(super) struct Described<'a> {
     pub(super) name: &'a str,
     pub(super) ty: GgmlType,
-    /// Rows first.
+    /// Rows, then columns; one number for a vector.
     pub(super) shape: &'a [usize],
     pub(super) n_bytes: u64,
 }

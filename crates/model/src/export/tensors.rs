@@ -25,7 +25,7 @@ pub(super) struct Factors {
 pub(super) struct OutTensor {
     pub(super) name: String,
     pub(super) ty: GgmlType,
-    /// Rows first.
+    /// Rows, then columns; one number for a vector.
     pub(super) shape: Vec<usize>,
     /// Its bytes, made when they are read.
     pub(super) source: SharedSource,

@@ -19,13 +19,13 @@ const VALUES_OF_A_THREAD: usize = 1 << 15;
 /// How values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowForm {
-    /// As f32.
+    /// As f32: exact for every type that is read.
     F32,
-    /// As f16.
+    /// As the nearest f16; a value beyond its range is an error.
     F16,
-    /// As bf16.
+    /// As the nearest bf16.
     Bf16,
-    /// In blocks.
+    /// As quantised blocks.
     Blocks(QuantType),
 }
 
@@ -62,7 +62,7 @@ impl MadeRows {
         self.order.as_ref().map_or(row, |order| order[row])
     }
 
-    /// Makes `rows`.
+    /// Reads `rows`, rounds them to the form and writes them to `out`.
     fn make(&self, rows: Range<usize>, out: &mut [u8]) -> io::Result<()> {
         let mut bytes = vec![0; self.n_cols * self.dtype.size()];
         let mut values = vec![0.0; self.n_cols];

@@ -31,4 +31,4 @@ pub use digest::Digest;
 pub use file::{SessionFile, SessionReader};
 pub use header::{FORMAT_VERSION, Fingerprint, FingerprintPart, SESSION_MAGIC, SessionHeader};
 pub use open::restore_sequence;
-pub use save::{Appended, SaveOptions, append_sequence, save_sequence};
+pub use save::{SaveOptions, append_sequence, save_sequence};

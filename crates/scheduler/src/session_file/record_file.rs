@@ -258,8 +258,7 @@ impl EndsBackwards<'_> {
         let mut bytes = vec![0; (piece.end - piece.start) as usize];
         self.source.read_at(piece.start, &mut bytes).map_err(SessionFileError::Read)?;
         let places = bytes.windows(END.len()).enumerate().filter(|(_, bytes)| bytes == END);
-        let ends = places.map(|(at, _)| piece.start + (at + END.len()) as u64);
-        self.seen.extend(ends.filter(|end| *end <= self.before));
+        self.seen.extend(places.map(|(at, _)| piece.start + (at + END.len()) as u64));
         Ok(())
     }
 }

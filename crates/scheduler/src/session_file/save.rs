@@ -27,7 +27,8 @@ const SEGMENT_ROWS: usize = 1 << 14;
 const PIECE_BYTES: usize = 1 << 16;
 /// Bytes of records that are no longer used that are never worth a new file.
 const SMALL_WASTE: u64 = 1 << 20;
-/// Records that a layer may have in a file that is appended to: more are slow to open.
+/// Records that a layer may have in a file that is appended to, beside those of whole segments of
+/// rows: more are slow to open.
 const MAX_LAYER_RECORDS: usize = 256;
 
 /// How a session is saved.
@@ -46,15 +47,6 @@ impl<'a> SaveOptions<'a> {
     pub fn new(fingerprint: &'a Fingerprint, policy: &'a PolicyOptions) -> Self {
         Self { fingerprint, policy, segment_rows: SEGMENT_ROWS }
     }
-}
-
-/// What an append did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// Tokens whose rows were in the file and stay where they are, in every layer.
-    pub kept_tokens: usize,
-    /// Bytes of records that the file still uses.
-    pub kept_bytes: u64,
 }
 
 /// Writes a sequence, in order and without seeking. The sequence goes on as if it had not been
@@ -80,9 +72,11 @@ pub async fn save_sequence<B: Backend>(
 
 /// Writes what a sequence has and `file` has not, to `out`, which stands at
 /// [`SessionFile::append_at`]. What is there stays: should the write end half way, the file opens
-/// as it did before. `Ok(None)`, with nothing written, where the file has to be written as a whole:
-/// it is of an older version, or of another model or type of rows; less than half of its tokens, or
-/// of its bytes, would be used; or it was appended to hundreds of times.
+/// as it did before. `Ok(false)`, with nothing written, where the file has to be written as a
+/// whole: it is of an older version, or of another model or type of rows; less than half of its
+/// tokens, or of its bytes, would be used; or it was appended to hundreds of times.
+///
+/// Rows of the same tokens in the same places are taken for the same: those of the file stay.
 ///
 /// # Errors
 /// As [`save_sequence`]; and if the file cannot be read.
@@ -95,16 +89,15 @@ pub async fn append_sequence<B: Backend>(
     content: &SessionContent,
     file: &SessionFile<'_>,
     out: &mut dyn Write,
-) -> Result<Option<Appended>, SchedulerError> {
+) -> Result<bool, SchedulerError> {
     let header = settled_header(sequence, options, content).await?;
-    let Some(file) = file.records() else { return Ok(None) };
-    let Some(before) = Before::new(sequence, &header, content, file)? else { return Ok(None) };
+    let Some(file) = file.records() else { return Ok(false) };
+    let Some(before) = Before::new(sequence, &header, content, file)? else { return Ok(false) };
     let writer = RecordWriter::behind(out, file);
-    let kept = before.kept();
     let mut saving = Saving { writer, before: Some(before), segment_rows: options.segment_rows };
     saving.session(sequence, &header, content).await?;
     saving.writer.finish()?;
-    Ok(Some(kept))
+    Ok(true)
 }
 
 async fn settled_header<B: Backend>(
@@ -167,7 +160,8 @@ impl<'a> Before<'a> {
             stable.push(rows);
             places.push(rows.min(there.permuted_to).min(here.permuted_to));
             let of_layer = |entry: &&Entry| entry.key.layer == Some(layer);
-            if file.directory.entries.iter().filter(of_layer).count() > MAX_LAYER_RECORDS {
+            let n_records = file.directory.entries.iter().filter(of_layer).count();
+            if n_records > MAX_LAYER_RECORDS + tokens.len() / SEGMENT_ROWS {
                 return Ok(None);
             }
         }
@@ -176,15 +170,6 @@ impl<'a> Before<'a> {
         let is_used = file.end <= 2 * file.n_used_bytes() + SMALL_WASTE;
         let is_worth = is_used && least > 0 && 2 * least >= tokens.len();
         Ok(is_worth.then_some(Self { file, n_common, stable, places }))
-    }
-
-    fn kept(&self) -> Appended {
-        let kept_tokens = self.stable.iter().min().copied().unwrap_or(0);
-        let rows = self.file.directory.entries.iter().filter(|entry| {
-            let stable = entry.key.layer.map(|layer| self.stable[layer.index()]);
-            entry.key.kind == Kind::Rows && stable.is_some_and(|rows| entry.key.span.start < rows)
-        });
-        Appended { kept_tokens, kept_bytes: rows.map(|entry| entry.len).sum() }
     }
 
     /// Records of the file that hold the first `end` of a kind, the last one cut there.
