@@ -232,11 +232,6 @@ impl<'a, T> Shared<'a, T> {
         let first = unsafe { self.start.add(start) };
         Self { start: first, len: self.len - start, life: PhantomData }
     }
-
-    /// The first element, for kernels that write scattered tiles of their own.
-    pub(crate) fn as_ptr(&self) -> *mut T {
-        self.start
-    }
 }
 
 /// Models of the team; see those of the pool.

@@ -1,49 +1,46 @@
-//! Many rows of activations times a matrix of any weight type, in full f32.
+//! Many rows of activations times a matrix of any plain type, in full f32.
 //!
-//! Activations are packed once into strips of MR rows. Each worker takes a block of weight rows,
-//! widens and transposes a slice of k of it into its own panels (they stay in L2), and runs the
-//! register tile over all strips. Packing costs one pass over the weights; it pays from about 16
-//! rows on.
+//! Every output is one sum in the lanes of a vector along the row, as in [`super::matvec`]: a row
+//! has the same bits whatever rows are computed with it. Each worker takes a block of weight rows,
+//! widens a slice of it once, and multiplies it with all rows of activations while it is in L2.
 
-use crate::simd::Simd;
+use std::ops::Range;
+
 use crate::simd::elem::Elem;
+use crate::simd::{MAX_LANES, Simd};
 use crate::supported_isa::Kernel;
 use crate::team::Shared;
 
-use super::{pack, tile};
+use super::pack;
 
-/// Columns of A and B that are worked on at a time: a panel of B (KC x NR) then fits L1.
-pub(crate) const KC: usize = 256;
+/// Weight rows that are multiplied side by side.
+pub(crate) const SIDE: usize = 4;
 
-/// Packs strip `index` of x, slice of k by slice, MR rows each.
-pub(crate) struct PackStrip<'a> {
-    /// `[m, k]`.
-    pub(crate) x: &'a [f32],
-    pub(crate) k: usize,
-    pub(crate) index: usize,
-    /// MR x k.
-    pub(crate) strip: &'a mut [f32],
+/// Most columns that are worked on at a time: with them six rows of x take 24 KiB of L1.
+const SLICE: usize = 1024;
+
+/// Rows of x whose sums wait in scratch where a row has more than one slice.
+const CHUNK: usize = 96;
+
+/// The most sums that a tile has.
+const MAX_SUMS: usize = 24;
+
+/// Floats that [`Block`] needs for a block of `n` weight rows: widened weights, and sums that wait.
+pub(crate) fn scratch_lens(m: usize, n: usize, k: usize, lanes: usize) -> [usize; 2] {
+    let depth = slice_len(k, lanes);
+    let waiting = if depth < k { m.min(CHUNK) * n * lanes } else { 0 };
+    [n * depth.next_multiple_of(lanes), waiting]
 }
 
-impl Kernel for PackStrip<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let k = self.k;
-        let rows = &self.x[(self.index * S::MR * k).min(self.x.len())..];
-        let m = rows.len().checked_div(k).unwrap_or(0).min(S::MR);
-        assert!(self.strip.len() >= S::MR * k);
-        let row = |i: usize| rows.as_ptr().add(i * k);
-        pack::panel::<S, _>(row, m, k, 1.0, S::MR, self.strip.as_mut_ptr());
-    }
+/// Columns of a slice: all slices have about as many.
+fn slice_len(k: usize, lanes: usize) -> usize {
+    k.div_ceil(k.div_ceil(SLICE)).next_multiple_of(lanes).min(k)
 }
 
 /// A block of columns of the output.
 pub(crate) struct Block<'a, E> {
-    /// Packed strips of x, MR x k each.
-    pub(crate) strips: &'a [f32],
-    /// Rows of x.
+    /// `[m, k]`.
+    pub(crate) x: &'a [f32],
     pub(crate) m: usize,
     /// `[n, k]`: the block's weight rows.
     pub(crate) weights: &'a [E],
@@ -55,8 +52,9 @@ pub(crate) struct Block<'a, E> {
     pub(crate) n_out: usize,
     /// Column of the block's first weight row.
     pub(crate) first: usize,
-    /// KC x n, n rounded up to NR.
-    pub(crate) panels: &'a mut [f32],
+    /// As [`scratch_lens`] says.
+    pub(crate) wide: &'a mut [f32],
+    pub(crate) waiting: &'a mut [f32],
 }
 
 impl<E: Elem> Kernel for Block<'_, E> {
@@ -64,75 +62,164 @@ impl<E: Elem> Kernel for Block<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
-        let k = self.k;
-        let n = self.weights.len() / k;
-        assert!(self.panels.len() >= k.min(KC) * n.next_multiple_of(S::NR));
-        assert!(self.strips.len() >= self.m.div_ceil(S::MR) * S::MR * k);
-        if let Some(bias) = self.bias {
-            self.start(&bias[self.first..self.first + n]);
-        }
-        // Slices of k are outermost: the panels of one slice are widened once and serve all rows of
-        // x while they are in L2. The price is that sums go through `out` once a slice.
-        let mut p = 0;
-        while p < k {
-            let depth = (k - p).min(KC);
-            self.pack::<S>(n, p, depth);
-            self.multiply::<S>(n, p, depth);
-            p += KC;
+        let (k, n) = (self.k, self.weights.len() / self.k);
+        let need = scratch_lens(self.m, n, k, S::LANES);
+        assert!(self.x.len() >= self.m * k);
+        assert!(self.wide.len() >= need[0] && self.waiting.len() >= need[1]);
+        let depth = slice_len(k, S::LANES);
+        // With one slice no sum waits, and all rows of x pass the widened weights.
+        let chunk = if depth < k { CHUNK } else { self.m };
+        for start in (0..self.m).step_by(chunk) {
+            let rows = start..self.m.min(start + chunk);
+            for p in (0..k).step_by(depth) {
+                let columns = p..k.min(p + depth);
+                self.widen::<S>(n, columns.clone());
+                self.multiply::<S>(n, rows.clone(), columns);
+            }
         }
     }
 }
 
 impl<E: Elem> Block<'_, E> {
-    /// Puts the bias into the output, so that the products add to it.
-    fn start(&mut self, bias: &[f32]) {
-        for r in 0..self.m {
-            // SAFETY: the columns of this block belong to this worker.
-            let out = unsafe { self.out.slice(r * self.n_out + self.first, bias.len()) };
-            for (o, b) in out.iter_mut().zip(bias) {
-                *o = b + if self.add { *o } else { 0.0 };
-            }
-        }
-        self.add = true;
+    #[inline(always)]
+    unsafe fn widen<S: Simd>(&mut self, n: usize, columns: Range<usize>) {
+        let row = |i: usize| self.weights.as_ptr().add(i * self.k + columns.start);
+        let stride = columns.len().next_multiple_of(S::LANES);
+        pack::widen::<S, _>(row, n, columns.len(), stride, self.wide.as_mut_ptr());
     }
 
+    /// Rows of x outside, weights inside: the slice of a few rows of x stays in L1 while the weights
+    /// pass.
     #[inline(always)]
-    unsafe fn pack<S: Simd>(&mut self, n: usize, p: usize, depth: usize) {
-        let (w, k) = (self.weights.as_ptr(), self.k);
-        let mut j = 0;
-        while j < n {
-            let row = |i: usize| w.add((j + i) * k + p);
-            let panel = self.panels.as_mut_ptr().add(j * depth);
-            pack::panel::<S, _>(row, (n - j).min(S::NR), depth, 1.0, S::NR, panel);
-            j += S::NR;
+    unsafe fn multiply<S: Simd>(&mut self, n: usize, rows: Range<usize>, columns: Range<usize>) {
+        let mut r = rows.start;
+        while r < rows.end {
+            let at = Place { first: r - rows.start, r, n, columns: columns.clone() };
+            // As many sums as registers allow.
+            r += match (S::MR * S::NV, rows.end - r) {
+                (16.., 6..) => self.row_group::<S, 6>(at),
+                (12.., 3..) => self.row_group::<S, 3>(at),
+                (_, 2..) if S::MR * S::NV >= 12 => self.row_group::<S, 2>(at),
+                _ => self.row_group::<S, 1>(at),
+            };
         }
     }
 
+    /// Returns R.
     #[inline(always)]
-    unsafe fn multiply<S: Simd>(&self, n: usize, p: usize, depth: usize) {
-        let out = self.out.as_ptr();
-        // Rows outside, columns inside: the MR x KC slice of x stays in L1 while the panels pass.
-        let mut i = 0;
-        while i < self.m {
-            let a = self.strips.as_ptr().add(i * self.k + p * S::MR);
-            let mut j = 0;
-            while j < n {
-                tile::full::<S>(tile::Tile {
-                    k: depth,
-                    a,
-                    a_row: 1,
-                    a_col: S::MR,
-                    b: self.panels.as_ptr().add(j * depth),
-                    b_row: S::NR,
-                    c: out.add(i * self.n_out + self.first + j),
-                    c_row: self.n_out,
-                    m: (self.m - i).min(S::MR),
-                    n: (n - j).min(S::NR),
-                    add: self.add || p > 0,
-                });
-                j += S::NR;
+    unsafe fn row_group<S: Simd, const R: usize>(&mut self, at: Place) -> usize {
+        let mut o = 0;
+        while o + SIDE <= at.n {
+            self.tile::<S, R, SIDE>(&at, o);
+            o += SIDE;
+        }
+        while o < at.n {
+            self.tile::<S, R, 1>(&at, o);
+            o += 1;
+        }
+        R
+    }
+
+    /// The sums of R rows of x with O weight rows, from one slice.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize, const O: usize>(&mut self, at: &Place, o: usize) {
+        let depth = at.columns.len();
+        let stride = depth.next_multiple_of(S::LANES);
+        let waiting = self.waiting.as_mut_ptr().wrapping_add((at.first * at.n + o * R) * S::LANES);
+        let mut sums = [[S::zero(); O]; R];
+        if at.columns.start > 0 {
+            for r in 0..R {
+                for j in 0..O {
+                    sums[r][j] = S::load(waiting.add((r * O + j) * S::LANES));
+                }
             }
-            i += S::MR;
+        }
+        let x = self.x.as_ptr().add(at.r * self.k + at.columns.start);
+        let w = self.wide.as_ptr().add(o * stride);
+        products::<S, R, O>(&mut sums, x, self.k, w, stride, depth);
+        if at.columns.end < self.k {
+            for r in 0..R {
+                for j in 0..O {
+                    S::store(waiting.add((r * O + j) * S::LANES), sums[r][j]);
+                }
+            }
+            return;
+        }
+        let totals = totals::<S, R, O>(&sums);
+        for r in 0..R {
+            let column = self.first + o;
+            let out = self.out.slice((at.r + r) * self.n_out + column, O);
+            for j in 0..O {
+                let bias = self.bias.map_or(0.0, |b| b[column + j]);
+                out[j] = totals[r * O + j] + bias + if self.add { out[j] } else { 0.0 };
+            }
         }
     }
+}
+
+/// A few rows of x and the slice of them that meets a block of weights.
+struct Place {
+    /// The first row, counted from the chunk's first.
+    first: usize,
+    /// The first row.
+    r: usize,
+    /// Weight rows of the block.
+    n: usize,
+    columns: Range<usize>,
+}
+
+/// R rows of x, `x_row` apart, times O rows of w, `w_row` apart: R + O loads feed R * O FMAs.
+#[inline(always)]
+unsafe fn products<S: Simd, const R: usize, const O: usize>(
+    sums: &mut [[S::V; O]; R],
+    x: *const f32,
+    x_row: usize,
+    w: *const f32,
+    w_row: usize,
+    k: usize,
+) {
+    let mut p = 0;
+    while p + S::LANES <= k {
+        // Of the two sides, the rows of x stay in registers and weights come one by one: with 12
+        // sums and 3 rows that is all 16 registers of AVX2.
+        let mut row = [S::zero(); R];
+        for r in 0..R {
+            row[r] = S::load(x.add(r * x_row + p));
+        }
+        for j in 0..O {
+            let v = S::load(w.add(j * w_row + p));
+            for r in 0..R {
+                sums[r][j] = S::fma(v, row[r], sums[r][j]);
+            }
+        }
+        p += S::LANES;
+    }
+    if p < k {
+        for r in 0..R {
+            let x = S::load_n(x.add(r * x_row + p), k - p);
+            for j in 0..O {
+                sums[r][j] = S::fma(S::load(w.add(j * w_row + p)), x, sums[r][j]);
+            }
+        }
+    }
+}
+
+/// Sum `r * O + j` of the lanes of `sums[r][j]`, in the order of [`Simd::sum`].
+#[inline(always)]
+unsafe fn totals<S: Simd, const R: usize, const O: usize>(
+    sums: &[[S::V; O]; R],
+) -> [f32; MAX_SUMS + MAX_LANES] {
+    let mut totals = [0.0; MAX_SUMS + MAX_LANES];
+    let mut i = 0;
+    while i < R * O {
+        let mut v = [S::zero(); MAX_LANES];
+        for l in 0..S::LANES {
+            if i + l < R * O {
+                v[l] = sums[(i + l) / O][(i + l) % O];
+            }
+        }
+        S::store(totals.as_mut_ptr().add(i), S::sums(v));
+        i += S::LANES;
+    }
+    totals
 }

@@ -1,9 +1,9 @@
-//! A linear layer for many rows: packed panels and register tiles.
+//! A linear layer for many rows: widened weights and register tiles.
 
 use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
-use crate::kernels::gemm::{Block, KC, PackStrip};
+use crate::kernels::gemm::{Block, SIDE, scratch_lens};
 use crate::ops::matvec::no_products;
 use crate::problem::Problem;
 use crate::quantised;
@@ -63,27 +63,21 @@ pub(crate) fn run(queue: &mut Queue, d: Linear<'_, CpuBackend>, op: Op) -> OpRes
 
 fn multiply<E: Elem>(queue: &mut Queue, p: &Problem<'_>, weights: &[E], out: &mut [f32]) {
     let Problem { x, n_in: k, n_out, bias, add } = *p;
-    let isa = queue.team.isa();
-    let (mr, nr) = (isa.tile_rows(), isa.tile_cols());
-    let m = x.len() / k;
-    let [strips] = queue.shared.floats([m.div_ceil(mr) * mr * k]);
-    queue.team.for_chunks(strips, mr * k, Cost::bytes(x.len() * 16), |_, index, strip| {
-        isa.run(PackStrip { x, k, index, strip });
-    });
-    let (strips, out) = (&*strips, Shared::new(out));
-    let block = block_columns(n_out, nr);
+    let (isa, m) = (queue.team.isa(), x.len() / k);
+    let out = Shared::new(out);
+    let block = block_columns(n_out);
     let cost = Cost::flop(2 * m * k * n_out);
     queue.team.for_each(n_out.div_ceil(block), cost, |scratch, i| {
         let first = i * block;
         let last = (first + block).min(n_out);
-        let [panels] = scratch.floats([k.min(KC) * (last - first).next_multiple_of(nr)]);
+        let [wide, waiting] = scratch.floats(scratch_lens(m, last - first, k, isa.lanes()));
         let weights = &weights[first * k..last * k];
-        isa.run(Block { strips, m, weights, k, bias, add, out, n_out, first, panels });
+        isa.run(Block { x, m, weights, k, bias, add, out, n_out, first, wide, waiting });
     });
 }
 
-/// Columns of an item: panels of 128 KiB where there are enough columns for all cores, else fewer.
-fn block_columns(n_out: usize, nr: usize) -> usize {
-    let wide = 128usize.next_multiple_of(nr);
-    if n_out >= 16 * wide { wide } else { (n_out / 16).next_multiple_of(nr).clamp(nr, wide) }
+/// Columns of an item: widened weights of 256 KiB where there are enough columns for all cores, else
+/// fewer.
+fn block_columns(n_out: usize) -> usize {
+    (n_out / 16).next_multiple_of(SIDE).clamp(SIDE, 64)
 }

@@ -160,9 +160,10 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn sum(v: __m256) -> f32 {
-        let x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        // Neighbours, pairs of them, then the halves, as `sums` does.
+        let x = _mm256_add_ps(v, _mm256_movehdup_ps(v));
+        let x = _mm256_add_ps(x, _mm256_permute_ps::<0b11_10_11_10>(x));
+        _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x)))
     }
 
     #[inline(always)]

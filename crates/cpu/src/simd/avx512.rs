@@ -223,7 +223,12 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn sum(v: __m512) -> f32 {
-        _mm512_reduce_add_ps(v)
+        // Inside each 128-bit part, as `sums` does; then the parts, two and two.
+        let pairs = _mm512_add_ps(v, _mm512_permute_ps::<0b01_00_11_10>(v));
+        let parts = _mm512_add_ps(pairs, _mm512_permute_ps::<0b10_11_00_01>(pairs));
+        let twos = _mm512_add_ps(parts, _mm512_shuffle_f32x4::<0b10_11_00_01>(parts, parts));
+        let (low, high) = (_mm512_castps512_ps128(twos), _mm512_extractf32x4_ps::<2>(twos));
+        _mm_cvtss_f32(_mm_add_ss(low, high))
     }
 
     #[inline(always)]

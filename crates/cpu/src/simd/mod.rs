@@ -109,6 +109,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         v[0]
     }
 
+    /// The sum of the lanes, added in the order of [`Simd::sums`]: it has the same bits.
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         let t = spill::<Self>(v);
