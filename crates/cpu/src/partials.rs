@@ -1,55 +1,60 @@
-//! Attention split over keys: parts on their own, then one merge in a fixed order.
+//! Attention split over keys: parts on their own, then one merge in their order.
 
-use crate::kernels::attend::merge_weights;
-use crate::kernels::vector::Blend;
-use crate::team::{Cost, Pieces, Shared, Team};
-
-/// Where items write what they attended, each its own tokens and heads.
-#[derive(Clone, Copy)]
-pub(crate) struct Targets<'a> {
-    /// `[T, Hq, Dh]`.
-    pub(crate) out: Shared<'a, f32>,
-    /// `[T, Hq]`.
-    pub(crate) lse: Shared<'a, f32>,
-}
-
-impl<'a> Targets<'a> {
-    pub(crate) fn new(out: &'a mut [f32], lse: &'a mut [f32]) -> Self {
-        Self { out: Shared::new(out), lse: Shared::new(lse) }
-    }
-}
+use crate::kernels::state::{Mass, MergeParts, Parts, Results};
+use crate::scratch::Scratch;
+use crate::team::{Cost, Shared, Team};
 
 /// `n_parts` attentions of the same `n_heads` rows.
 pub(crate) struct Partials<'a> {
     /// `[n_parts, n_heads, Dh]`.
-    pub(crate) out: &'a [f32],
+    o: &'a mut [f32],
     /// `[n_parts, n_heads]`.
-    pub(crate) lse: &'a [f32],
-    pub(crate) n_parts: usize,
-    pub(crate) head_dim: usize,
-    /// Merge into what the result holds.
-    pub(crate) accumulate: bool,
+    max: &'a mut [f32],
+    /// `[n_parts, n_heads]`.
+    sum: &'a mut [f32],
+    n_parts: usize,
+    n_heads: usize,
+    head_dim: usize,
 }
 
-impl Partials<'_> {
-    /// Merges all parts into `out` (`[n_heads, Dh]`) and `lse`.
-    pub(crate) fn merge(&self, team: &mut Team, out: &mut [f32], lse: &mut [f32]) {
-        let (n, dh, isa) = (lse.len(), self.head_dim, team.isa());
-        let cost = Cost::bytes(self.n_parts * (n * dh * 4 + n * 400));
-        team.for_chunks2(Pieces::of(lse, 1), Pieces::of(out, dh), cost, |_, head, lse, out| {
-            if !self.accumulate {
-                lse[0] = f32::NEG_INFINITY;
-                out.fill(0.0);
-            }
-            for part in 0..self.n_parts {
-                let row = part * n + head;
-                let (keep, add, merged) = merge_weights(lse[0], self.lse[row]);
-                if add != 0.0 {
-                    let x = &self.out[row * dh..(row + 1) * dh];
-                    isa.run(Blend { x, add, keep, out });
-                    lse[0] = merged;
-                }
-            }
+impl<'a> Partials<'a> {
+    pub(crate) fn new(
+        scratch: &'a mut Scratch,
+        n_parts: usize,
+        n_heads: usize,
+        head_dim: usize,
+    ) -> Self {
+        let n = n_parts * n_heads;
+        let [o, max, sum] = scratch.floats([n * head_dim, n, n]);
+        // No item writes a part that a window or a mask hides from all rows.
+        max.fill(Mass::NONE.max);
+        sum.fill(Mass::NONE.sum);
+        Self { o, max, sum, n_parts, n_heads, head_dim }
+    }
+
+    /// Where items write their parts.
+    pub(crate) fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            o: Shared::new(self.o),
+            max: Shared::new(self.max),
+            sum: Shared::new(self.sum),
+            n_heads: self.n_heads,
+            first: 0,
+        }
+    }
+
+    /// Merges all parts into `results`, of as many rows.
+    pub(crate) fn merge(&self, team: &mut Team, results: Results<'_>) {
+        let Self { o, max, sum, n_parts, n_heads, head_dim: dh } = self;
+        let isa = team.isa();
+        let cost = Cost::bytes(n_parts * n_heads * (dh * 4 + 100));
+        team.for_each(*n_heads, cost, |scratch, at| {
+            let [total] = scratch.floats([*dh]);
+            let parts = (0..*n_parts).map(|part| {
+                let row = part * n_heads + at;
+                (Mass { max: max[row], sum: sum[row] }, &o[row * dh..(row + 1) * dh])
+            });
+            isa.run(MergeParts { parts, o: total, results, at });
         });
     }
 }

@@ -1,20 +1,14 @@
 //! A row's result does not depend on the rows that are computed with it: every op on rows of
 //! activations, at several numbers of rows, bit for bit. Products with quantised weights have a
 //! test of their own (`quantised`).
-//!
-//! One exception, by name. Attention of a chunk: up to 8 query rows of a KV head (tokens
-//! times the heads that share it) a key is read where it lies, beyond that keys are transposed; and
-//! keys are cut into parts where there are few tokens and many keys (not tested here).
 
-use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
+use longview_core::{DType, HostBytes, SplitMix64, encode_f32, kv8};
 use longview_cpu::{CpuBackend, CpuBuffer, CpuOptions, CpuWeight, Isa};
 use longview_ops::*;
 
 /// Of which the first rows are computed alone.
 const ROWS: usize = 512;
 const SOME: [usize; 4] = [1, 3, 8, 64];
-/// The most rows that are summed in the order of few rows.
-const FEW: usize = 8;
 /// Odd on purpose: tails of vectors.
 const WIDTH: usize = 83;
 const HEAD: usize = 24;
@@ -141,9 +135,12 @@ fn look_ups_and_choices() {
     }
 }
 
-/// Queries of a chunk behind a past of 100 rows, as many as there are rows.
-fn attended(b: &CpuBackend, q: &[f32], kv: &CpuBuffer, rows: usize) -> Vec<u32> {
-    let (heads, kv_heads, past) = (4, 2, 100);
+/// Rows that lie before those of the chunk: several parts of keys.
+const PAST: usize = 1100;
+
+/// Queries of a chunk behind [`PAST`] rows, as many as there are rows.
+fn attended(b: &CpuBackend, q: &[f32], kv: &CpuBuffer, rows: usize, window: u32) -> Vec<u32> {
+    let (heads, kv_heads) = (4, 2);
     let q = buffer(b, &q[..rows * heads * HEAD]);
     let mut lse = b.alloc(DType::F32, rows * heads, "lse").unwrap();
     let [n_tokens, n_q_heads, n_kv_heads, head_dim] =
@@ -153,11 +150,11 @@ fn attended(b: &CpuBackend, q: &[f32], kv: &CpuBuffer, rows: usize) -> Vec<u32> 
     let spans = [ChunkSpan {
         q_start: 0,
         q_len: n_tokens,
-        kv: KvView::new(kv, past + ROWS),
+        kv: KvView::new(kv, PAST + ROWS),
         row_start: 0,
-        n_rows: (past + rows) as u32,
-        diagonal: past as i32,
-        window: ChunkSpan::<CpuBackend>::ALL,
+        n_rows: (PAST + rows) as u32,
+        diagonal: PAST as i32,
+        window,
     }];
     words(b, DType::F32, rows * heads * HEAD, |out| {
         let (q, out, lse) = (View::all(&q), ViewMut::all(out), ViewMut::all(&mut lse));
@@ -165,23 +162,42 @@ fn attended(b: &CpuBackend, q: &[f32], kv: &CpuBuffer, rows: usize) -> Vec<u32> 
     })
 }
 
+/// KV rows of any type that is attended.
+fn kv_rows(b: &CpuBackend, dtype: DType) -> CpuBuffer {
+    let n = 2 * (PAST + ROWS);
+    let values = numbers(n * 2 * HEAD, 6);
+    let row = dtype.kv_row_len(HEAD);
+    let mut kv = b.alloc(dtype, n * row, "kv").unwrap();
+    let mut bytes = vec![0; n * row * dtype.size()];
+    for (values, bytes) in values.chunks(2 * HEAD).zip(bytes.chunks_mut(row * dtype.size())) {
+        if dtype == DType::Q8 {
+            kv8::encode(&values[..HEAD], &values[HEAD..], bytes);
+        } else {
+            bytes.copy_from_slice(&encode_f32(dtype, values));
+        }
+    }
+    b.write(ViewMut::all(&mut kv), &bytes).unwrap();
+    kv
+}
+
 #[test]
-fn attention_of_a_chunk_has_two_orders_of_sums() {
+fn attention_of_a_chunk() {
     for b in backends() {
         let q = numbers(ROWS * 4 * HEAD, 5);
-        let kv = buffer(&b, &numbers(2 * (100 + ROWS) * 2 * HEAD, 6));
-        let of_rows = |rows| attended(&b, &q, &kv, rows);
-        // Two query heads share a KV head, so that 4 tokens are 8 query rows.
-        let (few, many) = (of_rows(FEW / 2), of_rows(ROWS));
-        let width = many.len() / ROWS;
-        for rows in 1..FEW / 2 {
-            assert_eq!(of_rows(rows), few[..rows * width], "{rows} tokens on {}", b.isa());
+        for dtype in [DType::F32, DType::F16, DType::Q8] {
+            let kv = kv_rows(&b, dtype);
+            for window in [ChunkSpan::<CpuBackend>::ALL, 300] {
+                let of_rows = |rows| attended(&b, &q, &kv, rows, window);
+                let all = of_rows(ROWS);
+                let width = all.len() / ROWS;
+                // Two query heads share a KV head: 4 tokens are 8 rows, the most that are few, and
+                // 32 tokens are the most that share the parts among items.
+                for rows in [1, 2, 3, 4, 5, 8, 32, 33, 64, 200] {
+                    let name = format!("{dtype:?}, window {window}: {rows} rows on {}", b.isa());
+                    assert_eq!(of_rows(rows), all[..rows * width], "{name}");
+                }
+            }
         }
-        for rows in [FEW / 2 + 1, 8, 64] {
-            assert_eq!(of_rows(rows), many[..rows * width], "{rows} tokens on {}", b.isa());
-        }
-        // Where this fails the exception is gone: join the two.
-        assert_ne!(few, many[..few.len()], "{}", b.isa());
     }
 }
 

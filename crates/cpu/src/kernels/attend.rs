@@ -2,11 +2,15 @@
 //!
 //! A query row is one (token, query head) pair; all heads of a KV head's group are in one block, so
 //! that each KV row is widened and transposed once for all of them. Many rows: two small matrix
-//! products per key tile (`many`), bound by FMAs. Few rows (decode): dot products straight from the
-//! stored rows (`few`), bound by memory. Scores are kept in units of log2, so that the softmax is
-//! `2^x`.
+//! products per key tile, bound by FMAs. Few rows (decode): keys are transposed a few at a time
+//! into L1, and values are read where they lie; bound by memory. Scores are kept in units of log2,
+//! so that the softmax is `2^x`.
+//!
+//! A row's result does not depend on the rows that are computed with it. A score is summed in the
+//! order of its elements; keys are cut into parts and tiles at fixed places; each part has an
+//! online softmax of its own; and parts are merged in their order.
 
-use std::f32::consts::{LN_2, LOG2_E};
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use half::f16;
@@ -15,13 +19,16 @@ use crate::scratch::Scratch;
 use crate::simd::stored::KvElem;
 use crate::simd::{MAX_LANES, Simd, math};
 use crate::supported_isa::Kernel;
-use crate::team::Shared;
 
 use super::dots::{Strided, StridedMut};
+use super::state::{Mass, Target, scale};
 use super::{dots, pack, tile};
 
 /// Keys of a tile; a multiple of every instruction set's NR.
-pub(crate) const KEYS: usize = 256;
+const KEYS: usize = 256;
+
+/// Keys of a part.
+pub(crate) const PART: usize = 2 * KEYS;
 
 /// Floats from one row of scores to the next: not a power of two, or all rows would share a few
 /// cache sets.
@@ -30,7 +37,7 @@ const SCORE_ROW: usize = KEYS + 16;
 /// Rows that are asked for ahead of their use (decode).
 const AHEAD: usize = 32;
 
-/// Up to here, rows are few.
+/// Up to here, rows are few: a key is used too seldom to pay for panels in memory.
 const FEW: usize = 8;
 
 /// The KV rows of one head: a run, or those that a list names.
@@ -64,13 +71,6 @@ impl<E: KvElem> Rows<'_, E> {
     #[inline(always)]
     unsafe fn key(&self, i: usize) -> E::Key {
         E::key(self.row(i), self.head_dim)
-    }
-
-    /// # Safety
-    /// `i < n`.
-    #[inline(always)]
-    unsafe fn value(&self, i: usize) -> E::Value {
-        E::value(self.row(i), self.head_dim)
     }
 
     /// # Safety
@@ -144,7 +144,7 @@ impl<E: KvElem> Rows<'_, E> {
     }
 }
 
-/// Where the queries of one block are, and where its results go.
+/// Where the queries of one block are.
 #[derive(Clone, Copy)]
 pub(crate) struct Queries<'a> {
     /// `[tokens, Hq, Dh]` from the block's first token on.
@@ -156,12 +156,6 @@ pub(crate) struct Queries<'a> {
     pub(crate) group: usize,
     pub(crate) head_dim: usize,
     pub(crate) scale: f32,
-    /// `[tokens, Hq, Dh]` and `[tokens, Hq]` that hold the block from token `out_token` on.
-    pub(crate) out: Shared<'a, f32>,
-    pub(crate) lse: Shared<'a, f32>,
-    pub(crate) out_token: usize,
-    /// Merge into what `out` and `lse` hold.
-    pub(crate) accumulate: bool,
 }
 
 impl Queries<'_> {
@@ -174,54 +168,6 @@ impl Queries<'_> {
     fn head(&self, r: usize) -> usize {
         r / self.group * self.n_q_heads + self.first_head + r % self.group
     }
-
-    /// Divides by the sum and writes, or merges, one row.
-    #[inline(always)]
-    unsafe fn finish<S: Simd>(&self, r: usize, o: *const f32, max: f32, sum: f32) {
-        let at = self.out_token * self.n_q_heads + self.head(r);
-        let out = self.out.slice(at * self.head_dim, self.head_dim);
-        let lse = &mut self.lse.slice(at, 1)[0];
-        let (mut new_lse, mut factor) = (f32::NEG_INFINITY, 0.0);
-        if sum != 0.0 {
-            (new_lse, factor) = ((max + sum.log2()) * LN_2, 1.0 / sum);
-        }
-        let mut keep = 0.0;
-        if self.accumulate {
-            let (a, b, merged) = merge_weights(*lse, new_lse);
-            (keep, factor, new_lse) = (a, factor * b, merged);
-        }
-        *lse = new_lse;
-        let x = std::slice::from_raw_parts(o, self.head_dim);
-        if keep == 0.0 {
-            // Not a sum with 0 times the old contents: those may be anything.
-            scaled::<S>(x, factor, out);
-        } else {
-            super::vector::Blend { x, add: factor, keep, out }.run::<S>();
-        }
-    }
-}
-
-/// How two attentions with log-sum-exps a and b mix: their weights and the merged log-sum-exp.
-pub(crate) fn merge_weights(a: f32, b: f32) -> (f32, f32, f32) {
-    let max = if a > b { a } else { b };
-    if max == f32::NEG_INFINITY {
-        return (0.0, 0.0, max);
-    }
-    let (x, y) = ((a - max).exp(), (b - max).exp());
-    let sum = x + y;
-    (x / sum, y / sum, max + sum.ln())
-}
-
-#[inline(always)]
-unsafe fn scaled<S: Simd>(x: &[f32], factor: f32, out: &mut [f32]) {
-    let (from, to, factor) = (x.as_ptr(), out.as_mut_ptr(), S::splat(factor));
-    let mut i = 0;
-    while i + S::LANES <= out.len() {
-        S::store(to.add(i), S::mul(S::load(from.add(i)), factor));
-        i += S::LANES;
-    }
-    let n = out.len() - i;
-    S::store_n(to.add(i), n, S::mul(S::load_n(from.add(i), n), factor));
 }
 
 /// One block: query row of token t sees key j iff `t + hidden <= j <= t + diagonal`.
@@ -230,6 +176,9 @@ pub(crate) struct AttendBlock<'a, E> {
     pub(crate) rows: Rows<'a, E>,
     pub(crate) diagonal: i64,
     pub(crate) hidden: i64,
+    pub(crate) target: Target<'a>,
+    /// The token of the target that the block's first one is.
+    pub(crate) out_token: usize,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -243,11 +192,13 @@ impl<E: KvElem> Kernel for AttendBlock<'_, E> {
         assert!(q.n_tokens == 0 || q.q.len() > last.saturating_sub(1));
         assert!(self.rows.head_dim == q.head_dim && q.first_head + q.group <= q.n_q_heads);
         self.rows.check();
-        if q.n_rows() <= FEW { self.few::<S>() } else { self.many::<S>() }
+        let mut scratch = std::mem::take(self.scratch);
+        self.attend::<S>(&mut scratch);
+        *self.scratch = scratch;
     }
 }
 
-impl<'a, E: KvElem> AttendBlock<'a, E> {
+impl<E: KvElem> AttendBlock<'_, E> {
     /// The first key behind those of the tile at `first` that token t sees, at most n.
     #[inline(always)]
     fn visible(&self, t: usize, first: usize, n: usize) -> usize {
@@ -265,95 +216,139 @@ impl<'a, E: KvElem> AttendBlock<'a, E> {
         self.visible(self.queries.n_tokens.saturating_sub(1), 0, self.rows.n)
     }
 
+    fn is_few(&self) -> bool {
+        self.queries.n_rows() <= FEW
+    }
+
     #[inline(always)]
-    unsafe fn many<S: Simd>(self) {
+    unsafe fn attend<S: Simd>(&self, scratch: &mut Scratch) {
         let (dh, n_rows) = (self.queries.head_dim, self.queries.n_rows());
         let width = dh.next_multiple_of(S::LANES);
         let padded = n_rows.next_multiple_of(S::MR);
-        let mut scratch = std::mem::take(self.scratch);
-        let [q, o, max, sum, keys, values, scores] = scratch.floats([
-            padded * dh,
+        let packed = if self.is_few() { 0 } else { KEYS };
+        let [q, o, max, sum, keys, values, scores, all_o, all_max, all_sum] = scratch.floats([
+            padded * width,
             padded * width,
             padded,
             padded * S::LANES,
-            KEYS * dh,
-            KEYS * width,
-            S::MR * SCORE_ROW,
+            packed * dh,
+            packed * width,
+            S::MR.max(FEW) * SCORE_ROW,
+            n_rows * dh,
+            n_rows,
+            n_rows,
         ]);
-        self.pack_queries::<S>(q);
-        o.fill(0.0);
-        max.fill(f32::NEG_INFINITY);
-        sum.fill(0.0);
-        let limit = self.limit();
-        let mut first = self.hidden(0, 0, limit);
-        // Keys outside, queries inside: a tile of keys and values is widened once and serves all
-        // query rows from L2. So every row's softmax is an online one: its maximum, its sum and its
-        // unscaled output wait in scratch for the next tile.
-        while first < limit {
-            let n = (limit - first).min(KEYS);
-            self.pack_keys::<S>(first, n, keys);
-            let value = |i: usize| self.rows.value(first + i);
-            pack::widen::<S, _>(value, n, dh, width, values.as_mut_ptr());
-            let biases = self.rows.biases(first, n);
-            let mut r = 0;
-            while r < n_rows {
-                let m = (n_rows - r).min(S::MR);
-                let strip = Strip {
-                    r,
-                    m,
-                    first,
-                    n,
-                    width,
-                    biases: biases.as_ref(),
-                    q: q.as_ptr().add(r * dh),
-                    keys: keys.as_ptr(),
-                    values: values.as_ptr(),
-                    scores: scores.as_mut_ptr(),
-                    o: o.as_mut_ptr().add(r * width),
-                    max: max.as_mut_ptr().add(r),
-                    sum: sum.as_mut_ptr().add(r * S::LANES),
-                };
-                self.strip::<S>(strip);
-                r += S::MR;
+        if self.is_few() {
+            self.scale_queries::<S>(width, q);
+            for i in 0..AHEAD {
+                self.rows.prefetch::<S>(self.hidden(0, 0, self.rows.n) + i);
             }
-            first += KEYS;
+        } else {
+            self.pack_queries::<S>(q);
         }
-        for r in 0..n_rows {
-            let total = S::sum(S::load(sum.as_ptr().add(r * S::LANES)));
-            self.queries.finish::<S>(r, o.as_ptr().add(r * width), max[r], total);
+        let limit = self.limit();
+        let mut first = self.hidden(0, 0, limit) / KEYS * KEYS;
+        let is_only = first < limit && limit <= (first / PART + 1) * PART;
+        all_o.fill(0.0);
+        all_max.fill(Mass::NONE.max);
+        all_sum.fill(Mass::NONE.sum);
+        let before = self.out_token * self.queries.n_q_heads;
+        while first < limit {
+            o.fill(0.0);
+            max.fill(Mass::NONE.max);
+            sum.fill(Mass::NONE.sum);
+            let scratch = Part {
+                width,
+                q: q.as_ptr(),
+                o: o.as_mut_ptr(),
+                max: max.as_mut_ptr(),
+                sum: sum.as_mut_ptr(),
+                keys: keys.as_mut_ptr(),
+                values: values.as_mut_ptr(),
+                scores: scores.as_mut_ptr(),
+            };
+            let part = first / PART;
+            while first < limit.min((part + 1) * PART) {
+                let n = (limit - first).min(KEYS);
+                if self.is_few() {
+                    self.few::<S>(&scratch, first, n);
+                } else {
+                    self.many::<S>(&scratch, first, n);
+                }
+                first += KEYS;
+            }
+            for r in 0..n_rows {
+                let lanes = S::load(sum.as_ptr().add(r * S::LANES));
+                let mass = Mass { max: max[r], sum: S::sum(lanes) };
+                let (at, o) = (before + self.queries.head(r), &o[r * width..][..dh]);
+                if !self.target.write_part::<S>(part, is_only, at, o, mass) {
+                    let mut all = Mass { max: all_max[r], sum: all_sum[r] };
+                    all.add::<S>(&mut all_o[r * dh..][..dh], mass, o);
+                    (all_max[r], all_sum[r]) = (all.max, all.sum);
+                }
+            }
         }
-        *self.scratch = scratch;
+        let Target::Results(results) = &self.target else { return };
+        for r in (0..n_rows).filter(|_| !is_only) {
+            let all = Mass { max: all_max[r], sum: all_sum[r] };
+            let at = before + self.queries.head(r);
+            results.write::<S>(at, &all_o[r * dh..][..dh], all);
+        }
     }
 
     #[inline(always)]
     unsafe fn pack_queries<S: Simd>(&self, packed: &mut [f32]) {
         let q = &self.queries;
         let (n_rows, dh) = (q.n_rows(), q.head_dim);
+        let places = pack::Places::by_lanes::<S>(dh);
         let mut r = 0;
         while r < n_rows {
             let row = |i: usize| q.q.as_ptr().add(q.head(r + i) * dh);
             let strip = packed.as_mut_ptr().add(r * dh);
             let m = (n_rows - r).min(S::MR);
-            pack::panel::<S, _>(row, m, dh, q.scale * LOG2_E, S::MR, strip);
+            pack::panel::<S, _>(row, m, dh, q.scale * LOG2_E, S::MR, &places, strip);
             r += S::MR;
         }
     }
 
     #[inline(always)]
-    unsafe fn pack_keys<S: Simd>(&self, first: usize, n: usize, keys: &mut [f32]) {
-        let dh = self.queries.head_dim;
+    unsafe fn scale_queries<S: Simd>(&self, width: usize, scaled: &mut [f32]) {
+        let q = &self.queries;
+        let dh = q.head_dim;
+        for (r, to) in scaled.chunks_exact_mut(width).take(q.n_rows()).enumerate() {
+            to[..dh].copy_from_slice(&q.q[q.head(r) * dh..][..dh]);
+            to[dh..].fill(0.0);
+            scale::<S>(&mut to[..dh], q.scale * LOG2_E);
+        }
+    }
+
+    /// A tile of n keys with many rows. Keys outside, queries inside: keys and values are widened
+    /// once and serve all query rows from L2.
+    #[inline(always)]
+    unsafe fn many<S: Simd>(&self, part: &Part, first: usize, n: usize) {
+        let (dh, n_rows) = (self.queries.head_dim, self.queries.n_rows());
+        let places = pack::Places::by_lanes::<S>(dh);
         let mut j = 0;
         while j < n {
             let row = |i: usize| self.rows.key(first + j + i);
-            let panel = keys.as_mut_ptr().add(j * dh);
-            pack::panel::<S, _>(row, (n - j).min(S::NR), dh, 1.0, S::NR, panel);
+            let panel = part.keys.add(j * dh);
+            pack::panel::<S, _>(row, (n - j).min(S::NR), dh, 1.0, S::NR, &places, panel);
             j += S::NR;
+        }
+        let codes = |i: usize| self.rows.codes(first + i);
+        pack::widen::<S, _>(codes, n, dh, part.width, part.values);
+        let biases = self.rows.biases(first, n);
+        let mut r = 0;
+        while r < n_rows {
+            let m = (n_rows - r).min(S::MR);
+            self.strip::<S>(part, &Strip { r, m, first, n, biases: biases.as_ref() });
+            r += S::MR;
         }
     }
 
     /// One strip of query rows against one key tile.
     #[inline(always)]
-    unsafe fn strip<S: Simd>(&self, s: Strip<'_>) {
+    unsafe fn strip<S: Simd>(&self, part: &Part, s: &Strip<'_>) {
         let (dh, group) = (self.queries.head_dim, self.queries.group);
         let seen = self.visible((s.r + s.m - 1) / group, s.first, s.n);
         let hidden = self.hidden(s.r / group, s.first, s.n);
@@ -364,14 +359,14 @@ impl<'a, E: KvElem> AttendBlock<'a, E> {
         // its first row sees. Rows that see less have the rest hidden by the softmax below.
         let mut j = hidden / S::NR * S::NR;
         while j < seen {
-            tile::full::<S>(tile::Tile {
+            tile::by_lanes::<S>(tile::Tile {
                 k: dh,
-                a: s.q,
+                a: part.q.add(s.r * dh),
                 a_row: 1,
                 a_col: S::MR,
-                b: s.keys.add(j * dh),
+                b: part.keys.add(j * dh),
                 b_row: S::NR,
-                c: s.scores.add(j),
+                c: part.scores.add(j),
                 c_row: SCORE_ROW,
                 m: S::MR,
                 n: S::NR,
@@ -379,105 +374,83 @@ impl<'a, E: KvElem> AttendBlock<'a, E> {
             });
             j += S::NR;
         }
-        for i in 0..s.m {
-            let token = (s.r + i) / group;
-            let visible = self.visible(token, s.first, s.n);
-            let hidden = self.hidden(token, s.first, visible);
-            let (max, sum) = (&mut *s.max.add(i), s.sum.add(i * S::LANES));
-            let scores = s.scores.add(i * SCORE_ROW);
-            weigh(std::slice::from_raw_parts_mut(scores, visible), s.biases);
-            let keep = softmax::<S>(scores, hidden..visible, seen, max, sum);
-            if keep != 1.0 {
-                rescale::<S>(s.o.add(i * s.width), s.width, keep);
-            }
-        }
+        self.weigh::<S>(part, s, seen);
         tile::strip::<S>(tile::Tile {
-            k: seen,
-            a: s.scores,
+            k: seen - hidden,
+            a: part.scores.add(hidden),
             a_row: SCORE_ROW,
             a_col: 1,
-            b: s.values,
-            b_row: s.width,
-            c: s.o,
-            c_row: s.width,
+            b: part.values.add(hidden * part.width),
+            b_row: part.width,
+            c: part.o.add(s.r * part.width),
+            c_row: part.width,
             m: s.m,
-            n: s.width,
+            n: part.width,
             add: true,
         });
     }
 
+    /// A tile of n keys with few rows. Nothing is packed or widened to memory. Keys first, then
+    /// values, which the softmax between them needs; values are prefetched with their keys, whose
+    /// neighbours in memory they are.
     #[inline(always)]
-    unsafe fn few<S: Simd>(self) {
+    unsafe fn few<S: Simd>(&self, part: &Part, first: usize, n: usize) {
         let (dh, n_rows) = (self.queries.head_dim, self.queries.n_rows());
-        let width = dh.next_multiple_of(S::LANES);
-        let mut scratch = std::mem::take(self.scratch);
-        let [q, o, max, sum, scores] = scratch.floats([
-            n_rows * width,
-            n_rows * width,
-            n_rows,
-            n_rows * S::LANES,
-            n_rows * SCORE_ROW,
-        ]);
-        self.scale_queries::<S>(width, q);
-        o.fill(0.0);
-        max.fill(f32::NEG_INFINITY);
-        sum.fill(0.0);
-        let limit = self.limit();
-        let mut first = self.hidden(0, 0, limit);
-        for i in 0..AHEAD {
-            self.rows.prefetch::<S>(first + i);
-        }
-        // Nothing is packed or widened to memory: with few rows a key is used too seldom to pay for
-        // it. Keys of a tile first, then its values, which the softmax between them needs; the
-        // values are prefetched with their keys, whose neighbours in memory they are.
-        while first < limit {
-            let n = (limit - first).min(KEYS);
-            let key = |i: usize| self.rows.key(first + i);
-            let to = StridedMut { at: scores.as_mut_ptr(), row: SCORE_ROW };
-            let ahead = |i: usize| self.rows.prefetch::<S>(first + i + AHEAD);
-            let rows = Strided { at: q.as_ptr(), row: width };
-            dots::dots::<S, _>(rows, n_rows, key, ahead, n, dh, to);
-            let biases = self.rows.biases(first, n);
-            for r in 0..n_rows {
-                let token = r / self.queries.group;
-                let visible = self.visible(token, first, n);
-                let hidden = self.hidden(token, first, visible);
-                let row = scores.as_mut_ptr().add(r * SCORE_ROW);
-                weigh(std::slice::from_raw_parts_mut(row, visible), biases.as_ref());
-                let sum = sum.as_mut_ptr().add(r * S::LANES);
-                let keep = softmax::<S>(row, hidden..visible, n, &mut max[r], sum);
-                if keep != 1.0 {
-                    rescale::<S>(o.as_mut_ptr().add(r * width), width, keep);
-                }
-            }
-            let weights = StridedMut { at: scores.as_mut_ptr(), row: SCORE_ROW };
-            self.rows.scale_weights::<S>(first, n, weights, n_rows);
-            let value = |i: usize| self.rows.codes(first + i);
-            let scores = Strided { at: scores.as_ptr(), row: SCORE_ROW };
-            let to = StridedMut { at: o.as_mut_ptr(), row: width };
-            dots::weighted::<S, _>(scores, value, n, dh, to, n_rows);
-            first += KEYS;
-        }
-        for r in 0..n_rows {
-            let total = S::sum(S::load(sum.as_ptr().add(r * S::LANES)));
-            self.queries.finish::<S>(r, o.as_ptr().add(r * width), max[r], total);
-        }
-        *self.scratch = scratch;
+        let hidden = self.hidden(0, first, n);
+        let key = |i: usize| self.rows.key(first + hidden + i);
+        let ahead = |i: usize| self.rows.prefetch::<S>(first + hidden + i + AHEAD);
+        let to = StridedMut { at: part.scores.add(hidden), row: SCORE_ROW };
+        let rows = Strided { at: part.q, row: part.width };
+        dots::dots::<S, _>(rows, n_rows, key, ahead, n - hidden, dh, to);
+        let biases = self.rows.biases(first, n);
+        self.weigh::<S>(part, &Strip { r: 0, m: n_rows, first, n, biases: biases.as_ref() }, n);
+        let codes = |i: usize| self.rows.codes(first + hidden + i);
+        let scores = Strided { at: part.scores.add(hidden), row: SCORE_ROW };
+        let to = StridedMut { at: part.o, row: part.width };
+        dots::weighted::<S, _>(scores, codes, n - hidden, dh, to, n_rows);
     }
 
+    /// Turns the scores of a strip of rows into weights of values, of which `seen` are read.
     #[inline(always)]
-    unsafe fn scale_queries<S: Simd>(&self, width: usize, scaled: &mut [f32]) {
-        let q = &self.queries;
-        let dh = q.head_dim;
-        for (r, to) in scaled.chunks_exact_mut(width).enumerate() {
-            let from = &q.q[q.head(r) * dh..][..dh];
-            self::scaled::<S>(from, q.scale * LOG2_E, &mut to[..dh]);
-            to[dh..].fill(0.0);
+    unsafe fn weigh<S: Simd>(&self, part: &Part, s: &Strip<'_>, seen: usize) {
+        for i in 0..s.m {
+            let token = (s.r + i) / self.queries.group;
+            let visible = self.visible(token, s.first, s.n);
+            let hidden = self.hidden(token, s.first, visible);
+            let (max, sum) = (&mut *part.max.add(s.r + i), part.sum.add((s.r + i) * S::LANES));
+            let scores = part.scores.add(i * SCORE_ROW);
+            add_biases(std::slice::from_raw_parts_mut(scores, visible), s.biases);
+            let keep = softmax::<S>(scores, hidden..visible, seen, max, sum);
+            if keep != 1.0 {
+                let o = part.o.add((s.r + i) * part.width);
+                scale::<S>(std::slice::from_raw_parts_mut(o, part.width), keep);
+            }
         }
+        let weights = StridedMut { at: part.scores, row: SCORE_ROW };
+        self.rows.scale_weights::<S>(s.first, seen, weights, s.m);
     }
 }
 
-/// MR query rows and the key tile they meet.
+/// The scratch of a part of the keys: its online softmax waits there from tile to tile.
+struct Part {
+    /// Dh rounded up to LANES.
+    width: usize,
+    /// All query rows: in strips of MR, or, where they are few, `[rows, width]`.
+    q: *const f32,
+    /// Sums of values times weights: `[rows, width]`.
+    o: *mut f32,
+    max: *mut f32,
+    /// `[rows, LANES]`.
+    sum: *mut f32,
+    /// Panels of NR keys; not used with few rows.
+    keys: *mut f32,
+    /// `[KEYS, width]`; not used with few rows.
+    values: *mut f32,
+    /// MR rows, or all few.
+    scores: *mut f32,
+}
+
+/// Query rows and the key tile they meet.
 struct Strip<'a> {
     /// First query row, and how many.
     r: usize,
@@ -485,17 +458,8 @@ struct Strip<'a> {
     /// First key of the tile, and how many.
     first: usize,
     n: usize,
-    /// Dh rounded up to LANES.
-    width: usize,
     /// Of the tile's keys.
     biases: Option<&'a [f32; KEYS]>,
-    q: *const f32,
-    keys: *const f32,
-    values: *const f32,
-    scores: *mut f32,
-    o: *mut f32,
-    max: *mut f32,
-    sum: *mut f32,
 }
 
 /// Turns the `visible` of `n` scores into `2^(score - max)` and the rest, up to n, into 0; `max`
@@ -543,18 +507,8 @@ unsafe fn softmax<S: Simd>(
 }
 
 /// Adds each key's bias to its score.
-fn weigh(scores: &mut [f32], biases: Option<&[f32; KEYS]>) {
+fn add_biases(scores: &mut [f32], biases: Option<&[f32; KEYS]>) {
     if let Some(biases) = biases {
         scores.iter_mut().zip(biases).for_each(|(score, bias)| *score += bias);
-    }
-}
-
-#[inline(always)]
-unsafe fn rescale<S: Simd>(o: *mut f32, width: usize, factor: f32) {
-    let factor = S::splat(factor);
-    let mut i = 0;
-    while i < width {
-        S::store(o.add(i), S::mul(S::load(o.add(i)), factor));
-        i += S::LANES;
     }
 }

@@ -22,5 +22,6 @@ pub(crate) mod nearest;
 pub(crate) mod pack;
 pub(crate) mod quant;
 pub(crate) mod rank;
+pub(crate) mod state;
 pub(crate) mod tile;
 pub(crate) mod vector;

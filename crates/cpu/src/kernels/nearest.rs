@@ -25,8 +25,9 @@ impl Kernel for PackCentroids<'_> {
         let k = self.k;
         let n = self.centroids.len() / k;
         assert!(n <= S::NR && self.panel.len() == (k + 2) * S::NR);
+        let places = pack::Places::in_order::<S>();
         let row = |i: usize| self.centroids.as_ptr().add(i * k);
-        pack::panel::<S, _>(row, n, k, 1.0, S::NR, self.panel.as_mut_ptr());
+        pack::panel::<S, _>(row, n, k, 1.0, S::NR, &places, self.panel.as_mut_ptr());
         let (mul, add) = self.panel[k * S::NR..].split_at_mut(S::NR);
         // Columns without a centroid can never win.
         mul.fill(0.0);
@@ -92,11 +93,12 @@ impl Nearest<'_> {
     #[inline(always)]
     unsafe fn start<S: Simd>(&mut self, n: usize) {
         let k = self.k;
+        let places = pack::Places::in_order::<S>();
         let mut i = 0;
         while i < n {
             let row = |r: usize| self.points.as_ptr().add((i + r) * k);
             let strip = self.strips.as_mut_ptr().add(i * k);
-            pack::panel::<S, _>(row, (n - i).min(S::MR), k, 1.0, S::MR, strip);
+            pack::panel::<S, _>(row, (n - i).min(S::MR), k, 1.0, S::MR, &places, strip);
             i += S::MR;
         }
         for state in self.best[..n * 2 * S::LANES].chunks_exact_mut(2 * S::LANES) {

@@ -7,6 +7,40 @@
 use crate::simd::stored::Stored;
 use crate::simd::{MAX_LANES, Simd};
 
+/// Where the columns of a panel lie: column `p` at `start[p % LANES] + p / LANES * step`.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    start: [usize; MAX_LANES],
+    step: usize,
+}
+
+impl Places {
+    /// In their order.
+    #[inline(always)]
+    pub(crate) fn in_order<S: Simd>() -> Self {
+        Self { start: std::array::from_fn(|lane| lane), step: S::LANES }
+    }
+
+    /// Lane by lane in [`Simd::SUM_ORDER`], so that [`super::tile::by_lanes`] reads them front to
+    /// back.
+    #[inline(always)]
+    pub(crate) fn by_lanes<S: Simd>(k: usize) -> Self {
+        let mut start = [0; MAX_LANES];
+        let mut at = 0;
+        for &lane in &S::SUM_ORDER[..S::LANES] {
+            start[lane] = at;
+            at += of_lane::<S>(k, lane);
+        }
+        Self { start, step: 1 }
+    }
+}
+
+/// Columns of k that fall into a lane.
+#[inline(always)]
+pub(crate) fn of_lane<S: Simd>(k: usize, lane: usize) -> usize {
+    (k + S::LANES - 1 - lane) / S::LANES
+}
+
 /// Packs `n <= width` rows of `k` elements into one panel, multiplied by `scale`.
 ///
 /// # Safety
@@ -19,6 +53,7 @@ pub(crate) unsafe fn panel<S: Simd, R: Stored>(
     k: usize,
     scale: f32,
     width: usize,
+    places: &Places,
     panel: *mut f32,
 ) {
     let scale = S::splat(scale);
@@ -34,7 +69,8 @@ pub(crate) unsafe fn panel<S: Simd, R: Stored>(
             let mut v = [S::zero(); MAX_LANES];
             square::<S, R>(&row, j, rows, p, columns, &mut v);
             for (i, x) in v[..columns].iter().enumerate() {
-                let to = panel.add((p + i) * width + j);
+                let place = places.start[i] + p / S::LANES * places.step;
+                let to = panel.add(place * width + j);
                 let x = S::mul(*x, scale);
                 if lanes == S::LANES {
                     S::store(to, x);

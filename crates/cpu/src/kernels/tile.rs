@@ -5,7 +5,11 @@
 //! panels that [`super::pack`] made. AVX-512: 12 x 32, 24 sums, 2 loads and 12 broadcasts for 24
 //! FMAs in each step of k.
 
-use crate::simd::Simd;
+use std::mem::MaybeUninit;
+
+use crate::simd::{MAX_LANES, Simd};
+
+use super::pack::of_lane;
 
 /// A tile's operands. Element (i, p) of A is `a[i * a_row + p * a_col]`, row p of B starts at `b[p
 /// * b_row]`.
@@ -39,6 +43,23 @@ pub(crate) unsafe fn full<S: Simd>(t: Tile) {
         (6, 2) => run::<S, 6, 2>(t),
         (8, 2) => run::<S, 8, 2>(t),
         (4, 1) => run::<S, 4, 1>(t),
+        _ => unreachable!("an instruction set with another tile"),
+    }
+}
+
+/// One tile of the full width whose sums run in the order of [`super::dots`]: as if the elements of
+/// a row lay in the lanes of a vector, which are added at the end. Panels have their columns lane by
+/// lane ([`super::pack::Places::by_lanes`]).
+///
+/// # Safety
+/// As for [`full`].
+#[inline(always)]
+pub(crate) unsafe fn by_lanes<S: Simd>(t: Tile) {
+    match (S::MR, S::NV) {
+        (12, 2) => run_by_lanes::<S, 12, 2>(t),
+        (6, 2) => run_by_lanes::<S, 6, 2>(t),
+        (8, 2) => run_by_lanes::<S, 8, 2>(t),
+        (4, 1) => run_by_lanes::<S, 4, 1>(t),
         _ => unreachable!("an instruction set with another tile"),
     }
 }
@@ -85,11 +106,23 @@ unsafe fn run<S: Simd, const R: usize, const W: usize>(t: Tile) {
     if t.add {
         load::<S, R, W>(&t, &mut sums);
     }
-    let (mut a, mut b) = (t.a, t.b);
+    multiply::<S, R, W>(&t, 0, t.k, &mut sums);
+    save::<S, R, W>(&t, &sums);
+}
+
+/// `n` steps of k from `first` on.
+#[inline(always)]
+unsafe fn multiply<S: Simd, const R: usize, const W: usize>(
+    t: &Tile,
+    first: usize,
+    n: usize,
+    sums: &mut [[S::V; W]; R],
+) {
+    let (mut a, mut b) = (t.a.add(first * t.a_col), t.b.add(first * t.b_row));
     // One column of A times one row of B in each step, an outer product: R + W loads feed R * W
     // FMAs, whose sums are independent and enough to hide the FMA's latency. Rows and columns that
     // nobody wants are computed all the same, so that the loop has no branch.
-    for _ in 0..t.k {
+    for _ in 0..n {
         let mut row = [S::zero(); W];
         for w in 0..W {
             row[w] = S::load(b.add(w * S::LANES));
@@ -103,7 +136,35 @@ unsafe fn run<S: Simd, const R: usize, const W: usize>(t: Tile) {
         a = a.add(t.a_col);
         b = b.add(t.b_row);
     }
-    save::<S, R, W>(&t, &sums);
+}
+
+/// The sums of two lanes, four and so on; the last level is the result.
+const LEVELS: usize = MAX_LANES.ilog2() as usize + 1;
+
+#[inline(always)]
+unsafe fn run_by_lanes<S: Simd, const R: usize, const W: usize>(t: Tile) {
+    let mut waiting = [const { MaybeUninit::<[[S::V; W]; R]>::uninit() }; LEVELS];
+    let mut at = 0;
+    // The tree is walked as a binary counter counts: lane i ends as many others as it has ones at
+    // its end, and then waits for its own.
+    for (i, &lane) in S::SUM_ORDER[..S::LANES].iter().enumerate() {
+        let n = of_lane::<S>(t.k, lane);
+        let mut sums = [[S::zero(); W]; R];
+        multiply::<S, R, W>(&t, at, n, &mut sums);
+        at += n;
+        let level = i.trailing_ones() as usize;
+        for before in &waiting[..level] {
+            // Every level below was written since the counter last passed it.
+            let before = before.assume_init_ref();
+            for r in 0..R {
+                for w in 0..W {
+                    sums[r][w] = S::add(before[r][w], sums[r][w]);
+                }
+            }
+        }
+        waiting[level].write(sums);
+    }
+    save::<S, R, W>(&t, waiting[S::LANES.ilog2() as usize].assume_init_ref());
 }
 
 #[inline(always)]

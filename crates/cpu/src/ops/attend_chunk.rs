@@ -1,27 +1,29 @@
 //! Attention of chunks of queries over runs of KV rows.
 //!
-//! An item is (KV head, block of tokens, part of the keys). Keys are split only where heads and
-//! blocks alone would not keep a machine busy (decode with full attention); how is a function of
-//! the shape alone.
+//! An item is a KV head and a block of tokens; where tokens are so few that these would not keep a
+//! machine busy (decode with full attention), it is a KV head and a part of the keys. Both give the
+//! same bits: blocks merge the same parts in the same order.
 
 use longview_ops::{AttendChunk, AttendParams, ChunkSpan, DeviceBuffer, OpResult};
 
 use crate::backend::CpuBackend;
-use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::partials::{Partials, Targets};
+use crate::kernels::attend::{AttendBlock, PART, Queries, Rows};
+use crate::kernels::state::{Results, Target};
+use crate::partials::Partials;
 use crate::queue::Queue;
 use crate::simd::stored::{KvElem, with_rows};
-use crate::team::Cost;
+use crate::team::{Cost, Shared};
 use crate::views::{slice, slice_mut};
 
-/// Query rows (token, head) of a block: widening and transposing a key is shared by so many.
-const BLOCK_ROWS: usize = 256;
+/// Least and most query rows (token, head) of a block: widening and transposing a key is shared by
+/// so many.
+const BLOCK_ROWS: [usize; 2] = [128, 256];
+
+/// Up to so many query rows of a KV head, items have parts of the keys.
+const FEW_ROWS: usize = 64;
 
 /// Items that keep a machine busy.
 const ENOUGH_ITEMS: usize = 16;
-
-/// Keys that are worth an item.
-const MIN_KEYS: usize = 2 * KEYS;
 
 /// Each span on its own, in order.
 pub(crate) fn run(queue: &mut Queue, d: AttendChunk<'_, CpuBackend>) -> OpResult<()> {
@@ -53,58 +55,51 @@ struct Part<'a> {
 struct Cut {
     block_tokens: usize,
     n_blocks: usize,
-    part_keys: usize,
-    n_parts: usize,
+    /// Keys of an item, whole parts; `None` for all.
+    item_keys: Option<usize>,
 }
 
 impl Cut {
     fn new(n_tokens: usize, group: usize, n_kv_heads: usize, n_keys: usize) -> Self {
-        let most = (BLOCK_ROWS / group).max(1);
-        let n_blocks = n_tokens.div_ceil(most);
-        let block_tokens = n_tokens.div_ceil(n_blocks.max(1)).max(1);
-        let wanted = ENOUGH_ITEMS / (n_kv_heads * n_blocks).max(1);
-        let n_parts = wanted.min(n_keys / MIN_KEYS).max(1);
-        let part_keys = n_keys.div_ceil(n_parts).next_multiple_of(KEYS);
-        Self { block_tokens, n_blocks, part_keys, n_parts }
+        let wanted = ENOUGH_ITEMS.div_ceil(n_kv_heads);
+        if n_tokens * group <= FEW_ROWS {
+            let n_parts = n_keys.div_ceil(PART);
+            let item_keys = (n_parts > 1).then(|| n_parts.div_ceil(wanted) * PART);
+            return Self { block_tokens: n_tokens, n_blocks: 1, item_keys };
+        }
+        let rows = (n_tokens * group / wanted).clamp(BLOCK_ROWS[0], BLOCK_ROWS[1]);
+        let n_blocks = n_tokens.div_ceil((rows / group).max(1));
+        Self { block_tokens: n_tokens.div_ceil(n_blocks), n_blocks, item_keys: None }
     }
 }
 
 impl Part<'_> {
     fn run<E: KvElem>(&self, queue: &mut Queue, out: &mut [f32], lse: &mut [f32]) {
         let (n_tokens, n_keys) = (self.span.q_len as usize, self.span.n_rows as usize);
-        let group = (self.p.n_q_heads / self.p.n_kv_heads) as usize;
-        let cut = Cut::new(n_tokens, group, self.p.n_kv_heads as usize, n_keys);
         if n_tokens == 0 {
             return;
         }
-        if cut.n_parts == 1 {
-            let targets = Targets::new(out, lse);
-            return self.items::<E>(queue, &cut, targets, self.p.accumulate != 0);
-        }
-        // The parts' results live in the op's scratch, which is put back for the next op.
-        let mut shared = std::mem::take(&mut queue.shared);
-        let (o, l) = (out.len() * cut.n_parts, lse.len() * cut.n_parts);
-        let [part_out, part_lse] = shared.floats([o, l]);
-        let targets = Targets::new(&mut *part_out, &mut *part_lse);
-        self.items::<E>(queue, &cut, targets, false);
-        let partials = Partials {
-            out: part_out,
-            lse: part_lse,
-            n_parts: cut.n_parts,
-            head_dim: self.p.head_dim as usize,
+        let [n_heads, n_kv_heads, head_dim] =
+            [self.p.n_q_heads, self.p.n_kv_heads, self.p.head_dim].map(|n| n as usize);
+        let cut = Cut::new(n_tokens, n_heads / n_kv_heads, n_kv_heads, n_keys);
+        let results = Results {
+            out: Shared::new(&mut *out),
+            lse: Shared::new(&mut *lse),
             accumulate: self.p.accumulate != 0,
         };
-        partials.merge(&mut queue.team, out, lse);
+        if cut.item_keys.is_none() {
+            return self.items::<E>(queue, &cut, Target::Results(results));
+        }
+        // The parts live in the op's scratch, which is put back for the next op.
+        let mut shared = std::mem::take(&mut queue.shared);
+        let n_parts = n_keys.div_ceil(PART);
+        let mut partials = Partials::new(&mut shared, n_parts, n_tokens * n_heads, head_dim);
+        self.items::<E>(queue, &cut, Target::Parts(partials.parts()));
+        partials.merge(&mut queue.team, results);
         queue.shared = shared;
     }
 
-    fn items<E: KvElem>(
-        &self,
-        queue: &mut Queue,
-        cut: &Cut,
-        targets: Targets<'_>,
-        accumulate: bool,
-    ) {
+    fn items<E: KvElem>(&self, queue: &mut Queue, cut: &Cut, target: Target<'_>) {
         let p = self.p;
         let (n_tokens, n_keys) = (self.span.q_len as usize, self.span.n_rows as usize);
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
@@ -112,7 +107,9 @@ impl Part<'_> {
         let elements = &kv.buffer.elements::<E>()[kv.offset..];
         let isa = queue.team.isa();
         let cost = Cost::flop(4 * n_tokens * hq * n_keys * dh);
-        let n_items = hkv * cut.n_blocks * cut.n_parts;
+        let item_keys = cut.item_keys.unwrap_or(n_keys).max(1);
+        let n_cuts = n_keys.div_ceil(item_keys).max(1);
+        let n_items = hkv * cut.n_blocks * n_cuts;
         let diagonal = i64::from(self.span.diagonal);
         let hidden = match self.span.window {
             ChunkSpan::<CpuBackend>::ALL => i64::from(i32::MIN) * 2,
@@ -120,12 +117,11 @@ impl Part<'_> {
         };
         queue.team.for_each(n_items, cost, |scratch, i| {
             // The last block first: under a causal mask it has the most keys.
-            let block = cut.n_blocks - 1 - i / (hkv * cut.n_parts);
-            let (part, head) = (i / hkv % cut.n_parts, i % hkv);
+            let block = cut.n_blocks - 1 - i / (hkv * n_cuts);
+            let (key, head) = (i / hkv % n_cuts * item_keys, i % hkv);
             let first = block * cut.block_tokens;
             let last = (first + cut.block_tokens).min(n_tokens);
-            let key = (part * cut.part_keys).min(n_keys);
-            let end = (key + cut.part_keys).min(n_keys);
+            let end = n_keys.min(key + item_keys);
             let row = E::row_len(dh);
             let start = (head * kv.head_stride + self.span.row_start as usize + key) * row;
             let n = end - key;
@@ -138,10 +134,6 @@ impl Part<'_> {
                     group: hq / hkv,
                     head_dim: dh,
                     scale: p.scale,
-                    out: targets.out,
-                    lse: targets.lse,
-                    out_token: part * n_tokens + first,
-                    accumulate,
                 },
                 rows: Rows::<E> {
                     elements: &elements[start..start + n * row],
@@ -152,6 +144,8 @@ impl Part<'_> {
                 },
                 diagonal: diagonal + first as i64 - key as i64,
                 hidden: hidden + first as i64 - key as i64,
+                target: target.of_part(key / PART),
+                out_token: first,
                 scratch,
             });
         });

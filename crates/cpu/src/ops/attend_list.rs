@@ -4,15 +4,13 @@ use longview_ops::{AttendList, AttendParams, DeviceBuffer, ListSpan, Op, OpResul
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
-use crate::kernels::attend::{AttendBlock, KEYS, Queries, Rows};
-use crate::partials::{Partials, Targets};
+use crate::kernels::attend::{AttendBlock, PART, Queries, Rows};
+use crate::kernels::state::{Results, Target};
+use crate::partials::Partials;
 use crate::queue::Queue;
 use crate::simd::stored::{KvElem, with_rows};
-use crate::team::Cost;
+use crate::team::{Cost, Shared};
 use crate::views::{slice, slice_mut};
-
-/// Keys of an item.
-const PART: usize = 2 * KEYS;
 
 /// Each span on its own, in order.
 pub(crate) fn run(queue: &mut Queue, d: AttendList<'_, CpuBackend>) -> OpResult<()> {
@@ -52,29 +50,25 @@ impl Part<'_> {
         let counts: &[u32] = slice(&self.span.n_rows);
         let longest = counts.iter().copied().max().unwrap_or(0) as usize;
         let n_parts = longest.div_ceil(PART).max(1);
-        let accumulate = self.p.accumulate != 0;
+        let results = Results {
+            out: Shared::new(&mut *out),
+            lse: Shared::new(&mut *lse),
+            accumulate: self.p.accumulate != 0,
+        };
         if n_parts == 1 {
-            let targets = Targets::new(out, lse);
-            return self.items::<E>(queue, n_parts, targets, accumulate);
+            return self.items::<E>(queue, n_parts, Target::Results(results));
         }
-        // The parts' results live in the op's scratch, which is put back for the next op.
+        // The parts live in the op's scratch, which is put back for the next op.
         let mut shared = std::mem::take(&mut queue.shared);
-        let [part_out, part_lse] = shared.floats([out.len() * n_parts, lse.len() * n_parts]);
-        let targets = Targets::new(&mut *part_out, &mut *part_lse);
-        self.items::<E>(queue, n_parts, targets, false);
-        let head_dim = self.p.head_dim as usize;
-        let partials = Partials { out: part_out, lse: part_lse, n_parts, head_dim, accumulate };
-        partials.merge(&mut queue.team, out, lse);
+        let [n_heads, head_dim] = [self.p.n_q_heads, self.p.head_dim].map(|n| n as usize);
+        let mut partials = Partials::new(&mut shared, n_parts, n_heads, head_dim);
+        self.items::<E>(queue, n_parts, Target::Parts(partials.parts()));
+        partials.merge(&mut queue.team, results);
         queue.shared = shared;
     }
 
-    fn items<E: KvElem>(
-        &self,
-        queue: &mut Queue,
-        n_parts: usize,
-        targets: Targets<'_>,
-        accumulate: bool,
-    ) {
+    /// An item is a part of a KV head's list.
+    fn items<E: KvElem>(&self, queue: &mut Queue, n_parts: usize, target: Target<'_>) {
         let p = self.p;
         let (hq, hkv, dh) = (p.n_q_heads as usize, p.n_kv_heads as usize, p.head_dim as usize);
         let (counts, rows) = (slice::<u32>(&self.span.n_rows), slice::<u32>(&self.span.rows));
@@ -86,6 +80,7 @@ impl Part<'_> {
         let isa = queue.team.isa();
         queue.team.for_each(hkv * n_parts, cost, |scratch, i| {
             let (part, head) = (i / hkv, i % hkv);
+            let target = target.of_part(part);
             let n = counts[head] as usize;
             let (key, end) = ((part * PART).min(n), ((part + 1) * PART).min(n));
             let entries = head * stride + key..head * stride + end;
@@ -102,10 +97,6 @@ impl Part<'_> {
                     group: hq / hkv,
                     head_dim: dh,
                     scale: p.scale,
-                    out: targets.out,
-                    lse: targets.lse,
-                    out_token: part,
-                    accumulate,
                 },
                 rows: Rows::<E> {
                     elements,
@@ -116,6 +107,8 @@ impl Part<'_> {
                 },
                 diagonal: i64::from(i32::MAX),
                 hidden: i64::from(i32::MIN),
+                target,
+                out_token: 0,
                 scratch,
             });
         });

@@ -3,7 +3,7 @@
 use longview_ops::{LseMerge, OpResult};
 
 use crate::backend::CpuBackend;
-use crate::kernels::attend::merge_weights;
+use crate::kernels::state::merge_weights;
 use crate::kernels::vector::Blend;
 use crate::queue::Queue;
 use crate::team::{Cost, Pieces};

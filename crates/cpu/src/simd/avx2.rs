@@ -16,6 +16,7 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     const MR: usize = 6;
     const NV: usize = 2;
+    const SUM_ORDER: [usize; MAX_LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m256 {

@@ -39,6 +39,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     const LANES: usize = 16;
     const MR: usize = 12;
     const NV: usize = 2;
+    const SUM_ORDER: [usize; MAX_LANES] = [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

@@ -56,6 +56,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const NV: usize;
     /// Columns of the tile.
     const NR: usize = Self::NV * Self::LANES;
+    /// The order in which [`Simd::sums`] and [`Simd::sum`] add lanes: neighbours of this list, then
+    /// neighbours of the results, and so on.
+    const SUM_ORDER: [usize; MAX_LANES];
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
@@ -95,7 +98,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         Self::splat(0.0)
     }
 
-    /// Element j is the sum of the lanes of `v[j]`.
+    /// Element j is the sum of the lanes of `v[j]`, added in [`Simd::SUM_ORDER`].
     #[inline(always)]
     unsafe fn sums(mut v: [Self::V; MAX_LANES]) -> Self::V {
         Self::transpose(&mut v);
@@ -109,7 +112,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         v[0]
     }
 
-    /// The sum of the lanes, added in the order of [`Simd::sums`]: it has the same bits.
+    /// The sum of the lanes, added in [`Simd::SUM_ORDER`].
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         let t = spill::<Self>(v);
@@ -122,6 +125,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
             half /= 2;
         }
         t[0]
+    }
+
+    /// The first lane.
+    #[inline(always)]
+    unsafe fn first(v: Self::V) -> f32 {
+        spill::<Self>(v)[0]
     }
 
     /// The largest lane; with not-a-number in some lane, any of the lanes.

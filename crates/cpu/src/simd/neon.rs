@@ -16,6 +16,7 @@ impl Simd for Neon {
     const LANES: usize = 4;
     const MR: usize = 8;
     const NV: usize = 2;
+    const SUM_ORDER: [usize; MAX_LANES] = [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> float32x4_t {

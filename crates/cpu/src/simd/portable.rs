@@ -44,6 +44,7 @@ impl Simd for Portable {
     const LANES: usize = 8;
     const MR: usize = 4;
     const NV: usize = 1;
+    const SUM_ORDER: [usize; MAX_LANES] = [0, 4, 2, 6, 1, 5, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F32x8 {
