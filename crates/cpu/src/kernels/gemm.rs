@@ -88,8 +88,8 @@ impl<E: Elem> Block<'_, E> {
         pack::widen::<S, _>(row, n, columns.len(), stride, self.wide.as_mut_ptr());
     }
 
-    /// Rows of x outside, weights inside: the slice of a few rows of x stays in L1 while the weights
-    /// pass.
+    /// Rows of x outside, weights inside: the slice of a few rows of x stays in L1 while the
+    /// weights pass.
     #[inline(always)]
     unsafe fn multiply<S: Simd>(&mut self, n: usize, rows: Range<usize>, columns: Range<usize>) {
         let mut r = rows.start;

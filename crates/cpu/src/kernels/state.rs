@@ -139,8 +139,8 @@ impl Target<'_> {
         }
     }
 
-    /// Writes row `at` of a block's part; `false`, with nothing written, where parts are to be merged
-    /// first.
+    /// Writes row `at` of a block's part; `false`, with nothing written, where parts are to be
+    /// merged first.
     ///
     /// # Safety
     /// As for [`Results::write`].

@@ -76,8 +76,8 @@ fn multiply<E: Elem>(queue: &mut Queue, p: &Problem<'_>, weights: &[E], out: &mu
     });
 }
 
-/// Columns of an item: widened weights of 256 KiB where there are enough columns for all cores, else
-/// fewer.
+/// Columns of an item: widened weights of 256 KiB where there are enough columns for all cores,
+/// else fewer.
 fn block_columns(n_out: usize) -> usize {
     (n_out / 16).next_multiple_of(SIDE).clamp(SIDE, 64)
 }
