@@ -29,6 +29,8 @@ pub(super) enum Way {
     F32,
     /// As users run it: activations, keys and values of 16 bits.
     Fast,
+    /// The same with activations of 8 bits.
+    Eight,
 }
 
 impl Checkpoint<'_> {
@@ -59,6 +61,7 @@ impl Checkpoint<'_> {
         let (activations, kv_dtype) = match way {
             Way::F32 => (Activations::F32, DType::F32),
             Way::Fast => (Activations::default(), DType::F16),
+            Way::Eight => (Activations::Int8, DType::F16),
         };
         let options =
             EngineOptions { ctx_size, max_sequences, activations, kv_dtype, ..Default::default() };

@@ -229,6 +229,9 @@ macro_rules! formats {
 }
 formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 
+/// As many planes as the rows have.
+const ANY: usize = usize::MAX;
+
 /// Bytes of codes that are asked for ahead.
 const AHEAD: usize = 2048;
 
@@ -253,19 +256,35 @@ impl QuantTiles<'_> {
     unsafe fn rows<S: ByteSimd, F: Format, const ROUNDED: bool>(&self) {
         let mut r = 0;
         while r < self.n_rows {
-            // Of rows as they are there are fewer sizes: every one is a kernel to compile.
-            r += match self.n_rows - r {
-                n if ROUNDED && n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, true, 8>(r),
-                n if n >= 4 => self.run_of_tiles::<S, F, ROUNDED, 4>(r),
-                n if ROUNDED && n >= 2 => self.run_of_tiles::<S, F, true, 2>(r),
-                _ => self.run_of_tiles::<S, F, ROUNDED, 1>(r),
-            };
+            let n = self.n_rows - r;
+            r += if ROUNDED { self.rounded::<S, F>(r, n) } else { self.floats::<S, F>(r, n) };
         }
+    }
+
+    /// As many of `n` rows from `r` on as a kernel takes. How many planes there are is only known
+    /// to kernels of many rows: there it counts, and each is a kernel to compile.
+    #[inline(always)]
+    unsafe fn rounded<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
+        match n {
+            n if n >= 8 && S::X_ROWS >= 8 && self.x.planes == 1 => {
+                self.run_of_tiles::<S, F, 1, 8>(r)
+            }
+            n if n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, 2, 8>(r),
+            n if n >= 4 => self.run_of_tiles::<S, F, ANY, 4>(r),
+            n if n >= 2 => self.run_of_tiles::<S, F, ANY, 2>(r),
+            _ => self.run_of_tiles::<S, F, ANY, 1>(r),
+        }
+    }
+
+    /// The same of rows that are not rounded.
+    #[inline(always)]
+    unsafe fn floats<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
+        if n >= 4 { self.run_of_tiles::<S, F, 0, 4>(r) } else { self.run_of_tiles::<S, F, 0, 1>(r) }
     }
 
     /// Rows `r..r + R` with all tiles: they stay in the caches meanwhile.
     #[inline(always)]
-    unsafe fn run_of_tiles<S: ByteSimd, F: Format, const ROUNDED: bool, const R: usize>(
+    unsafe fn run_of_tiles<S: ByteSimd, F: Format, const PLANES: usize, const R: usize>(
         &self,
         r: usize,
     ) -> usize {
@@ -274,7 +293,7 @@ impl QuantTiles<'_> {
             // anew: it is in the caches by then, and the sums of one part fit the registers.
             let mut part = 0;
             while part < TILE_ROWS {
-                self.part::<S, F, ROUNDED, R>(tile, self.first + i, part, r);
+                self.part::<S, F, PLANES, R>(tile, self.first + i, part, r);
                 part += S::LANES;
             }
         }
@@ -282,7 +301,7 @@ impl QuantTiles<'_> {
     }
 
     #[inline(always)]
-    unsafe fn part<S: ByteSimd, F: Format, const ROUNDED: bool, const R: usize>(
+    unsafe fn part<S: ByteSimd, F: Format, const PLANES: usize, const R: usize>(
         &self,
         tile: &[u8],
         index: usize,
@@ -293,7 +312,7 @@ impl QuantTiles<'_> {
         let planes = tile.as_ptr().add(4 * part);
         let scales = tile.as_ptr().add(self.tiles.code_bytes());
         let floats = self.x.floats.as_ptr().wrapping_add(r * self.tiles.n_cols);
-        let n_planes = self.x.planes;
+        let n_planes = if PLANES == ANY { self.x.planes } else { PLANES };
         // Without planes these three are empty, and nothing reads them.
         let codes = self.x.codes.as_ptr().wrapping_add(r * self.tiles.n_cols * n_planes);
         let x_scales = self.x.scales.as_ptr().wrapping_add(r * n_units);
@@ -313,7 +332,7 @@ impl QuantTiles<'_> {
             }
             let w = unit_codes::<S, F>(at);
             let (d, m) = unit_scales::<S, F>(scales, u, part);
-            if !ROUNDED {
+            if PLANES == 0 {
                 let w = signed_codes::<S, F>(w);
                 for word in 0..UNIT / 4 {
                     let own = d[word * F::HALVES / 8];
@@ -333,8 +352,6 @@ impl QuantTiles<'_> {
                 let s = S::splat(*x_scales.add(i * n_units + u));
                 let start = sums.add((i * n_units + u) * n_sums);
                 let mut dots = [S::zero_int(); 2];
-                // One plane or two at run time: a kernel for each would take as long to compile
-                // again.
                 for plane in 0..n_planes {
                     let a = a.add(plane * UNIT);
                     if F::HALVES == 2 {
@@ -359,7 +376,7 @@ impl QuantTiles<'_> {
             }
         }
         for i in 0..R {
-            let y = if ROUNDED { y[i] } else { S::add(y[i], odd[i]) };
+            let y = if PLANES == 0 { S::add(y[i], odd[i]) } else { y[i] };
             self.finish::<S>(r + i, index * TILE_ROWS + part, y);
         }
     }
