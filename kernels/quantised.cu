@@ -1,5 +1,5 @@
 // Products and lookups of quantised weights in tiles of 16 rows (crates/core/src/quant/tiles.rs
-// describes a tile), for every format; and the rounding of activations to 8 bits.
+// describes a tile), for every format; and the rounding of activations to 8 or 16 bits.
 //
 // Everything in a tile begins at whole units of 16 bytes, and a unit of a plane of codes holds 4
 // codes of each of 4 rows. So a thread has 4 rows of a tile: a load brings it 4 codes of each, and
@@ -13,7 +13,7 @@
 //
 // Rounded rows give d s (sum of codes * rounded - offset * sum of rounded) for each 32 columns,
 // whose brackets are whole numbers and so exact, or d s (sum of codes * rounded) + m s (sum of
-// rounded).
+// rounded). A number of 16 bits is 128 high + low, of 8 bits each, which the same codes multiply.
 //
 // Bytes: W, once for each ROWS rows of x. Bound: memory; arithmetic where rows are many.
 #include "shared/rows.cuh"
@@ -23,9 +23,8 @@ constexpr u32 COLUMNS = 32;
 constexpr u32 TILE_ROWS = 16;
 // Threads that share a group of columns, with 4 rows each.
 constexpr u32 QUADS = TILE_ROWS / 4;
-// Units of a plane of codes, and of a group of rounded activations.
+// Units of a plane of codes.
 constexpr u32 PLANE_UNITS = 4;
-constexpr u32 ROUNDED_UNITS = 3;
 
 struct RoundRowsArgs {
     const float* x;
@@ -33,6 +32,9 @@ struct RoundRowsArgs {
     u64 n_groups;
     u32 groups_of_row;
     u32 x_is_aligned;
+    // 1 for 8 bits, 2 for 16.
+    u32 planes;
+    u32 unused;
 };
 
 struct TileProductArgs {
@@ -52,6 +54,9 @@ struct TileProductArgs {
     u32 accumulate;
     // Whether every row of f32 begins at 16 bytes.
     u32 x_is_aligned;
+    // Of rounded groups: 1 for 8 bits, 2 for 16.
+    u32 planes;
+    u32 unused;
 };
 
 struct TileEmbedArgs {
@@ -238,14 +243,15 @@ constexpr u32 ROUND_THREADS = 128;
 // Below this a group counts as zeros: the inverse of its scale would not be finite.
 constexpr float SMALLEST = 1e-30f;
 
-// A group of one rounded row of x.
+// A group of one rounded row of x. Without a second plane nothing is in `low`.
 struct RoundedGroup {
     u32 words[8];
+    u32 low[8];
     float scale;
     int sums[2];
 };
 
-DEVICE RoundedGroup round_group(const float* from, bool is_aligned) {
+DEVICE RoundedGroup round_group(const float* from, bool is_aligned, u32 planes) {
     float x[COLUMNS];
     load_floats<COLUMNS>(from, 0, COLUMNS, is_aligned, x);
     float most = 0;
@@ -256,58 +262,76 @@ DEVICE RoundedGroup round_group(const float* from, bool is_aligned) {
         is_finite = is_finite && (float_bits(x[i]) & 0x7f800000u) != 0x7f800000u;
     }
     const bool is_zero = !is_finite || most < SMALLEST;
-    const float inverse = is_zero ? 0.0f : 127.0f / most;
+    const float largest = planes == 2 ? 128.0f * 127.0f : 127.0f;
+    const float inverse = is_zero ? 0.0f : largest / most;
     RoundedGroup to = {};
 #pragma unroll
     for (u32 i = 0; i < COLUMNS; i++) {
         const int code = is_zero ? 0 : static_cast<int>(rintf(x[i] * inverse));
-        to.words[i / 4] |= (static_cast<u32>(code) & 0xffu) << (i % 4 * 8);
+        // The shift rounds down, so what is left is from -64 to 63.
+        const int high = planes == 2 ? (code + 64) >> 7 : code;
+        const int low = code - high * 128;
+        to.words[i / 4] |= (static_cast<u32>(high) & 0xffu) << (i % 4 * 8);
+        to.low[i / 4] |= (static_cast<u32>(low) & 0xffu) << (i % 4 * 8);
         to.sums[i / 16] += code;
     }
     // Infinity and not-a-number become not-a-number, and the outputs with them.
-    to.scale = is_finite ? (is_zero ? 0.0f : most / 127.0f) : float_of(0x7fc00000u);
+    to.scale = is_finite ? (is_zero ? 0.0f : most / largest) : float_of(0x7fc00000u);
     return to;
 }
 
-// A group a thread: 32 codes; the bits of the scale, and the sums of the codes of the first and the
-// second half. Bytes: 128 in, 48 out. Bound: memory.
+// Units of a group of a row.
+DEVICE u32 rounded_units(u32 planes) { return 2 * planes + 1; }
+
+// A group a thread: 32 codes, a plane after the other; the bits of the scale, and the sums of the
+// codes of the first and the second half. Bytes: 128 in, 48 or 80 out. Bound: memory.
 KERNEL(round_rows, RoundRowsArgs, ROUND_THREADS) {
     const u64 group = static_cast<u64>(blockIdx.x) * ROUND_THREADS + threadIdx.x;
     if (group >= p.n_groups) {
         return;
     }
-    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned);
+    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned, p.planes);
     const u32(&w)[8] = own.words;
-    uint4* to = p.rounded + ROUNDED_UNITS * group;
+    const u32(&l)[8] = own.low;
+    uint4* to = p.rounded + rounded_units(p.planes) * group;
     to[0] = uint4{w[0], w[1], w[2], w[3]};
     to[1] = uint4{w[4], w[5], w[6], w[7]};
+    if (p.planes == 2) {
+        to[2] = uint4{l[0], l[1], l[2], l[3]};
+        to[3] = uint4{l[4], l[5], l[6], l[7]};
+    }
     const u32 sums[2] = {static_cast<u32>(own.sums[0]), static_cast<u32>(own.sums[1])};
-    to[2] = uint4{float_bits(own.scale), sums[0], sums[1], 0};
+    to[2 * p.planes] = uint4{float_bits(own.scale), sums[0], sums[1], 0};
 }
 
 // Rows of a block of rounded rows, and the words of a group of one. First the codes: of row r the
 // words t and 4 + t lie side by side at 2 (8 t + r), as `mma_bytes` takes them; then the scales of
-// the 8 rows, and the sums of their first and of their second halves.
+// the 8 rows, and the sums of their first and of their second halves; then the codes of a second
+// plane as those of the first.
 constexpr u32 BLOCK_ROWS = 8;
-constexpr u32 BLOCK_WORDS = 11 * BLOCK_ROWS;
 constexpr u32 SCALES_AT = 8 * BLOCK_ROWS;
 constexpr u32 SUMS_AT = 9 * BLOCK_ROWS;
+constexpr u32 LOW_AT = 11 * BLOCK_ROWS;
+DEVICE u32 block_words(u32 planes) { return (8 * planes + 3) * BLOCK_ROWS; }
 
-// A group a thread, for products of many rows. Bytes: 128 in, 44 out. Bound: memory.
+// A group a thread, for products of many rows. Bytes: 128 in, 44 or 76 out. Bound: memory.
 KERNEL(round_blocks, RoundRowsArgs, ROUND_THREADS) {
     const u64 group = static_cast<u64>(blockIdx.x) * ROUND_THREADS + threadIdx.x;
     if (group >= p.n_groups) {
         return;
     }
-    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned);
+    const RoundedGroup own = round_group(p.x + group * COLUMNS, p.x_is_aligned, p.planes);
     const u64 row = group / p.groups_of_row;
     const u64 place = row / BLOCK_ROWS * p.groups_of_row + group % p.groups_of_row;
-    u32* to = reinterpret_cast<u32*>(p.rounded) + BLOCK_WORDS * place;
+    u32* to = reinterpret_cast<u32*>(p.rounded) + block_words(p.planes) * place;
     const u32 r = static_cast<u32>(row % BLOCK_ROWS);
 #pragma unroll
     for (u32 t = 0; t < 4; t++) {
         uint2* pair = reinterpret_cast<uint2*>(to) + BLOCK_ROWS * t + r;
         *pair = uint2{own.words[t], own.words[4 + t]};
+        if (p.planes == 2) {
+            pair[LOW_AT / 2] = uint2{own.low[t], own.low[4 + t]};
+        }
     }
     to[SCALES_AT + r] = float_bits(own.scale);
     to[SUMS_AT + r] = static_cast<u32>(own.sums[0]);
@@ -317,12 +341,19 @@ KERNEL(round_blocks, RoundRowsArgs, ROUND_THREADS) {
 constexpr u32 THREADS = 256;
 constexpr u32 N_WARPS = THREADS / WARP;
 
-DEVICE RoundedGroup rounded_group(const void* x, u64 group) {
-    const uint4* from = static_cast<const uint4*>(x) + ROUNDED_UNITS * group;
+DEVICE RoundedGroup rounded_group(const void* x, u64 group, u32 planes) {
+    const uint4* from = static_cast<const uint4*>(x) + rounded_units(planes) * group;
     const uint4 a = from[0];
     const uint4 b = from[1];
-    const uint4 rest = from[2];
+    const uint4 rest = from[2 * planes];
+    uint4 c = {};
+    uint4 d = {};
+    if (planes == 2) {
+        c = from[2];
+        d = from[3];
+    }
     return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w},
+            {c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w},
             float_of(rest.x),
             {static_cast<int>(rest.y), static_cast<int>(rest.z)}};
 }
@@ -330,7 +361,7 @@ DEVICE RoundedGroup rounded_group(const void* x, u64 group) {
 // Adds what a group of columns gives for a row of x to the sums of 4 rows of W.
 template <typename F>
 DEVICE void add_rounded(const u32 (&codes)[8][4], const float (&d)[4], const float (&other)[4],
-                        const RoundedGroup& x, float (&sums)[4]) {
+                        const RoundedGroup& x, u32 planes, float (&sums)[4]) {
     // Where a group has one d, its second half goes on from the sum of the first.
     constexpr u32 N_SUMS = F::HAS_HALVES ? 2 : 1;
     const int total = x.sums[0] + x.sums[1];
@@ -338,11 +369,19 @@ DEVICE void add_rounded(const u32 (&codes)[8][4], const float (&d)[4], const flo
     for (u32 r = 0; r < 4; r++) {
 #pragma unroll
         for (u32 h = 0; h < N_SUMS; h++) {
-            int sum = -F::OFFSET * (F::HAS_HALVES ? x.sums[h] : total);
+            int sum = 0;
 #pragma unroll
             for (u32 i = 8 / N_SUMS * h; i < 8 / N_SUMS * (h + 1); i++) {
                 sum = dot_bytes(codes[i][r], x.words[i], sum);
             }
+            if (planes == 2) {
+                sum *= 128;
+#pragma unroll
+                for (u32 i = 8 / N_SUMS * h; i < 8 / N_SUMS * (h + 1); i++) {
+                    sum = dot_bytes(codes[i][r], x.low[i], sum);
+                }
+            }
+            sum -= F::OFFSET * (F::HAS_HALVES ? x.sums[h] : total);
             sums[r] += (h == 0 ? d[r] : other[r]) * x.scale * static_cast<float>(sum);
         }
         if (F::HAS_MIN) {
@@ -405,8 +444,8 @@ template <typename F, u32 ROWS, bool ROUNDED> DEVICE void tile_product(const Til
             // Rows beyond the last are the last again.
             const u64 row = min_of(first_t + t, p.n_rows - 1);
             if (ROUNDED) {
-                const RoundedGroup x = rounded_group(p.x, row * n_groups + group);
-                add_rounded<F>(codes, d, other, x, sums[t]);
+                const RoundedGroup x = rounded_group(p.x, row * n_groups + group, p.planes);
+                add_rounded<F>(codes, d, other, x, p.planes, sums[t]);
             } else {
                 float x[COLUMNS];
                 const float* from = static_cast<const float*>(p.x) + row * p.n_in;
@@ -452,10 +491,11 @@ template <typename F, u32 ROWS, bool ROUNDED> DEVICE void tile_product(const Til
 // Adds what a group gives for 8 rows of x to sums that lie as `mma_bytes` leaves them.
 template <typename F>
 DEVICE void add_block(const u32 (&codes)[2][2], const float (&d)[2], const float (&other)[2],
-                      const u32* from, float (&sums)[4]) {
+                      const u32* from, u32 planes, float (&sums)[4]) {
     const u32 g = lane_of_thread() / 4;
     const u32 t = lane_of_thread() % 4;
-    const uint2 b = reinterpret_cast<const uint2*>(from)[BLOCK_ROWS * t + g];
+    const uint2* pair = reinterpret_cast<const uint2*>(from) + BLOCK_ROWS * t + g;
+    const u32 b[2] = {pair->x, pair->y};
     // Of rows 2 t and 2 t + 1 of x.
     const uint2 scales = reinterpret_cast<const uint2*>(from + SCALES_AT)[t];
     const uint2 firsts = reinterpret_cast<const uint2*>(from + SUMS_AT)[t];
@@ -465,25 +505,37 @@ DEVICE void add_block(const u32 (&codes)[2][2], const float (&d)[2], const float
     // stores them.
     const u32 totals[2][2] = {{firsts.x, firsts.y}, {seconds.x, seconds.y}};
     constexpr u32 OFFSET = static_cast<u32>(F::OFFSET);
-    int c[4] = {};
-    mma_bytes(c, codes[0], b.x);
-    if (F::HAS_HALVES) {
+    // Halves of a group that have one d are one sum.
+    constexpr u32 N_SUMS = F::HAS_HALVES ? 2 : 1;
+#pragma unroll
+    for (u32 h = 0; h < N_SUMS; h++) {
+        int c[4] = {};
+#pragma unroll
+        for (u32 i = 2 / N_SUMS * h; i < 2 / N_SUMS * (h + 1); i++) {
+            mma_bytes(c, codes[i], b[i]);
+        }
+        if (planes == 2) {
+            // Loaded here: registers are few.
+            const uint2 words = pair[LOW_AT / 2];
+            const u32 low[2] = {words.x, words.y};
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                c[i] = static_cast<int>(static_cast<u32>(c[i]) * 128);
+            }
+#pragma unroll
+            for (u32 i = 2 / N_SUMS * h; i < 2 / N_SUMS * (h + 1); i++) {
+                mma_bytes(c, codes[i], low[i]);
+            }
+        }
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            const u32 sum = static_cast<u32>(c[i]) - OFFSET * totals[0][i % 2];
-            sums[i] += d[i / 2] * s[i % 2] * static_cast<float>(static_cast<int>(sum));
-            c[i] = 0;
-        }
-    }
-    mma_bytes(c, codes[1], b.y);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const u32 total = totals[1][i % 2] + (F::HAS_HALVES ? 0 : totals[0][i % 2]);
-        const u32 sum = static_cast<u32>(c[i]) - OFFSET * total;
-        const float own = F::HAS_HALVES ? other[i / 2] : d[i / 2];
-        sums[i] += own * s[i % 2] * static_cast<float>(static_cast<int>(sum));
-        if (F::HAS_MIN) {
-            sums[i] += other[i / 2] * (s[i % 2] * static_cast<float>(static_cast<int>(total)));
+            const u32 total = totals[h][i % 2] + (F::HAS_HALVES ? 0 : totals[1][i % 2]);
+            const u32 sum = static_cast<u32>(c[i]) - OFFSET * total;
+            const float own = h == 0 ? d[i / 2] : other[i / 2];
+            sums[i] += own * s[i % 2] * static_cast<float>(static_cast<int>(sum));
+            if (F::HAS_MIN) {
+                sums[i] += other[i / 2] * (s[i % 2] * static_cast<float>(static_cast<int>(total)));
+            }
         }
     }
 }
@@ -513,7 +565,8 @@ template <typename F> DEVICE void tile_product_many(const TileProductArgs& p) {
     const u32 n_left = (p.n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS - first_block;
     const u32 n_blocks = min_of(n_left, MANY_BLOCKS);
     const u64 first_group = static_cast<u64>(first_block) * n_groups;
-    const u32* x = static_cast<const u32*>(p.x) + first_group * BLOCK_WORDS;
+    const u32 words_of_block = block_words(p.planes);
+    const u32* x = static_cast<const u32*>(p.x) + first_group * words_of_block;
     float sums[MANY_BLOCKS][4] = {};
 #pragma unroll 1
     for (u32 group = 0; group < n_groups; group++) {
@@ -533,8 +586,8 @@ template <typename F> DEVICE void tile_product_many(const TileProductArgs& p) {
         for (u32 j = 0; j < MANY_BLOCKS; j++) {
             // The same for all lanes.
             if (j < n_blocks) {
-                const u32* from = x + (static_cast<u64>(j) * n_groups + group) * BLOCK_WORDS;
-                add_block<F>(codes, d, other, from, sums[j]);
+                const u32* from = x + (static_cast<u64>(j) * n_groups + group) * words_of_block;
+                add_block<F>(codes, d, other, from, p.planes, sums[j]);
             }
         }
     }

@@ -1,11 +1,12 @@
-// Rounds activations to 8 bits for products with quantised weights: 32 in a row become codes
-// round(x 127 / max |x|), ties to even, and the scale max |x| / 127.
+// Rounds activations for products with quantised weights: 32 in a row become codes
+// round(x LARGEST / max |x|), ties to even, and the scale max |x| / LARGEST. LARGEST is 127 where
+// PLANES is 1; 128 * 127 where it is 2, and then a code is 128 high + low, of 8 bits each.
 //
-// An invocation owns a unit of 32 and writes 3 vectors: 32 codes, 4 in each word; then the bits of
-// the scale, and the sums of the codes of the first and the second half. x may be several rows, as
-// their widths are whole units.
+// An invocation owns a unit of 32 and writes 2 PLANES + 1 vectors: 32 codes, 4 in each word, the
+// high ones first; then the bits of the scale, and the sums of the codes of the first and the
+// second half. x may be several rows, as their widths are whole units.
 //
-// Bytes: 128 in, 48 out for each unit. Bound: memory.
+// Bytes: 128 in, 48 or 80 out for each unit. Bound: memory.
 
 //# import shared/common
 //# import shared/row4 X=x VECTOR=X_VECTOR
@@ -21,10 +22,17 @@ struct Params {
 
 // Below this a unit counts as zeros: the inverse of its scale would not be finite.
 const SMALLEST: f32 = 1e-30;
+const LARGEST: f32 = select(127.0, 16256.0, PLANES == 2u);
 const NOT_A_NUMBER: u32 = 0x7fc00000u;
 
 fn is_not_finite(bits: vec4<u32>) -> bool {
     return any((bits & vec4<u32>(0x7f800000u)) == vec4<u32>(0x7f800000u));
+}
+
+// The lowest bytes of four numbers.
+fn packed(numbers: vec4<i32>) -> u32 {
+    let bytes = bitcast<vec4<u32>>(numbers) & vec4<u32>(0xffu);
+    return bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
 }
 
 @compute @workgroup_size(64)
@@ -48,24 +56,33 @@ fn round_rows(
     }
     let size = max(max(most.x, most.y), max(most.z, most.w));
     let is_zero = bad || size < SMALLEST;
-    let inverse = select(127.0 / size, 0.0, is_zero);
-    let scale = select(size / 127.0, 0.0, is_zero);
+    let inverse = select(LARGEST / size, 0.0, is_zero);
+    let scale = select(size / LARGEST, 0.0, is_zero);
 
-    var words: array<u32, 8>;
+    var words: array<u32, 8u * PLANES>;
     var sums = vec2<i32>(0);
     for (var i = 0u; i < 8u; i++) {
         var codes = vec4<i32>(0);
         if !is_zero {
             codes = vec4<i32>(round(x_row4(row, 4u * i, 32u) * inverse));
         }
-        let bytes = bitcast<vec4<u32>>(codes) & vec4<u32>(0xffu);
-        words[i] = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
+//# if PLANES == 2
+        // The shift rounds down, so what is left is from -64 to 63.
+        let high = (codes + vec4<i32>(64)) >> vec4<u32>(7u);
+        words[i] = packed(high);
+        words[8u + i] = packed(codes - (high << vec4<u32>(7u)));
+//# else
+        words[i] = packed(codes);
+//# end
         sums[i / 4u] += codes.x + codes.y + codes.z + codes.w;
     }
     // Infinity and not-a-number become not-a-number, and the outputs with them.
     let scale_bits = select(bitcast<u32>(scale), NOT_A_NUMBER, bad);
-    rounded[3u * unit] = vec4<u32>(words[0], words[1], words[2], words[3]);
-    rounded[3u * unit + 1u] = vec4<u32>(words[4], words[5], words[6], words[7]);
-    rounded[3u * unit + 2u] =
+    let to = (2u * PLANES + 1u) * unit;
+    for (var i = 0u; i < 2u * PLANES; i++) {
+        let j = 4u * i;
+        rounded[to + i] = vec4<u32>(words[j], words[j + 1u], words[j + 2u], words[j + 3u]);
+    }
+    rounded[to + 2u * PLANES] =
         vec4<u32>(scale_bits, bitcast<u32>(sums.x), bitcast<u32>(sums.y), 0u);
 }

@@ -4,9 +4,9 @@
 // and every (GROUP / 4)th unit of 32 columns: a load brings 4 codes of each of its 4 rows, and
 // codes that are unpacked serve all rows of x. The sums of the invocations meet at the end.
 //
-// With ROUNDED, x comes from `round_rows`. A unit then adds d s (sum of codes * rounded - offset *
-// sum of rounded), whose brackets are whole numbers and so exact, or d s (sum of codes * rounded) +
-// m s (sum of rounded). Else x is f32.
+// With PLANES, x comes from `round_rows`: codes of 8 bits, or 128 high + low. A unit then adds
+// d s (sum of codes * rounded - offset * sum of rounded), whose brackets are whole numbers, or
+// d s (sum of codes * rounded) + m s (sum of rounded). Else x is f32.
 //
 // GROUP follows from the shape of W, and the order of sums from GROUP: the result of a row of x
 // depends neither on the other rows nor on their number.
@@ -18,7 +18,7 @@
 //# import shared/common
 //# import shared/element X=bias
 //# import shared/tiles
-//# if ROUNDED
+//# if PLANES
 //# else
 //# import shared/row4 X=x VECTOR=X_VECTOR
 //# end
@@ -44,7 +44,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> bias: array<u32>;
-//# if ROUNDED
+//# if PLANES
 @group(0) @binding(3) var<storage, read> x: array<vec4<u32>>;
 //# else
 @group(0) @binding(3) var<storage, read> x: array<x_unit>;
@@ -59,7 +59,7 @@ const QUADS: u32 = TILE_ROWS / 4u;
 // For each row of x, the parts of the sums.
 var<workgroup> parts: array<vec4<f32>, ROWS * GROUP>;
 
-//# if ROUNDED
+//# if PLANES
 //# if HAS_PACKED_DOT
 fn dot_bytes(a: u32, b: u32) -> i32 {
     return dot4I8Packed(a, b);
@@ -82,10 +82,17 @@ fn dot_half(a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32>, half: vec4<u
 
 // What a unit adds to the sums of a row of x.
 fn unit_sum(codes: array<vec4<u32>, 8>, scales: UnitScales, t: u32, unit: u32) -> vec4<f32> {
-    let at = p.x_offset + 3u * (min(t, p.n_rows - 1u) * (p.n_in / UNIT) + unit);
-    let first = dot_half(codes[0], codes[1], codes[2], codes[3], x[at]);
-    let second = dot_half(codes[4], codes[5], codes[6], codes[7], x[at + 1u]);
-    let rest = x[at + 2u];
+    let index = min(t, p.n_rows - 1u) * (p.n_in / UNIT) + unit;
+    let at = p.x_offset + (2u * PLANES + 1u) * index;
+    var first = dot_half(codes[0], codes[1], codes[2], codes[3], x[at]);
+    var second = dot_half(codes[4], codes[5], codes[6], codes[7], x[at + 1u]);
+//# if PLANES == 2
+    first = (first << vec4<u32>(7u))
+        + dot_half(codes[0], codes[1], codes[2], codes[3], x[at + 2u]);
+    second = (second << vec4<u32>(7u))
+        + dot_half(codes[4], codes[5], codes[6], codes[7], x[at + 3u]);
+//# end
+    let rest = x[at + 2u * PLANES];
     let s = bitcast<f32>(rest.x);
     let totals = bitcast<vec2<i32>>(rest.yz);
 //# if SCALES == 4

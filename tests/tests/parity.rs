@@ -163,8 +163,8 @@ fn bits(case: &Case, plan: &Plan, backend: &impl Backend) -> Vec<Vec<u32>> {
 }
 
 /// Which share of the corpus the slowest checks take: every so-manieth case of an op, a prime
-/// number so that it does not fall in step with the loops that the corpus is made of. All of it with
-/// `LONGVIEW_WHOLE_CORPUS=1`, for those who change kernels.
+/// number so that it does not fall in step with the loops that the corpus is made of. All of it
+/// with `LONGVIEW_WHOLE_CORPUS=1`, for those who change kernels.
 fn share() -> usize {
     if std::env::var_os("LONGVIEW_WHOLE_CORPUS").is_some() { 1 } else { 5 }
 }

@@ -1,14 +1,13 @@
 //! Linear layers of the same few rows as one run of items: one wait for all threads where single
 //! calls have one for each layer.
 
-use longview_ops::{Activations, LinearGroup, Op, OpResult, ViewMut};
+use longview_ops::{LinearGroup, Op, OpResult, ViewMut};
 
 use crate::backend::CpuBackend;
 use crate::kernels::matvec::MAX_ROWS;
-use crate::kernels::quant::Rounding;
 use crate::ops::matvec::{PlainWork, checked};
 use crate::problem::Problem;
-use crate::quantised::{TiledWork, round_rows};
+use crate::quantised::{TiledWork, rows_for, scratch_lens};
 use crate::queue::Queue;
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Shared};
@@ -21,14 +20,8 @@ const MAX_LAYERS: usize = 3;
 /// Whether [`run`] can do it.
 pub(crate) fn fits(d: &LinearGroup<'_, '_, CpuBackend>) -> bool {
     let is_small = (1..=MAX_ROWS).contains(&(d.n_rows as usize)) && d.n_in > 0;
-    let is_grouped = |matrix| match matrix {
-        Matrix::Plain(_) => true,
-        Matrix::Tiled(weight) => weight.activations == Activations::Int8,
-    };
     let layers = &*d.layers;
-    is_small
-        && layers.len() <= MAX_LAYERS
-        && layers.iter().all(|layer| layer.n_out > 0 && is_grouped(layer.weight.matrix()))
+    is_small && layers.len() <= MAX_LAYERS && layers.iter().all(|layer| layer.n_out > 0)
 }
 
 /// What is left to do of a layer.
@@ -61,7 +54,7 @@ impl Work<'_> {
     }
 }
 
-/// Does all layers.
+/// Does all layers, of which [`fits`] says that it can.
 pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> OpResult<()> {
     let isa = queue.team.isa();
     for i in 0..d.layers.len() {
@@ -74,9 +67,7 @@ pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> 
     for (lens, layer) in lens.iter_mut().zip(&*layers) {
         *lens = match layer.weight.matrix() {
             Matrix::Plain(_) => [PlainWork::scratch_len(n_rows, n_in), 0, 0],
-            Matrix::Tiled(weight) => {
-                Rounding::of(weight.tiles.ty, isa.is_biased()).lens(n_rows, n_in)
-            }
+            Matrix::Tiled(weight) => scratch_lens(isa, weight, n_rows),
         };
     }
     let [l0, l1, l2] = lens;
@@ -94,8 +85,7 @@ pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> 
                 Work::Plain(PlainWork::new(&p, layer.weight, packed))
             }
             Matrix::Tiled(weight) => {
-                let rounding = Rounding::of(weight.tiles.ty, isa.is_biased());
-                let x = round_rows(&mut queue.team, rounding, &p, scratch);
+                let x = rows_for(&mut queue.team, weight, &p, scratch);
                 Work::Tiled(TiledWork::new(&p, weight, x))
             }
         };

@@ -1,10 +1,8 @@
 //! Linear layers and lookups with quantised weights: cut into runs of tiles.
 
-use longview_core::quant::{TILE_ROWS, UNIT};
-use longview_ops::Activations;
+use longview_core::quant::UNIT;
 
-use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
-use crate::kernels::quant::{QuantTiles, RoundRow, Rounded, Rounding};
+use crate::kernels::quant::{QuantTiles, RoundRow, Rounding, Rows};
 use crate::problem::Problem;
 use crate::queue::Queue;
 use crate::supported_isa::SupportedIsa;
@@ -25,10 +23,12 @@ pub(crate) fn linear(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, o
     let groups = p.x.chunks(ROWS * p.n_in).zip(out.chunks_mut(ROWS * p.n_out));
     for (x, out) in groups {
         let p = Problem { x, ..*p };
-        match weight.activations {
-            Activations::Int8 => rounded(queue, &p, weight, out),
-            Activations::F32 => widened(queue, &p, weight, out),
-        }
+        let isa = queue.team.isa();
+        let scratch = queue.shared.floats(scratch_lens(isa, weight, x.len() / p.n_in));
+        let x = rows_for(&mut queue.team, weight, &p, scratch);
+        let work = TiledWork::new(&p, weight, x);
+        let out = Shared::new(out);
+        queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
     }
 }
 
@@ -39,43 +39,51 @@ fn tiles_of_item(weight: &TiledWeight) -> usize {
     (wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]) / tile).max(1)
 }
 
-fn rounded(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [f32]) {
-    let isa = queue.team.isa();
-    let rounding = Rounding::of(weight.tiles.ty, isa.is_biased());
-    let scratch = queue.shared.floats(rounding.lens(p.x.len() / p.n_in, p.n_in));
-    let x = round_rows(&mut queue.team, rounding, p, scratch);
-    let work = TiledWork::new(p, weight, x);
-    let out = Shared::new(out);
-    queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
+/// Lengths of the three arrays that [`rows_for`] takes for `n_rows` rows.
+pub(crate) fn scratch_lens(isa: SupportedIsa, weight: &TiledWeight, n_rows: usize) -> [usize; 3] {
+    let rounding = weight.rounding(isa);
+    rounding.map_or([0; 3], |rounding| rounding.lens(n_rows, weight.tiles.n_cols))
 }
 
-/// Rounds the rows of a problem into three arrays that are as long as [`Rounding::lens`] says.
-pub(crate) fn round_rows<'a>(
+/// The rows of a problem as `weight` takes them: rounded into scratch, or as they are.
+pub(crate) fn rows_for<'a>(
+    team: &mut Team,
+    weight: &TiledWeight,
+    p: &Problem<'a>,
+    scratch: [&'a mut [f32]; 3],
+) -> Rows<'a> {
+    match weight.rounding(team.isa()) {
+        Some(rounding) => round_rows(team, rounding, p, scratch),
+        None => Rows { floats: p.x, ..Rows::default() },
+    }
+}
+
+fn round_rows<'a>(
     team: &mut Team,
     rounding: Rounding,
     p: &Problem<'_>,
     [codes, scales, sums]: [&'a mut [f32]; 3],
-) -> Rounded<'a> {
+) -> Rows<'a> {
     let (k, isa) = (p.n_in, team.isa());
     let n_rows = p.x.len() / k;
     let codes: &mut [i8] = bytemuck::cast_slice_mut(codes);
     let sums: &mut [u32] = bytemuck::cast_slice_mut(sums);
-    let n_sums = sums.len() / n_rows;
-    let pieces = (Pieces::of(&mut *codes, k), Pieces::of(&mut *scales, k / UNIT));
+    let (planes, n_sums) = (codes.len() / p.x.len(), sums.len() / n_rows);
+    let pieces = (Pieces::of(&mut *codes, k * planes), Pieces::of(&mut *scales, k / UNIT));
     let cost = Cost::bytes(p.x.len() * 8);
     let sums_of = Pieces::of(&mut *sums, n_sums);
     team.for_chunks3(pieces.0, pieces.1, sums_of, cost, |_, r, codes, scales, sums| {
         let x = &p.x[r * k..(r + 1) * k];
         isa.run(RoundRow { rounding, x, codes, scales, sums });
     });
-    Rounded { codes, scales, sums }
+    Rows { planes, codes, scales, sums, floats: &[] }
 }
 
-/// A product with rounded rows, cut into runs of tiles.
+/// A product with rows, cut into runs of tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct TiledWork<'a> {
     weight: &'a TiledWeight,
-    x: Rounded<'a>,
+    x: Rows<'a>,
     n_rows: usize,
     bias: Option<&'a [f32]>,
     add: bool,
@@ -84,7 +92,7 @@ pub(crate) struct TiledWork<'a> {
 }
 
 impl<'a> TiledWork<'a> {
-    pub(crate) fn new(p: &Problem<'a>, weight: &'a TiledWeight, x: Rounded<'a>) -> Self {
+    pub(crate) fn new(p: &Problem<'a>, weight: &'a TiledWeight, x: Rows<'a>) -> Self {
         let (n_rows, step) = (p.x.len() / p.n_in, tiles_of_item(weight));
         Self { weight, x, n_rows, bias: p.bias, add: p.add, step }
     }
@@ -107,51 +115,12 @@ impl<'a> TiledWork<'a> {
     }
 }
 
-/// With activations as they are: weights become f32, a tile at a time.
-fn widened(queue: &mut Queue, p: &Problem<'_>, weight: &TiledWeight, out: &mut [f32]) {
-    let &Problem { x, n_in: k, n_out, bias, add } = p;
-    let isa = queue.team.isa();
-    let n_rows = x.len() / k;
-    let group = MAX_ROWS * k;
-    let packed_group = packed_len(MAX_ROWS, k);
-    let [packed] = queue.shared.floats([n_rows.div_ceil(MAX_ROWS) * packed_group]);
-    for (x, packed) in x.chunks(group).zip(packed.chunks_mut(packed_group)) {
-        match x.len() / k {
-            1 => packed[..k].copy_from_slice(x),
-            n => pack_rows(x, k, &mut packed[..packed_len(n, k)]),
-        }
-    }
-    let (packed, out) = (&*packed, Shared::new(out));
-    let cost = Cost::flop(2 * n_out * k * (n_rows + 1));
-    queue.team.for_each(weight.tiles.count(), cost, |scratch, i| {
-        let [wide] = scratch.floats([TILE_ROWS * k]);
-        let n = TILE_ROWS.min(n_out - i * TILE_ROWS);
-        for r in 0..n {
-            weight.row(i * TILE_ROWS + r, &mut wide[r * k..(r + 1) * k]);
-        }
-        for (g, packed) in packed.chunks(packed_group).enumerate() {
-            let n_rows = MAX_ROWS.min(n_rows - g * MAX_ROWS);
-            isa.run(Matvec {
-                weights: &wide[..n * k],
-                x: &packed[..packed_len(n_rows, k)],
-                n_rows,
-                k,
-                bias,
-                add,
-                out: out.from(g * MAX_ROWS * n_out),
-                n_out,
-                first: i * TILE_ROWS,
-            });
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use longview_core::quant::QuantType;
     use longview_core::{HostBytes, SplitMix64};
-    use longview_ops::QuantSource;
     use longview_ops::corpus::random_blocks;
+    use longview_ops::{Activations, QuantSource};
 
     use super::*;
     use crate::isa::Isa;
@@ -160,11 +129,10 @@ mod tests {
     use crate::team::Team;
     use crate::weight::{CpuWeight, Matrix};
 
-    fn product(isa: SupportedIsa, ty: QuantType) -> Vec<u32> {
+    fn product(isa: SupportedIsa, ty: QuantType, activations: Activations) -> Vec<u32> {
         let (n_rows, n_cols, rng) = (40, 2 * ty.block_len(), &mut SplitMix64::new(5));
         let blocks = random_blocks(ty, n_rows * n_cols / ty.block_len(), 0.1, rng);
         let (name, blocks) = ("w".into(), HostBytes::from_vec(blocks));
-        let activations = Activations::Int8;
         let source = QuantSource { name, ty, n_rows, n_cols, blocks, activations };
         let mut queue = Queue { team: Team::alone(isa), shared: Scratch::default() };
         let weight = CpuWeight::load_quantised(source, &mut queue.team).unwrap();
@@ -180,7 +148,10 @@ mod tests {
     fn dot_products_of_one_instruction_give_the_same_bits_as_of_three() {
         let Ok(isa) = SupportedIsa::choose(Some(Isa::Avx512)) else { return };
         for ty in QuantType::ALL {
-            assert_eq!(product(isa, ty), product(isa.without_vnni(), ty), "{ty}");
+            for kind in [Activations::Int8, Activations::Int16] {
+                let without = product(isa.without_vnni(), ty, kind);
+                assert_eq!(product(isa, ty, kind), without, "{ty}, {kind:?}");
+            }
         }
     }
 }

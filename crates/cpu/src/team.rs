@@ -221,16 +221,6 @@ impl<'a, T> Shared<'a, T> {
         // promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
-
-    /// The same from element `start` on.
-    ///
-    /// # Panics
-    /// If there is no such element.
-    pub(crate) fn from(&self, start: usize) -> Self {
-        assert!(start < self.len, "{start} of {}", self.len);
-        // SAFETY: inside the slice that `new` borrowed.
-        let first = unsafe { self.start.add(start) };
-        Self { start: first, len: self.len - start, life: PhantomData }
     }
 }
 

@@ -7,6 +7,8 @@ use longview_ops::{Activations, Op, OpError, OpResult, QuantSource, WeightSource
 
 use crate::buffer::AlignedBytes;
 use crate::error::NAME;
+use crate::kernels::quant::Rounding;
+use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Team};
 
 /// A weight of the CPU backend.
@@ -29,11 +31,16 @@ enum Data {
 /// A quantised matrix.
 pub(crate) struct TiledWeight {
     pub(crate) tiles: Tiles,
-    pub(crate) activations: Activations,
+    activations: Activations,
     bytes: AlignedBytes,
 }
 
 impl TiledWeight {
+    /// How activations are rounded for it on `isa`; `None` where they are not.
+    pub(crate) fn rounding(&self, isa: SupportedIsa) -> Option<Rounding> {
+        Rounding::of(self.tiles.ty, self.activations, isa.is_biased())
+    }
+
     /// All tiles.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes.as_ref()[..self.tiles.count() * self.tiles.tile_bytes()]

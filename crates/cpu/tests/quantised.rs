@@ -8,6 +8,8 @@ use longview_ops::*;
 
 const N_OUT: usize = 83;
 
+const KINDS: [Activations; 3] = [Activations::Int8, Activations::Int16, Activations::F32];
+
 fn backend(isa: Isa, threads: usize) -> CpuBackend {
     CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()
 }
@@ -48,7 +50,7 @@ fn a_row_has_the_same_bits_whatever_rows_are_computed_with_it() {
         let n_in = 2 * ty.block_len();
         let x = activations(512, n_in);
         for b in Isa::ALL.iter().filter(|isa| isa.is_available()).map(|isa| backend(*isa, 2)) {
-            for kind in [Activations::Int8, Activations::F32] {
+            for kind in KINDS {
                 let weight = quantised(&b, ty, n_in, kind);
                 let all = product(&b, &weight, &x, n_in);
                 for rows in [1, 3, 8, 64] {
@@ -68,12 +70,14 @@ fn vector_instructions_agree_bit_for_bit() {
     for ty in QuantType::ALL {
         let n_in = 3 * ty.block_len();
         let x = activations(9, n_in);
-        let results = found.iter().map(|isa| {
-            let b = backend(*isa, 1);
-            product(&b, &quantised(&b, ty, n_in, Activations::Int8), &x, n_in)
-        });
-        let results: Vec<_> = results.collect();
-        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{ty} on {found:?}");
+        for kind in [Activations::Int8, Activations::Int16] {
+            let results = found.iter().map(|isa| {
+                let b = backend(*isa, 1);
+                product(&b, &quantised(&b, ty, n_in, kind), &x, n_in)
+            });
+            let results: Vec<_> = results.collect();
+            assert!(results.windows(2).all(|two| two[0] == two[1]), "{ty}, {kind:?}, {found:?}");
+        }
     }
 }
 
@@ -90,7 +94,12 @@ fn activations_as_they_are_give_what_plain_weights_give() {
         let plain = b.load_weight(source).unwrap();
         let x = activations(8, n_in);
         let weight = quantised(&b, ty, n_in, Activations::F32);
-        assert_eq!(product(&b, &weight, &x, n_in), product(&b, &plain, &x, n_in), "{ty}");
+        // The same numbers, added in another order.
+        let pairs = product(&b, &weight, &x, n_in).into_iter().zip(product(&b, &plain, &x, n_in));
+        for (found, wanted) in pairs.map(|(a, b)| (f32::from_bits(a), f32::from_bits(b))) {
+            let off = (found - wanted).abs();
+            assert!(off <= 1e-5 * (1.0 + wanted.abs()), "{ty}: {found}, not {wanted}");
+        }
     }
 }
 
@@ -100,16 +109,40 @@ fn what_is_no_number_reaches_every_output_of_its_row() {
         let b = backend(isa, 1);
         for ty in QuantType::ALL {
             let n_in = ty.block_len();
-            let weight = quantised(&b, ty, n_in, Activations::Int8);
-            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                let mut x = activations(2, n_in);
-                x[n_in + 7] = bad;
-                let out = product(&b, &weight, &x, n_in);
-                let is_nan = |bits: &u32| f32::from_bits(*bits).is_nan();
-                assert!(out[N_OUT..].iter().all(is_nan), "{ty}, {isa}, {bad}");
-                assert!(!out[..N_OUT].iter().any(is_nan), "{ty}, {isa}, {bad}");
+            for kind in [Activations::Int8, Activations::Int16] {
+                let weight = quantised(&b, ty, n_in, kind);
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut x = activations(2, n_in);
+                    x[n_in + 7] = bad;
+                    let out = product(&b, &weight, &x, n_in);
+                    let is_nan = |bits: &u32| f32::from_bits(*bits).is_nan();
+                    assert!(out[N_OUT..].iter().all(is_nan), "{ty}, {isa}, {kind:?}, {bad}");
+                    assert!(!out[..N_OUT].iter().any(is_nan), "{ty}, {isa}, {kind:?}, {bad}");
+                }
             }
         }
+    }
+}
+
+/// How far outputs are from those of activations as they are, as a share of these.
+fn share_off(b: &CpuBackend, ty: QuantType, kind: Activations) -> f64 {
+    let n_in = 8 * ty.block_len();
+    let x = activations(4, n_in);
+    let of = |kind| product(b, &quantised(b, ty, n_in, kind), &x, n_in);
+    let pairs = of(kind).into_iter().zip(of(Activations::F32));
+    let pairs = pairs.map(|(a, b)| (f64::from(f32::from_bits(a)), f64::from(f32::from_bits(b))));
+    let (off, all) = pairs.fold((0.0, 0.0), |(o, n), (a, b)| (o + (a - b).powi(2), n + b * b));
+    (off / all).sqrt()
+}
+
+#[test]
+fn sixteen_bits_are_a_hundred_times_as_exact_as_eight() {
+    let b = backend(Isa::best(), 1);
+    for ty in QuantType::ALL {
+        let [eight, sixteen] =
+            [Activations::Int8, Activations::Int16].map(|kind| share_off(&b, ty, kind));
+        assert!((1e-3..2e-2).contains(&eight), "{ty}: {eight}");
+        assert!(sixteen < eight / 100.0, "{ty}: {sixteen} of {eight}");
     }
 }
 
@@ -139,7 +172,8 @@ fn grouped(b: &CpuBackend, n_rows: usize, types: [QuantType; 2]) -> [Vec<u8>; 2]
         let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
         b.load_weight(WeightSource { name, dtype, n_rows: N_OUT, n_cols: N_IN, bytes }).unwrap()
     };
-    let [one, other] = types.map(|ty| quantised(b, ty, N_IN, Activations::Int8));
+    let one = quantised(b, types[0], N_IN, Activations::Int8);
+    let other = quantised(b, types[1], N_IN, Activations::Int16);
     let values = activations(n_rows, N_IN);
     let mut x = b.alloc(DType::F32, values.len(), "x").unwrap();
     b.write(ViewMut::all(&mut x), bytemuck::cast_slice(&values)).unwrap();

@@ -489,6 +489,8 @@ kernel_args! {
         n_groups: u64,
         groups_of_row: u32,
         x_is_aligned: u32,
+        planes: u32,
+        unused: u32,
     }
 }
 
@@ -506,6 +508,8 @@ kernel_args! {
         bias_kind: u32,
         accumulate: u32,
         x_is_aligned: u32,
+        planes: u32,
+        unused: u32,
     }
 }
 

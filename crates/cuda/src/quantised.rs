@@ -17,8 +17,8 @@ use crate::library::args_of_x;
 use crate::variant::bias_of;
 use crate::weight::{Rows, Tiled};
 
-/// Bytes of a rounded group of columns, of single rows and of blocks.
-const ROUNDED_BYTES: [usize; 2] = [48, 44];
+/// Bytes of a rounded group of columns beside its codes, of single rows and of blocks.
+const BESIDE_CODES: [usize; 2] = [16, 12];
 /// Bytes of rounded rows in one product: scratch has a size that does not depend on the model.
 const MOST_ROUNDED: usize = 32 << 20;
 /// Threads of a block that rounds.
@@ -152,8 +152,8 @@ pub(crate) fn linear<D: Driver>(
     tiled: Tiled,
 ) -> OpResult<()> {
     match tiled.activations {
-        Activations::Int8 => {
-            with_rounded(backend, args_of_x(d), d.p, |x| product(backend, op, d, tiled, x))
+        kind @ (Activations::Int8 | Activations::Int16) => {
+            with_rounded(backend, kind, args_of_x(d), d.p, |x| product(backend, op, d, tiled, x))
         }
         Activations::F32 => {
             let n = d.p.n_rows as usize;
@@ -163,17 +163,18 @@ pub(crate) fn linear<D: Driver>(
     }
 }
 
-/// Layers that read the same rows: these are rounded once.
+/// Layers that read the same rows: these are rounded once, where all round them alike.
 pub(crate) fn group<D: Driver>(
     backend: &CudaBackend<D>,
     mut d: LinearGroup<'_, '_, CudaBackend<D>>,
 ) -> OpResult<()> {
-    let rounding = |rows| match rows {
-        Rows::Tiled(tiled) => Some(tiled).filter(|t| t.activations == Activations::Int8),
+    let tiled = |rows| match rows {
+        Rows::Tiled(tiled) => Some(tiled),
         Rows::Plain(_) => None,
     };
-    let is_rounded = d.layers.iter().all(|layer| rounding(layer.weight.rows).is_some());
-    if !is_rounded || d.layers.is_empty() {
+    let kind = |rows| tiled(rows).map_or(Activations::F32, |tiled| tiled.activations);
+    let own = d.layers.first().map_or(Activations::F32, |layer| kind(layer.weight.rows));
+    if own == Activations::F32 || d.layers.iter().any(|layer| kind(layer.weight.rows) != own) {
         return d.unfused(backend);
     }
     for i in 0..d.layers.len() {
@@ -182,10 +183,10 @@ pub(crate) fn group<D: Driver>(
         layer.weight.expect(Op::Matmul, layer.p.n_out as usize, layer.p.n_in as usize)?;
     }
     let first = d.layer(0);
-    with_rounded(backend, args_of_x(&first), first.p, |x| {
+    with_rounded(backend, own, args_of_x(&first), first.p, |x| {
         for i in 0..d.layers.len() {
             let layer = d.layer(i);
-            if let Some(tiled) = rounding(layer.weight.rows) {
+            if let Some(tiled) = tiled(layer.weight.rows) {
                 product(backend, Op::Matmul, &layer, tiled, x)?;
             }
         }
@@ -197,13 +198,15 @@ pub(crate) fn group<D: Driver>(
 /// scratch.
 fn with_rounded<D: Driver>(
     backend: &CudaBackend<D>,
+    activations: Activations,
     (x, x_is_aligned): (Address, u32),
     p: LinearParams,
     mut products: impl FnMut(&Input) -> OpResult<()>,
 ) -> OpResult<()> {
     let (n_rows, n_in) = (p.n_rows as usize, p.n_in as usize);
     let (groups_of_row, is_many) = (n_in / UNIT, n_rows > MOST_FEW);
-    let row_bytes = groups_of_row * ROUNDED_BYTES[usize::from(is_many)];
+    let planes = activations.planes();
+    let row_bytes = groups_of_row * (planes * UNIT + BESIDE_CODES[usize::from(is_many)]);
     let most = MOST_ROUNDED / row_bytes.max(1) / BLOCK_ROWS * BLOCK_ROWS;
     let at_once = n_rows.max(1).next_multiple_of(BLOCK_ROWS).min(most.max(BLOCK_ROWS));
     let kernel = if is_many { Kernel::round_blocks } else { Kernel::round_rows };
@@ -217,6 +220,8 @@ fn with_rounded<D: Driver>(
                 n_groups: n_groups as u64,
                 groups_of_row: groups_of_row as u32,
                 x_is_aligned,
+                planes: planes as u32,
+                unused: 0,
             };
             backend.launch(kernel, Grid::over(n_groups, ROUND_THREADS), &args)?;
             products(&Input { x: rounded, is_many, first, n })?;
@@ -235,9 +240,9 @@ fn product<D: Driver>(
     let kernels = kernels(tiled.tiles.ty);
     let (kernel, [rows, tiles]) = match (tiled.activations, input.n) {
         (Activations::F32, _) => (kernels.floats, FLOATS),
-        (Activations::Int8, _) if input.is_many => (kernels.many, MANY),
-        (Activations::Int8, 1) => (kernels.one, [1, 1]),
-        (Activations::Int8, _) => (kernels.few, FEW),
+        (_, _) if input.is_many => (kernels.many, MANY),
+        (_, 1) => (kernels.one, [1, 1]),
+        (_, _) => (kernels.few, FEW),
     };
     let [tile_units, scales_at] = tiled.units();
     let (bias, bias_kind) = bias_of(op, d)?;
@@ -254,6 +259,8 @@ fn product<D: Driver>(
         bias_kind,
         accumulate: d.p.accumulate,
         x_is_aligned: args_of_x(d).1,
+        planes: tiled.activations.planes() as u32,
+        unused: 0,
     };
     let grid = Grid::new([input.n.div_ceil(rows), tiled.tiles.count().div_ceil(tiles), 1]);
     backend.launch(kernel, grid, &args)

@@ -59,7 +59,7 @@ impl Default for EngineOptions {
             max_sequences: 1,
             rope: None,
             host_store: HostStoreKind::Auto,
-            activations: Activations::Int8,
+            activations: Activations::default(),
         }
     }
 }

@@ -62,10 +62,34 @@ pub enum Activations {
     /// Rounded to 8 bits: 32 in a row, from a column that is a multiple of 32, share the scale
     /// `s = max |x| / 127` and become `round(x * (127 / max |x|))`, ties to even. The rounded
     /// number times s is what is multiplied.
-    #[default]
     Int8,
+    /// As [`Activations::Int8`] with 16256 = 128 * 127 in place of 127. Kernels multiply such a
+    /// number as two of 8 bits, `128 * high + low` with low from -64 to 63, by codes that are
+    /// unpacked once.
+    #[default]
+    Int16,
     /// As they are.
     F32,
+}
+
+impl Activations {
+    /// What the largest number of 32 becomes; `None` where numbers are not rounded.
+    pub fn largest_code(self) -> Option<i32> {
+        match self {
+            Self::Int8 => Some(127),
+            Self::Int16 => Some(128 * 127),
+            Self::F32 => None,
+        }
+    }
+
+    /// Numbers of 8 bits that stand for one; 0 where numbers are not rounded.
+    pub fn planes(self) -> usize {
+        match self {
+            Self::Int8 => 1,
+            Self::Int16 => 2,
+            Self::F32 => 0,
+        }
+    }
 }
 
 /// A quantised matrix as the model file has it.

@@ -24,8 +24,10 @@ const MAX_ROWS: usize = 8;
 const QUADS: usize = TILE_ROWS / 4;
 /// Invocations of a workgroup that rounds, or looks up.
 const GROUP: usize = 64;
-/// Bytes of a rounded unit.
-const ROUNDED_BYTES: usize = 48;
+/// Bytes of a rounded unit: its codes, and a vector beside them.
+const fn rounded_bytes(planes: usize) -> usize {
+    planes * UNIT + 4 * VECTOR
+}
 
 /// The constants of a format, as `shared/tiles.wgsl` has them.
 pub(crate) fn format_defines(ty: QuantType) -> [Define; 3] {
@@ -55,7 +57,8 @@ struct Input<'a> {
     raw: &'a Arc<RawBuffer>,
     /// Vectors where rows are rounded, else elements.
     offset: usize,
-    is_rounded: bool,
+    /// Codes of 8 bits that stand for a number; 0 where rows are not rounded.
+    planes: usize,
     is_vector: bool,
 }
 
@@ -66,28 +69,30 @@ pub(crate) fn linear(
     tiled: Tiled,
 ) -> OpResult<()> {
     match tiled.activations {
-        Activations::Int8 => {
-            let rounded = round(backend, d)?;
-            product(backend, d, tiled, &of_rounded(&rounded))
+        Activations::Int8 | Activations::Int16 => {
+            let rounded = round(backend, d, tiled.activations)?;
+            product(backend, d, tiled, &of_rounded(&rounded, tiled.activations))
         }
         Activations::F32 => {
             let is_vector = rows_are_vectors(d.p.n_in, &[d.x.offset]);
             let (raw, offset) = (&d.x.buffer.raw, d.x.offset);
-            product(backend, d, tiled, &Input { raw, offset, is_rounded: false, is_vector })
+            product(backend, d, tiled, &Input { raw, offset, planes: 0, is_vector })
         }
     }
 }
 
-/// Layers that read the same rows: these are rounded once.
+/// Layers that read the same rows: these are rounded once, where all round them alike.
 pub(crate) fn group(
     backend: &WgpuBackend,
     mut d: LinearGroup<'_, '_, WgpuBackend>,
 ) -> OpResult<()> {
-    let rounding = |layout| match layout {
-        Layout::Tiled(tiled) => Some(tiled).filter(|t| t.activations == Activations::Int8),
+    let tiled = |layout| match layout {
+        Layout::Tiled(tiled) => Some(tiled),
         Layout::Plain(_) => None,
     };
-    if !d.layers.iter().all(|layer| rounding(layer.weight.layout).is_some()) {
+    let kind = |layout| tiled(layout).map_or(Activations::F32, |tiled| tiled.activations);
+    let first = d.layers.first().map_or(Activations::F32, |layer| kind(layer.weight.layout));
+    if first == Activations::F32 || d.layers.iter().any(|l| kind(l.weight.layout) != first) {
         return d.unfused(backend);
     }
     let mut rounded = None;
@@ -95,27 +100,33 @@ pub(crate) fn group(
         let layer = d.layer(i);
         layer.check(Op::Matmul)?;
         linear::expect(Op::Matmul, &layer)?;
-        let Some(tiled) = rounding(layer.weight.layout) else { continue };
+        let Some(tiled) = tiled(layer.weight.layout) else { continue };
         let rows = match &rounded {
             Some(rows) => rows,
-            None => rounded.insert(round(backend, &layer)?),
+            None => rounded.insert(round(backend, &layer, first)?),
         };
-        product(backend, &layer, tiled, &of_rounded(rows))?;
+        product(backend, &layer, tiled, &of_rounded(rows, first))?;
     }
     Ok(())
 }
 
-fn of_rounded(raw: &Arc<RawBuffer>) -> Input<'_> {
-    Input { raw, offset: 0, is_rounded: true, is_vector: true }
+fn of_rounded(raw: &Arc<RawBuffer>, activations: Activations) -> Input<'_> {
+    Input { raw, offset: 0, planes: activations.planes(), is_vector: true }
 }
 
 /// Rounds rows into a buffer that they stay in until the next op that takes scratch.
-fn round(backend: &WgpuBackend, d: &Linear<'_, WgpuBackend>) -> OpResult<Arc<RawBuffer>> {
+fn round(
+    backend: &WgpuBackend,
+    d: &Linear<'_, WgpuBackend>,
+    activations: Activations,
+) -> OpResult<Arc<RawBuffer>> {
+    let planes = activations.planes();
     let n_units = d.p.n_rows as usize * (d.p.n_in as usize / UNIT);
-    let bytes = (n_units * ROUNDED_BYTES).next_power_of_two() as u64;
+    let bytes = (n_units * rounded_bytes(planes)).next_power_of_two() as u64;
     let rounded = backend.scratch.take(&backend.gpu, bytes)?;
     Launch::new(backend, "shared/round_rows", "round_rows")
         .define("X_VECTOR", rows_are_vectors(d.p.n_in, &[d.x.offset]).into())
+        .define("PLANES", planes as u32)
         .u32(n_units)
         .view(&d.x)
         .writes(&rounded)
@@ -139,9 +150,11 @@ fn product(
         let launch = with_format(launch, tiled.tiles.ty)
             .define("ROWS", rows as u32)
             .define("GROUP", group as u32)
-            .define("ROUNDED", x.is_rounded.into());
-        let launch =
-            if x.is_rounded { launch } else { launch.define("X_VECTOR", x.is_vector.into()) };
+            .define("PLANES", x.planes as u32);
+        let launch = match x.planes {
+            0 => launch.define("X_VECTOR", x.is_vector.into()),
+            _ => launch,
+        };
         at_shard(launch.params(&d.p).u32(shard.first_row).u32(shard.n_rows), tiled, shard)
             .reads(bias_raw)
             .params(&bias_kind)

@@ -111,7 +111,7 @@ impl List {
 
     fn add_quantised(&mut self) {
         let vector = ("X_VECTOR", BOTH);
-        self.add("shared/round_rows", "round_rows", &[vector]);
+        self.add("shared/round_rows", "round_rows", &[vector, ("PLANES", &[1, 2])]);
         for ty in QuantType::ALL {
             let format = format_defines(ty);
             let [bits, scales, table] = &format;
@@ -121,10 +121,10 @@ impl List {
             let mut groups = [1, 1024].map(|n_units| group_size(ty, n_units) as u32).to_vec();
             groups.dedup();
             let (rows, group): ((_, &[u32]), _) = (("ROWS", &[1, 2, 4, 8]), ("GROUP", &groups[..]));
-            let rounded: (_, &[u32]) = ("ROUNDED", &[1]);
+            let rounded: (_, &[u32]) = ("PLANES", &[1, 2]);
             let axes = [bits, scales, table, rows, group, rounded];
             self.add("shared/tile_product", "tile_product", &axes);
-            let as_they_are: (_, &[u32]) = ("ROUNDED", &[0]);
+            let as_they_are: (_, &[u32]) = ("PLANES", &[0]);
             let axes = [bits, scales, table, rows, group, as_they_are, vector];
             self.add("shared/tile_product", "tile_product", &axes);
         }

@@ -8,6 +8,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use longview_tests::published::{self, Row, Status};
 
@@ -27,11 +28,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints rows as they come: some take long.
+/// Prints rows as they come, and how long each took: some take long.
 fn show(run: impl FnOnce(&mut dyn FnMut(Row))) -> ExitCode {
     let [mut passed, mut failed, mut absent] = [0; 3];
+    let mut start = Instant::now();
     run(&mut |row: Row| {
-        println!("{row}");
+        println!("{row} ({:.1} s)", start.elapsed().as_secs_f64());
+        start = Instant::now();
         match row.status {
             Status::Passed(_) => passed += 1,
             Status::Failed(_) => failed += 1,

@@ -27,8 +27,10 @@ pub(super) struct Checkpoint<'a> {
 pub(super) enum Way {
     /// All of it in f32: a test path.
     F32,
-    /// As users run it: activations of 8 bits, keys and values of 16.
+    /// As users run it: activations, keys and values of 16 bits.
     Fast,
+    /// The same with activations of 8 bits.
+    Eight,
 }
 
 impl Checkpoint<'_> {
@@ -58,7 +60,8 @@ impl Checkpoint<'_> {
         let backend = CpuBackend::new(CpuOptions::default()).map_err(|e| e.to_string())?;
         let (activations, kv_dtype) = match way {
             Way::F32 => (Activations::F32, DType::F32),
-            Way::Fast => (Activations::Int8, DType::F16),
+            Way::Fast => (Activations::default(), DType::F16),
+            Way::Eight => (Activations::Int8, DType::F16),
         };
         let options =
             EngineOptions { ctx_size, max_sequences, activations, kv_dtype, ..Default::default() };

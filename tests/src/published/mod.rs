@@ -3,7 +3,7 @@
 //! The golden fixtures are tiny and random; these are real models with real tokenizers, quantised
 //! as people download them. The references (`tests/models`) are computed by transformers from the
 //! same weights, dequantised. Activations stay f32 where tokens and probabilities must be those of
-//! the reference; on the way that users take, activations are rounded to 8 bits, and what that
+//! the reference; on the way that users take, activations are rounded to 16 bits, and what that
 //! costs is a perplexity and a divergence.
 //!
 //! A checkpoint that is not there is a row `NOT RUN` for each of its checks.

@@ -81,7 +81,7 @@ pub fn assert_rows_are_alike<B: Backend>(backend: &B, counts: &[usize]) {
     for ty in QuantType::ALL {
         let n_in = 5 * ty.block_len();
         let x = activations(most, n_in);
-        for kind in [Activations::Int8, Activations::F32] {
+        for kind in [Activations::Int8, Activations::Int16, Activations::F32] {
             let weight = weight(backend, ty, n_in, kind);
             let all = bits(&product(backend, &weight, &x, n_in));
             for rows in counts.iter().copied() {
@@ -123,7 +123,7 @@ fn grouped<B: Backend>(backend: &B, n_rows: usize, weights: [&B::Weight; 3]) -> 
     })
 }
 
-/// Layers that share rounded activations, and groups in which one layer does not.
+/// Layers that share rounded activations, and groups in which one layer rounds otherwise or not.
 pub fn a_group_of_quantised_layers_gives_what_single_layers_give<B: Backend>(
     backend: &Arc<B>,
 ) -> NotRun {
@@ -131,8 +131,9 @@ pub fn a_group_of_quantised_layers_gives_what_single_layers_give<B: Backend>(
     if !has_kernels(backend) {
         return NO_KERNELS;
     }
-    let [q4, q6] =
-        [QuantType::Q4K, QuantType::Q6K].map(|ty| weight(backend, ty, 512, Activations::Int8));
+    let types = [QuantType::Q4K, QuantType::Q6K];
+    let [q4, q6] = types.map(|ty| weight(backend, ty, 512, Activations::Int8));
+    let [wide4, wide6] = types.map(|ty| weight(backend, ty, 512, Activations::Int16));
     let as_they_are = weight(backend, QuantType::Q8_0, 512, Activations::F32);
     let plain = {
         let values: Vec<f32> = activations(N_OUT, 512).iter().map(|x| 0.05 * x).collect();
@@ -142,8 +143,15 @@ pub fn a_group_of_quantised_layers_gives_what_single_layers_give<B: Backend>(
         backend.load_weight(source).expect("memory")
     };
     for n_rows in [1, 3, 9, 70] {
-        for third in [&q4, &as_they_are, &plain] {
-            let [group, single] = grouped(backend, n_rows, [&q4, &q6, third]);
+        let groups = [
+            [&q4, &q6, &q4],
+            [&wide6, &wide4, &wide4],
+            [&q4, &q6, &wide4],
+            [&q4, &q6, &as_they_are],
+            [&q4, &q6, &plain],
+        ];
+        for weights in groups {
+            let [group, single] = grouped(backend, n_rows, weights);
             assert!(group.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{n_rows} rows");
             assert!(group == single, "{}: {n_rows} rows", backend.name());
         }
@@ -159,11 +167,18 @@ pub fn what_is_no_number_stays_in_its_row<B: Backend>(backend: &Arc<B>) -> NotRu
     }
     for ty in QuantType::ALL {
         let n_in = ty.block_len();
-        let weight = weight(backend, ty, n_in, Activations::Int8);
-        for (n_rows, bad) in [(2, f32::NAN), (3, f32::INFINITY), (9, f32::NEG_INFINITY)] {
+        let [eight, sixteen] =
+            [Activations::Int8, Activations::Int16].map(|kind| weight(backend, ty, n_in, kind));
+        for (n_rows, bad, weight) in [
+            (2, f32::NAN, &eight),
+            (3, f32::INFINITY, &eight),
+            (9, f32::NEG_INFINITY, &eight),
+            (2, f32::INFINITY, &sixteen),
+            (9, f32::NAN, &sixteen),
+        ] {
             let mut x = activations(n_rows, n_in);
             x[n_in + 7] = bad;
-            let out = product(backend, &weight, &x, n_in);
+            let out = product(backend, weight, &x, n_in);
             for (row, out) in out.chunks(N_OUT).enumerate() {
                 let is_bad = |x: &f32| x.is_nan() == (row == 1);
                 assert!(out.iter().all(is_bad), "{}: {ty}, {bad}, row {row}", backend.name());

@@ -1,12 +1,14 @@
-//! Rows of activations, rounded to 8 bits, times tiles of quantised weights.
+//! Rows of activations, rounded to 8 or 16 bits or as they are, times tiles of quantised weights.
 //!
-//! An activation x of a unit of 32 becomes `round(x / s)` with `s = max |x| / 127`. A unit adds
+//! An activation x of a unit of 32 becomes `round(x / s)` with `s = max |x| / 127`; or, in 16 bits,
+//! with 128 * 127, and then two planes of 8 bits, `128 * high + low`. A unit adds
 //! `d s (sum of codes * rounded - offset * sum of rounded)` to an output, where products and sums
 //! inside the brackets are whole numbers and hence exact, or, in formats with a smallest value m,
 //! `d s (sum of codes * rounded) + m s (sum of rounded)`. Units are added in order, so a row's
 //! result does not depend on the other rows, nor on how many bytes a vector has.
 
 use longview_core::quant::{QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
+use longview_ops::Activations;
 
 use crate::simd::bytes::ByteSimd;
 use crate::simd::{MAX_LANES, Simd};
@@ -19,9 +21,14 @@ const SMALLEST: f32 = 1e-30;
 /// How activations are rounded for a type of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rounding {
+    /// Codes that stand for an activation.
+    planes: usize,
+    /// What the largest activation of a unit becomes.
+    largest: i32,
     /// What the sum of a unit, or of half a unit, is multiplied by.
     kind: SumKind,
-    /// Sums of a unit: 2 where scales are of 16 columns.
+    /// Sums of a unit. Dot products start from one for each plane, and for each half of a unit
+    /// where scales are of 16 columns.
     n_sums: usize,
 }
 
@@ -35,24 +42,26 @@ enum SumKind {
 
 impl Rounding {
     /// For weights of type `ty`, on instructions that multiply codes of 8 bits as
-    /// [`ByteSimd::BIASED`] says.
-    pub(crate) fn of(ty: QuantType, is_biased: bool) -> Self {
+    /// [`ByteSimd::BIASED`] says; `None` where activations are not rounded.
+    pub(crate) fn of(ty: QuantType, activations: Activations, is_biased: bool) -> Option<Self> {
+        let (planes, largest) = (activations.planes(), activations.largest_code()?);
         let offset = match (multiplied_bits(ty), is_biased) {
             (8, false) => 0,
             (bits, _) => -(1 << (bits - 1)),
         };
-        match ty.scales() {
-            Scales::F16 | Scales::Bf16 => Self { kind: SumKind::Offset(offset), n_sums: 1 },
-            Scales::SuperHalves => Self { kind: SumKind::Offset(offset), n_sums: 2 },
-            Scales::WithMin => Self { kind: SumKind::Min { is_negative: false }, n_sums: 1 },
-            Scales::SuperMin => Self { kind: SumKind::Min { is_negative: true }, n_sums: 1 },
-        }
+        let (kind, n_sums) = match ty.scales() {
+            Scales::F16 | Scales::Bf16 => (SumKind::Offset(offset), planes),
+            Scales::SuperHalves => (SumKind::Offset(offset), 2 * planes),
+            Scales::WithMin => (SumKind::Min { is_negative: false }, 1),
+            Scales::SuperMin => (SumKind::Min { is_negative: true }, 1),
+        };
+        Some(Self { planes, largest, kind, n_sums })
     }
 
     /// Lengths in words of 4 bytes of what `n_rows` rows of `k` become: codes, scales, sums.
     pub(crate) fn lens(self, n_rows: usize, k: usize) -> [usize; 3] {
         let units = n_rows * k / UNIT;
-        [n_rows * k / 4, units, units * self.n_sums]
+        [n_rows * k / 4 * self.planes, units, units * self.n_sums]
     }
 }
 
@@ -68,7 +77,7 @@ const fn multiplied_bits(ty: QuantType) -> usize {
 pub(crate) struct RoundRow<'a> {
     pub(crate) rounding: Rounding,
     pub(crate) x: &'a [f32],
-    /// As long as x.
+    /// Of each unit all codes of a plane, the high ones first.
     pub(crate) codes: &'a mut [i8],
     /// One for each unit.
     pub(crate) scales: &'a mut [f32],
@@ -81,9 +90,11 @@ impl Kernel for RoundRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { rounding: Rounding { kind, n_sums }, x, codes, scales, sums } = self;
-        let units = x.len() / UNIT;
-        assert!(codes.len() >= x.len() && scales.len() >= units && sums.len() >= units * n_sums);
+        let Self { rounding: Rounding { planes, largest, kind, n_sums }, x, .. } = self;
+        let (codes, scales, sums) = (self.codes, self.scales, self.sums);
+        let (units, largest) = (x.len() / UNIT, largest as f32);
+        assert!(codes.len() >= x.len() * planes && sums.len() >= units * n_sums);
+        assert!(scales.len() >= units);
         // Loops over indices: iterators would be functions of their own, without the instruction
         // set's features.
         for u in 0..units {
@@ -104,35 +115,53 @@ impl Kernel for RoundRow<'_> {
                 not_finite[0] += not_finite[lane];
             }
             let (most, not_finite) = (most[0], not_finite[0]);
-            let inverse = if most < SMALLEST { 0.0 } else { 127.0 / most };
-            let scale = if most < SMALLEST { 0.0 } else { most / 127.0 } + not_finite;
+            let inverse = if most < SMALLEST { 0.0 } else { largest / most };
+            let scale = if most < SMALLEST { 0.0 } else { most / largest } + not_finite;
             scales[u] = scale;
-            let codes = codes.as_mut_ptr().add(u * UNIT);
-            let mut totals = [0i32; 2];
+            let codes = codes.as_mut_ptr().add(u * UNIT * planes);
+            // Of each plane, and of each half of the unit.
+            let mut totals = [[0i32; 2]; 2];
             for i in 0..UNIT {
                 let rounded = (*x.add(i) * inverse).round_ties_even();
-                let is_code = rounded.abs() <= 127.0;
+                let is_code = rounded.abs() <= largest;
                 let code: i32 = if is_code { rounded.to_int_unchecked() } else { 0 };
-                *codes.add(i) = code as i8;
-                totals[i * 2 / UNIT] += code;
+                // The shift rounds down, so what is left is from -64 to 63.
+                let high = if planes == 2 { (code + 64) >> 7 } else { code };
+                *codes.add(i) = high as i8;
+                totals[0][i * 2 / UNIT] += high;
+                if planes == 2 {
+                    let low = code - (high << 7);
+                    *codes.add(UNIT + i) = low as i8;
+                    totals[1][i * 2 / UNIT] += low;
+                }
             }
-            if n_sums == 1 {
-                totals[0] += totals[1];
-            }
-            for i in 0..n_sums {
-                sums[u * n_sums + i] = match kind {
-                    SumKind::Offset(offset) => (offset * totals[i]).cast_unsigned(),
-                    SumKind::Min { is_negative: false } => (scale * totals[i] as f32).to_bits(),
-                    SumKind::Min { is_negative: true } => (scale * -totals[i] as f32).to_bits(),
-                };
+            let sums = sums.as_mut_ptr().add(u * n_sums);
+            match kind {
+                SumKind::Offset(offset) => {
+                    for i in 0..n_sums {
+                        let [first, second] = totals[i * planes / n_sums];
+                        let halves = [first, second, first + second];
+                        let half = if n_sums == planes { 2 } else { i % 2 };
+                        *sums.add(i) = (offset * halves[half]).cast_unsigned();
+                    }
+                }
+                SumKind::Min { is_negative } => {
+                    let [high, low] = totals.map(|[first, second]| first + second);
+                    let total = if planes == 2 { (high << 7) + low } else { high };
+                    let total = if is_negative { -total } else { total };
+                    *sums = (scale * total as f32).to_bits();
+                }
             }
         }
     }
 }
 
-/// Rounded rows, as [`RoundRow`] makes them, one after the other.
-#[derive(Clone, Copy)]
-pub(crate) struct Rounded<'a> {
+/// Rows one after the other: rounded, as [`RoundRow`] makes them, or as they are.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Rows<'a> {
+    /// Codes of an activation; 0 where `floats` has the activations.
+    pub(crate) planes: usize,
+    pub(crate) floats: &'a [f32],
     pub(crate) codes: &'a [i8],
     pub(crate) scales: &'a [f32],
     pub(crate) sums: &'a [u32],
@@ -145,7 +174,7 @@ pub(crate) struct QuantTiles<'a> {
     pub(crate) bytes: &'a [u8],
     /// Number of the first one.
     pub(crate) first: usize,
-    pub(crate) x: Rounded<'a>,
+    pub(crate) x: Rows<'a>,
     pub(crate) n_rows: usize,
     /// All biases.
     pub(crate) bias: Option<&'a [f32]>,
@@ -160,25 +189,15 @@ impl ByteKernel for QuantTiles<'_> {
     #[inline(always)]
     unsafe fn run<S: ByteSimd>(self) {
         let (k, units) = (self.tiles.n_cols, self.tiles.n_units());
-        assert!(
-            self.x.codes.len() >= self.n_rows * k && self.x.scales.len() >= self.n_rows * units
-        );
+        let is_rounded = self.x.planes > 0;
+        assert!(is_rounded || self.x.floats.len() >= self.n_rows * k);
+        assert!(self.x.codes.len() >= self.n_rows * k * self.x.planes);
+        assert!(!is_rounded || self.x.scales.len() >= self.n_rows * units);
         let is_multiple = self.bytes.len().is_multiple_of(self.tiles.tile_bytes());
         let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
         assert!(is_multiple && self.first + n_tiles <= self.tiles.count());
         assert!(self.bias.is_none_or(|bias| bias.len() == self.tiles.n_rows));
-        match self.tiles.ty {
-            QuantType::Q4_0 => self.rows::<S, Q4_0>(),
-            QuantType::Q4_1 => self.rows::<S, Q4_1>(),
-            QuantType::Q5_0 => self.rows::<S, Q5_0>(),
-            QuantType::Q5_1 => self.rows::<S, Q5_1>(),
-            QuantType::Q8_0 => self.rows::<S, Q8_0>(),
-            QuantType::Q4K => self.rows::<S, Q4K>(),
-            QuantType::Q5K => self.rows::<S, Q5K>(),
-            QuantType::Q6K => self.rows::<S, Q6K>(),
-            QuantType::Iq4Nl => self.rows::<S, Iq4Nl>(),
-            QuantType::Mxfp4 => self.rows::<S, Mxfp4>(),
-        }
+        if is_rounded { self.format::<S, true>() } else { self.format::<S, false>() }
     }
 }
 
@@ -187,6 +206,14 @@ trait Format {
     const TY: QuantType;
     /// Halves of a unit with a scale of their own.
     const HALVES: usize = if matches!(Self::TY.scales(), Scales::SuperHalves) { 2 } else { 1 };
+    /// What is subtracted from a code, without a smallest value.
+    const OFFSET: i32 = if multiplied_bits(Self::TY) == 8 || Self::HAS_MIN {
+        0
+    } else {
+        1 << (multiplied_bits(Self::TY) - 1)
+    };
+    /// Whether the smallest value is subtracted.
+    const SUBTRACTS: bool = matches!(Self::TY.scales(), Scales::SuperMin);
     const HAS_MIN: bool = matches!(Self::TY.scales(), Scales::WithMin | Scales::SuperMin);
 }
 
@@ -202,32 +229,71 @@ macro_rules! formats {
 }
 formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 
+/// As many planes as the rows have.
+const ANY: usize = usize::MAX;
+
 /// Bytes of codes that are asked for ahead.
 const AHEAD: usize = 2048;
 
 impl QuantTiles<'_> {
     #[inline(always)]
-    unsafe fn rows<S: ByteSimd, F: Format>(&self) {
+    unsafe fn format<S: ByteSimd, const ROUNDED: bool>(&self) {
+        match self.tiles.ty {
+            QuantType::Q4_0 => self.rows::<S, Q4_0, ROUNDED>(),
+            QuantType::Q4_1 => self.rows::<S, Q4_1, ROUNDED>(),
+            QuantType::Q5_0 => self.rows::<S, Q5_0, ROUNDED>(),
+            QuantType::Q5_1 => self.rows::<S, Q5_1, ROUNDED>(),
+            QuantType::Q8_0 => self.rows::<S, Q8_0, ROUNDED>(),
+            QuantType::Q4K => self.rows::<S, Q4K, ROUNDED>(),
+            QuantType::Q5K => self.rows::<S, Q5K, ROUNDED>(),
+            QuantType::Q6K => self.rows::<S, Q6K, ROUNDED>(),
+            QuantType::Iq4Nl => self.rows::<S, Iq4Nl, ROUNDED>(),
+            QuantType::Mxfp4 => self.rows::<S, Mxfp4, ROUNDED>(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn rows<S: ByteSimd, F: Format, const ROUNDED: bool>(&self) {
         let mut r = 0;
         while r < self.n_rows {
-            r += match self.n_rows - r {
-                n if n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, 8>(r),
-                n if n >= 4 => self.run_of_tiles::<S, F, 4>(r),
-                n if n >= 2 => self.run_of_tiles::<S, F, 2>(r),
-                _ => self.run_of_tiles::<S, F, 1>(r),
-            };
+            let n = self.n_rows - r;
+            r += if ROUNDED { self.rounded::<S, F>(r, n) } else { self.floats::<S, F>(r, n) };
         }
+    }
+
+    /// As many of `n` rows from `r` on as a kernel takes. How many planes there are is only known
+    /// to kernels of many rows: there it counts, and each is a kernel to compile.
+    #[inline(always)]
+    unsafe fn rounded<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
+        match n {
+            n if n >= 8 && S::X_ROWS >= 8 && self.x.planes == 1 => {
+                self.run_of_tiles::<S, F, 1, 8>(r)
+            }
+            n if n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, 2, 8>(r),
+            n if n >= 4 => self.run_of_tiles::<S, F, ANY, 4>(r),
+            n if n >= 2 => self.run_of_tiles::<S, F, ANY, 2>(r),
+            _ => self.run_of_tiles::<S, F, ANY, 1>(r),
+        }
+    }
+
+    /// The same of rows that are not rounded.
+    #[inline(always)]
+    unsafe fn floats<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
+        if n >= 4 { self.run_of_tiles::<S, F, 0, 4>(r) } else { self.run_of_tiles::<S, F, 0, 1>(r) }
     }
 
     /// Rows `r..r + R` with all tiles: they stay in the caches meanwhile.
     #[inline(always)]
-    unsafe fn run_of_tiles<S: ByteSimd, F: Format, const R: usize>(&self, r: usize) -> usize {
+    unsafe fn run_of_tiles<S: ByteSimd, F: Format, const PLANES: usize, const R: usize>(
+        &self,
+        r: usize,
+    ) -> usize {
         for (i, tile) in self.bytes.chunks_exact(self.tiles.tile_bytes()).enumerate() {
             // A vector has a lane for LANES of the 16 rows. Each part of them goes over the tile
             // anew: it is in the caches by then, and the sums of one part fit the registers.
             let mut part = 0;
             while part < TILE_ROWS {
-                self.part::<S, F, R>(tile, self.first + i, part, r);
+                self.part::<S, F, PLANES, R>(tile, self.first + i, part, r);
                 part += S::LANES;
             }
         }
@@ -235,7 +301,7 @@ impl QuantTiles<'_> {
     }
 
     #[inline(always)]
-    unsafe fn part<S: ByteSimd, F: Format, const R: usize>(
+    unsafe fn part<S: ByteSimd, F: Format, const PLANES: usize, const R: usize>(
         &self,
         tile: &[u8],
         index: usize,
@@ -245,10 +311,16 @@ impl QuantTiles<'_> {
         let n_units = self.tiles.n_units();
         let planes = tile.as_ptr().add(4 * part);
         let scales = tile.as_ptr().add(self.tiles.code_bytes());
-        let codes = self.x.codes.as_ptr().add(r * self.tiles.n_cols);
-        let x_scales = self.x.scales.as_ptr().add(r * n_units);
-        let sums = self.x.sums.as_ptr().add(r * n_units * F::HALVES);
-        let mut y = [S::zero(); R];
+        let floats = self.x.floats.as_ptr().wrapping_add(r * self.tiles.n_cols);
+        let n_planes = if PLANES == ANY { self.x.planes } else { PLANES };
+        // Without planes these three are empty, and nothing reads them.
+        let codes = self.x.codes.as_ptr().wrapping_add(r * self.tiles.n_cols * n_planes);
+        let x_scales = self.x.scales.as_ptr().wrapping_add(r * n_units);
+        let n_sums = if F::HAS_MIN { 1 } else { n_planes * F::HALVES };
+        let sums = self.x.sums.as_ptr().wrapping_add(r * n_units * n_sums);
+        // Two sums, because a sum waits for the product before it; only numbers as they are make
+        // so many.
+        let (mut y, mut odd) = ([S::zero(); R], [S::zero(); R]);
         for u in 0..n_units {
             let at = planes.add(u * F::TY.plane_bytes());
             if part == 0 {
@@ -260,28 +332,52 @@ impl QuantTiles<'_> {
             }
             let w = unit_codes::<S, F>(at);
             let (d, m) = unit_scales::<S, F>(scales, u, part);
-            for i in 0..R {
-                let a = codes.add(i * self.tiles.n_cols + u * UNIT);
-                let s = S::splat(*x_scales.add(i * n_units + u));
-                let sum = sums.add((i * n_units + u) * F::HALVES);
-                if F::HALVES == 2 {
-                    for h in 0..2 {
-                        let start = S::splat_int(sum.add(h).cast());
-                        let dot = dot::<S, F, 4>(start, &w, 4 * h, a.add(UNIT / 2 * h));
-                        y[i] = S::fma(S::mul(d[h], s), S::to_float(dot), y[i]);
+            if PLANES == 0 {
+                let w = signed_codes::<S, F>(w);
+                for word in 0..UNIT / 4 {
+                    let own = d[word * F::HALVES / 8];
+                    for byte in 0..4 {
+                        let value = value::<S, F>(w[word], byte, own, m);
+                        let x = floats.add(u * UNIT + 4 * word + byte);
+                        let y = if byte % 2 == 0 { &mut y } else { &mut odd };
+                        for i in 0..R {
+                            y[i] = S::fma(value, S::splat(*x.add(i * self.tiles.n_cols)), y[i]);
+                        }
                     }
-                } else if F::HAS_MIN {
-                    let dot = dot::<S, F, 8>(S::zero_int(), &w, 0, a);
-                    y[i] = S::fma(S::mul(d[0], s), S::to_float(dot), y[i]);
-                    y[i] = S::fma(m, S::splat(f32::from_bits(*sum)), y[i]);
-                } else {
-                    let dot = dot::<S, F, 8>(S::splat_int(sum.cast()), &w, 0, a);
-                    y[i] = S::fma(S::mul(d[0], s), S::to_float(dot), y[i]);
+                }
+                continue;
+            }
+            for i in 0..R {
+                let a = codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
+                let s = S::splat(*x_scales.add(i * n_units + u));
+                let start = sums.add((i * n_units + u) * n_sums);
+                let mut dots = [S::zero_int(); 2];
+                for plane in 0..n_planes {
+                    let a = a.add(plane * UNIT);
+                    if F::HALVES == 2 {
+                        for h in 0..2 {
+                            let start = S::splat_int(start.add(2 * plane + h).cast());
+                            let dot = dot::<S, F, 4>(start, &w, 4 * h, a.add(UNIT / 2 * h));
+                            dots[h] = S::add_128(dot, dots[h]);
+                        }
+                    } else {
+                        let from = start.add(plane).cast();
+                        let start = if F::HAS_MIN { S::zero_int() } else { S::splat_int(from) };
+                        dots[0] = S::add_128(dot::<S, F, 8>(start, &w, 0, a), dots[0]);
+                    }
+                }
+                y[i] = S::fma(S::mul(d[0], s), S::to_float(dots[0]), y[i]);
+                if F::HALVES == 2 {
+                    y[i] = S::fma(S::mul(d[1], s), S::to_float(dots[1]), y[i]);
+                }
+                if F::HAS_MIN {
+                    y[i] = S::fma(m, S::splat(f32::from_bits(*start)), y[i]);
                 }
             }
         }
         for i in 0..R {
-            self.finish::<S>(r + i, index * TILE_ROWS + part, y[i]);
+            let y = if PLANES == 0 { S::add(y[i], odd[i]) } else { y[i] };
+            self.finish::<S>(r + i, index * TILE_ROWS + part, y);
         }
     }
 
@@ -362,6 +458,31 @@ unsafe fn unit_codes<S: ByteSimd, F: Format>(planes: *const u8) -> [S::B; 8] {
         }
     }
     w
+}
+
+/// What [`unit_codes`] has, with signs.
+#[inline(always)]
+unsafe fn signed_codes<S: ByteSimd, F: Format>(mut w: [S::B; 8]) -> [S::B; 8] {
+    if S::BIASED && multiplied_bits(F::TY) == 8 {
+        for i in 0..8 {
+            w[i] = S::flip(w[i], 0x80);
+        }
+    }
+    w
+}
+
+/// The values that byte `j` of the lanes stands for.
+#[inline(always)]
+unsafe fn value<S: ByteSimd, F: Format>(w: S::B, j: usize, d: S::V, m: S::V) -> S::V {
+    let code = S::to_float(S::signed_byte(w, j as i32));
+    if F::OFFSET != 0 {
+        return S::mul(d, S::sub(code, S::splat(F::OFFSET as f32)));
+    }
+    let product = S::mul(d, code);
+    if !F::HAS_MIN {
+        return product;
+    }
+    if F::SUBTRACTS { S::sub(product, m) } else { S::add(product, m) }
 }
 
 /// The table of a format that has one, biased by 128 where that is multiplied.

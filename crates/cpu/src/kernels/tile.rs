@@ -48,8 +48,8 @@ pub(crate) unsafe fn full<S: Simd>(t: Tile) {
 }
 
 /// One tile of the full width whose sums run in the order of [`super::dots`]: as if the elements
-/// of a row lay in the lanes of a vector, which are added at the end. Panels have their columns lane by
-/// lane ([`super::pack::Places::by_lanes`]).
+/// of a row lay in the lanes of a vector, which are added at the end. Panels have their columns
+/// lane by lane ([`super::pack::Places::by_lanes`]).
 ///
 /// # Safety
 /// As for [`full`].

@@ -237,6 +237,16 @@ impl ByteSimd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn add_128(low: __m256i, high: __m256i) -> __m256i {
+        _mm256_add_epi32(low, _mm256_slli_epi32::<7>(high))
+    }
+
+    #[inline(always)]
+    unsafe fn signed_byte(b: __m256i, j: i32) -> __m256i {
+        _mm256_srai_epi32::<24>(Self::shift(b, 24 - 8 * j))
+    }
+
+    #[inline(always)]
     unsafe fn to_float(i: __m256i) -> __m256 {
         _mm256_cvtepi32_ps(i)
     }

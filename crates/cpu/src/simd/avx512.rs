@@ -300,6 +300,16 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn add_128(low: __m512i, high: __m512i) -> __m512i {
+        _mm512_add_epi32(low, _mm512_slli_epi32::<7>(high))
+    }
+
+    #[inline(always)]
+    unsafe fn signed_byte(b: __m512i, j: i32) -> __m512i {
+        _mm512_srai_epi32::<24>(Self::shift(b, 24 - 8 * j))
+    }
+
+    #[inline(always)]
     unsafe fn to_float(i: __m512i) -> __m512 {
         _mm512_cvtepi32_ps(i)
     }

@@ -33,6 +33,10 @@ pub(crate) trait ByteSimd: Simd {
     /// The whole number at `p` in every lane.
     unsafe fn splat_int(p: *const i32) -> Self::I;
     unsafe fn zero_int() -> Self::I;
+    /// `low + 128 * high`.
+    unsafe fn add_128(low: Self::I, high: Self::I) -> Self::I;
+    /// Byte `j` of each lane, with its sign.
+    unsafe fn signed_byte(b: Self::B, j: i32) -> Self::I;
     unsafe fn to_float(i: Self::I) -> Self::V;
     /// `LANES` bytes as floats.
     unsafe fn load_u8(p: *const u8) -> Self::V;

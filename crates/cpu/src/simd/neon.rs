@@ -218,6 +218,16 @@ impl ByteSimd for Neon {
     }
 
     #[inline(always)]
+    unsafe fn add_128(low: int32x4_t, high: int32x4_t) -> int32x4_t {
+        vaddq_s32(low, vshlq_n_s32::<7>(high))
+    }
+
+    #[inline(always)]
+    unsafe fn signed_byte(b: uint8x16_t, j: i32) -> int32x4_t {
+        vshrq_n_s32::<24>(vreinterpretq_s32_u8(Self::shift(b, 24 - 8 * j)))
+    }
+
+    #[inline(always)]
     unsafe fn to_float(i: int32x4_t) -> float32x4_t {
         vcvtq_f32_s32(i)
     }

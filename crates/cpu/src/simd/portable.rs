@@ -217,6 +217,16 @@ impl ByteSimd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn add_128(low: [i32; 8], high: [i32; 8]) -> [i32; 8] {
+        std::array::from_fn(|i| low[i] + (high[i] << 7))
+    }
+
+    #[inline(always)]
+    unsafe fn signed_byte(b: [u32; 8], j: i32) -> [i32; 8] {
+        b.map(|word| (word << (24 - 8 * j)).cast_signed() >> 24)
+    }
+
+    #[inline(always)]
     unsafe fn to_float(i: [i32; 8]) -> F32x8 {
         F32x8(i.map(|i| i as f32))
     }

@@ -170,10 +170,11 @@ impl QuantLinearCase {
     /// Every type with every size, `(rows, blocks, n_out)`; the rest takes turns.
     fn of(op: Op, sizes: &[(u32, u32, u32)]) -> Vec<Self> {
         let mut all = Vec::new();
-        for ty in QuantType::ALL {
+        for (place, ty) in QuantType::ALL.into_iter().enumerate() {
             for (i, (rows, blocks, n_out)) in sizes.iter().copied().enumerate() {
                 let (bias, accumulate) = (i % 2 == 1, i / 2 % 2 == 1);
-                for activations in [Activations::Int8, Activations::F32] {
+                let other = [Activations::Int16, Activations::F32][(place + i) % 2];
+                for activations in [Activations::Int8, other] {
                     let case = Self { op, rows, blocks, n_out, ty, activations, bias, accumulate };
                     all.push(case);
                 }
@@ -191,7 +192,11 @@ impl fmt::Display for QuantLinearCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { op, rows, n_out, ty, .. } = self;
         write!(f, "{op}[t={rows},in={},out={n_out},w={ty}", self.n_in())?;
-        f.write_str(if self.activations == Activations::F32 { ",x=f32" } else { "" })?;
+        f.write_str(match self.activations {
+            Activations::Int8 => "",
+            Activations::Int16 => ",x=int16",
+            Activations::F32 => ",x=f32",
+        })?;
         f.write_str(if self.bias { ",bias" } else { "" })?;
         f.write_str(if self.accumulate { ",accumulate]" } else { "]" })
     }
@@ -213,7 +218,7 @@ impl OpCase for QuantLinearCase {
     }
 
     fn elsewhere(&self, c: &Capabilities) -> Option<String> {
-        as_f16(c, self.ty).filter(|_| self.activations == Activations::Int8)
+        as_f16(c, self.ty).filter(|_| self.activations != Activations::F32)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {

@@ -10,7 +10,6 @@ use crate::desc::checks::ensure;
 use crate::desc::{Argmax, Embed, GeluMul, Gram, Linear, RmsNorm, Rope, SiluMul, TopK};
 use crate::error::OpResult;
 use crate::op::Op;
-use crate::weight::Activations;
 
 /// `out[t] = table[ids[t]]`.
 pub(super) fn embed(mut d: Embed<'_, R>) -> OpResult<()> {
@@ -52,8 +51,8 @@ pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
         shaped(op, "bias", bias, 1, n_out)?;
     }
     let mut x = floats(&d.x);
-    if d.weight.activations == Activations::Int8 {
-        x.chunks_mut(32).for_each(round_unit);
+    if let Some(largest) = d.weight.activations.largest_code() {
+        x.chunks_mut(32).for_each(|unit| round_unit(unit, largest));
     }
     let mut out = if d.p.accumulate == 1 { present(&d.out) } else { vec![0.0; d.out.len] };
     for t in 0..d.p.n_rows as usize {
@@ -66,16 +65,17 @@ pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
     Ok(())
 }
 
-/// Activations as [`Activations::Int8`] has them. Which way a number is rounded is decided in f32.
-fn round_unit(unit: &mut [f64]) {
+/// Activations as `Activations::Int8` has them, with codes up to `largest`. Which way a number is
+/// rounded is decided in f32.
+fn round_unit(unit: &mut [f64], largest: i32) {
     let most = unit.iter().fold(0.0f32, |most, x| most.max((*x as f32).abs()));
     if unit.iter().any(|x| !x.is_finite()) {
         return unit.fill(f64::NAN);
     }
-    let inverse = 127.0 / most;
+    let inverse = largest as f32 / most;
     for x in unit {
         let code = if inverse.is_finite() { (*x as f32 * inverse).round_ties_even() } else { 0.0 };
-        *x = f64::from(code) * f64::from(most) / 127.0;
+        *x = f64::from(code) * f64::from(most) / f64::from(largest);
     }
 }
 
