@@ -221,7 +221,6 @@ impl<'a, T> Shared<'a, T> {
         // promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
-    }
 }
 
 /// Models of the team; see those of the pool.
