@@ -29,6 +29,8 @@ pub(super) enum Way {
     F32,
     /// As users run it: activations of 8 bits, keys and values of 16.
     Fast,
+    /// Activations in f32, and keys and values of this type.
+    Rows(DType),
 }
 
 impl Checkpoint<'_> {
@@ -59,6 +61,7 @@ impl Checkpoint<'_> {
         let (activations, kv_dtype) = match way {
             Way::F32 => (Activations::F32, DType::F32),
             Way::Fast => (Activations::Int8, DType::F16),
+            Way::Rows(dtype) => (Activations::F32, dtype),
         };
         let options =
             EngineOptions { ctx_size, max_sequences, activations, kv_dtype, ..Default::default() };
