@@ -16,10 +16,12 @@
 // as long as both factors agree. Scores are Q K^T; the 8 rows of Q that no query needs hold what
 // rounding to 16 bits left of it, and bf16 has a third part. Values are V^T P^T, P in two parts. So
 // results are as near as with f32 products.
-// `plain`, for all others: LANES lanes take a row, 4 elements each, and sum up with shuffles.
+// `plain`, for all others, those of 8 bits too: LANES lanes take a row, 4 elements each, and sum up
+// with shuffles.
 //
 // Bytes: 2 Dh a listed row and KV head. Bound: memory. Dh is at most DIM, 64, 128 or 256.
 #include "shared/attend.cuh"
+#include "shared/coded.cuh"
 
 struct AttendListArgs {
     const float* q;
@@ -55,7 +57,7 @@ struct AttendListArgs {
     u32 n_splits;
     u32 accumulate;
     float scale;
-    // Whether units of 16 bytes can be loaded.
+    // Whether units of 16 bytes can be loaded, of rows of 8 bits those of 4.
     u32 is_aligned;
 };
 
@@ -415,6 +417,41 @@ DEVICE void load_four(const AttendListArgs& p, const T* head, u32 id, u32 offset
     }
 }
 
+// The same of a row of 8 bits. Four codes have one scale.
+DEVICE void load_four(const AttendListArgs& p, const coded* head, u32 id, u32 offset, u32 from,
+                      float (&to)[4]) {
+    to[0] = to[1] = to[2] = to[3] = 0;
+    if (id == NO_KV_ROW || from >= p.head_dim) {
+        return;
+    }
+    const coded* row = head + static_cast<u64>(id) * coded_row(p.head_dim);
+    const u32 place = offset == 0 ? from / KEY_BLOCK : key_scales(p.head_dim);
+    const float scale = scale_of(row, p.head_dim, place);
+    const coded* at = row + offset + from;
+    u32 codes = 0;
+    if (p.is_aligned) {
+        codes = *reinterpret_cast<const u32*>(at);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            codes |= from + i < p.head_dim ? static_cast<u32>(at[i].bits) << (8 * i) : 0;
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        to[i] = scale * number_of(codes >> (8 * i) & 0xffu);
+    }
+}
+
+// The rows of a KV head.
+template <typename T>
+DEVICE const T* rows_of_head(const AttendListArgs& p, u32 kv_head, const T* rows) {
+    return rows + static_cast<u64>(kv_head) * p.head_stride * 2 * p.head_dim;
+}
+DEVICE const coded* rows_of_head(const AttendListArgs& p, u32 kv_head, const coded* rows) {
+    return rows + static_cast<u64>(kv_head) * p.head_stride * coded_row(p.head_dim);
+}
+
 template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const AttendListArgs& p) {
     // Fours of a lane.
     constexpr u32 FOURS = DIM / 128;
@@ -452,8 +489,7 @@ template <typename T, u32 DIM, bool WEIGHTED> DEVICE void attend_plain(const Att
     const u32 slot = lane_of_thread() / lanes;
     const u32 column = lane_of_thread() % lanes * 4;
     const u32 first_row = warp_of_thread() % (ROWS / PLAIN_ROWS) * PLAIN_ROWS;
-    const T* head = static_cast<const T*>(p.kv)
-        + static_cast<u64>(work.kv_head) * p.head_stride * 2 * p.head_dim;
+    const T* head = rows_of_head(p, work.kv_head, static_cast<const T*>(p.kv));
     float o[PLAIN_ROWS][FOURS][4] = {};
     float m[PLAIN_ROWS];
     float l[PLAIN_ROWS] = {};
@@ -589,6 +625,15 @@ KERNEL(attend_list_weighted_plain_bf16_128, AttendListArgs, THREADS) {
 }
 KERNEL(attend_list_weighted_plain_bf16_256, AttendListArgs, THREADS) {
     attend_plain<bf16, 256, true>(p);
+}
+
+KERNEL(attend_list_plain_q8_128, AttendListArgs, THREADS) { attend_plain<coded, 128, false>(p); }
+KERNEL(attend_list_plain_q8_256, AttendListArgs, THREADS) { attend_plain<coded, 256, false>(p); }
+KERNEL(attend_list_weighted_plain_q8_128, AttendListArgs, THREADS) {
+    attend_plain<coded, 128, true>(p);
+}
+KERNEL(attend_list_weighted_plain_q8_256, AttendListArgs, THREADS) {
+    attend_plain<coded, 256, true>(p);
 }
 
 // A block owns a query row: its first warp weighs the splits, then a thread sums up an element.

@@ -159,7 +159,7 @@ fn stage_keys(slice: u32, key: u32, end: u32, kv_start: u32, lane: u32) {
         let octet = slice * SLICE + i % SLICE;
         var x = Octet(vec4<f32>(0.0), vec4<f32>(0.0));
         if key + row < end && octet < OCTETS {
-            x = kv_octet(kv_start + (key + row) * (2u * HEAD_DIM), octet);
+            x = kv_key(kv_start + (key + row) * ROW_LEN, octet);
         }
         pool[QUERY_TILE + row][i % SLICE * 2u] = x.low;
         pool[QUERY_TILE + row][i % SLICE * 2u + 1u] = x.high;
@@ -172,7 +172,7 @@ fn stage_values(key: u32, end: u32, kv_start: u32, lane: u32) {
         let j = i / OCTETS;
         var x = Octet(vec4<f32>(0.0), vec4<f32>(0.0));
         if key + j < end {
-            x = kv_octet(kv_start + (key + j) * (2u * HEAD_DIM) + HEAD_DIM, i % OCTETS);
+            x = kv_value(kv_start + (key + j) * ROW_LEN, i % OCTETS);
         }
         let row = VALUES_AT + j / 4u * OCTETS + i % OCTETS;
         pool[row][j % 4u] = x.low;
@@ -268,7 +268,7 @@ fn attend_chunk(
     // In whole tiles from the split's begin: behind its end the next split goes on.
     let begin = max(split_begin, skipped(first / group) / KEY_TILE * KEY_TILE);
     let end = min(split_begin + p.split_rows, limit);
-    let kv_start = p.kv_offset + (kv_head * p.head_stride + p.first_row) * (2u * HEAD_DIM);
+    let kv_start = p.kv_offset + (kv_head * p.head_stride + p.first_row) * ROW_LEN;
 
     var items = array<u32, QUERY_ITEMS>();
     for (var i = 0u; i < QUERY_ITEMS; i++) {

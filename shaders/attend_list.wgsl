@@ -16,7 +16,8 @@
 // With PARTIAL the splits' results go to `partials` for `attend_merge`; without there is one split,
 // whose result goes to `out` and `lse`.
 //
-// Bound: memory, 2 * Dh * size bytes a row and KV head for 4 * Dh * Hq / Hkv operations.
+// Bound: memory, a row's 2 * Dh * size bytes (of Q8 ROW_LEN) a KV head for 4 * Dh * Hq / Hkv
+// operations.
 // HEAD_DIM <= 256, ROWS <= 8, KEYS <= 2. Shared memory 15.1 KiB at most.
 
 //# import shared/common
@@ -101,7 +102,7 @@ struct Params {
 var<workgroup> queries: array<array<vec4<f32>, 2u * ROWS>, OCTETS>;
 // [row of the tile][query head], and zeros; at the end the sums of the row groups.
 var<workgroup> weights: array<array<vec4<f32>, QUADS>, 2u * GROUP + 1u>;
-// The element at which each row's key begins.
+// The element at which each row begins.
 var<workgroup> starts: array<u32, TILE>;
 var<workgroup> lane_parts: array<vec4<f32>, GROUP * QUADS>;
 var<workgroup> lane_sums: array<vec4<f32>, GROUP / 4u * QUADS>;
@@ -131,13 +132,13 @@ fn skipped(token: u32) -> u32 {
 //# end
 }
 
-fn key_start(kv_head: u32, i: u32) -> u32 {
+fn row_start(kv_head: u32, i: u32) -> u32 {
 //# if LISTED
     let row = rows[p.rows_offset + kv_head * p.n_rows + i];
 //# else
     let row = p.first_row + i;
 //# end
-    return p.kv_offset + (kv_head * p.head_stride + row) * (2u * HEAD_DIM);
+    return p.kv_offset + (kv_head * p.head_stride + row) * ROW_LEN;
 }
 
 //# if WEIGHTED
@@ -256,7 +257,7 @@ fn attend_list(
         // Lanes without a row take the last one's, whose weight is then left out.
         var key = array<u32, KEYS>();
         for (var k = 0u; k < KEYS; k++) {
-            key[k] = key_start(kv_head, tile + min(lane + k * GROUP, n_tile - 1u));
+            key[k] = row_start(kv_head, tile + min(lane + k * GROUP, n_tile - 1u));
         }
 //# if WEIGHTED
         var log_weights = array<f32, KEYS>();
@@ -269,8 +270,8 @@ fn attend_list(
         for (var c = 0u; c < OCTETS; c += 2u) {
             var x = array<Octet, 2u * KEYS>();
             for (var k = 0u; k < KEYS; k++) {
-                x[2u * k] = kv_octet(key[k], c);
-                x[2u * k + 1u] = kv_octet(key[k], min(c + 1u, OCTETS - 1u));
+                x[2u * k] = kv_key(key[k], c);
+                x[2u * k + 1u] = kv_key(key[k], min(c + 1u, OCTETS - 1u));
             }
             for (var k = 0u; k < KEYS; k++) {
                 add_scores(&sums, k, c, x[2u * k]);
@@ -328,7 +329,7 @@ fn attend_list(
             for (var j = row_group; j < n_tile; j += UNROLL * ROW_GROUPS) {
                 var x = array<Octet, UNROLL>();
                 for (var u = 0u; u < UNROLL; u++) {
-                    x[u] = kv_octet(starts[min(j + u * ROW_GROUPS, n_tile - 1u)] + HEAD_DIM, octet);
+                    x[u] = kv_value(starts[min(j + u * ROW_GROUPS, n_tile - 1u)], octet);
                 }
                 for (var u = 0u; u < UNROLL; u++) {
                     let row = j + u * ROW_GROUPS;

@@ -119,7 +119,7 @@ fn column_mass(
         // Lanes without an entry take the last one's, and leave the sum.
         let entry = min(begin + lane + k * GROUP, n - 1u);
         row[k] = rows[p.rows_offset + kv_head * p.list_stride + entry];
-        key[k] = p.kv_offset + (kv_head * p.head_stride + row[k]) * (2u * HEAD_DIM);
+        key[k] = p.kv_offset + (kv_head * p.head_stride + row[k]) * ROW_LEN;
     }
     var sums = array<f32, HEADS * KEYS>();
     for (var token = 0u; token < p.q_len; token += TOKENS) {
@@ -130,7 +130,7 @@ fn column_mass(
         for (var c = 0u; c < OCTETS; c++) {
             var x = array<Octet, KEYS>();
             for (var k = 0u; k < KEYS; k++) {
-                x[k] = kv_octet(key[k], c);
+                x[k] = kv_key(key[k], c);
             }
             for (var i = 0u; i < QUERIES; i++) {
                 let low = queries[c][2u * i];

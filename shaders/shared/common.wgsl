@@ -2,6 +2,8 @@
 const F32: u32 = 0u;
 const F16: u32 = 1u;
 const BF16: u32 = 2u;
+// Bytes of KV rows of 8 bits.
+const Q8: u32 = 4u;
 
 // A number that no sum of attention scores reaches; exp(x - LOWEST) overflows nothing.
 const LOWEST: f32 = -3.0e38;

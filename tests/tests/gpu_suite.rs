@@ -60,6 +60,17 @@ fn what_can_be_lost_is_found_again() {
     }
 }
 
+/// Rows of 8 bits in the device cache, which tests of the WGSL backend have too.
+#[test]
+fn rows_of_8_bits_are_recalled_without_a_gpu() {
+    let what = ["--backend", "cuda-emulated", "--only", "policy", "--filter"];
+    for filter in ["recalled_rows_are_attended_rounded", "8_bits_survive_a_lost_device"] {
+        let output = run(&[&what[..], &[filter]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert!(output.stdout.ends_with(b"1 passed, 0 failed, 0 not run\n"), "{}", text(&output));
+    }
+}
+
 #[test]
 fn that_tokens_are_graphs_is_seen_where_there_are_any() {
     for (backend, counts) in

@@ -209,6 +209,7 @@ fn a_sequence_finds_its_rows_and_a_step_waits_for_its_token_alone() {
         overlap: true,
         recall: RecallMode::Exact,
         device_cache: true,
+        ..SequenceOptions::default()
     };
     let mut sim = Sim::new(&backend, small_shape(256), &clusterkv(), options).unwrap();
     assert!(sim.sequence.rows_come_later());

@@ -20,7 +20,8 @@ use crate::wheel::{Wheel, fetch, pip, target_folder};
 pub(crate) const OPTIONS: &str = "[--windows N]";
 pub(crate) const ABOUT: &str = "published checkpoints against committed references: tokens, greedy \
                                 answers, perplexity, needles; REQUIRE_MODELS=1 makes their \
-                                absence fail; --windows measures perplexity alone, on more windows \
+                                absence fail; --windows measures perplexity alone, also of KV rows \
+                                of 8 bits, on more windows \
                                 of the book (up to 64)";
 pub(crate) const MAKES: &str = "makes the references of `models` again, by transformers in a \
                                 Python environment under target/";

@@ -94,6 +94,10 @@ kernels! {
         attend_list_weighted_plain_f16_256(AttendListArgs, 128),
         attend_list_weighted_plain_bf16_128(AttendListArgs, 128),
         attend_list_weighted_plain_bf16_256(AttendListArgs, 128),
+        attend_list_plain_q8_128(AttendListArgs, 128),
+        attend_list_plain_q8_256(AttendListArgs, 128),
+        attend_list_weighted_plain_q8_128(AttendListArgs, 128),
+        attend_list_weighted_plain_q8_256(AttendListArgs, 128),
         attend_list_merge(AttendListArgs, 128);
     "block_reduce":
         block_reduce_unit(BlockReduceArgs, 256),
@@ -151,7 +155,8 @@ kernels! {
     "kv_scatter":
         kv_scatter_f32(KvScatterArgs, 256),
         kv_scatter_f16(KvScatterArgs, 256),
-        kv_scatter_bf16(KvScatterArgs, 256);
+        kv_scatter_bf16(KvScatterArgs, 256),
+        kv_scatter_q8(KvScatterArgs, 256);
     "look_up_rows": look_up_rows(LookUpRowsArgs, 512);
     "lse_merge": lse_merge(LseMergeArgs, 256);
     "matmul":

@@ -16,8 +16,8 @@ pub struct EngineOptions {
     pub ctx_size: usize,
     /// Prompt tokens computed at a time.
     pub chunk_size: usize,
-    /// Storage of keys and values. [`DType::Q8`]: 8 bits in host memory, but for the first and the
-    /// most recent ones, which are f16 as those on a device are.
+    /// Storage of keys and values. [`DType::Q8`]: 8 bits in host memory and in the device cache,
+    /// but for the first and the most recent ones, which are f16 as all others on a device are.
     pub kv_dtype: DType,
     /// Keep rows in separate device buffers of fixed size even where the device shares memory with
     /// the host, so that fetch, hits, misses and eviction are real.
@@ -92,6 +92,7 @@ impl EngineOptions {
             recall: self.recall,
             // Where kernels read host memory over a bus, the host need not know what is missing.
             device_cache: self.device_cache && !unified_memory,
+            eight_bit_slots: device.kv_dtypes.contains(&DType::Q8),
         }
     }
 }

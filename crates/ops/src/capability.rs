@@ -82,7 +82,7 @@ impl Capabilities {
         if dtype != DType::Q8 || self.kv_dtypes.contains(&dtype) {
             return Ok(());
         }
-        let reason = format!("KV rows of type {dtype} are read by the CPU alone");
+        let reason = format!("no kernel reads KV rows of type {dtype}");
         Err(OpError::Unsupported { backend, op: Op::AttendList, reason })
     }
 }

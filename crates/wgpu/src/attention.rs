@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use longview_core::DType;
 use longview_ops::{
-    AttendParams, ChunkEdges, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut,
+    AttendParams, ChunkEdges, DeviceBuffer, KvView, Op, OpError, OpResult, View, ViewMut, kind,
 };
 
 use crate::backend::WgpuBackend;
@@ -37,13 +37,21 @@ pub(crate) fn kv_defines<'a>(
     kv: &KvView<'_, WgpuBackend>,
     head_dim: u32,
 ) -> Launch<'a> {
-    let (kind, alignment) = match kv.buffer.dtype() {
-        DType::F16 => (1, 8),
-        DType::BF16 => (2, 8),
-        _ => (0, 4),
+    let dtype = kv.buffer.dtype();
+    let alignment = match dtype {
+        DType::F16 | DType::BF16 => 8,
+        _ => 4,
     };
     let vector = head_dim.is_multiple_of(8) && kv.offset.is_multiple_of(alignment);
-    launch.define("HEAD_DIM", head_dim).define("KV_KIND", kind).define("VECTOR", vector.into())
+    launch
+        .define("HEAD_DIM", head_dim)
+        .define("KV_KIND", kind(dtype))
+        .define("VECTOR", vector.into())
+}
+
+/// Bytes of a row.
+pub(crate) fn kv_row_bytes(kv: &KvView<'_, WgpuBackend>, head_dim: u32) -> usize {
+    kv.row_len(head_dim as usize) * kv.buffer.dtype().size()
 }
 
 /// Rows cut into parts that different workgroups take.
@@ -148,7 +156,7 @@ impl ListLaunch<'_> {
             launch = launch.view(rows).view(counts);
             launch = weights.iter().fold(launch, Launch::view);
         }
-        let bytes = n_rows * 2 * p.head_dim as usize * self.kv.buffer.dtype().size();
+        let bytes = n_rows * kv_row_bytes(&self.kv, p.head_dim);
         launch
             .counts(bytes as u64 * u64::from(p.n_kv_heads) * self.n_tokens as u64)
             .run_grid([splits.n, n_groups, 1])?;

@@ -59,6 +59,7 @@ files![
     "shared/all_lanes",
     "shared/attend_merge",
     "shared/attend_shares",
+    "shared/codes",
     "shared/common",
     "shared/element",
     "shared/gelu",

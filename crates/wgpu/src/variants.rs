@@ -43,7 +43,6 @@ pub fn variants() -> Vec<ShaderVariant> {
         "gelu_mul",
         "gram",
         "kv_keys",
-        "kv_scatter",
         "lse_merge",
         "pool_scores",
         "query_sums",
@@ -60,6 +59,8 @@ pub fn variants() -> Vec<ShaderVariant> {
     list.add("project_heads", "project_heads", &[("VECTOR", BOTH)]);
     list.add("query_gate", "query_gate", &[("GROUP", &[64])]);
     list.add("rms_norm", "rms_norm", &[("GROUP", &[32, 256])]);
+    list.add("kv_scatter", "kv_scatter", &[("CODED", &[0])]);
+    list.add("kv_scatter", "kv_scatter_coded", &[("CODED", &[1])]);
     list.add("kv_gather", "kv_gather", &[("VECTOR", BOTH), ("SHIFTED", &[0])]);
     list.add("kv_gather", "kv_gather", &[("VECTOR", &[0]), ("SHIFTED", &[1])]);
     list.add_linear();
@@ -74,6 +75,8 @@ pub fn variants() -> Vec<ShaderVariant> {
 const BOTH: &[u32] = &[0, 1];
 /// F32, F16, BF16.
 const KINDS: &[u32] = &[0, 1, 2];
+/// Those, and Q8.
+const ROW_KINDS: &[u32] = &[0, 1, 2, 4];
 
 struct List(Vec<ShaderVariant>);
 
@@ -135,8 +138,8 @@ impl List {
         self.add("shared/attend_merge", "attend_merge", &[("HEAD_DIM", &[20])]);
         self.add("shared/attend_merge", "attend_merge", &[("HEAD_DIM", widths)]);
         let sets: [[&[u32]; 4]; 3] = [
-            [&[20], KINDS, &[0], &[1, 3]],
-            [&[64], KINDS, BOTH, &[1, 3]],
+            [&[20], ROW_KINDS, &[0], &[1, 3]],
+            [&[64], ROW_KINDS, BOTH, &[1, 3]],
             [widths, &[1], &[1], &[2, 4, 5, 6, 7, 8]],
         ];
         // Rows of a run stand for one key each.
@@ -169,7 +172,7 @@ impl List {
         for (widths, vector, [queries, keys, slice]) in sets {
             let axes: [(_, &[u32]); 8] = [
                 ("HEAD_DIM", widths),
-                ("KV_KIND", KINDS),
+                ("KV_KIND", ROW_KINDS),
                 ("VECTOR", vector),
                 ("QUERY_VECTOR", vector),
                 ("QUERY_TILE", &[queries]),

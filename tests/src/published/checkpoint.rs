@@ -31,6 +31,8 @@ pub(super) enum Way {
     Fast,
     /// The same with activations of 8 bits.
     Eight,
+    /// Activations in f32, and keys and values of this type.
+    Rows(DType),
 }
 
 impl Checkpoint<'_> {
@@ -62,6 +64,7 @@ impl Checkpoint<'_> {
             Way::F32 => (Activations::F32, DType::F32),
             Way::Fast => (Activations::default(), DType::F16),
             Way::Eight => (Activations::Int8, DType::F16),
+            Way::Rows(dtype) => (Activations::F32, dtype),
         };
         let options =
             EngineOptions { ctx_size, max_sequences, activations, kv_dtype, ..Default::default() };

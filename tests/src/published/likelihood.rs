@@ -1,10 +1,12 @@
-//! How likely a book is to a model: in f32 as to the reference, and what rounding costs.
+//! How likely a book is to a model: in f32 as to the reference, and what rounding costs, of
+//! activations and of KV rows.
 //!
 //! All windows go through the model side by side, a token of each in a step, by both ways in turn:
 //! so their probabilities can be compared without keeping them.
 
 use std::fmt;
 
+use longview_core::DType;
 use longview_cpu::CpuBackend;
 use longview_engine::{Engine, Session, SessionStep};
 use longview_scheduler::{PolicyOptions, Preset, SpanMode};
@@ -24,13 +26,20 @@ const MAX_NLL_ERROR: f64 = 1e-5;
 const MAX_LOSS: f64 = 5e-4;
 const MAX_DIVERGENCE: f64 = 1e-5;
 
+/// Tokens of a window of which rows of 8 bits are measured: the last 128 that a token sees have 16.
+const LONG_WINDOW: usize = 1024;
+
+/// As [`MAX_LOSS`] and [`MAX_DIVERGENCE`], of rows of 8 bits against those of f16.
+const MAX_ROW_LOSS: f64 = 0.002;
+const MAX_ROW_DIVERGENCE: f64 = 0.002;
+
 /// What both ways say about the same tokens.
 #[derive(Default)]
 struct Likelihood {
     n_tokens: usize,
-    /// Negative log-likelihood in nats, in f32 and by the fast way.
+    /// Negative log-likelihood in nats, by the exact way and by the one that rounds.
     nll: [f64; 2],
-    /// Sum of the divergences of the fast way's distributions from those of f32.
+    /// Sum of the divergences of the rounding way's distributions from those of the exact one.
     divergence: f64,
     /// Sum of squares of what a token's likelihood differs by.
     squares: f64,
@@ -46,7 +55,7 @@ impl fmt::Display for Likelihood {
         let deviation = (self.squares / n - mean * mean).max(0.0).sqrt();
         write!(
             f,
-            "{} tokens: perplexity {exact:.4} in f32, {fast:.4} rounded: {:+.3} % (+- {:.3} %); \
+            "{} tokens: perplexity {exact:.4}, {fast:.4} rounded: {:+.3} % (+- {:.3} %); \
              divergence {:.6}; same best token {:.2} %",
             self.n_tokens,
             100.0 * self.loss(),
@@ -58,10 +67,15 @@ impl fmt::Display for Likelihood {
 }
 
 impl Likelihood {
-    fn of(checkpoint: &Checkpoint<'_>, windows: &[Vec<u32>]) -> Result<Self, String> {
+    /// By an exact way and by one that rounds.
+    fn of(
+        checkpoint: &Checkpoint<'_>,
+        ways: [Way; 2],
+        windows: &[Vec<u32>],
+    ) -> Result<Self, String> {
         let mut found = Self::default();
-        let (window, most) = (checkpoint.reference.window, BESIDE.min(windows.len()));
-        let mut ways = [Way::F32, Way::Fast].map(|way| checkpoint.engine(way, window, most));
+        let (window, most) = (windows[0].len(), BESIDE.min(windows.len()));
+        let mut ways = ways.map(|way| checkpoint.engine(way, window, most));
         let [Ok(exact), Ok(fast)] = &mut ways else {
             let [a, b] = ways.map(|way| way.err());
             return Err(a.or(b).unwrap_or_default());
@@ -161,7 +175,7 @@ fn step(
 pub(super) fn as_reference(checkpoint: &Checkpoint<'_>, n_windows: usize) -> Checked {
     let reference = &checkpoint.reference;
     let windows = reference.windows(n_windows);
-    let found = Likelihood::of(checkpoint, &windows)?;
+    let found = Likelihood::of(checkpoint, [Way::F32, Way::Fast], &windows)?;
     let wanted: f64 = reference.window_nll[..windows.len()].iter().sum();
     let error = (found.nll[0] / wanted - 1.0).abs();
     if error.is_nan() || error > MAX_NLL_ERROR {
@@ -173,6 +187,20 @@ pub(super) fn as_reference(checkpoint: &Checkpoint<'_>, n_windows: usize) -> Che
         return Err(format!("{found}; above {MAX_LOSS} or {MAX_DIVERGENCE}"));
     }
     Ok(format!("{found}; in f32 off by {error:.1e}"))
+}
+
+/// About as likely with KV rows of 8 bits as with those of f16: as many tokens as the first
+/// `n_windows` windows of the reference have, in windows of which most rows are rounded.
+pub(super) fn with_rows_of_8_bits(checkpoint: &Checkpoint<'_>, n_windows: usize) -> Checked {
+    let windows = checkpoint.reference.long_windows(n_windows, LONG_WINDOW);
+    let ways = [DType::F16, DType::Q8].map(Way::Rows);
+    let found = Likelihood::of(checkpoint, ways, &windows)?;
+    let divergence = found.divergence / found.n_tokens as f64;
+    // Written so that a NaN fails.
+    if !(found.loss() <= MAX_ROW_LOSS && divergence <= MAX_ROW_DIVERGENCE) {
+        return Err(format!("{found}; above {MAX_ROW_LOSS} or {MAX_ROW_DIVERGENCE}"));
+    }
+    Ok(found.to_string())
 }
 
 #[cfg(test)]

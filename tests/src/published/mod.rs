@@ -105,6 +105,9 @@ pub fn measure(folder: &Path, n_windows: usize, sink: &mut dyn FnMut(Row)) {
     for Promise { model, .. } in PROMISES {
         let run = |checkpoint: &Checkpoint<'_>| likelihood::as_reference(checkpoint, n_windows);
         sink(row(folder, model, LIKELIHOOD, &run));
+        let rows =
+            |checkpoint: &Checkpoint<'_>| likelihood::with_rows_of_8_bits(checkpoint, n_windows);
+        sink(row(folder, model, "rows of 8 bits", &rows));
     }
 }
 

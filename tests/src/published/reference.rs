@@ -67,6 +67,15 @@ impl Reference {
         starts.map(|at| self.passage(&self.book, at, step)).collect()
     }
 
+    /// As many tokens of the book as the first `n` windows have, in windows of `window` tokens, the
+    /// first included: at least one, and as many as there are.
+    pub(super) fn long_windows(&self, n: usize, window: usize) -> Vec<Vec<u32>> {
+        let step = window - self.first.len();
+        let most = (self.book.len() - self.start) / step;
+        let n = (n * self.window / window).clamp(1, most);
+        (self.start..).step_by(step).take(n).map(|at| self.passage(&self.book, at, step)).collect()
+    }
+
     /// What precedes a text, and the book from `at` on.
     pub(super) fn passage(&self, book: &[u32], at: usize, len: usize) -> Vec<u32> {
         [&self.first[..], &book[at..at + len]].concat()

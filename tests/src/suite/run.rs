@@ -262,6 +262,10 @@ impl<B: Probe> Suite<'_, B> {
         self.named("end_to_end_recalls_the_same_tokens", &|backend| {
             selection::end_to_end_recalls_the_same_tokens(backend);
             None
+        })?;
+        self.named("end_to_end_recalls_the_same_rows_of_8_bits", &|backend| {
+            selection::end_to_end_recalls_the_same_rows_of_8_bits(backend);
+            None
         })
     }
 

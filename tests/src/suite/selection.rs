@@ -169,10 +169,11 @@ fn start<B: Backend>(
     backend: Arc<B>,
     policy: &PolicyOptions,
     document: &[u32],
-    folder: ModelFolder,
+    (folder, kv_dtype): (ModelFolder, DType),
 ) -> (Engine<B>, Session<B>) {
     let options = EngineOptions {
         ctx_size: 2048,
+        kv_dtype,
         chunk_size: 256,
         simulate_device: true,
         ..EngineOptions::default()
@@ -193,14 +194,23 @@ fn largest(logits: &[f32]) -> u32 {
 /// is the same all the same, and so are the tokens. (A device that resolves what it has chosen
 /// keeps the choice to itself: there the tokens speak.)
 pub fn end_to_end_recalls_the_same_tokens<B: Backend>(device: &Arc<B>) {
+    recalls_the_same_tokens(device, DType::F16);
+}
+
+/// The same with rows of 8 bits, in the host store and in the device cache.
+pub fn end_to_end_recalls_the_same_rows_of_8_bits<B: Backend>(device: &Arc<B>) {
+    recalls_the_same_tokens(device, DType::Q8);
+}
+
+fn recalls_the_same_tokens<B: Backend>(device: &Arc<B>, kv_dtype: DType) {
     let open = || ModelFolder::open(&files::needle()).expect("the embedded model");
     let (document, question) = prompt(&open());
     assert!(document.len() > 800, "{} tokens", document.len());
     let mut policy = PolicyOptions::new(Preset::Clusterkv).with_budget(192);
     (policy.window, policy.recent) = (Some(32), Some(16));
     let device = Arc::clone(device);
-    let (mut on_device, mut device_session) = start(device, &policy, &document, open());
-    let (mut on_cpu, mut cpu_session) = start(cpu(), &policy, &document, open());
+    let (mut on_device, mut device_session) = start(device, &policy, &document, (open(), kv_dtype));
+    let (mut on_cpu, mut cpu_session) = start(cpu(), &policy, &document, (open(), kv_dtype));
     let (mut shared, mut all, mut answer) = (0.0, 0, 0);
     let mut next = question.into_iter();
     for step in 0..40 {

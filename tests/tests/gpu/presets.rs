@@ -19,4 +19,7 @@ on_wgpu! {
     what_was_let_go_of_is_not_on_the_device,
     a_mass_budget_recalls_as_much_as_the_estimate_asks_for,
     certificates_are_never_violated,
+    recalled_rows_are_attended_rounded,
+    rows_of_8_bits_survive_cuts_and_other_policies,
+    rows_of_8_bits_survive_a_lost_device,
 }

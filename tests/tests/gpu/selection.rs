@@ -14,3 +14,9 @@ fn end_to_end_recalls_the_same_tokens() {
     let Some(gpu) = backends::wgpu() else { return };
     selection::end_to_end_recalls_the_same_tokens(&gpu);
 }
+
+#[test]
+fn end_to_end_recalls_the_same_rows_of_8_bits() {
+    let Some(gpu) = backends::wgpu() else { return };
+    selection::end_to_end_recalls_the_same_rows_of_8_bits(&gpu);
+}

@@ -55,8 +55,8 @@ pub fn kv_types() -> impl Iterator<Item = DType> {
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// How keys and values are stored: f16, or as in the session of --session, where none is given.
-    /// q8: 8 bits in host memory, half of what f16 takes, but for the first and the most recent
-    /// tokens.
+    /// q8: 8 bits in host memory and in the device cache, half of what f16 takes, but for the first
+    /// and the most recent tokens.
     #[arg(long, value_name = "TYPE", value_parser = one_of(KV_TYPES))]
     kv_type: Option<DType>,
 

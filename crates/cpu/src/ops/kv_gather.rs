@@ -21,7 +21,7 @@ pub(crate) fn run(queue: &mut Queue, d: KvGather<'_, CpuBackend>) -> OpResult<()
     }
     ensure_at_most(op, "number of rows", counts, list)?;
     let limit = match stride {
-        0 => d.dst.len() / (2 * dh),
+        0 => d.dst.len() / d.src.row_len(dh),
         stride => stride,
     };
     for (head, &n) in counts.iter().enumerate() {
@@ -29,7 +29,7 @@ pub(crate) fn run(queue: &mut Queue, d: KvGather<'_, CpuBackend>) -> OpResult<()
         ensure_below(op, "row of src", &from[used.clone()], d.src.row_limit(dh))?;
         ensure_below(op, "row of dst", &to[used], limit)?;
     }
-    let row = 2 * dh * d.dst.dtype().size();
+    let row = d.src.row_len(dh) * d.dst.dtype().size();
     let src_start = d.src.offset * d.dst.dtype().size();
     let src = &d.src.buffer.bytes()[src_start..];
     let src_head = d.src.head_stride * row;

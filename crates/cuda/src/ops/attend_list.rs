@@ -29,6 +29,7 @@ struct Kernels {
     f16: [Kernel; 3],
     bf16: [Kernel; 3],
     plain: [[Kernel; 3]; 2],
+    q8: [Kernel; 2],
 }
 
 const UNWEIGHTED: Kernels = Kernels {
@@ -46,6 +47,7 @@ const UNWEIGHTED: Kernels = Kernels {
             Kernel::attend_list_plain_bf16_256,
         ],
     ],
+    q8: [Kernel::attend_list_plain_q8_128, Kernel::attend_list_plain_q8_256],
 };
 
 const WEIGHTED: Kernels = Kernels {
@@ -71,6 +73,7 @@ const WEIGHTED: Kernels = Kernels {
             Kernel::attend_list_weighted_plain_bf16_256,
         ],
     ],
+    q8: [Kernel::attend_list_weighted_plain_q8_128, Kernel::attend_list_weighted_plain_q8_256],
 };
 
 pub(crate) fn run<D: Driver>(
@@ -157,7 +160,9 @@ impl<D: Driver> ListLaunch<'_, D> {
         };
         let dtype = self.kv.buffer.dtype;
         let half_bytes = p.head_dim as usize * dtype.size();
-        let is_aligned = self.kv.at().is_aligned(16) && half_bytes.is_multiple_of(16);
+        // What a kernel loads at once.
+        let unit = if dtype == DType::Q8 { 4 } else { 16 };
+        let is_aligned = self.kv.at().is_aligned(unit) && half_bytes.is_multiple_of(unit as usize);
         let kernel = choose(dtype, p.head_dim, is_aligned, weights != Address::NONE);
         // As much as they may ever take, so that a growing context allocates nothing.
         let n_states = if most == 1 { 0 } else { n_entries * most };
@@ -208,6 +213,7 @@ fn choose(dtype: DType, head_dim: u32, is_aligned: bool, is_weighted: bool) -> K
     match dtype {
         DType::F16 if is_aligned => kernels.f16[width],
         DType::BF16 if is_aligned => kernels.bf16[width],
+        DType::Q8 => kernels.q8[usize::from(head_dim > 128)],
         _ => by_type(dtype, kernels.plain[usize::from(head_dim > 128)]),
     }
 }
@@ -225,11 +231,13 @@ mod tests {
         assert_eq!(kernel(DType::BF16, 64, false), Kernel::attend_list_plain_bf16_128);
         assert_eq!(kernel(DType::F32, 64, true), Kernel::attend_list_plain_f32_128);
         assert_eq!(kernel(DType::F32, 160, false), Kernel::attend_list_plain_f32_256);
+        assert_eq!(kernel(DType::Q8, 64, true), Kernel::attend_list_plain_q8_128);
+        assert_eq!(kernel(DType::Q8, 160, true), Kernel::attend_list_plain_q8_256);
     }
 
     #[test]
     fn a_kernel_with_weights_is_the_same_without_but_for_them() {
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8] {
             for head_dim in [20, 64, 128, 256] {
                 for is_aligned in [false, true] {
                     let [without, with] = [false, true].map(|is_weighted| {

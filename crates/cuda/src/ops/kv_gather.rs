@@ -18,7 +18,7 @@ pub(crate) fn run<D: Driver>(
 ) -> OpResult<()> {
     d.check()?;
     let KvGatherParams { n_kv_heads, head_dim, list_stride, dst_head_stride } = d.p;
-    let row_bytes = 2 * head_dim as usize * d.dst.dtype.size();
+    let row_bytes = d.src.row_len(head_dim as usize) * d.dst.dtype.size();
     let (src, dst) = (d.src.at(), d.dst.address(0));
     let fits = |unit| {
         row_bytes.is_multiple_of(unit) && [src, dst].iter().all(|a| a.is_aligned(unit as u64))

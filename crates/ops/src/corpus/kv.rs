@@ -122,7 +122,7 @@ pub struct KvGatherCase {
 impl KvGatherCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for kv in FLOATS {
+        for kv in ROWS {
             let mut add = |rows, heads, dh, from_host| {
                 all.push(Self { rows, heads, dh, kv, from_host, pool: false });
             };
@@ -204,6 +204,10 @@ impl OpCase for KvGatherCase {
 
     fn excused(&self, c: &Capabilities) -> Option<String> {
         lacks_rows(c, self.kv, self.from_host)
+    }
+
+    fn elsewhere(&self, c: &Capabilities) -> Option<String> {
+        widened(c, self.kv)
     }
 
     fn draw(&self, rng: &mut SplitMix64) -> Plan {

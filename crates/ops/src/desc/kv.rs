@@ -79,7 +79,8 @@ pub struct KvGather<'a, B: Storage> {
     pub dst_rows: View<'a, B>,
     /// U32 `[Hkv]`: entries in use.
     pub n_rows: View<'a, B>,
-    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0, of the data type of `src`.
+    /// KV rows `[Hkv, dst_head_stride, 2, Dh]` from element 0, or as many of 8 bits; of the data
+    /// type of `src`.
     pub dst: &'a mut B::Buffer,
 }
 
@@ -92,12 +93,12 @@ impl<B: Storage> KvGather<'_, B> {
         reads(op, "src_rows", &self.src_rows, DType::U32, list)?;
         reads(op, "dst_rows", &self.dst_rows, DType::U32, list)?;
         reads(op, "n_rows", &self.n_rows, DType::U32, h)?;
-        of_float(op, "src", self.src.buffer.dtype())?;
+        of_rows(op, "src", self.src.buffer.dtype())?;
         of_type(op, "dst", self.dst.dtype(), self.src.buffer.dtype())?;
         ensure(op, self.src.holds(h, d, self.src.head_stride), || {
             format!("src: {} rows a head do not lie in the buffer", self.src.head_stride)
         })?;
-        let len = h * self.p.dst_head_stride as usize * 2 * d;
+        let len = h * self.p.dst_head_stride as usize * self.src.row_len(d);
         ensure(op, self.dst.len() >= len, || {
             format!("dst has {} elements, needs {len}", self.dst.len())
         })

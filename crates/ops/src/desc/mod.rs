@@ -29,7 +29,8 @@ pub fn kind(dtype: DType) -> u32 {
         DType::F32 => 0,
         DType::F16 => 1,
         DType::BF16 => 2,
-        DType::U32 | DType::Q8 => NO_KIND,
+        DType::U32 => NO_KIND,
+        DType::Q8 => 4,
     }
 }
 

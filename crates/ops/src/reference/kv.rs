@@ -43,7 +43,7 @@ fn put_row(dst: &mut RefBuffer, row: usize, key: &[f64], value: &[f64]) {
 /// Row `dst_rows[i]` of `dst` gets row `src_rows[i]` of `src`, for each KV head.
 pub(super) fn kv_gather(d: KvGather<'_, R>) -> OpResult<()> {
     d.check()?;
-    let width = 2 * d.p.head_dim as usize;
+    let width = d.src.row_len(d.p.head_dim as usize);
     let (src_stride, dst_stride) = (d.src.head_stride, d.p.dst_head_stride as usize);
     let moves = moves(&d)?;
     for (head, from, to) in moves {
@@ -93,7 +93,7 @@ fn moves(d: &KvGather<'_, R>) -> OpResult<Vec<(usize, usize, usize)>> {
 /// Rows that a list of destinations may name are below this: in a pool, all of it.
 fn dst_rows_of(d: &KvGather<'_, R>) -> usize {
     match d.p.dst_head_stride as usize {
-        0 => d.dst.len() / (2 * d.p.head_dim as usize).max(1),
+        0 => d.dst.len() / d.src.row_len(d.p.head_dim as usize).max(1),
         stride => stride,
     }
 }

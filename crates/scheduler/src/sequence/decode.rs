@@ -120,6 +120,9 @@ impl Token {
         let is_rotated = sequence.rotated_gap(self.layer).is_some();
         let sinks = if is_rotated { 0 } else { sequence.layout.sinks.min(n_rows) };
         sequence.lists.clear();
+        if let Some(coded) = &mut sequence.coded {
+            coded.lists.clear();
+        }
         if sequence.exact.is_some() {
             return sequence.list_two_forms(self.layer, 0..sinks, window);
         }
@@ -148,13 +151,17 @@ impl Token {
     fn seal<B: Backend>(&self, sequence: &mut Sequence<B>) -> Result<(), SchedulerError> {
         let heads = sequence.shape.n_kv_heads;
         sequence.lists.upload(&*sequence.backend)?;
-        let Sequence { lists, exact, stats, backend, layers, .. } = sequence;
+        let Sequence { lists, exact, coded, stats, backend, layers, .. } = sequence;
         let attended = &mut stats.attended_last[self.layer.index() * heads..][..heads];
         attended.copy_from_slice(lists.counts());
         let in_place = layers[self.layer].device.is_none();
         if let Some(exact) = exact.as_mut().filter(|_| in_place) {
             exact.lists.upload(&**backend)?;
             attended.iter_mut().zip(exact.lists.counts()).for_each(|(n, more)| *n += more);
+        }
+        if let Some(coded) = coded.as_mut().filter(|_| layers[self.layer].slots.is_some()) {
+            coded.lists.upload(&**backend)?;
+            attended.iter_mut().zip(coded.lists.counts()).for_each(|(n, more)| *n += more);
         }
         stats.attended_rows += attended.iter().map(|n| u64::from(*n)).sum::<u64>();
         Ok(())
@@ -357,14 +364,21 @@ impl Token {
         selection: SelectionId,
     ) -> Result<(), SchedulerError> {
         let speculates = sequence.speculates();
-        let Sequence { layers, recall: path, lists, mover, tracked, stats, shape, layout, .. } =
-            sequence;
-        let (LayerState::Recall(recall), Some(path)) = (&mut layers[self.layer].state, path) else {
+        let Sequence { layers, recall: path, lists, mover, coded, tracked, .. } = sequence;
+        let Sequence { stats, shape, layout, .. } = sequence;
+        let Layer { state, slots, .. } = &mut layers[self.layer];
+        let (LayerState::Recall(recall), Some(path)) = (state, path) else {
             return Ok(());
         };
         let Recall { index, tokens, caches, .. } = &mut **recall;
         let index = tokens.as_ref().unwrap_or(index);
-        let first_slot_row = layout.first_slot_row();
+        // Slots of 8 bits are by themselves.
+        let (lists, mover, first_slot_row, row_bytes) = match (coded, slots) {
+            (Some(coded), Some(_)) => {
+                (&mut coded.lists, &mut coded.mover, 0, shape.host_row_bytes())
+            }
+            _ => (lists, mover, layout.first_slot_row(), shape.row_bytes()),
+        };
         mover.clear();
         if let Some(tracked) = tracked {
             tracked.begin_layer(self.layer);
@@ -384,7 +398,7 @@ impl Token {
             stats.misses += path.selector.misses.len() as u64;
         }
         let rows = mover.len();
-        stats.fetched_bytes += (rows * shape.row_bytes()) as u64;
+        stats.fetched_bytes += (rows * row_bytes) as u64;
         sequence.misses_wait = speculates && rows > 0;
         if sequence.misses_wait { Ok(()) } else { self.load_misses(sequence) }
     }
@@ -394,8 +408,13 @@ impl Token {
         &self,
         sequence: &mut Sequence<B>,
     ) -> Result<(), SchedulerError> {
-        let Sequence { backend, shape, store, mover, layers, .. } = sequence;
-        let Some(dst) = layers[self.layer].device_rows_mut() else { return Ok(()) };
+        let Sequence { backend, shape, store, mover, coded, layers, .. } = sequence;
+        let layer = &mut layers[self.layer];
+        if let (Some(coded), Some(slots)) = (coded, &mut layer.slots) {
+            let (mover, dst) = (&mut coded.mover, slots.rows_mut());
+            return Ok(mover.load(&**backend, shape, &**store, self.layer, dst)?);
+        }
+        let Some(dst) = layer.device_rows_mut() else { return Ok(()) };
         Ok(mover.load(&**backend, shape, &**store, self.layer, dst)?)
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use longview_core::{HeadId, LayerId, encode_f32};
 use longview_ops::{Backend, KvView, OpError};
 
+use super::coded_slots::CodedSlots;
 use super::exact_rows::{ExactRows, exact_layout};
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
@@ -55,6 +56,8 @@ pub struct Sequence<B: Backend> {
     pub(super) lists: RowLists<B>,
     /// Where rows of 8 bits are attended in place.
     pub(super) exact: Option<ExactRows<B>>,
+    /// Where the device cache has rows of 8 bits.
+    pub(super) coded: Option<CodedSlots<B>>,
     /// Rows of the layer in progress are yet to be fetched and attended: those on the device go
     /// first.
     pub(super) misses_wait: bool,
@@ -167,6 +170,7 @@ impl<B: Backend> Sequence<B> {
             copies: CopyQueue::new(backend, &options),
             lists: RowLists::new(&**backend, shape.n_kv_heads, 1, false)?,
             exact: None,
+            coded: None,
             misses_wait: false,
             recall: None,
             sink_rotation: None,
@@ -359,6 +363,11 @@ impl<B: Backend> Sequence<B> {
                 }
             },
         }
+    }
+
+    /// The slots of 8 bits of a layer that has some, and which of them the step attends.
+    pub(super) fn slots(&self, layer: LayerId) -> Option<(&RowLists<B>, KvView<'_, B>)> {
+        Some((&self.coded.as_ref()?.lists, self.layers[layer].slots.as_ref()?.view()))
     }
 
     /// Where rows lie of layers that keep some.

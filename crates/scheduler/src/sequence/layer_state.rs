@@ -3,6 +3,7 @@
 use longview_core::LayerId;
 use longview_ops::{Backend, DeviceBuffer, OpResult};
 
+use super::coded_slots::Slots;
 use crate::eviction::Kept;
 use crate::index::{LayerIndex, LayerProjection, Recorded};
 use crate::layout::{KvShape, LayerMode, SelectionId};
@@ -25,6 +26,8 @@ pub struct Layer<B: Backend> {
     pub device: Option<B::Buffer>,
     /// Rows of a head on the device.
     pub device_rows: usize,
+    /// Cache slots, where those have 8 bits and `device` has none.
+    pub(super) slots: Option<Slots<B>>,
     /// How it attends.
     pub state: LayerState<B>,
     /// What later policies need.
@@ -88,6 +91,8 @@ pub(super) struct LayerSetup {
     pub in_place: bool,
     /// Whether the host looks hits and misses up.
     pub host_caches: bool,
+    /// Cache slots of 8 bits of each head, beside the rows of the device.
+    pub coded_slots: usize,
 }
 
 impl<B: Backend> LayerState<B> {
@@ -241,6 +246,7 @@ impl<B: Backend> Layer<B> {
             permuted_to: 0,
             device: None,
             device_rows: 0,
+            slots: None,
             state: LayerState::Dense,
             recorded: Recorded::new(backend, shape)?,
         })
@@ -291,13 +297,16 @@ impl<B: Backend> Layer<B> {
     ) -> OpResult<()> {
         // What the policy before had is freed first.
         self.state = LayerState::Dense;
-        self.device = None;
+        (self.device, self.slots) = (None, None);
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
-        self.device_rows = policy.device_rows(shape, setup.layer);
+        self.device_rows = policy.device_rows(shape, setup.layer) - setup.coded_slots;
         self.state = LayerState::new(backend, shape, policy, setup)?;
         if !setup.in_place {
             self.device = Some(self.alloc_device(backend, shape)?);
+        }
+        if setup.coded_slots > 0 {
+            self.slots = Some(Slots::new(backend, shape, setup.coded_slots)?);
         }
         if let (Some(window), LayerState::Recall(_)) = (policy.local_window(), &self.state) {
             self.recorded.keep_queries(backend, shape, window)?;
@@ -334,6 +343,7 @@ impl<B: Backend> Layer<B> {
     /// Bytes of KV rows and index on the device.
     pub fn device_bytes(&self) -> u64 {
         self.device.as_ref().map_or(0, |b| b.size_bytes())
+            + self.slots.as_ref().map_or(0, |slots| slots.buffer.size_bytes())
             + self.recall().map_or(0, Recall::device_bytes)
     }
 }
@@ -371,6 +381,7 @@ mod tests {
         selection: SelectionId(3),
         in_place: false,
         host_caches: true,
+        coded_slots: 0,
     };
 
     fn adopted(policy: &Policy, setup: &LayerSetup) -> TestLayer {

@@ -1,6 +1,7 @@
 //! One sequence: its rows, its layers, how a step goes through them, and how it grows, shrinks and
 //! changes policy. The one room that knows all mechanisms; none of them knows it.
 
+mod coded_slots;
 mod decode;
 mod exact_rows;
 #[cfg(test)]

@@ -45,6 +45,9 @@ pub struct SequenceOptions {
     /// Let the device look up hits and misses itself: with rows in separate buffers, a mapped host
     /// store and exact recall. Otherwise it says nothing.
     pub device_cache: bool,
+    /// Rows of 8 bits also in the device cache, where the host store has them and rows lie in
+    /// separate buffers; kernels must read them.
+    pub eight_bit_slots: bool,
 }
 
 impl Default for SequenceOptions {
@@ -57,6 +60,7 @@ impl Default for SequenceOptions {
             overlap: true,
             recall: RecallMode::Exact,
             device_cache: false,
+            eight_bit_slots: false,
         }
     }
 }

@@ -4,6 +4,7 @@ use longview_core::{DType, LayerId};
 use longview_ops::LookUpRowsParams;
 use serde::Serialize;
 
+use super::coded_slots::n_coded_slots;
 use super::exact_rows::{exact_layout, has_device_rows};
 use super::options::{Placement, SequenceOptions};
 use crate::eviction::sink_rotation_bytes;
@@ -43,12 +44,15 @@ impl KvPlan {
             host_index_bytes: (shape.n_layers * shape.n_kv_heads * shape.capacity * 4) as u64,
             ..Self::default()
         };
+        let mut has_coded = false;
         for layer in shape.layers() {
             let mode = policy.layer_mode(shape, layer);
             plan.add_index(shape, policy, mode);
             let own_rows = shape.host_rows == HostRows::EightBits && has_device_rows(mode);
             if options.placement == Placement::Device || own_rows {
-                plan.add_rows(shape, policy, layer, heads * row);
+                let coded = n_coded_slots(shape, policy, options, layer);
+                plan.add_rows(shape, policy, layer, coded);
+                has_coded |= coded > 0;
             }
         }
         if options.placement == Placement::Device {
@@ -57,6 +61,9 @@ impl KvPlan {
             let attended = policy.most_attended().min(shape.capacity);
             let staged = options.tile.max(options.chunk).max(attended);
             plan.work_bytes += staged as u64 * heads * (row + 8);
+            if has_coded {
+                plan.work_bytes += attended as u64 * heads * (shape.host_row_bytes() as u64 + 8);
+            }
             if options.device_cache {
                 plan.add_device_caches(shape, policy);
             }
@@ -65,13 +72,17 @@ impl KvPlan {
         plan
     }
 
-    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: LayerId, row: u64) {
+    /// The rows of a layer on the device; `coded` cache slots of each head have 8 bits.
+    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: LayerId, coded: usize) {
+        let heads = shape.n_kv_heads as u64;
+        let row = heads * shape.row_bytes() as u64;
         let layout = policy.layer_layout(shape, layer);
         match policy.layer_mode(shape, layer) {
             LayerMode::Dense => self.dense_bytes += policy.device_rows(shape, layer) as u64 * row,
             LayerMode::Window | LayerMode::Local | LayerMode::Recall => {
                 self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
-                self.cache_bytes += layout.slots as u64 * row;
+                self.cache_bytes += (layout.slots - coded) as u64 * row;
+                self.cache_bytes += coded as u64 * heads * shape.host_row_bytes() as u64;
             }
             LayerMode::Kept => {
                 let kept = policy.kept(shape, layer).min(shape.capacity);

@@ -4,6 +4,7 @@
 use longview_core::LayerId;
 use longview_ops::Backend;
 
+use super::coded_slots::{CodedSlots, n_coded_slots};
 use super::exact_rows::has_device_rows;
 use super::kv_sequence::{Readiness, Sequence};
 use super::layer_state::{Layer, LayerSetup};
@@ -145,7 +146,8 @@ impl<B: Backend> Sequence<B> {
         for (layer, state) in shape.layers().zip(&mut self.layers) {
             let own_rows = has_two_forms && has_device_rows(policy.layer_mode(shape, layer));
             let in_place = in_place && !own_rows;
-            let setup = LayerSetup { layer, selection, in_place, host_caches };
+            let coded_slots = n_coded_slots(shape, policy, &self.options, layer);
+            let setup = LayerSetup { layer, selection, in_place, host_caches, coded_slots };
             state.adopt(backend, shape, policy, &setup)?;
             selection.0 += usize::from(state.recall().is_some());
         }
@@ -178,6 +180,9 @@ impl<B: Backend> Sequence<B> {
         };
         let mapped = self.store.buffer(LayerId(0)).is_some();
         self.mover = RowMover::new(&*self.backend, &self.shape, moved, mapped)?;
+        let has_coded = self.layers.iter().any(|layer| layer.slots.is_some());
+        let coded = || CodedSlots::new(&*self.backend, &self.shape, attended, divided);
+        self.coded = has_coded.then(coded).transpose()?;
         self.alloc_recall()?;
         self.reserve_jobs()
     }

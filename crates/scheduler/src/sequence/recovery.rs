@@ -7,6 +7,7 @@ use std::sync::Arc;
 use longview_core::LayerId;
 use longview_ops::Backend;
 
+use super::coded_slots::Slots;
 use super::kv_sequence::{CopyQueue, Readiness, Sequence};
 use super::layer_state::LayerState;
 use crate::error::SchedulerError;
@@ -174,6 +175,9 @@ impl<B: Backend> Sequence<B> {
             }
             if layer.device.is_some() {
                 layer.device = Some(layer.alloc_device(&**backend, &self.shape)?);
+            }
+            if let Some(slots) = &mut layer.slots {
+                *slots = Slots::new(&**backend, &self.shape, slots.n)?;
             }
             if let Some(recall) = layer.recall_mut() {
                 recall.restore(&**backend)?;

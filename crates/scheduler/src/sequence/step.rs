@@ -139,13 +139,18 @@ impl<B: Backend> Step<'_, '_, B> {
         backend.submit()?;
         let begin = backend.now();
         for span in self.spans.iter_mut().filter(|span| span.sequence.misses_wait) {
-            span.sequence.lists.upload_rest(&*backend)?;
+            let Sequence { lists, coded, layers, .. } = &mut *span.sequence;
+            match coded.as_mut().filter(|_| layers[layer].slots.is_some()) {
+                Some(coded) => coded.lists.upload_rest(&*backend)?,
+                None => lists.upload_rest(&*backend)?,
+            }
             Token { layer, index: span.start }.load_misses(span.sequence)?;
         }
         let missing = self.spans.iter().filter(|span| span.sequence.misses_wait);
         let lists: SmallVec<[ListSpan<'_, B>; 4]> = missing
-            .filter_map(|span| {
-                span.sequence.lists.rest(span.sequence.attended_rows(layer), span.start)
+            .filter_map(|span| match span.sequence.slots(layer) {
+                Some((lists, slots)) => lists.rest(slots, span.start),
+                None => span.sequence.lists.rest(span.sequence.attended_rows(layer), span.start),
             })
             .collect();
         if !lists.is_empty() {
@@ -229,6 +234,8 @@ impl<B: Backend> Step<'_, '_, B> {
                     {
                         rounded.lists.push(std::mem::replace(&mut list, exact));
                     }
+                    let slots = sequence.slots(layer);
+                    rounded.lists.extend(slots.map(|(lists, rows)| lists.first(rows, span.start)));
                     lists.push(list);
                 }
             }

@@ -15,6 +15,8 @@ use crate::layout::{KvShape, LayerTensors};
 
 /// Row lists of one move, `[Hkv, stride]`, on the host and on the device.
 pub(crate) struct RowMover<B: Backend> {
+    /// Of the rows that are moved: as they are attended, or codes.
+    dtype: DType,
     stride: usize,
     src: Vec<u32>,
     dst: Vec<u32>,
@@ -93,9 +95,25 @@ fn runs<'a>(src: &'a [u32], dst: &'a [u32]) -> impl Iterator<Item = RowRun> + 'a
 impl<B: Backend> RowMover<B> {
     /// Lists for at most `stride` rows a head; `mapped` says whether kernels read the store.
     pub fn new(backend: &B, shape: &KvShape, stride: usize, mapped: bool) -> OpResult<Self> {
+        Self::of(backend, shape, stride, (shape.kv_dtype, mapped))
+    }
+
+    /// Lists for at most `stride` rows a head of a store of rows of 8 bits, which go to the device
+    /// as such.
+    pub fn of_codes(backend: &B, shape: &KvShape, stride: usize) -> OpResult<Self> {
+        Self::of(backend, shape, stride, (DType::Q8, false))
+    }
+
+    fn of(
+        backend: &B,
+        shape: &KvShape,
+        stride: usize,
+        (dtype, mapped): (DType, bool),
+    ) -> OpResult<Self> {
         let (h, stride) = (shape.n_kv_heads, stride.max(1));
-        let staging_len = h * stride * 2 * shape.head_dim;
+        let row_len = dtype.kv_row_len(shape.head_dim);
         Ok(Self {
+            dtype,
             stride,
             src: vec![0; h * stride],
             dst: vec![0; h * stride],
@@ -105,9 +123,9 @@ impl<B: Backend> RowMover<B> {
             staging: if mapped {
                 None
             } else {
-                Some(backend.alloc(shape.kv_dtype, staging_len, "row staging")?)
+                Some(backend.alloc(dtype, h * stride * row_len, "row staging")?)
             },
-            bytes: Vec::with_capacity(if mapped { 0 } else { stride * shape.row_bytes() }),
+            bytes: Vec::with_capacity(if mapped { 0 } else { stride * row_len * dtype.size() }),
         })
     }
 
@@ -233,8 +251,9 @@ impl<B: Backend> RowMover<B> {
         store: &dyn HostStore<B>,
         layer: LayerId,
     ) -> OpResult<()> {
-        let (row, width) = (2 * shape.head_dim, self.width());
-        let row_bytes = shape.row_bytes();
+        let (row, width) = (self.dtype.kv_row_len(shape.head_dim), self.width());
+        let row_bytes = row * self.dtype.size();
+        let codes = store.rounded().filter(|_| self.dtype == DType::Q8);
         for head in shape.heads() {
             let (first, n) = (head.index() * self.stride, self.n[head] as usize);
             if n == 0 {
@@ -246,7 +265,11 @@ impl<B: Backend> RowMover<B> {
             let list = self.src[first..first + n].chunk_by(|a, b| a + 1 == *b);
             for run in list {
                 let (out, next) = rest.split_at_mut(run.len() * row_bytes);
-                store.read_rows(layer, head, run[0] as usize..run[0] as usize + run.len(), out);
+                let rows = run[0] as usize..run[0] as usize + run.len();
+                match codes {
+                    Some(codes) => codes.read_codes(layer, head, rows, out),
+                    None => store.read_rows(layer, head, rows, out),
+                }
                 rest = next;
             }
             for (i, row) in self.src[first..first + n].iter_mut().enumerate() {

@@ -1,9 +1,10 @@
 //! Launches `attend_chunk.wgsl`, and for few queries `attend_list.wgsl` over the run.
 
-use longview_ops::{AttendChunk, ChunkEdges, ChunkSpan, DeviceBuffer, Op, OpResult};
+use longview_ops::{AttendChunk, ChunkEdges, ChunkSpan, Op, OpResult};
 
 use crate::attention::{
-    ListLaunch, ListRows, MAX_PARTIALS, Merge, Splits, check_width, kv_defines, partial_buffer,
+    ListLaunch, ListRows, MAX_PARTIALS, Merge, Splits, check_width, kv_defines, kv_row_bytes,
+    partial_buffer,
 };
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
@@ -92,7 +93,7 @@ fn tiles(
     } else {
         launch.view_mut(&d.out).view_mut(&d.lse)
     };
-    let row_bytes = 2 * p.head_dim as usize * span.kv.buffer.dtype().size();
+    let row_bytes = kv_row_bytes(&span.kv, p.head_dim);
     let bytes = span.n_rows as usize * p.n_kv_heads as usize * row_bytes;
     launch.counts(bytes as u64).run_grid([n_groups, 1, splits.n])?;
     let (first_token, n_tokens) = (span.q_start as usize, span.q_len as usize);

@@ -10,13 +10,13 @@ const GROUP: usize = 256;
 pub(crate) fn run(backend: &WgpuBackend, d: KvGather<'_, WgpuBackend>) -> OpResult<()> {
     d.check()?;
     let (size, head_dim) = (d.dst.dtype.size(), d.p.head_dim as usize);
-    let row_bytes = 2 * head_dim * size;
+    let row_bytes = d.src.row_len(head_dim) * size;
     let src_bytes = d.src.offset * size;
     let is_vector = row_bytes.is_multiple_of(16) && src_bytes.is_multiple_of(16);
     let unit = if is_vector { 16 } else { 4 };
     let n_entries = d.p.n_kv_heads as usize * d.p.list_stride as usize;
     let dst_limit = match d.p.dst_head_stride as usize {
-        0 => d.dst.len / (2 * head_dim).max(1),
+        0 => d.dst.len / d.src.row_len(head_dim).max(1),
         stride => stride,
     };
     // How many of the entries are in use only the device knows.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use longview_core::{DType, HeadId, LayerId, kv8};
 use longview_ops::Backend;
 use longview_scheduler::{
-    HostRows, KvPlan, KvShape, LayerMode, Placement, Policy, PolicyOptions, Preset, SpanMode,
+    HostRows, KvPlan, KvShape, LayerMode, Placement, Policy, PolicyOptions, Preset,
+    SequenceOptions, SpanMode,
 };
 use pollster::block_on;
 
@@ -22,14 +23,20 @@ fn shape(capacity: usize) -> KvShape {
     KvShape { host_rows: HostRows::EightBits, ..small_shape(capacity) }
 }
 
-/// Where attention may read such rows on this device.
-fn placements<B: Backend>(backend: &B) -> &'static [Placement] {
+/// Where attention may read such rows on this device: in buffers, and in place.
+fn layouts<B: Backend>(backend: &B) -> Vec<SequenceOptions> {
     let capabilities = backend.capabilities();
-    if capabilities.unified_memory && capabilities.kv_dtypes.contains(&DType::Q8) {
-        &[Placement::InPlace, Placement::Device]
-    } else {
-        &[Placement::Device]
+    let eight_bit_slots = capabilities.kv_dtypes.contains(&DType::Q8);
+    let mut layouts = vec![SequenceOptions { eight_bit_slots, ..options(Placement::Device) }];
+    if capabilities.unified_memory && eight_bit_slots {
+        layouts.push(options(Placement::InPlace));
     }
+    layouts
+}
+
+/// Whether attention may read the host store.
+fn reads_in_place<B: Backend>(backend: &B) -> bool {
+    layouts(backend).iter().any(|layout| layout.placement == Placement::InPlace)
 }
 
 /// A token as the host store has it once it is rounded.
@@ -71,9 +78,9 @@ fn check_layer<B: Backend>(
 
 pub fn every_preset_attends_rows_of_8_bits<B: Probe>(backend: &Arc<B>) {
     for policy in small_presets() {
-        for &placement in placements(&**backend) {
-            let what = format!("{} {placement:?}", name(&policy));
-            let mut sim = Sim::new(backend, shape(500), &policy, options(placement)).unwrap();
+        for layout in layouts(&**backend) {
+            let what = format!("{} {:?}", name(&policy), layout.placement);
+            let mut sim = Sim::new(backend, shape(500), &policy, layout).unwrap();
             sim.prefill(6, 300);
             for _ in 0..40 {
                 sim.decode(6);
@@ -84,9 +91,9 @@ pub fn every_preset_attends_rows_of_8_bits<B: Probe>(backend: &Arc<B>) {
 }
 
 /// In place, where nothing else holds rows: full attention, a window of the model that is longer
-/// than what is recent and one that is shorter, and recall.
+/// than what is recent and one that is shorter.
 pub fn recent_rows_are_attended_as_written_and_others_rounded<B: Probe>(backend: &Arc<B>) {
-    if !placements(&**backend).contains(&Placement::InPlace) {
+    if !reads_in_place(&**backend) {
         return;
     }
     let windows = [None, Some(200), Some(37)];
@@ -111,24 +118,36 @@ pub fn recent_rows_are_attended_as_written_and_others_rounded<B: Probe>(backend:
         sim.decode(3);
         check(&sim, 0);
     }
-    let mut sim =
-        Sim::new(backend, shape(500), &clusterkv(96), options(Placement::InPlace)).unwrap();
-    sim.prefill(3, 300);
-    for _ in 0..40 {
-        sim.decode(3);
+}
+
+/// Also those in the device cache, which has them as the host store does.
+pub fn recalled_rows_are_attended_rounded<B: Probe>(backend: &Arc<B>) {
+    for layout in layouts(&**backend) {
+        if layout.placement == Placement::Device && !layout.eight_bit_slots {
+            continue;
+        }
+        let mut sim = Sim::new(backend, shape(500), &clusterkv(96), layout).unwrap();
+        sim.prefill(3, 300);
         let layer = LayerId(1);
-        let state = &sim.sequence.layers()[layer];
-        assert_eq!(state.mode(), LayerMode::Recall);
-        let attended = |head| sim.sequence.attended_tokens(layer, head);
-        // Sinks, and what no cluster holds.
-        let indexed = state.n_indexed as u32;
-        check_layer(&sim, (layer, 0), &attended, &|p| p < 4 || p >= indexed, "recalled");
+        for _ in 0..40 {
+            sim.decode(3);
+            let state = &sim.sequence.layers()[layer];
+            assert_eq!(state.mode(), LayerMode::Recall);
+            let attended = |head| sim.sequence.attended_tokens(layer, head);
+            // Sinks, and what no cluster holds.
+            let indexed = state.n_indexed as u32;
+            let is_exact = |p: u32| p < 4 || p >= indexed;
+            check_layer(&sim, (layer, 0), &attended, &is_exact, "recalled");
+        }
+        let (stats, row) = (sim.sequence.stats(), sim.sequence.shape().host_row_bytes());
+        assert_eq!(stats.fetched_bytes, stats.misses * row as u64, "no more than codes came");
+        assert_eq!(stats.misses > 0, layout.placement == Placement::Device);
     }
 }
 
 /// A prompt in one chunk, or in many: what each token sees does not depend on it.
 pub fn rows_of_8_bits_do_not_depend_on_chunks<B: Probe>(backend: &Arc<B>) {
-    if !placements(&**backend).contains(&Placement::InPlace) {
+    if !reads_in_place(&**backend) {
         return;
     }
     let full = PolicyOptions::new(Preset::Full);
@@ -150,11 +169,11 @@ pub fn rows_of_8_bits_do_not_depend_on_chunks<B: Probe>(backend: &Arc<B>) {
 }
 
 pub fn rows_of_8_bits_survive_cuts_and_other_policies<B: Probe>(backend: &Arc<B>) {
-    for &placement in placements(&**backend) {
-        let mut sim = Sim::new(backend, shape(500), &clusterkv(96), options(placement)).unwrap();
+    for layout in layouts(&**backend) {
+        let mut sim = Sim::new(backend, shape(500), &clusterkv(96), layout).unwrap();
         sim.prefill(7, 300);
         for policy in small_presets().into_iter().chain([streaming(96), clusterkv(96)]) {
-            let what = format!("{} {placement:?}", name(&policy));
+            let what = format!("{} {:?}", name(&policy), layout.placement);
             let resolved = Policy::resolve(&policy, 500).unwrap();
             if policy.preset == Preset::H2o || resolved.local_window().is_some() {
                 // Only a prefill under them records what they need.
@@ -180,9 +199,10 @@ pub fn rows_of_8_bits_survive_cuts_and_other_policies<B: Probe>(backend: &Arc<B>
 }
 
 pub fn rows_of_8_bits_survive_a_lost_device<B: Probe>(backend: &Arc<B>) {
-    for &placement in placements(&**backend) {
+    for layout in layouts(&**backend) {
+        let placement = layout.placement;
         for policy in [clusterkv(96), streaming(96), PolicyOptions::new(Preset::Full)] {
-            let new = || Sim::new(backend, shape(500), &policy, options(placement)).unwrap();
+            let new = || Sim::new(backend, shape(500), &policy, layout).unwrap();
             let (mut sim, mut twin) = (new(), new());
             sim.prefill(8, 300);
             twin.prefill(8, 300);
@@ -218,15 +238,18 @@ pub fn rows_of_8_bits_take_half_the_memory<B: Probe>(backend: &Arc<B>) {
         ..small_shape(1 << 16)
     };
     let [plain, rounded] = [HostRows::Plain, HostRows::EightBits].map(of);
-    for &placement in placements(&**backend) {
-        let (policy, options) =
-            (Policy::resolve(&clusterkv(96), 1 << 16).unwrap(), options(placement));
-        let bytes = |shape: &KvShape| KvPlan::new(shape, &policy, &options).host_kv_bytes;
-        let share = bytes(&rounded) as f64 / bytes(&plain) as f64;
-        assert!((0.53..0.54).contains(&share), "{placement:?}: {share} of the bytes");
+    for layout in layouts(&**backend) {
+        let policy = Policy::resolve(&clusterkv(96), 1 << 16).unwrap();
+        let [of_plain, plan] = [&plain, &rounded].map(|shape| KvPlan::new(shape, &policy, &layout));
+        let share = plan.host_kv_bytes as f64 / of_plain.host_kv_bytes as f64;
+        assert!((0.53..0.54).contains(&share), "{layout:?}: {share} of the bytes");
+        if layout.eight_bit_slots {
+            let share = plan.cache_bytes as f64 / of_plain.cache_bytes as f64;
+            assert!((0.53..0.54).contains(&share), "{share} of the cache");
+        }
         let sequence =
-            longview_scheduler::Sequence::new(backend, rounded.clone(), policy.clone(), options);
-        let sequence = sequence.unwrap();
-        assert_eq!(sequence.store().size_bytes(), bytes(&rounded), "the plan is what there is");
+            longview_scheduler::Sequence::new(backend, rounded.clone(), policy, layout).unwrap();
+        assert_eq!(sequence.store().size_bytes(), plan.host_kv_bytes, "the plan is what there is");
+        assert_eq!(sequence.device_kv_bytes(), plan.device_kv_bytes(), "and on the device");
     }
 }

@@ -66,6 +66,7 @@ macro_rules! policy_checks {
             windows_survive_a_lost_device_and_other_policies,
             every_preset_attends_rows_of_8_bits,
             recent_rows_are_attended_as_written_and_others_rounded,
+            recalled_rows_are_attended_rounded,
             rows_of_8_bits_do_not_depend_on_chunks,
             rows_of_8_bits_survive_cuts_and_other_policies,
             rows_of_8_bits_survive_a_lost_device,
@@ -91,7 +92,17 @@ pub fn streaming(budget: usize) -> PolicyOptions {
 pub fn options(placement: Placement) -> SequenceOptions {
     let (store, recall) = (HostStoreKind::Auto, RecallMode::Exact);
     let device_cache = false;
-    SequenceOptions { placement, store, chunk: 48, tile: 40, overlap: true, recall, device_cache }
+    let eight_bit_slots = false;
+    SequenceOptions {
+        placement,
+        store,
+        chunk: 48,
+        tile: 40,
+        overlap: true,
+        recall,
+        device_cache,
+        eight_bit_slots,
+    }
 }
 
 /// Where attention may read rows on this device.
