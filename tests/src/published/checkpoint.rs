@@ -29,8 +29,6 @@ pub(super) enum Way {
     F32,
     /// As users run it: activations, keys and values of 16 bits.
     Fast,
-    /// The same with activations of 8 bits.
-    Eight,
     /// Activations in f32, and keys and values of this type.
     Rows(DType),
 }
@@ -63,7 +61,6 @@ impl Checkpoint<'_> {
         let (activations, kv_dtype) = match way {
             Way::F32 => (Activations::F32, DType::F32),
             Way::Fast => (Activations::default(), DType::F16),
-            Way::Eight => (Activations::Int8, DType::F16),
             Way::Rows(dtype) => (Activations::F32, dtype),
         };
         let options =
