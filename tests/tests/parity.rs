@@ -162,13 +162,6 @@ fn bits(case: &Case, plan: &Plan, backend: &impl Backend) -> Vec<Vec<u32>> {
     outcome.outputs.iter().filter(is_result).map(bits).collect()
 }
 
-/// Which share of the corpus the slowest checks take: every so-manieth case of an op, a prime
-/// number so that it does not fall in step with the loops that the corpus is made of. All of it
-/// with `LONGVIEW_WHOLE_CORPUS=1`, for those who change kernels.
-fn share() -> usize {
-    if std::env::var_os("LONGVIEW_WHOLE_CORPUS").is_some() { 1 } else { 5 }
-}
-
 /// Who comes first changes nothing: neither the order of threads and blocks, nor how many blocks
 /// run at once.
 #[test]
@@ -178,7 +171,7 @@ fn cuda_gives_the_same_bits_in_every_order() {
     let backends =
         [forward, backward].map(|o| cuda_emulated(o).expect("the kernels are compiled as C++"));
     let must_run = |case: &Case| case.runs_on(backends[0].capabilities());
-    for case in corpus().into_iter().filter(must_run).step_by(share()) {
+    for case in corpus().into_iter().filter(must_run) {
         let plan = case.plan();
         let [one, other] = backends.each_ref().map(|backend| bits(&case, &plan, backend));
         assert!(one == other, "{}", case.name());
@@ -194,8 +187,7 @@ fn cuda_passes_under_the_sanitizers() {
         return;
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_parity"));
-    let every = share().to_string();
-    command.args(["--backends", "cuda-emulated", "--every", &every]).envs(sanitizer.env);
+    command.args(["--backends", "cuda-emulated"]).envs(sanitizer.env);
     let output = command.env("REQUIRE_BACKENDS", "cuda-emulated").output().expect("it starts");
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
 }

@@ -26,17 +26,20 @@ fn is_root(path: &str, named: &[String]) -> bool {
     is_by_place || named.iter().any(|named| named == path)
 }
 
-/// Files that a manifest's `path = ".."` or a `#[path = ".."]` names.
+/// Files that a manifest's `path = ".."` or a `#[path = ".."]` names, each on a line that begins
+/// with it: in a comment it names nothing.
 fn named_by_path(repo: &Repo) -> Vec<String> {
     let mut named = Vec::new();
-    let kinds = [Kind::Rust, Kind::Manifest];
-    for file in repo.files.iter().filter(|file| kinds.contains(&file.kind())) {
+    for file in &repo.files {
+        let start = match file.kind() {
+            Kind::Rust => "#[path = \"",
+            Kind::Manifest => "path = \"",
+            _ => continue,
+        };
         let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
-        for rest in file.text.split("path = \"").skip(1) {
-            if let Some((path, _)) = rest.split_once('"') {
-                named.push(without_dots(&folder.join(path)));
-            }
-        }
+        let rests = file.text.lines().filter_map(|line| line.trim_start().strip_prefix(start));
+        let paths = rests.filter_map(|rest| rest.split_once('"'));
+        named.extend(paths.map(|(path, _)| without_dots(&folder.join(path))));
     }
     named
 }
@@ -77,7 +80,10 @@ mod tests {
     #[test]
     fn a_file_that_no_module_names_is_found() {
         let files = [
-            ("crates/a/Cargo.toml", "[[test]]\npath = \"tests/unit/all.rs\"\n"),
+            (
+                "crates/a/Cargo.toml",
+                "[[test]]\npath = \"tests/unit/all.rs\"\n# path = \"src/c.rs\"\n",
+            ),
             ("crates/a/src/lib.rs", "mod b;\n#[path = \"../../shared/e.rs\"]\nmod e;\n"),
             ("crates/a/src/b/mod.rs", "#[cfg(test)]\nmod tests;\n"),
             ("crates/a/src/b/tests.rs", ""),

@@ -289,7 +289,10 @@ impl<E: KvElem> AttendBlock<'_, E> {
             }
         }
         let Target::Results(results) = &self.target else { return };
-        for r in (0..n_rows).filter(|_| !is_only) {
+        if is_only {
+            return;
+        }
+        for r in 0..n_rows {
             let all = Mass { max: all_max[r], sum: all_sum[r] };
             let at = before + self.queries.head(r);
             results.write::<S>(at, &all_o[r * dh..][..dh], all);
