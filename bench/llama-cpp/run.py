@@ -2,13 +2,18 @@
 """Longview beside llama.cpp: the same weights, the same machine, the same minutes.
 
     python3 bench/llama-cpp/run.py                       # build both, measure depths 0, 1K and 4K
-    python3 bench/llama-cpp/run.py --depths 0,1024,4096,16384 --types f16,q8_0,q4_1,q4_k
+    python3 bench/llama-cpp/run.py --depths 0,4096,16384,131072 --peer-depth 16384 --recall clusterkv
+    python3 bench/llama-cpp/run.py --isa avx2            # both without AVX-512
 
 Everything is made under target/llama-cpp: a Python environment, llama.cpp from the source package
 of llama-cpp-python, and the models. Needs python3 with venv, a C++ compiler, and the package
 registry. Repetitions take turns: llama.cpp, Longview, llama.cpp, ... For llama.cpp the better of
 flash attention on and off counts, in each row for itself. The table has medians and, behind them,
 the least and the largest.
+
+llama.cpp has to read a prompt to be at a depth, which takes hours at 128K. Beyond --peer-depth its
+time of a step is taken from a line through its two deepest depths, and the row is marked with "~".
+There Longview's keys and values are injected, and prefill is not measured.
 """
 
 import argparse
@@ -23,6 +28,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "llama-cpp"
 PEER = "0.3.36"
+# Where llama.cpp is built, by instruction set, and with what; None is all that this machine has.
+PEERS = {
+    None: ("build", ["-DGGML_NATIVE=ON"]),
+    "avx2": ("build-avx2", ["-DGGML_NATIVE=OFF", "-DGGML_AVX512=OFF", "-DGGML_AVX2=ON",
+                            "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON"]),
+}
 BIN = WORK / "build" / "bin"
 TOOLS = ["llama-bench", "llama-quantize", "llama-perplexity"]
 PREFILL = 512
@@ -51,23 +62,27 @@ def python():
     return env / "bin"
 
 
-def build_peer():
-    """llama.cpp as its own build makes it for this machine."""
-    if all((BIN / tool).exists() for tool in TOOLS):
+def build_peer(isa=None):
+    """llama.cpp as its own build makes it for this machine, or for one with `isa` alone."""
+    folder, flags = PEERS[isa]
+    build, wanted = WORK / folder, TOOLS if isa is None else ["llama-bench"]
+    if all((build / "bin" / tool).exists() for tool in wanted):
         return
     tools = python()
     say(f"fetching and building llama.cpp of llama-cpp-python {PEER}: about 12 minutes on 2 cores")
-    run([tools / "pip", "download", "-q", "--no-deps", "--no-build-isolation", "--no-binary",
-         "llama-cpp-python", f"llama-cpp-python=={PEER}", "-d", WORK])
-    with tarfile.open(WORK / f"llama_cpp_python-{PEER}.tar.gz") as archive:
-        archive.extractall(WORK, filter="data")
+    package = WORK / f"llama_cpp_python-{PEER}.tar.gz"
+    if not package.exists():
+        run([tools / "pip", "download", "-q", "--no-deps", "--no-build-isolation", "--no-binary",
+             "llama-cpp-python", f"llama-cpp-python=={PEER}", "-d", WORK])
+        with tarfile.open(package) as archive:
+            archive.extractall(WORK, filter="data")
     source = WORK / f"llama_cpp_python-{PEER}" / "vendor" / "llama.cpp"
     path = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     off = ["LLAMA_CURL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "BUILD_SHARED_LIBS",
            "LLAMA_BUILD_UI"]
-    run([tools / "cmake", "-S", source, "-B", WORK / "build", "-G", "Ninja", "-DGGML_NATIVE=ON",
+    run([tools / "cmake", "-S", source, "-B", build, "-G", "Ninja", *flags,
          "-DCMAKE_BUILD_TYPE=Release", *[f"-D{name}=OFF" for name in off]], env=path)
-    run([tools / "ninja", "-C", WORK / "build", *TOOLS], env=path)
+    run([tools / "ninja", "-C", build, *wanted], env=path)
 
 
 def build_longview():
@@ -137,11 +152,12 @@ def models(names, types):
     return found
 
 
-def peer(model, depths, threads):
+def peer(model, depths, threads, isa):
     """Tokens a second by (flash attention, what, depth)."""
     rates = {}
+    bench = WORK / PEERS[isa][0] / "bin" / "llama-bench"
     for flash in (0, 1):
-        out = run([BIN / "llama-bench", "-m", model, "-t", threads, "-fa", flash, "-p", PREFILL,
+        out = run([bench, "-m", model, "-t", threads, "-fa", flash, "-p", PREFILL,
                    "-n", 64, "-d", ",".join(map(str, depths)), "-r", 1, "-o", "json"])
         for row in json.loads(out):
             what = "prefill" if row["n_gen"] == 0 else "decode"
@@ -149,21 +165,33 @@ def peer(model, depths, threads):
     return rates
 
 
-def longview(binary, model, depths, threads, policy, isa):
-    """Tokens a second by (what, depth); a depth of 0 is one of 64, a prompt's least."""
+def beyond(rates, depth):
+    """Adds decode at `depth`, by a line through the times of a step at the two deepest depths."""
+    for flash in (0, 1):
+        known = sorted(d for f, what, d in rates if f == flash and what == "decode")[-2:]
+        first, last = ((d, 1 / rates[flash, "decode", d]) for d in known)
+        slope = (last[1] - first[1]) / (last[0] - first[0])
+        yield (flash, "decode", depth), 1 / (last[1] + slope * (depth - last[0]))
+
+
+def longview(binary, model, depths, threads, policy, isa, prefilled):
+    """Tokens a second by (what, depth); a depth of 0 is one of 64, a prompt's least. Prefill is
+    measured to a depth of `prefilled`."""
     at = {depth: max(depth, 64) for depth in depths}
     full = policy == "full"
-    contexts = sorted({*at.values(), *([d + PREFILL for d in depths] if full else [])})
+    read = [depth for depth in depths if full and depth <= prefilled]
+    contexts = sorted({*at.values(), *(depth + PREFILL for depth in read)})
+    longest = max(context for context in contexts if context <= prefilled + PREFILL)
     results = WORK / "speed.jsonl"
     results.unlink(missing_ok=True)
     args = [binary, "speed", "-m", model, "--policies", policy, "--steps", 64, "--contexts",
-            ",".join(map(str, contexts)), "--prefilled", max(contexts), "--threads", threads,
+            ",".join(map(str, contexts)), "--prefilled", longest, "--threads", threads,
             "--device", "cpu", "-o", results, *(["--isa", isa] if isa else [])]
     run(args)
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     rows = {row["context"]: row for row in rows if "step_s" in row}
     rates = {("decode", depth): 1 / rows[at[depth]]["step_s"] for depth in depths}
-    for depth in depths if full else []:
+    for depth in read:
         before = rows[depth]["prefill_s"] if depth else 0.0
         rates["prefill", depth] = PREFILL / (rows[depth + PREFILL]["prefill_s"] - before)
     return rates
@@ -177,27 +205,37 @@ def main():
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--recall", default="", help="a policy to measure beside full attention")
-    parser.add_argument("--isa", help="Longview's instruction set, such as avx2")
+    parser.add_argument("--peer-depth", type=int, help="the deepest that llama.cpp is measured at")
+    parser.add_argument("--isa", choices=["avx2"], help="the instruction set of both programs")
     args = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     depths = [int(depth) for depth in args.depths.split(",")]
+    deepest = max(depths) if args.peer_depth is None else args.peer_depth
+    near = [depth for depth in depths if depth <= deepest]
+    if len(near) < min(2, len(depths)):
+        parser.error("--peer-depth: two of the depths, at least, must not be deeper")
     python()
     build_peer()
+    build_peer(args.isa)
     binary = build_longview()
     files = models(args.models.split(","), args.types.split(","))
     say(run([binary, "doctor"]).strip())
-    print(f"{args.threads} threads, {args.repetitions} repetitions in turns, "
-          f"tokens a second\n")
+    print(f"{args.threads} threads, {args.isa or 'all instructions'}, {args.repetitions} "
+          f"repetitions in turns, tokens a second\n")
     print("| model | weights | what | depth | llama.cpp | Longview | ratio |")
     print("|---|---|---|---|---|---|---|")
     for (name, kind), path in files.items():
         theirs, ours = [], []
         for turn in range(args.repetitions):
             say(f"{name} {kind}, turn {turn + 1}")
-            theirs.append(peer(path, depths, args.threads))
-            both = longview(binary, path, depths, args.threads, "full", args.isa)
+            rates = peer(path, near, args.threads, args.isa)
+            theirs.append(rates | {key: rate for depth in depths if depth > deepest
+                                   for key, rate in beyond(rates, depth)})
+            ask = lambda policy: longview(binary, path, depths, args.threads, policy, args.isa,
+                                          deepest)
+            both = ask("full")
             if args.recall:
-                other = longview(binary, path, depths, args.threads, args.recall, args.isa)
+                other = ask(args.recall)
                 both |= {(f"decode, {args.recall}", depth): rate
                          for (_, depth), rate in other.items()}
             ours.append(both)
@@ -207,8 +245,9 @@ def main():
             best = max((of(0), of(1)), key=statistics.median)
             shown = lambda xs: f"{statistics.median(xs):.1f} ({min(xs):.1f}-{max(xs):.1f})"
             ratio = statistics.median(mine) / statistics.median(best)
-            print(f"| {name} | {kind} | {what} | {depth} | {shown(best)} | {shown(mine)} | "
-                  f"{ratio:.2f} |", flush=True)
+            about = "~ " if depth > deepest else ""
+            print(f"| {name} | {kind} | {what} | {depth} | {about}{shown(best)} | {shown(mine)} | "
+                  f"{about}{ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ pub fn wgpu() -> Option<Arc<WgpuBackend>> {
 }
 
 /// The parity rows of the WGSL backend, opened as told.
-pub fn wgpu_rows(options: &WgpuOptions, sample: Sample) -> Vec<ParityRow> {
+fn wgpu_rows(options: &WgpuOptions, sample: Sample) -> Vec<ParityRow> {
     match pollster::block_on(WgpuBackend::new(options)) {
         Ok(backend) => sample.run(&backend),
         Err(e) => vec![ParityRow::absent("wgpu", e.to_string())],
