@@ -101,16 +101,16 @@ mod tests {
         tokenizer.map_err(|error| error.to_string())?.bpe_parts()
     }
 
-    fn bpe(key: &str, value: &Value) -> Value {
-        let mut model =
-            json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]});
+    fn bpe(merges: &Value, key: &str, value: &Value) -> Value {
+        let vocab = json!({"a": 0, "b": 1, "ab": 2});
+        let mut model = json!({"type": "BPE", "vocab": vocab, "merges": merges});
         model[key] = value.clone();
         model
     }
 
     #[test]
     fn byte_pair_encoding_is_told_in_parts() {
-        let parts = parts(&bpe("byte_fallback", &json!(true))).unwrap();
+        let parts = parts(&bpe(&json!([["a", "b"]]), "byte_fallback", &json!(true))).unwrap();
         assert_eq!(parts.vocab.len(), 3);
         assert_eq!(parts.merges, [("a".to_owned(), "b".to_owned())]);
         assert!(parts.byte_fallback && !parts.ignore_merges && parts.unknown.is_none());
@@ -126,16 +126,13 @@ mod tests {
     #[test]
     fn what_no_other_format_has_is_named() {
         let refused = |model: &Value| parts(model).err().unwrap();
-        assert_eq!(
-            refused(&bpe("continuing_subword_prefix", &json!("##"))),
-            "its pieces carry \"##\""
-        );
-        assert_eq!(
-            refused(&bpe("end_of_word_suffix", &json!("</w>"))),
-            "its pieces carry \"</w>\""
-        );
-        assert!(parts(&bpe("end_of_word_suffix", &json!(""))).is_ok());
-        assert_eq!(refused(&bpe("dropout", &json!(0.5))), "its merges are dropped at random");
+        let bpe = |key: &str, value: Value| bpe(&json!([]), key, &value);
+        let prefix = bpe("continuing_subword_prefix", json!("##"));
+        assert_eq!(refused(&prefix), "its pieces carry \"##\"");
+        let suffix = bpe("end_of_word_suffix", json!("</w>"));
+        assert_eq!(refused(&suffix), "its pieces carry \"</w>\"");
+        assert!(parts(&bpe("end_of_word_suffix", json!(""))).is_ok());
+        assert_eq!(refused(&bpe("dropout", json!(0.5))), "its merges are dropped at random");
         let words = json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"});
         assert_eq!(refused(&words), "its model is WordLevel");
         let pieces = json!({"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a",
