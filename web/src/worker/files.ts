@@ -2,6 +2,7 @@
 // the browser has no room. Both are read synchronously, in ranges.
 
 import type { Bytes } from "../engine";
+import { count } from "../page/format";
 import { failure, isLocked } from "./failure";
 
 /** Pieces of files in memory: small enough that no browser refuses the buffer. */
@@ -203,8 +204,15 @@ export class PickedFile implements Bytes {
   }
 }
 
-/** The text of a small file, whatever it lies in. */
+/** The longest text of a model that the engine reads, its tokenizer, in bytes. */
+const MOST_TEXT = 400_000_000;
+
+/** The text of a small file, whatever it lies in. One that is too large is refused unread. */
 export function textOf(file: Bytes): string {
+  if (file.size > MOST_TEXT) {
+    const sizes = `has ${count(file.size)} bytes, and at most ${count(MOST_TEXT)} are read`;
+    throw failure("bad-model", `${file.name} ${sizes}.`);
+  }
   const bytes = new Uint8Array(file.size);
   file.readInto(0, bytes);
   return new TextDecoder().decode(bytes);

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readFile, rm, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { test } from "node:test";
@@ -441,6 +441,20 @@ test("the address of a GGUF file is answered with what to do", async () => {
     .fill(`${stage.server.url}model.gguf`);
   await page.getByRole("button", { name: "Load model" }).click();
   assert.match(await message(page, "bad-input"), /download this one, then pick it below/);
+});
+
+test("a text that is too large for the engine is refused before it is read", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "longview-"));
+  await cp(NEEDLE, folder, { recursive: true });
+  // Nothing but a length: it takes no room on the disk.
+  await truncate(join(folder, "tokenizer.json"), 400_000_001);
+  const page = await stage.start();
+  await page.getByText("Choose model and memory").click();
+  await page.locator("#model-files").setInputFiles(folder);
+  await page.locator("#model-load").click();
+  const text = await message(page, "bad-model");
+  assert.match(text, /tokenizer\.json has 400,000,001 bytes, and at most 400,000,000 are read\./);
+  await rm(folder, { recursive: true });
 });
 
 test("a picked folder's own files are taken, not those of folders within", async () => {

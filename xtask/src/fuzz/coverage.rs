@@ -28,7 +28,10 @@ const PARSERS: &[&str] = &[
 
 /// The packages whose tests reach them.
 const TESTS: &str = "test --package longview-model --package longview-scheduler \
-                     --package longview-fuzz --tests";
+                     --package longview-fuzz --tests --no-run --message-format json";
+
+/// A package of which only these tests read files: all of them take many minutes with counters.
+const SOME: (&str, &str) = ("scheduler", "session_file");
 
 /// Lines of a file, and those that were reached.
 #[derive(Debug, PartialEq)]
@@ -51,21 +54,25 @@ pub(super) fn report() -> Result<()> {
     let profiles = folder.join("profiles");
     let _ = fs::remove_dir_all(&profiles);
     let wrapper = wrapper(&folder)?;
-    let with_counters = |words: &str| {
-        let mut command = cargo(&format!("{TESTS} {words}"));
+    let with_counters = |command: &mut Command| {
         command.env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
         command.env("LLVM_PROFILE_FILE", profiles.join("%m-%p.profraw"));
-        command
     };
-    run_child(&mut with_counters(""))?;
-    let programs = programs(&capture(&mut with_counters("--no-run --message-format json"))?);
+    let mut build = cargo(TESTS);
+    with_counters(&mut build);
+    let programs = programs(&capture(&mut build)?);
+    for program in &programs {
+        let mut command = program.command();
+        with_counters(&mut command);
+        run_child(&mut command)?;
+    }
     let merged = folder.join("all.profdata");
     let mut merge = Command::new(tools.join("llvm-profdata"));
     run_child(merge.args(["merge", "-sparse", "-o"]).arg(&merged).arg(&profiles))?;
     let mut export = Command::new(tools.join("llvm-cov"));
     export.args(["export", "--format=lcov", "--instr-profile"]).arg(&merged);
     for program in &programs {
-        export.arg("--object").arg(program);
+        export.arg("--object").arg(&program.path);
     }
     print(&parsers(&capture(&mut export)?)?);
     Ok(())
@@ -92,10 +99,36 @@ fn tools() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// A program of tests.
+#[derive(Debug, PartialEq)]
+struct Program {
+    path: PathBuf,
+    /// The folder of its package, where cargo runs it.
+    package: PathBuf,
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.package).arg("--quiet");
+        if self.package.ends_with(SOME.0) {
+            command.arg(SOME.1);
+        }
+        command
+    }
+}
+
 /// The programs of tests that cargo built.
-fn programs(messages: &str) -> Vec<String> {
+fn programs(messages: &str) -> Vec<Program> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    messages.filter_map(|message| Some(message["executable"].as_str()?.to_owned())).collect()
+    let program = |message: Value| {
+        // A program that tests call is built beside them.
+        message["profile"]["test"].as_bool().filter(|is_test| *is_test)?;
+        let path = PathBuf::from(message["executable"].as_str()?);
+        let package = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        Some(Program { path, package })
+    };
+    messages.filter_map(program).collect()
 }
 
 /// The parsers among the files of a report in the format of lcov.
@@ -149,6 +182,8 @@ fn print(lines: &[Lines]) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -180,7 +215,16 @@ mod tests {
 
     #[test]
     fn programs_are_those_that_run() {
-        let messages = "{\"executable\": \"/a/b\"}\nwarning\n{\"executable\": null}\n";
-        assert_eq!(programs(messages), ["/a/b"]);
+        let message = |path: &str, is_test: bool| {
+            let manifest = "/x/scheduler/Cargo.toml";
+            let profile = json!({"test": is_test});
+            json!({"executable": path, "manifest_path": manifest, "profile": profile}).to_string()
+        };
+        let lines = [&message("/a/b", true), "warning", &message("/a/c", false)];
+        let found = programs(&lines.join("\n"));
+        assert_eq!(found, [Program { path: "/a/b".into(), package: "/x/scheduler".into() }]);
+        let command = found[0].command();
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["--quiet", "session_file"]);
+        assert!(root().join("crates").join(SOME.0).join("src").join(SOME.1).is_dir());
     }
 }

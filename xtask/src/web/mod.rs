@@ -17,7 +17,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::args::{Parsed, UsageError};
-use crate::process::{Background, cargo, root, run as run_child, target_directory};
+use crate::process::{Background, cargo, dev_binary, root, run as run_child, target_directory};
 use crate::setup;
 
 pub(crate) const OPTIONS: &str = "[--serve [--port N]]";
@@ -72,11 +72,21 @@ pub(crate) fn stage() -> Result<()> {
     build()?;
     let web = root().join("web");
     npm(&web, &["run", "check"])?;
+    write_gguf()?;
     // The real engine's shaders run on two threads that wait for each other: beside it there is
     // time for the page with its script.
     let real = Background::start(npm_command(&web, &["run", "test:real"]))?;
     let page = npm(&web, &["run", "test:page"]);
     real.finish().and(page)
+}
+
+/// Writes the embedded model as a GGUF file for the test that picks one.
+fn write_gguf() -> Result<()> {
+    let folder = target_directory()?.join("page");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let mut command = Command::new(dev_binary("longview")?);
+    command.args(["quantize", "--force", "--model"]).arg(root().join("models/needle"));
+    run_child(command.arg("--output").arg(folder.join("needle-Q8_0.gguf")))
 }
 
 /// Compiles the crate and writes the module that JavaScript loads.

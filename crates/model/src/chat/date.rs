@@ -137,4 +137,31 @@ mod tests {
         );
         assert_eq!(strftime(0, "%Q"), Err("Q".to_owned()));
     }
+    #[test]
+    fn every_directive_is_that_of_glibc() {
+        // date -u -d @1772374509 '+%...', a Sunday afternoon.
+        let time = 1_772_374_509;
+        for (directive, expected) in [
+            ("%a %b %h", "Sun Mar Mar"),
+            ("%e|%d|%-d|%-e", " 1|01|1|1"),
+            ("%I %p %-I %-M", "02 PM 2 15"),
+            ("%T %Z %z", "14:15:09 UTC +0000"),
+            ("%m/%y %-m %-S", "03/26 3 9"),
+            ("a%%b", "a%b"),
+        ] {
+            assert_eq!(strftime(time, directive).unwrap(), expected, "{directive}");
+        }
+        assert_eq!(
+            strftime(0, "%-H:%-M %I %p").unwrap(),
+            "0:0 12 AM",
+            "nothing but zeros is a zero"
+        );
+    }
+
+    #[test]
+    fn what_is_no_directive_is_named() {
+        let refused = |format| strftime(0, format).unwrap_err();
+        assert_eq!([refused("%-Q"), refused("%-"), refused("%")], ["-Q", "--", ""]);
+        assert_eq!(refused("%é"), "é");
+    }
 }

@@ -221,3 +221,72 @@ impl io::Write for Limited {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(template: &str, messages: Option<Vec<Json>>) -> TemplateJob {
+        let sources =
+            vec![NamedTemplate { name: DEFAULT.to_owned(), template: template.to_owned() }];
+        TemplateJob {
+            origin: "t.jinja".to_owned(),
+            sources,
+            special: SpecialTokens::default(),
+            messages,
+            options: RenderOptions::default(),
+        }
+    }
+
+    #[test]
+    fn a_job_says_what_it_may_write() {
+        let message = json!({"role": "user", "content": "four", "n": [1, null, "ab"]});
+        let job = job("{{ messages[0].content }}", Some(vec![message]));
+        // Keys and texts by their length, and one for a number or nothing.
+        assert_eq!(job.input_bytes(), (4 + 4) + (7 + 4) + (1 + 1 + 1 + 2));
+        assert_eq!(job.max_output_bytes(), 24 * OUTPUT_FACTOR + OUTPUT_BYTES);
+        assert_eq!(max_output_bytes(usize::MAX), usize::MAX);
+        assert_eq!(job.origin(), "t.jinja");
+        assert_eq!(job.run().unwrap(), "four");
+    }
+
+    #[test]
+    fn a_job_without_messages_compiles_and_no_more() {
+        assert_eq!(job("{{ messages[0].content }}", None).run().unwrap(), "");
+        assert_eq!(job("{{ raise_exception('no') }}", None).run().unwrap(), "");
+        let deep = format!("{{{{ {}1{} }}}}", "(".repeat(60), ")".repeat(60));
+        let refused = job(&format!("a\n{deep}"), None).run().unwrap_err();
+        let ChatError::TooComplex { origin, line: 2, reason } = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(origin, "t.jinja");
+        assert!(reason.contains("brackets within brackets"), "{reason}");
+    }
+
+    #[test]
+    fn without_a_template_of_its_own_a_conversation_with_tools_has_the_other_one() {
+        let said = vec![json!({"role": "user", "content": "x"})];
+        let mut with_tools = job("plain {{ messages[0].content }}", Some(said));
+        with_tools.options.tools = Some(json!([{"name": "clock"}]));
+        assert_eq!(with_tools.clone().run().unwrap(), "plain x");
+        let template = "{{ tools[0].name }} {{ messages[0].content }}".to_owned();
+        with_tools.sources.push(NamedTemplate { name: TOOL_USE.to_owned(), template });
+        assert_eq!(with_tools.clone().run().unwrap(), "clock x");
+        with_tools.options.tools = Some(Json::Null);
+        assert_eq!(with_tools.run().unwrap(), "plain x");
+    }
+
+    #[test]
+    fn what_is_written_ends_at_the_limit() {
+        let mut out = Limited { bytes: Vec::new(), limit: 5, is_full: false };
+        assert_eq!(out.write(b"abc").unwrap(), 3);
+        out.flush().unwrap();
+        assert_eq!(out.write(b"def").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(out.is_full);
+        assert_eq!(out.bytes, b"abc");
+    }
+}

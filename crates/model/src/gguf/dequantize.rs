@@ -16,13 +16,17 @@ pub fn dequantize(ty: GgmlType, blocks: &[u8], out: &mut [f32]) {
     let n_blocks = blocks.len() / ty.block_bytes();
     assert_eq!(blocks.len(), n_blocks * ty.block_bytes(), "whole values of {}", ty.name());
     assert_eq!(out.len(), n_blocks, "the values of {}", ty.name());
-    for (block, out) in blocks.chunks_exact(ty.block_bytes()).zip(out) {
-        *out = match (ty, block) {
-            (GgmlType::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-            (GgmlType::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
-            (_, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-            (_, other) => unreachable!("{} bytes of {}", other.len(), ty.name()),
-        };
+    match ty {
+        GgmlType::F16 => fill(out, blocks, |two| f16::from_le_bytes(two).to_f32()),
+        GgmlType::Bf16 => fill(out, blocks, |two| bf16::from_le_bytes(two).to_f32()),
+        _ => fill(out, blocks, f32::from_le_bytes),
+    }
+}
+
+/// Each value from its `N` bytes.
+fn fill<const N: usize>(out: &mut [f32], bytes: &[u8], value: impl Fn([u8; N]) -> f32) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *out = value(*bytes);
     }
 }
 

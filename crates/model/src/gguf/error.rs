@@ -172,6 +172,20 @@ pub enum GgufProblem {
         /// How many.
         found: u32,
     },
+    /// A tensor that is sound, and too large for a program of 32 bits.
+    #[error(
+        "tensor {} has {bytes} bytes as numbers of 32 bits, and this program can address {most}; \
+         use a smaller model, or the program outside of the browser",
+        clip(tensor)
+    )]
+    TensorTooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Bytes of its values.
+        bytes: u64,
+        /// What can be addressed.
+        most: u64,
+    },
     /// A shape without values, or with more than can be counted.
     #[error("tensor {} has the impossible shape {shape:?}; the file is corrupt", clip(tensor))]
     Shape {

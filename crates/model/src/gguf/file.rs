@@ -78,7 +78,8 @@ impl GgufFile {
     /// As [`GgufFile::open`] of files that lie elsewhere. The first by name is the first part.
     pub(super) fn from_files(files: &FolderFiles) -> Option<Result<Self, GgufError>> {
         let part = |source: &SharedSource| Part { source: Arc::clone(source), bytes: None };
-        let (name, first) = files.weights.iter().find(|(name, _)| name.ends_with(".gguf"))?;
+        let is_gguf = |name: &str| name.to_ascii_lowercase().ends_with(".gguf");
+        let (name, first) = files.weights.iter().find(|(name, _)| is_gguf(name))?;
         let path = files.name.join(name);
         Some(Self::of_parts(&path, part(first), &|name| files.weights.get(name).map(part).map(Ok)))
     }

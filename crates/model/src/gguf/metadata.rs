@@ -309,3 +309,132 @@ impl Metadata {
         *hasher.finalize().as_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One value of each kind.
+    fn all() -> Metadata {
+        let texts = Texts { all: "abcd".to_owned(), ends: vec![1, 1, 4] };
+        let numbers = Numbers { ty: NumberType::I16, bytes: vec![1, 0, 0xff, 0xff] };
+        let truths = Numbers { ty: NumberType::Bool, bytes: vec![1, 0] };
+        let values = [
+            ("unsigned", Value::Number(Number::Unsigned(u64::MAX))),
+            ("signed", Value::Number(Number::Signed(-3))),
+            ("real", Value::Number(Number::Real(0.5))),
+            ("truth", Value::Number(Number::Truth(true))),
+            ("text", Value::Text("a\nb".to_owned())),
+            ("numbers", Value::Numbers(numbers)),
+            ("truths", Value::Numbers(truths)),
+            ("texts", Value::Texts(texts)),
+        ];
+        Metadata(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    }
+
+    #[test]
+    fn types_of_numbers_have_their_ids_and_sizes() {
+        let sizes = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
+        for (id, size) in (0..).zip(sizes) {
+            let ty = NumberType::from_id(id);
+            assert_eq!(ty.map_or(0, NumberType::size), size, "{id}");
+            assert_eq!(ty.map_or(id, NumberType::id), id);
+        }
+        assert_eq!(NumberType::from_id(13), None);
+    }
+
+    #[test]
+    fn numbers_have_their_sign_and_their_width() {
+        let bytes = 0x8182_8384_8586_8788_u64.to_le_bytes();
+        let number = |id: u32| {
+            let ty = NumberType::from_id(id).unwrap();
+            ty.number(&bytes[..ty.size()])
+        };
+        assert_eq!((number(0), number(1)), (Number::Unsigned(0x88), Number::Signed(-0x78)));
+        assert_eq!((number(2), number(3)), (Number::Unsigned(0x8788), Number::Signed(-0x7878)));
+        assert_eq!(number(4), Number::Unsigned(0x8586_8788));
+        assert_eq!(number(5), Number::Signed(0x8586_8788 - (1 << 32)));
+        assert_eq!(number(6), Number::Real(f64::from(f32::from_bits(0x8586_8788))));
+        assert_eq!(number(7), Number::Truth(true));
+        assert_eq!(number(10), Number::Unsigned(0x8182_8384_8586_8788));
+        assert_eq!(number(11), Number::Signed(0x8182_8384_8586_8788_u64.cast_signed()));
+        assert_eq!(number(12), Number::Real(f64::from_bits(0x8182_8384_8586_8788)));
+        assert_eq!(Number::Signed(-1).whole(), None);
+        assert_eq!((Number::Real(2.0).whole(), Number::Truth(true).real()), (None, None));
+        assert_eq!((Number::Signed(7).whole(), Number::Signed(-7).real()), (Some(7), Some(-7.0)));
+    }
+
+    #[test]
+    fn lists_know_their_length_and_elements() {
+        let metadata = all();
+        let Some(Value::Texts(texts)) = metadata.get("texts") else { panic!("no texts") };
+        assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "bcd"]);
+        assert_eq!((texts.len(), texts.is_empty(), texts.get(3)), (3, false, None));
+        assert!(Texts::default().is_empty());
+        let Some(Value::Numbers(numbers)) = metadata.get("numbers") else { panic!("no numbers") };
+        assert_eq!(numbers.iter().collect::<Vec<_>>(), [Number::Signed(1), Number::Signed(-1)]);
+        assert_eq!((numbers.len(), numbers.is_empty()), (2, false));
+        assert_eq!(
+            (numbers.number_type(), numbers.bytes()),
+            (NumberType::I16, &[1, 0, 255, 255][..])
+        );
+        assert!(Numbers { ty: NumberType::F64, bytes: Vec::new() }.is_empty());
+        let mut keys: Vec<&str> = metadata.keys().collect();
+        keys.sort_unstable();
+        assert_eq!(keys.join(" "), "numbers real signed text texts truth truths unsigned");
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_described() {
+        let metadata = all();
+        for (key, found) in [
+            ("unsigned", "18446744073709551615"),
+            ("signed", "-3"),
+            ("real", "0.5"),
+            ("truth", "true"),
+            ("numbers", "a list of 2 numbers"),
+            ("texts", "a list of 3 texts"),
+        ] {
+            let message = metadata.text(key).unwrap_err().to_string();
+            assert_eq!(message, format!("{key} is {found}; it must be a text"));
+        }
+        let message = metadata.whole("text", 1, 9).unwrap_err().to_string();
+        assert!(message.ends_with("; it must be a whole number from 1 to 9"), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+        assert!(metadata.whole("signed", 0, 9).is_err() && metadata.real("truth").is_err());
+        assert!(metadata.truth("unsigned").is_err() && metadata.texts("numbers").is_err());
+        let message = metadata.numbers("truths", 2).unwrap_err().to_string();
+        assert_eq!(message, "truths is a list of 2 numbers; it must be a list of 2 numbers");
+        assert!(metadata.numbers("numbers", 3).is_err() && metadata.numbers("text", 0).is_err());
+        assert_eq!(metadata.text("absent").unwrap(), None);
+    }
+
+    #[test]
+    fn a_digest_is_of_the_keys_of_a_prefix_and_of_each_value() {
+        let whole = all().digest("");
+        assert_eq!(whole, all().digest(""));
+        for key in all().keys() {
+            let mut other = all();
+            let changed = match other.0.get_mut(key).unwrap() {
+                Value::Number(number) => {
+                    *number = Number::Signed(-4);
+                    other
+                }
+                Value::Text(text) => {
+                    text.push('c');
+                    other
+                }
+                Value::Numbers(numbers) => {
+                    numbers.bytes.reverse();
+                    other
+                }
+                Value::Texts(texts) => {
+                    texts.ends[0] = 0;
+                    other
+                }
+            };
+            assert_ne!(changed.digest(""), whole, "{key}");
+            assert_eq!(changed.digest("a key of another name"), all().digest("nothing"));
+        }
+    }
+}

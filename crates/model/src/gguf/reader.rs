@@ -317,7 +317,7 @@ struct Described {
     shape: Vec<usize>,
     /// From the begin of the data.
     offset: u64,
-    len: u64,
+    len: usize,
 }
 
 fn read_tensors(
@@ -352,31 +352,38 @@ fn read_tensor(
     let ty = GgmlType::from_id(cursor.u32(&what)?)
         .map_err(|name| GgufProblem::TensorType { tensor: tensor(), name })?;
     let offset = cursor.u64(&what)?;
-    let (shape, len) = extent(name, ty, &sizes)?;
+    let (shape, len) = extent(name, ty, &sizes, isize::MAX as u64)?;
     if !offset.is_multiple_of(alignment) {
         return Err(GgufProblem::Misaligned { tensor: tensor(), offset, alignment });
     }
     Ok(Described { name: tensor(), ty, shape, offset, len })
 }
 
-/// Shape, rows first, and bytes of a tensor of `sizes`, the length of a row first.
-fn extent(name: &str, ty: GgmlType, sizes: &[u64]) -> Result<(Vec<usize>, u64), GgufProblem> {
+/// Shape, rows first, and bytes of a tensor of `sizes`, the length of a row first. A program may
+/// have `most` bytes in one piece.
+fn extent(
+    name: &str,
+    ty: GgmlType,
+    sizes: &[u64],
+    most: u64,
+) -> Result<(Vec<usize>, usize), GgufProblem> {
     let tensor = || name.to_owned();
-    let impossible = || GgufProblem::Shape { tensor: tensor(), shape: sizes.to_vec() };
     let row = sizes[0];
     if !row.is_multiple_of(ty.block_len() as u64) {
         let (name, block) = (ty.name(), ty.block_len());
         return Err(GgufProblem::Blocks { tensor: tensor(), name, row, block });
     }
-    let n = sizes.iter().try_fold(1_u64, |n, size| n.checked_mul(*size));
-    let len = n.filter(|n| *n > 0).and_then(|n| ty.bytes_of(n)).ok_or_else(impossible)?;
-    // What follows counts values and bytes of 16-bit values in the machine's width.
-    let fits = n.and_then(|n| n.checked_mul(4)).is_some_and(|n| isize::try_from(n).is_ok());
-    let shape = sizes.iter().rev().map(|size| usize::try_from(*size));
-    match shape.collect::<Result<Vec<_>, _>>() {
-        Ok(shape) if fits => Ok((shape, len)),
-        _ => Err(impossible()),
+    let n = sizes.iter().try_fold(1_u64, |n, size| n.checked_mul(*size)).filter(|n| *n > 0);
+    // What follows counts bytes of 32-bit values, and no type takes more for a value.
+    let counted = n.and_then(|n| Some((n.checked_mul(4)?, ty.bytes_of(n)?)));
+    let Some((bytes, len)) = counted.filter(|(bytes, _)| i64::try_from(*bytes).is_ok()) else {
+        return Err(GgufProblem::Shape { tensor: tensor(), shape: sizes.to_vec() });
+    };
+    if bytes > most {
+        return Err(GgufProblem::TensorTooLarge { tensor: tensor(), bytes, most });
     }
+    // Both are at most `bytes`, which this program can address.
+    Ok((sizes.iter().rev().map(|size| *size as usize).collect(), len as usize))
 }
 
 /// Checks that tensors lie one behind the other, each at the next aligned place, and inside of the
@@ -395,17 +402,34 @@ fn place(
             return Err(GgufProblem::Place { tensor: name, offset, expected });
         }
         let start = data_start.checked_add(offset);
-        let end = start.and_then(|start| start.checked_add(len));
-        let (Some(start), Some(end)) = (start, end.filter(|end| *end <= size)) else {
+        let end = start.and_then(|start| start.checked_add(len as u64));
+        let (Some(start), Some(_)) = (start, end.filter(|end| *end <= size)) else {
             let end = end.unwrap_or(u64::MAX);
             return Err(GgufProblem::Beyond { tensor: name, end, size });
         };
         // Both are below the size of a file.
-        expected = (offset + len).next_multiple_of(alignment);
-        let Ok(len) = usize::try_from(len) else {
-            return Err(GgufProblem::Beyond { tensor: name, end, size: usize::MAX as u64 });
-        };
+        expected = (offset + len as u64).next_multiple_of(alignment);
         placed.push(TensorInfo { name, ty, shape, start, len });
     }
     Ok(placed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A browser's program has 32 bits: what it refuses is sound elsewhere.
+    #[test]
+    fn a_tensor_that_a_program_cannot_address_is_no_fault_of_the_file() {
+        let most = u64::from(i32::MAX.unsigned_abs());
+        let of = |sizes: &[u64]| extent("token_embd.weight", GgmlType::Q8_0, sizes, most);
+        assert_eq!(of(&[8192, 65_535]).unwrap(), (vec![65_535, 8192], 65_535 * 8192 / 32 * 34));
+        assert_eq!(
+            of(&[8192, 128_256]).unwrap_err().to_string(),
+            "tensor token_embd.weight has 4202692608 bytes as numbers of 32 bits, and this program \
+             can address 2147483647; use a smaller model, or the program outside of the browser"
+        );
+        let message = of(&[1 << 62, 4]).unwrap_err().to_string();
+        assert!(message.contains("the impossible shape [4611686018427387904, 4]"), "{message}");
+    }
 }

@@ -16,7 +16,9 @@ use crate::tokenizer::Specials;
 use crate::transformer::{LoadOptions, Model};
 
 mod cves;
+mod keys;
 mod models;
+mod texts;
 
 fn open_bytes(bytes: Vec<u8>) -> Result<GgufModel, GgufModelError> {
     let file = GgufFile::of_bytes(Path::new("m.gguf"), HostBytes::from_vec(bytes))?;
@@ -233,6 +235,10 @@ fn files_elsewhere_are_the_same_model() {
         let [one, other] = [&twin.tensors, &model.tensors].map(|t| t.source(&tensor.name).unwrap());
         assert_eq!(one.bytes.as_ref(), other.bytes.as_ref(), "{}", tensor.name);
     }
+    let renamed = files.weights.remove("x.gguf").unwrap();
+    files.weights.insert("X.GGUF".to_owned(), renamed);
+    assert_eq!(ModelFolder::from_files(&files).unwrap().path, Path::new("m/X.GGUF"));
+    files.weights.clear();
     files.weights.insert("x.gguf".to_owned(), Arc::new(tiny().bytes()[..2_000].to_vec()));
     let message = ModelFolder::from_files(&files).map(drop).unwrap_err().to_string();
     assert!(message.starts_with("m/x.gguf: truncated"), "{message}");

@@ -42,8 +42,8 @@ pub(crate) fn is_named_end(text: &str) -> bool {
 }
 
 /// Work that the pieces of a vocabulary may make, in bytes that are compared. Published ones make
-/// 10 MB.
-const MAX_SPLIT_BYTES: usize = 4 << 30;
+/// 10 MB. In 64 bits, because in a browser `usize` has 32 and this would be 0 there.
+const MAX_SPLIT_BYTES: u64 = 4 << 30;
 
 /// What the number of a token's type says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,8 +269,8 @@ impl<'a> Vocabulary<'a> {
             let reason = format!("{} is no score", scores[index]);
             return Err(GgufProblem::Entry { key: SCORES, index, reason });
         }
-        let work = self.tokens.iter().map(|token| token.len() * token.len());
-        if work.fold(0, usize::saturating_add) > MAX_SPLIT_BYTES {
+        let work = self.tokens.iter().map(|token| (token.len() as u64).saturating_pow(2));
+        if work.fold(0, u64::saturating_add) > MAX_SPLIT_BYTES {
             let reason = "its pieces are too long for SentencePiece".to_owned();
             return Err(GgufProblem::Entry { key: TOKENS, index: 0, reason });
         }

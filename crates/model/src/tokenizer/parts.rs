@@ -81,3 +81,64 @@ impl Tokenizer {
 fn json(part: &impl Serialize) -> Result<Value, String> {
     serde_json::to_value(part).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::tokenizer::TokenizerConfig;
+
+    fn parts(model: &Value) -> Result<BpeParts, String> {
+        let added = json!([{"id": 3, "content": "<s>", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false}]);
+        let file = json!({"version": "1.0", "added_tokens": added, "normalizer": {"type": "NFC"},
+            "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model});
+        let bytes = file.to_string().into_bytes();
+        let tokenizer = Tokenizer::parse(&bytes, Path::new("t"), &TokenizerConfig::default());
+        tokenizer.map_err(|error| error.to_string())?.bpe_parts()
+    }
+
+    fn bpe(merges: &Value, key: &str, value: &Value) -> Value {
+        let vocab = json!({"a": 0, "b": 1, "ab": 2});
+        let mut model = json!({"type": "BPE", "vocab": vocab, "merges": merges});
+        model[key] = value.clone();
+        model
+    }
+
+    #[test]
+    fn byte_pair_encoding_is_told_in_parts() {
+        let parts = parts(&bpe(&json!([["a", "b"]]), "byte_fallback", &json!(true))).unwrap();
+        assert_eq!(parts.vocab.len(), 3);
+        assert_eq!(parts.merges, [("a".to_owned(), "b".to_owned())]);
+        assert!(parts.byte_fallback && !parts.ignore_merges && parts.unknown.is_none());
+        assert_eq!(
+            (&parts.normalizer["type"], &parts.pre_tokenizer),
+            (&json!("NFC"), &Value::Null)
+        );
+        let added =
+            parts.added.iter().map(|(id, token)| (*id, token.content.as_str(), token.special));
+        assert_eq!(added.collect::<Vec<_>>(), [(3, "<s>", true)]);
+    }
+
+    #[test]
+    fn what_no_other_format_has_is_named() {
+        let refused = |model: &Value| parts(model).err().unwrap();
+        let bpe = |key: &str, value: Value| bpe(&json!([]), key, &value);
+        let prefix = bpe("continuing_subword_prefix", json!("##"));
+        assert_eq!(refused(&prefix), "its pieces carry \"##\"");
+        let suffix = bpe("end_of_word_suffix", json!("</w>"));
+        assert_eq!(refused(&suffix), "its pieces carry \"</w>\"");
+        assert!(parts(&bpe("end_of_word_suffix", json!(""))).is_ok());
+        assert_eq!(refused(&bpe("dropout", json!(0.5))), "its merges are dropped at random");
+        let words = json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"});
+        assert_eq!(refused(&words), "its model is WordLevel");
+        let pieces = json!({"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a",
+            "continuing_subword_prefix": "##", "max_input_chars_per_word": 9});
+        assert_eq!(refused(&pieces), "its model is WordPiece");
+        let unigram = json!({"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0});
+        assert_eq!(refused(&unigram), "its model is Unigram");
+    }
+}

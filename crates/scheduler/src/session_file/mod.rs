@@ -24,6 +24,8 @@ mod open;
 mod record_file;
 mod records;
 mod save;
+#[cfg(test)]
+mod tests;
 mod v1;
 
 pub use content::SessionContent;

@@ -207,8 +207,10 @@ fn find(source: &dyn RangeSource, header: &[u8]) -> Result<Found, SessionFileErr
     // An append that did not end leaves bytes behind the trailer before it.
     let ends = EndsBackwards { source, before: size.saturating_sub(1), seen: Vec::new() };
     for end in ends.take(MAX_TRIES) {
-        if let Ok(found) = at(source, header, end?) {
-            return Ok(found);
+        let found = at(source, header, end?);
+        // A disk that fails says nothing about the file.
+        if matches!(found, Ok(_) | Err(SessionFileError::Read(_))) {
+            return found;
         }
     }
     Err(last)

@@ -244,3 +244,24 @@ fn files_beyond_a_limit_and_what_is_no_file_are_refused() {
     let text = open(&large);
     assert!(text.ends_with("(it has 400000001 bytes, above the limit of 400000000)"), "{text}");
 }
+
+#[test]
+fn a_vocabulary_is_told_by_its_texts_alone() {
+    let path = fixture("tokenizer-bpe").join("tokenizer.json");
+    let bytes = std::fs::read(&path).unwrap();
+    let digests = |bytes: &[u8], config: &TokenizerConfig| {
+        let tokenizer = Tokenizer::parse(bytes, &path, config).unwrap();
+        (tokenizer.digest(), tokenizer.vocabulary_digest())
+    };
+    let (whole, vocabulary) = digests(&bytes, &TokenizerConfig::default());
+    let mut file: Value = serde_json::from_slice(&bytes).unwrap();
+    let tight = serde_json::to_vec(&file).unwrap();
+    let (other, same) = digests(&tight, &TokenizerConfig::default());
+    assert_ne!(whole, other, "another file");
+    assert_eq!(vocabulary, same, "of the same tokens");
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    let content = added[0]["content"].as_str().unwrap().to_owned();
+    added[0]["content"] = json!(format!("{content}x"));
+    let (_, renamed) = digests(&serde_json::to_vec(&file).unwrap(), &TokenizerConfig::default());
+    assert_ne!(vocabulary, renamed, "a token of another text");
+}

@@ -80,7 +80,9 @@ mod tests {
         assert_eq!(decode("TWE=").unwrap(), b"Ma");
         assert_eq!(decode("TQ==").unwrap(), b"M");
         assert_eq!(decode("").unwrap(), b"");
+        assert_eq!(decode("+/09az+/").unwrap(), [0xfb, 0xfd, 0x3d, 0x6b, 0x3f, 0xbf]);
         assert_eq!((decode("TQ="), decode("T!==")), (None, None));
+        assert_eq!(longest("T!==").unwrap_err(), "precompiled_charsmap is not base64");
     }
 
     #[test]
@@ -88,6 +90,13 @@ mod tests {
         assert!(longest("AAAA").unwrap_err().contains("only 3 bytes"));
         assert!(longest("AAAAAA==").unwrap_err().contains("points beyond"), "an empty trie");
         assert!(longest("/////w==").unwrap_err().contains("only 4 bytes"), "a length of 4 GiB");
+    }
+
+    #[test]
+    fn texts_are_letters() {
+        // No trie, then 0xff.
+        let said = longest("AAAAAP8=").unwrap_err();
+        assert_eq!(said, "the texts of precompiled_charsmap are not UTF-8");
     }
 
     /// A trie of 512 units in which "a" leads to `value`.
@@ -99,6 +108,34 @@ mod tests {
         trie[at] = 1 << 10 | 1 << 8 | usize::from(b'a');
         trie[at ^ 1] = 1 << 31 | value;
         trie
+    }
+
+    /// A charsmap as files have it: the bytes of the trie, the trie, the texts, in base64.
+    fn charsmap(trie: &[usize], texts: &[u8]) -> String {
+        const DIGITS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut bytes = (trie.len() as u32 * 4).to_le_bytes().to_vec();
+        bytes.extend(trie.iter().flat_map(|unit| (*unit as u32).to_le_bytes()));
+        bytes.extend(texts);
+        let mut text = String::new();
+        for three in bytes.chunks(3) {
+            let bits = three.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+            let bits = bits << (8 * (3 - three.len()));
+            let digits = (0..=three.len()).map(|i| DIGITS[bits >> (18 - 6 * i) & 63] as char);
+            text.extend(digits);
+            text.push_str(&"=="[..3 - three.len()]);
+        }
+        text
+    }
+
+    #[test]
+    fn a_whole_charsmap_tells_its_longest_text() {
+        for texts in [&b"hello\0x"[..], b"hello\0xy", b"hello\0"] {
+            assert_eq!(longest(&charsmap(&trie_of_a(0), texts)), Ok(5));
+        }
+        let beyond = longest(&charsmap(&trie_of_a(8), b"hello\0"));
+        assert_eq!(beyond.unwrap_err(), "precompiled_charsmap points beyond its end");
+        assert_eq!(longest(&charsmap(&vec![0; 512], b"")), Ok(0), "nothing is replaced");
     }
 
     #[test]

@@ -468,3 +468,106 @@ fn the_output_projection_is_asked_for_by_its_own_name() {
     let text = tiny_set(&tensors).check(&config).unwrap_err().to_string();
     assert!(text.contains("output.weight: missing; if the output is the embedding"), "{text}");
 }
+
+/// The files of a folder as a browser hands them over.
+fn elsewhere(texts: &[(&str, &str)], weights: &[(&str, Vec<u8>)]) -> FolderFiles {
+    let mut files = FolderFiles { name: "m".into(), ..FolderFiles::default() };
+    let texts = texts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    files.texts.extend(texts);
+    for (name, bytes) in weights {
+        files.weights.insert((*name).to_owned(), Arc::new(bytes.clone()));
+    }
+    files
+}
+
+#[test]
+fn files_elsewhere_are_followed_and_checked_as_in_a_folder() {
+    let message = |files: &FolderFiles| TensorSet::from_files(files).unwrap_err().to_string();
+    let single = TensorSet::from_files(&elsewhere(&[], &[(SINGLE, one(0))])).unwrap();
+    assert_eq!((single.path(), single.len()), (Path::new("m/model.safetensors"), 1));
+    assert!(!single.is_empty());
+    assert!(message(&elsewhere(&[], &[])).starts_with("m: no model.safetensors and no model."));
+    let index = |map: &str| format!("{{\"weight_map\": {map}}}");
+    let text = index("{\"a\": \"one.safetensors\"}");
+    let sharded = elsewhere(&[(INDEX, &text)], &[("one.safetensors", one(0))]);
+    assert_eq!(TensorSet::from_files(&sharded).unwrap().get("a").unwrap().shape(), [2, 3]);
+    let cut = elsewhere(&[(INDEX, &text)], &[("one.safetensors", one(0)[..40].to_vec())]);
+    assert!(message(&cut).starts_with("m/one.safetensors: "), "{}", message(&cut));
+    let none = elsewhere(&[(INDEX, "[]")], &[]);
+    assert!(message(&none).starts_with("m/model.safetensors.index.json: not a safetensors index"));
+    let empty = elsewhere(&[(INDEX, &index("{}"))], &[]);
+    assert!(TensorSet::from_files(&empty).unwrap().is_empty());
+    let names: Vec<String> = (0..=MAX_TENSORS).map(|i| format!("\"{i}\":\"x\"")).collect();
+    let many = elsewhere(&[(INDEX, &index(&format!("{{{}}}", names.join(","))))], &[]);
+    assert_eq!(
+        message(&many),
+        "m/model.safetensors.index.json: more than 65536 tensors; the file is corrupt"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn names_that_lead_nowhere_are_errors_and_not_absences() {
+    let folder = TempFolder::new();
+    let link =
+        |name: &str| std::os::unix::fs::symlink("nowhere", folder.path().join(name)).unwrap();
+    let message = || TensorSet::open(folder.path()).unwrap_err().to_string();
+    link("one.safetensors");
+    let index = serde_json::json!({"weight_map": {"a": "one.safetensors"}});
+    fs::write(folder.path().join(INDEX), index.to_string()).unwrap();
+    assert!(message().contains("one.safetensors: cannot be read ("), "{}", message());
+    link(SINGLE);
+    assert!(message().contains("model.safetensors: cannot be read ("), "{}", message());
+}
+
+#[test]
+fn an_index_beyond_the_longest_header_is_not_read() {
+    let folder = TempFolder::new();
+    let file = fs::File::create(folder.path().join(INDEX)).unwrap();
+    file.set_len(MAX_HEADER_BYTES + 1).unwrap();
+    let text = TensorSet::open(folder.path()).unwrap_err().to_string();
+    assert!(text.contains("index.json: a header of 100000001 bytes is above the cap of 100000000"));
+}
+
+/// A tied model with an output projection of its own, which `change` may make another one.
+fn with_head(dtype: &'static str, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), WeightsError> {
+    let config = tiny_config(true);
+    let mut tensors = tiny_tensors(&config);
+    tensors.push(("lm_head.weight".into(), dtype, vec![5, 4]));
+    let size = if dtype == "F16" { 2 } else { 4 };
+    let mut head: Vec<u8> = vec![0; 5 * 4 * size];
+    change(&mut head);
+    let data = |(name, dtype, shape): &(String, &'static str, Vec<usize>)| {
+        let is_head = name == "lm_head.weight";
+        let bytes =
+            if is_head { head.clone() } else { vec![0; shape.iter().product::<usize>() * 4] };
+        (name.clone(), *dtype, shape.clone(), bytes)
+    };
+    let all: Vec<_> = tensors.iter().map(data).collect();
+    let all: Vec<_> = all.iter().map(|(n, d, s, b)| (&**n, *d, &**s, b.clone())).collect();
+    open_single(&file(&all, 0)).unwrap().check(&config)
+}
+
+#[test]
+fn a_tied_output_projection_must_be_a_copy() {
+    with_head("F32", |_| {}).unwrap();
+    for refused in [with_head("F32", |head| head[79] = 1), with_head("F16", |_| {})] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("lm_head.weight differs from model.embed_tokens.weight"), "{text}");
+        assert!(text.ends_with("to use lm_head.weight, or remove that tensor"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_asked_of_a_set_is_there_in_the_shape_that_was_asked_for() {
+    let set = open_single(&file(&[("b", "I8", &[2], vec![1, 2])], 0)).unwrap();
+    let text = set.source("a").unwrap_err().to_string();
+    assert!(text.ends_with("1 tensor does not fit config.json:\n  a: missing"), "{text}");
+    let text = set.source("b").unwrap_err().to_string();
+    assert!(text.ends_with("b: type I8, Longview reads F32, F16 and BF16"), "{text}");
+    let set = open_single(&one(0)).unwrap();
+    let tensor = ExpectedTensor { name: "a".to_owned(), shape: vec![3, 2] };
+    let text = set.part(&TensorPart::whole(tensor)).unwrap_err().to_string();
+    assert!(text.ends_with("a: shape [2, 3], the config gives [3, 2]"), "{text}");
+    assert_eq!(set.main_type(&tiny_config(true)), "", "none of the model's tensors is there");
+}
