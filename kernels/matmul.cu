@@ -10,7 +10,8 @@
 // activations are f16.
 //
 // W in f32, and bf16 before compute capability 8.0, where tensor cores do not know it: f32
-// products.
+// products, with bf16 of x rounded all the same. A product with W in bf16 that must not round x is
+// not for these kernels: `matvec.cu` makes it.
 //
 // x beyond n_in is taken for 0, since not-a-number may follow.
 //
@@ -35,7 +36,8 @@ struct MatmulArgs {
     u32 accumulate;
     // Whether every row of x begins at 16 bytes.
     u32 x_is_aligned;
-    u32 unused;
+    // Whether x is rounded to bf16, for W in bf16: tensor cores always do.
+    u32 is_rounding;
 };
 
 struct MatmulRoundArgs {
@@ -116,6 +118,7 @@ template <typename T, u32 THREADS> DEVICE void matmul_floats(const MatmulArgs& p
     clear_sums<THREADS>(sums);
     u32 k = column_brought();
     load_floats<8>(x_row, k, p.n_in, p.x_is_aligned, x);
+    round_floats(x, p.is_rounding, T{});
     load_weight<T>(p, o_brought, k, w);
     const u32 n_steps = (p.n_in + DEPTH - 1) / DEPTH;
     // Two tiles in turns: while one is multiplied, the next step's numbers are on their way to
@@ -129,6 +132,7 @@ template <typename T, u32 THREADS> DEVICE void matmul_floats(const MatmulArgs& p
         if (step + 1 < n_steps) {
             k += DEPTH;
             load_floats<8>(x_row, k, p.n_in, p.x_is_aligned, x);
+            round_floats(x, p.is_rounding, T{});
             load_weight<T>(p, o_brought, k, w);
         }
         add_products<THREADS>(tile, tile + UNITS, sums);

@@ -6,6 +6,9 @@
 // products. x comes from the L1 cache, which W passes by. The sums of the threads meet at the end,
 // first by shuffles, then in shared memory.
 //
+// W in bf16 rounds x to bf16, if the weight says so: a product of few rows then takes the numbers
+// that a product of many takes.
+//
 // x beyond n_in is taken for 0, since not-a-number may follow. ROWS is 1, 2, 4 or 8; T is at most
 // ROWS.
 //
@@ -26,7 +29,8 @@ struct MatvecArgs {
     u32 accumulate;
     // Whether every row of x begins at 16 bytes.
     u32 x_is_aligned;
-    u32 unused;
+    // Whether x is rounded to bf16, for W in bf16.
+    u32 is_rounding;
 };
 
 constexpr u32 THREADS = 128;
@@ -66,6 +70,7 @@ template <typename T, u32 ROWS> DEVICE void matvec(const MatvecArgs& p) {
             // Rows beyond the last are the last again.
             const float* row = p.x + static_cast<u64>(min_of(t, p.n_rows - 1)) * p.n_in;
             load_floats<N>(row, unit * N, p.n_in, p.x_is_aligned, x);
+            round_floats(x, p.is_rounding, T{});
 #pragma unroll
             for (u32 o = 0; o < OUTS; o++) {
 #pragma unroll

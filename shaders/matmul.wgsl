@@ -11,6 +11,8 @@
 // The binding holds the rows [first_out, first_out + shard_rows) of W. Rows are whole vectors,
 // filled up with zeros; x beyond n_in is taken for 0, since not-a-number may follow.
 //
+// With ROUND_X, x is rounded to bf16 on its way.
+//
 // Bytes: W once for each TILE rows of x, x once for each TILE rows of W. FLOPs: 2 T n_in n_out.
 // Bound: arithmetic.
 
@@ -63,7 +65,12 @@ var<workgroup> tiles: array<vec4<f32>, 2u * W_TILE>;
 
 // Columns [k, k + 4) of row `row` of x; rows beyond the last are the last again.
 fn x_load4(row: u32, k: u32) -> vec4<f32> {
-    return x_row4(p.x_offset + min(row, p.n_rows - 1u) * p.n_in, k, p.n_in);
+    let quad = x_row4(p.x_offset + min(row, p.n_rows - 1u) * p.n_in, k, p.n_in);
+//# if ROUND_X
+    return round4_to_bf16(quad);
+//# else
+    return quad;
+//# end
 }
 
 // Columns [k, k + 4) of row `row` of the shard.

@@ -7,6 +7,8 @@
 // The binding holds the rows [first_out, first_out + shard_rows) of W. Rows are whole units, filled
 // up with zeros; x beyond n_in is taken for 0, since not-a-number may follow.
 //
+// With ROUND_X, x is rounded to bf16 on its way.
+//
 // Bytes: W, once. x comes from cache, 4 T n_in for each 4 rows of W. Bound: memory.
 
 //# import shared/common
@@ -38,7 +40,12 @@ struct Params {
 
 // Elements [i, i + 4) of row t of x; rows beyond the last are the last again.
 fn x_load4(t: u32, i: u32) -> vec4<f32> {
-    return x_row4(p.x_offset + min(t, p.n_rows - 1u) * p.n_in, i, p.n_in);
+    let quad = x_row4(p.x_offset + min(t, p.n_rows - 1u) * p.n_in, i, p.n_in);
+//# if ROUND_X
+    return round4_to_bf16(quad);
+//# else
+    return quad;
+//# end
 }
 
 //# if WEIGHT_KIND != 0

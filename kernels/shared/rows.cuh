@@ -24,3 +24,15 @@ DEVICE void load_floats(const float* row, u32 first, u32 width, bool is_aligned,
         to[i] = first + i < width ? from[i] : 0.0f;
     }
 }
+
+// x as it meets weights of the last argument's type: those of bf16 may ask for numbers of bf16.
+template <u32 N> DEVICE void round_floats(float (&)[N], u32, float) {}
+template <u32 N> DEVICE void round_floats(float (&)[N], u32, f16) {}
+template <u32 N> DEVICE void round_floats(float (&x)[N], u32 is_rounding, bf16) {
+    if (is_rounding) {
+#pragma unroll
+        for (u32 i = 0; i < N; i++) {
+            x[i] = widen(bf16{float_to_bfloat(x[i])});
+        }
+    }
+}

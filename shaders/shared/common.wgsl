@@ -56,6 +56,15 @@ fn bf16_bits(x: f32) -> u32 {
     return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
+// Four numbers to the nearest bf16, ties to even. Not-a-number stays one.
+fn round4_to_bf16(x: vec4<f32>) -> vec4<f32> {
+    let bits = bitcast<vec4<u32>>(x);
+    let odd = (bits >> vec4<u32>(16u)) & vec4<u32>(1u);
+    let nearest = (bits + odd + vec4<u32>(0x7fffu)) & vec4<u32>(0xffff0000u);
+    let is_nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+    return bitcast<vec4<f32>>(select(nearest, bits | vec4<u32>(0x400000u), is_nan));
+}
+
 // Additions with a name, for imports that take one.
 fn plus(a: f32, b: f32) -> f32 {
     return a + b;

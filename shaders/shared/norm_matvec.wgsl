@@ -8,6 +8,8 @@
 //
 // The norm is not stored: x is weighed by the norm's weights on the way, every workgroup sums the
 // squares of x while it passes (x comes from cache), and the factor 1 / rms goes to the sums.
+// With ROUND_X, what meets W is rounded to bf16, so the factor is needed before: every workgroup
+// goes over x once more, for the squares.
 //
 // Bytes: the weights, once. Bound: memory.
 
@@ -113,11 +115,61 @@ const N_PARTS: u32 = GROUP;
 var<workgroup> parts: array<vec4<f32>, ROWS * N_PARTS>;
 var<workgroup> squares: array<f32, ROWS * N_PARTS>;
 
+//# if ROUND_X
+// The factors 1 / rms of the rows of x, for which `squares` is used.
+fn factors(lane: u32, subgroup_lane: u32, subgroup_size: u32) -> array<f32, ROWS> {
+    var square = array<f32, ROWS>();
+    for (var i = lane * 4u; i < p.n_in; i += GROUP * 4u) {
+        for (var t = 0u; t < ROWS; t++) {
+            let v = x[(p.x_offset + min(t, p.n_rows - 1u) * p.n_in + i) / 4u];
+            square[t] += dot(v, v);
+        }
+    }
+//# if HAS_SUBGROUPS
+    for (var t = 0u; t < ROWS; t++) {
+        let total = subgroupAdd(square[t]);
+        if subgroup_lane == 0u {
+            squares[t * N_PARTS + lane / subgroup_size] = total;
+        }
+    }
+    workgroupBarrier();
+    let n_parts = (GROUP + subgroup_size - 1u) / subgroup_size;
+//# else
+    for (var t = 0u; t < ROWS; t++) {
+        squares[t * N_PARTS + lane] = square[t];
+    }
+    workgroupBarrier();
+    for (var half = GROUP / 2u; half >= 4u; half /= 2u) {
+        if lane < half {
+            for (var t = 0u; t < ROWS; t++) {
+                squares[t * N_PARTS + lane] += squares[t * N_PARTS + lane + half];
+            }
+        }
+        workgroupBarrier();
+    }
+    let n_parts = 4u;
+//# end
+    for (var t = 0u; t < ROWS; t++) {
+        var sum = 0.0;
+        for (var i = 0u; i < n_parts; i++) {
+            sum += squares[t * N_PARTS + i];
+        }
+        square[t] = inverseSqrt(sum / f32(p.n_in) + p.eps);
+    }
+    // Nobody writes `squares` again before all have read them.
+    workgroupBarrier();
+    return square;
+}
+//# end
+
 // x times the norm's weights against the weight rows that begin at these units, for all rows of x;
 // the sums lie in `parts` and `squares`, in `n_parts` parts.
 fn walk(start: vec4<u32>, lane: u32, subgroup_lane: u32, subgroup_size: u32) -> u32 {
     var sums = array<vec4<f32>, ROWS>();
     var square = array<f32, ROWS>();
+//# if ROUND_X
+    let factor = factors(lane, subgroup_lane, subgroup_size);
+//# end
     for (var unit = lane; unit < p.row_units; unit += GROUP) {
         let unit_a = weight[start.x + unit];
         let unit_b = weight[start.y + unit];
@@ -150,8 +202,12 @@ fn walk(start: vec4<u32>, lane: u32, subgroup_lane: u32, subgroup_size: u32) -> 
                 let g = norm_load4(i);
                 for (var t = 0u; t < ROWS; t++) {
                     let v = x[(p.x_offset + min(t, p.n_rows - 1u) * p.n_in + i) / 4u];
+//# if ROUND_X
+                    let w = round4_to_bf16(v * factor[t] * g);
+//# else
                     square[t] += dot(v, v);
                     let w = v * g;
+//# end
                     sums[t] += vec4<f32>(dot(a, w), dot(b, w), dot(c, w), dot(d, w));
                 }
             }
@@ -203,7 +259,11 @@ fn total(t: u32, n_parts: u32) -> vec4<f32> {
         sum += parts[t * N_PARTS + i];
         square += squares[t * N_PARTS + i];
     }
+//# if ROUND_X
+    return sum;
+//# else
     return sum * inverseSqrt(square / f32(p.n_in) + p.eps);
+//# end
 }
 
 //# if PROJECT

@@ -66,7 +66,7 @@ pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> 
     let mut lens = [[0; 3]; MAX_LAYERS];
     for (lens, layer) in lens.iter_mut().zip(&*layers) {
         *lens = match layer.weight.matrix() {
-            Matrix::Plain(_) => [PlainWork::scratch_len(n_rows, n_in), 0, 0],
+            Matrix::Plain(_) => [PlainWork::scratch_len(isa, layer.weight, n_rows, n_in), 0, 0],
             Matrix::Tiled(weight) => scratch_lens(isa, weight, n_rows),
         };
     }
@@ -81,8 +81,8 @@ pub(crate) fn run(queue: &mut Queue, mut d: LinearGroup<'_, '_, CpuBackend>) -> 
         let p = Problem { x, n_in, n_out, bias, add: false };
         let done = match layer.weight.matrix() {
             Matrix::Plain(_) => {
-                let [packed, ..] = scratch;
-                Work::Plain(PlainWork::new(&p, layer.weight, packed))
+                let [scratch, ..] = scratch;
+                Work::Plain(PlainWork::new(isa, &p, layer.weight, scratch))
             }
             Matrix::Tiled(weight) => {
                 let x = rows_for(&mut queue.team, weight, &p, scratch);

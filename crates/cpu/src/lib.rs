@@ -9,10 +9,12 @@
 //!   number of threads.
 //! - After warm-up no op allocates: buffers are the caller's, scratch only grows.
 //!
-//! The trade-off taken everywhere but in products with quantised weights: full f32 arithmetic.
-//! Weights and KV rows of 16 bits are widened exactly; activations are never rounded to bf16 for
-//! `vdpbf16ps`, although that would double the peak. Quantised weights become tiles when they are
-//! loaded, and products with them are dot products of bytes (`kernels::quant`, `simd::bytes`).
+//! The trade-off taken everywhere but in products with quantised weights, and with weights of bf16
+//! where that was asked for: full f32 arithmetic. Weights and KV rows of 16 bits are widened
+//! exactly. Activations that are rounded to bf16 are multiplied by `vdpbf16ps`, which has twice the
+//! peak (`kernels::pairs`), and as f32 where there is none. Quantised weights become tiles when
+//! they are loaded, and products with them are dot products of bytes (`kernels::quant`,
+//! `simd::bytes`).
 //!
 //! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and
 //! `supported_isa`; modules under `ops` are safe code that cuts slices and calls kernels.
@@ -42,6 +44,7 @@ mod pool;
 mod problem;
 mod quantised;
 mod queue;
+mod rounded;
 mod scratch;
 mod simd;
 mod supported_isa;

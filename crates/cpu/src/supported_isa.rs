@@ -7,6 +7,7 @@ use crate::error::CpuError;
 use crate::isa::Isa;
 use crate::simd::Simd;
 use crate::simd::bytes::ByteSimd;
+use crate::simd::pairs::PairSimd;
 use crate::simd::portable::Portable;
 
 /// An instruction set that this machine was found to have.
@@ -15,6 +16,8 @@ pub(crate) struct SupportedIsa {
     isa: Isa,
     /// AVX-512 with dot products of bytes.
     vnni: bool,
+    /// AVX-512 with dot products of bf16.
+    bf16: bool,
 }
 
 /// Work that is written once for all instruction sets.
@@ -41,12 +44,27 @@ pub(crate) trait ByteKernel {
     unsafe fn run<S: ByteSimd>(self) -> Self::Output;
 }
 
+/// As [`Kernel`], for products of bf16.
+pub(crate) trait PairKernel {
+    /// What [`PairKernel::run`] returns.
+    type Output;
+
+    /// As [`Kernel::run`].
+    ///
+    /// # Safety
+    /// Called by [`SupportedIsa::run_pairs`] only, which guarantees the features of `S`.
+    unsafe fn run<S: PairSimd>(self) -> Self::Output;
+}
+
 impl SupportedIsa {
     /// The forced one, or the best.
     pub(crate) fn choose(forced: Option<Isa>) -> Result<Self, CpuError> {
         let isa = forced.unwrap_or_else(Isa::best);
-        let vnni = isa == Isa::Avx512 && has_vnni();
-        if isa.is_available() { Ok(Self { isa, vnni }) } else { Err(CpuError::MissingIsa { isa }) }
+        if !isa.is_available() {
+            return Err(CpuError::MissingIsa { isa });
+        }
+        let is_avx512 = isa == Isa::Avx512;
+        Ok(Self { isa, vnni: is_avx512 && has_vnni(), bf16: is_avx512 && has_bf16() })
     }
 
     /// Which one it is.
@@ -105,6 +123,36 @@ impl SupportedIsa {
         }
     }
 
+    /// Whether two products of bf16 are one instruction. Elsewhere f32 kernels are faster than what
+    /// [`SupportedIsa::run_pairs`] runs.
+    pub(crate) fn has_pairs(self) -> bool {
+        self.bf16
+    }
+
+    /// The same without dot products of bf16 in one instruction.
+    #[cfg(test)]
+    pub(crate) fn without_pairs(self) -> Self {
+        Self { bf16: false, ..self }
+    }
+
+    /// The same with them, if need be by code without intrinsics.
+    #[cfg(test)]
+    pub(crate) fn with_pairs(self) -> Self {
+        Self { bf16: true, ..self }
+    }
+
+    /// Runs a kernel with these instructions, or with none where they do not multiply bf16.
+    #[inline]
+    pub(crate) fn run_pairs<K: PairKernel>(self, kernel: K) -> K::Output {
+        match self.isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `run`; `bf16` is only true where it was detected.
+            Isa::Avx512 if self.bf16 => unsafe { run_pairs_avx512(kernel) },
+            // SAFETY: as in `run`.
+            _ => unsafe { kernel.run::<Portable>() },
+        }
+    }
+
     /// Columns of the register tile of matrix products.
     pub(crate) fn tile_cols(self) -> usize {
         self.run(TileShape).1
@@ -157,12 +205,29 @@ fn run_bytes_avx2<K: ByteKernel>(kernel: K) -> K::Output {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+fn run_pairs_avx512<K: PairKernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the features.
+    unsafe { kernel.run::<crate::simd::avx512::Avx512<false>>() }
+}
+
+#[cfg(target_arch = "x86_64")]
 fn has_vnni() -> bool {
     is_x86_feature_detected!("avx512vnni")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn has_vnni() -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_bf16() -> bool {
     false
 }
 

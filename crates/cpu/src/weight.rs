@@ -8,6 +8,7 @@ use longview_ops::{Activations, Op, OpError, OpResult, QuantSource, WeightSource
 use crate::buffer::AlignedBytes;
 use crate::error::NAME;
 use crate::kernels::quant::Rounding;
+use crate::rounded::Form;
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Team};
 
@@ -16,6 +17,8 @@ pub struct CpuWeight {
     name: String,
     n_rows: usize,
     n_cols: usize,
+    /// Whether products with plain numbers round activations to bf16.
+    is_rounding: bool,
     data: Data,
 }
 
@@ -64,7 +67,7 @@ pub(crate) enum Matrix<'a> {
 impl CpuWeight {
     /// Takes a weight over; an error says which tensor and why.
     pub(crate) fn load(source: WeightSource) -> OpResult<Self> {
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        let WeightSource { name, dtype, n_rows, n_cols, bytes, activations } = source;
         let fail = |what: String| OpError::Weight { name: name.clone(), what };
         if !dtype.is_float() {
             return Err(fail(format!("data type {dtype} is not f32, f16 or bf16")));
@@ -84,7 +87,8 @@ impl CpuWeight {
             copy(dtype, bytes.as_ref()).ok_or(bytes.len())
         };
         let data = data.map_err(|bytes| no_memory(&name, bytes))?;
-        Ok(Self { name, n_rows, n_cols, data })
+        let is_rounding = activations.rounds_to_bf16(dtype);
+        Ok(Self { name, n_rows, n_cols, is_rounding, data })
     }
 
     /// Takes a quantised matrix over, with the help of `team`.
@@ -98,7 +102,7 @@ impl CpuWeight {
         let all = &mut bytes.as_mut()[..len];
         team.for_chunks(all, tiles.tile_bytes(), cost, |_, i, tile| tiles.pack(rows, i, tile));
         let data = Data::Tiled(TiledWeight { tiles, activations, bytes });
-        Ok(Self { name, n_rows, n_cols, data })
+        Ok(Self { name, n_rows, n_cols, is_rounding: false, data })
     }
 
     /// How the matrix is kept.
@@ -107,6 +111,25 @@ impl CpuWeight {
             Data::Mapped(dtype, _) | Data::Owned(dtype, _) => Matrix::Plain(*dtype),
             Data::Tiled(tiled) => Matrix::Tiled(tiled),
         }
+    }
+
+    /// Of its elements.
+    ///
+    /// # Panics
+    /// If the matrix is quantised.
+    pub(crate) fn dtype(&self) -> DType {
+        match self.matrix() {
+            Matrix::Plain(dtype) => dtype,
+            Matrix::Tiled(_) => panic!("weight {}: tiles have no elements", self.name),
+        }
+    }
+
+    /// How products with it on `isa` take activations.
+    ///
+    /// # Panics
+    /// If the matrix is quantised.
+    pub(crate) fn form(&self, isa: SupportedIsa) -> Form {
+        Form::of(self.is_rounding, self.dtype(), isa)
     }
 
     /// Rows of the matrix.
@@ -158,7 +181,8 @@ mod tests {
     use super::*;
 
     fn source(dtype: DType, n_rows: usize, n_cols: usize, bytes: HostBytes) -> WeightSource {
-        WeightSource { name: "w".into(), dtype, n_rows, n_cols, bytes }
+        let (name, activations) = ("w".into(), Activations::F32);
+        WeightSource { name, dtype, n_rows, n_cols, bytes, activations }
     }
 
     #[test]

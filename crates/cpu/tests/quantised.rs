@@ -90,9 +90,10 @@ fn activations_as_they_are_give_what_plain_weights_give() {
         dequantize(ty, &blocks(ty, n_in), &mut values);
         let (name, dtype) = ("w".into(), DType::F32);
         let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
-        let source = WeightSource { name, dtype, n_rows: N_OUT, n_cols: n_in, bytes };
-        let plain = b.load_weight(source).unwrap();
         let x = activations(8, n_in);
+        let (n_rows, n_cols, activations) = (N_OUT, n_in, Activations::F32);
+        let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
+        let plain = b.load_weight(source).unwrap();
         let weight = quantised(&b, ty, n_in, Activations::F32);
         // The same numbers, added in another order.
         let pairs = product(&b, &weight, &x, n_in).into_iter().zip(product(&b, &plain, &x, n_in));
@@ -170,7 +171,8 @@ fn grouped(b: &CpuBackend, n_rows: usize, types: [QuantType; 2]) -> [Vec<u8>; 2]
         let values: Vec<f32> = (0..N_OUT * N_IN).map(|_| 0.05 * rng.next_normal()).collect();
         let (name, dtype) = ("w".into(), DType::F16);
         let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
-        b.load_weight(WeightSource { name, dtype, n_rows: N_OUT, n_cols: N_IN, bytes }).unwrap()
+        let (n_rows, n_cols, activations) = (N_OUT, N_IN, Activations::F32);
+        b.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes, activations }).unwrap()
     };
     let one = quantised(b, types[0], N_IN, Activations::Int8);
     let other = quantised(b, types[1], N_IN, Activations::Int16);

@@ -4,7 +4,7 @@
 use longview_core::DType;
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::{
-    Backend, DeviceBuffer, Embed, EmbedParams, OpError, View, ViewMut, WeightSource,
+    Activations, Backend, DeviceBuffer, Embed, EmbedParams, OpError, View, ViewMut, WeightSource,
 };
 
 use crate::common;
@@ -69,8 +69,8 @@ fn a_token_outside_the_table_is_named_and_nothing_is_written() {
     backend.write(ViewMut::all(&mut ids), bytemuck::cast_slice(&[1u32, 5])).unwrap();
     let mut out = backend.alloc(DType::F32, 4, "out").unwrap();
     let bytes = longview_core::HostBytes::from_vec(vec![1; 5 * 2 * 4]);
-    let source =
-        WeightSource { name: "table".into(), dtype: DType::F32, n_rows: 5, n_cols: 2, bytes };
+    let (name, dtype, activations) = ("table".into(), DType::F32, Activations::F32);
+    let source = WeightSource { name, dtype, n_rows: 5, n_cols: 2, bytes, activations };
     let table = backend.load_weight(source).unwrap();
     let p = EmbedParams { n_tokens: 2, width: 2, scale: 1.0 };
     let d = Embed { p, ids: View::all(&ids), table: &table, out: ViewMut::all(&mut out) };

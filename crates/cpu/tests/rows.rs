@@ -30,8 +30,19 @@ fn buffer(b: &CpuBackend, values: &[f32]) -> CpuBuffer {
 }
 
 fn weight(b: &CpuBackend, dtype: DType, n_rows: usize, n_cols: usize) -> CpuWeight {
+    weight_that(b, Activations::default(), dtype, n_rows, n_cols)
+}
+
+fn weight_that(
+    b: &CpuBackend,
+    activations: Activations,
+    dtype: DType,
+    n_rows: usize,
+    n_cols: usize,
+) -> CpuWeight {
     let bytes = HostBytes::from_vec(encode_f32(dtype, &numbers(n_rows * n_cols, 3)));
-    b.load_weight(WeightSource { name: "w".into(), dtype, n_rows, n_cols, bytes }).unwrap()
+    let name = "w".into();
+    b.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes, activations }).unwrap()
 }
 
 /// The words that `fill` puts into a buffer of `n`.
@@ -215,16 +226,23 @@ fn product(b: &CpuBackend, weight: &CpuWeight, x: &[f32], n_in: usize, rows: usi
 #[test]
 fn products_with_plain_weights() {
     for b in backends() {
-        // One slice of a row, with a tail; and two slices.
-        for n_in in [300, 1030] {
+        // One slice of a row, with a tail; and two slices, also of pairs.
+        for n_in in [300, 1030, 2070] {
             let x = numbers(ROWS * n_in, 7);
-            for dtype in [DType::F32, DType::F16, DType::BF16] {
-                let weight = weight(&b, dtype, WIDTH, n_in);
+            let kinds = [
+                (DType::F32, Activations::F32),
+                (DType::F16, Activations::F32),
+                (DType::BF16, Activations::F32),
+                (DType::BF16, Activations::Bf16),
+            ];
+            for (dtype, kind) in kinds {
+                let weight = weight_that(&b, kind, dtype, WIDTH, n_in);
                 let of_rows = |rows| product(&b, &weight, &x, n_in, rows);
                 let all = of_rows(ROWS);
                 // 9 are the first that are multiplied with widened weights.
                 for rows in [1, 2, 3, 5, 8, 9, 17, 64, 100] {
-                    let name = format!("{dtype:?} of {n_in} on {}: {rows} rows", b.isa());
+                    let isa = b.isa();
+                    let name = format!("{dtype:?}, {kind:?} of {n_in} on {isa}: {rows} rows");
                     assert_eq!(of_rows(rows), all[..rows * WIDTH], "{name}");
                 }
             }

@@ -398,7 +398,7 @@ kernel_args! {
         bias_kind: u32,
         accumulate: u32,
         x_is_aligned: u32,
-        unused: u32,
+        is_rounding: u32,
     }
 }
 
@@ -439,7 +439,7 @@ kernel_args! {
         bias_kind: u32,
         accumulate: u32,
         x_is_aligned: u32,
-        unused: u32,
+        is_rounding: u32,
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn args_of_x<D: Driver>(d: &Linear<'_, CudaBackend<D>>) -> (Address, 
 /// Whether a product is one for the library: large, of 16 bits, and at an address that its fast
 /// kernels take.
 pub(crate) fn suits(n_rows: usize, weight: Plain, out: Address) -> bool {
-    let Plain { dtype, row_bytes } = weight;
+    let Plain { dtype, row_bytes, .. } = weight;
     let is_half = matches!(dtype, DType::F16 | DType::BF16);
     let fits = row_bytes > 0 && rows_at_once(row_bytes) > 0;
     is_half && n_rows >= LEAST_ROWS && fits && out.is_aligned(16)
@@ -121,13 +121,16 @@ pub(crate) fn run<D: Driver>(
 
 #[cfg(test)]
 mod tests {
+    use longview_ops::Activations;
+
     use super::*;
 
     #[test]
     fn large_products_of_16_bits_are_for_the_library() {
         let out = Address(4096);
+        let activations = Activations::default();
         let [f32, f16, bf16] = [(DType::F32, 3584), (DType::F16, 1792), (DType::BF16, 1792)]
-            .map(|(dtype, row_bytes)| Plain { dtype, row_bytes });
+            .map(|(dtype, row_bytes)| Plain { dtype, row_bytes, activations });
         assert!(suits(65, f16, out) && suits(512, bf16, out));
         assert!(!suits(64, f16, out), "too few rows");
         assert!(!suits(512, f32, out), "f32");

@@ -59,7 +59,8 @@ async fn product<D: Driver>(
     let (x_numbers, before) = (normals(n_rows * n_in), normals(n_rows * n_out));
     let weight = |name: &str, n_rows: usize, n_cols: usize, numbers: &[f32]| {
         let bytes = HostBytes::from_vec(encode_f32(dtype, numbers));
-        backend.load_weight(WeightSource { name: name.into(), dtype, n_rows, n_cols, bytes })
+        let (name, activations) = (name.into(), Activations::default());
+        backend.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes, activations })
     };
     let (w, b) = (weight("checked", n_out, n_in, &w)?, weight("checked bias", 1, n_out, &b)?);
     let mut x = backend.alloc(DType::F32, n_rows * n_in, "checked rows")?;

@@ -152,7 +152,7 @@ pub(crate) fn linear<D: Driver>(
     tiled: Tiled,
 ) -> OpResult<()> {
     match tiled.activations {
-        kind @ (Activations::Int8 | Activations::Int16) => {
+        kind @ (Activations::Int8 | Activations::Int16 | Activations::Bf16) => {
             with_rounded(backend, kind, args_of_x(d), d.p, |x| product(backend, op, d, tiled, x))
         }
         Activations::F32 => {

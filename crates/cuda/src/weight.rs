@@ -24,9 +24,21 @@ pub(crate) struct Plain {
     pub dtype: DType,
     /// Bytes from one row to the next; a multiple of [`UNIT_BYTES`]. What fills a row up is 0.
     pub row_bytes: usize,
+    /// What products do to activations.
+    pub activations: Activations,
 }
 
 impl Plain {
+    /// Whether products of any number of rows round x to bf16.
+    pub fn is_rounding(self) -> bool {
+        self.activations.rounds_to_bf16(self.dtype)
+    }
+
+    /// Whether products must not round x, which tensor cores do.
+    pub fn keeps_x(self) -> bool {
+        self.dtype == DType::BF16 && self.activations == Activations::F32
+    }
+
     /// Units from one row to the next.
     pub fn row_units(self) -> u32 {
         (self.row_bytes / UNIT_BYTES) as u32
@@ -79,7 +91,7 @@ impl<D: Driver> CudaWeight<D> {
         source: WeightSource,
     ) -> OpResult<Self> {
         check(&source)?;
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        let WeightSource { name, dtype, n_rows, n_cols, bytes, activations } = source;
         let used = n_cols * dtype.size();
         let row_bytes = used.next_multiple_of(UNIT_BYTES);
         let n_bytes = n_rows * row_bytes;
@@ -89,7 +101,7 @@ impl<D: Driver> CudaWeight<D> {
             pad(rows, used, row_bytes, range, out);
         })?;
         queue.synchronize()?;
-        let rows = Rows::Plain(Plain { dtype, row_bytes });
+        let rows = Rows::Plain(Plain { dtype, row_bytes, activations });
         Ok(Self { name, n_rows, n_cols, rows, memory })
     }
 
@@ -147,7 +159,7 @@ impl<D: Driver> CudaWeight<D> {
 
 /// The type and the byte count of a weight.
 fn check(source: &WeightSource) -> OpResult<()> {
-    let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+    let WeightSource { name, dtype, n_rows, n_cols, bytes, .. } = source;
     let found = bytes.len();
     let fail = |what: String| Err(OpError::Weight { name: name.clone(), what });
     if !dtype.is_float() {

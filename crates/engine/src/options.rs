@@ -40,7 +40,7 @@ pub struct EngineOptions {
     pub rope: Option<RopeOverride>,
     /// Where all keys and values are kept.
     pub host_store: HostStoreKind,
-    /// What products with quantised weights do to activations.
+    /// What products with quantised weights, and with those of BF16, do to activations.
     pub activations: Activations,
 }
 

@@ -20,6 +20,8 @@ pub struct WeightSource {
     pub n_cols: usize,
     /// Row-major little-endian elements. A backend may keep this handle and read in place.
     pub bytes: HostBytes,
+    /// What products do to activations.
+    pub activations: Activations,
 }
 
 /// A weight whose bytes are read while it is taken over: a file that is not in memory, and need not
@@ -33,6 +35,8 @@ pub struct WeightStream<'a> {
     pub n_rows: usize,
     /// Elements of a row.
     pub n_cols: usize,
+    /// What products do to activations.
+    pub activations: Activations,
     /// Reads the row-major little-endian elements from a byte on.
     pub read: &'a mut ReadBytes<'a>,
 }
@@ -46,17 +50,17 @@ impl WeightStream<'_> {
     /// # Errors
     /// [`OpError::Weight`] if it cannot be read.
     pub fn collect(self) -> OpResult<WeightSource> {
-        let Self { name, dtype, n_rows, n_cols, read } = self;
+        let Self { name, dtype, n_rows, n_cols, activations, read } = self;
         let filled = HostBytes::filled(n_rows * n_cols * dtype.size(), |out| read(0, out));
         match filled {
-            Ok(bytes) => Ok(WeightSource { name, dtype, n_rows, n_cols, bytes }),
+            Ok(bytes) => Ok(WeightSource { name, dtype, n_rows, n_cols, bytes, activations }),
             Err(e) => Err(OpError::Weight { name, what: format!("cannot be read ({e})") }),
         }
     }
 }
 
-/// What a product with quantised weights does to activations. Products with plain weights never
-/// round them.
+/// What products do to activations: with quantised weights, and with weights of BF16. Products with
+/// weights of F32 and F16 do not round them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Activations {
     /// Rounded to 8 bits: 32 in a row, from a column that is a multiple of 32, share the scale
@@ -68,25 +72,34 @@ pub enum Activations {
     /// unpacked once.
     #[default]
     Int16,
+    /// With weights of BF16: rounded to bf16, the nearest, ties to even, because processors
+    /// multiply two bf16 as fast as one f32. With quantised weights as [`Activations::Int16`].
+    Bf16,
     /// As they are.
     F32,
 }
 
 impl Activations {
-    /// What the largest number of 32 becomes; `None` where numbers are not rounded.
+    /// What the largest number of 32 becomes; `None` where numbers are not rounded. Of products
+    /// with quantised weights, as [`Activations::planes`].
     pub fn largest_code(self) -> Option<i32> {
         match self {
             Self::Int8 => Some(127),
-            Self::Int16 => Some(128 * 127),
+            Self::Int16 | Self::Bf16 => Some(128 * 127),
             Self::F32 => None,
         }
+    }
+
+    /// Whether products with plain weights of `dtype` round numbers to bf16.
+    pub fn rounds_to_bf16(self, dtype: DType) -> bool {
+        dtype == DType::BF16 && self == Self::Bf16
     }
 
     /// Numbers of 8 bits that stand for one; 0 where numbers are not rounded.
     pub fn planes(self) -> usize {
         match self {
             Self::Int8 => 1,
-            Self::Int16 => 2,
+            Self::Int16 | Self::Bf16 => 2,
             Self::F32 => 0,
         }
     }
@@ -154,8 +167,8 @@ impl QuantSource {
             return Err(OpError::Weight { name, what });
         }
         let bytes = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
-        let Self { name, n_rows, n_cols, .. } = self;
+        let Self { name, n_rows, n_cols, activations, .. } = self;
         let bytes = HostBytes::from_vec(bytes);
-        Ok(WeightSource { name, dtype: DType::F16, n_rows, n_cols, bytes })
+        Ok(WeightSource { name, dtype: DType::F16, n_rows, n_cols, bytes, activations })
     }
 }

@@ -26,7 +26,8 @@ fn ints(backend: &R, values: &[u32]) -> Buffer {
 fn weight(backend: &R, n_rows: usize, values: &[f32]) -> <R as Storage>::Weight {
     let bytes = HostBytes::from_vec(encode_f32(DType::F32, values));
     let n_cols = values.len() / n_rows;
-    let source = WeightSource { name: "w".into(), dtype: DType::F32, n_rows, n_cols, bytes };
+    let (name, dtype, activations) = ("w".into(), DType::F32, Activations::F32);
+    let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
     backend.load_weight(source).unwrap()
 }
 
@@ -500,4 +501,26 @@ fn stored_values_are_rounded_to_the_nearest_even() {
     let view = View::all(&keys);
     b.kv_scatter(KvScatter { p, k: view, v: view, rows: View::all(&rows), dst: &mut dst }).unwrap();
     assert_eq!(bytes_of(&b, &dst)[..128], encode_f32(DType::BF16, &k)[..]);
+}
+
+/// 1 + 2^-8 lies between the neighbours 1 and 1 + 2^-7 of bf16, and goes to the even one.
+#[test]
+fn products_round_to_bf16_where_weights_ask_for_it() {
+    let b = R::new();
+    let x = floats(&b, &[1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0]);
+    let product = |activations| {
+        let bytes = HostBytes::from_vec(encode_f32(DType::BF16, &[1.0, 2.0]));
+        let (name, dtype) = ("w".into(), DType::BF16);
+        let source = WeightSource { name, dtype, n_rows: 1, n_cols: 2, bytes, activations };
+        let weight = b.load_weight(source).unwrap();
+        let mut out = floats(&b, &[0.0]);
+        let p = LinearParams { n_rows: 1, n_in: 2, n_out: 1, accumulate: 0 };
+        let (x, to) = (View::all(&x), ViewMut::all(&mut out));
+        b.matvec(Linear { p, x, weight: &weight, bias: None, out: to }).unwrap();
+        numbers(&b, &out)[0]
+    };
+    assert_eq!(product(Activations::Bf16), 1.0 + 2.0 * (1.0 + 4.0 / 256.0));
+    for kind in [Activations::Int16, Activations::Int8, Activations::F32] {
+        assert_eq!(product(kind), 1.0 + 1.0 / 256.0 + 2.0 * (1.0 + 3.0 / 256.0));
+    }
 }

@@ -238,7 +238,8 @@ fn an_index_that_points_outside_is_refused_by_name_and_nothing_is_written() {
 #[test]
 fn a_weight_whose_bytes_do_not_fit_is_refused() {
     let bytes = longview_core::HostBytes::from_vec(vec![0; 10]);
-    let source = WeightSource { name: "w".into(), dtype: DType::F16, n_rows: 2, n_cols: 3, bytes };
+    let (name, dtype, activations) = ("w".into(), DType::F16, Activations::F32);
+    let source = WeightSource { name, dtype, n_rows: 2, n_cols: 3, bytes, activations };
     let error = ReferenceBackend::new().load_weight(source).unwrap_err();
     assert_eq!(error.to_string(), "weight w: 10 bytes of f16, expected 12 for [2, 3]");
 }

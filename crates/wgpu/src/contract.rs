@@ -153,8 +153,8 @@ impl Backend for WgpuBackend {
 
     fn load_weight(&self, source: WeightSource) -> OpResult<WgpuWeight> {
         weight::check_size(&source)?;
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
-        let plain = weight::plain(&name, dtype, n_cols)?;
+        let WeightSource { name, dtype, n_rows, n_cols, bytes, activations } = source;
+        let plain = weight::plain(&name, dtype, n_cols, activations)?;
         let weight = self.place_weight(name, [n_rows, n_cols], Layout::Plain(plain))?;
         let row_bytes = n_cols * dtype.size();
         let mut padded = Vec::new();
@@ -166,8 +166,8 @@ impl Backend for WgpuBackend {
     }
 
     fn stream_weight(&self, stream: WeightStream<'_>) -> OpResult<WgpuWeight> {
-        let WeightStream { name, dtype, n_rows, n_cols, read } = stream;
-        let plain = weight::plain(&name, dtype, n_cols)?;
+        let WeightStream { name, dtype, n_rows, n_cols, activations, read } = stream;
+        let plain = weight::plain(&name, dtype, n_cols, activations)?;
         let weight = self.place_weight(name, [n_rows, n_cols], Layout::Plain(plain))?;
         let row_bytes = n_cols * dtype.size();
         let (mut rows, mut padded) = (Vec::new(), Vec::new());

@@ -81,6 +81,7 @@ impl<'a> Common<'a> {
         let group = if rows > 4 { 64 } else { 128 };
         Launch::new(backend, "shared/norm_matvec", entry)
             .define("WEIGHT_KIND", kind(self.matrix.dtype))
+            .define("ROUND_X", self.matrix.is_rounding.into())
             .define("ROWS", rows)
             .define("GROUP", group)
             .define("PROJECT", (entry == "project").into())

@@ -58,6 +58,7 @@ impl Part<'_, '_> {
         let (bias_raw, bias_kind, bias_offset) = bias_of(d, shard);
         launch
             .define("WEIGHT_KIND", kind(plain.dtype))
+            .define("ROUND_X", plain.is_rounding.into())
             .define("X_VECTOR", is_vector.into())
             .params(&LinearParams { n_rows: rows.n as u32, ..d.p })
             .u32(shard.first_row)
@@ -111,10 +112,9 @@ mod tests {
         let values: Vec<f32> =
             (0..n_rows).flat_map(|r| (0..n_cols).map(move |c| value(r, c))).collect();
         let bytes = HostBytes::from_vec(encode_f32(DType::F16, &values));
-        let name = "w".to_owned();
-        backend
-            .load_weight(WeightSource { name, dtype: DType::F16, n_rows, n_cols, bytes })
-            .unwrap()
+        let (name, dtype, activations) = ("w".to_owned(), DType::F16, Activations::F32);
+        let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
+        backend.load_weight(source).unwrap()
     }
 
     /// Needs an adapter, as `tests/runtime.rs` does.

@@ -69,7 +69,7 @@ pub(crate) fn linear(
     tiled: Tiled,
 ) -> OpResult<()> {
     match tiled.activations {
-        Activations::Int8 | Activations::Int16 => {
+        Activations::Int8 | Activations::Int16 | Activations::Bf16 => {
             let rounded = round(backend, d, tiled.activations)?;
             product(backend, d, tiled, &of_rounded(&rounded, tiled.activations))
         }

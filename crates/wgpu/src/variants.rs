@@ -96,19 +96,25 @@ impl List {
     }
 
     fn add_linear(&mut self) {
-        let (kind, vector) = (("WEIGHT_KIND", KINDS), ("X_VECTOR", BOTH));
-        self.add("matmul", "matmul", &[("WIDE", BOTH), kind, vector]);
-        let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[64, 128, 256]), (&[8], &[64, 128])];
-        for (rows, groups) in sizes {
-            self.add("matvec", "matvec", &[("ROWS", rows), ("GROUP", groups), kind, vector]);
-        }
-        let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[128]), (&[8], &[64])];
-        for (rows, groups) in sizes {
-            let common = |project| [kind, ("ROWS", rows), ("GROUP", groups), ("PROJECT", project)];
-            self.add("shared/norm_matvec", "project", &common(&[1]));
-            let [kind, rows, group, project] = common(&[0]);
-            let gated = [kind, rows, group, project, ("GELU", BOTH)];
-            self.add("shared/norm_matvec", "gated", &gated);
+        // Weights of BF16 alone round x.
+        let as_it_is = [("WEIGHT_KIND", KINDS), ("ROUND_X", &[0][..])];
+        let rounded = [("WEIGHT_KIND", &[2][..]), ("ROUND_X", &[1][..])];
+        let vector = ("X_VECTOR", BOTH);
+        for [kind, round] in [as_it_is, rounded] {
+            self.add("matmul", "matmul", &[("WIDE", BOTH), kind, round, vector]);
+            let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[64, 128, 256]), (&[8], &[64, 128])];
+            for (rows, groups) in sizes {
+                let (rows, groups) = (("ROWS", rows), ("GROUP", groups));
+                self.add("matvec", "matvec", &[rows, groups, kind, round, vector]);
+            }
+            let sizes: [(&[u32], &[u32]); 2] = [(&[1, 2, 4], &[128]), (&[8], &[64])];
+            for (rows, groups) in sizes {
+                let (rows, groups) = (("ROWS", rows), ("GROUP", groups));
+                let project = [kind, round, rows, groups, ("PROJECT", &[1])];
+                self.add("shared/norm_matvec", "project", &project);
+                let gated = [kind, round, rows, groups, ("PROJECT", &[0]), ("GELU", BOTH)];
+                self.add("shared/norm_matvec", "gated", &gated);
+            }
         }
     }
 

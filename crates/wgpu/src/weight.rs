@@ -36,6 +36,8 @@ pub(crate) struct Plain {
     pub dtype: DType,
     /// Words from one row to the next; a multiple of [`VECTOR`]. What fills a row up is 0.
     pub row_words: usize,
+    /// Whether products round activations to bf16.
+    pub is_rounding: bool,
 }
 
 impl Plain {
@@ -200,18 +202,23 @@ impl WeightArena {
 }
 
 /// How rows of `n_cols` numbers lie.
-pub(crate) fn plain(name: &str, dtype: DType, n_cols: usize) -> OpResult<Plain> {
+pub(crate) fn plain(
+    name: &str,
+    dtype: DType,
+    n_cols: usize,
+    activations: Activations,
+) -> OpResult<Plain> {
     if !dtype.is_float() {
         let what = format!("{dtype} is no type of weights");
         return Err(OpError::Weight { name: name.to_owned(), what });
     }
     let row_words = (n_cols * dtype.size()).div_ceil(4).next_multiple_of(VECTOR);
-    Ok(Plain { dtype, row_words })
+    Ok(Plain { dtype, row_words, is_rounding: activations.rounds_to_bf16(dtype) })
 }
 
 /// Checks the byte count.
 pub(crate) fn check_size(source: &WeightSource) -> OpResult<()> {
-    let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+    let WeightSource { name, dtype, n_rows, n_cols, bytes, .. } = source;
     let (found, expected) = (bytes.len(), n_rows * n_cols * dtype.size());
     if found == expected {
         return Ok(());

@@ -17,6 +17,7 @@ struct Shape {
     rotary_dim: u32,
     inner: u32,
     weights: DType,
+    activations: Activations,
     biased: bool,
     head_norms: bool,
 }
@@ -29,6 +30,7 @@ const PLAIN: Shape = Shape {
     rotary_dim: 16,
     inner: 96,
     weights: DType::BF16,
+    activations: Activations::F32,
     biased: false,
     head_norms: false,
 };
@@ -36,6 +38,7 @@ const PLAIN: Shape = Shape {
 /// Data that is the same on every backend, in the order in which it is asked for.
 struct Maker<'a, B: Backend> {
     backend: &'a B,
+    activations: Activations,
     rng: SplitMix64,
 }
 
@@ -58,8 +61,9 @@ impl<B: Backend> Maker<'_, B> {
     fn weight(&mut self, dtype: DType, n_rows: u32, n_cols: u32) -> B::Weight {
         let bytes = HostBytes::from_vec(encode_f32(dtype, &self.values(n_rows * n_cols)));
         let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);
-        let name = "test".to_owned();
-        self.backend.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes }).unwrap()
+        let (name, activations) = ("test".to_owned(), self.activations);
+        let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
+        self.backend.load_weight(source).unwrap()
     }
 
     fn read(&self, buffer: &B::Buffer) -> Vec<f32> {
@@ -87,7 +91,8 @@ fn to<'a, B: Backend>(layer: &'a Layer<B>, n_out: u32, out: &'a mut B::Buffer) -
 
 /// q, k and v.
 fn project<B: Backend>(backend: &B, s: Shape) -> Vec<Vec<f32>> {
-    let mut make = Maker { backend, rng: SplitMix64::new(7) };
+    let activations = s.activations;
+    let mut make = Maker { backend, activations, rng: SplitMix64::new(7) };
     let widths = [s.heads[0], s.heads[1], s.heads[1]].map(|heads| heads * s.head_dim);
     let x = make.floats(s.n_rows * s.width);
     let norm_weight = make.weight(DType::F32, 1, s.width);
@@ -125,7 +130,8 @@ fn project<B: Backend>(backend: &B, s: Shape) -> Vec<Vec<f32>> {
 }
 
 fn gated<B: Backend>(backend: &B, s: Shape) -> Vec<Vec<f32>> {
-    let mut make = Maker { backend, rng: SplitMix64::new(9) };
+    let activations = s.activations;
+    let mut make = Maker { backend, activations, rng: SplitMix64::new(9) };
     let x = make.floats(s.n_rows * s.width);
     let norm_weight = make.weight(s.weights, 1, s.width);
     let layers = [(); 2].map(|()| layer(&mut make, s, s.inner));
@@ -164,7 +170,15 @@ fn shapes() -> Vec<Shape> {
             shapes.push(Shape { n_rows, weights, biased: n_rows % 2 == 1, ..PLAIN });
         }
     }
+    // With x rounded to bf16.
+    let activations = Activations::Bf16;
+    for n_rows in [1, 2, 3, 5, 8] {
+        shapes.push(Shape { n_rows, activations, ..PLAIN });
+    }
     shapes.extend([
+        Shape { width: 36, inner: 7, biased: true, activations, ..PLAIN },
+        Shape { width: 1028, n_rows: 8, inner: 513, activations, ..PLAIN },
+        Shape { width: 30, activations, ..PLAIN },
         // A part of each head turns; nothing does.
         Shape { head_dim: 24, rotary_dim: 8, ..PLAIN },
         Shape { rotary_dim: 0, ..PLAIN },
@@ -191,7 +205,11 @@ fn fused_calls_give_what_the_single_calls_give() {
             ];
             for (got, want) in pairs.iter().flat_map(|(got, want)| got.iter().zip(want)) {
                 let error = error(got, want);
-                assert!(error <= 1e-7, "{}, {shape:?}: NMSE {error:e}", backend.shader_level());
+                // A number between two of bf16 may go to the other one where its norm is off by an
+                // ulp. Without rounding the error would be 1.3e-6.
+                let is_rounding = shape.activations.rounds_to_bf16(shape.weights);
+                let most = if is_rounding { 8e-7 } else { 1e-7 };
+                assert!(error <= most, "{}, {shape:?}: NMSE {error:e}", backend.shader_level());
             }
         }
     }

@@ -191,7 +191,8 @@ fn weights_fill_bindings_whose_limit_is_no_multiple_of_a_place() {
     backend.expect_weights((4 * n_rows * n_cols) as u64, 1);
     let values: Vec<f32> = (0..n_rows * n_cols).map(|i| (i / n_cols + i % n_cols) as f32).collect();
     let bytes = HostBytes::from_vec(encode_f32(DType::F32, &values));
-    let source = WeightSource { name, dtype: DType::F32, n_rows, n_cols, bytes };
+    let (dtype, activations) = (DType::F32, Activations::F32);
+    let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
     let table = backend.load_weight(source).unwrap();
     let picked: Vec<u32> = (0..n_rows as u32).rev().step_by(389).collect();
     let ids = ints(&backend, &picked);
@@ -227,6 +228,7 @@ fn a_lost_device_stays_lost() {
             n_rows: 1,
             n_cols: 4,
             bytes: HostBytes::from_vec(vec![0; 16]),
+            activations: Activations::F32,
         };
         for result in [
             queue.alloc(DType::F32, 4, "after").map(|_| ()),
@@ -292,6 +294,7 @@ fn indices_outside_touch_nothing() {
         n_rows: 2,
         n_cols: 3,
         bytes: HostBytes::from_vec(encode_f32(DType::BF16, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
+        activations: Activations::default(),
     };
     let table = backend.load_weight(table).unwrap();
     let ids = ints(&backend, &[1, 2, 0, u32::MAX]);
@@ -359,7 +362,8 @@ fn wide_tiles_give_the_same() {
     let cases = sizes.into_iter().flat_map(|(rows, n_in, n_out)| {
         [DType::F32, DType::F16, DType::BF16].map(|dtype| {
             let (bias, accumulate) = (dtype != DType::F32, dtype == DType::BF16);
-            LinearCase { op: Op::Matmul, rows, n_in, n_out, dtype, bias, accumulate }.into()
+            let (op, activations) = (Op::Matmul, Activations::Bf16);
+            LinearCase { op, rows, n_in, n_out, dtype, activations, bias, accumulate }.into()
         })
     });
     check_aligned(&cases.collect::<Vec<Case>>());

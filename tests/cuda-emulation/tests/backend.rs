@@ -146,6 +146,7 @@ fn weights_larger_than_a_piece_have_rows_of_whole_units() {
         n_rows,
         n_cols,
         bytes: HostBytes::from_vec(encode_f32(DType::BF16, &values)),
+        activations: Activations::default(),
     };
     let weight = backend.load_weight(source).unwrap();
     let wanted = [0, 1, n_rows - 1, 26_214, 26_215];

@@ -1,7 +1,7 @@
 //! What the cases of the bench share: the work of an op, the operands, the clock.
 
 use longview_core::{DType, HostBytes, SplitMix64, encode_f32, kv8};
-use longview_ops::{Backend, Op, OpError, OpResult, ViewMut, WeightSource};
+use longview_ops::{Activations, Backend, Op, OpError, OpResult, ViewMut, WeightSource};
 
 use super::meter::Meter;
 use super::rates::Limits;
@@ -202,7 +202,9 @@ impl<B: Backend> Bench<'_, B> {
         let bytes = self.bytes(dtype, n_rows * n_cols);
         let load = |_| {
             let (name, bytes) = ("weight".into(), HostBytes::from_vec(bytes.clone()));
-            self.backend.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes })
+            let activations = Activations::Bf16;
+            let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
+            self.backend.load_weight(source)
         };
         (0..copies).map(load).collect()
     }

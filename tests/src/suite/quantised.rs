@@ -138,8 +138,9 @@ pub fn a_group_of_quantised_layers_gives_what_single_layers_give<B: Backend>(
     let plain = {
         let values: Vec<f32> = activations(N_OUT, 512).iter().map(|x| 0.05 * x).collect();
         let bytes = HostBytes::from_vec(encode_f32(DType::F16, &values));
-        let (name, dtype) = ("w".into(), DType::F16);
-        let source = WeightSource { name, dtype, n_rows: N_OUT, n_cols: 512, bytes };
+        let (name, dtype, activations) = ("w".into(), DType::F16, Activations::F32);
+        let (n_rows, n_cols) = (N_OUT, 512);
+        let source = WeightSource { name, dtype, n_rows, n_cols, bytes, activations };
         backend.load_weight(source).expect("memory")
     };
     for n_rows in [1, 3, 9, 70] {

@@ -40,7 +40,7 @@ const OPTIONS: [(&str, &[&str]); 23] = [
     ("--seed", &["-1", "0", "18446744073709551615"]),
     ("--stop", &["x", "1,000"]),
     ("--kv-type", &["f16", "f32", "q8"]),
-    ("--activations", &["int16", "int8", "f32"]),
+    ("--activations", &["int16", "int8", "bf16", "f32"]),
     ("--chunk-size", &["1", "16", "65536"]),
     ("--recall", &["exact", "speculative"]),
     ("--recall-gate", &["-1", "0.5", "2"]),

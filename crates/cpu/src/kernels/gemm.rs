@@ -20,7 +20,7 @@ pub(crate) const SIDE: usize = 4;
 const SLICE: usize = 1024;
 
 /// Rows of x whose sums wait in scratch where a row has more than one slice.
-const CHUNK: usize = 96;
+pub(super) const CHUNK: usize = 96;
 
 /// The most sums that a tile has.
 const MAX_SUMS: usize = 24;
@@ -29,7 +29,13 @@ const MAX_SUMS: usize = 24;
 pub(crate) fn scratch_lens(m: usize, n: usize, k: usize, lanes: usize) -> [usize; 2] {
     let depth = slice_len(k, lanes);
     let waiting = if depth < k { m.min(CHUNK) * n * lanes } else { 0 };
-    [n * depth.next_multiple_of(lanes), waiting]
+    [n * stride(depth, lanes), waiting]
+}
+
+/// Floats from one widened row to the next: whole vectors, and one more, because rows of 4 KiB side
+/// by side would fall into the same sets of L1 (Zen 4, 2048 columns: 75 GFLOP/s against 94).
+fn stride(columns: usize, lanes: usize) -> usize {
+    columns.next_multiple_of(lanes) + lanes
 }
 
 /// Columns of a slice: all slices have about as many.
@@ -84,7 +90,7 @@ impl<E: Elem> Block<'_, E> {
     #[inline(always)]
     unsafe fn widen<S: Simd>(&mut self, n: usize, columns: Range<usize>) {
         let row = |i: usize| self.weights.as_ptr().add(i * self.k + columns.start);
-        let stride = columns.len().next_multiple_of(S::LANES);
+        let stride = stride(columns.len(), S::LANES);
         pack::widen::<S, _>(row, n, columns.len(), stride, self.wide.as_mut_ptr());
     }
 
@@ -124,7 +130,7 @@ impl<E: Elem> Block<'_, E> {
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const O: usize>(&mut self, at: &Place, o: usize) {
         let depth = at.columns.len();
-        let stride = depth.next_multiple_of(S::LANES);
+        let stride = stride(depth, S::LANES);
         let waiting = self.waiting.as_mut_ptr().wrapping_add((at.first * at.n + o * R) * S::LANES);
         let mut sums = [[S::zero(); O]; R];
         if at.columns.start > 0 {
@@ -206,7 +212,7 @@ unsafe fn products<S: Simd, const R: usize, const O: usize>(
 
 /// Sum `r * O + j` of the lanes of `sums[r][j]`, in the order of [`Simd::sum`].
 #[inline(always)]
-unsafe fn totals<S: Simd, const R: usize, const O: usize>(
+pub(super) unsafe fn totals<S: Simd, const R: usize, const O: usize>(
     sums: &[[S::V; O]; R],
 ) -> [f32; MAX_SUMS + MAX_LANES] {
     let mut totals = [0.0; MAX_SUMS + MAX_LANES];

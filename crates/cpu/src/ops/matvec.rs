@@ -4,10 +4,12 @@ use longview_core::DType;
 use longview_ops::{Linear, Op, OpResult};
 
 use crate::backend::CpuBackend;
-use crate::kernels::matvec::{MAX_ROWS, Matvec, pack_rows, packed_len};
+use crate::kernels::matvec::{MAX_ROWS, Matvec};
+use crate::kernels::pairs::Pairs;
 use crate::problem::Problem;
 use crate::quantised;
 use crate::queue::Queue;
+use crate::rounded::{Rows, few};
 use crate::simd::elem::with_elem;
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Shared};
@@ -51,13 +53,16 @@ pub(crate) fn checked<'a>(d: &Linear<'a, CpuBackend>, op: Op) -> OpResult<Proble
     Ok(Problem { x: slice(&d.x), n_in, n_out, bias, add: d.p.accumulate != 0 })
 }
 
-fn stream(queue: &mut Queue, p: &Problem<'_>, weight: &CpuWeight, out: &mut [f32]) {
+/// The layer with a plain matrix, of sizes that are not 0.
+pub(crate) fn stream(queue: &mut Queue, p: &Problem<'_>, weight: &CpuWeight, out: &mut [f32]) {
     // More rows than the op is meant for cost one more pass each time, not an error.
     let groups = p.x.chunks(MAX_ROWS * p.n_in).zip(out.chunks_mut(MAX_ROWS * p.n_out));
     for (x, out) in groups {
         let p = Problem { x, ..*p };
-        let [packed] = queue.shared.floats([PlainWork::scratch_len(x.len() / p.n_in, p.n_in)]);
-        let (work, isa) = (PlainWork::new(&p, weight, packed), queue.team.isa());
+        let isa = queue.team.isa();
+        let len = PlainWork::scratch_len(isa, weight, x.len() / p.n_in, p.n_in);
+        let [scratch] = queue.shared.floats([len]);
+        let work = PlainWork::new(isa, &p, weight, scratch);
         let out = Shared::new(out);
         queue.team.for_each(work.n_items(), work.cost(), |_, i| work.item(isa, out, i));
     }
@@ -68,8 +73,7 @@ fn stream(queue: &mut Queue, p: &Problem<'_>, weight: &CpuWeight, out: &mut [f32
 pub(crate) struct PlainWork<'a> {
     weight: &'a CpuWeight,
     dtype: DType,
-    /// As [`pack_rows`] makes it.
-    x: &'a [f32],
+    x: Rows<'a>,
     n_rows: usize,
     n_in: usize,
     n_out: usize,
@@ -81,27 +85,32 @@ pub(crate) struct PlainWork<'a> {
 
 impl<'a> PlainWork<'a> {
     /// Elements that [`PlainWork::new`] needs for the rows of x.
-    pub(crate) fn scratch_len(n_rows: usize, n_in: usize) -> usize {
-        if n_rows == 1 { 0 } else { packed_len(n_rows, n_in) }
+    pub(crate) fn scratch_len(
+        isa: SupportedIsa,
+        weight: &CpuWeight,
+        n_rows: usize,
+        n_in: usize,
+    ) -> usize {
+        weight.form(isa).few_len(n_rows, n_in)
     }
 
     /// # Panics
     /// If the weight is quantised.
-    pub(crate) fn new(p: &Problem<'a>, weight: &'a CpuWeight, packed: &'a mut [f32]) -> Self {
+    pub(crate) fn new(
+        isa: SupportedIsa,
+        p: &Problem<'a>,
+        weight: &'a CpuWeight,
+        scratch: &'a mut [f32],
+    ) -> Self {
         let Problem { x, n_in, n_out, bias, add } = *p;
-        let Matrix::Plain(dtype) = weight.matrix() else { panic!("a plain matrix") };
+        let dtype = weight.dtype();
         let row_bytes = n_in * dtype.size();
         // A multiple of 4, the rows that the kernel does side by side.
         let wanted = n_out * row_bytes / ENOUGH_ITEMS;
         let item_bytes = wanted.clamp(ITEM_BYTES[0], ITEM_BYTES[1]);
         let block = (item_bytes / row_bytes).next_multiple_of(4).max(4);
         let n_rows = x.len() / n_in;
-        let x = if n_rows == 1 {
-            x
-        } else {
-            pack_rows(x, n_in, packed);
-            packed
-        };
+        let x = few(isa, weight.form(isa), x, n_in, scratch);
         Self { weight, dtype, x, n_rows, n_in, n_out, bias, add, block }
     }
 
@@ -118,10 +127,17 @@ impl<'a> PlainWork<'a> {
         let Self { weight, dtype, x, n_rows, n_in: k, n_out, bias, add, block } = *self;
         let first = i * block;
         let last = (first + block).min(n_out);
-        with_elem!(dtype, E => {
-            let weights = &weight.elements::<E>()[first * k..last * k];
-            isa.run(Matvec { weights, x, n_rows, k, bias, add, out, n_out, first });
-        });
+        match x {
+            Rows::Floats(x) => with_elem!(dtype, E => {
+                let weights = &weight.elements::<E>()[first * k..last * k];
+                isa.run(Matvec { weights, x, n_rows, k, bias, add, out, n_out, first });
+            }),
+            Rows::Pairs(x) => {
+                let weights = &weight.elements()[first * k..last * k];
+                let (m, waiting) = (n_rows, &mut [][..]);
+                isa.run_pairs(Pairs { x, m, weights, k, bias, add, out, n_out, first, waiting });
+            }
+        }
     }
 }
 

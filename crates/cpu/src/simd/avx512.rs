@@ -1,11 +1,12 @@
-//! AVX-512 (F, BW, DQ, VL; VNNI where there is): sixteen lanes, thirty-two registers, masks for
-//! tails.
+//! AVX-512 (F, BW, DQ, VL; VNNI and BF16 where there are): sixteen lanes, thirty-two registers,
+//! masks for tails.
 
 use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
 use super::bytes::ByteSimd;
+use super::pairs::PairSimd;
 use super::{MAX_LANES, Simd};
 
 /// The set of Zen 4, Ice Lake and later; with `VNNI` also dot products of bytes.
@@ -358,5 +359,26 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
             i += run;
         }
         _mm512_add_epi32(sums[0], sums[1])
+    }
+}
+
+/// Behind [`crate::supported_isa::SupportedIsa::run_pairs`], which has AVX512-BF16.
+impl<const VNNI: bool> PairSimd for Avx512<VNNI> {
+    type P = __m512bh;
+
+    #[inline(always)]
+    unsafe fn load_pairs(p: *const bf16) -> __m512bh {
+        std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs_n(p: *const bf16, n: usize) -> __m512bh {
+        let mask = ((1u64 << n) - 1) as __mmask32;
+        std::mem::transmute::<__m512i, __m512bh>(_mm512_maskz_loadu_epi16(mask, p.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_pairs(sum: __m512, a: __m512bh, b: __m512bh) -> __m512 {
+        _mm512_dpbf16_ps(sum, a, b)
     }
 }

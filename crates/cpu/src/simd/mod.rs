@@ -23,6 +23,7 @@ pub(crate) mod elem;
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
+pub(crate) mod pairs;
 pub(crate) mod portable;
 pub(crate) mod stored;
 

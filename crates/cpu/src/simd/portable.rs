@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::bytes::ByteSimd;
+use super::pairs::PairSimd;
 use super::{MAX_LANES, Simd};
 
 /// No intrinsics.
@@ -254,5 +255,32 @@ impl ByteSimd for Portable {
             }
         }
         sums
+    }
+}
+
+impl PairSimd for Portable {
+    type P = [bf16; 16];
+
+    #[inline(always)]
+    unsafe fn load_pairs(p: *const bf16) -> [bf16; 16] {
+        p.cast::<[bf16; 16]>().read_unaligned()
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs_n(p: *const bf16, n: usize) -> [bf16; 16] {
+        let mut pairs = [bf16::ZERO; 16];
+        std::ptr::copy_nonoverlapping(p, pairs.as_mut_ptr(), n);
+        pairs
+    }
+
+    #[inline(always)]
+    unsafe fn dot_pairs(sum: F32x8, a: [bf16; 16], b: [bf16; 16]) -> F32x8 {
+        let mut out = sum;
+        for i in 0..8 {
+            for at in [2 * i + 1, 2 * i] {
+                out.0[i] += a[at].to_f32() * b[at].to_f32();
+            }
+        }
+        out
     }
 }

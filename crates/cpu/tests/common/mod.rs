@@ -63,8 +63,8 @@ fn words(b: &CpuBackend, words: &[u32]) -> CpuBuffer {
 fn weight(b: &CpuBackend, n_rows: usize, n_cols: usize, rng: &mut SplitMix64) -> CpuWeight {
     let values: Vec<f32> = (0..n_rows * n_cols).map(|_| 0.1 * rng.next_normal()).collect();
     let bytes = HostBytes::from_vec(encode_f32(DType::BF16, &values));
-    let (name, dtype) = ("test".into(), DType::BF16);
-    b.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes }).unwrap()
+    let (name, dtype, activations) = ("test".into(), DType::BF16, Activations::Bf16);
+    b.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes, activations }).unwrap()
 }
 
 impl Rig {

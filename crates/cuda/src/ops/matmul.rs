@@ -9,6 +9,7 @@ use crate::driver::{Driver, Grid};
 use crate::kernel_args::MatmulArgs;
 use crate::kernels::Kernel;
 use crate::library::{self, args_of_x};
+use crate::ops::matvec;
 use crate::quantised;
 use crate::variant::{bias_of, by_type};
 use crate::weight::Rows;
@@ -37,6 +38,9 @@ pub(crate) fn run<D: Driver>(
         Rows::Plain(plain) => plain,
         Rows::Tiled(tiled) => return quantised::linear(backend, Op::Matmul, &d, tiled),
     };
+    if plain.keeps_x() {
+        return matvec::stream(backend, Op::Matmul, &d, plain);
+    }
     let is_large = library::suits(n_rows, plain, d.out.at());
     if is_large && backend.has_library() && library::run(backend, &mut d, plain)? {
         return Ok(());
@@ -67,7 +71,7 @@ pub(crate) fn by_kernel<D: Driver>(
         bias_kind,
         accumulate: d.p.accumulate,
         x_is_aligned,
-        unused: 0,
+        is_rounding: plain.is_rounding().into(),
     };
     // Blocks that share rows of W follow each other.
     let grid = Grid::new([n_rows.div_ceil(side), n_out.div_ceil(side), 1]);

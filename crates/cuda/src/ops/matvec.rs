@@ -8,7 +8,7 @@ use crate::kernel_args::MatvecArgs;
 use crate::kernels::Kernel;
 use crate::quantised;
 use crate::variant::{bias_of, by_type};
-use crate::weight::Rows;
+use crate::weight::{Plain, Rows};
 
 /// Rows of x that one reading of the weight serves.
 pub(crate) const MAX_ROWS: usize = 8;
@@ -29,11 +29,25 @@ pub(crate) fn run<D: Driver>(
     d.check(Op::Matvec)?;
     let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
     d.weight.expect(Op::Matvec, n_out, n_in)?;
-    let (bias, bias_kind) = bias_of(Op::Matvec, &d)?;
+    bias_of(Op::Matvec, &d)?;
     let plain = match d.weight.rows {
         Rows::Plain(plain) => plain,
         Rows::Tiled(tiled) => return quantised::linear(backend, Op::Matvec, &d, tiled),
     };
+    stream(backend, Op::Matvec, &d, plain)
+}
+
+/// With any number of rows, of which a few at a time share a reading of the weight; sizes were
+/// checked. The product of many rows for weights of bf16 that must not
+/// round x.
+pub(crate) fn stream<D: Driver>(
+    backend: &CudaBackend<D>,
+    op: Op,
+    d: &Linear<'_, CudaBackend<D>>,
+    plain: Plain,
+) -> OpResult<()> {
+    let (n_in, n_out) = (d.p.n_in as usize, d.p.n_out as usize);
+    let (bias, bias_kind) = bias_of(op, d)?;
     let kernels = by_type(plain.dtype, [F32, F16, BF16]);
     let n_rows = d.p.n_rows as usize;
     // More rows than the op is meant for cost one more pass each time, not an error.
@@ -52,7 +66,7 @@ pub(crate) fn run<D: Driver>(
             bias_kind,
             accumulate: d.p.accumulate,
             x_is_aligned: (x.is_aligned(16) && n_in.is_multiple_of(4)).into(),
-            unused: 0,
+            is_rounding: plain.is_rounding().into(),
         };
         // 1, 2, 4 or 8 rows.
         let kernel = kernels[n.next_power_of_two().ilog2() as usize];

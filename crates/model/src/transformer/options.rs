@@ -7,6 +7,6 @@ use longview_ops::Activations;
 pub struct LoadOptions {
     /// The longest context that positions are computed for.
     pub planned_context: usize,
-    /// What products with quantised weights do to activations.
+    /// What products with quantised weights, and with those of BF16, do to activations.
     pub activations: Activations,
 }

@@ -335,6 +335,7 @@ fn queries_are_predicted_from_the_input_of_the_layer_before() {
                         n_rows: layer.n_out,
                         n_cols: layer.n_in,
                         bytes: HostBytes::from_vec(zeros),
+                        activations: Activations::F32,
                     };
                     layer.weight = run.backend.load_weight(source).unwrap();
                     layer.bias = None;

@@ -306,7 +306,8 @@ impl TensorSet {
             return Ok(backend.load_weight(self.checked_vector(rows)?)?);
         }
         if rows.tensor.bytes().is_some() {
-            return Ok(backend.load_weight(self.collect(rows)?)?);
+            let source = WeightSource { activations, ..self.collect(rows)? };
+            return Ok(backend.load_weight(source)?);
         }
         let WeightRows { name, tensor, dtype, n_rows, n_cols, rows } = rows;
         let runs = tensor.runs(&rows);
@@ -317,7 +318,7 @@ impl TensorSet {
                 Some(i) => Err(std::io::Error::other(not_finite_at(at / dtype.size() + i))),
             }
         };
-        let stream = WeightStream { name, dtype, n_rows, n_cols, read: &mut read };
+        let stream = WeightStream { name, dtype, n_rows, n_cols, activations, read: &mut read };
         Ok(backend.stream_weight(stream)?)
     }
 
@@ -367,17 +368,18 @@ impl TensorSet {
         let runs = tensor.runs(&rows);
         let read = |source| WeightsError::Read { path: self.path.clone(), source };
         let bytes = tensor.stored_at.aligned_runs(&runs, dtype.size()).map_err(read)?;
-        Ok(WeightSource { name, dtype, n_rows, n_cols, bytes })
+        let activations = Activations::default();
+        Ok(WeightSource { name, dtype, n_rows, n_cols, bytes, activations })
     }
 
     /// The vector `name` with 1 added to each element, in f32.
     pub(crate) fn plus_one(&self, name: &str) -> Result<WeightSource, WeightsError> {
         let source = self.checked_vector(self.whole_rows(name)?)?;
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        let WeightSource { dtype, ref bytes, .. } = source;
         let values = decode_f32(dtype, bytes.as_ref());
         let bytes: Vec<u8> = values.iter().flat_map(|x| (1.0 + x).to_le_bytes()).collect();
         let bytes = HostBytes::from_vec(bytes);
-        Ok(WeightSource { name, dtype: DType::F32, n_rows, n_cols, bytes })
+        Ok(WeightSource { dtype: DType::F32, bytes, ..source })
     }
 
     /// All rows of the tensor `name`.

@@ -3,7 +3,7 @@
 use longview_core::{DType, HostBytes, SplitMix64, encode_f32};
 
 use super::plan::PlannedWeight;
-use crate::weight::WeightSource;
+use crate::weight::{Activations, WeightSource};
 
 /// Sizes of one dimension: 1, primes, and one below, at and above the tiles of 8, 16, 32, 64 and
 /// 128; 257 is more than two of the widest.
@@ -51,7 +51,8 @@ pub(super) fn weight(
     let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);
     let values = normals(rng, n_rows * n_cols, spread);
     let bytes = HostBytes::from_vec(encode_f32(dtype, &values));
-    PlannedWeight::Plain(WeightSource { name: name.into(), dtype, n_rows, n_cols, bytes })
+    let (name, activations) = (name.into(), Activations::F32);
+    PlannedWeight::Plain(WeightSource { name, dtype, n_rows, n_cols, bytes, activations })
 }
 
 /// KV rows `[n_heads, stride, 2, head_dim]`, not-a-number but in the rows `used` of each head.

@@ -6,15 +6,18 @@ use longview_core::{DType, SplitMix64};
 
 use super::case::{OpCase, lacks};
 use super::data::{EDGES, FLOATS, HEAD_DIMS, exactly, indices, normals, weight};
-use super::plan::{Buffers, Input, OutputPlan, Plan, Values};
+use super::plan::{Buffers, Input, Outcome, OutputPlan, Plan, PlannedWeight, Values};
 use crate::backend::Backend;
 use crate::capability::Capabilities;
+use crate::compare::{Comparison, compare_outcomes};
 use crate::desc::{
     Argmax, ArgmaxParams, Embed, EmbedParams, GeluMul, GeluMulParams, Gram, GramParams, Linear,
     LinearParams, RmsNorm, RmsNormParams, Rope, RopeParams, SiluMul, SiluMulParams,
 };
 use crate::error::OpResult;
 use crate::op::Op;
+use crate::tolerance::Tolerance;
+use crate::weight::Activations;
 
 /// A case of [`Op::Embed`].
 #[derive(Clone, Debug)]
@@ -220,6 +223,8 @@ pub struct LinearCase {
     pub n_out: u32,
     /// Of W and the bias.
     pub dtype: DType,
+    /// What is done to x.
+    pub activations: Activations,
     /// Whether there is a bias.
     pub bias: bool,
     /// Whether the product is added to the output.
@@ -259,13 +264,20 @@ impl LinearCase {
     }
 }
 
-/// Adds cases whose bias and accumulation take turns.
+/// Adds cases whose bias and accumulation take turns. With weights of BF16 there are more: two of
+/// three round x, and one must not.
 fn adder(op: Op, dtype: DType, all: &mut Vec<LinearCase>) -> impl FnMut(u32, u32, u32) {
     let mut turn = 0;
     move |rows, n_in, n_out| {
         let (bias, accumulate) = (turn % 2 == 1, turn / 2 % 2 == 1);
+        let mut put = |activations| {
+            all.push(LinearCase { op, rows, n_in, n_out, dtype, activations, bias, accumulate });
+        };
+        put(Activations::default());
+        if dtype == DType::BF16 {
+            put(if turn % 3 == 2 { Activations::F32 } else { Activations::Bf16 });
+        }
         turn += 1;
-        all.push(LinearCase { op, rows, n_in, n_out, dtype, bias, accumulate });
     }
 }
 
@@ -273,6 +285,11 @@ impl fmt::Display for LinearCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { op, rows, n_in, n_out, dtype, .. } = self;
         write!(f, "{op}[t={rows},in={n_in},out={n_out},w={dtype}")?;
+        f.write_str(match self.activations {
+            Activations::Bf16 => ",x=bf16",
+            Activations::F32 => ",x=f32",
+            Activations::Int16 | Activations::Int8 => "",
+        })?;
         f.write_str(if self.bias { ",bias" } else { "" })?;
         f.write_str(if self.accumulate { ",accumulate]" } else { "]" })
     }
@@ -296,6 +313,9 @@ impl OpCase for LinearCase {
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let spread = 1.0 / (self.n_in as f32).sqrt();
         let mut weights = vec![weight(rng, "w", self.dtype, self.n_out, self.n_in, spread)];
+        if let [PlannedWeight::Plain(source)] = weights.as_mut_slice() {
+            source.activations = self.activations;
+        }
         if self.bias {
             weights.push(weight(rng, "b", self.dtype, 1, self.n_out, 1.0));
         }
@@ -312,6 +332,12 @@ impl OpCase for LinearCase {
         let Self { rows: n_rows, n_in, n_out, .. } = *self;
         let p = LinearParams { n_rows, n_in, n_out, accumulate: self.accumulate.into() };
         launch_linear(self.op, p, backend, b)
+    }
+
+    fn judge(&self, plan: &Plan, got: &Outcome, want: &Outcome, tol: &Tolerance) -> Comparison {
+        let says = matches!(self.activations, Activations::Bf16 | Activations::F32);
+        let is_said = self.dtype == DType::BF16 && says;
+        compare_outcomes(plan, got, want, if is_said { &Tolerance::SAID_ROUNDING } else { tol })
     }
 }
 

@@ -195,6 +195,7 @@ impl fmt::Display for QuantLinearCase {
         f.write_str(match self.activations {
             Activations::Int8 => "",
             Activations::Int16 => ",x=int16",
+            Activations::Bf16 => ",x=bf16",
             Activations::F32 => ",x=f32",
         })?;
         f.write_str(if self.bias { ",bias" } else { "" })?;

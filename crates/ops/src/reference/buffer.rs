@@ -5,7 +5,6 @@ use std::ops::Range;
 use longview_core::{DType, decode_f32, encode_f32};
 
 use crate::buffer::DeviceBuffer;
-use crate::weight::Activations;
 
 /// A vector of little-endian elements; values are rounded to the data type when stored.
 #[derive(Clone, Debug)]
@@ -80,7 +79,17 @@ pub struct RefWeight {
     pub(super) n_cols: usize,
     pub(super) values: Vec<f64>,
     /// Whether products round activations.
-    pub(super) activations: Activations,
+    pub(super) rounding: Rounding,
+}
+
+/// What products do to activations.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rounding {
+    Nothing,
+    /// To bf16.
+    Bf16,
+    /// To codes up to this one, 32 of which share a scale.
+    Units(i32),
 }
 
 impl RefWeight {

@@ -2,8 +2,10 @@
 
 use std::cmp::Ordering;
 
+use half::bf16;
+
 use super::access::{floats, ints, present, put, put_ints};
-use super::buffer::RefWeight;
+use super::buffer::{RefWeight, Rounding};
 use super::checks::{below, dot};
 use super::device::ReferenceBackend as R;
 use crate::desc::checks::ensure;
@@ -51,8 +53,10 @@ pub(super) fn linear(op: Op, mut d: Linear<'_, R>) -> OpResult<()> {
         shaped(op, "bias", bias, 1, n_out)?;
     }
     let mut x = floats(&d.x);
-    if let Some(largest) = d.weight.activations.largest_code() {
-        x.chunks_mut(32).for_each(|unit| round_unit(unit, largest));
+    match d.weight.rounding {
+        Rounding::Nothing => (),
+        Rounding::Bf16 => x.iter_mut().for_each(|x| *x = bf16::from_f32(*x as f32).to_f64()),
+        Rounding::Units(largest) => x.chunks_mut(32).for_each(|unit| round_unit(unit, largest)),
     }
     let mut out = if d.p.accumulate == 1 { present(&d.out) } else { vec![0.0; d.out.len] };
     for t in 0..d.p.n_rows as usize {

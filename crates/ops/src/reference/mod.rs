@@ -17,6 +17,7 @@ mod kv;
 mod mass;
 mod residual;
 
+use buffer::Rounding;
 pub use buffer::{RefBuffer, RefWeight};
 pub(crate) use cluster::assign_score;
 pub use device::ReferenceBackend;
@@ -38,7 +39,7 @@ use crate::desc::{
 };
 use crate::error::{OpError, OpResult};
 use crate::op::Op;
-use crate::weight::{Activations, QuantSource, WeightSource};
+use crate::weight::{QuantSource, WeightSource};
 
 impl Backend for ReferenceBackend {
     fn name(&self) -> &'static str {
@@ -84,7 +85,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn load_weight(&self, source: WeightSource) -> OpResult<RefWeight> {
-        let WeightSource { name, dtype, n_rows, n_cols, bytes } = source;
+        let WeightSource { name, dtype, n_rows, n_cols, bytes, activations } = source;
         let expected = n_rows * n_cols * dtype.size();
         if !dtype.is_float() || bytes.len() != expected {
             let found = bytes.len();
@@ -93,14 +94,17 @@ impl Backend for ReferenceBackend {
             return Err(OpError::Weight { name, what });
         }
         let values = decode_f32(dtype, bytes.as_ref()).into_iter().map(f64::from).collect();
-        Ok(RefWeight { n_rows, n_cols, values, activations: Activations::F32 })
+        let is_rounding = activations.rounds_to_bf16(dtype);
+        let rounding = if is_rounding { Rounding::Bf16 } else { Rounding::Nothing };
+        Ok(RefWeight { n_rows, n_cols, values, rounding })
     }
 
     fn load_quantised(&self, source: QuantSource) -> OpResult<RefWeight> {
         source.check()?;
         let values = source.values().into_iter().map(f64::from).collect();
         let QuantSource { n_rows, n_cols, activations, .. } = source;
-        Ok(RefWeight { n_rows, n_cols, values, activations })
+        let rounding = activations.largest_code().map_or(Rounding::Nothing, Rounding::Units);
+        Ok(RefWeight { n_rows, n_cols, values, rounding })
     }
 
     fn write(&self, dst: ViewMut<'_, Self>, bytes: &[u8]) -> OpResult<()> {
