@@ -2,7 +2,7 @@
 """Longview beside llama.cpp: the same weights, the same machine, the same minutes.
 
     python3 bench/llama-cpp/run.py                       # build both, measure depths 0, 1K and 4K
-    python3 bench/llama-cpp/run.py --depths 0,4096,16384,131072 --peer-depth 16384 --recall clusterkv
+    python3 bench/llama-cpp/run.py --depths 0,4096,131072 --peer-depth 4096 --recall clusterkv
     python3 bench/llama-cpp/run.py --isa avx2            # both without AVX-512
 
 Everything is made under target/llama-cpp: a Python environment, llama.cpp from the source package

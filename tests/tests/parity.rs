@@ -52,9 +52,9 @@ fn stderr(output: &Output) -> String {
 /// The whole corpus at one shader level. Nothing may be missing from a run but what no WGSL device
 /// has: host memory that kernels read.
 ///
-/// A process of its own, because Mesa's software device reads once, when it is first opened, that it
-/// is not to optimise (other devices do not look). A kernel runs here for a moment and takes a second
-/// to compile; the tests of answers run long and keep the optimised ones.
+/// A process of its own, because Mesa's software device reads once, when it is first opened, that
+/// it is not to optimise (other devices do not look). A kernel runs here for a moment and takes a
+/// second to compile; the tests of answers run long and keep the optimised ones.
 fn wgpu_passes(level: ShaderLevel) {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
         not_run();
