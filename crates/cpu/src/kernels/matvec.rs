@@ -17,6 +17,9 @@ pub(crate) const MAX_ROWS: usize = 8;
 /// pass over a block of weights that is still in L2.
 const SIDE: usize = 4;
 
+/// Bytes from a weight that is multiplied to the one that then comes from L2 into L1.
+pub(super) const NEAR: usize = 256;
+
 /// `out[r, first..] = x_r . w_o (+ bias) (+ out)` for a block of weight rows.
 pub(crate) struct Matvec<'a, E> {
     /// `[n, k]`: the block.
@@ -89,15 +92,15 @@ impl<E: Elem> Matvec<'_, E> {
         // prefetch each.
         while p + 2 * S::LANES <= k {
             for j in 0..O {
+                let at = w.wrapping_add(j * k + p).cast::<u8>();
                 // The same place of the next block: far enough, and right across the ends of rows
                 // and pages.
-                let next = w.wrapping_add((j + O) * k + p).cast::<u8>();
+                let next = at.wrapping_add(O * k * size_of::<E>());
                 let mut line = 0;
                 while line < 2 * S::LANES * size_of::<E>() {
+                    S::prefetch(next.wrapping_add(line));
                     if size_of::<E>() == 2 {
-                        S::prefetch_stream(next.wrapping_add(line));
-                    } else {
-                        S::prefetch(next.wrapping_add(line));
+                        S::prefetch_near(at.wrapping_add(NEAR + line));
                     }
                     line += 64;
                 }

@@ -15,7 +15,7 @@ use crate::supported_isa::{Kernel, PairKernel};
 use crate::team::Shared;
 
 use super::gemm::{CHUNK, SIDE, totals};
-use super::matvec::MAX_ROWS;
+use super::matvec::{MAX_ROWS, NEAR};
 
 /// Most columns that are worked on at a time: with them six rows of x take 24 KiB of L1.
 const SLICE: usize = 2048;
@@ -268,7 +268,8 @@ unsafe fn products<S: PairSimd, const R: usize, const O: usize, const MEMORY: bo
             let at = w.add(j * w_row + p);
             if MEMORY {
                 // The same place of the next block, as in `super::matvec`.
-                S::prefetch_stream(at.wrapping_add(O * w_row));
+                S::prefetch(at.wrapping_add(O * w_row));
+                S::prefetch_near(at.cast::<u8>().wrapping_add(NEAR));
             }
             let v = if n == width { S::load_pairs(at) } else { S::load_pairs_n(at, n) };
             for r in 0..R {

@@ -180,7 +180,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn prefetch_stream<T>(p: *const T) {
+    unsafe fn prefetch_near<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
 }

@@ -244,7 +244,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn prefetch_stream<T>(p: *const T) {
+    unsafe fn prefetch_near<T>(p: *const T) {
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
 }

@@ -199,11 +199,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     unsafe fn prefetch<T>(_p: *const T) {}
 
-    /// Asks for the cache line of `p` in L1; any address is allowed. For weights of 16 bits, which
-    /// are read in order: there L2 is a detour (Zen 5, matvec of f16: 41 GB/s through L2, 45
-    /// straight; of f32 it is the other way round, 45 and 38).
+    /// Asks for the cache line of `p` in L1; any address is allowed. For weights of 16 bits that
+    /// are in L2 by then: alone it is too slow on Zen 4 (rows of 576: 22 GB/s, through L2 34), and
+    /// L2 alone is too slow on Zen 5 (41 GB/s, with L1 45).
     #[inline(always)]
-    unsafe fn prefetch_stream<T>(_p: *const T) {}
+    unsafe fn prefetch_near<T>(_p: *const T) {}
 }
 
 #[inline(always)]
