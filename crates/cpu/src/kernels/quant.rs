@@ -232,8 +232,9 @@ formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 /// As many planes as the rows have.
 const ANY: usize = usize::MAX;
 
-/// Bytes of codes that are asked for ahead.
-const AHEAD: usize = 2048;
+/// Bytes of codes, and of scales, that are asked for ahead. (Zen 4, two cores, a model of 4 layers
+/// in Q4_K: 103 tokens/s with 2,048 and codes alone, 123 with 8,192, 129 with scales too.)
+const AHEAD: usize = 8192;
 
 impl QuantTiles<'_> {
     #[inline(always)]
@@ -324,10 +325,10 @@ impl QuantTiles<'_> {
         for u in 0..n_units {
             let at = planes.add(u * F::TY.plane_bytes());
             if part == 0 {
-                let mut line = 0;
-                while line < F::TY.plane_bytes() {
-                    S::prefetch(at.wrapping_add(AHEAD + line));
-                    line += 64;
+                ask_for::<S>(at.wrapping_add(AHEAD), F::TY.plane_bytes());
+                let (units, bytes) = F::TY.scales().group();
+                if u % units == 0 {
+                    ask_for::<S>(scales.wrapping_add(u / units * bytes + AHEAD), bytes);
                 }
             }
             let w = unit_codes::<S, F>(at);
@@ -402,6 +403,16 @@ impl QuantTiles<'_> {
         } else {
             S::store_n(out.as_mut_ptr(), n, y);
         }
+    }
+}
+
+/// Prefetches the cache lines of `len` bytes.
+#[inline(always)]
+unsafe fn ask_for<S: ByteSimd>(at: *const u8, len: usize) {
+    let mut line = 0;
+    while line < len {
+        S::prefetch(at.wrapping_add(line));
+        line += 64;
     }
 }
 
