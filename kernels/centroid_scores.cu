@@ -33,6 +33,8 @@ struct CentroidLogitsArgs {
     float* logits;
     // [Hq, n_blocks]
     float2* pairs;
+    // [Hkv, id_stride]: the clusters that are scored, all of weight 1; or none, which is all.
+    const u32* ids;
     u32 n_q_heads;
     u32 n_kv_heads;
     u32 head_dim;
@@ -46,6 +48,8 @@ struct CentroidLogitsArgs {
     u32 pooling;
     // Whether every centroid is whole units that begin at 16 bytes.
     u32 is_aligned;
+    u32 id_stride;
+    u32 unused;
 };
 
 struct CentroidPoolArgs {
@@ -261,6 +265,7 @@ template <typename T, u32 HEADS> DEVICE void logits(const CentroidLogitsArgs& p)
     const u32 row_units = (p.head_dim + N - 1) / N;
     const u64 first_cluster = static_cast<u64>(head) * p.cluster_stride;
     const T* centroids = static_cast<const T*>(p.centroids) + first_cluster * p.head_dim;
+    const u32* ids = p.ids != nullptr ? p.ids + static_cast<u64>(head) * p.id_stride : nullptr;
     // What the lane has in the end: one of the centroids, some of the heads.
     const u32 own_centroid = threadIdx.x / LANES * SHARED_BY_LANES + threadIdx.x % LANES / 2;
     const u32 own_head = HEADS > 1 ? threadIdx.x % 2 * KEPT : 0;
@@ -281,7 +286,9 @@ template <typename T, u32 HEADS> DEVICE void logits(const CentroidLogitsArgs& p)
             for (u32 o = 0; o < SHARED_BY_LANES; o++) {
                 const u32 c = tile + threadIdx.x / LANES * SHARED_BY_LANES + o;
                 // Those beyond the last are the last again.
-                rows[o] = min_of(c, n - 1) * p.head_dim;
+                const u32 entry = min_of(c, n - 1);
+                const u32 id = ids != nullptr ? min_of(ids[entry], p.cluster_stride - 1) : entry;
+                rows[o] = id * p.head_dim;
             }
             for (u32 unit = 0; unit < row_units; unit += TILE) {
                 // Queries of one tile of units stay.

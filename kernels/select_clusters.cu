@@ -31,7 +31,8 @@ struct SelectClustersArgs {
     u32 score_stride;
     u32 cluster_stride;
     u32 max_selected;
-    u32 unused;
+    // Whether the order is that of ids, not of ranks; clusters have one token then.
+    u32 by_id;
 };
 
 constexpr u32 THREADS = 512;
@@ -53,13 +54,15 @@ struct Taken {
     // How many, in shared memory.
     u32* count;
     u32 room;
+    // All ranks are alike, so that ids alone are sorted.
+    bool by_id;
 };
 
 DEVICE void take(const Taken& taken, u32 cluster, u32 key) {
     const u32 place = atomic_add(taken.count, 1u);
     if (place < taken.room) {
         taken.ids[place] = cluster;
-        taken.ranks[place] = ~key;
+        taken.ranks[place] = taken.by_id ? 0 : ~key;
     }
 }
 
@@ -145,7 +148,7 @@ KERNEL(select_clusters, SelectClustersArgs, THREADS) {
         return;
     }
     const u64 out = static_cast<u64>(index) * p.max_selected;
-    const Taken taken = {p.clusters + out, p.takes + out, &words[0], p.max_selected};
+    const Taken taken = {p.clusters + out, p.takes + out, &words[0], p.max_selected, p.by_id != 0};
     const Head head = {
         p.scores + static_cast<u64>(index) * p.score_stride,
         p.sizes + static_cast<u64>(index) * p.cluster_stride,

@@ -8,7 +8,8 @@
 //
 // `logits`: a workgroup owns BLOCK clusters of a KV head and HEADS query heads of the group (nearly
 // always all of them, so that a centroid is read once); LANES invocations share a centroid, 8
-// channels at a time. It leaves the logits and, per query head, its block's (maximum, sum).
+// channels at a time. It leaves the logits and, per query head, its block's (maximum, sum). With
+// LISTED, c is an entry of a list of clusters, all of weight 1.
 // `pool`: a workgroup joins these pairs over all blocks and then writes its share of the scores.
 // `logits` with RAW: sums of products with one centroid are a product with the sum of the queries,
 // so that there is one query and its logits are the scores.
@@ -42,6 +43,9 @@ struct Params {
     centroids_offset: u32,
     sizes_offset: u32,
     n_clusters_offset: u32,
+    ids_offset: u32,
+    // Ids from one head to the next.
+    id_stride: u32,
 }
 
 const BLOCK: u32 = 64u;
@@ -181,6 +185,9 @@ fn share(
 //# else
 @group(0) @binding(5) var<storage, read_write> scratch: array<f32>;
 //# end
+//# if LISTED
+@group(0) @binding(6) var<storage, read> ids: array<u32>;
+//# end
 
 var<workgroup> q_tile: array<vec4<f32>, HEADS * TILE>;
 // Partial products, [HEADS][BLOCK][LANES].
@@ -240,7 +247,10 @@ fn logits(
     let first_q = head * group + first;
     let q_row = p.q_offset + (p.q_index * p.n_q_heads + first_q) * p.head_dim;
     // Rows beyond the last read the last again.
-    let cluster = min(start + lane / LANES, n - 1u);
+    var cluster = min(start + lane / LANES, n - 1u);
+//# if LISTED
+    cluster = min(ids[p.ids_offset + head * p.id_stride + cluster], p.cluster_stride - 1u);
+//# end
     let row = p.centroids_offset + (head * p.cluster_stride + cluster) * p.head_dim;
 
     var sums: array<f32, HEADS>;

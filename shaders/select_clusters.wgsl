@@ -23,6 +23,8 @@ struct Params {
     n_kv_heads: u32,
     score_stride: u32,
     max_selected: u32,
+    // Whether the order is that of ids, not of ranks; clusters have one token then.
+    by_id: u32,
     // Heads of the sequences before this one.
     first_head: u32,
     cluster_stride: u32,
@@ -88,8 +90,8 @@ fn take(head: u32, cluster: u32, key: u32) {
     if place < p.max_selected {
         let out = (p.first_head + head) * p.max_selected + place;
         clusters[p.clusters_offset + out] = cluster;
-        // Until all are sorted: a rank, lower for a greater key.
-        takes[p.takes_offset + out] = ~key;
+        // Until all are sorted: a rank, lower for a greater key; equal ranks are sorted by id.
+        takes[p.takes_offset + out] = select(~key, 0u, p.by_id != 0u);
     }
 }
 

@@ -100,6 +100,7 @@ kernel_args! {
         n_clusters: Address,
         logits: Address,
         pairs: Address,
+        ids: Address,
         n_q_heads: u32,
         n_kv_heads: u32,
         head_dim: u32,
@@ -110,6 +111,8 @@ kernel_args! {
         scale: f32,
         pooling: u32,
         is_aligned: u32,
+        id_stride: u32,
+        unused: u32,
     }
 }
 
@@ -643,7 +646,7 @@ kernel_args! {
         score_stride: u32,
         cluster_stride: u32,
         max_selected: u32,
-        unused: u32,
+        by_id: u32,
     }
 }
 

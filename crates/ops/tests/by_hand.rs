@@ -342,6 +342,7 @@ fn cluster_scores_are_pooled_masses() {
             sizes: View::all(&sizes),
             n_clusters: View::all(&n_clusters),
             cluster_stride: 2,
+            listed: None,
         }];
         let p = CentroidScoresParams {
             n_tokens: 1,
@@ -374,7 +375,7 @@ fn select(budget: u32) -> (Vec<u32>, Vec<u32>) {
         cluster_stride: 5,
     }];
     let d = SelectClusters {
-        p: SelectClustersParams { n_kv_heads: 1, score_stride: 5, max_selected: 5 },
+        p: SelectClustersParams { n_kv_heads: 1, score_stride: 5, max_selected: 5, by_id: 0 },
         scores: View::all(&scores),
         spans: &spans,
         clusters: ViewMut::all(&mut clusters),

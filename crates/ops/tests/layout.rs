@@ -58,7 +58,9 @@ fn cluster_parameters_are_where_kernels_read_them() {
         n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, score_stride: 16, scale: 20,
         pooling: 24
     );
-    layout!(SelectClustersParams, 12, n_kv_heads: 0, score_stride: 4, max_selected: 8);
+    layout!(
+        SelectClustersParams, 16, n_kv_heads: 0, score_stride: 4, max_selected: 8, by_id: 12
+    );
     layout!(
         LookUpRowsParams, 32,
         n_kv_heads: 0, max_selected: 4, cluster_stride: 8, list_stride: 12, move_stride: 16,

@@ -199,8 +199,10 @@ impl List {
         self.add("cluster_stats", "cluster_stats", &[vector]);
         let heads: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8];
         let kind = ("CENTROID_KIND", KINDS);
-        self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", heads)]);
-        self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", &[1]), ("RAW", &[1])]);
+        let listed = ("LISTED", BOTH);
+        self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", heads), listed]);
+        let raw = [("HEADS", &[1][..]), ("LISTED", &[0]), ("RAW", &[1])];
+        self.add("centroid_scores", "logits", &[&[kind, vector][..], &raw].concat());
         self.add("centroid_scores", "pool", &[("POOL", &[1])]);
         self.add("centroid_scores", "share", &[("SHARE", &[1])]);
         self.add("select_clusters", "select_clusters", &[]);

@@ -92,6 +92,7 @@ impl Choice {
                 n_kv_heads: heads as u32,
                 score_stride: n as u32,
                 max_selected: most as u32,
+                by_id: 0,
             },
             scores: View::all(&scores),
             spans: &[SelectSpan {

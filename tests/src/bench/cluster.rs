@@ -107,6 +107,7 @@ impl<B: Backend> Case<B> for ScoresCase {
                 sizes: View::all(&sizes),
                 n_clusters: View::all(&counts),
                 cluster_stride: n_clusters as u32,
+                listed: None,
             }];
             let (q, scores) = (View::all(&q), ViewMut::all(&mut scores));
             backend.centroid_scores(CentroidScores { p, q, spans, scores })

@@ -41,6 +41,7 @@ impl<B: Backend> Case<B> for SelectCase {
             n_kv_heads: N_KV_HEADS as u32,
             score_stride: n_clusters as u32,
             max_selected: BUDGET,
+            by_id: 0,
         };
         bench.seconds(&mut || {
             let spans = &[SelectSpan {

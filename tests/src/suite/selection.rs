@@ -78,6 +78,7 @@ impl Case {
                     n_kv_heads: HEADS as u32,
                     score_stride: CLUSTERS as u32,
                     max_selected: STRIDE as u32,
+                    by_id: 0,
                 },
                 q: View::all(&q),
                 score_spans: &[ScoreSpan {
@@ -86,6 +87,7 @@ impl Case {
                     sizes: View::all(&sizes),
                     n_clusters: View::all(&counts),
                     cluster_stride: CLUSTERS as u32,
+                    listed: None,
                 }],
                 select_spans: &[SelectSpan {
                     sizes: View::all(&sizes),

@@ -204,6 +204,46 @@ impl<E: Elem> Kernel for Dots<'_, E> {
     }
 }
 
+/// The same with rows that a list names.
+pub(crate) struct ListedDots<'a, E> {
+    /// As [`Dots::q`].
+    pub(crate) q: &'a [f32],
+    pub(crate) q_row: usize,
+    /// `[.., k]`.
+    pub(crate) all: &'a [E],
+    /// Numbers of rows of `all`.
+    pub(crate) ids: &'a [u32],
+    pub(crate) k: usize,
+    /// `[n_q, out_row]`; as many of each row are written as there are ids.
+    pub(crate) out: &'a mut [f32],
+    pub(crate) out_row: usize,
+}
+
+/// Rows of a list that are asked for ahead: most of them lie in runs, which end soon.
+const LIST_AHEAD: usize = 16;
+
+impl<E: Elem> Kernel for ListedDots<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { q, q_row, all, ids, k, out, out_row } = self;
+        let (n, n_q, n_rows) = (ids.len(), q.len() / q_row, all.len() / k);
+        assert!(ids.iter().all(|id| (*id as usize) < n_rows));
+        assert!(q_row >= k.next_multiple_of(S::LANES) && n <= out_row);
+        assert!(n_q == 0 || out.len() >= (n_q - 1) * out_row + n);
+        let row = |i: usize| all.as_ptr().add(ids[i] as usize * k);
+        let ahead = |i: usize| {
+            if let Some(id) = ids.get(i + LIST_AHEAD) {
+                S::prefetch(all.as_ptr().add(*id as usize * k));
+            }
+        };
+        let q = Strided { at: q.as_ptr(), row: q_row };
+        let out = StridedMut { at: out.as_mut_ptr(), row: out_row };
+        dots::<S, _>(q, n_q, row, ahead, n, k, out);
+    }
+}
+
 /// `o_r += sum over i of p[r, i] * row(i)` for the rows of `o`.
 ///
 /// # Safety

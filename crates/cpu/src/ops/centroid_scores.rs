@@ -3,11 +3,11 @@
 //! Two passes over blocks of clusters: logits with each block's maximum and sum, then, with these
 //! joined, the pooled probabilities. Bound by the bytes of the centroids.
 
-use longview_ops::{CentroidScores, DeviceBuffer, Op, OpResult, Pooling, ScoreSpan};
+use longview_ops::{CentroidScores, DeviceBuffer, Listed, Op, OpResult, Pooling, ScoreSpan};
 
 use crate::backend::CpuBackend;
-use crate::indices::ensure_at_most;
-use crate::kernels::dots::Dots;
+use crate::indices::{ensure_at_most, ensure_below};
+use crate::kernels::dots::{Dots, ListedDots};
 use crate::kernels::vector::{SoftmaxParts, SoftmaxPool};
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
@@ -23,9 +23,12 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
     let (hkv, stride) = (d.p.n_kv_heads as usize, d.p.score_stride as usize);
     let (group, dh) = ((d.p.n_q_heads / d.p.n_kv_heads) as usize, d.p.head_dim as usize);
     for span in d.spans {
-        let limit = stride.min(span.cluster_stride as usize);
-        let counts = slice::<u32>(&span.n_clusters);
-        ensure_at_most(Op::CentroidScores, "number of clusters", counts, limit)?;
+        let (op, counts) = (Op::CentroidScores, slice::<u32>(&span.n_clusters));
+        ensure_at_most(op, "number of clusters", counts, span.room(d.p.score_stride))?;
+        let Some(Listed { ids, stride }) = &span.listed else { continue };
+        for (ids, n) in slice::<u32>(ids).chunks(*stride as usize).zip(counts) {
+            ensure_below(op, "cluster", &ids[..*n as usize], span.cluster_stride as usize)?;
+        }
     }
     let q = slice::<f32>(&d.q);
     let scores = slice_mut::<f32>(d.scores);
@@ -42,11 +45,18 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
             };
             let out = &mut scores[(i * hkv + head) * stride..][..n];
             with_elem!(span.centroids.buffer.dtype(), E => {
+                if let Some(Listed { ids, stride }) = &span.listed {
+                    let first = head * span.cluster_stride as usize;
+                    let centroids = &slice::<E>(&span.centroids)[first * dh..];
+                    let ids = &slice::<u32>(ids)[head * *stride as usize..][..n];
+                    problem.run(queue, &Rows { centroids, ids: Some(ids) }, &[], out);
+                    continue;
+                }
                 let (centroids, sizes) = clusters::<E>(span, head, n, dh);
                 if d.p.pooling >= Pooling::SumScores as u32 {
                     problem.sum(queue, centroids, out);
                 } else {
-                    problem.run(queue, centroids, sizes, out);
+                    problem.run(queue, &Rows { centroids, ids: None }, sizes, out);
                 }
             });
         }
@@ -81,6 +91,13 @@ fn clusters<'a, E: Elem>(
     (&centroids[first * dh..(first + n) * dh], &sizes[first..first + n])
 }
 
+/// The centroids of a head.
+struct Rows<'a, E> {
+    centroids: &'a [E],
+    /// Those that are scored; without it, all.
+    ids: Option<&'a [u32]>,
+}
+
 struct Problem<'a> {
     q: &'a [f32],
     group: usize,
@@ -109,7 +126,7 @@ impl Problem<'_> {
         });
     }
 
-    fn run<E: Elem>(&self, queue: &mut Queue, centroids: &[E], sizes: &[u32], out: &mut [f32]) {
+    fn run<E: Elem>(&self, queue: &mut Queue, rows: &Rows<'_, E>, sizes: &[u32], out: &mut [f32]) {
         let (n, group, dh) = (out.len(), self.group, self.dh);
         if n == 0 {
             return;
@@ -126,10 +143,26 @@ impl Problem<'_> {
         let part_pieces = Pieces::of(&mut *parts, group * 2);
         queue.team.for_chunks2(logit_pieces, part_pieces, bytes, |_, i, logits, parts| {
             let (first, last) = (i * BLOCK, ((i + 1) * BLOCK).min(n));
-            let rows = &centroids[first * dh..last * dh];
-            isa.run(Dots { q, q_row: row, rows, k: dh, out: logits, out_row: BLOCK });
+            match rows.ids {
+                None => {
+                    let rows = &rows.centroids[first * dh..last * dh];
+                    isa.run(Dots { q, q_row: row, rows, k: dh, out: logits, out_row: BLOCK });
+                }
+                Some(ids) => {
+                    let (all, ids) = (rows.centroids, &ids[first..last]);
+                    isa.run(ListedDots {
+                        q,
+                        q_row: row,
+                        all,
+                        ids,
+                        k: dh,
+                        out: logits,
+                        out_row: BLOCK,
+                    });
+                }
+            }
             for (x, part) in logits.chunks_exact(BLOCK).zip(parts.chunks_exact_mut(2)) {
-                let weights = weighted.then_some(&sizes[first..last]);
+                let weights = weighted.then(|| &sizes[first..last]);
                 (part[0], part[1]) = isa.run(SoftmaxParts { x: &x[..last - first], weights });
             }
         });
@@ -138,7 +171,7 @@ impl Problem<'_> {
         let take_max = self.pooling == Pooling::MaxSoftmax as u32;
         queue.team.for_chunks(out, BLOCK, Cost::bytes(n * group * 24), |_, i, out| {
             let first = i * BLOCK;
-            let weights = weighted.then_some(&sizes[first..first + out.len()]);
+            let weights = weighted.then(|| &sizes[first..first + out.len()]);
             for (g, total) in totals.chunks_exact(2).enumerate() {
                 let x = &logits[(i * group + g) * BLOCK..][..out.len()];
                 let (max, factor, is_first) = (total[0], 1.0 / total[1], g == 0);

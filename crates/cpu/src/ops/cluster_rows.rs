@@ -24,14 +24,14 @@ pub(crate) fn run(d: ClusterRows<'_, CpuBackend>) -> OpResult<()> {
         let chosen = clusters[chosen.clone()].iter().zip(&takes[chosen]);
         let first =
             |cluster: u32| starts[head * stride + cluster as usize].saturating_sub(d.p.first_row);
-        let wanted = chosen.flat_map(|(c, take)| first(*c)..first(*c) + take);
         let rows = &mut rows[head * list..][..list];
         let mut n = 0;
-        for (to, row) in rows.iter_mut().zip(wanted) {
-            *to = row;
-            n += 1;
+        for (cluster, take) in chosen {
+            let own = &mut rows[n..list.min(n + *take as usize)];
+            own.iter_mut().zip(first(*cluster)..).for_each(|(to, row)| *to = row);
+            n += own.len();
         }
-        n_rows[head] = n;
+        n_rows[head] = n as u32;
     }
     Ok(())
 }

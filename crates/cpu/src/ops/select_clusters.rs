@@ -24,7 +24,7 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
     let counts = slice_mut::<u32>(d.n_selected);
     let cost = Cost::bytes(scores.len() * 64);
     let (clusters, takes) = (slice_mut::<u32>(d.clusters), slice_mut::<u32>(d.takes));
-    let spans = d.spans;
+    let (spans, by_id) = (d.spans, d.p.by_id != 0);
     let (clusters, takes) = (Pieces::of(clusters, max), Pieces::of(takes, max));
     queue.team.for_chunks3(
         Pieces::of(counts, 1),
@@ -38,9 +38,13 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
                 &slice::<u32>(&span.sizes)[head * span.cluster_stride as usize..][..n_clusters];
             let scores = &scores[i * stride..][..n_clusters];
             let budget = slice::<u32>(&span.budgets)[head];
-            let [keys] = scratch.floats([2 * n_clusters]);
+            let [keys] = scratch.floats([4 * n_clusters]);
             let keys: &mut [u64] = bytemuck::cast_slice_mut(keys);
-            n[0] = select(scores, sizes, budget, keys, ids, takes) as u32;
+            n[0] = if by_id {
+                select_by_id(scores, sizes, budget, keys, ids, takes)
+            } else {
+                select(scores, sizes, budget, keys, ids, takes)
+            } as u32;
         },
     );
     Ok(())
@@ -101,6 +105,44 @@ fn select(
     taken
 }
 
+/// The same of clusters of one token, in the order of their ids: the last key that is taken says
+/// which others are.
+fn select_by_id(
+    scores: &[f32],
+    sizes: &[u32],
+    budget: u32,
+    keys: &mut [u64],
+    ids: &mut [u32],
+    takes: &mut [u32],
+) -> usize {
+    let (n, all) = (scores.len(), scores.iter().zip(sizes).enumerate());
+    let (by_id, sorted) = keys.split_at_mut(n);
+    let mut n_open = 0;
+    for (id, (&score, &size)) in all {
+        // No cluster that may be taken has the largest key: its id would have to be the largest.
+        let key = if size > 0 { key(rank(score, u32::MAX), id as u32) } else { u64::MAX };
+        (by_id[id], sorted[n_open]) = (key, key);
+        n_open += usize::from(size > 0);
+    }
+    let most = n_open.min(budget as usize);
+    if most == 0 {
+        return 0;
+    }
+    let last = if most < n_open {
+        *sorted[..n_open].select_nth_unstable(most - 1).1
+    } else {
+        u64::MAX - 1
+    };
+    let mut taken = 0;
+    for (id, key) in by_id.iter().enumerate() {
+        if *key <= last {
+            (ids[taken], takes[taken]) = (id as u32, 1);
+            taken += 1;
+        }
+    }
+    taken
+}
+
 #[cfg(test)]
 mod tests {
     use longview_core::SplitMix64;
@@ -127,7 +169,20 @@ mod tests {
         out
     }
 
+    /// Of the clusters that are not empty, with a token each.
+    fn compare_by_id(scores: &[f32], sizes: &[u32], budget: u32) {
+        let n = scores.len();
+        let sizes: Vec<u32> = sizes.iter().map(|size| (*size).min(1)).collect();
+        let (mut keys, mut ids, mut takes) = (vec![0; 2 * n], vec![0; n], vec![0; n]);
+        let taken = select_by_id(scores, &sizes, budget, &mut keys, &mut ids, &mut takes);
+        let found: Vec<_> = ids.into_iter().zip(takes).take(taken).collect();
+        let mut want = oracle(scores, &sizes, budget);
+        want.sort_unstable();
+        assert_eq!(found, want, "{n} tokens, budget {budget}");
+    }
+
     fn compare(scores: &[f32], sizes: &[u32], budget: u32) {
+        compare_by_id(scores, sizes, budget);
         let n = scores.len();
         let (mut keys, mut ids, mut takes) = (vec![0; n], vec![0; n], vec![0; n]);
         let taken = select(scores, sizes, budget, &mut keys, &mut ids, &mut takes);

@@ -287,6 +287,7 @@ impl Rig {
                 sizes: View::all(&self.sizes),
                 n_clusters: View::all(&self.n_clusters),
                 cluster_stride: stride,
+                listed: None,
             }],
             scores: ViewMut::all(&mut self.cluster_scores),
         })?;
@@ -303,7 +304,12 @@ impl Rig {
             cosines: ViewMut::all(&mut self.cosines),
         })?;
         b.select_clusters(SelectClusters {
-            p: SelectClustersParams { n_kv_heads, score_stride: stride, max_selected: stride },
+            p: SelectClustersParams {
+                n_kv_heads,
+                score_stride: stride,
+                max_selected: stride,
+                by_id: 0,
+            },
             scores: View::all(&self.cluster_scores),
             spans: &[SelectSpan {
                 sizes: View::all(&self.sizes),

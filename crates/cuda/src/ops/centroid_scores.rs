@@ -66,7 +66,7 @@ fn cut<D: Driver>(
     d: &CentroidScores<'_, CudaBackend<D>>,
     span: &ScoreSpan<'_, CudaBackend<D>>,
 ) -> Cut {
-    let room = span.cluster_stride.min(d.p.score_stride) as usize;
+    let room = span.room(d.p.score_stride);
     let n_heads = d.p.n_kv_heads as usize;
     let per_block = TILE * (room * n_heads).div_ceil(TILE * MANY_BLOCKS).clamp(1, 8);
     let row_bytes = d.p.head_dim as usize * span.centroids.buffer.dtype().size();
@@ -147,6 +147,7 @@ fn one<D: Driver>(
             n_clusters,
             logits,
             pairs,
+            ids: span.listed.map_or(Address(0), |listed| listed.ids.at()),
             n_q_heads: p.n_q_heads,
             n_kv_heads: p.n_kv_heads,
             head_dim: p.head_dim,
@@ -157,6 +158,8 @@ fn one<D: Driver>(
             scale: p.scale,
             pooling: p.pooling,
             is_aligned: is_aligned.into(),
+            id_stride: span.listed.map_or(0, |listed| listed.stride),
+            unused: 0,
         };
         // One query head at a time, two, or up to eight.
         let variant = (n_q_heads / n_heads).min(3) - 1;

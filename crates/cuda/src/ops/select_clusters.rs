@@ -28,7 +28,7 @@ pub(crate) fn run<D: Driver>(
             score_stride: d.p.score_stride,
             cluster_stride: span.cluster_stride,
             max_selected: d.p.max_selected,
-            unused: 0,
+            by_id: d.p.by_id,
         };
         backend.launch(Kernel::select_clusters, Grid::over(n_heads, 1), &args)?;
     }

@@ -13,7 +13,7 @@ use crate::compare::{
 };
 use crate::desc::{
     CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
-    KmeansUpdate, Pooling, ScoreSpan,
+    KmeansUpdate, Listed, Pooling, ScoreSpan,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -338,6 +338,8 @@ pub struct CentroidScoresCase {
     pub seqs: u32,
     /// Scores up to about +-100.
     pub sharp: bool,
+    /// Whether every other cluster is scored, in an order by chance.
+    pub listed: bool,
 }
 
 impl CentroidScoresCase {
@@ -347,12 +349,25 @@ impl CentroidScoresCase {
             for pooling in Pooling::ALL {
                 Self::add(&Self::base(dtype, pooling), &mut all);
             }
+            for pooling in [Pooling::SumSoftmax, Pooling::MaxSoftmax] {
+                Self::add(&Self { listed: true, ..Self::base(dtype, pooling) }, &mut all);
+            }
         }
         all
     }
 
     fn base(dtype: DType, pooling: Pooling) -> Self {
-        Self { clusters: 37, hq: 6, hkv: 2, dh: 20, dtype, pooling, seqs: 1, sharp: false }
+        Self {
+            clusters: 37,
+            hq: 6,
+            hkv: 2,
+            dh: 20,
+            dtype,
+            pooling,
+            seqs: 1,
+            sharp: false,
+            listed: false,
+        }
     }
 
     fn add(base: &Self, all: &mut Vec<Self>) {
@@ -379,17 +394,27 @@ impl CentroidScoresCase {
         if is_last { 0 } else { self.clusters.saturating_sub(fewer) }
     }
 
+    /// Scores of a head.
+    fn scored(&self, seq: u32, head: u32) -> u32 {
+        if self.listed { self.count(seq, head).div_ceil(2) } else { self.count(seq, head) }
+    }
+
     fn cluster_stride(&self) -> u32 {
         self.clusters + 3
+    }
+
+    fn list_stride(&self) -> u32 {
+        self.clusters + 1
     }
 
     fn score_stride(&self) -> u32 {
         self.clusters + 6
     }
 
-    /// Centroids, sizes and counts of one sequence; what is not in use is poison.
-    fn draw_span(&self, rng: &mut SplitMix64, seq: u32) -> [Input; 3] {
-        let (mut centroids, mut sizes) = (Vec::new(), Vec::new());
+    /// Centroids, sizes, counts and, if there is one, the list of one sequence; what is not in use
+    /// is poison.
+    fn draw_span(&self, rng: &mut SplitMix64, seq: u32) -> Vec<Input> {
+        let (mut centroids, mut sizes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         let width = self.dh as usize;
         for head in 0..self.hkv {
             let n = self.count(seq, head) as usize;
@@ -398,22 +423,30 @@ impl CentroidScoresCase {
             centroids.resize((head as usize + 1) * stride * width, f32::NAN);
             sizes.extend((0..n).map(|c| if c == 0 { 5 } else { rng.below(40) as u32 }));
             sizes.resize((head as usize + 1) * stride, u32::MAX);
+            let n_scored = if self.listed { self.scored(seq, head) as usize } else { 0 };
+            ids.extend(rng.distinct(n, n_scored));
+            ids.resize((head as usize + 1) * self.list_stride() as usize, u32::MAX);
         }
-        let counts = (0..self.hkv).map(|head| self.count(seq, head)).collect();
-        [
+        let counts = (0..self.hkv).map(|head| self.scored(seq, head)).collect();
+        let mut inputs = vec![
             Input::typed("centroids", self.dtype, centroids),
             Input::ints("sizes", sizes),
             Input::ints("n_clusters", counts),
-        ]
+        ];
+        if self.listed {
+            inputs.push(Input::ints("listed", ids));
+        }
+        inputs
     }
 }
 
 impl fmt::Display for CentroidScoresCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clusters, hq, hkv, dh, dtype, pooling, seqs, sharp } = self;
+        let Self { clusters, hq, hkv, dh, dtype, pooling, seqs, sharp, listed } = self;
         write!(f, "centroid_scores[c={clusters},hq={hq},hkv={hkv},dh={dh},centroids={dtype}")?;
         let sharp = if *sharp { ",sharp" } else { "" };
-        write!(f, ",{pooling:?},seqs={seqs}{sharp}]")
+        let listed = if *listed { ",listed" } else { "" };
+        write!(f, ",{pooling:?},seqs={seqs}{sharp}{listed}]")
     }
 }
 
@@ -435,7 +468,7 @@ impl OpCase for CentroidScoresCase {
         let heads = (0..self.seqs).flat_map(|seq| (0..self.hkv).map(move |head| (seq, head)));
         let in_use = |(seq, head): (u32, u32)| {
             let start = (seq * self.hkv + head) as usize * stride;
-            start..start + self.count(seq, head) as usize
+            start..start + self.scored(seq, head) as usize
         };
         let scores = OutputPlan::floats("scores", (self.seqs * self.hkv) as usize * stride)
             .only(heads.map(in_use).collect());
@@ -445,7 +478,7 @@ impl OpCase for CentroidScoresCase {
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [scores] = exactly(&mut b.outputs);
         let spans: Vec<_> = b.inputs[1..]
-            .chunks_exact(3)
+            .chunks_exact(if self.listed { 4 } else { 3 })
             .zip(0..)
             .map(|(parts, seq)| ScoreSpan {
                 q_index: self.seqs - seq,
@@ -453,6 +486,9 @@ impl OpCase for CentroidScoresCase {
                 sizes: parts[1].view(),
                 n_clusters: parts[2].view(),
                 cluster_stride: self.cluster_stride(),
+                listed: parts
+                    .get(3)
+                    .map(|ids| Listed { ids: ids.view(), stride: self.list_stride() }),
             })
             .collect();
         backend.centroid_scores(CentroidScores {

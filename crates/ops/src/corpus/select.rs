@@ -45,6 +45,8 @@ pub struct SelectClustersCase {
     pub seqs: u32,
     /// What the scores are like.
     pub kind: ScoreKind,
+    /// In the order of ids, of clusters of one token.
+    pub by_id: bool,
 }
 
 impl SelectClustersCase {
@@ -52,7 +54,8 @@ impl SelectClustersCase {
         use ScoreKind::{Equal, Random, Signed, Sorted, Ties};
         let mut all = Vec::new();
         let mut add = |clusters, budget, hkv, seqs, kind| {
-            all.push(Self { clusters, budget, hkv, seqs, kind });
+            let by_best = Self { clusters, budget, hkv, seqs, kind, by_id: false };
+            all.extend([by_best.clone(), Self { by_id: true, budget: budget / 5, ..by_best }]);
         };
         for kind in [Random, Ties, Equal, Sorted, Signed] {
             let sizes = EDGES.into_iter().chain([255, 256, 300, 1023, 1024, 1025, 2500]);
@@ -121,7 +124,8 @@ impl SelectClustersCase {
         let mut sizes = Vec::new();
         for head in 0..self.hkv {
             let end = sizes.len() + self.cluster_stride() as usize;
-            let mut size = || if rng.below(10) == 0 { 0 } else { 1 + rng.below(24) as u32 };
+            let most = if self.by_id { 1 } else { 24 };
+            let mut size = || if rng.below(10) == 0 { 0 } else { 1 + rng.below(most) as u32 };
             sizes.extend((0..self.count(seq, head)).map(|_| size()));
             sizes.resize(end, u32::MAX);
         }
@@ -143,8 +147,9 @@ impl SelectClustersCase {
 
 impl fmt::Display for SelectClustersCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clusters, budget, hkv, seqs, kind } = self;
-        write!(f, "select_clusters[c={clusters},b={budget},hkv={hkv},seqs={seqs},{kind:?}]")
+        let Self { clusters, budget, hkv, seqs, kind, by_id } = self;
+        let by_id = if *by_id { ",by_id" } else { "" };
+        write!(f, "select_clusters[c={clusters},b={budget},hkv={hkv},seqs={seqs},{kind:?}{by_id}]")
     }
 }
 
@@ -191,6 +196,7 @@ impl OpCase for SelectClustersCase {
                 n_kv_heads: self.hkv,
                 score_stride: self.score_stride(),
                 max_selected: self.max_selected(),
+                by_id: self.by_id.into(),
             },
             scores: b.inputs[0].view(),
             spans: &spans,

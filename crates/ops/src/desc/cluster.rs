@@ -209,10 +209,37 @@ pub struct ScoreSpan<'a, B: Storage> {
     pub centroids: View<'a, B>,
     /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
     pub sizes: View<'a, B>,
-    /// U32 `[Hkv]`: clusters in use, each at most `cluster_stride` and `score_stride`; may be 0.
+    /// U32 `[Hkv]`: clusters in use, each at most [`ScoreSpan::room`]; may be 0.
     pub n_clusters: View<'a, B>,
     /// Clusters from one head to the next.
     pub cluster_stride: u32,
+    /// What is scored, where that is not clusters 0, 1, 2 .. up to `n_clusters`.
+    pub listed: Option<Listed<'a, B>>,
+}
+
+/// Which clusters are scored: entry i of a head is the score of cluster `ids[h, i]`, and
+/// [`ScoreSpan::n_clusters`] counts entries.
+pub struct Listed<'a, B: Storage> {
+    /// U32 `[Hkv, stride]`, each below `cluster_stride`.
+    pub ids: View<'a, B>,
+    /// Entries from one head to the next.
+    pub stride: u32,
+}
+
+impl<B: Storage> Clone for Listed<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Storage> Copy for Listed<'_, B> {}
+
+impl<B: Storage> ScoreSpan<'_, B> {
+    /// Most scores of a head.
+    pub fn room(&self, score_stride: u32) -> usize {
+        let stride = self.listed.map_or(self.cluster_stride, |listed| listed.stride);
+        stride.min(score_stride) as usize
+    }
 }
 
 /// Pooled scores of all clusters.
@@ -244,6 +271,12 @@ impl<B: Storage> CentroidScores<'_, B> {
             reads(op, "centroids", &s.centroids, s.centroids.buffer.dtype(), clusters * d)?;
             reads(op, "sizes", &s.sizes, DType::U32, clusters)?;
             reads(op, "n_clusters", &s.n_clusters, DType::U32, h)?;
+            if let Some(Listed { ids, stride }) = &s.listed {
+                reads(op, "listed", ids, DType::U32, h * *stride as usize)?;
+                ensure(op, p.pooling <= Pooling::MaxSoftmax as u32, || {
+                    format!("span {i}: a list with pooling {}", p.pooling)
+                })?;
+            }
         }
         Ok(())
     }
@@ -260,6 +293,9 @@ pub struct SelectClustersParams {
     /// Entries from one head's output to the next; at least the largest budget or the largest
     /// cluster count, whichever is smaller (a taken cluster has a token).
     pub max_selected: u32,
+    /// 0: best first. 1: in the order of ids, which takes no sort; no cluster may have more than
+    /// one token.
+    pub by_id: u32,
 }
 
 /// One sequence's clusters, for selection.
@@ -274,7 +310,7 @@ pub struct SelectSpan<'a, B: Storage> {
     pub cluster_stride: u32,
 }
 
-/// The clusters that each KV head attends, best first.
+/// The clusters that each KV head attends, best first or in the order of their ids.
 pub struct SelectClusters<'a, B: Storage> {
     /// Sizes.
     pub p: SelectClustersParams,

@@ -8,7 +8,8 @@ use super::dense::first_largest;
 use super::device::{Ref, ReferenceBackend as R};
 use crate::desc::{
     CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
-    KmeansUpdate, LookUpRows, LookUpRowsParams, Pooling, QueryGate, ScoreSpan, SelectClusters,
+    KmeansUpdate, Listed, LookUpRows, LookUpRowsParams, Pooling, QueryGate, ScoreSpan,
+    SelectClusters,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -112,8 +113,14 @@ pub(super) fn centroid_scores(mut d: CentroidScores<'_, R>) -> OpResult<()> {
     let (p, q) = (d.p, floats(&d.q));
     let n_kv_heads = p.n_kv_heads as usize;
     for s in d.spans {
-        let room = s.cluster_stride.min(p.score_stride) as usize;
-        counts_fit(Op::CentroidScores, "n_clusters", &ints(&s.n_clusters), room)?;
+        let (op, counts) = (Op::CentroidScores, ints(&s.n_clusters));
+        counts_fit(op, "n_clusters", &counts, s.room(p.score_stride))?;
+        let Some(Listed { ids, stride }) = s.listed else { continue };
+        let ids = ints(&ids);
+        for (head, n) in counts.into_iter().enumerate() {
+            let ids = &ids[head * stride as usize..][..n];
+            ids.iter().try_for_each(|id| below(op, "cluster", *id, s.cluster_stride as usize))?;
+        }
     }
     for (i, span) in d.spans.iter().enumerate() {
         let heads = (0..n_kv_heads).map(|head| pooled_scores(&p, &q, span, head));
@@ -139,19 +146,25 @@ fn pooled_scores(
     let (width, group) = (p.head_dim as usize, (p.n_q_heads / p.n_kv_heads) as usize);
     let first = kv_head * span.cluster_stride as usize;
     let n = ints(&span.n_clusters)[kv_head];
-    let centroids = &floats(&span.centroids)[first * width..][..n * width];
-    let sizes = &ints(&span.sizes)[first..][..n];
+    let all = floats(&span.centroids);
+    let ids: Vec<usize> = match span.listed {
+        Some(Listed { ids, stride }) => ints(&ids)[kv_head * stride as usize..][..n].to_vec(),
+        None => (0..n).collect(),
+    };
+    let sizes = ints(&span.sizes);
     let mut pooled = vec![0.0f64; n];
     for g in 0..group {
         let head = span.q_index as usize * p.n_q_heads as usize + kv_head * group + g;
         let query = &q[head * width..][..width];
+        let centroid = |id: usize| &all[(first + id) * width..][..width];
         let scores: Vec<f64> =
-            centroids.chunks_exact(width).map(|c| f64::from(p.scale) * dot(query, c)).collect();
+            ids.iter().map(|id| f64::from(p.scale) * dot(query, centroid(*id))).collect();
         if p.pooling >= Pooling::SumScores as u32 {
             pooled.iter_mut().zip(scores).for_each(|(pool, s)| *pool += s);
             continue;
         }
-        let mass = softmax(&scores, |c| if p.pooling == 2 { sizes[c] as f64 } else { 1.0 });
+        let mass =
+            softmax(&scores, |c| if p.pooling == 2 { sizes[first + ids[c]] as f64 } else { 1.0 });
         for (pool, m) in pooled.iter_mut().zip(mass) {
             *pool = if p.pooling == 1 { pool.max(m) } else { *pool + m };
         }
@@ -198,7 +211,11 @@ fn picks(d: &SelectClusters<'_, R>) -> OpResult<Vec<Vec<(usize, usize)>>> {
         for head in 0..n_kv_heads {
             let own = &scores[(i * n_kv_heads + head) * stride..][..counts[head]];
             let sizes = &sizes[head * span.cluster_stride as usize..][..counts[head]];
-            picks.push(pick(own, sizes, budgets[head]));
+            let mut picked = pick(own, sizes, budgets[head]);
+            if d.p.by_id != 0 {
+                picked.sort_unstable();
+            }
+            picks.push(picked);
         }
     }
     Ok(picks)

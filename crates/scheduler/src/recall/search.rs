@@ -21,6 +21,12 @@ pub(crate) struct Ranked<'a, B: Backend> {
     pub q_index: usize,
     pub width: usize,
     pub centroids: View<'a, B>,
+    pub centroid_sizes: View<'a, B>,
+    /// Centroids from one head to the next.
+    pub centroid_stride: usize,
+    /// Which of the centroids are ranked; else all.
+    pub listed: Option<View<'a, B>>,
+    /// Of what is ranked.
     pub sizes: View<'a, B>,
     pub n_clusters: View<'a, B>,
     /// Entries from one head to the next.

@@ -6,9 +6,9 @@
 
 use longview_core::{ClusterId, DType, HeadId, Slot};
 use longview_ops::{
-    Backend, BlockSummary, CentroidScoresParams, OpResult, ProjectHeads, ProjectHeadsParams,
-    ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, SplitSigns, SplitSignsParams, View,
-    ViewMut,
+    Backend, BlockSummary, CentroidScoresParams, Listed, OpResult, Pooling, ProjectHeads,
+    ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, SplitSigns,
+    SplitSignsParams, View, ViewMut,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -132,6 +132,9 @@ impl<B: Backend> Selector<B> {
             q_index,
             width: index.width(),
             centroids: index.centroids(),
+            centroid_sizes: index.sizes(),
+            centroid_stride: index.capacity(),
+            listed: None,
             sizes: index.sizes(),
             n_clusters: index.n_clusters(),
             stride: index.capacity(),
@@ -140,12 +143,22 @@ impl<B: Backend> Selector<B> {
             Some(stage) => {
                 let scores = &mut self.scores;
                 let scratch = StageScratch { scores, stride: self.score_stride, budgets };
-                stage.open(backend, shape, policy, searched, query, scratch)?
+                let opened = stage.open(backend, shape, policy, searched, query, scratch)?;
+                let Some(opened) = opened else {
+                    let none: SmallVec<[u32; 16]> = smallvec![0; h];
+                    let counts = ViewMut::part(&mut self.n_selected, query.selection.0 * h, h);
+                    return backend.write(counts, bytemuck::cast_slice(&none));
+                };
+                opened
             }
             None => all,
         };
         let (first, len) = (query.selection.0 * h, h * self.max_selected);
-        let pooling = policy.index.map_or(0, |c| c.pooling as u32);
+        // All tokens weigh the same.
+        let pooling = match policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling) {
+            Pooling::SizeWeighted if ranked.listed.is_some() => Pooling::SumSoftmax,
+            pooling => pooling,
+        } as u32;
         self.budgets.put(backend, 0, budgets)?;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
@@ -161,14 +174,16 @@ impl<B: Backend> Selector<B> {
                 n_kv_heads: h as u32,
                 score_stride: self.score_stride as u32,
                 max_selected: self.max_selected as u32,
+                by_id: ranked.listed.is_some().into(),
             },
             q: ranked.q,
             score_spans: &[ScoreSpan {
                 q_index: ranked.q_index as u32,
                 centroids: ranked.centroids,
-                sizes: ranked.sizes,
+                sizes: ranked.centroid_sizes,
                 n_clusters: ranked.n_clusters,
-                cluster_stride: ranked.stride as u32,
+                cluster_stride: ranked.centroid_stride as u32,
+                listed: ranked.listed.map(|ids| Listed { ids, stride: ranked.stride as u32 }),
             }],
             select_spans: &[SelectSpan {
                 sizes: ranked.sizes,

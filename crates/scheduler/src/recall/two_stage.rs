@@ -2,16 +2,17 @@
 //! in them those are attended that score best one by one, in a space of few dimensions.
 //!
 //! The second stage is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
-//! the order of the rows: those of an opened cluster are gathered, scored and ranked on the device.
+//! the order of the rows: those of an opened cluster are a run. They are scored where they lie, by
+//! a list, and the best are chosen in the order of the list, without a sort.
 
 use longview_core::{DType, HeadId};
 use longview_ops::{
-    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, KvGather, KvGatherParams,
-    OpResult, ProjectHeads, ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams,
-    SelectSpan, View, ViewMut,
+    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, OpResult, ProjectHeads,
+    ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, View, ViewMut,
 };
 
 use super::search::{Ranked, Searched};
+use crate::index::LayerIndex;
 use crate::layout::{KvShape, Query};
 use crate::policy::{Policy, TwoStage};
 use crate::store::UploadCache;
@@ -27,12 +28,8 @@ pub(crate) struct TokenStage<B: Backend> {
     /// U32 `[Hkv, candidates]`: numbers of the tokens in opened clusters.
     rows: B::Buffer,
     n_rows: B::Buffer,
-    /// U32 `[Hkv, candidates]`: 0, 1, 2 ..
-    places: B::Buffer,
     /// U32 `[Hkv, candidates]`: ones.
     sizes: B::Buffer,
-    /// `[Hkv, candidates, width]`, in the KV type.
-    keys: B::Buffer,
     /// F32 `[Hq, width]`.
     query: B::Buffer,
     host_budgets: Vec<u32>,
@@ -45,9 +42,8 @@ pub(crate) struct TokenStage<B: Backend> {
 /// Bytes that [`TokenStage`] takes on the device.
 pub(crate) fn token_stage_bytes(shape: &KvShape, policy: &Policy, two_stage: TwoStage) -> u64 {
     let sizes = Sizes::of(shape, policy, two_stage);
-    let lists = 2 * sizes.max_selected + 3 * sizes.candidates + 3;
-    let keys = sizes.candidates * sizes.width * shape.kv_dtype.size();
-    (shape.n_kv_heads * (4 * lists + keys) + 4 * shape.n_q_heads * sizes.width) as u64
+    let lists = 2 * sizes.max_selected + 2 * sizes.candidates + 3;
+    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64
 }
 
 struct Sizes {
@@ -85,9 +81,7 @@ impl<B: Backend> TokenStage<B> {
         let Sizes { max_selected, candidates, width } = Sizes::of(shape, policy, two_stage);
         let h = shape.n_kv_heads;
         let ints = |len: usize| backend.alloc(DType::U32, h * len, "opened clusters");
-        let (mut places, mut sizes) = (ints(candidates)?, ints(candidates)?);
-        let numbers: Vec<u32> = (0..h * candidates).map(|i| (i % candidates) as u32).collect();
-        backend.write(ViewMut::all(&mut places), bytemuck::cast_slice(&numbers))?;
+        let mut sizes = ints(candidates)?;
         let ones = vec![1u32; h * candidates];
         backend.write(ViewMut::all(&mut sizes), bytemuck::cast_slice(&ones))?;
         Ok(Self {
@@ -98,9 +92,7 @@ impl<B: Backend> TokenStage<B> {
             budgets: UploadCache::new(backend, 1, h, "budgets")?,
             rows: ints(candidates)?,
             n_rows: ints(1)?,
-            places,
             sizes,
-            keys: backend.alloc(shape.kv_dtype, h * candidates * width, "opened tokens")?,
             query: backend.alloc(DType::F32, shape.n_q_heads * width, "query features")?,
             host_budgets: vec![0; h],
             host_rows: vec![0; h * candidates],
@@ -110,21 +102,21 @@ impl<B: Backend> TokenStage<B> {
         })
     }
 
-    /// Opens the best clusters for `times` the budgets, and lays out their tokens to be ranked.
+    /// Opens the best clusters for `times` the budgets, and lists their tokens to be ranked. `None`
+    /// where no prompt was read: there is no space yet, nor tokens in it.
     pub fn open<'a>(
         &'a mut self,
         backend: &B,
         shape: &KvShape,
         policy: &Policy,
-        searched: &Searched<'_, B>,
+        searched: &Searched<'a, B>,
         query: &Query<'_, B>,
         scratch: StageScratch<'_, B>,
-    ) -> OpResult<Ranked<'a, B>> {
+    ) -> OpResult<Option<Ranked<'a, B>>> {
         let StageScratch { scores, stride: score_stride, budgets } = scratch;
         let index = searched.index;
         let (Some(tokens), Some(projection)) = (searched.tokens, searched.projection) else {
-            // No prompt was read: there is no space yet, and nothing was laid out.
-            return Ok(self.ranked());
+            return Ok(None);
         };
         for (to, budget) in self.host_budgets.iter_mut().zip(budgets) {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
@@ -145,6 +137,7 @@ impl<B: Backend> TokenStage<B> {
                 n_kv_heads: h,
                 score_stride: score_stride as u32,
                 max_selected: self.max_selected as u32,
+                by_id: 0,
             },
             q: query.q,
             score_spans: &[ScoreSpan {
@@ -153,6 +146,7 @@ impl<B: Backend> TokenStage<B> {
                 sizes: index.sizes(),
                 n_clusters: index.n_clusters(),
                 cluster_stride: index.capacity() as u32,
+                listed: None,
             }],
             select_spans: &[SelectSpan {
                 sizes: index.sizes(),
@@ -180,20 +174,6 @@ impl<B: Backend> TokenStage<B> {
             rows: ViewMut::all(&mut self.rows),
             n_rows: ViewMut::all(&mut self.n_rows),
         })?;
-        // A landmark is moved as a KV row of half its width.
-        backend.kv_gather(KvGather {
-            p: KvGatherParams {
-                n_kv_heads: h,
-                head_dim: (self.width / 2) as u32,
-                list_stride: self.candidates as u32,
-                dst_head_stride: self.candidates as u32,
-            },
-            src: tokens.landmark_rows(),
-            src_rows: View::all(&self.rows),
-            dst_rows: View::all(&self.places),
-            n_rows: View::all(&self.n_rows),
-            dst: &mut self.keys,
-        })?;
         backend.project_heads(ProjectHeads {
             p: ProjectHeadsParams {
                 n_tokens: 1,
@@ -207,24 +187,27 @@ impl<B: Backend> TokenStage<B> {
             w: View::all(&projection.w_q),
             out: ViewMut::all(&mut self.query),
         })?;
-        Ok(self.ranked())
+        Ok(Some(self.ranked(tokens)))
     }
 
-    /// The tokens that are laid out.
-    fn ranked(&self) -> Ranked<'_, B> {
+    /// The tokens that were opened, whose landmarks `tokens` has.
+    fn ranked<'a>(&'a self, tokens: &'a LayerIndex<B>) -> Ranked<'a, B> {
         Ranked {
             q: View::all(&self.query),
             n_tokens: 1,
             q_index: 0,
             width: self.width,
-            centroids: View::all(&self.keys),
+            centroids: tokens.centroids(),
+            centroid_sizes: tokens.sizes(),
+            centroid_stride: tokens.capacity(),
+            listed: Some(View::all(&self.rows)),
             sizes: View::all(&self.sizes),
             n_clusters: View::all(&self.n_rows),
             stride: self.candidates,
         }
     }
 
-    /// The numbers of the tokens that were laid out, on the device, and where they go.
+    /// The numbers of the tokens that were listed, on the device, and where they go.
     pub fn read_part(&mut self) -> (View<'_, B>, &mut [u8]) {
         (View::all(&self.rows), bytemuck::cast_slice_mut(&mut self.host_rows))
     }
@@ -242,7 +225,7 @@ mod tests {
 
     use super::*;
     use crate::index::projection::Projections;
-    use crate::index::{HeadClusters, LayerIndex, LayerProjection};
+    use crate::index::{HeadClusters, LayerProjection};
     use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig};
     use crate::recall::selector::Selector;
     use crate::recall::testing::*;
@@ -332,7 +315,10 @@ mod tests {
                 opened.iter().map(|i| project(&self.w[head], &rows.keys[*i])).collect();
             let marks: Vec<&[f32]> = marks.iter().map(|m| &m[..]).collect();
             let order = ranked(queries.iter().map(|q| &q[..]), &marks);
-            order.into_iter().take(budget).map(|place| opened[place]).collect()
+            // They are listed in the order in which they were opened.
+            let mut places: Vec<usize> = order.into_iter().take(budget).collect();
+            places.sort_unstable();
+            places.into_iter().map(|place| opened[place]).collect()
         }
     }
 
@@ -395,6 +381,7 @@ mod tests {
             projection: Some(&case.projection),
         };
         let opened = stage.open(device, &shape, &policy, &searched, &query(&q), scratch).unwrap();
+        let opened = opened.expect("tokens");
         assert_eq!(words(device, opened.n_clusters), [14, 3]);
         assert_eq!(stage.host_budgets, [64, 3]);
     }
@@ -423,9 +410,7 @@ mod tests {
                 stage.budgets.all().buffer,
                 &stage.rows,
                 &stage.n_rows,
-                &stage.places,
                 &stage.sizes,
-                &stage.keys,
                 &stage.query,
             ];
             let bytes: u64 = buffers.iter().map(|buffer| buffer.size_bytes()).sum();

@@ -20,7 +20,7 @@ pub(crate) fn run(backend: &WgpuBackend, d: CentroidScores<'_, WgpuBackend>) -> 
     d.check()?;
     let (n_heads, n_q_heads) = (d.p.n_kv_heads as usize, d.p.n_q_heads as usize);
     for (i, span) in d.spans.iter().enumerate() {
-        let room = span.cluster_stride.min(d.p.score_stride) as usize;
+        let room = span.room(d.p.score_stride);
         let n_blocks = room.div_ceil(BLOCK);
         let words = n_q_heads * (room + 2 * n_blocks);
         let part = Part {
@@ -71,7 +71,11 @@ impl Part<'_, '_> {
         let n_passes = group.div_ceil(MOST_HEADS);
         let heads = group.div_ceil(n_passes);
         let grid = [self.n_blocks, self.d.p.n_kv_heads as usize, n_passes];
-        self.logits(backend, heads, &self.scores()).writes(&self.scratch).run_grid(grid)?;
+        let logits = self.logits(backend, heads, &self.scores()).writes(&self.scratch);
+        match &self.span.listed {
+            Some(listed) => logits.reads(&listed.ids.buffer.raw).run_grid(grid)?,
+            None => logits.run_grid(grid)?,
+        }
         self.pool(backend)
     }
 
@@ -91,6 +95,7 @@ impl Part<'_, '_> {
             .define("CENTROID_KIND", kind(centroids.buffer.dtype()))
             .define("VECTOR", is_vector.into())
             .define("HEADS", heads as u32)
+            .define("LISTED", self.span.listed.is_some().into())
             .reads(&self.d.q.buffer.raw)
             .reads(&centroids.buffer.raw)
             .counts(bytes as u64)
@@ -134,6 +139,8 @@ impl Part<'_, '_> {
             .u32(span.centroids.offset)
             .u32(span.sizes.offset)
             .u32(span.n_clusters.offset)
+            .u32(span.listed.map_or(0, |listed| listed.ids.offset))
+            .u32(span.listed.map_or(0, |listed| listed.stride as usize))
             .reads(&span.sizes.buffer.raw)
             .reads(&span.n_clusters.buffer.raw)
     }
