@@ -207,6 +207,8 @@ def main():
     parser.add_argument("--recall", default="", help="a policy to measure beside full attention")
     parser.add_argument("--peer-depth", type=int, help="the deepest that llama.cpp is measured at")
     parser.add_argument("--isa", choices=["avx2"], help="the instruction set of both programs")
+    parser.add_argument("--longview", type=Path, help="measure this binary, with `evaluation`, "
+                        "rather than build one")
     args = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     depths = [int(depth) for depth in args.depths.split(",")]
@@ -217,7 +219,7 @@ def main():
     python()
     build_peer()
     build_peer(args.isa)
-    binary = build_longview()
+    binary = args.longview.resolve() if args.longview else build_longview()
     files = models(args.models.split(","), args.types.split(","))
     say(run([binary, "doctor"]).strip())
     print(f"{args.threads} threads, {args.isa or 'all instructions'}, {args.repetitions} "
