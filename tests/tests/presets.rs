@@ -237,6 +237,7 @@ fn a_question_in_the_prompt_says_what_is_kept_and_recalled() {
         (Preset::Snapkv, LAST_QUERY),
         (Preset::AdaSnapkv, LAST_QUERY),
         (Preset::Clusterkv, &[]),
+        (Preset::Longview, &[]),
         (Preset::Quest, &[]),
         (Preset::Loki, &[]),
         (Preset::Infinigen, &[]),

@@ -5,9 +5,10 @@ use serde_json::Value;
 use crate::support::{TempFolder, longview, needle, run};
 
 /// Every policy of this release.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "full",
     "clusterkv",
+    "longview",
     "streaming-llm",
     "quest",
     "infllm",

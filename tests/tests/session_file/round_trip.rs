@@ -30,6 +30,7 @@ pub fn policies() -> Vec<PolicyOptions> {
     all.extend([
         set(Preset::Clusterkv, &[("residual", "means")]),
         set(Preset::Clusterkv, &[("two-stage", "2"), ("rank", "4")]),
+        set(Preset::Longview, &[("rank", "4")]),
         set(Preset::Clusterkv, &[("cluster-segment", "24"), ("budget-mode", "mass")]),
         set(Preset::Lrqk, &[("lrqk-decode", "adaptive"), ("rank", "4")]),
         set(Preset::Loki, &[("rank-tolerance", "0.2")]),

@@ -28,6 +28,9 @@ pub struct HeadIndex {
     /// `[clusters, 2, width]` in the KV data type: centroid and mean value, a KV row that stands
     /// for the cluster; empty unless the index is to keep them.
     pub pairs: Vec<u8>,
+    /// The cluster of each indexed row, from the first on, which is the token of that number in an
+    /// index of tokens; empty unless the index is to keep them.
+    pub owners: Vec<u32>,
 }
 
 /// The index of one layer: clusters, blocks or tokens of each KV head.
@@ -44,6 +47,7 @@ pub struct LayerIndex<B: Backend> {
     pairs: Option<B::Buffer>,
     capacity: usize,
     width: usize,
+    keeps_owners: bool,
 }
 
 impl<B: Backend> LayerIndex<B> {
@@ -63,6 +67,7 @@ impl<B: Backend> LayerIndex<B> {
             radius: Vec::with_capacity(capacity),
             centroids: Vec::with_capacity(capacity * width * shape.kv_dtype.size()),
             pairs: Vec::new(),
+            owners: Vec::new(),
         });
         let h = shape.n_kv_heads;
         Ok(Self {
@@ -76,7 +81,15 @@ impl<B: Backend> LayerIndex<B> {
             pairs: None,
             capacity,
             width,
+            keeps_owners: false,
         })
+    }
+
+    /// The same index, empty, that knows the cluster of each of up to `rows` rows.
+    pub fn with_owners(mut self, rows: usize) -> Self {
+        self.keeps_owners = true;
+        self.heads.iter_mut().for_each(|head| head.owners.reserve(rows));
+        self
     }
 
     /// The same index, empty, that keeps each cluster's mean value too.
@@ -113,6 +126,10 @@ impl<B: Backend> LayerIndex<B> {
             );
             let mut row = row_start as u32;
             for size in &new.sizes {
+                if self.keeps_owners {
+                    let cluster = head.sizes.len() as u32;
+                    head.owners.extend(std::iter::repeat_n(cluster, *size as usize));
+                }
                 head.starts.push(row);
                 head.sizes.push(*size);
                 row += size;
@@ -153,6 +170,7 @@ impl<B: Backend> LayerIndex<B> {
             head.open.truncate(n);
             head.centroids.truncate(n * row_bytes);
             head.pairs.truncate(2 * n * row_bytes);
+            head.owners.truncate(head.sizes.iter().map(|size| *size as usize).sum());
             let count = n as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
@@ -201,7 +219,10 @@ impl<B: Backend> LayerIndex<B> {
         for (h, new) in record.heads.iter().enumerate() {
             let head = &mut self.heads[h];
             let mut row = first_row as u32;
-            for size in &new.sizes {
+            for (cluster, size) in new.sizes.iter().enumerate() {
+                if self.keeps_owners {
+                    head.owners.extend(std::iter::repeat_n(cluster as u32, *size as usize));
+                }
                 head.starts.push(row);
                 row += size;
             }
@@ -300,11 +321,6 @@ impl<B: Backend> LayerIndex<B> {
         self.pairs.as_ref().map(|pairs| KvView::new(pairs, self.capacity))
     }
 
-    /// Landmarks as rows to be moved: of half their width, a key and a value each.
-    pub fn landmark_rows(&self) -> KvView<'_, B> {
-        KvView::new(&self.centroids, self.capacity)
-    }
-
     /// Clusters of a head in use.
     pub fn n_used(&self, head: usize) -> usize {
         self.heads[head].sizes.len()
@@ -383,7 +399,6 @@ mod tests {
         assert_eq!(index.heads()[1].radius, [0.5, 2.0, 0.5, 0.5]);
         // Centroids of 16 numbers, sizes and starts of 8 each, and 2 counts, of 4 bytes.
         assert_eq!(index.device_bytes(), 4 * (16 + 8 + 8 + 2));
-        assert_eq!(index.landmark_rows().head_stride, 4);
         assert!(index.pairs().is_none());
     }
 
@@ -431,6 +446,21 @@ mod tests {
         assert_eq!(index.device_bytes(), 4 * (16 + 8 + 8 + 2 + 32));
         index.truncate(&backend, 8, 2).unwrap();
         assert_eq!(index.heads()[0].pairs.len(), 2 * 4 * 4, "two rows of four numbers");
+    }
+
+    #[test]
+    fn owners_say_which_cluster_a_row_is_in_also_after_a_cut_and_from_a_record() {
+        let backend = R::new();
+        let mut index = filled(&backend, empty(&backend).with_owners(7));
+        let owners = |index: &LayerIndex<R>| [0, 1].map(|h| index.heads()[h].owners.clone());
+        let all = [vec![0, 0, 0, 1, 1, 2, 2], vec![0, 1, 1, 1, 1, 2, 3]];
+        assert_eq!(owners(&index), all);
+        let mut loaded = empty(&backend).with_owners(7);
+        assert!(loaded.load(&backend, 2, index.record()).unwrap());
+        assert_eq!(owners(&loaded), all);
+        index.truncate(&backend, 8, 2).unwrap();
+        assert_eq!(owners(&index), all.map(|owners| owners[..5].to_vec()));
+        assert_eq!(owners(&filled(&backend, empty(&backend))), [vec![], vec![]]);
     }
 
     #[test]

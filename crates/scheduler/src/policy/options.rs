@@ -490,11 +490,13 @@ options! {
     /// Bound the attention that every step leaves out from the index, and report it: true or false;
     /// each layer then waits for its query [default: false].
     attention_bound: bool = "attention-bound" (was "certify"), "BOOL";
-    /// What stands for clusters that a step does not open: drop (nothing) or means (each is
-    /// attended as its mean key and mean value, weighted by its tokens) [default: drop].
+    /// What stands for tokens of clusters that a step does not read: drop (nothing) or means (each
+    /// cluster's mean key and mean value, weighted by these tokens) [default: drop; means for
+    /// longview].
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
-    /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters].
+    /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
+    /// opens 4,096 tokens, but 4 to 16].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].
@@ -551,8 +553,8 @@ options! {
     layer_step: usize = "layer-step", "LAYERS", LAYERS;
     /// Steps for which a choice of blocks holds [default: 1].
     token_step: usize = "token-step", "STEPS", STEPS;
-    /// Dimensions in which keys are compared with queries [default: 32 for lrqk, else a quarter of
-    /// a head's width].
+    /// Dimensions in which keys are compared with queries [default: 32 for lrqk and longview, else
+    /// a quarter of a head's width].
     rank: usize = "rank", "R", DIMENSIONS;
     /// Choose the rank by the error of the scores q k that is left, relative, instead [default: the
     /// rank is given].

@@ -84,6 +84,20 @@ presets! {
             "residual", "two-stage", "rank", "host-threads",
         ],
     }
+    /// The best tokens of opened clusters, and the means of all that is left.
+    Longview = "longview" {
+        source: "Longview: ClusterKV's clusters, LRQK's factors, Loki's tokens, means of the rest",
+        index: "k-means clusters of keys; in them, tokens in joint low-rank factors",
+        budget: "uniform, token by token; the rest of each cluster as its mean",
+        residency: "recall",
+        dense_when_deep: false,
+        options: [
+            "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
+            "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
+            "cluster-seed", "budget-mode", "safeguard", "observe", "attend", "residual",
+            "two-stage", "rank", "host-threads",
+        ],
+    }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.
     StreamingLlm = "streaming-llm" {
         source: "StreamingLLM (Xiao et al., ICLR 2024, arXiv 2309.17453)",

@@ -23,6 +23,14 @@ use super::small_budget::AlwaysAttended;
 /// The last tokens that LRQK always attends, where the budget has room for them.
 const LRQK_LITE_TOKENS: usize = 64;
 
+/// Tokens in the clusters that Longview opens, and the least and most multiples of its budget that
+/// these are: a small budget needs more of them to find its tokens.
+const LONGVIEW_OPENS: usize = 4096;
+const LONGVIEW_TIMES: [usize; 2] = [4, 16];
+
+/// Dimensions in which Longview compares tokens.
+const LONGVIEW_RANK: usize = 32;
+
 impl Policy {
     /// Validates `options` for sequences of up to `context` tokens.
     ///
@@ -58,7 +66,7 @@ fn of_budget(
     match preset {
         Preset::Full => Ok(Policy::of(preset, Budget::ALL, Residency::Resident)),
         Preset::StreamingLlm => streaming(options, budget),
-        Preset::Clusterkv => clusterkv(options, context, budget),
+        Preset::Clusterkv | Preset::Longview => clusters(options, context, budget),
         Preset::Quest | Preset::Infllm | Preset::Ktransformers => blocks(options, budget),
         Preset::Loki | Preset::Infinigen | Preset::Lrqk => tokens(options, budget),
         Preset::Snapkv
@@ -92,11 +100,8 @@ fn streaming(options: &PolicyOptions, budget: usize) -> Result<Policy, PolicyErr
     })
 }
 
-fn clusterkv(
-    options: &PolicyOptions,
-    context: usize,
-    budget: usize,
-) -> Result<Policy, PolicyError> {
+/// ClusterKV, and Longview, which chooses tokens in the clusters.
+fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Policy, PolicyError> {
     let sinks = options.sinks.unwrap_or(16.min(budget / 8));
     let recent = options.recent.unwrap_or(64.min(budget / 4));
     let window = options.window.unwrap_or(320.min(budget / 4).max(1));
@@ -130,15 +135,26 @@ fn clusterkv(
     };
     let policy = recalled(options, Always { sinks, recent }, budget, index)?;
     // After the budget was checked, so that the error of a small budget comes first.
-    let two_stage = two_stage(options)?;
+    let two_stage = two_stage(options, budget)?;
     let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
     let index = policy.index.map(|index| Index { kind, ..index });
-    Ok(Policy { index, residual: options.residual.unwrap_or(Residual::Drop), ..policy })
+    let residual = options.residual.unwrap_or(match options.preset {
+        Preset::Longview => Residual::Means,
+        _ => Residual::Drop,
+    });
+    Ok(Policy { index, residual, ..policy })
 }
 
 /// Two-stage selection: clusters, then tokens.
-fn two_stage(options: &PolicyOptions) -> Result<Option<TwoStage>, PolicyError> {
-    let times = options.two_stage.unwrap_or(1);
+fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>, PolicyError> {
+    let is_longview = options.preset == Preset::Longview;
+    let default = if is_longview {
+        let [least, most] = LONGVIEW_TIMES;
+        (LONGVIEW_OPENS / budget).clamp(least, most)
+    } else {
+        1
+    };
+    let times = options.two_stage.unwrap_or(default);
     if times == 1 {
         let reason = "means something to clusters with --two-stage above 1 alone";
         return options.rank.map_or(Ok(None), |_| Err(PolicyError::conflict("rank", reason)));
@@ -149,11 +165,6 @@ fn two_stage(options: &PolicyOptions) -> Result<Option<TwoStage>, PolicyError> {
         return Err(PolicyError::Conflict { option: "rank", reason, advice });
     }
     let clashes = [
-        (
-            options.residual == Some(Residual::Means),
-            "residual",
-            "means are those of clusters: not with --two-stage",
-        ),
         (
             options.attention_bound == Some(true),
             "attention-bound",
@@ -168,13 +179,16 @@ fn two_stage(options: &PolicyOptions) -> Result<Option<TwoStage>, PolicyError> {
     if let Some((_, option, why)) = clashes.into_iter().find(|(given, ..)| *given) {
         return Err(PolicyError::conflict(option, why));
     }
-    let projection = Projection::Lrqk {
-        iterations: 2,
-        init: LrqkInit::Random,
-        order: LrqkOrder::KeysFirst,
-        seed: options.seed.unwrap_or(0),
+    // The start by singular values has the least error of all factors of a rank: Longview stays
+    // there.
+    let (iterations, init, rank) = if is_longview {
+        (0, LrqkInit::Svd, options.rank.or(Some(LONGVIEW_RANK)))
+    } else {
+        (2, LrqkInit::Random, options.rank)
     };
-    let rank = Rank::Given(options.rank);
+    let (order, seed) = (LrqkOrder::KeysFirst, options.seed.unwrap_or(0));
+    let projection = Projection::Lrqk { iterations, init, order, seed };
+    let rank = Rank::Given(rank);
     Ok(Some(TwoStage { times, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 

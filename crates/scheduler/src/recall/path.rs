@@ -70,7 +70,7 @@ impl<B: Backend> RecallPath<B> {
             _ => None,
         };
         let residual = match policy.residual {
-            Residual::Means => Some(ResidualMeans::new(backend, shape, capacity)?),
+            Residual::Means => Some(ResidualMeans::new(backend, shape, policy, capacity)?),
             Residual::Drop => None,
         };
         let selector = Selector::new(backend, shape, policy, capacity, n_layers)?;

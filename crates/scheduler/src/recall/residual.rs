@@ -3,8 +3,10 @@
 //!
 //! With c and v the means of a cluster's keys and values and n its unread tokens, it adds `n
 //! e^(scale q.c) v` to the attention's numerator and `n e^(scale q.c)` to its denominator, merged
-//! with what was attended by log-sum-exp. By Jensen's inequality that is never more than the mass
-//! that is really there.
+//! with what was attended by log-sum-exp. Where whole clusters are chosen, that is never more than
+//! the mass that is really there, by Jensen's inequality. Where tokens are chosen one by one
+//! ([`super::two_stage`]), the host counts those that each cluster lost, and c and v stay the means
+//! of all.
 
 use longview_core::DType;
 use longview_ops::{
@@ -14,6 +16,7 @@ use longview_ops::{
 use super::selector::Selector;
 use crate::index::LayerIndex;
 use crate::layout::{KvShape, LayerTensors, SelectionId, attend_params};
+use crate::policy::Policy;
 
 /// Buffers that the layers of a sequence share.
 pub(crate) struct ResidualMeans<B: Backend> {
@@ -21,16 +24,94 @@ pub(crate) struct ResidualMeans<B: Backend> {
     rest: B::Buffer,
     /// U32 `[Hkv, capacity]`: every cluster's number.
     all: B::Buffer,
+    /// Where tokens are chosen one by one.
+    chosen: Option<ChosenTokens<B>>,
+}
+
+/// How many tokens each cluster lost to a choice of tokens.
+struct ChosenTokens<B: Backend> {
+    /// U32 `[Hkv, most]`: clusters that lost some.
+    clusters: B::Buffer,
+    /// U32 `[Hkv, most]`: how many.
+    takes: B::Buffer,
+    /// U32 `[Hkv]`.
+    n_selected: B::Buffer,
+    most: usize,
+    host_clusters: Vec<u32>,
+    host_takes: Vec<u32>,
+    host_n: Vec<u32>,
+    /// Tokens that each cluster of a head lost; 0 between calls.
+    lost: Vec<u32>,
+}
+
+impl<B: Backend> ChosenTokens<B> {
+    fn new(backend: &B, shape: &KvShape, most: usize, capacity: usize) -> OpResult<Self> {
+        let (h, len) = (shape.n_kv_heads, shape.n_kv_heads * most);
+        Ok(Self {
+            clusters: backend.alloc(DType::U32, len, "clusters of tokens")?,
+            takes: backend.alloc(DType::U32, len, "clusters of tokens")?,
+            n_selected: backend.alloc(DType::U32, h, "clusters of tokens")?,
+            most,
+            host_clusters: vec![0; len],
+            host_takes: vec![0; len],
+            host_n: vec![0; h],
+            lost: vec![0; capacity],
+        })
+    }
+
+    /// Counts the tokens of a selection by their clusters, on the device.
+    fn count(&mut self, backend: &B, shape: &KvShape, at: &Unread<'_, B>) -> OpResult<()> {
+        for head in shape.heads() {
+            let owners = &at.clusters.heads()[head.index()].owners;
+            let own = head.index() * self.most;
+            let mut n = 0;
+            for (token, _) in at.selector.selected(at.selection, head) {
+                let cluster = owners[token];
+                let lost = &mut self.lost[cluster as usize];
+                if *lost == 0 {
+                    self.host_clusters[own + n] = cluster;
+                    n += 1;
+                }
+                *lost += 1;
+            }
+            self.host_n[head.index()] = n as u32;
+            let entries = own..own + n;
+            let clusters = &self.host_clusters[entries.clone()];
+            for (cluster, take) in clusters.iter().zip(&mut self.host_takes[entries]) {
+                *take = std::mem::take(&mut self.lost[*cluster as usize]);
+            }
+        }
+        for (buffer, host) in [
+            (&mut self.clusters, &self.host_clusters),
+            (&mut self.takes, &self.host_takes),
+            (&mut self.n_selected, &self.host_n),
+        ] {
+            backend.write(ViewMut::all(buffer), bytemuck::cast_slice(host))?;
+        }
+        Ok(())
+    }
+}
+
+/// Most tokens that a step chooses one by one; 0 where it chooses clusters.
+fn most_chosen(shape: &KvShape, policy: &Policy) -> usize {
+    match policy.index.and_then(|index| index.two_stage()) {
+        Some(_) => policy.most_attended().min(shape.capacity).max(1),
+        None => 0,
+    }
 }
 
 impl<B: Backend> ResidualMeans<B> {
     /// For indexes of up to `capacity` clusters.
-    pub fn new(backend: &B, shape: &KvShape, capacity: usize) -> OpResult<Self> {
+    pub fn new(backend: &B, shape: &KvShape, policy: &Policy, capacity: usize) -> OpResult<Self> {
         let len = shape.n_kv_heads * capacity;
         let mut all = backend.alloc(DType::U32, len, "numbers of clusters")?;
         let numbers: Vec<u32> = (0..len).map(|i| (i % capacity) as u32).collect();
         backend.write(ViewMut::all(&mut all), bytemuck::cast_slice(&numbers))?;
-        Ok(Self { rest: backend.alloc(DType::U32, len, "unread tokens")?, all })
+        let chosen = match most_chosen(shape, policy) {
+            0 => None,
+            most => Some(ChosenTokens::new(backend, shape, most, capacity)?),
+        };
+        Ok(Self { rest: backend.alloc(DType::U32, len, "unread tokens")?, all, chosen })
     }
 
     /// Adds what the last selection left unread to the attention of the step's token `at.index`.
@@ -44,12 +125,20 @@ impl<B: Backend> ResidualMeans<B> {
     ) -> OpResult<()> {
         // An index that keeps no values has nothing to stand for its clusters.
         let Some(pairs) = at.clusters.pairs() else { return Ok(()) };
-        let [clusters, takes, n_selected] = at.selector.selection(at.selection);
+        let (selection, max_selected) = match &mut self.chosen {
+            Some(chosen) => {
+                chosen.count(backend, shape, at)?;
+                let ChosenTokens { clusters, takes, n_selected, most, .. } = &*chosen;
+                ([clusters, takes, n_selected].map(View::all), *most)
+            }
+            None => (at.selector.selection(at.selection), at.selector.max_selected()),
+        };
+        let [clusters, takes, n_selected] = selection;
         backend.cluster_rest(ClusterRest {
             p: ClusterRestParams {
                 n_kv_heads: shape.n_kv_heads as u32,
                 cluster_stride: at.clusters.capacity() as u32,
-                max_selected: at.selector.max_selected() as u32,
+                max_selected: max_selected as u32,
             },
             sizes: at.clusters.sizes(),
             n_clusters: at.clusters.n_clusters(),
@@ -86,8 +175,12 @@ pub(crate) struct Unread<'a, B: Backend> {
 }
 
 /// Bytes that [`ResidualMeans`] takes for indexes of up to `capacity` clusters.
-pub(crate) fn residual_bytes(shape: &KvShape, capacity: usize) -> u64 {
-    (2 * shape.n_kv_heads * capacity * DType::U32.size()) as u64
+pub(crate) fn residual_bytes(shape: &KvShape, policy: &Policy, capacity: usize) -> u64 {
+    let chosen = match most_chosen(shape, policy) {
+        0 => 0,
+        most => 2 * most + 1,
+    };
+    (shape.n_kv_heads * (2 * capacity + chosen) * DType::U32.size()) as u64
 }
 
 #[cfg(test)]
@@ -96,6 +189,7 @@ mod tests {
     use longview_ops::DeviceBuffer;
 
     use super::*;
+    use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig, TwoStage};
     use crate::recall::testing::*;
 
     /// Adds the residual of `choice` to what the second of two tokens attended, which is (`out`,
@@ -107,9 +201,20 @@ mod tests {
         lse: &[f32],
         index: &LayerIndex<Device>,
     ) -> (Vec<f32>, Vec<f32>) {
+        attend_under(&policy(20), choice, q, out, lse, index)
+    }
+
+    fn attend_under(
+        policy: &Policy,
+        choice: &[Vec<[u32; 2]>],
+        q: &[f32],
+        out: &[f32],
+        lse: &[f32],
+        index: &LayerIndex<Device>,
+    ) -> (Vec<f32>, Vec<f32>) {
         let (device, shape) = (Device::new(), shape());
-        let selector = chosen(&device, &shape, &policy(20), choice);
-        let mut residual = ResidualMeans::new(&device, &shape, index.capacity()).unwrap();
+        let selector = chosen(&device, &shape, policy, choice);
+        let mut residual = ResidualMeans::new(&device, &shape, policy, index.capacity()).unwrap();
         let queries = two_tokens(&device, q);
         let mut out_buffer = upload(&device, &[&[7.0; 16], out].concat());
         let mut lse_buffer = upload(&device, &[&[3.0; 4], lse].concat());
@@ -216,6 +321,45 @@ mod tests {
         assert_near(&found_lse[4..], &[1.25; 4]);
     }
 
+    /// Clusters whose tokens are chosen one by one.
+    fn of_tokens() -> Policy {
+        let tokens = TokenConfig {
+            projection: Projection::PrincipalKeys,
+            rank: Rank::Given(Some(2)),
+            adapts: false,
+        };
+        let Some(index) = policy(20).index else { unreachable!("the tests' policy has clusters") };
+        let IndexKind::Clusters(clusters) = index.kind else { unreachable!("clusters") };
+        let two_stage = Some(TwoStage { times: 2, tokens });
+        let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
+        policy_of(kind, longview_ops::Pooling::SumSoftmax, 20)
+    }
+
+    /// Tokens of a cluster in any order and number leave as much of it as whole choices would.
+    #[test]
+    fn chosen_tokens_are_counted_by_their_clusters() {
+        let (device, shape, policy) = (Device::new(), shape(), of_tokens());
+        let mut rng = SplitMix64::new(8);
+        let rows =
+            [HeadRows::random(&mut rng, &[3, 5, 4]), HeadRows::random(&mut rng, &[1, 6, 3, 2])];
+        let index = index_with_owners(&device, &shape, &rows);
+        let (q, out, lse) = (normals(&mut rng, 16), normals(&mut rng, 16), normals(&mut rng, 4));
+        for (tokens, clusters) in [
+            // Tokens 0 to 2, 3 to 7 and 8 to 11; 0, 1 to 6, 7 to 9, and 10 to 11.
+            (
+                [vec![1, 4, 5, 11], vec![0, 6, 2, 10]],
+                [vec![[0, 1], [1, 2], [2, 1]], vec![[0, 1], [1, 2], [3, 1]]],
+            ),
+            ([vec![], vec![7, 8, 9]], [vec![], vec![[2, 3]]]),
+            ([(0..12).collect(), vec![3]], [vec![[0, 3], [1, 5], [2, 4]], vec![[1, 1]]]),
+        ] {
+            let ones = tokens.map(|head: Vec<u32>| head.iter().map(|t| [*t, 1]).collect());
+            let found = attend_under(&policy, &ones, &q, &out, &lse, &index);
+            let wanted = attend(&clusters, &q, &out, &lse, &index);
+            assert_eq!(found, wanted, "{clusters:?}");
+        }
+    }
+
     #[test]
     fn an_index_that_keeps_no_values_adds_nothing() {
         let (device, shape) = (Device::new(), shape());
@@ -228,9 +372,15 @@ mod tests {
 
     #[test]
     fn its_bytes_are_those_of_its_buffers() {
-        let residual = ResidualMeans::new(&Device::new(), &shape(), 5).unwrap();
+        let policy = policy(20);
+        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, 5).unwrap();
         let bytes = residual.rest.size_bytes() + residual.all.size_bytes();
-        assert_eq!((residual_bytes(&shape(), 5), bytes), (80, 80));
+        assert_eq!((residual_bytes(&shape(), &policy, 5), bytes), (80, 80));
+        let policy = of_tokens();
+        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, 5).unwrap();
+        let own = residual.chosen.unwrap();
+        let own = [&own.clusters, &own.takes, &own.n_selected].map(DeviceBuffer::size_bytes);
+        assert_eq!(residual_bytes(&shape(), &policy, 5), 80 + own.iter().sum::<u64>());
         let numbers = words(&Device::new(), View::all(&residual.all));
         assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
     }

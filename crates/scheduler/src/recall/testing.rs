@@ -196,6 +196,16 @@ pub(super) fn index_with_pairs(
     filled(device, index.with_pairs(device).unwrap(), rows)
 }
 
+/// The same that knows the cluster of each token.
+pub(super) fn index_with_owners(
+    device: &Device,
+    shape: &KvShape,
+    rows: &[HeadRows],
+) -> LayerIndex<Device> {
+    let index = LayerIndex::new(device, shape, WIDTH, 8, 1).unwrap();
+    filled(device, index.with_pairs(device).unwrap().with_owners(64), rows)
+}
+
 fn filled(device: &Device, mut index: LayerIndex<Device>, rows: &[HeadRows]) -> LayerIndex<Device> {
     let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
     index.append(device, SINKS, SINKS + rows[0].keys.len(), &clusters).unwrap();

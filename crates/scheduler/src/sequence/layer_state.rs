@@ -137,6 +137,10 @@ impl<B: Backend> Recall<B> {
     ) -> OpResult<Self> {
         let units = new_index(backend, shape, &index, index.landmark_width(shape.head_dim))?;
         let units = match policy.residual {
+            // What was chosen one by one is to be left out of its cluster's mean.
+            Residual::Means if index.two_stage().is_some() => {
+                units.with_pairs(backend)?.with_owners(shape.capacity)
+            }
             Residual::Means => units.with_pairs(backend)?,
             Residual::Drop => units,
         };

@@ -111,7 +111,7 @@ impl KvPlan {
         }
         let Some(index) = policy.index else { return };
         if policy.residual == Residual::Means {
-            self.work_bytes += residual_bytes(shape, index.max_units(shape.capacity));
+            self.work_bytes += residual_bytes(shape, policy, index.max_units(shape.capacity));
         }
         if let Some(two_stage) = index.two_stage() {
             self.work_bytes += token_stage_bytes(shape, policy, two_stage);
@@ -173,8 +173,10 @@ impl KvPlan {
             let token = two_stage.tokens.rank.most(shape.head_dim) * shape.kv_dtype.size();
             let per_head = shape.capacity * (token + 2 * word) + word;
             self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+            // The cluster of each token, where means stand for the others.
+            let owner = if policy.residual == Residual::Means { word } else { 0 };
             self.host_index_bytes +=
-                (shape.n_kv_heads * shape.capacity * (token + 3 * word)) as u64;
+                (shape.n_kv_heads * shape.capacity * (token + 3 * word + owner)) as u64;
         }
         // Starts, sizes and radii beside the centroids.
         self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;

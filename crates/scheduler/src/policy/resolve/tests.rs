@@ -368,14 +368,49 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     let tokens = TokenConfig { projection, rank, adapts: false };
     assert_eq!(stage, TwoStage { times: 2, tokens });
     assert!(of(&[("rank", "8")]).is_err() && of(&[("two-stage", "2"), ("rank", "7")]).is_err());
-    for (name, value) in
-        [("residual", "means"), ("attention-bound", "true"), ("budget-mode", "mass")]
-    {
+    assert!(of(&[("two-stage", "2"), ("residual", "means")]).is_ok());
+    for (name, value) in [("attention-bound", "true"), ("budget-mode", "mass")] {
         assert!(of(&[(name, value)]).is_ok());
         let error = of(&[("two-stage", "2"), (name, value)]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--{name}: ")), "{error}");
         assert!(error.contains("not with --two-stage; leave "), "{error}");
     }
+}
+
+/// Its clusters are ClusterKV's; its tokens are compared in the best space of 32 dimensions.
+#[test]
+fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
+    let of = |settings: &[(&str, &str)]| {
+        let mut options = PolicyOptions::new(Preset::Longview).with_budget(512);
+        settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
+        Policy::resolve(&options, 32768)
+    };
+    let policy = of(&[]).unwrap();
+    let (init, order) = (LrqkInit::Svd, LrqkOrder::KeysFirst);
+    let projection = Projection::Lrqk { iterations: 0, init, order, seed: 0 };
+    let rank = Rank::Given(Some(32));
+    let tokens = TokenConfig { projection, rank, adapts: false };
+    let two_stage = policy.index.unwrap().two_stage();
+    assert_eq!(two_stage, Some(TwoStage { times: 8, tokens }));
+    assert_eq!((policy.residual, policy.dense_layers), (Residual::Means, 0));
+    let clusterkv =
+        Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
+    let plain = |policy: &Policy| {
+        let IndexKind::Clusters(clusters) = policy.index.unwrap().kind else { panic!() };
+        (ClusterConfig { two_stage: None, ..clusters }, policy.sinks, policy.recent)
+    };
+    assert_eq!(plain(&policy), plain(&clusterkv));
+    for (budget, times) in [("128", 16), ("1024", 4), ("4096", 4)] {
+        let index = of(&[("budget", budget)]).unwrap().index.unwrap();
+        assert_eq!(index.two_stage().unwrap().times, times, "--budget {budget}");
+    }
+    let other = of(&[("two-stage", "6"), ("rank", "16"), ("residual", "drop")]).unwrap();
+    let two_stage = other.index.unwrap().two_stage().unwrap();
+    assert_eq!((two_stage.times, two_stage.tokens.rank), (6, Rank::Given(Some(16))));
+    assert_eq!(other.residual, Residual::Drop);
+    assert!(of(&[("rank", "7")]).is_err(), "an odd rank");
+    assert!(PolicyOptions::new(Preset::Longview).dense_layers.is_none());
+    assert_eq!(PolicyOptions::new(Preset::Longview).for_depth(32).dense_layers, None);
 }
 
 #[test]
