@@ -246,6 +246,10 @@ def main():
             of = lambda flash: [r[flash, what.split(",")[0], depth] for r in theirs]
             best = max((of(0), of(1)), key=statistics.median)
             shown = lambda xs: f"{statistics.median(xs):.1f} ({min(xs):.1f}-{max(xs):.1f})"
+            # Prefill behind a depth is a difference of two times, which noise can exceed.
+            if min(mine) <= 0:
+                print(f"| {name} | {kind} | {what} | {depth} | {shown(best)} | noise | - |")
+                continue
             ratio = statistics.median(mine) / statistics.median(best)
             about = "~ " if depth > deepest else ""
             print(f"| {name} | {kind} | {what} | {depth} | {about}{shown(best)} | {shown(mine)} | "
