@@ -516,7 +516,8 @@ options! {
     /// Mean tokens per cluster [default: 16; the ClusterKV paper uses 80].
     cluster_tokens: usize = "cluster-tokens", "TOKENS", TOKENS;
     /// Prompt tokens that are clustered by themselves as soon as they are computed; 0: the whole
-    /// prompt at its end, as in the paper [default: 0 up to a context of 32768, else 8192].
+    /// prompt at its end, as in the paper [default: 0 up to a context of 32768, else 8192; for
+    /// longview always 8192].
     cluster_segment: usize = "cluster-segment", "TOKENS", ANY_TOKENS;
     /// What makes two keys similar: cosine, l2 or inner-product [default: cosine].
     distance: Distance = "distance", "NAME";

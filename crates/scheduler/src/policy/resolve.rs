@@ -110,7 +110,9 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     if window_clusters > window {
         return Err(PolicyError::WindowClusters { clusters: window_clusters, window });
     }
-    let whole = context <= WHOLE_PROMPT_CONTEXT;
+    // Longview ranks tokens, so segments lose it nothing; and its index does not depend on how long
+    // a context might become.
+    let whole = context <= WHOLE_PROMPT_CONTEXT && options.preset != Preset::Longview;
     let default = if whole { 0 } else { INDEX_SEGMENT.max(cluster_tokens) };
     let segment = options.cluster_segment.unwrap_or(default);
     if segment > 0 && segment < cluster_tokens {

@@ -404,6 +404,11 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         let index = of(&[("budget", budget)]).unwrap().index.unwrap();
         assert_eq!(index.two_stage().unwrap().times, times, "--budget {budget}");
     }
+    let segment = |context| {
+        let options = PolicyOptions::new(Preset::Longview).with_budget(512);
+        Policy::resolve(&options, context).unwrap().index.unwrap().segment
+    };
+    assert_eq!([2048, 32768, 1 << 20].map(segment), [INDEX_SEGMENT; 3]);
     let other = of(&[("two-stage", "6"), ("rank", "16"), ("residual", "drop")]).unwrap();
     let two_stage = other.index.unwrap().two_stage().unwrap();
     assert_eq!((two_stage.times, two_stage.tokens.rank), (6, Rank::Given(Some(16))));
