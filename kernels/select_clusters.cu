@@ -14,6 +14,9 @@
 // Who collects first changes nothing: the sort has one answer. The sizes of a head sum up to less
 // than 2^32: they are tokens of a sequence.
 //
+// With a list, what is chosen from are its entries: entry i is cluster ids[i]. All of the above is
+// then about entries, until the clusters' numbers replace theirs at the end.
+//
 // Bytes: scores and sizes, four times, from caches. Bound: latency.
 #include "shared/common.cuh"
 #include "shared/rank.cuh"
@@ -28,11 +31,15 @@ struct SelectClustersArgs {
     u32* clusters;
     u32* takes;
     u32* n_selected;
+    // [Hkv, id_stride]; null where there is no list.
+    const u32* ids;
     u32 score_stride;
     u32 cluster_stride;
     u32 max_selected;
     // Whether the order is that of ids, not of ranks; clusters have one token then.
     u32 by_id;
+    u32 id_stride;
+    u32 unused;
 };
 
 constexpr u32 THREADS = 512;
@@ -41,10 +48,17 @@ constexpr u32 NONE = 0xffffffffu;
 struct Head {
     const u32* scores;
     const u32* sizes;
+    // Null where entries are clusters.
+    const u32* ids;
+    u32 n_clusters;
 };
 
+DEVICE u32 cluster_at(const Head& head, u32 i) {
+    return head.ids == nullptr ? i : min_of(head.ids[i], head.n_clusters - 1);
+}
+DEVICE u32 size_at(const Head& head, u32 i) { return head.sizes[cluster_at(head, i)]; }
 DEVICE u32 key_at(const Head& head, u32 i) { return key_of_bits(head.scores[i], 0); }
-DEVICE u32 amount_at(const Head& head, u32 i) { return head.sizes[i]; }
+DEVICE u32 amount_at(const Head& head, u32 i) { return size_at(head, i); }
 
 // What is taken.
 struct Taken {
@@ -73,7 +87,7 @@ DEVICE void take_equal(const Head& head, u32 n, u32 key, u32 left, const Taken& 
     u32 found = 0;
     for (u32 first = 0; first < n && found < left; first += THREADS) {
         const u32 c = first + threadIdx.x;
-        const u32 size = c < n && key_at(head, c) == key ? head.sizes[c] : 0;
+        const u32 size = c < n && key_at(head, c) == key ? size_at(head, c) : 0;
         u32 total;
         const u32 before = found + sum_before<THREADS>(size, parts, total);
         if (size > 0 && before < left) {
@@ -137,7 +151,8 @@ KERNEL(select_clusters, SelectClustersArgs, THREADS) {
     SHARED(u32, words, 4);
     Search<THREADS>& search = searches[0];
     const u32 index = blockIdx.x;
-    const u32 n = min_of(p.n_clusters[index], min_of(p.cluster_stride, p.score_stride));
+    const u32 room = p.ids == nullptr ? p.cluster_stride : p.id_stride;
+    const u32 n = min_of(p.n_clusters[index], min_of(room, p.score_stride));
     // The contract promises room; without it the budget is what surely fits.
     const u32 asked = p.budgets[index];
     const u32 budget = min_of(n, asked) > p.max_selected ? p.max_selected : asked;
@@ -152,6 +167,8 @@ KERNEL(select_clusters, SelectClustersArgs, THREADS) {
     const Head head = {
         p.scores + static_cast<u64>(index) * p.score_stride,
         p.sizes + static_cast<u64>(index) * p.cluster_stride,
+        p.ids == nullptr ? nullptr : p.ids + static_cast<u64>(index) * p.id_stride,
+        p.cluster_stride,
     };
     if (threadIdx.x < 4) {
         words[threadIdx.x] = threadIdx.x == 3 ? NONE : 0;
@@ -179,7 +196,7 @@ KERNEL(select_clusters, SelectClustersArgs, THREADS) {
         for (u32 i = 0; i < BATCH; i++) {
             const u32 c = min_of(first + i * THREADS, n - 1);
             const u32 own = key_at(head, c);
-            const bool is_there = first + i * THREADS < n && head.sizes[c] > 0;
+            const bool is_there = first + i * THREADS < n && size_at(head, c) > 0;
             if (is_there && own > key) {
                 take(taken, c, own);
             } else if (is_there && own == key) {
@@ -203,7 +220,9 @@ KERNEL(select_clusters, SelectClustersArgs, THREADS) {
     }
     sort_taken(tiles[0], taken, count);
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
-        const u32 size = head.sizes[taken.ids[i]];
+        const u32 entry = taken.ids[i];
+        const u32 size = size_at(head, entry);
         p.takes[out + i] = i + 1 == count ? min_of(size, words[3]) : size;
+        p.clusters[out + i] = cluster_at(head, entry);
     }
 }

@@ -14,6 +14,9 @@
 // Reads scores and sizes four times, from caches, BATCH at a time; bound by latency. Comparisons
 // are of bits, so nothing depends on how a device treats the smallest numbers. The sizes of a head
 // sum up to less than 2^32: they are tokens of a sequence.
+//
+// With LISTED, what is chosen from are entries of a list: entry i is cluster ids[i]. All of the above
+// is then about entries, until the clusters' numbers replace theirs at the end.
 
 //# import shared/order NAN_KEY=0u
 //# import shared/radix AMOUNTS_AT=sizes_at
@@ -35,6 +38,9 @@ struct Params {
     clusters_offset: u32,
     takes_offset: u32,
     n_selected_offset: u32,
+    ids_offset: u32,
+    // Ids from one head to the next.
+    id_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -46,6 +52,9 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> clusters: array<u32>;
 @group(0) @binding(6) var<storage, read_write> takes: array<u32>;
 @group(0) @binding(7) var<storage, read_write> n_selected: array<u32>;
+//# if LISTED
+@group(0) @binding(8) var<storage, read> listed: array<u32>;
+//# end
 
 const GROUP: u32 = 256u;
 // Clusters that an invocation reads together, GROUP apart.
@@ -72,14 +81,26 @@ fn keys_at(head: u32, c: u32, n: u32) -> vec4<u32> {
     );
 }
 
+// The cluster of an entry.
+fn cluster_at(head: u32, c: u32) -> u32 {
+//# if LISTED
+    return min(listed[p.ids_offset + head * p.id_stride + c], p.cluster_stride - 1u);
+//# else
+    return c;
+//# end
+}
+
+fn size_at(head: u32, c: u32) -> u32 {
+    return sizes[p.sizes_offset + head * p.cluster_stride + cluster_at(head, c)];
+}
+
 // Sizes of BATCH clusters; 0 beyond the last.
 fn sizes_at(head: u32, c: u32, n: u32) -> vec4<u32> {
-    let first = p.sizes_offset + head * p.cluster_stride;
     let found = vec4<u32>(
-        sizes[first + min(c, n - 1u)],
-        sizes[first + min(c + GROUP, n - 1u)],
-        sizes[first + min(c + 2u * GROUP, n - 1u)],
-        sizes[first + min(c + 3u * GROUP, n - 1u)],
+        size_at(head, min(c, n - 1u)),
+        size_at(head, min(c + GROUP, n - 1u)),
+        size_at(head, min(c + 2u * GROUP, n - 1u)),
+        size_at(head, min(c + 3u * GROUP, n - 1u)),
     );
     let all = vec4<u32>(c, c + GROUP, c + 2u * GROUP, c + 3u * GROUP);
     return select(vec4<u32>(0u), found, all < vec4<u32>(n));
@@ -114,7 +135,6 @@ fn take_greater(head: u32, n: u32, key: u32, lane: u32) {
 // Of what equals `key`, takes the lowest ids until `left` is reached.
 fn take_equal(head: u32, n: u32, key: u32, left: u32, lane: u32) {
     let first_score = p.scores_offset + (p.first_head + head) * p.score_stride;
-    let first_size = p.sizes_offset + head * p.cluster_stride;
     // Each invocation has a run of ids.
     let each = (n + GROUP - 1u) / GROUP;
     let start = min(lane * each, n);
@@ -122,12 +142,12 @@ fn take_equal(head: u32, n: u32, key: u32, left: u32, lane: u32) {
     var own = 0u;
     for (var c = start; c < end; c++) {
         if key_of(scores[first_score + c]) == key {
-            own += sizes[first_size + c];
+            own += size_at(head, c);
         }
     }
     var before = sum_before(own, lane);
     for (var c = start; c < end; c++) {
-        let size = sizes[first_size + c];
+        let size = size_at(head, c);
         if size > 0u && before < left && key_of(scores[first_score + c]) == key {
             take(head, c, key);
             if left - before <= size {
@@ -203,7 +223,11 @@ fn select_clusters(
 ) {
     let head = workgroup.x;
     let in_use = n_clusters[p.n_clusters_offset + head];
+//# if LISTED
+    let n = min(in_use, min(p.id_stride, p.score_stride));
+//# else
     let n = min(in_use, min(p.cluster_stride, p.score_stride));
+//# end
     let asked = budgets[p.budgets_offset + head];
     // The contract promises room; without it the budget is what surely fits.
     let budget = select(asked, p.max_selected, min(n, asked) > p.max_selected);
@@ -266,7 +290,9 @@ fn select_clusters(
         sort_tiles(ids, ranks, count, false, lane);
     }
     for (var i = lane; i < count; i += GROUP) {
-        let size = sizes[p.sizes_offset + head * p.cluster_stride + clusters[ids + i]];
+        let entry = clusters[ids + i];
+        let size = size_at(head, entry);
         takes[ranks + i] = select(size, min(size, last_take), i + 1u == count);
+        clusters[ids + i] = cluster_at(head, entry);
     }
 }

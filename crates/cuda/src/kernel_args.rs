@@ -643,10 +643,13 @@ kernel_args! {
         clusters: Address,
         takes: Address,
         n_selected: Address,
+        ids: Address,
         score_stride: u32,
         cluster_stride: u32,
         max_selected: u32,
         by_id: u32,
+        id_stride: u32,
+        unused: u32,
     }
 }
 

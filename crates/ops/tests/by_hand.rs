@@ -373,6 +373,7 @@ fn select(budget: u32) -> (Vec<u32>, Vec<u32>) {
         n_clusters: View::all(&n_clusters),
         budgets: View::all(&budgets),
         cluster_stride: 5,
+        listed: None,
     }];
     let d = SelectClusters {
         p: SelectClustersParams { n_kv_heads: 1, score_stride: 5, max_selected: 5, by_id: 0 },

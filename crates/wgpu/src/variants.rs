@@ -205,7 +205,7 @@ impl List {
         self.add("centroid_scores", "logits", &[&[kind, vector][..], &raw].concat());
         self.add("centroid_scores", "pool", &[("POOL", &[1])]);
         self.add("centroid_scores", "share", &[("SHARE", &[1])]);
-        self.add("select_clusters", "select_clusters", &[]);
+        self.add("select_clusters", "select_clusters", &[("LISTED", BOTH)]);
     }
     fn add_column_mass(&mut self) {
         // One head's tokens, fewer where heads are wide; and the heads of one token.

@@ -100,6 +100,7 @@ impl Choice {
                 n_clusters: View::all(&n_clusters),
                 budgets: View::all(&budgets),
                 cluster_stride: n as u32,
+                listed: None,
             }],
             clusters: ViewMut::all(&mut clusters),
             takes: ViewMut::all(&mut takes),

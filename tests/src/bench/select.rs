@@ -49,6 +49,7 @@ impl<B: Backend> Case<B> for SelectCase {
                 n_clusters: View::all(&counts),
                 budgets: View::all(&budgets),
                 cluster_stride: n_clusters as u32,
+                listed: None,
             }];
             backend.select_clusters(SelectClusters {
                 p,

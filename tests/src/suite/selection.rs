@@ -94,6 +94,7 @@ impl Case {
                     n_clusters: View::all(&counts),
                     budgets: View::all(&budgets),
                     cluster_stride: CLUSTERS as u32,
+                    listed: None,
                 }],
                 scratch: ViewMut::all(&mut scratch),
                 clusters: ViewMut::all(&mut clusters),

@@ -310,21 +310,22 @@ impl Kernel for Pair<'_> {
     }
 }
 
-/// `x = max`, then `x = sum of exp(x - max)`, for a softmax over blocks.
-pub(crate) struct SoftmaxParts<'a> {
-    /// Logits.
-    pub(crate) x: &'a [f32],
+/// Turns logits into the terms of a softmax, for a softmax over blocks: `x = weight * exp(x -
+/// largest)`.
+pub(crate) struct SoftmaxTerms<'a> {
+    /// Logits, then terms.
+    pub(crate) x: &'a mut [f32],
     /// Multiplies each term; none for 1.
     pub(crate) weights: Option<&'a [u32]>,
 }
 
-impl Kernel for SoftmaxParts<'_> {
-    /// The largest logit and the sum of `weight * exp(x - largest)`.
+impl Kernel for SoftmaxTerms<'_> {
+    /// The largest logit and the sum of the terms.
     type Output = (f32, f32);
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> (f32, f32) {
-        let (x, len) = (self.x.as_ptr(), self.x.len());
+        let (x, len) = (self.x.as_mut_ptr(), self.x.len());
         let mut best = S::splat(f32::NEG_INFINITY);
         let mut max = f32::NEG_INFINITY;
         let mut i = 0;
@@ -347,6 +348,7 @@ impl Kernel for SoftmaxParts<'_> {
                 ones[..n].fill(1.0);
                 e = S::mul(e, S::load(ones.as_ptr()));
             }
+            store::<S>(x.add(i), n, e);
             sum = S::add(sum, e);
         });
         (max, S::sum(sum))
@@ -363,12 +365,10 @@ unsafe fn counts<S: Simd>(words: &[u32]) -> S::V {
     S::load(t.as_ptr())
 }
 
-/// `out (+)= exp(x - max) * factor (* weight)`, or the maximum with what `out` holds.
+/// `out (+)= terms * factor`, or the maximum with what `out` holds.
 pub(crate) struct SoftmaxPool<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) max: f32,
+    pub(crate) terms: &'a [f32],
     pub(crate) factor: f32,
-    pub(crate) weights: Option<&'a [u32]>,
     /// Take the larger instead of the sum.
     pub(crate) take_max: bool,
     /// Nothing in `out` yet.
@@ -381,14 +381,11 @@ impl Kernel for SoftmaxPool<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        assert_eq!(self.x.len(), self.out.len());
-        let (x, out) = (self.x.as_ptr(), self.out.as_mut_ptr());
-        let (max, factor) = (S::splat(self.max), S::splat(self.factor));
+        assert_eq!(self.terms.len(), self.out.len());
+        let (terms, out) = (self.terms.as_ptr(), self.out.as_mut_ptr());
+        let factor = S::splat(self.factor);
         vectors!(S, self.out.len(), |i, n| {
-            let mut p = S::mul(math::exp::<S>(S::sub(load::<S>(x.add(i), n), max)), factor);
-            if let Some(weights) = self.weights {
-                p = S::mul(p, counts::<S>(&weights[i..i + n]));
-            }
+            let mut p = S::mul(load::<S>(terms.add(i), n), factor);
             if !self.is_first {
                 let old = load::<S>(out.add(i), n);
                 p = if self.take_max { S::max(old, p) } else { S::add(old, p) };

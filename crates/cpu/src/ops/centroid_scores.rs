@@ -1,14 +1,14 @@
 //! Scores of clusters: a softmax over all of them for each query head, pooled over the group.
 //!
-//! Two passes over blocks of clusters: logits with each block's maximum and sum, then, with these
-//! joined, the pooled probabilities. Bound by the bytes of the centroids.
+//! Two passes over blocks of clusters: terms of the softmax with each block's maximum and sum, then,
+//! with these joined, the pooled probabilities. Bound by the bytes of the centroids.
 
 use longview_ops::{CentroidScores, DeviceBuffer, Listed, Op, OpResult, Pooling, ScoreSpan};
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::dots::{Dots, ListedDots};
-use crate::kernels::vector::{SoftmaxParts, SoftmaxPool};
+use crate::kernels::vector::{SoftmaxPool, SoftmaxTerms};
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Pieces};
@@ -33,37 +33,31 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
     let q = slice::<f32>(&d.q);
     let scores = slice_mut::<f32>(d.scores);
     for (i, span) in d.spans.iter().enumerate() {
-        for head in 0..hkv {
-            let n = slice::<u32>(&span.n_clusters)[head] as usize;
-            let query = (span.q_index as usize * hkv + head) * group * dh;
-            let problem = Problem {
-                q: &q[query..query + group * dh],
-                group,
-                dh,
-                scale: d.p.scale,
-                pooling: d.p.pooling,
-            };
-            let out = &mut scores[(i * hkv + head) * stride..][..n];
-            with_elem!(span.centroids.buffer.dtype(), E => {
-                if let Some(Listed { ids, stride }) = &span.listed {
-                    let first = head * span.cluster_stride as usize;
-                    let centroids = &slice::<E>(&span.centroids)[first * dh..];
-                    let ids = &slice::<u32>(ids)[head * *stride as usize..][..n];
-                    problem.run(queue, &Rows { centroids, ids: Some(ids) }, &[], out);
-                    continue;
+        let first = span.q_index as usize * hkv * group * dh;
+        let problem = Problem {
+            q: &q[first..first + hkv * group * dh],
+            counts: slice(&span.n_clusters),
+            group,
+            dh,
+            scale: d.p.scale,
+            pooling: d.p.pooling,
+        };
+        let out = &mut scores[i * hkv * stride..][..hkv * stride];
+        with_elem!(span.centroids.buffer.dtype(), E => {
+            let centroids = slice::<E>(&span.centroids);
+            if d.p.pooling >= Pooling::SumScores as u32 {
+                for (head, out) in out.chunks_exact_mut(stride).enumerate() {
+                    let centroids = &centroids[head * span.cluster_stride as usize * dh..];
+                    problem.sum(queue, head, centroids, out);
                 }
-                let (centroids, sizes) = clusters::<E>(span, head, n, dh);
-                if d.p.pooling >= Pooling::SumScores as u32 {
-                    problem.sum(queue, centroids, out);
-                } else {
-                    problem.run(queue, &Rows { centroids, ids: None }, sizes, out);
-                }
-            });
-        }
+            } else {
+                problem.softmax(queue, span, centroids, out);
+            }
+        });
         if d.p.pooling == Pooling::SharedScores as u32 {
             let n = slice::<u32>(&span.n_clusters);
             ensure_at_most(Op::CentroidScores, "clusters of a head", n, n[0] as usize)?;
-            share(&mut scores[i * hkv * stride..][..hkv * stride], stride, n[0] as usize);
+            share(out, stride, n[0] as usize);
         }
     }
     Ok(())
@@ -78,28 +72,11 @@ fn share(scores: &mut [f32], stride: usize, n: usize) {
     others.chunks_exact_mut(stride).for_each(|head| head[..n].copy_from_slice(&sum[..n]));
 }
 
-/// The centroids and sizes of one head.
-fn clusters<'a, E: Elem>(
-    span: &ScoreSpan<'a, CpuBackend>,
-    head: usize,
-    n: usize,
-    dh: usize,
-) -> (&'a [E], &'a [u32]) {
-    let first = head * span.cluster_stride as usize;
-    let centroids: &[E] = slice(&span.centroids);
-    let sizes: &[u32] = slice(&span.sizes);
-    (&centroids[first * dh..(first + n) * dh], &sizes[first..first + n])
-}
-
-/// The centroids of a head.
-struct Rows<'a, E> {
-    centroids: &'a [E],
-    /// Those that are scored; without it, all.
-    ids: Option<&'a [u32]>,
-}
-
 struct Problem<'a> {
+    /// Of all query heads.
     q: &'a [f32],
+    /// Clusters of each KV head, or entries of its list.
+    counts: &'a [u32],
     group: usize,
     dh: usize,
     scale: f32,
@@ -107,81 +84,91 @@ struct Problem<'a> {
 }
 
 impl Problem<'_> {
-    /// Sums over the group, without a softmax.
-    fn sum<E: Elem>(&self, queue: &mut Queue, centroids: &[E], out: &mut [f32]) {
-        let (n, group, dh) = (out.len(), self.group, self.dh);
+    /// Sums over the group of `head`, without a softmax.
+    fn sum<E: Elem>(&self, queue: &mut Queue, head: usize, centroids: &[E], out: &mut [f32]) {
+        let (n, group, dh) = (self.counts[head] as usize, self.group, self.dh);
         let (row, isa) = (dh.next_multiple_of(16), queue.team.isa());
         let [q, sum] = queue.shared.floats([group * row, row]);
-        self.scale_queries(q, row);
+        self.scale_queries(&self.q[head * group * dh..][..group * dh], q, row);
         // A sum of products with one row is a product with the sum.
         sum.fill(0.0);
         for q in q.chunks_exact(row) {
             sum.iter_mut().zip(q).for_each(|(sum, q)| *sum += q);
         }
         let (q, cost) = (&*sum, Cost::bytes(n * dh * size_of::<E>()));
-        queue.team.for_chunks(out, BLOCK, cost, |_, i, out| {
+        queue.team.for_chunks(&mut out[..n], BLOCK, cost, |_, i, out| {
             let rows = &centroids[i * BLOCK * dh..][..out.len() * dh];
             let out_row = out.len();
             isa.run(Dots { q, q_row: row, rows, k: dh, out, out_row });
         });
     }
 
-    fn run<E: Elem>(&self, queue: &mut Queue, rows: &Rows<'_, E>, sizes: &[u32], out: &mut [f32]) {
-        let (n, group, dh) = (out.len(), self.group, self.dh);
-        if n == 0 {
+    /// A softmax for each query head, pooled over the group of each KV head. Blocks of all heads
+    /// are handed out together, so that threads meet twice whatever the number of heads.
+    fn softmax<E: Elem>(
+        &self,
+        queue: &mut Queue,
+        span: &ScoreSpan<'_, CpuBackend>,
+        centroids: &[E],
+        out: &mut [f32],
+    ) {
+        let (group, dh, hkv) = (self.group, self.dh, self.counts.len());
+        let most = self.counts.iter().copied().max().unwrap_or(0) as usize;
+        if most == 0 {
             return;
         }
+        let (stride, n_blocks) = (span.cluster_stride as usize, most.div_ceil(BLOCK));
         let isa = queue.team.isa();
         let weighted = self.pooling == Pooling::SizeWeighted as u32;
-        let (row, n_blocks) = (dh.next_multiple_of(16), n.div_ceil(BLOCK));
-        let [q, logits, parts] =
-            queue.shared.floats([group * row, n_blocks * group * BLOCK, n_blocks * group * 2]);
-        self.scale_queries(q, row);
-        let q = &*q;
-        let bytes = Cost::bytes(n * dh * size_of::<E>() * group.div_ceil(2));
-        let logit_pieces = Pieces::of(&mut *logits, group * BLOCK);
+        let (row, items) = (dh.next_multiple_of(16), hkv * n_blocks);
+        let lens = [hkv * group * row, items * group * BLOCK, items * group * 2];
+        let [q, terms, parts] = queue.shared.floats(lens);
+        self.scale_queries(self.q, q, row);
+        let (q, sizes) = (&*q, slice::<u32>(&span.sizes));
+        let total: usize = self.counts.iter().map(|n| *n as usize).sum();
+        let bytes = Cost::bytes(total * dh * size_of::<E>() * group.div_ceil(2));
+        let term_pieces = Pieces::of(&mut *terms, group * BLOCK);
         let part_pieces = Pieces::of(&mut *parts, group * 2);
-        queue.team.for_chunks2(logit_pieces, part_pieces, bytes, |_, i, logits, parts| {
-            let (first, last) = (i * BLOCK, ((i + 1) * BLOCK).min(n));
-            match rows.ids {
-                None => {
-                    let rows = &rows.centroids[first * dh..last * dh];
-                    isa.run(Dots { q, q_row: row, rows, k: dh, out: logits, out_row: BLOCK });
-                }
-                Some(ids) => {
-                    let (all, ids) = (rows.centroids, &ids[first..last]);
-                    isa.run(ListedDots {
-                        q,
-                        q_row: row,
-                        all,
-                        ids,
-                        k: dh,
-                        out: logits,
-                        out_row: BLOCK,
-                    });
-                }
+        queue.team.for_chunks2(term_pieces, part_pieces, bytes, |_, i, terms, parts| {
+            let (head, n) = (i / n_blocks, self.counts[i / n_blocks] as usize);
+            let (first, last) =
+                ((i % n_blocks * BLOCK).min(n), ((i % n_blocks + 1) * BLOCK).min(n));
+            let q = &q[head * group * row..][..group * row];
+            let own = &centroids[head * stride * dh..];
+            if let Some(Listed { ids, stride: entries }) = &span.listed {
+                let all = &own[..stride * dh];
+                let ids = &slice::<u32>(ids)[head * *entries as usize..][first..last];
+                isa.run(ListedDots { q, q_row: row, all, ids, k: dh, out: terms, out_row: BLOCK });
+            } else {
+                let rows = &own[first * dh..last * dh];
+                isa.run(Dots { q, q_row: row, rows, k: dh, out: terms, out_row: BLOCK });
             }
-            for (x, part) in logits.chunks_exact(BLOCK).zip(parts.chunks_exact_mut(2)) {
-                let weights = weighted.then(|| &sizes[first..last]);
-                (part[0], part[1]) = isa.run(SoftmaxParts { x: &x[..last - first], weights });
+            for (x, part) in terms.chunks_exact_mut(BLOCK).zip(parts.chunks_exact_mut(2)) {
+                let weights = weighted.then(|| &sizes[head * stride..][first..last]);
+                let x = &mut x[..last - first];
+                (part[0], part[1]) = isa.run(SoftmaxTerms { x, weights });
             }
         });
-        join(parts, group);
-        let (logits, totals) = (&*logits, &parts[..group * 2]);
+        for parts in parts.chunks_exact_mut(n_blocks * group * 2) {
+            to_factors(parts, group);
+        }
+        let (terms, factors) = (&*terms, &*parts);
         let take_max = self.pooling == Pooling::MaxSoftmax as u32;
-        queue.team.for_chunks(out, BLOCK, Cost::bytes(n * group * 24), |_, i, out| {
-            let first = i * BLOCK;
-            let weights = weighted.then(|| &sizes[first..first + out.len()]);
-            for (g, total) in totals.chunks_exact(2).enumerate() {
-                let x = &logits[(i * group + g) * BLOCK..][..out.len()];
-                let (max, factor, is_first) = (total[0], 1.0 / total[1], g == 0);
-                isa.run(SoftmaxPool { x, max, factor, weights, take_max, is_first, out });
+        let (cost, out_row) = (Cost::bytes(total * group * 8), out.len() / hkv);
+        queue.team.for_chunks(out, out_row, cost, |_, head, out| {
+            for (block, out) in out[..self.counts[head] as usize].chunks_mut(BLOCK).enumerate() {
+                let item = (head * n_blocks + block) * group;
+                for g in 0..group {
+                    let terms = &terms[(item + g) * BLOCK..][..out.len()];
+                    let (factor, is_first) = (factors[2 * (item + g) + 1], g == 0);
+                    isa.run(SoftmaxPool { terms, factor, take_max, is_first, out });
+                }
             }
         });
     }
 
-    fn scale_queries(&self, out: &mut [f32], row: usize) {
-        for (from, to) in self.q.chunks_exact(self.dh).zip(out.chunks_exact_mut(row)) {
+    fn scale_queries(&self, q: &[f32], out: &mut [f32], row: usize) {
+        for (from, to) in q.chunks_exact(self.dh).zip(out.chunks_exact_mut(row)) {
             to.fill(0.0);
             for (to, from) in to.iter_mut().zip(from) {
                 *to = from * self.scale;
@@ -190,16 +177,23 @@ impl Problem<'_> {
     }
 }
 
-/// Joins the (maximum, sum) of all blocks into the first block's, for each query head.
-fn join(parts: &mut [f32], group: usize) {
-    let (total, rest) = parts.split_at_mut(group * 2);
-    for block in rest.chunks_exact(group * 2) {
-        for (t, p) in total.chunks_exact_mut(2).zip(block.chunks_exact(2)) {
-            let max = if p[0] > t[0] { p[0] } else { t[0] };
+/// Joins the (maximum, sum) of all blocks of a KV head for each query head, and puts what a block's
+/// terms are multiplied by in the place of its sum.
+fn to_factors(parts: &mut [f32], group: usize) {
+    for g in 0..group {
+        let (mut most, mut sum) = (f32::NEG_INFINITY, 0.0f32);
+        for block in parts.chunks_exact(group * 2) {
+            let (own_most, own_sum) = (block[2 * g], block[2 * g + 1]);
+            let max = if own_most > most { own_most } else { most };
             if max > f32::NEG_INFINITY {
-                t[1] = t[1] * (t[0] - max).exp() + p[1] * (p[0] - max).exp();
-                t[0] = max;
+                sum = sum * (most - max).exp() + own_sum * (own_most - max).exp();
+                most = max;
             }
+        }
+        for block in parts.chunks_exact_mut(group * 2) {
+            // Without any weight all scores are 0.
+            let factor = if sum == 0.0 { 0.0 } else { (block[2 * g] - most).exp() / sum };
+            block[2 * g + 1] = factor;
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Rank, prefix sum, trim: without sorting all clusters.
 //!
-//! A head takes at most `min(C, budget)` clusters, since each has a token. So the best that many
-//! are split off by quickselect (linear in C), and only these are sorted. Each cluster is one
-//! 64-bit key whose order is the contract's: greater score first, then lower id; not-a-number comes
-//! last.
+//! A histogram of tokens by the upper bits of the scores says in which bin the budget is reached.
+//! Better bins are taken whole, and only what is taken is sorted; in the order of ids nothing is,
+//! and of the last bin alone a part is split off. Each cluster is one 64-bit key whose order is the
+//! contract's: greater score first, then lower id; not-a-number comes last.
 
-use longview_ops::{Op, OpError, OpResult, SelectClusters};
+use longview_ops::{Listed, Op, OpError, OpResult, SelectClusters, SelectSpan};
 
 use crate::backend::CpuBackend;
-use crate::indices::ensure_at_most;
+use crate::indices::{ensure_at_most, ensure_below};
 use crate::kernels::rank::{key, rank};
 use crate::queue::Queue;
 use crate::team::{Cost, Pieces};
@@ -34,28 +34,56 @@ pub(crate) fn run(queue: &mut Queue, d: SelectClusters<'_, CpuBackend>) -> OpRes
         |scratch, i, n, ids, takes| {
             let (span, head) = (&spans[i / hkv], i % hkv);
             let n_clusters = slice::<u32>(&span.n_clusters)[head] as usize;
-            let sizes =
-                &slice::<u32>(&span.sizes)[head * span.cluster_stride as usize..][..n_clusters];
+            let sizes = &slice::<u32>(&span.sizes)[head * span.cluster_stride as usize..];
             let scores = &scores[i * stride..][..n_clusters];
             let budget = slice::<u32>(&span.budgets)[head];
-            let [keys] = scratch.floats([4 * n_clusters]);
-            let keys: &mut [u64] = bytemuck::cast_slice_mut(keys);
-            n[0] = if by_id {
-                select_by_id(scores, sizes, budget, keys, ids, takes)
+            let [listed, ranks, bins, keys] = scratch.floats(scratch_lens(n_clusters));
+            let list = list_of(span, head, n_clusters);
+            let sizes = match list {
+                Some(list) => {
+                    let listed: &mut [u32] = bytemuck::cast_slice_mut(listed);
+                    let pairs = listed.iter_mut().zip(list);
+                    pairs.for_each(|(size, id)| *size = sizes[*id as usize]);
+                    &*listed
+                }
+                None => &sizes[..n_clusters],
+            };
+            let work = &mut Work {
+                ranks: bytemuck::cast_slice_mut(ranks),
+                bins: bytemuck::cast_slice_mut(bins),
+                keys: bytemuck::cast_slice_mut(keys),
+            };
+            let choice = Choice { scores, sizes, budget };
+            let taken = if by_id {
+                choice.in_order(work, ids, takes)
             } else {
-                select(scores, sizes, budget, keys, ids, takes)
-            } as u32;
+                choice.best_first(work, ids, takes)
+            };
+            if let Some(list) = list {
+                ids[..taken].iter_mut().for_each(|id| *id = list[*id as usize]);
+            }
+            n[0] = taken as u32;
         },
     );
     Ok(())
 }
 
+/// The clusters that a head chooses from, where there is a list of them.
+fn list_of<'a>(span: &SelectSpan<'a, CpuBackend>, head: usize, n: usize) -> Option<&'a [u32]> {
+    let Listed { ids, stride } = span.listed.as_ref()?;
+    Some(&slice::<u32>(ids)[head * *stride as usize..][..n])
+}
+
 fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
     let (op, max) = (Op::SelectClusters, d.p.max_selected);
     for span in d.spans {
-        let limit = span.cluster_stride.min(d.p.score_stride) as usize;
         let (counts, budgets) = (slice::<u32>(&span.n_clusters), slice::<u32>(&span.budgets));
-        ensure_at_most(op, "number of clusters", counts, limit)?;
+        ensure_at_most(op, "number of clusters", counts, span.room(d.p.score_stride))?;
+        for (head, n) in counts.iter().enumerate() {
+            if let Some(ids) = list_of(span, head, *n as usize) {
+                ensure_below(op, "cluster", ids, span.cluster_stride as usize)?;
+            }
+        }
         for (&n, &budget) in counts.iter().zip(budgets) {
             if n.min(budget) > max {
                 let what = format!("{n} clusters and a budget of {budget}, but room for {max}");
@@ -66,81 +94,109 @@ fn check_counts(d: &SelectClusters<'_, CpuBackend>) -> OpResult<()> {
     Ok(())
 }
 
-/// Fills `ids` and `takes`; returns how many.
-fn select(
-    scores: &[f32],
-    sizes: &[u32],
-    budget: u32,
-    keys: &mut [u64],
-    ids: &mut [u32],
-    takes: &mut [u32],
-) -> usize {
-    let mut n = 0;
-    for (id, (&score, &size)) in scores.iter().zip(sizes).enumerate() {
-        keys[n] = key(rank(score, u32::MAX), id as u32);
-        n += usize::from(size > 0);
-    }
-    let most = n.min(budget as usize);
-    if most == 0 {
-        return 0;
-    }
-    let keys = &mut keys[..n];
-    if most < n {
-        keys.select_nth_unstable(most - 1);
-    }
-    let best = &mut keys[..most];
-    best.sort_unstable();
-    let mut left = budget;
-    let mut taken = 0;
-    for &key in best.iter() {
-        let id = key as u32;
-        let take = sizes[id as usize].min(left);
-        (ids[taken], takes[taken]) = (id, take);
-        taken += 1;
-        left -= take;
-        if left == 0 {
-            break;
-        }
-    }
-    taken
+/// Bins of ranks: their upper bits, which are those of a number's sign, exponent and mantissa.
+const BINS: usize = 1024;
+/// Bits of a rank below those of its bin.
+const BELOW_BIN: u32 = u32::BITS - BINS.ilog2();
+/// Tables of bins: neighbours often share one, and an addition waits for the one before it.
+const TABLES: usize = 4;
+
+/// Scratch of a head: words of ranks, bins and keys.
+fn scratch_lens(n: usize) -> [usize; 4] {
+    [n, n, TABLES * BINS, 2 * n]
 }
 
-/// The same of clusters of one token, in the order of their ids: the last key that is taken says
-/// which others are.
-fn select_by_id(
-    scores: &[f32],
-    sizes: &[u32],
+/// What a head chooses from.
+struct Choice<'a> {
+    scores: &'a [f32],
+    sizes: &'a [u32],
     budget: u32,
-    keys: &mut [u64],
-    ids: &mut [u32],
-    takes: &mut [u32],
-) -> usize {
-    let (n, all) = (scores.len(), scores.iter().zip(sizes).enumerate());
-    let (by_id, sorted) = keys.split_at_mut(n);
-    let mut n_open = 0;
-    for (id, (&score, &size)) in all {
-        // No cluster that may be taken has the largest key: its id would have to be the largest.
-        let key = if size > 0 { key(rank(score, u32::MAX), id as u32) } else { u64::MAX };
-        (by_id[id], sorted[n_open]) = (key, key);
-        n_open += usize::from(size > 0);
-    }
-    let most = n_open.min(budget as usize);
-    if most == 0 {
-        return 0;
-    }
-    let last = if most < n_open {
-        *sorted[..n_open].select_nth_unstable(most - 1).1
-    } else {
-        u64::MAX - 1
-    };
-    let mut taken = 0;
-    for (id, key) in by_id.iter().enumerate() {
-        if *key <= last {
-            (ids[taken], takes[taken]) = (id as u32, 1);
-            taken += 1;
+}
+
+/// Work memory of a choice.
+struct Work<'a> {
+    /// For each entry; [`u32::MAX`] for those that cannot be taken.
+    ranks: &'a mut [u32],
+    bins: &'a mut [u32],
+    keys: &'a mut [u64],
+}
+
+impl Choice<'_> {
+    /// Ranks all entries, and finds the bin in which the budget is reached: better bins are taken
+    /// whole. All bins where the budget is not reached.
+    fn last_bin(&self, work: &mut Work<'_>) -> usize {
+        work.bins.fill(0);
+        let all = self.scores.iter().zip(self.sizes).zip(work.ranks.iter_mut()).enumerate();
+        for (i, ((score, size), to)) in all {
+            *to = if *size > 0 { rank(*score, u32::MAX - 1) } else { u32::MAX };
+            work.bins[i % TABLES * BINS + (*to >> BELOW_BIN) as usize] += size;
         }
+        let mut left = u64::from(self.budget);
+        for bin in 0..BINS {
+            let tokens: u64 = (0..TABLES).map(|t| u64::from(work.bins[t * BINS + bin])).sum();
+            if tokens >= left {
+                return bin;
+            }
+            left -= tokens;
+        }
+        BINS
     }
-    taken
+
+    /// Fills `ids` and `takes` with entries, best first; returns how many.
+    fn best_first(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
+        let last = self.last_bin(work);
+        let mut n = 0;
+        for (i, rank) in work.ranks.iter().enumerate() {
+            work.keys[n] = key(*rank, i as u32);
+            n += usize::from((*rank >> BELOW_BIN) as usize <= last && *rank < u32::MAX);
+        }
+        let best = &mut work.keys[..n];
+        best.sort_unstable();
+        let (mut left, mut taken) = (self.budget, 0);
+        for key in best.iter() {
+            if left == 0 {
+                break;
+            }
+            let id = *key as u32;
+            let take = self.sizes[id as usize].min(left);
+            (ids[taken], takes[taken]) = (id, take);
+            taken += 1;
+            left -= take;
+        }
+        taken
+    }
+
+    /// The same of entries of one token, in their order: the last key that is taken says which
+    /// others are.
+    fn in_order(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
+        if self.budget == 0 {
+            return 0;
+        }
+        let last = self.last_bin(work);
+        // Entries of the last bin, and how many are better.
+        let (mut n, mut better) = (0, 0);
+        for (i, rank) in work.ranks.iter().enumerate() {
+            let bin = (*rank >> BELOW_BIN) as usize;
+            work.keys[n] = key(*rank, i as u32);
+            n += usize::from(bin == last && *rank < u32::MAX);
+            better += usize::from(bin < last && *rank < u32::MAX);
+        }
+        // More bins than there are: all that may be taken.
+        let limit = if last == BINS {
+            key(u32::MAX, 0)
+        } else {
+            let most = self.budget as usize - better;
+            *work.keys[..n].select_nth_unstable(most - 1).1 + 1
+        };
+        let mut taken = 0;
+        for (i, rank) in work.ranks.iter().enumerate() {
+            if key(*rank, i as u32) < limit {
+                (ids[taken], takes[taken]) = (i as u32, 1);
+                taken += 1;
+            }
+        }
+        taken
+    }
 }
 
 #[cfg(test)]
@@ -169,13 +225,25 @@ mod tests {
         out
     }
 
+    fn chosen(scores: &[f32], sizes: &[u32], budget: u32, by_id: bool) -> Vec<(u32, u32)> {
+        let n = scores.len();
+        let (mut ranks, mut bins) = (vec![7; n], vec![7; TABLES * BINS]);
+        let (mut keys, mut ids, mut takes) = (vec![7; n], vec![0; n], vec![0; n]);
+        let mut work = Work { ranks: &mut ranks, bins: &mut bins, keys: &mut keys };
+        let choice = Choice { scores, sizes, budget };
+        let taken = if by_id {
+            choice.in_order(&mut work, &mut ids, &mut takes)
+        } else {
+            choice.best_first(&mut work, &mut ids, &mut takes)
+        };
+        ids.into_iter().zip(takes).take(taken).collect()
+    }
+
     /// Of the clusters that are not empty, with a token each.
     fn compare_by_id(scores: &[f32], sizes: &[u32], budget: u32) {
         let n = scores.len();
         let sizes: Vec<u32> = sizes.iter().map(|size| (*size).min(1)).collect();
-        let (mut keys, mut ids, mut takes) = (vec![0; 2 * n], vec![0; n], vec![0; n]);
-        let taken = select_by_id(scores, &sizes, budget, &mut keys, &mut ids, &mut takes);
-        let found: Vec<_> = ids.into_iter().zip(takes).take(taken).collect();
+        let found = chosen(scores, &sizes, budget, true);
         let mut want = oracle(scores, &sizes, budget);
         want.sort_unstable();
         assert_eq!(found, want, "{n} tokens, budget {budget}");
@@ -184,9 +252,7 @@ mod tests {
     fn compare(scores: &[f32], sizes: &[u32], budget: u32) {
         compare_by_id(scores, sizes, budget);
         let n = scores.len();
-        let (mut keys, mut ids, mut takes) = (vec![0; n], vec![0; n], vec![0; n]);
-        let taken = select(scores, sizes, budget, &mut keys, &mut ids, &mut takes);
-        let found: Vec<_> = ids.into_iter().zip(takes).take(taken).collect();
+        let found = chosen(scores, sizes, budget, false);
         assert_eq!(found, oracle(scores, sizes, budget), "{n} clusters, budget {budget}");
     }
 

@@ -316,6 +316,7 @@ impl Rig {
                 n_clusters: View::all(&self.n_clusters),
                 budgets: View::all(&self.budgets),
                 cluster_stride: stride,
+                listed: None,
             }],
             clusters: ViewMut::all(&mut self.clusters),
             takes: ViewMut::all(&mut self.takes),

@@ -2,6 +2,7 @@
 
 use longview_ops::{OpResult, SelectClusters};
 
+use crate::args::Address;
 use crate::backend::CudaBackend;
 use crate::buffer::At;
 use crate::driver::{Driver, Grid};
@@ -25,10 +26,13 @@ pub(crate) fn run<D: Driver>(
             clusters: d.clusters.buffer.address(d.clusters.offset + head * room),
             takes: d.takes.buffer.address(d.takes.offset + head * room),
             n_selected: d.n_selected.buffer.address(d.n_selected.offset + head),
+            ids: span.listed.map_or(Address(0), |listed| listed.ids.at()),
             score_stride: d.p.score_stride,
             cluster_stride: span.cluster_stride,
             max_selected: d.p.max_selected,
             by_id: d.p.by_id,
+            id_stride: span.listed.map_or(0, |listed| listed.stride),
+            unused: 0,
         };
         backend.launch(Kernel::select_clusters, Grid::over(n_heads, 1), &args)?;
     }

@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::compare::{
     Comparison, Picked, Ranking, compare_exact, compare_guards, compare_selection,
 };
-use crate::desc::{SelectClusters, SelectClustersParams, SelectSpan};
+use crate::desc::{Listed, SelectClusters, SelectClustersParams, SelectSpan};
 use crate::error::OpResult;
 use crate::op::Op;
 use crate::tolerance::Tolerance;
@@ -47,6 +47,8 @@ pub struct SelectClustersCase {
     pub kind: ScoreKind,
     /// In the order of ids, of clusters of one token.
     pub by_id: bool,
+    /// Of clusters that a list names.
+    pub listed: bool,
 }
 
 impl SelectClustersCase {
@@ -54,8 +56,13 @@ impl SelectClustersCase {
         use ScoreKind::{Equal, Random, Signed, Sorted, Ties};
         let mut all = Vec::new();
         let mut add = |clusters, budget, hkv, seqs, kind| {
-            let by_best = Self { clusters, budget, hkv, seqs, kind, by_id: false };
-            all.extend([by_best.clone(), Self { by_id: true, budget: budget / 5, ..by_best }]);
+            let by_best = Self { clusters, budget, hkv, seqs, kind, by_id: false, listed: false };
+            let by_id = Self { by_id: true, budget: budget / 5, ..by_best.clone() };
+            all.extend([by_best.clone(), by_id.clone()]);
+            // A list changes where sizes are read and what is written, whatever the scores.
+            if kind == Ties {
+                all.extend([by_best, by_id].map(|case| Self { listed: true, ..case }));
+            }
         };
         for kind in [Random, Ties, Equal, Sorted, Signed] {
             let sizes = EDGES.into_iter().chain([255, 256, 300, 1023, 1024, 1025, 2500]);
@@ -79,8 +86,19 @@ impl SelectClustersCase {
         self.budget / (1 + seq + head)
     }
 
+    /// Half of the clusters are on the list.
     fn cluster_stride(&self) -> u32 {
-        self.clusters + 3
+        self.clusters * (1 + u32::from(self.listed)) + 3
+    }
+
+    /// Entries from one head's list to the next.
+    fn list_stride(&self) -> u32 {
+        self.clusters + 5
+    }
+
+    /// Inputs of a sequence.
+    fn n_inputs(&self) -> usize {
+        3 + usize::from(self.listed)
     }
 
     fn score_stride(&self) -> u32 {
@@ -126,30 +144,64 @@ impl SelectClustersCase {
             let end = sizes.len() + self.cluster_stride() as usize;
             let most = if self.by_id { 1 } else { 24 };
             let mut size = || if rng.below(10) == 0 { 0 } else { 1 + rng.below(most) as u32 };
-            sizes.extend((0..self.count(seq, head)).map(|_| size()));
+            let n = self.count(seq, head) * (1 + u32::from(self.listed));
+            sizes.extend((0..n).map(|_| size()));
             sizes.resize(end, u32::MAX);
         }
         sizes
     }
 
-    /// The scores and sizes of one head, and what it may take.
-    fn ranking<'a>(&self, plan: &'a Plan, seq: u32, head: u32) -> Ranking<'a> {
+    /// For each head as many different clusters as are in use, in no order.
+    fn draw_list(&self, rng: &mut SplitMix64, seq: u32) -> Vec<u32> {
+        let mut list = Vec::new();
+        for head in 0..self.hkv {
+            let end = list.len() + self.list_stride() as usize;
+            let n = self.count(seq, head);
+            let mut ids: Vec<u32> = (0..2 * n).collect();
+            for i in 0..n as usize {
+                let other = i + rng.below(ids.len() - i);
+                ids.swap(i, other);
+            }
+            list.extend(&ids[..n as usize]);
+            list.resize(end, u32::MAX);
+        }
+        list
+    }
+
+    /// What one head may choose from: scores by cluster, of which those that are not listed have no
+    /// tokens.
+    fn choice(&self, plan: &Plan, seq: u32, head: u32) -> Choice {
         let n = self.count(seq, head) as usize;
         let scores = (seq * self.hkv + head) as usize * self.score_stride() as usize;
-        let sizes = head as usize * self.cluster_stride() as usize;
-        Ranking {
-            scores: &plan.inputs[0].values.floats()[scores..][..n],
-            sizes: &plan.inputs[1 + 3 * seq as usize].values.ints()[sizes..][..n],
-            budget: self.budget(seq, head),
+        let scores = &plan.inputs[0].values.floats()[scores..][..n];
+        let (input, first) = (self.n_inputs() * seq as usize, head as usize);
+        let own_sizes = first * self.cluster_stride() as usize;
+        let own_sizes = &plan.inputs[1 + input].values.ints()[own_sizes..];
+        if !self.listed {
+            return Choice { scores: scores.to_vec(), sizes: own_sizes[..n].to_vec() };
         }
+        let ids = &plan.inputs[4 + input].values.ints()[first * self.list_stride() as usize..][..n];
+        let mut choice = Choice { scores: vec![0.0; 2 * n], sizes: vec![0; 2 * n] };
+        for (id, score) in ids.iter().map(|id| *id as usize).zip(scores) {
+            (choice.scores[id], choice.sizes[id]) = (*score, own_sizes[id]);
+        }
+        choice
     }
+}
+
+/// What one head may choose from, by cluster.
+struct Choice {
+    scores: Vec<f32>,
+    sizes: Vec<u32>,
 }
 
 impl fmt::Display for SelectClustersCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clusters, budget, hkv, seqs, kind, by_id } = self;
+        let Self { clusters, budget, hkv, seqs, kind, by_id, listed } = self;
         let by_id = if *by_id { ",by_id" } else { "" };
-        write!(f, "select_clusters[c={clusters},b={budget},hkv={hkv},seqs={seqs},{kind:?}{by_id}]")
+        let listed = if *listed { ",listed" } else { "" };
+        write!(f, "select_clusters[c={clusters},b={budget},hkv={hkv},seqs={seqs},")?;
+        write!(f, "{kind:?}{by_id}{listed}]")
     }
 }
 
@@ -166,6 +218,9 @@ impl OpCase for SelectClustersCase {
             inputs.push(Input::ints("sizes", sizes));
             inputs.push(Input::ints("n_clusters", per_head(&|head| self.count(seq, head))));
             inputs.push(Input::ints("budgets", per_head(&|head| self.budget(seq, head))));
+            if self.listed {
+                inputs.push(Input::ints("listed", self.draw_list(rng, seq)));
+            }
         }
         let heads = (self.seqs * self.hkv) as usize;
         let room = heads * self.max_selected() as usize;
@@ -183,12 +238,15 @@ impl OpCase for SelectClustersCase {
     fn launch<B: Backend>(&self, backend: &B, b: &mut Buffers<B>) -> OpResult<()> {
         let [clusters, takes, n_selected] = exactly(&mut b.outputs);
         let spans: Vec<_> = b.inputs[1..]
-            .chunks_exact(3)
+            .chunks_exact(self.n_inputs())
             .map(|parts| SelectSpan {
                 sizes: parts[0].view(),
                 n_clusters: parts[1].view(),
                 budgets: parts[2].view(),
                 cluster_stride: self.cluster_stride(),
+                listed: parts
+                    .get(3)
+                    .map(|ids| Listed { ids: ids.view(), stride: self.list_stride() }),
             })
             .collect();
         backend.select_clusters(SelectClusters {
@@ -215,7 +273,8 @@ impl OpCase for SelectClustersCase {
             let name = format!("sequence {seq}, head {head}");
             match (Picked::of(got, i, room), Picked::of(want, i, room)) {
                 (Some(got), Some(want)) => {
-                    let ranking = self.ranking(plan, seq, head);
+                    let Choice { scores, sizes } = &self.choice(plan, seq, head);
+                    let ranking = Ranking { scores, sizes, budget: self.budget(seq, head) };
                     compare_selection(&mut c, &name, got, want, &ranking, tol);
                 }
                 _ => c.fail(format!("{name}: n_selected is more than {room}")),

@@ -217,8 +217,8 @@ pub struct ScoreSpan<'a, B: Storage> {
     pub listed: Option<Listed<'a, B>>,
 }
 
-/// Which clusters are scored: entry i of a head is the score of cluster `ids[h, i]`, and
-/// [`ScoreSpan::n_clusters`] counts entries.
+/// Which clusters are scored or chosen from: entry i of a head is cluster `ids[h, i]`, and
+/// `n_clusters` of the span counts entries.
 pub struct Listed<'a, B: Storage> {
     /// U32 `[Hkv, stride]`, each below `cluster_stride`.
     pub ids: View<'a, B>,
@@ -293,8 +293,8 @@ pub struct SelectClustersParams {
     /// Entries from one head's output to the next; at least the largest budget or the largest
     /// cluster count, whichever is smaller (a taken cluster has a token).
     pub max_selected: u32,
-    /// 0: best first. 1: in the order of ids, which takes no sort; no cluster may have more than
-    /// one token.
+    /// 0: best first. 1: in the order of ids, or of the list, which takes no sort; no cluster may
+    /// have more than one token.
     pub by_id: u32,
 }
 
@@ -302,12 +302,23 @@ pub struct SelectClustersParams {
 pub struct SelectSpan<'a, B: Storage> {
     /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
     pub sizes: View<'a, B>,
-    /// U32 `[Hkv]`: clusters in use.
+    /// U32 `[Hkv]`: clusters in use, or entries of the list.
     pub n_clusters: View<'a, B>,
     /// U32 `[Hkv]`: tokens that each head may take; may be 0.
     pub budgets: View<'a, B>,
     /// Clusters from one head to the next.
     pub cluster_stride: u32,
+    /// What is chosen from, where that is not clusters 0, 1, 2 .. up to `n_clusters`: score i is
+    /// that of cluster `ids[h, i]`. Among equals the first entry comes first.
+    pub listed: Option<Listed<'a, B>>,
+}
+
+impl<B: Storage> SelectSpan<'_, B> {
+    /// Most scores of a head.
+    pub fn room(&self, score_stride: u32) -> usize {
+        let stride = self.listed.map_or(self.cluster_stride, |listed| listed.stride);
+        stride.min(score_stride) as usize
+    }
 }
 
 /// The clusters that each KV head attends, best first or in the order of their ids.
@@ -340,6 +351,9 @@ impl<B: Storage> SelectClusters<'_, B> {
             reads(op, "sizes", &s.sizes, DType::U32, h * s.cluster_stride as usize)?;
             reads(op, "n_clusters", &s.n_clusters, DType::U32, h)?;
             reads(op, "budgets", &s.budgets, DType::U32, h)?;
+            if let Some(Listed { ids, stride }) = &s.listed {
+                reads(op, "listed", ids, DType::U32, h * *stride as usize)?;
+            }
         }
         Ok(())
     }

@@ -147,10 +147,7 @@ fn pooled_scores(
     let first = kv_head * span.cluster_stride as usize;
     let n = ints(&span.n_clusters)[kv_head];
     let all = floats(&span.centroids);
-    let ids: Vec<usize> = match span.listed {
-        Some(Listed { ids, stride }) => ints(&ids)[kv_head * stride as usize..][..n].to_vec(),
-        None => (0..n).collect(),
-    };
+    let ids = listed(span.listed, kv_head, n);
     let sizes = ints(&span.sizes);
     let mut pooled = vec![0.0f64; n];
     for g in 0..group {
@@ -170,6 +167,14 @@ fn pooled_scores(
         }
     }
     pooled
+}
+
+/// The clusters of a head's first `n` entries.
+fn listed(listed: Option<Listed<'_, R>>, head: usize, n: usize) -> Vec<usize> {
+    match listed {
+        Some(Listed { ids, stride }) => ints(&ids)[head * stride as usize..][..n].to_vec(),
+        None => (0..n).collect(),
+    }
 }
 
 /// `w_c e^(s_c) / sum_i w_i e^(s_i)`; all 0 where every weight is 0.
@@ -206,16 +211,18 @@ fn picks(d: &SelectClusters<'_, R>) -> OpResult<Vec<Vec<(usize, usize)>>> {
     for (i, span) in d.spans.iter().enumerate() {
         let (counts, budgets, sizes) =
             (ints(&span.n_clusters), ints(&span.budgets), ints(&span.sizes));
-        let room = (span.cluster_stride as usize).min(stride);
-        counts_fit(Op::SelectClusters, "n_clusters", &counts, room)?;
+        let clusters = span.cluster_stride as usize;
+        counts_fit(Op::SelectClusters, "n_clusters", &counts, span.room(d.p.score_stride))?;
         for head in 0..n_kv_heads {
             let own = &scores[(i * n_kv_heads + head) * stride..][..counts[head]];
-            let sizes = &sizes[head * span.cluster_stride as usize..][..counts[head]];
-            let mut picked = pick(own, sizes, budgets[head]);
+            let ids = listed(span.listed, head, counts[head]);
+            ids.iter().try_for_each(|id| below(Op::SelectClusters, "cluster", *id, clusters))?;
+            let sizes: Vec<usize> = ids.iter().map(|id| sizes[head * clusters + id]).collect();
+            let mut picked = pick(own, &sizes, budgets[head]);
             if d.p.by_id != 0 {
                 picked.sort_unstable();
             }
-            picks.push(picked);
+            picks.push(picked.into_iter().map(|(entry, take)| (ids[entry], take)).collect());
         }
     }
     Ok(picks)

@@ -14,6 +14,7 @@ use longview_ops::{
     ProjectHeadsParams, View, ViewMut,
 };
 
+use super::cluster_groups::in_groups;
 use crate::policy::BlockConfig;
 
 /// What a run of keys becomes.
@@ -52,6 +53,8 @@ pub struct ClusterTask {
     pub max_cluster: usize,
     /// Seed of the initial centroids.
     pub seed: u64,
+    /// Whether clusters lie in an order in which neighbours are alike.
+    pub is_grouped: bool,
 }
 
 /// The clusters of one KV head, members of a cluster side by side and closest first.
@@ -513,16 +516,27 @@ impl<B: Backend> ClusterJob<B> {
         backend.read(View::part(&b.centroids, 0, h * n_clusters * d), out).await
     }
 
-    /// Counting sort by label, then closest first inside each cluster; empty clusters vanish.
+    /// Counting sort by label, in the order of labels or of [`in_groups`], then closest first inside
+    /// each cluster; empty clusters vanish.
     fn order_members(&mut self, n_clusters: usize) {
         let (n, d) = (self.task.n_points, self.task.head_dim);
         for (h, head) in self.heads.iter_mut().enumerate() {
             let labels = &self.host.labels[h * n..(h + 1) * n];
             let closeness = &self.host.closeness[h * n..(h + 1) * n];
             let counts = &self.host.counts[h * n_clusters..(h + 1) * n_clusters];
-            let starts = &mut self.host.starts;
+            let (starts, ids) = (&mut self.host.starts, &mut self.host.chosen);
+            ids.clear();
+            ids.extend((0..n_clusters as u32).filter(|c| counts[*c as usize] > 0));
+            if self.task.is_grouped {
+                in_groups(ids, &self.host.centroids[h * n_clusters * d..][..n_clusters * d], d);
+            }
             starts.clear();
-            starts.extend(counts.iter().scan(0, |sum, c| Some(std::mem::replace(sum, *sum + c))));
+            starts.resize(n_clusters, 0);
+            let mut sum = 0;
+            for c in ids.iter().map(|c| *c as usize) {
+                starts[c] = sum;
+                sum += counts[c];
+            }
             head.order.resize(n, 0);
             for (i, label) in labels.iter().enumerate() {
                 let place = &mut starts[*label as usize];
@@ -530,16 +544,17 @@ impl<B: Backend> ClusterJob<B> {
                 *place += 1;
             }
             let mut start = 0;
-            for (c, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-                let members = &mut head.order[start..start + *count as usize];
+            for c in ids.iter().map(|c| *c as usize) {
+                let count = counts[c];
+                let members = &mut head.order[start..start + count as usize];
                 members.sort_unstable_by(|a, b| {
                     closeness[*b as usize].total_cmp(&closeness[*a as usize]).then(a.cmp(b))
                 });
                 let row = (h * n_clusters + c) * d;
-                head.sizes.push(*count);
+                head.sizes.push(count);
                 head.centroids.extend_from_slice(&self.host.centroids[row..row + d]);
                 head.radius.push(self.host.radius[h * n_clusters + c]);
-                start += *count as usize;
+                start += count as usize;
             }
         }
     }
@@ -587,7 +602,7 @@ impl HostScratch {
         reserve(&mut self.counts, room);
         reserve(&mut self.radius, room);
         reserve(&mut self.starts, task.room());
-        reserve(&mut self.chosen, task.n_points);
+        reserve(&mut self.chosen, task.n_points.max(task.room()));
         self.n_changed.resize(task.n_kv_heads, 0);
     }
 }

@@ -124,6 +124,7 @@ mod tests {
             iterations: 10,
             max_cluster: 4,
             seed: 3,
+            is_grouped: false,
         }
     }
 

@@ -8,6 +8,7 @@
 use longview_core::{DType, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
 
+use super::cluster_groups::ClusterGroups;
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use crate::layout::KvShape;
@@ -45,6 +46,8 @@ pub struct LayerIndex<B: Backend> {
     n_clusters: B::Buffer,
     /// The same KV rows on the device `[Hkv, capacity, 2, width]`.
     pairs: Option<B::Buffer>,
+    /// Where a step looks at some of the clusters only.
+    groups: Option<ClusterGroups<B>>,
     capacity: usize,
     width: usize,
     keeps_owners: bool,
@@ -79,6 +82,7 @@ impl<B: Backend> LayerIndex<B> {
             starts: backend.alloc(DType::U32, h * capacity, "cluster starts")?,
             n_clusters: backend.alloc(DType::U32, h, "cluster counts")?,
             pairs: None,
+            groups: None,
             capacity,
             width,
             keeps_owners: false,
@@ -98,6 +102,15 @@ impl<B: Backend> LayerIndex<B> {
         self.pairs = Some(backend.alloc(self.centroids.dtype(), len, "cluster means")?);
         let bytes = self.capacity * 2 * self.row_bytes();
         self.heads.iter_mut().for_each(|head| head.pairs.reserve(bytes));
+        Ok(self)
+    }
+
+    /// The same index, empty, with up to `capacity` groups of clusters a head; of their means too,
+    /// if clusters have them by then.
+    pub(crate) fn with_groups(mut self, backend: &B, capacity: usize) -> OpResult<Self> {
+        let (h, kind) = (self.heads.len(), (self.centroids.dtype(), self.width));
+        let has_pairs = self.pairs.is_some();
+        self.groups = Some(ClusterGroups::new(backend, h, kind, capacity, has_pairs)?);
         Ok(self)
     }
 
@@ -146,6 +159,10 @@ impl<B: Backend> LayerIndex<B> {
                 }
             }
             self.upload_head(backend, h, first)?;
+            if let Some(groups) = &mut self.groups {
+                let head = &self.heads[h];
+                groups.append(backend, h, head, (first, head.sizes.len()))?;
+            }
         }
         let mut counts = self.spare_counts.pop().unwrap_or_default();
         counts.clear();
@@ -173,6 +190,9 @@ impl<B: Backend> LayerIndex<B> {
             head.owners.truncate(head.sizes.iter().map(|size| *size as usize).sum());
             let count = n as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.truncate(backend, &self.heads)?;
         }
         Ok(self.batches.last().map_or(first_row, |(end, _)| *end))
     }
@@ -236,7 +256,27 @@ impl<B: Backend> LayerIndex<B> {
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
         self.batches.extend(record.batches);
+        self.make_groups(backend)?;
         Ok(true)
+    }
+
+    /// Groups the clusters of all batches.
+    fn make_groups(&mut self, backend: &B) -> OpResult<()> {
+        let Some(groups) = &mut self.groups else { return Ok(()) };
+        for (h, head) in self.heads.iter().enumerate() {
+            let mut first = 0;
+            for (_, counts) in &self.batches {
+                let end = counts[h] as usize;
+                groups.append(backend, h, head, (first, end))?;
+                first = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups of clusters, where a step looks at some of the clusters only.
+    pub(crate) fn groups(&self) -> Option<&ClusterGroups<B>> {
+        self.groups.as_ref()
     }
 
     /// Numbers that describe a cluster.
@@ -253,6 +293,9 @@ impl<B: Backend> LayerIndex<B> {
         self.n_clusters = backend.alloc(DType::U32, self.heads.len(), "cluster counts")?;
         if let Some(pairs) = &mut self.pairs {
             *pairs = backend.alloc(pairs.dtype(), pairs.len(), "cluster means")?;
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.restore(backend)?;
         }
         for h in 0..self.heads.len() {
             self.upload_head(backend, h, 0)?;
@@ -331,7 +374,8 @@ impl<B: Backend> LayerIndex<B> {
         let pairs = self.pairs.as_ref().map_or(0, DeviceBuffer::size_bytes);
         let words = [&self.sizes, &self.starts, &self.n_clusters];
         let words = words.map(DeviceBuffer::size_bytes).iter().sum::<u64>();
-        self.centroids.size_bytes() + words + pairs
+        let groups = self.groups.as_ref().map_or(0, ClusterGroups::device_bytes);
+        self.centroids.size_bytes() + words + pairs + groups
     }
 }
 

@@ -1,6 +1,7 @@
 //! Indexes of keys: what stands for clusters, blocks and tokens, how it is made, and what prefill
 //! records for it.
 
+mod cluster_groups;
 mod importance;
 mod job_queue;
 mod kmeans_job;
@@ -15,6 +16,7 @@ mod records;
 #[cfg(test)]
 mod testing;
 
+pub(crate) use cluster_groups::{ClusterGroups, GROUP_CLUSTERS, group_bytes};
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};
 pub use kmeans_worker::ClusterWorker;

@@ -2,7 +2,7 @@
 
 use longview_ops::{BlockSummary, Distance, PoolKind, Pooling};
 
-use super::limits::FLUSH_STEPS;
+use super::limits::{FLUSH_STEPS, INDEX_SEGMENT};
 use super::options::{Importance, LrqkInit, LrqkOrder};
 
 /// The index of a policy that recalls.
@@ -113,6 +113,9 @@ pub enum Rank {
 pub struct TwoStage {
     /// Tokens in opened clusters, as a multiple of those that are recalled; at least 2.
     pub times: usize,
+    /// Most clusters of a head that a query is compared with: those of the groups that it is
+    /// nearest to. `None` for all.
+    pub scan: Option<usize>,
     /// How they are compared.
     pub tokens: TokenConfig,
 }
@@ -182,6 +185,11 @@ impl Index {
         }
     }
 
+    /// Most clusters of a head that a query is compared with, where they are found by groups.
+    pub fn scan(&self) -> Option<usize> {
+        self.two_stage().and_then(|two_stage| two_stage.scan)
+    }
+
     /// Whether the index bounds the scores of the keys that it stands for.
     pub fn is_bounded(&self) -> bool {
         match self.kind {
@@ -225,6 +233,17 @@ impl Index {
             IndexKind::Blocks(blocks) => blocks.summary.width(head_dim),
             IndexKind::Tokens(tokens) => tokens.rank.most(head_dim),
         }
+    }
+
+    /// Most runs of rows of `context` tokens that are indexed one after the other.
+    pub fn max_batches(&self, context: usize) -> usize {
+        let segment = if self.segment == 0 { INDEX_SEGMENT } else { self.segment };
+        context / self.window + context / segment + 3
+    }
+
+    /// Most groups of `of` clusters: every batch ends with one that may have fewer.
+    pub fn max_groups(&self, context: usize, of: usize) -> usize {
+        self.max_units(context) / of + self.max_batches(context)
     }
 
     /// Most clusters, blocks or tokens that an index of `context` tokens has: segments and windows
@@ -317,7 +336,7 @@ mod tests {
     }
 
     fn two_stages() -> Index {
-        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS })))
+        index(clusters(Some(TwoStage { times: 2, scan: None, tokens: TOKENS })))
     }
 
     fn adapting() -> Index {
@@ -333,7 +352,7 @@ mod tests {
         assert!(two_stages().needs_host_choice() && adapting().needs_host_choice());
         assert!(!two_stages().allows_speculation() && !adapting().allows_speculation());
         assert!(adapting().adapts() && !two_stages().adapts());
-        let stage = TwoStage { times: 2, tokens: TOKENS };
+        let stage = TwoStage { times: 2, scan: None, tokens: TOKENS };
         assert_eq!([two_stages().two_stage(), adapting().two_stage()], [Some(stage), None]);
     }
 

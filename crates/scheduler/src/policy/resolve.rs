@@ -28,6 +28,9 @@ const LRQK_LITE_TOKENS: usize = 64;
 const LONGVIEW_OPENS: usize = 4096;
 const LONGVIEW_TIMES: [usize; 2] = [4, 16];
 
+/// Clusters that Longview looks at, as a multiple of those that it opens.
+const LONGVIEW_SCANS: usize = 4;
+
 /// Dimensions in which Longview compares tokens.
 const LONGVIEW_RANK: usize = 32;
 
@@ -137,7 +140,7 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     };
     let policy = recalled(options, Always { sinks, recent }, budget, index)?;
     // After the budget was checked, so that the error of a small budget comes first.
-    let two_stage = two_stage(options, budget)?;
+    let two_stage = two_stage(options, budget, cluster_tokens)?;
     let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
     let index = policy.index.map(|index| Index { kind, ..index });
     let residual = options.residual.unwrap_or(match options.preset {
@@ -148,7 +151,11 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
 }
 
 /// Two-stage selection: clusters, then tokens.
-fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>, PolicyError> {
+fn two_stage(
+    options: &PolicyOptions,
+    budget: usize,
+    cluster_tokens: usize,
+) -> Result<Option<TwoStage>, PolicyError> {
     let is_longview = options.preset == Preset::Longview;
     let default = if is_longview {
         let [least, most] = LONGVIEW_TIMES;
@@ -159,7 +166,11 @@ fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>,
     let times = options.two_stage.unwrap_or(default);
     if times == 1 {
         let reason = "means something to clusters with --two-stage above 1 alone";
-        return options.rank.map_or(Ok(None), |_| Err(PolicyError::conflict("rank", reason)));
+        return match (options.rank, options.scan_clusters) {
+            (Some(_), _) => Err(PolicyError::conflict("rank", reason)),
+            (None, Some(_)) => Err(PolicyError::conflict("scan-clusters", reason)),
+            (None, None) => Ok(None),
+        };
     }
     if let Some(rank) = options.rank.filter(|rank| rank % 2 == 1) {
         let advice = PolicyAdvice::Use { option: "rank", value: (rank + 1).to_string() };
@@ -191,7 +202,9 @@ fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>,
     let (order, seed) = (LrqkOrder::KeysFirst, options.seed.unwrap_or(0));
     let projection = Projection::Lrqk { iterations, init, order, seed };
     let rank = Rank::Given(rank);
-    Ok(Some(TwoStage { times, tokens: TokenConfig { projection, rank, adapts: false } }))
+    let opened = (times * budget).div_ceil(cluster_tokens);
+    let scan = options.scan_clusters.or(is_longview.then_some(LONGVIEW_SCANS * opened));
+    Ok(Some(TwoStage { times, scan, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 
 /// Quest, InfLLM, KTransformers.

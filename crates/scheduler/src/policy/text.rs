@@ -72,8 +72,10 @@ impl Policy {
             ("tail", (*residual == Residual::Means).to_string()),
             (
                 "refine",
-                some(index.and_then(|index| index.two_stage()), |TwoStage { times, tokens }| {
-                    format!("{times} {}", tokens_text(tokens))
+                some(index.and_then(|index| index.two_stage()), |two_stage| {
+                    let TwoStage { times, scan, tokens } = two_stage;
+                    let scan = scan.map_or_else(String::new, |scan| format!(", scan {scan}"));
+                    format!("{times} {}{scan}", tokens_text(tokens))
                 }),
             ),
             ("positions", name_of(residency.first_positions()).into()),

@@ -3,6 +3,7 @@
 mod bound;
 mod cache;
 mod device_cache;
+mod group_stage;
 mod host_attention;
 mod layer_prefetch;
 mod path;

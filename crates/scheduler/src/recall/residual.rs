@@ -7,14 +7,19 @@
 //! the mass that is really there, by Jensen's inequality. Where tokens are chosen one by one
 //! ([`super::two_stage`]), the host counts those that each cluster lost, and c and v stay the means
 //! of all.
+//!
+//! Where a step looked at the clusters of some groups only ([`super::group_stage`]), every other
+//! group counts as its own mean: so the estimate covers all tokens, but the farther they are from
+//! the query, the coarser.
 
-use longview_core::DType;
+use longview_core::{DType, HeadId};
 use longview_ops::{
-    AttendList, Backend, ClusterRest, ClusterRestParams, ListSpan, OpResult, View, ViewMut,
+    AttendList, Backend, ClusterRest, ClusterRestParams, KvView, ListSpan, OpResult, View, ViewMut,
 };
 
+use super::group_stage::GroupStage;
 use super::selector::Selector;
-use crate::index::LayerIndex;
+use crate::index::{GROUP_CLUSTERS, LayerIndex};
 use crate::layout::{KvShape, LayerTensors, SelectionId, attend_params};
 use crate::policy::Policy;
 
@@ -42,12 +47,123 @@ struct ChosenTokens<B: Backend> {
     host_n: Vec<u32>,
     /// Tokens that each cluster of a head lost; 0 between calls.
     lost: Vec<u32>,
+    /// Where a step looks at some of the clusters only.
+    groups: Option<GroupRest<B>>,
+}
+
+/// What is left of the groups of clusters that were opened, and of all others.
+struct GroupRest<B: Backend> {
+    /// Clusters of opened groups, and tokens left of each.
+    clusters: HostList<B>,
+    /// All groups, and tokens left of each that are in no listed cluster.
+    groups: HostList<B>,
+}
+
+/// A list of rows with weights for each KV head, made on the host.
+struct HostList<B: Backend> {
+    /// U32 `[Hkv, stride]`.
+    rows: B::Buffer,
+    weights: B::Buffer,
+    /// U32 `[Hkv]`.
+    n_rows: B::Buffer,
+    host_rows: Vec<u32>,
+    host_weights: Vec<u32>,
+    host_n: Vec<u32>,
+    stride: usize,
+}
+
+impl<B: Backend> HostList<B> {
+    fn new(backend: &B, n_heads: usize, stride: usize) -> OpResult<Self> {
+        let ints = |len: usize| backend.alloc(DType::U32, len, "unread clusters");
+        Ok(Self {
+            rows: ints(n_heads * stride)?,
+            weights: ints(n_heads * stride)?,
+            n_rows: ints(n_heads)?,
+            host_rows: vec![0; n_heads * stride],
+            host_weights: vec![0; n_heads * stride],
+            host_n: vec![0; n_heads],
+            stride,
+        })
+    }
+
+    fn push(&mut self, head: usize, row: u32, weight: u32) {
+        let at = head * self.stride + self.host_n[head] as usize;
+        (self.host_rows[at], self.host_weights[at]) = (row, weight);
+        self.host_n[head] += 1;
+    }
+
+    fn upload(&mut self, backend: &B) -> OpResult<()> {
+        for (buffer, host) in [
+            (&mut self.rows, &self.host_rows),
+            (&mut self.weights, &self.host_weights),
+            (&mut self.n_rows, &self.host_n),
+        ] {
+            backend.write(ViewMut::all(buffer), bytemuck::cast_slice(host))?;
+        }
+        Ok(())
+    }
+
+    fn span<'a>(&'a self, kv: KvView<'a, B>, q_index: usize) -> ListSpan<'a, B> {
+        ListSpan {
+            q_index: q_index as u32,
+            kv,
+            rows: View::all(&self.rows),
+            n_rows: View::all(&self.n_rows),
+            weights: Some(View::all(&self.weights)),
+            list_stride: self.stride as u32,
+        }
+    }
+}
+
+/// Bytes that a [`HostList`] takes on the device.
+fn list_bytes(n_heads: usize, stride: usize) -> usize {
+    n_heads * (2 * stride + 1) * DType::U32.size()
+}
+
+impl<B: Backend> GroupRest<B> {
+    /// Lists the clusters of opened groups of `head` with what each has left, and all groups with
+    /// what of them is not listed. `lost` is 0 again afterwards.
+    fn list(&mut self, head: HeadId, at: &Unread<'_, B>, stage: &GroupStage<B>, lost: &mut [u32]) {
+        let (Some(opened), Some(groups)) = (stage.opened(head), at.clusters.groups()) else {
+            return;
+        };
+        let sizes = &at.clusters.heads()[head.index()].sizes;
+        let (h, groups) = (head.index(), &groups.heads()[head.index()]);
+        (self.clusters.host_n[h], self.groups.host_n[h]) = (0, 0);
+        for (group, tokens) in groups.tokens.iter().enumerate() {
+            self.groups.push(h, group as u32, *tokens);
+        }
+        for (group, take) in opened {
+            let first = groups.starts[group] as usize;
+            let mut listed = 0;
+            for cluster in first..first + take {
+                let left = sizes[cluster] - std::mem::take(&mut lost[cluster]);
+                self.clusters.push(h, cluster as u32, left);
+                listed += sizes[cluster];
+            }
+            self.groups.host_weights[h * self.groups.stride + group] -= listed;
+        }
+    }
 }
 
 impl<B: Backend> ChosenTokens<B> {
-    fn new(backend: &B, shape: &KvShape, most: usize, capacity: usize) -> OpResult<Self> {
+    fn new(
+        backend: &B,
+        shape: &KvShape,
+        policy: &Policy,
+        most: usize,
+        capacity: usize,
+    ) -> OpResult<Self> {
         let (h, len) = (shape.n_kv_heads, shape.n_kv_heads * most);
+        let groups = match group_lists(shape, policy, capacity) {
+            Some([clusters, groups]) => Some(GroupRest {
+                clusters: HostList::new(backend, h, clusters)?,
+                groups: HostList::new(backend, h, groups)?,
+            }),
+            None => None,
+        };
         Ok(Self {
+            groups,
             clusters: backend.alloc(DType::U32, len, "clusters of tokens")?,
             takes: backend.alloc(DType::U32, len, "clusters of tokens")?,
             n_selected: backend.alloc(DType::U32, h, "clusters of tokens")?,
@@ -57,6 +173,27 @@ impl<B: Backend> ChosenTokens<B> {
             host_n: vec![0; h],
             lost: vec![0; capacity],
         })
+    }
+
+    /// Lists what is left of opened groups and of all others; `false` where the selection was among
+    /// all clusters.
+    fn list_groups(&mut self, backend: &B, shape: &KvShape, at: &Unread<'_, B>) -> OpResult<bool> {
+        let (Some(rest), Some(stage)) = (&mut self.groups, at.selector.group_stage()) else {
+            return Ok(false);
+        };
+        if stage.listed().is_none() {
+            return Ok(false);
+        }
+        for head in shape.heads() {
+            let owners = &at.clusters.heads()[head.index()].owners;
+            for (token, _) in at.selector.selected(at.selection, head) {
+                self.lost[owners[token] as usize] += 1;
+            }
+            rest.list(head, at, stage, &mut self.lost);
+        }
+        rest.clusters.upload(backend)?;
+        rest.groups.upload(backend)?;
+        Ok(true)
     }
 
     /// Counts the tokens of a selection by their clusters, on the device.
@@ -100,6 +237,14 @@ fn most_chosen(shape: &KvShape, policy: &Policy) -> usize {
     }
 }
 
+/// Entries of a head's lists of clusters and of groups, where a step looks at some of the clusters
+/// only.
+fn group_lists(shape: &KvShape, policy: &Policy, capacity: usize) -> Option<[usize; 2]> {
+    let index = policy.index?;
+    let groups = index.max_groups(shape.capacity, GROUP_CLUSTERS);
+    Some([index.scan()?.min(capacity).max(1), groups])
+}
+
 impl<B: Backend> ResidualMeans<B> {
     /// For indexes of up to `capacity` clusters.
     pub fn new(backend: &B, shape: &KvShape, policy: &Policy, capacity: usize) -> OpResult<Self> {
@@ -109,7 +254,7 @@ impl<B: Backend> ResidualMeans<B> {
         backend.write(ViewMut::all(&mut all), bytemuck::cast_slice(&numbers))?;
         let chosen = match most_chosen(shape, policy) {
             0 => None,
-            most => Some(ChosenTokens::new(backend, shape, most, capacity)?),
+            most => Some(ChosenTokens::new(backend, shape, policy, most, capacity)?),
         };
         Ok(Self { rest: backend.alloc(DType::U32, len, "unread tokens")?, all, chosen })
     }
@@ -125,6 +270,24 @@ impl<B: Backend> ResidualMeans<B> {
     ) -> OpResult<()> {
         // An index that keeps no values has nothing to stand for its clusters.
         let Some(pairs) = at.clusters.pairs() else { return Ok(()) };
+        let n_tokens = t.n_tokens(shape);
+        if let Some(chosen) = &mut self.chosen
+            && chosen.list_groups(backend, shape, at)?
+            && let (Some(rest), Some(groups)) = (&chosen.groups, at.clusters.groups())
+        {
+            let group_pairs = groups.pairs();
+            for (list, kv) in [(&rest.clusters, Some(pairs)), (&rest.groups, group_pairs)] {
+                let Some(kv) = kv else { continue };
+                backend.attend_list(AttendList {
+                    p: attend_params(shape, n_tokens, true),
+                    q: t.q,
+                    spans: &[list.span(kv, at.index)],
+                    out: t.out_mut(),
+                    lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
+                })?;
+            }
+            return Ok(());
+        }
         let (selection, max_selected) = match &mut self.chosen {
             Some(chosen) => {
                 chosen.count(backend, shape, at)?;
@@ -147,7 +310,6 @@ impl<B: Backend> ResidualMeans<B> {
             n_selected,
             rest: ViewMut::all(&mut self.rest),
         })?;
-        let n_tokens = t.n_tokens(shape);
         backend.attend_list(AttendList {
             p: attend_params(shape, n_tokens, true),
             q: t.q,
@@ -180,7 +342,10 @@ pub(crate) fn residual_bytes(shape: &KvShape, policy: &Policy, capacity: usize) 
         0 => 0,
         most => 2 * most + 1,
     };
-    (shape.n_kv_heads * (2 * capacity + chosen) * DType::U32.size()) as u64
+    let lists = group_lists(shape, policy, capacity).filter(|_| chosen > 0);
+    let bytes = |stride| list_bytes(shape.n_kv_heads, stride);
+    let lists: usize = lists.map_or(0, |lists| lists.map(bytes).iter().sum());
+    (shape.n_kv_heads * (2 * capacity + chosen) * DType::U32.size() + lists) as u64
 }
 
 #[cfg(test)]
@@ -330,7 +495,7 @@ mod tests {
         };
         let Some(index) = policy(20).index else { unreachable!("the tests' policy has clusters") };
         let IndexKind::Clusters(clusters) = index.kind else { unreachable!("clusters") };
-        let two_stage = Some(TwoStage { times: 2, tokens });
+        let two_stage = Some(TwoStage { times: 2, scan: None, tokens });
         let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
         policy_of(kind, longview_ops::Pooling::SumSoftmax, 20)
     }

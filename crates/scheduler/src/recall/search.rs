@@ -1,6 +1,6 @@
 //! What one layer's query searches, and what it ranks.
 
-use longview_ops::{Backend, View};
+use longview_ops::{Backend, Listed, View};
 
 use crate::index::{LayerIndex, LayerProjection};
 
@@ -14,6 +14,13 @@ pub(crate) struct Searched<'a, B: Backend> {
     pub projection: Option<&'a LayerProjection<B>>,
 }
 
+/// Where a stage of a search puts its scores.
+pub(crate) struct Scratch<'a, B: Backend> {
+    pub scores: &'a mut B::Buffer,
+    /// Scores from one KV head to the next.
+    pub stride: usize,
+}
+
 /// What a query ranks: clusters, blocks or tokens.
 pub(crate) struct Ranked<'a, B: Backend> {
     pub q: View<'a, B>,
@@ -25,10 +32,7 @@ pub(crate) struct Ranked<'a, B: Backend> {
     /// Centroids from one head to the next.
     pub centroid_stride: usize,
     /// Which of the centroids are ranked; else all.
-    pub listed: Option<View<'a, B>>,
-    /// Of what is ranked.
-    pub sizes: View<'a, B>,
+    pub listed: Option<Listed<'a, B>>,
+    /// Of what is ranked: entries of the list, if there is one.
     pub n_clusters: View<'a, B>,
-    /// Entries from one head to the next.
-    pub stride: usize,
 }

@@ -6,15 +6,16 @@
 
 use longview_core::{ClusterId, DType, HeadId, Slot};
 use longview_ops::{
-    Backend, BlockSummary, CentroidScoresParams, Listed, OpResult, Pooling, ProjectHeads,
+    Backend, BlockSummary, CentroidScoresParams, OpResult, Pooling, ProjectHeads,
     ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, SplitSigns,
     SplitSignsParams, View, ViewMut,
 };
 use smallvec::{SmallVec, smallvec};
 
 use super::cache::{ClusterCache, Miss, Want};
-use super::search::{Ranked, Searched};
-use super::two_stage::{StageScratch, TokenStage};
+use super::group_stage::GroupStage;
+use super::search::{Ranked, Scratch, Searched};
+use super::two_stage::TokenStage;
 use crate::index::HeadIndex;
 use crate::layout::{KvShape, Query, SelectionId};
 use crate::policy::{Budget, IndexKind, Policy};
@@ -135,15 +136,14 @@ impl<B: Backend> Selector<B> {
             centroid_sizes: index.sizes(),
             centroid_stride: index.capacity(),
             listed: None,
-            sizes: index.sizes(),
             n_clusters: index.n_clusters(),
-            stride: index.capacity(),
         };
         let ranked = match &mut self.token_stage {
             Some(stage) => {
                 let scores = &mut self.scores;
-                let scratch = StageScratch { scores, stride: self.score_stride, budgets };
-                let opened = stage.open(backend, shape, policy, searched, query, scratch)?;
+                let scratch = Scratch { scores, stride: self.score_stride };
+                let opened =
+                    stage.open(backend, shape, policy, searched, query, scratch, budgets)?;
                 let Some(opened) = opened else {
                     let none: SmallVec<[u32; 16]> = smallvec![0; h];
                     let counts = ViewMut::part(&mut self.n_selected, query.selection.0 * h, h);
@@ -183,13 +183,14 @@ impl<B: Backend> Selector<B> {
                 sizes: ranked.centroid_sizes,
                 n_clusters: ranked.n_clusters,
                 cluster_stride: ranked.centroid_stride as u32,
-                listed: ranked.listed.map(|ids| Listed { ids, stride: ranked.stride as u32 }),
+                listed: ranked.listed,
             }],
             select_spans: &[SelectSpan {
-                sizes: ranked.sizes,
+                sizes: ranked.centroid_sizes,
                 n_clusters: ranked.n_clusters,
                 budgets: self.budgets.all(),
-                cluster_stride: ranked.stride as u32,
+                cluster_stride: ranked.centroid_stride as u32,
+                listed: ranked.listed,
             }],
             scratch: ViewMut::all(&mut self.scores),
             clusters: ViewMut::part(&mut self.clusters, first * self.max_selected, len),
@@ -314,7 +315,7 @@ impl<B: Backend> Selector<B> {
         let (first, h) = (selection.0 * self.n_kv_heads, self.n_kv_heads);
         let (at, len) = (first * self.max_selected, h * self.max_selected);
         let cast = bytemuck::cast_slice_mut::<u32, u8>;
-        let mut parts: SmallVec<[(View<'_, B>, &mut [u8]); 6]> = smallvec![
+        let mut parts: SmallVec<[(View<'_, B>, &mut [u8]); 8]> = smallvec![
             (View::part(&self.clusters, at, len), cast(&mut self.host_clusters[at..at + len])),
             (View::part(&self.takes, at, len), cast(&mut self.host_takes[at..at + len])),
             (View::part(&self.n_selected, first, h), cast(&mut self.host_n[first..first + h])),
@@ -324,16 +325,14 @@ impl<B: Backend> Selector<B> {
             parts.push((scores, bytemuck::cast_slice_mut(&mut self.host_scores)));
         }
         parts.extend(other);
-        parts.extend(self.token_stage.as_mut().map(TokenStage::read_part));
-        backend.read_all(&mut parts).await?;
-        drop(parts);
-        if let Some(stage) = &self.token_stage {
-            for head in (0..h).map(HeadId::new) {
-                let place = self.place(selection, head);
-                self.host_clusters[place].iter_mut().for_each(|c| *c = stage.token(head, *c));
-            }
-        }
-        Ok(())
+        let groups = self.token_stage.as_mut().and_then(|stage| stage.groups.as_mut());
+        parts.extend(groups.and_then(GroupStage::read_parts).into_iter().flatten());
+        backend.read_all(&mut parts).await
+    }
+
+    /// The groups that the last selection opened, where it looks at some of the clusters only.
+    pub fn group_stage(&self) -> Option<&GroupStage<B>> {
+        self.token_stage.as_ref()?.groups.as_ref()
     }
 
     /// Cuts the last choice where the clusters taken hold the share `mass` of the estimated

@@ -4,14 +4,18 @@
 //! The second stage is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
 //! the order of the rows: those of an opened cluster are a run. They are scored where they lie, by
 //! a list, and the best are chosen in the order of the list, without a sort.
+//!
+//! Where there are many clusters, the first stage is among those of a few groups
+//! ([`super::group_stage`]).
 
-use longview_core::{DType, HeadId};
+use longview_core::DType;
 use longview_ops::{
-    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, OpResult, ProjectHeads,
+    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, Listed, OpResult, ProjectHeads,
     ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, View, ViewMut,
 };
 
-use super::search::{Ranked, Searched};
+use super::group_stage::{GroupStage, group_stage_bytes};
+use super::search::{Ranked, Scratch, Searched};
 use crate::index::LayerIndex;
 use crate::layout::{KvShape, Query};
 use crate::policy::{Policy, TwoStage};
@@ -28,12 +32,11 @@ pub(crate) struct TokenStage<B: Backend> {
     /// U32 `[Hkv, candidates]`: numbers of the tokens in opened clusters.
     rows: B::Buffer,
     n_rows: B::Buffer,
-    /// U32 `[Hkv, candidates]`: ones.
-    sizes: B::Buffer,
     /// F32 `[Hq, width]`.
     query: B::Buffer,
     host_budgets: Vec<u32>,
-    host_rows: Vec<u32>,
+    /// Where a step looks at some of the clusters only.
+    pub groups: Option<GroupStage<B>>,
     max_selected: usize,
     candidates: usize,
     width: usize,
@@ -42,8 +45,9 @@ pub(crate) struct TokenStage<B: Backend> {
 /// Bytes that [`TokenStage`] takes on the device.
 pub(crate) fn token_stage_bytes(shape: &KvShape, policy: &Policy, two_stage: TwoStage) -> u64 {
     let sizes = Sizes::of(shape, policy, two_stage);
-    let lists = 2 * sizes.max_selected + 2 * sizes.candidates + 3;
-    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64
+    let lists = 2 * sizes.max_selected + sizes.candidates + 3;
+    let groups = two_stage.scan.map_or(0, |scan| group_stage_bytes(shape, policy, scan));
+    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64 + groups
 }
 
 struct Sizes {
@@ -61,15 +65,6 @@ impl Sizes {
     }
 }
 
-/// What the first stage shares with the second.
-pub(crate) struct StageScratch<'a, B: Backend> {
-    pub scores: &'a mut B::Buffer,
-    /// Scores from one KV head to the next.
-    pub stride: usize,
-    /// Tokens that each KV head may recall.
-    pub budgets: &'a [u32],
-}
-
 impl<B: Backend> TokenStage<B> {
     /// For sequences of `shape` under `policy`.
     pub fn new(
@@ -81,9 +76,10 @@ impl<B: Backend> TokenStage<B> {
         let Sizes { max_selected, candidates, width } = Sizes::of(shape, policy, two_stage);
         let h = shape.n_kv_heads;
         let ints = |len: usize| backend.alloc(DType::U32, h * len, "opened clusters");
-        let mut sizes = ints(candidates)?;
-        let ones = vec![1u32; h * candidates];
-        backend.write(ViewMut::all(&mut sizes), bytemuck::cast_slice(&ones))?;
+        let groups = match two_stage.scan {
+            Some(scan) => Some(GroupStage::new(backend, shape, policy, scan)?),
+            None => None,
+        };
         Ok(Self {
             times: two_stage.times as u32,
             clusters: ints(max_selected)?,
@@ -92,18 +88,18 @@ impl<B: Backend> TokenStage<B> {
             budgets: UploadCache::new(backend, 1, h, "budgets")?,
             rows: ints(candidates)?,
             n_rows: ints(1)?,
-            sizes,
             query: backend.alloc(DType::F32, shape.n_q_heads * width, "query features")?,
             host_budgets: vec![0; h],
-            host_rows: vec![0; h * candidates],
+            groups,
             max_selected,
             candidates,
             width,
         })
     }
 
-    /// Opens the best clusters for `times` the budgets, and lists their tokens to be ranked. `None`
-    /// where no prompt was read: there is no space yet, nor tokens in it.
+    /// Opens the best clusters for `times` the budgets, the tokens that each KV head may recall, and
+    /// lists their tokens to be ranked. `None` where no prompt was read: there is no space yet, nor
+    /// tokens in it.
     pub fn open<'a>(
         &'a mut self,
         backend: &B,
@@ -111,9 +107,9 @@ impl<B: Backend> TokenStage<B> {
         policy: &Policy,
         searched: &Searched<'a, B>,
         query: &Query<'_, B>,
-        scratch: StageScratch<'_, B>,
+        mut scratch: Scratch<'_, B>,
+        budgets: &[u32],
     ) -> OpResult<Option<Ranked<'a, B>>> {
-        let StageScratch { scores, stride: score_stride, budgets } = scratch;
         let index = searched.index;
         let (Some(tokens), Some(projection)) = (searched.tokens, searched.projection) else {
             return Ok(None);
@@ -122,6 +118,13 @@ impl<B: Backend> TokenStage<B> {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
         }
         self.budgets.put(backend, 0, &self.host_budgets)?;
+        if let Some(groups) = &mut self.groups {
+            groups.open(backend, shape, policy, index, query, &mut scratch)?;
+        }
+        let listed = self.groups.as_ref().and_then(GroupStage::listed);
+        let n_clusters = listed.map_or(index.n_clusters(), |(_, n)| n);
+        let listed = listed.map(|(listed, _)| listed);
+        let Scratch { scores, stride: score_stride } = scratch;
         let h = shape.n_kv_heads as u32;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
@@ -144,15 +147,16 @@ impl<B: Backend> TokenStage<B> {
                 q_index: query.index as u32,
                 centroids: index.centroids(),
                 sizes: index.sizes(),
-                n_clusters: index.n_clusters(),
+                n_clusters,
                 cluster_stride: index.capacity() as u32,
-                listed: None,
+                listed,
             }],
             select_spans: &[SelectSpan {
                 sizes: index.sizes(),
-                n_clusters: index.n_clusters(),
+                n_clusters,
                 budgets: self.budgets.all(),
                 cluster_stride: index.capacity() as u32,
+                listed,
             }],
             scratch: ViewMut::all(scores),
             clusters: ViewMut::all(&mut self.clusters),
@@ -200,21 +204,9 @@ impl<B: Backend> TokenStage<B> {
             centroids: tokens.centroids(),
             centroid_sizes: tokens.sizes(),
             centroid_stride: tokens.capacity(),
-            listed: Some(View::all(&self.rows)),
-            sizes: View::all(&self.sizes),
+            listed: Some(Listed { ids: View::all(&self.rows), stride: self.candidates as u32 }),
             n_clusters: View::all(&self.n_rows),
-            stride: self.candidates,
         }
-    }
-
-    /// The numbers of the tokens that were listed, on the device, and where they go.
-    pub fn read_part(&mut self) -> (View<'_, B>, &mut [u8]) {
-        (View::all(&self.rows), bytemuck::cast_slice_mut(&mut self.host_rows))
-    }
-
-    /// The token that place `place` of a head's candidates has.
-    pub fn token(&self, head: HeadId, place: u32) -> u32 {
-        self.host_rows[head.index() * self.candidates + place as usize]
     }
 }
 
@@ -236,7 +228,7 @@ mod tests {
             rank: Rank::Given(Some(2)),
             adapts: false,
         };
-        TwoStage { times, tokens }
+        TwoStage { times, scan: None, tokens }
     }
 
     /// Clusters in two stages, of which each head recalls up to `tokens`.
@@ -373,14 +365,15 @@ mod tests {
         let mut stage = TokenStage::new(device, &shape, &policy, two_stage(3)).unwrap();
         assert_eq!((stage.candidates, stage.width), (64, 2));
         let mut scores = upload(device, &[0.0; 4 * 64]);
-        let scratch = StageScratch { scores: &mut scores, stride: 64, budgets: &[32, 1] };
+        let scratch = Scratch { scores: &mut scores, stride: 64 };
         let q = two_tokens(device, &q);
         let searched = Searched {
             index: &case.index,
             tokens: Some(&case.tokens),
             projection: Some(&case.projection),
         };
-        let opened = stage.open(device, &shape, &policy, &searched, &query(&q), scratch).unwrap();
+        let opened =
+            stage.open(device, &shape, &policy, &searched, &query(&q), scratch, &[32, 1]).unwrap();
         let opened = opened.expect("tokens");
         assert_eq!(words(device, opened.n_clusters), [14, 3]);
         assert_eq!(stage.host_budgets, [64, 3]);
@@ -410,7 +403,6 @@ mod tests {
                 stage.budgets.all().buffer,
                 &stage.rows,
                 &stage.n_rows,
-                &stage.sizes,
                 &stage.query,
             ];
             let bytes: u64 = buffers.iter().map(|buffer| buffer.size_bytes()).sum();

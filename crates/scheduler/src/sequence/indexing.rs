@@ -69,6 +69,7 @@ impl<B: Backend> Sequence<B> {
             iterations: 0,
             max_cluster: usize::MAX,
             seed: 0,
+            is_grouped: false,
         };
         match index.kind {
             IndexKind::Clusters(c) => {
@@ -82,6 +83,7 @@ impl<B: Backend> Sequence<B> {
                     iterations: c.iterations,
                     max_cluster: c.max_cluster,
                     seed: job_seed(c.seed, layer, row_start),
+                    is_grouped: index.scan().is_some(),
                     ..plain(TaskKind::Clusters, n_clusters)
                 }
             }
@@ -517,6 +519,7 @@ impl<B: Backend> Sequence<B> {
                 iterations: 0,
                 max_cluster: usize::MAX,
                 seed: 0,
+                is_grouped: false,
             }));
             job.projection = Some(Arc::clone(&projection.w_k));
             self.give_keys(&mut job);

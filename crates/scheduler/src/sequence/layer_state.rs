@@ -5,7 +5,7 @@ use longview_ops::{Backend, DeviceBuffer, OpResult};
 
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
-use crate::index::{LayerIndex, LayerProjection, Recorded};
+use crate::index::{GROUP_CLUSTERS, LayerIndex, LayerProjection, Recorded};
 use crate::layout::{KvShape, LayerMode, SelectionId};
 use crate::policy::{INDEX_SEGMENT, Index, Policy, Residency, Residual};
 use crate::recall::{ClusterCache, LayerPrefetch, Searched};
@@ -144,10 +144,16 @@ impl<B: Backend> Recall<B> {
             Residual::Means => units.with_pairs(backend)?,
             Residual::Drop => units,
         };
+        let units = match index.scan() {
+            Some(_) => {
+                units.with_groups(backend, index.max_groups(shape.capacity, GROUP_CLUSTERS))?
+            }
+            None => units,
+        };
         let tokens = match index.two_stage() {
             Some(two_stage) => {
                 let rank = two_stage.tokens.rank.most(shape.head_dim);
-                let batches = max_batches(shape, &index) + shape.capacity / INDEX_SEGMENT;
+                let batches = index.max_batches(shape.capacity) + shape.capacity / INDEX_SEGMENT;
                 Some(LayerIndex::new(backend, shape, rank, shape.capacity, batches)?)
             }
             None => None,
@@ -360,12 +366,7 @@ fn new_index<B: Backend>(
     width: usize,
 ) -> OpResult<LayerIndex<B>> {
     let capacity = index.max_units(shape.capacity);
-    LayerIndex::new(backend, shape, width, capacity, max_batches(shape, index))
-}
-
-/// Most runs of rows that are indexed one after the other.
-fn max_batches(shape: &KvShape, index: &Index) -> usize {
-    shape.capacity / index.window + shape.capacity / INDEX_SEGMENT + 3
+    LayerIndex::new(backend, shape, width, capacity, index.max_batches(shape.capacity))
 }
 
 #[cfg(test)]

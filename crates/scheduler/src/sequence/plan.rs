@@ -8,6 +8,7 @@ use super::coded_slots::n_coded_slots;
 use super::exact_rows::{exact_layout, has_device_rows};
 use super::options::{Placement, SequenceOptions};
 use crate::eviction::sink_rotation_bytes;
+use crate::index::{GROUP_CLUSTERS, group_bytes};
 use crate::layout::{HostRows, KvShape, LayerMode};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
 use crate::recall::{residual_bytes, token_stage_bytes};
@@ -169,6 +170,13 @@ impl KvPlan {
         let word = DType::U32.size();
         let per_head = clusters * (centroid + 2 * word) + word;
         self.index_bytes += (shape.n_kv_heads * per_head) as u64;
+        if let Some(index) = policy.index.filter(|index| index.scan().is_some()) {
+            let kind = (shape.kv_dtype, width);
+            let groups = index.max_groups(shape.capacity, GROUP_CLUSTERS);
+            let bytes = group_bytes(shape.n_kv_heads, kind, groups, pair > 0);
+            self.index_bytes += bytes as u64;
+            self.host_index_bytes += bytes as u64;
+        }
         if let Some(two_stage) = policy.index.and_then(|index| index.two_stage()) {
             let token = two_stage.tokens.rank.most(shape.head_dim) * shape.kv_dtype.size();
             let per_head = shape.capacity * (token + 2 * word) + word;

@@ -22,6 +22,7 @@ fn task(n_kv_heads: usize, n_points: usize, n_clusters: usize) -> ClusterTask {
         distance: Distance::L2,
         iterations: 10,
         max_cluster: n_points,
+        is_grouped: false,
         seed: 0,
     }
 }

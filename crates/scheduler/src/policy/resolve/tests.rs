@@ -366,7 +366,7 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     let projection = Projection::Lrqk { iterations: 2, init, order, seed: 5 };
     let rank = Rank::Given(Some(8));
     let tokens = TokenConfig { projection, rank, adapts: false };
-    assert_eq!(stage, TwoStage { times: 2, tokens });
+    assert_eq!(stage, TwoStage { times: 2, scan: None, tokens });
     assert!(of(&[("rank", "8")]).is_err() && of(&[("two-stage", "2"), ("rank", "7")]).is_err());
     assert!(of(&[("two-stage", "2"), ("residual", "means")]).is_ok());
     for (name, value) in [("attention-bound", "true"), ("budget-mode", "mass")] {
@@ -391,7 +391,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let rank = Rank::Given(Some(32));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 8, tokens }));
+    assert_eq!(two_stage, Some(TwoStage { times: 8, scan: Some(1024), tokens }));
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Means, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
