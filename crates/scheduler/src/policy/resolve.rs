@@ -203,7 +203,15 @@ fn two_stage(
     let projection = Projection::Lrqk { iterations, init, order, seed };
     let rank = Rank::Given(rank);
     let opened = (times * budget).div_ceil(cluster_tokens);
-    let scan = options.scan_clusters.or(is_longview.then_some(LONGVIEW_SCANS * opened));
+    // Groups are ranked by their means alone, whatever their sizes.
+    let by_size = options.pooling == Some(Pooling::SizeWeighted);
+    if by_size && options.scan_clusters.is_some() {
+        let reason = "finds clusters by groups, which do not count by size: not with \
+                      --pooling size-weighted";
+        return Err(PolicyError::conflict("scan-clusters", reason));
+    }
+    let default = (is_longview && !by_size).then_some(LONGVIEW_SCANS * opened);
+    let scan = options.scan_clusters.or(default);
     Ok(Some(TwoStage { times, scan, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 

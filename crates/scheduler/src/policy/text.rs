@@ -415,7 +415,8 @@ mod tests {
             "index = clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 0; segment \
              8192, window 128, pooling 0",
             "tail = true",
-            "refine = 8 tokens by lrqk, 0 iterations, svd, keys-first, seed 0, rank 32, adapts false",
+            "refine = 8 tokens by lrqk, 0 iterations, svd, keys-first, seed 0, rank 32, adapts false, \
+             scan 1024",
         ];
         assert_eq!(changed, want);
     }

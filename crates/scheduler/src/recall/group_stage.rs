@@ -177,3 +177,232 @@ impl<B: Backend> GroupStage<B> {
         self.in_use.then(|| pairs.map(|(group, take)| (*group as usize, *take as usize)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longview_core::SplitMix64;
+    use longview_ops::{DeviceBuffer, Pooling};
+
+    use super::*;
+    use crate::index::{HeadClusters, LayerProjection, projection::Projections};
+    use crate::layout::LayerTensors;
+    use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig, TwoStage};
+    use crate::recall::residual::{ResidualMeans, Unread};
+    use crate::recall::search::Searched;
+    use crate::recall::selector::Selector;
+    use crate::recall::testing::*;
+
+    const ROWS: usize = 140;
+    /// Room for clusters.
+    const CAPACITY: usize = 150;
+
+    fn long_shape() -> KvShape {
+        KvShape { capacity: 256, ..shape() }
+    }
+
+    /// Tokens inside of clusters, of which a step looks at `scan`.
+    fn policy_with(scan: Option<usize>) -> Policy {
+        let tokens = TokenConfig {
+            projection: Projection::PrincipalKeys,
+            rank: Rank::Given(Some(2)),
+            adapts: false,
+        };
+        let IndexKind::Clusters(clusters) = policy(20).index.unwrap().kind else {
+            unreachable!("the tests' policy has clusters")
+        };
+        let two_stage = Some(TwoStage { times: 2, scan, tokens });
+        let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
+        policy_of(kind, Pooling::SumSoftmax, 20)
+    }
+
+    struct Case {
+        device: Device,
+        rows: [HeadRows; 2],
+        index: LayerIndex<Device>,
+        tokens: LayerIndex<Device>,
+        projection: LayerProjection<Device>,
+    }
+
+    /// Head 0 has 70 clusters of two tokens, in groups of 32, 32 and 6; head 1 has 140 of one.
+    fn case(seed: u64) -> Case {
+        let mut rng = SplitMix64::new(seed);
+        let (device, shape) = (Device::new(), long_shape());
+        let rows = [vec![2; 70], vec![1; 140]].map(|sizes| HeadRows::random(&mut rng, &sizes));
+        let index = LayerIndex::new(&device, &shape, WIDTH, CAPACITY, 1).unwrap();
+        let index = index.with_pairs(&device).unwrap().with_owners(256);
+        let mut index = index.with_groups(&device, 8).unwrap();
+        let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
+        index.append(&device, SINKS, SINKS + ROWS, &clusters).unwrap();
+        // Two of the four numbers of a key stand for it.
+        let w: Vec<f32> = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0].repeat(2);
+        let marks = |head: &HeadRows| HeadClusters {
+            sizes: vec![1; ROWS],
+            centroids: head.keys.iter().flat_map(|key| [key[0], key[1]]).collect(),
+            ..HeadClusters::default()
+        };
+        let mut tokens = LayerIndex::new(&device, &shape, 2, 256, 1).unwrap();
+        tokens.append(&device, SINKS, SINKS + ROWS, &rows.each_ref().map(marks)).unwrap();
+        let made = Projections { rank: 2, w_q: w.clone(), w_k: w };
+        let projection = LayerProjection::new(&device, made, None).unwrap();
+        Case { device, rows, index, tokens, projection }
+    }
+
+    impl Case {
+        fn select(&self, policy: &Policy, q: &[f32]) -> Selector<Device> {
+            let (device, shape) = (&self.device, long_shape());
+            let mut selector = Selector::new(device, &shape, policy, CAPACITY, 3).unwrap();
+            let q = two_tokens(device, q);
+            let searched = Searched {
+                index: &self.index,
+                tokens: Some(&self.tokens),
+                projection: Some(&self.projection),
+            };
+            selector.select(device, &shape, policy, &searched, &query(&q), &[20, 20]).unwrap();
+            pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
+            selector
+        }
+
+        /// Clusters of a head's group, and the mean key of its tokens.
+        fn group(&self, head: usize, group: usize) -> (std::ops::Range<usize>, Vec<f32>) {
+            let n = self.rows[head].sizes.len();
+            let clusters = 32 * group..n.min(32 * group + 32);
+            let tokens = self.rows[head].tokens(clusters.start).start
+                ..self.rows[head].tokens(clusters.end - 1).end;
+            let keys = &self.rows[head].keys[tokens];
+            let mean = |i: usize| keys.iter().map(|key| key[i]).sum::<f32>() / keys.len() as f32;
+            (clusters, (0..WIDTH).map(mean).collect())
+        }
+
+        /// The clusters of the best groups of a head, up to `scan`.
+        fn best(&self, head: usize, q: &[f32], scan: usize) -> Vec<usize> {
+            let n_groups = self.rows[head].sizes.len().div_ceil(32);
+            let groups: Vec<_> = (0..n_groups).map(|group| self.group(head, group)).collect();
+            let mut scores = vec![0.0; n_groups];
+            for q in q[head * 2 * WIDTH..][..2 * WIDTH].chunks(WIDTH) {
+                let terms: Vec<f64> = groups.iter().map(|g| (0.5 * dot(q, &g.1)).exp()).collect();
+                let sum: f64 = terms.iter().sum();
+                scores.iter_mut().zip(terms).for_each(|(score, term)| *score += term / sum);
+            }
+            let mut order: Vec<usize> = (0..n_groups).collect();
+            order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+            order.into_iter().flat_map(|group| groups[group].0.clone()).take(scan).collect()
+        }
+    }
+
+    #[test]
+    fn the_clusters_of_the_best_groups_are_searched() {
+        let mut rng = SplitMix64::new(4);
+        for seed in 0..20 {
+            let (case, q) = (case(seed), normals(&mut rng, 16));
+            for scan in [40, 64, 69] {
+                let selector = case.select(&policy_with(Some(scan)), &q);
+                let stage = selector.group_stage().expect("a policy of groups");
+                let (listed, n) = stage.listed().expect("more clusters than are looked at");
+                let (ids, n) = (words(&case.device, listed.ids), words(&case.device, n));
+                for head in 0..2 {
+                    let best = case.best(head, &q, scan);
+                    let own = &ids[head * listed.stride as usize..][..n[head] as usize];
+                    assert!(own.iter().map(|id| *id as usize).eq(best.iter().copied()));
+                    // What was chosen is in them.
+                    for (token, _) in selector.selected(SELECTION, HeadId::new(head)) {
+                        let owner = case.index.heads()[head].owners[token] as usize;
+                        assert!(best.contains(&owner), "seed {seed}, scan {scan}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn with_all_clusters_open_the_choice_is_that_of_a_search_without_groups() {
+        let mut rng = SplitMix64::new(6);
+        for seed in 0..10 {
+            let (case, q) = (case(seed), normals(&mut rng, 16));
+            let flat = case.select(&policy_with(None), &q);
+            for scan in [140, 1000] {
+                let selector = case.select(&policy_with(Some(scan)), &q);
+                assert!(selector.group_stage().unwrap().listed().is_none());
+                for head in 0..2 {
+                    assert_eq!(selector.choice(head), flat.choice(head), "scan {scan}");
+                }
+            }
+        }
+    }
+
+    /// Every token counts once: by itself, in its cluster's mean, or in its group's.
+    #[test]
+    fn what_is_not_chosen_counts_in_the_mean_of_its_cluster_or_group() {
+        let (mut rng, shape) = (SplitMix64::new(9), long_shape());
+        for seed in 0..10 {
+            let (case, q, policy) = (case(seed), normals(&mut rng, 16), policy_with(Some(40)));
+            let (device, selector) = (&case.device, case.select(&policy, &q));
+            let mut residual = ResidualMeans::new(device, &shape, &policy, CAPACITY).unwrap();
+            let queries = two_tokens(device, &q);
+            let mut out = upload(device, &[0.0; 32]);
+            let mut lse = upload(device, &[f32::NEG_INFINITY; 8]);
+            let mut t = LayerTensors {
+                q: View::all(&queries),
+                k: View::part(&queries, 0, 16),
+                v: View::part(&queries, 0, 16),
+                out: ViewMut::all(&mut out),
+            };
+            let clusters = &case.index;
+            let at = Unread { clusters, selector: &selector, selection: SELECTION, index: 1 };
+            residual.attend(device, &shape, &at, &mut t, &mut lse).unwrap();
+            let found = floats(device, View::all(&out));
+            for h in 0..4 {
+                let (head, own) = (h / 2, h * WIDTH..(h + 1) * WIDTH);
+                let rows = &case.rows[head];
+                let mean = |rows: &[[f32; WIDTH]]| -> [f32; WIDTH] {
+                    let n = rows.len() as f32;
+                    std::array::from_fn(|i| rows.iter().map(|row| row[i]).sum::<f32>() / n)
+                };
+                let open = case.best(head, &q, 40);
+                let mut means = Vec::new();
+                for cluster in &open {
+                    let tokens = rows.tokens(*cluster);
+                    let is_left = |token: &usize| {
+                        let chosen = HeadId::new(head);
+                        !selector.selected(SELECTION, chosen).any(|(t, _)| t == *token)
+                    };
+                    let left = tokens.clone().filter(is_left).count();
+                    let (keys, values) = (&rows.keys[tokens.clone()], &rows.values[tokens]);
+                    means.push((mean(keys), mean(values), left as f64));
+                }
+                for group in 0..rows.sizes.len().div_ceil(32) {
+                    let (members, _) = case.group(head, group);
+                    let tokens = rows.tokens(members.start).start..rows.tokens(members.end - 1).end;
+                    let closed = members.filter(|cluster| !open.contains(cluster));
+                    let left: u32 = closed.map(|cluster| rows.sizes[cluster]).sum();
+                    let (keys, values) = (&rows.keys[tokens.clone()], &rows.values[tokens]);
+                    means.push((mean(keys), mean(values), f64::from(left)));
+                }
+                let chosen = selector.selected(SELECTION, HeadId::new(head)).count();
+                let total: f64 = means.iter().map(|(.., times)| times).sum();
+                assert_eq!(total as usize + chosen, ROWS);
+                let all = means.iter().map(|(key, value, times)| (key, value, *times));
+                let (want, _) = attention(&q[own.clone()], shape.scale, all);
+                let got = &found[16..][own];
+                assert!(got.iter().zip(&want).all(|(g, w)| (f64::from(*g) - w).abs() < 1e-5));
+            }
+        }
+    }
+
+    #[test]
+    fn its_bytes_are_those_of_its_buffers() {
+        for scan in [3, 40, 1000] {
+            let (shape, policy) = (long_shape(), policy_with(Some(scan)));
+            let stage = GroupStage::new(&Device::new(), &shape, &policy, scan).unwrap();
+            let buffers = [
+                &stage.groups,
+                &stage.takes,
+                &stage.n_selected,
+                stage.budgets.all().buffer,
+                &stage.clusters,
+                &stage.n_clusters,
+            ];
+            let bytes: u64 = buffers.iter().map(|buffer| buffer.size_bytes()).sum();
+            assert_eq!(group_stage_bytes(&shape, &policy, scan), bytes);
+        }
+    }
+}

@@ -377,6 +377,23 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     }
 }
 
+#[test]
+fn groups_of_clusters_are_for_two_stages_that_weigh_clusters_alike() {
+    let of = |settings: &[(&str, &str)]| {
+        let mut options = PolicyOptions::new(Preset::Longview).with_budget(512);
+        settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
+        Policy::resolve(&options, 32768).map(|policy| policy.index.unwrap().scan())
+    };
+    assert_eq!(of(&[]), Ok(Some(1024)));
+    assert_eq!(of(&[("scan-clusters", "77")]), Ok(Some(77)));
+    assert_eq!(of(&[("pooling", "max-softmax")]), Ok(Some(1024)));
+    assert_eq!(of(&[("pooling", "size-weighted")]), Ok(None));
+    let error = of(&[("pooling", "size-weighted"), ("scan-clusters", "77")]).unwrap_err();
+    assert!(error.to_string().contains("not with --pooling size-weighted"), "{error}");
+    let error = of(&[("two-stage", "1"), ("scan-clusters", "77")]).unwrap_err().to_string();
+    assert!(error.starts_with("--scan-clusters: "), "{error}");
+}
+
 /// Its clusters are ClusterKV's; its tokens are compared in the best space of 32 dimensions.
 #[test]
 fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
