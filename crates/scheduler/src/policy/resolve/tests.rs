@@ -386,7 +386,7 @@ fn groups_of_clusters_are_for_two_stages_that_weigh_clusters_alike() {
     };
     assert_eq!(of(&[]), Ok(Some(1024)));
     assert_eq!(of(&[("scan-clusters", "77")]), Ok(Some(77)));
-    assert_eq!(of(&[("pooling", "max-softmax")]), Ok(Some(1024)));
+    assert_eq!(of(&[("pooling", "max")]), Ok(Some(1024)));
     assert_eq!(of(&[("pooling", "size-weighted")]), Ok(None));
     let error = of(&[("pooling", "size-weighted"), ("scan-clusters", "77")]).unwrap_err();
     assert!(error.to_string().contains("not with --pooling size-weighted"), "{error}");
