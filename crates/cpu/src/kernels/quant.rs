@@ -232,21 +232,6 @@ macro_rules! formats {
 }
 formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 
-/// Does something for each number below a constant of at most 8.
-macro_rules! unrolled {
-    ($n:expr, $i:ident => $body:block) => {
-        unrolled!(@ $n, $i, $body, 0, 1, 2, 3, 4, 5, 6, 7)
-    };
-    (@ $n:expr, $i:ident, $body:block, $($at:literal),*) => {
-        $(
-            if $at < $n {
-                let $i = $at;
-                $body
-            }
-        )*
-    };
-}
-
 /// As many planes as the rows have.
 const ANY: usize = usize::MAX;
 
@@ -371,10 +356,7 @@ impl QuantTiles<'_> {
                 }
                 continue;
             }
-            // Not a loop: the sums must be registers, and the compiler leaves a loop of so long a body
-            // as it is (Zen 4, 512 rows in Q4_K: 161 GFLOP/s of a core so, of 198 that a copy of the
-            // loop reaches).
-            unrolled!(R, i => {
+            for i in 0..R {
                 let a = codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
                 let start = sums.add((i * n_units + u) * n_sums);
                 let s = S::splat(*x_scales.add(i * n_units + u));
@@ -386,7 +368,7 @@ impl QuantTiles<'_> {
                 if F::HAS_MIN {
                     y[i] = S::fma(m, S::splat(f32::from_bits(*start)), y[i]);
                 }
-            });
+            }
         }
         for i in 0..R {
             let y = if PLANES == 0 { S::add(y[i], odd[i]) } else { y[i] };
