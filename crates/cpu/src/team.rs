@@ -1,11 +1,11 @@
 //! Who does an op's work: the calling thread alone, or with the pool; each worker with scratch of
 //! its own.
 //!
-//! Work is cut into items by the op, always the same way for the same shape. Each worker has a range
-//! of them of its own, which it does in order: so it reads weights as one stream, and what was read
-//! ahead at the end of an item is the start of the next. Then it takes from the ranges of others, so
-//! that a slow or preempted core does fewer items. Results do not depend on who does which item. One
-//! of the modules that may use `unsafe`.
+//! Work is cut into items by the op, always the same way for the same shape. Each worker has a
+//! range of them of its own, which it does in order: so it reads weights as one stream, and what
+//! was read ahead at the end of an item is the start of the next. Then it takes from the ranges of
+//! others, so that a slow or preempted core does fewer items. Results do not depend on who does
+//! which item. One of the modules that may use `unsafe`.
 
 use std::cell::UnsafeCell;
 use std::iter::Sum;

@@ -395,10 +395,10 @@ impl<E: KvElem> AttendBlock<'_, E> {
     }
 
     /// A tile of n keys with few rows. Nothing is packed or widened to memory. Keys first, then
-    /// values, which the softmax between them needs. Both passes ask for rows of the next tile, half
-    /// of them each: else memory would be idle while values are summed. (A copy of the loop alone,
-    /// Zen 4, two cores, three rows, heads of 64 in f16, while streaming gave 34 GB/s: 20 GB/s with
-    /// all rows asked for in the pass over the keys, 29 so.)
+    /// values, which the softmax between them needs. Both passes ask for rows of the next tile,
+    /// half of them each: else memory would be idle while values are summed. (A copy of the loop
+    /// alone, Zen 4, two cores, three rows, heads of 64 in f16, while streaming gave 34 GB/s: 20
+    /// GB/s with all rows asked for in the pass over the keys, 29 so.)
     #[inline(always)]
     unsafe fn few<S: Simd>(&self, part: &Part, first: usize, n: usize, is_first: bool) {
         let (dh, n_rows) = (self.queries.head_dim, self.queries.n_rows());

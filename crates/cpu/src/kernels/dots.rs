@@ -303,7 +303,8 @@ impl<E: Elem> Kernel for ListedDots<'_, E> {
 /// `o_r += sum over i of p[r, i] * row(i)` for the rows of `o`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements (`ahead(i)` is as for [`dots`]), `p` for n in each of `n_rows` rows, `o` for `n_rows * o.row`
+/// `row(i)` is valid for k elements (`ahead(i)` is as for [`dots`]), `p` for n in each of `n_rows`
+/// rows, `o` for `n_rows * o.row`
 /// with `o.row` at least k rounded up to LANES; the instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn weighted<S: Simd, R: Stored>(

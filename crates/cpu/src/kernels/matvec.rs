@@ -3,10 +3,10 @@
 //!
 //! Weights are widened in registers; activations stay f32. Where a row's sum is short, one row of
 //! activations takes weight rows one after the other: that is one stream, which the processor reads
-//! ahead by itself better than any prefetch does (Zen 4, two cores, f16, rows of 576 and of 2,048: 57
-//! and 59 GB/s; four rows side by side with prefetches: 37 and 46). Elsewhere each product of a sum
-//! would wait for the one before it, so several weight rows run side by side; what is asked for ahead
-//! is one stream all the same.
+//! ahead by itself better than any prefetch does (Zen 4, two cores, f16, rows of 576 and of 2,048:
+//! 57 and 59 GB/s; four rows side by side with prefetches: 37 and 46). Elsewhere each product of a
+//! sum would wait for the one before it, so several weight rows run side by side; what is asked for
+//! ahead is one stream all the same.
 
 use crate::simd::elem::Elem;
 use crate::simd::{MAX_LANES, Simd};

@@ -18,8 +18,8 @@ use super::tile::{self, Tile};
 const LEAST_ROWS: usize = 48;
 
 /// Least elements of a row: below it a lane has too few products for its additions (Zen 4, two
-/// cores, GFLOP/s with rows where they lie and with panels: 195 and 177 with 576 elements, 193 and 192
-/// with 1,536, 195 and 205 with 2,048, 175 and 198 with 8,192).
+/// cores, GFLOP/s with rows where they lie and with panels: 195 and 177 with 576 elements, 193 and
+/// 192 with 1,536, 195 and 205 with 2,048, 175 and 198 with 8,192).
 const LEAST_COLUMNS: usize = 2048;
 
 /// Floats of the largest tile.

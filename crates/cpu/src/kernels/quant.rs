@@ -267,8 +267,8 @@ impl QuantTiles<'_> {
     }
 
     /// As many of `n` rows from `r` on as a kernel takes. How many planes there are is only known
-    /// to kernels of many rows, and of one with two planes: there it counts, and each is a kernel to
-    /// compile.
+    /// to kernels of many rows, and of one with two planes: there it counts, and each is a kernel
+    /// to compile.
     #[inline(always)]
     unsafe fn rounded<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
         match n {
