@@ -14,5 +14,5 @@ mod types;
 pub use self::blocks::dequantize;
 pub use self::quantize::quantize;
 pub use self::scales::block_without_scale;
-pub use self::tiles::{Scales, TILE_ROWS, Tiles, UNIT, table};
+pub use self::tiles::{Chunk, Order, Scales, TILE_ROWS, Tiles, UNIT, table};
 pub use self::types::{ParseQuantTypeError, QuantType};

@@ -1,9 +1,11 @@
 //! Who does an op's work: the calling thread alone, or with the pool; each worker with scratch of
 //! its own.
 //!
-//! Work is cut into items by the op, always the same way for the same shape, and handed out by one
-//! shared cursor, so that a slow or preempted core takes fewer items. Results do not depend on who
-//! does which item. One of the modules that may use `unsafe`.
+//! Work is cut into items by the op, always the same way for the same shape. Each worker has a
+//! range of them of its own, which it does in order: so it reads weights as one stream, and what
+//! was read ahead at the end of an item is the start of the next. Then it takes from the ranges of
+//! others, so that a slow or preempted core does fewer items. Results do not depend on who does
+//! which item. One of the modules that may use `unsafe`.
 
 use std::cell::UnsafeCell;
 use std::iter::Sum;
@@ -60,21 +62,28 @@ pub(crate) struct Team {
     pool: Option<Pool>,
 }
 
-struct Local(UnsafeCell<Scratch>);
+/// What a worker has of its own, on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Local {
+    scratch: UnsafeCell<Scratch>,
+    /// The next item of its range.
+    next: AtomicUsize,
+}
 
-// SAFETY: worker i alone touches local i while a task runs, and `&mut Team` guards it otherwise.
+// SAFETY: worker i alone touches scratch i while a task runs, and `&mut Team` guards it otherwise.
 unsafe impl Sync for Local {}
 
 impl Team {
     /// The calling thread alone.
     pub(crate) fn alone(isa: SupportedIsa) -> Self {
-        Self { isa, locals: Box::new([Local(UnsafeCell::default())]), pool: None }
+        Self { isa, locals: Box::new([Local::default()]), pool: None }
     }
 
     /// `n_workers` threads, the calling one included.
     pub(crate) fn with_threads(isa: SupportedIsa, n_workers: usize) -> std::io::Result<Self> {
         let pool = if n_workers > 1 { Some(Pool::new(n_workers)?) } else { None };
-        let locals = (0..n_workers.max(1)).map(|_| Local(UnsafeCell::default())).collect();
+        let locals = (0..n_workers.max(1)).map(|_| Local::default()).collect();
         Ok(Self { isa, locals, pool })
     }
 
@@ -85,7 +94,7 @@ impl Team {
 
     /// Scratch of the calling thread.
     pub(crate) fn scratch(&mut self) -> &mut Scratch {
-        self.locals[0].0.get_mut()
+        self.locals[0].scratch.get_mut()
     }
 
     /// Calls `item(scratch, i)` for each i below `n_items`, in any order, and returns when all are
@@ -99,18 +108,25 @@ impl Team {
         let is_worth_it = n_items > 1 && cost.0 >= ALONE_NS;
         if is_worth_it && let Some(pool) = &mut self.pool {
             level(&mut self.locals);
-            let cursor = AtomicUsize::new(0);
             let locals = &self.locals;
+            let start = |owner: usize| n_items * owner / locals.len();
+            for (owner, local) in locals.iter().enumerate() {
+                local.next.store(start(owner), Ordering::Relaxed);
+            }
             return pool.run(&|worker| {
                 // SAFETY: each worker has its own number, hence its own scratch, for the whole
                 // task.
-                let scratch = unsafe { &mut *locals[worker].0.get() };
-                loop {
-                    let i = cursor.fetch_add(1, Ordering::Relaxed);
-                    if i >= n_items {
-                        return;
+                let scratch = unsafe { &mut *locals[worker].scratch.get() };
+                // Its own range first, then those of the others.
+                for owner in (worker..locals.len()).chain(0..worker) {
+                    let end = start(owner + 1);
+                    loop {
+                        let i = locals[owner].next.fetch_add(1, Ordering::Relaxed);
+                        if i >= end {
+                            break;
+                        }
+                        item(scratch, i);
                     }
-                    item(scratch, i);
                 }
             });
         }
@@ -179,9 +195,9 @@ impl Team {
 /// Gives every worker as much scratch as the one with the most: which worker met a large item first
 /// is chance, and must not make another one allocate long after warm-up.
 fn level(locals: &mut [Local]) {
-    let most = locals.iter_mut().map(|local| local.0.get_mut().size()).max().unwrap_or(0);
+    let most = locals.iter_mut().map(|local| local.scratch.get_mut().size()).max().unwrap_or(0);
     for local in locals {
-        let scratch = local.0.get_mut();
+        let scratch = local.scratch.get_mut();
         if scratch.size() < most {
             scratch.reserve(most.div_ceil(2));
         }

@@ -1,7 +1,7 @@
 //! Weights: matrices of plain numbers stay where the model file is mapped, quantised ones become
 //! tiles, vectors become f32.
 
-use longview_core::quant::{TILE_ROWS, Tiles};
+use longview_core::quant::{Order, TILE_ROWS, Tiles};
 use longview_core::{DType, HostBytes, decode_f32};
 use longview_ops::{Activations, Op, OpError, OpResult, QuantSource, WeightSource};
 
@@ -95,7 +95,7 @@ impl CpuWeight {
     pub(crate) fn load_quantised(source: QuantSource, team: &mut Team) -> OpResult<Self> {
         source.check()?;
         let QuantSource { name, ty, n_rows, n_cols, blocks, activations } = source;
-        let tiles = Tiles { ty, n_rows, n_cols };
+        let tiles = Tiles { ty, n_rows, n_cols, order: Order::Together };
         let len = tiles.count() * tiles.tile_bytes();
         let mut bytes = AlignedBytes::zeroed(len).ok_or_else(|| no_memory(&name, len))?;
         let (rows, cost) = (blocks.as_ref(), Cost::bytes(len * 8));

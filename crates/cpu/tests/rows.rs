@@ -239,8 +239,9 @@ fn products_with_plain_weights() {
                 let weight = weight_that(&b, kind, dtype, WIDTH, n_in);
                 let of_rows = |rows| product(&b, &weight, &x, n_in, rows);
                 let all = of_rows(ROWS);
-                // 9 are the first that are multiplied with widened weights.
-                for rows in [1, 2, 3, 5, 8, 9, 17, 64, 100] {
+                // 9 are the first that are multiplied with widened weights, 48 those with panels
+                // where rows are long.
+                for rows in [1, 2, 3, 5, 8, 9, 17, 47, 48, 64, 100] {
                     let isa = b.isa();
                     let name = format!("{dtype:?}, {kind:?} of {n_in} on {isa}: {rows} rows");
                     assert_eq!(of_rows(rows), all[..rows * WIDTH], "{name}");

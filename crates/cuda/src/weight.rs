@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longview_core::DType;
-use longview_core::quant::Tiles;
+use longview_core::quant::{Order, Tiles};
 use longview_ops::{Activations, Op, OpError, OpResult, QuantSource, WeightSource};
 
 use crate::args::Address;
@@ -113,7 +113,7 @@ impl<D: Driver> CudaWeight<D> {
     ) -> OpResult<Self> {
         source.check()?;
         let QuantSource { name, ty, n_rows, n_cols, blocks, activations } = source;
-        let tiles = Tiles { ty, n_rows, n_cols };
+        let tiles = Tiles { ty, n_rows, n_cols, order: Order::Apart };
         let tile_bytes = tiles.tile_bytes();
         let memory = device.alloc((tiles.count() * tile_bytes) as u64, &name)?;
         let n_at_once = (AT_ONCE / tile_bytes.max(1)).max(1);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longview_core::DType;
-use longview_core::quant::{TILE_ROWS, Tiles};
+use longview_core::quant::{Order, TILE_ROWS, Tiles};
 use longview_ops::*;
 
 use crate::backend::WgpuBackend;
@@ -186,7 +186,7 @@ impl Backend for WgpuBackend {
     fn load_quantised(&self, source: QuantSource) -> OpResult<WgpuWeight> {
         source.check()?;
         let QuantSource { name, ty, n_rows, n_cols, blocks, activations } = source;
-        let tiles = Tiles { ty, n_rows, n_cols };
+        let tiles = Tiles { ty, n_rows, n_cols, order: Order::Apart };
         let layout = Layout::Tiled(Tiled { tiles, activations });
         let weight = self.place_weight(name, [n_rows, n_cols], layout)?;
         let mut bytes = Vec::new();

@@ -1,6 +1,6 @@
 //! Matrix times vector, matrix times matrix, and what a launch costs.
 
-use longview_core::quant::{QuantType, Tiles};
+use longview_core::quant::{Order, QuantType, Tiles};
 use longview_core::{DType, HostBytes, SplitMix64};
 use longview_ops::corpus::random_blocks;
 use longview_ops::{
@@ -123,7 +123,7 @@ impl QuantLinearCase {
     const VECTOR_ROWS: usize = 8;
 
     fn tiles(&self) -> Tiles {
-        Tiles { ty: self.ty, n_rows: self.n_out, n_cols: self.n_in }
+        Tiles { ty: self.ty, n_rows: self.n_out, n_cols: self.n_in, order: Order::Apart }
     }
 
     fn weight_bytes(&self) -> usize {

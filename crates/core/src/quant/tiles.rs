@@ -1,8 +1,8 @@
 //! The order in which kernels read quantised weights: tiles of 16 rows, side by side.
 //!
 //! A tile holds all columns of its rows: first the codes of every unit of 32 columns, then the
-//! scales of every unit. Codes of a unit are planes of 64 bytes; bytes 4 r to 4 r + 3 of a plane
-//! belong to row r:
+//! scales of every unit; or, in the other [`Order`], scales and codes in turns. Codes of a unit are
+//! planes of 64 bytes; bytes 4 r to 4 r + 3 of a plane belong to row r:
 //!
 //! | bits of a code | planes of a unit |
 //! |---|---|
@@ -13,6 +13,8 @@
 //!
 //! So one load of 64 bytes gives a vector of 16 lanes, one for each row, four codes each, which is
 //! what dot products of bytes take (`vpdpbusd`, `sdot`, `dot4I8Packed`).
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -60,7 +62,39 @@ impl Scales {
     }
 }
 
+/// Where the scales of a tile stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Behind all codes.
+    Apart,
+    /// In front of the codes that they belong to: a [`Chunk`] after the other. Whoever reads a tile
+    /// from front to back reads one stream, which processors read ahead best.
+    Together,
+}
+
+/// A piece of a tile in the order [`Order::Together`]: scales, then the codes of their units. Both
+/// start at multiples of 64 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Units of a chunk; the last one of a tile may have fewer.
+    pub units: usize,
+    /// Bytes in front of the codes.
+    pub scale_bytes: usize,
+    /// Bytes of a chunk.
+    pub bytes: usize,
+}
+
 impl QuantType {
+    /// How tiles in the order [`Order::Together`] are made up.
+    pub const fn chunk(self) -> Chunk {
+        let (units, bytes) = self.scales().group();
+        // Two groups of 32 bytes are a line.
+        let groups = if bytes < TILE_ALIGN { TILE_ALIGN / bytes } else { 1 };
+        let scale_bytes = (groups * bytes).next_multiple_of(TILE_ALIGN);
+        let units = groups * units;
+        Chunk { units, scale_bytes, bytes: scale_bytes + units * self.plane_bytes() }
+    }
+
     /// What the scales of a tile are.
     pub const fn scales(self) -> Scales {
         match self {
@@ -98,6 +132,8 @@ pub struct Tiles {
     pub n_rows: usize,
     /// Columns of the matrix: whole blocks.
     pub n_cols: usize,
+    /// Of codes and scales.
+    pub order: Order,
 }
 
 impl Tiles {
@@ -111,15 +147,50 @@ impl Tiles {
         self.n_cols / UNIT
     }
 
-    /// Bytes of a tile's codes: where its scales begin.
+    /// Bytes of a tile's codes: where its scales begin, where they stand apart.
     pub fn code_bytes(&self) -> usize {
         self.n_units() * self.ty.plane_bytes()
     }
 
     /// Bytes of a tile.
     pub fn tile_bytes(&self) -> usize {
+        let scale_bytes = match self.order {
+            Order::Apart => {
+                let (units, bytes) = self.ty.scales().group();
+                self.n_units() / units * bytes
+            }
+            Order::Together => {
+                let chunk = self.ty.chunk();
+                self.n_units().div_ceil(chunk.units) * chunk.scale_bytes
+            }
+        };
+        (self.code_bytes() + scale_bytes).next_multiple_of(TILE_ALIGN)
+    }
+
+    /// Where the codes of unit `u` are in a tile.
+    fn codes_of(&self, u: usize) -> Range<usize> {
+        let start = match self.order {
+            Order::Apart => u * self.ty.plane_bytes(),
+            Order::Together => {
+                let chunk = self.ty.chunk();
+                let in_chunk = u % chunk.units * self.ty.plane_bytes();
+                u / chunk.units * chunk.bytes + chunk.scale_bytes + in_chunk
+            }
+        };
+        start..start + self.ty.plane_bytes()
+    }
+
+    /// Where the group of scales that unit `u` has is in a tile.
+    fn scales_of(&self, u: usize) -> Range<usize> {
         let (units, bytes) = self.ty.scales().group();
-        (self.code_bytes() + self.n_units() / units * bytes).next_multiple_of(TILE_ALIGN)
+        let start = match self.order {
+            Order::Apart => self.code_bytes() + u / units * bytes,
+            Order::Together => {
+                let chunk = self.ty.chunk();
+                u / chunk.units * chunk.bytes + u % chunk.units / units * bytes
+            }
+        };
+        start..start + bytes
     }
 
     /// Bytes of a row as blocks.
@@ -140,17 +211,15 @@ impl Tiles {
         if self.n_rows - first < TILE_ROWS {
             tile.fill(0);
         }
-        let (planes, scales) = tile.split_at_mut(self.code_bytes());
         for r in 0..TILE_ROWS.min(self.n_rows - first) {
             let row = &rows[(first + r) * self.row_bytes()..][..self.row_bytes()];
             let units = self.ty.block_len() / UNIT;
             for (b, block) in row.chunks_exact(self.ty.block_bytes()).enumerate() {
                 for u in 0..units {
-                    let at = (b * units + u) * self.ty.plane_bytes();
-                    let planes = &mut planes[at..at + self.ty.plane_bytes()];
+                    let planes = &mut tile[self.codes_of(b * units + u)];
                     put_codes(self.ty, codes(self.ty, block, u), r, planes);
                 }
-                put_scales(self.ty, block, b, r, scales);
+                put_scales(self.ty, block, r, &mut tile[self.scales_of(b * units)]);
             }
         }
     }
@@ -161,11 +230,9 @@ impl Tiles {
     /// If `tile` is not as long as a tile, or `out` is not as long as a row.
     pub fn row(&self, tile: &[u8], row: usize, out: &mut [f32]) {
         assert_eq!((tile.len(), out.len()), (self.tile_bytes(), self.n_cols), "a tile and a row");
-        let (planes, scales) = tile.split_at(self.code_bytes());
-        let plane_bytes = self.ty.plane_bytes();
         for (u, out) in out.chunks_exact_mut(UNIT).enumerate() {
-            let codes = take_codes(self.ty, row, &planes[u * plane_bytes..][..plane_bytes]);
-            values(self.ty, codes, scales, u, row, out);
+            let codes = take_codes(self.ty, row, &tile[self.codes_of(u)]);
+            values(self.ty, codes, &tile[self.scales_of(u)], u, row, out);
         }
     }
 }
@@ -224,10 +291,9 @@ fn take_codes(ty: QuantType, r: usize, planes: &[u8]) -> Codes {
     codes
 }
 
-/// Writes the scales of block `b` of row `r`.
-fn put_scales(ty: QuantType, block: &[u8], b: usize, r: usize, scales: &mut [u8]) {
-    let group = ty.scales().group().1;
-    let scales = &mut scales[b * group..][..group];
+/// Writes the scales of a block of row `r` into their group.
+fn put_scales(ty: QuantType, block: &[u8], r: usize, scales: &mut [u8]) {
+    let group = scales.len();
     let mut put = |lane: usize, two: [u8; 2]| {
         scales[2 * (lane * TILE_ROWS + r)..][..2].copy_from_slice(&two);
     };
@@ -251,10 +317,9 @@ fn put_scales(ty: QuantType, block: &[u8], b: usize, r: usize, scales: &mut [u8]
     }
 }
 
-/// The values of unit `u` of row `r`.
+/// The values of unit `u` of row `r`, of its codes and its group of scales.
 fn values(ty: QuantType, codes: Codes, scales: &[u8], u: usize, r: usize, out: &mut [f32]) {
-    let (units, group) = ty.scales().group();
-    let scales = &scales[u / units * group..][..group];
+    let group = scales.len();
     let two = |lane: usize| {
         let at = 2 * (lane * TILE_ROWS + r);
         [scales[at], scales[at + 1]]
@@ -317,6 +382,8 @@ mod tests {
     use crate::quant::dequantize;
     use crate::rng::SplitMix64;
 
+    const ORDERS: [Order; 2] = [Order::Apart, Order::Together];
+
     /// Blocks of random bits whose scales are finite.
     fn blocks(ty: QuantType, n: usize, rng: &mut SplitMix64) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..n * ty.block_bytes()).map(|_| rng.below(256) as u8).collect();
@@ -339,8 +406,10 @@ mod tests {
     fn rows_of_tiles_are_those_of_blocks_bit_for_bit() {
         let mut rng = SplitMix64::new(7);
         for ty in QuantType::ALL {
-            for n_rows in [1, 15, 16, 17, 40] {
-                let tiles = Tiles { ty, n_rows, n_cols: 3 * ty.block_len() };
+            for (n_rows, order) in
+                [1, 15, 16, 17, 40].into_iter().flat_map(|n| ORDERS.map(|order| (n, order)))
+            {
+                let tiles = Tiles { ty, n_rows, n_cols: 3 * ty.block_len(), order };
                 let rows = blocks(ty, n_rows * 3, &mut rng);
                 let mut expected = vec![0.0; n_rows * tiles.n_cols];
                 dequantize(ty, &rows, &mut expected);
@@ -360,8 +429,9 @@ mod tests {
     #[test]
     fn rows_beyond_the_last_are_zeros() {
         let mut rng = SplitMix64::new(8);
-        for ty in QuantType::ALL {
-            let tiles = Tiles { ty, n_rows: 3, n_cols: ty.block_len() };
+        for (ty, order) in QuantType::ALL.into_iter().flat_map(|ty| ORDERS.map(|order| (ty, order)))
+        {
+            let tiles = Tiles { ty, n_rows: 3, n_cols: ty.block_len(), order };
             let mut tile = vec![0xff; tiles.tile_bytes()];
             tiles.pack(&blocks(ty, 3, &mut rng), 0, &mut tile);
             let mut found = vec![f32::NAN; tiles.n_cols];
@@ -385,8 +455,14 @@ mod tests {
             (QuantType::Iq4Nl, 4.5),
             (QuantType::Mxfp4, 4.5),
         ] {
-            let tiles = Tiles { ty, n_rows: TILE_ROWS, n_cols: 4096 };
-            assert_eq!(tiles.tile_bytes() as f64 * 8.0 / (16.0 * 4096.0), bits, "{ty}");
+            for order in ORDERS {
+                let tiles = Tiles { ty, n_rows: TILE_ROWS, n_cols: 4096, order };
+                // Half a line more for 256 columns.
+                let is_padded = ty == QuantType::Q6K && order == Order::Together;
+                let padding = if is_padded { 0.0625 } else { 0.0 };
+                let found = tiles.tile_bytes() as f64 * 8.0 / (16.0 * 4096.0);
+                assert_eq!(found, bits + padding, "{ty}, {order:?}");
+            }
         }
     }
 }

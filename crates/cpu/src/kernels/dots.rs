@@ -96,7 +96,8 @@ unsafe fn groups<S: Simd, R: Stored>(
         let (q, out) = (q.skip(g * q.row), out.skip(g * out.row));
         g += match n_q - g {
             1 => group::<S, R, 1>(q, &row, n, k, out),
-            2 | 3 => group::<S, R, 2>(q, &row, n, k, out),
+            2 => group::<S, R, 2>(q, &row, n, k, out),
+            3 => group_of_three::<S, R>(q, &row, n, k, out),
             _ => group::<S, R, 4>(q, &row, n, k, out),
         };
     }
@@ -141,6 +142,61 @@ unsafe fn group<S: Simd, R: Stored, const H: usize>(
         i += step;
     }
     H
+}
+
+/// Three vectors with up to LANES rows, LANES / 2 at a time: as many sums as registers allow. (In
+/// groups of two and one, each row would be widened twice.) Returns 3.
+#[inline(always)]
+unsafe fn group_of_three<S: Simd, R: Stored>(
+    q: Strided,
+    row: impl Fn(usize) -> R,
+    n: usize,
+    k: usize,
+    out: StridedMut,
+) -> usize {
+    let step = S::LANES / 2;
+    let mut i = 0;
+    while i < n {
+        let rows = (n - i).min(step);
+        // As in `group`.
+        let mut from = [row(i); MAX_LANES];
+        for j in 1..step {
+            from[j] = row(i + j.min(rows - 1));
+        }
+        // Sums of the first two vectors, then those of the third.
+        let mut sums = [[S::zero(); MAX_LANES]; 2];
+        let mut p = 0;
+        while p < k {
+            let whole = k - p >= S::LANES;
+            let mut x = [S::zero(); 3];
+            for h in 0..3 {
+                x[h] = S::load(q.at.add(h * q.row + p));
+            }
+            for j in 0..step {
+                let row = from[j];
+                let v = if whole { row.load::<S>(p) } else { row.load_n::<S>(p, k - p) };
+                for h in 0..3 {
+                    let sum = &mut sums[h / 2][h % 2 * step + j];
+                    *sum = S::fma(x[h], v, *sum);
+                }
+            }
+            p += S::LANES;
+        }
+        let mut t = [0.0f32; 2 * MAX_LANES];
+        S::store(t.as_mut_ptr(), S::sums(sums[0]));
+        S::store(t.as_mut_ptr().add(S::LANES), S::sums(sums[1]));
+        let out = out.skip(i);
+        for h in 0..3 {
+            let (from, to) = (t.as_ptr().add(h * step), out.at.add(h * out.row));
+            if rows == step {
+                std::ptr::copy_nonoverlapping(from, to, step);
+            } else {
+                std::ptr::copy_nonoverlapping(from, to, rows);
+            }
+        }
+        i += step;
+    }
+    3
 }
 
 /// Lane `h * LANES / H + j` is the dot product of vector h with row j.
@@ -247,12 +303,14 @@ impl<E: Elem> Kernel for ListedDots<'_, E> {
 /// `o_r += sum over i of p[r, i] * row(i)` for the rows of `o`.
 ///
 /// # Safety
-/// `row(i)` is valid for k elements, `p` for n in each of `n_rows` rows, `o` for `n_rows * o.row`
+/// `row(i)` is valid for k elements (`ahead(i)` is as for [`dots`]), `p` for n in each of `n_rows`
+/// rows, `o` for `n_rows * o.row`
 /// with `o.row` at least k rounded up to LANES; the instruction set's features are there.
 #[inline(always)]
 pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
     p: Strided,
     row: impl Fn(usize) -> R,
+    ahead: impl Fn(usize),
     n: usize,
     k: usize,
     o: StridedMut,
@@ -261,11 +319,16 @@ pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
     let mut r = 0;
     while r < n_rows {
         let (p, o) = (p.skip(r * p.row), o.skip(r * o.row));
+        let ahead = |i: usize| {
+            if r == 0 {
+                ahead(i);
+            }
+        };
         match n_rows - r {
-            1 => weighted_rows::<S, R, 1>(p, &row, n, k, o),
-            2 => weighted_rows::<S, R, 2>(p, &row, n, k, o),
-            3 => weighted_rows::<S, R, 3>(p, &row, n, k, o),
-            _ => weighted_rows::<S, R, 4>(p, &row, n, k, o),
+            1 => weighted_rows::<S, R, 1>(p, &row, ahead, n, k, o),
+            2 => weighted_rows::<S, R, 2>(p, &row, ahead, n, k, o),
+            3 => weighted_rows::<S, R, 3>(p, &row, ahead, n, k, o),
+            _ => weighted_rows::<S, R, 4>(p, &row, ahead, n, k, o),
         }
         r += (n_rows - r).min(4);
     }
@@ -275,6 +338,7 @@ pub(crate) unsafe fn weighted<S: Simd, R: Stored>(
 unsafe fn weighted_rows<S: Simd, R: Stored, const N: usize>(
     p: Strided,
     row: &impl Fn(usize) -> R,
+    ahead: impl Fn(usize),
     n: usize,
     k: usize,
     o: StridedMut,
@@ -282,15 +346,20 @@ unsafe fn weighted_rows<S: Simd, R: Stored, const N: usize>(
     let mut c = 0;
     while c < k {
         let left = k - c;
+        let ahead = |i: usize| {
+            if c == 0 {
+                ahead(i);
+            }
+        };
         let (from, to) = (Columns { first: c, last: left.min(S::LANES) }, o.skip(c));
         if left >= 4 * S::LANES {
-            weighted_columns::<S, R, N, 4>(p, row, n, from, to);
+            weighted_columns::<S, R, N, 4>(p, row, ahead, n, from, to);
             c += 4 * S::LANES;
         } else if left >= 2 * S::LANES {
-            weighted_columns::<S, R, N, 2>(p, row, n, from, to);
+            weighted_columns::<S, R, N, 2>(p, row, ahead, n, from, to);
             c += 2 * S::LANES;
         } else {
-            weighted_columns::<S, R, N, 1>(p, row, n, from, to);
+            weighted_columns::<S, R, N, 1>(p, row, ahead, n, from, to);
             c += S::LANES;
         }
     }
@@ -308,6 +377,7 @@ struct Columns {
 unsafe fn weighted_columns<S: Simd, R: Stored, const N: usize, const W: usize>(
     p: Strided,
     row: &impl Fn(usize) -> R,
+    ahead: impl Fn(usize),
     n: usize,
     columns: Columns,
     o: StridedMut,
@@ -321,6 +391,7 @@ unsafe fn weighted_columns<S: Simd, R: Stored, const N: usize, const W: usize>(
         }
     }
     for i in 0..n {
+        ahead(i);
         let from = row(i);
         let mut v = [S::zero(); W];
         for w in 0..W {

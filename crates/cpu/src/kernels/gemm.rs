@@ -217,6 +217,13 @@ pub(super) unsafe fn totals<S: Simd, const R: usize, const O: usize>(
 ) -> [f32; MAX_SUMS + MAX_LANES] {
     let mut totals = [0.0; MAX_SUMS + MAX_LANES];
     let mut i = 0;
+    if R * O <= 4 {
+        // The same sums, and cheaper than a vector of them.
+        while i < R * O {
+            totals[i] = S::sum(sums[i / O][i % O]);
+            i += 1;
+        }
+    }
     while i < R * O {
         let mut v = [S::zero(); MAX_LANES];
         for l in 0..S::LANES {

@@ -21,6 +21,7 @@ pub(crate) mod matvec;
 pub(crate) mod nearest;
 pub(crate) mod pack;
 pub(crate) mod pairs;
+pub(crate) mod panels;
 pub(crate) mod quant;
 pub(crate) mod rank;
 pub(crate) mod state;

@@ -15,7 +15,7 @@ use crate::supported_isa::{Kernel, PairKernel};
 use crate::team::Shared;
 
 use super::gemm::{CHUNK, SIDE, totals};
-use super::matvec::{MAX_ROWS, NEAR};
+use super::matvec::MAX_ROWS;
 
 /// Most columns that are worked on at a time: with them six rows of x take 24 KiB of L1.
 const SLICE: usize = 2048;
@@ -134,32 +134,22 @@ impl PairKernel for Pairs<'_> {
 }
 
 impl Pairs<'_> {
-    /// One pass over the weights for each [`FEW`] rows: bound by their bytes.
+    /// One pass over the weights for each [`FEW`] rows: bound by their bytes. One row after the
+    /// other, as in [`super::matvec`].
     #[inline(always)]
     unsafe fn few<S: PairSimd>(&mut self, n: usize) {
         let mut r = 0;
         while r < self.m {
-            match self.m - r {
-                1 => self.stream::<S, 1>(n, r),
-                2 => self.stream::<S, 2>(n, r),
-                3 => self.stream::<S, 3>(n, r),
-                _ => self.stream::<S, FEW>(n, r),
+            for o in 0..n {
+                let place = Place { first: 0, r, n, columns: 0..self.k };
+                match self.m - r {
+                    1 => self.tile::<S, 1, 1>(&place, o),
+                    2 => self.tile::<S, 2, 1>(&place, o),
+                    3 => self.tile::<S, 3, 1>(&place, o),
+                    _ => self.tile::<S, FEW, 1>(&place, o),
+                }
             }
             r += FEW;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn stream<S: PairSimd, const R: usize>(&mut self, n: usize, r: usize) {
-        let place = Place { first: 0, r, n, columns: 0..self.k };
-        let mut o = 0;
-        while o + SIDE <= n {
-            self.tile::<S, R, SIDE, true>(&place, o);
-            o += SIDE;
-        }
-        while o < n {
-            self.tile::<S, R, 1, true>(&place, o);
-            o += 1;
         }
     }
 
@@ -184,24 +174,19 @@ impl Pairs<'_> {
     unsafe fn row_group<S: PairSimd, const R: usize>(&mut self, at: &Place) -> usize {
         let mut o = 0;
         while o + SIDE <= at.n {
-            self.tile::<S, R, SIDE, false>(at, o);
+            self.tile::<S, R, SIDE>(at, o);
             o += SIDE;
         }
         while o < at.n {
-            self.tile::<S, R, 1, false>(at, o);
+            self.tile::<S, R, 1>(at, o);
             o += 1;
         }
         R
     }
 
-    /// The sums of R rows of x with O weight rows, from one slice. Where these come from `MEMORY`,
-    /// the next ones are asked for.
+    /// The sums of R rows of x with O weight rows, from one slice.
     #[inline(always)]
-    unsafe fn tile<S: PairSimd, const R: usize, const O: usize, const MEMORY: bool>(
-        &mut self,
-        at: &Place,
-        o: usize,
-    ) {
+    unsafe fn tile<S: PairSimd, const R: usize, const O: usize>(&mut self, at: &Place, o: usize) {
         let waiting = self.waiting.as_mut_ptr().wrapping_add((at.first * at.n + o * R) * S::LANES);
         let mut sums = [[S::zero(); O]; R];
         if at.columns.start > 0 {
@@ -214,7 +199,7 @@ impl Pairs<'_> {
         let x_row = row_len(self.k);
         let x = self.x.as_ptr().add(at.r * x_row + at.columns.start);
         let w = self.weights.as_ptr().add(o * self.k + at.columns.start);
-        products::<S, R, O, MEMORY>(&mut sums, x, x_row, w, self.k, at.columns.len());
+        products::<S, R, O>(&mut sums, x, x_row, w, self.k, at.columns.len());
         if at.columns.end < self.k {
             for r in 0..R {
                 for j in 0..O {
@@ -248,7 +233,7 @@ struct Place {
 
 /// R rows of x, `x_row` apart, times O rows of w, `w_row` apart.
 #[inline(always)]
-unsafe fn products<S: PairSimd, const R: usize, const O: usize, const MEMORY: bool>(
+unsafe fn products<S: PairSimd, const R: usize, const O: usize>(
     sums: &mut [[S::V; O]; R],
     x: *const bf16,
     x_row: usize,
@@ -266,11 +251,6 @@ unsafe fn products<S: PairSimd, const R: usize, const O: usize, const MEMORY: bo
         }
         for j in 0..O {
             let at = w.add(j * w_row + p);
-            if MEMORY {
-                // The same place of the next block, as in `super::matvec`.
-                S::prefetch(at.wrapping_add(O * w_row));
-                S::prefetch_near(at.cast::<u8>().wrapping_add(NEAR));
-            }
             let v = if n == width { S::load_pairs(at) } else { S::load_pairs_n(at, n) };
             for r in 0..R {
                 sums[r][j] = S::dot_pairs(sums[r][j], v, row[r]);

@@ -7,7 +7,7 @@
 //! `d s (sum of codes * rounded) + m s (sum of rounded)`. Units are added in order, so a row's
 //! result does not depend on the other rows, nor on how many bytes a vector has.
 
-use longview_core::quant::{QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
+use longview_core::quant::{Chunk, Order, QuantType, Scales, TILE_ROWS, Tiles, UNIT, table};
 use longview_ops::Activations;
 
 use crate::simd::bytes::ByteSimd;
@@ -193,6 +193,7 @@ impl ByteKernel for QuantTiles<'_> {
         assert!(is_rounded || self.x.floats.len() >= self.n_rows * k);
         assert!(self.x.codes.len() >= self.n_rows * k * self.x.planes);
         assert!(!is_rounded || self.x.scales.len() >= self.n_rows * units);
+        assert_eq!(self.tiles.order, Order::Together);
         let is_multiple = self.bytes.len().is_multiple_of(self.tiles.tile_bytes());
         let n_tiles = self.bytes.len() / self.tiles.tile_bytes();
         assert!(is_multiple && self.first + n_tiles <= self.tiles.count());
@@ -204,6 +205,8 @@ impl ByteKernel for QuantTiles<'_> {
 /// A type of weights, known when a kernel is compiled.
 trait Format {
     const TY: QuantType;
+    /// What a tile is made of.
+    const CHUNK: Chunk = Self::TY.chunk();
     /// Halves of a unit with a scale of their own.
     const HALVES: usize = if matches!(Self::TY.scales(), Scales::SuperHalves) { 2 } else { 1 };
     /// What is subtracted from a code, without a smallest value.
@@ -232,8 +235,9 @@ formats!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K, Iq4Nl, Mxfp4);
 /// As many planes as the rows have.
 const ANY: usize = usize::MAX;
 
-/// Bytes of codes, and of scales, that are asked for ahead. (Zen 4, two cores, a model of 4 layers
-/// in Q4_K: 103 tokens/s with 2,048 and codes alone, 123 with 8,192, 129 with scales too.)
+/// Bytes that are asked for ahead. (A copy of the loop alone, Zen 4, two cores, Q4_K with 2,048
+/// columns: 47 GB/s without, 46 with 4,096, 50 with 8,192; rows of 768 and 8,192: 45 and 44, 45 and
+/// 45, 50 and 50.)
 const AHEAD: usize = 8192;
 
 impl QuantTiles<'_> {
@@ -263,7 +267,8 @@ impl QuantTiles<'_> {
     }
 
     /// As many of `n` rows from `r` on as a kernel takes. How many planes there are is only known
-    /// to kernels of many rows: there it counts, and each is a kernel to compile.
+    /// to kernels of many rows, and of one with two planes: there it counts, and each is a kernel
+    /// to compile.
     #[inline(always)]
     unsafe fn rounded<S: ByteSimd, F: Format>(&self, r: usize, n: usize) -> usize {
         match n {
@@ -273,6 +278,7 @@ impl QuantTiles<'_> {
             n if n >= 8 && S::X_ROWS >= 8 => self.run_of_tiles::<S, F, 2, 8>(r),
             n if n >= 4 => self.run_of_tiles::<S, F, ANY, 4>(r),
             n if n >= 2 => self.run_of_tiles::<S, F, ANY, 2>(r),
+            _ if self.x.planes == 2 => self.run_of_tiles::<S, F, 2, 1>(r),
             _ => self.run_of_tiles::<S, F, ANY, 1>(r),
         }
     }
@@ -310,8 +316,7 @@ impl QuantTiles<'_> {
         r: usize,
     ) {
         let n_units = self.tiles.n_units();
-        let planes = tile.as_ptr().add(4 * part);
-        let scales = tile.as_ptr().add(self.tiles.code_bytes());
+        let mut scales = tile.as_ptr();
         let floats = self.x.floats.as_ptr().wrapping_add(r * self.tiles.n_cols);
         let n_planes = if PLANES == ANY { self.x.planes } else { PLANES };
         // Without planes these three are empty, and nothing reads them.
@@ -323,16 +328,19 @@ impl QuantTiles<'_> {
         // so many.
         let (mut y, mut odd) = ([S::zero(); R], [S::zero(); R]);
         for u in 0..n_units {
-            let at = planes.add(u * F::TY.plane_bytes());
-            if part == 0 {
-                ask_for::<S>(at.wrapping_add(AHEAD), F::TY.plane_bytes());
-                let (units, bytes) = F::TY.scales().group();
-                if u % units == 0 {
-                    ask_for::<S>(scales.wrapping_add(u / units * bytes + AHEAD), bytes);
-                }
+            let in_chunk = u % F::CHUNK.units;
+            if in_chunk == 0 && u > 0 {
+                scales = scales.add(F::CHUNK.bytes);
             }
-            let w = unit_codes::<S, F>(at);
-            let (d, m) = unit_scales::<S, F>(scales, u, part);
+            let at = scales.add(F::CHUNK.scale_bytes + in_chunk * F::TY.plane_bytes());
+            if part == 0 {
+                if in_chunk == 0 {
+                    ask_for::<S>(scales.wrapping_add(AHEAD), F::CHUNK.scale_bytes);
+                }
+                ask_for::<S>(at.wrapping_add(AHEAD), F::TY.plane_bytes());
+            }
+            let w = unit_codes::<S, F>(at.add(4 * part));
+            let (d, m) = unit_scales::<S, F>(scales, in_chunk, part);
             if PLANES == 0 {
                 let w = signed_codes::<S, F>(w);
                 for word in 0..UNIT / 4 {
@@ -350,23 +358,9 @@ impl QuantTiles<'_> {
             }
             for i in 0..R {
                 let a = codes.add((i * self.tiles.n_cols + u * UNIT) * n_planes);
-                let s = S::splat(*x_scales.add(i * n_units + u));
                 let start = sums.add((i * n_units + u) * n_sums);
-                let mut dots = [S::zero_int(); 2];
-                for plane in 0..n_planes {
-                    let a = a.add(plane * UNIT);
-                    if F::HALVES == 2 {
-                        for h in 0..2 {
-                            let start = S::splat_int(start.add(2 * plane + h).cast());
-                            let dot = dot::<S, F, 4>(start, &w, 4 * h, a.add(UNIT / 2 * h));
-                            dots[h] = S::add_128(dot, dots[h]);
-                        }
-                    } else {
-                        let from = start.add(plane).cast();
-                        let start = if F::HAS_MIN { S::zero_int() } else { S::splat_int(from) };
-                        dots[0] = S::add_128(dot::<S, F, 8>(start, &w, 0, a), dots[0]);
-                    }
-                }
+                let s = S::splat(*x_scales.add(i * n_units + u));
+                let dots = unit_dots::<S, F>(&w, a, start, n_planes);
                 y[i] = S::fma(S::mul(d[0], s), S::to_float(dots[0]), y[i]);
                 if F::HALVES == 2 {
                     y[i] = S::fma(S::mul(d[1], s), S::to_float(dots[1]), y[i]);
@@ -404,6 +398,33 @@ impl QuantTiles<'_> {
             S::store_n(out.as_mut_ptr(), n, y);
         }
     }
+}
+
+/// The products of a unit's codes with all planes of a row's, for each of the halves that have a
+/// scale of their own.
+#[inline(always)]
+unsafe fn unit_dots<S: ByteSimd, F: Format>(
+    w: &[S::B; 8],
+    a: *const i8,
+    sums: *const u32,
+    n_planes: usize,
+) -> [S::I; 2] {
+    let mut dots = [S::zero_int(); 2];
+    for plane in 0..n_planes {
+        let a = a.add(plane * UNIT);
+        if F::HALVES == 2 {
+            for h in 0..2 {
+                let start = S::splat_int(sums.add(2 * plane + h).cast());
+                let dot = dot::<S, F, 4>(start, w, 4 * h, a.add(UNIT / 2 * h));
+                dots[h] = S::add_128(dot, dots[h]);
+            }
+        } else {
+            let from = sums.add(plane).cast();
+            let start = if F::HAS_MIN { S::zero_int() } else { S::splat_int(from) };
+            dots[0] = S::add_128(dot::<S, F, 8>(start, w, 0, a), dots[0]);
+        }
+    }
+    dots
 }
 
 /// Prefetches the cache lines of `len` bytes.
@@ -507,8 +528,8 @@ const fn signed_table(ty: QuantType, is_biased: bool) -> Option<[i8; 16]> {
     Some(table)
 }
 
-/// Scales of the halves of unit `u` (the first one, where a unit has one), and the smallest value,
-/// of LANES rows from `part` on.
+/// Scales of the halves of unit `u` of a chunk (the first one, where a unit has one), and the
+/// smallest value, of LANES rows from `part` on.
 #[inline(always)]
 unsafe fn unit_scales<S: ByteSimd, F: Format>(
     scales: *const u8,

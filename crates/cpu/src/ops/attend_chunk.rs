@@ -116,9 +116,10 @@ impl Part<'_> {
             window => diagonal + 1 - i64::from(window),
         };
         queue.team.for_each(n_items, cost, |scratch, i| {
-            // The last block first: under a causal mask it has the most keys.
+            // The last block first: under a causal mask it has the most keys. Parts of the keys of
+            // a head one after the other: they are one stream.
             let block = cut.n_blocks - 1 - i / (hkv * n_cuts);
-            let (key, head) = (i / hkv % n_cuts * item_keys, i % hkv);
+            let (key, head) = (i % n_cuts * item_keys, i / n_cuts % hkv);
             let first = block * cut.block_tokens;
             let last = (first + cut.block_tokens).min(n_tokens);
             let end = n_keys.min(key + item_keys);

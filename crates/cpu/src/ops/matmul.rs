@@ -6,11 +6,12 @@ use longview_ops::{Linear, Op, OpResult};
 use crate::backend::CpuBackend;
 use crate::kernels::gemm::{Block, SIDE, scratch_lens};
 use crate::kernels::pairs::{Pairs, waiting_len};
+use crate::kernels::panels::{self, PackStrip, Panels, strip_len};
 use crate::ops::matvec::{checked, no_products};
 use crate::problem::Problem;
 use crate::quantised;
 use crate::queue::Queue;
-use crate::rounded::{self, Rows};
+use crate::rounded::{self, Form, Rows};
 use crate::simd::elem::{Elem, with_elem};
 use crate::team::{Cost, Shared, Team};
 use crate::views::slice_mut;
@@ -47,12 +48,19 @@ pub(crate) fn plain(queue: &mut Queue, p: &Problem<'_>, weight: &CpuWeight, out:
     let form = weight.form(queue.team.isa());
     let groups = p.x.chunks(ROWS * p.n_in).zip(out.chunks_mut(ROWS * p.n_out));
     for (x, out) in groups {
-        let [scratch] = queue.shared.floats([form.many_len(x.len() / p.n_in, p.n_in)]);
+        let (isa, n_rows) = (queue.team.isa(), x.len() / p.n_in);
+        let in_panels = form != Form::Pairs && panels::is_faster(isa, n_rows, p.n_in);
+        let packed_len =
+            if in_panels { n_rows.next_multiple_of(isa.tile_rows()) * p.n_in } else { 0 };
+        let [scratch, packed] = queue.shared.floats([form.many_len(n_rows, p.n_in), packed_len]);
         let team = &mut queue.team;
         match rounded::many(team, form, x, p.n_in, scratch) {
             Rows::Pairs(pairs) => {
                 multiply_pairs(team, &Problem { x, ..*p }, pairs, weight.elements(), out);
             }
+            Rows::Floats(x) if in_panels => with_elem!(weight.dtype(), E => {
+                multiply_panels(team, &Problem { x, ..*p }, packed, weight.elements::<E>(), out);
+            }),
             Rows::Floats(x) => with_elem!(weight.dtype(), E => {
                 multiply(team, &Problem { x, ..*p }, weight.elements::<E>(), out);
             }),
@@ -73,6 +81,32 @@ fn multiply<E: Elem>(team: &mut Team, p: &Problem<'_>, weights: &[E], out: &mut 
         let [wide, waiting] = scratch.floats(scratch_lens(m, last - first, k, isa.lanes()));
         let weights = &weights[first * k..last * k];
         isa.run(Block { x, m, weights, k, bias, add, out, n_out, first, wide, waiting });
+    });
+}
+
+/// With rows of f32 that are packed first.
+fn multiply_panels<E: Elem>(
+    team: &mut Team,
+    p: &Problem<'_>,
+    packed: &mut [f32],
+    weights: &[E],
+    out: &mut [f32],
+) {
+    let Problem { x, n_in: k, n_out, bias, add } = *p;
+    let (isa, m) = (team.isa(), x.len() / k);
+    let rows = isa.tile_rows() * k;
+    team.for_chunks(&mut *packed, strip_len(isa, k), Cost::bytes(8 * x.len()), |_, i, to| {
+        let x = &x[i * rows..x.len().min((i + 1) * rows)];
+        isa.run(PackStrip { x, k, to });
+    });
+    let (x, out, columns) = (&*packed, Shared::new(out), isa.tile_cols());
+    let cost = Cost::flop(2 * m * k * n_out);
+    team.for_each(n_out.div_ceil(columns), cost, |scratch, i| {
+        let first = i * columns;
+        let last = (first + columns).min(n_out);
+        let [panel] = scratch.floats([columns * k]);
+        let weights = &weights[first * k..last * k];
+        isa.run(Panels { x, m, weights, k, bias, add, out, n_out, first, panel });
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use longview_core::quant::{QuantType, Tiles};
+use longview_core::quant::{Order, QuantType, Tiles};
 use longview_core::{DType, HostBytes};
 
 use super::stored::Stored;
@@ -112,11 +112,12 @@ impl Tensor {
         blocks.map_or(&self.stored_at, |quantised| &quantised.stored_at).len()
     }
 
-    /// Bytes of the tiles that kernels read, on a device that reads tiles of these types.
+    /// Bytes of the tiles that kernels read, on a device that reads tiles of these types: in the
+    /// order that takes more.
     pub(super) fn tile_bytes(&self, types: &[QuantType]) -> Option<usize> {
         let ty = self.quant_type().filter(|ty| types.contains(ty))?;
         let &[n_rows, n_cols] = &*self.shape else { return None };
-        let tiles = Tiles { ty, n_rows, n_cols };
+        let tiles = Tiles { ty, n_rows, n_cols, order: Order::Together };
         Some(tiles.count() * tiles.tile_bytes())
     }
 
