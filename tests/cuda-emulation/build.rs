@@ -59,7 +59,7 @@ fn main() -> Result<(), Failure> {
     let mut sources: Vec<_> = stems.iter().map(|stem| out.join(format!("{stem}.cpp"))).collect();
     sources.extend([out.join("files.cpp"), machine.join("machine.cpp")]);
     let includes = [machine, folders[0].clone()];
-    if env::var("CARGO_CFG_UNIX").is_err() {
+    if env::var("CARGO_CFG_UNIX").is_err() || is_for_clippy() {
         // Fibers are made with what Unix has; elsewhere the library is absent, which its loader
         // says.
         println!("cargo::rustc-env=LONGVIEW_EMULATION=");
@@ -78,6 +78,13 @@ fn main() -> Result<(), Failure> {
     let runtime = runtime.unwrap_or_default();
     println!("cargo::rustc-env=LONGVIEW_EMULATION_SANITIZER={}", runtime.display());
     Ok(())
+}
+
+/// Whether nothing will run: clippy compiles build scripts anew, and what it calls them for is
+/// thrown away. That was a second compilation of all kernels.
+fn is_for_clippy() -> bool {
+    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
+    wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
 }
 
 fn sorted(folder: &Path) -> Result<Vec<PathBuf>, Failure> {

@@ -77,7 +77,7 @@ pub fn parity_rows(name: &'static str, sample: Sample) -> Vec<ParityRow> {
 }
 
 /// The parity rows of the CPU backend, started as told.
-pub fn cpu_rows(options: CpuOptions, sample: Sample) -> Vec<ParityRow> {
+fn cpu_rows(options: CpuOptions, sample: Sample) -> Vec<ParityRow> {
     match CpuBackend::new(options) {
         Ok(backend) => sample.run(&backend),
         Err(e) => vec![ParityRow::absent("cpu", e.to_string())],

@@ -1,51 +1,36 @@
 //! Every backend against the reference, over the whole corpus.
 //!
-//! The CPU backend runs once for each instruction set that this machine has; the run of its own
-//! crate varies the number of threads. The WGSL backend runs at each shader level, the CUDA backend
-//! without a GPU, in both orders of its threads and under the sanitizers. The program behind `cargo
-//! xtask parity` is called as a user calls it.
+//! The WGSL backend runs at each shader level, the CUDA backend without a GPU, in both orders of
+//! its threads and under the sanitizers. The CPU backend does so in its own crate, on each
+//! instruction set that this machine has. The program behind `cargo xtask parity` is called as a
+//! user calls it.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::process::{Command, Output as ProcessOutput};
 
-use longview_cpu::{CpuOptions, Isa};
-use longview_cuda::Kernel;
-use longview_cuda_emulation::{EmulatedLibrary, EmulatedOptions, sanitizer};
-use longview_ops::corpus::{self, Case, Plan, Values, corpus};
-use longview_ops::parity::{ParityStatus, ParitySummary, format_parity, run_parity};
-use longview_ops::{Backend, Op};
+use longview_cuda::{CudaBackend, Kernel};
+use longview_cuda_emulation::{EmulatedDriver, EmulatedLibrary, EmulatedOptions, sanitizer};
+use longview_ops::corpus::{self, Case, Outcome, Plan, Values, corpus};
+use longview_ops::parity::{ParitySummary, format_parity, run_parity};
+use longview_ops::{Backend, Op, ReferenceBackend};
 use longview_tests::backends::{
-    Sample, UnknownBackend, cpu_rows, cuda_emulated, not_run, parity_rows, parse_list,
+    Sample, UnknownBackend, cuda_emulated, not_run, parity_rows, parse_list,
 };
 use longview_tests::suite::parity::{PLACES, failures_elsewhere};
 use longview_wgpu::ShaderLevel;
 
-fn passes_everything(isa: Isa) {
-    let rows = cpu_rows(CpuOptions { threads: 2, isa: Some(isa) }, Sample::ALL);
-    let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
-    assert!(summary.failed == 0 && summary.not_run == 0, "{isa}\n{table}");
-    assert!(summary.passed > Op::ALL.len(), "{isa}\n{table}");
-}
-
-#[test]
-fn the_cpu_passes_on_every_instruction_set_of_this_machine() {
-    let sets: Vec<_> = Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect();
-    assert!(sets.contains(&Isa::Portable));
-    sets.into_iter().for_each(passes_everything);
-}
-
 /// The program, with an op that takes no time.
-fn parity(args: &[&str], required: &str) -> Output {
+fn parity(args: &[&str], required: &str) -> ProcessOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_parity"));
     command.args(["--op", "embed"]).args(args).env("REQUIRE_BACKENDS", required);
     command.output().expect("the program starts")
 }
 
-fn stdout(output: &Output) -> String {
+fn stdout(output: &ProcessOutput) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn stderr(output: &Output) -> String {
+fn stderr(output: &ProcessOutput) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -92,7 +77,7 @@ fn wgpu_passes_with_subgroups() {
 /// The kernels of products where a library makes them, which must be right too.
 fn by_library() -> BTreeSet<&'static str> {
     let options = EmulatedOptions { library: EmulatedLibrary::Right, ..Default::default() };
-    let backend = cuda_emulated(options).expect("the kernels are compiled as C++");
+    let backend = emulated(options);
     pollster::block_on(backend.try_library()).expect("a library that agrees");
     for (place, front) in PLACES {
         let failures = failures_elsewhere(&backend, front, |op| op == Op::Matmul);
@@ -101,27 +86,19 @@ fn by_library() -> BTreeSet<&'static str> {
     backend.driver().launched()
 }
 
-/// What is not run is what the backend says it lacks, and nothing else.
-fn cuda_passes(backend: &impl Backend) {
-    let rows = run_parity(backend, None);
-    let (summary, table) = (ParitySummary::of(&rows), format_parity(&rows));
-    assert!(summary.failed == 0 && summary.passed > 0, "{table}");
-    let missing = rows.iter().filter(|row| matches!(row.status, ParityStatus::NotRun { .. }));
-    let missing: Vec<_> = missing.filter_map(|row| row.op).collect();
-    let known: Vec<_> = backend.capabilities().missing_ops.iter().map(|(op, _)| *op).collect();
-    assert_eq!(missing, known, "{table}");
+fn emulated(options: EmulatedOptions) -> CudaBackend<EmulatedDriver> {
+    cuda_emulated(options).expect("the kernels are compiled as C++")
 }
 
-/// At every place of the views; and no kernel is there that nobody launches.
+/// At every place of the views, and in every order; and no kernel is there that nobody launches.
 #[test]
 fn cuda_passes_without_a_gpu() {
-    let backend =
-        cuda_emulated(EmulatedOptions::default()).expect("the kernels are compiled as C++");
+    let backend = emulated(EmulatedOptions { n_workers: 3, ..Default::default() });
     for (place, front) in PLACES {
         let failures = failures_elsewhere(&backend, front, |_| true);
         assert!(failures.is_empty(), "{place}\n{}", failures.join("\n"));
     }
-    cuda_passes(&backend);
+    passes_in_every_order(&backend);
     let mut launched = backend.driver().launched();
     launched.extend(by_library());
     let idle = Kernel::ALL.iter().map(|kernel| kernel.facts().name);
@@ -129,11 +106,56 @@ fn cuda_passes_without_a_gpu() {
     assert!(idle.is_empty(), "never launched: {}", idle.join(", "));
 }
 
-/// With fewer blocks for the same work, too. Where views begin has nothing to do with it.
-#[test]
-fn cuda_passes_with_its_threads_backward() {
-    let options = EmulatedOptions { backward: true, n_multiprocessors: 16, ..Default::default() };
-    cuda_passes(&cuda_emulated(options).expect("the kernels are compiled as C++"));
+/// The whole corpus, but for what the backend says that it lacks. Who comes first changes nothing,
+/// to the bit: neither the order of threads and blocks, nor how many blocks run at once. A device
+/// with fewer multiprocessors gets fewer blocks for the same work, and is right too.
+///
+/// All three at once, so that the reference computes once.
+fn passes_in_every_order(forward: &CudaBackend<EmulatedDriver>) {
+    let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
+    let backward = emulated(backward);
+    let few = EmulatedOptions { backward: true, n_multiprocessors: 16, ..Default::default() };
+    let few = emulated(few);
+    let capabilities = forward.capabilities();
+    let is_missing = |case: &Case| capabilities.missing_ops.iter().any(|(op, _)| *op == case.op());
+    let must_run = |case: &Case| !is_missing(case) && case.elsewhere(capabilities).is_none();
+    let mut wrong = Vec::new();
+    for case in corpus().into_iter().filter(must_run) {
+        let name = case.name();
+        assert_eq!(case.excused(capabilities), None, "{name}");
+        let plan = case.plan();
+        let want = outcome(&case, &plan, &ReferenceBackend::new());
+        let got = outcome(&case, &plan, forward);
+        let same = bits(&case, &outcome(&case, &plan, &backward)) == bits(&case, &got);
+        if !same {
+            wrong.push(format!("{name}: other bits backward"));
+        }
+        let with_few = outcome(&case, &plan, &few);
+        for (device, got) in [("", &got), ("few multiprocessors: ", &with_few)] {
+            let comparison = case.compare_plan(&plan, got, &want);
+            if !comparison.passed() {
+                wrong.push(format!("{device}{name}: {comparison}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn outcome(case: &Case, plan: &Plan, backend: &impl Backend) -> Outcome {
+    let outcome = pollster::block_on(case.execute_plan(plan, backend));
+    outcome.unwrap_or_else(|e| panic!("{}: {e}", case.name()))
+}
+
+/// The bits of what a case wrote, but for the table of a cache: it is no result in which of its
+/// places a row stands.
+fn bits(case: &Case, outcome: &Outcome) -> Vec<Vec<u32>> {
+    let is_result =
+        |output: &&corpus::Output| (case.op(), output.name) != (Op::LookUpRows, "state");
+    let bits = |output: &corpus::Output| match &output.values {
+        Values::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
+        Values::Ints(values) => values.clone(),
+    };
+    outcome.outputs.iter().filter(is_result).map(bits).collect()
 }
 
 /// Before compute capability 8.0 no tensor core knows tf32: the same labels by f32 products.
@@ -141,7 +163,7 @@ fn cuda_passes_with_its_threads_backward() {
 fn keys_are_clustered_by_an_old_device_too() {
     for (compute_capability, is_tensor) in [((7, 5), false), ((8, 0), true)] {
         let options = EmulatedOptions { compute_capability, ..Default::default() };
-        let backend = cuda_emulated(options).expect("the kernels are compiled as C++");
+        let backend = emulated(options);
         let (_, aligned) = PLACES[0];
         let failures = failures_elsewhere(&backend, aligned, |op| op == Op::KmeansAssign);
         assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -155,36 +177,6 @@ fn keys_are_clustered_by_an_old_device_too() {
         for kernel in ["kmeans_assign_tensor_wide", "kmeans_assign_tensor_narrow"] {
             assert_eq!(launched.contains(kernel), is_tensor, "{kernel}");
         }
-    }
-}
-
-/// The bits of what a case wrote, but for the table of a cache: it is no result in which of its
-/// places a row stands.
-fn bits(case: &Case, plan: &Plan, backend: &impl Backend) -> Vec<Vec<u32>> {
-    let outcome = pollster::block_on(case.execute_plan(plan, backend));
-    let outcome = outcome.unwrap_or_else(|e| panic!("{}: {e}", case.name()));
-    let is_result =
-        |output: &&corpus::Output| (case.op(), output.name) != (Op::LookUpRows, "state");
-    let bits = |output: &corpus::Output| match &output.values {
-        Values::Floats(values) => values.iter().map(|value| value.to_bits()).collect(),
-        Values::Ints(values) => values.clone(),
-    };
-    outcome.outputs.iter().filter(is_result).map(bits).collect()
-}
-
-/// Who comes first changes nothing: neither the order of threads and blocks, nor how many blocks
-/// run at once.
-#[test]
-fn cuda_gives_the_same_bits_in_every_order() {
-    let forward = EmulatedOptions { n_workers: 3, ..Default::default() };
-    let backward = EmulatedOptions { backward: true, n_workers: 1, ..Default::default() };
-    let backends =
-        [forward, backward].map(|o| cuda_emulated(o).expect("the kernels are compiled as C++"));
-    let must_run = |case: &Case| case.runs_on(backends[0].capabilities());
-    for case in corpus().into_iter().filter(must_run) {
-        let plan = case.plan();
-        let [one, other] = backends.each_ref().map(|backend| bits(&case, &plan, backend));
-        assert!(one == other, "{}", case.name());
     }
 }
 

@@ -1,12 +1,12 @@
 //! `cargo xtask ci`: everything that must hold before a commit lands, in stages that are timed.
 //!
 //! Cheap stages come first. Dependencies are built twice, once checked (clippy, rustdoc) and once
-//! compiled (tests, parity, demo): the demo runs in the dev profile, which optimises, because a
+//! compiled (build): tests, parity and the demo run in the dev profile, which optimises, because a
 //! release build of everything would cost more than it proves.
 //!
-//! The browser's module is optimised across all crates, which one core does while others wait. So
-//! its compiler starts early and runs beside the stages that only compile; the tests, some of which
-//! look at the clock, begin when it has ended.
+//! All of the browser is a chain that seldom has work for more than one core: the module, the page,
+//! and questions to it one after the other. So it starts early and runs beside the stages that
+//! compile or compute; the tests, some of which look at the clock, begin when it has ended.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ use crate::process::{Background, cargo, cpu_time, run as run_child};
 use crate::{demo, kernels, models, parity, sanitize, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, wasm, sanitize, tests, parity, models, \
-                                demo, web; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, build, sanitize, models, parity, \
+                                demo, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, and the browser";
 
@@ -45,16 +45,19 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },
-    Stage { name: "wasm", work: Work::Early(web::module_command) },
+    Stage {
+        name: "build",
+        work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-run"))),
+    },
     Stage { name: "sanitize", work: Work::Run(sanitize::stage) },
+    Stage { name: "models", work: Work::Run(models::stage) },
+    Stage { name: "parity", work: Work::Run(parity::stage) },
+    Stage { name: "demo", work: Work::Run(demo::check) },
+    Stage { name: "web", work: Work::Early(web::stage_command) },
     Stage {
         name: "tests",
         work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-fail-fast"))),
     },
-    Stage { name: "parity", work: Work::Run(parity::stage) },
-    Stage { name: "models", work: Work::Run(models::stage) },
-    Stage { name: "demo", work: Work::Run(demo::check) },
-    Stage { name: "web", work: Work::Run(web::stage) },
 ];
 
 /// What a change is tried with while it is made, on a tree that was built before.

@@ -144,6 +144,7 @@ mod tests {
             "sanitize --only nothing",
             "sanitize --only loom --quick",
             "web --port 80",
+            "web --serve --test",
             "web --serve --port x",
         ]) {
             let error = call(line).expect_err(line);

@@ -109,11 +109,46 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Both fail where it has ended; then there is nothing left to do.
+        // What it started has to end too: a browser would outlive it. All of these fail where it
+        // has ended; then there is nothing left to do.
+        if let Ok(None) = self.child.try_wait() {
+            let mut kill = Command::new("kill");
+            kill.args(descendants(self.child.id()).iter().map(u32::to_string));
+            succeeds(&mut kill);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.log);
     }
+}
+
+/// Every process below `root`, where the system lists them.
+fn descendants(root: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let with_parent = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some((pid, parent_of(&stat)?))
+    };
+    let mut left: Vec<(u32, u32)> = pids.filter_map(with_parent).collect();
+    let mut found = vec![root];
+    let mut done = 0;
+    while let Some(&parent) = found.get(done) {
+        left.retain(|(pid, of)| {
+            let is_child = *of == parent;
+            if is_child {
+                found.push(*pid);
+            }
+            !is_child
+        });
+        done += 1;
+    }
+    found.split_off(1)
+}
+
+/// The parent in `/proc/PID/stat`: behind the name, which may hold anything, and the state.
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn hash(text: &str) -> u64 {
@@ -147,10 +182,10 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 
 /// A binary of the workspace in the dev profile, built if it is not yet.
 ///
-/// All binaries with all features on purpose: the features of shared dependencies are then those of
-/// the tests, and what these built is used again.
+/// Of the whole workspace with all features on purpose: the features of shared dependencies are
+/// then those of the tests, and what these built is used again.
 pub(crate) fn dev_binary(name: &str) -> Result<PathBuf> {
-    run(&mut cargo("build --workspace --all-features --bins"))?;
+    run(cargo("build --workspace --all-features --bin").arg(name))?;
     let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     Ok(target_directory()?.join("debug").join(file))
 }
@@ -204,6 +239,36 @@ mod tests {
         let stat = "1234 (a) name) S 1 1 1 0 -1 4194560 9 9 0 0 150 50 700 100 20 0 1 0 5 6 7";
         assert_eq!(cpu_time_of(stat), Some(Duration::from_secs(10)));
         assert_eq!(cpu_time_of("1234 (name) S 1"), None);
+    }
+
+    #[test]
+    fn the_parent_is_read_behind_any_name() {
+        assert_eq!(parent_of("1234 (a) S 7 (b) S 5 1 1 0 -1"), Some(5));
+        assert_eq!(parent_of("1234 (name)"), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_background_command_started_ends_with_it() {
+        let mut command = Command::new("sh");
+        // Two commands, so that the shell stays between.
+        command.args(["-c", "sleep 1000; true"]);
+        let background = Background::start(command).unwrap();
+        let pid = background.child.id();
+        let below = loop {
+            match &descendants(pid)[..] {
+                [] => std::thread::yield_now(),
+                [below] => break *below,
+                more => panic!("{more:?}"),
+            }
+        };
+        assert!(descendants(std::process::id()).contains(&below));
+        drop(background);
+        // An orphan that nobody has waited for yet has no command line any more.
+        let line = format!("/proc/{below}/cmdline");
+        while fs::read_to_string(&line).is_ok_and(|line| !line.is_empty()) {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -42,6 +42,9 @@ const FULL_PREEMPTIONS: u32 = 3;
 /// What CI has the time for. It is enough for every fault that was ever planted.
 const QUICK_PREEMPTIONS: u32 = 2;
 
+/// What a sanitizer finds is told by lines, which the profile itself leaves out.
+const WITH_LINES: [(&str, &str); 1] = [("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")];
+
 /// One of the things that are run.
 struct Run {
     name: &'static str,
@@ -60,7 +63,12 @@ enum SanitizerTool {
 const RUNS: &[Run] = &[
     Run { name: "loom-pool", tool: SanitizerTool::Loom, tests: "pool::models team::models" },
     Run { name: "loom-queue", tool: SanitizerTool::Loom, tests: "job_queue::models" },
-    Run { name: "address-cpu", tool: SanitizerTool::Address, tests: "-p longview-cpu" },
+    Run {
+        name: "address-cpu",
+        tool: SanitizerTool::Address,
+        // Kernels with the library's own checks of pointers, which the profile leaves out of them.
+        tests: "-p longview-cpu --config profile.dev.package.longview-cpu.debug-assertions=true",
+    },
     Run { name: "address-scheduler", tool: SanitizerTool::Address, tests: "-p longview-scheduler" },
     Run { name: "address-model", tool: SanitizerTool::Address, tests: "-p longview-model" },
     Run {
@@ -164,7 +172,7 @@ impl Run {
             );
         }
         let mut command = cargo("test");
-        command.args(self.arguments("asan")?).env("RUSTC_BOOTSTRAP", "1");
+        command.args(self.arguments("asan")?).env("RUSTC_BOOTSTRAP", "1").envs(WITH_LINES);
         // The name by which buffers see that they are watched; the compiler's own is unstable.
         run_child(command.env("RUSTFLAGS", "-Zsanitizer=address --cfg address_sanitizer"))
     }
@@ -179,6 +187,7 @@ impl Run {
             );
         }
         let mut command = debian::cargo("take a newer Debian")?;
+        command.envs(WITH_LINES);
         let runtime = thread_sanitizer_runtime()?;
         command.args(["test", "-Zbuild-std"]).args(self.arguments("tsan")?);
         // All of the runtime, and before the C library, whose versioned symbols it refers to.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::backend::Backend;
-use crate::corpus::{Case, cases_of};
+use crate::corpus::{Case, Outcome, Plan, cases_of};
 use crate::op::Op;
 use crate::reference::ReferenceBackend;
 
@@ -92,10 +92,24 @@ pub async fn parity_rows<B: Backend>(backend: &B, filter: Option<Op>) -> Vec<Par
 /// Rows of one op from every `every`-th case of its corpus, the first included. A prime number does
 /// not fall in step with the loops that the corpus is made of, so each of their values comes up.
 pub async fn parity_part<B: Backend>(backend: &B, op: Op, every: usize) -> Vec<ParityRow> {
-    let cases = cases_of(op).into_iter().step_by(every.max(1)).collect();
-    let statuses = statuses(backend, op, cases).await;
-    let row = |status| ParityRow { op: Some(op), backend: backend.name().into(), status };
-    statuses.into_iter().map(row).collect()
+    parity_of_each(&[backend], op, every).await.pop().unwrap_or_default()
+}
+
+/// [`parity_part`] for each of `backends`. The numbers of a case and what the reference makes of
+/// them are computed once for all, which takes longer than most backends do.
+pub async fn parity_of_each<B: Backend>(
+    backends: &[&B],
+    op: Op,
+    every: usize,
+) -> Vec<Vec<ParityRow>> {
+    let mut accounts: Vec<_> = backends.iter().map(|backend| Account::new(*backend, op)).collect();
+    for case in cases_of(op).iter().step_by(every.max(1)) {
+        let mut expected = None;
+        for account in &mut accounts {
+            account.take(case, &mut expected).await;
+        }
+    }
+    accounts.into_iter().map(Account::rows).collect()
 }
 
 /// Runs two cases of each of `ops`, and two more with quantised weights where it takes some: what a
@@ -111,7 +125,7 @@ pub async fn spot_check<B: Backend>(backend: &B, ops: &[Op]) -> Result<(), Strin
         for cases in [plain, quantised] {
             let n = cases.len();
             for case in [n / 3, 2 * n / 3].into_iter().filter_map(|place| cases.get(place)) {
-                run_case(backend, case, &mut tally).await;
+                run_case(backend, case, &Expected::of(case).await, &mut tally).await;
             }
         }
         if let Some(message) = tally.messages.pop() {
@@ -151,40 +165,91 @@ impl Tally {
     }
 }
 
-async fn statuses<B: Backend>(backend: &B, op: Op, cases: Vec<Case>) -> Vec<ParityStatus> {
-    let missing = backend.capabilities().missing_ops.iter().find(|(missing, _)| *missing == op);
-    if let Some((_, reason)) = missing {
-        return vec![ParityStatus::NotRun { cases: cases.len(), reason: reason.clone() }];
-    }
-    let mut tally = Tally::default();
-    let mut excused = BTreeMap::<String, usize>::new();
-    let mut left_out = BTreeMap::<String, usize>::new();
-    for case in cases {
-        let capabilities = backend.capabilities();
-        match (case.elsewhere(capabilities), case.excused(capabilities)) {
-            (Some(reason), _) => *left_out.entry(reason).or_default() += 1,
-            (None, Some(reason)) => *excused.entry(reason).or_default() += 1,
-            (None, None) => run_case(backend, &case, &mut tally).await,
-        }
-    }
-    let not_run = |(reason, cases)| ParityStatus::NotRun { cases, reason };
-    let left_out = left_out.into_iter();
-    let left_out = left_out.map(|(reason, cases)| ParityStatus::LeftOut { cases, reason });
-    let rest = left_out.chain(excused.into_iter().map(not_run));
-    tally.status().into_iter().chain(rest).collect()
+/// The numbers of a case, and what the reference makes of them.
+struct Expected {
+    plan: Plan,
+    outcome: Result<Outcome, String>,
 }
 
-async fn run_case<B: Backend>(backend: &B, case: &Case, tally: &mut Tally) {
-    let plan = case.plan();
-    let want = match case.execute_plan(&plan, &ReferenceBackend::new()).await {
+impl Expected {
+    async fn of(case: &Case) -> Self {
+        let plan = case.plan();
+        let outcome = case.execute_plan(&plan, &ReferenceBackend::new()).await;
+        Self { outcome: outcome.map_err(|e| e.to_string()), plan }
+    }
+}
+
+/// How the cases of one op go on one backend.
+struct Account<'a, B: Backend> {
+    backend: &'a B,
+    op: Op,
+    tally: Tally,
+    n_missing: usize,
+    excused: BTreeMap<String, usize>,
+    left_out: BTreeMap<String, usize>,
+}
+
+impl<'a, B: Backend> Account<'a, B> {
+    fn new(backend: &'a B, op: Op) -> Self {
+        let (excused, left_out) = (BTreeMap::new(), BTreeMap::new());
+        Self { backend, op, tally: Tally::default(), n_missing: 0, excused, left_out }
+    }
+
+    /// Why the backend does not have the op.
+    fn missing(&self) -> Option<&str> {
+        let mut missing = self.backend.capabilities().missing_ops.iter();
+        missing.find(|(op, _)| *op == self.op).map(|(_, reason)| &**reason)
+    }
+
+    /// Runs a case, or counts why not. `expected` is filled by whoever needs it first.
+    async fn take(&mut self, case: &Case, expected: &mut Option<Expected>) {
+        if self.missing().is_some() {
+            self.n_missing += 1;
+            return;
+        }
+        let capabilities = self.backend.capabilities();
+        match (case.elsewhere(capabilities), case.excused(capabilities)) {
+            (Some(reason), _) => *self.left_out.entry(reason).or_default() += 1,
+            (None, Some(reason)) => *self.excused.entry(reason).or_default() += 1,
+            (None, None) => {
+                let expected = match expected {
+                    Some(expected) => expected,
+                    None => expected.insert(Expected::of(case).await),
+                };
+                run_case(self.backend, case, expected, &mut self.tally).await;
+            }
+        }
+    }
+
+    fn statuses(self) -> Vec<ParityStatus> {
+        if let Some(reason) = self.missing() {
+            return vec![ParityStatus::NotRun { cases: self.n_missing, reason: reason.into() }];
+        }
+        let not_run = |(reason, cases)| ParityStatus::NotRun { cases, reason };
+        let left_out = self.left_out.into_iter();
+        let left_out = left_out.map(|(reason, cases)| ParityStatus::LeftOut { cases, reason });
+        let rest = left_out.chain(self.excused.into_iter().map(not_run));
+        self.tally.status().into_iter().chain(rest).collect()
+    }
+
+    fn rows(self) -> Vec<ParityRow> {
+        let (op, backend) = (self.op, self.backend.name().to_owned());
+        let row = |status| ParityRow { op: Some(op), backend: backend.clone(), status };
+        self.statuses().into_iter().map(row).collect()
+    }
+}
+
+async fn run_case<B: Backend>(backend: &B, case: &Case, expected: &Expected, tally: &mut Tally) {
+    let plan = &expected.plan;
+    let want = match &expected.outcome {
         Ok(want) => want,
         Err(e) => return tally.fail(format!("{}: the reference says: {e}", case.name())),
     };
-    let got = match case.execute_plan(&plan, backend).await {
+    let got = match case.execute_plan(plan, backend).await {
         Ok(got) => got,
         Err(e) => return tally.fail(format!("{}: {e}", case.name())),
     };
-    let comparison = case.compare_plan(&plan, &got, &want);
+    let comparison = case.compare_plan(plan, &got, want);
     if !comparison.passed() {
         return tally.fail(format!("{}: {comparison}", case.name()));
     }

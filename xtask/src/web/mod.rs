@@ -20,18 +20,26 @@ use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, dev_binary, root, run as run_child, target_directory};
 use crate::setup;
 
-pub(crate) const OPTIONS: &str = "[--serve [--port N]]";
-pub(crate) const ABOUT: &str = "builds the browser demo into web/dist; --serve shows it on this \
-                                machine, on port 8080 unless told otherwise";
+use toolchain::Profile;
 
-/// What a visitor may have to download before anything happens, compressed.
+pub(crate) const OPTIONS: &str = "[--fast] [--test | --serve [--port N]]";
+pub(crate) const ABOUT: &str = "builds the browser demo into web/dist; --test uses it in a real \
+                                browser; --serve shows it on this machine, on port 8080 unless \
+                                told otherwise; --fast compiles the module as CI does, for tests \
+                                and not for visitors";
+
+/// What a visitor may have to download before anything happens, compressed. What CI compiles keeps
+/// to it too, though it is larger.
 const MOST_BYTES: usize = 4 << 20;
 
 const MODULE: &str = "longview_web";
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse(args, &["--serve"], &["--port"])?;
+    let parsed = Parsed::parse(args, &["--fast", "--serve", "--test"], &["--port"])?;
+    if parsed.has("--serve") && parsed.has("--test") {
+        return Err(UsageError("--test and --serve are two calls".into()).into());
+    }
     let port = match parsed.value("--port") {
         Some(_) if !parsed.has("--serve") => {
             return Err(UsageError("--port is for --serve".into()).into());
@@ -39,14 +47,18 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some(text) => text.parse().map_err(|_| UsageError(format!("--port {text}: not a port")))?,
         None => 8080,
     };
-    let dist = build()?;
+    let profile = if parsed.has("--fast") { Profile::Fast } else { Profile::Shipped };
+    if parsed.has("--test") {
+        return test(profile);
+    }
+    let dist = build(profile)?;
     if parsed.has("--serve") { serve::run(&dist, port) } else { Ok(()) }
 }
 
 /// Builds everything and returns the folder to serve.
-pub(crate) fn build() -> Result<PathBuf> {
+fn build(profile: Profile) -> Result<PathBuf> {
     let web = root().join("web");
-    package(&web.join("pkg"))?;
+    package(profile, &web.join("pkg"))?;
     toolchain::require_node()?;
     npm(&web, &["ci", "--no-audit", "--no-fund"])?;
     npm(&web, &["run", "build"])?;
@@ -61,23 +73,27 @@ pub(crate) fn set_up() -> Result<()> {
     Ok(())
 }
 
-/// The call of cargo that compiles the module, which CI starts early.
-pub(crate) fn module_command() -> Result<Command> {
-    toolchain::build_command()
+/// The stage of CI: this program once more, for [`test`].
+pub(crate) fn stage_command() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["web", "--fast", "--test"]).current_dir(root());
+    Ok(command)
 }
 
-/// The stage of CI: the demo is built, checked, and used in a real browser.
-pub(crate) fn stage() -> Result<()> {
+/// The demo is built, checked, and used in a real browser.
+fn test(profile: Profile) -> Result<()> {
     set_up()?;
-    build()?;
+    build(profile)?;
     let web = root().join("web");
     npm(&web, &["run", "check"])?;
-    write_gguf()?;
     // The real engine's shaders run on two threads that wait for each other: beside it there is
     // time for the page with its script.
     let real = Background::start(npm_command(&web, &["run", "test:real"]))?;
     let page = npm(&web, &["run", "test:page"]);
-    real.finish().and(page)
+    real.finish().and(page)?;
+    // Last, because CI is still compiling the program that writes the file.
+    write_gguf()?;
+    npm(&web, &["run", "test:file"])
 }
 
 /// Writes the embedded model as a GGUF file for the test that picks one.
@@ -90,12 +106,18 @@ fn write_gguf() -> Result<()> {
 }
 
 /// Compiles the crate and writes the module that JavaScript loads.
-fn package(folder: &Path) -> Result<()> {
-    run_child(&mut toolchain::build_command()?)?;
-    let compiled = target_directory()?.join(toolchain::TARGET).join(toolchain::PROFILE);
-    let compiled = compiled.join(MODULE).with_extension("wasm");
-    let mut bindgen = cargo("run --quiet --package xtask-bindgen --");
-    run_child(bindgen.arg(&compiled).arg(folder))?;
+fn package(profile: Profile, folder: &Path) -> Result<()> {
+    let target = target_directory()?;
+    let module = Background::start(toolchain::build_command(profile)?)?;
+    // In a folder of its own, which no other call of cargo waits for: CI compiles beside it.
+    let tools = target.join("bindgen");
+    let mut build = cargo("build --package xtask-bindgen --target-dir");
+    let built = run_child(build.arg(&tools));
+    module.finish().and(built)?;
+    let compiled = target.join(toolchain::TARGET).join(profile.name());
+    let program = format!("xtask-bindgen{}", std::env::consts::EXE_SUFFIX);
+    let mut bindgen = Command::new(tools.join("debug").join(program));
+    run_child(bindgen.arg(compiled.join(MODULE).with_extension("wasm")).arg(folder))?;
     check_size(&folder.join(format!("{MODULE}_bg.wasm")))
 }
 

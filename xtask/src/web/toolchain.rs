@@ -11,8 +11,25 @@ use crate::process::cargo;
 use crate::setup::{self, Source, Tool};
 
 pub(super) const TARGET: &str = "wasm32-unknown-unknown";
-/// The profile of the workspace that is made for downloads.
-pub(super) const PROFILE: &str = "web";
+
+/// How the module is compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Profile {
+    /// What a visitor downloads: small, and optimised across all crates, which takes minutes.
+    Shipped,
+    /// What CI tests: the same code with its overflows checked, compiled on all cores.
+    Fast,
+}
+
+impl Profile {
+    /// Its name in the workspace.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Shipped => "web",
+            Self::Fast => "web-fast",
+        }
+    }
+}
 
 /// What Debian's way needs beside the compiler.
 const LINKER: &[Tool] = &[Tool {
@@ -67,8 +84,9 @@ pub(super) fn tools() -> impl Iterator<Item = &'static Tool> {
 }
 
 /// The call of cargo that compiles the crate.
-pub(super) fn build_command() -> Result<Command> {
-    let build = format!("build --profile {PROFILE} --target {TARGET} --package longview-web");
+pub(super) fn build_command(profile: Profile) -> Result<Command> {
+    let profile = profile.name();
+    let build = format!("build --profile {profile} --target {TARGET} --package longview-web");
     if rustup_has_target() {
         return Ok(cargo(&build));
     }
