@@ -74,8 +74,8 @@ impl Chunk {
         let first = sequence.first_visible(self.layer, n + 1);
         scratch.set_rows(backend, n..n + self.len)?;
         let new = self.new_rows(scratch);
-        let buffer =
-            sequence.store.buffer_mut(self.layer).expect("in place: kernels read the store");
+        let buffer = sequence.store.buffer_mut(self.layer, n..n + self.len);
+        let buffer = buffer.expect("in place: kernels read the store");
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride: shape.capacity })?;
         let run = Run {
             kv: KvView::new(buffer, shape.capacity),
