@@ -320,6 +320,7 @@ impl<B: Backend> Sequence<B> {
                     self.store.write_rows(layer, head, first, &bytes);
                 }
                 self.layers[layer].push_positions(first, len);
+                self.keep_prompt_keys(layer, first..first + len);
                 self.submit_segments(layer, first + len).await?;
             }
             self.n_tokens += len;

@@ -55,6 +55,7 @@ impl Chunk {
             let lse = View::part(&scratch.lse, 0, len);
             sequence.record_mass(self.layer, t, lse, self.start..self.start + self.len)?;
         }
+        sequence.keep_prompt_keys(self.layer, n..n + self.len);
         sequence.submit_segments(self.layer, n + self.len).await
     }
 
