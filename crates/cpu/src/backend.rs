@@ -8,6 +8,7 @@ use longview_core::DType;
 use longview_core::quant::QuantType;
 use longview_ops::Capabilities;
 
+use crate::buffer::SharedPages;
 use crate::error::CpuError;
 use crate::isa::Isa;
 use crate::limits::Limits;
@@ -39,6 +40,7 @@ pub(crate) struct Device {
     pub(crate) isa: SupportedIsa,
     pub(crate) capabilities: Capabilities,
     pub(crate) allocations: AtomicU64,
+    pub(crate) shared_pages: SharedPages,
     pub(crate) start: Instant,
 }
 
@@ -55,6 +57,7 @@ impl CpuBackend {
             isa,
             capabilities: capabilities(isa, threads),
             allocations: AtomicU64::new(0),
+            shared_pages: SharedPages::default(),
             start: Instant::now(),
         });
         let team = Team::with_threads(isa, threads)

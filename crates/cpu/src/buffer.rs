@@ -5,10 +5,17 @@
 //! touched; the start is aligned to a cache line by hand. One of the modules that may use `unsafe`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+use std::ops::Range;
 use std::ptr::NonNull;
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+use std::sync::{Arc, OnceLock};
 
 use longview_core::DType;
-use longview_ops::DeviceBuffer;
+use longview_ops::{DeviceBuffer, ForkSpans};
+
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+use crate::pages::{FrozenPages, Pages};
 
 /// A cache line, and an AVX-512 register.
 const LINE: usize = 64;
@@ -94,10 +101,10 @@ impl AsMut<[u8]> for AlignedBytes {
 }
 
 #[cfg(target_os = "linux")]
-fn advise_huge_pages(start: *mut u8, len: usize) {
+pub(crate) fn advise_huge_pages(start: *mut u8, len: usize) {
     let skip = start.align_offset(4096);
     if len >= HUGE + skip {
-        // SAFETY: the range lies inside the block just allocated; the advice changes no contents,
+        // SAFETY: the range lies inside the memory just allocated; the advice changes no contents,
         // and a refusal (an old kernel) only means small pages.
         unsafe { libc::madvise(start.add(skip).cast(), len - skip, libc::MADV_HUGEPAGE) };
     }
@@ -125,9 +132,41 @@ fn forbid_slack(block: NonNull<u8>, size: usize, skip: usize, len: usize) {
 #[cfg(not(address_sanitizer))]
 fn forbid_slack(_block: NonNull<u8>, _size: usize, _skip: usize, _len: usize) {}
 
+/// Where pages are that buffers share; made when the first one is forked.
+#[derive(Default)]
+pub(crate) struct SharedPages {
+    #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+    file: OnceLock<Option<Arc<FrozenPages>>>,
+}
+
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+impl SharedPages {
+    fn file(&self) -> Option<&Arc<FrozenPages>> {
+        self.file.get_or_init(|| FrozenPages::new().ok()).as_ref()
+    }
+}
+
+/// Where the bytes of a buffer are.
+enum Memory {
+    Own(AlignedBytes),
+    #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+    Pages(Pages),
+}
+
+impl Memory {
+    /// Memory of the host may be forked, and takes pages of its own.
+    fn zeroed(len: usize, _is_host: bool) -> Option<Self> {
+        #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+        if _is_host && len > 0 {
+            return Pages::zeroed(len).map(Self::Pages);
+        }
+        AlignedBytes::zeroed(len).map(Self::Own)
+    }
+}
+
 /// Memory of the CPU backend.
 pub struct CpuBuffer {
-    bytes: AlignedBytes,
+    memory: Memory,
     dtype: DType,
     is_host: bool,
 }
@@ -135,8 +174,8 @@ pub struct CpuBuffer {
 impl CpuBuffer {
     /// `len` zeros, or `None` without memory for them.
     pub(crate) fn zeroed(dtype: DType, len: usize, is_host: bool) -> Option<Self> {
-        let bytes = AlignedBytes::zeroed(len.checked_mul(dtype.size())?)?;
-        Some(Self { bytes, dtype, is_host })
+        let memory = Memory::zeroed(len.checked_mul(dtype.size())?, is_host)?;
+        Some(Self { memory, dtype, is_host })
     }
 
     /// Whether the host may address it ([`longview_ops::Backend::alloc_host`]).
@@ -146,12 +185,46 @@ impl CpuBuffer {
 
     /// All bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.bytes.as_ref()
+        match &self.memory {
+            Memory::Own(bytes) => bytes.as_ref(),
+            #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+            Memory::Pages(pages) => pages.bytes(),
+        }
     }
 
     /// All bytes, writable.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.bytes.as_mut()
+        match &mut self.memory {
+            Memory::Own(bytes) => bytes.as_mut(),
+            #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+            Memory::Pages(pages) => pages.bytes_mut(),
+        }
+    }
+
+    /// A buffer of host memory that shares pages with this one; `None` where that cannot be, or the
+    /// system refuses.
+    pub(crate) fn fork(&mut self, _spans: &ForkSpans<'_>, _shared: &SharedPages) -> Option<Self> {
+        #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+        if let Memory::Pages(pages) = &mut self.memory {
+            let size = self.dtype.size();
+            let bytes = |spans: &[Range<usize>]| -> Vec<Range<usize>> {
+                spans.iter().map(|span| span.start * size..span.end * size).collect()
+            };
+            let file = _shared.file()?;
+            let fork = pages.fork(&bytes(_spans.used), &bytes(_spans.written), file).ok()?;
+            let (memory, is_host) = (Memory::Pages(fork), self.is_host);
+            return Some(Self { memory, dtype: self.dtype, is_host });
+        }
+        None
+    }
+
+    /// Bytes that other buffers have too.
+    pub(crate) fn shared_bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Own(_) => 0,
+            #[cfg(all(target_os = "linux", not(address_sanitizer)))]
+            Memory::Pages(pages) => pages.shared_bytes(),
+        }
     }
 
     /// All elements; `E` must be the Rust type of the data type, which descriptors check.
@@ -173,7 +246,7 @@ impl DeviceBuffer for CpuBuffer {
     }
 
     fn len(&self) -> usize {
-        self.bytes.len / self.dtype.size()
+        self.bytes().len() / self.dtype.size()
     }
 }
 

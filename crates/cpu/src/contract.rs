@@ -8,10 +8,11 @@ use std::time::Duration;
 use longview_core::DType;
 use longview_ops::{
     Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
-    ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign,
-    KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows, LseMerge, Op,
-    OpError, OpResult, PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums, RmsNorm, Rope,
-    RotateRows, SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut, WeightSource,
+    ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, ForkSpans, GeluMul, Gram,
+    KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows,
+    LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums,
+    RmsNorm, Rope, RotateRows, SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut,
+    WeightSource, copy_host,
 };
 
 use crate::backend::CpuBackend;
@@ -69,6 +70,25 @@ impl Backend for CpuBackend {
 
     fn alloc_host(&self, dtype: DType, len: usize, label: &str) -> OpResult<Option<CpuBuffer>> {
         self.buffer(dtype, len, label, true).map(Some)
+    }
+
+    fn fork_host(
+        &self,
+        buffer: &mut CpuBuffer,
+        spans: ForkSpans<'_>,
+        label: &str,
+    ) -> OpResult<Option<CpuBuffer>> {
+        match buffer.fork(&spans, &self.device.shared_pages) {
+            Some(fork) => {
+                self.device.allocations.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(fork))
+            }
+            None => copy_host(self, buffer, spans, label),
+        }
+    }
+
+    fn shared_host_bytes(&self, buffer: &CpuBuffer) -> u64 {
+        buffer.shared_bytes() as u64
     }
 
     fn host_bytes<'a>(&self, buffer: &'a CpuBuffer) -> Option<&'a [u8]> {

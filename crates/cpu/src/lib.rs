@@ -16,7 +16,7 @@
 //! they are loaded, and products with them are dot products of bytes (`kernels::quant`,
 //! `simd::bytes`).
 //!
-//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pool`, `team` and
+//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pages`, `pool`, `team` and
 //! `supported_isa`; modules under `ops` are safe code that cuts slices and calls kernels.
 
 #[cfg(not(target_endian = "little"))]
@@ -39,6 +39,8 @@ mod kernels;
 mod limits;
 mod machine;
 mod ops;
+#[cfg(all(target_os = "linux", not(address_sanitizer)))]
+mod pages;
 mod partials;
 mod pool;
 mod problem;

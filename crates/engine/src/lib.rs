@@ -9,6 +9,7 @@ mod engine;
 mod error;
 mod fingerprint;
 mod fit;
+mod fork;
 mod generate;
 mod memory;
 mod options;

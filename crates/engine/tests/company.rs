@@ -1,16 +1,17 @@
 //! Sessions that share a step: what ends for one of them is no business of the others.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use longview_core::DType;
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{
     CancelToken, Engine, EngineError, EngineOptions, Sampler, SamplingParams, Session, SessionStep,
 };
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{HostBytesMut, HostStoreKind, PolicyOptions, Preset, SpanMode};
+use longview_scheduler::{HostBytesMut, HostRows, HostStoreKind, PolicyOptions, Preset, SpanMode};
 use pollster::block_on;
 
 type Cpu = CpuBackend;
@@ -149,6 +150,10 @@ impl HostBytesMut for Tripwire {
             token.cancel();
         }
     }
+
+    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>> {
+        self.0.fork(used)
+    }
 }
 
 /// The rows of a prompt's chunk reach the host store layer by layer: that is the middle of a step.
@@ -185,4 +190,52 @@ fn a_session_that_is_cancelled_between_two_layers_leaves_its_company_alone() {
     }
     assert_eq!(going.tokens(), expected);
     assert!(n_cancelled > N_STEPS / 2, "{n_cancelled} steps were cancelled");
+}
+
+/// The logits of a session that reads a question.
+fn ask(engine: &mut Engine<Cpu>, session: &mut Session<Cpu>, question: &[u32]) -> Vec<f32> {
+    let mut go_on = |_| ControlFlow::Continue(());
+    assert!(block_on(engine.prefill(session, question, &mut go_on)).expect("prefill"));
+    session.logits().to_vec()
+}
+
+/// Questions to one context, side by side in one step, where the context was read once.
+#[test]
+fn forks_say_what_sessions_of_their_own_would() {
+    for kv_dtype in [DType::F16, DType::Q8] {
+        let mut engine = engine(EngineOptions { ctx_size: 200, kv_dtype, ..Default::default() });
+        for policy in [clusterkv(), full()] {
+            let expected = alone(&mut engine, &policy, 120);
+            let questions = [[1, 2, 3, 4], [9, 8, 7, 6]];
+            let asked = questions.map(|question| {
+                let mut own = start(&mut engine, &policy, 120);
+                ask(&mut engine, &mut own, &question)
+            });
+            let mut origin = start(&mut engine, &policy, 120);
+            let mut forks = questions.map(|question| {
+                let mut fork = block_on(engine.fork(&mut origin)).expect("a fork");
+                assert_eq!(fork.tokens(), origin.tokens());
+                assert_eq!(fork.timings().prefill_tokens, 0, "it has read nothing itself");
+                let said = ask(&mut engine, &mut fork, &question);
+                (fork, said)
+            });
+            for ((_, said), asked) in forks.iter().zip(&asked) {
+                assert!(said == asked, "{} {kv_dtype}", policy.preset);
+            }
+            let mut sampler = greedy(&engine);
+            let mut branch = block_on(engine.fork(&mut origin)).expect("a fork");
+            forks[0].0.cancel_token().cancel();
+            for _ in 0..N_STEPS {
+                let ids = [&origin, &branch].map(|s| [sampler.next_token(s).expect("numbers")]);
+                let mut batch = [
+                    SessionStep::new(&mut origin, &ids[0], SpanMode::Policy),
+                    SessionStep::new(&mut branch, &ids[1], SpanMode::Policy),
+                ];
+                block_on(engine.step(&mut batch)).expect("a step");
+            }
+            assert_eq!(origin.tokens(), expected, "{} {kv_dtype}", policy.preset);
+            drop(origin);
+            assert_eq!(branch.tokens(), expected, "{} {kv_dtype}, the branch", policy.preset);
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! The contract as a trait: one method for each op.
 
 use std::future::Future;
+use std::ops::Range;
 use std::time::Duration;
 
 use longview_core::DType;
 
-use crate::buffer::{Storage, View, ViewMut};
+use crate::buffer::{DeviceBuffer, Storage, View, ViewMut};
 use crate::capability::{Capabilities, DeviceCounters};
 use crate::desc::*;
 use crate::error::{OpError, OpResult};
@@ -65,6 +66,24 @@ pub trait Backend: Storage + Send + Sync {
 
     /// As [`Backend::host_bytes`], writable.
     fn host_bytes_mut<'a>(&self, buffer: &'a mut Self::Buffer) -> Option<&'a mut [u8]>;
+
+    /// A second buffer of host memory ([`Backend::alloc_host`]) that holds in `spans.used` what
+    /// `buffer` does; each may be written from now on without the other. Where the system allows
+    /// it they share memory until one of them writes there, else this is a copy. `Ok(None)` for
+    /// any other buffer. Work that writes `buffer` must be finished.
+    fn fork_host(
+        &self,
+        buffer: &mut Self::Buffer,
+        spans: ForkSpans<'_>,
+        label: &str,
+    ) -> OpResult<Option<Self::Buffer>> {
+        copy_host(self, buffer, spans, label)
+    }
+
+    /// Bytes of a buffer in memory that others have too ([`Backend::fork_host`]).
+    fn shared_host_bytes(&self, _buffer: &Self::Buffer) -> u64 {
+        0
+    }
 
     /// Says that matrices of about `bytes` in `n` weights will be loaded, so that a backend which
     /// keeps them together takes as much memory as they need.
@@ -277,4 +296,31 @@ pub trait Backend: Storage + Send + Sync {
     fn score_select(&self, d: ScoreSelect<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }
+}
+
+/// What a fork of a buffer takes over, in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkSpans<'a> {
+    /// Elements in use; what the fork has outside of them is not said.
+    pub used: &'a [Range<usize>],
+    /// Elements among them that may have changed since a fork made the buffer, or was made of it.
+    pub written: &'a [Range<usize>],
+}
+
+/// [`Backend::fork_host`] as a copy.
+pub fn copy_host<B: Backend + ?Sized>(
+    backend: &B,
+    buffer: &B::Buffer,
+    spans: ForkSpans<'_>,
+    label: &str,
+) -> OpResult<Option<B::Buffer>> {
+    let (dtype, len) = (buffer.dtype(), buffer.len());
+    let Some(from) = backend.host_bytes(buffer) else { return Ok(None) };
+    let Some(mut fork) = backend.alloc_host(dtype, len, label)? else { return Ok(None) };
+    let to = backend.host_bytes_mut(&mut fork).expect("made by alloc_host");
+    for span in spans.used {
+        let bytes = span.start * dtype.size()..span.end * dtype.size();
+        to[bytes.clone()].copy_from_slice(&from[bytes]);
+    }
+    Ok(Some(fork))
 }

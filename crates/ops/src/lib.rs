@@ -50,7 +50,7 @@ pub mod tolerance;
 mod unfused;
 mod weight;
 
-pub use backend::Backend;
+pub use backend::{Backend, ForkSpans, copy_host};
 pub use buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
 pub use capability::{Capabilities, DeviceCounters};
 pub use desc::*;

@@ -11,6 +11,7 @@ mod layer_projection;
 mod low_rank_decode;
 mod observation;
 pub mod projection;
+mod prompt_keys;
 mod recorded;
 mod records;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use layer_index::{HeadIndex, LayerIndex};
 pub(crate) use layer_projection::LayerProjection;
 pub(crate) use low_rank_decode::{DecodeStep, LowRankDecode};
 pub(crate) use observation::{Observation, Observer, Observers};
+pub(crate) use prompt_keys::PromptKeys;
 pub use recorded::Recorded;
 pub(crate) use recorded::RecordedChunk;
 pub(crate) use records::{

@@ -113,6 +113,13 @@ impl KvShape {
         let base = head.index() * self.capacity;
         (base + rows.start) * row..(base + rows.end) * row
     }
+
+    /// Where rows of every head lie in a layer's array, for rows of `width` elements or bytes.
+    pub fn row_spans(&self, rows: Range<usize>, width: usize) -> Vec<Range<usize>> {
+        assert!(rows.end <= self.capacity, "row {} of {}", rows.end, self.capacity);
+        let bases = (0..self.n_kv_heads).map(|head| head * self.capacity);
+        bases.map(|base| (base + rows.start) * width..(base + rows.end) * width).collect()
+    }
 }
 
 #[cfg(test)]
@@ -132,6 +139,11 @@ mod tests {
             inv_freq: Vec::new().into(),
             windows: [].into(),
         }
+    }
+
+    #[test]
+    fn rows_of_every_head_lie_in_a_span_each() {
+        assert_eq!(shape().row_spans(3..5, 16), [48..80, 208..240]);
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Token {
         };
         if sequence.exact.is_some() {
             sequence.scatter_two_forms(layer, t, [on_host, in_full])?;
-        } else if let Some(buffer) = sequence.store.buffer_mut(layer) {
+        } else if let Some(buffer) = sequence.store.buffer_mut(layer, row..row + 1) {
             let host = DeviceRows { buffer, head_stride: shape.capacity };
             scatter(backend, shape, t, &on_host, host)?;
         } else {

@@ -130,8 +130,24 @@ impl<B: Backend> Sequence<B> {
             return job.take_keys(&self.backend, rows, self.copies.queue.clone());
         }
         let rows = LayerRows { shape: &self.shape, store: &*self.store, layer };
+        let recall = self.layers[layer].recall();
+        let unrounded = recall.and_then(|recall| recall.prompt_keys.as_ref());
+        let span = row_start..row_start + n;
         for (head, keys) in self.shape.heads().zip(job.host_keys().chunks_exact_mut(n * d)) {
-            rows.keys(head, row_start..row_start + n, &mut self.bytes, keys);
+            rows.keys(head, span.clone(), &mut self.bytes, keys);
+            if let Some(unrounded) = unrounded {
+                unrounded.put(&self.shape, head, span.clone(), keys);
+            }
+        }
+    }
+
+    /// In prefill: keeps the keys of new rows of `layer` as they are, where they are indexed later
+    /// and the host store rounds them by then.
+    pub(super) fn keep_prompt_keys(&mut self, layer: LayerId, rows: std::ops::Range<usize>) {
+        let Self { shape, store, layers, .. } = self;
+        let recall = layers[layer].recall_mut();
+        if let Some(keys) = recall.and_then(|recall| recall.prompt_keys.as_mut()) {
+            keys.take(LayerRows { shape, store: &**store, layer }, rows);
         }
     }
 
@@ -151,6 +167,9 @@ impl<B: Backend> Sequence<B> {
         if let Some(recall) = state.recall_mut() {
             let end = row_start + n_points;
             recall.index.append(&*self.backend, row_start, end, &job.heads)?;
+            if let Some(keys) = &mut recall.prompt_keys {
+                keys.forget_below(end);
+            }
             // With two stages the caches hold tokens, which come after.
             if recall.tokens.is_none() {
                 recall.resize_caches();
@@ -257,6 +276,10 @@ impl<B: Backend> Sequence<B> {
                 (LayerMode::Recall, Some(index)) => {
                     self.adapt_budgets(layer).await?;
                     self.index_prompt(&index, layer).await?;
+                    let recall = self.layers[layer].recall_mut();
+                    if let Some(keys) = recall.and_then(|recall| recall.prompt_keys.as_mut()) {
+                        keys.forget();
+                    }
                 }
                 (LayerMode::Kept, _) => self.keep_prompt(layer).await?,
                 _ => {}

@@ -153,12 +153,22 @@ impl<B: Backend> Sequence<B> {
         options: SequenceOptions,
     ) -> Result<Self, SchedulerError> {
         options.check()?;
-        let in_place = options.placement == Placement::InPlace;
-        if in_place && !backend.capabilities().unified_memory {
+        if options.placement == Placement::InPlace && !backend.capabilities().unified_memory {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
         let store = open_store(backend, &shape, &policy, &options)?;
-        let first = LayerId(0);
+        Self::over(backend, shape, policy, options, store)
+    }
+
+    /// An empty sequence whose rows will be those of `store`.
+    pub(super) fn over(
+        backend: &Arc<B>,
+        shape: KvShape,
+        policy: Policy,
+        options: SequenceOptions,
+        store: Box<dyn HostStore<B>>,
+    ) -> Result<Self, SchedulerError> {
+        let (first, in_place) = (LayerId(0), options.placement == Placement::InPlace);
         if in_place && store.buffer(first).is_none() && store.two_forms(first).is_none() {
             return Err(SchedulerError::NotUnified { backend: backend.name() });
         }
@@ -247,6 +257,12 @@ impl<B: Backend> Sequence<B> {
         self.n_tokens as u64 * self.shape.token_bytes() as u64
     }
 
+    /// Bytes of rows in host memory that forks of this sequence, or what it was forked from, have
+    /// too: [`Sequence::fork`].
+    pub fn shared_host_kv_bytes(&self) -> u64 {
+        self.store.shared_bytes().min(self.host_kv_bytes())
+    }
+
     /// Whether attention reads the host store itself.
     pub fn in_place(&self) -> bool {
         self.options.placement == Placement::InPlace
@@ -304,6 +320,7 @@ impl<B: Backend> Sequence<B> {
                     self.store.write_rows(layer, head, first, &bytes);
                 }
                 self.layers[layer].push_positions(first, len);
+                self.keep_prompt_keys(layer, first..first + len);
                 self.submit_segments(layer, first + len).await?;
             }
             self.n_tokens += len;

@@ -5,9 +5,9 @@ use longview_ops::{Backend, DeviceBuffer, OpResult};
 
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
-use crate::index::{GROUP_CLUSTERS, LayerIndex, LayerProjection, Recorded};
-use crate::layout::{KvShape, LayerMode, SelectionId};
-use crate::policy::{INDEX_SEGMENT, Index, Policy, Residency, Residual};
+use crate::index::{GROUP_CLUSTERS, LayerIndex, LayerProjection, PromptKeys, Recorded};
+use crate::layout::{HostRows, KvShape, LayerMode, SelectionId};
+use crate::policy::{INDEX_SEGMENT, Index, IndexKind, Policy, Residency, Residual};
 use crate::recall::{ClusterCache, LayerPrefetch, Searched};
 use crate::store::{DeviceRows, WritebackSource};
 
@@ -70,6 +70,9 @@ pub struct Recall<B: Backend> {
     pub(super) selected_at: Option<SelectedAt>,
     /// Whether the selection was made by the layer before.
     pub(super) prefetch: LayerPrefetch,
+    /// Keys of a prompt that are to be indexed as they were computed; only where the host store
+    /// rounds rows and prompts are clustered in segments.
+    pub(super) prompt_keys: Option<PromptKeys>,
 }
 
 /// When a selection was made.
@@ -178,6 +181,7 @@ impl<B: Backend> Recall<B> {
             selection: setup.selection,
             selected_at: None,
             prefetch: LayerPrefetch::default(),
+            prompt_keys: keeps_prompt_keys(shape, &index).then(PromptKeys::default),
         })
     }
 
@@ -356,6 +360,12 @@ impl<B: Backend> Layer<B> {
             + self.slots.as_ref().map_or(0, |slots| slots.buffer.size_bytes())
             + self.recall().map_or(0, Recall::device_bytes)
     }
+}
+
+/// Whether an index is made of keys that the host store has rounded by then.
+pub(super) fn keeps_prompt_keys(shape: &KvShape, index: &Index) -> bool {
+    let are_clusters = matches!(index.kind, IndexKind::Clusters(_));
+    shape.host_rows == HostRows::EightBits && are_clusters && index.segment > 0
 }
 
 /// An empty index whose units are described by `width` numbers.

@@ -6,6 +6,7 @@ mod decode;
 mod exact_rows;
 #[cfg(test)]
 mod fixture;
+mod fork;
 mod indexing;
 mod inspection;
 mod kept_layers;

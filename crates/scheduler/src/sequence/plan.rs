@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::coded_slots::n_coded_slots;
 use super::exact_rows::{exact_layout, has_device_rows};
+use super::layer_state::keeps_prompt_keys;
 use super::options::{Placement, SequenceOptions};
 use crate::eviction::sink_rotation_bytes;
-use crate::index::{GROUP_CLUSTERS, group_bytes};
+use crate::index::{GROUP_CLUSTERS, PromptKeys, group_bytes};
 use crate::layout::{HostRows, KvShape, LayerMode};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
 use crate::recall::{residual_bytes, token_stage_bytes};
@@ -49,6 +50,7 @@ impl KvPlan {
         for layer in shape.layers() {
             let mode = policy.layer_mode(shape, layer);
             plan.add_index(shape, policy, mode);
+            plan.add_prompt_keys(shape, policy, (mode, options.chunk));
             let own_rows = shape.host_rows == HostRows::EightBits && has_device_rows(mode);
             if options.placement == Placement::Device || own_rows {
                 let coded = n_coded_slots(shape, policy, options, layer);
@@ -156,6 +158,20 @@ impl KvPlan {
             self.work_bytes += 4 * hq * (kept + ring) as u64;
         }
         self.work_bytes += 4 * (hq + 1) * shape.capacity as u64;
+    }
+
+    /// Keys of a prompt that wait for their segment as they were computed.
+    fn add_prompt_keys(
+        &mut self,
+        shape: &KvShape,
+        policy: &Policy,
+        (mode, chunk): (LayerMode, usize),
+    ) {
+        let index = policy.index.filter(|_| mode == LayerMode::Recall);
+        let Some(index) = index.filter(|index| keeps_prompt_keys(shape, index)) else { return };
+        let rows = PromptKeys::most_rows(index.segment, policy.recent, chunk).min(shape.capacity);
+        let key = shape.head_dim * shape.kv_dtype.size();
+        self.host_index_bytes += (shape.n_kv_heads * rows * key) as u64;
     }
 
     fn add_index(&mut self, shape: &KvShape, policy: &Policy, mode: LayerMode) {

@@ -55,6 +55,7 @@ impl Chunk {
             let lse = View::part(&scratch.lse, 0, len);
             sequence.record_mass(self.layer, t, lse, self.start..self.start + self.len)?;
         }
+        sequence.keep_prompt_keys(self.layer, n..n + self.len);
         sequence.submit_segments(self.layer, n + self.len).await
     }
 
@@ -74,8 +75,8 @@ impl Chunk {
         let first = sequence.first_visible(self.layer, n + 1);
         scratch.set_rows(backend, n..n + self.len)?;
         let new = self.new_rows(scratch);
-        let buffer =
-            sequence.store.buffer_mut(self.layer).expect("in place: kernels read the store");
+        let buffer = sequence.store.buffer_mut(self.layer, n..n + self.len);
+        let buffer = buffer.expect("in place: kernels read the store");
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride: shape.capacity })?;
         let run = Run {
             kv: KvView::new(buffer, shape.capacity),

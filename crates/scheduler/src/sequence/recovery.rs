@@ -63,6 +63,9 @@ impl<B: Backend> Sequence<B> {
         state.n_indexed = recall.index.truncate(&*self.backend, kept, self.policy.sinks)?;
         state.n_submitted = state.n_indexed;
         recall.forget_selection();
+        if let Some(keys) = &mut recall.prompt_keys {
+            keys.truncate(n);
+        }
         // With two stages the caches hold tokens: `cut_tokens`.
         if recall.tokens.is_none() {
             recall.resize_caches();

@@ -231,6 +231,16 @@ impl<B: Backend> Restored<B> {
         Ok(Self { sequence, is_same_policy, submitted: Vec::new(), selections: Vec::new() })
     }
 
+    /// An empty sequence under the policy of `origin`, with its first rows in a store of its own.
+    pub(super) fn fork_of(origin: &mut Sequence<B>) -> Result<Self, SchedulerError> {
+        let store = origin.store.fork(origin.n_tokens)?;
+        let Sequence { backend, shape, policy, options, n_tokens, .. } = &*origin;
+        let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
+        sequence.n_tokens = *n_tokens;
+        let (submitted, selections) = (Vec::new(), Vec::new());
+        Ok(Self { sequence, is_same_policy: true, submitted, selections })
+    }
+
     /// The dimensions of its rows.
     pub fn shape(&self) -> &KvShape {
         self.sequence.shape()

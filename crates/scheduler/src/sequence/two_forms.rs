@@ -146,12 +146,13 @@ impl<B: Backend> Sequence<B> {
     ) -> OpResult<()> {
         let (first, len) = (self.n_tokens, rounded.len);
         let (backend, shape) = (&*self.backend, &self.shape);
-        let Some(forms) = self.store.two_forms_mut(layer) else { return Ok(()) };
+        let rows = first..first + len;
+        let Some(forms) = self.store.two_forms_mut(layer, rows.clone()) else { return Ok(()) };
         let all = DeviceRows { buffer: forms.rounded, head_stride: shape.capacity };
         scatter(backend, shape, t, &rounded, all)?;
         let kept = DeviceRows { buffer: forms.exact, head_stride: forms.layout.rows() };
         scatter(backend, shape, t, &exact, kept)?;
-        self.store.note_written(layer, first..first + len);
+        self.store.note_written(layer, rows);
         Ok(())
     }
 

@@ -9,9 +9,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_f32_into, kv8};
-use longview_ops::{Backend, DeviceBuffer, OpError, OpResult};
+use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 
-use super::host_store::{HostBytesMut, HostStore, OpenBytes, RoundedRows, RowRange, zeroed};
+use super::host_store::{HostBytesMut, HostStore, OpenBytes, RoundedRows, RowRange, Unchanged};
+use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
@@ -55,12 +56,45 @@ impl<B: Backend> Memory<B> {
             Self::Plain(_) => None,
         }
     }
+
+    /// Memory with the same elements of `size` bytes in the spans.
+    fn fork(&mut self, spans: ForkSpans<'_>, size: usize, label: String) -> OpResult<Self> {
+        match self {
+            Self::Mapped(backend, buffer) => {
+                let fork = backend.fork_host(buffer, spans, &label)?.expect("made by alloc_host");
+                Ok(Self::Mapped(Arc::clone(backend), fork))
+            }
+            Self::Plain(bytes) => {
+                let used = spans.used.iter().map(|span| span.start * size..span.end * size);
+                let used: Vec<_> = used.collect();
+                let needed = used.iter().map(|span| span.len() as u64).sum();
+                let none = OpError::OutOfMemory { backend: "host", label, bytes: needed };
+                bytes.fork(&used).map(Self::Plain).ok_or(none)
+            }
+        }
+    }
+
+    fn shared_bytes(&self) -> u64 {
+        match self {
+            Self::Mapped(backend, buffer) => backend.shared_host_bytes(buffer),
+            Self::Plain(bytes) => bytes.shared_bytes(),
+        }
+    }
 }
 
 /// Where memory comes from.
 enum Source<B: Backend> {
     Mapped(Arc<B>),
     Plain(OpenBytes),
+}
+
+impl<B: Backend> Clone for Source<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Mapped(backend) => Self::Mapped(Arc::clone(backend)),
+            Self::Plain(open) => Self::Plain(*open),
+        }
+    }
 }
 
 impl<B: Backend> Source<B> {
@@ -94,6 +128,8 @@ pub struct EightBitStore<B: Backend> {
     shape: KvShape,
     layout: DeviceLayout,
     layers: Vec<LayerForms<B>>,
+    /// Of the rounded rows.
+    unchanged: Unchanged,
     /// Memory to reuse.
     bytes: Vec<u8>,
     numbers: Vec<f32>,
@@ -115,7 +151,7 @@ impl<B: Backend> EightBitStore<B> {
 
     /// Memory that the host alone reads.
     pub fn plain(shape: &KvShape, layout: DeviceLayout) -> OpResult<Self> {
-        Self::opened_by(shape, layout, zeroed)
+        Self::opened_by(shape, layout, SegmentedBytes::open)
     }
 
     /// Memory that the host alone reads, which `open` makes.
@@ -139,7 +175,8 @@ impl<B: Backend> EightBitStore<B> {
             layers.push(LayerForms { rounded, exact, held });
         }
         let (bytes, numbers) = (Vec::new(), vec![0.0; 2 * shape.head_dim]);
-        Ok(Some(Self { source, shape: shape.clone(), layout, layers, bytes, numbers }))
+        let unchanged = Unchanged::new(shape);
+        Ok(Some(Self { source, shape: shape.clone(), layout, layers, unchanged, bytes, numbers }))
     }
 
     fn rounded_at(&self, head: HeadId, row: usize) -> usize {
@@ -239,6 +276,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
             }
         }
         let at = self.rounded_at(head, start);
+        self.unchanged.written(layer, start);
         self.layers[layer].rounded.write(at, &rounded);
         (self.bytes, self.numbers) = (rounded, numbers);
         self.hold(layer, head, rows);
@@ -248,13 +286,48 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         None
     }
 
-    fn buffer_mut(&mut self, _layer: LayerId) -> Option<&mut B::Buffer> {
+    fn buffer_mut(&mut self, _layer: LayerId, _rows: Range<usize>) -> Option<&mut B::Buffer> {
         None
     }
 
     fn size_bytes(&self) -> u64 {
         self.shape.n_layers as u64
             * (self.shape.layer_bytes() + self.shape.exact_bytes(&self.layout)) as u64
+    }
+
+    /// Rounded rows are shared. Those in full are few, and a ring changes all the time.
+    fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>> {
+        let Self { source, shape, layout, layers: forms, unchanged, .. } = self;
+        let row_bytes = kv8::row_bytes(shape.head_dim);
+        let used = shape.row_spans(0..n_rows, row_bytes);
+        let n_exact = shape.n_kv_heads * layout.rows() * 2 * shape.head_dim;
+        let mut layers = Vec::with_capacity(shape.n_layers);
+        for (layer, forms) in shape.layers().zip(forms) {
+            let label = || format!("host KV of layer {layer}");
+            let written = shape.row_spans(unchanged.rows(layer).min(n_rows)..n_rows, row_bytes);
+            let spans = ForkSpans { used: &used, written: &written };
+            let rounded = forms.rounded.fork(spans, DType::Q8.size(), label())?;
+            let mut own =
+                open_exact(source, shape, layout, layer)?.expect("as those of the origin");
+            let mut bytes = vec![0; n_exact * shape.kv_dtype.size()];
+            forms.exact.read(0, &mut bytes);
+            own.write(0, &bytes);
+            layers.push(LayerForms { rounded, exact: own, held: forms.held.clone() });
+        }
+        *unchanged = Unchanged::up_to(shape, n_rows);
+        Ok(Box::new(Self {
+            source: source.clone(),
+            shape: shape.clone(),
+            layout: *layout,
+            layers,
+            unchanged: unchanged.clone(),
+            bytes: Vec::new(),
+            numbers: vec![0.0; 2 * shape.head_dim],
+        }))
+    }
+
+    fn shared_bytes(&self) -> u64 {
+        self.layers.iter().map(|forms| forms.rounded.shared_bytes()).sum()
     }
 
     /// Rows keep their codes; those that were there in full no longer are.
@@ -272,6 +345,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         scratch.resize(2 * n_bytes, 0);
         let (old, new) = scratch.split_at_mut(n_bytes);
         let at = self.rounded_at(head, start);
+        self.unchanged.written(layer, start);
         self.layers[layer].rounded.read(at, old);
         for (row, from) in new.chunks_exact_mut(row_bytes).zip(order) {
             row.copy_from_slice(&old[*from as usize * row_bytes..][..row_bytes]);
@@ -307,6 +381,7 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
             }
         }
         self.source = source;
+        self.unchanged = Unchanged::new(&self.shape);
         Ok(())
     }
 
@@ -321,7 +396,8 @@ impl<B: Backend> HostStore<B> for EightBitStore<B> {
         })
     }
 
-    fn two_forms_mut(&mut self, layer: LayerId) -> Option<TwoFormsMut<'_, B>> {
+    fn two_forms_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<TwoFormsMut<'_, B>> {
+        self.unchanged.written(layer, rows.start);
         let layout = self.layout;
         let LayerForms { rounded, exact, .. } = &mut self.layers[layer];
         Some(TwoFormsMut { rounded: rounded.buffer_mut()?, exact: exact.buffer_mut()?, layout })
@@ -387,6 +463,7 @@ impl<B: Backend> RoundedRows for EightBitStore<B> {
         let rows = start..start + bytes.len() / kv8::row_bytes(self.shape.head_dim);
         assert!(rows.end <= self.shape.capacity, "row {} of {}", rows.end, self.shape.capacity);
         let at = self.rounded_at(head, start);
+        self.unchanged.written(layer, start);
         self.layers[layer].rounded.write(at, bytes);
         self.layers[layer].held[head] = rows.end..rows.end;
         for row in rows.start..rows.end.min(self.layout.sinks) {

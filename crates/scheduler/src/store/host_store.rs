@@ -10,8 +10,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longview_core::{HeadId, LayerId};
-use longview_ops::{Backend, OpError, OpResult};
+use longview_ops::{Backend, ForkSpans, OpError, OpResult};
 
+use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
 
@@ -27,11 +28,18 @@ pub trait HostStore<B: Backend>: Send + Sync {
     /// cannot.
     fn buffer(&self, layer: LayerId) -> Option<&B::Buffer>;
 
-    /// As [`HostStore::buffer`], to be written.
-    fn buffer_mut(&mut self, layer: LayerId) -> Option<&mut B::Buffer>;
+    /// As [`HostStore::buffer`], to write rows `rows` of every head.
+    fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer>;
 
     /// Bytes reserved.
     fn size_bytes(&self) -> u64;
+
+    /// A second store with the first `n_rows` rows of this one; each is written from now on without
+    /// the other. Where memory can be shared until one of them writes there, it is.
+    fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>>;
+
+    /// Bytes in memory that other stores have too.
+    fn shared_bytes(&self) -> u64;
 
     /// Replaces row `start + i` by the former row `start + order[i]`; `scratch` is a buffer to
     /// reuse, of twice the rows' bytes. One read and one write, because where kernels use the rows
@@ -63,8 +71,12 @@ pub trait HostStore<B: Backend>: Send + Sync {
         None
     }
 
-    /// As [`HostStore::two_forms`], to be written.
-    fn two_forms_mut(&mut self, _layer: LayerId) -> Option<TwoFormsMut<'_, B>> {
+    /// As [`HostStore::two_forms`], to write rows `rows` of every head, in both forms.
+    fn two_forms_mut(
+        &mut self,
+        _layer: LayerId,
+        _rows: Range<usize>,
+    ) -> Option<TwoFormsMut<'_, B>> {
         None
     }
 
@@ -123,6 +135,7 @@ pub struct RowRange {
 pub struct MappedStore<B: Backend> {
     backend: Arc<B>,
     layers: Vec<B::Buffer>,
+    unchanged: Unchanged,
     shape: KvShape,
 }
 
@@ -136,7 +149,8 @@ impl<B: Backend> MappedStore<B> {
                 None => return Ok(None),
             }
         }
-        Ok(Some(Self { backend: Arc::clone(backend), layers, shape: shape.clone() }))
+        let (backend, unchanged) = (Arc::clone(backend), Unchanged::new(shape));
+        Ok(Some(Self { backend, layers, unchanged, shape: shape.clone() }))
     }
 }
 
@@ -157,6 +171,7 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
     fn write_rows(&mut self, layer: LayerId, head: HeadId, start: usize, bytes: &[u8]) {
         let range =
             self.shape.row_bytes_range(head, start..start + bytes.len() / self.shape.row_bytes());
+        self.unchanged.written(layer, start);
         let all = self.backend.host_bytes_mut(&mut self.layers[layer]).expect("made by alloc_host");
         all[range].copy_from_slice(bytes);
     }
@@ -165,12 +180,33 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
         Some(&self.layers[layer])
     }
 
-    fn buffer_mut(&mut self, layer: LayerId) -> Option<&mut B::Buffer> {
+    fn buffer_mut(&mut self, layer: LayerId, rows: Range<usize>) -> Option<&mut B::Buffer> {
+        self.unchanged.written(layer, rows.start);
         Some(&mut self.layers[layer])
     }
 
     fn size_bytes(&self) -> u64 {
         self.shape.n_layers as u64 * self.shape.layer_bytes() as u64
+    }
+
+    fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>> {
+        let Self { backend, layers, unchanged, shape } = self;
+        let width = 2 * shape.head_dim;
+        let fork_layer = |(layer, buffer): (LayerId, &mut B::Buffer)| {
+            let used = shape.row_spans(0..n_rows, width);
+            let written = shape.row_spans(unchanged.rows(layer).min(n_rows)..n_rows, width);
+            let spans = ForkSpans { used: &used, written: &written };
+            let fork = backend.fork_host(buffer, spans, &format!("host KV of layer {layer}"))?;
+            Ok(fork.expect("made by alloc_host"))
+        };
+        let layers = shape.layers().zip(layers).map(fork_layer).collect::<OpResult<Vec<_>>>()?;
+        *unchanged = Unchanged::up_to(shape, n_rows);
+        let (backend, unchanged) = (Arc::clone(backend), unchanged.clone());
+        Ok(Box::new(Self { backend, layers, unchanged, shape: shape.clone() }))
+    }
+
+    fn shared_bytes(&self) -> u64 {
+        self.layers.iter().map(|buffer| self.backend.shared_host_bytes(buffer)).sum()
     }
 
     /// Memory that kernels address belongs to the device that they run on, so the rows move to
@@ -190,7 +226,35 @@ impl<B: Backend> HostStore<B> for MappedStore<B> {
             *buffer = moved;
         }
         self.backend = Arc::clone(backend);
+        self.unchanged = Unchanged::new(&self.shape);
         Ok(())
+    }
+}
+
+/// Of each layer, the first rows that nobody has written since the store was forked, or made by a
+/// fork: a fork shares them as they are.
+#[derive(Clone, Debug)]
+pub(super) struct Unchanged(Vec<usize>);
+
+impl Unchanged {
+    /// Of a store that no fork has seen.
+    pub fn new(shape: &KvShape) -> Self {
+        Self::up_to(shape, 0)
+    }
+
+    /// Of a store of `n_rows` rows that was just forked.
+    pub fn up_to(shape: &KvShape, n_rows: usize) -> Self {
+        Self(vec![n_rows; shape.n_layers])
+    }
+
+    /// Rows from `start` on are about to change.
+    pub fn written(&mut self, layer: LayerId, start: usize) {
+        self.0[layer] = self.0[layer].min(start);
+    }
+
+    /// How many they are.
+    pub fn rows(&self, layer: LayerId) -> usize {
+        self.0[layer]
     }
 }
 
@@ -201,6 +265,15 @@ pub trait HostBytesMut: Send + Sync {
 
     /// Overwrites the bytes from `at` on.
     fn write(&mut self, at: usize, bytes: &[u8]);
+
+    /// Others with the same bytes in the spans `used`, to be written without these; `None` where
+    /// there is no memory for them.
+    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>>;
+
+    /// Bytes in memory that others have too.
+    fn shared_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// Opens that many zeroed bytes, or says `None` where there is no memory for them.
@@ -214,6 +287,15 @@ impl HostBytesMut for Vec<u8> {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         self[at..at + bytes.len()].copy_from_slice(bytes);
     }
+
+    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>> {
+        Self::new().try_reserve_exact(self.len()).ok()?;
+        let mut fork = vec![0; self.len()];
+        for span in used {
+            fork[span.clone()].copy_from_slice(&self[span.clone()]);
+        }
+        Some(Box::new(fork))
+    }
 }
 
 /// Rows in memory that only the host addresses.
@@ -225,7 +307,7 @@ pub struct PlainStore {
 impl PlainStore {
     /// Reserves all layers.
     pub fn new(shape: &KvShape) -> OpResult<Self> {
-        Self::opened_by(shape, zeroed)
+        Self::opened_by(shape, SegmentedBytes::open)
     }
 
     /// Reserves all layers, each by a call of `open`.
@@ -242,12 +324,6 @@ impl PlainStore {
     }
 }
 
-pub(super) fn zeroed(len: usize) -> Option<Box<dyn HostBytesMut>> {
-    // Reserving first turns a failure into `None`; `vec![0; len]` then takes untouched zero pages.
-    Vec::<u8>::new().try_reserve_exact(len).ok()?;
-    Some(Box::new(vec![0; len]))
-}
-
 impl<B: Backend> HostStore<B> for PlainStore {
     fn read_rows(&self, layer: LayerId, head: HeadId, rows: Range<usize>, out: &mut [u8]) {
         self.layers[layer].read(self.shape.row_bytes_range(head, rows).start, out);
@@ -262,12 +338,30 @@ impl<B: Backend> HostStore<B> for PlainStore {
         None
     }
 
-    fn buffer_mut(&mut self, _layer: LayerId) -> Option<&mut B::Buffer> {
+    fn buffer_mut(&mut self, _layer: LayerId, _rows: Range<usize>) -> Option<&mut B::Buffer> {
         None
     }
 
     fn size_bytes(&self) -> u64 {
         self.shape.n_layers as u64 * self.shape.layer_bytes() as u64
+    }
+
+    fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>> {
+        let used = self.shape.row_spans(0..n_rows, self.shape.row_bytes());
+        let fork_layer = |(layer, bytes): (LayerId, &Box<dyn HostBytesMut>)| {
+            bytes.fork(&used).ok_or_else(|| OpError::OutOfMemory {
+                backend: "host",
+                label: format!("host KV of layer {layer}"),
+                bytes: self.shape.layer_bytes() as u64,
+            })
+        };
+        let layers = self.shape.layers().zip(&self.layers).map(fork_layer);
+        let layers = layers.collect::<OpResult<Vec<_>>>()?;
+        Ok(Box::new(Self { layers, shape: self.shape.clone() }))
+    }
+
+    fn shared_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.shared_bytes()).sum()
     }
 
     fn move_to(&mut self, _backend: &Arc<B>) -> OpResult<()> {

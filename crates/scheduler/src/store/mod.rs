@@ -7,6 +7,7 @@ mod host_store;
 mod layer_rows;
 mod row_lists;
 mod row_mover;
+mod segmented_bytes;
 mod two_forms;
 mod upload_cache;
 mod writeback;

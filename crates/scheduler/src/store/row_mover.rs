@@ -4,6 +4,8 @@
 //! pass through host memory and a staging buffer. The lists are buffers made once, so a step
 //! allocates nothing.
 
+use std::ops::Range;
+
 use longview_core::{DType, HeadId, LayerId};
 use longview_ops::{
     Backend, KvGather, KvGatherParams, KvScatter, KvScatterParams, KvView, OpResult, View, ViewMut,
@@ -196,7 +198,7 @@ impl<B: Backend> RowMover<B> {
         if self.len() == 0 {
             return Ok(());
         }
-        if let Some(buffer) = store.buffer_mut(layer) {
+        if let Some(buffer) = store.buffer_mut(layer, self.destinations(shape)) {
             self.upload_lists(backend)?;
             let rows = DeviceRows { buffer, head_stride: shape.capacity };
             return self.gather(backend, shape, device, rows);
@@ -211,6 +213,13 @@ impl<B: Backend> RowMover<B> {
             }
         }
         Ok(())
+    }
+
+    /// From the first row that a move writes to behind the last.
+    fn destinations(&self, shape: &KvShape) -> Range<usize> {
+        let all = || shape.heads().flat_map(|head| self.list(&self.dst, head));
+        let first = all().min().map_or(0, |row| *row as usize);
+        first..all().max().map_or(0, |row| *row as usize + 1)
     }
 
     /// Reads the listed device rows into `self.bytes`, one after the other, with one wait.

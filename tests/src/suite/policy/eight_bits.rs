@@ -168,6 +168,30 @@ pub fn rows_of_8_bits_do_not_depend_on_chunks<B: Probe>(backend: &Arc<B>) {
     }
 }
 
+/// Prompts that are clustered in segments, in one part and in several, and one that was cancelled
+/// on the way: the clusters are those of rows that nothing has rounded.
+pub fn clusters_of_a_prompt_are_made_of_unrounded_keys<B: Probe>(backend: &Arc<B>) {
+    let policy = clusterkv(96);
+    for layout in layouts(&**backend) {
+        let index = |host_rows: HostRows| {
+            let shape = KvShape { host_rows, ..small_shape(500) };
+            let mut sim = Sim::new(backend, shape, &policy, layout).unwrap();
+            for len in [48, 48, 30, 48] {
+                sim.step(4, len, SpanMode::Exact { remaining: 100 }).unwrap();
+            }
+            block_on(sim.sequence.truncate(150)).unwrap();
+            sim.truth.iter_mut().for_each(|layer| layer.truncate(150));
+            sim.prefill(4, 150);
+            let recall = sim.sequence.layers()[1].recall().expect("it recalls");
+            let heads = recall.index.heads().iter();
+            heads.map(|head| (head.sizes.clone(), head.centroids.clone())).collect::<Vec<_>>()
+        };
+        let exact = index(HostRows::Plain);
+        assert!(exact[0].0.len() > 40, "{} clusters", exact[0].0.len());
+        assert!(index(HostRows::EightBits) == exact, "{:?}", layout.placement);
+    }
+}
+
 pub fn rows_of_8_bits_survive_cuts_and_other_policies<B: Probe>(backend: &Arc<B>) {
     for layout in layouts(&**backend) {
         let mut sim = Sim::new(backend, shape(500), &clusterkv(96), layout).unwrap();

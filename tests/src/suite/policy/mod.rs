@@ -8,6 +8,7 @@
 
 mod device_cache;
 mod eight_bits;
+mod forks;
 mod presets;
 mod speculate;
 mod steps;
@@ -15,6 +16,7 @@ mod windows;
 
 pub use self::device_cache::*;
 pub use self::eight_bits::*;
+pub use self::forks::*;
 pub use self::presets::*;
 pub use self::speculate::*;
 pub use self::steps::*;

@@ -68,9 +68,14 @@ macro_rules! policy_checks {
             recent_rows_are_attended_as_written_and_others_rounded,
             recalled_rows_are_attended_rounded,
             rows_of_8_bits_do_not_depend_on_chunks,
+            clusters_of_a_prompt_are_made_of_unrounded_keys,
             rows_of_8_bits_survive_cuts_and_other_policies,
             rows_of_8_bits_survive_a_lost_device,
-            rows_of_8_bits_take_half_the_memory
+            rows_of_8_bits_take_half_the_memory,
+            a_fork_and_its_origin_go_on_as_if_alone,
+            a_cut_of_a_fork_leaves_its_origin_alone,
+            a_fork_outlives_its_origin_and_a_lost_device,
+            forks_share_the_rows_that_neither_writes
         }
     };
 }
