@@ -388,6 +388,7 @@ pub fn kmeans_recovers_planted_clusters<B: Probe>(backend: &Arc<B>) {
             iterations: 20,
             max_cluster: n_points,
             seed: 1,
+            is_grouped: false,
         };
         let mut job = ClusterJob::new(task);
         let mut rng = SplitMix64::new(2);
