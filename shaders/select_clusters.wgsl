@@ -15,8 +15,8 @@
 // are of bits, so nothing depends on how a device treats the smallest numbers. The sizes of a head
 // sum up to less than 2^32: they are tokens of a sequence.
 //
-// With LISTED, what is chosen from are entries of a list: entry i is cluster ids[i]. All of the above
-// is then about entries, until the clusters' numbers replace theirs at the end.
+// With LISTED, what is chosen from are entries of a list: entry i is cluster ids[i]. All of the
+// above is then about entries, until the clusters' numbers replace theirs at the end.
 
 //# import shared/order NAN_KEY=0u
 //# import shared/radix AMOUNTS_AT=sizes_at

@@ -1,7 +1,7 @@
 //! Scores of clusters: a softmax over all of them for each query head, pooled over the group.
 //!
-//! Two passes over blocks of clusters: terms of the softmax with each block's maximum and sum, then,
-//! with these joined, the pooled probabilities. Bound by the bytes of the centroids.
+//! Two passes over blocks of clusters: terms of the softmax with each block's maximum and sum,
+//! then, with these joined, the pooled probabilities. Bound by the bytes of the centroids.
 
 use longview_ops::{CentroidScores, DeviceBuffer, Listed, Op, OpResult, Pooling, ScoreSpan};
 

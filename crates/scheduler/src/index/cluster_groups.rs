@@ -2,14 +2,12 @@
 //! mean of its tokens. A step compares its query with the groups, and only with the clusters of the
 //! best of them.
 //!
-//! A batch of clusters is put into an order in which neighbours are alike ([`in_groups`]), and every
-//! [`GROUP_CLUSTERS`] of them are a group. So groups follow from the clusters and their batches
+//! A batch of clusters is put into an order in which neighbours are alike ([`in_groups`]), and
+//! every [`GROUP_CLUSTERS`] of them are a group. So groups follow from the clusters and their batches
 //! alone: cutting clusters cuts groups, and a session file need not hold them.
 
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
-
-use super::layer_index::HeadIndex;
 
 /// Clusters of a group. At a million tokens in clusters of 16, a head has 2,048 groups: as many
 /// landmarks as a step looks at below them.
@@ -17,6 +15,17 @@ pub(crate) const GROUP_CLUSTERS: usize = 32;
 
 /// Steps of the power iteration that looks for the direction to split along: it need not converge.
 const POWER_STEPS: usize = 4;
+
+/// The clusters of one KV head, as an index has them.
+#[derive(Clone, Copy)]
+pub(crate) struct Members<'a> {
+    /// Tokens of each cluster.
+    pub sizes: &'a [u32],
+    /// `[clusters, width]` in the data type of the index.
+    pub centroids: &'a [u8],
+    /// `[clusters, 2, width]`: centroid and mean value; empty where nobody asks for them.
+    pub pairs: &'a [u8],
+}
 
 /// The groups of one KV head, in the order of their clusters.
 #[derive(Clone, Debug, Default)]
@@ -67,9 +76,10 @@ impl<B: Backend> ClusterGroups<B> {
             centroids: Vec::with_capacity(capacity * row),
             pairs: Vec::with_capacity(if has_pairs { 2 * capacity * row } else { 0 }),
         };
-        let pairs = match has_pairs {
-            true => Some(backend.alloc(dtype, 2 * len * width, "means of groups")?),
-            false => None,
+        let pairs = if has_pairs {
+            Some(backend.alloc(dtype, 2 * len * width, "means of groups")?)
+        } else {
+            None
         };
         Ok(Self {
             heads: (0..n_kv_heads).map(|_| head.clone()).collect(),
@@ -92,7 +102,7 @@ impl<B: Backend> ClusterGroups<B> {
         &mut self,
         backend: &B,
         h: usize,
-        clusters: &HeadIndex,
+        clusters: Members<'_>,
         (first, end): (usize, usize),
     ) -> OpResult<()> {
         let before = self.heads[h].starts.len();
@@ -104,7 +114,7 @@ impl<B: Backend> ClusterGroups<B> {
     }
 
     /// A group of clusters `first..end`: its means are those of its tokens.
-    fn push(&mut self, h: usize, clusters: &HeadIndex, first: usize, end: usize) {
+    fn push(&mut self, h: usize, clusters: Members<'_>, first: usize, end: usize) {
         let (dtype, width, group) = (self.centroids.dtype(), self.width, &mut self.heads[h]);
         let row = width * dtype.size();
         let (means, number) = self.sums.split_at_mut(2 * width);
@@ -131,11 +141,15 @@ impl<B: Backend> ClusterGroups<B> {
         }
     }
 
-    /// Drops the groups of clusters that `clusters` no longer has.
-    pub fn truncate(&mut self, backend: &B, clusters: &[HeadIndex]) -> OpResult<()> {
+    /// Drops the groups behind the first clusters of each head, as many as `n_clusters` says.
+    pub fn truncate(
+        &mut self,
+        backend: &B,
+        n_clusters: impl Iterator<Item = usize>,
+    ) -> OpResult<()> {
         let row = self.width * self.centroids.dtype().size();
-        for (h, (group, clusters)) in self.heads.iter_mut().zip(clusters).enumerate() {
-            let n = group.starts.partition_point(|start| (*start as usize) < clusters.sizes.len());
+        for (h, (group, n_clusters)) in self.heads.iter_mut().zip(n_clusters).enumerate() {
+            let n = group.starts.partition_point(|start| (*start as usize) < n_clusters);
             group.starts.truncate(n);
             group.sizes.truncate(n);
             group.tokens.truncate(n);
@@ -286,20 +300,29 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use longview_core::SplitMix64;
+    use longview_core::{SplitMix64, encode_f32};
 
     use super::super::testing::{R, floats, words};
     use super::*;
 
-    /// A head of clusters of `width` numbers: these sizes, and centroids and values that count up.
-    fn clusters(sizes: &[u32], width: usize) -> HeadIndex {
-        let numbers: Vec<f32> = (0..sizes.len() * width).map(|i| i as f32).collect();
-        let pair = |row: &[f32]| [row, &row.iter().map(|x| -x).collect::<Vec<_>>()].concat();
-        let pairs: Vec<f32> = numbers.chunks(width).flat_map(pair).collect();
-        let mut head = HeadIndex { sizes: sizes.to_vec(), ..HeadIndex::default() };
-        encode_f32_into(DType::F32, &numbers, &mut head.centroids);
-        encode_f32_into(DType::F32, &pairs, &mut head.pairs);
-        head
+    /// Clusters of one number: these sizes, and centroids and values that count up and down.
+    struct Clusters {
+        sizes: Vec<u32>,
+        centroids: Vec<u8>,
+        pairs: Vec<u8>,
+    }
+
+    impl Clusters {
+        fn of(sizes: &[u32]) -> Self {
+            let numbers: Vec<f32> = (0..sizes.len()).map(|i| i as f32).collect();
+            let pairs: Vec<f32> = numbers.iter().flat_map(|x| [*x, -x]).collect();
+            let bytes = |numbers: &[f32]| encode_f32(DType::F32, numbers);
+            Self { sizes: sizes.to_vec(), centroids: bytes(&numbers), pairs: bytes(&pairs) }
+        }
+
+        fn members(&self) -> Members<'_> {
+            Members { sizes: &self.sizes, centroids: &self.centroids, pairs: &self.pairs }
+        }
     }
 
     fn groups(backend: &R, capacity: usize) -> ClusterGroups<R> {
@@ -310,10 +333,10 @@ mod tests {
     fn groups_have_the_means_of_their_tokens() {
         let (backend, mut sizes) = (R::new(), vec![1; 40]);
         sizes[33] = 3;
-        let clusters = clusters(&sizes, 1);
+        let clusters = Clusters::of(&sizes);
         let mut groups = groups(&backend, 4);
-        groups.append(&backend, 0, &clusters, (0, 35)).unwrap();
-        groups.append(&backend, 0, &clusters, (35, 40)).unwrap();
+        groups.append(&backend, 0, clusters.members(), (0, 35)).unwrap();
+        groups.append(&backend, 0, clusters.members(), (35, 40)).unwrap();
         let head = &groups.heads()[0];
         assert_eq!(head.starts, [0, 32, 35], "a batch begins a group");
         assert_eq!((&head.sizes[..], &head.tokens[..]), (&[32, 3, 5][..], &[32, 5, 5][..]));
@@ -331,18 +354,17 @@ mod tests {
 
     #[test]
     fn groups_go_with_their_clusters_and_come_back_on_a_new_device() {
-        let (backend, clusters) = (R::new(), clusters(&[1; 40], 1));
+        let (backend, clusters) = (R::new(), Clusters::of(&[1; 40]));
         let mut groups = groups(&backend, 4);
-        groups.append(&backend, 0, &clusters, (0, 35)).unwrap();
-        groups.append(&backend, 0, &clusters, (35, 40)).unwrap();
-        let cut = HeadIndex { sizes: vec![1; 35], ..HeadIndex::default() };
-        groups.truncate(&backend, std::slice::from_ref(&cut)).unwrap();
+        groups.append(&backend, 0, clusters.members(), (0, 35)).unwrap();
+        groups.append(&backend, 0, clusters.members(), (35, 40)).unwrap();
+        groups.truncate(&backend, std::iter::once(35)).unwrap();
         assert_eq!(groups.heads()[0].starts, [0, 32]);
         let other = R::new();
         groups.restore(&other).unwrap();
         assert_eq!(words(&other, groups.n_groups()), [2]);
         assert_eq!(floats(&other, groups.centroids())[..2], [15.5, 33.0]);
-        groups.truncate(&other, &[HeadIndex::default()]).unwrap();
+        groups.truncate(&other, std::iter::once(0)).unwrap();
         assert_eq!(words(&other, groups.n_groups()), [0]);
     }
 

@@ -516,8 +516,8 @@ impl<B: Backend> ClusterJob<B> {
         backend.read(View::part(&b.centroids, 0, h * n_clusters * d), out).await
     }
 
-    /// Counting sort by label, in the order of labels or of [`in_groups`], then closest first inside
-    /// each cluster; empty clusters vanish.
+    /// Counting sort by label, in the order of labels or of [`in_groups`], then closest first
+    /// inside each cluster; empty clusters vanish.
     fn order_members(&mut self, n_clusters: usize) {
         let (n, d) = (self.task.n_points, self.task.head_dim);
         for (h, head) in self.heads.iter_mut().enumerate() {

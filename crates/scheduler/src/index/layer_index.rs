@@ -8,7 +8,7 @@
 use longview_core::{DType, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
 
-use super::cluster_groups::ClusterGroups;
+use super::cluster_groups::{ClusterGroups, Members};
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
 use crate::layout::KvShape;
@@ -32,6 +32,12 @@ pub struct HeadIndex {
     /// The cluster of each indexed row, from the first on, which is the token of that number in an
     /// index of tokens; empty unless the index is to keep them.
     pub owners: Vec<u32>,
+}
+
+impl HeadIndex {
+    fn members(&self) -> Members<'_> {
+        Members { sizes: &self.sizes, centroids: &self.centroids, pairs: &self.pairs }
+    }
 }
 
 /// The index of one layer: clusters, blocks or tokens of each KV head.
@@ -161,7 +167,7 @@ impl<B: Backend> LayerIndex<B> {
             self.upload_head(backend, h, first)?;
             if let Some(groups) = &mut self.groups {
                 let head = &self.heads[h];
-                groups.append(backend, h, head, (first, head.sizes.len()))?;
+                groups.append(backend, h, head.members(), (first, head.sizes.len()))?;
             }
         }
         let mut counts = self.spare_counts.pop().unwrap_or_default();
@@ -192,7 +198,7 @@ impl<B: Backend> LayerIndex<B> {
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
         if let Some(groups) = &mut self.groups {
-            groups.truncate(backend, &self.heads)?;
+            groups.truncate(backend, self.heads.iter().map(|head| head.sizes.len()))?;
         }
         Ok(self.batches.last().map_or(first_row, |(end, _)| *end))
     }
@@ -267,7 +273,7 @@ impl<B: Backend> LayerIndex<B> {
             let mut first = 0;
             for (_, counts) in &self.batches {
                 let end = counts[h] as usize;
-                groups.append(backend, h, head, (first, end))?;
+                groups.append(backend, h, head.members(), (first, end))?;
                 first = end;
             }
         }

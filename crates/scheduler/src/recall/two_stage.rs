@@ -97,9 +97,9 @@ impl<B: Backend> TokenStage<B> {
         })
     }
 
-    /// Opens the best clusters for `times` the budgets, the tokens that each KV head may recall, and
-    /// lists their tokens to be ranked. `None` where no prompt was read: there is no space yet, nor
-    /// tokens in it.
+    /// Opens the best clusters for `times` the budgets, the tokens that each KV head may recall,
+    /// and lists their tokens to be ranked. `None` where no prompt was read: there is no space yet,
+    /// nor tokens in it.
     pub fn open<'a>(
         &'a mut self,
         backend: &B,
