@@ -16,7 +16,7 @@
 //! they are loaded, and products with them are dot products of bytes (`kernels::quant`,
 //! `simd::bytes`).
 //!
-//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pages`, `pool`, `team` and
+//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `huge_pages`, `pages`, `pool`, `team` and
 //! `supported_isa`; modules under `ops` are safe code that cuts slices and calls kernels.
 
 #[cfg(not(target_endian = "little"))]
@@ -33,6 +33,7 @@ mod contract;
 mod copy;
 mod error;
 mod group;
+mod huge_pages;
 mod indices;
 mod isa;
 mod kernels;
