@@ -3,8 +3,8 @@
 //! best of them.
 //!
 //! A batch of clusters is put into an order in which neighbours are alike ([`in_groups`]), and
-//! every [`GROUP_CLUSTERS`] of them are a group. So groups follow from the clusters and their batches
-//! alone: cutting clusters cuts groups, and a session file need not hold them.
+//! every [`GROUP_CLUSTERS`] of them are a group. So groups follow from the clusters and their
+//! batches alone: cutting clusters cuts groups, and a session file need not hold them.
 
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
@@ -139,6 +139,23 @@ impl<B: Backend> ClusterGroups<B> {
         if self.pairs.is_some() {
             encode_f32_into(dtype, means, &mut group.pairs);
         }
+    }
+
+    /// The same groups, to be changed without these.
+    pub fn fork(&self, backend: &B) -> OpResult<Self> {
+        let kind = (self.centroids.dtype(), self.width);
+        let (n_heads, has_pairs) = (self.heads.len(), self.pairs.is_some());
+        let mut fork = Self::new(backend, n_heads, kind, self.capacity, has_pairs)?;
+        // Into the room that it has, so that steps allocate nothing.
+        for (to, from) in fork.heads.iter_mut().zip(&self.heads) {
+            to.starts.extend_from_slice(&from.starts);
+            to.sizes.extend_from_slice(&from.sizes);
+            to.tokens.extend_from_slice(&from.tokens);
+            to.centroids.extend_from_slice(&from.centroids);
+            to.pairs.extend_from_slice(&from.pairs);
+        }
+        (0..n_heads).try_for_each(|h| fork.upload(backend, h, 0))?;
+        Ok(fork)
     }
 
     /// Drops the groups behind the first clusters of each head, as many as `n_clusters` says.
@@ -360,12 +377,15 @@ mod tests {
         groups.append(&backend, 0, clusters.members(), (35, 40)).unwrap();
         groups.truncate(&backend, std::iter::once(35)).unwrap();
         assert_eq!(groups.heads()[0].starts, [0, 32]);
+        let fork = groups.fork(&backend).unwrap();
         let other = R::new();
         groups.restore(&other).unwrap();
         assert_eq!(words(&other, groups.n_groups()), [2]);
         assert_eq!(floats(&other, groups.centroids())[..2], [15.5, 33.0]);
         groups.truncate(&other, std::iter::once(0)).unwrap();
         assert_eq!(words(&other, groups.n_groups()), [0]);
+        assert_eq!(words(&backend, fork.n_groups()), [2], "a fork has its own");
+        assert_eq!(floats(&backend, fork.centroids())[..2], [15.5, 33.0]);
     }
 
     #[test]

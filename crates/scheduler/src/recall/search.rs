@@ -14,11 +14,13 @@ pub(crate) struct Searched<'a, B: Backend> {
     pub projection: Option<&'a LayerProjection<B>>,
 }
 
-/// Where a stage of a search puts its scores.
+/// What the stages of a search share.
 pub(crate) struct Scratch<'a, B: Backend> {
     pub scores: &'a mut B::Buffer,
     /// Scores from one KV head to the next.
     pub stride: usize,
+    /// Tokens that each KV head may recall.
+    pub budgets: &'a [u32],
 }
 
 /// What a query ranks: clusters, blocks or tokens.

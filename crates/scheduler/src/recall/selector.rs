@@ -141,9 +141,8 @@ impl<B: Backend> Selector<B> {
         let ranked = match &mut self.token_stage {
             Some(stage) => {
                 let scores = &mut self.scores;
-                let scratch = Scratch { scores, stride: self.score_stride };
-                let opened =
-                    stage.open(backend, shape, policy, searched, query, scratch, budgets)?;
+                let scratch = Scratch { scores, stride: self.score_stride, budgets };
+                let opened = stage.open(backend, shape, policy, searched, query, scratch)?;
                 let Some(opened) = opened else {
                     let none: SmallVec<[u32; 16]> = smallvec![0; h];
                     let counts = ViewMut::part(&mut self.n_selected, query.selection.0 * h, h);

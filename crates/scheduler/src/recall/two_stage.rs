@@ -97,9 +97,8 @@ impl<B: Backend> TokenStage<B> {
         })
     }
 
-    /// Opens the best clusters for `times` the budgets, the tokens that each KV head may recall,
-    /// and lists their tokens to be ranked. `None` where no prompt was read: there is no space yet,
-    /// nor tokens in it.
+    /// Opens the best clusters for `times` the budgets and lists their tokens to be ranked. `None`
+    /// where no prompt was read: there is no space yet, nor tokens in it.
     pub fn open<'a>(
         &'a mut self,
         backend: &B,
@@ -108,13 +107,12 @@ impl<B: Backend> TokenStage<B> {
         searched: &Searched<'a, B>,
         query: &Query<'_, B>,
         mut scratch: Scratch<'_, B>,
-        budgets: &[u32],
     ) -> OpResult<Option<Ranked<'a, B>>> {
         let index = searched.index;
         let (Some(tokens), Some(projection)) = (searched.tokens, searched.projection) else {
             return Ok(None);
         };
-        for (to, budget) in self.host_budgets.iter_mut().zip(budgets) {
+        for (to, budget) in self.host_budgets.iter_mut().zip(scratch.budgets) {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
         }
         self.budgets.put(backend, 0, &self.host_budgets)?;
@@ -124,7 +122,7 @@ impl<B: Backend> TokenStage<B> {
         let listed = self.groups.as_ref().and_then(GroupStage::listed);
         let n_clusters = listed.map_or(index.n_clusters(), |(_, n)| n);
         let listed = listed.map(|(listed, _)| listed);
-        let Scratch { scores, stride: score_stride } = scratch;
+        let Scratch { scores, stride: score_stride, budgets: _ } = scratch;
         let h = shape.n_kv_heads as u32;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
@@ -365,15 +363,14 @@ mod tests {
         let mut stage = TokenStage::new(device, &shape, &policy, two_stage(3)).unwrap();
         assert_eq!((stage.candidates, stage.width), (64, 2));
         let mut scores = upload(device, &[0.0; 4 * 64]);
-        let scratch = Scratch { scores: &mut scores, stride: 64 };
+        let scratch = Scratch { scores: &mut scores, stride: 64, budgets: &[32, 1] };
         let q = two_tokens(device, &q);
         let searched = Searched {
             index: &case.index,
             tokens: Some(&case.tokens),
             projection: Some(&case.projection),
         };
-        let opened =
-            stage.open(device, &shape, &policy, &searched, &query(&q), scratch, &[32, 1]).unwrap();
+        let opened = stage.open(device, &shape, &policy, &searched, &query(&q), scratch).unwrap();
         let opened = opened.expect("tokens");
         assert_eq!(words(device, opened.n_clusters), [14, 3]);
         assert_eq!(stage.host_budgets, [64, 3]);
