@@ -21,7 +21,6 @@ mod fields;
 mod file;
 mod header;
 mod open;
-mod pieces;
 mod record_file;
 mod records;
 mod save;
