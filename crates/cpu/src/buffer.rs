@@ -14,16 +14,12 @@ use std::sync::{Arc, OnceLock};
 use longview_core::DType;
 use longview_ops::{DeviceBuffer, ForkSpans};
 
+use crate::huge_pages::advise_huge_pages;
 #[cfg(all(target_os = "linux", not(address_sanitizer)))]
 use crate::pages::{FrozenPages, Pages};
 
 /// A cache line, and an AVX-512 register.
 const LINE: usize = 64;
-
-/// From here on, huge pages are asked for: a gather of rows from all over gigabytes else misses the
-/// TLB each time.
-#[cfg(target_os = "linux")]
-const HUGE: usize = 8 << 20;
 
 /// Owned bytes on a cache-line boundary, zeroed when made.
 pub(crate) struct AlignedBytes {
@@ -99,19 +95,6 @@ impl AsMut<[u8]> for AlignedBytes {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
-
-#[cfg(target_os = "linux")]
-pub(crate) fn advise_huge_pages(start: *mut u8, len: usize) {
-    let skip = start.align_offset(4096);
-    if len >= HUGE + skip {
-        // SAFETY: the range lies inside the memory just allocated; the advice changes no contents,
-        // and a refusal (an old kernel) only means small pages.
-        unsafe { libc::madvise(start.add(skip).cast(), len - skip, libc::MADV_HUGEPAGE) };
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn advise_huge_pages(_start: *mut u8, _len: usize) {}
 
 /// Tells the address sanitizer that the bytes of a block before and behind the `len` in use are out
 /// of bounds: it knows of the block alone, and would miss an access that ends in them.

@@ -16,8 +16,9 @@
 //! they are loaded, and products with them are dot products of bytes (`kernels::quant`,
 //! `simd::bytes`).
 //!
-//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `pages`, `pool`, `team` and
-//! `supported_isa`; modules under `ops` are safe code that cuts slices and calls kernels.
+//! **Invariant**: `unsafe` stays in `simd`, `kernels`, `buffer`, `huge_pages`, `pages`, `pool`,
+//! `team` and `supported_isa`; modules under `ops` are safe code that cuts slices and calls
+//! kernels.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("buffers and weights are little-endian");
@@ -33,6 +34,7 @@ mod contract;
 mod copy;
 mod error;
 mod group;
+mod huge_pages;
 mod indices;
 mod isa;
 mod kernels;

@@ -19,6 +19,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::huge_pages::advise_huge_pages;
+
 /// Mapped runs of a buffer for each span of its elements, beyond which a fork maps it anew as a
 /// whole: a process may have some 65,000 runs.
 const MAX_RUNS: usize = 8;
@@ -109,7 +111,7 @@ impl Pages {
             return None;
         }
         let start = NonNull::new(start.cast::<u8>())?;
-        super::buffer::advise_huge_pages(start.as_ptr(), mapped);
+        advise_huge_pages(start.as_ptr(), mapped);
         Some(Self { start, len, mapped, frozen: Vec::new() })
     }
 
@@ -264,6 +266,7 @@ fn page_bytes() -> usize {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of one span is meant")]
 mod tests {
     use super::*;
 

@@ -11,7 +11,7 @@ use longview_engine::{
     CancelToken, Engine, EngineError, EngineOptions, Sampler, SamplingParams, Session, SessionStep,
 };
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{HostBytesMut, HostRows, HostStoreKind, PolicyOptions, Preset, SpanMode};
+use longview_scheduler::{HostBytesMut, HostStoreKind, PolicyOptions, Preset, SpanMode};
 use pollster::block_on;
 
 type Cpu = CpuBackend;
@@ -212,7 +212,7 @@ fn forks_say_what_sessions_of_their_own_would() {
                 ask(&mut engine, &mut own, &question)
             });
             let mut origin = start(&mut engine, &policy, 120);
-            let mut forks = questions.map(|question| {
+            let forks = questions.map(|question| {
                 let mut fork = block_on(engine.fork(&mut origin)).expect("a fork");
                 assert_eq!(fork.tokens(), origin.tokens());
                 assert_eq!(fork.timings().prefill_tokens, 0, "it has read nothing itself");

@@ -308,7 +308,7 @@ pub struct ForkSpans<'a> {
 }
 
 /// [`Backend::fork_host`] as a copy.
-pub fn copy_host<B: Backend + ?Sized>(
+pub fn copy_host<B: Backend>(
     backend: &B,
     buffer: &B::Buffer,
     spans: ForkSpans<'_>,

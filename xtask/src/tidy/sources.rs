@@ -29,6 +29,7 @@ const WIDE_FILES: &[(&str, &str)] =
 const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/cli/src/device.rs", "an environment variable, set before there are threads"),
     ("crates/cpu/src/buffer.rs", "typed views of aligned bytes, and slices cut for threads"),
+    ("crates/cpu/src/huge_pages.rs", "advice to the system about memory"),
     ("crates/cpu/src/kernels/", "raw pointers in inner loops"),
     ("crates/cpu/src/pages.rs", "maps pages that buffers share until one of them writes"),
     ("crates/cpu/src/pool.rs", "hands a borrowed closure to threads that outlive the borrow"),

@@ -5,8 +5,11 @@
 //! can be cut back by dropping batches. Centroids are kept on the host too, in the data type of the
 //! device copy: a lost device is rebuilt from them, and they are what a saved session holds.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use longview_core::{DType, encode_f32_into};
-use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
+use longview_ops::{Backend, DeviceBuffer, ForkSpans, KvView, OpResult, View, ViewMut};
 
 use super::kmeans_job::HeadClusters;
 use super::records::{ClustersRecord, IndexRecord};
@@ -35,7 +38,8 @@ pub struct HeadIndex {
 
 /// The index of one layer: clusters, blocks or tokens of each KV head.
 pub struct LayerIndex<B: Backend> {
-    heads: Vec<HeadIndex>,
+    /// On the host, of all heads. Forks share it until one of them changes it.
+    heads: Arc<Vec<HeadIndex>>,
     /// (rows indexed, clusters of each head) after each batch.
     batches: Vec<(usize, Vec<u32>)>,
     spare_counts: Vec<Vec<u32>>,
@@ -45,6 +49,8 @@ pub struct LayerIndex<B: Backend> {
     n_clusters: B::Buffer,
     /// The same KV rows on the device `[Hkv, capacity, 2, width]`.
     pairs: Option<B::Buffer>,
+    /// First units of each head that did not change since the index was forked.
+    unchanged: Vec<usize>,
     capacity: usize,
     width: usize,
     keeps_owners: bool,
@@ -71,14 +77,15 @@ impl<B: Backend> LayerIndex<B> {
         });
         let h = shape.n_kv_heads;
         Ok(Self {
-            heads: heads.collect(),
+            heads: Arc::new(heads.collect()),
             batches: Vec::with_capacity(max_batches),
             spare_counts: (0..max_batches).map(|_| Vec::with_capacity(h)).collect(),
-            centroids: backend.alloc(shape.kv_dtype, h * capacity * width, "centroids")?,
-            sizes: backend.alloc(DType::U32, h * capacity, "cluster sizes")?,
-            starts: backend.alloc(DType::U32, h * capacity, "cluster starts")?,
-            n_clusters: backend.alloc(DType::U32, h, "cluster counts")?,
+            centroids: alloc(backend, shape.kv_dtype, h * capacity * width, "centroids")?,
+            sizes: alloc(backend, DType::U32, h * capacity, "cluster sizes")?,
+            starts: alloc(backend, DType::U32, h * capacity, "cluster starts")?,
+            n_clusters: alloc(backend, DType::U32, h, "cluster counts")?,
             pairs: None,
+            unchanged: vec![0; h],
             capacity,
             width,
             keeps_owners: false,
@@ -88,16 +95,16 @@ impl<B: Backend> LayerIndex<B> {
     /// The same index, empty, that knows the cluster of each of up to `rows` rows.
     pub fn with_owners(mut self, rows: usize) -> Self {
         self.keeps_owners = true;
-        self.heads.iter_mut().for_each(|head| head.owners.reserve(rows));
+        Arc::make_mut(&mut self.heads).iter_mut().for_each(|head| head.owners.reserve(rows));
         self
     }
 
     /// The same index, empty, that keeps each cluster's mean value too.
     pub fn with_pairs(mut self, backend: &B) -> OpResult<Self> {
         let len = 2 * self.centroids.len();
-        self.pairs = Some(backend.alloc(self.centroids.dtype(), len, "cluster means")?);
+        self.pairs = Some(alloc(backend, self.centroids.dtype(), len, "cluster means")?);
         let bytes = self.capacity * 2 * self.row_bytes();
-        self.heads.iter_mut().for_each(|head| head.pairs.reserve(bytes));
+        Arc::make_mut(&mut self.heads).iter_mut().for_each(|head| head.pairs.reserve(bytes));
         Ok(self)
     }
 
@@ -118,7 +125,7 @@ impl<B: Backend> LayerIndex<B> {
         clusters: &[HeadClusters],
     ) -> OpResult<()> {
         for (h, new) in clusters.iter().enumerate() {
-            let head = &mut self.heads[h];
+            let head = &mut Arc::make_mut(&mut self.heads)[h];
             let first = head.sizes.len();
             assert!(
                 first + new.sizes.len() <= self.capacity,
@@ -158,11 +165,16 @@ impl<B: Backend> LayerIndex<B> {
     /// Drops the batches that reach beyond row `n_rows` and returns the number of rows still
     /// indexed (`first_row` if none).
     pub fn truncate(&mut self, backend: &B, n_rows: usize, first_row: usize) -> OpResult<usize> {
+        let n_before = self.batches.len();
         while self.batches.last().is_some_and(|(end, _)| *end > n_rows) {
             self.spare_counts.extend(self.batches.pop().map(|(_, counts)| counts));
         }
+        let end = self.batches.last().map_or(first_row, |(end, _)| *end);
+        if self.batches.len() == n_before {
+            return Ok(end);
+        }
         let row_bytes = self.row_bytes();
-        for (h, head) in self.heads.iter_mut().enumerate() {
+        for (h, head) in Arc::make_mut(&mut self.heads).iter_mut().enumerate() {
             let n = self.batches.last().map_or(0, |(_, counts)| counts[h] as usize);
             head.starts.truncate(n);
             head.sizes.truncate(n);
@@ -171,15 +183,16 @@ impl<B: Backend> LayerIndex<B> {
             head.centroids.truncate(n * row_bytes);
             head.pairs.truncate(2 * n * row_bytes);
             head.owners.truncate(head.sizes.iter().map(|size| *size as usize).sum());
+            self.unchanged[h] = self.unchanged[h].min(n);
             let count = n as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
-        Ok(self.batches.last().map_or(first_row, |(end, _)| *end))
+        Ok(end)
     }
 
     /// Lets steps choose only from the clusters `open` of head `h`, and from those made later.
     pub fn narrow(&mut self, backend: &B, h: usize, open: Vec<bool>) -> OpResult<()> {
-        self.heads[h].open = open;
+        Arc::make_mut(&mut self.heads)[h].open = open;
         self.upload_head(backend, h, 0)
     }
 
@@ -217,7 +230,7 @@ impl<B: Backend> LayerIndex<B> {
             return Ok(false);
         }
         for (h, new) in record.heads.iter().enumerate() {
-            let head = &mut self.heads[h];
+            let head = &mut Arc::make_mut(&mut self.heads)[h];
             let mut row = first_row as u32;
             for (cluster, size) in new.sizes.iter().enumerate() {
                 if self.keeps_owners {
@@ -246,20 +259,83 @@ impl<B: Backend> LayerIndex<B> {
 
     /// Writes the host's copy into fresh device buffers, after the device was lost.
     pub fn restore(&mut self, backend: &B) -> OpResult<()> {
-        self.centroids =
-            backend.alloc(self.centroids.dtype(), self.centroids.len(), "centroids")?;
-        self.sizes = backend.alloc(DType::U32, self.sizes.len(), "cluster sizes")?;
-        self.starts = backend.alloc(DType::U32, self.starts.len(), "cluster starts")?;
-        self.n_clusters = backend.alloc(DType::U32, self.heads.len(), "cluster counts")?;
+        self.centroids = alloc(backend, self.centroids.dtype(), self.centroids.len(), "centroids")?;
+        self.sizes = alloc(backend, DType::U32, self.sizes.len(), "cluster sizes")?;
+        self.starts = alloc(backend, DType::U32, self.starts.len(), "cluster starts")?;
+        self.n_clusters = alloc(backend, DType::U32, self.heads.len(), "cluster counts")?;
         if let Some(pairs) = &mut self.pairs {
-            *pairs = backend.alloc(pairs.dtype(), pairs.len(), "cluster means")?;
+            *pairs = alloc(backend, pairs.dtype(), pairs.len(), "cluster means")?;
         }
+        self.unchanged.fill(0);
+        self.upload(backend)
+    }
+
+    fn upload(&mut self, backend: &B) -> OpResult<()> {
         for h in 0..self.heads.len() {
             self.upload_head(backend, h, 0)?;
             let count = self.heads[h].sizes.len() as u32;
             backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
         }
         Ok(())
+    }
+
+    /// A second index with the same units; each is changed without the other. They share the host's
+    /// copy until one of them changes, and, where kernels read memory of the host, what those read
+    /// as far as nobody changes it.
+    pub(crate) fn fork(&mut self, backend: &B) -> OpResult<Self> {
+        let (n_heads, capacity) = (self.heads.len(), self.capacity);
+        let n_units: Vec<usize> = self.heads.iter().map(|head| head.sizes.len()).collect();
+        let spans = |first: &[usize], width: usize| -> Vec<Range<usize>> {
+            let heads = first.iter().zip(&n_units).enumerate();
+            let at = |h: usize, unit: usize| (h * capacity + unit) * width;
+            heads.map(|(h, (first, end))| at(h, *first.min(end))..at(h, *end)).collect()
+        };
+        let all = vec![0; n_heads];
+        let mut is_shared = true;
+        let mut fork = |buffer: &mut B::Buffer, width: usize, since: &[usize], label: &str| {
+            let (used, written) = (spans(&all, width), spans(since, width));
+            let spans = ForkSpans { used: &used, written: &written };
+            match backend.fork_host(buffer, spans, label)? {
+                Some(fork) => Ok(fork),
+                None => {
+                    is_shared = false;
+                    backend.alloc(buffer.dtype(), buffer.len(), label)
+                }
+            }
+        };
+        let width = self.width;
+        let centroids = fork(&mut self.centroids, width, &self.unchanged, "centroids")?;
+        // Steps may be kept from units that were there before.
+        let sizes = fork(&mut self.sizes, 1, &all, "cluster sizes")?;
+        let starts = fork(&mut self.starts, 1, &self.unchanged, "cluster starts")?;
+        let pairs = match &mut self.pairs {
+            Some(pairs) => Some(fork(pairs, 2 * width, &self.unchanged, "cluster means")?),
+            None => None,
+        };
+        self.unchanged.clone_from(&n_units);
+        let mut fork = Self {
+            heads: Arc::clone(&self.heads),
+            batches: self.batches.clone(),
+            spare_counts: self.spare_counts.iter().map(|_| Vec::with_capacity(n_heads)).collect(),
+            centroids,
+            sizes,
+            starts,
+            n_clusters: alloc(backend, DType::U32, n_heads, "cluster counts")?,
+            pairs,
+            unchanged: n_units,
+            capacity,
+            width,
+            keeps_owners: self.keeps_owners,
+        };
+        if !is_shared {
+            fork.upload(backend)?;
+            return Ok(fork);
+        }
+        for (h, n) in fork.unchanged.iter().enumerate() {
+            let count = *n as u32;
+            backend.write(ViewMut::part(&mut fork.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
+        }
+        Ok(fork)
     }
 
     fn upload_head(&mut self, backend: &B, h: usize, first: usize) -> OpResult<()> {
@@ -335,10 +411,20 @@ impl<B: Backend> LayerIndex<B> {
     }
 }
 
+/// Memory that kernels read: that of the host, which forks may share, where they are one.
+fn alloc<B: Backend>(backend: &B, dtype: DType, len: usize, label: &str) -> OpResult<B::Buffer> {
+    let is_one = backend.capabilities().unified_memory;
+    match if is_one { backend.alloc_host(dtype, len, label)? } else { None } {
+        Some(buffer) => Ok(buffer),
+        None => backend.alloc(dtype, len, label),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{R, floats, shape, words};
     use super::*;
+    use crate::store::fixture::separate_device;
 
     /// Clusters of these sizes whose centroids count up from `first` and whose values are the
     /// centroids' negatives.
@@ -423,6 +509,41 @@ mod tests {
         let (_, _, mut index) = cut(8);
         index.append(&backend, 7, 9, &[clusters(&[2], 5.0), clusters(&[1, 1], 15.0)]).unwrap();
         assert_eq!(on_device(&backend, &index), all_of_both_batches());
+    }
+
+    /// Also on a device whose memory is not the host's, which gets a copy.
+    #[test]
+    fn a_fork_and_its_origin_are_changed_without_each_other() {
+        for backend in [R::new(), separate_device()] {
+            let index = empty(&backend).with_pairs(&backend).unwrap().with_owners(9);
+            let mut index = filled(&backend, index);
+            let before = index.record();
+            let mut fork = index.fork(&backend).unwrap();
+            assert!(Arc::ptr_eq(&index.heads, &fork.heads), "the host's copy is there once");
+            fork.truncate(&backend, 9, 2).unwrap();
+            assert!(Arc::ptr_eq(&index.heads, &fork.heads), "nothing was cut");
+            assert_eq!(on_device(&backend, &fork), all_of_both_batches());
+            fork.truncate(&backend, 8, 2).unwrap();
+            fork.append(&backend, 7, 9, &[clusters(&[1, 1], 7.0), clusters(&[2], 0.5)]).unwrap();
+            assert_eq!(on_device(&backend, &index), all_of_both_batches());
+            assert_eq!((index.record(), fork.n_used(0)), (before, 4));
+            let second = fork.fork(&backend).unwrap();
+            assert_eq!(second.record(), fork.record());
+            assert_eq!(second.heads[0].owners, fork.heads[0].owners);
+            let used = |index: &LayerIndex<R>| {
+                let pairs = index.pairs().map(|pairs| floats(&backend, View::all(pairs.buffer)));
+                let (starts, sizes, counts, centroids) = on_device(&backend, index);
+                // Head 0 fills its places, head 1 leaves one free.
+                (
+                    starts[..7].to_vec(),
+                    sizes[..7].to_vec(),
+                    counts,
+                    centroids[..14].to_vec(),
+                    pairs.unwrap()[..28].to_vec(),
+                )
+            };
+            assert_eq!(used(&second), used(&fork));
+        }
     }
 
     #[test]

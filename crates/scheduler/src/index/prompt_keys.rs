@@ -1,4 +1,5 @@
-//! Keys of a prompt as they were computed, until they are indexed, where the host store rounds rows.
+//! Keys of a prompt as they were computed, where the host store rounds rows, until their index is
+//! made.
 //!
 //! Clusters are made of them, so that a text has the same clusters however its rows are kept: for
 //! the least change of a key k-means may end elsewhere. They are kept in the type of attended rows,

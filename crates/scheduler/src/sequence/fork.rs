@@ -1,8 +1,8 @@
 //! A second sequence that goes on from where one is: several answers to one document, or branches
 //! of a conversation.
 //!
-//! Rows in host memory are shared until one of the two writes there ([`HostStore::fork`]). All that
-//! is derived from rows is carried over as plain data, the way a session file has it, because that
+//! Rows in host memory are shared until one of the two writes there ([`HostStore::fork`]), and so
+//! are indexes. All else is carried over as plain data, the way a session file has it, because that
 //! is known to go on to the bit.
 //!
 //! [`HostStore::fork`]: crate::HostStore::fork
@@ -24,15 +24,15 @@ impl<B: Backend> Sequence<B> {
     /// and a selection for several steps where the device itself finds hits and misses.
     ///
     /// # Errors
-    /// If the device refuses, or there is no memory; after a step whose verdict was not read; and as
-    /// [`Sequence::make_ready`] where a prefill or a change of the policy did not end.
+    /// If the device refuses, or there is no memory; after a step whose verdict was not read; and
+    /// as [`Sequence::make_ready`] where a prefill or a change of the policy did not end.
     pub async fn fork(&mut self) -> Result<Self, SchedulerError> {
         self.make_ready().await?;
         self.settle_rows().await?;
         let mut fork = Restored::fork_of(self)?;
         for layer in self.shape.layers() {
             fork.set_places(layer, &self.places(layer));
-            fork.set_layer(layer, self.layer_record(layer).await?)?;
+            fork.fork_layer(layer, self).await?;
         }
         let mut fork = fork.finish().await?;
         if self.shape.host_rows == HostRows::EightBits {

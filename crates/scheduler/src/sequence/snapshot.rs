@@ -132,7 +132,8 @@ impl<B: Backend> Sequence<B> {
 
     /// A layer as a session file has it.
     pub(crate) async fn layer_record(&self, layer: LayerId) -> Result<LayerRecord, SchedulerError> {
-        let (recorded, state) = (self.recorded(layer).await?, self.state(layer).await?);
+        let state = self.state(layer, &LayerIndex::record).await?;
+        let recorded = self.recorded(layer).await?;
         Ok(LayerRecord { recorded, state })
     }
 
@@ -165,7 +166,12 @@ impl<B: Backend> Sequence<B> {
         })
     }
 
-    async fn state(&self, layer: LayerId) -> Result<LayerStateRecord, SchedulerError> {
+    /// `indexed` makes the record of an index.
+    async fn state(
+        &self,
+        layer: LayerId,
+        indexed: &dyn Fn(&LayerIndex<B>) -> IndexRecord,
+    ) -> Result<LayerStateRecord, SchedulerError> {
         let state = &self.layers[layer];
         let recall = match &state.state {
             LayerState::Dense | LayerState::Window | LayerState::Local => {
@@ -186,8 +192,8 @@ impl<B: Backend> Sequence<B> {
             budgets: budgets.map(|budgets| budgets.iter().map(|b| *b as u32).collect()),
             projection: projection.map(|p| p.record(&self.shape)),
             low_rank: low_rank.map(LowRankDecode::record),
-            index: recall.index.record(),
-            tokens: recall.tokens.as_ref().map(LayerIndex::record),
+            index: indexed(&recall.index),
+            tokens: recall.tokens.as_ref().map(indexed),
             selection: self.selection_record(recall),
         })))
     }
@@ -204,6 +210,13 @@ impl<B: Backend> Sequence<B> {
         let heads = self.shape.heads().map(head).collect();
         Some(SelectionRecord { n_tokens: at.n_tokens, n_indexed: at.n_indexed, heads })
     }
+}
+
+/// The indexes of a layer that recalls.
+struct Indexes<B: Backend> {
+    index: LayerIndex<B>,
+    /// Tokens inside of clusters.
+    tokens: Option<LayerIndex<B>>,
 }
 
 /// A sequence that is being made from records, layer after layer.
@@ -274,6 +287,17 @@ impl<B: Backend> Restored<B> {
 
     /// A layer, whose rows and places are there.
     pub fn set_layer(&mut self, layer: LayerId, record: LayerRecord) -> Result<(), SchedulerError> {
+        self.put_layer(layer, record, None)
+    }
+
+    /// [`Restored::set_layer`], whose indexes may be those of a sequence that is forked: the record
+    /// has none then.
+    fn put_layer(
+        &mut self,
+        layer: LayerId,
+        record: LayerRecord,
+        forked: Option<Indexes<B>>,
+    ) -> Result<(), SchedulerError> {
         self.load_recorded(layer, record.recorded)?;
         if !self.is_same_policy {
             return Ok(());
@@ -282,7 +306,26 @@ impl<B: Backend> Restored<B> {
             self.submitted.extend(recall.is_submitted.then_some(layer));
             self.selections.extend(recall.selection.clone().map(|selection| (layer, selection)));
         }
-        self.load_state(layer, record.state)
+        self.load_state(layer, record.state, forked)
+    }
+
+    /// A layer of `origin`, whose places are there.
+    pub(super) async fn fork_layer(
+        &mut self,
+        layer: LayerId,
+        origin: &mut Sequence<B>,
+    ) -> Result<(), SchedulerError> {
+        let recorded = origin.recorded(layer).await?;
+        let state = origin.state(layer, &|_| IndexRecord::default()).await?;
+        let backend = Arc::clone(&origin.backend);
+        let forked = match origin.layers[layer].recall_mut() {
+            Some(Recall { index, tokens, .. }) => {
+                let tokens = tokens.as_mut().map(|tokens| tokens.fork(&*backend)).transpose()?;
+                Some(Indexes { index: index.fork(&*backend)?, tokens })
+            }
+            None => None,
+        };
+        self.put_layer(layer, LayerRecord { recorded, state }, forked)
     }
 
     /// The sequence: as it was under the policy of the records, else indexed anew.
@@ -344,6 +387,7 @@ impl<B: Backend> Restored<B> {
         &mut self,
         layer: LayerId,
         state: LayerStateRecord,
+        forked: Option<Indexes<B>>,
     ) -> Result<(), SchedulerError> {
         let fits = match (&self.sequence.layers[layer].state, state) {
             (LayerState::Dense, LayerStateRecord::Plain) => true,
@@ -351,7 +395,7 @@ impl<B: Backend> Restored<B> {
                 self.sequence.layers[layer].permuted_to == 0
             }
             (LayerState::Recall(_), LayerStateRecord::Recall(recall)) => {
-                self.load_recall(layer, *recall)?
+                self.load_recall(layer, *recall, forked)?
             }
             (LayerState::Kept(_), LayerStateRecord::Kept(kept)) => self.load_kept(layer, kept)?,
             _ => false,
@@ -367,26 +411,32 @@ impl<B: Backend> Restored<B> {
         &mut self,
         layer: LayerId,
         record: RecallRecord,
+        forked: Option<Indexes<B>>,
     ) -> Result<bool, SchedulerError> {
         let Sequence { backend, shape, policy, layers, n_tokens, .. } = &mut self.sequence;
         let (backend, sinks, state) = (&**backend, policy.sinks, &mut layers[layer]);
         let LayerState::Recall(recall) = &mut state.state else { return Ok(false) };
         let adapts = policy.index.is_some_and(|index| index.adapts());
-        let is_fit = record.is_sound(sinks, policy.ring_rows(), *n_tokens)
+        let is_fit = (forked.is_some() || record.is_sound(sinks, policy.ring_rows(), *n_tokens))
             && state.permuted_to <= record.n_indexed
             && record.tokens.is_some() == recall.tokens.is_some()
             && (adapts || record.low_rank.is_none());
         if !is_fit {
             return Ok(false);
         }
-        let low_rank_fits = record.low_rank.as_ref().is_none_or(|low_rank| {
-            record.projection.is_some() && low_rank.rank == record.index.width
-        });
+        let (width, token_width) = match &forked {
+            Some(forked) => (forked.index.width(), forked.tokens.as_ref().map(LayerIndex::width)),
+            None => (record.index.width, record.tokens.as_ref().map(|tokens| tokens.width)),
+        };
+        let low_rank_fits = record
+            .low_rank
+            .as_ref()
+            .is_none_or(|low_rank| record.projection.is_some() && low_rank.rank == width);
         if !low_rank_fits {
             return Ok(false);
         }
         if let Some(ProjectionRecord { rank, w_q, w_k }) = record.projection {
-            let width = record.tokens.as_ref().map_or(record.index.width, |tokens| tokens.width);
+            let width = token_width.unwrap_or(width);
             if rank != width || width == 0 {
                 return Ok(false);
             }
@@ -401,6 +451,11 @@ impl<B: Backend> Restored<B> {
         recall.budgets =
             record.budgets.map(|budgets| budgets.iter().map(|b| (*b as usize).min(most)).collect());
         (state.n_indexed, state.n_submitted) = (record.n_indexed, record.n_indexed);
+        if let Some(Indexes { index, tokens }) = forked {
+            (recall.index, recall.tokens) = (index, tokens);
+            recall.resize_caches();
+            return Ok(true);
+        }
         let mut is_fit = recall.index.load(backend, sinks, record.index)?;
         if let (Some(tokens), Some(saved)) = (&mut recall.tokens, record.tokens) {
             is_fit &= tokens.load(backend, sinks, saved)?;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use longview_core::{DType, HeadId, LayerId, decode_f32_into, encode_f32, encode_f32_into, kv8};
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, OpError, OpResult};
 
-use super::host_store::{HostBytesMut, HostStore, OpenBytes, RoundedRows, RowRange, Unchanged};
+use super::host_bytes::{HostBytesMut, OpenBytes};
+use super::host_store::{HostStore, RoundedRows, RowRange, Unchanged};
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, ForkSpans, OpError, OpResult};
 
+use super::host_bytes::{HostBytesMut, OpenBytes};
 use super::segmented_bytes::SegmentedBytes;
 use super::two_forms::{TwoForms, TwoFormsMut};
 use crate::layout::{DeviceLayout, KvShape};
@@ -258,46 +259,6 @@ impl Unchanged {
     }
 }
 
-/// Bytes of one layer, read and written in runs.
-pub trait HostBytesMut: Send + Sync {
-    /// Fills `out` with the bytes from `at` on.
-    fn read(&self, at: usize, out: &mut [u8]);
-
-    /// Overwrites the bytes from `at` on.
-    fn write(&mut self, at: usize, bytes: &[u8]);
-
-    /// Others with the same bytes in the spans `used`, to be written without these; `None` where
-    /// there is no memory for them.
-    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>>;
-
-    /// Bytes in memory that others have too.
-    fn shared_bytes(&self) -> u64 {
-        0
-    }
-}
-
-/// Opens that many zeroed bytes, or says `None` where there is no memory for them.
-pub type OpenBytes = fn(usize) -> Option<Box<dyn HostBytesMut>>;
-
-impl HostBytesMut for Vec<u8> {
-    fn read(&self, at: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self[at..at + out.len()]);
-    }
-
-    fn write(&mut self, at: usize, bytes: &[u8]) {
-        self[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>> {
-        Self::new().try_reserve_exact(self.len()).ok()?;
-        let mut fork = vec![0; self.len()];
-        for span in used {
-            fork[span.clone()].copy_from_slice(&self[span.clone()]);
-        }
-        Some(Box::new(fork))
-    }
-}
-
 /// Rows in memory that only the host addresses.
 pub struct PlainStore {
     layers: Vec<Box<dyn HostBytesMut>>,
@@ -348,14 +309,15 @@ impl<B: Backend> HostStore<B> for PlainStore {
 
     fn fork(&mut self, n_rows: usize) -> OpResult<Box<dyn HostStore<B>>> {
         let used = self.shape.row_spans(0..n_rows, self.shape.row_bytes());
-        let fork_layer = |(layer, bytes): (LayerId, &Box<dyn HostBytesMut>)| {
+        let fork_layer = |(layer, bytes): (LayerId, &dyn HostBytesMut)| {
             bytes.fork(&used).ok_or_else(|| OpError::OutOfMemory {
                 backend: "host",
                 label: format!("host KV of layer {layer}"),
                 bytes: self.shape.layer_bytes() as u64,
             })
         };
-        let layers = self.shape.layers().zip(&self.layers).map(fork_layer);
+        let all = self.layers.iter().map(|bytes| &**bytes);
+        let layers = self.shape.layers().zip(all).map(fork_layer);
         let layers = layers.collect::<OpResult<Vec<_>>>()?;
         Ok(Box::new(Self { layers, shape: self.shape.clone() }))
     }

@@ -3,6 +3,7 @@
 mod eight_bit;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod host_bytes;
 mod host_store;
 mod layer_rows;
 mod row_lists;
@@ -13,9 +14,8 @@ mod upload_cache;
 mod writeback;
 
 pub use eight_bit::EightBitStore;
-pub use host_store::{
-    HostBytesMut, HostStore, MappedStore, OpenBytes, PlainStore, RoundedRows, RowRange,
-};
+pub use host_bytes::{HostBytesMut, OpenBytes};
+pub use host_store::{HostStore, MappedStore, PlainStore, RoundedRows, RowRange};
 pub(crate) use layer_rows::{LayerRows, RowReader};
 pub(crate) use row_lists::RowLists;
 pub(crate) use row_mover::{DeviceRows, NewRows, RowMover, scatter};

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::host_store::HostBytesMut;
+use super::host_bytes::HostBytesMut;
 
 /// Small enough that a fork which writes one row of each head copies little; a lookup for each
 /// costs nothing beside it.
