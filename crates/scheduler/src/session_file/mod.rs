@@ -21,6 +21,7 @@ mod fields;
 mod file;
 mod header;
 mod open;
+mod pieces;
 mod record_file;
 mod records;
 mod save;

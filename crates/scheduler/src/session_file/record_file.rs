@@ -14,6 +14,7 @@ use longview_core::RangeSource;
 use super::digest::{Digest, digest};
 use super::directory::{Directory, Entry, Key};
 use super::header::{self, FirstBytes, SessionHeader};
+use super::pieces::read_pieces;
 use crate::error::{DamagedPart, SessionFileError};
 
 /// The file's last bytes.
@@ -165,20 +166,12 @@ impl<'a> RecordFile<'a> {
         &self,
         entry: &Entry,
         unit: usize,
-        mut take: impl FnMut(u64, &[u8]),
+        take: impl FnMut(u64, &[u8]),
     ) -> Result<(), SessionFileError> {
         let step = (PIECE / unit.max(1)).max(1) * unit.max(1);
-        let (mut bytes, mut hasher) = (Vec::new(), Hasher::new());
-        let mut at = 0;
-        while at < entry.len {
-            bytes.resize((entry.len - at).min(step as u64) as usize, 0);
-            self.source.read_at(entry.at + at, &mut bytes).map_err(SessionFileError::Read)?;
-            hasher.update(&bytes);
-            take(at, &bytes);
-            at += bytes.len() as u64;
-        }
-        let is_sound = *hasher.finalize().as_bytes() == entry.digest;
-        if is_sound { Ok(()) } else { Err(damaged(entry)) }
+        let read = |at: u64, out: &mut [u8]| self.source.read_at(entry.at + at, out);
+        let digest = read_pieces(entry.len, step, read, take).map_err(SessionFileError::Read)?;
+        if digest == entry.digest { Ok(()) } else { Err(damaged(entry)) }
     }
 
     /// Compares every record with its digest.
