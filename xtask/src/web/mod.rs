@@ -73,7 +73,7 @@ pub(crate) fn set_up() -> Result<()> {
     Ok(())
 }
 
-/// The stage of CI: this program once more, for [`test`].
+/// The stage of CI: this program once more, for [`test()`].
 pub(crate) fn stage_command() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["web", "--fast", "--test"]).current_dir(root());
