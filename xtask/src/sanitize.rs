@@ -63,12 +63,7 @@ enum SanitizerTool {
 const RUNS: &[Run] = &[
     Run { name: "loom-pool", tool: SanitizerTool::Loom, tests: "pool::models team::models" },
     Run { name: "loom-queue", tool: SanitizerTool::Loom, tests: "job_queue::models" },
-    Run {
-        name: "address-cpu",
-        tool: SanitizerTool::Address,
-        // Kernels with the library's own checks of pointers, which the profile leaves out of them.
-        tests: "-p longview-cpu --config profile.dev.package.longview-cpu.debug-assertions=true",
-    },
+    Run { name: "address-cpu", tool: SanitizerTool::Address, tests: "-p longview-cpu" },
     Run { name: "address-scheduler", tool: SanitizerTool::Address, tests: "-p longview-scheduler" },
     Run { name: "address-model", tool: SanitizerTool::Address, tests: "-p longview-model" },
     Run {

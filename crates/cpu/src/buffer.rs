@@ -212,13 +212,13 @@ impl CpuBuffer {
 
     /// All elements; `E` must be the Rust type of the data type, which descriptors check.
     pub(crate) fn elements<E: bytemuck::Pod>(&self) -> &[E] {
-        assert_eq!(size_of::<E>(), self.dtype.size());
+        debug_assert_eq!(size_of::<E>(), self.dtype.size());
         bytemuck::cast_slice(self.bytes())
     }
 
     /// All elements, writable.
     pub(crate) fn elements_mut<E: bytemuck::Pod>(&mut self) -> &mut [E] {
-        assert_eq!(size_of::<E>(), self.dtype.size());
+        debug_assert_eq!(size_of::<E>(), self.dtype.size());
         bytemuck::cast_slice_mut(self.bytes_mut())
     }
 }
