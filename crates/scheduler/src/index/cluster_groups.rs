@@ -8,6 +8,7 @@
 
 use longview_core::{DType, decode_f32_into, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, KvView, OpResult, View, ViewMut};
+use smallvec::SmallVec;
 
 /// Clusters of a group. At a million tokens in clusters of 16, a head has 2,048 groups: as many
 /// landmarks as a step looks at below them.
@@ -165,15 +166,21 @@ impl<B: Backend> ClusterGroups<B> {
         n_clusters: impl Iterator<Item = usize>,
     ) -> OpResult<()> {
         let row = self.width * self.centroids.dtype().size();
-        for (h, (group, n_clusters)) in self.heads.iter_mut().zip(n_clusters).enumerate() {
+        let mut is_cut = false;
+        // The host's copy of all heads first, as in the index.
+        for (group, n_clusters) in self.heads.iter_mut().zip(n_clusters) {
             let n = group.starts.partition_point(|start| (*start as usize) < n_clusters);
+            is_cut |= n < group.starts.len();
             group.starts.truncate(n);
             group.sizes.truncate(n);
             group.tokens.truncate(n);
             group.centroids.truncate(n * row);
             group.pairs.truncate(2 * n * row);
-            let count = n as u32;
-            backend.write(ViewMut::part(&mut self.n_groups, h, 1), bytemuck::bytes_of(&count))?;
+        }
+        if is_cut {
+            let counts: SmallVec<[u32; 16]> =
+                self.heads.iter().map(|head| head.starts.len() as u32).collect();
+            backend.write(ViewMut::all(&mut self.n_groups), bytemuck::cast_slice(&counts))?;
         }
         Ok(())
     }

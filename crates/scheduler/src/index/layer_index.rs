@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use longview_core::{DType, encode_f32_into};
 use longview_ops::{Backend, DeviceBuffer, ForkSpans, KvView, OpResult, View, ViewMut};
+use smallvec::SmallVec;
 
 use super::cluster_groups::{ClusterGroups, Members};
 use super::kmeans_job::HeadClusters;
@@ -188,30 +189,36 @@ impl<B: Backend> LayerIndex<B> {
     /// Drops the batches that reach beyond row `n_rows` and returns the number of rows still
     /// indexed (`first_row` if none).
     pub fn truncate(&mut self, backend: &B, n_rows: usize, first_row: usize) -> OpResult<usize> {
-        let n_before = self.batches.len();
         while self.batches.last().is_some_and(|(end, _)| *end > n_rows) {
             self.spare_counts.extend(self.batches.pop().map(|(_, counts)| counts));
         }
-        let end = self.batches.last().map_or(first_row, |(end, _)| *end);
-        if self.batches.len() == n_before {
-            return Ok(end);
-        }
-        let row_bytes = self.row_bytes();
-        for (h, head) in Arc::make_mut(&mut self.heads).iter_mut().enumerate() {
-            let n = self.batches.last().map_or(0, |(_, counts)| counts[h] as usize);
-            head.starts.truncate(n);
-            head.sizes.truncate(n);
-            head.radius.truncate(n);
-            head.open.truncate(n);
-            head.centroids.truncate(n * row_bytes);
-            head.pairs.truncate(2 * n * row_bytes);
-            head.owners.truncate(head.sizes.iter().map(|size| *size as usize).sum());
-            self.unchanged[h] = self.unchanged[h].min(n);
-            let count = n as u32;
-            backend.write(ViewMut::part(&mut self.n_clusters, h, 1), bytemuck::bytes_of(&count))?;
+        let last = self.batches.last();
+        let n_left = |h: usize| last.map_or(0, |(_, counts)| counts[h] as usize);
+        let end = last.map_or(first_row, |(end, _)| *end);
+        // The host's copy of all heads first: a device that fails then leaves nothing half cut, and
+        // the same call again finds nothing to do.
+        let is_cut = self.heads.iter().enumerate().any(|(h, head)| head.sizes.len() > n_left(h));
+        if is_cut {
+            let row_bytes = self.width * self.centroids.dtype().size();
+            for (h, head) in Arc::make_mut(&mut self.heads).iter_mut().enumerate() {
+                let n = n_left(h);
+                head.starts.truncate(n);
+                head.sizes.truncate(n);
+                head.radius.truncate(n);
+                head.open.truncate(n);
+                head.centroids.truncate(n * row_bytes);
+                head.pairs.truncate(2 * n * row_bytes);
+                head.owners.truncate(head.sizes.iter().map(|size| *size as usize).sum());
+                self.unchanged[h] = self.unchanged[h].min(n);
+            }
         }
         if let Some(groups) = &mut self.groups {
             groups.truncate(backend, self.heads.iter().map(|head| head.sizes.len()))?;
+        }
+        if is_cut {
+            let counts: SmallVec<[u32; 16]> =
+                self.heads.iter().map(|head| head.sizes.len() as u32).collect();
+            backend.write(ViewMut::all(&mut self.n_clusters), bytemuck::cast_slice(&counts))?;
         }
         Ok(end)
     }
