@@ -7,6 +7,7 @@ use longview_ops::{
     Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, Listed, OpResult, ScoreSelect,
     ScoreSpan, SelectClustersParams, SelectSpan, View, ViewMut,
 };
+use smallvec::{SmallVec, smallvec};
 
 use super::search::Scratch;
 use crate::index::{ClusterGroups, GROUP_CLUSTERS, LayerIndex};
@@ -88,7 +89,8 @@ impl<B: Backend> GroupStage<B> {
         let exceeds = index.heads().iter().any(|head| head.sizes.len() > self.scan);
         self.in_use = exceeds && groups.is_some();
         let Some(groups) = groups.filter(|_| exceeds) else { return Ok(()) };
-        self.budgets.put(backend, 0, &vec![self.scan as u32; shape.n_kv_heads])?;
+        let budgets: SmallVec<[u32; 16]> = smallvec![self.scan as u32; shape.n_kv_heads];
+        self.budgets.put(backend, 0, &budgets)?;
         let h = shape.n_kv_heads as u32;
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
