@@ -11,8 +11,8 @@ use longview_ops::{
     ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, ForkSpans, GeluMul, Gram,
     KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows,
     LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums,
-    RmsNorm, Rope, RotateRows, SelectClusters, SiluMul, SplitSigns, Storage, TopK, View, ViewMut,
-    WeightSource, copy_host,
+    RmsNorm, Rope, RotateRows, SearchTokens, SelectClusters, SiluMul, SplitSigns, Storage, TopK,
+    View, ViewMut, WeightSource, copy_host,
 };
 
 use crate::backend::CpuBackend;
@@ -200,6 +200,13 @@ impl Backend for CpuBackend {
 
     fn select_clusters(&self, d: SelectClusters<'_, Self>) -> OpResult<()> {
         ops::select_clusters::run(&mut self.queue(), d)
+    }
+
+    fn search_tokens(&self, d: SearchTokens<'_, Self>) -> OpResult<()> {
+        if !ops::search_tokens::can_run(&d) {
+            return d.unfused(self);
+        }
+        ops::search_tokens::run(&mut self.queue(), d)
     }
 
     fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {

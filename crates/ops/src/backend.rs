@@ -296,6 +296,12 @@ pub trait Backend: Storage + Send + Sync {
     fn score_select(&self, d: ScoreSelect<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }
+
+    /// [`Backend::score_select`] of each level of a search and [`Backend::cluster_rows`] of what it
+    /// opens, with [`Backend::project_heads`] of the queries before the last.
+    fn search_tokens(&self, d: SearchTokens<'_, Self>) -> OpResult<()> {
+        d.unfused(self)
+    }
 }
 
 /// What a fork of a buffer takes over, in elements.

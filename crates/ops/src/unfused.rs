@@ -4,8 +4,11 @@
 use crate::backend::Backend;
 use crate::buffer::{View, ViewMut};
 use crate::desc::{
-    Activation, CentroidScores, GeluMul, GeluMulParams, LinearGroup, NormGated, Project, RmsNorm,
-    RmsNormParams, Rope, RopeParams, ScoreSelect, SelectClusters, SiluMul, SiluMulParams,
+    Activation, CentroidScores, CentroidScoresParams, ClusterRows, ClusterRowsParams, GeluMul,
+    GeluMulParams, LinearGroup, Listed, NormGated, Opened, Project, ProjectHeads,
+    ProjectHeadsParams, RmsNorm, RmsNormParams, Rope, RopeParams, ScoreSelect, ScoreSpan,
+    SearchLevel, SearchTokens, SearchTokensParams, SelectClusters, SelectClustersParams,
+    SelectSpan, SiluMul, SiluMulParams,
 };
 use crate::error::OpResult;
 
@@ -83,6 +86,125 @@ impl<B: Backend> ScoreSelect<'_, B> {
             clusters: self.clusters,
             takes: self.takes,
             n_selected: self.n_selected,
+        })
+    }
+}
+
+impl<B: Backend> SearchTokens<'_, B> {
+    /// The single calls.
+    pub fn unfused(mut self, backend: &B) -> OpResult<()> {
+        self.check()?;
+        let (p, q) = (self.p, &self.q);
+        let (q_index, width, pooling) = (p.q_index, p.head_dim, p.pooling);
+        let by_mean = LevelQuery { p, q, q_index, width, pooling, by_id: 0 };
+        let scratch = &mut self.scratch;
+        if let Some((groups, opened)) = &mut self.groups {
+            groups.choose(backend, &by_mean, None, again(scratch))?;
+            groups.open(backend, p.n_kv_heads, opened)?;
+        }
+        let listed = self.groups.as_ref().map(|(_, opened)| opened);
+        self.clusters.choose(backend, &by_mean, listed, again(scratch))?;
+        self.clusters.open(backend, p.n_kv_heads, &mut self.opened)?;
+        let own = p.n_q_heads as usize * p.head_dim as usize;
+        let x = View { offset: q.offset + p.q_index as usize * own, len: own, ..*q };
+        backend.project_heads(ProjectHeads {
+            p: ProjectHeadsParams {
+                n_tokens: 1,
+                n_heads: p.n_q_heads,
+                group: p.n_q_heads / p.n_kv_heads,
+                head_dim: p.head_dim,
+                rank: p.rank,
+                head_major: 0,
+            },
+            x,
+            w: self.w_q,
+            out: again(&mut self.query),
+        })?;
+        let q = &written(&self.query);
+        let p = SearchTokensParams { n_tokens: 1, ..p };
+        let (width, pooling) = (p.rank, p.token_pooling);
+        let projected = LevelQuery { p, q, q_index: 0, width, pooling, by_id: 1 };
+        self.tokens.choose(backend, &projected, Some(&self.opened), again(scratch))
+    }
+}
+
+/// What the landmarks of a level are compared with.
+struct LevelQuery<'a, B: Backend> {
+    p: SearchTokensParams,
+    q: &'a View<'a, B>,
+    q_index: u32,
+    width: u32,
+    pooling: u32,
+    by_id: u32,
+}
+
+impl<B: Backend> SearchLevel<'_, B> {
+    /// Scores the landmarks, or those that the level before has `opened`, and chooses.
+    fn choose(
+        &mut self,
+        backend: &B,
+        query: &LevelQuery<'_, B>,
+        opened: Option<&Opened<'_, B>>,
+        scratch: ViewMut<'_, B>,
+    ) -> OpResult<()> {
+        let LevelQuery { p, q, q_index, width, pooling, by_id } = *query;
+        let listed = opened.map(|o| Listed { ids: written(&o.rows), stride: o.stride });
+        let n_clusters = opened.map_or(self.n, |opened| written(&opened.n_rows));
+        backend.score_select(ScoreSelect {
+            p: CentroidScoresParams {
+                n_tokens: p.n_tokens,
+                n_q_heads: p.n_q_heads,
+                n_kv_heads: p.n_kv_heads,
+                head_dim: width,
+                score_stride: p.score_stride,
+                scale: p.scale,
+                pooling,
+            },
+            select: SelectClustersParams {
+                n_kv_heads: p.n_kv_heads,
+                score_stride: p.score_stride,
+                max_selected: self.max_selected,
+                by_id,
+            },
+            q: *q,
+            score_spans: &[ScoreSpan {
+                q_index,
+                centroids: self.centroids,
+                sizes: self.sizes,
+                n_clusters,
+                cluster_stride: self.stride,
+                listed,
+            }],
+            select_spans: &[SelectSpan {
+                sizes: self.sizes,
+                n_clusters,
+                budgets: self.budgets,
+                cluster_stride: self.stride,
+                listed,
+            }],
+            scratch,
+            clusters: again(&mut self.chosen),
+            takes: again(&mut self.takes),
+            n_selected: again(&mut self.n_chosen),
+        })
+    }
+
+    /// Lists what the choice opens.
+    fn open(&self, backend: &B, n_kv_heads: u32, opened: &mut Opened<'_, B>) -> OpResult<()> {
+        backend.cluster_rows(ClusterRows {
+            p: ClusterRowsParams {
+                n_kv_heads,
+                cluster_stride: self.stride,
+                max_selected: self.max_selected,
+                list_stride: opened.stride,
+                first_row: opened.first_row,
+            },
+            starts: opened.starts,
+            clusters: written(&self.chosen),
+            takes: written(&self.takes),
+            n_selected: written(&self.n_chosen),
+            rows: again(&mut opened.rows),
+            n_rows: again(&mut opened.n_rows),
         })
     }
 }

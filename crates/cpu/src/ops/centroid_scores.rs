@@ -11,11 +11,12 @@ use crate::kernels::dots::{Dots, ListedDots};
 use crate::kernels::vector::{SoftmaxPool, SoftmaxTerms};
 use crate::queue::Queue;
 use crate::simd::elem::{Elem, with_elem};
+use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
 /// Clusters of an item.
-const BLOCK: usize = 512;
+pub(super) const BLOCK: usize = 512;
 
 /// Each KV head of each span in turn.
 pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpResult<()> {
@@ -130,24 +131,18 @@ impl Problem<'_> {
         let term_pieces = Pieces::of(&mut *terms, group * BLOCK);
         let part_pieces = Pieces::of(&mut *parts, group * 2);
         queue.team.for_chunks2(term_pieces, part_pieces, bytes, |_, i, terms, parts| {
-            let (head, n) = (i / n_blocks, self.counts[i / n_blocks] as usize);
-            let (first, last) =
-                ((i % n_blocks * BLOCK).min(n), ((i % n_blocks + 1) * BLOCK).min(n));
-            let q = &q[head * group * row..][..group * row];
-            let own = &centroids[head * stride * dh..];
-            if let Some(Listed { ids, stride: entries }) = &span.listed {
-                let all = &own[..stride * dh];
-                let ids = &slice::<u32>(ids)[head * *entries as usize..][first..last];
-                isa.run(ListedDots { q, q_row: row, all, ids, k: dh, out: terms, out_row: BLOCK });
-            } else {
-                let rows = &own[first * dh..last * dh];
-                isa.run(Dots { q, q_row: row, rows, k: dh, out: terms, out_row: BLOCK });
-            }
-            for (x, part) in terms.chunks_exact_mut(BLOCK).zip(parts.chunks_exact_mut(2)) {
-                let weights = weighted.then(|| &sizes[head * stride..][first..last]);
-                let x = &mut x[..last - first];
-                (part[0], part[1]) = isa.run(SoftmaxTerms { x, weights });
-            }
+            let head = i / n_blocks;
+            let entries = span.listed.as_ref().map(|Listed { ids, stride }| {
+                &slice::<u32>(ids)[head * *stride as usize..][..self.counts[head] as usize]
+            });
+            let landmarks = Landmarks {
+                all: &centroids[head * stride * dh..][..stride * dh],
+                n: self.counts[head] as usize,
+                ids: entries,
+                weights: weighted.then(|| &sizes[head * stride..][..stride]),
+            };
+            let query = HeadQuery { q: &q[head * group * row..][..group * row], row, dh };
+            landmarks.block_terms(isa, query, i % n_blocks, Terms { terms, parts });
         });
         for parts in parts.chunks_exact_mut(n_blocks * group * 2) {
             to_factors(parts, group);
@@ -156,30 +151,106 @@ impl Problem<'_> {
         let take_max = self.pooling == Pooling::MaxSoftmax as u32;
         let (cost, out_row) = (Cost::bytes(total * group * 8), out.len() / hkv);
         queue.team.for_chunks(out, out_row, cost, |_, head, out| {
-            for (block, out) in out[..self.counts[head] as usize].chunks_mut(BLOCK).enumerate() {
-                let item = (head * n_blocks + block) * group;
-                for g in 0..group {
-                    let terms = &terms[(item + g) * BLOCK..][..out.len()];
-                    let (factor, is_first) = (factors[2 * (item + g) + 1], g == 0);
-                    isa.run(SoftmaxPool { terms, factor, take_max, is_first, out });
-                }
-            }
+            let terms = &terms[head * n_blocks * group * BLOCK..];
+            let factors = &factors[head * n_blocks * group * 2..];
+            let out = &mut out[..self.counts[head] as usize];
+            pool(isa, group, take_max, (terms, factors), out);
         });
     }
 
     fn scale_queries(&self, q: &[f32], out: &mut [f32], row: usize) {
-        for (from, to) in q.chunks_exact(self.dh).zip(out.chunks_exact_mut(row)) {
-            to.fill(0.0);
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = from * self.scale;
-            }
+        scale_queries(q, self.dh, self.scale, out, row);
+    }
+}
+
+/// Vectors of `dh` elements times `scale`, in rows of `row` elements, zeros after the last.
+pub(super) fn scale_queries(q: &[f32], dh: usize, scale: f32, out: &mut [f32], row: usize) {
+    for (from, to) in q.chunks_exact(dh).zip(out.chunks_exact_mut(row)) {
+        to.fill(0.0);
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from * scale;
+        }
+    }
+}
+
+/// Queries of a KV head, scaled.
+#[derive(Clone, Copy)]
+pub(super) struct HeadQuery<'a> {
+    /// `[group, row]`, zeros after the first `dh` of each.
+    pub q: &'a [f32],
+    pub row: usize,
+    pub dh: usize,
+}
+
+/// What a head scores.
+#[derive(Clone, Copy)]
+pub(super) struct Landmarks<'a, E> {
+    /// `[.., dh]`.
+    pub all: &'a [E],
+    /// How many are scored: the first of all, or entries of the list.
+    pub n: usize,
+    /// Numbers of rows of `all`, where not the first are scored.
+    pub ids: Option<&'a [u32]>,
+    /// Multiplies the terms of all; lists have none.
+    pub weights: Option<&'a [u32]>,
+}
+
+/// What a block of [`BLOCK`] landmarks leaves behind.
+pub(super) struct Terms<'a> {
+    /// `[group, BLOCK]`: terms of the softmax, relative to the block's maximum.
+    pub terms: &'a mut [f32],
+    /// `[group, 2]`: maximum and sum.
+    pub parts: &'a mut [f32],
+}
+
+impl<E: Elem> Landmarks<'_, E> {
+    /// Scores one block for each query.
+    pub fn block_terms(
+        &self,
+        isa: SupportedIsa,
+        query: HeadQuery<'_>,
+        block: usize,
+        to: Terms<'_>,
+    ) {
+        let (HeadQuery { q, row, dh: k }, Terms { terms, parts }) = (query, to);
+        let (first, last) = ((block * BLOCK).min(self.n), ((block + 1) * BLOCK).min(self.n));
+        let (all, out_row) = (self.all, BLOCK);
+        if let Some(ids) = self.ids {
+            let (ids, out) = (&ids[first..last], &mut *terms);
+            isa.run(ListedDots { q, q_row: row, all, ids, k, out, out_row });
+        } else {
+            let (rows, out) = (&all[first * k..last * k], &mut *terms);
+            isa.run(Dots { q, q_row: row, rows, k, out, out_row });
+        }
+        for (x, part) in terms.chunks_exact_mut(BLOCK).zip(parts.chunks_exact_mut(2)) {
+            let weights = self.weights.map(|weights| &weights[first..last]);
+            let x = &mut x[..last - first];
+            (part[0], part[1]) = isa.run(SoftmaxTerms { x, weights });
+        }
+    }
+}
+
+/// Pools the (terms, factors) of a head's blocks over its queries: the scores of its landmarks.
+pub(super) fn pool(
+    isa: SupportedIsa,
+    group: usize,
+    take_max: bool,
+    (terms, factors): (&[f32], &[f32]),
+    out: &mut [f32],
+) {
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        for g in 0..group {
+            let item = block * group + g;
+            let terms = &terms[item * BLOCK..][..out.len()];
+            let (factor, is_first) = (factors[2 * item + 1], g == 0);
+            isa.run(SoftmaxPool { terms, factor, take_max, is_first, out });
         }
     }
 }
 
 /// Joins the (maximum, sum) of all blocks of a KV head for each query head, and puts what a block's
 /// terms are multiplied by in the place of its sum.
-fn to_factors(parts: &mut [f32], group: usize) {
+pub(super) fn to_factors(parts: &mut [f32], group: usize) {
     for g in 0..group {
         let (mut most, mut sum) = (f32::NEG_INFINITY, 0.0f32);
         for block in parts.chunks_exact(group * 2) {

@@ -102,23 +102,35 @@ const BELOW_BIN: u32 = u32::BITS - BINS.ilog2();
 const TABLES: usize = 4;
 
 /// Scratch of a head: words of ranks, bins and keys.
-fn scratch_lens(n: usize) -> [usize; 4] {
+pub(super) fn scratch_lens(n: usize) -> [usize; 4] {
     [n, n, TABLES * BINS, 2 * n]
 }
 
 /// What a head chooses from.
-struct Choice<'a> {
-    scores: &'a [f32],
-    sizes: &'a [u32],
-    budget: u32,
+pub(super) struct Choice<'a> {
+    pub scores: &'a [f32],
+    pub sizes: &'a [u32],
+    pub budget: u32,
 }
 
 /// Work memory of a choice.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     /// For each entry; [`u32::MAX`] for those that cannot be taken.
-    ranks: &'a mut [u32],
-    bins: &'a mut [u32],
-    keys: &'a mut [u64],
+    pub ranks: &'a mut [u32],
+    pub bins: &'a mut [u32],
+    pub keys: &'a mut [u64],
+}
+
+impl Work<'_> {
+    /// The work memory of a choice from `n` entries, of one that is for more.
+    pub fn first(&mut self, n: usize) -> Work<'_> {
+        let [_, ranks, bins, keys] = scratch_lens(n);
+        Work {
+            ranks: &mut self.ranks[..ranks],
+            bins: &mut self.bins[..bins],
+            keys: &mut self.keys[..keys / 2],
+        }
+    }
 }
 
 impl Choice<'_> {
@@ -143,7 +155,7 @@ impl Choice<'_> {
     }
 
     /// Fills `ids` and `takes` with entries, best first; returns how many.
-    fn best_first(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
+    pub fn best_first(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
         let last = self.last_bin(work);
         let mut n = 0;
         for (i, rank) in work.ranks.iter().enumerate() {
@@ -168,7 +180,7 @@ impl Choice<'_> {
 
     /// The same of entries of one token, in their order: the last key that is taken says which
     /// others are.
-    fn in_order(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
+    pub fn in_order(&self, work: &mut Work<'_>, ids: &mut [u32], takes: &mut [u32]) -> usize {
         if self.budget == 0 {
             return 0;
         }

@@ -10,6 +10,7 @@ mod kv;
 mod look_up;
 mod mass;
 mod residual;
+mod search;
 
 pub use attention::*;
 pub use cluster::*;
@@ -20,6 +21,7 @@ pub use kv::*;
 pub use look_up::*;
 pub use mass::*;
 pub use residual::*;
+pub use search::*;
 
 use longview_core::DType;
 

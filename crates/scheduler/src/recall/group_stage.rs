@@ -3,15 +3,11 @@
 //! then compared with it, so that a step's work hardly grows with the context.
 
 use longview_core::{DType, HeadId};
-use longview_ops::{
-    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, Listed, OpResult, ScoreSelect,
-    ScoreSpan, SelectClustersParams, SelectSpan, View, ViewMut,
-};
+use longview_ops::{Backend, OpResult, Opened, SearchLevel, View, ViewMut};
 use smallvec::{SmallVec, smallvec};
 
-use super::search::Scratch;
-use crate::index::{ClusterGroups, GROUP_CLUSTERS, LayerIndex};
-use crate::layout::{KvShape, Query};
+use crate::index::{GROUP_CLUSTERS, LayerIndex};
+use crate::layout::KvShape;
 use crate::policy::Policy;
 use crate::store::UploadCache;
 
@@ -74,88 +70,50 @@ impl<B: Backend> GroupStage<B> {
         })
     }
 
-    /// Lists the clusters of the groups that `query` is nearest to, where some head of `index` has
-    /// more clusters than a step looks at.
-    pub fn open(
-        &mut self,
+    /// The level of groups of a search in `index`, where some head has more clusters than a step
+    /// looks at.
+    pub fn level<'a>(
+        &'a mut self,
         backend: &B,
-        shape: &KvShape,
-        policy: &Policy,
-        index: &LayerIndex<B>,
-        query: &Query<'_, B>,
-        scratch: &mut Scratch<'_, B>,
-    ) -> OpResult<()> {
-        let groups = index.groups();
+        index: &'a LayerIndex<B>,
+    ) -> OpResult<Option<(SearchLevel<'a, B>, Opened<'a, B>)>> {
         let exceeds = index.heads().iter().any(|head| head.sizes.len() > self.scan);
-        self.in_use = exceeds && groups.is_some();
-        let Some(groups) = groups.filter(|_| exceeds) else { return Ok(()) };
-        let budgets: SmallVec<[u32; 16]> = smallvec![self.scan as u32; shape.n_kv_heads];
+        let groups = index.groups().filter(|_| exceeds);
+        self.in_use = groups.is_some();
+        let Some(groups) = groups else { return Ok(None) };
+        let budgets: SmallVec<[u32; 16]> = smallvec![self.scan as u32; self.host_n.len()];
         self.budgets.put(backend, 0, &budgets)?;
-        let h = shape.n_kv_heads as u32;
-        backend.score_select(ScoreSelect {
-            p: CentroidScoresParams {
-                n_tokens: query.n_tokens as u32,
-                n_q_heads: shape.n_q_heads as u32,
-                n_kv_heads: h,
-                head_dim: index.width() as u32,
-                score_stride: scratch.stride as u32,
-                scale: shape.scale,
-                pooling: policy.index.map_or(0, |index| index.pooling as u32),
-            },
-            select: SelectClustersParams {
-                n_kv_heads: h,
-                score_stride: scratch.stride as u32,
-                max_selected: self.max_groups as u32,
-                by_id: 0,
-            },
-            q: query.q,
-            score_spans: &[ScoreSpan {
-                q_index: query.index as u32,
-                centroids: groups.centroids(),
-                sizes: groups.sizes(),
-                n_clusters: groups.n_groups(),
-                cluster_stride: groups.capacity() as u32,
-                listed: None,
-            }],
-            select_spans: &[SelectSpan {
-                sizes: groups.sizes(),
-                n_clusters: groups.n_groups(),
-                budgets: self.budgets.all(),
-                cluster_stride: groups.capacity() as u32,
-                listed: None,
-            }],
-            scratch: ViewMut::all(scratch.scores),
-            clusters: ViewMut::all(&mut self.groups),
+        let level = SearchLevel {
+            centroids: groups.centroids(),
+            sizes: groups.sizes(),
+            n: groups.n_groups(),
+            budgets: self.budgets.all(),
+            stride: groups.capacity() as u32,
+            max_selected: self.max_groups as u32,
+            chosen: ViewMut::all(&mut self.groups),
             takes: ViewMut::all(&mut self.takes),
-            n_selected: ViewMut::all(&mut self.n_selected),
-        })?;
-        self.list(backend, h, groups)
-    }
-
-    fn list(&mut self, backend: &B, h: u32, groups: &ClusterGroups<B>) -> OpResult<()> {
-        backend.cluster_rows(ClusterRows {
-            p: ClusterRowsParams {
-                n_kv_heads: h,
-                cluster_stride: groups.capacity() as u32,
-                max_selected: self.max_groups as u32,
-                list_stride: self.scan as u32,
-                first_row: 0,
-            },
+            n_chosen: ViewMut::all(&mut self.n_selected),
+        };
+        let opened = Opened {
             starts: groups.starts(),
-            clusters: View::all(&self.groups),
-            takes: View::all(&self.takes),
-            n_selected: View::all(&self.n_selected),
+            first_row: 0,
+            stride: self.scan as u32,
             rows: ViewMut::all(&mut self.clusters),
             n_rows: ViewMut::all(&mut self.n_clusters),
-        })
+        };
+        Ok(Some((level, opened)))
     }
 
-    /// The clusters that the last search is among, and how many there are of each head; `None` for
-    /// all of them.
-    pub fn listed(&self) -> Option<(Listed<'_, B>, View<'_, B>)> {
-        let ids = View::all(&self.clusters);
-        let listed = Listed { ids, stride: self.scan as u32 };
-        self.in_use.then(|| (listed, View::all(&self.n_clusters)))
+    /// Whether the last search went by groups.
+    pub fn is_in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// The clusters that the last search is among and how many of each head, where a backend has
+    /// searched level by level.
+    #[cfg(test)]
+    fn listed(&self) -> Option<[View<'_, B>; 2]> {
+        self.in_use.then(|| [&self.clusters, &self.n_clusters].map(View::all))
     }
 
     /// What the last search opened, on the device, and where it goes on the host.
@@ -299,11 +257,11 @@ mod tests {
             for scan in [40, 64, 69] {
                 let selector = case.select(&policy_with(Some(scan)), &q);
                 let stage = selector.group_stage().expect("a policy of groups");
-                let (listed, n) = stage.listed().expect("more clusters than are looked at");
-                let (ids, n) = (words(&case.device, listed.ids), words(&case.device, n));
+                let listed = stage.listed().expect("more clusters than are looked at");
+                let [ids, n] = listed.map(|view| words(&case.device, view));
                 for head in 0..2 {
                     let best = case.best(head, &q, scan);
-                    let own = &ids[head * listed.stride as usize..][..n[head] as usize];
+                    let own = &ids[head * stage.scan..][..n[head] as usize];
                     assert!(own.iter().map(|id| *id as usize).eq(best.iter().copied()));
                     // What was chosen is in them.
                     for (token, _) in selector.selected(SELECTION, HeadId::new(head)) {

@@ -181,7 +181,7 @@ impl<B: Backend> ChosenTokens<B> {
         let (Some(rest), Some(stage)) = (&mut self.groups, at.selector.group_stage()) else {
             return Ok(false);
         };
-        if stage.listed().is_none() {
+        if !stage.is_in_use() {
             return Ok(false);
         }
         for head in shape.heads() {

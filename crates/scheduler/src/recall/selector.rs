@@ -14,8 +14,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::cache::{ClusterCache, Miss, Want};
 use super::group_stage::GroupStage;
-use super::search::{Ranked, Scratch, Searched};
-use super::two_stage::TokenStage;
+use super::search::Searched;
+use super::two_stage::{Choice, TokenStage};
 use crate::index::HeadIndex;
 use crate::layout::{KvShape, Query, SelectionId};
 use crate::policy::{Budget, IndexKind, Policy};
@@ -127,74 +127,66 @@ impl<B: Backend> Selector<B> {
             }
             _ => (query.q, query.n_tokens, query.index),
         };
-        let all = Ranked {
-            q,
-            n_tokens,
-            q_index,
-            width: index.width(),
-            centroids: index.centroids(),
-            centroid_sizes: index.sizes(),
-            centroid_stride: index.capacity(),
-            listed: None,
-            n_clusters: index.n_clusters(),
-        };
-        let ranked = match &mut self.token_stage {
-            Some(stage) => {
-                let scores = &mut self.scores;
-                let scratch = Scratch { scores, stride: self.score_stride, budgets };
-                let opened = stage.open(backend, shape, policy, searched, query, scratch)?;
-                let Some(opened) = opened else {
-                    let none: SmallVec<[u32; 16]> = smallvec![0; h];
-                    let counts = ViewMut::part(&mut self.n_selected, query.selection.0 * h, h);
-                    return backend.write(counts, bytemuck::cast_slice(&none));
-                };
-                opened
-            }
-            None => all,
-        };
         let (first, len) = (query.selection.0 * h, h * self.max_selected);
-        // All tokens weigh the same.
-        let pooling = match policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling) {
-            Pooling::SizeWeighted if ranked.listed.is_some() => Pooling::SumSoftmax,
-            pooling => pooling,
-        } as u32;
         self.budgets.put(backend, 0, budgets)?;
+        let clusters = ViewMut::part(&mut self.clusters, first * self.max_selected, len);
+        let takes = ViewMut::part(&mut self.takes, first * self.max_selected, len);
+        let n_selected = ViewMut::part(&mut self.n_selected, first, h);
+        if let Some(stage) = &mut self.token_stage {
+            let to = Choice {
+                scores: &mut self.scores,
+                score_stride: self.score_stride,
+                budgets: self.budgets.all(),
+                host_budgets: budgets,
+                max_selected: self.max_selected,
+                tokens: clusters,
+                takes,
+                n_tokens: n_selected,
+            };
+            if !stage.search(backend, shape, policy, searched, query, to)? {
+                let none: SmallVec<[u32; 16]> = smallvec![0; h];
+                let counts = ViewMut::part(&mut self.n_selected, first, h);
+                backend.write(counts, bytemuck::cast_slice(&none))?;
+            }
+            return Ok(());
+        }
+        let pooling = policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling);
         backend.score_select(ScoreSelect {
             p: CentroidScoresParams {
-                n_tokens: ranked.n_tokens as u32,
+                n_tokens: n_tokens as u32,
                 n_q_heads: shape.n_q_heads as u32,
                 n_kv_heads: h as u32,
-                head_dim: ranked.width as u32,
+                head_dim: index.width() as u32,
                 score_stride: self.score_stride as u32,
                 scale: shape.scale,
-                pooling,
+                pooling: pooling as u32,
             },
             select: SelectClustersParams {
                 n_kv_heads: h as u32,
                 score_stride: self.score_stride as u32,
                 max_selected: self.max_selected as u32,
-                by_id: ranked.listed.is_some().into(),
+                by_id: 0,
             },
-            q: ranked.q,
+            q,
             score_spans: &[ScoreSpan {
-                q_index: ranked.q_index as u32,
-                centroids: ranked.centroids,
-                sizes: ranked.centroid_sizes,
-                n_clusters: ranked.n_clusters,
-                cluster_stride: ranked.centroid_stride as u32,
-                listed: ranked.listed,
+                q_index: q_index as u32,
+                centroids: index.centroids(),
+                sizes: index.sizes(),
+                n_clusters: index.n_clusters(),
+                cluster_stride: index.capacity() as u32,
+                listed: None,
             }],
             select_spans: &[SelectSpan {
-                sizes: ranked.centroid_sizes,
-                n_clusters: ranked.n_clusters,
+                sizes: index.sizes(),
+                n_clusters: index.n_clusters(),
                 budgets: self.budgets.all(),
-                cluster_stride: ranked.centroid_stride as u32,
-                listed: ranked.listed,
+                cluster_stride: index.capacity() as u32,
+                listed: None,
             }],
             scratch: ViewMut::all(&mut self.scores),
-            clusters: ViewMut::part(&mut self.clusters, first * self.max_selected, len),
-            takes: ViewMut::part(&mut self.takes, first * self.max_selected, len),
-            n_selected: ViewMut::part(&mut self.n_selected, first, h),
+            clusters,
+            takes,
+            n_selected,
         })
     }
 

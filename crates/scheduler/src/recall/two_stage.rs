@@ -10,13 +10,12 @@
 
 use longview_core::DType;
 use longview_ops::{
-    Backend, CentroidScoresParams, ClusterRows, ClusterRowsParams, Listed, OpResult, ProjectHeads,
-    ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, View, ViewMut,
+    Backend, OpResult, Opened, Pooling, SearchLevel, SearchTokens, SearchTokensParams, View,
+    ViewMut,
 };
 
 use super::group_stage::{GroupStage, group_stage_bytes};
-use super::search::{Ranked, Scratch, Searched};
-use crate::index::LayerIndex;
+use super::search::Searched;
 use crate::layout::{KvShape, Query};
 use crate::policy::{Policy, TwoStage};
 use crate::store::UploadCache;
@@ -97,125 +96,111 @@ impl<B: Backend> TokenStage<B> {
         })
     }
 
-    /// Opens the best clusters for `times` the budgets and lists their tokens to be ranked. `None`
-    /// where no prompt was read: there is no space yet, nor tokens in it.
-    pub fn open<'a>(
-        &'a mut self,
+    /// Chooses the best tokens of the best clusters, which are opened for `times` the budgets.
+    /// `false` where no prompt was read: there is no space yet, nor tokens in it.
+    pub fn search(
+        &mut self,
         backend: &B,
         shape: &KvShape,
         policy: &Policy,
-        searched: &Searched<'a, B>,
+        searched: &Searched<'_, B>,
         query: &Query<'_, B>,
-        mut scratch: Scratch<'_, B>,
-    ) -> OpResult<Option<Ranked<'a, B>>> {
+        to: Choice<'_, B>,
+    ) -> OpResult<bool> {
         let index = searched.index;
         let (Some(tokens), Some(projection)) = (searched.tokens, searched.projection) else {
-            return Ok(None);
+            return Ok(false);
         };
-        for (to, budget) in self.host_budgets.iter_mut().zip(scratch.budgets) {
+        for (to, budget) in self.host_budgets.iter_mut().zip(to.host_budgets) {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
         }
         self.budgets.put(backend, 0, &self.host_budgets)?;
-        if let Some(groups) = &mut self.groups {
-            groups.open(backend, shape, policy, index, query, &mut scratch)?;
-        }
-        let listed = self.groups.as_ref().and_then(GroupStage::listed);
-        let n_clusters = listed.map_or(index.n_clusters(), |(_, n)| n);
-        let listed = listed.map(|(listed, _)| listed);
-        let Scratch { scores, stride: score_stride, budgets: _ } = scratch;
-        let h = shape.n_kv_heads as u32;
-        backend.score_select(ScoreSelect {
-            p: CentroidScoresParams {
+        let groups = match &mut self.groups {
+            Some(groups) => groups.level(backend, index)?,
+            None => None,
+        };
+        let pooling = policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling);
+        // All tokens weigh the same.
+        let token_pooling = match pooling {
+            Pooling::SizeWeighted => Pooling::SumSoftmax,
+            pooling => pooling,
+        };
+        backend.search_tokens(SearchTokens {
+            p: SearchTokensParams {
                 n_tokens: query.n_tokens as u32,
+                q_index: query.index as u32,
                 n_q_heads: shape.n_q_heads as u32,
-                n_kv_heads: h,
+                n_kv_heads: shape.n_kv_heads as u32,
                 head_dim: index.width() as u32,
-                score_stride: score_stride as u32,
+                rank: self.width as u32,
+                score_stride: to.score_stride as u32,
                 scale: shape.scale,
-                pooling: policy.index.map_or(0, |c| c.pooling as u32),
-            },
-            select: SelectClustersParams {
-                n_kv_heads: h,
-                score_stride: score_stride as u32,
-                max_selected: self.max_selected as u32,
-                by_id: 0,
+                pooling: pooling as u32,
+                token_pooling: token_pooling as u32,
             },
             q: query.q,
-            score_spans: &[ScoreSpan {
-                q_index: query.index as u32,
+            groups,
+            clusters: SearchLevel {
                 centroids: index.centroids(),
                 sizes: index.sizes(),
-                n_clusters,
-                cluster_stride: index.capacity() as u32,
-                listed,
-            }],
-            select_spans: &[SelectSpan {
-                sizes: index.sizes(),
-                n_clusters,
+                n: index.n_clusters(),
                 budgets: self.budgets.all(),
-                cluster_stride: index.capacity() as u32,
-                listed,
-            }],
-            scratch: ViewMut::all(scores),
-            clusters: ViewMut::all(&mut self.clusters),
-            takes: ViewMut::all(&mut self.takes),
-            n_selected: ViewMut::all(&mut self.n_selected),
-        })?;
-        backend.cluster_rows(ClusterRows {
-            p: ClusterRowsParams {
-                n_kv_heads: h,
-                cluster_stride: index.capacity() as u32,
+                stride: index.capacity() as u32,
                 max_selected: self.max_selected as u32,
-                list_stride: self.candidates as u32,
+                chosen: ViewMut::all(&mut self.clusters),
+                takes: ViewMut::all(&mut self.takes),
+                n_chosen: ViewMut::all(&mut self.n_selected),
+            },
+            opened: Opened {
+                starts: index.starts(),
                 first_row: policy.sinks as u32,
+                stride: self.candidates as u32,
+                rows: ViewMut::all(&mut self.rows),
+                n_rows: ViewMut::all(&mut self.n_rows),
             },
-            starts: index.starts(),
-            clusters: View::all(&self.clusters),
-            takes: View::all(&self.takes),
-            n_selected: View::all(&self.n_selected),
-            rows: ViewMut::all(&mut self.rows),
-            n_rows: ViewMut::all(&mut self.n_rows),
-        })?;
-        backend.project_heads(ProjectHeads {
-            p: ProjectHeadsParams {
-                n_tokens: 1,
-                n_heads: shape.n_q_heads as u32,
-                group: shape.n_q_heads as u32 / h,
-                head_dim: shape.head_dim as u32,
-                rank: self.width as u32,
-                head_major: 0,
+            w_q: View::all(&projection.w_q),
+            query: ViewMut::all(&mut self.query),
+            tokens: SearchLevel {
+                centroids: tokens.centroids(),
+                sizes: tokens.sizes(),
+                n: tokens.n_clusters(),
+                budgets: to.budgets,
+                stride: tokens.capacity() as u32,
+                max_selected: to.max_selected as u32,
+                chosen: to.tokens,
+                takes: to.takes,
+                n_chosen: to.n_tokens,
             },
-            x: query.own(shape),
-            w: View::all(&projection.w_q),
-            out: ViewMut::all(&mut self.query),
+            scratch: ViewMut::all(to.scores),
         })?;
-        Ok(Some(self.ranked(tokens)))
+        Ok(true)
     }
+}
 
-    /// The tokens that were opened, whose landmarks `tokens` has.
-    fn ranked<'a>(&'a self, tokens: &'a LayerIndex<B>) -> Ranked<'a, B> {
-        Ranked {
-            q: View::all(&self.query),
-            n_tokens: 1,
-            q_index: 0,
-            width: self.width,
-            centroids: tokens.centroids(),
-            centroid_sizes: tokens.sizes(),
-            centroid_stride: tokens.capacity(),
-            listed: Some(Listed { ids: View::all(&self.rows), stride: self.candidates as u32 }),
-            n_clusters: View::all(&self.n_rows),
-        }
-    }
+/// Where a search leaves the tokens that it chose, and its work memory.
+pub(crate) struct Choice<'a, B: Backend> {
+    /// Scores, and how many of them from one KV head to the next.
+    pub scores: &'a mut B::Buffer,
+    pub score_stride: usize,
+    /// Tokens that each KV head may recall, on the device and on the host.
+    pub budgets: View<'a, B>,
+    pub host_budgets: &'a [u32],
+    /// Entries from one head's choice to the next.
+    pub max_selected: usize,
+    /// As [`longview_ops::SelectClusters`] has them.
+    pub tokens: ViewMut<'a, B>,
+    pub takes: ViewMut<'a, B>,
+    pub n_tokens: ViewMut<'a, B>,
 }
 
 #[cfg(test)]
 mod tests {
     use longview_core::SplitMix64;
-    use longview_ops::{DeviceBuffer, Pooling};
+    use longview_ops::DeviceBuffer;
 
     use super::*;
     use crate::index::projection::Projections;
-    use crate::index::{HeadClusters, LayerProjection};
+    use crate::index::{HeadClusters, LayerIndex, LayerProjection};
     use crate::policy::{ClusterConfig, IndexKind, Projection, Rank, TokenConfig};
     use crate::recall::selector::Selector;
     use crate::recall::testing::*;
@@ -363,16 +348,28 @@ mod tests {
         let mut stage = TokenStage::new(device, &shape, &policy, two_stage(3)).unwrap();
         assert_eq!((stage.candidates, stage.width), (64, 2));
         let mut scores = upload(device, &[0.0; 4 * 64]);
-        let scratch = Scratch { scores: &mut scores, stride: 64, budgets: &[32, 1] };
+        let [mut tokens, mut takes] = [(); 2].map(|()| upload_words(device, &[0; 2 * 32]));
+        let (mut n_tokens, budgets) =
+            (upload_words(device, &[0; 2]), upload_words(device, &[32, 1]));
+        let to = Choice {
+            scores: &mut scores,
+            score_stride: 64,
+            budgets: View::all(&budgets),
+            host_budgets: &[32, 1],
+            max_selected: 32,
+            tokens: ViewMut::all(&mut tokens),
+            takes: ViewMut::all(&mut takes),
+            n_tokens: ViewMut::all(&mut n_tokens),
+        };
         let q = two_tokens(device, &q);
         let searched = Searched {
             index: &case.index,
             tokens: Some(&case.tokens),
             projection: Some(&case.projection),
         };
-        let opened = stage.open(device, &shape, &policy, &searched, &query(&q), scratch).unwrap();
-        let opened = opened.expect("tokens");
-        assert_eq!(words(device, opened.n_clusters), [14, 3]);
+        assert!(stage.search(device, &shape, &policy, &searched, &query(&q), to).unwrap());
+        assert_eq!(words(device, View::all(&stage.n_rows)), [14, 3]);
+        assert_eq!(words(device, View::all(&n_tokens)), [14, 1]);
         assert_eq!(stage.host_budgets, [64, 3]);
     }
 

@@ -1,0 +1,466 @@
+//! The search for tokens inside of clusters, all levels of a head by one thread.
+//!
+//! As single calls, a search makes threads meet a dozen times for work of some 10 microseconds
+//! each. Here they meet once: a head's levels follow each other on one core, and what one leaves to
+//! the next stays in its cache. Results are those of the single calls, bit for bit.
+
+use longview_ops::{
+    DeviceBuffer, Op, OpError, OpResult, Opened, Pooling, SearchLevel, SearchTokens,
+    SearchTokensParams, View, ViewMut,
+};
+
+use super::centroid_scores::{BLOCK, HeadQuery, Landmarks, Terms, pool, scale_queries, to_factors};
+use super::select_clusters::{Choice, Work, scratch_lens};
+use crate::backend::CpuBackend;
+use crate::indices::ensure_at_most;
+use crate::kernels::mass::Projection;
+use crate::queue::Queue;
+use crate::scratch::Scratch;
+use crate::simd::elem::{Elem, with_elem};
+use crate::supported_isa::SupportedIsa;
+use crate::team::{Cost, Pieces};
+use crate::views::slice;
+
+/// Whether a search is done here: scores without a softmax may be shared by all heads.
+pub(crate) fn can_run(d: &SearchTokens<'_, CpuBackend>) -> bool {
+    d.p.pooling <= Pooling::SizeWeighted as u32
+}
+
+/// Every KV head is one item.
+pub(crate) fn run(queue: &mut Queue, mut d: SearchTokens<'_, CpuBackend>) -> OpResult<()> {
+    d.check()?;
+    let search = Search::of(queue.team.isa(), &d)?;
+    let (h, groups) = (d.p.n_kv_heads as usize, search.max_groups());
+    let record = Record::len(groups);
+    let terms = h * search.sizes.candidates * search.sizes.group;
+    let cost = Cost::bytes(terms * d.p.rank as usize);
+    let tokens = &mut d.tokens;
+    let [chosen, takes] = [&mut tokens.chosen, &mut tokens.takes].map(whole);
+    let max = tokens.max_selected as usize;
+    let [records] = queue.shared.floats([h * record]);
+    let records: &mut [u32] = bytemuck::cast_slice_mut(records);
+    queue.team.for_chunks3(
+        Pieces::of(&mut *records, record),
+        Pieces::of(chosen, max),
+        Pieces::of(takes, max),
+        cost,
+        |scratch, head, record, chosen, takes| {
+            let mut memory = Memory::of(scratch, search.sizes);
+            search.head(head, &mut memory, &mut Record::of(record, groups), [chosen, takes]);
+        },
+    );
+    publish(&mut d, records, groups)
+}
+
+/// A view to be written, whole.
+fn whole<'a>(view: &'a mut ViewMut<'_, CpuBackend>) -> &'a mut [u32] {
+    let (offset, len) = (view.offset, view.len);
+    &mut view.buffer.elements_mut()[offset..offset + len]
+}
+
+/// Copies what heads recorded to the buffers that have it.
+fn publish(d: &mut SearchTokens<'_, CpuBackend>, records: &mut [u32], max: usize) -> OpResult<()> {
+    let limit = d.tokens.stride as usize;
+    for (head, record) in records.chunks_exact_mut(Record::len(max)).enumerate() {
+        let record = Record::of(record, max);
+        if let Some(index) = record.beyond() {
+            return Err(OpError::Index { op: Op::ClusterRows, what: "row", index, limit });
+        }
+        whole(&mut d.tokens.n_chosen)[head] = record.counts[Record::TOKENS];
+        if let Some((groups, _)) = &mut d.groups {
+            let n = record.counts[Record::GROUPS];
+            whole(&mut groups.n_chosen)[head] = n;
+            let own = head * max..head * max + n as usize;
+            whole(&mut groups.chosen)[own.clone()].copy_from_slice(&record.groups[..n as usize]);
+            whole(&mut groups.takes)[own].copy_from_slice(&record.takes[..n as usize]);
+        }
+    }
+    Ok(())
+}
+
+/// What a head found out, beside its tokens.
+struct Record<'a> {
+    counts: &'a mut [u32],
+    groups: &'a mut [u32],
+    takes: &'a mut [u32],
+}
+
+impl<'a> Record<'a> {
+    /// Places of the counts: tokens and groups chosen, and one more than a row that there is not.
+    const TOKENS: usize = 0;
+    const GROUPS: usize = 1;
+    const BEYOND: usize = 2;
+
+    /// Words of a record of up to `max` groups.
+    fn len(max: usize) -> usize {
+        3 + 2 * max
+    }
+
+    fn of(words: &'a mut [u32], max: usize) -> Self {
+        let (counts, rest) = words.split_at_mut(3);
+        let (groups, takes) = rest.split_at_mut(max);
+        Self { counts, groups, takes }
+    }
+
+    /// The row that a cluster named and there is not.
+    fn beyond(&self) -> Option<usize> {
+        (self.counts[Self::BEYOND] as usize).checked_sub(1)
+    }
+}
+
+/// Elements of a head's work memory.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Queries, scaled, in rows; then projected, and projected in rows.
+    query: usize,
+    projected: usize,
+    group: usize,
+    /// Most landmarks that a level scores.
+    most: usize,
+    /// Most clusters that are chosen.
+    clusters: usize,
+    /// Most clusters and most tokens of a list.
+    listed: usize,
+    candidates: usize,
+}
+
+/// A head's work memory.
+struct Memory<'s> {
+    query: &'s mut [f32],
+    projected: &'s mut [f32],
+    terms: &'s mut [f32],
+    parts: &'s mut [f32],
+    scores: &'s mut [f32],
+    sizes: &'s mut [u32],
+    work: Work<'s>,
+    clusters: [&'s mut [u32]; 2],
+    /// Clusters of chosen groups.
+    listed: &'s mut [u32],
+    /// Tokens of chosen clusters.
+    candidates: &'s mut [u32],
+}
+
+impl<'s> Memory<'s> {
+    fn of(scratch: &'s mut Scratch, sizes: Sizes) -> Self {
+        let Sizes { query, projected, group, most, clusters, listed, candidates } = sizes;
+        let blocks = most.div_ceil(BLOCK);
+        let [own, ranks, bins, keys] = scratch_lens(most);
+        let (terms, parts) = (blocks * group * BLOCK, blocks * group * 2);
+        let lens = [
+            query, projected, terms, parts, most, own, ranks, bins, keys, clusters, clusters,
+            listed, candidates,
+        ];
+        let [
+            query,
+            projected,
+            terms,
+            parts,
+            scores,
+            sizes,
+            ranks,
+            bins,
+            keys,
+            chosen,
+            takes,
+            listed,
+            candidates,
+        ] = scratch.floats(lens);
+        let work = Work {
+            ranks: bytemuck::cast_slice_mut(ranks),
+            bins: bytemuck::cast_slice_mut(bins),
+            keys: bytemuck::cast_slice_mut(keys),
+        };
+        let ints = |words| bytemuck::cast_slice_mut::<f32, u32>(words);
+        Self {
+            query,
+            projected,
+            terms,
+            parts,
+            scores,
+            sizes: ints(sizes),
+            work,
+            clusters: [ints(chosen), ints(takes)],
+            listed: ints(listed),
+            candidates: ints(candidates),
+        }
+    }
+}
+
+/// What a level has for all heads.
+#[derive(Clone, Copy)]
+struct Level<'a> {
+    centroids: View<'a, CpuBackend>,
+    sizes: &'a [u32],
+    n: &'a [u32],
+    budgets: &'a [u32],
+    stride: usize,
+    max: usize,
+}
+
+impl<'a> Level<'a> {
+    /// Fails where counts or budgets are beyond the room; `listed` is the room of the list that is
+    /// scored, if it is one.
+    fn of(level: &SearchLevel<'a, CpuBackend>, listed: Option<u32>, room: u32) -> OpResult<Self> {
+        let (n, budgets) = (slice::<u32>(&level.n), slice::<u32>(&level.budgets));
+        let most = level.stride.min(listed.unwrap_or(room));
+        ensure_at_most(Op::CentroidScores, "number of clusters", n, level.stride as usize)?;
+        ensure_at_most(Op::CentroidScores, "number of scores", &[most], room as usize)?;
+        let max = level.max_selected;
+        for (n, budget) in n.iter().zip(budgets) {
+            let scored = (*n).min(most);
+            if scored.min(*budget) > max {
+                let what = format!("{scored} clusters and a budget of {budget}, room for {max}");
+                return Err(OpError::shape(Op::SelectClusters, what));
+            }
+        }
+        Ok(Self {
+            centroids: level.centroids,
+            sizes: slice(&level.sizes),
+            n,
+            budgets,
+            stride: level.stride as usize,
+            max: max as usize,
+        })
+    }
+}
+
+/// Where what a level opens begins, for all heads.
+#[derive(Clone, Copy)]
+struct Starts<'a> {
+    /// `[Hkv, stride of the level]`.
+    starts: &'a [u32],
+    first_row: u32,
+    /// Room of the list.
+    room: usize,
+}
+
+impl<'a> Starts<'a> {
+    fn of(opened: &Opened<'a, CpuBackend>) -> Self {
+        let (starts, room) = (slice(&opened.starts), opened.stride as usize);
+        Self { starts, first_row: opened.first_row, room }
+    }
+
+    /// Lists what a choice of `level` opens; returns how much. A row that is not below `limit` is
+    /// an error.
+    fn list(
+        &self,
+        level: &Level<'_>,
+        head: usize,
+        choice: [&[u32]; 2],
+        limit: usize,
+        rows: &mut [u32],
+    ) -> Result<usize, u32> {
+        let mut n = 0;
+        for (cluster, take) in choice[0].iter().zip(choice[1]) {
+            let start = self.starts[head * level.stride + *cluster as usize];
+            let first = start.saturating_sub(self.first_row);
+            let own = &mut rows[n..self.room.min(n + *take as usize)];
+            if first as usize + own.len() > limit {
+                return Err(first.max(limit as u32));
+            }
+            own.iter_mut().zip(first..).for_each(|(to, row)| *to = row);
+            n += own.len();
+        }
+        Ok(n)
+    }
+}
+
+/// What heads search.
+struct Search<'a> {
+    p: SearchTokensParams,
+    isa: SupportedIsa,
+    /// The sequence's queries, `[Hq, Dh]`.
+    q: &'a [f32],
+    groups: Option<(Level<'a>, Starts<'a>)>,
+    clusters: Level<'a>,
+    opened: Starts<'a>,
+    w_q: &'a [f32],
+    tokens: Level<'a>,
+    sizes: Sizes,
+}
+
+/// Which entries of a level a head scores, and how.
+struct Scored<'a> {
+    ids: Option<&'a [u32]>,
+    n: usize,
+    pooling: u32,
+    by_id: bool,
+}
+
+impl<'a> Search<'a> {
+    fn of(isa: SupportedIsa, d: &SearchTokens<'a, CpuBackend>) -> OpResult<Self> {
+        let (p, room) = (d.p, d.p.score_stride);
+        let groups = match &d.groups {
+            Some((level, opened)) => Some((Level::of(level, None, room)?, Starts::of(opened))),
+            None => None,
+        };
+        let listed = d.groups.as_ref().map(|(_, opened)| opened.stride);
+        let clusters = Level::of(&d.clusters, listed, room)?;
+        let tokens = Level::of(&d.tokens, Some(d.opened.stride), room)?;
+        let most = |level: &Level<'_>| level.n.iter().copied().max().unwrap_or(0) as usize;
+        let (group, row) = ((p.n_q_heads / p.n_kv_heads) as usize, row(p.head_dim as usize));
+        let candidates = d.opened.stride as usize;
+        let listed = listed.unwrap_or(0) as usize;
+        let all = if groups.is_some() { 0 } else { most(&clusters) };
+        let n_groups = groups.as_ref().map_or(0, |(level, _)| most(level));
+        let sizes = Sizes {
+            query: group * row,
+            projected: group * (p.rank as usize + self::row(p.rank as usize)),
+            group,
+            most: candidates.max(listed).max(all).max(n_groups),
+            clusters: clusters.max,
+            listed,
+            candidates,
+        };
+        let (q, own) = (slice::<f32>(&d.q), (p.n_q_heads * p.head_dim) as usize);
+        Ok(Self {
+            p,
+            isa,
+            q: &q[p.q_index as usize * own..][..own],
+            groups,
+            clusters,
+            opened: Starts::of(&d.opened),
+            w_q: slice(&d.w_q),
+            tokens,
+            sizes,
+        })
+    }
+
+    fn max_groups(&self) -> usize {
+        self.groups.as_ref().map_or(0, |(level, _)| level.max)
+    }
+
+    /// All levels of a head.
+    fn head(&self, head: usize, m: &mut Memory<'_>, record: &mut Record<'_>, out: [&mut [u32]; 2]) {
+        record.counts.fill(0);
+        if let Err(row) = self.levels(head, m, record, out) {
+            record.counts[Record::BEYOND] = row.saturating_add(1);
+        }
+    }
+
+    fn levels(
+        &self,
+        head: usize,
+        m: &mut Memory<'_>,
+        record: &mut Record<'_>,
+        [chosen, takes]: [&mut [u32]; 2],
+    ) -> Result<(), u32> {
+        let (group, dh, rank) = (self.sizes.group, self.p.head_dim as usize, self.p.rank as usize);
+        let q = &self.q[head * group * dh..][..group * dh];
+        scale_queries(q, dh, self.p.scale, m.query, row(dh));
+        let (pooling, query) = (self.p.pooling, HeadQuery { q: m.query, row: row(dh), dh });
+        let (mut ids, mut n) = (None, self.clusters.n[head] as usize);
+        let Memory { terms, parts, scores, sizes, work, .. } = m;
+        let mut level_memory = LevelMemory { terms, parts, scores, sizes, work };
+        if let Some((level, starts)) = &self.groups {
+            let all = Scored { ids: None, n: level.n[head] as usize, pooling, by_id: false };
+            let out = [&mut *record.groups, &mut *record.takes];
+            let taken = self.choose(level, head, query, all, &mut level_memory, out);
+            record.counts[Record::GROUPS] = taken as u32;
+            let choice = [&record.groups[..taken], &record.takes[..taken]];
+            n = starts.list(level, head, choice, n, m.listed)?;
+            ids = Some(&m.listed[..n]);
+        }
+        let all = Scored { ids, n, pooling, by_id: false };
+        let [own, own_takes] = &mut m.clusters;
+        let out = [&mut **own, &mut **own_takes];
+        let taken = self.choose(&self.clusters, head, query, all, &mut level_memory, out);
+        let (choice, limit) = ([&own[..taken], &own_takes[..taken]], self.tokens.n[head] as usize);
+        let n = self.opened.list(&self.clusters, head, choice, limit, m.candidates)?;
+        let (projected, scaled) = m.projected.split_at_mut(group * rank);
+        for (x, out) in q.chunks_exact(dh).zip(projected.chunks_exact_mut(rank)) {
+            let w = &self.w_q[head * dh * rank..][..dh * rank];
+            self.isa.run(Projection { x, w, out });
+        }
+        scale_queries(projected, rank, self.p.scale, scaled, row(rank));
+        let query = HeadQuery { q: scaled, row: row(rank), dh: rank };
+        let (ids, pooling) = (Some(&m.candidates[..n]), self.p.token_pooling);
+        let listed = Scored { ids, n, pooling, by_id: true };
+        let out = [chosen, takes];
+        let taken = self.choose(&self.tokens, head, query, listed, &mut level_memory, out);
+        record.counts[Record::TOKENS] = taken as u32;
+        Ok(())
+    }
+
+    /// Scores entries of a level and chooses; returns how many.
+    fn choose(
+        &self,
+        level: &Level<'_>,
+        head: usize,
+        query: HeadQuery<'_>,
+        scored: Scored<'_>,
+        m: &mut LevelMemory<'_, '_>,
+        out: [&mut [u32]; 2],
+    ) -> usize {
+        let n = scored.n;
+        if n == 0 {
+            return 0;
+        }
+        let sizes = &level.sizes[head * level.stride..][..level.stride];
+        with_elem!(level.centroids.buffer.dtype(), E => {
+            let all = slice::<E>(&level.centroids);
+            let width = query.dh;
+            let landmarks = Landmarks {
+                all: &all[head * level.stride * width..][..level.stride * width],
+                n,
+                ids: scored.ids,
+                weights: (scored.pooling == Pooling::SizeWeighted as u32).then_some(sizes),
+            };
+            self.score(&landmarks, query, scored.pooling, m);
+        });
+        let sizes = match scored.ids {
+            Some(ids) => {
+                let own = &mut m.sizes[..n];
+                own.iter_mut().zip(ids).for_each(|(to, id)| *to = sizes[*id as usize]);
+                &*own
+            }
+            None => &sizes[..n],
+        };
+        let choice = Choice { scores: &m.scores[..n], sizes, budget: level.budgets[head] };
+        let mut work = m.work.first(n);
+        let [chosen, takes] = out;
+        let taken = if scored.by_id {
+            choice.in_order(&mut work, chosen, takes)
+        } else {
+            choice.best_first(&mut work, chosen, takes)
+        };
+        if let Some(ids) = scored.ids {
+            chosen[..taken].iter_mut().for_each(|id| *id = ids[*id as usize]);
+        }
+        taken
+    }
+
+    /// Pooled scores of a head's landmarks.
+    fn score<E: Elem>(
+        &self,
+        landmarks: &Landmarks<'_, E>,
+        query: HeadQuery<'_>,
+        pooling: u32,
+        m: &mut LevelMemory<'_, '_>,
+    ) {
+        let (group, blocks) = (self.sizes.group, landmarks.n.div_ceil(BLOCK));
+        let terms = &mut m.terms[..blocks * group * BLOCK];
+        let parts = &mut m.parts[..blocks * group * 2];
+        let pairs = terms.chunks_exact_mut(group * BLOCK).zip(parts.chunks_exact_mut(group * 2));
+        for (block, (terms, parts)) in pairs.enumerate() {
+            landmarks.block_terms(self.isa, query, block, Terms { terms, parts });
+        }
+        to_factors(parts, group);
+        let take_max = pooling == Pooling::MaxSoftmax as u32;
+        pool(self.isa, group, take_max, (terms, parts), &mut m.scores[..landmarks.n]);
+    }
+}
+
+/// What every level uses anew.
+struct LevelMemory<'m, 's> {
+    terms: &'m mut [f32],
+    parts: &'m mut [f32],
+    scores: &'m mut [f32],
+    sizes: &'m mut [u32],
+    work: &'m mut Work<'s>,
+}
+
+/// Elements of a vector of `width`, with the zeros after it that kernels read.
+fn row(width: usize) -> usize {
+    width.next_multiple_of(16)
+}

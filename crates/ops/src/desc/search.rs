@@ -1,0 +1,148 @@
+//! The search for tokens inside of clusters: a fused call of up to three levels.
+
+use longview_core::DType;
+
+use super::checks::{ensure, grouped, of_float, reads, writes};
+use super::cluster::Pooling;
+use crate::buffer::{DeviceBuffer, Storage, View, ViewMut};
+use crate::error::OpResult;
+use crate::op::Op;
+
+/// Sizes of a [`SearchTokens`].
+#[derive(Clone, Copy, Debug)]
+pub struct SearchTokensParams {
+    /// Query tokens of all sequences together.
+    pub n_tokens: u32,
+    /// The sequence's query token among them.
+    pub q_index: u32,
+    /// Query heads.
+    pub n_q_heads: u32,
+    /// Hkv; divides Hq.
+    pub n_kv_heads: u32,
+    /// Width of a head: that of landmarks of groups and clusters.
+    pub head_dim: u32,
+    /// Width of tokens' landmarks, r.
+    pub rank: u32,
+    /// Scores of a head that the scratch has room for.
+    pub score_stride: u32,
+    /// Multiplies q . landmark on every level.
+    pub scale: f32,
+    /// [`Pooling`] of groups and clusters.
+    pub pooling: u32,
+    /// [`Pooling`] of tokens.
+    pub token_pooling: u32,
+}
+
+/// One level: its landmarks, how much of them each head may take, and the choice.
+pub struct SearchLevel<'a, B: Storage> {
+    /// F32, F16 or BF16 `[Hkv, stride, width]`.
+    pub centroids: View<'a, B>,
+    /// U32 `[Hkv, stride]`: landmarks of the next level (tokens, for clusters; 1, for tokens) that
+    /// each stands for.
+    pub sizes: View<'a, B>,
+    /// U32 `[Hkv]`: landmarks in use.
+    pub n: View<'a, B>,
+    /// U32 `[Hkv]`: most that a head takes, counted as `sizes` are.
+    pub budgets: View<'a, B>,
+    /// Landmarks from one head to the next.
+    pub stride: u32,
+    /// Entries from one head's choice to the next, as
+    /// [`crate::SelectClustersParams::max_selected`].
+    pub max_selected: u32,
+    /// U32 `[Hkv, max_selected]`: landmarks chosen; best first, tokens in the order of their list.
+    pub chosen: ViewMut<'a, B>,
+    /// U32 `[Hkv, max_selected]`: what is taken of each.
+    pub takes: ViewMut<'a, B>,
+    /// U32 `[Hkv]`: entries chosen.
+    pub n_chosen: ViewMut<'a, B>,
+}
+
+/// Landmarks of the next level that a choice opens, as [`crate::ClusterRows`] lists them.
+pub struct Opened<'a, B: Storage> {
+    /// U32 `[Hkv, stride of the level]`: the first landmark that each one stands for.
+    pub starts: View<'a, B>,
+    /// Subtracted from every start.
+    pub first_row: u32,
+    /// Entries from one head's list to the next.
+    pub stride: u32,
+    /// U32 `[Hkv, stride]`.
+    pub rows: ViewMut<'a, B>,
+    /// U32 `[Hkv]`.
+    pub n_rows: ViewMut<'a, B>,
+}
+
+/// The tokens of one sequence that score best among those of the clusters that score best, which
+/// are searched among those of the best groups where there are groups.
+///
+/// Each level is a [`crate::ScoreSelect`], the choices are opened by [`crate::ClusterRows`], and
+/// queries get to the space of tokens by [`crate::ProjectHeads`].
+pub struct SearchTokens<'a, B: Storage> {
+    /// Sizes.
+    pub p: SearchTokensParams,
+    /// F32 `[T, Hq, Dh]`.
+    pub q: View<'a, B>,
+    /// Groups of clusters, where a step looks at some clusters only.
+    pub groups: Option<(SearchLevel<'a, B>, Opened<'a, B>)>,
+    /// Clusters.
+    pub clusters: SearchLevel<'a, B>,
+    /// Tokens in the chosen clusters.
+    pub opened: Opened<'a, B>,
+    /// F32 `[Hkv, Dh, r]`.
+    pub w_q: View<'a, B>,
+    /// F32 `[Hq, r]`, scratch: the queries in the space of tokens.
+    pub query: ViewMut<'a, B>,
+    /// Tokens.
+    pub tokens: SearchLevel<'a, B>,
+    /// F32 `[Hq, score_stride]`, scratch.
+    pub scratch: ViewMut<'a, B>,
+}
+
+impl<B: Storage> SearchLevel<'_, B> {
+    fn check(&self, heads: usize, width: usize) -> OpResult<()> {
+        let (op, landmarks) = (Op::CentroidScores, heads * self.stride as usize);
+        let dtype = self.centroids.buffer.dtype();
+        of_float(op, "centroids", dtype)?;
+        reads(op, "centroids", &self.centroids, dtype, landmarks * width)?;
+        reads(op, "sizes", &self.sizes, DType::U32, landmarks)?;
+        reads(op, "n", &self.n, DType::U32, heads)?;
+        let (op, entries) = (Op::SelectClusters, heads * self.max_selected as usize);
+        reads(op, "budgets", &self.budgets, DType::U32, heads)?;
+        writes(op, "chosen", &self.chosen, DType::U32, entries)?;
+        writes(op, "takes", &self.takes, DType::U32, entries)?;
+        writes(op, "n_chosen", &self.n_chosen, DType::U32, heads)
+    }
+}
+
+impl<B: Storage> Opened<'_, B> {
+    fn check(&self, heads: usize, level: &SearchLevel<'_, B>) -> OpResult<()> {
+        let op = Op::ClusterRows;
+        reads(op, "starts", &self.starts, DType::U32, heads * level.stride as usize)?;
+        writes(op, "rows", &self.rows, DType::U32, heads * self.stride as usize)?;
+        writes(op, "n_rows", &self.n_rows, DType::U32, heads)
+    }
+}
+
+impl<B: Storage> SearchTokens<'_, B> {
+    /// Checks lengths and types.
+    pub fn check(&self) -> OpResult<()> {
+        let (op, p) = (Op::CentroidScores, &self.p);
+        grouped(op, p.n_q_heads, p.n_kv_heads, p.head_dim)?;
+        ensure(op, p.q_index < p.n_tokens, || format!("token {} of {}", p.q_index, p.n_tokens))?;
+        ensure(op, p.token_pooling <= Pooling::MaxSoftmax as u32, || {
+            format!("tokens of a list with pooling {}", p.token_pooling)
+        })?;
+        let (hq, h) = (p.n_q_heads as usize, p.n_kv_heads as usize);
+        let (d, r) = (p.head_dim as usize, p.rank as usize);
+        reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * hq * d)?;
+        if let Some((groups, opened)) = &self.groups {
+            groups.check(h, d)?;
+            opened.check(h, groups)?;
+        }
+        self.clusters.check(h, d)?;
+        self.opened.check(h, &self.clusters)?;
+        reads(Op::ProjectHeads, "w_q", &self.w_q, DType::F32, h * d * r)?;
+        writes(Op::ProjectHeads, "query", &self.query, DType::F32, hq * r)?;
+        self.tokens.check(h, r)?;
+        writes(op, "scratch", &self.scratch, DType::F32, hq * p.score_stride as usize)
+    }
+}
