@@ -116,6 +116,21 @@ constexpr u32 SIZE_WEIGHTED = 2;
 // A number that no logit reaches; what is e^(LOWEST - logit) is 0.
 constexpr float LOWEST = -3.0e38f;
 
+// A code of 8 bits.
+struct code {
+    signed char value;
+};
+
+DEVICE float widen(code c) { return static_cast<float>(c.value); }
+
+DEVICE void unpack(uint4 unit, float (&to)[16], code) {
+    const u32 words[4] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) {
+        to[i] = static_cast<float>(static_cast<signed char>(words[i / 4] >> i % 4 * 8));
+    }
+}
+
 // The largest of some logits, and the sum of their weights times e^(logit - largest).
 struct Pair {
     float most;
@@ -362,6 +377,9 @@ LOGITS(f16, f16, 8)
 LOGITS(bf16, bf16, 1)
 LOGITS(bf16, bf16, 2)
 LOGITS(bf16, bf16, 8)
+LOGITS(i8, code, 1)
+LOGITS(i8, code, 2)
+LOGITS(i8, code, 8)
 
 // The pair of a query head over all blocks, on every lane of the warp; the sum as 1 / sum. Without
 // any weight all masses are 0.

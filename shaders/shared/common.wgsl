@@ -4,6 +4,8 @@ const F16: u32 = 1u;
 const BF16: u32 = 2u;
 // Bytes of KV rows of 8 bits.
 const Q8: u32 = 4u;
+// Codes: whole numbers of 8 bits.
+const I8: u32 = 5u;
 
 // A number that no sum of attention scores reaches; exp(x - LOWEST) overflows nothing.
 const LOWEST: f32 = -3.0e38;
@@ -14,6 +16,11 @@ fn unpack_halves(kind: u32, word: u32) -> vec2<f32> {
         return unpack2x16float(word);
     }
     return vec2<f32>(bitcast<f32>(word << 16u), bitcast<f32>(word & 0xffff0000u));
+}
+
+// The four codes of a word, with their signs.
+fn codes_of(word: u32) -> vec4<i32> {
+    return vec4<i32>(vec4<u32>(word << 24u, word << 16u, word << 8u, word)) >> vec4<u32>(24u);
 }
 
 // Rounds to nearest even, as the host does. Not-a-number stays one.

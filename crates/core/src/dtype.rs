@@ -20,6 +20,8 @@ pub enum DType {
     U32,
     /// A byte of KV rows of 8 bits, whose layout is that of [`crate::kv8`].
     Q8,
+    /// A whole number in -127..=127, two's complement: codes of landmarks.
+    I8,
 }
 
 impl DType {
@@ -28,7 +30,7 @@ impl DType {
         match self {
             DType::F32 | DType::U32 => 4,
             DType::F16 | DType::BF16 => 2,
-            DType::Q8 => 1,
+            DType::Q8 | DType::I8 => 1,
         }
     }
 
@@ -40,12 +42,13 @@ impl DType {
             DType::BF16 => "bf16",
             DType::U32 => "u32",
             DType::Q8 => "q8",
+            DType::I8 => "i8",
         }
     }
 
     /// Whether elements are numbers that attention and matmul can read.
     pub const fn is_float(self) -> bool {
-        !matches!(self, DType::U32 | DType::Q8)
+        !matches!(self, DType::U32 | DType::Q8 | DType::I8)
     }
 
     /// Elements of a KV row, a key and a value of `head_dim` numbers each.
@@ -82,7 +85,8 @@ impl FromStr for DType {
     }
 }
 
-/// Rounds `values` to `dtype` (nearest even) and returns the little-endian bytes.
+/// Rounds `values` to `dtype` (nearest even) and returns the little-endian bytes. In [`DType::I8`]
+/// what is beyond -127..=127 becomes the nearest of these, and not-a-number -128.
 ///
 /// # Panics
 /// If `dtype` is [`DType::U32`], which holds no numbers with fractions, or [`DType::Q8`], whose
@@ -102,6 +106,7 @@ pub fn encode_f32_into(dtype: DType, values: &[f32], bytes: &mut Vec<u8>) {
         DType::F32 => values.iter().for_each(|v| bytes.extend(v.to_le_bytes())),
         DType::F16 => values.iter().for_each(|v| bytes.extend(f16::from_f32(*v).to_le_bytes())),
         DType::BF16 => values.iter().for_each(|v| bytes.extend(bf16::from_f32(*v).to_le_bytes())),
+        DType::I8 => bytes.extend(values.iter().map(|v| code_of(*v).to_le_bytes()[0])),
         DType::U32 | DType::Q8 => panic!("encode_f32: {dtype} is no floating-point type"),
     }
 }
@@ -135,13 +140,29 @@ pub fn decode_f32_into(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::BF16 => {
             out.iter_mut().zip(pairs()).for_each(|(o, b)| *o = bf16::from_le_bytes(b).to_f32());
         }
+        DType::I8 => {
+            out.iter_mut().zip(bytes).for_each(|(o, b)| *o = f32::from(b.cast_signed()));
+        }
         DType::U32 | DType::Q8 => panic!("decode_f32: {dtype} is no floating-point type"),
     }
+}
+
+/// A number as [`DType::I8`] holds it.
+fn code_of(x: f32) -> i8 {
+    if x.is_nan() { i8::MIN } else { x.round_ties_even().clamp(-127.0, 127.0) as i8 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_are_the_nearest_whole_numbers_that_there_are() {
+        let values = [0.5, 1.5, -2.4, -126.6, 300.0, f32::NEG_INFINITY, f32::NAN];
+        let bytes = encode_f32(DType::I8, &values);
+        let back = decode_f32(DType::I8, &bytes);
+        assert_eq!(back, [0.0, 2.0, -2.0, -127.0, 127.0, -127.0, -128.0]);
+    }
 
     #[test]
     fn every_half_pattern_survives_a_round_trip() {

@@ -20,7 +20,7 @@ use crate::buffer::CpuBuffer;
 use crate::error::NAME;
 use crate::team::Team;
 use crate::weight::CpuWeight;
-use crate::{copy, group, ops};
+use crate::{copy, group, ops, search_tokens};
 
 impl CpuBackend {
     fn buffer(&self, dtype: DType, len: usize, label: &str, is_host: bool) -> OpResult<CpuBuffer> {
@@ -203,10 +203,10 @@ impl Backend for CpuBackend {
     }
 
     fn search_tokens(&self, d: SearchTokens<'_, Self>) -> OpResult<()> {
-        if !ops::search_tokens::can_run(&d) {
+        if !search_tokens::can_run(&d) {
             return d.unfused(self);
         }
-        ops::search_tokens::run(&mut self.queue(), d)
+        search_tokens::run(&mut self.queue(), d)
     }
 
     fn argmax(&self, d: Argmax<'_, Self>) -> OpResult<()> {

@@ -50,6 +50,7 @@ mod quantised;
 mod queue;
 mod rounded;
 mod scratch;
+mod search_tokens;
 mod simd;
 mod supported_isa;
 mod sync;

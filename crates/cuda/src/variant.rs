@@ -12,7 +12,7 @@ pub(crate) fn by_type<T: Copy>(dtype: DType, [f32, f16, bf16]: [T; 3]) -> T {
     match dtype {
         DType::F32 => f32,
         DType::F16 => f16,
-        DType::BF16 | DType::U32 | DType::Q8 => bf16,
+        DType::BF16 | DType::U32 | DType::Q8 | DType::I8 => bf16,
     }
 }
 

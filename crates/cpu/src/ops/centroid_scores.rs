@@ -7,6 +7,7 @@ use longview_ops::{CentroidScores, DeviceBuffer, Listed, Op, OpResult, Pooling, 
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
+use crate::kernels::codes::CodeDots;
 use crate::kernels::dots::{Dots, ListedDots};
 use crate::kernels::vector::{SoftmaxPool, SoftmaxTerms};
 use crate::queue::Queue;
@@ -15,8 +16,22 @@ use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Pieces};
 use crate::views::{slice, slice_mut};
 
+/// Runs `$body` with `$E` set to the Rust type of landmarks of `$dtype`.
+macro_rules! with_landmarks {
+    ($dtype:expr, $E:ident => $body:expr) => {
+        match $dtype {
+            longview_core::DType::I8 => {
+                type $E = i8;
+                $body
+            }
+            dtype => crate::simd::elem::with_elem!(dtype, $E => $body),
+        }
+    };
+}
+pub(crate) use with_landmarks;
+
 /// Clusters of an item.
-pub(super) const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
 
 /// Each KV head of each span in turn.
 pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpResult<()> {
@@ -44,17 +59,19 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
             pooling: d.p.pooling,
         };
         let out = &mut scores[i * hkv * stride..][..hkv * stride];
-        with_elem!(span.centroids.buffer.dtype(), E => {
-            let centroids = slice::<E>(&span.centroids);
-            if d.p.pooling >= Pooling::SumScores as u32 {
+        if d.p.pooling >= Pooling::SumScores as u32 {
+            with_elem!(span.centroids.buffer.dtype(), E => {
+                let centroids = slice::<E>(&span.centroids);
                 for (head, out) in out.chunks_exact_mut(stride).enumerate() {
                     let centroids = &centroids[head * span.cluster_stride as usize * dh..];
                     problem.sum(queue, head, centroids, out);
                 }
-            } else {
-                problem.softmax(queue, span, centroids, out);
-            }
-        });
+            });
+        } else {
+            with_landmarks!(span.centroids.buffer.dtype(), E => {
+                problem.softmax(queue, span, slice::<E>(&span.centroids), out);
+            });
+        }
         if d.p.pooling == Pooling::SharedScores as u32 {
             let n = slice::<u32>(&span.n_clusters);
             ensure_at_most(Op::CentroidScores, "clusters of a head", n, n[0] as usize)?;
@@ -106,7 +123,7 @@ impl Problem<'_> {
 
     /// A softmax for each query head, pooled over the group of each KV head. Blocks of all heads
     /// are handed out together, so that threads meet twice whatever the number of heads.
-    fn softmax<E: Elem>(
+    fn softmax<E: Landmark>(
         &self,
         queue: &mut Queue,
         span: &ScoreSpan<'_, CpuBackend>,
@@ -164,7 +181,7 @@ impl Problem<'_> {
 }
 
 /// Vectors of `dh` elements times `scale`, in rows of `row` elements, zeros after the last.
-pub(super) fn scale_queries(q: &[f32], dh: usize, scale: f32, out: &mut [f32], row: usize) {
+pub(crate) fn scale_queries(q: &[f32], dh: usize, scale: f32, out: &mut [f32], row: usize) {
     for (from, to) in q.chunks_exact(dh).zip(out.chunks_exact_mut(row)) {
         to.fill(0.0);
         for (to, from) in to.iter_mut().zip(from) {
@@ -175,7 +192,7 @@ pub(super) fn scale_queries(q: &[f32], dh: usize, scale: f32, out: &mut [f32], r
 
 /// Queries of a KV head, scaled.
 #[derive(Clone, Copy)]
-pub(super) struct HeadQuery<'a> {
+pub(crate) struct HeadQuery<'a> {
     /// `[group, row]`, zeros after the first `dh` of each.
     pub q: &'a [f32],
     pub row: usize,
@@ -184,7 +201,7 @@ pub(super) struct HeadQuery<'a> {
 
 /// What a head scores.
 #[derive(Clone, Copy)]
-pub(super) struct Landmarks<'a, E> {
+pub(crate) struct Landmarks<'a, E> {
     /// `[.., dh]`.
     pub all: &'a [E],
     /// How many are scored: the first of all, or entries of the list.
@@ -196,14 +213,51 @@ pub(super) struct Landmarks<'a, E> {
 }
 
 /// What a block of [`BLOCK`] landmarks leaves behind.
-pub(super) struct Terms<'a> {
+pub(crate) struct Terms<'a> {
     /// `[group, BLOCK]`: terms of the softmax, relative to the block's maximum.
     pub terms: &'a mut [f32],
     /// `[group, 2]`: maximum and sum.
     pub parts: &'a mut [f32],
 }
 
-impl<E: Elem> Landmarks<'_, E> {
+/// Rows of landmarks that are scored together.
+pub(crate) enum Picked<'a, E> {
+    /// `[n, dh]`.
+    Run(&'a [E]),
+    /// Those of `all` with these numbers.
+    Listed { all: &'a [E], ids: &'a [u32] },
+}
+
+/// A number of a stored landmark.
+pub(crate) trait Landmark: bytemuck::Pod + Send + Sync {
+    /// Dot products of up to [`BLOCK`] rows with each query; `out` is `[group, BLOCK]`.
+    fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]);
+}
+
+impl<E: Elem> Landmark for E {
+    fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]) {
+        let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
+        match rows {
+            Picked::Run(rows) => isa.run(Dots { q, q_row, rows, k, out, out_row }),
+            Picked::Listed { all, ids } => {
+                isa.run(ListedDots { q, q_row, all, ids, k, out, out_row });
+            }
+        }
+    }
+}
+
+impl Landmark for i8 {
+    fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]) {
+        let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
+        let (all, ids) = match rows {
+            Picked::Run(rows) => (rows, None),
+            Picked::Listed { all, ids } => (all, Some(ids)),
+        };
+        isa.run_bytes(CodeDots { q, q_row, all, ids, k, out, out_row });
+    }
+}
+
+impl<E: Landmark> Landmarks<'_, E> {
     /// Scores one block for each query.
     pub fn block_terms(
         &self,
@@ -212,16 +266,13 @@ impl<E: Elem> Landmarks<'_, E> {
         block: usize,
         to: Terms<'_>,
     ) {
-        let (HeadQuery { q, row, dh: k }, Terms { terms, parts }) = (query, to);
+        let (k, Terms { terms, parts }) = (query.dh, to);
         let (first, last) = ((block * BLOCK).min(self.n), ((block + 1) * BLOCK).min(self.n));
-        let (all, out_row) = (self.all, BLOCK);
-        if let Some(ids) = self.ids {
-            let (ids, out) = (&ids[first..last], &mut *terms);
-            isa.run(ListedDots { q, q_row: row, all, ids, k, out, out_row });
-        } else {
-            let (rows, out) = (&all[first * k..last * k], &mut *terms);
-            isa.run(Dots { q, q_row: row, rows, k, out, out_row });
-        }
+        let rows = match self.ids {
+            Some(ids) => Picked::Listed { all: self.all, ids: &ids[first..last] },
+            None => Picked::Run(&self.all[first * k..last * k]),
+        };
+        E::dots(isa, query, rows, terms);
         for (x, part) in terms.chunks_exact_mut(BLOCK).zip(parts.chunks_exact_mut(2)) {
             let weights = self.weights.map(|weights| &weights[first..last]);
             let x = &mut x[..last - first];
@@ -231,7 +282,7 @@ impl<E: Elem> Landmarks<'_, E> {
 }
 
 /// Pools the (terms, factors) of a head's blocks over its queries: the scores of its landmarks.
-pub(super) fn pool(
+pub(crate) fn pool(
     isa: SupportedIsa,
     group: usize,
     take_max: bool,
@@ -250,7 +301,7 @@ pub(super) fn pool(
 
 /// Joins the (maximum, sum) of all blocks of a KV head for each query head, and puts what a block's
 /// terms are multiplied by in the place of its sum.
-pub(super) fn to_factors(parts: &mut [f32], group: usize) {
+pub(crate) fn to_factors(parts: &mut [f32], group: usize) {
     for g in 0..group {
         let (mut most, mut sum) = (f32::NEG_INFINITY, 0.0f32);
         for block in parts.chunks_exact(group * 2) {

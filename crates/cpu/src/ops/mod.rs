@@ -28,7 +28,6 @@ pub(crate) mod query_sums;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rotate_rows;
-pub(crate) mod search_tokens;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
 pub(crate) mod split_signs;

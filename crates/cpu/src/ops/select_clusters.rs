@@ -102,19 +102,19 @@ const BELOW_BIN: u32 = u32::BITS - BINS.ilog2();
 const TABLES: usize = 4;
 
 /// Scratch of a head: words of ranks, bins and keys.
-pub(super) fn scratch_lens(n: usize) -> [usize; 4] {
+pub(crate) fn scratch_lens(n: usize) -> [usize; 4] {
     [n, n, TABLES * BINS, 2 * n]
 }
 
 /// What a head chooses from.
-pub(super) struct Choice<'a> {
+pub(crate) struct Choice<'a> {
     pub scores: &'a [f32],
     pub sizes: &'a [u32],
     pub budget: u32,
 }
 
 /// Work memory of a choice.
-pub(super) struct Work<'a> {
+pub(crate) struct Work<'a> {
     /// For each entry; [`u32::MAX`] for those that cannot be taken.
     pub ranks: &'a mut [u32],
     pub bins: &'a mut [u32],

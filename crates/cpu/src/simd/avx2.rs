@@ -197,6 +197,27 @@ impl ByteSimd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_rows(rows: &[*const u8; MAX_LANES]) -> [__m256i; 4] {
+        // Row 4 i + j in half i of register j; then the words of four rows change places.
+        let mut words = [_mm256_setzero_si256(); 4];
+        for j in 0..4 {
+            let word = _mm256_castsi128_si256(_mm_loadu_si128(rows[j].cast()));
+            let upper = _mm_loadu_si128(rows[4 + j].cast());
+            words[j] = _mm256_inserti128_si256::<1>(word, upper);
+        }
+        let low = _mm256_unpacklo_epi32(words[0], words[1]);
+        let low_too = _mm256_unpacklo_epi32(words[2], words[3]);
+        let high = _mm256_unpackhi_epi32(words[0], words[1]);
+        let high_too = _mm256_unpackhi_epi32(words[2], words[3]);
+        [
+            _mm256_unpacklo_epi64(low, low_too),
+            _mm256_unpackhi_epi64(low, low_too),
+            _mm256_unpacklo_epi64(high, high_too),
+            _mm256_unpackhi_epi64(high, high_too),
+        ]
+    }
+
+    #[inline(always)]
     unsafe fn mask(b: __m256i, mask: u8) -> __m256i {
         _mm256_and_si256(b, _mm256_set1_epi8(mask as i8))
     }

@@ -261,6 +261,28 @@ impl<const VNNI: bool> ByteSimd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn load_rows(rows: &[*const u8; MAX_LANES]) -> [__m512i; 4] {
+        // Row 4 i + j in part i of register j; then the words of four rows change places.
+        let mut words = [_mm512_setzero_si512(); 4];
+        for j in 0..4 {
+            let mut word = _mm512_castsi128_si512(_mm_loadu_si128(rows[j].cast()));
+            word = _mm512_inserti32x4::<1>(word, _mm_loadu_si128(rows[4 + j].cast()));
+            word = _mm512_inserti32x4::<2>(word, _mm_loadu_si128(rows[8 + j].cast()));
+            words[j] = _mm512_inserti32x4::<3>(word, _mm_loadu_si128(rows[12 + j].cast()));
+        }
+        let low = _mm512_unpacklo_epi32(words[0], words[1]);
+        let low_too = _mm512_unpacklo_epi32(words[2], words[3]);
+        let high = _mm512_unpackhi_epi32(words[0], words[1]);
+        let high_too = _mm512_unpackhi_epi32(words[2], words[3]);
+        [
+            _mm512_unpacklo_epi64(low, low_too),
+            _mm512_unpackhi_epi64(low, low_too),
+            _mm512_unpacklo_epi64(high, high_too),
+            _mm512_unpackhi_epi64(high, high_too),
+        ]
+    }
+
+    #[inline(always)]
     unsafe fn mask(b: __m512i, mask: u8) -> __m512i {
         _mm512_and_si512(b, _mm512_set1_epi8(mask as i8))
     }

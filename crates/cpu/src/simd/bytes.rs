@@ -1,6 +1,6 @@
 //! Vectors of bytes for products of quantised weights: a lane is a row with four codes.
 
-use super::Simd;
+use super::{MAX_LANES, Simd};
 
 /// Vectors of `4 * LANES` bytes and of `LANES` whole numbers beside those of f32.
 ///
@@ -19,6 +19,24 @@ pub(crate) trait ByteSimd: Simd {
     const X_ROWS: usize;
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
+    /// 16 bytes of each of the first `LANES` rows: lane l of register j has bytes `4 j..4 j + 4` of
+    /// row l.
+    #[inline(always)]
+    unsafe fn load_rows(rows: &[*const u8; MAX_LANES]) -> [Self::B; 4] {
+        let mut lanes = [[0u8; 4 * MAX_LANES]; 4];
+        for (l, row) in rows.iter().enumerate().take(Self::LANES) {
+            let bytes = row.cast::<[[u8; 4]; 4]>().read_unaligned();
+            for (to, four) in lanes.iter_mut().zip(bytes) {
+                to[4 * l..4 * l + 4].copy_from_slice(&four);
+            }
+        }
+        [
+            Self::load_bytes(lanes[0].as_ptr()),
+            Self::load_bytes(lanes[1].as_ptr()),
+            Self::load_bytes(lanes[2].as_ptr()),
+            Self::load_bytes(lanes[3].as_ptr()),
+        ]
+    }
     /// Every byte masked by `mask`.
     unsafe fn mask(b: Self::B, mask: u8) -> Self::B;
     unsafe fn or(a: Self::B, b: Self::B) -> Self::B;

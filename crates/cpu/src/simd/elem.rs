@@ -66,7 +66,7 @@ macro_rules! with_elem {
                 type $E = half::bf16;
                 $body
             }
-            longview_core::DType::U32 | longview_core::DType::Q8 => {
+            longview_core::DType::U32 | longview_core::DType::Q8 | longview_core::DType::I8 => {
                 unreachable!("the descriptor's check admits floats only")
             }
         }

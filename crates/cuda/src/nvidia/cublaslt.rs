@@ -182,7 +182,7 @@ impl CublasLt {
         let halves = match dtype {
             DType::F16 => cudaDataType::CUDA_R_16F,
             DType::BF16 => cudaDataType::CUDA_R_16BF,
-            DType::F32 | DType::U32 | DType::Q8 => return Ok(None),
+            DType::F32 | DType::U32 | DType::Q8 | DType::I8 => return Ok(None),
         };
         let floats = cudaDataType::CUDA_R_32F;
         let sums = cublasComputeType_t::CUBLAS_COMPUTE_32F;

@@ -1,6 +1,7 @@
 //! Launches `centroid_scores.cu` for each sequence: logits and their sums, then the pooled scores;
 //! without a softmax the scores at once, and their sum over the heads where it is wanted.
 
+use longview_core::DType;
 use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan};
 
 use crate::args::Address;
@@ -32,6 +33,8 @@ const BF16: [Kernel; 3] = [
     Kernel::centroid_logits_bf16_2,
     Kernel::centroid_logits_bf16_8,
 ];
+const I8: [Kernel; 3] =
+    [Kernel::centroid_logits_i8_1, Kernel::centroid_logits_i8_2, Kernel::centroid_logits_i8_8];
 const SUMS: [Kernel; 3] =
     [Kernel::centroid_sums_f32, Kernel::centroid_sums_f16, Kernel::centroid_sums_bf16];
 
@@ -163,7 +166,8 @@ fn one<D: Driver>(
         };
         // One query head at a time, two, or up to eight.
         let variant = (n_q_heads / n_heads).min(3) - 1;
-        let kernel = by_type(dtype, [F32, F16, BF16])[variant];
+        let kernels = if dtype == DType::I8 { I8 } else { by_type(dtype, [F32, F16, BF16]) };
+        let kernel = kernels[variant];
         backend.launch(kernel, Grid::new([n_blocks, n_heads, 1]), &args)?;
         let args = CentroidPoolArgs {
             logits,

@@ -342,11 +342,17 @@ pub struct CentroidScoresCase {
     pub listed: bool,
 }
 
+/// Spread of codes: some are beyond what there is.
+const CODES: f32 = 50.0;
+
 impl CentroidScoresCase {
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for dtype in FLOATS {
-            for pooling in Pooling::ALL {
+        for dtype in FLOATS.into_iter().chain([DType::I8]) {
+            // Codes have a softmax.
+            let is_softmax = |pooling: Pooling| pooling as u32 <= Pooling::SizeWeighted as u32;
+            let has = |pooling: &Pooling| dtype.is_float() || is_softmax(*pooling);
+            for pooling in Pooling::ALL.into_iter().filter(has) {
                 Self::add(&Self::base(dtype, pooling), &mut all);
             }
             for pooling in [Pooling::SumSoftmax, Pooling::MaxSoftmax] {
@@ -419,7 +425,8 @@ impl CentroidScoresCase {
         for head in 0..self.hkv {
             let n = self.count(seq, head) as usize;
             let stride = self.cluster_stride() as usize;
-            centroids.extend(normals(rng, n * width, 1.0));
+            let spread = if self.dtype == DType::I8 { CODES } else { 1.0 };
+            centroids.extend(normals(rng, n * width, spread));
             centroids.resize((head as usize + 1) * stride * width, f32::NAN);
             sizes.extend((0..n).map(|c| if c == 0 { 5 } else { rng.below(40) as u32 }));
             sizes.resize((head as usize + 1) * stride, u32::MAX);
@@ -462,6 +469,7 @@ impl OpCase for CentroidScoresCase {
     fn draw(&self, rng: &mut SplitMix64) -> Plan {
         let len = ((self.seqs + 1) * self.hq * self.dh) as usize;
         let spread = if self.sharp { 32.0 } else { 1.0 };
+        let spread = if self.dtype == DType::I8 { spread / CODES } else { spread };
         let mut inputs = vec![Input::floats("q", normals(rng, len, spread))];
         (0..self.seqs).for_each(|seq| inputs.extend(self.draw_span(rng, seq)));
         let stride = self.score_stride() as usize;
@@ -512,6 +520,8 @@ impl OpCase for CentroidScoresCase {
         let is_raw = matches!(self.pooling, Pooling::SumScores | Pooling::SharedScores);
         let raw =
             if self.sharp { Tolerance::RAW_SCORES.times(32.0) } else { Tolerance::RAW_SCORES };
+        let is_coarse = self.sharp && self.dtype == DType::I8;
+        let tol = if is_coarse { &Tolerance::SHARP_CODES } else { tol };
         compare_outcomes(plan, got, want, if is_raw { &raw } else { tol })
     }
 }

@@ -73,7 +73,7 @@ impl Values {
     }
 
     fn decode(dtype: DType, bytes: &[u8]) -> Self {
-        if dtype.is_float() {
+        if dtype.is_float() || dtype == DType::I8 {
             return Values::Floats(decode_f32(dtype, bytes));
         }
         if dtype == DType::Q8 {
@@ -336,6 +336,8 @@ fn poison(dtype: DType) -> &'static [u8] {
         DType::BF16 => &[0xDA, 0xFF],
         // As a scale it is not-a-number.
         DType::Q8 => &[0xFF],
+        // No code.
+        DType::I8 => &[0x80],
     }
 }
 

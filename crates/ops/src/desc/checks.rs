@@ -53,6 +53,14 @@ pub(crate) fn of_float(op: Op, buffer: &'static str, found: DType) -> OpResult<(
     Err(OpError::Type { op, buffer, found, expected: "f32, f16 or bf16" })
 }
 
+/// Any type of landmarks.
+pub(crate) fn of_landmarks(op: Op, buffer: &'static str, found: DType) -> OpResult<()> {
+    if found.is_float() || found == DType::I8 {
+        return Ok(());
+    }
+    Err(OpError::Type { op, buffer, found, expected: "f32, f16, bf16 or i8" })
+}
+
 /// Any type of KV rows.
 pub(crate) fn of_rows(op: Op, buffer: &'static str, found: DType) -> OpResult<()> {
     if found.is_float() || found == DType::Q8 {

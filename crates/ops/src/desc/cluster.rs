@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use longview_core::DType;
 
-use super::checks::{ensure, grouped, of_float, reads, writes};
+use super::checks::{ensure, grouped, of_landmarks, reads, writes};
 use crate::buffer::{DeviceBuffer, Storage, View, ViewMut};
 use crate::error::OpResult;
 use crate::op::Op;
@@ -205,7 +205,8 @@ pub struct CentroidScoresParams {
 pub struct ScoreSpan<'a, B: Storage> {
     /// The sequence's query token among the step's tokens.
     pub q_index: u32,
-    /// F32, F16 or BF16 `[Hkv, cluster_stride, Dh]`.
+    /// F32, F16, BF16 or, with a softmax, I8 `[Hkv, cluster_stride, Dh]`. Against I8 a backend may
+    /// round each query to 2^-15 of its largest number.
     pub centroids: View<'a, B>,
     /// U32 `[Hkv, cluster_stride]`: tokens of each cluster.
     pub sizes: View<'a, B>,
@@ -267,7 +268,11 @@ impl<B: Storage> CentroidScores<'_, B> {
         for (i, s) in self.spans.iter().enumerate() {
             let clusters = h * s.cluster_stride as usize;
             ensure(op, s.q_index < p.n_tokens, || format!("span {i}: token {}", s.q_index))?;
-            of_float(op, "centroids", s.centroids.buffer.dtype())?;
+            let dtype = s.centroids.buffer.dtype();
+            of_landmarks(op, "centroids", dtype)?;
+            ensure(op, dtype.is_float() || p.pooling <= Pooling::SizeWeighted as u32, || {
+                format!("span {i}: landmarks of {dtype} with pooling {}", p.pooling)
+            })?;
             reads(op, "centroids", &s.centroids, s.centroids.buffer.dtype(), clusters * d)?;
             reads(op, "sizes", &s.sizes, DType::U32, clusters)?;
             reads(op, "n_clusters", &s.n_clusters, DType::U32, h)?;

@@ -33,6 +33,7 @@ pub fn kind(dtype: DType) -> u32 {
         DType::BF16 => 2,
         DType::U32 => NO_KIND,
         DType::Q8 => 4,
+        DType::I8 => 5,
     }
 }
 

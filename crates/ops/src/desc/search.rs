@@ -2,7 +2,7 @@
 
 use longview_core::DType;
 
-use super::checks::{ensure, grouped, of_float, reads, writes};
+use super::checks::{ensure, grouped, of_landmarks, reads, writes};
 use super::cluster::Pooling;
 use crate::buffer::{DeviceBuffer, Storage, View, ViewMut};
 use crate::error::OpResult;
@@ -35,7 +35,7 @@ pub struct SearchTokensParams {
 
 /// One level: its landmarks, how much of them each head may take, and the choice.
 pub struct SearchLevel<'a, B: Storage> {
-    /// F32, F16 or BF16 `[Hkv, stride, width]`.
+    /// F32, F16, BF16 or I8 `[Hkv, stride, width]`.
     pub centroids: View<'a, B>,
     /// U32 `[Hkv, stride]`: landmarks of the next level (tokens, for clusters; 1, for tokens) that
     /// each stands for.
@@ -101,7 +101,7 @@ impl<B: Storage> SearchLevel<'_, B> {
     fn check(&self, heads: usize, width: usize) -> OpResult<()> {
         let (op, landmarks) = (Op::CentroidScores, heads * self.stride as usize);
         let dtype = self.centroids.buffer.dtype();
-        of_float(op, "centroids", dtype)?;
+        of_landmarks(op, "centroids", dtype)?;
         reads(op, "centroids", &self.centroids, dtype, landmarks * width)?;
         reads(op, "sizes", &self.sizes, DType::U32, landmarks)?;
         reads(op, "n", &self.n, DType::U32, heads)?;

@@ -26,7 +26,7 @@ pub struct HeadIndex {
     pub sizes: Vec<u32>,
     /// Largest distance of a member's key from the centroid.
     pub radius: Vec<f32>,
-    /// `[clusters, width]` in the KV data type.
+    /// `[clusters, width]` in the KV data type, or codes.
     pub centroids: Vec<u8>,
     /// Clusters that a step may choose from; empty for all.
     pub open: Vec<bool>,
@@ -76,12 +76,33 @@ impl<B: Backend> LayerIndex<B> {
         capacity: usize,
         max_batches: usize,
     ) -> OpResult<Self> {
+        Self::of_type(backend, (shape, shape.kv_dtype), width, capacity, max_batches)
+    }
+
+    /// The same of codes of 8 bits ([`DType::I8`]), whose units [`super::LayerProjection`] knows.
+    pub(crate) fn of_codes(
+        backend: &B,
+        shape: &KvShape,
+        width: usize,
+        capacity: usize,
+        max_batches: usize,
+    ) -> OpResult<Self> {
+        Self::of_type(backend, (shape, DType::I8), width, capacity, max_batches)
+    }
+
+    fn of_type(
+        backend: &B,
+        (shape, dtype): (&KvShape, DType),
+        width: usize,
+        capacity: usize,
+        max_batches: usize,
+    ) -> OpResult<Self> {
         let heads = (0..shape.n_kv_heads).map(|_| HeadIndex {
             open: Vec::new(),
             starts: Vec::with_capacity(capacity),
             sizes: Vec::with_capacity(capacity),
             radius: Vec::with_capacity(capacity),
-            centroids: Vec::with_capacity(capacity * width * shape.kv_dtype.size()),
+            centroids: Vec::with_capacity(capacity * width * dtype.size()),
             pairs: Vec::new(),
             owners: Vec::new(),
         });
@@ -90,7 +111,7 @@ impl<B: Backend> LayerIndex<B> {
             heads: Arc::new(heads.collect()),
             batches: Vec::with_capacity(max_batches),
             spare_counts: (0..max_batches).map(|_| Vec::with_capacity(h)).collect(),
-            centroids: alloc(backend, shape.kv_dtype, h * capacity * width, "centroids")?,
+            centroids: alloc(backend, dtype, h * capacity * width, "centroids")?,
             sizes: alloc(backend, DType::U32, h * capacity, "cluster sizes")?,
             starts: alloc(backend, DType::U32, h * capacity, "cluster starts")?,
             n_clusters: alloc(backend, DType::U32, h, "cluster counts")?,
@@ -126,6 +147,11 @@ impl<B: Backend> LayerIndex<B> {
         let has_pairs = self.pairs.is_some();
         self.groups = Some(ClusterGroups::new(backend, h, kind, capacity, has_pairs)?);
         Ok(self)
+    }
+
+    /// Whether units are codes.
+    pub(crate) fn is_coded(&self) -> bool {
+        self.centroids.dtype() == DType::I8
     }
 
     /// Bytes of a centroid.
@@ -239,7 +265,8 @@ impl<B: Backend> LayerIndex<B> {
             open: head.open.clone(),
         };
         let heads = self.heads.iter().map(clusters).collect();
-        IndexRecord { width: self.width, batches: self.batches.clone(), heads }
+        let batches = self.batches.clone();
+        IndexRecord { width: self.width, is_coded: self.is_coded(), batches, heads }
     }
 
     /// Takes in what a session file has, whose units cover the rows from `first_row` on; `false` if
@@ -259,7 +286,8 @@ impl<B: Backend> LayerIndex<B> {
                 && head.centroids.len() == n * row_bytes
                 && head.pairs.len() == n * pair_bytes
         };
-        if record.width != self.width || !record.heads.iter().all(fits) {
+        let is_alike = record.width == self.width && record.is_coded == self.is_coded();
+        if !is_alike || !record.heads.iter().all(fits) {
             return Ok(false);
         }
         for (h, new) in record.heads.iter().enumerate() {

@@ -47,6 +47,8 @@ pub(crate) struct LowRankRecord {
 pub(crate) struct IndexRecord {
     /// Numbers that describe a unit.
     pub width: usize,
+    /// Whether they are codes of 8 bits; else they are of the KV data type.
+    pub is_coded: bool,
     /// Rows indexed, and units of each head, after each batch.
     pub batches: Vec<(usize, Vec<u32>)>,
     /// The units of each head.
@@ -97,6 +99,7 @@ mod tests {
     fn record(batches: &[(usize, &[u32])], sizes: &[&[u32]]) -> IndexRecord {
         let head = |sizes: &&[u32]| ClustersRecord { sizes: sizes.to_vec(), ..Default::default() };
         IndexRecord {
+            is_coded: false,
             width: 2,
             batches: batches.iter().map(|(end, counts)| (*end, counts.to_vec())).collect(),
             heads: sizes.iter().map(head).collect(),

@@ -22,7 +22,7 @@ fn rounding(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-11),
         DType::BF16 => 2f64.powi(-8),
-        DType::F32 | DType::U32 | DType::Q8 => 2f64.powi(-24),
+        DType::F32 | DType::U32 | DType::Q8 | DType::I8 => 2f64.powi(-24),
     }
 }
 

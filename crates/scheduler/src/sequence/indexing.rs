@@ -547,9 +547,16 @@ impl<B: Backend> Sequence<B> {
             job.projection = Some(Arc::clone(&projection.w_k));
             self.give_keys(&mut job);
             self.worker.submit(job);
-            let Some(job) = self.worker.take(&*self.backend, layer).await? else { return Ok(()) };
+            let taken = self.worker.take(&*self.backend, layer).await?;
+            let Some(mut job) = taken else { return Ok(()) };
             let Some(recall) = self.layers[layer].recall_mut() else { return Ok(()) };
             if let Some(tokens) = &mut recall.tokens {
+                // The first keys say how large the numbers of later ones are.
+                if let Some(projection) = &mut recall.projection
+                    && tokens.n_used(0) == 0
+                {
+                    projection.fit_codes(&*self.backend, &self.shape, &mut job.heads)?;
+                }
                 tokens.append(&*self.backend, start, start + n, &job.heads)?;
             }
             recall.resize_caches();

@@ -157,7 +157,7 @@ impl<B: Backend> Recall<B> {
             Some(two_stage) => {
                 let rank = two_stage.tokens.rank.most(shape.head_dim);
                 let batches = index.max_batches(shape.capacity) + shape.capacity / INDEX_SEGMENT;
-                Some(LayerIndex::new(backend, shape, rank, shape.capacity, batches)?)
+                Some(LayerIndex::of_codes(backend, shape, rank, shape.capacity, batches)?)
             }
             None => None,
         };

@@ -194,7 +194,7 @@ impl KvPlan {
             self.host_index_bytes += bytes as u64;
         }
         if let Some(two_stage) = policy.index.and_then(|index| index.two_stage()) {
-            let token = two_stage.tokens.rank.most(shape.head_dim) * shape.kv_dtype.size();
+            let token = two_stage.tokens.rank.most(shape.head_dim) * DType::I8.size();
             let per_head = shape.capacity * (token + 2 * word) + word;
             self.index_bytes += (shape.n_kv_heads * per_head) as u64;
             // The cluster of each token, where means stand for the others.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use longview_core::{DType, HeadId, LayerId};
-use longview_ops::{Backend, View, ViewMut};
+use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
+use longview_ops::{Backend, OpResult, View, ViewMut};
 
 use super::kv_sequence::Sequence;
 use super::layer_state::{LayerState, Recall, SelectedAt};
@@ -11,8 +11,8 @@ use super::options::SequenceOptions;
 use crate::error::{SchedulerError, SessionFileError};
 use crate::eviction::{Kept, KeptRecord};
 use crate::index::{
-    ClustersRecord, IndexRecord, LayerIndex, LayerProjection, LowRankDecode, LowRankRecord,
-    ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
+    ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection, LowRankDecode,
+    LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
 };
 use crate::layout::KvShape;
 use crate::policy::Policy;
@@ -457,7 +457,10 @@ impl<B: Backend> Restored<B> {
             return Ok(true);
         }
         let mut is_fit = recall.index.load(backend, sinks, record.index)?;
-        if let (Some(tokens), Some(saved)) = (&mut recall.tokens, record.tokens) {
+        if let (Some(tokens), Some(mut saved)) = (&mut recall.tokens, record.tokens) {
+            if let Some(projection) = recall.projection.as_mut().filter(|_| !saved.is_coded) {
+                to_codes(backend, shape, projection, &mut saved)?;
+            }
             is_fit &= tokens.load(backend, sinks, saved)?;
         }
         recall.resize_caches();
@@ -502,6 +505,27 @@ impl<B: Backend> Restored<B> {
     }
 }
 
+/// Turns an index of tokens in the KV type, as older files have it, to codes in units that
+/// `projection` takes over.
+fn to_codes<B: Backend>(
+    backend: &B,
+    shape: &KvShape,
+    projection: &mut LayerProjection<B>,
+    saved: &mut IndexRecord,
+) -> OpResult<()> {
+    let numbers = |head: &ClustersRecord| HeadClusters {
+        centroids: decode_f32(shape.kv_dtype, &head.centroids),
+        ..HeadClusters::default()
+    };
+    let mut heads: Vec<_> = saved.heads.iter().map(numbers).collect();
+    projection.fit_codes(backend, shape, &mut heads)?;
+    for (head, codes) in saved.heads.iter_mut().zip(&heads) {
+        head.centroids = encode_f32(DType::I8, &codes.centroids);
+    }
+    saved.is_coded = true;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use longview_ops::ReferenceBackend;
@@ -525,7 +549,7 @@ mod tests {
             budgets: None,
             projection: None,
             low_rank: None,
-            index: IndexRecord { width: 4, batches, heads },
+            index: IndexRecord { width: 4, is_coded: false, batches, heads },
             tokens: None,
             selection: Some(SelectionRecord { n_tokens: 9, n_indexed: 7, heads: heads_chosen }),
         }
@@ -576,7 +600,12 @@ mod tests {
         let tokens = |n: usize| {
             let head = ClustersRecord { sizes: vec![1; n], ..Default::default() };
             let heads = vec![head.clone(), head];
-            IndexRecord { width: 2, batches: vec![(1 + n, vec![n as u32; 2])], heads }
+            IndexRecord {
+                width: 2,
+                is_coded: true,
+                batches: vec![(1 + n, vec![n as u32; 2])],
+                heads,
+            }
         };
         let chosen = |unit| {
             let heads = vec![vec![[unit, 1]], vec![]];

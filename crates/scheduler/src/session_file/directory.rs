@@ -84,6 +84,8 @@ impl Kind {
         match self {
             // Types of rows.
             Self::Rows | Self::ExactRows => 3,
+            // Codes in place of numbers of the KV type.
+            Self::TokenIndex => 1,
             _ => 0,
         }
     }
@@ -94,7 +96,7 @@ impl Kind {
 pub(super) struct Key {
     pub kind: Kind,
     pub layer: Option<LayerId>,
-    /// The type of rows; 0 for others.
+    /// The type of rows; of indexes 1 for codes; 0 for others.
     pub format: u32,
     /// Tokens or rows; all or none where it does not matter.
     pub span: Range<usize>,

@@ -367,7 +367,7 @@ pub(super) fn dtype_code(dtype: DType) -> u32 {
         DType::F16 => 1,
         DType::BF16 => 2,
         DType::Q8 => Q8_CODE,
-        DType::U32 => panic!("keys and values are numbers with fractions"),
+        DType::U32 | DType::I8 => panic!("keys and values are numbers with fractions"),
     }
 }
 

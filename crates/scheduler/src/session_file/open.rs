@@ -271,7 +271,12 @@ fn read_index(
     index: &mut IndexRecord,
 ) -> Result<(), SessionFileError> {
     let mut end = 0;
-    for entry in file.directory.of(kind, Some(layer)) {
+    for (i, entry) in file.directory.of(kind, Some(layer)).enumerate() {
+        let is_coded = entry.key.format == 1;
+        if i > 0 && is_coded != index.is_coded {
+            return Err(SessionFileError::Inconsistent("the type of an index"));
+        }
+        index.is_coded = is_coded;
         let bytes = file.record(entry)?;
         let mut fields = SliceFields(&bytes);
         index.read_batches(&mut fields, dim)?;

@@ -318,7 +318,7 @@ fn read_index_head(
         let open = (0..n_open).map(|_| file.flag()).collect::<Result<_, _>>()?;
         heads.push(ClustersRecord { open, ..ClustersRecord::default() });
     }
-    Ok(IndexRecord { width, batches: Vec::new(), heads })
+    Ok(IndexRecord { width, is_coded: false, batches: Vec::new(), heads })
 }
 
 /// Says more units than tokens.
@@ -370,7 +370,7 @@ impl IndexRecord {
             let end = file.number(dim.n_tokens, "more rows indexed than tokens")?;
             self.batches.push((end, file.u32s(dim.hkv)?));
         }
-        let row_bytes = self.width * dim.element_bytes;
+        let row_bytes = self.width * if self.is_coded { 1 } else { dim.element_bytes };
         let last = self.batches.len();
         for h in 0..dim.hkv {
             let [before, after] = [first, last].map(|batch| self.units_before(batch, h));
@@ -561,7 +561,8 @@ mod tests {
     /// Every part that there may be, but for units.
     fn recall() -> RecallRecord {
         let head = ClustersRecord { open: vec![true, false], ..ClustersRecord::default() };
-        let index = IndexRecord { width: 4, batches: vec![], heads: vec![head; 2] };
+        let index =
+            IndexRecord { width: 4, is_coded: false, batches: vec![], heads: vec![head; 2] };
         let bases = || [vec![0.5; 8], vec![1.5; 8], vec![2.5; 8], vec![3.5; 4]];
         RecallRecord {
             n_indexed: 4,
@@ -588,7 +589,12 @@ mod tests {
             low_rank: None,
             tokens: None,
             selection: None,
-            index: IndexRecord { width: 4, batches: vec![], heads: vec![Default::default(); 2] },
+            index: IndexRecord {
+                width: 4,
+                is_coded: false,
+                batches: vec![],
+                heads: vec![Default::default(); 2],
+            },
             ..recall()
         };
         for record in [recall(), bare] {
@@ -610,12 +616,12 @@ mod tests {
         };
         let batches = vec![(3, vec![1, 2]), (5, vec![3, 3])];
         let heads = vec![head(&[2, 1, 1]), head(&[1, 1, 2])];
-        let index = IndexRecord { width: 4, batches, heads };
+        let index = IndexRecord { width: 4, is_coded: false, batches, heads };
         let empty = || {
             let heads = index.heads.iter();
             let heads =
                 heads.map(|head| ClustersRecord { open: head.open.clone(), ..Default::default() });
-            IndexRecord { width: 4, batches: Vec::new(), heads: heads.collect() }
+            IndexRecord { width: 4, is_coded: false, batches: Vec::new(), heads: heads.collect() }
         };
         for ends in [&[2][..], &[1, 2]] {
             let (mut read, mut start) = (empty(), 0);

@@ -337,7 +337,8 @@ impl Saving<'_, '_> {
         index: &IndexRecord,
         dtype: DType,
     ) -> Result<(), SessionFileError> {
-        let row_bytes = index.width * dtype.size();
+        let (format, element) = if index.is_coded { (1, DType::I8) } else { (0, dtype) };
+        let row_bytes = index.width * element.size();
         let encoded = |batches: Range<usize>| {
             let mut fields = FieldWriter::default();
             index.write_batches(batches, row_bytes, &mut fields);
@@ -350,6 +351,7 @@ impl Saving<'_, '_> {
             let ends = index.batches.iter().position(|(end, _)| *end == entry.key.span.end);
             let Some(last) = ends.filter(|last| *last >= first) else { break };
             let is_there = end_before(first) == entry.key.span.start
+                && entry.key.format == format
                 && digest(&encoded(first..last + 1)) == entry.digest;
             if !is_there {
                 break;
@@ -362,6 +364,7 @@ impl Saving<'_, '_> {
             return Ok(());
         }
         let key = Key::of(kind, layer, end_before(first)..index.end_of(n - 1));
+        let key = Key { format, ..key };
         self.writer.record(key, &encoded(first..n))
     }
 }

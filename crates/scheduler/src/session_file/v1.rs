@@ -268,7 +268,7 @@ impl Stream<'_> {
             let open = (0..n_open).map(|_| self.flag()).collect::<Result<_, _>>()?;
             heads.push(ClustersRecord { sizes, radius, centroids, pairs, open });
         }
-        Ok(IndexRecord { width, batches, heads })
+        Ok(IndexRecord { width, is_coded: false, batches, heads })
     }
 
     /// Takes the stream's end, behind which there must be nothing.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use longview_core::DType;
 use longview_ops::{CentroidScores, DeviceBuffer, OpResult, Pooling, ScoreSpan, kind};
 
 use crate::backend::WgpuBackend;
@@ -89,10 +90,12 @@ impl Part<'_, '_> {
     fn logits<'b>(&self, backend: &'b WgpuBackend, heads: usize, sums: &Sums<'_>) -> Launch<'b> {
         let (p, centroids) = (&self.d.p, &self.span.centroids);
         let width = p.head_dim as usize;
-        let is_vector = width.is_multiple_of(8) && centroids.offset.is_multiple_of(8);
-        let bytes = p.n_kv_heads as usize * self.room * width * centroids.buffer.dtype().size();
+        let dtype = centroids.buffer.dtype();
+        let unit = if dtype == DType::I8 { 16 } else { 8 };
+        let is_vector = width.is_multiple_of(unit) && centroids.offset.is_multiple_of(unit);
+        let bytes = p.n_kv_heads as usize * self.room * width * dtype.size();
         self.common(Launch::new(backend, "centroid_scores", "logits"), sums)
-            .define("CENTROID_KIND", kind(centroids.buffer.dtype()))
+            .define("CENTROID_KIND", kind(dtype))
             .define("VECTOR", is_vector.into())
             .define("HEADS", heads as u32)
             .define("LISTED", self.span.listed.is_some().into())

@@ -9,14 +9,15 @@ use longview_ops::{
     SearchTokensParams, View, ViewMut,
 };
 
-use super::centroid_scores::{BLOCK, HeadQuery, Landmarks, Terms, pool, scale_queries, to_factors};
-use super::select_clusters::{Choice, Work, scratch_lens};
 use crate::backend::CpuBackend;
 use crate::indices::ensure_at_most;
 use crate::kernels::mass::Projection;
+use crate::ops::centroid_scores::{
+    BLOCK, HeadQuery, Landmark, Landmarks, Terms, pool, scale_queries, to_factors, with_landmarks,
+};
+use crate::ops::select_clusters::{Choice, Work, scratch_lens};
 use crate::queue::Queue;
 use crate::scratch::Scratch;
-use crate::simd::elem::{Elem, with_elem};
 use crate::supported_isa::SupportedIsa;
 use crate::team::{Cost, Pieces};
 use crate::views::slice;
@@ -397,7 +398,7 @@ impl<'a> Search<'a> {
             return 0;
         }
         let sizes = &level.sizes[head * level.stride..][..level.stride];
-        with_elem!(level.centroids.buffer.dtype(), E => {
+        with_landmarks!(level.centroids.buffer.dtype(), E => {
             let all = slice::<E>(&level.centroids);
             let width = query.dh;
             let landmarks = Landmarks {
@@ -431,7 +432,7 @@ impl<'a> Search<'a> {
     }
 
     /// Pooled scores of a head's landmarks.
-    fn score<E: Elem>(
+    fn score<E: Landmark>(
         &self,
         landmarks: &Landmarks<'_, E>,
         query: HeadQuery<'_>,

@@ -1,0 +1,300 @@
+//! Dot products of a few f32 vectors with rows of codes of 8 bits, as whole numbers.
+//!
+//! A vector is rounded to 15 bits: `x = unit (128 high + low)` with two bytes, so that sums of
+//! products with codes are exact and one instruction makes 64 of them. A row's four codes lie in a
+//! lane; so sums never meet across lanes.
+
+use crate::simd::MAX_LANES;
+use crate::simd::bytes::ByteSimd;
+use crate::supported_isa::ByteKernel;
+
+/// Vectors that are rounded together.
+const VECTORS: usize = 8;
+/// Columns that are summed as whole numbers: 256 x 127 x 127 x 129 is below 2^31.
+const COLUMNS: usize = 256;
+/// Columns that registers take at a time.
+const UNIT: usize = 32;
+/// Rows that are asked for ahead: most of a list lie in runs, which end soon.
+const AHEAD: usize = 32;
+
+/// Dot products of `n_q` vectors with rows of codes.
+pub(crate) struct CodeDots<'a> {
+    /// `[n_q, q_row]`.
+    pub(crate) q: &'a [f32],
+    pub(crate) q_row: usize,
+    /// `[.., k]`.
+    pub(crate) all: &'a [i8],
+    /// Numbers of rows of `all`; without a list, all of them.
+    pub(crate) ids: Option<&'a [u32]>,
+    pub(crate) k: usize,
+    /// `[n_q, out_row]`; as many of each row are written as there are rows.
+    pub(crate) out: &'a mut [f32],
+    pub(crate) out_row: usize,
+}
+
+/// Vectors in two bytes an element.
+struct Rounded {
+    /// High and low bytes of each.
+    bytes: [[[i8; COLUMNS]; 2]; VECTORS],
+    /// Sums of the bytes, times -128.
+    less: [[i32; 2]; VECTORS],
+    units: [f32; VECTORS],
+}
+
+impl Rounded {
+    const ZERO: Self = Self {
+        bytes: [[[0; COLUMNS]; 2]; VECTORS],
+        less: [[0; 2]; VECTORS],
+        units: [0.0; VECTORS],
+    };
+
+    /// Rounds vector `g`, of up to [`COLUMNS`] elements.
+    #[inline(always)]
+    fn set(&mut self, g: usize, x: &[f32]) {
+        let most = x.iter().fold(0.0f32, |most, x| {
+            let x = x.abs();
+            // Not-a-number stays.
+            if x > most || x.is_nan() { x } else { most }
+        });
+        let unit = most / (127.0 * 128.0);
+        let per_unit = if most > 0.0 && unit > 0.0 { 1.0 / unit } else { 0.0 };
+        self.units[g] = if most.is_finite() { unit } else { f32::NAN };
+        let [high, low] = &mut self.bytes[g];
+        let mut sums = [0i32; 2];
+        for (x, (high, low)) in x.iter().zip(high.iter_mut().zip(low.iter_mut())) {
+            let whole = (x * per_unit).round_ties_even() as i32;
+            let upper = ((whole + 64) >> 7).clamp(-127, 127);
+            (*high, *low) = (upper as i8, (whole - 128 * upper) as i8);
+            sums = [sums[0] + i32::from(*high), sums[1] + i32::from(*low)];
+        }
+        high[x.len()..].fill(0);
+        low[x.len()..].fill(0);
+        self.less[g] = sums.map(|sum| -128 * sum);
+    }
+}
+
+impl ByteKernel for CodeDots<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(self) {
+        let Self { q, q_row, all, ids, k, out, out_row } = self;
+        let n_rows = all.len() / k;
+        let (n, n_q) = (ids.map_or(n_rows, <[u32]>::len), q.len() / q_row);
+        assert!(ids.is_none_or(|ids| ids.iter().all(|id| (*id as usize) < n_rows)));
+        assert!(q_row >= k && n <= out_row && (n_q == 0 || out.len() >= (n_q - 1) * out_row + n));
+        let mut rounded = Rounded::ZERO;
+        for first in (0..n_q).step_by(VECTORS) {
+            let vectors = (n_q - first).min(VECTORS);
+            for column in (0..k).step_by(COLUMNS) {
+                let width = (k - column).min(COLUMNS);
+                for g in 0..vectors {
+                    rounded.set(g, &q[(first + g) * q_row + column..][..width]);
+                }
+                let row = |i: usize| {
+                    let id = ids.map_or(i, |ids| ids[i] as usize);
+                    all.as_ptr().add(id * k + column).cast::<u8>()
+                };
+                let part = Part { rounded: &rounded, vectors, width, adds: column > 0 };
+                part.run::<S>(row, n, &mut out[first * out_row..], out_row);
+            }
+        }
+    }
+}
+
+/// Some vectors and some columns of all rows.
+struct Part<'a> {
+    rounded: &'a Rounded,
+    vectors: usize,
+    width: usize,
+    /// Whether results are added to what is there.
+    adds: bool,
+}
+
+impl Part<'_> {
+    #[inline(always)]
+    unsafe fn run<S: ByteSimd>(
+        &self,
+        row: impl Fn(usize) -> *const u8,
+        n: usize,
+        out: &mut [f32],
+        out_row: usize,
+    ) {
+        let mut i = 0;
+        while i < n {
+            let rows = (n - i).min(S::LANES);
+            let mut at = [row(i); MAX_LANES];
+            for (j, at) in at.iter_mut().enumerate().take(rows) {
+                *at = row(i + j);
+                if i + j + AHEAD < n {
+                    S::prefetch(row(i + j + AHEAD));
+                }
+            }
+            let sums = self.sums::<S>(&at);
+            for (g, sums) in sums.iter().enumerate().take(self.vectors) {
+                let to = out.as_mut_ptr().add(g * out_row + i);
+                let unit = S::splat(self.rounded.units[g]);
+                let mut v = S::mul(S::to_float(S::add_128(sums[1], sums[0])), unit);
+                if self.adds {
+                    v = S::add(v, S::load_n(to, rows));
+                }
+                S::store_n(to, rows, v);
+            }
+            i += S::LANES;
+        }
+    }
+
+    /// Sums of high and of low bytes of each vector, for LANES rows.
+    #[inline(always)]
+    unsafe fn sums<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES]) -> [[S::I; 2]; VECTORS] {
+        let mut sums = [[S::zero_int(); 2]; VECTORS];
+        if S::BIASED {
+            for (sums, less) in sums.iter_mut().zip(&self.rounded.less).take(self.vectors) {
+                *sums = [S::splat_int(&raw const less[0]), S::splat_int(&raw const less[1])];
+            }
+        }
+        for column in (0..self.width).step_by(UNIT) {
+            let w = unit_codes::<S>(at, column, self.width);
+            for (g, sums) in sums.iter_mut().enumerate().take(self.vectors) {
+                let [high, low] = &self.rounded.bytes[g];
+                sums[0] = S::dot::<8, 8>(sums[0], &w, 0, high.as_ptr().add(column));
+                sums[1] = S::dot::<8, 8>(sums[1], &w, 0, low.as_ptr().add(column));
+            }
+        }
+        sums
+    }
+}
+
+/// Codes of LANES rows from `column` on, as [`ByteSimd::dot`] takes them; what is beyond `width`
+/// meets zeros.
+#[inline(always)]
+unsafe fn unit_codes<S: ByteSimd>(
+    at: &[*const u8; MAX_LANES],
+    column: usize,
+    width: usize,
+) -> [S::B; 8] {
+    let mut rows = *at;
+    for row in &mut rows {
+        *row = row.wrapping_add(column);
+    }
+    let [a, b, c, d] = sixteen::<S>(&rows, width - column);
+    let mut w = [a, b, c, d, a, b, c, d];
+    if width - column > 16 {
+        for row in &mut rows {
+            *row = row.wrapping_add(16);
+        }
+        let upper = sixteen::<S>(&rows, width - column - 16);
+        for j in 0..4 {
+            w[4 + j] = upper[j];
+        }
+    }
+    if S::BIASED {
+        for j in 0..8 {
+            w[j] = S::flip(w[j], 0x80);
+        }
+    }
+    w
+}
+
+/// Sixteen codes of each row, of which there are `left`.
+#[inline(always)]
+unsafe fn sixteen<S: ByteSimd>(rows: &[*const u8; MAX_LANES], left: usize) -> [S::B; 4] {
+    if left >= 16 {
+        return S::load_rows(rows);
+    }
+    // The last row of all may end where the buffer ends.
+    let mut whole = [[0u8; 16]; MAX_LANES];
+    for (to, row) in whole.iter_mut().zip(rows).take(S::LANES) {
+        std::ptr::copy_nonoverlapping(*row, to.as_mut_ptr(), left);
+    }
+    let mut at = *rows;
+    for (at, row) in at.iter_mut().zip(&whole) {
+        *at = row.as_ptr();
+    }
+    S::load_rows(&at)
+}
+
+#[cfg(test)]
+mod tests {
+    use longview_core::SplitMix64;
+
+    use super::*;
+    use crate::isa::Isa;
+    use crate::supported_isa::SupportedIsa;
+
+    fn sets() -> Vec<SupportedIsa> {
+        let available = Isa::ALL.iter().copied().filter(|isa| isa.is_available());
+        let chosen = available.map(|isa| SupportedIsa::choose(Some(isa)).unwrap());
+        chosen.flat_map(|isa| [isa, isa.without_vnni()]).collect()
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits_near_the_true_sums() {
+        let mut rng = SplitMix64::new(5);
+        for (k, n_q, n) in [
+            (1usize, 1, 1),
+            (16, 3, 40),
+            (32, 7, 100),
+            (20, 2, 33),
+            (47, 9, 17),
+            (64, 8, 16),
+            (300, 5, 35),
+        ] {
+            let row = k.next_multiple_of(16);
+            let q: Vec<f32> = (0..n_q * row)
+                .map(|i| if i % row < k { rng.next_normal() as f32 * 3.0 } else { 0.0 })
+                .collect();
+            let all: Vec<i8> =
+                (0..50 * k).map(|_| rng.below(255) as i8).map(|c| c.max(-127)).collect();
+            let ids: Vec<u32> = (0..n).map(|_| rng.below(50) as u32).collect();
+            for ids in [Some(&ids[..]), None] {
+                let n = ids.map_or(50, <[u32]>::len);
+                let dots = |isa: SupportedIsa| {
+                    let mut out = vec![7.0; n_q * (n + 3)];
+                    let out_row = n + 3;
+                    let (q, all) = (&q[..], &all[..]);
+                    isa.run_bytes(CodeDots { q, q_row: row, all, ids, k, out: &mut out, out_row });
+                    out
+                };
+                let first = dots(SupportedIsa::choose(Some(Isa::Portable)).unwrap());
+                for isa in sets() {
+                    assert_eq!(dots(isa), first, "{:?}: k {k}, {n_q} vectors, {n} rows", isa.isa());
+                }
+                for (g, out) in first.chunks_exact(n + 3).enumerate() {
+                    let q = &q[g * row..][..k];
+                    let most = q.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                    for (i, got) in out[..n].iter().enumerate() {
+                        let id = ids.map_or(i, |ids| ids[i] as usize);
+                        let products = q
+                            .iter()
+                            .zip(&all[id * k..])
+                            .map(|(q, c)| f64::from(*q) * f64::from(*c));
+                        let (want, bound): (f64, f64) =
+                            (products.sum(), f64::from(most) * 127.0 * k as f64 / 32_000.0);
+                        assert!((f64::from(*got) - want).abs() <= bound, "{got} for {want}");
+                    }
+                    assert_eq!(out[n..], [7.0; 3]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_vector_that_is_no_number_gives_none_and_one_of_zeros_gives_zero() {
+        for isa in sets() {
+            let (mut out, codes) = ([1.0; 3], [100i8; 16]);
+            let mut q = [0.0; 48];
+            (q[0], q[17]) = (f32::NAN, f32::INFINITY);
+            isa.run_bytes(CodeDots {
+                q: &q,
+                q_row: 16,
+                all: &codes,
+                ids: None,
+                k: 16,
+                out: &mut out,
+                out_row: 1,
+            });
+            assert!(out[0].is_nan() && out[1].is_nan() && out[2] == 0.0, "{out:?}");
+        }
+    }
+}
