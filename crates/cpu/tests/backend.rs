@@ -6,4 +6,5 @@ mod parity;
 mod quantised;
 mod queues;
 mod rows;
+mod search;
 mod sources;

@@ -1,0 +1,290 @@
+//! The search for tokens as one call against the single calls, bit for bit, and what it refuses.
+
+use longview_core::{DType, SplitMix64, encode_f32};
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_ops::{
+    Backend, DeviceBuffer, OpError, OpResult, Opened, Pooling, SearchLevel, SearchTokens,
+    SearchTokensParams, Storage, View, ViewMut,
+};
+
+type Buffer = <CpuBackend as Storage>::Buffer;
+
+/// Numbers of a search that is made by chance.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    hkv: usize,
+    group: usize,
+    dh: usize,
+    rank: usize,
+    clusters: usize,
+    /// Clusters of a group, where there are groups.
+    members: Option<usize>,
+    pooling: Pooling,
+    codes: bool,
+    /// Tokens that are opened and that are chosen.
+    budgets: [usize; 2],
+}
+
+const FIRST_ROW: u32 = 3;
+const STRIDE: usize = 3000;
+
+/// One level's buffers.
+struct Level {
+    centroids: Buffer,
+    sizes: Buffer,
+    n: Buffer,
+    starts: Buffer,
+    budgets: Buffer,
+    chosen: [Buffer; 3],
+    opened: [Buffer; 2],
+    stride: usize,
+    max: usize,
+    room: usize,
+}
+
+fn backend(threads: usize) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads, isa: None }).unwrap()
+}
+
+fn ints(backend: &CpuBackend, values: &[u32]) -> Buffer {
+    let mut buffer = backend.alloc(DType::U32, values.len(), "test").unwrap();
+    backend.write(ViewMut::all(&mut buffer), bytemuck::cast_slice(values)).unwrap();
+    buffer
+}
+
+fn numbers(backend: &CpuBackend, dtype: DType, values: &[f32]) -> Buffer {
+    let mut buffer = backend.alloc(dtype, values.len(), "test").unwrap();
+    backend.write(ViewMut::all(&mut buffer), &encode_f32(dtype, values)).unwrap();
+    buffer
+}
+
+/// Words of a buffer; what is not in use is left as it was.
+fn words(backend: &CpuBackend, buffer: &Buffer, n: usize) -> Vec<u32> {
+    let mut words = vec![0u32; n];
+    let bytes = bytemuck::cast_slice_mut(&mut words);
+    pollster::block_on(backend.read(View::part(buffer, 0, n), bytes)).unwrap();
+    words
+}
+
+impl Level {
+    /// Heads of landmarks, given the sizes of each.
+    fn new(
+        backend: &CpuBackend,
+        rng: &mut SplitMix64,
+        (dtype, width): (DType, usize),
+        sizes: &[Vec<u32>],
+        (budget, room): (usize, usize),
+    ) -> Self {
+        let stride = sizes.iter().map(Vec::len).max().unwrap_or(0) + 2;
+        let (mut all, mut starts) = (vec![], vec![]);
+        for (head, own) in sizes.iter().enumerate() {
+            let mut next = FIRST_ROW;
+            for size in own {
+                starts.push(next);
+                next += size;
+            }
+            all.extend(own);
+            all.resize((head + 1) * stride, u32::MAX);
+            starts.resize((head + 1) * stride, u32::MAX);
+        }
+        let spread = if dtype == DType::I8 { 40.0 } else { 1.0 };
+        let marks: Vec<f32> =
+            (0..sizes.len() * stride * width).map(|_| rng.next_normal() * spread).collect();
+        let counts: Vec<u32> = sizes.iter().map(|own| own.len() as u32).collect();
+        let (h, max) = (sizes.len(), budget.min(stride).max(1));
+        Self {
+            centroids: numbers(backend, dtype, &marks),
+            sizes: ints(backend, &all),
+            n: ints(backend, &counts),
+            starts: ints(backend, &starts),
+            budgets: ints(backend, &vec![budget as u32; h]),
+            chosen: [h * max, h * max, h].map(|n| ints(backend, &vec![7; n])),
+            opened: [h * room, h].map(|n| ints(backend, &vec![7; n])),
+            stride,
+            max,
+            room,
+        }
+    }
+
+    fn parts(&mut self, first_row: u32) -> (SearchLevel<'_, CpuBackend>, Opened<'_, CpuBackend>) {
+        let [chosen, takes, n_chosen] = self.chosen.each_mut().map(ViewMut::all);
+        let [rows, n_rows] = self.opened.each_mut().map(ViewMut::all);
+        let level = SearchLevel {
+            centroids: View::all(&self.centroids),
+            sizes: View::all(&self.sizes),
+            n: View::all(&self.n),
+            budgets: View::all(&self.budgets),
+            stride: self.stride as u32,
+            max_selected: self.max as u32,
+            chosen,
+            takes,
+            n_chosen,
+        };
+        let (starts, stride) = (View::all(&self.starts), self.room as u32);
+        (level, Opened { starts, first_row, stride, rows, n_rows })
+    }
+
+    /// What each head chose.
+    fn choice(&self, backend: &CpuBackend) -> Vec<Vec<(u32, u32)>> {
+        let [chosen, takes, n] = &self.chosen;
+        let heads = words(backend, n, n.len());
+        let all = [chosen, takes].map(|buffer| words(backend, buffer, heads.len() * self.max));
+        let own = |(head, n): (usize, &u32)| {
+            let at = head * self.max..head * self.max + *n as usize;
+            all[0][at.clone()].iter().copied().zip(all[1][at].iter().copied()).collect()
+        };
+        heads.iter().enumerate().map(own).collect()
+    }
+}
+
+/// Groups, clusters and tokens.
+struct Levels {
+    groups: Option<Level>,
+    clusters: Level,
+    tokens: Level,
+}
+
+impl Case {
+    fn levels(&self, backend: &CpuBackend, seed: u64) -> Levels {
+        let mut rng = SplitMix64::new(seed);
+        // The last head has fewer clusters than the others.
+        let count =
+            |head: usize| if head + 1 == self.hkv { self.clusters / 3 } else { self.clusters };
+        let sizes: Vec<Vec<u32>> = (0..self.hkv)
+            .map(|head| (0..count(head)).map(|_| 1 + rng.below(12) as u32).collect())
+            .collect();
+        let tokens = |own: &Vec<u32>| vec![1; own.iter().sum::<u32>() as usize];
+        let (dtype, [opened, chosen]) = (DType::F16, self.budgets);
+        let groups = self.members.map(|members| {
+            let sizes: Vec<Vec<u32>> = sizes
+                .iter()
+                .map(|own| own.chunks(members).map(|g| g.len() as u32).collect())
+                .collect();
+            let scan = self.clusters / 2;
+            Level::new(backend, &mut rng, (dtype, self.dh), &sizes, (scan, scan))
+        });
+        let mark = if self.codes { DType::I8 } else { dtype };
+        let token_sizes: Vec<_> = sizes.iter().map(tokens).collect();
+        Levels {
+            groups,
+            clusters: Level::new(backend, &mut rng, (dtype, self.dh), &sizes, (opened, opened)),
+            tokens: Level::new(backend, &mut rng, (mark, self.rank), &token_sizes, (chosen, 1)),
+        }
+    }
+
+    /// Searches by `call` and says what groups and tokens were chosen.
+    fn search(
+        &self,
+        backend: &CpuBackend,
+        levels: &mut Levels,
+        call: fn(&CpuBackend, SearchTokens<'_, CpuBackend>) -> OpResult<()>,
+    ) -> OpResult<[Vec<Vec<(u32, u32)>>; 2]> {
+        let (hq, mut rng) = (self.hkv * self.group, SplitMix64::new(3));
+        let mut normals = |n: usize, spread: f32| -> Vec<f32> {
+            (0..n).map(|_| rng.next_normal() * spread).collect()
+        };
+        let q = numbers(backend, DType::F32, &normals(2 * hq * self.dh, 1.0));
+        let spread = if self.codes { 0.02 } else { 0.3 };
+        let w_q = numbers(backend, DType::F32, &normals(self.hkv * self.dh * self.rank, spread));
+        let mut query = backend.alloc(DType::F32, hq * self.rank, "test")?;
+        let mut scratch = backend.alloc(DType::F32, hq * STRIDE, "test")?;
+        let groups = levels.groups.as_mut().map(|level| level.parts(FIRST_ROW));
+        let (clusters, opened) = levels.clusters.parts(FIRST_ROW);
+        let (tokens, _) = levels.tokens.parts(0);
+        call(
+            backend,
+            SearchTokens {
+                p: SearchTokensParams {
+                    n_tokens: 2,
+                    q_index: 1,
+                    n_q_heads: hq as u32,
+                    n_kv_heads: self.hkv as u32,
+                    head_dim: self.dh as u32,
+                    rank: self.rank as u32,
+                    score_stride: STRIDE as u32,
+                    scale: 0.3,
+                    pooling: self.pooling as u32,
+                    token_pooling: Pooling::SumSoftmax as u32,
+                },
+                q: View::all(&q),
+                groups,
+                clusters,
+                opened,
+                w_q: View::all(&w_q),
+                query: ViewMut::all(&mut query),
+                tokens,
+                scratch: ViewMut::all(&mut scratch),
+            },
+        )?;
+        let groups = levels.groups.as_ref().map_or(vec![], |groups| groups.choice(backend));
+        Ok([groups, levels.tokens.choice(backend)])
+    }
+}
+
+fn at_once(backend: &CpuBackend, d: SearchTokens<'_, CpuBackend>) -> OpResult<()> {
+    backend.search_tokens(d)
+}
+
+fn one_by_one(backend: &CpuBackend, d: SearchTokens<'_, CpuBackend>) -> OpResult<()> {
+    d.unfused(backend)
+}
+
+const CASE: Case = Case {
+    hkv: 3,
+    group: 2,
+    dh: 20,
+    rank: 8,
+    clusters: 90,
+    members: Some(8),
+    pooling: Pooling::SumSoftmax,
+    codes: true,
+    budgets: [200, 60],
+};
+
+fn cases() -> Vec<Case> {
+    let wide = Case { hkv: 2, group: 7, dh: 64, rank: 32, clusters: 300, ..CASE };
+    vec![
+        CASE,
+        Case { members: None, ..CASE },
+        Case { members: None, pooling: Pooling::SizeWeighted, ..CASE },
+        Case { pooling: Pooling::MaxSoftmax, codes: false, ..CASE },
+        Case { hkv: 1, group: 1, clusters: 4, members: None, ..CASE },
+        Case { budgets: [1500, 400], ..wide },
+        Case { budgets: [2500, 2000], codes: false, members: None, ..wide },
+        Case { budgets: [40, 40], group: 9, ..wide },
+    ]
+}
+
+#[test]
+fn one_call_chooses_what_the_single_calls_choose() {
+    for threads in [1, 3] {
+        let backend = backend(threads);
+        for (seed, case) in cases().iter().enumerate() {
+            let [a, b] = [at_once, one_by_one].map(|call| {
+                let mut levels = case.levels(&backend, seed as u64);
+                case.search(&backend, &mut levels, call).unwrap()
+            });
+            assert_eq!(a, b, "{case:?}, {threads} threads");
+            assert!(a[1].iter().any(|head| !head.is_empty()), "{case:?}");
+            assert!(a[1].iter().all(|head| head.len() <= case.budgets[1]), "{case:?}");
+        }
+    }
+}
+
+/// A cluster that begins behind the last token, and more clusters than there are.
+#[test]
+fn rows_and_counts_that_there_are_not_are_refused() {
+    let backend = backend(2);
+    let mut levels = CASE.levels(&backend, 1);
+    levels.clusters.starts = ints(&backend, &vec![100_000; 3 * levels.clusters.stride]);
+    let error = CASE.search(&backend, &mut levels, at_once).unwrap_err();
+    assert!(matches!(error, OpError::Index { what: "row", .. }), "{error}");
+    let mut levels = CASE.levels(&backend, 1);
+    levels.clusters.n = ints(&backend, &[1, 5000, 1]);
+    let error = CASE.search(&backend, &mut levels, at_once).unwrap_err();
+    assert!(matches!(error, OpError::Index { index: 5000, .. }), "{error}");
+    let mut levels = CASE.levels(&backend, 1);
+    levels.tokens.budgets = ints(&backend, &[60, 500, 60]);
+    let error = CASE.search(&backend, &mut levels, at_once).unwrap_err();
+    assert!(error.to_string().contains("room for 60"), "{error}");
+}
