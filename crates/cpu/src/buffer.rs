@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use longview_core::DType;
 use longview_ops::{DeviceBuffer, ForkSpans};
 
-use crate::huge_pages::advise_huge_pages;
+use crate::huge_pages::{LARGE, PAGE, advise_huge_pages, slack};
 #[cfg(all(target_os = "linux", not(address_sanitizer)))]
 use crate::pages::{FrozenPages, Pages};
 
@@ -48,12 +48,17 @@ impl AlignedBytes {
         if len == 0 {
             return Some(Self::default());
         }
-        let layout = Layout::from_size_align(len.checked_add(LINE)?, 16).ok()?;
+        // Room to begin at a page of what is large, and to end its last one.
+        let (align, slack) = match len {
+            LARGE.. => (PAGE, slack(len)),
+            _ => (LINE, 0),
+        };
+        let layout = Layout::from_size_align(len.checked_add(slack + align)?, 16).ok()?;
         // SAFETY: the layout's size is not 0.
         let block = unsafe { alloc_zeroed(layout) };
         let block = NonNull::new(block)?;
-        let skip = block.as_ptr().align_offset(LINE);
-        // SAFETY: `skip < LINE`, and the block has `LINE` bytes more than `len`.
+        let skip = block.as_ptr().align_offset(align);
+        // SAFETY: `skip < align`, and the block has `align` bytes more than `len`.
         let start = unsafe { block.add(skip) };
         advise_huge_pages(start.as_ptr(), len);
         forbid_slack(block, layout.size(), skip, len);

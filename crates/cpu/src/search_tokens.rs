@@ -410,6 +410,11 @@ impl<'a> Search<'a> {
             self.score(&landmarks, query, scored.pooling, m);
         });
         let sizes = match scored.ids {
+            // Tokens, of which each is one.
+            Some(_) if scored.by_id => {
+                m.sizes[..n].fill(1);
+                &m.sizes[..n]
+            }
             Some(ids) => {
                 let own = &mut m.sizes[..n];
                 own.iter_mut().zip(ids).for_each(|(to, id)| *to = sizes[*id as usize]);

@@ -8,6 +8,8 @@ use crate::simd::MAX_LANES;
 use crate::simd::bytes::ByteSimd;
 use crate::supported_isa::ByteKernel;
 
+use super::dots::StridedMut;
+
 /// Vectors that are rounded together.
 const VECTORS: usize = 8;
 /// Columns that are summed as whole numbers: 256 x 127 x 127 x 129 is below 2^31.
@@ -15,7 +17,7 @@ const COLUMNS: usize = 256;
 /// Columns that registers take at a time.
 const UNIT: usize = 32;
 /// Rows that are asked for ahead: most of a list lie in runs, which end soon.
-const AHEAD: usize = 32;
+const AHEAD: usize = 48;
 
 /// Dot products of `n_q` vectors with rows of codes.
 pub(crate) struct CodeDots<'a> {
@@ -130,38 +132,76 @@ impl Part<'_> {
                     S::prefetch(row(i + j + AHEAD));
                 }
             }
-            let sums = self.sums::<S>(&at);
-            for (g, sums) in sums.iter().enumerate().take(self.vectors) {
-                let to = out.as_mut_ptr().add(g * out_row + i);
-                let unit = S::splat(self.rounded.units[g]);
-                let mut v = S::mul(S::to_float(S::add_128(sums[1], sums[0])), unit);
-                if self.adds {
-                    v = S::add(v, S::load_n(to, rows));
-                }
-                S::store_n(to, rows, v);
+            let to = StridedMut { at: out.as_mut_ptr().add(i), row: out_row };
+            if self.width <= UNIT {
+                self.narrow::<S>(&at, rows, to);
+            } else {
+                self.wide::<S>(&at, rows, to);
             }
             i += S::LANES;
         }
     }
 
-    /// Sums of high and of low bytes of each vector, for LANES rows.
+    /// Rows of one unit: no sum leaves its register.
     #[inline(always)]
-    unsafe fn sums<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES]) -> [[S::I; 2]; VECTORS] {
+    unsafe fn narrow<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
+        let w = unit_codes::<S>(at, 0, self.width);
+        for g in 0..self.vectors {
+            let [high, low] = &self.rounded.bytes[g];
+            let start = self.start::<S>(g);
+            let sums = [
+                S::dot::<8, 8>(start[0], &w, 0, high.as_ptr()),
+                S::dot::<8, 8>(start[1], &w, 0, low.as_ptr()),
+            ];
+            self.put::<S>(g, sums, rows, to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn wide<S: ByteSimd>(&self, at: &[*const u8; MAX_LANES], rows: usize, to: StridedMut) {
         let mut sums = [[S::zero_int(); 2]; VECTORS];
-        if S::BIASED {
-            for (sums, less) in sums.iter_mut().zip(&self.rounded.less).take(self.vectors) {
-                *sums = [S::splat_int(&raw const less[0]), S::splat_int(&raw const less[1])];
-            }
+        for g in 0..self.vectors {
+            sums[g] = self.start::<S>(g);
         }
         for column in (0..self.width).step_by(UNIT) {
             let w = unit_codes::<S>(at, column, self.width);
-            for (g, sums) in sums.iter_mut().enumerate().take(self.vectors) {
+            for g in 0..self.vectors {
                 let [high, low] = &self.rounded.bytes[g];
-                sums[0] = S::dot::<8, 8>(sums[0], &w, 0, high.as_ptr().add(column));
-                sums[1] = S::dot::<8, 8>(sums[1], &w, 0, low.as_ptr().add(column));
+                sums[g] = [
+                    S::dot::<8, 8>(sums[g][0], &w, 0, high.as_ptr().add(column)),
+                    S::dot::<8, 8>(sums[g][1], &w, 0, low.as_ptr().add(column)),
+                ];
             }
         }
-        sums
+        for g in 0..self.vectors {
+            self.put::<S>(g, sums[g], rows, to);
+        }
+    }
+
+    /// What sums of vector `g` begin with.
+    #[inline(always)]
+    unsafe fn start<S: ByteSimd>(&self, g: usize) -> [S::I; 2] {
+        if S::BIASED {
+            let less = &self.rounded.less[g];
+            [S::splat_int(&raw const less[0]), S::splat_int(&raw const less[1])]
+        } else {
+            [S::zero_int(); 2]
+        }
+    }
+
+    /// Stores the products of vector `g` with up to LANES rows.
+    #[inline(always)]
+    unsafe fn put<S: ByteSimd>(&self, g: usize, sums: [S::I; 2], rows: usize, to: StridedMut) {
+        let to = to.at.add(g * to.row);
+        let unit = S::splat(self.rounded.units[g]);
+        let v = S::mul(S::to_float(S::add_128(sums[1], sums[0])), unit);
+        if self.adds {
+            S::store_n(to, rows, S::add(v, S::load_n(to, rows)));
+        } else if rows == S::LANES {
+            S::store(to, v);
+        } else {
+            S::store_n(to, rows, v);
+        }
     }
 }
 

@@ -101,6 +101,9 @@ const BELOW_BIN: u32 = u32::BITS - BINS.ilog2();
 /// Tables of bins: neighbours often share one, and an addition waits for the one before it.
 const TABLES: usize = 4;
 
+/// Entries that are looked at together.
+const STRETCH: usize = 64;
+
 /// Scratch of a head: words of ranks, bins and keys.
 pub(crate) fn scratch_lens(n: usize) -> [usize; 4] {
     [n, n, TABLES * BINS, 2 * n]
@@ -201,12 +204,25 @@ impl Choice<'_> {
             *work.keys[..n].select_nth_unstable(most - 1).1 + 1
         };
         let mut taken = 0;
-        for (i, rank) in work.ranks.iter().enumerate() {
-            if key(*rank, i as u32) < limit {
-                (ids[taken], takes[taken]) = (i as u32, 1);
+        for (first, ranks) in (0..).step_by(STRETCH).zip(work.ranks.chunks(STRETCH)) {
+            let keys = (first..).zip(ranks).map(|(i, rank)| (i, key(*rank, i)));
+            if let Some(places) = ids.get_mut(taken..taken + STRETCH) {
+                // Which entries are taken is chance, so there is no branch: each is written where
+                // the next one goes, and stays if it is taken.
+                let mut n = 0;
+                for (i, key) in keys {
+                    places[n] = i;
+                    n += usize::from(key < limit);
+                }
+                taken += n;
+                continue;
+            }
+            for (i, _) in keys.filter(|(_, key)| *key < limit) {
+                ids[taken] = i;
                 taken += 1;
             }
         }
+        takes[..taken].fill(1);
         taken
     }
 }
