@@ -23,9 +23,9 @@ pub struct ShaderVariant {
 }
 
 impl WgpuBackend {
-    /// What was compiled so far.
-    pub fn compiled_variants(&self) -> Vec<ShaderVariant> {
-        let variants = self.gpu.variants().into_iter();
+    /// What was launched since the last call, each once; of a device that lists only.
+    pub fn take_listed(&self) -> Vec<ShaderVariant> {
+        let variants = self.gpu.take_listed().into_iter();
         variants
             .map(|v| ShaderVariant { stem: v.stem, entry: v.entry, defines: v.defines.to_vec() })
             .collect()

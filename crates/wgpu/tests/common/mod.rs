@@ -37,6 +37,14 @@ pub fn device_of_bindings(max_binding_bytes: u64) -> Option<WgpuBackend> {
     Some(open(&WgpuOptions { max_binding_bytes, ..WgpuOptions::default() }))
 }
 
+/// A device that notes what is launched and runs nothing.
+pub fn listing() -> Option<WgpuBackend> {
+    if none_is_promised() {
+        return None;
+    }
+    Some(open(&WgpuOptions { lists_only: true, ..WgpuOptions::default() }))
+}
+
 fn open(options: &WgpuOptions) -> WgpuBackend {
     block_on(WgpuBackend::new(options)).unwrap_or_else(|e| no_device(&e))
 }
