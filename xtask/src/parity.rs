@@ -46,9 +46,15 @@ fn all(parsed: &Parsed) -> Result<()> {
 /// of threads and, in turns, at every shader level, so here is a sample; a prime number does not
 /// fall in step with the loops that the corpus is made of.
 pub(crate) fn stage() -> Result<()> {
+    run_child(&mut stage_command()?)
+}
+
+/// [`stage`] for whoever runs it beside others.
+pub(crate) fn stage_command() -> Result<std::process::Command> {
     let mut command = std::process::Command::new(dev_binary("parity")?);
     command.args(["--every", "13"]);
     // Mesa's software device compiles longer than these kernels run: it need not optimise.
     command.env("GALLIVM_PERF", "nopt");
-    run_child(command.env("REQUIRE_BACKENDS", "cpu,wgpu,cuda-emulated"))
+    command.env("REQUIRE_BACKENDS", "cpu,wgpu,cuda-emulated");
+    Ok(command)
 }
