@@ -9,6 +9,7 @@
 //! sample of parity. They run beside the stages that compile or compute; the tests, some of which
 //! look at the clock, begin when they have ended.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -116,13 +117,30 @@ fn fmt() -> Result<()> {
     run_child(&mut cargo("fmt --all --check"))
 }
 
+/// What clippy is told.
+const CLIPPY: [&str; 2] = ["-D", "warnings"];
+
 fn clippy() -> Result<()> {
-    run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings"))
+    run_child(cargo("clippy --workspace --all-targets --").args(CLIPPY))
 }
 
+/// Documents what clippy has checked. Cargo keeps apart what the compiler made alone and what it
+/// made in a wrapper, which clippy is: without the same one here, called as clippy calls it, all
+/// libraries would be checked once more.
 fn rustdoc() -> Result<()> {
     let mut command = cargo("doc --workspace --all-features --no-deps");
+    if let Some(driver) = clippy_driver() {
+        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+        command.env("CLIPPY_ARGS", CLIPPY.map(|arg| format!("{arg}__CLIPPY_HACKERY__")).concat());
+    }
     run_child(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// What clippy runs in place of the compiler: beside cargo, where rustup has put both.
+fn clippy_driver() -> Option<PathBuf> {
+    let name = format!("clippy-driver{}", std::env::consts::EXE_SUFFIX);
+    let driver = Path::new(&std::env::var_os("CARGO")?).with_file_name(name);
+    driver.exists().then_some(driver)
 }
 
 fn chosen(all: &'static [Stage], only: Option<&str>) -> Result<Vec<&'static Stage>> {
