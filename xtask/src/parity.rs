@@ -42,9 +42,9 @@ fn all(parsed: &Parsed) -> Result<()> {
 }
 
 /// The stage of CI, by the binary that the tests built: the CPU, a Vulkan device and the emulation
-/// of CUDA must be there. The tests run all cases on each of them, at every instruction set and order
-/// of threads and, in turns, at every shader level, so here is a sample; a prime number does not
-/// fall in step with the loops that the corpus is made of.
+/// of CUDA must be there. The tests run all cases on each of them, at every instruction set and
+/// order of threads and, in turns, at every shader level, so here is a sample; a prime number does
+/// not fall in step with the loops that the corpus is made of.
 pub(crate) fn stage() -> Result<()> {
     run_child(&mut stage_command()?)
 }

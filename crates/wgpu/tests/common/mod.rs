@@ -24,8 +24,8 @@ fn none_is_promised() -> bool {
     promised
 }
 
-/// Mesa's software device reads once, when it is first opened, that it is not to optimise; others do
-/// not look. A kernel runs here for a moment and takes a second to compile.
+/// Mesa's software device reads once, when it is first opened, that it is not to optimise; others
+/// do not look. A kernel runs here for a moment and takes a second to compile.
 fn spare_optimising() {
     static ONCE: Once = Once::new();
     // SAFETY: nothing in this program reads the environment but the standard library, which locks
