@@ -50,10 +50,14 @@ impl Sample {
         Self { op: Some(op), every: 1 }
     }
 
+    /// Which ops have cases in it.
+    pub fn ops(self) -> impl Iterator<Item = Op> {
+        Op::ALL.iter().copied().filter(move |op| self.op.is_none_or(|only| only == *op))
+    }
+
     fn run(self, backend: &impl Backend) -> Vec<ParityRow> {
-        let is_wanted = |op: &Op| self.op.is_none_or(|only| only == *op);
-        let ops = Op::ALL.iter().copied().filter(is_wanted);
-        ops.flat_map(|op| pollster::block_on(parity_part(backend, op, self.every))).collect()
+        let rows = |op| pollster::block_on(parity_part(backend, op, self.every));
+        self.ops().flat_map(rows).collect()
     }
 }
 

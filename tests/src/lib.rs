@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod bench;
 pub mod files;
+pub mod levels;
 pub mod published;
 pub mod sim;
 pub mod suite;

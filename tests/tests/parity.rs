@@ -6,7 +6,7 @@
 //! user calls it.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output as ProcessOutput};
+use std::process::{Command, Output as ProcessOutput, Stdio};
 
 use longview_cuda::{CudaBackend, Kernel};
 use longview_cuda_emulation::{EmulatedDriver, EmulatedLibrary, EmulatedOptions, sanitizer};
@@ -34,44 +34,45 @@ fn stderr(output: &ProcessOutput) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The whole corpus at one shader level. Nothing may be missing from a run but what no WGSL device
-/// has: host memory that kernels read.
+/// Whether every case is to run at every shader level and under the sanitizers, as
+/// `cargo xtask parity --all` wants it. Otherwise cases take turns.
+fn all_is_wanted() -> bool {
+    std::env::var_os("LONGVIEW_ALL_CASES").is_some()
+}
+
+/// The corpus at each shader level, in turns; every op at every level. Nothing may be missing from
+/// a run but what no WGSL device has: host memory that kernels read.
 ///
 /// A process of its own, because Mesa's software device reads once, when it is first opened, that
 /// it is not to optimise (other devices do not look). A kernel runs here for a moment and takes a
-/// second to compile; the tests of answers run long and keep the optimised ones.
-fn wgpu_passes(level: ShaderLevel) {
+/// second to compile; the tests of answers run long and keep the optimised ones. What it says to
+/// stderr is shown: how many cases ran of how many.
+#[test]
+fn wgpu_passes_at_every_shader_level() {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
         not_run();
         return;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_parity"));
-    command.args(["--backends", "wgpu"]).env("REQUIRE_BACKENDS", "wgpu");
-    command.env("LONGVIEW_TIER", level.name()).env("GALLIVM_PERF", "nopt");
+    let share = if all_is_wanted() { "all" } else { "turns" };
+    command.args(["--backends", "wgpu", "--levels", share]).env("REQUIRE_BACKENDS", "wgpu");
+    command.env("GALLIVM_PERF", "nopt").stderr(Stdio::inherit());
     let output = command.output().expect("it starts");
-    let table = stdout(&output);
-    assert!(output.status.success(), "{level}\n{table}{}", stderr(&output));
-    let passed = table.lines().last().and_then(|line| line.split_once(" passed, 0 failed"));
-    let passed: Option<usize> = passed.and_then(|(count, _)| count.parse().ok());
-    assert!(passed.is_some_and(|count| count >= 500), "{level}\n{table}");
-    let missing = table.lines().filter(|line| line.contains("NOT RUN"));
-    let missing: Vec<_> = missing.filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(missing, [Op::KvGather, Op::KvKeys].map(|op| op.to_string()), "{level}\n{table}");
-}
-
-#[test]
-fn wgpu_passes_without_optional_features() {
-    wgpu_passes(ShaderLevel::Core);
-}
-
-#[test]
-fn wgpu_passes_with_f16() {
-    wgpu_passes(ShaderLevel::F16);
-}
-
-#[test]
-fn wgpu_passes_with_subgroups() {
-    wgpu_passes(ShaderLevel::Subgroups);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    for level in ShaderLevel::ALL {
+        let heading = format!("shader level {level}: ");
+        let (_, table) = text.split_once(&heading).unwrap_or_else(|| panic!("no {level}\n{text}"));
+        let table = table.split("\n\n").next().unwrap_or_default();
+        let rows = |status: &str| -> BTreeSet<String> {
+            let rows = table.lines().filter(|line| line.contains(status));
+            rows.filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
+        };
+        let missing = [Op::KvGather, Op::KvKeys].map(|op| op.to_string());
+        assert_eq!(rows(" NOT RUN "), BTreeSet::from(missing), "{level}\n{table}");
+        let ops = Op::ALL.iter().map(|op| op.to_string()).collect();
+        assert_eq!(rows(" passed "), ops, "{level}\n{table}");
+    }
 }
 
 /// The kernels of products where a library makes them, which must be right too.
@@ -220,12 +221,13 @@ fn a_backend_that_is_required_but_not_asked_for_fails() {
 
 #[test]
 fn wrong_calls_are_told_what_there_is() {
-    let calls: [(&[&str], &str, &str); 6] = [
+    let calls: [(&[&str], &str, &str); 7] = [
         (&["--backends", "gpu"], "", "unknown backend 'gpu': one of cpu, wgpu, cuda"),
         (&[], "cpu,tpu", "REQUIRE_BACKENDS: unknown backend 'tpu': one of cpu, wgpu, cuda"),
         (&["--op", "softmax"], "", "unknown op 'softmax': one of embed, rms_norm, "),
         (&["--op"], "", "--op needs a value"),
         (&["--every", "0"], "", "--every 0: not a number from 1"),
+        (&["--levels", "core"], "", "--levels core: all or turns"),
         (&["--all"], "", "unknown option '--all'"),
     ];
     for (args, required, message) in calls {

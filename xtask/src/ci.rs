@@ -4,10 +4,12 @@
 //! compiled (build): tests, parity and the demo run in the dev profile, which optimises, because a
 //! release build of everything would cost more than it proves.
 //!
-//! All of the browser is a chain that seldom has work for more than one core: the module, the page,
-//! and questions to it one after the other. So it starts early and runs beside the stages that
-//! compile or compute; the tests, some of which look at the clock, begin when it has ended.
+//! Some stages seldom have work for more than one core. All of the browser is such a chain: the
+//! module, the page, and questions to it one after the other; so are the models of threads and the
+//! sample of parity. They run beside the stages that compile or compute; the tests, some of which
+//! look at the clock, begin when they have ended.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ use crate::process::{Background, cargo, cpu_time, run as run_child};
 use crate::{demo, kernels, models, parity, sanitize, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, build, sanitize, models, parity, \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, build, models, sanitize, parity, \
                                 demo, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, and the browser";
@@ -33,8 +35,9 @@ pub(crate) struct Stage {
 enum Work {
     /// In its turn.
     Run(fn() -> Result<()>),
-    /// As soon as everything is set up, beside other stages; waited for in its turn.
-    Early(fn() -> Result<Command>),
+    /// Beside other stages, from the first on that comes behind the one that is named; waited for
+    /// in its turn.
+    Beside(&'static str, fn() -> Result<Command>),
 }
 
 /// In the order in which they run.
@@ -46,14 +49,14 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },
     Stage {
-        name: "build",
+        name: BUILD,
         work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-run"))),
     },
-    Stage { name: "sanitize", work: Work::Run(sanitize::stage) },
     Stage { name: "models", work: Work::Run(models::stage) },
-    Stage { name: "parity", work: Work::Run(parity::stage) },
+    Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
+    Stage { name: "parity", work: Work::Beside(BUILD, parity::stage_command) },
     Stage { name: "demo", work: Work::Run(demo::check) },
-    Stage { name: "web", work: Work::Early(web::stage_command) },
+    Stage { name: "web", work: Work::Beside(SETUP, web::stage_command) },
     Stage {
         name: "tests",
         work: Work::Run(|| run_child(&mut cargo("test --workspace --all-features --no-fail-fast"))),
@@ -72,8 +75,11 @@ const QUICK: &[Stage] = &[
     Stage { name: "demo", work: Work::Run(demo::quick_check) },
 ];
 
-/// Early work begins behind it.
+/// Behind it runs what needs nothing but tools.
 const SETUP: &str = "setup";
+
+/// Behind it runs what needs the programs.
+const BUILD: &str = "build";
 
 /// How a stage went, and what it took.
 struct Outcome {
@@ -111,13 +117,30 @@ fn fmt() -> Result<()> {
     run_child(&mut cargo("fmt --all --check"))
 }
 
+/// What clippy is told.
+const CLIPPY: [&str; 2] = ["-D", "warnings"];
+
 fn clippy() -> Result<()> {
-    run_child(&mut cargo("clippy --workspace --all-targets -- -D warnings"))
+    run_child(cargo("clippy --workspace --all-targets --").args(CLIPPY))
 }
 
+/// Documents what clippy has checked. Cargo keeps apart what the compiler made alone and what it
+/// made in a wrapper, which clippy is: without the same one here, called as clippy calls it, all
+/// libraries would be checked once more.
 fn rustdoc() -> Result<()> {
     let mut command = cargo("doc --workspace --all-features --no-deps");
+    if let Some(driver) = clippy_driver() {
+        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+        command.env("CLIPPY_ARGS", CLIPPY.map(|arg| format!("{arg}__CLIPPY_HACKERY__")).concat());
+    }
     run_child(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// What clippy runs in place of the compiler: beside cargo, where rustup has put both.
+fn clippy_driver() -> Option<PathBuf> {
+    let name = format!("clippy-driver{}", std::env::consts::EXE_SUFFIX);
+    let driver = Path::new(&std::env::var_os("CARGO")?).with_file_name(name);
+    driver.exists().then_some(driver)
 }
 
 fn chosen(all: &'static [Stage], only: Option<&str>) -> Result<Vec<&'static Stage>> {
@@ -132,27 +155,31 @@ fn chosen(all: &'static [Stage], only: Option<&str>) -> Result<Vec<&'static Stag
 
 fn run_stages(stages: &[&Stage], keep_going: bool) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Vec::new();
-    // Work that began early, by stage. What is left at the end is stopped.
-    let mut early: Vec<(&str, Result<Background>)> = Vec::new();
-    let mut is_set_up = false;
+    // Work beside, by stage. What is left at the end is stopped.
+    let mut beside: Vec<(&str, Result<Background>)> = Vec::new();
+    let mut waiting: Vec<&Stage> = stages.to_vec();
     for stage in stages {
         let name = stage.name;
         if !keep_going && outcomes.iter().any(|outcome| outcome.result != "ok") {
             outcomes.push(Outcome { name, result: "not run", took: Duration::ZERO, cpu: None });
             continue;
         }
-        if name != SETUP && !is_set_up {
-            is_set_up = true;
-            early = begin_early(stages);
-        }
+        waiting.retain(|other| match other.work {
+            Work::Beside(after, command) if other.name == name || is_behind(name, after) => {
+                beside.push((other.name, command().and_then(Background::start)));
+                false
+            }
+            _ => true,
+        });
         println!("\n== {name}");
         let (start, cpu) = (Instant::now(), cpu_time());
         let result = match stage.work {
             Work::Run(run) => run(),
-            Work::Early(_) => match early.iter().position(|(begun, _)| *begun == name) {
-                Some(place) => early.swap_remove(place).1.and_then(Background::finish),
-                None => Ok(()),
-            },
+            Work::Beside(..) => {
+                let place = beside.iter().position(|(begun, _)| *begun == name);
+                let begun = place.map(|place| beside.swap_remove(place).1);
+                begun.expect("it begins in its turn at the latest").and_then(Background::finish)
+            }
         };
         let (took, cpu) = (start.elapsed(), since(cpu));
         println!("== {name}: {} in {}", told(&result), seconds(took));
@@ -162,13 +189,9 @@ fn run_stages(stages: &[&Stage], keep_going: bool) -> Vec<Outcome> {
     outcomes
 }
 
-/// Starts all early work of `stages`; a failure is told in the stage's turn.
-fn begin_early<'s>(stages: &[&'s Stage]) -> Vec<(&'s str, Result<Background>)> {
-    let early = stages.iter().filter_map(|stage| match stage.work {
-        Work::Early(command) => Some((stage.name, command)),
-        Work::Run(_) => None,
-    });
-    early.map(|(name, command)| (name, command().and_then(Background::start))).collect()
+/// Whether a stage comes behind another one.
+fn is_behind(name: &str, other: &str) -> bool {
+    STAGES.iter().skip_while(|stage| stage.name != other).skip(1).any(|stage| stage.name == name)
 }
 
 /// CPU time since `before`.
@@ -209,8 +232,10 @@ mod tests {
 
     const GOOD: Stage = Stage { name: "good", work: Work::Run(|| Ok(())) };
     const BAD: Stage = Stage { name: "bad", work: Work::Run(|| bail!("as told")) };
-    const EARLY: Stage = Stage { name: "early", work: Work::Early(|| Ok(cargo("--version"))) };
-    const LATE: Stage = Stage { name: "late", work: Work::Early(|| Ok(cargo("no-such-verb"))) };
+    const BESIDE: Stage =
+        Stage { name: "beside", work: Work::Beside(BUILD, || Ok(cargo("--version"))) };
+    const WRONG: Stage =
+        Stage { name: "wrong", work: Work::Beside(SETUP, || Ok(cargo("no-such-verb"))) };
 
     fn results(stages: &[&Stage], keep_going: bool) -> Vec<(&'static str, &'static str)> {
         let outcomes = run_stages(stages, keep_going);
@@ -228,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn early_work_passes_and_fails_in_its_turn() {
-        let stages = [&GOOD, &EARLY, &LATE, &GOOD];
-        let expected = [("good", "ok"), ("early", "ok"), ("late", "FAILED"), ("good", "not run")];
+    fn work_beside_passes_and_fails_in_its_turn() {
+        let stages = [&GOOD, &BESIDE, &WRONG, &GOOD];
+        let expected = [("good", "ok"), ("beside", "ok"), ("wrong", "FAILED"), ("good", "not run")];
         assert_eq!(results(&stages, false), expected);
-        assert_eq!(results(&[&BAD, &EARLY], false), [("bad", "FAILED"), ("early", "not run")]);
+        assert_eq!(results(&[&BAD, &BESIDE], false), [("bad", "FAILED"), ("beside", "not run")]);
     }
 
     #[test]
@@ -261,7 +286,13 @@ total    ok           3.0 s     4.0 s
     }
 
     #[test]
-    fn early_work_begins_behind_the_setup() {
-        assert_eq!(STAGES[0].name, SETUP);
+    fn work_beside_begins_behind_a_stage_that_there_is() {
+        for stage in STAGES {
+            if let Work::Beside(after, _) = stage.work {
+                assert!(is_behind(stage.name, after), "{}", stage.name);
+                assert!(is_behind("tests", stage.name), "{}", stage.name);
+            }
+        }
+        assert!(!is_behind(SETUP, BUILD) && !is_behind(BUILD, BUILD));
     }
 }

@@ -121,7 +121,15 @@ mod tests {
 
     #[test]
     fn wrong_calls_are_usage_errors() {
-        let calls = ["", "frobnicate", "ci --fast", "ci --only nothing", "parity --op", "help me"];
+        let calls = [
+            "",
+            "frobnicate",
+            "ci --fast",
+            "ci --only nothing",
+            "parity --op",
+            "parity --all --op rope",
+            "help me",
+        ];
         let benches = ["bench", "bench gpu", "bench ops", "bench --fast", "bench --quick"];
         for line in calls.into_iter().chain(benches).chain([
             "setup x",

@@ -3,19 +3,25 @@
 
 use anyhow::Result;
 
-use crate::args::Parsed;
+use crate::args::{Parsed, UsageError};
 use crate::process::{cargo, dev_binary, run as run_child};
 
-pub(crate) const OPTIONS: &str = "[--backends cpu,wgpu,cuda,cuda-emulated] [--op NAME] [--every N]";
+pub(crate) const OPTIONS: &str =
+    "[--backends cpu,wgpu,cuda,cuda-emulated] [--op NAME] [--every N]; --all";
 pub(crate) const ABOUT: &str = "every case of every op on every backend against the f64 reference; \
                                 REQUIRE_BACKENDS=a,b makes their absence fail; --every \
-                                13 takes that share of the cases";
+                                13 takes that share of the cases. --all: the tests of parity with \
+                                every case at every shader level and under the sanitizers, which \
+                                take turns in CI";
 
 const TAKES_VALUE: &[&str] = &["--backends", "--op", "--every"];
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse(args, &[], TAKES_VALUE)?;
+    let parsed = Parsed::parse(args, &["--all"], TAKES_VALUE)?;
+    if parsed.has("--all") {
+        return all(&parsed);
+    }
     let mut command = cargo("run --quiet --package longview-tests --bin parity --");
     for option in TAKES_VALUE {
         if let Some(value) = parsed.value(option) {
@@ -25,14 +31,30 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     run_child(&mut command)
 }
 
+/// The tests of parity with every case everywhere. They are built as CI builds them.
+fn all(parsed: &Parsed) -> Result<()> {
+    if let Some(option) = TAKES_VALUE.iter().find(|option| parsed.value(option).is_some()) {
+        return Err(UsageError(format!("--all takes everything: leave out {option}")).into());
+    }
+    let mut command = cargo("test --workspace --all-features --test runtime --test backend --");
+    command.args(["parity::", "give_the_same"]);
+    run_child(command.env("LONGVIEW_ALL_CASES", "1"))
+}
+
 /// The stage of CI, by the binary that the tests built: the CPU, a Vulkan device and the emulation
-/// of CUDA must be there. The tests run all cases on each of them, at every instruction set, shader
-/// level and order of threads, so here is a sample; a prime number does not fall in step with the
-/// loops that the corpus is made of.
+/// of CUDA must be there. The tests run all cases on each of them, at every instruction set and
+/// order of threads and, in turns, at every shader level, so here is a sample; a prime number does
+/// not fall in step with the loops that the corpus is made of.
 pub(crate) fn stage() -> Result<()> {
+    run_child(&mut stage_command()?)
+}
+
+/// [`stage`] for whoever runs it beside others.
+pub(crate) fn stage_command() -> Result<std::process::Command> {
     let mut command = std::process::Command::new(dev_binary("parity")?);
     command.args(["--every", "13"]);
     // Mesa's software device compiles longer than these kernels run: it need not optimise.
     command.env("GALLIVM_PERF", "nopt");
-    run_child(command.env("REQUIRE_BACKENDS", "cpu,wgpu,cuda-emulated"))
+    command.env("REQUIRE_BACKENDS", "cpu,wgpu,cuda-emulated");
+    Ok(command)
 }

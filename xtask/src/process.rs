@@ -1,5 +1,6 @@
 //! Child processes: always from the repository root, always shown before they run.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -38,12 +39,22 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Cargo with `args` (separated by spaces), in the root. The cargo that started xtask is the one
-/// that goes on.
+/// that goes on; what it told xtask of xtask's own package does not, because a build script that
+/// looks there (ring's) would run again, and what stands on it be compiled again, in each call.
 pub(crate) fn cargo(args: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(args.split_whitespace()).current_dir(root());
+    std::env::vars_os().map(|(name, _)| name).filter(|name| is_of_package(name)).for_each(|name| {
+        command.env_remove(name);
+    });
     command
+}
+
+/// Whether cargo tells a program by this variable which package it is of.
+fn is_of_package(name: &OsStr) -> bool {
+    let starts = |start: &&str| name.as_encoded_bytes().starts_with(start.as_bytes());
+    ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(starts)
 }
 
 /// Runs a command to its end.
@@ -203,8 +214,9 @@ fn announce(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program.file_stem().unwrap_or(program.as_os_str()).to_string_lossy();
     let mut words = vec![];
-    for (name, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
+    let given = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    for (name, value) in given {
+        let value = value.to_string_lossy();
         words.push(format!("{}={}", name.to_string_lossy(), quoted(&value)));
     }
     words.push(program.into_owned());
@@ -221,6 +233,17 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cargo_is_not_told_of_this_package() {
+        // Cargo has told this test.
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+        let command = cargo("--version");
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).collect();
+        for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
+            assert!(removed.iter().any(|(removed, _)| *removed == name), "{name}: {removed:?}");
+        }
+    }
 
     #[test]
     fn the_root_is_the_workspace() {

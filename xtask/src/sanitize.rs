@@ -26,7 +26,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::debian;
-use crate::process::{cargo, run as run_child, target_directory};
+use crate::process::{cargo, root, run as run_child, target_directory};
 use crate::setup::{self, Source, Tool};
 
 pub(crate) const OPTIONS: &str = "[--quick | --only RUN,..]";
@@ -92,15 +92,17 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         if parsed.value("--only").is_some() {
             return Err(UsageError("--quick has runs of its own: leave --only out".into()).into());
         }
-        return stage();
+        let models: Vec<_> = RUNS.iter().filter(|run| run.tool == SanitizerTool::Loom).collect();
+        return run_all(&models, QUICK_PREEMPTIONS);
     }
     run_all(&chosen(parsed.value("--only"))?, FULL_PREEMPTIONS)
 }
 
-/// The stage of CI: the models, with few preemptions.
-pub(crate) fn stage() -> Result<()> {
-    let models: Vec<_> = RUNS.iter().filter(|run| run.tool == SanitizerTool::Loom).collect();
-    run_all(&models, QUICK_PREEMPTIONS)
+/// The stage of CI: this program once more, for the models, with few preemptions.
+pub(crate) fn stage_command() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["sanitize", "--quick"]).current_dir(root());
+    Ok(command)
 }
 
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Run>> {

@@ -102,11 +102,23 @@ pub async fn parity_of_each<B: Backend>(
     op: Op,
     every: usize,
 ) -> Vec<Vec<ParityRow>> {
+    let all: Vec<_> = (0..backends.len()).collect();
+    let cases = cases_of(op).into_iter().step_by(every.max(1));
+    let cases: Vec<_> = cases.map(|case| (case, all.clone())).collect();
+    parity_of_cases(backends, op, &cases).await
+}
+
+/// [`parity_of_each`] of `cases` of one op, each on those of `backends` whose places stand with it.
+pub async fn parity_of_cases<B: Backend>(
+    backends: &[&B],
+    op: Op,
+    cases: &[(Case, Vec<usize>)],
+) -> Vec<Vec<ParityRow>> {
     let mut accounts: Vec<_> = backends.iter().map(|backend| Account::new(*backend, op)).collect();
-    for case in cases_of(op).iter().step_by(every.max(1)) {
+    for (case, takers) in cases {
         let mut expected = None;
-        for account in &mut accounts {
-            account.take(case, &mut expected).await;
+        for taker in takers {
+            accounts[*taker].take(case, &mut expected).await;
         }
     }
     accounts.into_iter().map(Account::rows).collect()

@@ -75,6 +75,10 @@ impl WgpuBackend {
     /// Records a dispatch whose kernel has to read `bytes_read` bytes.
     pub(crate) fn record(&self, dispatch: &Dispatch<'_>, bytes_read: u64) -> OpResult<()> {
         self.gpu.check()?;
+        if self.options.lists_only {
+            self.gpu.list(dispatch.variant);
+            return Ok(());
+        }
         Tally::add(&self.gpu.tally.bytes_read, bytes_read);
         lock(&self.recorder).dispatch(&self.gpu, dispatch)
     }

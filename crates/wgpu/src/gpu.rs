@@ -1,6 +1,6 @@
 //! The open device: what all queues of it share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,6 +30,8 @@ pub(crate) struct Gpu {
     pub fills: bool,
     pub tally: Arc<Tally>,
     kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
+    /// Launched where nothing is compiled.
+    listed: Mutex<HashSet<Variant>>,
     layouts: Mutex<HashMap<Vec<bool>, Arc<Layout>>>,
     lost: Arc<Mutex<Option<String>>>,
     next_id: AtomicU64,
@@ -74,6 +76,7 @@ impl Gpu {
             fills: true,
             tally: Arc::default(),
             kernels: Mutex::default(),
+            listed: Mutex::default(),
             layouts: Mutex::default(),
             lost,
             next_id: AtomicU64::new(1),
@@ -170,9 +173,14 @@ impl Gpu {
         kernel
     }
 
-    /// The variants that were compiled.
-    pub fn variants(&self) -> Vec<Variant> {
-        lock(&self.kernels).keys().cloned().collect()
+    /// Notes a launch that does not run.
+    pub fn list(&self, variant: &Variant) {
+        lock(&self.listed).insert(variant.clone());
+    }
+
+    /// The variants that were noted since the last call.
+    pub fn take_listed(&self) -> HashSet<Variant> {
+        std::mem::take(&mut *lock(&self.listed))
     }
 
     fn compile(&self, variant: &Variant, writes: &[bool]) -> Kernel {

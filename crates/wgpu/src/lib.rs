@@ -44,5 +44,5 @@ pub use counters::Counters;
 pub use error::StartError;
 pub use options::WgpuOptions;
 pub use shader_level::ShaderLevel;
-pub use variants::{ShaderVariant, variants};
+pub use variants::{ShaderValue, ShaderVariant, variants};
 pub use weight::WgpuWeight;

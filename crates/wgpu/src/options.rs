@@ -16,4 +16,7 @@ pub struct WgpuOptions {
     /// Most bytes of a buffer that a kernel sees, where that is to be less than the adapter allows:
     /// for tests. `None` takes what the adapter allows.
     pub max_binding_bytes: Option<u64>,
+    /// Notes which variants are launched, compiles none and computes nothing: for tests that ask
+    /// what would run. Such a device does not test itself.
+    pub lists_only: bool,
 }

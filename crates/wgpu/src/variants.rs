@@ -5,7 +5,11 @@
 //! constants do not meet in a shader, not every combination. A test runs the corpus and finds every
 //! value of every constant here, so that the list stays whole.
 
+use std::collections::BTreeSet;
+
 use longview_core::quant::QuantType;
+use longview_ops::OpResult;
+use longview_ops::corpus::{Case, Plan};
 
 use crate::backend::WgpuBackend;
 use crate::quantised::{format_defines, group_size};
@@ -22,13 +26,34 @@ pub struct ShaderVariant {
     pub defines: Vec<Define>,
 }
 
+/// A value of a constant in an entry point of a shader; `None` for the entry point itself.
+pub type ShaderValue = (&'static str, &'static str, Option<Define>);
+
+impl ShaderVariant {
+    /// Its entry point, and the value of each constant there.
+    pub fn values(&self) -> impl Iterator<Item = ShaderValue> + '_ {
+        let defines = self.defines.iter().map(|define| Some(*define));
+        defines.chain([None]).map(|define| (self.stem, self.entry, define))
+    }
+}
+
 impl WgpuBackend {
-    /// What was compiled so far.
-    pub fn compiled_variants(&self) -> Vec<ShaderVariant> {
-        let variants = self.gpu.variants().into_iter();
+    /// What was launched since the last call, each once; of a device that lists only.
+    pub fn take_listed(&self) -> Vec<ShaderVariant> {
+        let variants = self.gpu.take_listed().into_iter();
         variants
             .map(|v| ShaderVariant { stem: v.stem, entry: v.entry, defines: v.defines.to_vec() })
             .collect()
+    }
+
+    /// What a case with these numbers would launch; of a device that lists only.
+    pub fn launches_of(&self, case: &Case, plan: &Plan) -> OpResult<BTreeSet<ShaderValue>> {
+        if !case.runs_on(&self.capabilities) {
+            return Ok(BTreeSet::new());
+        }
+        self.take_listed();
+        case.launch(self, &mut plan.upload(self)?)?;
+        Ok(self.take_listed().iter().flat_map(ShaderVariant::values).collect())
     }
 }
 

@@ -2,10 +2,10 @@
 //! corpus once more with views at whole vectors, where it has none.
 
 use longview_core::{DType, SplitMix64};
-use longview_ops::corpus::{Case, Outcome, Plan, cases_of};
+use longview_ops::corpus::cases_of;
 use longview_ops::{
-    Backend, Distance, KmeansAssign, KmeansParams, KmeansUpdate, Op, OpResult, ReferenceBackend,
-    SelectClusters, SelectClustersParams, SelectSpan, View, ViewMut,
+    Backend, Distance, KmeansAssign, KmeansParams, KmeansUpdate, Op, OpResult, SelectClusters,
+    SelectClustersParams, SelectSpan, View, ViewMut,
 };
 use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
@@ -306,13 +306,6 @@ fn nothing_is_allocated_after_the_first_selection() {
     }
 }
 
-/// Runs a case on the views of `plan`.
-fn run_case<B: Backend>(backend: &B, case: &Case, plan: &Plan) -> OpResult<Outcome> {
-    let mut buffers = plan.upload(backend)?;
-    case.launch(backend, &mut buffers)?;
-    block_on(plan.read_back(backend, &buffers))
-}
-
 #[test]
 fn views_at_whole_vectors_give_the_same() {
     let ops = [
@@ -322,21 +315,8 @@ fn views_at_whole_vectors_give_the_same() {
         Op::CentroidScores,
         Op::SelectClusters,
     ];
-    let backends = common::levels();
-    for case in ops.into_iter().flat_map(cases_of) {
-        let mut plan = case.plan();
-        plan.inputs.iter_mut().for_each(|input| input.front = 64);
-        plan.outputs.iter_mut().for_each(|output| output.front = 64);
-        let want = run_case(&ReferenceBackend::new(), &case, &plan).expect("the reference");
-        for backend in &backends {
-            let got = run_case(backend, &case, &plan).expect("an outcome");
-            let compared = case.compare_plan(&plan, &got, &want);
-            assert!(
-                compared.passed(),
-                "{}, level {}: {compared}",
-                case.name(),
-                backend.shader_level()
-            );
-        }
+    for op in ops {
+        let cases = common::with_views_at(64, cases_of(op));
+        common::check_in_turns(&format!("{op} at whole vectors"), cases);
     }
 }

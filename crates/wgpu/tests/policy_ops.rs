@@ -4,11 +4,11 @@
 use longview_core::{DType, SplitMix64};
 use longview_ops::corpus::{
     BlockReduceCase, Case, CentroidScoresCase, ClusterRestCase, ClusterRowsCase, ColumnMassCase,
-    MassMask, Plan, PoolScoresCase, ProjectHeadsCase, QuerySumsCase, RotateRowsCase, cases_of,
+    MassMask, PoolScoresCase, ProjectHeadsCase, QuerySumsCase, RotateRowsCase, cases_of,
 };
 use longview_ops::{
-    Backend, BlockSummary, DeviceBuffer, Op, PoolKind, Pooling, QuerySums, QuerySumsParams,
-    ReferenceBackend, View, ViewMut,
+    Backend, BlockSummary, DeviceBuffer, Op, PoolKind, Pooling, QuerySums, QuerySumsParams, View,
+    ViewMut,
 };
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
@@ -17,26 +17,12 @@ use crate::common;
 
 /// Runs cases at all levels; with `whole`, on views that begin at whole vectors.
 fn check(cases: impl IntoIterator<Item = Case>, whole: bool) {
-    let backends = common::levels();
-    for case in cases {
-        let mut plan = case.plan();
-        if whole {
-            plan.inputs.iter_mut().for_each(|input| input.front = 64);
-            plan.outputs.iter_mut().for_each(|output| output.front = 64);
-        }
-        check_plan(&backends, &case, &plan);
+    let cases: Vec<Case> = cases.into_iter().collect();
+    if whole {
+        return common::check(common::with_views_at(64, cases));
     }
-}
-
-/// Runs a case with its buffers laid out as planned.
-fn check_plan(backends: &[WgpuBackend], case: &Case, plan: &Plan) {
-    let want = block_on(case.execute_plan(plan, &ReferenceBackend::new())).expect("the reference");
-    for backend in backends {
-        let got = block_on(case.execute_plan(plan, backend));
-        let got = got.unwrap_or_else(|e| panic!("{}: {e}", case.name()));
-        let compared = case.compare_plan(plan, &got, &want);
-        assert!(compared.passed(), "{}, level {}: {compared}", case.name(), backend.shader_level());
-    }
+    let plans: Vec<_> = cases.iter().map(Case::plan).collect();
+    common::check(cases.into_iter().zip(plans).collect());
 }
 
 #[test]
@@ -51,7 +37,10 @@ fn views_at_whole_vectors_give_the_same() {
         Op::ClusterRows,
         Op::QuerySums,
     ];
-    check(ops.into_iter().flat_map(cases_of), true);
+    for op in ops {
+        let cases = common::with_views_at(64, cases_of(op));
+        common::check_in_turns(&format!("{op} at whole vectors"), cases);
+    }
 }
 
 #[test]
@@ -187,14 +176,15 @@ fn queries_of_large_groups_and_far_positions_are_summed() {
 
 #[test]
 fn rows_that_begin_anywhere_turn() {
-    let backends = common::levels();
+    let mut cases = Vec::new();
     for case in cases_of(Op::RotateRows).into_iter().step_by(7) {
         for front in [0, 1, 3] {
             let mut plan = case.plan();
             plan.inputs.iter_mut().for_each(|input| input.front = front);
-            check_plan(&backends, &case, &plan);
+            cases.push((case.clone(), plan));
         }
     }
+    common::check(cases);
 }
 
 /// Sums of 200 queries with 4 heads of width 20, given `piece` tokens at a time.

@@ -2,7 +2,7 @@
 //! of the device; and what the parity corpus, which aligns nothing, does not reach.
 
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
-use longview_ops::corpus::{Case, LinearCase, cases_of};
+use longview_ops::corpus::{LinearCase, cases_of};
 use longview_ops::*;
 use longview_wgpu::{WgpuBackend, WgpuBuffer};
 use pollster::block_on;
@@ -325,33 +325,10 @@ fn indices_outside_touch_nothing() {
     assert_eq!(floats_of(&backend, &dst), [7.0, 7.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0]);
 }
 
-/// Runs `cases` without the corpus' odd offsets, so that every vector load is taken.
-fn check_aligned(cases: &[Case]) {
-    let reference = ReferenceBackend::new();
-    let backends = common::levels();
-    if backends.is_empty() {
-        return;
-    }
-    for case in cases {
-        let mut plan = case.plan();
-        plan.inputs.iter_mut().for_each(|input| input.front = 0);
-        plan.outputs.iter_mut().for_each(|output| output.front = 0);
-        let want = block_on(case.execute_plan(&plan, &reference)).unwrap();
-        for backend in &backends {
-            if !case.runs_on(backend.capabilities()) {
-                continue;
-            }
-            let got = block_on(case.execute_plan(&plan, backend)).unwrap();
-            let compared = case.compare_plan(&plan, &got, &want);
-            assert!(compared.passed(), "{}, {}: {compared}", backend.shader_level(), case.name());
-        }
-    }
-}
-
 #[test]
 fn aligned_views_give_the_same() {
     for op in [Op::Matvec, Op::Matmul, Op::KvGather] {
-        check_aligned(&cases_of(op));
+        common::check_in_turns(&format!("{op}, aligned"), common::with_views_at(0, cases_of(op)));
     }
 }
 
@@ -366,5 +343,5 @@ fn wide_tiles_give_the_same() {
             LinearCase { op, rows, n_in, n_out, dtype, activations, bias, accumulate }.into()
         })
     });
-    check_aligned(&cases.collect::<Vec<Case>>());
+    common::check(common::with_views_at(0, cases.collect()));
 }

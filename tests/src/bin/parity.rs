@@ -9,14 +9,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use longview_ops::Op;
-use longview_ops::parity::{ParitySummary, format_parity, missing_required};
+use longview_ops::parity::{ParityRow, ParitySummary, format_parity, missing_required};
 use longview_tests::backends::{KNOWN, Sample, parity_rows, parse_list};
+use longview_tests::levels::{Share, parity_at_levels};
 
 /// What is asked for.
 struct Request {
     backends: Vec<&'static str>,
     required: Vec<&'static str>,
     sample: Sample,
+    /// The WGSL backend at each of its shader levels.
+    levels: Option<Share>,
 }
 
 fn main() -> ExitCode {
@@ -24,7 +27,10 @@ fn main() -> ExitCode {
         Ok(request) => answer(&request),
         Err(error) => {
             eprintln!("parity: {error:#}");
-            eprintln!("usage: parity [--backends {}] [--op NAME] [--every N]", KNOWN.join(","));
+            let backends = KNOWN.join(",");
+            eprintln!(
+                "usage: parity [--backends {backends}] [--op NAME] [--every N] [--levels all|turns]"
+            );
             ExitCode::from(2)
         }
     }
@@ -34,7 +40,8 @@ impl Request {
     fn read(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
         let required = parse_list(&required).context("REQUIRE_BACKENDS")?;
-        let mut request = Self { backends: KNOWN.to_vec(), required, sample: Sample::ALL };
+        let (backends, sample, levels) = (KNOWN.to_vec(), Sample::ALL, None);
+        let mut request = Self { backends, required, sample, levels };
         while let Some(option) = args.next() {
             let value = args.next().with_context(|| format!("{option} needs a value"));
             match option.as_str() {
@@ -44,6 +51,7 @@ impl Request {
                     request.sample.op = Some(op);
                 }
                 "--every" => request.sample.every = every(&value?)?,
+                "--levels" => request.levels = Some(share(&value?)?),
                 _ => bail!("unknown option '{option}'"),
             }
         }
@@ -56,9 +64,35 @@ fn every(text: &str) -> Result<usize> {
     every.with_context(|| format!("--every {text}: not a number from 1"))
 }
 
+fn share(text: &str) -> Result<Share> {
+    match text {
+        "all" => Ok(Share::All),
+        "turns" => Ok(Share::Turns),
+        _ => bail!("--levels {text}: all or turns"),
+    }
+}
+
+/// The rows of a backend. Those of each shader level are shown at once, with how many cases of how
+/// many there are, which whoever keeps the table away sees too.
+fn rows_of(name: &'static str, request: &Request) -> Vec<ParityRow> {
+    let share = match request.levels {
+        Some(share) if name == "wgpu" => share,
+        _ => return parity_rows(name, request.sample),
+    };
+    let levels = match parity_at_levels(request.sample, share) {
+        Ok(levels) => levels,
+        Err(reason) => return vec![ParityRow::absent(name, reason)],
+    };
+    for at in &levels {
+        let heading = format!("shader level {}: {} of {} cases", at.level, at.n_taken, at.n_cases);
+        eprintln!("parity: {heading}");
+        println!("{heading}\n{}", format_parity(&at.rows));
+    }
+    levels.into_iter().flat_map(|at| at.rows).collect()
+}
+
 fn answer(request: &Request) -> ExitCode {
-    let rows: Vec<_> =
-        request.backends.iter().flat_map(|name| parity_rows(name, request.sample)).collect();
+    let rows: Vec<_> = request.backends.iter().flat_map(|name| rows_of(name, request)).collect();
     let missing = missing_required(&rows, &request.required);
     print!("{}", format_parity(&rows));
     missing.iter().for_each(|message| eprintln!("{message}"));

@@ -48,6 +48,7 @@ const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/model/src/weights/shard.rs", "memory-mapped weights"),
     ("crates/wgpu/src/memory.rs", "a question to the Vulkan driver"),
     ("crates/wgpu/src/gpu.rs", "shader modules without bounding of loops"),
+    ("crates/wgpu/tests/common/mod.rs", "an environment variable, set before a driver is loaded"),
     ("tests/fuzz/src/memory.rs", "an allocator that refuses"),
     ("tests/src/backends.rs", "a launch that is meant to fault"),
     ("tests/cuda-emulation/src/", "kernels compiled as C++, and the memory that they get"),

@@ -20,6 +20,7 @@ mod quantised;
 mod residual;
 mod select;
 mod top_k;
+mod turns;
 
 pub use attention::{AttendChunkCase, AttendListCase, ChunkMask, LseMergeCase, QueryKind};
 pub use case::OpCase;
@@ -42,6 +43,7 @@ pub use quantised::{QuantEmbedCase, QuantLinearCase, random_blocks};
 pub use residual::{ClusterRestCase, ClusterRowsCase};
 pub use select::{ScoreKind, SelectClustersCase};
 pub use top_k::{TopKCase, TopKKind};
+pub use turns::turns;
 
 use std::collections::HashSet;
 
