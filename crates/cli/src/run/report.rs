@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use longview_engine::{FinishReason, Generation, Session, Timings};
 use longview_ops::Backend;
-use longview_scheduler::{RecallMode, Stats};
+use longview_scheduler::{AttentionBound, RecallMode, Stats};
 use serde::Serialize;
 
 use super::args::RunArgs;
@@ -306,7 +306,7 @@ impl StatsJson {
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
             evictions: stats.evictions,
-            bounds: session.policy().bounds_attention.then(|| BoundsJson {
+            bounds: (session.policy().attention_bound != AttentionBound::Off).then(|| BoundsJson {
                 n: stats.bounds.len(),
                 median: stats.bounds.median(),
                 telling: stats.bounds.share_telling(),

@@ -13,6 +13,7 @@ use crate::error::SchedulerError;
 use crate::eviction::RotatedSinks;
 use crate::index::{AddedQueries, DecodeStep};
 use crate::layout::{LayerMode, LayerTensors, Query, SelectionId};
+use crate::policy::AttentionBound;
 use crate::recall::{DeviceLookup, HostSelection, Lookup, RecallPath, Unread};
 use crate::store::{DeviceRows, LayerRows, NewRows, scatter};
 
@@ -505,7 +506,8 @@ impl Token {
         t: &LayerTensors<'_, B>,
         lse: &B::Buffer,
     ) -> Result<(), SchedulerError> {
-        if !sequence.policy.bounds_attention || sequence.layers[self.layer].recall().is_none() {
+        let is_asked = sequence.policy.attention_bound == AttentionBound::WorstCase;
+        if !is_asked || sequence.layers[self.layer].recall().is_none() {
             return Ok(());
         }
         let (hq, d) = (sequence.shape.n_q_heads, sequence.shape.head_dim);
