@@ -38,7 +38,7 @@ pub use policy::{
     Preselect, Preset, PresetInfo, Projection, Rank, Representative, Residency, Residual, Schedule,
     SmallBudget, Statistic, TokenConfig, TwoStage, ValueRange, WHOLE_PROMPT_CONTEXT,
 };
-pub use recall::{ClusterCache, Miss, RecallMode, StepVerdict, Want};
+pub use recall::{ClusterCache, Miss, RecallMode, SAMPLED_CONFIDENCE, StepVerdict, Want};
 pub use sequence::{
     FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, Recall, Sequence,
     SequenceOptions, SpanMode, Step, StepScratch, StepSpan,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use longview_engine::{FinishReason, Generation, Session, Timings};
 use longview_ops::Backend;
-use longview_scheduler::{AttentionBound, RecallMode, Stats};
+use longview_scheduler::{AttentionBound, RecallMode, SAMPLED_CONFIDENCE, Stats};
 use serde::Serialize;
 
 use super::args::RunArgs;
@@ -109,9 +109,15 @@ struct StatsJson {
 /// Bounds of steps, layers and query heads.
 #[derive(Serialize)]
 struct BoundsJson {
+    /// Whether they are certain, or hold each with a confidence of 95 %.
+    kind: &'static str,
+    /// 1 where they are certain.
+    confidence: f64,
     n: u64,
     /// The median bound of the share that was left out.
     median: Option<f64>,
+    /// What 99 % of the bounds are at most.
+    of_99_percent: Option<f64>,
     /// Share of bounds that are at most a half.
     telling: Option<f64>,
 }
@@ -223,17 +229,7 @@ fn print_figures(t: &TimingsJson, s: &StatsJson) {
         note(format_args!("evicted  {rows} of keys and values for good"));
     }
     if let Some(bounds) = &s.bounds {
-        let said = match bounds.telling {
-            Some(share) if share > 0.0 => "",
-            _ => ": these bounds say nothing here",
-        };
-        note(format_args!(
-            "bounds   at most {} of the attention was left out in half of {}; a half or less is \
-             certain in {}{said}",
-            units::share(bounds.median),
-            units::counted(bounds.n, "case", "cases"),
-            units::share(bounds.telling),
-        ));
+        note(bounds.line());
     }
     let (device, host) = (units::bytes(s.device_kv_bytes), units::bytes(s.host_kv_bytes));
     if s.in_place {
@@ -245,6 +241,47 @@ fn print_figures(t: &TimingsJson, s: &StatsJson) {
     }
     if let Some(fallback) = &s.fallback {
         note(format_args!("slower   {fallback}"));
+    }
+}
+
+impl BoundsJson {
+    fn new(kind: AttentionBound, stats: &Stats) -> Option<Self> {
+        let (kind, confidence) = match kind {
+            AttentionBound::Off => return None,
+            AttentionBound::WorstCase => ("worst-case", 1.0),
+            AttentionBound::Sampled => ("sampled", SAMPLED_CONFIDENCE),
+        };
+        let bounds = &stats.bounds;
+        Some(Self {
+            kind,
+            confidence,
+            n: bounds.len(),
+            median: bounds.median(),
+            of_99_percent: bounds.of_most(),
+            telling: bounds.share_telling(),
+        })
+    }
+
+    /// What the bounds say of an answer.
+    fn line(&self) -> String {
+        let choices = units::counted(self.n, "choice", "choices");
+        let (median, most) = (units::share(self.median), units::share(self.of_99_percent));
+        if self.confidence < 1.0 {
+            let confidence = units::share(Some(self.confidence));
+            return format!(
+                "bounds   with {confidence} confidence at most {most} of the attention was left out \
+                 in 99 % of {choices}, and {median} in half of them"
+            );
+        }
+        let said = match self.telling {
+            Some(share) if share > 0.0 => "",
+            _ => ": these bounds say nothing here",
+        };
+        format!(
+            "bounds   at most {median} of the attention was left out in half of {choices}; a half \
+             or less is certain in {}{said}",
+            units::share(self.telling),
+        )
     }
 }
 
@@ -306,11 +343,7 @@ impl StatsJson {
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
             evictions: stats.evictions,
-            bounds: (session.policy().attention_bound != AttentionBound::Off).then(|| BoundsJson {
-                n: stats.bounds.len(),
-                median: stats.bounds.median(),
-                telling: stats.bounds.share_telling(),
-            }),
+            bounds: BoundsJson::new(session.policy().attention_bound, stats),
             recall: match session.sequence().recall_mode() {
                 RecallMode::Exact => "exact",
                 RecallMode::Speculative { .. } => "speculative",

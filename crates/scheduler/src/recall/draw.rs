@@ -81,6 +81,11 @@ impl UnchosenRows {
         *n_rows = runs.iter().map(Range::len).sum();
     }
 
+    /// Them, in order.
+    pub fn into_runs(self) -> Vec<Range<usize>> {
+        self.runs
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.n_rows

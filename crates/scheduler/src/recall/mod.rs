@@ -2,6 +2,7 @@
 
 mod bound;
 mod cache;
+mod confidence;
 mod device_cache;
 mod draw;
 mod group_stage;
@@ -10,6 +11,7 @@ mod layer_prefetch;
 mod path;
 mod residual;
 mod sampled;
+mod sampled_bound;
 mod search;
 mod selector;
 mod speculation;
@@ -19,13 +21,15 @@ mod two_stage;
 
 pub(crate) use bound::Bounded;
 pub use cache::{ClusterCache, Miss, Want};
+pub use confidence::SAMPLED_CONFIDENCE;
 pub(crate) use device_cache::DeviceLookup;
-pub(crate) use draw::DrawPlace;
+pub(crate) use draw::{DrawPlace, Purpose};
 pub(crate) use host_attention::HostSelection;
 pub(crate) use layer_prefetch::LayerPrefetch;
 pub(crate) use path::{RecallPath, RecallSetup};
 pub(crate) use residual::{Unread, residual_bytes};
 pub(crate) use sampled::{Choice, sampled_bytes};
+pub(crate) use sampled_bound::SampledBound;
 pub(crate) use search::Searched;
 pub(crate) use selector::Lookup;
 pub use speculation::{RecallMode, StepVerdict};

@@ -6,9 +6,12 @@
 //! was attended by log-sum-exp, so that no kernel knows of it. The query comes to the host with one
 //! wait of each layer.
 
+use std::ops::Range;
+
 use longview_core::{DType, HeadId, LayerId, decode_f32_into};
 use longview_ops::{Backend, LseMerge, LseMergeParams, OpResult, View, ViewMut};
 
+use super::confidence::{Terms, normal_quantile};
 use super::draw::{DrawPlace, Drawn, Purpose, UnchosenRows};
 use super::host_attention::dot;
 use super::selector::Selector;
@@ -16,6 +19,9 @@ use crate::index::HeadIndex;
 use crate::layout::{KvShape, LayerTensors, SelectionId};
 use crate::policy::{Policy, Residual};
 use crate::store::LayerRows;
+
+/// Tokens that each KV head draws to see how many it has to draw.
+const PILOT_DRAWS: usize = 64;
 
 /// Buffers that the layers of a sequence share.
 pub(crate) struct SampledRest<B: Backend> {
@@ -45,13 +51,19 @@ pub(crate) struct Choice<'a, B: Backend> {
     pub selector: &'a Selector<B>,
     pub selection: SelectionId,
     /// Rows that the step could choose.
-    pub choosable: std::ops::Range<usize>,
+    pub choosable: Range<usize>,
     pub place: DrawPlace,
 }
 
 impl<B: Backend> Choice<'_, B> {
-    /// The rows that `head` did not choose.
-    fn unchosen(&self, head: HeadId, unchosen: &mut UnchosenRows) {
+    /// The rows that `head` did not choose, in their order.
+    pub fn unchosen(&self, head: HeadId) -> Vec<Range<usize>> {
+        let mut unchosen = UnchosenRows::default();
+        self.set_unchosen(head, &mut unchosen);
+        unchosen.into_runs()
+    }
+
+    fn set_unchosen(&self, head: HeadId, unchosen: &mut UnchosenRows) {
         let starts = &self.heads[head].starts;
         let chosen = self.selector.selected(self.selection, head).map(|(unit, take)| {
             let start = starts[unit] as usize;
@@ -60,12 +72,45 @@ impl<B: Backend> Choice<'_, B> {
         unchosen.set(self.choosable.clone(), chosen);
     }
 
-    /// The `n` rows that `head` draws to attend.
-    pub fn drawn(&self, head: HeadId, n: usize) -> Vec<Drawn> {
+    /// The `n` rows that `head` draws for a purpose, and how many it did not choose.
+    pub fn drawn(&self, head: HeadId, n: usize, purpose: Purpose) -> (Vec<Drawn>, usize) {
         let (mut unchosen, mut drawn) = (UnchosenRows::default(), Vec::new());
-        self.unchosen(head, &mut unchosen);
-        unchosen.draw(n, &mut self.place.rng(head, Purpose::Attend), &mut drawn);
-        drawn
+        self.set_unchosen(head, &mut unchosen);
+        unchosen.draw(n, &mut self.place.rng(head, purpose), &mut drawn);
+        (drawn, unchosen.len())
+    }
+
+    /// For each query head of `head`, in their order, the terms of `n` rows drawn to see how many
+    /// are to be drawn; `q` is `[Hq, Dh]`. With them how many rows were not chosen.
+    fn pilot(&self, head: HeadId, n: usize, q: &[f32]) -> (Vec<Terms>, usize) {
+        let LayerRows { shape, .. } = self.rows;
+        let (drawn, n_unchosen) = self.drawn(head, n, Purpose::Pilot);
+        let (mut bytes, mut key) = (Vec::new(), vec![0.0; shape.head_dim]);
+        let mut logs = vec![Vec::with_capacity(drawn.len()); shape.query_heads(head).len()];
+        for Drawn { row, .. } in drawn {
+            self.rows.keys(head, row..row + 1, &mut bytes, &mut key);
+            for (h, logs) in shape.query_heads(head).zip(&mut logs) {
+                let q = &q[h * shape.head_dim..(h + 1) * shape.head_dim];
+                logs.push(f64::from(shape.scale * dot(q, &key)));
+            }
+        }
+        (logs.iter().filter_map(|logs| Terms::new(logs)).collect(), n_unchosen)
+    }
+
+    /// Rows that `head` is to draw for `residual`.
+    fn n_draws(&self, head: HeadId, residual: Residual, q: &[f32], lse: &[f32]) -> usize {
+        let (error, failure) = match residual {
+            Residual::Drop | Residual::Means => return 0,
+            Residual::Sample(draws) => return draws,
+            Residual::Verified { error, failure } => (f64::from(error), f64::from(failure)),
+        };
+        let z = normal_quantile(1.0 - failure / 2.0);
+        let (terms, n_unchosen) = self.pilot(head, PILOT_DRAWS, q);
+        let held = self.rows.shape.query_heads(head).map(|h| f64::from(lse[h]));
+        let draws =
+            terms.iter().zip(held).map(|(terms, held)| terms.draws(n_unchosen, held, z, error));
+        // Without any draw nothing would stand for the rest.
+        draws.max().map_or(0, |draws| draws.max(1))
     }
 }
 
@@ -101,11 +146,8 @@ impl<B: Backend> SampledRest<B> {
         self.sums.fill(f32::NEG_INFINITY);
         let LayerRows { shape, layer, .. } = choice.rows;
         for head in shape.heads() {
-            choice.unchosen(head, &mut self.unchosen);
-            let n = match residual {
-                Residual::Sample(draws) => draws,
-                Residual::Verified { .. } | Residual::Drop | Residual::Means => 0,
-            };
+            choice.set_unchosen(head, &mut self.unchosen);
+            let n = choice.n_draws(head, residual, &self.q, &self.lse);
             let mut rng = choice.place.rng(head, Purpose::Attend);
             self.unchosen.draw(n, &mut rng, &mut self.drawn);
             self.attend_drawn(choice, head);
@@ -247,7 +289,7 @@ mod tests {
                 for h in 0..4 {
                     let head = HeadId::new(h / 2);
                     assert_eq!(sampled.n_drawn(LAYER, head), n);
-                    let drawn = choice.drawn(head, n);
+                    let drawn = choice.drawn(head, n, Purpose::Attend).0;
                     let weights = drawn.iter().map(|drawn| drawn.weight).sum::<usize>();
                     assert_eq!(weights, case.unchosen(h / 2).len());
                     let rows = drawn.iter().map(|drawn| (drawn.row - SINKS, drawn.weight));
@@ -329,7 +371,8 @@ mod tests {
             sampled.q.copy_from_slice(&case.q);
             let how = (Residual::Sample(5), 1);
             sampled.merge(&device, choice, how, &mut t, &mut lse).unwrap();
-            drawn = [0, 1].map(|head| choice.drawn(HeadId::new(head), 5)).to_vec();
+            drawn =
+                [0, 1].map(|head| choice.drawn(HeadId::new(head), 5, Purpose::Attend).0).to_vec();
         });
         let (out, lse) = (floats(&device, View::all(&out)), floats(&device, View::all(&lse)));
         for h in 0..4 {

@@ -8,10 +8,43 @@ use super::decode::Token;
 use super::kv_sequence::Sequence;
 use crate::error::SchedulerError;
 use crate::layout::LayerTensors;
-use crate::recall::{Choice, DrawPlace, RecallPath};
+use crate::policy::AttentionBound;
+use crate::recall::{Choice, DrawPlace, Purpose, RecallPath, SampledBound};
 use crate::store::LayerRows;
 
 impl Token {
+    /// Counts bounds of the attention that the token left out, where the policy asks for them;
+    /// waits for its query.
+    pub async fn bound_attention<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+        lse: &B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let (bound, shape) = (sequence.policy.attention_bound, &sequence.shape);
+        if bound == AttentionBound::Off || sequence.layers[self.layer].recall().is_none() {
+            return Ok(());
+        }
+        let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
+        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
+        let mut parts = [
+            (q, bytemuck::cast_slice_mut(&mut queries)),
+            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sums)),
+        ];
+        sequence.backend.read_all(&mut parts).await?;
+        let bounds = if bound == AttentionBound::Sampled {
+            let sampled = sequence.sampled_bound(self.layer, sequence.n_tokens);
+            sampled.map(|sampled| sampled.ratios(&queries, &sums))
+        } else {
+            sequence.bounds(self.layer, &queries, &sums)
+        };
+        for bound in bounds.into_iter().flatten() {
+            sequence.stats.bounds.add(bound);
+        }
+        Ok(())
+    }
+
     /// Draws tokens from those that the layer did not choose and adds their attention to the
     /// token's, each as often as it stands for others. Waits for the query.
     pub async fn attend_sampled<B: Backend>(
@@ -85,6 +118,22 @@ impl<B: Backend> Sequence<B> {
         })
     }
 
+    fn sampled_bound(&self, layer: LayerId, position: usize) -> Option<SampledBound<'_, B>> {
+        let choice = self.choice(layer, position)?;
+        let index = &self.layers[layer].recall()?.index;
+        Some(SampledBound { choice, kind: self.policy.index?.kind, index })
+    }
+
+    /// For each query head of a layer, an upper limit of U / Z after a decode step as
+    /// `--attention-bound sampled` counts it: of the mass that it did not attend over the mass that
+    /// it did, with a confidence of 95 %. `q` is the step's query `[Hq, Dh]`, `lse` the log-sum-exp
+    /// of what it attended `[Hq]`. `None` in a layer that does not recall, and where the device
+    /// looks rows up.
+    pub fn sampled_bounds(&self, layer: LayerId, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
+        let last = self.n_tokens.checked_sub(1)?;
+        Some(self.sampled_bound(layer, last)?.ratios(q, lse))
+    }
+
     /// The tokens that a KV head drew and attended in the last decode step, with how many tokens
     /// each stood for; none where the policy draws none.
     pub fn drawn_tokens(&self, layer: LayerId, head: HeadId) -> Vec<(u32, usize)> {
@@ -92,7 +141,7 @@ impl<B: Backend> Sequence<B> {
         let choice = self.n_tokens.checked_sub(1).and_then(|last| self.choice(layer, last));
         let (Some(sampled), Some(choice)) = (sampled, choice) else { return Vec::new() };
         let positions = &self.layers[layer].positions[head];
-        let drawn = choice.drawn(head, sampled.n_drawn(layer, head));
+        let (drawn, _) = choice.drawn(head, sampled.n_drawn(layer, head), Purpose::Attend);
         drawn.into_iter().map(|drawn| (positions[drawn.row], drawn.weight)).collect()
     }
 }
