@@ -219,6 +219,9 @@ mod tests {
     use crate::recall::testing::*;
     use crate::store::HostStore;
 
+    /// The mass that every query head attended beside.
+    const HELD: f32 = 20.0;
+
     /// Rows of both KV heads behind the sinks, and what each chose of them.
     struct Case {
         rows: [HeadRows; 2],
@@ -273,6 +276,7 @@ mod tests {
             };
             let mut sampled = SampledRest::new(&device, &shape).unwrap();
             sampled.q.copy_from_slice(&self.q);
+            sampled.lse.fill(HELD.ln());
             // What was attended before does not count.
             for residual in [Residual::Sample(2), residual] {
                 sampled.attend(&choice, residual);
@@ -349,6 +353,47 @@ mod tests {
                 assert!(deviation > 1e-4, "{h} {i}: draws differ");
             }
         }
+    }
+
+    fn verified(error: f32) -> Residual {
+        Residual::Verified { error, failure: 0.1 }
+    }
+
+    #[test]
+    fn a_smaller_error_takes_more_draws() {
+        let case = case(5);
+        let mut before = [0, 0];
+        for (error, all) in [(0.9, false), (0.2, false), (0.05, false), (1e-4, true)] {
+            case.draw(verified(error), 6, |sampled, _| {
+                for (head, before) in before.iter_mut().enumerate() {
+                    let n = sampled.n_drawn(LAYER, HeadId::new(head));
+                    let most = case.unchosen(head).len();
+                    assert!(n > *before && (n == most) == all, "{error}: {n} of {most}");
+                    *before = n;
+                }
+            });
+        }
+    }
+
+    /// All of a head's rows are drawn to see how they spread, so that the chance is what was asked
+    /// for: 200 of 2,000 cases, within 5 standard deviations, may be further off.
+    #[test]
+    fn verified_draws_keep_the_error_as_often_as_was_asked_for() {
+        let (case, rounds, error) = (case(6), 2_000u32, 0.1);
+        let mut off = [0u32; 4];
+        for seed in 0..rounds {
+            case.draw(verified(error), seed.into(), |sampled, _| {
+                for (h, off) in off.iter_mut().enumerate() {
+                    let rows = case.unchosen(h / 2).into_iter().map(|row| (row, 1));
+                    let (_, sum) = case.attention(h, &rows.collect::<Vec<_>>());
+                    let truth = sum.exp() + f64::from(HELD);
+                    let found = f64::from(sampled.sums[h]).exp() + f64::from(HELD);
+                    *off += u32::from((found / truth - 1.0).abs() > f64::from(error));
+                }
+            });
+        }
+        assert!(off.iter().all(|off| *off <= 200 + 5 * 14), "{off:?} of {rounds}");
+        assert!(off.iter().any(|off| *off > 0), "fewer draws would do");
     }
 
     /// The device has attended a row of mass 10 in each query head of the second token.

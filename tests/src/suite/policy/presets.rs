@@ -51,6 +51,10 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         PolicyOptions { residual: Some(Residual::Means), ..mass(0.5) },
         PolicyOptions { residual: Some(Residual::Sample(20)), ..clusterkv(96) },
         PolicyOptions {
+            residual: Some(Residual::Verified { error: 0.2, failure: 0.2 }),
+            ..clusterkv(96)
+        },
+        PolicyOptions {
             residual: Some(Residual::Sample(30)),
             attend: Some(Attend::Host),
             seed: Some(3),

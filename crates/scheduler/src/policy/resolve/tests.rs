@@ -373,8 +373,11 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
         assert!(of(&[(name, value)]).is_ok());
         let error = of(&[("two-stage", "2"), (name, value)]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--{name}: ")), "{error}");
-        let fix =
-            if name == "budget-mode" { "leave it out" } else { "use --attention-bound sampled" };
+        let fix = if name == "budget-mode" {
+            "leave --budget-mode out"
+        } else {
+            "use --attention-bound sampled"
+        };
         assert!(error.contains(&format!("not with --two-stage; {fix}")), "{error}");
     }
 }
