@@ -2,8 +2,6 @@
 
 use super::error::quoted;
 use super::limits::MAX_CONTEXT;
-use super::options::Read;
-use super::range::ValueRange;
 
 /// What stands for tokens that a step does not choose.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,8 +65,10 @@ fn verified(text: &str, given: &str) -> Result<Residual, String> {
     })
 }
 
-impl Read for Residual {
-    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
+impl std::str::FromStr for Residual {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         let (name, numbers) = text.split_once(':').map_or((text, None), |(n, x)| (n, Some(x)));
         match (name, numbers) {
             ("drop", None) => Ok(Self::Drop),
@@ -82,8 +82,11 @@ impl Read for Residual {
             )),
         }
     }
+}
 
-    fn text(&self) -> String {
+impl Residual {
+    /// As session files have it among options.
+    pub(super) fn text(self) -> String {
         match self {
             Self::Drop => "drop".into(),
             Self::Means => "estimate".into(),
@@ -93,8 +96,10 @@ impl Read for Residual {
     }
 }
 
-impl Read for AttentionBound {
-    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
+impl std::str::FromStr for AttentionBound {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "off" | "false" => Ok(Self::Off),
             // What true meant when there was one kind of bound.
@@ -103,9 +108,11 @@ impl Read for AttentionBound {
             _ => Err(format!("'{}' is not one of off, worst-case, sampled", quoted(text))),
         }
     }
+}
 
+impl AttentionBound {
     /// As session files have it, which knew true and false alone.
-    fn text(&self) -> String {
+    pub(super) fn text(self) -> String {
         match self {
             Self::Off => "false".into(),
             Self::WorstCase => "true".into(),
@@ -129,11 +136,11 @@ mod tests {
     use super::*;
 
     fn residual(text: &str) -> Result<Residual, String> {
-        Residual::read(text, &ValueRange::Any)
+        text.parse()
     }
 
     fn bound(text: &str) -> Result<AttentionBound, String> {
-        AttentionBound::read(text, &ValueRange::Any)
+        text.parse()
     }
 
     #[test]

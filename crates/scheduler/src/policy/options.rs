@@ -199,7 +199,7 @@ impl Choice for PoolKind {
 }
 
 /// Reads one value, and says it as it is read.
-pub(super) trait Read: Sized {
+trait Read: Sized {
     fn read(text: &str, range: &ValueRange) -> Result<Self, String>;
     fn text(&self) -> String;
 
@@ -303,6 +303,26 @@ read_choice!(
     Pooling,
     PoolKind
 );
+
+impl Read for Residual {
+    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn text(&self) -> String {
+        (*self).text()
+    }
+}
+
+impl Read for AttentionBound {
+    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn text(&self) -> String {
+        (*self).text()
+    }
+}
 
 impl Read for BudgetOption {
     fn read(text: &str, _: &ValueRange) -> Result<Self, String> {

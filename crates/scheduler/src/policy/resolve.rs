@@ -380,13 +380,9 @@ fn recalled(
         return Err(PolicyError::conflict("host-threads", reason));
     }
     let attention_bound = options.attention_bound.unwrap_or_default();
-    if attention_bound == AttentionBound::WorstCase && !index.is_bounded() {
-        return Err(PolicyError::Conflict {
-            option: "attention-bound",
-            reason: "worst-case: only clusters, and blocks with --representative quest, bound what \
-                     they hold",
-            advice: PolicyAdvice::Use { option: "attention-bound", value: "sampled".into() },
-        });
+    if attention_bound != AttentionBound::Off && !index.is_bounded() {
+        let reason = "only clusters, and blocks with --representative quest, bound what they hold";
+        return Err(PolicyError::conflict("attention-bound", reason));
     }
     let budget = Budget { heads, mass, alpha: alpha(options), ..Budget::of(tokens) };
     let policy = Policy {

@@ -6,7 +6,7 @@ use super::index::{
     BlockConfig, ClusterConfig, Index, IndexKind, Projection, Rank, Schedule, TokenConfig, TwoStage,
 };
 use super::left_out::tail_text;
-use super::options::{Importance, Read, name_of};
+use super::options::{Importance, name_of};
 use super::residency::{KeptConfig, Residency, Statistic};
 use super::resolved::Policy;
 

@@ -22,7 +22,7 @@ use crate::index::{HeadIndex, LayerIndex};
 use crate::policy::IndexKind;
 
 /// Rows that each query head reads to bound what it left out.
-const BOUND_DRAWS: usize = 512;
+const BOUND_DRAWS: usize = 768;
 
 /// Unchosen rows of one cluster, side by side.
 struct Part {

@@ -482,15 +482,22 @@ fn only_an_index_that_bounds_its_keys_bounds_attention_in_the_worst_case() {
     assert_eq!(of(Preset::Quest, "worst-case", &[]), worst_case);
     let quest = [("representative", "quest")];
     assert_eq!(of(Preset::Ktransformers, "worst-case", &quest), worst_case);
-    // Tokens that are drawn say it of any index.
-    for (preset, what) in [
-        (Preset::Ktransformers, "only clusters, and blocks with --representative quest"),
-        (Preset::Longview, "worst-case bounds clusters, not tokens in them"),
+    for bound in ["worst-case", "sampled"] {
+        let said = of(Preset::Ktransformers, bound, &[]).unwrap_err().to_string();
+        let want = "only clusters, and blocks with --representative quest, bound what they hold";
+        assert!(said.contains(want), "{said}");
+    }
+    // Tokens that are drawn say it where tokens are chosen in clusters, too.
+    let said = of(Preset::Longview, "true", &[]).unwrap_err().to_string();
+    assert!(said.contains("worst-case bounds clusters, not tokens in them"), "{said}");
+    assert!(said.ends_with("use --attention-bound sampled"), "{said}");
+    for (preset, settings) in [
+        (Preset::Longview, &[][..]),
+        (Preset::Clusterkv, &[("two-stage", "2")]),
+        (Preset::Quest, &[]),
+        (Preset::Ktransformers, &quest),
     ] {
-        let error = of(preset, "true", &[]).unwrap_err();
-        let said = error.to_string();
-        assert!(said.contains(what) && said.ends_with("use --attention-bound sampled"), "{said}");
-        assert_eq!(of(preset, "sampled", &[]), Ok(AttentionBound::Sampled));
+        assert_eq!(of(preset, "sampled", settings), Ok(AttentionBound::Sampled), "{preset}");
     }
 }
 
