@@ -1,5 +1,5 @@
-//! What drawn tokens say of a sum over all tokens: an upper limit of it, and how many draws bring it
-//! near enough.
+//! What drawn tokens say of a sum over all tokens: an upper limit of it, and how many draws bring
+//! it near enough.
 
 /// What the terms of draws tell, scaled by the largest of them.
 #[derive(Clone, Copy, Debug)]

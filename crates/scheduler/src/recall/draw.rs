@@ -3,9 +3,9 @@
 //! The n rows that a KV head did not choose, in the order of the host store, are cut into as many
 //! runs as are to be drawn, each as long as the next or one longer, and one row of each run is
 //! drawn. It stands for its run: weights are whole numbers whose sum is n, every row is drawn with
-//! the chance 1 / weight, and so a sum over drawn rows times their weights is right on average. Rows
-//! of a cluster lie together, so that a run holds similar keys, and the sum varies less than it
-//! would with rows drawn anywhere.
+//! the chance 1 / weight, and so a sum over drawn rows times their weights is right on average.
+//! Rows of a cluster lie together, so that a run holds similar keys, and the sum varies less than
+//! it would with rows drawn anywhere.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! What a step did not choose, from some of it: attention to drawn tokens, on the host.
 //!
-//! With w the rows that a drawn row stands for ([`super::draw`]), it adds `w e^(scale q.k) v` to the
-//! attention's numerator and `w e^(scale q.k)` to its denominator: both are what all unchosen rows
-//! would add, on average over draws (vAttention, arXiv 2510.05688). The result is merged with what
-//! was attended by log-sum-exp, so that no kernel knows of it. The query comes to the host with one
-//! wait of each layer.
+//! With w the rows that a drawn row stands for ([`super::draw`]), it adds `w e^(scale q.k) v` to
+//! the attention's numerator and `w e^(scale q.k)` to its denominator: both are what all unchosen
+//! rows would add, on average over draws (vAttention, arXiv 2510.05688). The result is merged with
+//! what was attended by log-sum-exp, so that no kernel knows of it. The query comes to the host
+//! with one wait of each layer.
 
 use std::ops::Range;
 
@@ -109,8 +109,12 @@ impl<B: Backend> Choice<'_, B> {
         let held = self.rows.shape.query_heads(head).map(|h| f64::from(lse[h]));
         let draws =
             terms.iter().zip(held).map(|(terms, held)| terms.draws(n_unchosen, held, z, error));
-        // Without any draw nothing would stand for the rest.
-        draws.max().map_or(0, |draws| draws.max(1))
+        // Without any draw nothing would stand for the rest; and runs of one row and two vary more
+        // than the formula says.
+        match draws.max().unwrap_or(0) {
+            draws if 2 * draws > n_unchosen => n_unchosen,
+            draws => draws.max(1),
+        }
     }
 }
 
@@ -379,7 +383,9 @@ mod tests {
     /// for: 200 of 2,000 cases, within 5 standard deviations, may be further off.
     #[test]
     fn verified_draws_keep_the_error_as_often_as_was_asked_for() {
-        let (case, rounds, error) = (case(6), 2_000u32, 0.1);
+        let (mut case, rounds, error) = (case(6), 2_000u32, 0.15);
+        // Scores near each other, whose sums are nearly normal.
+        case.q.iter_mut().for_each(|q| *q *= 0.5);
         let mut off = [0u32; 4];
         for seed in 0..rounds {
             case.draw(verified(error), seed.into(), |sampled, _| {
@@ -392,8 +398,9 @@ mod tests {
                 }
             });
         }
+        // Where a head draws all it is never off.
         assert!(off.iter().all(|off| *off <= 200 + 5 * 14), "{off:?} of {rounds}");
-        assert!(off.iter().any(|off| *off > 0), "fewer draws would do");
+        assert!(off.iter().filter(|off| **off > 0).count() >= 2, "{off:?}: fewer draws would do");
     }
 
     /// The device has attended a row of mass 10 in each query head of the second token.

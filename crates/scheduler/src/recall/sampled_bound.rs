@@ -2,8 +2,8 @@
 //! attention mass of rows that a recalling head did not choose.
 //!
 //! The index guesses how much each of these rows may weigh: between the score of its cluster's mean
-//! and the largest that the cluster allows, halfway. Rows whose guess is so large that they would be
-//! drawn at least once are read for certain. The others are drawn with chances in proportion to
+//! and the largest that the cluster allows, halfway. Rows whose guess is so large that they would
+//! be drawn at least once are read for certain. The others are drawn with chances in proportion to
 //! their guesses, one in each of equal parts of all guesses, so that the mean of mass over guess,
 //! times all guesses, is their mass on average. A row that is heavy by its cluster cannot be missed
 //! then, which draws without guesses do: they held in 60 to 80 % of true cases alone.
