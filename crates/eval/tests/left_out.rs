@@ -98,6 +98,7 @@ fn all_cases(engine: &mut Engine<CpuBackend>, policy: &PolicyOptions, seed: u64)
 /// Each holds with a confidence of 95 %, and tells something: where more than 1 % was left out, the
 /// median of bound over truth is at most 1.5.
 #[test]
+#[expect(clippy::print_stdout, reason = "`--nocapture` shows the figures of the record")]
 fn sampled_bounds_hold_in_95_of_100_cases_and_are_near_the_truth() {
     let mut engine = engine();
     let mut n_cases = 0;

@@ -116,11 +116,11 @@ impl UnchosenRows {
 mod tests {
     use super::*;
 
-    fn unchosen(rows: Range<usize>, chosen: &[Range<usize>]) -> UnchosenRows {
+    fn unchosen(rows: Range<usize>, chosen: &[[usize; 2]]) -> UnchosenRows {
         let mut unchosen = UnchosenRows::default();
         // What was there before does not count.
-        unchosen.set(0..100, [3..50].into_iter());
-        unchosen.set(rows, chosen.iter().cloned());
+        unchosen.set(0..100, std::iter::once(3..50));
+        unchosen.set(rows, chosen.iter().map(|[start, end]| *start..*end));
         unchosen
     }
 
@@ -133,21 +133,22 @@ mod tests {
     #[test]
     fn rows_are_those_between_what_was_chosen() {
         for (chosen, runs) in [
-            (vec![], vec![2..20]),
-            (vec![4..6, 9..10], vec![2..4, 6..9, 10..20]),
-            (vec![18..20, 2..3, 5..5, 3..7], vec![7..18]),
-            (vec![10..20, 2..10], vec![]),
+            (vec![], vec![[2, 20]]),
+            (vec![[4, 6], [9, 10]], vec![[2, 4], [6, 9], [10, 20]]),
+            (vec![[18, 20], [2, 3], [5, 5], [3, 7]], vec![[7, 18]]),
+            (vec![[10, 20], [2, 10]], vec![]),
         ] {
             let found = unchosen(2..20, &chosen);
-            assert_eq!(found.runs, runs, "{chosen:?}");
-            assert_eq!(found.len(), runs.iter().map(Range::len).sum::<usize>());
+            assert_eq!(found.len(), runs.iter().map(|[start, end]| end - start).sum::<usize>());
+            let found = found.into_runs().into_iter().map(|run| [run.start, run.end]);
+            assert_eq!(found.collect::<Vec<_>>(), runs, "{chosen:?}");
         }
         assert_eq!(unchosen(4..4, &[]).len(), 0);
     }
 
     #[test]
     fn one_row_of_each_run_stands_for_it_and_all_of_them_for_all() {
-        let unchosen = unchosen(3..60, &[5..9, 20..21, 22..30]);
+        let unchosen = unchosen(3..60, &[[5, 9], [20, 21], [22, 30]]);
         let mut all = (3..60).filter(|r| !(5..9).contains(r) && !(22..30).contains(r));
         let all: Vec<usize> = all.by_ref().filter(|r| *r != 20).collect();
         assert_eq!(unchosen.len(), all.len());
@@ -164,13 +165,13 @@ mod tests {
         }
         let rows: Vec<usize> = drawn(&unchosen, 99, 1).iter().map(|drawn| drawn.row).collect();
         assert_eq!(rows, all, "there are no more");
-        assert_eq!(drawn(&self::unchosen(3..9, &[3..9]), 5, 1), [], "nothing is left");
+        assert_eq!(drawn(&self::unchosen(3..9, &[[3, 9]]), 5, 1), [], "nothing is left");
     }
 
     /// Each of 22 rows should be drawn in 5 of 22 cases: within 5 standard deviations of that.
     #[test]
     fn every_row_is_drawn_as_often_as_it_should() {
-        let unchosen = unchosen(0..25, &[6..9]);
+        let unchosen = unchosen(0..25, &[[6, 9]]);
         let (mut weights, rounds) = (vec![0usize; 25], 20_000);
         for seed in 0..rounds {
             drawn(&unchosen, 5, seed).iter().for_each(|drawn| weights[drawn.row] += drawn.weight);

@@ -104,7 +104,7 @@ impl<B: Backend> Choice<'_, B> {
             Residual::Sample(draws) => return draws,
             Residual::Verified { error, failure } => (f64::from(error), f64::from(failure)),
         };
-        let z = normal_quantile(1.0 - failure / 2.0);
+        let z = -normal_quantile(failure / 2.0);
         let (terms, n_unchosen) = self.pilot(head, PILOT_DRAWS, q);
         let held = self.rows.shape.query_heads(head).map(|h| f64::from(lse[h]));
         let draws =
