@@ -365,9 +365,9 @@ mod tests {
 
     #[test]
     fn a_smaller_error_takes_more_draws() {
-        let case = case(5);
-        let mut before = [0, 0];
-        for (error, all) in [(0.9, false), (0.2, false), (0.05, false), (1e-4, true)] {
+        let (mut case, mut before) = (case(5), [0, 0]);
+        case.q.iter_mut().for_each(|q| *q *= 0.5);
+        for (error, all) in [(0.9, false), (0.3, false), (0.02, true)] {
             case.draw(verified(error), 6, |sampled, _| {
                 for (head, before) in before.iter_mut().enumerate() {
                     let n = sampled.n_drawn(LAYER, HeadId::new(head));
