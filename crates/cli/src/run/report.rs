@@ -365,3 +365,47 @@ impl StatsJson {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_say_how_certain_they_are() {
+        let mut stats = Stats::new(1, 1);
+        (0..99).for_each(|_| stats.bounds.add(0.25));
+        stats.bounds.add(4.0);
+        assert!(BoundsJson::new(AttentionBound::Off, &stats).is_none());
+        let line = |kind| BoundsJson::new(kind, &stats).expect("bounds").line();
+        assert_eq!(
+            line(AttentionBound::Sampled),
+            "bounds   with 95.0 % confidence at most 20.0 % of the attention was left out in 99 % of \
+             100 choices, and 20.0 % in half of them"
+        );
+        assert_eq!(
+            line(AttentionBound::WorstCase),
+            "bounds   at most 20.0 % of the attention was left out in half of 100 choices; a half or \
+             less is certain in 99.0 %"
+        );
+        let none = Stats::new(1, 1);
+        let none = BoundsJson::new(AttentionBound::WorstCase, &none).expect("no bounds").line();
+        assert!(none.ends_with("these bounds say nothing here"), "{none}");
+    }
+
+    #[test]
+    fn json_says_which_bounds_there_are() {
+        let mut stats = Stats::new(1, 1);
+        stats.bounds.add(1.0);
+        let bounds = BoundsJson::new(AttentionBound::Sampled, &stats);
+        let json = serde_json::to_value(bounds).expect("an object");
+        let want = serde_json::json!({
+            "kind": "sampled",
+            "confidence": 0.95,
+            "n": 1,
+            "median": 0.5,
+            "of_99_percent": 0.5,
+            "telling": 1.0,
+        });
+        assert_eq!(json, want);
+    }
+}
