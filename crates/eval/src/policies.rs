@@ -57,7 +57,7 @@ impl PolicySpec {
             .parse()
             .map_err(|error: longview_scheduler::PolicyError| wrong(error.to_string()))?;
         let mut options = BTreeMap::new();
-        for part in parts {
+        for part in joined(parts) {
             let (option, value) = part
                 .split_once('=')
                 .ok_or_else(|| wrong(format!("'{part}' is not option=value")))?;
@@ -120,6 +120,19 @@ impl PolicySpec {
     }
 }
 
+/// Puts the parts of a value that has colons itself together again: what follows one is a number
+/// there, as in `residual=sample:64`.
+fn joined<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut joined: Vec<String> = Vec::new();
+    for part in parts {
+        match joined.last_mut().filter(|_| part.parse::<f32>().is_ok()) {
+            Some(value) => value.extend([":", part]),
+            None => joined.push(part.to_owned()),
+        }
+    }
+    joined
+}
+
 /// All policies at all budgets, each once.
 ///
 /// # Errors
@@ -144,6 +157,8 @@ pub fn title(label: &PolicyLabel) -> String {
 
 #[cfg(test)]
 mod tests {
+    use longview_scheduler::Residual;
+
     use super::*;
 
     #[test]
@@ -159,6 +174,21 @@ mod tests {
         let budgets: Vec<usize> = all.iter().map(|candidate| candidate.label.budget).collect();
         assert_eq!(budgets, [0, 300]);
         assert!(all[1].label.options.is_empty());
+    }
+
+    #[test]
+    fn a_value_may_have_colons_before_numbers() {
+        for (text, residual) in [
+            ("clusterkv:residual=sample:64:sinks=3", Residual::Sample(64)),
+            (
+                "clusterkv:residual=verified:0.1:0.05:sinks=3",
+                Residual::Verified { error: 0.1, failure: 0.05 },
+            ),
+        ] {
+            let options = PolicySpec::parse(text).unwrap().options().unwrap();
+            assert_eq!((options.residual, options.sinks), (Some(residual), Some(3)), "{text}");
+        }
+        assert!(PolicySpec::parse("clusterkv:64").is_err());
     }
 
     #[test]

@@ -31,14 +31,14 @@ pub use index::{
 pub use inspect::{TokenPlace, TracedLayer};
 pub use layout::{DeviceLayout, HostRows, KvShape, LAST_QUERIES, LayerMode, LayerTensors};
 pub use policy::{
-    AlwaysAttended, Attend, BlockConfig, Budget, BudgetMode, BudgetOption, ClusterConfig,
-    DEEP_LAYERS, Eviction, FLUSH_STEPS, HeadBudgets, HeadSelect, Importance, Index, IndexKind,
-    KeptConfig, LayerBudgets, LocalWindow, LrqkDecode, LrqkInit, LrqkOrder, MAX_CONTEXT, OPTIONS,
-    OptionInfo, Policy, PolicyAdvice, PolicyError, PolicyOptions, PoolOrder, Positions, Preselect,
-    Preset, PresetInfo, Projection, Rank, Representative, Residency, Residual, Schedule,
+    AlwaysAttended, Attend, AttentionBound, BlockConfig, Budget, BudgetMode, BudgetOption,
+    ClusterConfig, DEEP_LAYERS, Eviction, FLUSH_STEPS, HeadBudgets, HeadSelect, Importance, Index,
+    IndexKind, KeptConfig, LayerBudgets, LocalWindow, LrqkDecode, LrqkInit, LrqkOrder, MAX_CONTEXT,
+    OPTIONS, OptionInfo, Policy, PolicyAdvice, PolicyError, PolicyOptions, PoolOrder, Positions,
+    Preselect, Preset, PresetInfo, Projection, Rank, Representative, Residency, Residual, Schedule,
     SmallBudget, Statistic, TokenConfig, TwoStage, ValueRange, WHOLE_PROMPT_CONTEXT,
 };
-pub use recall::{ClusterCache, Miss, RecallMode, StepVerdict, Want};
+pub use recall::{ClusterCache, Miss, RecallMode, SAMPLED_CONFIDENCE, StepVerdict, Want};
 pub use sequence::{
     FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, Recall, Sequence,
     SequenceOptions, SpanMode, Step, StepScratch, StepSpan,

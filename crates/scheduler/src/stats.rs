@@ -101,7 +101,7 @@ impl Stats {
 /// Bounds of many steps, layers and query heads, counted by size.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// By the power of two of U / Z.
+    /// By the logarithm of U / Z to the base two, in parts of [`PARTS`].
     counts: Vec<u64>,
     n: u64,
 }
@@ -114,16 +114,23 @@ impl Default for Bounds {
 
 impl Serialize for Bounds {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Bounds", 3)?;
+        let mut fields = serializer.serialize_struct("Bounds", 4)?;
         fields.serialize_field("n", &self.n)?;
         fields.serialize_field("median", &self.median())?;
+        fields.serialize_field("of_most", &self.of_most())?;
         fields.serialize_field("share_telling", &self.share_telling())?;
         fields.end()
     }
 }
 
-/// The smallest and largest power of two that is told apart.
-const POWERS: std::ops::Range<i32> = -32..32;
+/// Parts of a power of two that are told apart: sizes of neighbours differ by 4 %.
+const PARTS: i32 = 16;
+
+/// The smallest and largest power of two that is told apart, in such parts.
+const POWERS: std::ops::Range<i32> = -32 * PARTS..32 * PARTS;
+
+/// The share of choices for which a summary says what was left out at most.
+const MOST: f64 = 0.99;
 
 impl Bounds {
     /// None yet.
@@ -138,7 +145,8 @@ impl Bounds {
 
     /// Counts one: U / Z.
     pub fn add(&mut self, ratio: f64) {
-        let power = ratio.log2().ceil().clamp(f64::from(POWERS.start), f64::from(POWERS.end - 1));
+        let power = (f64::from(PARTS) * ratio.log2()).ceil();
+        let power = power.clamp(f64::from(POWERS.start), f64::from(POWERS.end - 1));
         self.counts[(power as i32 - POWERS.start) as usize] += 1;
         self.n += 1;
     }
@@ -159,15 +167,25 @@ impl Bounds {
         self.n = 0;
     }
 
-    /// The median bound of the share of attention that was left out, up to the next power of two of
-    /// U / Z.
+    /// The median bound of the share of attention that was left out, rounded up by 4 % of U / Z at
+    /// most.
     pub fn median(&self) -> Option<f64> {
-        let mut seen = 0;
+        self.at(0.5)
+    }
+
+    /// The bound that 99 % of all bounds are at most, rounded as the median is.
+    pub fn of_most(&self) -> Option<f64> {
+        self.at(MOST)
+    }
+
+    /// The smallest bound that the share `part` of all bounds do not exceed.
+    fn at(&self, part: f64) -> Option<f64> {
+        let (mut seen, wanted) = (0, part * self.n as f64);
         let at = self.counts.iter().position(|n| {
             seen += n;
-            2 * seen >= self.n
+            seen as f64 >= wanted
         })?;
-        let ratio = 2f64.powi(POWERS.start + at as i32);
+        let ratio = (f64::from(POWERS.start + at as i32) / f64::from(PARTS)).exp2();
         (self.n > 0).then(|| ratio / (1.0 + ratio))
     }
 
@@ -188,7 +206,8 @@ mod tests {
         assert_eq!((bounds.median(), bounds.share_telling()), (None, None));
         [0.1, 0.9, 5.0].into_iter().for_each(|ratio| bounds.add(ratio));
         // 0.9 is at most 1: at most half was left out.
-        assert_eq!(bounds.median(), Some(0.5));
+        let up = (-2.0f64 / 16.0).exp2();
+        assert_eq!(bounds.median(), Some(up / (1.0 + up)));
         assert_eq!(bounds.share_telling(), Some(2.0 / 3.0));
         bounds.add(0.0);
         bounds.add(f64::INFINITY);
@@ -198,11 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn bounds_between_powers_of_two_count_as_the_larger_one() {
+    fn bounds_between_sizes_that_are_told_apart_count_as_the_larger_one() {
         let mut bounds = Bounds::new();
-        // log2 of 1 / 3 is -1.6: at most a half of what was attended, a third of all.
-        bounds.add(1.0 / 3.0);
-        assert_eq!(bounds.median(), Some(0.5 / 1.5));
+        for ratio in [1e-9, 3e-5, 1.0 / 3.0, 0.7, 41.0] {
+            bounds.clear();
+            bounds.add(ratio);
+            let [share, median] = [ratio / (1.0 + ratio), bounds.median().unwrap()];
+            assert!((share..1.045 * share).contains(&median), "{median} for {share}");
+            assert_eq!(bounds.of_most(), Some(median));
+        }
+        bounds.clear();
         // A power of two counts as itself; 1 tells something, what is above does not.
         bounds.clear();
         bounds.add(1.0);
@@ -212,7 +236,18 @@ mod tests {
         // Of an even number the lower one is the median.
         assert_eq!(bounds.median(), Some(0.5));
         bounds.add(1.5);
-        assert_eq!(bounds.median(), Some(2.0 / 3.0));
+        let up = (10.0f64 / 16.0).exp2();
+        assert_eq!(bounds.median(), Some(up / (1.0 + up)));
+    }
+
+    #[test]
+    fn most_bounds_are_99_of_100() {
+        let mut bounds = Bounds::new();
+        (0..99).for_each(|_| bounds.add(0.5));
+        bounds.add(1.0);
+        assert_eq!((bounds.of_most(), bounds.share_telling()), (Some(0.5 / 1.5), Some(1.0)));
+        bounds.add(1.0);
+        assert_eq!((bounds.median(), bounds.of_most()), (Some(0.5 / 1.5), Some(0.5)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use longview_engine::{FinishReason, Generation, Session, Timings};
 use longview_ops::Backend;
-use longview_scheduler::{RecallMode, Stats};
+use longview_scheduler::{AttentionBound, RecallMode, SAMPLED_CONFIDENCE, Stats};
 use serde::Serialize;
 
 use super::args::RunArgs;
@@ -109,9 +109,15 @@ struct StatsJson {
 /// Bounds of steps, layers and query heads.
 #[derive(Serialize)]
 struct BoundsJson {
+    /// Whether they are certain, or hold each with a confidence of 95 %.
+    kind: &'static str,
+    /// 1 where they are certain.
+    confidence: f64,
     n: u64,
     /// The median bound of the share that was left out.
     median: Option<f64>,
+    /// What 99 % of the bounds are at most.
+    of_99_percent: Option<f64>,
     /// Share of bounds that are at most a half.
     telling: Option<f64>,
 }
@@ -223,17 +229,7 @@ fn print_figures(t: &TimingsJson, s: &StatsJson) {
         note(format_args!("evicted  {rows} of keys and values for good"));
     }
     if let Some(bounds) = &s.bounds {
-        let said = match bounds.telling {
-            Some(share) if share > 0.0 => "",
-            _ => ": these bounds say nothing here",
-        };
-        note(format_args!(
-            "bounds   at most {} of the attention was left out in half of {}; a half or less is \
-             certain in {}{said}",
-            units::share(bounds.median),
-            units::counted(bounds.n, "case", "cases"),
-            units::share(bounds.telling),
-        ));
+        note(bounds.line());
     }
     let (device, host) = (units::bytes(s.device_kv_bytes), units::bytes(s.host_kv_bytes));
     if s.in_place {
@@ -245,6 +241,47 @@ fn print_figures(t: &TimingsJson, s: &StatsJson) {
     }
     if let Some(fallback) = &s.fallback {
         note(format_args!("slower   {fallback}"));
+    }
+}
+
+impl BoundsJson {
+    fn new(kind: AttentionBound, stats: &Stats) -> Option<Self> {
+        let (kind, confidence) = match kind {
+            AttentionBound::Off => return None,
+            AttentionBound::WorstCase => ("worst-case", 1.0),
+            AttentionBound::Sampled => ("sampled", SAMPLED_CONFIDENCE),
+        };
+        let bounds = &stats.bounds;
+        Some(Self {
+            kind,
+            confidence,
+            n: bounds.len(),
+            median: bounds.median(),
+            of_99_percent: bounds.of_most(),
+            telling: bounds.share_telling(),
+        })
+    }
+
+    /// What the bounds say of an answer.
+    fn line(&self) -> String {
+        let choices = units::counted(self.n, "choice", "choices");
+        let (median, most) = (units::share(self.median), units::share(self.of_99_percent));
+        if self.confidence < 1.0 {
+            let confidence = units::share(Some(self.confidence));
+            return format!(
+                "bounds   with {confidence} confidence at most {most} of the attention was left out \
+                 in 99 % of {choices}, and {median} in half of them"
+            );
+        }
+        let said = match self.telling {
+            Some(share) if share > 0.0 => "",
+            _ => ": these bounds say nothing here",
+        };
+        format!(
+            "bounds   at most {median} of the attention was left out in half of {choices}; a half \
+             or less is certain in {}{said}",
+            units::share(self.telling),
+        )
     }
 }
 
@@ -306,11 +343,7 @@ impl StatsJson {
             selected_clusters: stats.selected_clusters,
             clusterings: stats.clusterings,
             evictions: stats.evictions,
-            bounds: session.policy().bounds_attention.then(|| BoundsJson {
-                n: stats.bounds.len(),
-                median: stats.bounds.median(),
-                telling: stats.bounds.share_telling(),
-            }),
+            bounds: BoundsJson::new(session.policy().attention_bound, stats),
             recall: match session.sequence().recall_mode() {
                 RecallMode::Exact => "exact",
                 RecallMode::Speculative { .. } => "speculative",
@@ -330,5 +363,49 @@ impl StatsJson {
             dense_layers: (session.policy().dense_layers, session.sequence().shape().n_layers),
             fallback: backend.fallback(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_say_how_certain_they_are() {
+        let mut stats = Stats::new(1, 1);
+        (0..99).for_each(|_| stats.bounds.add(0.25));
+        stats.bounds.add(4.0);
+        assert!(BoundsJson::new(AttentionBound::Off, &stats).is_none());
+        let line = |kind| BoundsJson::new(kind, &stats).expect("bounds").line();
+        assert_eq!(
+            line(AttentionBound::Sampled),
+            "bounds   with 95.0 % confidence at most 20.0 % of the attention was left out in 99 % of \
+             100 choices, and 20.0 % in half of them"
+        );
+        assert_eq!(
+            line(AttentionBound::WorstCase),
+            "bounds   at most 20.0 % of the attention was left out in half of 100 choices; a half or \
+             less is certain in 99.0 %"
+        );
+        let none = Stats::new(1, 1);
+        let none = BoundsJson::new(AttentionBound::WorstCase, &none).expect("no bounds").line();
+        assert!(none.ends_with("these bounds say nothing here"), "{none}");
+    }
+
+    #[test]
+    fn json_says_which_bounds_there_are() {
+        let mut stats = Stats::new(1, 1);
+        stats.bounds.add(1.0);
+        let bounds = BoundsJson::new(AttentionBound::Sampled, &stats);
+        let json = serde_json::to_value(bounds).expect("an object");
+        let want = serde_json::json!({
+            "kind": "sampled",
+            "confidence": 0.95,
+            "n": 1,
+            "median": 0.5,
+            "of_99_percent": 0.5,
+            "telling": 1.0,
+        });
+        assert_eq!(json, want);
     }
 }

@@ -9,6 +9,7 @@ mod budget;
 mod error;
 mod index;
 mod least_budget;
+mod left_out;
 mod limits;
 mod options;
 mod preset;
@@ -28,10 +29,11 @@ pub use index::{
     BlockConfig, ClusterConfig, Index, IndexKind, LocalWindow, Preselect, Projection, Rank,
     Schedule, TokenConfig, TwoStage,
 };
+pub use left_out::{AttentionBound, Residual};
 pub use limits::{DEEP_LAYERS, FLUSH_STEPS, INDEX_SEGMENT, MAX_CONTEXT, WHOLE_PROMPT_CONTEXT};
 pub use options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
-    OPTIONS, OptionInfo, PolicyOptions, PoolOrder, Positions, Representative, Residual,
+    OPTIONS, OptionInfo, PolicyOptions, PoolOrder, Positions, Representative,
 };
 pub use preset::{Preset, PresetInfo};
 pub use range::ValueRange;

@@ -5,6 +5,7 @@ use longview_ops::{Distance, PoolKind, Pooling};
 
 use super::advice::PolicyAdvice;
 use super::error::{PolicyError, quoted};
+use super::left_out::{AttentionBound, Residual};
 use super::limits::{
     ANY_LAYERS, ANY_STEPS, ANY_TOKENS, DEEP_LAYERS, DIMENSIONS, DISTANCE, KEYS, LAYERS,
     MAX_CONTEXT, NEIGHBOURS, NONZERO_SHARE, PART, QUERIES, RATIO, SHARE, STEPS, TOKENS,
@@ -115,13 +116,6 @@ choices! {
         Device = "device",
         /// On the host, where they are; the results are merged.
         Host = "host",
-    }
-    /// What stands for clusters that a step does not open.
-    Residual {
-        /// Nothing: their attention is dropped.
-        Drop = "drop",
-        /// Each is attended as its mean key and its mean value, as often as it has tokens.
-        Means = "means",
     }
     /// At which positions an evicting policy has its first tokens.
     Positions {
@@ -312,15 +306,21 @@ read_choice!(
 
 impl Read for Residual {
     fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
-        // The name until release 0.1, which session files of version 1 still use.
-        choose(if text == "estimate" { "means" } else { text })
+        text.parse()
     }
 
     fn text(&self) -> String {
-        match self {
-            Residual::Drop => "drop".into(),
-            Residual::Means => "estimate".into(),
-        }
+        (*self).text()
+    }
+}
+
+impl Read for AttentionBound {
+    fn read(text: &str, _: &ValueRange) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn text(&self) -> String {
+        (*self).text()
     }
 }
 
@@ -487,12 +487,15 @@ options! {
     /// Whether a layer of infinigen chooses by the query that the input of the layer before
     /// predicts, as the paper, or by its own: true or false [default: true].
     layer_prefetch: bool = "layer-prefetch" (was "ahead"), "BOOL";
-    /// Bound the attention that every step leaves out from the index, and report it: true or false;
-    /// each layer then waits for its query [default: false].
-    attention_bound: bool = "attention-bound" (was "certify"), "BOOL";
-    /// What stands for tokens of clusters that a step does not read: drop (nothing) or means (each
-    /// cluster's mean key and mean value, weighted by these tokens) [default: drop; means for
-    /// longview].
+    /// Bound the attention that every step leaves out, and report it: worst-case (from the index,
+    /// never violated), sampled (from drawn tokens, each with 95 % confidence) or off; each layer
+    /// then waits for its query [default: off].
+    attention_bound: AttentionBound = "attention-bound" (was "certify"), "KIND";
+    /// What stands for tokens that a step does not choose: drop (nothing), means (each cluster's
+    /// mean key and mean value, weighted by these tokens), sample:N (N of them, drawn evenly,
+    /// weighted by what they stand for; on the host) or verified:EPS,DELTA (as many as keep the
+    /// error of the attention's sum below EPS, but for a chance of DELTA) [default: drop; means
+    /// for longview].
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
@@ -602,7 +605,7 @@ options! {
     cache_steps: usize = "cache-steps", "STEPS", ANY_STEPS;
     /// First layers that attend every token [default: 2 for deep models as in the papers, else 0].
     dense_layers: usize = "dense-layers", "LAYERS", ANY_LAYERS;
-    /// Seed of k-means and of LRQK's random start [default: 0].
+    /// Seed of k-means, of LRQK's random start and of the tokens that are drawn [default: 0].
     seed: u64 = "cluster-seed", "N";
 }
 
@@ -686,7 +689,7 @@ mod tests {
         }
         assert_eq!(with("tail", "estimate").residual, Some(Residual::Means));
         assert_eq!(with("refine", "3").two_stage, Some(3));
-        assert_eq!(with("certify", "true").attention_bound, Some(true));
+        assert_eq!(with("certify", "true").attention_bound, Some(AttentionBound::WorstCase));
         assert_eq!(with("ahead", "false").layer_prefetch, Some(false));
     }
 
@@ -729,13 +732,14 @@ mod tests {
         let message = |name, value| {
             PolicyOptions::new(Preset::Clusterkv).set(name, value).unwrap_err().to_string()
         };
-        assert_eq!(message("tail", "guess"), "--tail: 'guess' is not one of drop, means");
+        assert_eq!(message("mass", "much"), "--mass: 'much' is not a number above 0, at most 1");
         assert_eq!(
             message("budget", "some"),
             "--budget: 'some' is neither 'auto' nor a whole number from 1 to 1,073,741,824"
         );
-        assert_eq!(message("certify", "yes"), "--certify: 'yes' is not true or false");
-        assert_eq!(message("mass", "much"), "--mass: 'much' is not a number above 0, at most 1");
+        let want = "--certify: 'yes' is not one of off, worst-case, sampled";
+        assert_eq!(message("certify", "yes"), want);
+        assert_eq!(message("ahead", "yes"), "--ahead: 'yes' is not true or false");
         assert!(message("estimate", "tail").starts_with("unknown option 'estimate'"));
     }
 

@@ -94,8 +94,8 @@ presets! {
         options: [
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
-            "cluster-seed", "budget-mode", "safeguard", "observe", "attend", "residual",
-            "two-stage", "scan-clusters", "rank", "host-threads",
+            "cluster-seed", "budget-mode", "safeguard", "observe", "attention-bound", "attend",
+            "residual", "two-stage", "scan-clusters", "rank", "host-threads",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.

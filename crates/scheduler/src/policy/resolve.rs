@@ -10,10 +10,11 @@ use super::index::{
     TokenConfig, TwoStage,
 };
 use super::least_budget::{advised, too_small};
+use super::left_out::{AttentionBound, Residual};
 use super::limits::{INDEX_SEGMENT, MAX_CONTEXT, WHOLE_PROMPT_CONTEXT};
 use super::options::{
     Attend, BudgetMode, BudgetOption, HeadSelect, Importance, LrqkDecode, LrqkInit, LrqkOrder,
-    PolicyOptions, PoolOrder, Positions, Representative, Residual,
+    PolicyOptions, PoolOrder, Positions, Representative,
 };
 use super::preset::Preset;
 use super::residency::{Eviction, KeptConfig, Residency, Statistic};
@@ -177,20 +178,16 @@ fn two_stage(
         let reason = "must be even with --two-stage";
         return Err(PolicyError::Conflict { option: "rank", reason, advice });
     }
-    let clashes = [
-        (
-            options.attention_bound == Some(true),
-            "attention-bound",
-            "bounds clusters, not tokens in them: not with --two-stage",
-        ),
-        (
-            options.budget_mode == Some(BudgetMode::Mass),
-            "budget-mode",
-            "mass is that of clusters: not with --two-stage",
-        ),
-    ];
-    if let Some((_, option, why)) = clashes.into_iter().find(|(given, ..)| *given) {
-        return Err(PolicyError::conflict(option, why));
+    if options.attention_bound == Some(AttentionBound::WorstCase) {
+        return Err(PolicyError::Conflict {
+            option: "attention-bound",
+            reason: "worst-case bounds clusters, not tokens in them: not with --two-stage",
+            advice: PolicyAdvice::Use { option: "attention-bound", value: "sampled".into() },
+        });
+    }
+    if options.budget_mode == Some(BudgetMode::Mass) {
+        let reason = "mass is that of clusters: not with --two-stage";
+        return Err(PolicyError::conflict("budget-mode", reason));
     }
     // The start by singular values has the least error of all factors of a rank: Longview stays
     // there.
@@ -382,15 +379,16 @@ fn recalled(
         let reason = "means something with --attend host alone";
         return Err(PolicyError::conflict("host-threads", reason));
     }
-    let bounds_attention = options.attention_bound.unwrap_or(false);
-    if bounds_attention && !index.is_bounded() {
+    let attention_bound = options.attention_bound.unwrap_or_default();
+    if attention_bound != AttentionBound::Off && !index.is_bounded() {
         let reason = "only clusters, and blocks with --representative quest, bound what they hold";
         return Err(PolicyError::conflict("attention-bound", reason));
     }
     let budget = Budget { heads, mass, alpha: alpha(options), ..Budget::of(tokens) };
     let policy = Policy {
         index: Some(index),
-        bounds_attention,
+        attention_bound,
+        seed: options.seed.unwrap_or(0),
         sinks,
         recent,
         dense_layers: options.dense_layers.unwrap_or(0),

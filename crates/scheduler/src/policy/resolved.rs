@@ -4,7 +4,8 @@ use longview_core::LayerId;
 
 use super::budget::Budget;
 use super::index::{Index, LocalWindow};
-use super::options::{Positions, Residual};
+use super::left_out::{AttentionBound, Residual};
+use super::options::Positions;
 use super::preset::Preset;
 use super::residency::{Eviction, Residency};
 use crate::layout::{DeviceLayout, KvShape, LayerMode};
@@ -26,10 +27,12 @@ pub struct Policy {
     pub recent: usize,
     /// First layers that attend to everything.
     pub dense_layers: usize,
-    /// What stands for clusters that a step does not open.
+    /// What stands for tokens that a step does not choose.
     pub residual: Residual,
-    /// Whether every step bounds the attention that it leaves out.
-    pub bounds_attention: bool,
+    /// How every step bounds the attention that it leaves out.
+    pub attention_bound: AttentionBound,
+    /// Where tokens that are drawn come from; that of the index, if it has one.
+    pub seed: u64,
 }
 
 impl Policy {
@@ -44,7 +47,8 @@ impl Policy {
             recent: 0,
             dense_layers: 0,
             residual: Residual::Drop,
-            bounds_attention: false,
+            attention_bound: AttentionBound::Off,
+            seed: 0,
         }
     }
 
@@ -70,9 +74,15 @@ impl Policy {
     /// Whether the host must see what a step selected before the step can go on.
     pub fn needs_host_choice(&self) -> bool {
         self.residency.attends_on_host()
-            || self.bounds_attention
+            || self.attention_bound != AttentionBound::Off
+            || self.residual.draws()
             || self.budget.needs_host_choice()
             || self.index.is_some_and(|index| index.needs_host_choice())
+    }
+
+    /// Whether the host draws tokens that a step did not choose.
+    pub fn draws(&self) -> bool {
+        self.residual.draws() || self.attention_bound == AttentionBound::Sampled
     }
 
     /// Whether a step may attend what the query of the step before selected.
@@ -244,6 +254,8 @@ mod tests {
         assert_eq!(of(Preset::Quest, &[]), (false, true));
         assert_eq!(of(Preset::Clusterkv, &[("attend", "host")]), (true, false));
         assert_eq!(of(Preset::Clusterkv, &[("attention-bound", "true")]), (true, false));
+        assert_eq!(of(Preset::Clusterkv, &[("attention-bound", "sampled")]), (true, false));
+        assert_eq!(of(Preset::Clusterkv, &[("residual", "sample:9")]), (true, false));
         assert_eq!(of(Preset::Clusterkv, &[("budget-mode", "mass")]), (true, false));
         assert_eq!(of(Preset::Clusterkv, &[("two-stage", "2")]), (true, false));
         assert_eq!(of(Preset::Infinigen, &[]), (true, false), "alpha");

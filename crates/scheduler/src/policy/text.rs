@@ -5,7 +5,8 @@ use super::budget::{Budget, HeadBudgets, LayerBudgets};
 use super::index::{
     BlockConfig, ClusterConfig, Index, IndexKind, Projection, Rank, Schedule, TokenConfig, TwoStage,
 };
-use super::options::{Importance, Residual, name_of};
+use super::left_out::tail_text;
+use super::options::{Importance, name_of};
 use super::residency::{KeptConfig, Residency, Statistic};
 use super::resolved::Policy;
 
@@ -29,7 +30,9 @@ impl Policy {
             recent,
             dense_layers,
             residual,
-            bounds_attention,
+            attention_bound,
+            // That of the index, which says it.
+            seed: _,
         } = self;
         let adapt = match heads {
             HeadBudgets::Ada { safeguard, queries } if residency.recalls() => {
@@ -68,8 +71,8 @@ impl Policy {
             ("mass", some(*mass, |m| m.to_string())),
             ("alpha", some(*alpha, |a| a.to_string())),
             ("ahead", schedule.layer_prefetch.to_string()),
-            ("certify", bounds_attention.to_string()),
-            ("tail", (*residual == Residual::Means).to_string()),
+            ("certify", attention_bound.text()),
+            ("tail", tail_text(*residual)),
             (
                 "refine",
                 some(index.and_then(|index| index.two_stage()), |two_stage| {
@@ -223,6 +226,8 @@ mod tests {
             ("window", "64"),
             ("cluster-seed", "1"),
             ("residual", "means"),
+            ("residual", "sample:8"),
+            ("attention-bound", "sampled"),
             ("two-stage", "2"),
             ("dense-layers", "1"),
             ("cache-steps", "3"),

@@ -91,7 +91,7 @@ fn log_cosh(x: f64) -> f64 {
     x + (-2.0 * x).exp().ln_1p() - std::f64::consts::LN_2
 }
 
-fn log_sum(terms: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn log_sum(terms: impl Iterator<Item = f64>) -> f64 {
     terms.fold(f64::NEG_INFINITY, |sum, term| {
         let (low, high) = if sum < term { (sum, term) } else { (term, sum) };
         if high == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }

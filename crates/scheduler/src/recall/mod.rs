@@ -2,12 +2,16 @@
 
 mod bound;
 mod cache;
+mod confidence;
 mod device_cache;
+mod draw;
 mod group_stage;
 mod host_attention;
 mod layer_prefetch;
 mod path;
 mod residual;
+mod sampled;
+mod sampled_bound;
 mod search;
 mod selector;
 mod speculation;
@@ -17,11 +21,15 @@ mod two_stage;
 
 pub(crate) use bound::Bounded;
 pub use cache::{ClusterCache, Miss, Want};
+pub use confidence::SAMPLED_CONFIDENCE;
 pub(crate) use device_cache::DeviceLookup;
+pub(crate) use draw::{DrawPlace, Purpose};
 pub(crate) use host_attention::HostSelection;
 pub(crate) use layer_prefetch::LayerPrefetch;
 pub(crate) use path::{RecallPath, RecallSetup};
 pub(crate) use residual::{Unread, residual_bytes};
+pub(crate) use sampled::{Choice, sampled_bytes};
+pub(crate) use sampled_bound::SampledBound;
 pub(crate) use search::Searched;
 pub(crate) use selector::Lookup;
 pub use speculation::{RecallMode, StepVerdict};

@@ -7,6 +7,7 @@ use longview_ops::{Backend, OpResult};
 use super::device_cache::{DeviceCache, DeviceCacheSizes};
 use super::host_attention::HostAttention;
 use super::residual::ResidualMeans;
+use super::sampled::SampledRest;
 use super::selector::Selector;
 use super::speculation::{RecallMode, Speculation};
 use crate::error::SchedulerError;
@@ -24,6 +25,8 @@ pub(crate) struct RecallPath<B: Backend> {
     pub host_attention: Option<HostAttention<B>>,
     /// Where clusters that are not opened are attended as their means.
     pub residual: Option<ResidualMeans<B>>,
+    /// Where tokens are drawn from those that are not chosen.
+    pub sampled: Option<SampledRest<B>>,
 }
 
 /// How a sequence recalls, apart from its policy.
@@ -71,10 +74,11 @@ impl<B: Backend> RecallPath<B> {
         };
         let residual = match policy.residual {
             Residual::Means => Some(ResidualMeans::new(backend, shape, policy, capacity)?),
-            Residual::Drop => None,
+            Residual::Drop | Residual::Sample(_) | Residual::Verified { .. } => None,
         };
+        let sampled = policy.draws().then(|| SampledRest::new(backend, shape)).transpose()?;
         let selector = Selector::new(backend, shape, policy, capacity, n_layers)?;
-        Ok(Self { selector, speculation, device_cache, host_attention, residual })
+        Ok(Self { selector, speculation, device_cache, host_attention, residual, sampled })
     }
 
     /// Whether the step in progress goes by the last step's selections.
@@ -126,10 +130,11 @@ mod tests {
         RecallPath::new(&Device::new(), &shape(), policy, &setup).unwrap()
     }
 
-    /// Which parts there are: speculation, device cache, host attention, residual.
+    /// Which parts there are: speculation, device cache, host attention, residual means.
     fn parts(policy: &Policy, setup: RecallSetup) -> [bool; 4] {
-        let RecallPath { speculation, device_cache, host_attention, residual, .. } =
+        let RecallPath { speculation, device_cache, host_attention, residual, sampled, .. } =
             path(policy, setup);
+        assert_eq!(sampled.is_some(), policy.draws());
         [
             speculation.is_some(),
             device_cache.is_some(),
@@ -148,6 +153,8 @@ mod tests {
         assert_eq!(parts(&recall, on_device), [false, true, false, false]);
         let means = Policy { residual: Residual::Means, ..recall.clone() };
         assert_eq!(parts(&means, SETUP), [false, false, false, true]);
+        let sample = Policy { residual: Residual::Sample(3), ..recall.clone() };
+        assert_eq!(parts(&sample, SETUP), [false; 4]);
         let residency = Residency::AttendOnHost { threads: Some(1) };
         let host = Policy { residency, ..recall };
         assert_eq!(parts(&host, SETUP), [false, false, true, false]);

@@ -9,7 +9,8 @@ use super::selector::Selector;
 use crate::index::{HeadClusters, LayerIndex};
 use crate::layout::{HostRows, KvShape, Query, SelectionId};
 use crate::policy::{
-    Budget, ClusterConfig, Index, IndexKind, Policy, Preset, Residency, Residual, Schedule,
+    AttentionBound, Budget, ClusterConfig, Index, IndexKind, Policy, Preset, Residency, Residual,
+    Schedule,
 };
 use crate::store::{HostStore, PlainStore};
 
@@ -66,7 +67,8 @@ pub(super) fn policy(tokens: usize) -> Policy {
         recent: 0,
         dense_layers: 0,
         residual: Residual::Drop,
-        bounds_attention: false,
+        attention_bound: AttentionBound::Off,
+        seed: 0,
     }
 }
 

@@ -497,31 +497,6 @@ impl Token {
         sequence.measure(self.layer, self.index, t, View::part(lse, 0, len))
     }
 
-    /// Counts bounds of the attention that the token left out, where the policy asks for them;
-    /// waits for its query.
-    pub async fn bound_attention<B: Backend>(
-        &self,
-        sequence: &mut Sequence<B>,
-        t: &LayerTensors<'_, B>,
-        lse: &B::Buffer,
-    ) -> Result<(), SchedulerError> {
-        if !sequence.policy.bounds_attention || sequence.layers[self.layer].recall().is_none() {
-            return Ok(());
-        }
-        let (hq, d) = (sequence.shape.n_q_heads, sequence.shape.head_dim);
-        let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
-        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
-        let mut parts = [
-            (q, bytemuck::cast_slice_mut(&mut queries)),
-            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sums)),
-        ];
-        sequence.backend.read_all(&mut parts).await?;
-        for bound in sequence.bounds(self.layer, &queries, &sums).into_iter().flatten() {
-            sequence.stats.bounds.add(bound);
-        }
-        Ok(())
-    }
-
     /// Adds the first tokens to the token's attention, where they were left out of its list because
     /// they are attended at other positions.
     pub fn attend_rotated_sinks<B: Backend>(

@@ -18,7 +18,7 @@ impl<B: Backend> Sequence<B> {
 
     /// The selection that `layer` attends: its own, or that of the first of the layers that share
     /// one.
-    fn attended_selection(&self, own: SelectionId) -> SelectionId {
+    pub(super) fn attended_selection(&self, own: SelectionId) -> SelectionId {
         own.shared(self.policy.index.map_or(1, |index| index.schedule.layer_step))
     }
 

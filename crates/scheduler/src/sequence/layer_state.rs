@@ -145,7 +145,7 @@ impl<B: Backend> Recall<B> {
                 units.with_pairs(backend)?.with_owners(shape.capacity)
             }
             Residual::Means => units.with_pairs(backend)?,
-            Residual::Drop => units,
+            Residual::Drop | Residual::Sample(_) | Residual::Verified { .. } => units,
         };
         let units = match index.scan() {
             Some(_) => {

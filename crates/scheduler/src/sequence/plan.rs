@@ -12,7 +12,7 @@ use crate::eviction::sink_rotation_bytes;
 use crate::index::{GROUP_CLUSTERS, PromptKeys, group_bytes};
 use crate::layout::{HostRows, KvShape, LayerMode};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
-use crate::recall::{residual_bytes, token_stage_bytes};
+use crate::recall::{residual_bytes, sampled_bytes, token_stage_bytes};
 
 /// Bytes of one sequence under a policy at full context. The parts on the device add up to what
 /// [`crate::Sequence::device_kv_bytes`] reports.
@@ -113,6 +113,7 @@ impl KvPlan {
             self.work_bytes += sink_rotation_bytes(shape, policy);
         }
         let Some(index) = policy.index else { return };
+        self.work_bytes += sampled_bytes(shape, policy);
         if policy.residual == Residual::Means {
             self.work_bytes += residual_bytes(shape, policy, index.max_units(shape.capacity));
         }

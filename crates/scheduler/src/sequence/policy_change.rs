@@ -218,7 +218,7 @@ mod tests {
     };
     use super::super::options::{HostStoreKind, Placement, SequenceOptions};
     use super::*;
-    use crate::policy::{Importance, Preset};
+    use crate::policy::{AttentionBound, Importance, Preset};
     use crate::store::fixture::row;
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_choice_that_the_host_must_see_is_not_speculated_on() {
         let mut sequence = made(clusters(), speculative());
-        let bounded = Policy { bounds_attention: true, ..clusters() };
+        let bounded = Policy { attention_bound: AttentionBound::WorstCase, ..clusters() };
         let refused = pollster::block_on(sequence.set_policy(bounded.clone()));
         assert!(matches!(refused, Err(SchedulerError::CannotSpeculate { .. })), "{refused:?}");
         assert_eq!(sequence.policy, clusters());
@@ -325,7 +325,7 @@ mod tests {
         let unified = options(Placement::InPlace, HostStoreKind::Auto);
         assert!(!made(clusters(), cached(unified)).uses_device_cache(), "nothing to fetch");
         assert!(!made(clusters(), cached(speculative())).uses_device_cache());
-        let bounded = Policy { bounds_attention: true, ..clusters() };
+        let bounded = Policy { attention_bound: AttentionBound::WorstCase, ..clusters() };
         assert!(!made(bounded, cached(device)).uses_device_cache());
     }
 

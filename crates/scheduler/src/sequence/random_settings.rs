@@ -217,11 +217,16 @@ impl Runner {
         block_on(self.sequence.finish_prefill()).unwrap();
     }
 
-    /// No head attended more than its budget in the last step.
+    /// No head attended more than its budget in the last step, apart from what it drew.
     fn check_attended(&self) {
         let (policy, shape) = (self.sequence.policy(), self.sequence.shape());
         let Some(budget) = policy.budget.tokens else { return };
-        let last = &self.sequence.stats().attended_last;
+        let mut last = self.sequence.stats().attended_last.clone();
+        for (layer, heads) in shape.layers().zip(last.chunks_mut(shape.n_kv_heads)) {
+            for (head, attended) in shape.heads().zip(heads) {
+                *attended -= self.sequence.drawn_tokens(layer, head).len() as u32;
+            }
+        }
         let n_tokens = self.sequence.n_tokens();
         let is_even = policy.budget.layers == LayerBudgets::Uniform;
         let is_uniform = is_even && policy.budget.heads == HeadBudgets::Uniform;

@@ -99,6 +99,7 @@ impl<B: Backend> Step<'_, '_, B> {
             token.bound_attention(span.sequence, &t, lse).await?;
             token.attend_rotated_sinks(span.sequence, &mut t, lse)?;
             token.attend_residual(span.sequence, &mut t, lse)?;
+            token.attend_sampled(span.sequence, &mut t, lse).await?;
             let Sequence { trace, backend, .. } = &mut *span.sequence;
             trace.record(&**backend, layer, span.start, &t).await?;
         }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use longview_core::{DType, HeadId, LayerId};
 use longview_ops::Backend;
 use longview_scheduler::{
-    Attend, BudgetMode, HostRows, KvShape, LayerMode, Placement, Policy, PolicyOptions, Positions,
-    Preset, RecallMode, Residency, Residual, SchedulerError, SequenceOptions,
+    Attend, AttentionBound, BudgetMode, HostRows, KvShape, LayerMode, Placement, Policy,
+    PolicyOptions, Positions, Preset, RecallMode, Residency, Residual, SchedulerError,
+    SequenceOptions,
 };
 use pollster::block_on;
 
@@ -48,7 +49,19 @@ pub fn small_presets() -> Vec<PolicyOptions> {
         PolicyOptions { positions: Some(Positions::Text), ..streaming(96) },
         PolicyOptions { residual: Some(Residual::Means), ..clusterkv(96) },
         PolicyOptions { residual: Some(Residual::Means), ..mass(0.5) },
+        PolicyOptions { residual: Some(Residual::Sample(20)), ..clusterkv(96) },
+        PolicyOptions {
+            residual: Some(Residual::Verified { error: 0.2, failure: 0.2 }),
+            ..clusterkv(96)
+        },
+        PolicyOptions {
+            residual: Some(Residual::Sample(30)),
+            attend: Some(Attend::Host),
+            seed: Some(3),
+            ..clusterkv(96)
+        },
         PolicyOptions { two_stage: Some(3), rank: Some(4), ..clusterkv(96) },
+        with(Preset::Longview, &[("residual", "sample:25"), ("sinks", "4"), ("rank", "4")]),
         PolicyOptions { two_stage: Some(2), budget_mode: Some(BudgetMode::Ada), ..clusterkv(96) },
         block(Preset::Quest, &[]),
         block(Preset::Quest, &[("head-select", "shared"), ("budget-mode", "ada")]),
@@ -102,6 +115,14 @@ pub(super) fn check_step<B: Backend>(sim: &Sim<B>, what: &str) {
             if policy.residual == Residual::Means {
                 terms.extend(unread_clusters(sim, layer, head, &attended));
             }
+            let drawn = sim.sequence.drawn_tokens(layer, head);
+            let is_left = |(token, _): &(u32, usize)| !attended.contains(token);
+            assert!(drawn.iter().all(is_left), "{what}: what was chosen is not drawn");
+            assert_eq!(drawn.is_empty(), !policy.residual.draws(), "{what}: draws");
+            terms.extend(drawn.iter().map(|(token, weight)| {
+                let term = sim.term(layer, head, *token);
+                Term { weight: *weight as f64, ..term }
+            }));
             for h in shape.query_heads(head) {
                 let got = &sim.out[layer][h * d..(h + 1) * d];
                 assert_within(got, &sim.attention(layer, h, &terms), tolerance, what);
@@ -356,7 +377,7 @@ fn check_mass<B: Backend>(sim: &Sim<B>, head: HeadId, share: f64) {
 /// something for some heads.
 pub fn certificates_are_never_violated<B: Probe>(backend: &Arc<B>) {
     let certified = |mut policy: PolicyOptions| {
-        policy.attention_bound = Some(true);
+        policy.attention_bound = Some(AttentionBound::WorstCase);
         policy
     };
     let quest = |block: &str| {

@@ -373,7 +373,12 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
         assert!(of(&[(name, value)]).is_ok());
         let error = of(&[("two-stage", "2"), (name, value)]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--{name}: ")), "{error}");
-        assert!(error.contains("not with --two-stage; leave "), "{error}");
+        let fix = if name == "budget-mode" {
+            "leave --budget-mode out"
+        } else {
+            "use --attention-bound sampled"
+        };
+        assert!(error.contains(&format!("not with --two-stage; {fix}")), "{error}");
     }
 }
 
@@ -465,17 +470,59 @@ fn blocks_have_the_summaries_and_the_window_that_their_papers_give_them() {
 }
 
 #[test]
-fn only_an_index_that_bounds_its_keys_bounds_attention() {
+fn only_an_index_that_bounds_its_keys_bounds_attention_in_the_worst_case() {
+    let of = |preset, bound: &str, settings: &[(&str, &str)]| {
+        let mut options = PolicyOptions::new(preset).with_budget(512);
+        options.set("attention-bound", bound).unwrap();
+        settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
+        Policy::resolve(&options, 32768).map(|policy| policy.attention_bound)
+    };
+    let worst_case = Ok(AttentionBound::WorstCase);
+    assert_eq!(of(Preset::Clusterkv, "true", &[]), worst_case);
+    assert_eq!(of(Preset::Quest, "worst-case", &[]), worst_case);
+    let quest = [("representative", "quest")];
+    assert_eq!(of(Preset::Ktransformers, "worst-case", &quest), worst_case);
+    for bound in ["worst-case", "sampled"] {
+        let said = of(Preset::Ktransformers, bound, &[]).unwrap_err().to_string();
+        let want = "only clusters, and blocks with --representative quest, bound what they hold";
+        assert!(said.contains(want), "{said}");
+    }
+    // Tokens that are drawn say it where tokens are chosen in clusters, too.
+    let said = of(Preset::Longview, "true", &[]).unwrap_err().to_string();
+    assert!(said.contains("worst-case bounds clusters, not tokens in them"), "{said}");
+    assert!(said.ends_with("use --attention-bound sampled"), "{said}");
+    for (preset, settings) in [
+        (Preset::Longview, &[][..]),
+        (Preset::Clusterkv, &[("two-stage", "2")]),
+        (Preset::Quest, &[]),
+        (Preset::Ktransformers, &quest),
+    ] {
+        assert_eq!(of(preset, "sampled", settings), Ok(AttentionBound::Sampled), "{preset}");
+    }
+}
+
+/// What stands for the rest has no meaning where rows are gone, or where nothing is left out.
+#[test]
+fn tokens_are_drawn_where_rows_are_recalled_in_place_of_means() {
     let of = |preset, settings: &[(&str, &str)]| {
         let mut options = PolicyOptions::new(preset).with_budget(512);
-        options.set("attention-bound", "true").unwrap();
         settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
-        Policy::resolve(&options, 32768).map(|policy| policy.bounds_attention)
+        Policy::resolve(&options, 32768)
     };
-    assert_eq!(of(Preset::Clusterkv, &[]), Ok(true));
-    assert_eq!(of(Preset::Quest, &[]), Ok(true));
-    assert!(of(Preset::Ktransformers, &[]).is_err());
-    assert_eq!(of(Preset::Ktransformers, &[("representative", "quest")]), Ok(true));
+    for preset in [Preset::Clusterkv, Preset::Longview] {
+        let policy = of(preset, &[("residual", "sample:64"), ("cluster-seed", "7")]).unwrap();
+        assert_eq!((policy.residual, policy.seed), (Residual::Sample(64), 7));
+        assert!(policy.draws() && !policy.allows_speculation());
+        let policy = of(preset, &[("attention-bound", "sampled")]).unwrap();
+        assert!(policy.draws() && !policy.residual.draws());
+    }
+    for preset in [Preset::H2o, Preset::StreamingLlm, Preset::Snapkv, Preset::Full] {
+        for (option, value) in [("residual", "sample:64"), ("attention-bound", "sampled")] {
+            let said = of(preset, &[(option, value)]).unwrap_err().to_string();
+            let want = format!("--{option} has no meaning for --policy {preset}; leave it out");
+            assert_eq!(said, want);
+        }
+    }
 }
 
 #[test]

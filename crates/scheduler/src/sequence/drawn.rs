@@ -1,0 +1,147 @@
+//! Tokens that the host draws from those that a step did not choose: for the attention of a decoded
+//! token, and for those who look at it.
+
+use longview_core::{HeadId, LayerId};
+use longview_ops::{Backend, View};
+
+use super::decode::Token;
+use super::kv_sequence::Sequence;
+use crate::error::SchedulerError;
+use crate::layout::LayerTensors;
+use crate::policy::AttentionBound;
+use crate::recall::{Choice, DrawPlace, Purpose, RecallPath, SampledBound};
+use crate::store::LayerRows;
+
+impl Token {
+    /// Counts bounds of the attention that the token left out, where the policy asks for them;
+    /// waits for its query.
+    pub async fn bound_attention<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+        lse: &B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let (bound, shape) = (sequence.policy.attention_bound, &sequence.shape);
+        if bound == AttentionBound::Off || sequence.layers[self.layer].recall().is_none() {
+            return Ok(());
+        }
+        let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
+        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
+        let mut parts = [
+            (q, bytemuck::cast_slice_mut(&mut queries)),
+            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sums)),
+        ];
+        sequence.backend.read_all(&mut parts).await?;
+        let bounds = if bound == AttentionBound::Sampled {
+            let sampled = sequence.sampled_bound(self.layer, sequence.n_tokens);
+            sampled.map(|sampled| sampled.ratios(&queries, &sums))
+        } else {
+            sequence.bounds(self.layer, &queries, &sums)
+        };
+        for bound in bounds.into_iter().flatten() {
+            sequence.stats.bounds.add(bound);
+        }
+        Ok(())
+    }
+
+    /// Draws tokens from those that the layer did not choose and adds their attention to the
+    /// token's, each as often as it stands for others. Waits for the query.
+    pub async fn attend_sampled<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &mut LayerTensors<'_, B>,
+        lse: &mut B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let (residual, heads) = (sequence.policy.residual, sequence.shape.n_kv_heads);
+        if !residual.draws() || sequence.layers[self.layer].recall().is_none() {
+            return Ok(());
+        }
+        self.read_for_sample(sequence, t, lse).await?;
+        // Taken out, because it reads the sequence's rows meanwhile.
+        let path = sequence.recall.as_mut();
+        let Some(mut sampled) = path.and_then(|path| path.sampled.take()) else { return Ok(()) };
+        let merged = match sequence.choice(self.layer, sequence.n_tokens) {
+            Some(choice) => {
+                sampled.merge(&*sequence.backend, &choice, (residual, self.index), t, lse)
+            }
+            None => Ok(()),
+        };
+        for head in sequence.shape.heads() {
+            let drawn = sampled.n_drawn(self.layer, head);
+            sequence.stats.attended_last[self.layer.index() * heads + head.index()] += drawn as u32;
+            sequence.stats.attended_rows += drawn as u64;
+        }
+        if let Some(path) = &mut sequence.recall {
+            path.sampled = Some(sampled);
+        }
+        Ok(merged?)
+    }
+
+    /// Brings the token's query, and the log-sum-exp of what it attended, to what draws tokens.
+    async fn read_for_sample<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        t: &LayerTensors<'_, B>,
+        lse: &B::Buffer,
+    ) -> Result<(), SchedulerError> {
+        let Sequence { backend, shape, recall: path, .. } = sequence;
+        let Some(RecallPath { sampled: Some(sampled), .. }) = path else { return Ok(()) };
+        let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
+        let mut parts = [
+            (q, bytemuck::cast_slice_mut(&mut sampled.q)),
+            (View::part(lse, self.index * hq, hq), bytemuck::cast_slice_mut(&mut sampled.lse)),
+        ];
+        Ok(backend.read_all(&mut parts).await?)
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// The rows from which the token at `position` could choose in `layer`, and its choice; `None`
+    /// in a layer that does not recall, and where the host knows no selection.
+    pub(super) fn choice(&self, layer: LayerId, position: usize) -> Option<Choice<'_, B>> {
+        let (recall, path) = (self.layers[layer].recall()?, self.recall.as_ref()?);
+        if path.device_cache.is_some() {
+            return None;
+        }
+        let n_rows = position + 1;
+        let end = self.window_start(layer, n_rows);
+        let place = DrawPlace { seed: self.policy.seed, layer, position };
+        Some(Choice {
+            rows: LayerRows { shape: &self.shape, store: &*self.store, layer },
+            heads: recall.selected_index().heads(),
+            selector: &path.selector,
+            selection: self.attended_selection(recall.selection),
+            choosable: self.layout.sinks.min(end)..end,
+            place,
+        })
+    }
+
+    fn sampled_bound(&self, layer: LayerId, position: usize) -> Option<SampledBound<'_, B>> {
+        let choice = self.choice(layer, position)?;
+        let index = &self.layers[layer].recall()?.index;
+        Some(SampledBound { choice, kind: self.policy.index?.kind, index })
+    }
+
+    /// For each query head of a layer, an upper limit of U / Z after a decode step as
+    /// `--attention-bound sampled` counts it: of the mass that it did not attend over the mass that
+    /// it did, with a confidence of 95 %. `q` is the step's query `[Hq, Dh]`, `lse` the log-sum-exp
+    /// of what it attended `[Hq]`. `None` in a layer that does not recall, and where the device
+    /// looks rows up.
+    pub fn sampled_bounds(&self, layer: LayerId, q: &[f32], lse: &[f32]) -> Option<Vec<f64>> {
+        let last = self.n_tokens.checked_sub(1)?;
+        Some(self.sampled_bound(layer, last)?.ratios(q, lse))
+    }
+
+    /// The tokens that a KV head drew and attended in the last decode step, with how many tokens
+    /// each stood for; none where the policy draws none.
+    pub fn drawn_tokens(&self, layer: LayerId, head: HeadId) -> Vec<(u32, usize)> {
+        let sampled = self.recall.as_ref().and_then(|path| path.sampled.as_ref());
+        let choice = self.n_tokens.checked_sub(1).and_then(|last| self.choice(layer, last));
+        let (Some(sampled), Some(choice)) = (sampled, choice) else { return Vec::new() };
+        let positions = &self.layers[layer].positions[head];
+        let (drawn, _) = choice.drawn(head, sampled.n_drawn(layer, head), Purpose::Attend);
+        drawn.into_iter().map(|drawn| (positions[drawn.row], drawn.weight)).collect()
+    }
+}
