@@ -9,6 +9,9 @@ use longview_ops::{
 
 type Buffer = <CpuBackend as Storage>::Buffer;
 
+/// Landmarks that each head chose, with what it takes of them.
+type Choice = Vec<Vec<(u32, u32)>>;
+
 /// Numbers of a search that is made by chance.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -125,7 +128,7 @@ impl Level {
     }
 
     /// What each head chose.
-    fn choice(&self, backend: &CpuBackend) -> Vec<Vec<(u32, u32)>> {
+    fn choice(&self, backend: &CpuBackend) -> Choice {
         let [chosen, takes, n] = &self.chosen;
         let heads = words(backend, n, n.len());
         let all = [chosen, takes].map(|buffer| words(backend, buffer, heads.len() * self.max));
@@ -178,7 +181,7 @@ impl Case {
         backend: &CpuBackend,
         levels: &mut Levels,
         call: fn(&CpuBackend, SearchTokens<'_, CpuBackend>) -> OpResult<()>,
-    ) -> OpResult<[Vec<Vec<(u32, u32)>>; 2]> {
+    ) -> OpResult<[Choice; 2]> {
         let (hq, mut rng) = (self.hkv * self.group, SplitMix64::new(3));
         let mut normals = |n: usize, spread: f32| -> Vec<f32> {
             (0..n).map(|_| rng.next_normal() * spread).collect()

@@ -224,9 +224,7 @@ unsafe fn unit_codes<S: ByteSimd>(
             *row = row.wrapping_add(16);
         }
         let upper = sixteen::<S>(&rows, width - column - 16);
-        for j in 0..4 {
-            w[4 + j] = upper[j];
-        }
+        w[4..].copy_from_slice(&upper);
     }
     if S::BIASED {
         for j in 0..8 {
@@ -282,7 +280,7 @@ mod tests {
         ] {
             let row = k.next_multiple_of(16);
             let q: Vec<f32> = (0..n_q * row)
-                .map(|i| if i % row < k { rng.next_normal() as f32 * 3.0 } else { 0.0 })
+                .map(|i| if i % row < k { rng.next_normal() * 3.0 } else { 0.0 })
                 .collect();
             let all: Vec<i8> =
                 (0..50 * k).map(|_| rng.below(255) as i8).map(|c| c.max(-127)).collect();
