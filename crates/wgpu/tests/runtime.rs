@@ -327,7 +327,7 @@ fn indices_outside_touch_nothing() {
 
 #[test]
 fn aligned_views_give_the_same() {
-    for op in [Op::Matvec, Op::Matmul, Op::KvGather] {
+    for op in [Op::Matvec, Op::Matmul, Op::KvGather, Op::AttendChunk] {
         common::check_in_turns(&format!("{op}, aligned"), common::with_views_at(0, cases_of(op)));
     }
 }
