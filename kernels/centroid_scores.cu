@@ -121,9 +121,15 @@ struct code {
     signed char value;
 };
 
-DEVICE float widen(code c) { return static_cast<float>(c.value); }
+// An element as a float. (Another overload of `widen` here would hide those of other types.)
+template <typename T> DEVICE float number_of(T value) { return widen(value); }
+DEVICE float number_of(code c) { return static_cast<float>(c.value); }
 
-DEVICE void unpack(uint4 unit, float (&to)[16], code) {
+// The elements of a unit.
+template <typename T, u32 N> DEVICE void numbers_of(uint4 unit, float (&to)[N], T type) {
+    unpack(unit, to, type);
+}
+DEVICE void numbers_of(uint4 unit, float (&to)[16], code) {
     const u32 words[4] = {unit.x, unit.y, unit.z, unit.w};
 #pragma unroll
     for (u32 i = 0; i < 16; i++) {
@@ -219,7 +225,7 @@ DEVICE void load_units(const Args& p, const T* centroids, const u32 (&rows)[SHAR
         }
 #pragma unroll
         for (u32 o = 0; o < SHARED_BY_LANES; o++) {
-            unpack(units[o], to[o], T{});
+            numbers_of(units[o], to[o], T{});
         }
         return;
     }
@@ -228,7 +234,7 @@ DEVICE void load_units(const Args& p, const T* centroids, const u32 (&rows)[SHAR
 #pragma unroll
         for (u32 i = 0; i < N; i++) {
             const u32 channel = unit * N + i;
-            const float value = widen(centroids[rows[o] + min_of(channel, p.head_dim - 1)]);
+            const float value = number_of(centroids[rows[o] + min_of(channel, p.head_dim - 1)]);
             to[o][i] = channel < p.head_dim ? value : 0.0f;
         }
     }
