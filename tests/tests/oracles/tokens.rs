@@ -280,7 +280,8 @@ fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
     let mut tokens = prompt(&with(Preset::Lrqk, &more), 53);
     let mut few =
         prompt(&with(Preset::Clusterkv, &[&refined[..], &[("two-stage", "2")]].concat()), 53);
-    let mut differs = 0;
+    // Tokens chosen, and those of the two others that `lrqk` did not choose.
+    let (mut n, mut by_rounding, mut by_clusters) = (0, 0, 0);
     for _ in 0..40 {
         [&mut two_stage, &mut tokens, &mut few].into_iter().for_each(|sim| sim.decode(53));
         for (layer, head) in two_stage.heads() {
@@ -291,9 +292,14 @@ fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
             };
             let (a, b) = (chosen(&two_stage), chosen(&tokens));
             assert!(!a.is_empty(), "nothing was recalled");
-            assert_eq!(a, b, "layer {layer}, head {head}, token {}", two_stage.n_tokens());
-            differs += usize::from(chosen(&few) != b);
+            assert_eq!(a.len(), b.len(), "layer {layer}, head {head}");
+            let other = |tokens: Vec<u32>| tokens.iter().filter(|t| !b.contains(t)).count();
+            n += b.len();
+            by_rounding += other(a);
+            by_clusters += other(chosen(&few));
         }
     }
-    assert!(differs > 0, "twice the budget opens all that matters: the test says nothing");
+    // Codes of 8 bits may turn the order of tokens whose scores are nearly the same.
+    assert!(by_rounding * 100 <= n, "{by_rounding} of {n} tokens differ");
+    assert!(by_clusters > 4 * by_rounding, "{by_clusters} of {n}: opening says nothing");
 }
