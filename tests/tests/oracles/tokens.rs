@@ -300,6 +300,6 @@ fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
         }
     }
     // Codes of 8 bits may turn the order of tokens whose scores are nearly the same.
-    assert!(by_rounding * 100 <= n, "{by_rounding} of {n} tokens differ");
+    assert!(by_rounding * 50 <= n, "{by_rounding} of {n} tokens differ");
     assert!(by_clusters > 4 * by_rounding, "{by_clusters} of {n}: opening says nothing");
 }

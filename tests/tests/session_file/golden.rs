@@ -112,6 +112,12 @@ fn rewritten(name: &str, file: &[u8], policy: &PolicyOptions, shape: &KvShape) -
     again
 }
 
+/// A kept file of version 2, whose index of tokens has become codes if it has one.
+fn as_now(name: &str, policy: &PolicyOptions) -> Vec<u8> {
+    let kept = read(&format!("v2-{name}"));
+    if name == "tiers" { rewritten(name, &kept, policy, &shape()) } else { kept }
+}
+
 #[test]
 fn files_of_version_1_are_read_and_become_those_of_version_2() {
     for (name, policy) in policies() {
@@ -119,16 +125,18 @@ fn files_of_version_1_are_read_and_become_those_of_version_2() {
         assert_eq!(old[8], 1, "{name}");
         let new = rewritten(name, &old, &policy, &shape());
         write_missing(&format!("v2-{name}"), || new.clone());
-        assert!(new == read(&format!("v2-{name}")), "{name}: other bytes than ever");
+        assert!(new == as_now(name, &policy), "{name}: other bytes than ever");
     }
 }
 
 #[test]
 fn files_of_version_2_are_read_and_written_to_the_byte() {
     for (name, policy) in policies() {
-        let file = read(&format!("v2-{name}"));
+        let file = as_now(name, &policy);
         assert_eq!(file[8], 2, "{name}");
         assert!(rewritten(name, &file, &policy, &shape()) == file, "{name}");
+        // Only an index of tokens was of another type once.
+        assert_eq!(file == read(&format!("v2-{name}")), name != "tiers", "{name}");
     }
 }
 
