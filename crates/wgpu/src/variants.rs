@@ -102,6 +102,8 @@ const BOTH: &[u32] = &[0, 1];
 const KINDS: &[u32] = &[0, 1, 2];
 /// Those, and Q8.
 const ROW_KINDS: &[u32] = &[0, 1, 2, 4];
+/// Codes of 8 bits.
+const CODES: &[u32] = &[5];
 
 struct List(Vec<ShaderVariant>);
 
@@ -226,6 +228,8 @@ impl List {
         let kind = ("CENTROID_KIND", KINDS);
         let listed = ("LISTED", BOTH);
         self.add("centroid_scores", "logits", &[kind, vector, ("HEADS", heads), listed]);
+        let codes = ("CENTROID_KIND", CODES);
+        self.add("centroid_scores", "logits", &[codes, vector, ("HEADS", heads), listed]);
         let raw = [("HEADS", &[1][..]), ("LISTED", &[0]), ("RAW", &[1])];
         self.add("centroid_scores", "logits", &[&[kind, vector][..], &raw].concat());
         self.add("centroid_scores", "pool", &[("POOL", &[1])]);
