@@ -64,6 +64,8 @@ fn wgpu_passes_at_every_shader_level() {
         let heading = format!("shader level {level}: ");
         let (_, table) = text.split_once(&heading).unwrap_or_else(|| panic!("no {level}\n{text}"));
         let table = table.split("\n\n").next().unwrap_or_default();
+        let taken = table.split_once(" of ").and_then(|(taken, _)| taken.parse::<usize>().ok());
+        assert!(taken.is_some_and(|count| count >= 500), "{level}\n{table}");
         let rows = |status: &str| -> BTreeSet<String> {
             let rows = table.lines().filter(|line| line.contains(status));
             rows.filter_map(|line| line.split_whitespace().next().map(String::from)).collect()

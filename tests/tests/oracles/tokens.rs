@@ -271,6 +271,32 @@ fn lrqk_fits_its_bases_to_every_step() {
     assert!(sim.sequence.layers()[layer].n_indexed > PROMPT, "a window was indexed");
 }
 
+#[test]
+fn the_choice_is_that_among_all_tokens_whatever_the_clusters_are() {
+    let more = [("sinks", "4"), ("recent", "8"), ("window", "16"), ("rank", "4")];
+    let clusters = |tokens| {
+        let own = [("two-stage", "9"), ("cluster-tokens", tokens)];
+        prompt(&with(Preset::Clusterkv, &[&more[..], &own].concat()), 53)
+    };
+    // With all of them opened, all tokens are ranked, by the same codes.
+    let (mut small, mut large) = (clusters("4"), clusters("16"));
+    for _ in 0..40 {
+        [&mut small, &mut large].into_iter().for_each(|sim| sim.decode(53));
+        for (layer, head) in small.heads() {
+            let [a, b] = [&small, &large].map(|sim| chosen(sim, layer, head));
+            assert!(!a.is_empty(), "nothing was recalled");
+            assert_eq!(a, b, "layer {layer}, head {head}, token {}", small.n_tokens());
+        }
+    }
+}
+
+/// What a head recalled in the last step, in the order of the text.
+fn chosen(sim: &Sim<CpuBackend>, layer: LayerId, head: HeadId) -> Vec<u32> {
+    let mut chosen: Vec<u32> = sim.sequence.last_recalled(layer, head).collect();
+    chosen.sort_unstable();
+    chosen
+}
+
 /// With every cluster opened, the second stage ranks all tokens: LRQK's choice.
 #[test]
 fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
@@ -285,18 +311,13 @@ fn tokens_of_all_clusters_are_chosen_as_lrqk_does() {
     for _ in 0..40 {
         [&mut two_stage, &mut tokens, &mut few].into_iter().for_each(|sim| sim.decode(53));
         for (layer, head) in two_stage.heads() {
-            let chosen = |sim: &Sim<CpuBackend>| {
-                let mut chosen: Vec<u32> = sim.sequence.last_recalled(layer, head).collect();
-                chosen.sort_unstable();
-                chosen
-            };
-            let (a, b) = (chosen(&two_stage), chosen(&tokens));
+            let [a, b, few] = [&two_stage, &tokens, &few].map(|sim| chosen(sim, layer, head));
             assert!(!a.is_empty(), "nothing was recalled");
             assert_eq!(a.len(), b.len(), "layer {layer}, head {head}");
             let other = |tokens: Vec<u32>| tokens.iter().filter(|t| !b.contains(t)).count();
             n += b.len();
             by_rounding += other(a);
-            by_clusters += other(chosen(&few));
+            by_clusters += other(few);
         }
     }
     // Codes of 8 bits may turn the order of tokens whose scores are nearly the same.

@@ -75,16 +75,22 @@ fn scale(matrix: &mut [f32], by: impl ExactSizeIterator<Item = f32> + Clone) {
 
 /// What 1 stands for in each dimension of codes of `keys`, `[n, rank]`.
 fn units(keys: &[f32], rank: usize) -> Vec<f32> {
-    let n = (keys.len() / rank.max(1)).max(1) as f32;
-    let column = |j: usize| keys.iter().skip(j).step_by(rank);
-    let unit = |j: usize| {
-        let most = column(j).fold(0.0f32, |most, x| most.max(x.abs()));
-        let mean_square = column(j).map(|x| x * x / n).sum::<f32>();
-        let unit = most.min(8.0 * mean_square.sqrt()) / 127.0;
+    // One pass over the keys, which are many. Sums in f64 hardly depend on their order.
+    let (mut most, mut squares) = (vec![0.0f32; rank], vec![0.0f64; rank]);
+    let rows = keys.chunks_exact(rank.max(1));
+    let n = rows.len().max(1) as f64;
+    for row in rows {
+        for ((x, most), square) in row.iter().zip(&mut most).zip(&mut squares) {
+            *most = most.max(x.abs());
+            *square += f64::from(*x) * f64::from(*x);
+        }
+    }
+    let unit = |(most, squares): (&f32, &f64)| {
+        let unit = most.min(8.0 * (squares / n).sqrt() as f32) / 127.0;
         // A dimension that no key has.
         if unit > 0.0 && unit.is_finite() { unit } else { 1.0 }
     };
-    (0..rank).map(unit).collect()
+    most.iter().zip(&squares).map(unit).collect()
 }
 
 fn upload<B: Backend>(backend: &B, host: &[f32]) -> OpResult<B::Buffer> {

@@ -8,11 +8,12 @@
 
 use std::ops::Range;
 
-use longview_core::{DType, HeadId, decode_f32_into};
-use longview_ops::{Backend, LseMerge, LseMergeParams, OpResult, View, ViewMut};
+use longview_core::{HeadId, decode_f32_into};
+use longview_ops::{Backend, OpResult};
 #[cfg(not(target_arch = "wasm32"))]
 use rayon::prelude::*;
 
+use super::host_result::{HostResult, take_row};
 use super::selector::Selector;
 use crate::error::SchedulerError;
 use crate::index::HeadIndex;
@@ -23,10 +24,7 @@ use crate::store::LayerRows;
 pub(crate) struct HostAttention<B: Backend> {
     /// `[Hq, Dh]`, scaled by nothing.
     pub q: Vec<f32>,
-    out: Vec<f32>,
-    lse: Vec<f32>,
-    device_out: B::Buffer,
-    device_lse: B::Buffer,
+    result: HostResult<B>,
     /// One for each KV head.
     scratch: Vec<Scratch>,
     /// The selection that waits to be attended.
@@ -83,10 +81,7 @@ impl<B: Backend> HostAttention<B> {
         let scratch = |_| Scratch { bytes: Vec::new(), row: vec![0.0; 2 * d] };
         Ok(Self {
             q: vec![0.0; hq * d],
-            out: vec![0.0; hq * d],
-            lse: vec![0.0; hq],
-            device_out: backend.alloc(DType::F32, hq * d, "attention of the host")?,
-            device_lse: backend.alloc(DType::F32, hq, "attention of the host")?,
+            result: HostResult::new(backend, shape, "attention of the host")?,
             scratch: (0..shape.n_kv_heads).map(scratch).collect(),
             waiting: None,
             #[cfg(not(target_arch = "wasm32"))]
@@ -96,16 +91,15 @@ impl<B: Backend> HostAttention<B> {
 
     /// Attends to the rows of all heads.
     fn attend(&mut self, chosen: &HostSelection<'_, B>) {
-        self.out.fill(0.0);
-        self.lse.fill(f32::NEG_INFINITY);
+        self.result.clear();
         let group = chosen.rows.shape.n_q_heads / chosen.rows.shape.n_kv_heads;
         let width = group * chosen.rows.shape.head_dim;
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(pool) = &self.pool {
             let heads = (
                 self.q.par_chunks(width),
-                self.out.par_chunks_mut(width),
-                self.lse.par_chunks_mut(group),
+                self.result.out.par_chunks_mut(width),
+                self.result.lse.par_chunks_mut(group),
                 &mut self.scratch,
             );
             let heads = heads.into_par_iter().enumerate();
@@ -115,8 +109,8 @@ impl<B: Backend> HostAttention<B> {
                 });
             });
         }
-        let queries = self.q.chunks(width).zip(self.out.chunks_mut(width));
-        let rows = self.lse.chunks_mut(group).zip(&mut self.scratch);
+        let queries = self.q.chunks(width).zip(self.result.out.chunks_mut(width));
+        let rows = self.result.lse.chunks_mut(group).zip(&mut self.scratch);
         for (h, ((q, out), (lse, scratch))) in queries.zip(rows).enumerate() {
             Head { q, out, lse, scratch }.take(chosen, HeadId::new(h));
         }
@@ -135,17 +129,7 @@ impl<B: Backend> HostAttention<B> {
         lse: &mut B::Buffer,
     ) -> OpResult<()> {
         self.attend(chosen);
-        let (hq, d) = (chosen.rows.shape.n_q_heads, chosen.rows.shape.head_dim);
-        backend.write(ViewMut::all(&mut self.device_out), bytemuck::cast_slice(&self.out))?;
-        backend.write(ViewMut::all(&mut self.device_lse), bytemuck::cast_slice(&self.lse))?;
-        let at = t.out.offset + index * hq * d;
-        backend.lse_merge(LseMerge {
-            p: LseMergeParams { n_rows: hq as u32, head_dim: d as u32 },
-            other_out: View::all(&self.device_out),
-            other_lse: View::all(&self.device_lse),
-            out: ViewMut::part(t.out.buffer, at, hq * d),
-            lse: ViewMut::part(lse, index * hq, hq),
-        })
+        self.result.merge(backend, chosen.rows.shape, index, t, lse)
     }
 }
 
@@ -188,11 +172,7 @@ impl Head<'_> {
             let queries = self.q.chunks_exact(d).zip(self.out.chunks_exact_mut(d));
             for ((q, out), lse) in queries.zip(self.lse.iter_mut()) {
                 let score = shape.scale * dot(q, key);
-                // The new logarithm of the sum, and the new row's share of it.
-                let (low, high) = if score < *lse { (score, *lse) } else { (*lse, score) };
-                *lse = high + (low - high).exp().ln_1p();
-                let share = (score - *lse).exp();
-                out.iter_mut().zip(value).for_each(|(o, v)| *o += share * (v - *o));
+                take_row(score, value, out, lse);
             }
         }
     }
@@ -213,7 +193,9 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use longview_core::SplitMix64;
+    use longview_core::{DType, SplitMix64};
+
+    use longview_ops::{View, ViewMut};
 
     use super::*;
     use crate::layout::SelectionId;
@@ -277,12 +259,16 @@ mod tests {
                 let taken = rows_of(&rows[head], &choice[head]);
                 let all = taken.iter().map(|i| (&rows[head].keys[*i], &rows[head].values[*i], 1.0));
                 let (mean, sum) = attention(&q[own.clone()], shape.scale, all);
-                assert_near(&one.out[own], &mean);
-                assert_near(&one.lse[h..h + 1], &[sum]);
+                assert_near(&one.result.out[own], &mean);
+                assert_near(&one.result.lse[h..h + 1], &[sum]);
             }
             for threads in [None, Some(2), Some(3), Some(7)] {
                 let more = attended(&shape, &rows, &choice, &q, threads);
-                assert_eq!((&more.out, &more.lse), (&one.out, &one.lse), "{threads:?} threads");
+                assert_eq!(
+                    (&more.result.out, &more.result.lse),
+                    (&one.result.out, &one.result.lse),
+                    "{threads:?} threads"
+                );
             }
         }
     }
@@ -296,17 +282,20 @@ mod tests {
         let choice = [vec![[0, 1], [1, 1], [2, 2]], vec![[2, 1], [0, 1]]];
         let q = [[1.0, 0.0, 0.0, 0.0]; 4].concat();
         let host = attended(&shape(), &[rows.clone(), rows], &choice, &q, None);
-        assert_eq!(host.out, [[2.0; 8], [3.0; 8]].concat());
-        assert_eq!(host.lse, [1000.0, 1000.0, 0.0, 0.0]);
+        assert_eq!(host.result.out, [[2.0; 8], [3.0; 8]].concat());
+        assert_eq!(host.result.lse, [1000.0, 1000.0, 0.0, 0.0]);
     }
 
     #[test]
     fn a_head_that_chose_nothing_has_no_mass() {
         let rows = [1, 2].map(|seed| HeadRows::random(&mut SplitMix64::new(seed), &[4]));
         let host = attended(&shape(), &rows, &[vec![], vec![[0, 1]]], &[1.0; 16], Some(2));
-        assert_eq!((&host.out[..8], &host.lse[..2]), (&[0.0; 8][..], &[f32::NEG_INFINITY; 2][..]));
-        assert_eq!(host.out[8..12], rows[1].values[0]);
-        assert!(host.lse[2..].iter().all(|lse| lse.is_finite()));
+        assert_eq!(
+            (&host.result.out[..8], &host.result.lse[..2]),
+            (&[0.0; 8][..], &[f32::NEG_INFINITY; 2][..])
+        );
+        assert_eq!(host.result.out[8..12], rows[1].values[0]);
+        assert!(host.result.lse[2..].iter().all(|lse| lse.is_finite()));
     }
 
     /// The device has attended a row of mass 10 in each query head of the second token.
@@ -363,6 +352,6 @@ mod tests {
         let mut host = HostAttention::new(&device, &shape, Some(1)).unwrap();
         let selection = SelectionId(2);
         host.attend(&HostSelection { rows, heads: index.heads(), selector: &selector, selection });
-        assert_eq!(host.lse, [f32::NEG_INFINITY; 4]);
+        assert_eq!(host.result.lse, [f32::NEG_INFINITY; 4]);
     }
 }

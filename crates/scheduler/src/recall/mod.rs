@@ -7,6 +7,7 @@ mod device_cache;
 mod draw;
 mod group_stage;
 mod host_attention;
+mod host_result;
 mod layer_prefetch;
 mod path;
 mod residual;

@@ -9,11 +9,12 @@
 use std::ops::Range;
 
 use longview_core::{DType, HeadId, LayerId, decode_f32_into};
-use longview_ops::{Backend, LseMerge, LseMergeParams, OpResult, View, ViewMut};
+use longview_ops::{Backend, OpResult};
 
 use super::confidence::{Terms, normal_quantile};
 use super::draw::{DrawPlace, Drawn, Purpose, UnchosenRows};
 use super::host_attention::dot;
+use super::host_result::{HostResult, take_row};
 use super::selector::Selector;
 use crate::index::HeadIndex;
 use crate::layout::{KvShape, LayerTensors, SelectionId};
@@ -29,11 +30,8 @@ pub(crate) struct SampledRest<B: Backend> {
     pub q: Vec<f32>,
     /// `[Hq]`: the log-sum-exp of what was attended, which the caller reads where it counts.
     pub lse: Vec<f32>,
-    /// `[Hq, Dh]` and `[Hq]`: attention to drawn rows.
-    out: Vec<f32>,
-    sums: Vec<f32>,
-    device_out: B::Buffer,
-    device_lse: B::Buffer,
+    /// Attention to drawn rows.
+    result: HostResult<B>,
     unchosen: UnchosenRows,
     drawn: Vec<Drawn>,
     /// `[L, Hkv]`: rows that were drawn and attended in the last step.
@@ -125,10 +123,7 @@ impl<B: Backend> SampledRest<B> {
         Ok(Self {
             q: vec![0.0; hq * d],
             lse: vec![0.0; hq],
-            out: vec![0.0; hq * d],
-            sums: vec![0.0; hq],
-            device_out: backend.alloc(DType::F32, hq * d, "attention to drawn tokens")?,
-            device_lse: backend.alloc(DType::F32, hq, "attention to drawn tokens")?,
+            result: HostResult::new(backend, shape, "attention to drawn tokens")?,
             unchosen: UnchosenRows::default(),
             drawn: Vec::new(),
             n_drawn: vec![0; shape.n_layers * shape.n_kv_heads],
@@ -146,8 +141,7 @@ impl<B: Backend> SampledRest<B> {
 
     /// Attends to rows drawn for `residual` from those that were not chosen.
     fn attend(&mut self, choice: &Choice<'_, B>, residual: Residual) {
-        self.out.fill(0.0);
-        self.sums.fill(f32::NEG_INFINITY);
+        self.result.clear();
         let LayerRows { shape, layer, .. } = choice.rows;
         for head in shape.heads() {
             choice.set_unchosen(head, &mut self.unchosen);
@@ -164,20 +158,16 @@ impl<B: Backend> SampledRest<B> {
     fn attend_drawn(&mut self, choice: &Choice<'_, B>, head: HeadId) {
         let LayerRows { shape, store, layer } = choice.rows;
         let d = shape.head_dim;
-        let Self { q, out, sums, drawn, bytes, row, .. } = self;
+        let Self { q, result, drawn, bytes, row, .. } = self;
         for Drawn { row: at, weight } in drawn.iter() {
             store.read_rows(layer, head, *at..*at + 1, bytes);
             decode_f32_into(shape.kv_dtype, bytes, row);
             let (key, value) = row.split_at(d);
             let log_weight = (*weight as f32).ln();
             for h in shape.query_heads(head) {
-                let (own, sum) = (h * d..(h + 1) * d, &mut sums[h]);
+                let own = h * d..(h + 1) * d;
                 let score = shape.scale * dot(&q[own.clone()], key) + log_weight;
-                // The new logarithm of the sum, and the new row's share of it.
-                let (low, high) = if score < *sum { (score, *sum) } else { (*sum, score) };
-                *sum = high + (low - high).exp().ln_1p();
-                let share = (score - *sum).exp();
-                out[own].iter_mut().zip(value).for_each(|(o, v)| *o += share * (v - *o));
+                take_row(score, value, &mut result.out[own], &mut result.lse[h]);
             }
         }
     }
@@ -193,17 +183,7 @@ impl<B: Backend> SampledRest<B> {
         lse: &mut B::Buffer,
     ) -> OpResult<()> {
         self.attend(choice, residual);
-        let (hq, d) = (choice.rows.shape.n_q_heads, choice.rows.shape.head_dim);
-        backend.write(ViewMut::all(&mut self.device_out), bytemuck::cast_slice(&self.out))?;
-        backend.write(ViewMut::all(&mut self.device_lse), bytemuck::cast_slice(&self.sums))?;
-        let at = t.out.offset + index * hq * d;
-        backend.lse_merge(LseMerge {
-            p: LseMergeParams { n_rows: hq as u32, head_dim: d as u32 },
-            other_out: View::all(&self.device_out),
-            other_lse: View::all(&self.device_lse),
-            out: ViewMut::part(t.out.buffer, at, hq * d),
-            lse: ViewMut::part(lse, index * hq, hq),
-        })
+        self.result.merge(backend, choice.rows.shape, index, t, lse)
     }
 }
 
@@ -216,7 +196,7 @@ pub(crate) fn sampled_bytes(shape: &KvShape, policy: &Policy) -> u64 {
 #[cfg(test)]
 mod tests {
     use longview_core::SplitMix64;
-    use longview_ops::DeviceBuffer;
+    use longview_ops::{DeviceBuffer, View, ViewMut};
 
     use super::*;
     use crate::policy::AttentionBound;
@@ -302,8 +282,8 @@ mod tests {
                     assert_eq!(weights, case.unchosen(h / 2).len());
                     let rows = drawn.iter().map(|drawn| (drawn.row - SINKS, drawn.weight));
                     let (mean, sum) = case.attention(h, &rows.collect::<Vec<_>>());
-                    assert_near(&sampled.out[h * WIDTH..][..WIDTH], &mean);
-                    assert_near(&sampled.sums[h..=h], &[sum]);
+                    assert_near(&sampled.result.out[h * WIDTH..][..WIDTH], &mean);
+                    assert_near(&sampled.result.lse[h..=h], &[sum]);
                 }
             });
         }
@@ -318,8 +298,8 @@ mod tests {
                 assert_eq!(sampled.n_drawn(LAYER, HeadId::new(h / 2)), unchosen.len());
                 let rows: Vec<_> = unchosen.into_iter().map(|row| (row, 1)).collect();
                 let (mean, sum) = case.attention(h, &rows);
-                assert_near(&sampled.out[h * WIDTH..][..WIDTH], &mean);
-                assert_near(&sampled.sums[h..=h], &[sum]);
+                assert_near(&sampled.result.out[h * WIDTH..][..WIDTH], &mean);
+                assert_near(&sampled.result.lse[h..=h], &[sum]);
             }
         });
     }
@@ -334,8 +314,8 @@ mod tests {
         for seed in 0..rounds {
             case.draw(Residual::Sample(6), seed, |sampled, _| {
                 for h in 0..4 {
-                    let mass = f64::from(sampled.sums[h]).exp();
-                    let out = &sampled.out[h * WIDTH..][..WIDTH];
+                    let mass = f64::from(sampled.result.lse[h]).exp();
+                    let out = &sampled.result.out[h * WIDTH..][..WIDTH];
                     let parts = std::iter::once(1.0).chain(out.iter().copied());
                     for (i, part) in parts.enumerate() {
                         let part = mass * f64::from(part);
@@ -393,7 +373,7 @@ mod tests {
                     let rows = case.unchosen(h / 2).into_iter().map(|row| (row, 1));
                     let (_, sum) = case.attention(h, &rows.collect::<Vec<_>>());
                     let truth = sum.exp() + f64::from(HELD);
-                    let found = f64::from(sampled.sums[h]).exp() + f64::from(HELD);
+                    let found = f64::from(sampled.result.lse[h]).exp() + f64::from(HELD);
                     *off += u32::from((found / truth - 1.0).abs() > f64::from(error));
                 }
             });
@@ -444,7 +424,7 @@ mod tests {
     #[test]
     fn its_bytes_are_those_of_its_buffers() {
         let sampled = SampledRest::new(&Device::new(), &shape()).unwrap();
-        let bytes = sampled.device_out.size_bytes() + sampled.device_lse.size_bytes();
+        let bytes: u64 = sampled.result.buffers().iter().map(|b| b.size_bytes()).sum();
         let bound = Policy { attention_bound: AttentionBound::Sampled, ..policy(20) };
         assert_eq!(sampled_bytes(&shape(), &bound), bytes);
         assert_eq!(sampled_bytes(&shape(), &policy(20)), 0);
