@@ -502,8 +502,7 @@ options! {
     /// opens 4,096 tokens, but 4 to 16].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// Most clusters of a head that a step with --two-stage compares its query with: those of the
-    /// groups of 32 clusters that are nearest to it [default: all; for longview four times those
-    /// that it opens].
+    /// groups of 32 clusters that are nearest to it [default: all].
     scan_clusters: usize = "scan-clusters", "CLUSTERS", TOKENS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].

@@ -29,9 +29,6 @@ const LRQK_LITE_TOKENS: usize = 64;
 const LONGVIEW_OPENS: usize = 4096;
 const LONGVIEW_TIMES: [usize; 2] = [4, 16];
 
-/// Clusters that Longview looks at, as a multiple of those that it opens.
-const LONGVIEW_SCANS: usize = 4;
-
 /// Dimensions in which Longview compares tokens.
 const LONGVIEW_RANK: usize = 32;
 
@@ -141,7 +138,7 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     };
     let policy = recalled(options, Always { sinks, recent }, budget, index)?;
     // After the budget was checked, so that the error of a small budget comes first.
-    let two_stage = two_stage(options, budget, cluster_tokens)?;
+    let two_stage = two_stage(options, budget)?;
     let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
     let index = policy.index.map(|index| Index { kind, ..index });
     let residual = options.residual.unwrap_or(match options.preset {
@@ -152,11 +149,7 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
 }
 
 /// Two-stage selection: clusters, then tokens.
-fn two_stage(
-    options: &PolicyOptions,
-    budget: usize,
-    cluster_tokens: usize,
-) -> Result<Option<TwoStage>, PolicyError> {
+fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>, PolicyError> {
     let is_longview = options.preset == Preset::Longview;
     let default = if is_longview {
         let [least, most] = LONGVIEW_TIMES;
@@ -199,7 +192,6 @@ fn two_stage(
     let (order, seed) = (LrqkOrder::KeysFirst, options.seed.unwrap_or(0));
     let projection = Projection::Lrqk { iterations, init, order, seed };
     let rank = Rank::Given(rank);
-    let opened = (times * budget).div_ceil(cluster_tokens);
     // Groups are ranked by their means alone, whatever their sizes.
     let by_size = options.pooling == Some(Pooling::SizeWeighted);
     if by_size && options.scan_clusters.is_some() {
@@ -207,9 +199,7 @@ fn two_stage(
                       --pooling size-weighted";
         return Err(PolicyError::conflict("scan-clusters", reason));
     }
-    let default = (is_longview && !by_size).then_some(LONGVIEW_SCANS * opened);
-    let scan = options.scan_clusters.or(default);
-    Ok(Some(TwoStage { times, scan, tokens: TokenConfig { projection, rank, adapts: false } }))
+    Ok(Some(TwoStage { times, scan: options.scan_clusters, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 
 /// Quest, InfLLM, KTransformers.

@@ -389,9 +389,9 @@ fn groups_of_clusters_are_for_two_stages_that_weigh_clusters_alike() {
         settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
         Policy::resolve(&options, 32768).map(|policy| policy.index.unwrap().scan())
     };
-    assert_eq!(of(&[]), Ok(Some(1024)));
+    assert_eq!(of(&[]), Ok(None));
     assert_eq!(of(&[("scan-clusters", "77")]), Ok(Some(77)));
-    assert_eq!(of(&[("pooling", "max")]), Ok(Some(1024)));
+    assert_eq!(of(&[("pooling", "max"), ("scan-clusters", "77")]), Ok(Some(77)));
     assert_eq!(of(&[("pooling", "size-weighted")]), Ok(None));
     let error = of(&[("pooling", "size-weighted"), ("scan-clusters", "77")]).unwrap_err();
     assert!(error.to_string().contains("not with --pooling size-weighted"), "{error}");
@@ -413,7 +413,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let rank = Rank::Given(Some(32));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 8, scan: Some(1024), tokens }));
+    assert_eq!(two_stage, Some(TwoStage { times: 8, scan: None, tokens }));
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Means, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
