@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.clone())?;
     let document = folder.tokenizer()?.encode(&text, Specials::Add)?;
     let options = EngineOptions { ctx_size: document.len() + 512, ..EngineOptions::default() };
-    let policy = PolicyOptions::new(Preset::Clusterkv);
+    let policy = PolicyOptions::new(Preset::DEFAULT);
     let backend = Arc::new(CpuBackend::new(CpuOptions::default())?);
     let mut engine = Engine::load(backend, folder, options, &policy)?;
     let mut session = engine.session(&policy)?;

@@ -43,6 +43,8 @@ export interface PolicyInfo {
   name: string;
   title: string;
   options: string[];
+  /** Whether it is chosen where nothing is said. */
+  isDefault: boolean;
 }
 
 /** An option of a policy: its name, what may be said, and what it does. */

@@ -19,7 +19,7 @@ fn verdicts(words: &[&str]) -> Vec<Value> {
 #[test]
 fn a_context_that_no_machine_holds_does_not_fit() {
     let text = plan(&["-c", "1000000000"]).ok();
-    for policy in ["full", "clusterkv", "streaming-llm"] {
+    for policy in ["full", "longview", "streaming-llm"] {
         let start = format!("  {policy} ");
         let line = text.lines().find(|line| line.starts_with(&start) && line.contains("fit"));
         let line = line.unwrap_or_else(|| panic!("no verdict on {policy}: {text}"));
@@ -39,7 +39,7 @@ fn a_context_that_no_machine_holds_does_not_fit() {
 fn what_fits_says_so() {
     let text = plan(&["-c", "4096"]).ok();
     assert!(text.contains("\nverdict here (cpu), with "), "{text}");
-    assert!(text.contains("  clusterkv      fits; largest context "), "{text}");
+    assert!(text.contains("  longview       fits; largest context "), "{text}");
     assert!(verdicts(&["-c", "4096"]).iter().all(|verdict| verdict["fits"] == true));
     assert!(plan(&[]).ok().contains("context 131,072 tokens"), "the model's own");
 }
@@ -56,7 +56,7 @@ fn device_memory_is_respected() {
         let found = all.iter().find(|v| v["policy"] == policy && v["place"] == "device");
         found.unwrap_or_else(|| panic!("{policy}: {all:?}"))["fits"].clone()
     };
-    assert_eq!((on_device("full"), on_device("clusterkv")), (false.into(), true.into()));
+    assert_eq!((on_device("full"), on_device("longview")), (false.into(), true.into()));
     plan(&["--device-memory", "0"]).refuses_usage(&["--device-memory"]);
 }
 
@@ -65,6 +65,7 @@ fn advice_of_a_plan_and_of_an_error_works() {
     let mut n_followed = 0;
     for (policy, words) in [
         ("full", &["-c", "65536", "--device-memory", "64MiB"][..]),
+        ("longview", &["-c", "65536", "--device-memory", "64MiB", "--kv-type", "f32"]),
         ("clusterkv", &["-c", "65536", "--device-memory", "64MiB", "--kv-type", "f32"]),
         ("streaming-llm", &["-c", "2048", "--chunk-size", "8192", "--device-memory", "64MiB"]),
     ] {

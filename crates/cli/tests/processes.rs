@@ -129,9 +129,9 @@ fn the_demo_tells_recall_from_forgetting() {
         let of = |part: &str| json[part]["correct"].as_u64().unwrap();
         (of("full"), of("recall"))
     };
-    let (full, recalled) = correct("clusterkv");
+    let (full, recalled) = correct("longview");
     assert!(full >= 22, "full attention answers {full} of 24");
-    assert!(recalled + 1 >= full, "clusterkv answers {recalled}, full attention {full}");
+    assert!(recalled + 1 >= full, "longview answers {recalled}, full attention {full}");
     let (_, kept) = correct("streaming-llm");
     assert!(5 * kept <= 2 * full, "streaming-llm answers {kept}, full attention {full}");
 }
@@ -214,7 +214,7 @@ fn a_plan_covers_every_policy_and_kv_type() {
     let model = needle();
     let words = ["plan", "-m", model.to_str().unwrap(), "-c", "131072"];
     let table = longview(words).ok();
-    for part in ["weights", "index", "clusterkv", "streaming-llm", "keys and values", "bf16", "q8"]
+    for part in ["weights", "index", "longview", "streaming-llm", "keys and values", "bf16", "q8"]
     {
         assert!(table.contains(part), "{part} is not in:\n{table}");
     }
@@ -228,7 +228,7 @@ fn a_plan_covers_every_policy_and_kv_type() {
         assert!(of("weight_bytes") > 8_600_000 && of("weight_bytes") < 8_669_480);
     }
     let device = |i: usize| plans[i]["device_bytes"].as_u64().unwrap();
-    assert!(device(1) < device(0), "clusterkv keeps less on the device than full attention");
+    assert!(device(1) < device(0), "longview keeps less on the device than full attention");
 }
 
 #[test]

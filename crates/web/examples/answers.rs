@@ -2,7 +2,7 @@
 //!
 //!     cargo run -p longview-web --example answers -- MODEL DOCUMENT QUESTIONS
 //!
-//! and after these, if it is not to be clusterkv, POLICY and any number of OPTION VALUE. DOCUMENT
+//! and after these, if it is not to be the default, POLICY and any number of OPTION VALUE. DOCUMENT
 //! is a text file, QUESTIONS has one in each line. Prints one JSON object a line.
 
 #![expect(clippy::print_stdout, reason = "a face: it talks to a terminal")]
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{HostStoreKind, PolicyOptions};
+use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
 use longview_web::{Question, Reader};
 use pollster::block_on;
 
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
 
 fn policy(args: &[String]) -> Result<PolicyOptions> {
     let Some((preset, options)) = args.split_first() else {
-        return Ok(PolicyOptions::new("clusterkv".parse()?));
+        return Ok(PolicyOptions::new(Preset::DEFAULT));
     };
     let mut policy = PolicyOptions::new(preset.parse()?);
     for pair in options.chunks(2) {

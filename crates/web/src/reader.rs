@@ -160,7 +160,7 @@ impl<B: Backend> Reader<B> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, ReaderError> {
         folder.tokenizer()?;
-        let policy = PolicyOptions::new(longview_scheduler::Preset::Clusterkv);
+        let policy = PolicyOptions::new(longview_scheduler::Preset::DEFAULT);
         let engine = Engine::load_with(backend, folder, options, &policy, progress)?;
         let mut reader = Self { engine, document: None, limit: None };
         reader.wait().await?;

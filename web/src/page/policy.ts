@@ -4,10 +4,6 @@ import type { OptionInfo, Policy, PolicyInfo } from "../engine";
 import type { LoadedModel } from "../protocol";
 import { byId, make } from "./dom";
 
-/** As in `longview demo`: small clusters of the whole document lose fewer single facts. */
-const NEEDLE_CLUSTERS = "cluster-segment = 0\ncluster-tokens = 8\niterations = 3";
-const DEFAULT_PRESET = "clusterkv";
-
 export class PolicyPanel {
   private readonly preset = byId("policy", HTMLSelectElement);
   private readonly title = byId("policy-title", HTMLElement);
@@ -18,11 +14,10 @@ export class PolicyPanel {
   private readonly compare = byId("compare", HTMLInputElement);
   private policies: PolicyInfo[] = [];
   private known: OptionInfo[] = [];
-  private embedded = false;
 
   constructor() {
     this.preset.addEventListener("change", () => {
-      this.options.value = this.defaults();
+      this.options.value = "";
       this.describe();
     });
     this.budget.addEventListener("input", () => {
@@ -36,8 +31,8 @@ export class PolicyPanel {
   setModel(model: LoadedModel): void {
     this.policies = model.policies;
     this.known = model.options;
-    this.embedded = model.source === "embedded";
-    const chosen = this.preset.value === "" ? DEFAULT_PRESET : this.preset.value;
+    const fallback = this.policies.find(({ isDefault }) => isDefault)?.name ?? "";
+    const chosen = this.preset.value === "" ? fallback : this.preset.value;
     this.preset.replaceChildren(
       ...this.policies.map(({ name }) => make("option", { value: name }, name)),
     );
@@ -48,7 +43,7 @@ export class PolicyPanel {
     const fair = model.contextTokens > 8192 ? 1024 : 512;
     this.exact.value = String(Math.min(fair, most));
     this.budget.value = this.exact.value;
-    this.options.value = this.defaults();
+    this.options.value = "";
     this.describe();
   }
 
@@ -74,10 +69,6 @@ export class PolicyPanel {
     const lines = Object.entries(options ?? {}).map(([name, value]) => `${name} = ${value}`);
     this.options.value = lines.join("\n");
     this.describe();
-  }
-
-  private defaults(): string {
-    return this.embedded && this.preset.value === DEFAULT_PRESET ? NEEDLE_CLUSTERS : "";
   }
 
   private describe(): void {

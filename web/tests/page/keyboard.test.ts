@@ -113,7 +113,7 @@ test("answers are spoken at most once a second, and whole at the end", async () 
     const before = heard[i - 1];
     if (before !== undefined) assert.ok(at - before.at > 900, `${at - before.at} ms between two`);
   }
-  assert.match(heard.at(-1)?.text ?? "", /^clusterkv, budget 512: The .* is \d+\.$/);
+  assert.match(heard.at(-1)?.text ?? "", /^longview, budget 512: The .* is \d+\.$/);
   assert.equal(await page.locator("#said").getAttribute("aria-live"), "polite");
   await page.context().close();
 });

@@ -103,7 +103,7 @@ test("answers by recall and by full attention are the native program's", async (
   assert.equal(await answer(known.question), known.answer);
   const cards = page.locator(".exchange").first().locator(".card");
   assert.deepEqual(await cards.locator("h4").allInnerTexts(), [
-    `clusterkv, budget ${SAMPLE.policy.budget}`,
+    `longview, budget ${SAMPLE.policy.budget}`,
     "full",
   ]);
   assert.deepEqual(await cards.locator(".answer").allInnerTexts(), [known.answer, known.answer]);

@@ -14,9 +14,9 @@ const FACTS = [
 export const SAMPLE = {
   text: document(),
   policy: {
-    preset: "clusterkv",
+    preset: "longview",
     budget: 160,
-    options: { "cluster-segment": "0", "cluster-tokens": "8", iterations: "3" },
+    options: {},
   },
 };
 

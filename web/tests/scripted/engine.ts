@@ -71,13 +71,24 @@ class ScriptedRuntime implements EngineRuntime {
 
   policies(): ReturnType<EngineRuntime["policies"]> {
     return [
-      { name: "full", title: "attends to every token", options: ["dense-layers"] },
       {
-        name: "clusterkv",
-        title: "recalls clusters of similar keys",
-        options: ["sinks", "recent", "cluster-tokens", "cluster-segment", "iterations"],
+        name: "full",
+        title: "attends to every token",
+        options: ["dense-layers"],
+        isDefault: false,
       },
-      { name: "streaming-llm", title: "first and last tokens only", options: ["sinks", "recent"] },
+      {
+        name: "longview",
+        title: "recalls tokens and the means of the rest",
+        options: ["sinks", "recent", "cluster-tokens", "cluster-segment", "iterations"],
+        isDefault: true,
+      },
+      {
+        name: "streaming-llm",
+        title: "first and last tokens only",
+        options: ["sinks", "recent"],
+        isDefault: false,
+      },
     ];
   }
 

@@ -16,7 +16,7 @@ use crate::policies;
 #[command(next_help_heading = "Policy")]
 pub struct PolicyArgs {
     /// What a generated token attends; `longview policies` says what each of them does [default:
-    /// clusterkv].
+    /// longview].
     #[arg(long, value_name = "NAME", value_parser = one_of(Preset::ALL))]
     policy: Option<Preset>,
 
@@ -86,7 +86,7 @@ impl PolicyArgs {
     pub fn options(&self) -> Result<PolicyOptions> {
         let mut options = match &self.policy_file {
             Some(path) => PolicyFile::read(path)?.options()?,
-            None => PolicyOptions::new(Preset::Clusterkv),
+            None => PolicyOptions::new(Preset::DEFAULT),
         };
         if let Some(preset) = self.policy {
             options.preset = preset;

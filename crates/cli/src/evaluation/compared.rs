@@ -17,7 +17,7 @@ use crate::models::place;
 #[derive(Args)]
 pub struct ComparedArgs {
     /// Policies, each PRESET[:OPTION=VALUE].. or a policy file.
-    #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "full,clusterkv")]
+    #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "full,longview")]
     pub policies: Vec<String>,
 
     /// Tokens that a KV head attends; `full` runs once whatever they are.

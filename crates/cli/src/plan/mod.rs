@@ -42,7 +42,7 @@ pub struct PlanArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "full,clusterkv,streaming-llm",
+        default_value = "full,longview,streaming-llm",
         value_parser = one_of(Preset::ALL)
     )]
     policies: Vec<Preset>,

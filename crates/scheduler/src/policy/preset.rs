@@ -22,6 +22,9 @@ macro_rules! presets {
             /// All presets with the name that command lines use.
             pub const ALL: &'static [(Preset, &'static str)] = &[$((Preset::$variant, $name),)+];
 
+            /// What every program takes unless told otherwise.
+            pub const DEFAULT: Preset = Preset::Longview;
+
             /// Where the preset stands.
             pub fn info(self) -> PresetInfo {
                 match self {

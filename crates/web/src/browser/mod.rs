@@ -119,7 +119,8 @@ impl Runtime {
     pub fn policies(&self) -> Result<JsValue, JsValue> {
         let report = |(preset, name): &(Preset, &'static str)| {
             let info = preset.info();
-            PolicyReport { name, title: info.source, options: info.options }
+            let is_default = *preset == Preset::DEFAULT;
+            PolicyReport { name, title: info.source, options: info.options, is_default }
         };
         to_js(&Preset::ALL.iter().map(report).collect::<Vec<_>>())
     }

@@ -64,10 +64,12 @@ impl DeviceReport {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PolicyReport {
     pub name: &'static str,
     pub title: &'static str,
     pub options: &'static [&'static str],
+    pub is_default: bool,
 }
 
 #[derive(Serialize)]
