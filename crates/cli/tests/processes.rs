@@ -214,8 +214,7 @@ fn a_plan_covers_every_policy_and_kv_type() {
     let model = needle();
     let words = ["plan", "-m", model.to_str().unwrap(), "-c", "131072"];
     let table = longview(words).ok();
-    for part in ["weights", "index", "longview", "streaming-llm", "keys and values", "bf16", "q8"]
-    {
+    for part in ["weights", "index", "longview", "streaming-llm", "keys and values", "bf16", "q8"] {
         assert!(table.contains(part), "{part} is not in:\n{table}");
     }
     let text = longview(words.into_iter().chain(["--json"])).ok();

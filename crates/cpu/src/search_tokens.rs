@@ -1,4 +1,4 @@
-//! The search for tokens inside of clusters, all levels of a head by one thread.
+//! The search for tokens inside of clusters, both levels of a head by one thread.
 //!
 //! As single calls, a search makes threads meet a dozen times for work of some 10 microseconds
 //! each. Here they meet once: a head's levels follow each other on one core, and what one leaves to
@@ -31,26 +31,25 @@ pub(crate) fn can_run(d: &SearchTokens<'_, CpuBackend>) -> bool {
 pub(crate) fn run(queue: &mut Queue, mut d: SearchTokens<'_, CpuBackend>) -> OpResult<()> {
     d.check()?;
     let search = Search::of(queue.team.isa(), &d)?;
-    let (h, groups) = (d.p.n_kv_heads as usize, search.max_groups());
-    let record = Record::len(groups);
+    let h = d.p.n_kv_heads as usize;
     let terms = h * search.sizes.candidates * search.sizes.group;
     let cost = Cost::bytes(terms * d.p.rank as usize);
     let tokens = &mut d.tokens;
     let [chosen, takes] = [&mut tokens.chosen, &mut tokens.takes].map(whole);
     let max = tokens.max_selected as usize;
-    let [records] = queue.shared.floats([h * record]);
+    let [records] = queue.shared.floats([h * Record::LEN]);
     let records: &mut [u32] = bytemuck::cast_slice_mut(records);
     queue.team.for_chunks3(
-        Pieces::of(&mut *records, record),
+        Pieces::of(&mut *records, Record::LEN),
         Pieces::of(chosen, max),
         Pieces::of(takes, max),
         cost,
         |scratch, head, record, chosen, takes| {
             let mut memory = Memory::of(scratch, search.sizes);
-            search.head(head, &mut memory, &mut Record::of(record, groups), [chosen, takes]);
+            Record::of(record).put(search.levels(head, &mut memory, [chosen, takes]));
         },
     );
-    publish(&mut d, records, groups)
+    publish(&mut d, records)
 }
 
 /// A view to be written, whole.
@@ -59,53 +58,45 @@ fn whole<'a>(view: &'a mut ViewMut<'_, CpuBackend>) -> &'a mut [u32] {
     &mut view.buffer.elements_mut()[offset..offset + len]
 }
 
-/// Copies what heads recorded to the buffers that have it.
-fn publish(d: &mut SearchTokens<'_, CpuBackend>, records: &mut [u32], max: usize) -> OpResult<()> {
+/// Copies what heads recorded to the buffer that has it.
+fn publish(d: &mut SearchTokens<'_, CpuBackend>, records: &mut [u32]) -> OpResult<()> {
     let limit = d.tokens.stride as usize;
-    for (head, record) in records.chunks_exact_mut(Record::len(max)).enumerate() {
-        let record = Record::of(record, max);
-        if let Some(index) = record.beyond() {
-            return Err(OpError::Index { op: Op::ClusterRows, what: "row", index, limit });
-        }
-        whole(&mut d.tokens.n_chosen)[head] = record.counts[Record::TOKENS];
-        if let Some((groups, _)) = &mut d.groups {
-            let n = record.counts[Record::GROUPS];
-            whole(&mut groups.n_chosen)[head] = n;
-            let own = head * max..head * max + n as usize;
-            whole(&mut groups.chosen)[own.clone()].copy_from_slice(&record.groups[..n as usize]);
-            whole(&mut groups.takes)[own].copy_from_slice(&record.takes[..n as usize]);
-        }
+    for (head, record) in records.chunks_exact_mut(Record::LEN).enumerate() {
+        let n = Record::of(record).get().map_err(|row| {
+            let index = row as usize;
+            OpError::Index { op: Op::ClusterRows, what: "row", index, limit }
+        })?;
+        whole(&mut d.tokens.n_chosen)[head] = n;
     }
     Ok(())
 }
 
-/// What a head found out, beside its tokens.
+/// How many tokens a head chose, or a row that a cluster named and there is not.
 struct Record<'a> {
-    counts: &'a mut [u32],
-    groups: &'a mut [u32],
-    takes: &'a mut [u32],
+    is_error: &'a mut u32,
+    number: &'a mut u32,
 }
 
 impl<'a> Record<'a> {
-    /// Places of the counts: tokens and groups chosen, and one more than a row that there is not.
-    const TOKENS: usize = 0;
-    const GROUPS: usize = 1;
-    const BEYOND: usize = 2;
+    /// Words of a record.
+    const LEN: usize = 2;
 
-    /// Words of a record of up to `max` groups.
-    fn len(max: usize) -> usize {
-        3 + 2 * max
+    /// # Panics
+    /// If these are not [`Self::LEN`] words.
+    fn of(words: &'a mut [u32]) -> Self {
+        let [is_error, number] = words else { unreachable!("a record of two words") };
+        Self { is_error, number }
     }
 
-    fn of(words: &'a mut [u32], max: usize) -> Self {
-        let (counts, rest) = words.split_at_mut(3);
-        let (groups, takes) = rest.split_at_mut(max);
-        Self { counts, groups, takes }
+    fn put(self, found: Result<u32, u32>) {
+        (*self.is_error, *self.number) = match found {
+            Ok(n) => (0, n),
+            Err(row) => (1, row),
+        };
     }
 
-    /// The row that a cluster named and there is not.
-    fn beyond(&self) -> Option<usize> {
-        (self.counts[Self::BEYOND] as usize).checked_sub(1)
+    fn get(self) -> Result<u32, u32> {
+        if *self.is_error == 0 { Ok(*self.number) } else { Err(*self.number) }
     }
 }
 
@@ -120,8 +111,7 @@ struct Sizes {
     most: usize,
     /// Most clusters that are chosen.
     clusters: usize,
-    /// Most clusters and most tokens of a list.
-    listed: usize,
+    /// Most tokens of a list.
     candidates: usize,
 }
 
@@ -135,21 +125,19 @@ struct Memory<'s> {
     sizes: &'s mut [u32],
     work: Work<'s>,
     clusters: [&'s mut [u32]; 2],
-    /// Clusters of chosen groups.
-    listed: &'s mut [u32],
     /// Tokens of chosen clusters.
     candidates: &'s mut [u32],
 }
 
 impl<'s> Memory<'s> {
     fn of(scratch: &'s mut Scratch, sizes: Sizes) -> Self {
-        let Sizes { query, projected, group, most, clusters, listed, candidates } = sizes;
+        let Sizes { query, projected, group, most, clusters, candidates } = sizes;
         let blocks = most.div_ceil(BLOCK);
         let [own, ranks, bins, keys] = scratch_lens(most);
         let (terms, parts) = (blocks * group * BLOCK, blocks * group * 2);
         let lens = [
             query, projected, terms, parts, most, own, ranks, bins, keys, clusters, clusters,
-            listed, candidates,
+            candidates,
         ];
         let [
             query,
@@ -163,7 +151,6 @@ impl<'s> Memory<'s> {
             keys,
             chosen,
             takes,
-            listed,
             candidates,
         ] = scratch.floats(lens);
         let work = Work {
@@ -181,7 +168,6 @@ impl<'s> Memory<'s> {
             sizes: ints(sizes),
             work,
             clusters: [ints(chosen), ints(takes)],
-            listed: ints(listed),
             candidates: ints(candidates),
         }
     }
@@ -272,7 +258,6 @@ struct Search<'a> {
     isa: SupportedIsa,
     /// The sequence's queries, `[Hq, Dh]`.
     q: &'a [f32],
-    groups: Option<(Level<'a>, Starts<'a>)>,
     clusters: Level<'a>,
     opened: Starts<'a>,
     w_q: &'a [f32],
@@ -280,37 +265,27 @@ struct Search<'a> {
     sizes: Sizes,
 }
 
-/// Which entries of a level a head scores, and how.
+/// Which entries of a level a head scores: all of its clusters, or the tokens of a list.
 struct Scored<'a> {
     ids: Option<&'a [u32]>,
     n: usize,
     pooling: u32,
-    by_id: bool,
 }
 
 impl<'a> Search<'a> {
     fn of(isa: SupportedIsa, d: &SearchTokens<'a, CpuBackend>) -> OpResult<Self> {
         let (p, room) = (d.p, d.p.score_stride);
-        let groups = match &d.groups {
-            Some((level, opened)) => Some((Level::of(level, None, room)?, Starts::of(opened))),
-            None => None,
-        };
-        let listed = d.groups.as_ref().map(|(_, opened)| opened.stride);
-        let clusters = Level::of(&d.clusters, listed, room)?;
+        let clusters = Level::of(&d.clusters, None, room)?;
         let tokens = Level::of(&d.tokens, Some(d.opened.stride), room)?;
-        let most = |level: &Level<'_>| level.n.iter().copied().max().unwrap_or(0) as usize;
         let (group, row) = ((p.n_q_heads / p.n_kv_heads) as usize, row(p.head_dim as usize));
         let candidates = d.opened.stride as usize;
-        let listed = listed.unwrap_or(0) as usize;
-        let all = if groups.is_some() { 0 } else { most(&clusters) };
-        let n_groups = groups.as_ref().map_or(0, |(level, _)| most(level));
+        let all = clusters.n.iter().copied().max().unwrap_or(0) as usize;
         let sizes = Sizes {
             query: group * row,
             projected: group * (p.rank as usize + self::row(p.rank as usize)),
             group,
-            most: candidates.max(listed).max(all).max(n_groups),
+            most: candidates.max(all),
             clusters: clusters.max,
-            listed,
             candidates,
         };
         let (q, own) = (slice::<f32>(&d.q), (p.n_q_heads * p.head_dim) as usize);
@@ -318,7 +293,6 @@ impl<'a> Search<'a> {
             p,
             isa,
             q: &q[p.q_index as usize * own..][..own],
-            groups,
             clusters,
             opened: Starts::of(&d.opened),
             w_q: slice(&d.w_q),
@@ -327,42 +301,21 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn max_groups(&self) -> usize {
-        self.groups.as_ref().map_or(0, |(level, _)| level.max)
-    }
-
-    /// All levels of a head.
-    fn head(&self, head: usize, m: &mut Memory<'_>, record: &mut Record<'_>, out: [&mut [u32]; 2]) {
-        record.counts.fill(0);
-        if let Err(row) = self.levels(head, m, record, out) {
-            record.counts[Record::BEYOND] = row.saturating_add(1);
-        }
-    }
-
+    /// Both levels of a head: how many tokens it chose, or a row that a cluster named and there is
+    /// not.
     fn levels(
         &self,
         head: usize,
         m: &mut Memory<'_>,
-        record: &mut Record<'_>,
         [chosen, takes]: [&mut [u32]; 2],
-    ) -> Result<(), u32> {
+    ) -> Result<u32, u32> {
         let (group, dh, rank) = (self.sizes.group, self.p.head_dim as usize, self.p.rank as usize);
         let q = &self.q[head * group * dh..][..group * dh];
         scale_queries(q, dh, self.p.scale, m.query, row(dh));
         let (pooling, query) = (self.p.pooling, HeadQuery { q: m.query, row: row(dh), dh });
-        let (mut ids, mut n) = (None, self.clusters.n[head] as usize);
         let Memory { terms, parts, scores, sizes, work, .. } = m;
         let mut level_memory = LevelMemory { terms, parts, scores, sizes, work };
-        if let Some((level, starts)) = &self.groups {
-            let all = Scored { ids: None, n: level.n[head] as usize, pooling, by_id: false };
-            let out = [&mut *record.groups, &mut *record.takes];
-            let taken = self.choose(level, head, query, all, &mut level_memory, out);
-            record.counts[Record::GROUPS] = taken as u32;
-            let choice = [&record.groups[..taken], &record.takes[..taken]];
-            n = starts.list(level, head, choice, n, m.listed)?;
-            ids = Some(&m.listed[..n]);
-        }
-        let all = Scored { ids, n, pooling, by_id: false };
+        let all = Scored { ids: None, n: self.clusters.n[head] as usize, pooling };
         let [own, own_takes] = &mut m.clusters;
         let out = [&mut **own, &mut **own_takes];
         let taken = self.choose(&self.clusters, head, query, all, &mut level_memory, out);
@@ -376,11 +329,10 @@ impl<'a> Search<'a> {
         scale_queries(projected, rank, self.p.scale, scaled, row(rank));
         let query = HeadQuery { q: scaled, row: row(rank), dh: rank };
         let (ids, pooling) = (Some(&m.candidates[..n]), self.p.token_pooling);
-        let listed = Scored { ids, n, pooling, by_id: true };
+        let listed = Scored { ids, n, pooling };
         let out = [chosen, takes];
         let taken = self.choose(&self.tokens, head, query, listed, &mut level_memory, out);
-        record.counts[Record::TOKENS] = taken as u32;
-        Ok(())
+        Ok(taken as u32)
     }
 
     /// Scores entries of a level and chooses; returns how many.
@@ -411,28 +363,18 @@ impl<'a> Search<'a> {
         });
         let sizes = match scored.ids {
             // Tokens, of which each is one.
-            Some(_) if scored.by_id => {
+            Some(_) => {
                 m.sizes[..n].fill(1);
                 &m.sizes[..n]
-            }
-            Some(ids) => {
-                let own = &mut m.sizes[..n];
-                own.iter_mut().zip(ids).for_each(|(to, id)| *to = sizes[*id as usize]);
-                &*own
             }
             None => &sizes[..n],
         };
         let choice = Choice { scores: &m.scores[..n], sizes, budget: level.budgets[head] };
         let mut work = m.work.first(n);
         let [chosen, takes] = out;
-        let taken = if scored.by_id {
-            choice.in_order(&mut work, chosen, takes)
-        } else {
-            choice.best_first(&mut work, chosen, takes)
-        };
-        if let Some(ids) = scored.ids {
-            chosen[..taken].iter_mut().for_each(|id| *id = ids[*id as usize]);
-        }
+        let Some(ids) = scored.ids else { return choice.best_first(&mut work, chosen, takes) };
+        let taken = choice.in_order(&mut work, chosen, takes);
+        chosen[..taken].iter_mut().for_each(|id| *id = ids[*id as usize]);
         taken
     }
 

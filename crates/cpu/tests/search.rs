@@ -20,8 +20,6 @@ struct Case {
     dh: usize,
     rank: usize,
     clusters: usize,
-    /// Clusters of a group, where there are groups.
-    members: Option<usize>,
     pooling: Pooling,
     codes: bool,
     /// Tokens that are opened and that are chosen.
@@ -140,9 +138,8 @@ impl Level {
     }
 }
 
-/// Groups, clusters and tokens.
+/// Clusters and tokens.
 struct Levels {
-    groups: Option<Level>,
     clusters: Level,
     tokens: Level,
 }
@@ -158,30 +155,21 @@ impl Case {
             .collect();
         let tokens = |own: &Vec<u32>| vec![1; own.iter().sum::<u32>() as usize];
         let (dtype, [opened, chosen]) = (DType::F16, self.budgets);
-        let groups = self.members.map(|members| {
-            let sizes: Vec<Vec<u32>> = sizes
-                .iter()
-                .map(|own| own.chunks(members).map(|g| g.len() as u32).collect())
-                .collect();
-            let scan = self.clusters / 2;
-            Level::new(backend, &mut rng, (dtype, self.dh), &sizes, (scan, scan))
-        });
         let mark = if self.codes { DType::I8 } else { dtype };
         let token_sizes: Vec<_> = sizes.iter().map(tokens).collect();
         Levels {
-            groups,
             clusters: Level::new(backend, &mut rng, (dtype, self.dh), &sizes, (opened, opened)),
             tokens: Level::new(backend, &mut rng, (mark, self.rank), &token_sizes, (chosen, 1)),
         }
     }
 
-    /// Searches by `call` and says what groups and tokens were chosen.
+    /// Searches by `call` and says what tokens were chosen.
     fn search(
         &self,
         backend: &CpuBackend,
         levels: &mut Levels,
         call: fn(&CpuBackend, SearchTokens<'_, CpuBackend>) -> OpResult<()>,
-    ) -> OpResult<[Choice; 2]> {
+    ) -> OpResult<Choice> {
         let (hq, mut rng) = (self.hkv * self.group, SplitMix64::new(3));
         let mut normals = |n: usize, spread: f32| -> Vec<f32> {
             (0..n).map(|_| rng.next_normal() * spread).collect()
@@ -191,7 +179,6 @@ impl Case {
         let w_q = numbers(backend, DType::F32, &normals(self.hkv * self.dh * self.rank, spread));
         let mut query = backend.alloc(DType::F32, hq * self.rank, "test")?;
         let mut scratch = backend.alloc(DType::F32, hq * STRIDE, "test")?;
-        let groups = levels.groups.as_mut().map(|level| level.parts(FIRST_ROW));
         let (clusters, opened) = levels.clusters.parts(FIRST_ROW);
         let (tokens, _) = levels.tokens.parts(0);
         call(
@@ -210,7 +197,6 @@ impl Case {
                     token_pooling: Pooling::SumSoftmax as u32,
                 },
                 q: View::all(&q),
-                groups,
                 clusters,
                 opened,
                 w_q: View::all(&w_q),
@@ -219,8 +205,7 @@ impl Case {
                 scratch: ViewMut::all(&mut scratch),
             },
         )?;
-        let groups = levels.groups.as_ref().map_or(vec![], |groups| groups.choice(backend));
-        Ok([groups, levels.tokens.choice(backend)])
+        Ok(levels.tokens.choice(backend))
     }
 }
 
@@ -238,7 +223,6 @@ const CASE: Case = Case {
     dh: 20,
     rank: 8,
     clusters: 90,
-    members: Some(8),
     pooling: Pooling::SumSoftmax,
     codes: true,
     budgets: [200, 60],
@@ -248,12 +232,11 @@ fn cases() -> Vec<Case> {
     let wide = Case { hkv: 2, group: 7, dh: 64, rank: 32, clusters: 300, ..CASE };
     vec![
         CASE,
-        Case { members: None, ..CASE },
-        Case { members: None, pooling: Pooling::SizeWeighted, ..CASE },
+        Case { pooling: Pooling::SizeWeighted, ..CASE },
         Case { pooling: Pooling::MaxSoftmax, codes: false, ..CASE },
-        Case { hkv: 1, group: 1, clusters: 4, members: None, ..CASE },
+        Case { hkv: 1, group: 1, clusters: 4, ..CASE },
         Case { budgets: [1500, 400], ..wide },
-        Case { budgets: [2500, 2000], codes: false, members: None, ..wide },
+        Case { budgets: [2500, 2000], codes: false, ..wide },
         Case { budgets: [40, 40], group: 9, ..wide },
     ]
 }
@@ -268,8 +251,8 @@ fn one_call_chooses_what_the_single_calls_choose() {
                 case.search(&backend, &mut levels, call).unwrap()
             });
             assert_eq!(a, b, "{case:?}, {threads} threads");
-            assert!(a[1].iter().any(|head| !head.is_empty()), "{case:?}");
-            assert!(a[1].iter().all(|head| head.len() <= case.budgets[1]), "{case:?}");
+            assert!(a.iter().any(|head| !head.is_empty()), "{case:?}");
+            assert!(a.iter().all(|head| head.len() <= case.budgets[1]), "{case:?}");
         }
     }
 }

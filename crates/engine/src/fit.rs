@@ -199,7 +199,9 @@ mod tests {
         let backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).expect("a CPU");
         let folder = folder();
         let (mut n_advised, mut n_none) = (0, 0);
-        for preset in [Preset::Full, Preset::Longview, Preset::Clusterkv, Preset::StreamingLlm, Preset::H2o] {
+        for preset in
+            [Preset::Full, Preset::Longview, Preset::Clusterkv, Preset::StreamingLlm, Preset::H2o]
+        {
             for (dtype, chunk_size, ctx_size) in [
                 (DType::F16, 512, 4096),
                 (DType::F32, 512, 65_536),

@@ -297,7 +297,7 @@ pub trait Backend: Storage + Send + Sync {
         d.unfused(self)
     }
 
-    /// [`Backend::score_select`] of each level of a search and [`Backend::cluster_rows`] of what it
+    /// [`Backend::score_select`] of both levels of a search and [`Backend::cluster_rows`] of what it
     /// opens, with [`Backend::project_heads`] of the queries before the last.
     fn search_tokens(&self, d: SearchTokens<'_, Self>) -> OpResult<()> {
         d.unfused(self)

@@ -98,12 +98,7 @@ impl<B: Backend> SearchTokens<'_, B> {
         let (q_index, width, pooling) = (p.q_index, p.head_dim, p.pooling);
         let by_mean = LevelQuery { p, q, q_index, width, pooling, by_id: 0 };
         let scratch = &mut self.scratch;
-        if let Some((groups, opened)) = &mut self.groups {
-            groups.choose(backend, &by_mean, None, again(scratch))?;
-            groups.open(backend, p.n_kv_heads, opened)?;
-        }
-        let listed = self.groups.as_ref().map(|(_, opened)| opened);
-        self.clusters.choose(backend, &by_mean, listed, again(scratch))?;
+        self.clusters.choose(backend, &by_mean, None, again(scratch))?;
         self.clusters.open(backend, p.n_kv_heads, &mut self.opened)?;
         let own = p.n_q_heads as usize * p.head_dim as usize;
         let x = View { offset: q.offset + p.q_index as usize * own, len: own, ..*q };

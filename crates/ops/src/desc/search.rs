@@ -1,4 +1,4 @@
-//! The search for tokens inside of clusters: a fused call of up to three levels.
+//! The search for tokens inside of clusters: a fused call of two levels.
 
 use longview_core::DType;
 
@@ -19,7 +19,7 @@ pub struct SearchTokensParams {
     pub n_q_heads: u32,
     /// Hkv; divides Hq.
     pub n_kv_heads: u32,
-    /// Width of a head: that of landmarks of groups and clusters.
+    /// Width of a head: that of landmarks of clusters.
     pub head_dim: u32,
     /// Width of tokens' landmarks, r.
     pub rank: u32,
@@ -27,7 +27,7 @@ pub struct SearchTokensParams {
     pub score_stride: u32,
     /// Multiplies q . landmark on every level.
     pub scale: f32,
-    /// [`Pooling`] of groups and clusters.
+    /// [`Pooling`] of clusters.
     pub pooling: u32,
     /// [`Pooling`] of tokens.
     pub token_pooling: u32,
@@ -37,8 +37,7 @@ pub struct SearchTokensParams {
 pub struct SearchLevel<'a, B: Storage> {
     /// F32, F16, BF16 or I8 `[Hkv, stride, width]`.
     pub centroids: View<'a, B>,
-    /// U32 `[Hkv, stride]`: landmarks of the next level (tokens, for clusters; 1, for tokens) that
-    /// each stands for.
+    /// U32 `[Hkv, stride]`: tokens that each stands for.
     pub sizes: View<'a, B>,
     /// U32 `[Hkv]`: landmarks in use.
     pub n: View<'a, B>,
@@ -57,9 +56,9 @@ pub struct SearchLevel<'a, B: Storage> {
     pub n_chosen: ViewMut<'a, B>,
 }
 
-/// Landmarks of the next level that a choice opens, as [`crate::ClusterRows`] lists them.
+/// Tokens that a choice of clusters opens, as [`crate::ClusterRows`] lists them.
 pub struct Opened<'a, B: Storage> {
-    /// U32 `[Hkv, stride of the level]`: the first landmark that each one stands for.
+    /// U32 `[Hkv, stride of the level]`: the first token of each cluster.
     pub starts: View<'a, B>,
     /// Subtracted from every start.
     pub first_row: u32,
@@ -71,18 +70,15 @@ pub struct Opened<'a, B: Storage> {
     pub n_rows: ViewMut<'a, B>,
 }
 
-/// The tokens of one sequence that score best among those of the clusters that score best, which
-/// are searched among those of the best groups where there are groups.
+/// The tokens of one sequence that score best among those of the clusters that score best.
 ///
-/// Each level is a [`crate::ScoreSelect`], the choices are opened by [`crate::ClusterRows`], and
+/// Each level is a [`crate::ScoreSelect`], the clusters are opened by [`crate::ClusterRows`], and
 /// queries get to the space of tokens by [`crate::ProjectHeads`].
 pub struct SearchTokens<'a, B: Storage> {
     /// Sizes.
     pub p: SearchTokensParams,
     /// F32 `[T, Hq, Dh]`.
     pub q: View<'a, B>,
-    /// Groups of clusters, where a step looks at some clusters only.
-    pub groups: Option<(SearchLevel<'a, B>, Opened<'a, B>)>,
     /// Clusters.
     pub clusters: SearchLevel<'a, B>,
     /// Tokens in the chosen clusters.
@@ -134,10 +130,6 @@ impl<B: Storage> SearchTokens<'_, B> {
         let (hq, h) = (p.n_q_heads as usize, p.n_kv_heads as usize);
         let (d, r) = (p.head_dim as usize, p.rank as usize);
         reads(op, "q", &self.q, DType::F32, p.n_tokens as usize * hq * d)?;
-        if let Some((groups, opened)) = &self.groups {
-            groups.check(h, d)?;
-            opened.check(h, groups)?;
-        }
         self.clusters.check(h, d)?;
         self.opened.check(h, &self.clusters)?;
         reads(Op::ProjectHeads, "w_q", &self.w_q, DType::F32, h * d * r)?;

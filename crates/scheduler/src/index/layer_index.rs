@@ -40,7 +40,7 @@ pub struct HeadIndex {
 
 impl HeadIndex {
     fn members(&self) -> Members<'_> {
-        Members { sizes: &self.sizes, centroids: &self.centroids, pairs: &self.pairs }
+        Members { sizes: &self.sizes, pairs: &self.pairs }
     }
 }
 
@@ -140,12 +140,11 @@ impl<B: Backend> LayerIndex<B> {
         Ok(self)
     }
 
-    /// The same index, empty, with up to `capacity` groups of clusters a head; of their means too,
-    /// if clusters have them by then.
+    /// The same index, empty, with up to `capacity` groups of clusters a head: of an index that
+    /// keeps mean values.
     pub(crate) fn with_groups(mut self, backend: &B, capacity: usize) -> OpResult<Self> {
         let (h, kind) = (self.heads.len(), (self.centroids.dtype(), self.width));
-        let has_pairs = self.pairs.is_some();
-        self.groups = Some(ClusterGroups::new(backend, h, kind, capacity, has_pairs)?);
+        self.groups = Some(ClusterGroups::new(backend, h, kind, capacity)?);
         Ok(self)
     }
 
@@ -239,7 +238,7 @@ impl<B: Backend> LayerIndex<B> {
             }
         }
         if let Some(groups) = &mut self.groups {
-            groups.truncate(backend, self.heads.iter().map(|head| head.sizes.len()))?;
+            groups.truncate(self.heads.iter().map(|head| head.sizes.len()));
         }
         if is_cut {
             let counts: SmallVec<[u32; 16]> =
@@ -328,7 +327,7 @@ impl<B: Backend> LayerIndex<B> {
         Ok(())
     }
 
-    /// Groups of clusters, where a step looks at some of the clusters only.
+    /// Groups of clusters, where their means stand for clusters.
     pub(crate) fn groups(&self) -> Option<&ClusterGroups<B>> {
         self.groups.as_ref()
     }

@@ -17,7 +17,7 @@ mod records;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use cluster_groups::{GROUP_CLUSTERS, group_bytes};
+pub(crate) use cluster_groups::{GROUP_CLUSTERS, HeadGroups, group_bytes};
 pub(crate) use importance::{AddedQueries, RecordedQueries};
 pub use kmeans_job::{ClusterJob, ClusterTask, HeadClusters, TaskKind};
 pub use kmeans_worker::ClusterWorker;

@@ -113,9 +113,6 @@ pub enum Rank {
 pub struct TwoStage {
     /// Tokens in opened clusters, as a multiple of those that are recalled; at least 2.
     pub times: usize,
-    /// Most clusters of a head that a query is compared with: those of the groups that it is
-    /// nearest to. `None` for all.
-    pub scan: Option<usize>,
     /// How they are compared.
     pub tokens: TokenConfig,
 }
@@ -183,11 +180,6 @@ impl Index {
             IndexKind::Clusters(clusters) => clusters.two_stage,
             IndexKind::Blocks(_) | IndexKind::Tokens(_) => None,
         }
-    }
-
-    /// Most clusters of a head that a query is compared with, where they are found by groups.
-    pub fn scan(&self) -> Option<usize> {
-        self.two_stage().and_then(|two_stage| two_stage.scan)
     }
 
     /// Whether the index bounds the scores of the keys that it stands for.
@@ -336,7 +328,7 @@ mod tests {
     }
 
     fn two_stages() -> Index {
-        index(clusters(Some(TwoStage { times: 2, scan: None, tokens: TOKENS })))
+        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS })))
     }
 
     fn adapting() -> Index {
@@ -352,7 +344,7 @@ mod tests {
         assert!(two_stages().needs_host_choice() && adapting().needs_host_choice());
         assert!(!two_stages().allows_speculation() && !adapting().allows_speculation());
         assert!(adapting().adapts() && !two_stages().adapts());
-        let stage = TwoStage { times: 2, scan: None, tokens: TOKENS };
+        let stage = TwoStage { times: 2, tokens: TOKENS };
         assert_eq!([two_stages().two_stage(), adapting().two_stage()], [Some(stage), None]);
     }
 

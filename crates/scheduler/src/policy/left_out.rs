@@ -10,6 +10,9 @@ pub enum Residual {
     Drop,
     /// Each cluster is attended as its mean key and its mean value, as often as it has such tokens.
     Means,
+    /// Clusters with a chosen token as [`Self::Means`] has them; all others by the mean key and the
+    /// mean value of their group.
+    Groups,
     /// So many of them in each KV head, drawn evenly; each is attended as often as it stands for
     /// others (vAttention, arXiv 2510.05688).
     Sample(usize),
@@ -36,6 +39,11 @@ pub enum AttentionBound {
 }
 
 impl Residual {
+    /// Whether means of clusters stand for tokens.
+    pub fn has_means(self) -> bool {
+        matches!(self, Self::Means | Self::Groups)
+    }
+
     /// Whether tokens are drawn.
     pub fn draws(self) -> bool {
         matches!(self, Self::Sample(_) | Self::Verified { .. })
@@ -74,10 +82,11 @@ impl std::str::FromStr for Residual {
             ("drop", None) => Ok(Self::Drop),
             // The second is the name until release 0.1, which session files of version 1 still use.
             ("means" | "estimate", None) => Ok(Self::Means),
+            ("groups", None) => Ok(Self::Groups),
             ("sample", numbers) => sample(text, numbers.unwrap_or_default()),
             ("verified", numbers) => verified(text, numbers.unwrap_or_default()),
             _ => Err(format!(
-                "'{}' is not one of drop, means, sample:N, verified:EPS,DELTA",
+                "'{}' is not one of drop, means, groups, sample:N, verified:EPS,DELTA",
                 quoted(text)
             )),
         }
@@ -90,6 +99,7 @@ impl Residual {
         match self {
             Self::Drop => "drop".into(),
             Self::Means => "estimate".into(),
+            Self::Groups => "groups".into(),
             Self::Sample(draws) => format!("sample:{draws}"),
             Self::Verified { error, failure } => format!("verified:{error},{failure}"),
         }
@@ -146,7 +156,9 @@ mod tests {
     #[test]
     fn values_are_read_as_they_are_written() {
         let verified = Residual::Verified { error: 0.05, failure: 0.1 };
-        for value in [Residual::Drop, Residual::Means, Residual::Sample(64), verified] {
+        for value in
+            [Residual::Drop, Residual::Means, Residual::Groups, Residual::Sample(64), verified]
+        {
             assert_eq!(residual(&value.text()), Ok(value));
         }
         assert_eq!(residual("verified:0.05:0.1"), Ok(verified), "in a list of policies");
@@ -169,7 +181,7 @@ mod tests {
     #[test]
     fn a_value_that_is_none_says_what_would_do() {
         let said = residual("guess").unwrap_err();
-        assert_eq!(said, "'guess' is not one of drop, means, sample:N, verified:EPS,DELTA");
+        assert_eq!(said, "'guess' is not one of drop, means, groups, sample:N, verified:EPS,DELTA");
         for text in ["sample", "sample:", "sample:0", "sample:-1", "sample:x", "sample:1.5"] {
             let said = residual(text).unwrap_err();
             let want = "sample:N draws a whole number N of tokens, at least 1";

@@ -492,18 +492,15 @@ options! {
     /// then waits for its query [default: off].
     attention_bound: AttentionBound = "attention-bound" (was "certify"), "KIND";
     /// What stands for tokens that a step does not choose: drop (nothing), means (each cluster's
-    /// mean key and mean value, weighted by these tokens), sample:N (N of them, drawn evenly,
-    /// weighted by what they stand for; on the host) or verified:EPS,DELTA (as many as keep the
-    /// error of the attention's sum below EPS, but for a chance of DELTA) [default: drop; means
-    /// for longview].
+    /// mean key and mean value, weighted by these tokens), groups (the same for clusters with a
+    /// chosen token, and one mean for each 32 others), sample:N (N of them, drawn evenly, weighted
+    /// by what they stand for; on the host) or verified:EPS,DELTA (as many as keep the error of the
+    /// attention's sum below EPS, but for a chance of DELTA) [default: drop; groups for longview].
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
     /// opens 4,096 tokens, but 4 to 16].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
-    /// Most clusters of a head that a step with --two-stage compares its query with: those of the
-    /// groups of 32 clusters that are nearest to it [default: all].
-    scan_clusters: usize = "scan-clusters", "CLUSTERS", TOKENS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].
     positions: Positions = "positions", "NAME";

@@ -142,9 +142,16 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
     let index = policy.index.map(|index| Index { kind, ..index });
     let residual = options.residual.unwrap_or(match options.preset {
+        Preset::Longview if two_stage.is_some() => Residual::Groups,
         Preset::Longview => Residual::Means,
         _ => Residual::Drop,
     });
+    if residual == Residual::Groups && two_stage.is_none() {
+        let reason = "groups stand for clusters without a chosen token: with --two-stage above 1 \
+                      alone";
+        let advice = PolicyAdvice::Use { option: "residual", value: "means".into() };
+        return Err(PolicyError::Conflict { option: "residual", reason, advice });
+    }
     Ok(Policy { index, residual, ..policy })
 }
 
@@ -160,10 +167,9 @@ fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>,
     let times = options.two_stage.unwrap_or(default);
     if times == 1 {
         let reason = "means something to clusters with --two-stage above 1 alone";
-        return match (options.rank, options.scan_clusters) {
-            (Some(_), _) => Err(PolicyError::conflict("rank", reason)),
-            (None, Some(_)) => Err(PolicyError::conflict("scan-clusters", reason)),
-            (None, None) => Ok(None),
+        return match options.rank {
+            Some(_) => Err(PolicyError::conflict("rank", reason)),
+            None => Ok(None),
         };
     }
     if let Some(rank) = options.rank.filter(|rank| rank % 2 == 1) {
@@ -192,14 +198,7 @@ fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>,
     let (order, seed) = (LrqkOrder::KeysFirst, options.seed.unwrap_or(0));
     let projection = Projection::Lrqk { iterations, init, order, seed };
     let rank = Rank::Given(rank);
-    // Groups are ranked by their means alone, whatever their sizes.
-    let by_size = options.pooling == Some(Pooling::SizeWeighted);
-    if by_size && options.scan_clusters.is_some() {
-        let reason = "finds clusters by groups, which do not count by size: not with \
-                      --pooling size-weighted";
-        return Err(PolicyError::conflict("scan-clusters", reason));
-    }
-    Ok(Some(TwoStage { times, scan: options.scan_clusters, tokens: TokenConfig { projection, rank, adapts: false } }))
+    Ok(Some(TwoStage { times, tokens: TokenConfig { projection, rank, adapts: false } }))
 }
 
 /// Quest, InfLLM, KTransformers.

@@ -76,9 +76,8 @@ impl Policy {
             (
                 "refine",
                 some(index.and_then(|index| index.two_stage()), |two_stage| {
-                    let TwoStage { times, scan, tokens } = two_stage;
-                    let scan = scan.map_or_else(String::new, |scan| format!(", scan {scan}"));
-                    format!("{times} {}{scan}", tokens_text(tokens))
+                    let TwoStage { times, tokens } = two_stage;
+                    format!("{times} {}", tokens_text(tokens))
                 }),
             ),
             ("positions", name_of(residency.first_positions()).into()),
@@ -419,9 +418,8 @@ mod tests {
             "policy = longview",
             "index = clusters of 16, 8 a window, cosine, 10 iterations, at most 128, seed 0; segment \
              8192, window 128, pooling 0",
-            "tail = true",
-            "refine = 8 tokens by lrqk, 0 iterations, svd, keys-first, seed 0, rank 32, adapts false, \
-             scan 1024",
+            "tail = groups",
+            "refine = 8 tokens by lrqk, 0 iterations, svd, keys-first, seed 0, rank 32, adapts false",
         ];
         assert_eq!(changed, want);
     }

@@ -5,7 +5,6 @@ mod cache;
 mod confidence;
 mod device_cache;
 mod draw;
-mod group_stage;
 mod host_attention;
 mod host_result;
 mod layer_prefetch;

@@ -73,7 +73,9 @@ impl<B: Backend> RecallPath<B> {
             _ => None,
         };
         let residual = match policy.residual {
-            Residual::Means => Some(ResidualMeans::new(backend, shape, policy, capacity)?),
+            Residual::Means | Residual::Groups => {
+                Some(ResidualMeans::new(backend, shape, policy, capacity)?)
+            }
             Residual::Drop | Residual::Sample(_) | Residual::Verified { .. } => None,
         };
         let sampled = policy.draws().then(|| SampledRest::new(backend, shape)).transpose()?;

@@ -8,20 +8,19 @@
 //! ([`super::two_stage`]), the host counts those that each cluster lost, and c and v stay the means
 //! of all.
 //!
-//! Where a step looked at the clusters of some groups only ([`super::group_stage`]), every other
-//! group counts as its own mean: so the estimate covers all tokens, but the farther they are from
-//! the query, the coarser.
+//! With [`Residual::Groups`] that holds for clusters that lost tokens alone. All others count in the
+//! mean of their group ([`crate::index`]'s upper level), as often as it has tokens in them: so the
+//! estimate covers all tokens, and what is far from the query is coarser and costs less.
 
 use longview_core::{DType, HeadId};
 use longview_ops::{
     AttendList, Backend, ClusterRest, ClusterRestParams, KvView, ListSpan, OpResult, View, ViewMut,
 };
 
-use super::group_stage::GroupStage;
 use super::selector::Selector;
-use crate::index::{GROUP_CLUSTERS, LayerIndex};
+use crate::index::{GROUP_CLUSTERS, HeadGroups, LayerIndex};
 use crate::layout::{KvShape, LayerTensors, SelectionId, attend_params};
-use crate::policy::Policy;
+use crate::policy::{Policy, Residual};
 
 /// Buffers that the layers of a sequence share.
 pub(crate) struct ResidualMeans<B: Backend> {
@@ -47,15 +46,15 @@ struct ChosenTokens<B: Backend> {
     host_n: Vec<u32>,
     /// Tokens that each cluster of a head lost; 0 between calls.
     lost: Vec<u32>,
-    /// Where a step looks at some of the clusters only.
+    /// Where groups stand for clusters.
     groups: Option<GroupRest<B>>,
 }
 
-/// What is left of the groups of clusters that were opened, and of all others.
+/// What is left of clusters that lost tokens, and of groups of all others.
 struct GroupRest<B: Backend> {
-    /// Clusters of opened groups, and tokens left of each.
+    /// Clusters that lost tokens, and how many are left of each.
     clusters: HostList<B>,
-    /// All groups, and tokens left of each that are in no listed cluster.
+    /// All groups, and their tokens that are in no listed cluster.
     groups: HostList<B>,
 }
 
@@ -121,27 +120,27 @@ fn list_bytes(n_heads: usize, stride: usize) -> usize {
 }
 
 impl<B: Backend> GroupRest<B> {
-    /// Lists the clusters of opened groups of `head` with what each has left, and all groups with
-    /// what of them is not listed. `lost` is 0 again afterwards.
-    fn list(&mut self, head: HeadId, at: &Unread<'_, B>, stage: &GroupStage<B>, lost: &mut [u32]) {
-        let (Some(opened), Some(groups)) = (stage.opened(head), at.clusters.groups()) else {
-            return;
-        };
-        let sizes = &at.clusters.heads()[head.index()].sizes;
-        let (h, groups) = (head.index(), &groups.heads()[head.index()]);
+    /// Lists the clusters of `head` that lost tokens with what each has left, and all groups with
+    /// what of them is not listed. `lost`, the tokens that each cluster lost, is 0 before and after.
+    fn list(&mut self, head: HeadId, at: &Unread<'_, B>, groups: &HeadGroups, lost: &mut [u32]) {
+        let (h, index) = (head.index(), &at.clusters.heads()[head.index()]);
         (self.clusters.host_n[h], self.groups.host_n[h]) = (0, 0);
         for (group, tokens) in groups.tokens.iter().enumerate() {
             self.groups.push(h, group as u32, *tokens);
         }
-        for (group, take) in opened {
-            let first = groups.starts[group] as usize;
-            let mut listed = 0;
-            for cluster in first..first + take {
-                let left = sizes[cluster] - std::mem::take(&mut lost[cluster]);
-                self.clusters.push(h, cluster as u32, left);
-                listed += sizes[cluster];
+        for (token, _) in at.selector.selected(at.selection, head) {
+            let cluster = index.owners[token];
+            if lost[cluster as usize] == 0 {
+                self.clusters.push(h, cluster, 0);
             }
-            self.groups.host_weights[h * self.groups.stride + group] -= listed;
+            lost[cluster as usize] += 1;
+        }
+        let (own, n) = (h * self.clusters.stride, self.clusters.host_n[h] as usize);
+        let rows = &self.clusters.host_rows[own..own + n];
+        for (cluster, left) in rows.iter().zip(&mut self.clusters.host_weights[own..own + n]) {
+            let size = index.sizes[*cluster as usize];
+            *left = size - std::mem::take(&mut lost[*cluster as usize]);
+            self.groups.host_weights[h * self.groups.stride + groups.of(*cluster)] -= size;
         }
     }
 }
@@ -175,25 +174,22 @@ impl<B: Backend> ChosenTokens<B> {
         })
     }
 
-    /// Lists what is left of opened groups and of all others; `false` where the selection was among
-    /// all clusters.
-    fn list_groups(&mut self, backend: &B, shape: &KvShape, at: &Unread<'_, B>) -> OpResult<bool> {
-        let (Some(rest), Some(stage)) = (&mut self.groups, at.selector.group_stage()) else {
-            return Ok(false);
+    /// Lists what is left of clusters and of groups; `None` where no groups stand for clusters.
+    fn list_groups(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        at: &Unread<'_, B>,
+    ) -> OpResult<Option<&GroupRest<B>>> {
+        let (Some(rest), Some(groups)) = (&mut self.groups, at.clusters.groups()) else {
+            return Ok(None);
         };
-        if !stage.is_in_use() {
-            return Ok(false);
-        }
-        for head in shape.heads() {
-            let owners = &at.clusters.heads()[head.index()].owners;
-            for (token, _) in at.selector.selected(at.selection, head) {
-                self.lost[owners[token] as usize] += 1;
-            }
-            rest.list(head, at, stage, &mut self.lost);
+        for (head, groups) in shape.heads().zip(groups.heads()) {
+            rest.list(head, at, groups, &mut self.lost);
         }
         rest.clusters.upload(backend)?;
         rest.groups.upload(backend)?;
-        Ok(true)
+        Ok(Some(rest))
     }
 
     /// Counts the tokens of a selection by their clusters, on the device.
@@ -237,12 +233,11 @@ fn most_chosen(shape: &KvShape, policy: &Policy) -> usize {
     }
 }
 
-/// Entries of a head's lists of clusters and of groups, where a step looks at some of the clusters
-/// only.
+/// Entries of a head's lists of clusters and of groups, where these stand for clusters.
 fn group_lists(shape: &KvShape, policy: &Policy, capacity: usize) -> Option<[usize; 2]> {
-    let index = policy.index?;
+    let index = policy.index.filter(|_| policy.residual == Residual::Groups)?;
     let groups = index.max_groups(shape.capacity, GROUP_CLUSTERS);
-    Some([index.scan()?.min(capacity).max(1), groups])
+    Some([most_chosen(shape, policy).min(capacity).max(1), groups])
 }
 
 impl<B: Backend> ResidualMeans<B> {
@@ -271,17 +266,16 @@ impl<B: Backend> ResidualMeans<B> {
         // An index that keeps no values has nothing to stand for its clusters.
         let Some(pairs) = at.clusters.pairs() else { return Ok(()) };
         let n_tokens = t.n_tokens(shape);
-        if let Some(chosen) = &mut self.chosen
-            && chosen.list_groups(backend, shape, at)?
-            && let (Some(rest), Some(groups)) = (&chosen.groups, at.clusters.groups())
+        if let (Some(chosen), Some(groups)) = (&mut self.chosen, at.clusters.groups())
+            && let Some(rest) = chosen.list_groups(backend, shape, at)?
         {
-            let group_pairs = groups.pairs();
-            for (list, kv) in [(&rest.clusters, Some(pairs)), (&rest.groups, group_pairs)] {
-                let Some(kv) = kv else { continue };
+            let spans =
+                [rest.clusters.span(pairs, at.index), rest.groups.span(groups.pairs(), at.index)];
+            for span in spans {
                 backend.attend_list(AttendList {
                     p: attend_params(shape, n_tokens, true),
                     q: t.q,
-                    spans: &[list.span(kv, at.index)],
+                    spans: &[span],
                     out: t.out_mut(),
                     lse: ViewMut::part(lse, 0, n_tokens * shape.n_q_heads),
                 })?;
@@ -495,7 +489,7 @@ mod tests {
         };
         let Some(index) = policy(20).index else { unreachable!("the tests' policy has clusters") };
         let IndexKind::Clusters(clusters) = index.kind else { unreachable!("clusters") };
-        let two_stage = Some(TwoStage { times: 2, scan: None, tokens });
+        let two_stage = Some(TwoStage { times: 2, tokens });
         let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
         policy_of(kind, longview_ops::Pooling::SumSoftmax, 20)
     }
@@ -525,6 +519,85 @@ mod tests {
         }
     }
 
+    /// Every token counts once: by itself, in its cluster's mean, or in its group's.
+    #[test]
+    fn clusters_without_a_chosen_token_count_in_the_means_of_groups() {
+        let (device, shape) = (Device::new(), KvShape { capacity: 256, ..shape() });
+        let policy = Policy { residual: Residual::Groups, ..of_tokens() };
+        let mut rng = SplitMix64::new(9);
+        // In groups of 32, 32 and 6, and of 32, 32, 32, 32 and 12.
+        let rows = [vec![2; 70], vec![1; 140]].map(|sizes| HeadRows::random(&mut rng, &sizes));
+        let index = LayerIndex::new(&device, &shape, WIDTH, 150, 1).unwrap();
+        let index = index.with_pairs(&device).unwrap().with_owners(256);
+        let mut index = index.with_groups(&device, 8).unwrap();
+        let clusters: Vec<_> = rows.iter().map(HeadRows::clusters).collect();
+        index.append(&device, SINKS, SINKS + 140, &clusters).unwrap();
+        for n in [0, 1, 5, 20] {
+            let mut choose = |_| {
+                let mut tokens: Vec<u32> = (0..n).map(|_| rng.below(140) as u32).collect();
+                tokens.sort_unstable();
+                tokens.dedup();
+                tokens
+            };
+            let tokens = [0, 1].map(&mut choose);
+            let ones = tokens.each_ref().map(|head| head.iter().map(|t| [*t, 1]).collect());
+            let q = normals(&mut rng, 16);
+            let selector = chosen(&device, &shape, &policy, &ones);
+            let mut residual = ResidualMeans::new(&device, &shape, &policy, 150).unwrap();
+            let queries = two_tokens(&device, &q);
+            let mut out = upload(&device, &[0.0; 32]);
+            let mut lse = upload(&device, &[f32::NEG_INFINITY; 8]);
+            let mut t = LayerTensors {
+                q: View::all(&queries),
+                k: View::part(&queries, 0, 16),
+                v: View::part(&queries, 0, 16),
+                out: ViewMut::all(&mut out),
+            };
+            let at =
+                Unread { clusters: &index, selector: &selector, selection: SELECTION, index: 1 };
+            residual.attend(&device, &shape, &at, &mut t, &mut lse).unwrap();
+            let (found, sums) =
+                (floats(&device, View::all(&out)), floats(&device, View::all(&lse)));
+            for h in 0..4 {
+                let (rows, tokens) = (&rows[h / 2], &tokens[h / 2]);
+                let mean = |of: std::ops::Range<usize>| {
+                    let mean = |rows: &[[f32; WIDTH]]| -> [f32; WIDTH] {
+                        let n = rows.len() as f32;
+                        std::array::from_fn(|i| rows.iter().map(|row| row[i]).sum::<f32>() / n)
+                    };
+                    (mean(&rows.keys[of.clone()]), mean(&rows.values[of]))
+                };
+                let lost = |cluster: usize| {
+                    let own = rows.tokens(cluster);
+                    tokens.iter().filter(|token| own.contains(&(**token as usize))).count()
+                };
+                let n_clusters = rows.sizes.len();
+                let mut means = Vec::new();
+                for first in (0..n_clusters).step_by(32) {
+                    let end = n_clusters.min(first + 32);
+                    let (mut left, mut all) = (0, 0..0);
+                    for cluster in first..end {
+                        let own = rows.tokens(cluster);
+                        all = if cluster == first { own.clone() } else { all.start..own.end };
+                        match lost(cluster) {
+                            0 => left += own.len(),
+                            lost => means.push((mean(own.clone()), own.len() - lost)),
+                        }
+                    }
+                    means.push((mean(all), left));
+                }
+                let total: usize = means.iter().map(|(_, times)| times).sum();
+                assert_eq!(total + tokens.len(), 140, "every token counts once");
+                let own = h * WIDTH..(h + 1) * WIDTH;
+                let all = means.iter().map(|((key, value), times)| (key, value, *times as f64));
+                let (want, sum) = attention(&q[own.clone()], shape.scale, all);
+                let near = |got: &f32, want: &f64| (f64::from(*got) - want).abs() < 1e-5;
+                assert!(found[16..][own].iter().zip(&want).all(|(g, w)| near(g, w)), "{n} tokens");
+                assert!(near(&sums[4 + h], &sum), "{n} tokens");
+            }
+        }
+    }
+
     #[test]
     fn an_index_that_keeps_no_values_adds_nothing() {
         let (device, shape) = (Device::new(), shape());
@@ -548,5 +621,18 @@ mod tests {
         assert_eq!(residual_bytes(&shape(), &policy, 5), 80 + own.iter().sum::<u64>());
         let numbers = words(&Device::new(), View::all(&residual.all));
         assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
+        let policy = Policy { residual: Residual::Groups, ..of_tokens() };
+        let residual = ResidualMeans::new(&Device::new(), &shape(), &policy, 5).unwrap();
+        let own = residual.chosen.unwrap();
+        let rest = own.groups.unwrap();
+        let lists = [&rest.clusters, &rest.groups].map(|list| {
+            [&list.rows, &list.weights, &list.n_rows]
+                .map(DeviceBuffer::size_bytes)
+                .iter()
+                .sum::<u64>()
+        });
+        let own = [&own.clusters, &own.takes, &own.n_selected].map(DeviceBuffer::size_bytes);
+        let bytes = own.iter().chain(&lists).sum::<u64>();
+        assert_eq!(residual_bytes(&shape(), &policy, 5), 80 + bytes);
     }
 }

@@ -98,7 +98,7 @@ impl<B: Backend> Choice<'_, B> {
     /// Rows that `head` is to draw for `residual`.
     fn n_draws(&self, head: HeadId, residual: Residual, q: &[f32], lse: &[f32]) -> usize {
         let (error, failure) = match residual {
-            Residual::Drop | Residual::Means => return 0,
+            Residual::Drop | Residual::Means | Residual::Groups => return 0,
             Residual::Sample(draws) => return draws,
             Residual::Verified { error, failure } => (f64::from(error), f64::from(failure)),
         };

@@ -13,7 +13,6 @@ use longview_ops::{
 use smallvec::{SmallVec, smallvec};
 
 use super::cache::{ClusterCache, Miss, Want};
-use super::group_stage::GroupStage;
 use super::search::Searched;
 use super::two_stage::{Choice, TokenStage};
 use crate::index::HeadIndex;
@@ -316,14 +315,7 @@ impl<B: Backend> Selector<B> {
             parts.push((scores, bytemuck::cast_slice_mut(&mut self.host_scores)));
         }
         parts.extend(other);
-        let groups = self.token_stage.as_mut().and_then(|stage| stage.groups.as_mut());
-        parts.extend(groups.and_then(GroupStage::read_parts).into_iter().flatten());
         backend.read_all(&mut parts).await
-    }
-
-    /// The groups that the last selection opened, where it looks at some of the clusters only.
-    pub fn group_stage(&self) -> Option<&GroupStage<B>> {
-        self.token_stage.as_ref()?.groups.as_ref()
     }
 
     /// Cuts the last choice where the clusters taken hold the share `mass` of the estimated

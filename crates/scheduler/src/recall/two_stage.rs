@@ -4,9 +4,6 @@
 //! The second stage is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
 //! the order of the rows: those of an opened cluster are a run. They are scored where they lie, by
 //! a list, and the best are chosen in the order of the list, without a sort.
-//!
-//! Where there are many clusters, the first stage is among those of a few groups
-//! ([`super::group_stage`]).
 
 use longview_core::DType;
 use longview_ops::{
@@ -14,7 +11,6 @@ use longview_ops::{
     ViewMut,
 };
 
-use super::group_stage::{GroupStage, group_stage_bytes};
 use super::search::Searched;
 use crate::layout::{KvShape, Query};
 use crate::policy::{Policy, TwoStage};
@@ -34,8 +30,6 @@ pub(crate) struct TokenStage<B: Backend> {
     /// F32 `[Hq, width]`.
     query: B::Buffer,
     host_budgets: Vec<u32>,
-    /// Where a step looks at some of the clusters only.
-    pub groups: Option<GroupStage<B>>,
     max_selected: usize,
     candidates: usize,
     width: usize,
@@ -45,8 +39,7 @@ pub(crate) struct TokenStage<B: Backend> {
 pub(crate) fn token_stage_bytes(shape: &KvShape, policy: &Policy, two_stage: TwoStage) -> u64 {
     let sizes = Sizes::of(shape, policy, two_stage);
     let lists = 2 * sizes.max_selected + sizes.candidates + 3;
-    let groups = two_stage.scan.map_or(0, |scan| group_stage_bytes(shape, policy, scan));
-    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64 + groups
+    (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64
 }
 
 struct Sizes {
@@ -75,10 +68,6 @@ impl<B: Backend> TokenStage<B> {
         let Sizes { max_selected, candidates, width } = Sizes::of(shape, policy, two_stage);
         let h = shape.n_kv_heads;
         let ints = |len: usize| backend.alloc(DType::U32, h * len, "opened clusters");
-        let groups = match two_stage.scan {
-            Some(scan) => Some(GroupStage::new(backend, shape, policy, scan)?),
-            None => None,
-        };
         Ok(Self {
             times: two_stage.times as u32,
             clusters: ints(max_selected)?,
@@ -89,7 +78,6 @@ impl<B: Backend> TokenStage<B> {
             n_rows: ints(1)?,
             query: backend.alloc(DType::F32, shape.n_q_heads * width, "query features")?,
             host_budgets: vec![0; h],
-            groups,
             max_selected,
             candidates,
             width,
@@ -115,10 +103,6 @@ impl<B: Backend> TokenStage<B> {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
         }
         self.budgets.put(backend, 0, &self.host_budgets)?;
-        let groups = match &mut self.groups {
-            Some(groups) => groups.level(backend, index)?,
-            None => None,
-        };
         let pooling = policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling);
         // All tokens weigh the same.
         let token_pooling = match pooling {
@@ -139,7 +123,6 @@ impl<B: Backend> TokenStage<B> {
                 token_pooling: token_pooling as u32,
             },
             q: query.q,
-            groups,
             clusters: SearchLevel {
                 centroids: index.centroids(),
                 sizes: index.sizes(),
@@ -211,7 +194,7 @@ mod tests {
             rank: Rank::Given(Some(2)),
             adapts: false,
         };
-        TwoStage { times, scan: None, tokens }
+        TwoStage { times, tokens }
     }
 
     /// Clusters in two stages, of which each head recalls up to `tokens`.

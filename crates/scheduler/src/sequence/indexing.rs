@@ -17,7 +17,7 @@ use crate::index::{
 };
 use crate::layout::{LAST_QUERIES, LayerMode};
 use crate::policy::{
-    BlockConfig, FLUSH_STEPS, HeadBudgets, INDEX_SEGMENT, Index, IndexKind, TokenConfig,
+    BlockConfig, FLUSH_STEPS, HeadBudgets, INDEX_SEGMENT, Index, IndexKind, Residual, TokenConfig,
 };
 use crate::store::{LayerRows, ReadParts, RowRange};
 
@@ -83,7 +83,7 @@ impl<B: Backend> Sequence<B> {
                     iterations: c.iterations,
                     max_cluster: c.max_cluster,
                     seed: job_seed(c.seed, layer, row_start),
-                    is_grouped: index.scan().is_some(),
+                    is_grouped: self.policy.residual == Residual::Groups,
                     ..plain(TaskKind::Clusters, n_clusters)
                 }
             }

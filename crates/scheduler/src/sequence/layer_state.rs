@@ -141,17 +141,17 @@ impl<B: Backend> Recall<B> {
         let units = new_index(backend, shape, &index, index.landmark_width(shape.head_dim))?;
         let units = match policy.residual {
             // What was chosen one by one is to be left out of its cluster's mean.
-            Residual::Means if index.two_stage().is_some() => {
+            Residual::Means | Residual::Groups if index.two_stage().is_some() => {
                 units.with_pairs(backend)?.with_owners(shape.capacity)
             }
-            Residual::Means => units.with_pairs(backend)?,
+            Residual::Means | Residual::Groups => units.with_pairs(backend)?,
             Residual::Drop | Residual::Sample(_) | Residual::Verified { .. } => units,
         };
-        let units = match index.scan() {
-            Some(_) => {
+        let units = match policy.residual {
+            Residual::Groups => {
                 units.with_groups(backend, index.max_groups(shape.capacity, GROUP_CLUSTERS))?
             }
-            None => units,
+            _ => units,
         };
         let tokens = match index.two_stage() {
             Some(two_stage) => {

@@ -114,7 +114,7 @@ impl KvPlan {
         }
         let Some(index) = policy.index else { return };
         self.work_bytes += sampled_bytes(shape, policy);
-        if policy.residual == Residual::Means {
+        if policy.residual.has_means() {
             self.work_bytes += residual_bytes(shape, policy, index.max_units(shape.capacity));
         }
         if let Some(two_stage) = index.two_stage() {
@@ -182,15 +182,15 @@ impl KvPlan {
         let clusters = policy.max_units(shape.capacity);
         let width = policy.index.map_or(0, |index| index.landmark_width(shape.head_dim));
         // With its mean value a cluster is described by a KV row more.
-        let pair = if policy.residual == Residual::Means { 2 * width } else { 0 };
+        let pair = if policy.residual.has_means() { 2 * width } else { 0 };
         let centroid = (width + pair) * shape.kv_dtype.size();
         let word = DType::U32.size();
         let per_head = clusters * (centroid + 2 * word) + word;
         self.index_bytes += (shape.n_kv_heads * per_head) as u64;
-        if let Some(index) = policy.index.filter(|index| index.scan().is_some()) {
+        if let Some(index) = policy.index.filter(|_| policy.residual == Residual::Groups) {
             let kind = (shape.kv_dtype, width);
             let groups = index.max_groups(shape.capacity, GROUP_CLUSTERS);
-            let bytes = group_bytes(shape.n_kv_heads, kind, groups, pair > 0);
+            let bytes = group_bytes(shape.n_kv_heads, kind, groups);
             self.index_bytes += bytes as u64;
             self.host_index_bytes += bytes as u64;
         }
@@ -199,7 +199,7 @@ impl KvPlan {
             let per_head = shape.capacity * (token + 2 * word) + word;
             self.index_bytes += (shape.n_kv_heads * per_head) as u64;
             // The cluster of each token, where means stand for the others.
-            let owner = if policy.residual == Residual::Means { word } else { 0 };
+            let owner = if policy.residual.has_means() { word } else { 0 };
             self.host_index_bytes +=
                 (shape.n_kv_heads * shape.capacity * (token + 3 * word + owner)) as u64;
         }

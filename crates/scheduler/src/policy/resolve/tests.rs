@@ -366,7 +366,7 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     let projection = Projection::Lrqk { iterations: 2, init, order, seed: 5 };
     let rank = Rank::Given(Some(8));
     let tokens = TokenConfig { projection, rank, adapts: false };
-    assert_eq!(stage, TwoStage { times: 2, scan: None, tokens });
+    assert_eq!(stage, TwoStage { times: 2, tokens });
     assert!(of(&[("rank", "8")]).is_err() && of(&[("two-stage", "2"), ("rank", "7")]).is_err());
     assert!(of(&[("two-stage", "2"), ("residual", "means")]).is_ok());
     for (name, value) in [("attention-bound", "true"), ("budget-mode", "mass")] {
@@ -383,20 +383,24 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
 }
 
 #[test]
-fn groups_of_clusters_are_for_two_stages_that_weigh_clusters_alike() {
-    let of = |settings: &[(&str, &str)]| {
-        let mut options = PolicyOptions::new(Preset::Longview).with_budget(512);
+fn groups_stand_for_clusters_where_tokens_are_chosen_one_by_one() {
+    let of = |preset, settings: &[(&str, &str)]| {
+        let mut options = PolicyOptions::new(preset).with_budget(512);
         settings.iter().for_each(|(name, value)| options.set(name, value).unwrap());
-        Policy::resolve(&options, 32768).map(|policy| policy.index.unwrap().scan())
+        Policy::resolve(&options, 32768).map(|policy| policy.residual)
     };
-    assert_eq!(of(&[]), Ok(None));
-    assert_eq!(of(&[("scan-clusters", "77")]), Ok(Some(77)));
-    assert_eq!(of(&[("pooling", "max"), ("scan-clusters", "77")]), Ok(Some(77)));
-    assert_eq!(of(&[("pooling", "size-weighted")]), Ok(None));
-    let error = of(&[("pooling", "size-weighted"), ("scan-clusters", "77")]).unwrap_err();
-    assert!(error.to_string().contains("not with --pooling size-weighted"), "{error}");
-    let error = of(&[("two-stage", "1"), ("scan-clusters", "77")]).unwrap_err().to_string();
-    assert!(error.starts_with("--scan-clusters: "), "{error}");
+    let groups = ("residual", "groups");
+    assert_eq!(of(Preset::Longview, &[]), Ok(Residual::Groups));
+    assert_eq!(of(Preset::Longview, &[("residual", "means")]), Ok(Residual::Means));
+    assert_eq!(of(Preset::Longview, &[("two-stage", "1")]), Ok(Residual::Means));
+    assert_eq!(of(Preset::Clusterkv, &[groups, ("two-stage", "2")]), Ok(Residual::Groups));
+    for (preset, more) in [(Preset::Clusterkv, None), (Preset::Longview, Some(("two-stage", "1")))]
+    {
+        let settings: Vec<_> = [groups].into_iter().chain(more).collect();
+        let error = of(preset, &settings).unwrap_err().to_string();
+        assert!(error.starts_with("--residual: "), "{error}");
+        assert!(error.contains("use --residual means"), "{error}");
+    }
 }
 
 /// Its clusters are ClusterKV's; its tokens are compared in the best space of 32 dimensions.
@@ -413,8 +417,8 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let rank = Rank::Given(Some(32));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 8, scan: None, tokens }));
-    assert_eq!((policy.residual, policy.dense_layers), (Residual::Means, 0));
+    assert_eq!(two_stage, Some(TwoStage { times: 8, tokens }));
+    assert_eq!((policy.residual, policy.dense_layers), (Residual::Groups, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
     let plain = |policy: &Policy| {
