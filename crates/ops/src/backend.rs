@@ -297,8 +297,8 @@ pub trait Backend: Storage + Send + Sync {
         d.unfused(self)
     }
 
-    /// [`Backend::score_select`] of both levels of a search and [`Backend::cluster_rows`] of what it
-    /// opens, with [`Backend::project_heads`] of the queries before the last.
+    /// [`Backend::score_select`] of both levels of a search and [`Backend::cluster_rows`] of what
+    /// it opens, with [`Backend::project_heads`] of the queries before the last.
     fn search_tokens(&self, d: SearchTokens<'_, Self>) -> OpResult<()> {
         d.unfused(self)
     }

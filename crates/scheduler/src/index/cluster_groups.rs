@@ -46,7 +46,7 @@ pub(crate) struct ClusterGroups<B: Backend> {
 }
 
 impl<B: Backend> ClusterGroups<B> {
-    /// Room for `capacity` groups a head of clusters of `n_kv_heads` heads, whose mean keys and mean
+    /// Room for `capacity` groups a head of clusters of `n_kv_heads` heads, whose mean keys and
     /// values have `width` numbers of `dtype`.
     pub fn new(
         backend: &B,

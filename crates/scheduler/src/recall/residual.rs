@@ -8,9 +8,9 @@
 //! ([`super::two_stage`]), the host counts those that each cluster lost, and c and v stay the means
 //! of all.
 //!
-//! With [`Residual::Groups`] that holds for clusters that lost tokens alone. All others count in the
-//! mean of their group ([`crate::index`]'s upper level), as often as it has tokens in them: so the
-//! estimate covers all tokens, and what is far from the query is coarser and costs less.
+//! With [`Residual::Groups`] that holds for clusters that lost tokens alone. All others count in
+//! the mean of their group ([`crate::index`]'s upper level), as often as it has tokens in them: so
+//! the estimate covers all tokens, and what is far from the query is coarser and costs less.
 
 use longview_core::{DType, HeadId};
 use longview_ops::{
@@ -121,7 +121,8 @@ fn list_bytes(n_heads: usize, stride: usize) -> usize {
 
 impl<B: Backend> GroupRest<B> {
     /// Lists the clusters of `head` that lost tokens with what each has left, and all groups with
-    /// what of them is not listed. `lost`, the tokens that each cluster lost, is 0 before and after.
+    /// what of them is not listed. `lost`, the tokens that each cluster lost, is 0 before and
+    /// after.
     fn list(&mut self, head: HeadId, at: &Unread<'_, B>, groups: &HeadGroups, lost: &mut [u32]) {
         let (h, index) = (head.index(), &at.clusters.heads()[head.index()]);
         (self.clusters.host_n[h], self.groups.host_n[h]) = (0, 0);
