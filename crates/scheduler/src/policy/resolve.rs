@@ -29,6 +29,10 @@ const LRQK_LITE_TOKENS: usize = 64;
 const LONGVIEW_OPENS: usize = 4096;
 const LONGVIEW_TIMES: [usize; 2] = [4, 16];
 
+/// Tokens up to which Longview attends to everything where rows lie, if nothing else is said.
+/// Measured with SmolLM2 in Q4_1, whose other work is little: its search takes longer up to here.
+const LONGVIEW_ATTENDS_ALL: usize = 8192;
+
 /// Dimensions in which Longview compares tokens.
 const LONGVIEW_RANK: usize = 32;
 
@@ -152,7 +156,14 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
         let advice = PolicyAdvice::Use { option: "residual", value: "means".into() };
         return Err(PolicyError::Conflict { option: "residual", reason, advice });
     }
-    Ok(Policy { index, residual, ..policy })
+    Ok(Policy { index, residual, attend_all: attend_all(options), ..policy })
+}
+
+/// What was asked for by numbers is done at any length.
+fn attend_all(options: &PolicyOptions) -> usize {
+    let is_auto = matches!(options.budget.unwrap_or_default(), BudgetOption::Auto);
+    let is_plain = options.given().iter().all(|name| ["budget", "dense-layers"].contains(name));
+    if options.preset == Preset::Longview && is_auto && is_plain { LONGVIEW_ATTENDS_ALL } else { 0 }
 }
 
 /// Two-stage selection: clusters, then tokens.

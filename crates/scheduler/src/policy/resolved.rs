@@ -27,6 +27,9 @@ pub struct Policy {
     pub recent: usize,
     /// First layers that attend to everything.
     pub dense_layers: usize,
+    /// Up to so many tokens, layers that recall attend to everything where rows lie: there a search
+    /// takes longer than what it saves.
+    pub attend_all: usize,
     /// What stands for tokens that a step does not choose.
     pub residual: Residual,
     /// How every step bounds the attention that it leaves out.
@@ -46,6 +49,7 @@ impl Policy {
             sinks: 0,
             recent: 0,
             dense_layers: 0,
+            attend_all: 0,
             residual: Residual::Drop,
             attention_bound: AttentionBound::Off,
             seed: 0,

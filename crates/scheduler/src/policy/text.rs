@@ -29,6 +29,7 @@ impl Policy {
             sinks,
             recent,
             dense_layers,
+            attend_all,
             residual,
             attention_bound,
             // That of the index, which says it.
@@ -82,7 +83,9 @@ impl Policy {
             ),
             ("positions", name_of(residency.first_positions()).into()),
         ];
-        lines.map(|(name, value)| format!("{name} = {value}\n")).concat()
+        let text = lines.map(|(name, value)| format!("{name} = {value}\n")).concat();
+        // Files of versions that did not know it have no such line.
+        if *attend_all == 0 { text } else { format!("{text}attend all = {attend_all}\n") }
     }
 }
 

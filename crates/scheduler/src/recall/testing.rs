@@ -66,6 +66,7 @@ pub(super) fn policy(tokens: usize) -> Policy {
         sinks: SINKS,
         recent: 0,
         dense_layers: 0,
+        attend_all: 0,
         residual: Residual::Drop,
         attention_bound: AttentionBound::Off,
         seed: 0,

@@ -63,6 +63,9 @@ impl Token {
                 self.seal(sequence)?;
                 self.count_rotated(sequence);
             }
+            LayerMode::Recall if sequence.attends_all(self.layer, sequence.n_tokens + 1) => {
+                self.count_all(sequence);
+            }
             LayerMode::Recall => self.recall(sequence, t).await?,
             LayerMode::Kept => {
                 sequence.list_kept(self.layer);
@@ -523,6 +526,9 @@ impl Token {
         t: &mut LayerTensors<'_, B>,
         lse: &mut B::Buffer,
     ) -> Result<(), SchedulerError> {
+        if sequence.attends_all(self.layer, sequence.n_tokens + 1) {
+            return Ok(());
+        }
         let Sequence { backend, shape, policy, layers, recall: path, .. } = sequence;
         let Some(RecallPath { selector, residual: Some(residual), .. }) = path else {
             return Ok(());

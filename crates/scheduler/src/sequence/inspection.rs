@@ -6,7 +6,7 @@ use longview_ops::Backend;
 use super::kv_sequence::Sequence;
 use super::layer_state::LayerState;
 use crate::inspect::{AttendedHead, TokenPlace, TracedLayer, TrackedHead, mark};
-use crate::layout::{KvShape, LayerMode, SelectionId};
+use crate::layout::{KvShape, SelectionId};
 use crate::recall::{Bounded, RecallPath};
 
 impl<B: Backend> Sequence<B> {
@@ -25,6 +25,7 @@ impl<B: Backend> Sequence<B> {
     /// The rows that a KV head recalled in the last decode step, cluster by cluster, best first.
     fn last_recalled_rows(&self, layer: LayerId, head: HeadId) -> impl Iterator<Item = u32> + '_ {
         let state = self.layers[layer].recall().zip(self.recall.as_ref());
+        let state = state.filter(|_| !self.attends_all(layer, self.n_tokens));
         state.into_iter().flat_map(move |(state, path)| {
             let selection = self.attended_selection(state.selection);
             let starts = &state.selected_index().heads()[head].starts;
@@ -46,6 +47,9 @@ impl<B: Backend> Sequence<B> {
     /// looks rows up, without what it recalled.
     pub fn attended_tokens(&self, layer: LayerId, head: HeadId) -> Vec<u32> {
         let (state, n) = (&self.layers[layer], self.n_tokens);
+        if self.attends_all(layer, n) {
+            return state.positions[head][..n].to_vec();
+        }
         let start = self.window_start(layer, n);
         let positions = &state.positions[head];
         let sinks = self.sinks(layer).min(n).min(start);
@@ -115,7 +119,8 @@ impl<B: Backend> Sequence<B> {
         let (layer, head, n) = (tracked.layer, tracked.head, self.n_tokens);
         let state = &self.layers[layer];
         let positions = &state.positions[head];
-        if state.mode() == LayerMode::Dense {
+        let attends_all = self.attends_all(layer, n);
+        if attends_all {
             out.resize(n, TokenPlace::Hit);
         } else {
             out.resize(n, TokenPlace::Skipped);
@@ -133,7 +138,7 @@ impl<B: Backend> Sequence<B> {
         let missed = tracked.missed().iter().filter_map(|row| positions.get(*row as usize));
         mark(out, missed.copied(), TokenPlace::Missed);
         mark(out, self.kept_tokens(layer, head), TokenPlace::Hit);
-        if state.mode() != LayerMode::Dense {
+        if !attends_all {
             let sinks = self.sinks(layer).min(n);
             out[..sinks].fill(TokenPlace::Sink);
             out[self.window_start(layer, n)..].fill(TokenPlace::Recent);
@@ -183,8 +188,8 @@ impl<B: Backend> Sequence<B> {
     /// The rows of the host store that a head attended in the last decode step, ascending.
     fn list_attended_rows(&self, layer: LayerId, head: HeadId, rows: &mut Vec<u32>) {
         rows.clear();
-        let (state, n) = (&self.layers[layer], self.n_tokens);
-        if state.mode() == LayerMode::Dense {
+        let n = self.n_tokens;
+        if self.attends_all(layer, n) {
             return rows.extend(0..n as u32);
         }
         let start = self.window_start(layer, n);

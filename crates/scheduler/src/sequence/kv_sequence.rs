@@ -345,6 +345,18 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
+    /// Whether the last of `n_rows` tokens attends to all of them in `layer`.
+    pub(super) fn attends_all(&self, layer: LayerId, n_rows: usize) -> bool {
+        match self.layers[layer].mode() {
+            LayerMode::Dense => true,
+            // Rows of 8 bits are attended in two parts.
+            LayerMode::Recall => {
+                n_rows <= self.policy.attend_all && self.in_place() && self.exact.is_none()
+            }
+            LayerMode::Local | LayerMode::Window | LayerMode::Kept => false,
+        }
+    }
+
     /// The first row that the last of `n_rows` tokens sees, under any policy.
     pub(super) fn first_visible(&self, layer: LayerId, n_rows: usize) -> usize {
         self.shape.window(layer).map_or(0, |window| n_rows.saturating_sub(window))

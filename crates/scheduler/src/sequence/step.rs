@@ -210,7 +210,10 @@ impl<B: Backend> Step<'_, '_, B> {
                     lists.extend(sequence.exact_list(layer, span.start));
                     rounded.runs.extend(sequence.rounded_span(layer, span.start));
                 }
-                LayerState::Dense | LayerState::Local => {
+                state
+                    if matches!(state, LayerState::Dense | LayerState::Local)
+                        || sequence.attends_all(layer, sequence.n_tokens + 1) =>
+                {
                     let n_rows = sequence.n_tokens + 1;
                     let first = sequence.first_visible(layer, n_rows);
                     runs.push(ChunkSpan {

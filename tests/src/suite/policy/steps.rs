@@ -6,9 +6,9 @@ pub(super) use std::sync::Arc;
 pub(super) use longview_core::{DType, HeadId, LayerId, SplitMix64};
 pub(super) use longview_ops::{Backend, Distance, Pooling};
 pub(super) use longview_scheduler::{
-    ClusterJob, ClusterTask, HostStoreKind, KvPlan, LayerMode, Placement, PolicyOptions, Positions,
-    Preset, RecallMode, SchedulerError, SequenceOptions, SpanMode, Step, StepScratch, StepSpan,
-    StepVerdict, TaskKind,
+    ClusterJob, ClusterTask, HostStoreKind, KvPlan, LayerMode, Placement, Policy, PolicyOptions,
+    Positions, Preset, RecallMode, SchedulerError, SequenceOptions, SpanMode, Step, StepScratch,
+    StepSpan, StepVerdict, TaskKind,
 };
 pub(super) use pollster::block_on;
 
@@ -22,6 +22,7 @@ macro_rules! policy_checks {
         $then! {
             the_control_attends_to_sinks_and_the_most_recent_tokens,
             full_attention_and_dense_layers_attend_to_everything,
+            few_tokens_are_all_attended_where_they_lie,
             one_prefill_serves_several_policies_and_is_taken_back,
             the_same_seed_gives_the_same_bits_with_and_without_overlap,
             several_sequences_of_unequal_length_share_a_step,
@@ -155,6 +156,48 @@ pub fn full_attention_and_dense_layers_attend_to_everything<B: Probe>(backend: &
                 let got = &sim.out[layer][h * 8..(h + 1) * 8];
                 assert_near(got, &sim.oracle(layer, h, &positions), "full attention");
             }
+        }
+    }
+}
+
+/// The search begins with the first token behind the limit, as if there had been none; on a device
+/// there is none.
+pub fn few_tokens_are_all_attended_where_they_lie<B: Probe>(backend: &Arc<B>) {
+    const LIMIT: usize = 230;
+    let plain = PolicyOptions::new(Preset::Longview);
+    let searching = Policy::resolve(&plain.clone().with_budget(96), 400).unwrap();
+    assert_eq!(searching.attend_all, 0, "a budget is kept at any length");
+    let plain = Policy::resolve(&plain, 400).unwrap();
+    assert!(plain.attend_all >= 400, "a context as short as this is attended whole");
+    for &placement in placements(&**backend) {
+        let [searched, whole] = [0, LIMIT].map(|attend_all| {
+            let options = options(placement);
+            let full = PolicyOptions::new(Preset::Full);
+            let mut sim = Sim::new(backend, small_shape(400), &full, options).unwrap();
+            sim.prefill(3, 200);
+            let policy = Policy { attend_all, ..searching.clone() };
+            block_on(sim.sequence.set_policy(policy)).unwrap();
+            let step = |sim: &mut Sim<B>| {
+                sim.decode(3);
+                let attended = sim.sequence.attended_tokens(LayerId(1), HeadId::new(0)).len();
+                (sim.out.clone(), attended)
+            };
+            let steps: Vec<_> = (0..60).map(|_| step(&mut sim)).collect();
+            let positions: Vec<u32> = (0..210).collect();
+            block_on(sim.sequence.truncate(209)).unwrap();
+            let (out, attended) = step(&mut sim);
+            if attend_all > 0 && placement == Placement::InPlace {
+                assert_near(&out[1][..8], &sim.oracle(LayerId(1), 0, &positions), "all tokens");
+                assert_eq!(attended, 210);
+            } else {
+                assert!(attended <= 96, "{placement:?}: {attended}");
+            }
+            steps
+        });
+        for (i, (searched, whole)) in searched.iter().zip(&whole).enumerate() {
+            let is_whole = placement == Placement::InPlace && 200 + i < LIMIT;
+            assert_eq!(whole.1, if is_whole { 201 + i } else { searched.1 }, "step {i}");
+            assert_eq!(whole.0 == searched.0, !is_whole, "{placement:?}, step {i}");
         }
     }
 }
