@@ -499,7 +499,7 @@ options! {
     residual: Residual = "residual" (was "tail"), "NAME";
     /// Open clusters for so many times the budget, and attend those of their tokens that score best
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
-    /// opens 4,096 tokens, but 4 to 16].
+    /// opens 4,096 tokens, but 4 to 16; in contexts above 32,768 in proportion more].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].

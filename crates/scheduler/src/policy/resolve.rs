@@ -24,10 +24,13 @@ use super::small_budget::AlwaysAttended;
 /// The last tokens that LRQK always attends, where the budget has room for them.
 const LRQK_LITE_TOKENS: usize = 64;
 
-/// Tokens in the clusters that Longview opens, and the least and most multiples of its budget that
-/// these are: a small budget needs more of them to find its tokens.
+/// Tokens in the clusters that Longview opens up to a context of [`LONGVIEW_SHORT`], and the least
+/// and most multiples of its budget that these are: a small budget needs more of them to find its
+/// tokens. In longer contexts they grow with it, because among more clusters more score above that
+/// of a token that is looked for.
 const LONGVIEW_OPENS: usize = 4096;
 const LONGVIEW_TIMES: [usize; 2] = [4, 16];
+const LONGVIEW_SHORT: usize = 32_768;
 
 /// Tokens up to which Longview attends to everything where rows lie, if nothing else is said.
 /// Measured with SmolLM2 in Q4_1, whose other work is little: its search takes longer up to here.
@@ -142,7 +145,7 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
     };
     let policy = recalled(options, Always { sinks, recent }, budget, index)?;
     // After the budget was checked, so that the error of a small budget comes first.
-    let two_stage = two_stage(options, budget)?;
+    let two_stage = two_stage(options, context, budget)?;
     let kind = IndexKind::Clusters(ClusterConfig { two_stage, ..clusters });
     let index = policy.index.map(|index| Index { kind, ..index });
     let residual = options.residual.unwrap_or(match options.preset {
@@ -167,11 +170,18 @@ fn attend_all(options: &PolicyOptions) -> usize {
 }
 
 /// Two-stage selection: clusters, then tokens.
-fn two_stage(options: &PolicyOptions, budget: usize) -> Result<Option<TwoStage>, PolicyError> {
+fn two_stage(
+    options: &PolicyOptions,
+    context: usize,
+    budget: usize,
+) -> Result<Option<TwoStage>, PolicyError> {
     let is_longview = options.preset == Preset::Longview;
     let default = if is_longview {
         let [least, most] = LONGVIEW_TIMES;
-        (LONGVIEW_OPENS / budget).clamp(least, most)
+        // In 64 bits: the product exceeds a word of 32.
+        let long = context.max(LONGVIEW_SHORT) as u64;
+        let in_proportion = |n: usize| (n as u64 * long / LONGVIEW_SHORT as u64) as usize;
+        (in_proportion(LONGVIEW_OPENS) / budget).clamp(least, in_proportion(most))
     } else {
         1
     };

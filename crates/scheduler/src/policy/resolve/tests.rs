@@ -430,6 +430,13 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         let index = of(&[("budget", budget)]).unwrap().index.unwrap();
         assert_eq!(index.two_stage().unwrap().times, times, "--budget {budget}");
     }
+    let times = |context, budget| {
+        let options = PolicyOptions::new(Preset::Longview).with_budget(budget);
+        let policy = Policy::resolve(&options, context).unwrap();
+        policy.index.unwrap().two_stage().unwrap().times
+    };
+    assert_eq!([1024, 32_768, 65_536, 131_072].map(|n| times(n, 512)), [8, 8, 16, 32]);
+    assert_eq!([1024, 32_768, 131_072, 1 << 30].map(|n| times(n, 64)), [16, 16, 64, 524_288]);
     let segment = |context| {
         let options = PolicyOptions::new(Preset::Longview).with_budget(512);
         Policy::resolve(&options, context).unwrap().index.unwrap().segment
