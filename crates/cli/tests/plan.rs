@@ -51,7 +51,7 @@ fn device_memory_is_respected() {
     assert!(all.iter().any(|verdict| verdict["short_of"] == "device memory"));
     let text = plan(&["-c", "65536", "--device-memory", "1MiB"]).ok();
     assert!(text.contains("no option makes it fit; no context fits"), "{text}");
-    let all = verdicts(&["-c", "65536", "--device-memory", "64MiB"]);
+    let all = verdicts(&["-c", "65536", "--device-memory", "128MiB"]);
     let on_device = |policy: &str| {
         let found = all.iter().find(|v| v["policy"] == policy && v["place"] == "device");
         found.unwrap_or_else(|| panic!("{policy}: {all:?}"))["fits"].clone()

@@ -145,7 +145,8 @@ impl<B: Backend> Fit<'_, B> {
             Preset::Longview if is_plain => &[Preset::Clusterkv],
             _ => &[],
         };
-        others.iter().map(|preset| PolicyOptions::new(*preset))
+        // What was given stays: whoever follows the advice adds a policy to it.
+        others.iter().map(|preset| PolicyOptions { preset: *preset, ..self.policy.clone() })
     }
 }
 

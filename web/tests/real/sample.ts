@@ -16,7 +16,7 @@ export const SAMPLE = {
   policy: {
     preset: "longview",
     budget: 160,
-    options: {},
+    options: {} as Record<string, string>,
   },
 };
 

@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn the_policy_follows_the_depth_of_the_model_as_in_every_command() {
-        let line = Line::try_parse_from(["demo", "--context", "4096"]).expect("options");
+        let line = Line::try_parse_from(["demo", "--policy", "clusterkv", "--context", "4096"]);
+        let line = line.expect("options");
         let dense_layers =
             |n_layers| policy(&line.demo, n_layers).expect("a policy").1.dense_layers;
         assert_eq!(dense_layers(DEEP_LAYERS - 1), 0);

@@ -472,7 +472,8 @@ options! {
     /// Tokens that a KV head attends in one step, first and last tokens included; above the context
     /// it equals full attention. auto: 512 up to a context of 4096 tokens, 1024 up to 32768, 2048
     /// beyond; for lrqk 256 up to 4096, 512 up to 8192, 1024 below 32768, else 2048, and the last
-    /// tokens.
+    /// tokens. Without it longview attends all of up to 8192 tokens, where they lie in the memory
+    /// that computes.
     budget: BudgetOption = "budget", "TOKENS", TOKENS;
     /// How the budget is divided among the KV heads of a layer: uniform; ada: by the attention that
     /// the best tokens of a head receive; mass: what --mass needs in each step, up to the budget.
