@@ -2,9 +2,9 @@
 # Makes the results of docs/results/README.md: sh docs/results/run.sh [STAGE..]
 #
 # LONGVIEW is the program, OUT the folder of the results files, BOOK a long plain text (the page's
-# numbers: Guernsey Folk Lore, E. MacCulloch, 1903). A stage of `eval` that was stopped goes on
-# where it was. Stages of `probe` and `speed` begin again; of what is then there twice a report
-# takes the last.
+# numbers: Guernsey Folk Lore, E. MacCulloch, 1903), MODEL a file of SmolLM2-135M-Instruct in
+# Q4_1. A stage of `eval` that was stopped goes on where it was. Stages of `probe` and `speed`
+# begin again; of what is then there twice a report takes the last.
 set -eu
 LONGVIEW=${LONGVIEW:-target/dist/longview}
 OUT=${OUT:-results}
@@ -144,10 +144,23 @@ caches() {
         -o "$OUT/caches.jsonl"
 }
 
+# The default against the others: the embedded model at 32K and 128K, and MODEL on RULER.
+defaults() {
+    others=full,longview,lrqk,loki,clusterkv,quest
+    "$LONGVIEW" eval --tasks needle-mixed --lengths 32768 --samples 3 --budgets 128,256,512,1024 \
+        --policies "$others,clusterkv:two-stage=4,infinigen:layer-prefetch=false" \
+        -o "$OUT/defaults.jsonl"
+    "$LONGVIEW" eval --tasks needle-mixed --lengths 131072 --samples 1 --budgets 512,1024,2048 \
+        --policies "$others" -o "$OUT/defaults.jsonl"
+    tasks=ruler-niah-single-1,ruler-niah-single-2,ruler-niah-multikey-1,ruler-niah-multivalue
+    "$LONGVIEW" eval -m "$MODEL" --tasks "$tasks" --lengths 4096 --samples 20 \
+        --budgets 128,256,512 --policies "$others" -o "$OUT/defaults-model.jsonl"
+}
+
 for stage in "${@:-all}"; do
     case $stage in
-    all) scores; aware; safeguards; depths; distances; factors; blocks; probes; positions; windows
-        certificates; speed; grid; caches ;;
+    all) defaults; scores; aware; safeguards; depths; distances; factors; blocks; probes; positions
+        windows; certificates; speed; grid; caches ;;
     *) "$stage" ;;
     esac
 done
