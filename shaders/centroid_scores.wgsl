@@ -46,6 +46,9 @@ struct Params {
     ids_offset: u32,
     // Ids from one head to the next.
     id_stride: u32,
+    // Where the centroid of cluster 0 of a list lies, and from one to the next.
+    first_placed: u32,
+    placed_step: u32,
 }
 
 const BLOCK: u32 = 64u;
@@ -249,7 +252,8 @@ fn logits(
     // Rows beyond the last read the last again.
     var cluster = min(start + lane / LANES, n - 1u);
 //# if LISTED
-    cluster = min(ids[p.ids_offset + head * p.id_stride + cluster], p.cluster_stride - 1u);
+    cluster = p.first_placed + ids[p.ids_offset + head * p.id_stride + cluster] * p.placed_step;
+    cluster = min(cluster, p.cluster_stride - 1u);
 //# end
     let row = p.centroids_offset + (head * p.cluster_stride + cluster) * p.head_dim;
 

@@ -1,12 +1,12 @@
-//! The search for tokens inside of clusters, both levels of a head by one thread.
+//! The search for tokens inside of clusters, all levels of a head by one thread.
 //!
 //! As single calls, a search makes threads meet a dozen times for work of some 10 microseconds
 //! each. Here they meet once: a head's levels follow each other on one core, and what one leaves to
 //! the next stays in its cache. Results are those of the single calls, bit for bit.
 
 use longview_ops::{
-    DeviceBuffer, Op, OpError, OpResult, Opened, Pooling, SearchLevel, SearchTokens,
-    SearchTokensParams, View, ViewMut,
+    DeviceBuffer, Op, OpError, OpResult, Opened, Placed, Pooling, Rerank, SearchLevel,
+    SearchTokens, SearchTokensParams, View, ViewMut,
 };
 
 use crate::backend::CpuBackend;
@@ -113,6 +113,8 @@ struct Sizes {
     clusters: usize,
     /// Most tokens of a list.
     candidates: usize,
+    /// Most tokens that are scored again by their keys.
+    reranked: usize,
 }
 
 /// A head's work memory.
@@ -127,17 +129,19 @@ struct Memory<'s> {
     clusters: [&'s mut [u32]; 2],
     /// Tokens of chosen clusters.
     candidates: &'s mut [u32],
+    /// Tokens that are scored again, and what is taken of them.
+    reranked: [&'s mut [u32]; 2],
 }
 
 impl<'s> Memory<'s> {
     fn of(scratch: &'s mut Scratch, sizes: Sizes) -> Self {
-        let Sizes { query, projected, group, most, clusters, candidates } = sizes;
+        let Sizes { query, projected, group, most, clusters, candidates, reranked } = sizes;
         let blocks = most.div_ceil(BLOCK);
         let [own, ranks, bins, keys] = scratch_lens(most);
         let (terms, parts) = (blocks * group * BLOCK, blocks * group * 2);
         let lens = [
             query, projected, terms, parts, most, own, ranks, bins, keys, clusters, clusters,
-            candidates,
+            candidates, reranked, reranked,
         ];
         let [
             query,
@@ -152,6 +156,8 @@ impl<'s> Memory<'s> {
             chosen,
             takes,
             candidates,
+            reranked,
+            reranked_takes,
         ] = scratch.floats(lens);
         let work = Work {
             ranks: bytemuck::cast_slice_mut(ranks),
@@ -169,6 +175,7 @@ impl<'s> Memory<'s> {
             work,
             clusters: [ints(chosen), ints(takes)],
             candidates: ints(candidates),
+            reranked: [ints(reranked), ints(reranked_takes)],
         }
     }
 }
@@ -182,6 +189,7 @@ struct Level<'a> {
     budgets: &'a [u32],
     stride: usize,
     max: usize,
+    placed: Placed,
 }
 
 impl<'a> Level<'a> {
@@ -207,7 +215,26 @@ impl<'a> Level<'a> {
             budgets,
             stride: level.stride as usize,
             max: max as usize,
+            placed: Placed::DENSE,
         })
+    }
+
+    /// Keys as the landmarks of `tokens`, where these are chosen by them.
+    ///
+    /// # Errors
+    /// Where there are more tokens than rows, or a head chooses more than there is room for.
+    fn of_keys(
+        d: &SearchTokens<'a, CpuBackend>,
+        rerank: &Rerank<'a, CpuBackend>,
+        tokens: &Self,
+    ) -> OpResult<Self> {
+        let placed = Rerank::<CpuBackend>::placed(d.opened.first_row);
+        let limit = placed.limit(rerank.key_stride());
+        ensure_at_most(Op::CentroidScores, "number of tokens", tokens.n, limit as usize)?;
+        let again = slice::<u32>(&rerank.budgets);
+        ensure_at_most(Op::CentroidScores, "tokens scored again", again, rerank.stride as usize)?;
+        let centroids = rerank.keys(d.p.n_kv_heads, d.p.head_dim);
+        Ok(Self { centroids, stride: rerank.key_stride() as usize, placed, ..*tokens })
     }
 }
 
@@ -262,6 +289,8 @@ struct Search<'a> {
     opened: Starts<'a>,
     w_q: &'a [f32],
     tokens: Level<'a>,
+    /// Tokens by their keys, and how many of each head are scored again.
+    keys: Option<(Level<'a>, &'a [u32])>,
     sizes: Sizes,
 }
 
@@ -279,6 +308,10 @@ impl<'a> Search<'a> {
         let tokens = Level::of(&d.tokens, Some(d.opened.stride), room)?;
         let (group, row) = ((p.n_q_heads / p.n_kv_heads) as usize, row(p.head_dim as usize));
         let candidates = d.opened.stride as usize;
+        let keys = match &d.rerank {
+            Some(rerank) => Some((Level::of_keys(d, rerank, &tokens)?, slice(&rerank.budgets))),
+            None => None,
+        };
         let all = clusters.n.iter().copied().max().unwrap_or(0) as usize;
         let sizes = Sizes {
             query: group * row,
@@ -287,6 +320,7 @@ impl<'a> Search<'a> {
             most: candidates.max(all),
             clusters: clusters.max,
             candidates,
+            reranked: d.rerank.as_ref().map_or(0, |rerank| rerank.stride as usize),
         };
         let (q, own) = (slice::<f32>(&d.q), (p.n_q_heads * p.head_dim) as usize);
         Ok(Self {
@@ -297,11 +331,12 @@ impl<'a> Search<'a> {
             opened: Starts::of(&d.opened),
             w_q: slice(&d.w_q),
             tokens,
+            keys,
             sizes,
         })
     }
 
-    /// Both levels of a head: how many tokens it chose, or a row that a cluster named and there is
+    /// All levels of a head: how many tokens it chose, or a row that a cluster named and there is
     /// not.
     fn levels(
         &self,
@@ -309,7 +344,7 @@ impl<'a> Search<'a> {
         m: &mut Memory<'_>,
         [chosen, takes]: [&mut [u32]; 2],
     ) -> Result<u32, u32> {
-        let (group, dh, rank) = (self.sizes.group, self.p.head_dim as usize, self.p.rank as usize);
+        let (group, dh) = (self.sizes.group, self.p.head_dim as usize);
         let q = &self.q[head * group * dh..][..group * dh];
         scale_queries(q, dh, self.p.scale, m.query, row(dh));
         let (pooling, query) = (self.p.pooling, HeadQuery { q: m.query, row: row(dh), dh });
@@ -321,18 +356,41 @@ impl<'a> Search<'a> {
         let taken = self.choose(&self.clusters, head, query, all, &mut level_memory, out);
         let (choice, limit) = ([&own[..taken], &own_takes[..taken]], self.tokens.n[head] as usize);
         let n = self.opened.list(&self.clusters, head, choice, limit, m.candidates)?;
-        let (projected, scaled) = m.projected.split_at_mut(group * rank);
+        let pooling = self.p.token_pooling;
+        let Some((keys, again)) = &self.keys else {
+            let query = self.project(head, q, m.projected);
+            let listed = Scored { ids: Some(&m.candidates[..n]), n, pooling };
+            let out = [chosen, takes];
+            return Ok(
+                self.choose(&self.tokens, head, query, listed, &mut level_memory, out) as u32
+            );
+        };
+        let mut ids = &m.candidates[..n];
+        // Where all are scored again, their landmarks decide nothing.
+        if again[head] < n as u32 {
+            let by_landmarks = Level { budgets: again, ..self.tokens };
+            let projected = self.project(head, q, m.projected);
+            let listed = Scored { ids: Some(ids), n, pooling };
+            let [best, best_takes] = &mut m.reranked;
+            let out = [&mut **best, &mut **best_takes];
+            let taken = self.choose(&by_landmarks, head, projected, listed, &mut level_memory, out);
+            ids = &best[..taken];
+        }
+        let listed = Scored { ids: Some(ids), n: ids.len(), pooling };
+        let out = [chosen, takes];
+        Ok(self.choose(keys, head, query, listed, &mut level_memory, out) as u32)
+    }
+
+    /// A head's queries in the space of tokens' landmarks.
+    fn project<'m>(&self, head: usize, q: &[f32], memory: &'m mut [f32]) -> HeadQuery<'m> {
+        let (group, dh, rank) = (self.sizes.group, self.p.head_dim as usize, self.p.rank as usize);
+        let (projected, scaled) = memory.split_at_mut(group * rank);
         for (x, out) in q.chunks_exact(dh).zip(projected.chunks_exact_mut(rank)) {
             let w = &self.w_q[head * dh * rank..][..dh * rank];
             self.isa.run(Projection { x, w, out });
         }
         scale_queries(projected, rank, self.p.scale, scaled, row(rank));
-        let query = HeadQuery { q: scaled, row: row(rank), dh: rank };
-        let (ids, pooling) = (Some(&m.candidates[..n]), self.p.token_pooling);
-        let listed = Scored { ids, n, pooling };
-        let out = [chosen, takes];
-        let taken = self.choose(&self.tokens, head, query, listed, &mut level_memory, out);
-        Ok(taken as u32)
+        HeadQuery { q: scaled, row: row(rank), dh: rank }
     }
 
     /// Scores entries of a level and chooses; returns how many.
@@ -349,15 +407,17 @@ impl<'a> Search<'a> {
         if n == 0 {
             return 0;
         }
-        let sizes = &level.sizes[head * level.stride..][..level.stride];
+        let own_sizes = || &level.sizes[head * level.stride..][..level.stride];
         with_landmarks!(level.centroids.buffer.dtype(), E => {
             let all = slice::<E>(&level.centroids);
-            let width = query.dh;
+            let (width, Placed { first, step }) = (query.dh, level.placed);
+            let own = (head * level.stride + first as usize) * width;
             let landmarks = Landmarks {
-                all: &all[head * level.stride * width..][..level.stride * width],
+                all: &all[own..(head + 1) * level.stride * width],
                 n,
                 ids: scored.ids,
-                weights: (scored.pooling == Pooling::SizeWeighted as u32).then_some(sizes),
+                row: step as usize * width,
+                weights: (scored.pooling == Pooling::SizeWeighted as u32).then(own_sizes),
             };
             self.score(&landmarks, query, scored.pooling, m);
         });
@@ -367,7 +427,7 @@ impl<'a> Search<'a> {
                 m.sizes[..n].fill(1);
                 &m.sizes[..n]
             }
-            None => &sizes[..n],
+            None => &own_sizes()[..n],
         };
         let choice = Choice { scores: &m.scores[..n], sizes, budget: level.budgets[head] };
         let mut work = m.work.first(n);

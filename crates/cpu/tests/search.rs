@@ -3,8 +3,8 @@
 use longview_core::{DType, SplitMix64, encode_f32};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_ops::{
-    Backend, DeviceBuffer, OpError, OpResult, Opened, Pooling, SearchLevel, SearchTokens,
-    SearchTokensParams, Storage, View, ViewMut,
+    Backend, DeviceBuffer, KvView, OpError, OpResult, Opened, Pooling, Rerank, SearchLevel,
+    SearchTokens, SearchTokensParams, Storage, View, ViewMut,
 };
 
 type Buffer = <CpuBackend as Storage>::Buffer;
@@ -24,6 +24,8 @@ struct Case {
     codes: bool,
     /// Tokens that are opened and that are chosen.
     budgets: [usize; 2],
+    /// Tokens that are scored again by their keys, and the type of these.
+    again: Option<(usize, DType)>,
 }
 
 const FIRST_ROW: u32 = 3;
@@ -138,10 +140,52 @@ impl Level {
     }
 }
 
-/// Clusters and tokens.
+/// Clusters and tokens, and these tokens' keys.
 struct Levels {
     clusters: Level,
     tokens: Level,
+    again: Option<Again>,
+}
+
+/// Buffers of tokens that are scored again.
+struct Again {
+    kv: Buffer,
+    head_stride: usize,
+    budgets: Buffer,
+    lists: [Buffer; 3],
+    most: usize,
+}
+
+impl Again {
+    fn new(
+        backend: &CpuBackend,
+        rng: &mut SplitMix64,
+        (hkv, dh): (usize, usize),
+        (most, dtype): (usize, DType),
+        tokens: usize,
+    ) -> Self {
+        let head_stride = FIRST_ROW as usize + tokens + 1;
+        let rows: Vec<f32> = (0..hkv * head_stride * 2 * dh).map(|_| rng.next_normal()).collect();
+        Self {
+            kv: numbers(backend, dtype, &rows),
+            head_stride,
+            budgets: ints(backend, &vec![most as u32; hkv]),
+            lists: [hkv * most, hkv * most, hkv].map(|n| ints(backend, &vec![7; n])),
+            most,
+        }
+    }
+
+    fn part(&mut self) -> Rerank<'_, CpuBackend> {
+        let [tokens, takes, n_tokens] = self.lists.each_mut().map(ViewMut::all);
+        Rerank {
+            kv: KvView::new(&self.kv, self.head_stride),
+            budgets: View::all(&self.budgets),
+            stride: self.most as u32,
+            tokens,
+            takes,
+            n_tokens,
+        }
+    }
 }
 
 impl Case {
@@ -157,9 +201,12 @@ impl Case {
         let (dtype, [opened, chosen]) = (DType::F16, self.budgets);
         let mark = if self.codes { DType::I8 } else { dtype };
         let token_sizes: Vec<_> = sizes.iter().map(tokens).collect();
+        let most = token_sizes.iter().map(Vec::len).max().unwrap_or(0);
+        let shape = (self.hkv, self.dh);
         Levels {
             clusters: Level::new(backend, &mut rng, (dtype, self.dh), &sizes, (opened, opened)),
             tokens: Level::new(backend, &mut rng, (mark, self.rank), &token_sizes, (chosen, 1)),
+            again: self.again.map(|again| Again::new(backend, &mut rng, shape, again, most)),
         }
     }
 
@@ -202,6 +249,7 @@ impl Case {
                 w_q: View::all(&w_q),
                 query: ViewMut::all(&mut query),
                 tokens,
+                rerank: levels.again.as_mut().map(Again::part),
                 scratch: ViewMut::all(&mut scratch),
             },
         )?;
@@ -226,6 +274,7 @@ const CASE: Case = Case {
     pooling: Pooling::SumSoftmax,
     codes: true,
     budgets: [200, 60],
+    again: None,
 };
 
 fn cases() -> Vec<Case> {
@@ -238,6 +287,10 @@ fn cases() -> Vec<Case> {
         Case { budgets: [1500, 400], ..wide },
         Case { budgets: [2500, 2000], codes: false, ..wide },
         Case { budgets: [40, 40], group: 9, ..wide },
+        Case { again: Some((120, DType::F16)), ..CASE },
+        Case { again: Some((200, DType::F32)), ..CASE },
+        Case { budgets: [1500, 300], again: Some((900, DType::BF16)), ..wide },
+        Case { budgets: [1500, 300], again: Some((2000, DType::F16)), group: 9, ..wide },
     ]
 }
 
@@ -273,4 +326,14 @@ fn rows_and_counts_that_there_are_not_are_refused() {
     levels.tokens.budgets = ints(&backend, &[60, 500, 60]);
     let error = CASE.search(&backend, &mut levels, at_once).unwrap_err();
     assert!(error.to_string().contains("room for 60"), "{error}");
+    // Keys of fewer tokens than there are, and more tokens than the list has room for.
+    let case = Case { again: Some((120, DType::F16)), ..CASE };
+    let mut levels = case.levels(&backend, 1);
+    levels.again.as_mut().unwrap().head_stride = 40;
+    let error = case.search(&backend, &mut levels, at_once).unwrap_err();
+    assert!(matches!(error, OpError::Index { what: "number of tokens", .. }), "{error}");
+    let mut levels = case.levels(&backend, 1);
+    levels.again.as_mut().unwrap().budgets = ints(&backend, &[120, 121, 120]);
+    let error = case.search(&backend, &mut levels, at_once).unwrap_err();
+    assert!(matches!(error, OpError::Index { what: "tokens scored again", .. }), "{error}");
 }

@@ -5,8 +5,8 @@ use crate::backend::Backend;
 use crate::buffer::{View, ViewMut};
 use crate::desc::{
     Activation, CentroidScores, CentroidScoresParams, ClusterRows, ClusterRowsParams, GeluMul,
-    GeluMulParams, LinearGroup, Listed, NormGated, Opened, Project, ProjectHeads,
-    ProjectHeadsParams, RmsNorm, RmsNormParams, Rope, RopeParams, ScoreSelect, ScoreSpan,
+    GeluMulParams, LinearGroup, Listed, NormGated, Opened, Placed, Project, ProjectHeads,
+    ProjectHeadsParams, Rerank, RmsNorm, RmsNormParams, Rope, RopeParams, ScoreSelect, ScoreSpan,
     SearchLevel, SearchTokens, SearchTokensParams, SelectClusters, SelectClustersParams,
     SelectSpan, SiluMul, SiluMulParams,
 };
@@ -119,7 +119,69 @@ impl<B: Backend> SearchTokens<'_, B> {
         let p = SearchTokensParams { n_tokens: 1, ..p };
         let (width, pooling) = (p.rank, p.token_pooling);
         let projected = LevelQuery { p, q, q_index: 0, width, pooling, by_id: 1 };
-        self.tokens.choose(backend, &projected, Some(&self.opened), again(scratch))
+        let Some(rerank) = &mut self.rerank else {
+            return self.tokens.choose(backend, &projected, Some(&self.opened), again(scratch));
+        };
+        let tokens = &mut self.tokens;
+        let mut best = SearchLevel {
+            centroids: tokens.centroids,
+            sizes: tokens.sizes,
+            n: tokens.n,
+            budgets: rerank.budgets,
+            stride: tokens.stride,
+            max_selected: rerank.stride,
+            chosen: again(&mut rerank.tokens),
+            takes: again(&mut rerank.takes),
+            n_chosen: again(&mut rerank.n_tokens),
+        };
+        best.choose(backend, &projected, Some(&self.opened), again(scratch))?;
+        self.choose_by_keys(backend)
+    }
+
+    /// Chooses by their keys among the tokens that are to be scored again.
+    fn choose_by_keys(&mut self, backend: &B) -> OpResult<()> {
+        let Some(rerank) = &self.rerank else { return Ok(()) };
+        let (p, tokens) = (&self.p, &mut self.tokens);
+        let listed = Some(Listed { ids: written(&rerank.tokens), stride: rerank.stride });
+        let n_clusters = written(&rerank.n_tokens);
+        backend.score_select(ScoreSelect {
+            p: CentroidScoresParams {
+                n_tokens: p.n_tokens,
+                n_q_heads: p.n_q_heads,
+                n_kv_heads: p.n_kv_heads,
+                head_dim: p.head_dim,
+                score_stride: p.score_stride,
+                scale: p.scale,
+                pooling: p.token_pooling,
+            },
+            select: SelectClustersParams {
+                n_kv_heads: p.n_kv_heads,
+                score_stride: p.score_stride,
+                max_selected: tokens.max_selected,
+                by_id: 1,
+            },
+            q: self.q,
+            score_spans: &[ScoreSpan {
+                q_index: p.q_index,
+                centroids: rerank.keys(p.n_kv_heads, p.head_dim),
+                sizes: tokens.sizes,
+                n_clusters,
+                cluster_stride: rerank.key_stride(),
+                listed,
+                placed: Rerank::<B>::placed(self.opened.first_row),
+            }],
+            select_spans: &[SelectSpan {
+                sizes: tokens.sizes,
+                n_clusters,
+                budgets: tokens.budgets,
+                cluster_stride: tokens.stride,
+                listed,
+            }],
+            scratch: again(&mut self.scratch),
+            clusters: again(&mut tokens.chosen),
+            takes: again(&mut tokens.takes),
+            n_selected: again(&mut tokens.n_chosen),
+        })
     }
 }
 
@@ -169,6 +231,7 @@ impl<B: Backend> SearchLevel<'_, B> {
                 n_clusters,
                 cluster_stride: self.stride,
                 listed,
+                placed: Placed::DENSE,
             }],
             select_spans: &[SelectSpan {
                 sizes: self.sizes,

@@ -343,6 +343,7 @@ fn cluster_scores_are_pooled_masses() {
             n_clusters: View::all(&n_clusters),
             cluster_stride: 2,
             listed: None,
+            placed: Placed::DENSE,
         }];
         let p = CentroidScoresParams {
             n_tokens: 1,

@@ -3,7 +3,7 @@
 use longview_core::DType;
 use longview_ops::{
     Backend, CentroidScores, CentroidScoresParams, ClusterStats, Gram, GramParams, KmeansAssign,
-    KmeansParams, KmeansUpdate, OpResult, ScoreSpan, View, ViewMut,
+    KmeansParams, KmeansUpdate, OpResult, Placed, ScoreSpan, View, ViewMut,
 };
 
 use super::harness::{Bench, Case, Cases, Work, boxed};
@@ -108,6 +108,7 @@ impl<B: Backend> Case<B> for ScoresCase {
                 n_clusters: View::all(&counts),
                 cluster_stride: n_clusters as u32,
                 listed: None,
+                placed: Placed::DENSE,
             }];
             let (q, scores) = (View::all(&q), ViewMut::all(&mut scores));
             backend.centroid_scores(CentroidScores { p, q, spans, scores })

@@ -9,8 +9,8 @@ use longview_engine::{Engine, EngineOptions, Session};
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::Specials;
 use longview_ops::{
-    Backend, CentroidScoresParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, View,
-    ViewMut,
+    Backend, CentroidScoresParams, Placed, ScoreSelect, ScoreSpan, SelectClustersParams,
+    SelectSpan, View, ViewMut,
 };
 use longview_scheduler::{PolicyOptions, Preset};
 use pollster::block_on;
@@ -88,6 +88,7 @@ impl Case {
                     n_clusters: View::all(&counts),
                     cluster_stride: CLUSTERS as u32,
                     listed: None,
+                    placed: Placed::DENSE,
                 }],
                 select_spans: &[SelectSpan {
                     sizes: View::all(&sizes),

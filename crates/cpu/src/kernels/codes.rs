@@ -8,7 +8,7 @@ use crate::simd::MAX_LANES;
 use crate::simd::bytes::ByteSimd;
 use crate::supported_isa::ByteKernel;
 
-use super::dots::StridedMut;
+use super::dots::{StridedMut, rows_of};
 
 /// Vectors that are rounded together.
 const VECTORS: usize = 8;
@@ -28,6 +28,8 @@ pub(crate) struct CodeDots<'a> {
     pub(crate) all: &'a [i8],
     /// Numbers of rows of `all`; without a list, all of them.
     pub(crate) ids: Option<&'a [u32]>,
+    /// Codes from one row to the next, at least k.
+    pub(crate) row: usize,
     pub(crate) k: usize,
     /// `[n_q, out_row]`; as many of each row are written as there are rows.
     pub(crate) out: &'a mut [f32],
@@ -80,8 +82,8 @@ impl ByteKernel for CodeDots<'_> {
 
     #[inline(always)]
     unsafe fn run<S: ByteSimd>(self) {
-        let Self { q, q_row, all, ids, k, out, out_row } = self;
-        let n_rows = all.len() / k;
+        let Self { q, q_row, all, ids, row: step, k, out, out_row } = self;
+        let n_rows = rows_of(all.len(), step, k);
         let (n, n_q) = (ids.map_or(n_rows, <[u32]>::len), q.len() / q_row);
         assert!(ids.is_none_or(|ids| ids.iter().all(|id| (*id as usize) < n_rows)));
         assert!(q_row >= k && n <= out_row && (n_q == 0 || out.len() >= (n_q - 1) * out_row + n));
@@ -95,7 +97,7 @@ impl ByteKernel for CodeDots<'_> {
                 }
                 let row = |i: usize| {
                     let id = ids.map_or(i, |ids| ids[i] as usize);
-                    all.as_ptr().add(id * k + column).cast::<u8>()
+                    all.as_ptr().add(id * step + column).cast::<u8>()
                 };
                 let part = Part { rounded: &rounded, vectors, width, adds: column > 0 };
                 part.run::<S>(row, n, &mut out[first * out_row..], out_row);
@@ -291,7 +293,16 @@ mod tests {
                     let mut out = vec![7.0; n_q * (n + 3)];
                     let out_row = n + 3;
                     let (q, all) = (&q[..], &all[..]);
-                    isa.run_bytes(CodeDots { q, q_row: row, all, ids, k, out: &mut out, out_row });
+                    isa.run_bytes(CodeDots {
+                        q,
+                        q_row: row,
+                        all,
+                        ids,
+                        row: k,
+                        k,
+                        out: &mut out,
+                        out_row,
+                    });
                     out
                 };
                 let first = dots(SupportedIsa::choose(Some(Isa::Portable)).unwrap());
@@ -328,6 +339,7 @@ mod tests {
                 q_row: 16,
                 all: &codes,
                 ids: None,
+                row: 16,
                 k: 16,
                 out: &mut out,
                 out_row: 1,

@@ -269,10 +269,18 @@ pub(crate) struct ListedDots<'a, E> {
     pub(crate) all: &'a [E],
     /// Numbers of rows of `all`.
     pub(crate) ids: &'a [u32],
+    /// Elements from one row to the next, at least k.
+    pub(crate) row: usize,
     pub(crate) k: usize,
     /// `[n_q, out_row]`; as many of each row are written as there are ids.
     pub(crate) out: &'a mut [f32],
     pub(crate) out_row: usize,
+}
+
+/// Rows of k elements that `len` elements hold, `step` from one to the next.
+pub(crate) fn rows_of(len: usize, step: usize, k: usize) -> usize {
+    assert!(step >= k);
+    if len < k { 0 } else { (len - k) / step + 1 }
 }
 
 /// Rows of a list that are asked for ahead: most of them lie in runs, which end soon.
@@ -283,15 +291,15 @@ impl<E: Elem> Kernel for ListedDots<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { q, q_row, all, ids, k, out, out_row } = self;
-        let (n, n_q, n_rows) = (ids.len(), q.len() / q_row, all.len() / k);
+        let Self { q, q_row, all, ids, row: step, k, out, out_row } = self;
+        let (n, n_q, n_rows) = (ids.len(), q.len() / q_row, rows_of(all.len(), step, k));
         assert!(ids.iter().all(|id| (*id as usize) < n_rows));
         assert!(q_row >= k.next_multiple_of(S::LANES) && n <= out_row);
         assert!(n_q == 0 || out.len() >= (n_q - 1) * out_row + n);
-        let row = |i: usize| all.as_ptr().add(ids[i] as usize * k);
+        let row = |i: usize| all.as_ptr().add(ids[i] as usize * step);
         let ahead = |i: usize| {
             if let Some(id) = ids.get(i + LIST_AHEAD) {
-                S::prefetch(all.as_ptr().add(*id as usize * k));
+                S::prefetch(all.as_ptr().add(*id as usize * step));
             }
         };
         let q = Strided { at: q.as_ptr(), row: q_row };

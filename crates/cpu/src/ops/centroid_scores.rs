@@ -3,7 +3,9 @@
 //! Two passes over blocks of clusters: terms of the softmax with each block's maximum and sum,
 //! then, with these joined, the pooled probabilities. Bound by the bytes of the centroids.
 
-use longview_ops::{CentroidScores, DeviceBuffer, Listed, Op, OpResult, Pooling, ScoreSpan};
+use longview_ops::{
+    CentroidScores, DeviceBuffer, Listed, Op, OpResult, Placed, Pooling, ScoreSpan,
+};
 
 use crate::backend::CpuBackend;
 use crate::indices::{ensure_at_most, ensure_below};
@@ -42,8 +44,9 @@ pub(crate) fn run(queue: &mut Queue, d: CentroidScores<'_, CpuBackend>) -> OpRes
         let (op, counts) = (Op::CentroidScores, slice::<u32>(&span.n_clusters));
         ensure_at_most(op, "number of clusters", counts, span.room(d.p.score_stride))?;
         let Some(Listed { ids, stride }) = &span.listed else { continue };
+        let limit = span.placed.limit(span.cluster_stride) as usize;
         for (ids, n) in slice::<u32>(ids).chunks(*stride as usize).zip(counts) {
-            ensure_below(op, "cluster", &ids[..*n as usize], span.cluster_stride as usize)?;
+            ensure_below(op, "cluster", &ids[..*n as usize], limit)?;
         }
     }
     let q = slice::<f32>(&d.q);
@@ -152,10 +155,14 @@ impl Problem<'_> {
             let entries = span.listed.as_ref().map(|Listed { ids, stride }| {
                 &slice::<u32>(ids)[head * *stride as usize..][..self.counts[head] as usize]
             });
+            let Placed { first, step } = span.placed;
+            // Without a row behind the first ones there is no list.
+            let (first, step) = ((first as usize).min(stride), step as usize);
             let landmarks = Landmarks {
-                all: &centroids[head * stride * dh..][..stride * dh],
+                all: &centroids[(head * stride + first) * dh..(head + 1) * stride * dh],
                 n: self.counts[head] as usize,
                 ids: entries,
+                row: step * dh,
                 weights: weighted.then(|| &sizes[head * stride..][..stride]),
             };
             let query = HeadQuery { q: &q[head * group * row..][..group * row], row, dh };
@@ -208,6 +215,8 @@ pub(crate) struct Landmarks<'a, E> {
     pub n: usize,
     /// Numbers of rows of `all`, where not the first are scored.
     pub ids: Option<&'a [u32]>,
+    /// Elements from one row to the next; dh without a list.
+    pub row: usize,
     /// Multiplies the terms of all; lists have none.
     pub weights: Option<&'a [u32]>,
 }
@@ -224,8 +233,8 @@ pub(crate) struct Terms<'a> {
 pub(crate) enum Picked<'a, E> {
     /// `[n, dh]`.
     Run(&'a [E]),
-    /// Those of `all` with these numbers.
-    Listed { all: &'a [E], ids: &'a [u32] },
+    /// Those of `all` with these numbers, `row` elements from one to the next.
+    Listed { all: &'a [E], ids: &'a [u32], row: usize },
 }
 
 /// A number of a stored landmark.
@@ -239,8 +248,8 @@ impl<E: Elem> Landmark for E {
         let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
         match rows {
             Picked::Run(rows) => isa.run(Dots { q, q_row, rows, k, out, out_row }),
-            Picked::Listed { all, ids } => {
-                isa.run(ListedDots { q, q_row, all, ids, k, out, out_row });
+            Picked::Listed { all, ids, row } => {
+                isa.run(ListedDots { q, q_row, all, ids, row, k, out, out_row });
             }
         }
     }
@@ -249,11 +258,11 @@ impl<E: Elem> Landmark for E {
 impl Landmark for i8 {
     fn dots(isa: SupportedIsa, query: HeadQuery<'_>, rows: Picked<'_, Self>, out: &mut [f32]) {
         let (HeadQuery { q, row: q_row, dh: k }, out_row) = (query, BLOCK);
-        let (all, ids) = match rows {
-            Picked::Run(rows) => (rows, None),
-            Picked::Listed { all, ids } => (all, Some(ids)),
+        let (all, ids, row) = match rows {
+            Picked::Run(rows) => (rows, None, k),
+            Picked::Listed { all, ids, row } => (all, Some(ids), row),
         };
-        isa.run_bytes(CodeDots { q, q_row, all, ids, k, out, out_row });
+        isa.run_bytes(CodeDots { q, q_row, all, ids, row, k, out, out_row });
     }
 }
 
@@ -269,7 +278,7 @@ impl<E: Landmark> Landmarks<'_, E> {
         let (k, Terms { terms, parts }) = (query.dh, to);
         let (first, last) = ((block * BLOCK).min(self.n), ((block + 1) * BLOCK).min(self.n));
         let rows = match self.ids {
-            Some(ids) => Picked::Listed { all: self.all, ids: &ids[first..last] },
+            Some(ids) => Picked::Listed { all: self.all, ids: &ids[first..last], row: self.row },
             None => Picked::Run(&self.all[first * k..last * k]),
         };
         E::dots(isa, query, rows, terms);

@@ -288,6 +288,7 @@ impl Rig {
                 n_clusters: View::all(&self.n_clusters),
                 cluster_stride: stride,
                 listed: None,
+                placed: Placed::DENSE,
             }],
             scores: ViewMut::all(&mut self.cluster_scores),
         })?;

@@ -162,6 +162,8 @@ fn one<D: Driver>(
             pooling: p.pooling,
             is_aligned: is_aligned.into(),
             id_stride: span.listed.map_or(0, |listed| listed.stride),
+            first_placed: span.placed.first,
+            placed_step: span.placed.step,
             unused: 0,
         };
         // One query head at a time, two, or up to eight.

@@ -13,7 +13,7 @@ use crate::compare::{
 };
 use crate::desc::{
     CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
-    KmeansUpdate, Listed, Pooling, ScoreSpan,
+    KmeansUpdate, Listed, Placed, Pooling, ScoreSpan,
 };
 use crate::error::OpResult;
 use crate::op::Op;
@@ -340,6 +340,8 @@ pub struct CentroidScoresCase {
     pub sharp: bool,
     /// Whether every other cluster is scored, in an order by chance.
     pub listed: bool,
+    /// Where landmarks lie.
+    pub placed: Placed,
 }
 
 /// Spread of codes: some are beyond what there is.
@@ -356,7 +358,10 @@ impl CentroidScoresCase {
                 Self::add(&Self::base(dtype, pooling), &mut all);
             }
             for pooling in [Pooling::SumSoftmax, Pooling::MaxSoftmax] {
-                Self::add(&Self { listed: true, ..Self::base(dtype, pooling) }, &mut all);
+                let listed = Self { listed: true, ..Self::base(dtype, pooling) };
+                Self::add(&listed, &mut all);
+                // Keys among KV rows, behind rows that are not listed.
+                Self::add(&Self { placed: Placed { first: 6, step: 2 }, ..listed }, &mut all);
             }
         }
         all
@@ -373,6 +378,7 @@ impl CentroidScoresCase {
             seqs: 1,
             sharp: false,
             listed: false,
+            placed: Placed::DENSE,
         }
     }
 
@@ -406,7 +412,7 @@ impl CentroidScoresCase {
     }
 
     fn cluster_stride(&self) -> u32 {
-        self.clusters + 3
+        self.placed.first + (self.clusters + 3) * self.placed.step
     }
 
     fn list_stride(&self) -> u32 {
@@ -426,7 +432,12 @@ impl CentroidScoresCase {
             let n = self.count(seq, head) as usize;
             let stride = self.cluster_stride() as usize;
             let spread = if self.dtype == DType::I8 { CODES } else { 1.0 };
-            centroids.extend(normals(rng, n * width, spread));
+            let Placed { first, step } = self.placed;
+            centroids.resize((head as usize * stride + first as usize) * width, f32::NAN);
+            for _ in 0..n {
+                centroids.extend(normals(rng, width, spread));
+                centroids.resize(centroids.len() + (step as usize - 1) * width, f32::NAN);
+            }
             centroids.resize((head as usize + 1) * stride * width, f32::NAN);
             sizes.extend((0..n).map(|c| if c == 0 { 5 } else { rng.below(40) as u32 }));
             sizes.resize((head as usize + 1) * stride, u32::MAX);
@@ -449,11 +460,12 @@ impl CentroidScoresCase {
 
 impl fmt::Display for CentroidScoresCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clusters, hq, hkv, dh, dtype, pooling, seqs, sharp, listed } = self;
+        let Self { clusters, hq, hkv, dh, dtype, pooling, seqs, sharp, listed, placed } = self;
         write!(f, "centroid_scores[c={clusters},hq={hq},hkv={hkv},dh={dh},centroids={dtype}")?;
         let sharp = if *sharp { ",sharp" } else { "" };
         let listed = if *listed { ",listed" } else { "" };
-        write!(f, ",{pooling:?},seqs={seqs}{sharp}{listed}]")
+        let placed = if *placed == Placed::DENSE { "" } else { ",placed" };
+        write!(f, ",{pooling:?},seqs={seqs}{sharp}{listed}{placed}]")
     }
 }
 
@@ -497,6 +509,7 @@ impl OpCase for CentroidScoresCase {
                 listed: parts
                     .get(3)
                     .map(|ids| Listed { ids: ids.view(), stride: self.list_stride() }),
+                placed: self.placed,
             })
             .collect();
         backend.centroid_scores(CentroidScores {

@@ -214,17 +214,41 @@ pub struct ScoreSpan<'a, B: Storage> {
     pub n_clusters: View<'a, B>,
     /// Clusters from one head to the next.
     pub cluster_stride: u32,
-    /// What is scored, where that is not clusters 0, 1, 2 .. up to `n_clusters`.
+    /// What is scored, where that is not clusters 0, 1, 2 .. up to `n_clusters`. `sizes` are not
+    /// read then.
     pub listed: Option<Listed<'a, B>>,
+    /// Where landmarks of a list lie; [`Placed::DENSE`] without one.
+    pub placed: Placed,
 }
 
 /// Which clusters are scored or chosen from: entry i of a head is cluster `ids[h, i]`, and
 /// `n_clusters` of the span counts entries.
 pub struct Listed<'a, B: Storage> {
-    /// U32 `[Hkv, stride]`, each below `cluster_stride`.
+    /// U32 `[Hkv, stride]`, each a cluster's number below `cluster_stride`.
     pub ids: View<'a, B>,
     /// Entries from one head to the next.
     pub stride: u32,
+}
+
+/// Where the landmark of a listed cluster lies: cluster i of a head has landmark `first + i * step`
+/// of the `cluster_stride` that the head has. So keys can be compared where they lie among KV rows,
+/// each of which is a key and a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The landmark of cluster 0.
+    pub first: u32,
+    /// Landmarks from one cluster to the next.
+    pub step: u32,
+}
+
+impl Placed {
+    /// Cluster i has landmark i.
+    pub const DENSE: Self = Self { first: 0, step: 1 };
+
+    /// Clusters whose landmarks are below `stride`.
+    pub fn limit(self, stride: u32) -> u32 {
+        stride.saturating_sub(self.first).div_ceil(self.step.max(1))
+    }
 }
 
 impl<B: Storage> Clone for Listed<'_, B> {
@@ -274,14 +298,19 @@ impl<B: Storage> CentroidScores<'_, B> {
                 format!("span {i}: landmarks of {dtype} with pooling {}", p.pooling)
             })?;
             reads(op, "centroids", &s.centroids, s.centroids.buffer.dtype(), clusters * d)?;
-            reads(op, "sizes", &s.sizes, DType::U32, clusters)?;
             reads(op, "n_clusters", &s.n_clusters, DType::U32, h)?;
-            if let Some(Listed { ids, stride }) = &s.listed {
-                reads(op, "listed", ids, DType::U32, h * *stride as usize)?;
-                ensure(op, p.pooling <= Pooling::MaxSoftmax as u32, || {
-                    format!("span {i}: a list with pooling {}", p.pooling)
+            let Some(Listed { ids, stride }) = &s.listed else {
+                ensure(op, s.placed == Placed::DENSE, || {
+                    format!("span {i}: {:?} without a list", s.placed)
                 })?;
-            }
+                reads(op, "sizes", &s.sizes, DType::U32, clusters)?;
+                continue;
+            };
+            reads(op, "listed", ids, DType::U32, h * *stride as usize)?;
+            ensure(op, s.placed.step > 0, || format!("span {i}: {:?}", s.placed))?;
+            ensure(op, p.pooling <= Pooling::MaxSoftmax as u32, || {
+                format!("span {i}: a list with pooling {}", p.pooling)
+            })?;
         }
         Ok(())
     }

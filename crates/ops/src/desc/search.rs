@@ -1,10 +1,11 @@
-//! The search for tokens inside of clusters: a fused call of two levels.
+//! The search for tokens inside of clusters: a fused call of two levels, and of a third where the
+//! keys themselves are in reach.
 
 use longview_core::DType;
 
-use super::checks::{ensure, grouped, of_landmarks, reads, writes};
-use super::cluster::Pooling;
-use crate::buffer::{DeviceBuffer, Storage, View, ViewMut};
+use super::checks::{ensure, grouped, of_float, of_landmarks, reads, writes};
+use super::cluster::{Placed, Pooling};
+use crate::buffer::{DeviceBuffer, KvView, Storage, View, ViewMut};
 use crate::error::OpResult;
 use crate::op::Op;
 
@@ -70,6 +71,24 @@ pub struct Opened<'a, B: Storage> {
     pub n_rows: ViewMut<'a, B>,
 }
 
+/// A second look at the tokens that score best in the space of few dimensions: they are scored
+/// again by their keys, and the best of them are chosen.
+pub struct Rerank<'a, B: Storage> {
+    /// KV rows of 16 or 32 bits: token i of a head has row `first_row + i`, with the first row of
+    /// [`Opened`].
+    pub kv: KvView<'a, B>,
+    /// U32 `[Hkv]`: most tokens that a head scores again.
+    pub budgets: View<'a, B>,
+    /// Entries from one head's list to the next.
+    pub stride: u32,
+    /// U32 `[Hkv, stride]`, scratch: the tokens that are scored again.
+    pub tokens: ViewMut<'a, B>,
+    /// U32 `[Hkv, stride]`, scratch.
+    pub takes: ViewMut<'a, B>,
+    /// U32 `[Hkv]`, scratch.
+    pub n_tokens: ViewMut<'a, B>,
+}
+
 /// The tokens of one sequence that score best among those of the clusters that score best.
 ///
 /// Each level is a [`crate::ScoreSelect`], the clusters are opened by [`crate::ClusterRows`], and
@@ -89,6 +108,8 @@ pub struct SearchTokens<'a, B: Storage> {
     pub query: ViewMut<'a, B>,
     /// Tokens.
     pub tokens: SearchLevel<'a, B>,
+    /// Whether the choice is made by keys, among the best by landmarks.
+    pub rerank: Option<Rerank<'a, B>>,
     /// F32 `[Hq, score_stride]`, scratch.
     pub scratch: ViewMut<'a, B>,
 }
@@ -118,6 +139,37 @@ impl<B: Storage> Opened<'_, B> {
     }
 }
 
+impl<'a, B: Storage> Rerank<'a, B> {
+    /// Keys as landmarks: a row is a key and a value.
+    pub fn keys(&self, n_kv_heads: u32, head_dim: u32) -> View<'a, B> {
+        let KvView { buffer, offset, head_stride } = self.kv;
+        let len = n_kv_heads as usize * head_stride * 2 * head_dim as usize;
+        View { buffer, offset, len }
+    }
+
+    /// Landmarks of a head.
+    pub fn key_stride(&self) -> u32 {
+        2 * self.kv.head_stride as u32
+    }
+
+    /// Where the keys of tokens lie, of which the first has row `first_row`.
+    pub fn placed(first_row: u32) -> Placed {
+        Placed { first: 2 * first_row, step: 2 }
+    }
+
+    fn check(&self, p: &SearchTokensParams) -> OpResult<()> {
+        let (op, h) = (Op::CentroidScores, p.n_kv_heads as usize);
+        of_float(op, "kv", self.kv.buffer.dtype())?;
+        let holds = self.kv.holds(h, p.head_dim as usize, self.kv.head_stride);
+        ensure(op, holds, || format!("kv: {} rows a head", self.kv.head_stride))?;
+        reads(op, "budgets", &self.budgets, DType::U32, h)?;
+        let entries = h * self.stride as usize;
+        writes(op, "tokens", &self.tokens, DType::U32, entries)?;
+        writes(op, "takes", &self.takes, DType::U32, entries)?;
+        writes(op, "n_tokens", &self.n_tokens, DType::U32, h)
+    }
+}
+
 impl<B: Storage> SearchTokens<'_, B> {
     /// Checks lengths and types.
     pub fn check(&self) -> OpResult<()> {
@@ -135,6 +187,9 @@ impl<B: Storage> SearchTokens<'_, B> {
         reads(Op::ProjectHeads, "w_q", &self.w_q, DType::F32, h * d * r)?;
         writes(Op::ProjectHeads, "query", &self.query, DType::F32, hq * r)?;
         self.tokens.check(h, r)?;
+        if let Some(rerank) = &self.rerank {
+            rerank.check(p)?;
+        }
         writes(op, "scratch", &self.scratch, DType::F32, hq * p.score_stride as usize)
     }
 }

@@ -8,7 +8,7 @@ use super::dense::first_largest;
 use super::device::{Ref, ReferenceBackend as R};
 use crate::desc::{
     CentroidScores, CentroidScoresParams, ClusterStats, Distance, KmeansAssign, KmeansParams,
-    KmeansUpdate, Listed, LookUpRows, LookUpRowsParams, Pooling, QueryGate, ScoreSpan,
+    KmeansUpdate, Listed, LookUpRows, LookUpRowsParams, Placed, Pooling, QueryGate, ScoreSpan,
     SelectClusters,
 };
 use crate::error::OpResult;
@@ -116,10 +116,10 @@ pub(super) fn centroid_scores(mut d: CentroidScores<'_, R>) -> OpResult<()> {
         let (op, counts) = (Op::CentroidScores, ints(&s.n_clusters));
         counts_fit(op, "n_clusters", &counts, s.room(p.score_stride))?;
         let Some(Listed { ids, stride }) = s.listed else { continue };
-        let ids = ints(&ids);
+        let (ids, limit) = (ints(&ids), s.placed.limit(s.cluster_stride) as usize);
         for (head, n) in counts.into_iter().enumerate() {
             let ids = &ids[head * stride as usize..][..n];
-            ids.iter().try_for_each(|id| below(op, "cluster", *id, s.cluster_stride as usize))?;
+            ids.iter().try_for_each(|id| below(op, "cluster", *id, limit))?;
         }
     }
     for (i, span) in d.spans.iter().enumerate() {
@@ -153,7 +153,9 @@ fn pooled_scores(
     for g in 0..group {
         let head = span.q_index as usize * p.n_q_heads as usize + kv_head * group + g;
         let query = &q[head * width..][..width];
-        let centroid = |id: usize| &all[(first + id) * width..][..width];
+        let Placed { first: first_placed, step } = span.placed;
+        let place = |id: usize| first_placed as usize + id * step as usize;
+        let centroid = |id: usize| &all[(first + place(id)) * width..][..width];
         let scores: Vec<f64> =
             ids.iter().map(|id| f64::from(p.scale) * dot(query, centroid(*id))).collect();
         if p.pooling >= Pooling::SumScores as u32 {

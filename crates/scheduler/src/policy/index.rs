@@ -115,6 +115,9 @@ pub struct TwoStage {
     pub times: usize,
     /// How they are compared.
     pub tokens: TokenConfig,
+    /// The best of them are compared again by their keys, where kernels reach these: so many times
+    /// those that are recalled; 0 for none.
+    pub rerank: usize,
 }
 
 /// What a prompt's end narrows the selection of blocks to.
@@ -328,7 +331,7 @@ mod tests {
     }
 
     fn two_stages() -> Index {
-        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS })))
+        index(clusters(Some(TwoStage { times: 2, tokens: TOKENS, rerank: 0 })))
     }
 
     fn adapting() -> Index {
@@ -344,7 +347,7 @@ mod tests {
         assert!(two_stages().needs_host_choice() && adapting().needs_host_choice());
         assert!(!two_stages().allows_speculation() && !adapting().allows_speculation());
         assert!(adapting().adapts() && !two_stages().adapts());
-        let stage = TwoStage { times: 2, tokens: TOKENS };
+        let stage = TwoStage { times: 2, tokens: TOKENS, rerank: 0 };
         assert_eq!([two_stages().two_stage(), adapting().two_stage()], [Some(stage), None]);
     }
 

@@ -502,6 +502,10 @@ options! {
     /// in a space of --rank dimensions [default: 1, all tokens of fewer clusters; for longview what
     /// opens 4,096 tokens, but 4 to 16; in contexts above 32,768 in proportion more].
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
+    /// With --two-stage: score the best tokens again by their keys, so many times the budget of
+    /// them, and attend the best of these; 0: none. On the CPU, with KV rows of 16 or 32 bits
+    /// [default: 0; 4 for longview].
+    rerank: usize = "rerank", "TIMES", ANY_STEPS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].
     positions: Positions = "positions", "NAME";

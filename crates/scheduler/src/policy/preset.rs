@@ -84,7 +84,7 @@ presets! {
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
             "cluster-seed", "budget-mode", "mass", "safeguard", "observe", "attention-bound", "attend",
-            "residual", "two-stage", "rank", "host-threads",
+            "residual", "two-stage", "rank", "rerank", "host-threads",
         ],
     }
     /// The best tokens of opened clusters, and the means of all that is left.
@@ -98,7 +98,7 @@ presets! {
             "budget", "sinks", "recent", "window", "window-clusters", "cluster-tokens",
             "cluster-segment", "distance", "pooling", "iterations", "cache-steps", "dense-layers",
             "cluster-seed", "budget-mode", "safeguard", "observe", "attention-bound", "attend",
-            "residual", "two-stage", "rank", "host-threads",
+            "residual", "two-stage", "rank", "rerank", "host-threads",
         ],
     }
     /// Sinks and the most recent tokens only: the control that shows what recall adds.

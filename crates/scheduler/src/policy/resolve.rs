@@ -39,6 +39,10 @@ const LONGVIEW_ATTENDS_ALL: usize = 8192;
 /// Dimensions in which Longview compares tokens.
 const LONGVIEW_RANK: usize = 32;
 
+/// Of the tokens that are best in these dimensions, Longview compares so many times its budget
+/// again by their keys.
+const LONGVIEW_RERANKS: usize = 4;
+
 impl Policy {
     /// Validates `options` for sequences of up to `context` tokens.
     ///
@@ -188,9 +192,10 @@ fn two_stage(
     let times = options.two_stage.unwrap_or(default);
     if times == 1 {
         let reason = "means something to clusters with --two-stage above 1 alone";
-        return match options.rank {
-            Some(_) => Err(PolicyError::conflict("rank", reason)),
-            None => Ok(None),
+        return match (options.rank, options.rerank) {
+            (Some(_), _) => Err(PolicyError::conflict("rank", reason)),
+            (None, Some(_)) => Err(PolicyError::conflict("rerank", reason)),
+            (None, None) => Ok(None),
         };
     }
     if let Some(rank) = options.rank.filter(|rank| rank % 2 == 1) {
@@ -218,8 +223,9 @@ fn two_stage(
     };
     let (order, seed) = (LrqkOrder::KeysFirst, options.seed.unwrap_or(0));
     let projection = Projection::Lrqk { iterations, init, order, seed };
-    let rank = Rank::Given(rank);
-    Ok(Some(TwoStage { times, tokens: TokenConfig { projection, rank, adapts: false } }))
+    let tokens = TokenConfig { projection, rank: Rank::Given(rank), adapts: false };
+    let rerank = options.rerank.unwrap_or(if is_longview { LONGVIEW_RERANKS } else { 0 });
+    Ok(Some(TwoStage { times, tokens, rerank }))
 }
 
 /// Quest, InfLLM, KTransformers.

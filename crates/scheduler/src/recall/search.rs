@@ -1,6 +1,6 @@
 //! What one layer's query searches.
 
-use longview_ops::Backend;
+use longview_ops::{Backend, KvView};
 
 use crate::index::{LayerIndex, LayerProjection};
 
@@ -12,4 +12,6 @@ pub(crate) struct Searched<'a, B: Backend> {
     pub tokens: Option<&'a LayerIndex<B>>,
     /// The space in which tokens are compared.
     pub projection: Option<&'a LayerProjection<B>>,
+    /// The layer's KV rows, where kernels read them in place and keys have no codes.
+    pub rows: Option<KvView<'a, B>>,
 }

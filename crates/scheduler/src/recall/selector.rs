@@ -6,7 +6,7 @@
 
 use longview_core::{ClusterId, DType, HeadId, Slot};
 use longview_ops::{
-    Backend, BlockSummary, CentroidScoresParams, OpResult, Pooling, ProjectHeads,
+    Backend, BlockSummary, CentroidScoresParams, OpResult, Placed, Pooling, ProjectHeads,
     ProjectHeadsParams, ScoreSelect, ScoreSpan, SelectClustersParams, SelectSpan, SplitSigns,
     SplitSignsParams, View, ViewMut,
 };
@@ -174,6 +174,7 @@ impl<B: Backend> Selector<B> {
                 n_clusters: index.n_clusters(),
                 cluster_stride: index.capacity() as u32,
                 listed: None,
+                placed: Placed::DENSE,
             }],
             select_spans: &[SelectSpan {
                 sizes: index.sizes(),

@@ -3,12 +3,13 @@
 //!
 //! The second stage is an index of tokens ([`crate::policy::TokenConfig`]) whose landmarks lie in
 //! the order of the rows: those of an opened cluster are a run. They are scored where they lie, by
-//! a list, and the best are chosen in the order of the list, without a sort.
+//! a list, and the best are chosen in the order of the list, without a sort. Where kernels read the
+//! KV rows in place, the best by landmarks are scored again by their keys.
 
 use longview_core::DType;
 use longview_ops::{
-    Backend, OpResult, Opened, Pooling, SearchLevel, SearchTokens, SearchTokensParams, View,
-    ViewMut,
+    Backend, OpResult, Opened, Pooling, Rerank, SearchLevel, SearchTokens, SearchTokensParams,
+    View, ViewMut,
 };
 
 use super::search::Searched;
@@ -33,12 +34,27 @@ pub(crate) struct TokenStage<B: Backend> {
     max_selected: usize,
     candidates: usize,
     width: usize,
+    reranked: Option<Reranked<B>>,
+}
+
+/// Buffers of the tokens that are scored again by their keys.
+struct Reranked<B: Backend> {
+    /// Such tokens, as a multiple of those that are recalled.
+    times: u32,
+    /// U32 `[Hkv, most]`.
+    tokens: B::Buffer,
+    takes: B::Buffer,
+    n_tokens: B::Buffer,
+    budgets: UploadCache<B>,
+    host_budgets: Vec<u32>,
+    most: usize,
 }
 
 /// Bytes that [`TokenStage`] takes on the device.
 pub(crate) fn token_stage_bytes(shape: &KvShape, policy: &Policy, two_stage: TwoStage) -> u64 {
     let sizes = Sizes::of(shape, policy, two_stage);
-    let lists = 2 * sizes.max_selected + sizes.candidates + 3;
+    let reranked = if sizes.reranked > 0 { 2 * sizes.reranked + 2 } else { 0 };
+    let lists = 2 * sizes.max_selected + sizes.candidates + 3 + reranked;
     (4 * (shape.n_kv_heads * lists + shape.n_q_heads * sizes.width)) as u64
 }
 
@@ -46,6 +62,8 @@ struct Sizes {
     max_selected: usize,
     candidates: usize,
     width: usize,
+    /// Tokens that are scored again.
+    reranked: usize,
 }
 
 impl Sizes {
@@ -53,7 +71,32 @@ impl Sizes {
         let candidates = policy.candidates(shape.capacity).max(1);
         let width = two_stage.tokens.rank.most(shape.head_dim);
         let max_selected = candidates.min(policy.max_units(shape.capacity));
-        Self { max_selected, candidates, width }
+        let reranked = two_stage.rerank.saturating_mul(policy.most_attended()).min(candidates);
+        Self { max_selected, candidates, width, reranked }
+    }
+}
+
+impl<B: Backend> Reranked<B> {
+    /// Room for `most` tokens a head.
+    fn new(backend: &B, n_kv_heads: usize, times: usize, most: usize) -> OpResult<Self> {
+        let ints = |len: usize| backend.alloc(DType::U32, n_kv_heads * len, "tokens by keys");
+        Ok(Self {
+            times: times as u32,
+            tokens: ints(most)?,
+            takes: ints(most)?,
+            n_tokens: ints(1)?,
+            budgets: UploadCache::new(backend, 1, n_kv_heads, "budgets")?,
+            host_budgets: vec![0; n_kv_heads],
+            most,
+        })
+    }
+
+    /// How many each head scores again, when it recalls `recalled` tokens.
+    fn set_budgets(&mut self, backend: &B, recalled: &[u32]) -> OpResult<()> {
+        for (to, budget) in self.host_budgets.iter_mut().zip(recalled) {
+            *to = budget.saturating_mul(self.times).min(self.most as u32);
+        }
+        self.budgets.put(backend, 0, &self.host_budgets)
     }
 }
 
@@ -65,7 +108,8 @@ impl<B: Backend> TokenStage<B> {
         policy: &Policy,
         two_stage: TwoStage,
     ) -> OpResult<Self> {
-        let Sizes { max_selected, candidates, width } = Sizes::of(shape, policy, two_stage);
+        let Sizes { max_selected, candidates, width, reranked } =
+            Sizes::of(shape, policy, two_stage);
         let h = shape.n_kv_heads;
         let ints = |len: usize| backend.alloc(DType::U32, h * len, "opened clusters");
         Ok(Self {
@@ -81,6 +125,10 @@ impl<B: Backend> TokenStage<B> {
             max_selected,
             candidates,
             width,
+            reranked: match reranked {
+                0 => None,
+                most => Some(Reranked::new(backend, h, two_stage.rerank, most)?),
+            },
         })
     }
 
@@ -103,6 +151,22 @@ impl<B: Backend> TokenStage<B> {
             *to = budget.saturating_mul(self.times).min(self.candidates as u32);
         }
         self.budgets.put(backend, 0, &self.host_budgets)?;
+        let reranked = self.reranked.as_mut().zip(searched.rows);
+        let rerank = match reranked {
+            Some((reranked, kv)) => {
+                reranked.set_budgets(backend, to.host_budgets)?;
+                let Reranked { tokens, takes, n_tokens, budgets, most, .. } = reranked;
+                Some(Rerank {
+                    kv,
+                    budgets: budgets.all(),
+                    stride: *most as u32,
+                    tokens: ViewMut::all(tokens),
+                    takes: ViewMut::all(takes),
+                    n_tokens: ViewMut::all(n_tokens),
+                })
+            }
+            None => None,
+        };
         let pooling = policy.index.map_or(Pooling::SumSoftmax, |index| index.pooling);
         // All tokens weigh the same.
         let token_pooling = match pooling {
@@ -154,6 +218,7 @@ impl<B: Backend> TokenStage<B> {
                 takes: to.takes,
                 n_chosen: to.n_tokens,
             },
+            rerank,
             scratch: ViewMut::all(to.scores),
         })?;
         Ok(true)
@@ -179,7 +244,7 @@ pub(crate) struct Choice<'a, B: Backend> {
 #[cfg(test)]
 mod tests {
     use longview_core::SplitMix64;
-    use longview_ops::DeviceBuffer;
+    use longview_ops::{DeviceBuffer, KvView};
 
     use super::*;
     use crate::index::projection::Projections;
@@ -194,18 +259,24 @@ mod tests {
             rank: Rank::Given(Some(2)),
             adapts: false,
         };
-        TwoStage { times, tokens }
+        TwoStage { times, tokens, rerank: 0 }
     }
 
     /// Clusters in two stages, of which each head recalls up to `tokens`.
     fn two_stage_policy(times: usize, tokens: usize) -> Policy {
+        reranking_policy(two_stage(times), tokens)
+    }
+
+    fn reranking_policy(two_stage: TwoStage, tokens: usize) -> Policy {
         let IndexKind::Clusters(clusters) = policy(tokens).index.unwrap().kind else {
             unreachable!("the tests' policy has clusters")
         };
-        let kind =
-            IndexKind::Clusters(ClusterConfig { two_stage: Some(two_stage(times)), ..clusters });
+        let kind = IndexKind::Clusters(ClusterConfig { two_stage: Some(two_stage), ..clusters });
         policy_of(kind, Pooling::SumSoftmax, tokens)
     }
+
+    /// Rows of a head.
+    const CAPACITY: usize = 20;
 
     struct Case {
         device: Device,
@@ -244,6 +315,17 @@ mod tests {
 
     impl Case {
         fn select(&self, policy: &Policy, q: &[f32], budgets: [u32; 2]) -> Selector<Device> {
+            self.select_among(policy, q, budgets, None)
+        }
+
+        /// The same, where kernels may read `rows`.
+        fn select_among(
+            &self,
+            policy: &Policy,
+            q: &[f32],
+            budgets: [u32; 2],
+            rows: Option<KvView<'_, Device>>,
+        ) -> Selector<Device> {
             let (device, shape) = (&self.device, shape());
             let mut selector = Selector::new(device, &shape, policy, 8, 3).unwrap();
             let q = two_tokens(device, q);
@@ -251,15 +333,54 @@ mod tests {
                 index: &self.index,
                 tokens: Some(&self.tokens),
                 projection: Some(&self.projection),
+                rows,
             };
             selector.select(device, &shape, policy, &searched, &query(&q), &budgets).unwrap();
             pollster::block_on(selector.read(device, SELECTION, None)).unwrap();
             selector
         }
 
+        /// KV rows `[Hkv, capacity, 2, Dh]` behind the sinks, as numbers of 32 bits.
+        fn kv(&self) -> Buffer {
+            let mut numbers = vec![f32::NAN; 2 * CAPACITY * 2 * WIDTH];
+            for (head, rows) in self.rows.iter().enumerate() {
+                for (token, key) in rows.keys.iter().enumerate() {
+                    let at = (head * CAPACITY + SINKS + token) * 2 * WIDTH;
+                    numbers[at..][..WIDTH].copy_from_slice(key);
+                }
+            }
+            upload(&self.device, &numbers)
+        }
+
         /// The best `budget` tokens of a head among those of the best clusters, of which up to
         /// `candidates` tokens are opened.
         fn best(&self, head: usize, q: &[f32], budget: usize, candidates: usize) -> Vec<usize> {
+            let opened = self.opened(head, q, candidates);
+            let group = &q[head * 2 * WIDTH..][..2 * WIDTH];
+            let queries: Vec<_> = group.chunks(WIDTH).map(|q| project(&self.w[head], q)).collect();
+            let marks: Vec<_> =
+                opened.iter().map(|i| project(&self.w[head], &self.rows[head].keys[*i])).collect();
+            let marks: Vec<&[f32]> = marks.iter().map(|m| &m[..]).collect();
+            let order = ranked(queries.iter().map(|q| &q[..]), &marks);
+            first_of(order, budget, &opened)
+        }
+
+        /// The best `budget` of some tokens by their keys.
+        fn best_by_keys(
+            &self,
+            head: usize,
+            q: &[f32],
+            budget: usize,
+            among: &[usize],
+        ) -> Vec<usize> {
+            let group = &q[head * 2 * WIDTH..][..2 * WIDTH];
+            let keys: Vec<&[f32]> =
+                among.iter().map(|token| &self.rows[head].keys[*token][..]).collect();
+            first_of(ranked(group.chunks(WIDTH), &keys), budget, among)
+        }
+
+        /// The tokens of the best clusters, up to `candidates`.
+        fn opened(&self, head: usize, q: &[f32], candidates: usize) -> Vec<usize> {
             let (rows, group) = (&self.rows[head], &q[head * 2 * WIDTH..][..2 * WIDTH]);
             let made = rows.clusters();
             let means: Vec<&[f32]> = made.centroids.chunks(WIDTH).collect();
@@ -268,16 +389,15 @@ mod tests {
                 let room = candidates - opened.len();
                 opened.extend(rows.tokens(cluster).take(room));
             }
-            let queries: Vec<_> = group.chunks(WIDTH).map(|q| project(&self.w[head], q)).collect();
-            let marks: Vec<_> =
-                opened.iter().map(|i| project(&self.w[head], &rows.keys[*i])).collect();
-            let marks: Vec<&[f32]> = marks.iter().map(|m| &m[..]).collect();
-            let order = ranked(queries.iter().map(|q| &q[..]), &marks);
-            // They are listed in the order in which they were opened.
-            let mut places: Vec<usize> = order.into_iter().take(budget).collect();
-            places.sort_unstable();
-            places.into_iter().map(|place| opened[place]).collect()
+            opened
         }
+    }
+
+    /// The first `budget` of an order, listed as they were opened.
+    fn first_of(order: Vec<usize>, budget: usize, opened: &[usize]) -> Vec<usize> {
+        let mut places: Vec<usize> = order.into_iter().take(budget).collect();
+        places.sort_unstable();
+        places.into_iter().map(|place| opened[place]).collect()
     }
 
     /// Keys by the sum of a group's softmaxes over them.
@@ -312,6 +432,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// With all tokens opened and compared again, the choice is that of all keys: the oracle's.
+    #[test]
+    fn the_best_by_their_keys_are_chosen_where_kernels_read_them() {
+        let mut rng = SplitMix64::new(41);
+        for seed in 0..20 {
+            let case = case(seed);
+            let (q, kv) = (normals(&mut rng, 16), case.kv());
+            let rows = Some(KvView::new(&kv, CAPACITY));
+            let all: Vec<usize> = (0..14).collect();
+            for (times, rerank, budgets) in [(8, 8, [3, 2]), (2, 1, [3, 4]), (3, 2, [2, 4])] {
+                let policy = reranking_policy(TwoStage { rerank, ..two_stage(times) }, 30);
+                let by_keys = case.select_among(&policy, &q, budgets, rows);
+                let by_marks = case.select_among(&policy, &q, budgets, None);
+                for (head, budget) in budgets.map(|budget| budget as usize).into_iter().enumerate()
+                {
+                    let again = case.best(head, &q, rerank * budget, times * budget);
+                    let mut best = case.best_by_keys(head, &q, budget, &again);
+                    assert_eq!(tokens(&by_keys, head), best, "{times} times {budget}");
+                    let plain = case.best(head, &q, budget, times * budget);
+                    assert_eq!(tokens(&by_marks, head), plain, "keys out of reach");
+                    if times == 8 {
+                        best.sort_unstable();
+                        let mut oracle = case.best_by_keys(head, &q, budget, &all);
+                        oracle.sort_unstable();
+                        assert_eq!(best, oracle);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The tokens that a head chose.
+    fn tokens(selector: &Selector<Device>, head: usize) -> Vec<usize> {
+        selector.choice(head).into_iter().map(|(token, _)| token).collect()
     }
 
     /// The first stage opens no more tokens than there are places, whatever the budget says.
@@ -349,6 +505,7 @@ mod tests {
             index: &case.index,
             tokens: Some(&case.tokens),
             projection: Some(&case.projection),
+            rows: None,
         };
         assert!(stage.search(device, &shape, &policy, &searched, &query(&q), to).unwrap());
         assert_eq!(words(device, View::all(&stage.n_rows)), [14, 3]);
@@ -370,10 +527,11 @@ mod tests {
 
     #[test]
     fn its_bytes_are_those_of_its_buffers() {
-        for (times, tokens) in [(2, 4), (3, 9), (5, 30)] {
-            let (shape, policy) = (shape(), two_stage_policy(times, tokens));
-            let stage = TokenStage::new(&Device::new(), &shape, &policy, two_stage(times)).unwrap();
-            let buffers = [
+        for (times, tokens, rerank) in [(2, 4, 0), (3, 9, 0), (5, 30, 0), (4, 6, 2), (3, 9, 8)] {
+            let two_stage = TwoStage { rerank, ..two_stage(times) };
+            let (shape, policy) = (shape(), reranking_policy(two_stage, tokens));
+            let stage = TokenStage::new(&Device::new(), &shape, &policy, two_stage).unwrap();
+            let mut buffers = vec![
                 &stage.clusters,
                 &stage.takes,
                 &stage.n_selected,
@@ -382,8 +540,12 @@ mod tests {
                 &stage.n_rows,
                 &stage.query,
             ];
+            if let Some(Reranked { tokens, takes, n_tokens, budgets, .. }) = &stage.reranked {
+                buffers.extend([tokens, takes, n_tokens, budgets.all().buffer]);
+            }
+            assert_eq!(stage.reranked.is_some(), rerank > 0);
             let bytes: u64 = buffers.iter().map(|buffer| buffer.size_bytes()).sum();
-            assert_eq!(token_stage_bytes(&shape, &policy, two_stage(times)), bytes);
+            assert_eq!(token_stage_bytes(&shape, &policy, two_stage), bytes);
         }
     }
 }

@@ -642,9 +642,12 @@ impl<B: Backend> Sequence<B> {
 
     /// Lets the device select among the units of `layer`.
     fn select(&mut self, layer: LayerId, query: &Query<'_, B>, budgets: &[u32]) -> OpResult<()> {
-        let Self { backend, shape, policy, layers, recall: path, .. } = self;
+        let reads_keys = self.in_place() && self.exact.is_none();
+        let Self { backend, shape, policy, layers, store, recall: path, .. } = self;
         let (Some(recall), Some(path)) = (layers[layer].recall(), path) else { return Ok(()) };
-        path.selector.select(&**backend, shape, policy, &recall.searched(), query, budgets)
+        let rows = store.buffer(layer).filter(|_| reads_keys);
+        let searched = recall.searched(rows.map(|rows| KvView::new(rows, shape.capacity)));
+        path.selector.select(&**backend, shape, policy, &searched, query, budgets)
     }
 
     /// Keeps the query with which a layer selected, if the next step may go by it.

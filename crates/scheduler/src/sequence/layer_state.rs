@@ -1,7 +1,7 @@
 //! One layer of a sequence: its rows, and what the way in which it attends needs.
 
 use longview_core::LayerId;
-use longview_ops::{Backend, DeviceBuffer, OpResult};
+use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
@@ -190,12 +190,13 @@ impl<B: Backend> Recall<B> {
         self.tokens.as_ref().unwrap_or(&self.index)
     }
 
-    /// What a query searches.
-    pub(super) fn searched(&self) -> Searched<'_, B> {
+    /// What a query searches; `rows` are the layer's, where kernels read them in place.
+    pub(super) fn searched<'a>(&'a self, rows: Option<KvView<'a, B>>) -> Searched<'a, B> {
         Searched {
             index: &self.index,
             tokens: self.tokens.as_ref(),
             projection: self.projection.as_ref(),
+            rows,
         }
     }
 
@@ -545,6 +546,6 @@ mod tests {
         let projection = LayerProjection::new(&backend, made, None).unwrap();
         recall.set_projection(&backend, &shape(), &loki, 2, projection).unwrap();
         assert_eq!(recall.index.width(), 2);
-        assert!(recall.projection.is_some() && recall.searched().projection.is_some());
+        assert!(recall.projection.is_some() && recall.searched(None).projection.is_some());
     }
 }

@@ -144,6 +144,8 @@ impl Part<'_, '_> {
             .u32(span.n_clusters.offset)
             .u32(span.listed.map_or(0, |listed| listed.ids.offset))
             .u32(span.listed.map_or(0, |listed| listed.stride as usize))
+            .u32(span.placed.first as usize)
+            .u32(span.placed.step as usize)
             .reads(&span.sizes.buffer.raw)
             .reads(&span.n_clusters.buffer.raw)
     }

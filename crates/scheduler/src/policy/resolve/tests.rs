@@ -366,7 +366,8 @@ fn two_stages_take_no_option_that_speaks_of_whole_clusters() {
     let projection = Projection::Lrqk { iterations: 2, init, order, seed: 5 };
     let rank = Rank::Given(Some(8));
     let tokens = TokenConfig { projection, rank, adapts: false };
-    assert_eq!(stage, TwoStage { times: 2, tokens });
+    assert_eq!(stage, TwoStage { times: 2, tokens, rerank: 0 });
+    assert!(of(&[("rerank", "4")]).is_err(), "without a second stage");
     assert!(of(&[("rank", "8")]).is_err() && of(&[("two-stage", "2"), ("rank", "7")]).is_err());
     assert!(of(&[("two-stage", "2"), ("residual", "means")]).is_ok());
     for (name, value) in [("attention-bound", "true"), ("budget-mode", "mass")] {
@@ -417,7 +418,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
     let rank = Rank::Given(Some(32));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
-    assert_eq!(two_stage, Some(TwoStage { times: 8, tokens }));
+    assert_eq!(two_stage, Some(TwoStage { times: 8, tokens, rerank: 4 }));
     assert_eq!((policy.residual, policy.dense_layers), (Residual::Groups, 0));
     let clusterkv =
         Policy::resolve(&PolicyOptions::new(Preset::Clusterkv).with_budget(512), 32768).unwrap();
@@ -442,9 +443,11 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         Policy::resolve(&options, context).unwrap().index.unwrap().segment
     };
     assert_eq!([2048, 32768, 1 << 20].map(segment), [INDEX_SEGMENT; 3]);
-    let other = of(&[("two-stage", "6"), ("rank", "16"), ("residual", "drop")]).unwrap();
+    let other = [("two-stage", "6"), ("rank", "16"), ("rerank", "0"), ("residual", "drop")];
+    let other = of(&other).unwrap();
     let two_stage = other.index.unwrap().two_stage().unwrap();
     assert_eq!((two_stage.times, two_stage.tokens.rank), (6, Rank::Given(Some(16))));
+    assert_eq!(two_stage.rerank, 0);
     assert_eq!(other.residual, Residual::Drop);
     assert!(of(&[("rank", "7")]).is_err(), "an odd rank");
     assert!(PolicyOptions::new(Preset::Longview).dense_layers.is_none());
