@@ -19,6 +19,12 @@ const LAMBDA: f64 = 1.0;
 /// Share of the mean of a diagonal that is added to it, so that its inverse exists.
 const RIDGE: f64 = 1e-6;
 
+/// Share of the mean of a diagonal that shrunk sums have in every direction. Measured on a text of
+/// one repeated sentence that hides a fact (RULER's niah-single-1, SmolLM2, 32 of 64 dimensions,
+/// B = 128): without it 43 % of answers are right, with 0.1 it is 86 %, with 1 all of them; on
+/// books the error is the same.
+const SHRINKAGE: f64 = 1.0;
+
 /// What elements of LRQK's factors stay below, so that a score, which two of them and a sum over a
 /// head's width make, is a number in single precision.
 const LARGEST: f64 = 1e12;
@@ -98,6 +104,7 @@ pub fn factors(
             let w = rotation.select_columns(&channels[..rank]);
             Factors { w_q: w.clone(), w_k: w }
         }
+        Projection::ShrunkFactors => best(&shrunk(g_q), &shrunk(g_k), rank),
         Projection::Lrqk { iterations, init, order, seed } => {
             let seed = seed ^ (u64::from(head.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let mut w = start(init, g_q, g_k, rank, seed);
@@ -232,6 +239,12 @@ fn best(g_q: &DMatrix<f64>, g_k: &DMatrix<f64>, rank: usize) -> Factors {
         l.transpose().solve_upper_triangular(&scaled).expect("its diagonal is positive")
     };
     Factors { w_q: side(&l_q, &u), w_k: side(&l_k, &v) }
+}
+
+/// Sums as if as many queries or keys again pointed evenly everywhere.
+fn shrunk(g: &DMatrix<f64>) -> DMatrix<f64> {
+    let n = g.nrows();
+    g + DMatrix::identity(n, n) * (SHRINKAGE * g.trace() / n as f64)
 }
 
 /// L with `L L^T = G`, made positive by a small ridge; no numbers where G has some that are
@@ -376,6 +389,7 @@ mod tests {
         use LrqkOrder::{KeysFirst, QueriesFirst};
         for (projection, most) in [
             (lrqk(Svd, KeysFirst, 0), 0.02),
+            (Projection::ShrunkFactors, 0.05),
             (lrqk(Random, KeysFirst, 2), 0.05),
             (lrqk(Random, QueriesFirst, 2), 0.05),
             (lrqk(Top, KeysFirst, 2), 0.05),
@@ -402,6 +416,25 @@ mod tests {
             assert!(error(&q, &k, &best(&g_q, &g_k, rank)) <= tolerance + 1e-3, "{rank}");
             assert!(rank == 1 || error(&q, &k, &best(&g_q, &g_k, rank - 1)) > tolerance - 1e-3);
         }
+    }
+
+    /// A prompt whose keys differ in dimensions that none of its queries asks for, and later queries
+    /// that point everywhere.
+    #[test]
+    fn shrunk_sums_keep_what_the_prompts_queries_do_not_ask_for() {
+        let of = |spread: [f64; 6]| {
+            DMatrix::from_fn(40, 6, |i, c| spread[c] * ((i * (c + 3)) as f64 + c as f64).sin())
+        };
+        let (q, k) = (of([3.0, 3.0, 0.3, 0.3, 1e-4, 1e-4]), of([3.0, 3.0, 0.3, 0.3, 2.0, 2.0]));
+        let (g_q, g_k) = (q.transpose() * &q, k.transpose() * &k);
+        let (init, order) = (LrqkInit::Svd, LrqkOrder::KeysFirst);
+        let plain = Projection::Lrqk { iterations: 0, init, order, seed: 0 };
+        let [shrunk, plain] = [Projection::ShrunkFactors, plain]
+            .map(|projection| factors(projection, &g_q, &g_k, 4, HeadId(0)));
+        let later = DMatrix::identity(6, 6);
+        let [good, bad] = [&shrunk, &plain].map(|w| error(&later, &k, w));
+        assert!(good < 0.1 && bad > 0.4, "{good} {bad}");
+        assert!(error(&q, &k, &shrunk) < 0.02, "what the prompt asks for stays");
     }
 
     #[test]

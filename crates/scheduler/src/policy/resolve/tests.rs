@@ -413,9 +413,7 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         Policy::resolve(&options, 32768)
     };
     let policy = of(&[]).unwrap();
-    let (init, order) = (LrqkInit::Svd, LrqkOrder::KeysFirst);
-    let projection = Projection::Lrqk { iterations: 0, init, order, seed: 0 };
-    let rank = Rank::Given(Some(32));
+    let (projection, rank) = (Projection::ShrunkFactors, Rank::Given(Some(32)));
     let tokens = TokenConfig { projection, rank, adapts: false };
     let two_stage = policy.index.unwrap().two_stage();
     assert_eq!(two_stage, Some(TwoStage { times: 8, tokens, rerank: 4 }));
@@ -427,9 +425,11 @@ fn longview_chooses_tokens_in_clusters_and_keeps_the_means_of_the_rest() {
         (ClusterConfig { two_stage: None, ..clusters }, policy.sinks, policy.recent)
     };
     assert_eq!(plain(&policy), plain(&clusterkv));
-    for (budget, times) in [("128", 16), ("1024", 4), ("4096", 4)] {
+    for (budget, times, rerank) in [("128", 16, 4), ("1024", 4, 2), ("1025", 4, 0), ("4096", 4, 0)]
+    {
         let index = of(&[("budget", budget)]).unwrap().index.unwrap();
-        assert_eq!(index.two_stage().unwrap().times, times, "--budget {budget}");
+        let two_stage = index.two_stage().unwrap();
+        assert_eq!((two_stage.times, two_stage.rerank), (times, rerank), "--budget {budget}");
     }
     let times = |context, budget| {
         let options = PolicyOptions::new(Preset::Longview).with_budget(budget);
