@@ -49,9 +49,9 @@ struct CentroidLogitsArgs {
     // Whether every centroid is whole units that begin at 16 bytes.
     u32 is_aligned;
     u32 id_stride;
-    // Where the centroid of cluster 0 of a list lies, and from one to the next.
-    u32 first_placed;
-    u32 placed_step;
+    // Clusters that a list may name are below this, and elements from one's centroid to the next's.
+    u32 id_limit;
+    u32 id_width;
     u32 unused;
 };
 
@@ -311,9 +311,8 @@ template <typename T, u32 HEADS> DEVICE void logits(const CentroidLogitsArgs& p)
                 const u32 c = tile + threadIdx.x / LANES * SHARED_BY_LANES + o;
                 // Those beyond the last are the last again.
                 const u32 entry = min_of(c, n - 1);
-                const u32 id =
-                    ids != nullptr ? p.first_placed + ids[entry] * p.placed_step : entry;
-                rows[o] = min_of(id, p.cluster_stride - 1) * p.head_dim;
+                const u32 id = ids != nullptr ? min_of(ids[entry], p.id_limit - 1) : entry;
+                rows[o] = id * p.id_width;
             }
             for (u32 unit = 0; unit < row_units; unit += TILE) {
                 // Queries of one tile of units stay.

@@ -112,8 +112,8 @@ kernel_args! {
         pooling: u32,
         is_aligned: u32,
         id_stride: u32,
-        first_placed: u32,
-        placed_step: u32,
+        id_limit: u32,
+        id_width: u32,
         unused: u32,
     }
 }

@@ -137,7 +137,8 @@ fn one<D: Driver>(
     let Cut { room, per_block, n_blocks, is_aligned } = cut(d, span);
     let share = room.div_ceil(MOST_SHARES).max(1).next_multiple_of(POOL_THREADS);
     let dtype = span.centroids.buffer.dtype();
-    let centroids = span.centroids.at();
+    let first = span.centroids.offset + (span.placed.first * p.head_dim) as usize;
+    let centroids = span.centroids.buffer.address(first);
     let pair_bytes = n_q_heads * n_blocks * 8;
     let scratch_bytes = (pair_bytes + n_q_heads * room * 4) as u64;
     backend.queue.with_scratch(scratch_bytes, |pairs| {
@@ -162,8 +163,8 @@ fn one<D: Driver>(
             pooling: p.pooling,
             is_aligned: is_aligned.into(),
             id_stride: span.listed.map_or(0, |listed| listed.stride),
-            first_placed: span.placed.first,
-            placed_step: span.placed.step,
+            id_limit: span.placed.limit(span.cluster_stride),
+            id_width: span.placed.step * p.head_dim,
             unused: 0,
         };
         // One query head at a time, two, or up to eight.

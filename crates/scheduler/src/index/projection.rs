@@ -418,8 +418,8 @@ mod tests {
         }
     }
 
-    /// A prompt whose keys differ in dimensions that none of its queries asks for, and later queries
-    /// that point everywhere.
+    /// A prompt whose keys differ in dimensions that none of its queries asks for, and later
+    /// queries that point everywhere.
     #[test]
     fn shrunk_sums_keep_what_the_prompts_queries_do_not_ask_for() {
         let of = |spread: [f64; 6]| {
