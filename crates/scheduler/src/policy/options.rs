@@ -504,7 +504,7 @@ options! {
     two_stage: usize = "two-stage" (was "refine"), "TIMES", STEPS;
     /// With --two-stage: score the best tokens again by their keys, so many times the budget of
     /// them, and attend the best of these; 0: none. On the CPU, with KV rows of 16 or 32 bits
-    /// [default: 0; for longview what makes 2,048 tokens, at most 4].
+    /// [default: 0; for longview what makes 1,024 tokens, at most 4].
     rerank: usize = "rerank", "TIMES", ANY_STEPS;
     /// Positions of first tokens once others are gone: cache (right before the recent ones) or text
     /// (where they were) [default: cache, as the paper].
