@@ -17,6 +17,7 @@ mod evaluation;
 mod failure;
 mod files;
 mod interrupt;
+mod kv;
 mod load;
 mod models;
 mod out;

@@ -274,6 +274,20 @@ impl Documents {
         })
     }
 
+    /// Lets `new` take the place of `old`, of which it is a longer version: its name, its pin; and
+    /// `old` goes.
+    pub fn succeed(&self, old: Id, new: Id) -> Result<Freed, DocumentsError> {
+        let gone = self.change(|manifest| {
+            let at = manifest.documents.iter().position(|document| document.id == old);
+            let gone = manifest.documents.remove(at.ok_or_else(|| not_found(old))?);
+            let document = self.existing(manifest, new)?;
+            document.name.clone_from(&gone.name);
+            document.pinned |= gone.pinned;
+            Ok(gone)
+        })?;
+        Ok(self.delete(&gone))
+    }
+
     /// Keeps the sessions of a document, however full the library is, or no longer.
     pub fn set_pinned(&self, id: Id, pinned: bool) -> Result<(), DocumentsError> {
         self.change(|manifest| {
@@ -327,9 +341,14 @@ impl Documents {
             let at = at.ok_or_else(|| not_found(id))?;
             Ok(manifest.documents.remove(at))
         })?;
+        Ok(self.delete(&document))
+    }
+
+    /// The files of a document that is not listed any more.
+    fn delete(&self, document: &Document) -> Freed {
         let mut freed = self.delete_sessions(document.sessions.iter().map(|s| s.file));
-        freed.add(&self.folder.text(id));
-        Ok(freed)
+        freed.add(&self.folder.text(document.id));
+        freed
     }
 
     /// Removes one session of a document, which keeps its text.

@@ -1,0 +1,34 @@
+//! Which library, and what its models are called.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use longview_library::documents::{Documents, Id, default_folder};
+use longview_scheduler::Fingerprint;
+
+use crate::load::ModelArgs;
+
+/// The library that was named, or the user's.
+pub fn open(given: Option<&Path>) -> Result<Documents> {
+    let folder = match given {
+        Some(folder) => folder.to_owned(),
+        None => default_folder()?,
+    };
+    Ok(Documents::open(&folder)?)
+}
+
+/// One hash of all that keys and values depend on. The tokenizer's file is not part of it, its
+/// vocabulary is: so it is in session files.
+pub fn fingerprint_id(fingerprint: &Fingerprint) -> Id {
+    let Fingerprint { config, weights, tokenizer: _, vocabulary, rope } = fingerprint;
+    let none = [0; 32];
+    let vocabulary = vocabulary.as_ref().map_or(&none, |part| &part.digest);
+    Id::of_parts([&config.digest[..], &weights.digest, vocabulary, &rope.digest])
+}
+
+/// A model in words that open it again from any folder.
+pub fn model_words(args: &ModelArgs) -> String {
+    let place = args.place().unwrap_or_else(|| PathBuf::from(args.name()));
+    let whole = std::path::absolute(&place).unwrap_or(place);
+    whole.display().to_string()
+}
