@@ -32,6 +32,7 @@ mod select;
 mod settings;
 mod size;
 mod space;
+pub mod text;
 mod transfer;
 mod variant;
 mod watch;

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use longview_library::documents::{
-    Documents, DocumentsError, Facts, Finding, Id, NewDocument, SessionEntry, SessionKey, Source,
+    Documents, DocumentsError, Facts, Finding, Id, NewDocument, Reading, SessionEntry, SessionKey,
+    Source,
 };
 
 const WORK: &str = "LONGVIEW_TEST_WORK";
@@ -36,7 +37,7 @@ fn key(model: &str) -> SessionKey {
     SessionKey {
         fingerprint: Id::of(model.as_bytes()),
         kv_type: "f16".into(),
-        reading: "plain".into(),
+        reading: Reading::Plain,
         policy: "policy = full".into(),
     }
 }

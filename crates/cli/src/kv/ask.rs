@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use longview_library::documents::{Document, Documents, SessionEntry};
+use longview_library::documents::{Document, Documents, Reading, SessionEntry};
 
 use super::place;
 use crate::out::note;
@@ -50,14 +50,9 @@ pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
     }
     documents.touch(document.id, Some(session.file))?;
     let path = documents.session_path(session);
-    let is_chat = session.key.reading != PLAIN;
+    let is_chat = session.key.reading == Reading::Chat;
     run::ask(args.ask, path, Path::new(&session.model), is_chat, args.question)
 }
-
-/// How [`super::build`] calls a text that was read without a chat template.
-pub const PLAIN: &str = "plain";
-/// And with one.
-pub const CHAT: &str = "chat";
 
 /// The session to ask: of the model that was given, or the one that was used last.
 fn session<'a>(

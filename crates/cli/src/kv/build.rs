@@ -12,14 +12,13 @@ use clap::Args;
 use longview_core::FileSource;
 use longview_engine::{Engine, EngineOptions, Session};
 use longview_library::documents::{
-    Building, Document, Documents, Facts, NewDocument, Saved, SessionEntry, SessionKey,
+    Building, Document, Documents, Facts, NewDocument, Reading, Saved, SessionEntry, SessionKey,
 };
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 use pollster::block_on;
 
-use super::ask::{CHAT, PLAIN};
 use super::{place, sources};
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs};
 use crate::context::{self, Chooser, Content, Limit};
@@ -33,10 +32,13 @@ use crate::{run, template, units};
 
 /// Options of `longview kv build`.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    mut_arg("model", |arg| arg.required_unless_present_any(["files", "from"])),
+    after_help = "\
 Several files become one document, in this order. Whatever a session of the library begins with is \
 not read again: with one more file at the end only that is read. Ctrl-C keeps what was read; the \
-same command goes on. Without -m: the model that was used last.")]
+same command goes on. Without -m: the model that was used last."
+)]
 pub struct BuildArgs {
     /// Files to read; - is stdin.
     #[arg(value_name = "FILE", required_unless_present = "from")]
@@ -95,7 +97,7 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
         text: &text,
         ids: &ids,
         policy: &policy,
-        reading: if is_chat { CHAT } else { PLAIN },
+        reading: if is_chat { Reading::Chat } else { Reading::Plain },
         interrupt: &interrupt,
     };
     let done = work.run(args, &model, folder, &limit)?;
@@ -162,7 +164,7 @@ struct Work<'a> {
     text: &'a str,
     ids: &'a [u32],
     policy: &'a PolicyOptions,
-    reading: &'static str,
+    reading: Reading,
     interrupt: &'a Interrupt,
 }
 
@@ -206,7 +208,7 @@ impl Work<'_> {
         let key = SessionKey {
             fingerprint: place::fingerprint_id(engine.fingerprint()?),
             kv_type: engine.options().kv_dtype.to_string(),
-            reading: self.reading.to_owned(),
+            reading: self.reading,
             policy: self.policy.text(),
         };
         let building = self.documents.begin(self.document.id, &key)?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use longview_engine::fingerprint_digest;
 use longview_library::documents::{Documents, Id, default_folder};
 use longview_scheduler::Fingerprint;
 
@@ -17,13 +18,9 @@ pub fn open(given: Option<&Path>) -> Result<Documents> {
     Ok(Documents::open(&folder)?)
 }
 
-/// One hash of all that keys and values depend on. The tokenizer's file is not part of it, its
-/// vocabulary is: so it is in session files.
+/// What a library lists sessions of this model by.
 pub fn fingerprint_id(fingerprint: &Fingerprint) -> Id {
-    let Fingerprint { config, weights, tokenizer: _, vocabulary, rope } = fingerprint;
-    let none = [0; 32];
-    let vocabulary = vocabulary.as_ref().map_or(&none, |part| &part.digest);
-    Id::of_parts([&config.digest[..], &weights.digest, vocabulary, &rope.digest])
+    fingerprint_digest(fingerprint).into()
 }
 
 /// A model in words that open it again from any folder.

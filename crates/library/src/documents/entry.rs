@@ -42,6 +42,26 @@ pub struct Source {
     pub bytes: u64,
 }
 
+/// How a text becomes tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reading {
+    /// As the first message of a chat, in the model's template.
+    Chat,
+    /// As it is.
+    Plain,
+}
+
+impl Reading {
+    /// As the manifest says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Plain => "plain",
+        }
+    }
+}
+
 /// What makes one session of a document differ from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionKey {
@@ -49,8 +69,8 @@ pub struct SessionKey {
     pub fingerprint: Id,
     /// How they are stored: f16, q8, ...
     pub kv_type: String,
-    /// How the text becomes tokens: `chat` or `plain`.
-    pub reading: String,
+    /// How the text becomes tokens.
+    pub reading: Reading,
     /// The policy whose index the file holds, as a text.
     pub policy: String,
 }
@@ -67,7 +87,7 @@ impl SessionKey {
             &document.bytes()[..],
             self.fingerprint.bytes(),
             self.kv_type.as_bytes(),
-            self.reading.as_bytes(),
+            self.reading.name().as_bytes(),
             self.policy.as_bytes(),
         ])
     }

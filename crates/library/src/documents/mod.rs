@@ -29,7 +29,7 @@ mod testing;
 
 pub use self::build::{Building, Facts, Saved, SessionWriter};
 pub use self::check::{Checked, Finding, Verify};
-pub use self::entry::{Document, SessionEntry, SessionKey, Source};
+pub use self::entry::{Document, Reading, SessionEntry, SessionKey, Source};
 pub use self::error::DocumentsError;
 pub use self::folder::default_folder;
 pub use self::id::{Id, NoId};
