@@ -258,7 +258,7 @@ fn files_without_text_say_why() {
     let shelf = Shelf::new();
     let image = "q 612 0 0 792 0 0 cm /I Do Q";
     for (name, bytes, part) in [
-        ("scan.pdf", pdf(image, ""), "scan.pdf: has 1 pages and no text: they are pictures"),
+        ("scan.pdf", pdf(image, ""), "scan.pdf: has no text: its pages (1) are pictures"),
         ("locked.pdf", pdf("", "/Encrypt 7 0 R /ID [<41> <41>]"), "is encrypted and asks for a"),
         ("cut.pdf", b"%PDF-1.4\n1 0 obj".to_vec(), "cut.pdf: is broken as a pdf file"),
         ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest".to_vec(), "is an old Word document"),

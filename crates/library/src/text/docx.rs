@@ -35,7 +35,11 @@ pub(super) fn text(bytes: &[u8], max_bytes: u64) -> Result<String, TextError> {
             Err(error) => return Err(broken(error)),
         };
         let mut xml = Vec::new();
-        file.take(limit).read_to_end(&mut xml).map_err(broken)?;
+        file.take(limit).read_to_end(&mut xml).map_err(|error| match error.kind() {
+            // This process may take no more.
+            std::io::ErrorKind::OutOfMemory => TextError::TooLong { max_bytes },
+            _ => broken(error),
+        })?;
         if xml.len() as u64 == limit {
             return Err(TextError::TooLong { max_bytes });
         }

@@ -29,7 +29,7 @@ pub enum TextError {
     Encrypted,
     /// Pages that are pictures.
     #[error(
-        "has {n_pages} pages and no text: they are pictures, as of a scanner; put text behind them \
+        "has no text: its pages ({n_pages}) are pictures, as of a scanner; put text behind them \
          first, for example with ocrmypdf"
     )]
     Scanned {
