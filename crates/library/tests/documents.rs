@@ -85,7 +85,7 @@ fn worker(work: &str, folder: &Path) -> Child {
 }
 
 fn spawn(command: &mut Command, work: &str, folder: &Path) -> Child {
-    command.args(["--exact", "documents::worker_process", "--nocapture", "--include-ignored"]);
+    command.args(["--exact", "documents::worker_process", "--nocapture"]);
     command.env(WORK, format!("{work} {}", folder.display()));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     // The test harness writes lines of its own before.
@@ -96,8 +96,8 @@ fn spawn(command: &mut Command, work: &str, folder: &Path) -> Child {
     child
 }
 
+/// What a worker does; without its variable nothing.
 #[test]
-#[ignore = "what a worker does; alone it does nothing"]
 fn worker_process() {
     let Ok(work) = std::env::var(WORK) else { return };
     let (work, folder) = work.split_once(' ').unwrap();
@@ -298,12 +298,14 @@ fn the_nearest_session_is_found_without_opening_one() {
     save(&documents, short, &key("m"), 600, 100);
     save(&documents, long, &key("m"), 2000, 100);
     let tokens: Vec<u32> = (0..1100).chain([7; 500]).collect();
-    let nearest = documents.nearest(&key("m"), &tokens).unwrap().unwrap();
+    let nearest = documents.nearest(&key("m"), &tokens, 2000).unwrap().unwrap();
     assert_eq!((nearest.document.id, nearest.n_common), (long, 1024));
-    assert!(documents.nearest(&key("other"), &tokens).unwrap().is_none());
-    assert!(documents.nearest(&key("m"), &[7; 600]).unwrap().is_none());
+    let nearest = documents.nearest(&key("m"), &tokens, 1999).unwrap().unwrap();
+    assert_eq!((nearest.document.id, nearest.n_common), (short, 512));
+    assert!(documents.nearest(&key("other"), &tokens, 2000).unwrap().is_none());
+    assert!(documents.nearest(&key("m"), &[7; 600], 2000).unwrap().is_none());
     let q8 = SessionKey { kv_type: "q8".into(), ..key("m") };
-    assert!(documents.nearest(&q8, &tokens).unwrap().is_none());
+    assert!(documents.nearest(&q8, &tokens, 2000).unwrap().is_none());
 }
 
 /// No disk is filled here: a limit on the size of files makes the system refuse in the same places.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::child::{WORD, read_answer};
+use super::detect::kind_of;
 use super::error::TextError;
 use super::kind::Kind;
 
@@ -56,7 +57,7 @@ pub fn extract(mut file: impl Read, name: &str, max_bytes: u64) -> Result<Extrac
     let system = |error: io::Error| TextError::Io { reason: error.to_string() };
     let mut bytes = Vec::new();
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut bytes).map_err(system)?;
-    let kind = Kind::of(name, &bytes)?;
+    let kind = kind_of(name, &bytes)?;
     // A text is as long as its file at most, but for encodings of one or two bytes a letter.
     let max_file_bytes = match kind {
         Kind::Txt | Kind::Md => max_bytes.saturating_mul(2),
