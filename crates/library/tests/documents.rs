@@ -264,6 +264,49 @@ fn a_lost_manifest_is_made_of_what_is_there() {
     assert_eq!(names[1], (b, format!("recovered-{}", b.short())), "its text says so");
 }
 
+/// The manifest that a later program writes: a field more, and a higher version.
+fn make_newer(folder: &Path, readable_from: u32) {
+    let path = folder.join("manifest.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let list = text.trim_end().split_once("\"library\":").unwrap().1;
+    let list = list[..list.len() - 1].replace(
+        "\"version\":1,\"readable_from\":1,",
+        &format!("\"version\":7,\"readable_from\":{readable_from},\"shelves\":[\"a\"],"),
+    );
+    let hash = Id::of(list.as_bytes());
+    fs::write(path, format!("{{\"blake3\":\"{hash}\",\"library\":{list}}}\n")).unwrap();
+}
+
+#[test]
+fn a_newer_library_is_read_and_not_changed() {
+    let temp = TempFolder::new("newer");
+    let documents = Documents::open(&temp.0).unwrap();
+    let id = add(&documents, "text");
+    save(&documents, id, &key("m"), 600, 1000);
+    make_newer(&temp.0, 1);
+    let before = fs::read(temp.0.join("manifest.json")).unwrap();
+    let documents = Documents::open(&temp.0).unwrap();
+    assert!(documents.is_read_only().unwrap());
+    let document = documents.find("a").unwrap();
+    assert!(whole(&documents.session_path(&document.sessions[0])).is_ok());
+    assert_eq!(documents.text(id).unwrap(), "text");
+    documents.touch(id, None).unwrap();
+    let sources = source("b.txt");
+    let refused = [
+        documents.remove(id).map(drop),
+        documents.rename(id, "b").map(drop),
+        documents.begin(id, &key("m")).map(drop),
+        documents.add(NewDocument { text: "more", name: None, sources }).map(drop),
+    ];
+    for result in refused {
+        assert!(matches!(result, Err(DocumentsError::ReadOnly { version: 7, .. })), "{result:?}");
+    }
+    assert_eq!(fs::read(temp.0.join("manifest.json")).unwrap(), before);
+    fs::write(temp.0.join("manifest.json"), String::from_utf8(before).unwrap().replace('7', "8"))
+        .unwrap();
+    assert!(matches!(documents.list(), Err(DocumentsError::Damaged { .. })));
+}
+
 #[test]
 fn what_was_used_longest_ago_goes_first() {
     let temp = TempFolder::new("quota");
