@@ -21,8 +21,8 @@ const MEMORY_FACTOR: u64 = 24;
 /// Memory of a child, whatever the file has, in MiB.
 const MAX_MEMORY_MIB: u64 = 8192;
 /// Processor time of a child in seconds, and bytes for which it gets a second more.
-const CPU_S: u64 = 60;
-const BYTES_PER_S: u64 = 1 << 19;
+const CPU_S: u64 = 20;
+const BYTES_PER_S: u64 = 1 << 18;
 /// What is read of a child's last words, which only tell one cause from another.
 const STDERR_BYTES: u64 = 4096;
 /// Bytes that tell what a file is.
