@@ -8,7 +8,7 @@ use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
 use crate::args::{PolicyFile, numbers};
-use crate::embedded;
+use longview_startup::embedded;
 use crate::files::{check_appended, model_files};
 use crate::load::open_folder;
 use crate::models::place;

@@ -9,7 +9,7 @@ use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
-use longview_web::{Answer, Finish, Question, Reader, Step};
+use longview_reader::{Answer, Finish, Question, Reader, Step};
 use pollster::block_on;
 
 const NAMES: [&str; 3] = ["velvet-comet", "quiet-harbour", "amber-lantern"];
@@ -227,7 +227,7 @@ fn a_limit_bounds_the_cache_and_refuses_what_cannot_fit() {
 #[test]
 fn mistakes_have_codes() {
     let mut reader = reader();
-    let code = |error: longview_web::ReaderError| error.code();
+    let code = |error: longview_reader::ReaderError| error.code();
     let go_on = &mut |_| ControlFlow::Continue(());
     let asked = question(0, &clusterkv());
     let error = block_on(reader.ask(&asked, &mut |_| ControlFlow::Continue(()))).unwrap_err();

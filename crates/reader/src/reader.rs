@@ -98,6 +98,10 @@ pub struct Answer {
     pub seconds: f64,
     /// Steps a second, the question's included.
     pub tokens_per_s: f64,
+    /// Tokens that a KV head of a layer attended in a step, on average.
+    pub attended: Option<f64>,
+    /// Tokens of document, question and answer together.
+    pub context: usize,
     /// Share of recalled rows that were on the device; none if nothing was recalled.
     pub hit_rate: Option<f64>,
     /// Keys, values and index on the device.
@@ -441,6 +445,8 @@ impl<B: Backend> Document<B> {
             tokens: n,
             seconds,
             tokens_per_s: count.steps as f64 / seconds.max(1e-9),
+            attended: self.session.stats().mean_attended(),
+            context: self.session.n_tokens(),
             hit_rate: self.session.stats().hit_rate(),
             device_bytes,
             host_bytes,
