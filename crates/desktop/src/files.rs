@@ -1,0 +1,116 @@
+//! Files that a person chooses, drops or names: dialogs and disks are waited for on threads of their
+//! own, and what comes of them arrives as a message.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use crate::engine::{Failure, FailureKind, Wake};
+use crate::strings;
+
+/// Larger files are no documents: no model here reads so much.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// What came of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// A text to open.
+    Text {
+        /// The file's name.
+        title: String,
+        /// What is in it.
+        text: String,
+    },
+    /// Answers were saved under this name.
+    Saved(String),
+    /// Something went wrong.
+    Failed(Failure),
+}
+
+/// Asks for names of files. It may wait for the person: it runs on a thread of its own.
+pub trait Dialogs: Send + Sync + 'static {
+    /// A text to open.
+    fn open(&self) -> Option<PathBuf>;
+    /// A name for the answers.
+    fn save(&self, suggested: &str) -> Option<PathBuf>;
+}
+
+/// The dialogs of the desktop, through its portal.
+pub struct SystemDialogs;
+
+impl Dialogs for SystemDialogs {
+    fn open(&self) -> Option<PathBuf> {
+        let dialog = rfd::FileDialog::new().set_title(strings::OPEN_FILE);
+        dialog.add_filter("Text", &["txt", "md", "text"]).add_filter("All", &["*"]).pick_file()
+    }
+
+    fn save(&self, suggested: &str) -> Option<PathBuf> {
+        rfd::FileDialog::new().set_file_name(suggested).save_file()
+    }
+}
+
+/// Where arrivals go.
+#[derive(Clone)]
+pub struct Outbox {
+    /// To the window.
+    pub sender: Sender<Arrival>,
+    /// So that it looks.
+    pub wake: Wake,
+}
+
+impl Outbox {
+    /// Runs `work` beside the window; what it returns arrives there.
+    pub fn later(&self, work: impl FnOnce() -> Option<Arrival> + Send + 'static) {
+        let Self { sender, wake } = self.clone();
+        thread::spawn(move || {
+            if let Some(arrival) = work() {
+                let _ = sender.send(arrival);
+                wake();
+            }
+        });
+    }
+}
+
+/// Reads a text.
+pub fn read(path: &Path) -> Arrival {
+    let shown = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let failed = |what: String| {
+        let message = format!("{}: {what}", path.display());
+        Arrival::Failed(Failure { kind: FailureKind::File, message })
+    };
+    match std::fs::metadata(path) {
+        Err(error) => return failed(error.to_string()),
+        // A pipe or a device may never end.
+        Ok(found) if !found.is_file() => return failed("is no file".to_owned()),
+        Ok(found) if found.len() > MOST_BYTES => {
+            let most = crate::figures::bytes(MOST_BYTES);
+            return failed(format!("is larger than {most}"));
+        }
+        Ok(_) => {}
+    }
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => return failed(error.to_string()),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => {
+            let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
+            Arrival::Text { title: shown, text }
+        }
+        Err(_) => failed(strings::NOT_TEXT.to_owned()),
+    }
+}
+
+/// Writes answers, in a file that is complete or not there.
+pub fn write(path: &Path, text: &str) -> Arrival {
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
+    let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
+    match written {
+        Ok(()) => Arrival::Saved(path.display().to_string()),
+        Err(error) => {
+            let _ = std::fs::remove_file(&fresh);
+            let message = format!("{}: {error}", path.display());
+            Arrival::Failed(Failure { kind: FailureKind::File, message })
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The documents that are open, and what computes.
+
+use eframe::egui::{self, Align, Button, Layout, RichText, ScrollArea, TextStyle, ThemePreference, Ui, Vec2};
+
+use super::widgets;
+use crate::app::{Action, EngineState, State};
+use crate::document::{Document, Stage};
+use crate::strings;
+use crate::theme::{self, CONTROL, GAP, TIGHT, WIDE};
+
+/// Draws the list.
+pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    ui.label(RichText::new(strings::APP).text_style(TextStyle::Heading));
+    ui.add_space(GAP);
+    let open = widgets::secondary(strings::OPEN_FILE);
+    let size = Vec2::new(ui.available_width(), CONTROL + TIGHT);
+    if ui.add_sized(size, open).on_hover_text("Ctrl O").clicked() {
+        actions.push(Action::OpenFile);
+    }
+    ui.add_space(WIDE);
+    widgets::group(ui, strings::DOCUMENTS);
+    ui.with_layout(Layout::bottom_up(Align::Min), |ui| {
+        footer(ui, state, actions);
+        ui.add_space(GAP);
+        ui.with_layout(Layout::top_down(Align::Min), |ui| {
+            ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+                ui.spacing_mut().item_spacing.y = TIGHT;
+                for document in &state.documents {
+                    row(ui, state, document, actions);
+                }
+                if state.documents.is_empty() {
+                    widgets::caption(ui, strings::NO_DOCUMENTS);
+                }
+            });
+        });
+    });
+}
+
+fn row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action>) {
+    let palette = theme::palette(ui.visuals());
+    let is_current = state.current == Some(document.id);
+    let status = status(document);
+    let mut text = egui::text::LayoutJob::default();
+    let font = |style: TextStyle, ui: &Ui| style.resolve(ui.style());
+    let format = |font, color| egui::TextFormat { line_height: Some(20.0), ..egui::TextFormat::simple(font, color) };
+    text.append(&document.title, 0.0, format(font(TextStyle::Body, ui), palette.text));
+    text.append("\n", 0.0, format(font(TextStyle::Small, ui), palette.weak));
+    text.append(&status, 0.0, format(font(TextStyle::Small, ui), palette.weak));
+    let button = Button::selectable(is_current, text).truncate();
+    let button = button.min_size(Vec2::new(ui.available_width(), 52.0));
+    let response = ui.add(button);
+    let is_clicked = response.clicked();
+    response.context_menu(|ui| {
+        if ui.button(strings::CLOSE_DOCUMENT).clicked() {
+            actions.push(Action::CloseDocument(document.id));
+        }
+    });
+    if is_clicked {
+        actions.push(Action::Select(document.id));
+    }
+}
+
+fn status(document: &Document) -> String {
+    match &document.stage {
+        Stage::Counting(_) => strings::COUNTING.to_owned(),
+        Stage::Refused(failure) => strings::failure(failure.kind).0.to_owned(),
+        Stage::Planned => {
+            document.plan.as_ref().map_or(strings::NOT_READ.to_owned(), strings::plan_short)
+        }
+        Stage::Reading(reading) => match &reading.progress {
+            Some(progress) => strings::progress_short(progress),
+            None => strings::PREPARING.to_owned(),
+        },
+        Stage::Read(state) => strings::read_state_short(state),
+    }
+}
+
+/// From the bottom up.
+fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    if ui.add(widgets::quiet(ui, strings::SHORTCUTS)).on_hover_text("F1").clicked() {
+        actions.push(Action::ShowShortcuts(true));
+    }
+    ui.horizontal(|ui| {
+        ui.spacing_mut().item_spacing.x = TIGHT;
+        for (theme, name) in [
+            (ThemePreference::System, strings::THEME_SYSTEM),
+            (ThemePreference::Light, strings::THEME_LIGHT),
+            (ThemePreference::Dark, strings::THEME_DARK),
+        ] {
+            let name = RichText::new(name).text_style(TextStyle::Small);
+            if ui.add(Button::selectable(state.theme == theme, name)).clicked() {
+                actions.push(Action::Theme(theme));
+            }
+        }
+    });
+    widgets::group(ui, strings::THEME);
+    ui.add_space(GAP);
+    match &state.engine {
+        EngineState::Opening => widgets::caption(ui, strings::ENGINE_OPENING),
+        EngineState::Gone => widgets::caption(ui, strings::ENGINE_GONE),
+        EngineState::Ready(model) => {
+            let line = format!("{}\n{}", model.name, model.device);
+            widgets::caption(ui, line)
+        }
+    };
+}

@@ -1,0 +1,128 @@
+//! A window with a scripted engine, and how tests wait for it.
+
+pub mod script;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eframe::egui::accesskit::Role;
+use eframe::egui::{Theme, Vec2};
+use egui_kittest::Harness;
+use egui_kittest::kittest::{NodeT as _, Queryable as _};
+use longview_desktop::app::{App, Start};
+use longview_desktop::engine::OpenEngine;
+use longview_desktop::files::Dialogs;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The usual size of a window.
+pub const WIDE: Vec2 = Vec2::new(1280.0, 800.0);
+/// A narrow one.
+pub const NARROW: Vec2 = Vec2::new(520.0, 800.0);
+
+/// Files that a person would choose.
+#[derive(Default)]
+pub struct Chosen {
+    /// To open.
+    pub open: Option<PathBuf>,
+    /// To save as.
+    pub save: Option<PathBuf>,
+}
+
+impl Dialogs for Chosen {
+    fn open(&self) -> Option<PathBuf> {
+        self.open.clone()
+    }
+
+    fn save(&self, _suggested: &str) -> Option<PathBuf> {
+        self.save.clone()
+    }
+}
+
+/// How a window begins.
+pub struct Setup {
+    pub open: OpenEngine,
+    pub chosen: Chosen,
+    pub file: Option<PathBuf>,
+    pub size: Vec2,
+    pub theme: Theme,
+    pub allows_missing_glyphs: bool,
+}
+
+impl Setup {
+    pub fn new(open: OpenEngine) -> Self {
+        let (chosen, file) = (Chosen::default(), None);
+        Self { open, chosen, file, size: WIDE, theme: Theme::Light, allows_missing_glyphs: false }
+    }
+
+    /// The window.
+    pub fn window(self) -> Window {
+        let start = Start { open: self.open, dialogs: Arc::new(self.chosen), file: self.file };
+        let mut builder = Harness::builder()
+            .with_size(self.size)
+            .with_theme(self.theme)
+            .with_max_steps(40)
+            .with_render_cursor(false);
+        if self.allows_missing_glyphs {
+            builder = builder.allow_missing_glyphs();
+        }
+        Window(builder.wgpu().build_eframe(|context| App::new(&context.egui_ctx, start)))
+    }
+}
+
+/// A window without a screen.
+pub struct Window(pub Harness<'static, App>);
+
+impl Window {
+    /// Draws frames until `is_so`, as a screen would.
+    pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let begin = Instant::now();
+        loop {
+            self.0.step();
+            if is_so(self) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "waited for: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for a widget or a text with this label.
+    pub fn wait_for(&mut self, label: &str) {
+        self.until(label, |window| window.sees(label));
+    }
+
+    /// Waits for a text that has this part.
+    pub fn wait_for_part(&mut self, part: &str) {
+        self.until(part, |window| window.sees_part(part));
+    }
+
+    /// Whether there is such a label.
+    pub fn sees(&self, label: &str) -> bool {
+        self.0.query_all_by_label(label).next().is_some()
+    }
+
+    /// Whether there is a label with this part.
+    pub fn sees_part(&self, part: &str) -> bool {
+        self.0.query_all_by_label_contains(part).next().is_some()
+    }
+
+    /// Clicks a button and draws what comes of it.
+    pub fn click(&mut self, label: &str) {
+        self.wait_for(label);
+        let all: Vec<_> = self.0.query_all_by_label(label).collect();
+        let button = all.iter().find(|node| node.accesskit_node().role() == Role::Button);
+        button.unwrap_or(&all[0]).click();
+        self.0.run_ok();
+    }
+
+    /// Draws until nothing moves, and compares with the picture of that name.
+    pub fn picture(&mut self, name: &str) {
+        self.0.run_ok();
+        self.0.remove_cursor();
+        self.0.run_ok();
+        self.0.snapshot(name);
+    }
+}
