@@ -21,7 +21,7 @@ pub const THEME_DARK: &str = "Dark";
 pub const ENGINE_OPENING: &str = "Starting the engine";
 pub const ENGINE_GONE: &str = "The engine is stopped";
 pub const SHORTCUTS: &str = "Keyboard shortcuts";
-pub const CLOSE: &str = "Close this window";
+pub const CLOSE: &str = "Close the list";
 
 // A window without a document.
 pub const EMPTY_TITLE: &str = "Ask a very long document";

@@ -179,6 +179,7 @@ fn visuals(theme: Theme, palette: &Palette) -> Visuals {
     visuals.selection.bg_fill = palette.strong_mark;
     visuals.selection.stroke = Stroke::new(1.0, palette.accent);
     visuals.slider_trailing_fill = true;
+    visuals.handle_shape = egui::style::HandleShape::Circle;
     visuals.indent_has_left_vline = false;
     let widgets = &mut visuals.widgets;
     let radius = CornerRadius::same(6);

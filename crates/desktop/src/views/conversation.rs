@@ -49,7 +49,7 @@ fn beginning(
     actions: &mut Vec<Action>,
 ) {
     let can_ask = document.read_state().is_some();
-    ui.label(if can_ask { strings::ASK_SOMETHING } else { strings::READ_FIRST });
+    ui.label(widgets::prose(if can_ask { strings::ASK_SOMETHING } else { strings::READ_FIRST }));
     ui.add_space(GAP);
     if is_embedded {
         let has_questions = !document.suggestions.is_empty();
@@ -74,7 +74,7 @@ fn beginning(
 
 fn one(ui: &mut Ui, place: &Place<'_>, actions: &mut Vec<Action>) {
     let palette = theme::palette(ui.visuals());
-    ui.label(RichText::new(&place.exchange.question).color(palette.weak));
+    ui.label(widgets::prose(&place.exchange.question).color(palette.weak));
     let first = place.exchange.replies.first().map(Reply::shown);
     for (i, reply) in place.exchange.replies.iter().enumerate() {
         if i > 0 {
@@ -105,7 +105,7 @@ fn reply_of(
         widgets::group(ui, &strings::attention(reply.attention));
     }
     if !reply.shown().is_empty() {
-        ui.label(RichText::new(reply.shown()).text_style(theme::answer_style()));
+        ui.label(widgets::prose(reply.shown()).text_style(theme::answer_style()));
     }
     if let Some(failure) = &reply.failure {
         ui.colored_label(palette.bad, failure);
@@ -162,12 +162,17 @@ fn passages(
     ui.add_space(TIGHT);
     widgets::group(ui, strings::PASSAGES);
     ui.scope(|ui| {
-        ui.spacing_mut().item_spacing.y = TIGHT;
+        ui.spacing_mut().item_spacing.y = 0.0;
+        ui.spacing_mut().button_padding.x = TIGHT;
+        ui.spacing_mut().interact_size.y = 28.0;
+        let palette = theme::palette(ui.visuals());
         for (rank, passage) in answer.passages.iter().take(LISTED).enumerate() {
             let quote = place.document.quote(passage);
             let shown = format!("{}   {quote}", rank + 1);
+            let share = RichText::new(percent(passage.weight)).text_style(TextStyle::Small);
+            let share = share.color(palette.weak);
             let button = Button::new(RichText::new(shown).text_style(TextStyle::Small));
-            let button = button.right_text(percent(passage.weight)).wrap_mode(TextWrapMode::Truncate);
+            let button = button.right_text(share).wrap_mode(TextWrapMode::Truncate);
             let button = button.frame_when_inactive(false);
             let size = Vec2::new(ui.available_width(), 28.0);
             let response = ui.add(button.min_size(size));
@@ -190,7 +195,8 @@ fn buttons(ui: &mut Ui, place: &Place<'_>, actions: &mut Vec<Action>) {
     let is_compared =
         place.exchange.replies.iter().any(|reply| reply.attention == Attention::Full);
     ui.horizontal_wrapped(|ui| {
-        ui.spacing_mut().item_spacing.x = 0.0;
+        ui.spacing_mut().item_spacing.x = GAP;
+        widgets::align_quiet(ui);
         if let Some(reply) = answered
             && ui.add(widgets::quiet(ui, strings::COPY)).clicked()
         {

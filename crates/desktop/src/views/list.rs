@@ -1,12 +1,16 @@
 //! The documents that are open, and what computes.
 
-use eframe::egui::{self, Align, Button, Layout, RichText, ScrollArea, TextStyle, ThemePreference, Ui, Vec2};
+use eframe::egui::text::{LayoutJob, TextWrapping};
+use eframe::egui::{
+    Align, Button, Color32, Layout, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind,
+    TextStyle, ThemePreference, Ui, Vec2, WidgetInfo,
+};
 
 use super::widgets;
 use crate::app::{Action, EngineState, State};
 use crate::document::{Document, Stage};
 use crate::strings;
-use crate::theme::{self, CONTROL, GAP, TIGHT, WIDE};
+use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
 
 /// Draws the list.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
@@ -39,16 +43,31 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
 fn row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action>) {
     let palette = theme::palette(ui.visuals());
     let is_current = state.current == Some(document.id);
-    let status = status(document);
-    let mut text = egui::text::LayoutJob::default();
-    let font = |style: TextStyle, ui: &Ui| style.resolve(ui.style());
-    let format = |font, color| egui::TextFormat { line_height: Some(20.0), ..egui::TextFormat::simple(font, color) };
-    text.append(&document.title, 0.0, format(font(TextStyle::Body, ui), palette.text));
-    text.append("\n", 0.0, format(font(TextStyle::Small, ui), palette.weak));
-    text.append(&status, 0.0, format(font(TextStyle::Small, ui), palette.weak));
-    let button = Button::selectable(is_current, text).truncate();
-    let button = button.min_size(Vec2::new(ui.available_width(), 52.0));
-    let response = ui.add(button);
+    let (size, status) = (Vec2::new(ui.available_width(), 52.0), status(document));
+    let (rect, response) = ui.allocate_exact_size(size, Sense::click());
+    let name = format!("{}, {status}", document.title);
+    response.widget_info(|| WidgetInfo::selected(Role::Button, true, is_current, &name));
+    let fill = match (is_current, response.hovered() || response.has_focus()) {
+        (true, _) => palette.strong_mark,
+        (false, true) => palette.mark,
+        (false, false) => Color32::TRANSPARENT,
+    };
+    ui.painter().rect_filled(rect, RADIUS, fill);
+    if response.has_focus() {
+        let stroke = Stroke::new(2.0, palette.accent);
+        ui.painter().rect_stroke(rect, RADIUS, stroke, StrokeKind::Inside);
+    }
+    let room = rect.width() - 2.0 * 12.0;
+    for (text, style, color, y) in [
+        (&document.title, TextStyle::Body, palette.text, 8.0),
+        (&status, TextStyle::Small, palette.text, 29.0),
+    ] {
+        let font = style.resolve(ui.style());
+        let mut job = LayoutJob::simple_singleline(text.clone(), font, color);
+        job.wrap = TextWrapping::truncate_at_width(room);
+        let galley = ui.painter().layout_job(job);
+        ui.painter().galley(rect.min + Vec2::new(12.0, y), galley, color);
+    }
     let is_clicked = response.clicked();
     response.context_menu(|ui| {
         if ui.button(strings::CLOSE_DOCUMENT).clicked() {
@@ -77,9 +96,12 @@ fn status(document: &Document) -> String {
 
 /// From the bottom up.
 fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
-    if ui.add(widgets::quiet(ui, strings::SHORTCUTS)).on_hover_text("F1").clicked() {
-        actions.push(Action::ShowShortcuts(true));
-    }
+    ui.horizontal(|ui| {
+        widgets::align_quiet(ui);
+        if ui.add(widgets::quiet(ui, strings::SHORTCUTS)).on_hover_text("F1").clicked() {
+            actions.push(Action::ShowShortcuts(true));
+        }
+    });
     ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = TIGHT;
         for (theme, name) in [

@@ -42,9 +42,10 @@ pub fn show(ui: &mut Ui, map: &ContextMap, (layer, head): (usize, usize)) {
 pub fn legend(ui: &mut Ui) {
     let palette = theme::palette(ui.visuals());
     ui.add_space(GAP);
+    ui.spacing_mut().item_spacing.y = 0.0;
+    ui.spacing_mut().interact_size.y = 22.0;
     for kind in [4usize, 3, 1, 2, 5, 0] {
         ui.horizontal(|ui| {
-            ui.spacing_mut().interact_size.y = 20.0;
             let (rect, _) = ui.allocate_exact_size(Vec2::splat(14.0), Sense::hover());
             let mut mesh = Mesh::default();
             cell(&mut mesh, kind as u8, rect.min, 14.0, &palette);

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use eframe::egui::text::LayoutJob;
 use eframe::egui::{
-    self, Align2, Button, Frame, Label, Margin, Rect, RichText, ScrollArea, Sense, TextFormat,
-    TextStyle, TextWrapMode, Ui, Vec2,
+    self, Align, Align2, Frame, Label, Layout, Margin, Rect, RichText, ScrollArea, Sense,
+    TextFormat, TextStyle, TextWrapMode, Ui, UiBuilder, Vec2,
 };
 
 use super::{plan, widgets};
@@ -14,10 +14,7 @@ use crate::document::{Document, Target};
 use crate::engine::Passage;
 use crate::strings;
 use crate::text::{Advances, row_of};
-use crate::theme::{self, CONTROL, GAP, LINE, MEASURE, PAGE, Palette, TIGHT, WIDE};
-
-/// Room for the numbers of passages, left of the text.
-const GUTTER: f32 = 32.0;
+use crate::theme::{self, GAP, LINE, MEASURE, PAGE, Palette, TIGHT, WIDE};
 
 /// Draws the document, or what to do where there is none.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
@@ -27,14 +24,14 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     };
     let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: GAP as i8 };
     Frame::new().inner_margin(margin).show(ui, |ui| {
-        ui.set_width(ui.available_width());
+        ui.set_width(ui.available_width().min(MEASURE));
         ui.spacing_mut().item_spacing.y = TIGHT;
         let title = RichText::new(&document.title).text_style(TextStyle::Heading);
         ui.add(Label::new(title).wrap_mode(TextWrapMode::Truncate));
         if let Some(state) = document.read_state().filter(|state| state.is_complete()) {
             widgets::caption(ui, strings::read_state(state));
         }
-        ui.add_space(TIGHT);
+        ui.add_space(GAP);
         ui.spacing_mut().item_spacing.y = GAP;
         plan::show(ui, document, &engine, actions);
     });
@@ -47,7 +44,7 @@ fn empty(ui: &mut Ui, actions: &mut Vec<Action>) {
         ui.add_space((ui.available_height() / 3.0).max(PAGE));
         ui.label(RichText::new(strings::EMPTY_TITLE).text_style(theme::title_style()));
         ui.add_space(GAP);
-        let text = RichText::new(strings::EMPTY_TEXT).color(palette.weak);
+        let text = widgets::prose(strings::EMPTY_TEXT).color(palette.weak);
         ui.scope(|ui| {
             ui.set_max_width(420.0);
             ui.label(text);
@@ -57,8 +54,7 @@ fn empty(ui: &mut Ui, actions: &mut Vec<Action>) {
             actions.push(Action::OpenFile);
         }
         ui.add_space(TIGHT);
-        let size = Vec2::new(72.0, CONTROL);
-        if ui.add(Button::new(strings::OPEN_SAMPLE).min_size(size)).clicked() {
+        if ui.add(widgets::secondary(strings::OPEN_SAMPLE)).clicked() {
             actions.push(Action::OpenSample);
         }
     });
@@ -67,7 +63,7 @@ fn empty(ui: &mut Ui, actions: &mut Vec<Action>) {
 fn text(ui: &mut Ui, document: &mut Document) {
     let room = ui.available_width() - 2.0 * PAGE;
     // Whole steps: dragging an edge does not cut the text anew at each point.
-    let width = ((room - GUTTER).min(MEASURE) / 16.0).floor().max(8.0) * 16.0;
+    let width = (room.min(MEASURE) / 16.0).floor().max(8.0) * 16.0;
     let font = theme::document_font();
     let advances = ui.ctx().fonts_mut(|fonts| {
         Advances::new(font.size, |c| fonts.glyph_width(&font, c))
@@ -84,16 +80,15 @@ fn text(ui: &mut Ui, document: &mut Document) {
         area = area.vertical_scroll_offset(offset.clamp(0.0, most));
     }
     ui.spacing_mut().item_spacing.y = 0.0;
-    let left = PAGE + ((room - GUTTER - width) / 2.0).max(0.0);
     let output = area.show_rows(ui, LINE, rows.len(), |ui, shown| {
         for row in &rows[shown] {
-            line(ui, document, row, left);
+            line(ui, document, row);
         }
     });
     document.page.offset = output.state.clamped_offset().y;
 }
 
-fn line(ui: &mut Ui, document: &Document, row: &Range<usize>, left: f32) {
+fn line(ui: &mut Ui, document: &Document, row: &Range<usize>) {
     let palette = theme::palette(ui.visuals());
     let size = Vec2::new(ui.available_width(), LINE);
     let (rect, _) = ui.allocate_exact_size(size, Sense::hover());
@@ -101,14 +96,17 @@ fn line(ui: &mut Ui, document: &Document, row: &Range<usize>, left: f32) {
         return;
     }
     if let Some(rank) = begins_in(document, row) {
-        let at = egui::pos2(rect.left() + left + GUTTER - 12.0, rect.center().y);
+        // In the margin, where it moves no text.
+        let at = egui::pos2(rect.left() + PAGE - GAP, rect.center().y);
         let font = TextStyle::Small.resolve(ui.style());
         ui.painter().text(at, Align2::RIGHT_CENTER, rank + 1, font, palette.accent);
     }
-    let from = rect.left_top() + Vec2::new(left + GUTTER, 0.0);
-    let place = Rect::from_min_max(from, rect.right_bottom());
+    let place = Rect::from_min_max(rect.left_top() + Vec2::new(PAGE, 0.0), rect.right_bottom());
     let job = marked(document, row, &palette);
-    ui.place(place, Label::new(job).wrap_mode(TextWrapMode::Extend).halign(egui::Align::Min));
+    let layout = Layout::left_to_right(Align::Center);
+    ui.scope_builder(UiBuilder::new().max_rect(place).layout(layout), |ui| {
+        ui.add(Label::new(job).wrap_mode(TextWrapMode::Extend));
+    });
 }
 
 /// The passage that begins in a row, by its rank.

@@ -1,12 +1,15 @@
 //! Everything by keyboard: what keys do, and the list that says so.
 
-use eframe::egui::{Context, Grid, Id, Key, KeyboardShortcut, Modal, Modifiers, RichText, TextStyle, Ui};
+use eframe::egui::{
+    Context, Frame, Grid, Id, Key, KeyboardShortcut, Margin, Modal, Modifiers, RichText, TextStyle,
+    Ui,
+};
 
 use super::widgets;
 use crate::app::{Action, State};
 use crate::document::{Document, Stage, Target};
 use crate::strings;
-use crate::theme::{self, GAP, WIDE};
+use crate::theme::{self, GAP, PAGE, WIDE};
 
 /// The actions of the keys that were pressed.
 pub fn collect(ctx: &Context, state: &mut State, actions: &mut Vec<Action>) {
@@ -70,10 +73,12 @@ pub fn list(ui: &Ui, state: &State, actions: &mut Vec<Action>) {
     if !state.shows_shortcuts {
         return;
     }
-    let modal = Modal::new(Id::unique("shortcuts")).show(ui.ctx(), |ui| {
+    let frame = Frame::popup(ui.style()).inner_margin(Margin::same(PAGE as i8));
+    let modal = Modal::new(Id::unique("shortcuts")).frame(frame).show(ui.ctx(), |ui| {
         let palette = theme::palette(ui.visuals());
         ui.label(RichText::new(strings::SHORTCUTS).text_style(TextStyle::Heading));
         ui.add_space(GAP);
+        ui.spacing_mut().interact_size.y = PAGE;
         Grid::new("shortcuts").num_columns(2).spacing([WIDE * 2.0, GAP]).show(ui, |ui| {
             for (keys, what) in strings::SHORTCUT_LIST {
                 ui.colored_label(palette.weak, keys);

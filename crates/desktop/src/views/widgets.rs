@@ -1,7 +1,7 @@
 //! Parts that several views draw.
 
 use eframe::egui::{
-    self, Button, CornerRadius, Frame, Margin, Response, RichText, Role, Sense, Stroke, TextStyle,
+    self, Atom, Button, CornerRadius, Frame, Margin, Response, RichText, Role, Sense, Stroke, TextStyle,
     Ui, Vec2, WidgetInfo,
 };
 
@@ -11,13 +11,18 @@ use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
 pub fn primary(ui: &Ui, text: &str) -> Button<'static> {
     let palette = theme::palette(ui.visuals());
     let text = RichText::new(text).color(palette.on_accent);
-    let button = Button::new(text).fill(palette.accent).stroke(Stroke::NONE);
+    let button = Button::new(middle(text)).fill(palette.accent).stroke(Stroke::NONE);
     button.min_size(Vec2::new(88.0, CONTROL + TIGHT))
 }
 
 /// An action beside it.
 pub fn secondary(text: &str) -> Button<'static> {
-    Button::new(text.to_owned()).min_size(Vec2::new(72.0, CONTROL + TIGHT))
+    Button::new(middle(RichText::new(text))).min_size(Vec2::new(72.0, CONTROL + TIGHT))
+}
+
+/// A text in the middle of a button that is wider.
+fn middle(text: RichText) -> (Atom<'static>, RichText, Atom<'static>) {
+    (Atom::grow(), text, Atom::grow())
 }
 
 /// An action that is not to draw the eye.
@@ -40,10 +45,22 @@ pub fn tab(ui: &mut Ui, is_shown: bool, text: &str) -> Response {
     response
 }
 
+/// Text of several lines.
+pub fn prose(text: &str) -> RichText {
+    RichText::new(text).line_height(Some(22.0))
+}
+
+/// Lets the text of quiet buttons begin where that above them does.
+pub fn align_quiet(ui: &mut Ui) {
+    ui.spacing_mut().button_padding.x = TIGHT;
+    ui.add_space(-TIGHT);
+}
+
 /// A line that explains.
 pub fn caption(ui: &mut Ui, text: impl Into<String>) -> Response {
     let palette = theme::palette(ui.visuals());
-    ui.label(RichText::new(text).text_style(TextStyle::Small).color(palette.weak))
+    let text = RichText::new(text).text_style(TextStyle::Small).line_height(Some(18.0));
+    ui.label(text.color(palette.weak))
 }
 
 /// The name of a group.

@@ -13,6 +13,7 @@ use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::app::{App, Start};
 use longview_desktop::engine::OpenEngine;
 use longview_desktop::files::Dialogs;
+use longview_desktop::strings;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -116,6 +117,24 @@ impl Window {
         let button = all.iter().find(|node| node.accesskit_node().role() == Role::Button);
         button.unwrap_or(&all[0]).click();
         self.0.run_ok();
+    }
+
+    /// Clicks the first button whose label has this part.
+    pub fn click_part(&mut self, part: &str) {
+        self.wait_for_part(part);
+        let all: Vec<_> = self.0.query_all_by_label_contains(part).collect();
+        let button = all.iter().find(|node| node.accesskit_node().role() == Role::Button);
+        button.unwrap_or(&all[0]).click();
+        self.0.run_ok();
+    }
+
+    /// Closes a document by the menu of its row.
+    pub fn close_document(&mut self, title: &str) {
+        let row: Vec<_> = self.0.query_all_by_label_contains(title).collect();
+        let button = row.iter().find(|node| node.accesskit_node().role() == Role::Button);
+        button.expect("its row").click_secondary();
+        self.0.run_ok();
+        self.click(strings::CLOSE_DOCUMENT);
     }
 
     /// Draws until nothing moves, and compares with the picture of that name.

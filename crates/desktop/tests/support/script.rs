@@ -27,7 +27,8 @@ pub enum Then {
 /// The test's end: lets steps happen, and sees what was asked.
 #[derive(Clone)]
 pub struct Script {
-    steps: Sender<Then>,
+    reads: Sender<Then>,
+    says: Sender<Then>,
     opened: Arc<AtomicUsize>,
     asked: Arc<Mutex<Vec<Question>>>,
 }
@@ -35,26 +36,37 @@ pub struct Script {
 impl Script {
     /// A script whose steps wait, and its engine.
     pub fn new() -> (Self, OpenEngine) {
-        let (steps, gate) = channel();
+        let ((reads, read), (says, say)) = (channel(), channel());
         let (opened, asked) = (Arc::default(), Arc::default());
-        let script = Self { steps, opened, asked };
-        let (gate, seen) = (Arc::new(Mutex::new(gate)), script.clone());
+        let script = Self { reads, says, opened, asked };
+        let seen = script.clone();
+        let gates = [Arc::new(Mutex::new(read)), Arc::new(Mutex::new(say))];
         let open: OpenEngine = Arc::new(move || {
             seen.opened.fetch_add(1, Ordering::SeqCst);
-            let (gate, asked) = (Arc::clone(&gate), Arc::clone(&seen.asked));
-            Ok(Box::new(Scripted { gate, asked, text: "".into(), done: 0 }))
+            let (gates, asked) = (gates.clone(), Arc::clone(&seen.asked));
+            Ok(Box::new(Scripted { gates, asked, text: "".into(), done: 0 }))
         });
         (script, open)
     }
 
-    /// Lets `n` steps happen.
-    pub fn go(&self, n: usize) {
-        (0..n).for_each(|_| self.then(Then::Go));
+    /// Lets `n` chunks be read.
+    pub fn read(&self, n: usize) {
+        (0..n).for_each(|_| self.read_then(Then::Go));
     }
 
-    /// The next step that waits, or will.
-    pub fn then(&self, then: Then) {
-        self.steps.send(then).expect("the engine's factory lives as long as the window");
+    /// Lets `n` words be said.
+    pub fn say(&self, n: usize) {
+        (0..n).for_each(|_| self.say_then(Then::Go));
+    }
+
+    /// What happens at the next chunk.
+    pub fn read_then(&self, then: Then) {
+        self.reads.send(then).expect("the engine's factory lives as long as the window");
+    }
+
+    /// What happens at the next word.
+    pub fn say_then(&self, then: Then) {
+        self.says.send(then).expect("the engine's factory lives as long as the window");
     }
 
     /// Questions so far.
@@ -69,7 +81,7 @@ impl Script {
 }
 
 struct Scripted {
-    gate: Arc<Mutex<Receiver<Then>>>,
+    gates: [Arc<Mutex<Receiver<Then>>>; 2],
     asked: Arc<Mutex<Vec<Question>>>,
     text: Arc<str>,
     done: usize,
@@ -80,9 +92,9 @@ fn tokens(text: &str) -> usize {
 }
 
 impl Scripted {
-    fn step(&self) -> Result<(), Failure> {
+    fn step(&self, gate: usize) -> Result<(), Failure> {
         // A panic of an engine before must not spread through the lock.
-        let gate = self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let gate = self.gates[gate].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let then = gate.recv();
         drop(gate);
         match then {
@@ -140,7 +152,7 @@ impl DocumentEngine for Scripted {
     ) -> Result<ReadState, Failure> {
         let total = tokens(&self.text);
         while self.done < total {
-            self.step()?;
+            self.step(0)?;
             self.done = (self.done + CHUNK).min(total);
             let left_s = (total - self.done) as f64 / 2950.0;
             let progress =
@@ -167,7 +179,7 @@ impl DocumentEngine for Scripted {
         let words = ["The special ", "magic number ", "is ", "2003322."];
         let (mut text, mut finish) = (String::new(), Finish::End);
         for (i, word) in words.into_iter().enumerate() {
-            self.step()?;
+            self.step(1)?;
             text.push_str(word);
             let step = AnswerStep {
                 text: word.to_owned(),
