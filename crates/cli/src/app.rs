@@ -10,13 +10,14 @@ use crate::completions::CompletionsArgs;
 use crate::demo::DemoArgs;
 use crate::doctor::DoctorArgs;
 use crate::evaluation::{EvalArgs, ProbeArgs, ReportArgs, SpeedArgs};
+use crate::kv::KvArgs;
 use crate::models::{LsArgs, PullArgs, RmArgs};
 use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 use crate::{
-    completions, demo, doctor, evaluation, failure, models, out, plan, policies, quantize, run,
+    completions, demo, doctor, evaluation, failure, kv, models, out, plan, policies, quantize, run,
 };
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
@@ -35,6 +36,8 @@ enum Command {
     Demo(DemoArgs),
     /// Continue a prompt, answer about a document, or chat.
     Run(Box<RunArgs>),
+    /// Keep documents that a model has read, and ask them again.
+    Kv(KvArgs),
     /// Download a model by its name, or the rest of it.
     #[command(visible_alias = "download")]
     Pull(PullArgs),
@@ -82,7 +85,7 @@ pub fn main() -> ExitCode {
     let first = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
     let matches = shorten(Cli::command()).try_get_matches_from(words);
     match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => failure::report(dispatch(&cli.command)),
+        Ok(cli) => failure::report(dispatch(cli.command)),
         Err(error) => failure::usage(&with_usage(error, &first)),
     }
 }
@@ -98,22 +101,23 @@ fn with_usage(error: clap::Error, first: &str) -> clap::Error {
     }
 }
 
-fn dispatch(command: &Command) -> Result<()> {
+fn dispatch(command: Command) -> Result<()> {
     match command {
-        Command::Demo(args) => demo::run(args),
-        Command::Run(args) => run::run(args),
-        Command::Pull(args) => models::pull(args),
-        Command::Ls(args) => models::ls(args),
-        Command::Rm(args) => models::rm(args),
-        Command::Quantize(args) => quantize::run(args),
-        Command::Eval(args) => evaluation::eval(args),
-        Command::Probe(args) => evaluation::probe(args),
-        Command::Speed(args) => evaluation::speed(args),
-        Command::Report(args) => evaluation::report(args),
-        Command::Plan(args) => plan::run(args),
-        Command::Policies(args) => policies::run(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Demo(args) => demo::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Kv(args) => kv::run(args),
+        Command::Pull(args) => models::pull(&args),
+        Command::Ls(args) => models::ls(&args),
+        Command::Rm(args) => models::rm(&args),
+        Command::Quantize(args) => quantize::run(&args),
+        Command::Eval(args) => evaluation::eval(&args),
+        Command::Probe(args) => evaluation::probe(&args),
+        Command::Speed(args) => evaluation::speed(&args),
+        Command::Report(args) => evaluation::report(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Policies(args) => policies::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
     }
 }
 

@@ -59,6 +59,19 @@ impl ModelArgs {
         }
     }
 
+    /// Whether none was named.
+    pub fn is_absent(&self) -> bool {
+        self.model.is_none() && self.hub.hf_repo.is_none()
+    }
+
+    /// The same, with the model at `path` where none was named.
+    pub fn or(mut self, path: &Path) -> Self {
+        if self.is_absent() {
+            self.model = Some(path.to_owned());
+        }
+        self
+    }
+
     /// Where it lies, as far as that is known without a download.
     pub fn place(&self) -> Option<PathBuf> {
         match &self.model {
@@ -69,10 +82,19 @@ impl ModelArgs {
 
     /// Opens the folder or file, after a download if it is to be had from the hub.
     pub fn open(&self, interrupt: &Interrupt) -> Result<ModelFolder> {
-        let mut folder = match self.hub.fetch(interrupt)? {
+        self.quantized(match self.hub.fetch(interrupt)? {
             Some(path) => template::open_folder(&path)?,
             None => open_folder(self.model.as_deref().unwrap_or(Path::new("")))?,
-        };
+        })
+    }
+
+    /// The same without a download; `None` for a model that is not here.
+    pub fn open_here(&self) -> Result<Option<ModelFolder>> {
+        let Some(place) = self.place() else { return Ok(None) };
+        self.quantized(template::open_folder(&place)?).map(Some)
+    }
+
+    fn quantized(&self, mut folder: ModelFolder) -> Result<ModelFolder> {
         if let Some(ty) = self.quantize {
             folder.tensors.quantize(&folder.config, ty)?;
         }

@@ -16,6 +16,7 @@ mod evaluation;
 mod failure;
 mod files;
 mod interrupt;
+mod kv;
 mod load;
 mod models;
 mod out;
@@ -30,7 +31,7 @@ mod terminal;
 mod units;
 
 fn main() -> std::process::ExitCode {
-    if let Some(code) = template::serve() {
+    if let Some(code) = template::serve().or_else(longview_library::text::serve) {
         return code;
     }
     device::silence_mesa();

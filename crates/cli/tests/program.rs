@@ -6,6 +6,7 @@ mod context;
 mod cuda;
 #[cfg(unix)]
 mod inputs;
+mod kv;
 #[cfg(unix)]
 mod models;
 mod options;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use eframe::egui::{self, Context, ThemePreference};
+use longview_library::documents::{Documents, Id};
 
 use crate::document::{Document, Exchange, Reading, Reply, Stage, Target};
 use crate::engine::{
     Attention, Command, DocumentId, Event, Failure, FailureKind, ModelInfo, OpenEngine, Question,
     Step, Task, Wake, Worker,
 };
-use crate::files::{Arrival, Dialogs, Outbox};
+use crate::files::{Arrival, Dialogs, KeptDocument, Outbox};
 use crate::{export, files, sample, strings, theme, views};
 
 /// Budgets that can be chosen.
@@ -30,6 +31,16 @@ const TOAST_S: f64 = 4.0;
 pub enum Action {
     OpenFile,
     OpenSample,
+    /// Opens a document of the library.
+    OpenKept(Id),
+    /// Calls a document of the library so.
+    Rename(Id, String),
+    /// Lets what was read of it stay, or not.
+    Pin(Id, bool),
+    /// Removes it.
+    Delete(Id),
+    /// Shows a question about the library, or none.
+    ShowDialog(Option<Dialog>),
     Select(DocumentId),
     CloseDocument(DocumentId),
     Read,
@@ -73,6 +84,15 @@ pub enum Side {
     Recall,
 }
 
+/// A question about a document of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dialog {
+    /// What it is to be called; the name is being typed.
+    Rename(Id, String),
+    /// Whether it is to be removed.
+    Delete(Id, String),
+}
+
 /// The engine as far as the window knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineState {
@@ -96,7 +116,13 @@ pub struct State {
     pub engine: EngineState,
     /// What is open, in the order in which it was opened.
     pub documents: Vec<Document>,
-    /// Which of them is shown.
+    /// What is in the library, that used last first.
+    pub kept: Vec<KeptDocument>,
+    /// What is looked for in the list.
+    pub wanted: String,
+    /// A question about the library.
+    pub dialog: Option<Dialog>,
+    /// Which of the open documents is shown.
     pub current: Option<DocumentId>,
     /// Messages, oldest first.
     pub notices: Vec<Notice>,
@@ -143,6 +169,8 @@ pub struct Start {
     pub dialogs: Arc<dyn Dialogs>,
     /// A text to open; without one the sample is.
     pub file: Option<PathBuf>,
+    /// Where documents are kept; none if the system has no place for it.
+    pub library: Option<Documents>,
 }
 
 /// The window.
@@ -152,6 +180,7 @@ pub struct App {
     open: OpenEngine,
     wake: Wake,
     dialogs: Arc<dyn Dialogs>,
+    library: Option<Documents>,
     outbox: Outbox,
     inbox: Receiver<Arrival>,
     /// The document of each task that has not ended.
@@ -177,6 +206,9 @@ impl App {
             state: State {
                 engine: EngineState::Opening,
                 documents: Vec::new(),
+                kept: Vec::new(),
+                wanted: String::new(),
+                dialog: None,
                 current: None,
                 notices: Vec::new(),
                 budget: FIRST_BUDGETS[0],
@@ -193,6 +225,7 @@ impl App {
             open: start.open,
             wake,
             dialogs: start.dialogs,
+            library: start.library,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
@@ -202,6 +235,7 @@ impl App {
             next_notice: 0,
             actions: Vec::new(),
         };
+        app.with_library(|library| Some(files::list(&library)));
         match start.file {
             Some(path) => app.outbox.later(move || Some(files::read(&path))),
             None => app.open_sample(),
@@ -220,6 +254,45 @@ impl App {
         task
     }
 
+    /// Does something with the library beside the window.
+    fn with_library(&self, work: impl FnOnce(Documents) -> Option<Arrival> + Send + 'static) {
+        if let Some(library) = self.library.clone() {
+            self.outbox.later(move || work(library));
+        }
+    }
+
+    fn open_kept(&mut self, id: Id) {
+        if let Some(open) = self.state.documents.iter().find(|d| d.kept == Some(id)) {
+            self.select(open.id);
+            return;
+        }
+        let found = self.state.kept.iter().find(|kept| kept.id == id);
+        let Some(title) = found.map(|kept| kept.name.clone()) else { return };
+        self.with_library(move |library| match library.text(id) {
+            Ok(text) => Some(Arrival::Text { title, text }),
+            Err(error) => Some(files::refused(&error)),
+        });
+    }
+
+    fn delete(&mut self, id: Id) {
+        let open = self.state.documents.iter().find(|d| d.kept == Some(id)).map(|d| d.id);
+        if let Some(open) = open {
+            self.close(open);
+        }
+        self.with_library(move |library| {
+            Some(files::change(&library, |library| library.remove(id).map(|_| ())))
+        });
+    }
+
+    fn rename(&mut self, id: Id, name: String) {
+        for document in self.state.documents.iter_mut().filter(|d| d.kept == Some(id)) {
+            document.title.clone_from(&name);
+        }
+        self.with_library(move |library| {
+            Some(files::change(&library, |library| library.rename(id, &name)))
+        });
+    }
+
     fn open_sample(&mut self) {
         self.open_text(strings::SAMPLE_TITLE.to_owned(), sample::document(SAMPLE_SEED).into());
     }
@@ -233,6 +306,10 @@ impl App {
         let id = DocumentId(self.next_id);
         self.next_id += 1;
         let task = self.send(id, Command::Plan(id, Arc::clone(&text)));
+        let (kept_title, kept_text) = (title.clone(), Arc::clone(&text));
+        self.with_library(move |library| {
+            Some(files::keep(&library, id, &kept_title, &kept_text))
+        });
         self.state.documents.push(Document::new(id, title, text, task));
         self.select(id);
     }
@@ -240,6 +317,24 @@ impl App {
     fn select(&mut self, id: DocumentId) {
         self.state.current = Some(id);
         self.state.pane = Pane::Document;
+        self.open_what_was_read();
+    }
+
+    /// Looks in the library for what was read of the document that is shown, unless the engine holds
+    /// it, or works on another one.
+    fn open_what_was_read(&mut self) {
+        if self.state.is_busy() || self.library.is_none() {
+            return;
+        }
+        let Some(document) = self.state.document() else { return };
+        let (id, text) = (document.id, Arc::clone(&document.text));
+        if document.kept.is_none() || !matches!(document.stage, Stage::Planned) {
+            return;
+        }
+        let task = self.send(id, Command::Open(id, text));
+        if let Some(document) = self.state.document() {
+            document.stage = Stage::Opening(task);
+        }
     }
 
     fn close(&mut self, id: DocumentId) {
@@ -328,8 +423,10 @@ impl App {
             return;
         };
         let is_full = attention == Attention::Full;
-        exchange.replies.retain(|reply| (reply.attention == Attention::Full) != is_full);
-        let reply = Reply::new(attention, task);
+        let is_same = |reply: &Reply| (reply.attention == Attention::Full) == is_full;
+        let before = exchange.replies.iter().position(is_same).map(|i| exchange.replies.remove(i));
+        let before = before.filter(|reply| reply.answer.is_some()).map(Box::new);
+        let reply = Reply { before, ..Reply::new(attention, task) };
         exchange.replies.insert(if is_full { exchange.replies.len() } else { 0 }, reply);
     }
 
@@ -412,6 +509,13 @@ impl App {
         match action {
             Action::OpenFile => self.open_file(),
             Action::OpenSample => self.open_sample(),
+            Action::OpenKept(id) => self.open_kept(id),
+            Action::Rename(id, name) => self.rename(id, name),
+            Action::Pin(id, on) => self.with_library(move |library| {
+                Some(files::change(&library, |library| library.set_pinned(id, on)))
+            }),
+            Action::Delete(id) => self.delete(id),
+            Action::ShowDialog(dialog) => self.state.dialog = dialog,
             Action::Select(id) => self.select(id),
             Action::CloseDocument(id) => self.close(id),
             Action::Read => self.read(),
@@ -453,6 +557,15 @@ impl App {
     fn arrived(&mut self, ctx: &Context, arrival: Arrival) {
         match arrival {
             Arrival::Text { title, text } => self.open_text(title, text.into()),
+            Arrival::Kept(document, id) => {
+                let mut documents = self.state.documents.iter_mut();
+                if let Some(document) = documents.find(|found| found.id == document) {
+                    document.kept = Some(id);
+                }
+                self.open_what_was_read();
+                self.with_library(|library| Some(files::list(&library)));
+            }
+            Arrival::Library(kept) => self.state.kept = kept,
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
             Arrival::Failed(failure) => self.notice(failure),
         }
@@ -472,7 +585,10 @@ impl App {
     }
 
     fn stepped(&mut self, task: Task, step: Step) {
-        let is_last = matches!(step, Step::Planned(_) | Step::Read(_) | Step::Answered(_));
+        let is_last = matches!(
+            step,
+            Step::Planned(_) | Step::NotKept | Step::Read(_) | Step::Answered(_)
+        );
         let id = if is_last { self.tasks.remove(&task) } else { self.tasks.get(&task).copied() };
         let Some(document) =
             id.and_then(|id| self.state.documents.iter_mut().find(|document| document.id == id))
@@ -487,15 +603,22 @@ impl App {
                     self.state.budget = FIRST_BUDGETS[usize::from(plan.context > 8192)];
                 }
                 self.read_again_if_wanted();
+                self.open_what_was_read();
             }
+            Step::NotKept => document.stage = Stage::Planned,
             Step::Reading(progress) => {
                 if let Some(reading) = document.reading() {
                     reading.progress = Some(progress);
                 }
             }
             Step::Read(state) => {
+                let (id, not_kept) = (document.id, state.not_kept.clone());
                 document.stage = Stage::Read(state);
-                self.state.focuses_question = self.state.current == id;
+                self.held = Some(id);
+                self.forget_held(id);
+                self.state.focuses_question = self.state.current == Some(id);
+                not_kept.into_iter().for_each(|failure| self.notice(failure));
+                self.with_library(|library| Some(files::list(&library)));
             }
             Step::Answering(step) => {
                 if let Some(reply) = document.reply(task) {
@@ -510,7 +633,7 @@ impl App {
                 if let Some(reply) = document.reply(task) {
                     reply.text.clone_from(&answer.text);
                     reply.figures = Some((answer.tokens, answer.tokens_per_s));
-                    (reply.task, reply.answer) = (None, Some(answer));
+                    (reply.task, reply.answer, reply.before) = (None, Some(answer), None);
                 }
                 // Seen at once; whoever reads elsewhere in the document is not taken away for more.
                 document.show_passages(&passages, 0);
@@ -535,7 +658,7 @@ impl App {
         let document = self.state.documents.iter_mut().find(|document| document.id == id);
         let Some(document) = document else { return };
         if let Some(reply) = document.reply(task) {
-            (reply.task, reply.failure) = (None, Some(failure.to_string()));
+            reply.fail(&failure.to_string());
         } else if matches!(document.stage, Stage::Counting(_)) {
             // What is wrong with the document stands where it would be read.
             document.stage = Stage::Refused(failure);
@@ -553,7 +676,7 @@ impl App {
         let (title, _) = strings::failure(failure.kind);
         for document in &mut self.state.documents {
             for reply in document.replies_mut().filter(|reply| reply.task.is_some()) {
-                (reply.task, reply.failure) = (None, Some(title.to_owned()));
+                reply.fail(title);
             }
             if !matches!(document.stage, Stage::Refused(_)) {
                 document.stage = Stage::Planned;

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 use eframe::egui::Context;
+use longview_library::documents::Id;
 
 use crate::engine::{
     Answer, AnswerStep, Attention, ContextMap, DocumentId, Failure, Passage, ReadPlan,
@@ -25,6 +26,8 @@ pub struct Document {
     pub id: DocumentId,
     /// The file's name.
     pub title: String,
+    /// Its name in the library, once it is there.
+    pub kept: Option<Id>,
     /// All of it.
     pub text: Arc<str>,
     /// How far it is.
@@ -52,6 +55,8 @@ pub struct Document {
 pub enum Stage {
     /// Its tokens are being counted.
     Counting(Task),
+    /// The library is asked for what was read of it before.
+    Opening(Task),
     /// It can be read.
     Planned,
     /// It cannot.
@@ -97,21 +102,38 @@ pub struct Reply {
     pub figures: Option<(usize, f64)>,
     /// What there is to say at the end.
     pub answer: Option<Answer>,
-    /// Why there is no answer.
+    /// Why there is no answer, or no other one.
     pub failure: Option<String>,
+    /// The answer before, which stays if there will be no other one.
+    pub before: Option<Box<Reply>>,
 }
 
 impl Reply {
     /// An answer that was asked for.
     pub fn new(attention: Attention, task: Task) -> Self {
-        let text = String::new();
-        Self { attention, task: Some(task), text, figures: None, answer: None, failure: None }
+        Self {
+            attention,
+            task: Some(task),
+            text: String::new(),
+            figures: None,
+            answer: None,
+            failure: None,
+            before: None,
+        }
     }
 
     /// Adds a step.
     pub fn step(&mut self, step: &AnswerStep) {
         self.text.push_str(&step.text);
         self.figures = Some((step.tokens, step.tokens_per_s));
+    }
+
+    /// There will be no answer: the one before comes back.
+    pub fn fail(&mut self, why: &str) {
+        if let Some(before) = self.before.take() {
+            *self = *before;
+        }
+        (self.task, self.failure) = (None, Some(why.to_owned()));
     }
 
     /// The text as it is shown.
@@ -126,6 +148,7 @@ impl Document {
         Self {
             id,
             title,
+            kept: None,
             suggestions: sample::suggestions(&text, SUGGESTED),
             text,
             stage: Stage::Counting(task),

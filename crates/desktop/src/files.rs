@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use crate::engine::{Failure, FailureKind, Wake};
+use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, Source};
+
+use crate::engine::{DocumentId, Failure, FailureKind, Wake};
 use crate::strings;
 
 /// Larger files are no documents: no model here reads so much.
@@ -21,10 +23,70 @@ pub enum Arrival {
         /// What is in it.
         text: String,
     },
+    /// A document is in the library.
+    Kept(DocumentId, Id),
+    /// What is in the library.
+    Library(Vec<KeptDocument>),
     /// Answers were saved under this name.
     Saved(String),
     /// Something went wrong.
     Failed(Failure),
+}
+
+/// A document of the library, as far as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptDocument {
+    /// Its name in files.
+    pub id: Id,
+    /// Its name for people.
+    pub name: String,
+    /// Whether what was read of it stays, however full the library is.
+    pub is_pinned: bool,
+    /// Most tokens that a model has read of it.
+    pub tokens: usize,
+}
+
+/// What is in the library, the document that was used last first.
+pub fn list(library: &Documents) -> Arrival {
+    let documents = match library.list() {
+        Ok(documents) => documents,
+        Err(error) => return refused(&error),
+    };
+    let kept = documents.into_iter().map(|document| KeptDocument {
+        id: document.id,
+        is_pinned: document.pinned,
+        tokens: document.sessions.iter().map(|s| s.n_tokens).max().unwrap_or(0),
+        name: document.name,
+    });
+    Arrival::Library(kept.collect())
+}
+
+/// Puts a text into the library.
+pub fn keep(library: &Documents, document: DocumentId, title: &str, text: &str) -> Arrival {
+    let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
+    let source =
+        Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64 };
+    let new = NewDocument { text, name: None, sources: vec![source] };
+    match library.add(new) {
+        Ok(kept) => Arrival::Kept(document, kept.id),
+        Err(error) => refused(&error),
+    }
+}
+
+/// Does something with the library and lists it again.
+pub fn change(
+    library: &Documents,
+    what: impl FnOnce(&Documents) -> Result<(), DocumentsError>,
+) -> Arrival {
+    match what(library) {
+        Ok(()) => list(library),
+        Err(error) => refused(&error),
+    }
+}
+
+/// What went wrong with the library.
+pub fn refused(error: &DocumentsError) -> Arrival {
+    Arrival::Failed(Failure { kind: FailureKind::NotKept, message: error.to_string() })
 }
 
 /// Asks for names of files. It may wait for the person: it runs on a thread of its own.

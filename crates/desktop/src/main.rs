@@ -13,6 +13,7 @@ use longview_desktop::app::{App, Start};
 use longview_desktop::engine::local::{self, ModelSource};
 use longview_desktop::files::SystemDialogs;
 use longview_desktop::strings;
+use longview_library::documents::{Documents, default_folder};
 use longview_startup::DeviceChoice;
 
 const USAGE: &str = "usage: longview-desktop [--model PATH] [--device auto|cpu|wgpu|cuda] [FILE]";
@@ -43,10 +44,13 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> eframe::Result {
+    // Without a place for it nothing is kept, and all else works.
+    let library = default_folder().and_then(|folder| Documents::open(&folder)).ok();
     let start = Start {
-        open: local::opener(args.model, args.device),
+        open: local::opener(args.model, args.device, library.clone()),
         dialogs: Arc::new(SystemDialogs),
         file: args.file,
+        library,
     };
     let viewport = ViewportBuilder::default()
         .with_title(strings::APP)

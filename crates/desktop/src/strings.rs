@@ -10,6 +10,19 @@ pub const TAGLINE: &str = "Ask a very long document";
 // The list of documents.
 pub const DOCUMENTS: &str = "Documents";
 pub const OPEN_FILE: &str = "Open a text file";
+pub const LIBRARY: &str = "Library";
+pub const FIND: &str = "Find a document";
+pub const RENAME: &str = "Rename";
+pub const NEW_NAME: &str = "New name";
+pub const PIN: &str = "Pin";
+pub const UNPIN: &str = "Unpin";
+pub const DELETE: &str = "Delete";
+pub const REALLY_DELETE: &str = "Delete this document?";
+pub const DELETE_HELP: &str = "Its text and what was read of it are removed from the library. The \
+    file that it came from stays.";
+pub const CANCEL: &str = "Cancel";
+pub const PINNED: &str = "pinned";
+pub const ACTIONS: &str = "More";
 pub const OPEN_SAMPLE: &str = "Open the sample";
 pub const CLOSE_DOCUMENT: &str = "Close";
 pub const NO_DOCUMENTS: &str = "Nothing is open.";
@@ -31,6 +44,7 @@ pub const EMPTY_TEXT: &str = "Drop a text file here. It is read once, on this co
 pub const DROP_HERE: &str = "Drop the text here";
 
 // Before and while a document is read.
+pub const OPENING: &str = "Opening what was read before";
 pub const COUNTING: &str = "Counting tokens";
 pub const READ: &str = "Read";
 pub const READ_ON: &str = "Continue reading";
@@ -122,9 +136,25 @@ pub const SHORTCUT_LIST: [(&str, &str); 13] = [
     ("F1", "Show this list"),
 ];
 
+/// The button with all that can be done with a document.
+pub fn more(name: &str) -> String {
+    format!("{ACTIONS}: {name}")
+}
+
+/// What is known of a document of the library.
+pub fn kept(n_tokens: usize, is_pinned: bool) -> String {
+    let read = match n_tokens {
+        0 => NOT_READ.to_owned(),
+        n => format!("{}, kept", tokens(n)),
+    };
+    if is_pinned { format!("{read}, {PINNED}") } else { read }
+}
+
 /// The line under a document's title.
 pub fn read_state(state: &ReadState) -> String {
-    if state.is_complete() {
+    if state.is_complete() && state.was_kept {
+        format!("{} opened in {}, read before", tokens(state.tokens), seconds(state.seconds))
+    } else if state.is_complete() {
         format!("{} read in {}", tokens(state.tokens), seconds(state.seconds))
     } else {
         format!("{} of {} read", count(state.tokens), tokens(state.total))
@@ -252,6 +282,10 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
         FailureKind::Model => (
             "This model cannot be used",
             "Use a Hugging Face folder in safetensors, or a GGUF file, of a supported model.",
+        ),
+        FailureKind::NotKept => (
+            "The library has a problem",
+            "What is open can be asked about. It may have to be read again at the next start.",
         ),
         FailureKind::File => ("The file cannot be used", ""),
         FailureKind::BadInput => ("This does not work", ""),

@@ -45,6 +45,19 @@ pub fn fingerprint(
     })
 }
 
+/// One digest of all that keys and values depend on: what libraries list sessions by. The tokenizer's
+/// file is not part of it, its vocabulary is, as in session files.
+pub fn fingerprint_digest(fingerprint: &Fingerprint) -> [u8; 32] {
+    let Fingerprint { config, weights, tokenizer: _, vocabulary, rope } = fingerprint;
+    let none = [0; 32];
+    let vocabulary = vocabulary.as_ref().map_or(&none, |part| &part.digest);
+    let mut hasher = blake3::Hasher::new();
+    for part in [&config.digest, &weights.digest, vocabulary, &rope.digest] {
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
 fn texts(tokenizer: &Tokenizer, digest: [u8; 32]) -> FingerprintPart {
     let about = format!("{} tokens, {}", tokenizer.vocab_size(), short(&digest));
     FingerprintPart { digest, about }

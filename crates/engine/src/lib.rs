@@ -26,7 +26,7 @@ mod stop;
 pub use advice::{Advice, Change};
 pub use engine::Engine;
 pub use error::EngineError;
-pub use fingerprint::fingerprint;
+pub use fingerprint::{fingerprint, fingerprint_digest};
 pub use fit::Fit;
 pub use generate::{FinishReason, Generation, GenerationParams};
 pub use longview_scheduler::MAX_CONTEXT;

@@ -1,10 +1,10 @@
 //! What can go wrong between a name and a model: each error names the thing and what to do.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use crate::name::NameError;
+use crate::size::Size;
 
 /// A model that cannot be downloaded, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -298,19 +298,6 @@ fn room(needed: u64, free: Option<u64>) -> String {
     match free {
         Some(free) => format!("{} are needed and {} are free", Size(needed), Size(free)),
         None => format!("{} more are needed", Size(needed)),
-    }
-}
-
-/// Bytes as people read them.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        match units.iter().find(|(_, bits)| self.0 >> bits > 0) {
-            Some((unit, bits)) => write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << bits) as f64),
-            None => write!(f, "{} B", self.0),
-        }
     }
 }
 

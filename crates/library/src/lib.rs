@@ -1,4 +1,6 @@
-//! Models by name: `USER/REPO` at the Hugging Face hub, and the cache that they lie in here.
+//! What lies on the disk: models by name, and [`documents`] that models have read.
+//!
+//! Models are `USER/REPO` at the Hugging Face hub, and lie in a cache here.
 //!
 //! The cache is that of `huggingface_hub`, file by file, so what Python has downloaded is found and
 //! what is downloaded here is found by Python. A download is one blob after the other: each is
@@ -13,6 +15,7 @@
 
 mod cache;
 mod digest;
+pub mod documents;
 mod error;
 mod find;
 mod gguf;
@@ -27,7 +30,9 @@ mod remove;
 mod retry;
 mod select;
 mod settings;
+mod size;
 mod space;
+pub mod text;
 mod transfer;
 mod variant;
 mod watch;

@@ -1,7 +1,8 @@
-//! Downloads from a hub on this machine. Nothing here reaches another.
+//! Libraries: of documents, and of models from a hub on this machine. Nothing reaches another.
 
 mod access;
 mod contents;
+mod documents;
 mod faults;
 mod pulls;
 mod support;

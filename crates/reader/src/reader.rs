@@ -197,6 +197,11 @@ impl<B: Backend> Reader<B> {
         Ok(prompt::tokenizer(&self.engine)?.encode(text, specials)?.len())
     }
 
+    /// The tokens that were read of the document.
+    pub fn tokens(&self) -> &[u32] {
+        self.document.as_ref().map_or(&[], |document| document.session.tokens())
+    }
+
     /// Where keys and values are.
     pub fn memory(&self) -> Memory {
         self.document.as_ref().map_or_else(Memory::default, Document::memory)
@@ -252,14 +257,18 @@ impl<B: Backend> Reader<B> {
     }
 
     /// Writes what was read of the document, in order and in pieces, so that [`Reader::open`] goes
-    /// on from there.
+    /// on from there. `note` is JSON for whoever else opens the file.
     ///
     /// # Errors
     /// If there is no document, or `out` refuses: what it took is then of no use.
-    pub async fn save(&mut self, out: &mut dyn Write) -> Result<(), ReaderError> {
+    pub async fn save(
+        &mut self,
+        note: &[u8],
+        out: &mut dyn Write,
+    ) -> Result<(), ReaderError> {
         let Self { engine, document, .. } = self;
         let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
-        Ok(engine.save(&mut document.session, b"{}", out).await?)
+        Ok(engine.save(&mut document.session, note, out).await?)
     }
 
     /// Opens what [`Reader::save`] wrote, or the command line, of the same text: without prefill,

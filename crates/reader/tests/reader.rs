@@ -164,7 +164,7 @@ fn a_saved_document_is_asked_without_reading_it() {
     read_all(&mut first, &clusterkv());
     let want = ask(&mut first, &question(1, &clusterkv()));
     let mut file = Vec::new();
-    block_on(first.save(&mut file)).unwrap();
+    block_on(first.save(b"{}", &mut file)).unwrap();
     let mut second = reader();
     let state = block_on(second.open(&file, &document(), &clusterkv())).unwrap();
     assert!(state.complete && state.tokens > 800, "{state:?}");

@@ -52,13 +52,22 @@ impl Topic {
 
 /// The same grammar, whose commands show the options that people use, and where the others are.
 pub fn shorten(command: Command) -> Command {
+    shorten_below(command, "longview")
+}
+
+/// `name` is how the command is called.
+fn shorten_below(command: Command, name: &str) -> Command {
     command.mut_subcommands(|sub| {
+        let name = format!("{name} {}", sub.get_name());
+        if sub.has_subcommands() {
+            return shorten_below(sub, &name);
+        }
         let n_hidden = sub.get_arguments().filter(|arg| !is_common(arg)).count();
         if n_hidden < 2 {
             return sub;
         }
         let topics = topics(&sub);
-        let pointer = format!("More options: longview {} --help {topics}", sub.get_name());
+        let pointer = format!("More options: {name} --help {topics}");
         let after = match sub.get_after_help() {
             Some(text) => format!("{text}\n\n{pointer}"),
             None => pointer,
@@ -94,20 +103,34 @@ fn topics(command: &Command) -> String {
 /// The text for `COMMAND --help TOPIC` and `help COMMAND TOPIC`; `None` for other words.
 pub fn on_topic(command: &Command, words: &[OsString]) -> Option<String> {
     let words: Vec<&str> = words.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
-    let (name, topic) = match words[..] {
-        [_, "help", name, topic] | [_, name, .., "--help" | "-h", topic] => (name, topic),
+    let (names, topic) = match words[..] {
+        [_, "help", ref names @ .., topic] => (names, topic),
+        [_, ref names @ .., "--help" | "-h", topic] => (names, topic),
         _ => return None,
     };
     let topic = Topic::of(topic)?;
-    let mut command = command.clone().mut_subcommand(name_of(command, name)?, |sub| {
+    let [name, rest @ ..] = names else { return None };
+    let outer = command.find_subcommand(name)?;
+    // The verb of a command; or else words that do not matter before `--help`.
+    let verb = rest.first().and_then(|verb| outer.find_subcommand(verb));
+    let show = |sub: Command| {
         let sub = sub.mut_args(|arg| {
             let hides = !topic.shows(&arg);
             arg.hide(hides)
         });
         if topic == Topic::All { sub } else { sub.after_help("") }
-    });
+    };
+    let path = match verb {
+        Some(verb) => vec![outer.get_name().to_owned(), name_of(outer, verb.get_name())?],
+        None => vec![name_of(command, name)?],
+    };
+    let mut command = command.clone();
+    command = match &path[..] {
+        [outer, verb] => command.mut_subcommand(outer, |sub| sub.mut_subcommand(verb, show)),
+        _ => command.mut_subcommand(&path[0], show),
+    };
     command.build();
-    let sub = command.find_subcommand_mut(name)?;
+    let sub = path.iter().try_fold(&mut command, |sub, name| sub.find_subcommand_mut(name))?;
     Some(sub.render_long_help().to_string())
 }
 

@@ -32,11 +32,13 @@ pub fn prepare(command: &Command, words: Vec<OsString>) -> Result<Vec<OsString>,
         }
         return Ok(words);
     };
+    let verb = words.get(2).and_then(|word| sub.find_subcommand(word.to_str()?));
+    let (sub, n_names) = verb.map_or((sub, 2), |verb| (verb, 3));
     // Commands without an engine have few options, and nobody knows them from elsewhere.
     if !sub.get_arguments().any(|arg| arg.get_id() == "threads") {
         return Ok(words);
     }
-    Options { command: sub }.prepare(words)
+    Options { command: sub }.prepare(words, n_names)
 }
 
 /// The options of one command.
@@ -45,9 +47,10 @@ struct Options<'a> {
 }
 
 impl Options<'_> {
-    fn prepare(&self, words: Vec<OsString>) -> Result<Vec<OsString>, Refusal> {
+    /// The first `n_names` words are the program, the command and its verb.
+    fn prepare(&self, words: Vec<OsString>, n_names: usize) -> Result<Vec<OsString>, Refusal> {
         let mut words = words.into_iter();
-        let mut ready: Vec<OsString> = words.by_ref().take(2).collect();
+        let mut ready: Vec<OsString> = words.by_ref().take(n_names).collect();
         let mut before: Option<&Arg> = None;
         for word in words.by_ref() {
             if before.take().is_some_and(|option| is_value(option, &word)) {

@@ -54,6 +54,14 @@ pub fn read_settings(option: &str, path: &Path) -> Result<String> {
     Ok(without_mark(text))
 }
 
+/// A document of any kind, open.
+///
+/// # Errors
+/// As [`check`].
+pub fn open_document(option: &str, path: &Path) -> Result<File> {
+    open(option, path, "pipe it in with the name -").map(|(file, _)| file)
+}
+
 /// Fails for what is no regular file that can be opened; `fix` says what to do with a pipe.
 ///
 /// # Errors

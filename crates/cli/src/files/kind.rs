@@ -32,6 +32,8 @@ pub enum FileKind {
     Completions,
     /// A model, by `quantize`.
     Gguf,
+    /// The text of a document, by `kv export --text`: no file that is there is known for one.
+    Text,
 }
 
 impl FileKind {
@@ -45,6 +47,7 @@ impl FileKind {
             Self::Scores => "the table of a report",
             Self::Completions => "a completion script of longview",
             Self::Gguf => "a GGUF model",
+            Self::Text => "an empty file",
         }
     }
 
@@ -65,6 +68,7 @@ impl FileKind {
             Self::Scores => head.starts_with(b"### ") || head.starts_with(b"Percent right"),
             Self::Completions => contains(head, COMPLETIONS_MARK),
             Self::Gguf => head.starts_with(GGUF_MAGIC),
+            Self::Text => false,
         }
     }
 

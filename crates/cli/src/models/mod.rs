@@ -6,6 +6,7 @@ mod place;
 mod pull;
 mod rm;
 
+pub use self::date::day;
 pub use self::ls::{LsArgs, ls};
 pub use self::place::{HubArgs, place};
 pub use self::pull::{PullArgs, pull};

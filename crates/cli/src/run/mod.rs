@@ -2,6 +2,7 @@
 
 mod args;
 mod chat;
+mod kept;
 mod one_shot;
 mod prompt;
 mod report;
@@ -15,6 +16,7 @@ use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
+pub use self::kept::{AskArgs, ask, common_prefix, document_tokens, note_of};
 use self::prompt::PromptText;
 use self::saved::{Note, SavedSession};
 use crate::context::{self, Chooser, Content, Limit};

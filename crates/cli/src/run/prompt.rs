@@ -97,35 +97,66 @@ fn encode_with(
     text: &PromptText,
     context: usize,
 ) -> Result<(Vec<u32>, bool)> {
-    match chat.filter(|_| !args.no_chat_template) {
+    let chat = chat.filter(|_| !args.no_chat_template);
+    if chat.is_none() && args.system.is_some() {
+        bail!("--system: {} has no chat template to put it in", args.model.name());
+    }
+    Ok((encode_text(tokenizer, chat, text, context)?, chat.is_some()))
+}
+
+/// The tokens of a text, as one message of a chat where there is a template.
+fn encode_text(
+    tokenizer: &Tokenizer,
+    chat: Option<&ChatTemplate>,
+    text: &PromptText,
+    context: usize,
+) -> Result<Vec<u32>> {
+    match chat {
         Some(chat) => {
             let messages = text.talk.messages(&text.document, Some(&text.prompt));
-            Ok((encode_chat(chat, tokenizer, &messages, &Encoding::asked(context))?, true))
-        }
-        None if args.system.is_some() => {
-            bail!("--system: {} has no chat template to put it in", args.model.name())
+            encode_chat(chat, tokenizer, &messages, &Encoding::asked(context))
         }
         None => {
             let joined = format!("{}{}", text.document, text.prompt);
-            let ids = tokenizer.encode_within(&joined, Specials::Add, context)?;
-            Ok((within(ids, context)?, false))
+            within(tokenizer.encode_within(&joined, Specials::Add, context)?, context)
         }
     }
 }
 
-/// The tokens of the document alone, as they begin every prompt about it: what the prompts of
-/// unlike questions have in common.
+/// The tokens of the document alone, as they begin every prompt about it.
 pub fn encode_document<B: Backend>(
     args: &RunArgs,
     engine: &Engine<B>,
     text: &PromptText,
 ) -> Result<Vec<u32>> {
+    let encode = |asked: &PromptText| Ok(encode(args, engine, asked)?.0);
+    common_tokens(&text.document, text.talk.system.as_deref(), &encode)
+}
+
+/// The same of a document without a system message, before a model is loaded.
+///
+/// # Errors
+/// [`EngineError::PromptFarTooLong`] for a text that is far longer than `most` tokens.
+pub fn encode_kept(
+    folder: &ModelFolder,
+    is_chat: bool,
+    text: &str,
+    most: usize,
+) -> Result<Vec<u32>> {
+    let (tokenizer, chat) = (folder.tokenizer()?, folder.chat.as_ref().filter(|_| is_chat));
+    common_tokens(text, None, &|asked| encode_text(tokenizer, chat, asked, most))
+}
+
+/// What the prompts of unlike questions about a document have in common.
+fn common_tokens(
+    document: &str,
+    system: Option<&str>,
+    encode: &dyn Fn(&PromptText) -> Result<Vec<u32>>,
+) -> Result<Vec<u32>> {
     let mut all: Option<Vec<u32>> = None;
     for question in ["A", " a", "1", "?", "\n"] {
-        let (document, system) = (text.document.clone(), text.talk.system.clone());
-        let talk = Talk { system, turns: vec![] };
-        let asked = PromptText::new(document, question.into(), talk);
-        let (ids, _) = encode(args, engine, &asked)?;
+        let talk = Talk { system: system.map(str::to_owned), turns: vec![] };
+        let ids = encode(&PromptText::new(document.to_owned(), question.into(), talk))?;
         all = Some(match all {
             Some(mut all) => {
                 all.truncate(common_prefix(&all, &ids));
@@ -135,7 +166,7 @@ pub fn encode_document<B: Backend>(
         });
     }
     let ids = all.unwrap_or_default();
-    if ids.is_empty() || text.document.is_empty() {
+    if ids.is_empty() || document.is_empty() {
         bail!("the document is empty: there is nothing to read; name a file with text in it");
     }
     Ok(ids)

@@ -5,12 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longview_core::{HeadId, LayerId};
-use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress};
+use longview_core::{FileSource, HeadId, LayerId};
+use longview_engine::{
+    Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, fingerprint_digest,
+};
+use longview_library::documents::{
+    Documents, DocumentsError, Facts, Id, Reading, SessionKey,
+};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_reader::{self as reader, Reader, ReaderError};
-use longview_scheduler::{PolicyOptions, Preset};
+use longview_scheduler::{Fingerprint, PolicyOptions, Preset};
 use longview_startup::{Device, DeviceChoice, DeviceOptions, embedded, with_device};
 use pollster::block_on;
 
@@ -42,15 +47,21 @@ pub enum ModelSource {
     Path(PathBuf),
 }
 
-/// An engine of `source` on the device that is chosen as the command line chooses it.
-pub fn opener(source: ModelSource, device: DeviceChoice) -> OpenEngine {
+/// An engine of `source` on the device that is chosen as the command line chooses it. What it reads
+/// of documents of `library` is kept there.
+pub fn opener(
+    source: ModelSource,
+    device: DeviceChoice,
+    library: Option<Documents>,
+) -> OpenEngine {
     Arc::new(move || {
         // A device that is there and cannot be used is told by `longview doctor`.
         let device = Device::open(device, &DeviceOptions::default(), &mut |_| {});
         let device = device.map_err(|error| failure(FailureKind::EngineStopped, &error))?;
         let title = device.title();
         with_device!(device, backend => {
-            Ok(Box::new(Local::open(backend, source.clone(), title)?) as Box<dyn DocumentEngine>)
+            let (source, library) = (source.clone(), library.clone());
+            Ok(Box::new(Local::open(backend, source, title, library)?) as Box<dyn DocumentEngine>)
         })
     })
 }
@@ -62,6 +73,7 @@ struct Local<B: Backend> {
     /// None only while a model is loaded for a longer context.
     reader: Option<Reader<B>>,
     text: Arc<str>,
+    library: Option<Documents>,
 }
 
 impl ModelSource {
@@ -70,6 +82,16 @@ impl ModelSource {
             Self::Embedded => embedded::open().map_err(|e| failure(FailureKind::Model, &e)),
             Self::Path(path) => {
                 ModelFolder::open(path).map_err(|e| failure(FailureKind::Model, &e))
+            }
+        }
+    }
+
+    /// The model in words that open it again from any folder.
+    fn words(&self) -> String {
+        match self {
+            Self::Embedded => self.name(),
+            Self::Path(path) => {
+                std::path::absolute(path).as_deref().unwrap_or(path).display().to_string()
             }
         }
     }
@@ -85,8 +107,13 @@ impl ModelSource {
 }
 
 impl<B: Backend> Local<B> {
-    fn open(backend: Arc<B>, source: ModelSource, device: String) -> Result<Self, Failure> {
-        let mut local = Self { backend, source, device, reader: None, text: "".into() };
+    fn open(
+        backend: Arc<B>,
+        source: ModelSource,
+        device: String,
+        library: Option<Documents>,
+    ) -> Result<Self, Failure> {
+        let mut local = Self { backend, source, device, reader: None, text: "".into(), library };
         local.reader_for(LEAST_CONTEXT)?;
         Ok(local)
     }
@@ -125,8 +152,40 @@ impl<B: Backend> Local<B> {
         Ok(config.max_position_embeddings.min(MAX_CONTEXT).max(LEAST_CONTEXT))
     }
 
-    fn state(state: reader::ReadState) -> ReadState {
-        ReadState { tokens: state.tokens, total: state.total, seconds: state.seconds }
+    /// What was read, kept in the library if the document is there.
+    fn keep(&mut self, state: &reader::ReadState) -> ReadState {
+        let kept = self.library.clone().map(|library| self.keep_in(&library, state.total));
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        let not_kept = kept.and_then(Result::err);
+        ReadState { tokens, total, seconds, was_kept: false, not_kept }
+    }
+
+    fn keep_in(&mut self, library: &Documents, n_document: usize) -> Result<(), Failure> {
+        let id = Id::of(self.text.as_bytes());
+        if library.get(id).map_err(|error| not_kept(&error))?.is_none() {
+            return Ok(());
+        }
+        let (model, text) = (self.source.words(), Arc::clone(&self.text));
+        let reader = self.ready()?;
+        let key = session_key(reader)?;
+        let building = library.begin(id, &key).map_err(|error| not_kept(&error))?;
+        let mut writer = building.writer().map_err(|error| not_kept(&error))?;
+        // The command line asks about such a session by the text in its note.
+        let note = serde_json::json!({ "document": &*text }).to_string();
+        if let Err(error) = block_on(reader.save(note.as_bytes(), &mut writer)) {
+            let space = writer.space_error();
+            return Err(space.map_or_else(|| refused(error), |space| not_kept(&space)));
+        }
+        let about = fingerprint(reader)?.config.about.clone();
+        let facts = Facts {
+            tokens: reader.tokens(),
+            n_document,
+            context: reader.engine().options().ctx_size,
+            model: &model,
+            about: &about,
+            preset: Preset::DEFAULT.info().name,
+        };
+        building.commit(writer, &facts).map(|_| ()).map_err(|error| not_kept(&error))
     }
 }
 
@@ -166,6 +225,30 @@ impl<B: Backend> DocumentEngine for Local<B> {
         })
     }
 
+    fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
+        let Some(library) = self.library.clone() else { return Ok(None) };
+        let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
+        let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
+            return Ok(None);
+        };
+        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
+        let context = self.context(tokens)?;
+        let key = session_key(self.ready()?)?;
+        let policy_text = Some(&*key.policy);
+        let found = document.session_of(key.fingerprint, policy_text);
+        let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
+            return Ok(None);
+        };
+        // Another process may have removed it.
+        let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
+        let reader = self.reader_for(context)?;
+        let state = block_on(reader.open(&source, text, &policy())).map_err(refused)?;
+        self.text = Arc::clone(text);
+        let _ = library.touch(document.id, Some(session.file));
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        Ok(Some(ReadState { tokens, total, seconds, was_kept: true, not_kept: None }))
+    }
+
     fn read(
         &mut self,
         _document: DocumentId,
@@ -178,7 +261,7 @@ impl<B: Backend> DocumentEngine for Local<B> {
         let reader = self.reader_for(context)?;
         let mut pace = Pace::new(hear);
         let state = block_on(reader.read(text, &policy(), &mut |p| pace.hear(p)));
-        Ok(Self::state(state.map_err(refused)?))
+        Ok(self.keep(&state.map_err(refused)?))
     }
 
     fn read_on(
@@ -188,7 +271,7 @@ impl<B: Backend> DocumentEngine for Local<B> {
         let reader = self.ready()?;
         let mut pace = Pace::new(hear);
         let state = block_on(reader.read_on(&mut |p| pace.hear(p)));
-        Ok(Self::state(state.map_err(refused)?))
+        Ok(self.keep(&state.map_err(refused)?))
     }
 
     fn ask(
@@ -265,6 +348,25 @@ fn options(ctx_size: usize) -> EngineOptions {
 
 fn policy() -> PolicyOptions {
     PolicyOptions::new(Preset::DEFAULT)
+}
+
+/// What keys and values of this model depend on, and the index beside them.
+fn session_key<B: Backend>(reader: &Reader<B>) -> Result<SessionKey, Failure> {
+    let engine = reader.engine();
+    Ok(SessionKey {
+        fingerprint: fingerprint_digest(fingerprint(reader)?).into(),
+        kv_type: engine.options().kv_dtype.to_string(),
+        reading: if engine.chat().is_some() { Reading::Chat } else { Reading::Plain },
+        policy: policy().text(),
+    })
+}
+
+fn fingerprint<B: Backend>(reader: &Reader<B>) -> Result<&Fingerprint, Failure> {
+    reader.engine().fingerprint().map_err(|error| refused(error.into()))
+}
+
+fn not_kept(error: &DocumentsError) -> Failure {
+    failure(FailureKind::NotKept, error)
 }
 
 /// Passages by their bytes: the reader counts in UTF-16, as the page does.

@@ -65,7 +65,7 @@ pub struct ReadProgress {
 }
 
 /// How much of a document was read.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReadState {
     /// Tokens read.
     pub tokens: usize,
@@ -73,6 +73,10 @@ pub struct ReadState {
     pub total: usize,
     /// Time of reading, or of opening what was read before.
     pub seconds: f64,
+    /// Whether it was opened, and not read now.
+    pub was_kept: bool,
+    /// Why it is not in the library, where it was to be.
+    pub not_kept: Option<Failure>,
 }
 
 impl ReadState {
@@ -172,6 +176,8 @@ pub enum FailureKind {
     TooLong,
     /// The model's files.
     Model,
+    /// The library could not keep what was read.
+    NotKept,
     /// A file that is no text, or cannot be read or written.
     File,
     /// What was asked for makes no sense.
@@ -191,7 +197,13 @@ pub trait DocumentEngine {
     /// If it cannot be read at all, and why.
     fn plan(&mut self, text: &str) -> Result<ReadPlan, Failure>;
 
-    /// Reads a document in place of the one before. `hear` may break off: what was read is kept.
+    /// Opens what was read of a document before and kept; `None` if nothing was.
+    ///
+    /// # Errors
+    /// If something was, and cannot be used.
+    fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure>;
+
+    /// Reads a document in place of the one before, and keeps what was read. `hear` may break off: what was read is kept.
     ///
     /// # Errors
     /// Memory, the device, or the text.

@@ -27,6 +27,8 @@ pub struct Task(u64);
 pub enum Command {
     /// Say what reading will take.
     Plan(DocumentId, Arc<str>),
+    /// Open what was read of it before.
+    Open(DocumentId, Arc<str>),
     /// Read a document.
     Read(DocumentId, Arc<str>),
     /// Read what is left of it.
@@ -53,6 +55,8 @@ pub enum Event {
 pub enum Step {
     /// What reading will take; the task has ended.
     Planned(ReadPlan),
+    /// Nothing was read of it before; the task has ended.
+    NotKept,
     /// A chunk was read.
     Reading(ReadProgress),
     /// Reading ended, perhaps early.
@@ -231,6 +235,10 @@ fn run(
     };
     match command {
         Command::Plan(_, text) => engine.plan(text).map(Step::Planned),
+        Command::Open(_, text) => {
+            let opened = engine.open(text)?;
+            Ok(opened.map_or(Step::NotKept, Step::Read))
+        }
         Command::Read(document, text) => {
             engine.read(*document, text, &mut on_read).map(Step::Read)
         }

@@ -1,7 +1,7 @@
 //! Questions and their answers, with the passages that they rest on.
 
 use eframe::egui::{
-    Button, RichText, ScrollArea, Spinner, TextStyle, TextWrapMode, Ui, Vec2,
+    Button, RichText, ScrollArea, TextStyle, TextWrapMode, Ui, Vec2,
 };
 
 use super::widgets;
@@ -122,15 +122,12 @@ fn reply_of(
 }
 
 fn working(ui: &mut Ui, reply: &Reply) {
-    ui.horizontal(|ui| {
-        ui.add(Spinner::new().size(14.0));
-        let line = match reply.figures {
-            None => strings::WAITING.to_owned(),
-            Some((0, _)) => strings::READING_QUESTION.to_owned(),
-            Some((tokens, rate)) => strings::answer_figures(tokens, rate),
-        };
-        widgets::caption(ui, line);
-    });
+    let line = match reply.figures {
+        None => strings::WAITING.to_owned(),
+        Some((0, _)) => strings::READING_QUESTION.to_owned(),
+        Some((tokens, rate)) => strings::answer_figures(tokens, rate),
+    };
+    widgets::caption(ui, line);
 }
 
 fn ended(ui: &mut Ui, reply: &Reply, answer: &Answer) {
@@ -163,7 +160,7 @@ fn passages(
     widgets::group(ui, strings::PASSAGES);
     ui.scope(|ui| {
         ui.spacing_mut().item_spacing.y = 0.0;
-        ui.spacing_mut().button_padding.x = TIGHT;
+        ui.spacing_mut().button_padding.x = 0.0;
         ui.spacing_mut().interact_size.y = 28.0;
         let palette = theme::palette(ui.visuals());
         for (rank, passage) in answer.passages.iter().take(LISTED).enumerate() {
@@ -195,7 +192,7 @@ fn buttons(ui: &mut Ui, place: &Place<'_>, actions: &mut Vec<Action>) {
     let is_compared =
         place.exchange.replies.iter().any(|reply| reply.attention == Attention::Full);
     ui.horizontal_wrapped(|ui| {
-        ui.spacing_mut().item_spacing.x = GAP;
+        ui.spacing_mut().item_spacing.x = WIDE;
         widgets::align_quiet(ui);
         if let Some(reply) = answered
             && ui.add(widgets::quiet(ui, strings::COPY)).clicked()

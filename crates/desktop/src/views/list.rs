@@ -1,19 +1,23 @@
-//! The documents that are open, and what computes.
+//! The documents that are open, those of the library, and what computes.
 
 use eframe::egui::text::{LayoutJob, TextWrapping};
 use eframe::egui::{
-    Align, Button, Color32, Layout, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind,
-    TextStyle, ThemePreference, Ui, Vec2, WidgetInfo,
+    Align, Button, Color32, Layout, Margin, Popup, Rect, RichText, Role, ScrollArea, Sense, Stroke,
+    StrokeKind, TextEdit, TextStyle, ThemePreference, Ui, Vec2, WidgetInfo,
 };
+use longview_library::documents::Id;
 
 use super::widgets;
-use crate::app::{Action, EngineState, State};
+use crate::app::{Action, Dialog, EngineState, State};
 use crate::document::{Document, Stage};
 use crate::strings;
-use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
+use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
+
+/// Height of a document's row.
+const ROW: f32 = 52.0;
 
 /// Draws the list.
-pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     ui.label(RichText::new(strings::APP).text_style(TextStyle::Heading));
     ui.add_space(GAP);
     let open = widgets::secondary(strings::OPEN_FILE);
@@ -21,33 +25,95 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     if ui.add_sized(size, open).on_hover_text("Ctrl O").clicked() {
         actions.push(Action::OpenFile);
     }
-    ui.add_space(WIDE);
-    widgets::group(ui, strings::DOCUMENTS);
+    find(ui, state);
     ui.with_layout(Layout::bottom_up(Align::Min), |ui| {
         footer(ui, state, actions);
         ui.add_space(GAP);
         ui.with_layout(Layout::top_down(Align::Min), |ui| {
             ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
                 ui.spacing_mut().item_spacing.y = TIGHT;
-                for document in &state.documents {
-                    row(ui, state, document, actions);
-                }
-                if state.documents.is_empty() {
-                    widgets::caption(ui, strings::NO_DOCUMENTS);
-                }
+                documents(ui, state, actions);
             });
         });
     });
 }
 
-fn row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action>) {
-    let palette = theme::palette(ui.visuals());
+/// A library is searched; a handful of open documents is seen at once.
+fn find(ui: &mut Ui, state: &mut State) {
+    if state.kept.is_empty() {
+        return;
+    }
+    let edit = TextEdit::singleline(&mut state.wanted).hint_text(strings::FIND);
+    let edit = edit.desired_width(f32::INFINITY).margin(Margin::symmetric(12, 8));
+    let response = ui.add(edit);
+    response.widget_info(|| WidgetInfo::labeled(Role::TextInput, true, strings::FIND));
+}
+
+fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let wanted = state.wanted.to_lowercase();
+    let is_wanted = |name: &str| wanted.is_empty() || name.to_lowercase().contains(wanted.trim());
+    ui.add_space(GAP);
+    widgets::group(ui, strings::DOCUMENTS);
+    for document in state.documents.iter().filter(|document| is_wanted(&document.title)) {
+        open_row(ui, state, document, actions);
+    }
+    if state.documents.is_empty() {
+        widgets::caption(ui, strings::NO_DOCUMENTS);
+    }
+    let is_open = |id: Id| state.documents.iter().any(|document| document.kept == Some(id));
+    let mut kept = state.kept.iter().filter(|kept| !is_open(kept.id) && is_wanted(&kept.name));
+    if let Some(first) = kept.next() {
+        ui.add_space(GAP);
+        widgets::group(ui, strings::LIBRARY);
+        for kept in std::iter::once(first).chain(kept) {
+            let status = strings::kept(kept.tokens, kept.is_pinned);
+            let menu = Menu { id: Some(kept.id), is_pinned: kept.is_pinned, close: None };
+            if row(ui, &kept.name, &status, false, &menu, actions) {
+                actions.push(Action::OpenKept(kept.id));
+            }
+        }
+    }
+}
+
+fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action>) {
+    let kept = state.kept.iter().find(|kept| Some(kept.id) == document.kept);
+    let is_pinned = kept.is_some_and(|kept| kept.is_pinned);
+    let mut status = status(document);
+    if is_pinned {
+        status = format!("{status}, {}", strings::PINNED);
+    }
+    let menu =
+        Menu { id: kept.map(|kept| kept.id), is_pinned, close: Some(Action::CloseDocument(document.id)) };
     let is_current = state.current == Some(document.id);
-    let (size, status) = (Vec2::new(ui.available_width(), 52.0), status(document));
+    if row(ui, &document.title, &status, is_current, &menu, actions) {
+        actions.push(Action::Select(document.id));
+    }
+}
+
+/// What can be done with a document.
+struct Menu {
+    /// Its name in the library.
+    id: Option<Id>,
+    is_pinned: bool,
+    close: Option<Action>,
+}
+
+/// One row; whether it was clicked.
+fn row(
+    ui: &mut Ui,
+    title: &str,
+    status: &str,
+    is_current: bool,
+    menu: &Menu,
+    actions: &mut Vec<Action>,
+) -> bool {
+    let palette = theme::palette(ui.visuals());
+    let size = Vec2::new(ui.available_width(), ROW);
     let (rect, response) = ui.allocate_exact_size(size, Sense::click());
-    let name = format!("{}, {status}", document.title);
+    let name = format!("{title}, {status}");
     response.widget_info(|| WidgetInfo::selected(Role::Button, true, is_current, &name));
-    let fill = match (is_current, response.hovered() || response.has_focus()) {
+    let is_pointed = response.hovered() || response.has_focus();
+    let fill = match (is_current, is_pointed) {
         (true, _) => palette.strong_mark,
         (false, true) => palette.mark,
         (false, false) => Color32::TRANSPARENT,
@@ -57,31 +123,56 @@ fn row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action
         let stroke = Stroke::new(2.0, palette.accent);
         ui.painter().rect_stroke(rect, RADIUS, stroke, StrokeKind::Inside);
     }
-    let room = rect.width() - 2.0 * 12.0;
-    for (text, style, color, y) in [
-        (&document.title, TextStyle::Body, palette.text, 8.0),
-        (&status, TextStyle::Small, palette.text, 29.0),
-    ] {
+    let room = rect.width() - 12.0 - CONTROL;
+    for (text, style, y) in [(title, TextStyle::Body, 8.0), (status, TextStyle::Small, 29.0)] {
         let font = style.resolve(ui.style());
-        let mut job = LayoutJob::simple_singleline(text.clone(), font, color);
+        let mut job = LayoutJob::simple_singleline(text.to_owned(), font, palette.text);
         job.wrap = TextWrapping::truncate_at_width(room);
         let galley = ui.painter().layout_job(job);
-        ui.painter().galley(rect.min + Vec2::new(12.0, y), galley, color);
+        ui.painter().galley(rect.min + Vec2::new(12.0, y), galley, palette.text);
     }
-    let is_clicked = response.clicked();
-    response.context_menu(|ui| {
-        if ui.button(strings::CLOSE_DOCUMENT).clicked() {
-            actions.push(Action::CloseDocument(document.id));
+    more(ui, rect, title, menu, actions);
+    response.clicked()
+}
+
+/// The button at the end of a row.
+fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu, actions: &mut Vec<Action>) {
+    let at = Rect::from_center_size(
+        row.right_center() - Vec2::new(CONTROL / 2.0 + TIGHT, 0.0),
+        Vec2::splat(CONTROL - TIGHT),
+    );
+    let response = ui.place(at, Button::new("").frame_when_inactive(false).min_size(at.size()));
+    // No font that is always there has the three dots.
+    let color = theme::palette(ui.visuals()).text;
+    for x in [-5.0, 0.0, 5.0] {
+        ui.painter().circle_filled(at.center() + Vec2::new(x, 0.0), 1.5, color);
+    }
+    let name = strings::more(title);
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
+    Popup::menu(&response).show(|ui| {
+        let mut item = |text: &str, action: Action| {
+            if ui.button(text).clicked() {
+                actions.push(action);
+            }
+        };
+        if let Some(close) = &menu.close {
+            item(strings::CLOSE_DOCUMENT, close.clone());
+        }
+        if let Some(id) = menu.id {
+            let rename = Dialog::Rename(id, title.to_owned());
+            item(strings::RENAME, Action::ShowDialog(Some(rename)));
+            let pin = if menu.is_pinned { strings::UNPIN } else { strings::PIN };
+            item(pin, Action::Pin(id, !menu.is_pinned));
+            let delete = Dialog::Delete(id, title.to_owned());
+            item(strings::DELETE, Action::ShowDialog(Some(delete)));
         }
     });
-    if is_clicked {
-        actions.push(Action::Select(document.id));
-    }
 }
 
 fn status(document: &Document) -> String {
     match &document.stage {
         Stage::Counting(_) => strings::COUNTING.to_owned(),
+        Stage::Opening(_) => strings::OPENING.to_owned(),
         Stage::Refused(failure) => strings::failure(failure.kind).0.to_owned(),
         Stage::Planned => {
             document.plan.as_ref().map_or(strings::NOT_READ.to_owned(), strings::plan_short)

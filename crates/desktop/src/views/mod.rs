@@ -3,6 +3,7 @@
 
 mod composer;
 mod conversation;
+mod dialog;
 mod list;
 mod map;
 mod notices;
@@ -36,6 +37,7 @@ pub fn window(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     }
     toast(ui, state);
     shortcuts::list(ui, state, actions);
+    dialog::show(ui, state, actions);
     drop_target(ui);
 }
 

@@ -1,6 +1,6 @@
 //! Messages above the document: what happened, what to do, and a button that does it.
 
-use eframe::egui::{Align, Frame, Layout, Margin, RichText, Stroke, Ui};
+use eframe::egui::{Frame, Margin, RichText, Stroke, Ui};
 
 use super::widgets;
 use crate::app::{Action, Notice, State};
@@ -30,7 +30,7 @@ fn one(ui: &mut Ui, notice: &Notice, actions: &mut Vec<Action>) {
             }
         }
         ui.add_space(GAP);
-        ui.with_layout(Layout::left_to_right(Align::Center), |ui| {
+        ui.horizontal(|ui| {
             let is_stopped = notice.failure.kind == FailureKind::EngineStopped;
             if is_stopped && ui.add(widgets::primary(ui, strings::START_AGAIN)).clicked() {
                 actions.push(Action::Restart);

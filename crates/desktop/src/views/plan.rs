@@ -1,7 +1,7 @@
 //! What stands above a document that is not read, or not to its end: what reading takes, how far it
 //! is, and what can be done.
 
-use eframe::egui::{RichText, Spinner, Ui};
+use eframe::egui::{RichText, Ui};
 
 use super::widgets;
 use crate::app::{Action, EngineState};
@@ -15,11 +15,11 @@ use crate::theme::{self, GAP, TIGHT};
 pub fn show(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut Vec<Action>) {
     match &document.stage {
         Stage::Counting(_) => widgets::card(ui, |ui| {
-            ui.horizontal(|ui| {
-                let waits = *engine == EngineState::Opening;
-                ui.add(Spinner::new().size(16.0));
-                ui.label(if waits { strings::ENGINE_OPENING } else { strings::COUNTING });
-            });
+            let waits = *engine == EngineState::Opening;
+            ui.label(if waits { strings::ENGINE_OPENING } else { strings::COUNTING });
+        }),
+        Stage::Opening(_) => widgets::card(ui, |ui| {
+            ui.label(strings::OPENING);
         }),
         Stage::Refused(failure) => widgets::card(ui, |ui| {
             let (title, advice) = strings::failure(failure.kind);

@@ -16,7 +16,7 @@ pub fn collect(ctx: &Context, state: &mut State, actions: &mut Vec<Action>) {
     let pressed = |modifiers: Modifiers, key: Key| {
         ctx.input_mut(|input| input.consume_shortcut(&KeyboardShortcut::new(modifiers, key)))
     };
-    if state.shows_shortcuts {
+    if state.shows_shortcuts || state.dialog.is_some() {
         return;
     }
     let plain = Modifiers::NONE;

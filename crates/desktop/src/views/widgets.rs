@@ -52,8 +52,7 @@ pub fn prose(text: &str) -> RichText {
 
 /// Lets the text of quiet buttons begin where that above them does.
 pub fn align_quiet(ui: &mut Ui) {
-    ui.spacing_mut().button_padding.x = TIGHT;
-    ui.add_space(-TIGHT);
+    ui.spacing_mut().button_padding.x = 0.0;
 }
 
 /// A line that explains.

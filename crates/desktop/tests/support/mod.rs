@@ -14,6 +14,7 @@ use longview_desktop::app::{App, Start};
 use longview_desktop::engine::OpenEngine;
 use longview_desktop::files::Dialogs;
 use longview_desktop::strings;
+use longview_library::documents::Documents;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,6 +48,7 @@ pub struct Setup {
     pub open: OpenEngine,
     pub chosen: Chosen,
     pub file: Option<PathBuf>,
+    pub library: Option<Documents>,
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
@@ -54,19 +56,27 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(open: OpenEngine) -> Self {
-        let (chosen, file) = (Chosen::default(), None);
-        Self { open, chosen, file, size: WIDE, theme: Theme::Light, allows_missing_glyphs: false }
+        Self {
+            open,
+            chosen: Chosen::default(),
+            file: None,
+            library: None,
+            size: WIDE,
+            theme: Theme::Light,
+            allows_missing_glyphs: false,
+        }
     }
 
     /// The window.
     pub fn window(self) -> Window {
-        let start = Start { open: self.open, dialogs: Arc::new(self.chosen), file: self.file };
+        let Self { open, chosen, file, library, size, theme, allows_missing_glyphs } = self;
+        let start = Start { open, dialogs: Arc::new(chosen), file, library };
         let mut builder = Harness::builder()
-            .with_size(self.size)
-            .with_theme(self.theme)
+            .with_size(size)
+            .with_theme(theme)
             .with_max_steps(40)
             .with_render_cursor(false);
-        if self.allows_missing_glyphs {
+        if allows_missing_glyphs {
             builder = builder.allow_missing_glyphs();
         }
         Window(builder.wgpu().build_eframe(|context| App::new(&context.egui_ctx, start)))
@@ -119,6 +129,15 @@ impl Window {
         self.0.run_ok();
     }
 
+    /// Clicks the last button with this label: that of a question above the window.
+    pub fn click_last(&mut self, label: &str) {
+        self.wait_for(label);
+        let all: Vec<_> = self.0.query_all_by_label(label).collect();
+        let button = all.iter().rfind(|node| node.accesskit_node().role() == Role::Button);
+        button.expect("a button").click();
+        self.0.run_ok();
+    }
+
     /// Clicks the first button whose label has this part.
     pub fn click_part(&mut self, part: &str) {
         self.wait_for_part(part);
@@ -130,10 +149,7 @@ impl Window {
 
     /// Closes a document by the menu of its row.
     pub fn close_document(&mut self, title: &str) {
-        let row: Vec<_> = self.0.query_all_by_label_contains(title).collect();
-        let button = row.iter().find(|node| node.accesskit_node().role() == Role::Button);
-        button.expect("its row").click_secondary();
-        self.0.run_ok();
+        self.click(&strings::more(title));
         self.click(strings::CLOSE_DOCUMENT);
     }
 

@@ -136,6 +136,10 @@ impl DocumentEngine for Scripted {
         })
     }
 
+    fn open(&mut self, _text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
+        Ok(None)
+    }
+
     fn read(
         &mut self,
         _document: DocumentId,
@@ -161,7 +165,8 @@ impl DocumentEngine for Scripted {
                 break;
             }
         }
-        Ok(ReadState { tokens: self.done, total, seconds: self.done as f64 / 2950.0 })
+        let seconds = self.done as f64 / 2950.0;
+        Ok(ReadState { tokens: self.done, total, seconds, was_kept: false, not_kept: None })
     }
 
     fn ask(

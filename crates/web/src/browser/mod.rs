@@ -255,7 +255,7 @@ impl Runtime {
     ) -> Result<(), JsValue> {
         let mut lease = self.lease()?;
         let mut out = files::PageWriter(write);
-        lease.reader()?.save(&mut out).await.map_err(values::error)
+        lease.reader()?.save(b"{}", &mut out).await.map_err(values::error)
     }
 
     /// Opens a saved session of the same text in place of the document before.

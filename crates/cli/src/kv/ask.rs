@@ -1,0 +1,102 @@
+//! `longview kv open`: a question about a document that was read, or a chat.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use longview_library::documents::{Document, Documents, Reading, SessionEntry};
+
+use super::place;
+use crate::out::note;
+use crate::run::{self, AskArgs};
+use crate::units;
+
+/// Options of `longview kv open`.
+#[derive(Args)]
+#[command(
+    mut_arg("model", |arg| arg.required_unless_present("name")),
+    after_help = "\
+Without a question a chat about the document begins, as with `longview run --session`. The model is \
+the one that read the document, unless another one is given; then the document must have been read \
+with that one too."
+)]
+pub struct OpenArgs {
+    /// Name or id of the document.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// What to ask [default: begin a chat].
+    #[arg(value_name = "QUESTION")]
+    question: Option<String>,
+
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// Asks.
+pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
+    let documents = place::open(library)?;
+    let document = documents.find(&args.name)?;
+    let session = session(&documents, &document, &args)?;
+    if !session.is_complete() {
+        note(format_args!(
+            "{}: {} of {} tokens were read; the rest is read now, and not kept: `longview kv build \
+             --from {}` keeps it",
+            document.name,
+            units::count(session.n_tokens),
+            units::count(session.n_document),
+            document.id.short(),
+        ));
+    }
+    documents.touch(document.id, Some(session.file))?;
+    let path = documents.session_path(session);
+    let is_chat = session.key.reading == Reading::Chat;
+    run::ask(args.ask, path, Path::new(&session.model), is_chat, args.question)
+}
+
+/// The session to ask: of the model that was given, or the one that was used last.
+fn session<'a>(
+    documents: &Documents,
+    document: &'a Document,
+    args: &OpenArgs,
+) -> Result<&'a SessionEntry> {
+    let (name, model) = (&document.name, args.ask.model());
+    let found = if model.is_absent() {
+        document.latest()
+    } else {
+        let words = place::model_words(model);
+        let of_place = document.sessions.iter().filter(|session| session.model == words);
+        match of_place.max_by_key(|session| session.turn) {
+            Some(session) => Some(session),
+            // The same model may lie elsewhere now.
+            None => by_fingerprint(document, args)?,
+        }
+    };
+    let id = document.id.short();
+    match found {
+        Some(session) if documents.session_path(session).exists() => Ok(session),
+        Some(_) => {
+            bail!("{name}: its session is gone; `longview kv check --repair`, then build it")
+        }
+        None if document.sessions.is_empty() => bail!(
+            "{name}: only its text is here; `longview kv build --from {id} -m MODEL` reads it"
+        ),
+        None => bail!(
+            "{name}: was not read with {0}; `longview kv build --from {id} -m {0}` reads it",
+            model.name()
+        ),
+    }
+}
+
+fn by_fingerprint<'a>(document: &'a Document, args: &OpenArgs) -> Result<Option<&'a SessionEntry>> {
+    let Some(folder) = args.ask.model().open_here()? else { return Ok(None) };
+    let (config, tensors) = (&folder.config, &folder.tensors);
+    let tokenizer = folder.tokenizer.as_ref();
+    for session in &document.sessions {
+        let made = longview_engine::fingerprint(config, tensors, tokenizer, session.context)?;
+        if place::fingerprint_id(&made) == session.key.fingerprint {
+            return Ok(Some(session));
+        }
+    }
+    Ok(None)
+}

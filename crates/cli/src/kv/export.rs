@@ -1,0 +1,70 @@
+//! `longview kv export`: a session or a text as a file of its own.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use longview_core::FileSource;
+use longview_scheduler::SessionFile;
+
+use super::place;
+use crate::files::{FileKind, Output};
+use crate::out::note;
+use crate::units;
+
+/// Options of `longview kv export`.
+#[derive(Args)]
+pub struct ExportArgs {
+    /// Name or id of the document.
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// File to write.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Write the text instead of the session [default: off].
+    #[arg(long)]
+    text: bool,
+
+    /// Replace an older session without a question [default: off].
+    #[arg(long)]
+    force: bool,
+}
+
+/// Writes it, after it was compared with its digests.
+pub fn export(library: Option<&Path>, args: &ExportArgs) -> Result<()> {
+    let documents = place::open(library)?;
+    let document = documents.find(&args.name)?;
+    let kind = if args.text { FileKind::Text } else { FileKind::Session };
+    let output =
+        Output { option: "kv export", path: &args.file, kind, force: args.force, inputs: &[] };
+    let n_bytes = if args.text {
+        let text = documents.text(document.id)?;
+        output.prepare()?.write(|out| Ok(out.write_all(text.as_bytes())?))?
+    } else {
+        let Some(session) = document.latest() else {
+            bail!(
+                "{}: no model has read it; --text writes its text, `longview kv build --from {}` \
+                 reads it",
+                document.name,
+                document.id.short()
+            );
+        };
+        let path = documents.session_path(session);
+        verify(&path).map_err(|what| anyhow!("{}: {what}; nothing is written", document.name))?;
+        let mut source = File::open(&path).with_context(|| path.display().to_string())?;
+        output.prepare()?.write(|out| Ok(io::copy(&mut source, out).map(drop)?))?
+    };
+    note(format_args!("{}: {} written", args.file.display(), units::bytes(n_bytes)));
+    Ok(())
+}
+
+/// Compares a session file with its digests; the error says what is wrong.
+pub fn verify(path: &Path) -> Result<(), String> {
+    let source = FileSource::open(path).map_err(|error| format!("cannot be read ({error})"))?;
+    let file = SessionFile::open(&source).map_err(|error| error.to_string())?;
+    file.verify().map_err(|error| error.to_string())
+}

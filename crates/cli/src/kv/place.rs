@@ -1,0 +1,31 @@
+//! Which library, and what its models are called.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use longview_engine::fingerprint_digest;
+use longview_library::documents::{Documents, Id, default_folder};
+use longview_scheduler::Fingerprint;
+
+use crate::load::ModelArgs;
+
+/// The library that was named, or the user's.
+pub fn open(given: Option<&Path>) -> Result<Documents> {
+    let folder = match given {
+        Some(folder) => folder.to_owned(),
+        None => default_folder()?,
+    };
+    Ok(Documents::open(&folder)?)
+}
+
+/// What a library lists sessions of this model by.
+pub fn fingerprint_id(fingerprint: &Fingerprint) -> Id {
+    fingerprint_digest(fingerprint).into()
+}
+
+/// A model in words that open it again from any folder.
+pub fn model_words(args: &ModelArgs) -> String {
+    let place = args.place().unwrap_or_else(|| PathBuf::from(args.name()));
+    let whole = std::path::absolute(&place).unwrap_or(place);
+    whole.display().to_string()
+}

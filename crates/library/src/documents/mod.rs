@@ -1,0 +1,39 @@
+//! Documents that models have read: texts, session files, and the manifest that lists both.
+//!
+//! A document is its text; its name is the text's hash. Beside it lie session files, one for each
+//! model, way of reading and policy, in which the model's keys and values are. Sessions are large
+//! and can be made again, so they go when a quota says so; the text stays.
+//!
+//! This module keeps files. It knows no model: a caller writes a session through
+//! [`SessionWriter`] and says what it holds ([`Facts`]). No lock is held while a model reads; the
+//! one of the whole library is held for the milliseconds of a change, and one of the session that is
+//! written keeps two processes from the same work ([`Documents::begin`]).
+//!
+//! A session file is never changed and never written over: each save makes a new one, and the
+//! manifest says which counts. So who has one open reads on, whatever is saved or removed.
+
+mod build;
+mod check;
+mod entry;
+mod error;
+mod folder;
+mod id;
+mod lock;
+mod manifest;
+mod part;
+mod prefix;
+mod quota;
+mod store;
+#[cfg(test)]
+mod testing;
+
+pub use self::build::{Building, Facts, Saved, SessionWriter};
+pub use self::check::{Checked, Finding, Verify};
+pub use self::entry::{Document, Reading, SessionEntry, SessionKey, Source};
+pub use self::error::DocumentsError;
+pub use self::folder::default_folder;
+pub use self::id::{Id, NoId};
+pub use self::manifest::VERSION as MANIFEST_VERSION;
+pub use self::prefix::{BLOCK, Chain};
+pub use self::quota::Evicted;
+pub use self::store::{Documents, Freed, Nearest, NewDocument, Usage};
