@@ -155,9 +155,9 @@ impl State {
 
     /// Whether the engine works on something that the next question has to wait for.
     pub fn is_busy(&self) -> bool {
-        self.documents.iter().any(|document| {
-            matches!(document.stage, Stage::Reading(_)) || document.is_answering()
-        })
+        self.documents
+            .iter()
+            .any(|document| matches!(document.stage, Stage::Reading(_)) || document.is_answering())
     }
 }
 
@@ -171,6 +171,8 @@ pub struct Start {
     pub file: Option<PathBuf>,
     /// Where documents are kept; none if the system has no place for it.
     pub library: Option<Documents>,
+    /// Close the window once the first document can be read.
+    pub exits: bool,
 }
 
 /// The window.
@@ -189,6 +191,7 @@ pub struct App {
     held: Option<DocumentId>,
     /// Read this one as soon as it is planned: it was read when the engine stopped.
     read_again: Option<DocumentId>,
+    exits: bool,
     next_id: u64,
     next_notice: usize,
     actions: Vec<Action>,
@@ -226,6 +229,7 @@ impl App {
             wake,
             dialogs: start.dialogs,
             library: start.library,
+            exits: start.exits,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
@@ -307,9 +311,7 @@ impl App {
         self.next_id += 1;
         let task = self.send(id, Command::Plan(id, Arc::clone(&text)));
         let (kept_title, kept_text) = (title.clone(), Arc::clone(&text));
-        self.with_library(move |library| {
-            Some(files::keep(&library, id, &kept_title, &kept_text))
-        });
+        self.with_library(move |library| Some(files::keep(&library, id, &kept_title, &kept_text)));
         self.state.documents.push(Document::new(id, title, text, task));
         self.select(id);
     }
@@ -486,7 +488,8 @@ impl App {
         self.state.notices.retain(|notice| notice.failure.kind != FailureKind::EngineStopped);
         self.read_again = self.held.take();
         for i in 0..self.state.documents.len() {
-            let (id, text) = (self.state.documents[i].id, Arc::clone(&self.state.documents[i].text));
+            let (id, text) =
+                (self.state.documents[i].id, Arc::clone(&self.state.documents[i].text));
             let task = self.send(id, Command::Plan(id, text));
             self.state.documents[i].stage = Stage::Counting(task);
         }
@@ -585,10 +588,8 @@ impl App {
     }
 
     fn stepped(&mut self, task: Task, step: Step) {
-        let is_last = matches!(
-            step,
-            Step::Planned(_) | Step::NotKept | Step::Read(_) | Step::Answered(_)
-        );
+        let is_last =
+            matches!(step, Step::Planned(_) | Step::NotKept | Step::Read(_) | Step::Answered(_));
         let id = if is_last { self.tasks.remove(&task) } else { self.tasks.get(&task).copied() };
         let Some(document) =
             id.and_then(|id| self.state.documents.iter_mut().find(|document| document.id == id))
@@ -685,6 +686,13 @@ impl App {
         self.notice(Failure { kind: FailureKind::EngineStopped, ..failure });
     }
 
+    /// Whether the engine is there and has looked at the document.
+    fn has_started(&mut self) -> bool {
+        let is_ready = matches!(self.state.engine, EngineState::Ready(_));
+        let document = self.state.document();
+        is_ready && document.is_some_and(|d| matches!(d.stage, Stage::Planned | Stage::Read(_)))
+    }
+
     fn take_dropped_files(&mut self, ctx: &Context) {
         for file in ctx.input(|input| input.raw.dropped_files.clone()) {
             let path = file.path().to_path_buf();
@@ -700,6 +708,9 @@ impl eframe::App for App {
         }
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrived(ctx, arrival);
+        }
+        if self.exits && self.has_started() {
+            ctx.send_viewport_cmd(egui::ViewportCommand::Close);
         }
         let now = ctx.input(|input| input.time);
         self.state.toast.take_if(|(_, until)| *until <= now);

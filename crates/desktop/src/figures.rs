@@ -57,9 +57,10 @@ mod tests {
     #[test]
     fn units_change_where_the_number_would_grow_wide() {
         assert_eq!([0, 1023, 1024, 8_009_512].map(bytes), ["0 B", "1023 B", "1.0 KiB", "7.6 MiB"]);
-        assert_eq!([0.04, 9.99, 89.0, 100.0, 7200.0].map(seconds), [
-            "0.0 s", "10 s", "89 s", "2 min", "2.0 h"
-        ]);
+        assert_eq!(
+            [0.04, 9.99, 89.0, 100.0, 7200.0].map(seconds),
+            ["0.0 s", "10 s", "89 s", "2 min", "2.0 h"]
+        );
         assert_eq!([0.0, 0.031, 0.83, 1.0].map(percent), ["0 %", "3.1 %", "83 %", "100 %"]);
         assert_eq!([f64::NAN, 12.34, 1234.5].map(rate), ["-", "12.3", "1,235"]);
         assert_eq!([1, 4012].map(tokens), ["1 token", "4,012 tokens"]);

@@ -64,8 +64,7 @@ pub fn list(library: &Documents) -> Arrival {
 /// Puts a text into the library.
 pub fn keep(library: &Documents, document: DocumentId, title: &str, text: &str) -> Arrival {
     let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
-    let source =
-        Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64 };
+    let source = Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64 };
     let new = NewDocument { text, name: None, sources: vec![source] };
     match library.add(new) {
         Ok(kept) => Arrival::Kept(document, kept.id),

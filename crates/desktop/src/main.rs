@@ -1,4 +1,7 @@
 //! The program: `longview-desktop [--model PATH] [--device NAME] [FILE]`.
+//!
+//! `--exit-after-start` closes the window once the engine is there and the first document can be
+//! read: a check that a machine can run it.
 
 #![cfg_attr(windows, windows_subsystem = "windows")]
 #![expect(clippy::print_stderr, reason = "what is wrong with its arguments has no window yet")]
@@ -24,6 +27,7 @@ struct Args {
     model: ModelSource,
     device: DeviceChoice,
     file: Option<PathBuf>,
+    exits: bool,
 }
 
 fn main() -> ExitCode {
@@ -51,6 +55,7 @@ fn run(args: Args) -> eframe::Result {
         dialogs: Arc::new(SystemDialogs),
         file: args.file,
         library,
+        exits: args.exits,
     };
     let viewport = ViewportBuilder::default()
         .with_title(strings::APP)
@@ -65,11 +70,12 @@ fn run(args: Args) -> eframe::Result {
 
 fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
     let (model, device) = (ModelSource::Embedded, DeviceChoice::Auto);
-    let mut args = Args { model, device, file: None };
+    let mut args = Args { model, device, file: None, exits: false };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{} needs a value", word.display()));
         match word.to_str() {
             Some("-m" | "--model") => args.model = ModelSource::Path(value()?.into()),
+            Some("--exit-after-start") => args.exits = true,
             Some("--device") => args.device = device_named(&value()?)?,
             Some(option) if option.starts_with('-') => {
                 return Err(format!("{option} is no option"));

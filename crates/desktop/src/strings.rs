@@ -103,7 +103,8 @@ pub const IN_HOST: &str = "In host memory";
 pub const MAP: &str = "Map of the context";
 pub const LAYER: &str = "Layer";
 pub const HEAD: &str = "KV head";
-pub const MAP_EMPTY: &str = "While an answer is written, each cell shows what became of its tokens.";
+pub const MAP_EMPTY: &str =
+    "While an answer is written, each cell shows what became of its tokens.";
 pub const MAP_KINDS: [&str; 6] = [
     "Left out",
     "First tokens (sinks)",

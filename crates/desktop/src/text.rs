@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn every_byte_is_in_one_row_and_can_be_found() {
-        let text = "A line that is long enough to be cut, é and 終わり too.\nAnd one more. ".repeat(40);
+        let text =
+            "A line that is long enough to be cut, é and 終わり too.\nAnd one more. ".repeat(40);
         let advances = Advances::new(2.0, |_| 1.0);
         let rows = rows(&text, &advances, 17.0);
         for (i, row) in rows.iter().enumerate() {

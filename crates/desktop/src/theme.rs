@@ -75,14 +75,7 @@ const LIGHT: Palette = Palette {
     strong_mark: rgb(0xbfd5f8),
     bad: rgb(0xa3241c),
     bad_card: rgb(0xfcecea),
-    map: [
-        rgb(0xe4e5e2),
-        rgb(0x6a4c93),
-        rgb(0x3c8d5a),
-        rgb(0x1f5fc4),
-        rgb(0xd9730d),
-        rgb(0xb4c7e7),
-    ],
+    map: [rgb(0xe4e5e2), rgb(0x6a4c93), rgb(0x3c8d5a), rgb(0x1f5fc4), rgb(0xd9730d), rgb(0xb4c7e7)],
 };
 
 const DARK: Palette = Palette {
@@ -98,14 +91,7 @@ const DARK: Palette = Palette {
     strong_mark: rgb(0x35528a),
     bad: rgb(0xff9c92),
     bad_card: rgb(0x3a2221),
-    map: [
-        rgb(0x34383d),
-        rgb(0xb79ce0),
-        rgb(0x6fc48e),
-        rgb(0x86b1ff),
-        rgb(0xf2a25c),
-        rgb(0x41557a),
-    ],
+    map: [rgb(0x34383d), rgb(0xb79ce0), rgb(0x6fc48e), rgb(0x86b1ff), rgb(0xf2a25c), rgb(0x41557a)],
 };
 
 /// The colours in force.

@@ -126,9 +126,7 @@ fn questions_are_typed_asked_by_enter_and_again_with_another_budget() {
     let (script, mut window) = read();
     window.0.key_press_modifiers(Modifiers::COMMAND, Key::L);
     window.0.run_ok();
-    let field = window.0.get_by_role_and_label(eframe::egui::accesskit::Role::MultilineTextInput, strings::QUESTION);
-    field.type_text("Who is Anna?");
-    window.0.run_ok();
+    window.type_question("Who is Anna?");
     window.0.key_press(Key::Enter);
     window.0.run_ok();
     script.say(4);

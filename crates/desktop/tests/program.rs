@@ -1,6 +1,9 @@
 //! One program for all tests of the window: linking it takes longer than compiling a file of them.
 
 mod flows;
+mod frames;
 mod pictures;
 mod real;
+#[cfg(target_os = "linux")]
+mod start;
 mod support;

@@ -46,7 +46,8 @@ fn a_file_is_read_asked_and_answered_with_its_passage() {
     });
     window.click(strings::READ);
     window.wait_for_part("read in");
-    let question = "What is the special magic number for quiet-harbour mentioned in the provided text?";
+    let question =
+        "What is the special magic number for quiet-harbour mentioned in the provided text?";
     window.click(question);
     window.wait_for(strings::ASK_AGAIN);
     assert!(window.sees_part("2019860."), "the right number");
@@ -85,7 +86,7 @@ fn the_next_start_opens_a_document_without_reading_it() {
     let mut window = with_library(&folder, None);
     let name = file.file_stem().unwrap().to_string_lossy().into_owned();
     window.click_part(&format!("{name}, "));
-    window.wait_for_part("read before");
+    window.wait_for_part("opened in");
     window.click_part("What is the special magic number for amber-lantern");
     window.wait_for(strings::ASK_AGAIN);
     assert!(window.sees_part("5828235."), "the right number");

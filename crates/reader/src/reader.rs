@@ -261,11 +261,7 @@ impl<B: Backend> Reader<B> {
     ///
     /// # Errors
     /// If there is no document, or `out` refuses: what it took is then of no use.
-    pub async fn save(
-        &mut self,
-        note: &[u8],
-        out: &mut dyn Write,
-    ) -> Result<(), ReaderError> {
+    pub async fn save(&mut self, note: &[u8], out: &mut dyn Write) -> Result<(), ReaderError> {
         let Self { engine, document, .. } = self;
         let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
         Ok(engine.save(&mut document.session, note, out).await?)

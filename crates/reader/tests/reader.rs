@@ -8,8 +8,8 @@ use longview_core::{HeadId, LayerId};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
-use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
 use longview_reader::{Answer, Finish, Question, Reader, Step};
+use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
 use pollster::block_on;
 
 const NAMES: [&str; 3] = ["velvet-comet", "quiet-harbour", "amber-lantern"];

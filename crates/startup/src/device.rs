@@ -102,10 +102,7 @@ impl Device {
 
     /// CUDA before WGSL before the CPU. Whoever names a GPU of WGSL gets that one, or hears why
     /// not.
-    fn automatic(
-        options: &DeviceOptions,
-        warn: &mut dyn FnMut(&str),
-    ) -> Result<Self, DeviceError> {
+    fn automatic(options: &DeviceOptions, warn: &mut dyn FnMut(&str)) -> Result<Self, DeviceError> {
         if options.wgpu.adapter.is_some() || options.wgpu.shader_level.is_some() {
             return Self::open(DeviceChoice::Wgpu, options, warn);
         }

@@ -6,12 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longview_core::{FileSource, HeadId, LayerId};
-use longview_engine::{
-    Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, fingerprint_digest,
-};
-use longview_library::documents::{
-    Documents, DocumentsError, Facts, Id, Reading, SessionKey,
-};
+use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, fingerprint_digest};
+use longview_library::documents::{Documents, DocumentsError, Facts, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_reader::{self as reader, Reader, ReaderError};
@@ -49,11 +45,7 @@ pub enum ModelSource {
 
 /// An engine of `source` on the device that is chosen as the command line chooses it. What it reads
 /// of documents of `library` is kept there.
-pub fn opener(
-    source: ModelSource,
-    device: DeviceChoice,
-    library: Option<Documents>,
-) -> OpenEngine {
+pub fn opener(source: ModelSource, device: DeviceChoice, library: Option<Documents>) -> OpenEngine {
     Arc::new(move || {
         // A device that is there and cannot be used is told by `longview doctor`.
         let device = Device::open(device, &DeviceOptions::default(), &mut |_| {});
@@ -424,8 +416,7 @@ mod tests {
             reader::Passage { start, end: units(" 終"), weight: 0.5 },
             reader::Passage { start: units("終"), end: units("終") + 1, weight: 0.1 },
         ];
-        let shown: Vec<&str> =
-            passages(text, &found).into_iter().map(|p| &text[p.place]).collect();
+        let shown: Vec<&str> = passages(text, &found).into_iter().map(|p| &text[p.place]).collect();
         assert_eq!(shown, ["The key is 42.", "終"]);
     }
 }

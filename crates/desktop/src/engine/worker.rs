@@ -239,9 +239,7 @@ fn run(
             let opened = engine.open(text)?;
             Ok(opened.map_or(Step::NotKept, Step::Read))
         }
-        Command::Read(document, text) => {
-            engine.read(*document, text, &mut on_read).map(Step::Read)
-        }
+        Command::Read(document, text) => engine.read(*document, text, &mut on_read).map(Step::Read),
         Command::ReadOn(_) => engine.read_on(&mut on_read).map(Step::Read),
         Command::Ask(_, question) => engine.ask(question, &mut on_answer).map(Step::Answered),
     }

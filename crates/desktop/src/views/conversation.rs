@@ -1,8 +1,6 @@
 //! Questions and their answers, with the passages that they rest on.
 
-use eframe::egui::{
-    Button, RichText, ScrollArea, TextStyle, TextWrapMode, Ui, Vec2,
-};
+use eframe::egui::{Button, RichText, ScrollArea, TextStyle, TextWrapMode, Ui, Vec2};
 
 use super::widgets;
 use crate::app::{Action, EngineState, State};
@@ -17,8 +15,7 @@ const LISTED: usize = 5;
 
 /// Draws the conversation, or what to ask.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
-    let is_embedded =
-        matches!(&state.engine, EngineState::Ready(model) if model.is_embedded);
+    let is_embedded = matches!(&state.engine, EngineState::Ready(model) if model.is_embedded);
     let Some(document) = state.document() else { return };
     let area = ScrollArea::vertical().id_salt(("answers", document.id.0)).auto_shrink(false);
     area.stick_to_bottom(true).show(ui, |ui| {
@@ -42,19 +39,13 @@ struct Place<'a> {
     can_ask: bool,
 }
 
-fn beginning(
-    ui: &mut Ui,
-    document: &mut Document,
-    is_embedded: bool,
-    actions: &mut Vec<Action>,
-) {
+fn beginning(ui: &mut Ui, document: &mut Document, is_embedded: bool, actions: &mut Vec<Action>) {
     let can_ask = document.read_state().is_some();
     ui.label(widgets::prose(if can_ask { strings::ASK_SOMETHING } else { strings::READ_FIRST }));
     ui.add_space(GAP);
     if is_embedded {
         let has_questions = !document.suggestions.is_empty();
-        let note =
-            if has_questions { strings::EMBEDDED_NOTE } else { strings::EMBEDDED_NOTE_NONE };
+        let note = if has_questions { strings::EMBEDDED_NOTE } else { strings::EMBEDDED_NOTE_NONE };
         widgets::caption(ui, note);
     }
     if document.suggestions.is_empty() {
@@ -189,8 +180,7 @@ fn buttons(ui: &mut Ui, place: &Place<'_>, actions: &mut Vec<Action>) {
     if place.exchange.replies.iter().any(|reply| reply.task.is_some()) {
         return;
     }
-    let is_compared =
-        place.exchange.replies.iter().any(|reply| reply.attention == Attention::Full);
+    let is_compared = place.exchange.replies.iter().any(|reply| reply.attention == Attention::Full);
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing.x = WIDE;
         widgets::align_quiet(ui);

@@ -82,8 +82,11 @@ fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<A
     if is_pinned {
         status = format!("{status}, {}", strings::PINNED);
     }
-    let menu =
-        Menu { id: kept.map(|kept| kept.id), is_pinned, close: Some(Action::CloseDocument(document.id)) };
+    let menu = Menu {
+        id: kept.map(|kept| kept.id),
+        is_pinned,
+        close: Some(Action::CloseDocument(document.id)),
+    };
     let is_current = state.current == Some(document.id);
     if row(ui, &document.title, &status, is_current, &menu, actions) {
         actions.push(Action::Select(document.id));

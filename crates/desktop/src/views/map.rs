@@ -1,8 +1,6 @@
 //! The map of the context: one cell for a run of tokens, told apart by colour and by shape.
 
-use eframe::egui::{
-    Color32, Mesh, Pos2, Rect, Role, Sense, Shape, Ui, Vec2, WidgetInfo,
-};
+use eframe::egui::{Color32, Mesh, Pos2, Rect, Role, Sense, Shape, Ui, Vec2, WidgetInfo};
 
 use super::widgets;
 use crate::engine::ContextMap;

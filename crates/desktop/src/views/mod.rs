@@ -13,9 +13,7 @@ mod recall;
 pub mod shortcuts;
 mod widgets;
 
-use eframe::egui::{
-    self, Align2, Area, CentralPanel, Frame, Id, Layout, Margin, Order, Panel, Ui,
-};
+use eframe::egui::{self, Align2, Area, CentralPanel, Frame, Id, Layout, Margin, Order, Panel, Ui};
 
 use crate::app::{Action, Pane, Side, State};
 use crate::strings;

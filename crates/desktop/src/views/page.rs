@@ -65,9 +65,8 @@ fn text(ui: &mut Ui, document: &mut Document) {
     // Whole steps: dragging an edge does not cut the text anew at each point.
     let width = (room.min(MEASURE) / 16.0).floor().max(8.0) * 16.0;
     let font = theme::document_font();
-    let advances = ui.ctx().fonts_mut(|fonts| {
-        Advances::new(font.size, |c| fonts.glyph_width(&font, c))
-    });
+    let advances =
+        ui.ctx().fonts_mut(|fonts| Advances::new(font.size, |c| fonts.glyph_width(&font, c)));
     let rows = document.page.rows(ui.ctx(), &document.text, &advances, width);
     let height = ui.available_height();
     let mut area = ScrollArea::vertical().id_salt(("text", document.id.0)).auto_shrink(false);

@@ -44,12 +44,7 @@ pub fn show(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mu
     }
 }
 
-fn planned(
-    ui: &mut Ui,
-    document: &Document,
-    engine: &EngineState,
-    actions: &mut Vec<Action>,
-) {
+fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut Vec<Action>) {
     let Some(plan) = &document.plan else {
         ui.label(strings::NOT_READ);
         return;

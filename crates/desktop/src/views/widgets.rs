@@ -1,8 +1,8 @@
 //! Parts that several views draw.
 
 use eframe::egui::{
-    self, Atom, Button, CornerRadius, Frame, Margin, Response, RichText, Role, Sense, Stroke, TextStyle,
-    Ui, Vec2, WidgetInfo,
+    self, Atom, Button, CornerRadius, Frame, Margin, Response, RichText, Role, Sense, Stroke,
+    TextStyle, Ui, Vec2, WidgetInfo,
 };
 
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};

@@ -70,7 +70,7 @@ impl Setup {
     /// The window.
     pub fn window(self) -> Window {
         let Self { open, chosen, file, library, size, theme, allows_missing_glyphs } = self;
-        let start = Start { open, dialogs: Arc::new(chosen), file, library };
+        let start = Start { open, dialogs: Arc::new(chosen), file, library, exits: false };
         let mut builder = Harness::builder()
             .with_size(size)
             .with_theme(theme)
@@ -126,6 +126,13 @@ impl Window {
         let all: Vec<_> = self.0.query_all_by_label(label).collect();
         let button = all.iter().find(|node| node.accesskit_node().role() == Role::Button);
         button.unwrap_or(&all[0]).click();
+        self.0.run_ok();
+    }
+
+    /// Types a question.
+    pub fn type_question(&mut self, text: &str) {
+        let role = Role::MultilineTextInput;
+        self.0.get_by_role_and_label(role, strings::QUESTION).type_text(text);
         self.0.run_ok();
     }
 

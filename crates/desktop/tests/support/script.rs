@@ -13,6 +13,9 @@ use longview_desktop::engine::{
 /// Tokens of a chunk.
 const CHUNK: usize = 256;
 
+/// Words of an answer at length.
+pub const LONG: usize = 400;
+
 /// What happens at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -159,8 +162,7 @@ impl DocumentEngine for Scripted {
             self.step(0)?;
             self.done = (self.done + CHUNK).min(total);
             let left_s = (total - self.done) as f64 / 2950.0;
-            let progress =
-                ReadProgress { done: self.done, total, tokens_per_s: 2950.0, left_s };
+            let progress = ReadProgress { done: self.done, total, tokens_per_s: 2950.0, left_s };
             if hear(progress).is_break() {
                 break;
             }
@@ -181,7 +183,9 @@ impl DocumentEngine for Scripted {
             Attention::Full => context,
         };
         let map = map(context, attended);
-        let words = ["The special ", "magic number ", "is ", "2003322."];
+        let short = ["The special ", "magic number ", "is ", "2003322."];
+        let is_long = question.text.contains("at length");
+        let words = if is_long { short.repeat(LONG / short.len()) } else { short.to_vec() };
         let (mut text, mut finish) = (String::new(), Finish::End);
         for (i, word) in words.into_iter().enumerate() {
             self.step(1)?;
