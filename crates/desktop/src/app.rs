@@ -9,157 +9,21 @@ use std::sync::mpsc::{self, Receiver};
 use eframe::egui::{self, Context, ThemePreference};
 use longview_library::documents::{Documents, Id};
 
-use crate::document::{Document, Exchange, Reading, Reply, Stage, Target};
+use crate::document::{Document, Exchange, Reading, Reply, Stage};
 use crate::engine::{
-    Attention, Command, DocumentId, Event, Failure, FailureKind, ModelInfo, OpenEngine, Question,
-    Step, Task, Wake, Worker,
+    Attention, Command, DocumentId, Event, Failure, FailureKind, OpenEngine, Question, Step, Task,
+    Wake, Worker,
 };
-use crate::files::{Arrival, Dialogs, KeptDocument, Outbox};
+use crate::files::{Arrival, Dialogs, Outbox};
+use crate::state::{Action, EngineState, Notice, Pane, Side, State};
 use crate::{export, files, sample, strings, theme, views};
 
-/// Budgets that can be chosen.
-pub const BUDGETS: std::ops::RangeInclusive<usize> = 128..=8192;
 /// The budget at first: for contexts up to 8,192 tokens, and above.
 const FIRST_BUDGETS: [usize; 2] = [512, 1024];
 /// The seed of the sample document.
 const SAMPLE_SEED: u64 = 1;
 /// Seconds for which a short message is shown.
 const TOAST_S: f64 = 4.0;
-
-/// What a person did.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    OpenFile,
-    OpenSample,
-    /// Opens a document of the library.
-    OpenKept(Id),
-    /// Calls a document of the library so.
-    Rename(Id, String),
-    /// Lets what was read of it stay, or not.
-    Pin(Id, bool),
-    /// Removes it.
-    Delete(Id),
-    /// Shows a question about the library, or none.
-    ShowDialog(Option<Dialog>),
-    Select(DocumentId),
-    CloseDocument(DocumentId),
-    Read,
-    Pause(bool),
-    StopReading,
-    Ask,
-    /// Asks the question of this exchange again.
-    AskAgain(usize),
-    /// Asks it with all tokens attended.
-    Compare(usize),
-    /// The budget was changed: the last question is asked again.
-    AskLastAgain,
-    StopAnswer,
-    Copy(String),
-    Export,
-    /// Shows a passage of an answer: exchange, reply and rank.
-    ShowPassage(usize, usize, usize),
-    NextPassage,
-    Scroll(Target),
-    FocusQuestion,
-    ShowPane(Pane),
-    ShowSide(Side),
-    ShowShortcuts(bool),
-    Theme(ThemePreference),
-    Restart,
-    Dismiss(usize),
-}
-
-/// What a narrow window shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pane {
-    List,
-    Document,
-    Questions,
-}
-
-/// What is beside the document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Answers,
-    Recall,
-}
-
-/// A question about a document of the library.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Dialog {
-    /// What it is to be called; the name is being typed.
-    Rename(Id, String),
-    /// Whether it is to be removed.
-    Delete(Id, String),
-}
-
-/// The engine as far as the window knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineState {
-    Opening,
-    Ready(ModelInfo),
-    Gone,
-}
-
-/// A message above the document.
-#[derive(Clone, Debug)]
-pub struct Notice {
-    /// To dismiss it.
-    pub id: usize,
-    /// What it is about.
-    pub failure: Failure,
-}
-
-/// What the views share and change.
-pub struct State {
-    /// The engine.
-    pub engine: EngineState,
-    /// What is open, in the order in which it was opened.
-    pub documents: Vec<Document>,
-    /// What is in the library, that used last first.
-    pub kept: Vec<KeptDocument>,
-    /// What is looked for in the list.
-    pub wanted: String,
-    /// A question about the library.
-    pub dialog: Option<Dialog>,
-    /// Which of the open documents is shown.
-    pub current: Option<DocumentId>,
-    /// Messages, oldest first.
-    pub notices: Vec<Notice>,
-    /// Tokens that a step may attend.
-    pub budget: usize,
-    /// Whether a person chose it.
-    pub budget_is_chosen: bool,
-    /// The layer and KV head of the map.
-    pub map_place: (usize, usize),
-    /// What a narrow window shows.
-    pub pane: Pane,
-    /// What is beside the document.
-    pub side: Side,
-    /// Whether the list of shortcuts is shown.
-    pub shows_shortcuts: bool,
-    /// Whether the question is to have the keyboard.
-    pub focuses_question: bool,
-    /// A short message, and until when it is shown.
-    pub toast: Option<(String, f64)>,
-    /// Light, dark, or as the system has it.
-    pub theme: ThemePreference,
-}
-
-impl State {
-    /// The document that is shown.
-    pub fn document(&mut self) -> Option<&mut Document> {
-        let current = self.current?;
-        self.documents.iter_mut().find(|document| document.id == current)
-    }
-
-    /// Whether the engine works on something that the next question has to wait for.
-    pub fn is_busy(&self) -> bool {
-        self.documents
-            .iter()
-            .any(|document| matches!(document.stage, Stage::Reading(_)) || document.is_answering())
-    }
-}
 
 /// How a window begins.
 pub struct Start {
@@ -322,8 +186,8 @@ impl App {
         self.open_what_was_read();
     }
 
-    /// Looks in the library for what was read of the document that is shown, unless the engine holds
-    /// it, or works on another one.
+    /// Looks in the library for what was read of the document that is shown, unless the engine
+    /// holds it, or works on another one.
     fn open_what_was_read(&mut self) {
         if self.state.is_busy() || self.library.is_none() {
             return;

@@ -1,5 +1,5 @@
-//! Files that a person chooses, drops or names: dialogs and disks are waited for on threads of their
-//! own, and what comes of them arrives as a message.
+//! Files that a person chooses, drops or names: dialogs and disks are waited for on threads of
+//! their own, and what comes of them arrives as a message.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;

@@ -1,11 +1,12 @@
 //! What the window says, in English. All of it is here, so that it can be read and translated in
 //! one place.
 
+#![expect(missing_docs, reason = "a text says itself what it says")]
+
 use crate::engine::{Attention, FailureKind, ReadPlan, ReadProgress, ReadState};
 use crate::figures::{bytes, count, percent, rate, seconds, tokens};
 
 pub const APP: &str = "Longview";
-pub const TAGLINE: &str = "Ask a very long document";
 
 // The list of documents.
 pub const DOCUMENTS: &str = "Documents";
@@ -79,8 +80,9 @@ pub const COPIED: &str = "The answer is on the clipboard.";
 pub const TRY_THESE: &str = "Questions that this document answers";
 pub const EMBEDDED_NOTE: &str = "The built-in model is small. It finds numbers that a document \
     states in these forms, and knows no others. Start Longview with --model for a larger one.";
-pub const EMBEDDED_NOTE_NONE: &str = "The built-in model is small. It finds numbers that are stated \
-    as in the sample document, and knows no others. Start Longview with --model for a larger one.";
+pub const EMBEDDED_NOTE_NONE: &str = "The built-in model is small. It finds numbers that are \
+    stated as in the sample document, and knows no others. Start Longview with --model for a \
+    larger one.";
 pub const READ_FIRST: &str = "Read the document first. Then ask.";
 pub const ASK_SOMETHING: &str = "Ask something about the document. The answer comes with the \
     passages that it rests on.";
@@ -92,8 +94,8 @@ pub const PASSAGES: &str = "Rests on";
 pub const SAME_ANSWER: &str = "The same answer.";
 pub const OTHER_ANSWER: &str = "Another answer.";
 pub const BUDGET: &str = "Budget";
-pub const BUDGET_HELP: &str = "Tokens that a step may attend. When you change it, the last question \
-    is asked again.";
+pub const BUDGET_HELP: &str = "Tokens that a step may attend. When you change it, the last \
+    question is asked again.";
 pub const FULL_ATTENTION: &str = "Full attention";
 
 // What was recalled.

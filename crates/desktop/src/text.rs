@@ -1,8 +1,8 @@
 //! A text in rows of a width, so that a window lays out only those that it shows.
 //!
 //! Rows are found by the widths of characters alone, which the font is asked for once: a book of a
-//! megabyte takes milliseconds, and larger texts are cut on a thread of their own. What shaping adds
-//! or takes (kerning) is within the margin of the page.
+//! megabyte takes milliseconds, and larger texts are cut on a thread of their own. What shaping
+//! adds or takes (kerning) is within the margin of the page.
 
 use std::ops::Range;
 
@@ -88,7 +88,7 @@ pub fn row_of(rows: &[Range<usize>], byte: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn shown<'a>(text: &'a str, width: f32) -> Vec<&'a str> {
+    fn shown(text: &str, width: f32) -> Vec<&str> {
         let advances = Advances::new(2.0, |_| 1.0);
         rows(text, &advances, width).into_iter().map(|row| &text[row]).collect()
     }
@@ -105,8 +105,7 @@ mod tests {
 
     #[test]
     fn every_byte_is_in_one_row_and_can_be_found() {
-        let text =
-            "A line that is long enough to be cut, é and 終わり too.\nAnd one more. ".repeat(40);
+        let text = "A line that is long enough to be cut, é and 終わり.\nAnd one more. ".repeat(40);
         let advances = Advances::new(2.0, |_| 1.0);
         let rows = rows(&text, &advances, 17.0);
         for (i, row) in rows.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Colours, sizes and spaces: one accent, steps of 4 and 8 points, text of 15 and 16.
 //!
 //! The window follows the GNOME Human Interface Guidelines where they say something: a list beside
-//! what is open, one suggested action in sight at a time, a page that says what to do where there is
-//! nothing yet, messages above what they are about. Text has a contrast of 4.5 to 1 or more on what
-//! is behind it (a test computes it).
+//! what is open, one suggested action in sight at a time, a page that says what to do where there
+//! is nothing yet, messages above what they are about. Text has a contrast of 4.5 to 1 or more on
+//! what is behind it (a test computes it).
 
 use eframe::egui::{
     self, Color32, Context, CornerRadius, FontFamily, FontId, Margin, Stroke, Style, TextStyle,

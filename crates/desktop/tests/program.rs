@@ -1,5 +1,7 @@
 //! One program for all tests of the window: linking it takes longer than compiling a file of them.
 
+#![expect(clippy::print_stdout, reason = "tests say what they measured, and what could not run")]
+
 mod flows;
 mod frames;
 mod pictures;

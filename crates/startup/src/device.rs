@@ -61,9 +61,9 @@ pub enum Device {
 macro_rules! with_device {
     ($device:expr, $backend:ident => $body:expr) => {
         match $device {
-            $crate::Device::Cpu($backend) => $body,
-            $crate::Device::Wgpu($backend) => $body,
-            $crate::Device::Cuda($backend) => $body,
+            $crate::device::Device::Cpu($backend) => $body,
+            $crate::device::Device::Wgpu($backend) => $body,
+            $crate::device::Device::Cuda($backend) => $body,
         }
     };
 }

@@ -1,7 +1,7 @@
 //! What native programs start with: the device that computes, chosen once, and the model that is
 //! part of the binary. The command line and the desktop app both do, so that they choose alike.
 
-mod device;
+pub mod device;
 pub mod embedded;
 
 pub use device::{Device, DeviceChoice, DeviceError, DeviceOptions};

@@ -15,10 +15,11 @@ use longview_scheduler::{Fingerprint, PolicyOptions, Preset};
 use longview_startup::{Device, DeviceChoice, DeviceOptions, embedded, with_device};
 use pollster::block_on;
 
-use super::{
+use super::contract::{
     Answer, AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, ModelInfo,
-    OpenEngine, Passage, Question, ReadPlan, ReadProgress, ReadState,
+    Passage, Question, ReadPlan, ReadProgress, ReadState,
 };
+use super::worker::OpenEngine;
 
 /// Tokens of a question and its answer for which a context has room.
 const ROOM: usize = 1024;
@@ -141,7 +142,7 @@ impl<B: Backend> Local<B> {
 
     fn limit(&mut self) -> Result<usize, Failure> {
         let config = self.ready()?.engine().model().config();
-        Ok(config.max_position_embeddings.min(MAX_CONTEXT).max(LEAST_CONTEXT))
+        Ok(config.max_position_embeddings.clamp(LEAST_CONTEXT, MAX_CONTEXT))
     }
 
     /// What was read, kept in the library if the document is there.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::{
+use super::contract::{
     Answer, AnswerStep, DocumentEngine, DocumentId, Failure, FailureKind, ModelInfo, Question,
     ReadPlan, ReadProgress, ReadState,
 };

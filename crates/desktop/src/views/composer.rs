@@ -5,7 +5,7 @@ use eframe::egui::{
 };
 
 use super::widgets;
-use crate::app::{Action, BUDGETS, EngineState, State};
+use crate::state::{Action, BUDGETS, EngineState, State};
 use crate::strings;
 use crate::theme::{GAP, TIGHT};
 

@@ -3,10 +3,10 @@
 use eframe::egui::{Button, RichText, ScrollArea, TextStyle, TextWrapMode, Ui, Vec2};
 
 use super::widgets;
-use crate::app::{Action, EngineState, State};
 use crate::document::{Document, Exchange, Reply};
 use crate::engine::{Answer, Attention, Finish};
 use crate::figures::percent;
+use crate::state::{Action, EngineState, State};
 use crate::strings;
 use crate::theme::{self, GAP, TIGHT, WIDE};
 

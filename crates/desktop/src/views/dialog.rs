@@ -4,7 +4,7 @@ use eframe::egui::{Frame, Id as WidgetId, Key, Margin, Modal, RichText, TextEdit
 use longview_library::documents::Id;
 
 use super::widgets;
-use crate::app::{Action, Dialog, State};
+use crate::state::{Action, Dialog, State};
 use crate::strings;
 use crate::theme::{GAP, PAGE, TIGHT, WIDE};
 

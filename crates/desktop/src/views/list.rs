@@ -8,8 +8,8 @@ use eframe::egui::{
 use longview_library::documents::Id;
 
 use super::widgets;
-use crate::app::{Action, Dialog, EngineState, State};
 use crate::document::{Document, Stage};
+use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
 

@@ -15,7 +15,7 @@ mod widgets;
 
 use eframe::egui::{self, Align2, Area, CentralPanel, Frame, Id, Layout, Margin, Order, Panel, Ui};
 
-use crate::app::{Action, Pane, Side, State};
+use crate::state::{Action, Pane, Side, State};
 use crate::strings;
 use crate::theme::{self, GAP, PAGE, WIDE};
 

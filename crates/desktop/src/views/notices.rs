@@ -3,8 +3,8 @@
 use eframe::egui::{Frame, Margin, RichText, Stroke, Ui};
 
 use super::widgets;
-use crate::app::{Action, Notice, State};
 use crate::engine::FailureKind;
+use crate::state::{Action, Notice, State};
 use crate::strings;
 use crate::theme::{self, GAP, PAGE, RADIUS, TIGHT, WIDE};
 

@@ -9,9 +9,9 @@ use eframe::egui::{
 };
 
 use super::{plan, widgets};
-use crate::app::{Action, State};
 use crate::document::{Document, Target};
 use crate::engine::Passage;
+use crate::state::{Action, State};
 use crate::strings;
 use crate::text::{Advances, row_of};
 use crate::theme::{self, GAP, LINE, MEASURE, PAGE, Palette, TIGHT, WIDE};

@@ -4,10 +4,10 @@
 use eframe::egui::{RichText, Ui};
 
 use super::widgets;
-use crate::app::{Action, EngineState};
 use crate::document::{Document, Reading, Stage};
 use crate::engine::ReadPlan;
 use crate::figures::bytes;
+use crate::state::{Action, EngineState};
 use crate::strings;
 use crate::theme::{self, GAP, TIGHT};
 

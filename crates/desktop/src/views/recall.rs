@@ -3,8 +3,8 @@
 use eframe::egui::{ComboBox, ScrollArea, Ui};
 
 use super::{map, widgets};
-use crate::app::{EngineState, State};
 use crate::figures::bytes;
+use crate::state::{EngineState, State};
 use crate::strings;
 use crate::theme::{self, GAP, WIDE};
 

@@ -6,8 +6,8 @@ use eframe::egui::{
 };
 
 use super::widgets;
-use crate::app::{Action, State};
 use crate::document::{Document, Stage, Target};
+use crate::state::{Action, State};
 use crate::strings;
 use crate::theme::{self, GAP, PAGE, WIDE};
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use eframe::egui::accesskit::Role;
 use eframe::egui::{Theme, Vec2};
-use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
+use egui_kittest::{Harness, Node};
 use longview_desktop::app::{App, Start};
 use longview_desktop::engine::OpenEngine;
 use longview_desktop::files::Dialogs;
@@ -120,13 +120,9 @@ impl Window {
         self.0.query_all_by_label_contains(part).next().is_some()
     }
 
-    /// Clicks a button and draws what comes of it.
+    /// Clicks a button, once it can be, and draws what comes of it.
     pub fn click(&mut self, label: &str) {
-        self.wait_for(label);
-        let all: Vec<_> = self.0.query_all_by_label(label).collect();
-        let button = all.iter().find(|node| node.accesskit_node().role() == Role::Button);
-        button.unwrap_or(&all[0]).click();
-        self.0.run_ok();
+        self.click_found(label, |window| window.0.query_all_by_label(label).collect());
     }
 
     /// Types a question.
@@ -145,12 +141,19 @@ impl Window {
         self.0.run_ok();
     }
 
-    /// Clicks the first button whose label has this part.
+    /// Clicks the first button whose label has this part, once it can be.
     pub fn click_part(&mut self, part: &str) {
-        self.wait_for_part(part);
-        let all: Vec<_> = self.0.query_all_by_label_contains(part).collect();
-        let button = all.iter().find(|node| node.accesskit_node().role() == Role::Button);
-        button.unwrap_or(&all[0]).click();
+        self.click_found(part, |window| window.0.query_all_by_label_contains(part).collect());
+    }
+
+    fn click_found(&mut self, what: &str, find: impl for<'w> Fn(&'w Self) -> Vec<Node<'w>>) {
+        self.until(what, |window| {
+            let all = find(window);
+            let is_button = |node: &&Node<'_>| node.accesskit_node().role() == Role::Button;
+            let found = all.iter().find(is_button).or(all.first());
+            let can = found.filter(|node| !node.accesskit_node().is_disabled());
+            can.inspect(|node| node.click()).is_some()
+        });
         self.0.run_ok();
     }
 

@@ -236,8 +236,10 @@ fn map(context: usize, attended: usize) -> ContextMap {
     let kind = |i: usize| match i {
         0..16 => 1,
         _ if i + 64 > context => 2,
-        _ if i % (context / attended.max(1)).max(1) == 0 => 3 + u8::from(i % 7 == 0),
-        _ if i % 11 == 0 => 5,
+        _ if i.is_multiple_of((context / attended.max(1)).max(1)) => {
+            3 + u8::from(i.is_multiple_of(7))
+        }
+        _ if i.is_multiple_of(11) => 5,
         _ => 0,
     };
     let kinds: Vec<u8> = (0..context).map(kind).collect();
