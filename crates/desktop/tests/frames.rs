@@ -10,7 +10,7 @@ use crate::support::script::{LONG, Script};
 /// Of a frame, update and tessellation: half of what 60 frames a second leave.
 const RELEASE: Duration = Duration::from_millis(8);
 /// The same where nothing of the toolkit is optimised and other tests run beside.
-const DEBUG: Duration = Duration::from_millis(80);
+const DEBUG: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_frame_is_short_while_an_answer_streams_beside_a_book() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use eframe::egui::accesskit::Role;
 use eframe::egui::{Theme, Vec2};
-use egui_kittest::kittest::{NodeT as _, Queryable as _};
+use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
 use longview_desktop::app::{App, Start};
 use longview_desktop::engine::OpenEngine;
@@ -122,7 +122,7 @@ impl Window {
 
     /// Clicks a button, once it can be, and draws what comes of it.
     pub fn click(&mut self, label: &str) {
-        self.click_found(label, |window| window.0.query_all_by_label(label).collect());
+        self.click_found(label, By::new().label(label));
     }
 
     /// Types a question.
@@ -143,12 +143,12 @@ impl Window {
 
     /// Clicks the first button whose label has this part, once it can be.
     pub fn click_part(&mut self, part: &str) {
-        self.click_found(part, |window| window.0.query_all_by_label_contains(part).collect());
+        self.click_found(part, By::new().label_contains(part));
     }
 
-    fn click_found(&mut self, what: &str, find: impl for<'w> Fn(&'w Self) -> Vec<Node<'w>>) {
+    fn click_found(&mut self, what: &str, by: By<'_>) {
         self.until(what, |window| {
-            let all = find(window);
+            let all: Vec<_> = window.0.query_all(by.clone()).collect();
             let is_button = |node: &&Node<'_>| node.accesskit_node().role() == Role::Button;
             let found = all.iter().find(is_button).or(all.first());
             let can = found.filter(|node| !node.accesskit_node().is_disabled());
