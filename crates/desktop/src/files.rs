@@ -102,7 +102,8 @@ pub struct SystemDialogs;
 impl Dialogs for SystemDialogs {
     fn open(&self) -> Option<PathBuf> {
         let dialog = rfd::FileDialog::new().set_title(strings::OPEN_FILE);
-        dialog.add_filter("Text", &["txt", "md", "text"]).add_filter("All", &["*"]).pick_file()
+        let dialog = dialog.add_filter("Text", &["txt", "md", "text", "html", "pdf", "docx"]);
+        dialog.add_filter("All", &["*"]).pick_file()
     }
 
     fn save(&self, suggested: &str) -> Option<PathBuf> {
@@ -149,6 +150,9 @@ pub fn read(path: &Path) -> Arrival {
         }
         Ok(_) => {}
     }
+    if ["pdf", "docx", "html", "htm"].iter().any(|kind| has_ending(path, kind)) {
+        return extracted(path, &shown).unwrap_or_else(failed);
+    }
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) => return failed(error.to_string()),
@@ -160,6 +164,18 @@ pub fn read(path: &Path) -> Arrival {
         }
         Err(_) => failed(strings::NOT_TEXT.to_owned()),
     }
+}
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending))
+}
+
+/// The text of a file that is more than text, read by a process with limits.
+fn extracted(path: &Path, title: &str) -> Result<Arrival, String> {
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let text = longview_library::text::extract(file, title, MOST_BYTES);
+    let text = text.map_err(|error| error.to_string())?.text;
+    Ok(Arrival::Text { title: title.to_owned(), text })
 }
 
 /// Writes answers, in a file that is complete or not there.

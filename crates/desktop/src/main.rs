@@ -31,6 +31,10 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    // Files of strangers are read by a process of their own: this program, started again.
+    if let Some(code) = longview_library::text::serve() {
+        return code;
+    }
     let args = match parse(std::env::args_os().skip(1)) {
         Ok(args) => args,
         Err(message) => {

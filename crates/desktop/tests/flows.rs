@@ -1,8 +1,9 @@
 //! What a person does, against the script.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{DroppedFile, Key, Modifiers};
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
 use longview_desktop::document::Document;
 use longview_desktop::engine::{Attention, FailureKind};
@@ -199,6 +200,43 @@ fn files_come_by_argument_dialog_and_errors_say_what_to_do() {
     }
     let missing = longview_desktop::files::read(Path::new("/nowhere/at/all.txt"));
     assert!(format!("{missing:?}").contains("/nowhere/at/all.txt"), "{missing:?}");
+}
+
+/// A file as the system hands it over.
+#[derive(Debug)]
+struct Dropped(PathBuf);
+
+impl DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        std::fs::read(&self.0).map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn a_file_is_dropped_and_a_document_is_shown_again_from_the_list() {
+    let (_script, mut window) = planned();
+    let path = temporary("dropped.txt", b"It was dropped. ".repeat(20).as_slice());
+    window.0.input_mut().dropped_files.push(Arc::new(Dropped(path.clone())));
+    window.wait_for_part("It was dropped.");
+    window.click_part(&format!("{}, ", strings::SAMPLE_TITLE));
+    assert_eq!(document(&window).title, strings::SAMPLE_TITLE);
+    assert_eq!(window.0.state().state().documents.len(), 2);
+    window.close_document(strings::SAMPLE_TITLE);
+    assert_ne!(document(&window).title, strings::SAMPLE_TITLE);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn the_theme_is_chosen() {
+    let (_script, mut window) = planned();
+    window.click(strings::THEME_DARK);
+    assert!(window.0.ctx.global_style().visuals.dark_mode);
+    window.click(strings::THEME_LIGHT);
+    assert!(!window.0.ctx.global_style().visuals.dark_mode);
 }
 
 #[test]

@@ -63,6 +63,34 @@ fn a_file_is_read_asked_and_answered_with_its_passage() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// With `LONGVIEW_DESKTOP_PICTURE` naming a file, the picture of the documentation is written.
+#[test]
+fn the_sample_is_answered_in_all_the_forms_that_it_suggests() {
+    let open = local::opener(ModelSource::Embedded, DeviceChoice::Cpu, None);
+    let mut window = Setup::new(open).window();
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    let questions = window.0.state().state().documents[0].suggestions.clone();
+    assert_eq!(questions.len(), 4);
+    for (i, question) in questions.iter().enumerate() {
+        window.type_question(question);
+        window.click(strings::ASK);
+        window.until(question, |window| {
+            let document = &window.0.state().state().documents[0];
+            document.conversation.len() == i + 1 && !document.is_answering()
+        });
+        let document = &window.0.state().state().documents[0];
+        let answer = document.last_answer().unwrap().answer.clone().unwrap();
+        let quote = document.quote(&answer.passages[0]);
+        let number = quote.trim_end_matches('.').rsplit(' ').next().unwrap();
+        assert!(answer.text.contains(number), "{question} {} {quote}", answer.text);
+        if let (0, Some(path)) = (i, std::env::var_os("LONGVIEW_DESKTOP_PICTURE")) {
+            window.0.run_ok();
+            window.0.render().unwrap().save(path).unwrap();
+        }
+    }
+}
+
 /// A window over a library, with the file if there is one.
 fn with_library(folder: &Path, file: Option<&Path>) -> Window {
     let library = Documents::open(folder).unwrap();

@@ -34,8 +34,10 @@ fn the_program_opens_a_window_with_a_file_and_ends() {
     };
     let folder = std::env::temp_dir().join(format!("longview-start-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("story.txt");
-    std::fs::write(&file, "Once upon a time there was a harbour. ".repeat(50)).unwrap();
+    // A page: its text is read by a child of the program.
+    let file = folder.join("story.html");
+    let text = "Once upon a time there was a harbour. ".repeat(50);
+    std::fs::write(&file, format!("<html><body><p>{text}</p></body></html>")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_longview-desktop"));
     command.args(["--device", "cpu", "--exit-after-start"]).arg(&file);
     command.env("DISPLAY", display).env_remove("WAYLAND_DISPLAY").env("WGPU_BACKEND", "vulkan");

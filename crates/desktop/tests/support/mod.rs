@@ -128,6 +128,8 @@ impl Window {
     /// Types a question.
     pub fn type_question(&mut self, text: &str) {
         let role = Role::MultilineTextInput;
+        self.0.get_by_role_and_label(role, strings::QUESTION).focus();
+        self.0.run_ok();
         self.0.get_by_role_and_label(role, strings::QUESTION).type_text(text);
         self.0.run_ok();
     }
