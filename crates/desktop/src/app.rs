@@ -221,6 +221,9 @@ impl App {
     /// Reads the document that is shown, or what is left of it.
     fn read(&mut self) {
         let Some(document) = self.state.document() else { return };
+        if document.plan.is_some_and(|plan| plan.short_of.is_some()) {
+            return;
+        }
         let (id, text) = (document.id, Arc::clone(&document.text));
         let goes_on = match &document.stage {
             Stage::Planned => false,
@@ -467,10 +470,14 @@ impl App {
                 if !self.state.budget_is_chosen {
                     self.state.budget = FIRST_BUDGETS[usize::from(plan.context > 8192)];
                 }
-                self.read_again_if_wanted();
+                // What was kept is there sooner than what is read again.
                 self.open_what_was_read();
+                self.read_again_if_wanted();
             }
-            Step::NotKept => document.stage = Stage::Planned,
+            Step::NotKept => {
+                document.stage = Stage::Planned;
+                self.read_again_if_wanted();
+            }
             Step::Reading(progress) => {
                 if let Some(reading) = document.reading() {
                     reading.progress = Some(progress);
@@ -481,6 +488,7 @@ impl App {
                 document.stage = Stage::Read(state);
                 self.held = Some(id);
                 self.forget_held(id);
+                self.read_again.take_if(|wanted| *wanted == id);
                 self.state.focuses_question = self.state.current == Some(id);
                 not_kept.into_iter().for_each(|failure| self.notice(failure));
                 self.with_library(|library| Some(files::list(&library)));

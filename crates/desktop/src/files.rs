@@ -11,7 +11,7 @@ use crate::engine::{DocumentId, Failure, FailureKind, Wake};
 use crate::strings;
 
 /// Larger files are no documents: no model here reads so much.
-const MOST_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 64 << 20;
 
 /// What came of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
