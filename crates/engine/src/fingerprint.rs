@@ -45,8 +45,8 @@ pub fn fingerprint(
     })
 }
 
-/// One digest of all that keys and values depend on: what libraries list sessions by. The tokenizer's
-/// file is not part of it, its vocabulary is, as in session files.
+/// One digest of all that keys and values depend on: what libraries list sessions by. The
+/// tokenizer's file is not part of it, its vocabulary is, as in session files.
 pub fn fingerprint_digest(fingerprint: &Fingerprint) -> [u8; 32] {
     let Fingerprint { config, weights, tokenizer: _, vocabulary, rope } = fingerprint;
     let none = [0; 32];

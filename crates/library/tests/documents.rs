@@ -85,7 +85,7 @@ fn worker(work: &str, folder: &Path) -> Child {
 }
 
 fn spawn(command: &mut Command, work: &str, folder: &Path) -> Child {
-    command.args(["--exact", "documents::worker_process", "--nocapture", "--include-ignored"]);
+    command.args(["--exact", "documents::worker_process", "--nocapture"]);
     command.env(WORK, format!("{work} {}", folder.display()));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     // The test harness writes lines of its own before.
@@ -96,8 +96,8 @@ fn spawn(command: &mut Command, work: &str, folder: &Path) -> Child {
     child
 }
 
+/// What a worker does; without its variable nothing.
 #[test]
-#[ignore = "what a worker does; alone it does nothing"]
 fn worker_process() {
     let Ok(work) = std::env::var(WORK) else { return };
     let (work, folder) = work.split_once(' ').unwrap();
@@ -264,6 +264,49 @@ fn a_lost_manifest_is_made_of_what_is_there() {
     assert_eq!(names[1], (b, format!("recovered-{}", b.short())), "its text says so");
 }
 
+/// The manifest that a later program writes: a field more, and a higher version.
+fn make_newer(folder: &Path, readable_from: u32) {
+    let path = folder.join("manifest.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let list = text.trim_end().split_once("\"library\":").unwrap().1;
+    let list = list[..list.len() - 1].replace(
+        "\"version\":1,\"readable_from\":1,",
+        &format!("\"version\":7,\"readable_from\":{readable_from},\"shelves\":[\"a\"],"),
+    );
+    let hash = Id::of(list.as_bytes());
+    fs::write(path, format!("{{\"blake3\":\"{hash}\",\"library\":{list}}}\n")).unwrap();
+}
+
+#[test]
+fn a_newer_library_is_read_and_not_changed() {
+    let temp = TempFolder::new("newer");
+    let documents = Documents::open(&temp.0).unwrap();
+    let id = add(&documents, "text");
+    save(&documents, id, &key("m"), 600, 1000);
+    make_newer(&temp.0, 1);
+    let before = fs::read(temp.0.join("manifest.json")).unwrap();
+    let documents = Documents::open(&temp.0).unwrap();
+    assert!(documents.is_read_only().unwrap());
+    let document = documents.find("a").unwrap();
+    assert!(whole(&documents.session_path(&document.sessions[0])).is_ok());
+    assert_eq!(documents.text(id).unwrap(), "text");
+    documents.touch(id, None).unwrap();
+    let sources = source("b.txt");
+    let refused = [
+        documents.remove(id).map(drop),
+        documents.rename(id, "b").map(drop),
+        documents.begin(id, &key("m")).map(drop),
+        documents.add(NewDocument { text: "more", name: None, sources }).map(drop),
+    ];
+    for result in refused {
+        assert!(matches!(result, Err(DocumentsError::ReadOnly { version: 7, .. })), "{result:?}");
+    }
+    assert_eq!(fs::read(temp.0.join("manifest.json")).unwrap(), before);
+    fs::write(temp.0.join("manifest.json"), String::from_utf8(before).unwrap().replace('7', "8"))
+        .unwrap();
+    assert!(matches!(documents.list(), Err(DocumentsError::Damaged { .. })));
+}
+
 #[test]
 fn what_was_used_longest_ago_goes_first() {
     let temp = TempFolder::new("quota");
@@ -298,12 +341,14 @@ fn the_nearest_session_is_found_without_opening_one() {
     save(&documents, short, &key("m"), 600, 100);
     save(&documents, long, &key("m"), 2000, 100);
     let tokens: Vec<u32> = (0..1100).chain([7; 500]).collect();
-    let nearest = documents.nearest(&key("m"), &tokens).unwrap().unwrap();
+    let nearest = documents.nearest(&key("m"), &tokens, 2000).unwrap().unwrap();
     assert_eq!((nearest.document.id, nearest.n_common), (long, 1024));
-    assert!(documents.nearest(&key("other"), &tokens).unwrap().is_none());
-    assert!(documents.nearest(&key("m"), &[7; 600]).unwrap().is_none());
+    let nearest = documents.nearest(&key("m"), &tokens, 1999).unwrap().unwrap();
+    assert_eq!((nearest.document.id, nearest.n_common), (short, 512));
+    assert!(documents.nearest(&key("other"), &tokens, 2000).unwrap().is_none());
+    assert!(documents.nearest(&key("m"), &[7; 600], 2000).unwrap().is_none());
     let q8 = SessionKey { kv_type: "q8".into(), ..key("m") };
-    assert!(documents.nearest(&q8, &tokens).unwrap().is_none());
+    assert!(documents.nearest(&q8, &tokens, 2000).unwrap().is_none());
 }
 
 /// No disk is filled here: a limit on the size of files makes the system refuse in the same places.

@@ -51,7 +51,8 @@ pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
     documents.touch(document.id, Some(session.file))?;
     let path = documents.session_path(session);
     let is_chat = session.key.reading == Reading::Chat;
-    run::ask(args.ask, path, Path::new(&session.model), is_chat, args.question)
+    let model = Path::new(&session.model);
+    run::run(&run::about_kept(args.ask, path, model, is_chat, args.question))
 }
 
 /// The session to ask: of the model that was given, or the one that was used last.

@@ -87,8 +87,9 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
     }
     let limit = Limit::new(&folder.config, &args.rope);
     let most = if model.ctx_size == 0 { limit.tokens() } else { model.ctx_size };
-    let ids = run::document_tokens(&folder, is_chat, &text, most)
-        .map_err(|error| limit.explained("document", error))?;
+    let ids = run::document_tokens(&folder, is_chat, &text, most).map_err(|error| {
+        if model.ctx_size == 0 { limit.explained("document", error) } else { error }
+    })?;
     let policy = args.policy.options()?;
     let work = Work {
         documents: &documents,
@@ -236,7 +237,7 @@ impl Work<'_> {
         building: &Building<'_>,
         key: &SessionKey,
     ) -> Result<Session<B>> {
-        let nearest = self.documents.nearest(key, self.ids)?;
+        let nearest = self.documents.nearest(key, self.ids, engine.options().ctx_size)?;
         let near = nearest.as_ref().map(|near| (&near.session, &*near.document.name));
         let before = building.before().map(|session| (session, &*self.document.name));
         // The same document first, where both have as much: its hashes end with a whole block.

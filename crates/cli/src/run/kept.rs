@@ -61,17 +61,17 @@ impl AskArgs {
     }
 }
 
-/// Asks about a session, or begins a chat about it, as `run --session` does. `model` is where the
+/// A question about a session, or a chat about it, as `run --session`. `model` is where the
 /// session's model lies, for where none was given.
-pub fn ask(
+pub fn about_kept(
     args: AskArgs,
     session: PathBuf,
     model: &Path,
     is_chat: bool,
     question: Option<String>,
-) -> Result<()> {
+) -> RunArgs {
     let AskArgs { model: given, predict, json, stats, sampling, policy, engine, rope } = args;
-    super::run(&RunArgs {
+    RunArgs {
         model: given.or(model),
         file: None,
         prompt: question,
@@ -88,7 +88,7 @@ pub fn ask(
         policy,
         engine,
         rope,
-    })
+    }
 }
 
 /// The tokens with which every prompt about a document begins.

@@ -109,8 +109,8 @@ impl Building<'_> {
         Ok(SessionWriter(Part::create(&self.documents.folder.sessions())?))
     }
 
-    /// Puts the file on the disk, gives it a name, and lets the manifest say so, in place of the one
-    /// before. A process that dies in here leaves the one before or this one.
+    /// Puts the file on the disk, gives it a name, and lets the manifest say so, in place of the
+    /// one before. A process that dies in here leaves the one before or this one.
     ///
     /// # Errors
     /// What was there before is there still.

@@ -1,8 +1,8 @@
 //! The list of all documents: the one file that says what counts.
 //!
-//! Everything else is written before and has a name that nothing had. So a change happens in the one
-//! moment in which the manifest gets its name, and a process that dies leaves the library before or
-//! after it, never between. The one before stays beside it, for a disk that loses bytes.
+//! Everything else is written before and has a name that nothing had. So a change happens in the
+//! one moment in which the manifest gets its name, and a process that dies leaves the library
+//! before or after it, never between. The one before stays beside it, for a disk that loses bytes.
 
 use std::fs;
 use std::io::{self, Read};

@@ -4,10 +4,10 @@
 //! model, way of reading and policy, in which the model's keys and values are. Sessions are large
 //! and can be made again, so they go when a quota says so; the text stays.
 //!
-//! This module keeps files. It knows no model: a caller writes a session through
-//! [`SessionWriter`] and says what it holds ([`Facts`]). No lock is held while a model reads; the
-//! one of the whole library is held for the milliseconds of a change, and one of the session that is
-//! written keeps two processes from the same work ([`Documents::begin`]).
+//! This module keeps files. It knows no model: a caller writes a session through [`SessionWriter`]
+//! and says what it holds ([`Facts`]). No lock is held while a model reads; the one of the whole
+//! library is held for the milliseconds of a change, and one of the session that is written keeps
+//! two processes from the same work ([`Documents::begin`]).
 //!
 //! A session file is never changed and never written over: each save makes a new one, and the
 //! manifest says which counts. So who has one open reads on, whatever is saved or removed.

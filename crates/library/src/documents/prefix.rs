@@ -1,8 +1,8 @@
 //! What two lists of tokens begin with alike, found without either list.
 //!
 //! A session keeps one short hash for every [`BLOCK`] tokens, each over the hash before it. Two
-//! lists that share a hash begin alike up to there, so the longest common beginning with hundreds of
-//! sessions is found in the manifest alone. A hash of eight bytes may in theory be shared by
+//! lists that share a hash begin alike up to there, so the longest common beginning with hundreds
+//! of sessions is found in the manifest alone. A hash of eight bytes may in theory be shared by
 //! chance: who opens the session compares its tokens, and reads from where these differ.
 
 use serde::{Deserialize, Serialize};

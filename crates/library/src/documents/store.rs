@@ -211,24 +211,26 @@ impl Documents {
         String::from_utf8(bytes).map_err(|_| damaged("it is no text"))
     }
 
-    /// Where a session file is. It stays what it is; it may be gone when it is opened, where another
-    /// process removed it.
+    /// Where a session file is. It stays what it is; it may be gone when it is opened, where
+    /// another process removed it.
     pub fn session_path(&self, session: &SessionEntry) -> PathBuf {
         self.folder.session(session.file)
     }
 
     /// The session with most tokens in common with the beginning of `tokens`, of those whose rows
-    /// are what `key` says; `None` if none has a block of them. No session file is opened: compare
-    /// the tokens when it is.
+    /// are what `key` says and that fit into `context`; `None` if none has a block of them. No
+    /// session file is opened: compare the tokens when it is.
     pub fn nearest(
         &self,
         key: &SessionKey,
         tokens: &[u32],
+        context: usize,
     ) -> Result<Option<Nearest>, DocumentsError> {
         let (manifest, wanted) = (self.manifest()?, Chain::of(tokens));
         let mut best: Option<(bool, Nearest)> = None;
         for document in &manifest.documents {
-            for session in document.sessions.iter().filter(|s| s.key.has_rows_of(key)) {
+            let fits = |s: &&SessionEntry| s.key.has_rows_of(key) && s.n_tokens <= context;
+            for session in document.sessions.iter().filter(fits) {
                 let n_common = session.chain.common(&wanted);
                 let is_same = session.key == *key;
                 let is_better = best.as_ref().is_none_or(|(is_best_same, best)| {
@@ -243,8 +245,8 @@ impl Documents {
         Ok(best.map(|(_, nearest)| nearest))
     }
 
-    /// Says that a document and one of its sessions were used: they are the last to go. In a library
-    /// of a newer program nothing happens.
+    /// Says that a document and one of its sessions were used: they are the last to go. In a
+    /// library of a newer program nothing happens.
     pub fn touch(&self, id: Id, file: Option<Id>) -> Result<(), DocumentsError> {
         if self.is_read_only()? {
             return Ok(());

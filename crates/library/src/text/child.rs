@@ -6,7 +6,7 @@ use std::panic;
 use std::process::ExitCode;
 use std::thread;
 
-use super::convert;
+use super::convert::convert;
 use super::error::TextError;
 use super::kind::Kind;
 
@@ -78,12 +78,12 @@ fn write(answer: Result<String, TextError>) -> io::Result<()> {
 
 /// What a child wrote; `None` says that it is no answer.
 pub(super) fn read_answer(mut answer: Vec<u8>) -> Option<Result<String, TextError>> {
-    match answer.first()? {
-        &TEXT => {
+    match *answer.first()? {
+        TEXT => {
             answer.remove(0);
             String::from_utf8(answer).ok().map(Ok)
         }
-        &ERROR => serde_json::from_slice(&answer[1..]).ok().map(Err),
+        ERROR => serde_json::from_slice(&answer[1..]).ok().map(Err),
         _ => None,
     }
 }

@@ -52,8 +52,8 @@ fn broken(error: impl std::fmt::Display) -> TextError {
     TextError::Broken { kind: Kind::Docx, reason: error.to_string() }
 }
 
-/// Adds the paragraphs of an XML file. What was deleted with changes recorded is no text (`w:delText`
-/// is another element), nor are instructions of fields.
+/// Adds the paragraphs of an XML file. What was deleted with changes recorded is no text
+/// (`w:delText` is another element), nor are instructions of fields.
 fn paragraphs(xml: &[u8], text: &mut String) -> Result<(), TextError> {
     let mut reader = Reader::from_reader(xml);
     let mut is_text = false;

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::child::{WORD, read_answer};
+use super::detect::kind_of;
 use super::error::TextError;
 use super::kind::Kind;
 
@@ -20,8 +21,8 @@ const MEMORY_FACTOR: u64 = 24;
 /// Memory of a child, whatever the file has, in MiB.
 const MAX_MEMORY_MIB: u64 = 8192;
 /// Processor time of a child in seconds, and bytes for which it gets a second more.
-const CPU_S: u64 = 60;
-const BYTES_PER_S: u64 = 1 << 19;
+const CPU_S: u64 = 20;
+const BYTES_PER_S: u64 = 1 << 18;
 /// What is read of a child's last words, which only tell one cause from another.
 const STDERR_BYTES: u64 = 4096;
 /// Bytes that tell what a file is.
@@ -56,7 +57,7 @@ pub fn extract(mut file: impl Read, name: &str, max_bytes: u64) -> Result<Extrac
     let system = |error: io::Error| TextError::Io { reason: error.to_string() };
     let mut bytes = Vec::new();
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut bytes).map_err(system)?;
-    let kind = Kind::of(name, &bytes)?;
+    let kind = kind_of(name, &bytes)?;
     // A text is as long as its file at most, but for encodings of one or two bytes a letter.
     let max_file_bytes = match kind {
         Kind::Txt | Kind::Md => max_bytes.saturating_mul(2),

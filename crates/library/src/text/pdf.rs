@@ -2,7 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use pdf_extract::{Document, MediaBox, OutputDev, OutputError, Transform, output_doc_page};
+use pdf_extract::{Document, MediaBox, Object, OutputDev, OutputError, Transform, output_doc_page};
 
 use super::error::TextError;
 use super::kind::Kind;
@@ -22,6 +22,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, TextError> {
     if document.is_encrypted() && document.decrypt("").is_err() {
         return Err(TextError::Encrypted);
     }
+    widths_as_lists(&mut document);
     let pages: Vec<u32> = document.get_pages().into_keys().collect();
     let n_pages = pages.len();
     let mut text = String::new();
@@ -35,8 +36,54 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, TextError> {
     Ok(tidy(&text))
 }
 
-/// The text of a page as it stands there; where a font is too odd for that, in the order in which it
-/// was written.
+/// Letters of the largest font: numbers of letters have two bytes.
+const MAX_LETTERS: i64 = 1 << 16;
+
+/// Writes `FIRST LAST WIDTH` in the widths of a font as `FIRST [WIDTH ...]`. Both are allowed, and
+/// the crate that places letters takes the first form wrongly: a letter so listed has no width, and
+/// a gap behind it.
+fn widths_as_lists(document: &mut Document) {
+    let mut elsewhere = Vec::new();
+    for object in document.objects.values_mut() {
+        let Ok(font) = object.as_dict_mut() else { continue };
+        if !font.has(b"CIDSystemInfo") {
+            continue;
+        }
+        match font.get_mut(b"W") {
+            Ok(Object::Array(widths)) => *widths = lists(widths),
+            Ok(Object::Reference(id)) => elsewhere.push(*id),
+            _ => {}
+        }
+    }
+    for id in elsewhere {
+        if let Some(Object::Array(widths)) = document.objects.get_mut(&id) {
+            *widths = lists(widths);
+        }
+    }
+}
+
+fn lists(widths: &[Object]) -> Vec<Object> {
+    let mut lists = Vec::new();
+    let mut rest = widths;
+    loop {
+        rest = match rest {
+            [first, list @ Object::Array(_), rest @ ..] => {
+                lists.extend([first.clone(), list.clone()]);
+                rest
+            }
+            [first, last, width, rest @ ..] => {
+                let ends = (first.as_i64().unwrap_or(0), last.as_i64().unwrap_or(-1));
+                let n = ends.1.saturating_sub(ends.0).saturating_add(1).clamp(0, MAX_LETTERS);
+                lists.extend([first.clone(), Object::Array(vec![width.clone(); n as usize])]);
+                rest
+            }
+            _ => return lists,
+        }
+    }
+}
+
+/// The text of a page as it stands there; where a font is too odd for that, in the order in which
+/// it was written.
 fn page_text(document: &Document, page: u32) -> Result<String, String> {
     // A page that fails leaves nothing in the document that others see: it is only read.
     let placed = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -156,4 +203,19 @@ fn tidy(text: &str) -> String {
         }
     }
     tidy.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_widths_become_lists() {
+        let number = |n: i64| Object::Integer(n);
+        let list = |ns: &[i64]| Object::Array(ns.iter().map(|n| number(*n)).collect());
+        let mixed = [number(3), list(&[7, 8]), number(20), number(22), number(9), number(1)];
+        assert_eq!(lists(&mixed), [number(3), list(&[7, 8]), number(20), list(&[9, 9, 9])]);
+        let endless = lists(&[number(0), number(i64::MAX - 1), number(1)]);
+        assert_eq!(endless[1].as_array().unwrap().len(), 1 << 16);
+    }
 }
