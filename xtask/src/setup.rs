@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use crate::args::Parsed;
 use crate::process::{run as run_child, succeeds};
 
-pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C compiler, a C++ compiler, tmux, pip and a \
-                                Vulkan device; installs what is missing where it may";
+pub(crate) const ABOUT: &str = "checks for cargo, rustfmt, clippy, a C compiler, a C++ compiler, tmux, pip, a \
+                                Vulkan device and Xvfb; installs what is missing where it may";
 
 /// Something the build calls.
 pub(crate) struct Tool {
@@ -77,6 +77,13 @@ const TOOLS: &[Tool] = &[
             "ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json | grep -q .",
         ],
         source: Source::Packages("mesa-vulkan-drivers"),
+    },
+    // The desktop app is started once, on a screen that nobody sees.
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "Xvfb",
+        probe: &["sh", "-c", "command -v Xvfb && ldconfig -p | grep -q libxkbcommon-x11"],
+        source: Source::Packages("xvfb libxkbcommon-x11-0 libxcursor1 libxi6"),
     },
 ];
 

@@ -307,7 +307,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::embedded;
+    use longview_startup::embedded;
 
     #[derive(Parser)]
     struct Line {

@@ -1,148 +1,22 @@
 //! Where to compute: the choice of a backend, made once, before anything is loaded.
 
-use std::sync::Arc;
-
 use anyhow::Result;
-use longview_cpu::{CpuBackend, CpuOptions};
-use longview_cuda::{CudaBackend, CudaOptions, NvidiaDriver};
-use longview_ops::Backend;
-use longview_wgpu::{WgpuBackend, WgpuOptions};
-use pollster::block_on;
+pub use longview_startup::{Device, DeviceChoice, DeviceOptions, with_device};
 
 use crate::out::note;
 
-/// What `--device` may say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The first of the others that is there: CUDA, a GPU through WGSL, the CPU.
-    Auto,
-    /// The CPU backend.
-    Cpu,
-    /// The WGSL backend.
-    Wgpu,
-    /// The CUDA backend.
-    Cuda,
-}
-
-/// How each device would be opened.
-#[derive(Clone, Debug)]
-pub struct DeviceOptions {
-    /// The CPU backend.
-    pub cpu: CpuOptions,
-    /// The WGSL backend.
-    pub wgpu: WgpuOptions,
-    /// The CUDA backend.
-    pub cuda: CudaOptions,
-}
-
-/// An open device.
-pub enum Device {
-    /// The CPU backend.
-    Cpu(Arc<CpuBackend>),
-    /// The WGSL backend.
-    Wgpu(Arc<WgpuBackend>),
-    /// The CUDA backend.
-    Cuda(Arc<CudaBackend<NvidiaDriver>>),
-}
-
-/// Runs a block with the backend behind a [`Device`], whichever it is.
-macro_rules! with_device {
-    ($device:expr, $backend:ident => $body:expr) => {
-        match $device {
-            $crate::device::Device::Cpu($backend) => $body,
-            $crate::device::Device::Wgpu($backend) => $body,
-            $crate::device::Device::Cuda($backend) => $body,
-        }
-    };
-}
-
-pub(crate) use with_device;
-
-/// What came of trying one device for `auto`.
-enum Attempt<D> {
-    Open(D),
-    /// The machine has none: no reason to say so.
-    Absent,
-    /// There is one, and it cannot be used.
-    Unusable(String),
-}
-
-impl Device {
-    /// Opens what was asked for, and nothing else.
-    pub fn open(choice: DeviceChoice, options: &DeviceOptions) -> Result<Self> {
-        match choice {
-            DeviceChoice::Auto => Self::automatic(options),
-            DeviceChoice::Cpu => Self::cpu(options),
-            DeviceChoice::Wgpu => {
-                Ok(Device::Wgpu(Arc::new(block_on(WgpuBackend::new(&options.wgpu))?)))
-            }
-            DeviceChoice::Cuda => {
-                Ok(Device::Cuda(Arc::new(block_on(CudaBackend::new(&options.cuda))?)))
-            }
-        }
-    }
-
-    /// CUDA before WGSL before the CPU, and a line that says which. Whoever names a GPU of WGSL
-    /// gets that one, or hears why not.
-    fn automatic(options: &DeviceOptions) -> Result<Self> {
-        let names_wgpu = options.wgpu.adapter.is_some() || options.wgpu.shader_level.is_some();
-        let tries: [&dyn Fn() -> Attempt<Self>; 2] =
-            [&|| Self::try_cuda(options), &|| Self::try_wgpu(options)];
-        let mut warn = |reason: &str| note(format_args!("warning: {reason}"));
-        let (device, hint) = if names_wgpu {
-            (Self::open(DeviceChoice::Wgpu, options)?, "")
-        } else {
-            match first_open(tries.into_iter().map(|open| open()), &mut warn) {
-                Some(device) => (device, " (--device cpu for the CPU)"),
-                None => (Self::cpu(options)?, ""),
-            }
-        };
+/// Opens what was asked for, and says which device it is where that was left open.
+pub fn open(choice: DeviceChoice, options: &DeviceOptions) -> Result<Device> {
+    let device = Device::open(choice, options, &mut |reason| {
+        note(format_args!("warning: {reason}"));
+    })?;
+    if choice == DeviceChoice::Auto {
+        let names_gpu = options.wgpu.adapter.is_some() || options.wgpu.shader_level.is_some();
+        let is_gpu = !matches!(device, Device::Cpu(_));
+        let hint = if is_gpu && !names_gpu { " (--device cpu for the CPU)" } else { "" };
         note(format_args!("device: {}{hint}", device.title()));
-        Ok(device)
     }
-
-    fn try_cuda(options: &DeviceOptions) -> Attempt<Self> {
-        match block_on(CudaBackend::new(&options.cuda)) {
-            Ok(backend) => Attempt::Open(Device::Cuda(Arc::new(backend))),
-            Err(longview_cuda::StartError::NoDriver) => Attempt::Absent,
-            Err(error) => Attempt::Unusable(error.to_string()),
-        }
-    }
-
-    /// A software adapter is slower than the CPU backend: it counts as none.
-    fn try_wgpu(options: &DeviceOptions) -> Attempt<Self> {
-        match block_on(WgpuBackend::hardware(&options.wgpu)) {
-            Ok(Some(backend)) => Attempt::Open(Device::Wgpu(Arc::new(backend))),
-            Ok(None) => Attempt::Absent,
-            Err(error) => Attempt::Unusable(error.to_string()),
-        }
-    }
-
-    fn cpu(options: &DeviceOptions) -> Result<Self> {
-        Ok(Device::Cpu(Arc::new(CpuBackend::new(options.cpu)?)))
-    }
-
-    /// The backend and its device.
-    fn title(&self) -> String {
-        let title = |name: &str, device: &str| format!("{name}, {device}");
-        with_device!(self, backend => title(backend.name(), &backend.capabilities().device))
-    }
-}
-
-/// The first device that opens; those after it are not tried. `warn` is told of devices that are
-/// there and cannot be used.
-fn first_open<D>(
-    attempts: impl IntoIterator<Item = Attempt<D>>,
-    warn: &mut dyn FnMut(&str),
-) -> Option<D> {
-    attempts.into_iter().find_map(|attempt| match attempt {
-        Attempt::Open(device) => Some(device),
-        Attempt::Absent => None,
-        Attempt::Unusable(reason) => {
-            warn(&reason);
-            None
-        }
-    })
+    Ok(device)
 }
 
 /// Mesa's layer that orders GPUs asks the display server first, and where there is none it
@@ -154,41 +28,5 @@ pub fn silence_mesa() {
     if cfg!(target_os = "linux") && unset("XDG_RUNTIME_DIR") && unset("NODEVICE_SELECT") {
         // SAFETY: no other thread exists yet that could read the environment meanwhile.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The device that opens, what is warned of, and how many were tried.
-    fn choose(attempts: Vec<Attempt<&'static str>>) -> (Option<&'static str>, Vec<String>, usize) {
-        let (mut warnings, mut n_tried) = (Vec::new(), 0);
-        let attempts = attempts.into_iter().inspect(|_| n_tried += 1);
-        let device = first_open(attempts, &mut |reason| warnings.push(reason.to_owned()));
-        (device, warnings, n_tried)
-    }
-
-    #[test]
-    fn the_first_device_that_opens_is_taken_and_no_other_is_tried() {
-        let (device, warnings, n_tried) =
-            choose(vec![Attempt::Open("cuda"), Attempt::Open("wgpu")]);
-        assert_eq!((device, n_tried), (Some("cuda"), 1));
-        assert!(warnings.is_empty());
-        let (device, warnings, _) = choose(vec![Attempt::Absent, Attempt::Open("wgpu")]);
-        assert_eq!(device, Some("wgpu"));
-        assert!(warnings.is_empty(), "what is absent is nothing to warn of: {warnings:?}");
-    }
-
-    #[test]
-    fn a_device_that_cannot_be_used_is_told_and_the_next_one_tried() {
-        let old = || Attempt::Unusable("the driver is too old".into());
-        let (device, warnings, _) = choose(vec![old(), Attempt::Open("wgpu")]);
-        assert_eq!(
-            (device, warnings.as_slice()),
-            (Some("wgpu"), &["the driver is too old".into()][..])
-        );
-        let (device, warnings, n_tried) = choose(vec![old(), Attempt::Absent]);
-        assert_eq!((device, warnings.len(), n_tried), (None, 1, 2));
     }
 }

@@ -8,7 +8,6 @@ mod context;
 mod demo;
 mod device;
 mod doctor;
-mod embedded;
 #[cfg(feature = "evaluation")]
 mod evaluation;
 #[cfg(not(feature = "evaluation"))]

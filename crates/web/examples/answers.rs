@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
+use longview_reader::{Question, Reader};
 use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
-use longview_web::{Question, Reader};
 use pollster::block_on;
 
 fn main() -> Result<()> {

@@ -13,7 +13,7 @@ use longview_wgpu::{ShaderLevel, WgpuOptions};
 
 use super::names::one_of;
 use super::numbers::count;
-use crate::device::{Device, DeviceChoice, DeviceOptions};
+use crate::device::{self, Device, DeviceChoice, DeviceOptions};
 use crate::units;
 
 const KV_TYPES: &[(DType, &str)] =
@@ -177,7 +177,7 @@ impl EngineArgs {
             },
             cuda: CudaOptions { device: self.cuda_device, ..CudaOptions::default() },
         };
-        Device::open(self.device, &options)
+        device::open(self.device, &options)
     }
 
     /// Fails for an option that names a GPU of another device: it would be dropped in silence.

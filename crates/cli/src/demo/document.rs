@@ -135,7 +135,7 @@ fn ending(n_tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::embedded;
+    use longview_startup::embedded;
 
     fn write(context: usize, n_questions: usize) -> Result<Document> {
         let folder = embedded::open().unwrap();

@@ -28,7 +28,9 @@ use crate::device::with_device;
 use crate::interrupt::Interrupt;
 use crate::load;
 use crate::progress::PrefillBar;
-use crate::{embedded, out, units};
+use longview_startup::embedded;
+
+use crate::{out, units};
 
 /// Options of `longview demo`.
 #[derive(Args)]

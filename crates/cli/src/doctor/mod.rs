@@ -17,7 +17,9 @@ use serde::Serialize;
 
 use self::cuda::Cuda;
 use crate::failure::describe;
-use crate::{embedded, load, out, units};
+use longview_startup::embedded;
+
+use crate::{load, out, units};
 
 /// Options of `longview doctor`.
 #[derive(Args)]

@@ -8,10 +8,10 @@ use longview_eval::policies::{self, Candidate, PolicySpec};
 use longview_model::folder::ModelFolder;
 
 use crate::args::{PolicyFile, numbers};
-use crate::embedded;
 use crate::files::{check_appended, model_files};
 use crate::load::open_folder;
 use crate::models::place;
+use longview_startup::embedded;
 
 /// The policies, their budgets, and the model.
 #[derive(Args)]

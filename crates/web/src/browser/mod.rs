@@ -19,6 +19,7 @@ use js_sys::Function;
 use longview_core::{HeadId, LayerId};
 use longview_engine::{EngineOptions, Progress};
 use longview_model::folder::ModelFolder;
+use longview_reader::{Memory, Question, Reader, Step};
 use longview_scheduler::{HostStoreKind, OPTIONS, Preset};
 use longview_wgpu::WgpuBackend;
 use wasm_bindgen::prelude::*;
@@ -26,7 +27,6 @@ use wasm_bindgen::prelude::*;
 use self::device::{adapter_name, open_device};
 use self::values::{AskOptions, DeviceReport, MemoryReport, ModelReport, PolicyReport};
 use self::values::{OpenOptions, PolicyValue, PrefillProgress, coded, from_js, to_js};
-use crate::reader::{Memory, Question, Reader, Step};
 
 pub use self::parity::Parity;
 
@@ -255,7 +255,7 @@ impl Runtime {
     ) -> Result<(), JsValue> {
         let mut lease = self.lease()?;
         let mut out = files::PageWriter(write);
-        lease.reader()?.save(&mut out).await.map_err(values::error)
+        lease.reader()?.save(b"{}", &mut out).await.map_err(values::error)
     }
 
     /// Opens a saved session of the same text in place of the document before.

@@ -43,7 +43,8 @@ export type Step = {
 /** A part of the document in UTF-16 units, and its share of the attention. */
 export type Passage = { start: number; end: number; weight: number };
 export type Answer = {
-  text: string; tokens: number; seconds: number; tokensPerS: number; hitRate: number | null;
+  text: string; tokens: number; seconds: number; tokensPerS: number;
+  attended: number | null; context: number; hitRate: number | null;
   deviceBytes: number; hostBytes: number; finish: "end" | "length" | "stopped";
   passages: Passage[];
 };

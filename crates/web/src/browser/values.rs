@@ -6,14 +6,12 @@ use std::path::Path;
 use js_sys::{Reflect, Uint8Array};
 use longview_engine::Progress;
 use longview_model::folder::ModelFolder;
+use longview_reader::{ReaderError, Step};
 use longview_scheduler::{PolicyError, PolicyOptions, Preset};
 use longview_wgpu::WgpuBackend;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::prelude::*;
-
-use crate::error::ReaderError;
-use crate::reader::Step;
 
 /// An error with a code as its name.
 pub(super) fn coded(code: &str, message: &str) -> JsValue {

@@ -8,8 +8,8 @@ use longview_core::{HeadId, LayerId};
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
+use longview_reader::{Answer, Finish, Question, Reader, Step};
 use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
-use longview_web::{Answer, Finish, Question, Reader, Step};
 use pollster::block_on;
 
 const NAMES: [&str; 3] = ["velvet-comet", "quiet-harbour", "amber-lantern"];
@@ -164,7 +164,7 @@ fn a_saved_document_is_asked_without_reading_it() {
     read_all(&mut first, &clusterkv());
     let want = ask(&mut first, &question(1, &clusterkv()));
     let mut file = Vec::new();
-    block_on(first.save(&mut file)).unwrap();
+    block_on(first.save(b"{}", &mut file)).unwrap();
     let mut second = reader();
     let state = block_on(second.open(&file, &document(), &clusterkv())).unwrap();
     assert!(state.complete && state.tokens > 800, "{state:?}");
@@ -227,7 +227,7 @@ fn a_limit_bounds_the_cache_and_refuses_what_cannot_fit() {
 #[test]
 fn mistakes_have_codes() {
     let mut reader = reader();
-    let code = |error: longview_web::ReaderError| error.code();
+    let code = |error: longview_reader::ReaderError| error.code();
     let go_on = &mut |_| ControlFlow::Continue(());
     let asked = question(0, &clusterkv());
     let error = block_on(reader.ask(&asked, &mut |_| ControlFlow::Continue(()))).unwrap_err();

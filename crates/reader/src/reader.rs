@@ -98,6 +98,10 @@ pub struct Answer {
     pub seconds: f64,
     /// Steps a second, the question's included.
     pub tokens_per_s: f64,
+    /// Tokens that a KV head of a layer attended in a step, on average.
+    pub attended: Option<f64>,
+    /// Tokens of document, question and answer together.
+    pub context: usize,
     /// Share of recalled rows that were on the device; none if nothing was recalled.
     pub hit_rate: Option<f64>,
     /// Keys, values and index on the device.
@@ -193,6 +197,11 @@ impl<B: Backend> Reader<B> {
         Ok(prompt::tokenizer(&self.engine)?.encode(text, specials)?.len())
     }
 
+    /// The tokens that were read of the document.
+    pub fn tokens(&self) -> &[u32] {
+        self.document.as_ref().map_or(&[], |document| document.session.tokens())
+    }
+
     /// Where keys and values are.
     pub fn memory(&self) -> Memory {
         self.document.as_ref().map_or_else(Memory::default, Document::memory)
@@ -248,14 +257,14 @@ impl<B: Backend> Reader<B> {
     }
 
     /// Writes what was read of the document, in order and in pieces, so that [`Reader::open`] goes
-    /// on from there.
+    /// on from there. `note` is JSON for whoever else opens the file.
     ///
     /// # Errors
     /// If there is no document, or `out` refuses: what it took is then of no use.
-    pub async fn save(&mut self, out: &mut dyn Write) -> Result<(), ReaderError> {
+    pub async fn save(&mut self, note: &[u8], out: &mut dyn Write) -> Result<(), ReaderError> {
         let Self { engine, document, .. } = self;
         let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
-        Ok(engine.save(&mut document.session, b"{}", out).await?)
+        Ok(engine.save(&mut document.session, note, out).await?)
     }
 
     /// Opens what [`Reader::save`] wrote, or the command line, of the same text: without prefill,
@@ -441,6 +450,8 @@ impl<B: Backend> Document<B> {
             tokens: n,
             seconds,
             tokens_per_s: count.steps as f64 / seconds.max(1e-9),
+            attended: self.session.stats().mean_attended(),
+            context: self.session.n_tokens(),
             hit_rate: self.session.stats().hit_rate(),
             device_bytes,
             host_bytes,

@@ -6,11 +6,30 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use longview_model::folder::ModelFolder;
+use longview_model::folder::{FolderError, ModelFolder};
+
+/// The embedded model cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// No folder takes its files.
+    #[error(
+        "{}: the embedded model cannot be written there; set XDG_CACHE_HOME or TMPDIR to a folder \
+         with 9 MB of space: {source}",
+        folder.display()
+    )]
+    Write {
+        /// The last folder that was tried.
+        folder: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Its files cannot be read back.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
 
 macro_rules! model_file {
     ($name:literal) => {
@@ -27,7 +46,10 @@ const FILES: [(&str, &[u8]); 5] = [
 ];
 
 /// Opens the embedded model.
-pub fn open() -> Result<ModelFolder> {
+///
+/// # Errors
+/// If there is no room for its files.
+pub fn open() -> Result<ModelFolder, EmbeddedError> {
     let name = format!("needle-{:016x}", content_hash());
     if let Some(folder) = cache_dir().map(|cache| cache.join("longview").join(&name))
         && write_all(&folder).is_ok()
@@ -38,15 +60,11 @@ pub fn open() -> Result<ModelFolder> {
 }
 
 /// Opens the model from a folder of this process alone. Unix keeps mapped files that are removed.
-fn open_temporary(name: &str) -> Result<ModelFolder> {
+fn open_temporary(name: &str) -> Result<ModelFolder, EmbeddedError> {
     let folder = env::temp_dir().join(format!("longview-{name}-{}", std::process::id()));
-    write_all(&folder).with_context(|| {
-        format!(
-            "{}: the embedded model cannot be written there; set XDG_CACHE_HOME or TMPDIR to a \
-             folder with 9 MB of space",
-            folder.display()
-        )
-    })?;
+    if let Err(source) = write_all(&folder) {
+        return Err(EmbeddedError::Write { folder, source });
+    }
     let opened = ModelFolder::open(&folder);
     if cfg!(unix) {
         let _ = fs::remove_dir_all(&folder);
@@ -67,14 +85,14 @@ fn cache_dir() -> Option<PathBuf> {
     folder("HOME").map(|home| PathBuf::from(home).join(below_home))
 }
 
-fn write_all(folder: &Path) -> Result<()> {
+fn write_all(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     FILES.iter().try_for_each(|(name, bytes)| ensure_file(&folder.join(name), bytes))
 }
 
 /// Leaves a file that is right, and replaces any other in one step, so that a second process
 /// never sees a part.
-fn ensure_file(path: &Path, bytes: &[u8]) -> Result<()> {
+fn ensure_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::read(path).is_ok_and(|found| found == bytes) {
         return Ok(());
     }
@@ -82,7 +100,7 @@ fn ensure_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = fs::File::create(&fresh)?;
     file.write_all(bytes)?;
     drop(file);
-    Ok(fs::rename(&fresh, path)?)
+    fs::rename(&fresh, path)
 }
 
 /// FNV-1a, to tell releases apart; what is used is compared in full.

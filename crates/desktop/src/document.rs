@@ -1,0 +1,280 @@
+//! A document that is open: its text, how far it is read, and what was asked about it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use eframe::egui::Context;
+use longview_library::documents::Id;
+
+use crate::engine::{
+    Answer, AnswerStep, Attention, ContextMap, DocumentId, Failure, Passage, ReadPlan,
+    ReadProgress, ReadState, Task,
+};
+use crate::sample;
+use crate::text::{self, Advances};
+
+/// Questions that are suggested.
+const SUGGESTED: usize = 4;
+/// Texts of more bytes are cut into rows on a thread of their own.
+const LARGE: usize = 256 << 10;
+
+/// A document.
+pub struct Document {
+    /// Which.
+    pub id: DocumentId,
+    /// The file's name.
+    pub title: String,
+    /// Its name in the library, once it is there.
+    pub kept: Option<Id>,
+    /// All of it.
+    pub text: Arc<str>,
+    /// How far it is.
+    pub stage: Stage,
+    /// What reading takes, once that is known.
+    pub plan: Option<ReadPlan>,
+    /// What was asked, oldest first.
+    pub conversation: Vec<Exchange>,
+    /// What is being typed.
+    pub draft: String,
+    /// Questions that it answers, in forms that are known.
+    pub suggestions: Vec<String>,
+    /// The passages that are shown.
+    pub marks: Vec<Passage>,
+    /// Which of them was gone to.
+    pub mark: Option<usize>,
+    /// Its rows on the screen.
+    pub page: Page,
+    /// Where its tokens stood in the last step that was drawn.
+    pub map: Option<ContextMap>,
+}
+
+/// How far a document is.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// Its tokens are being counted.
+    Counting(Task),
+    /// The library is asked for what was read of it before.
+    Opening(Task),
+    /// It can be read.
+    Planned,
+    /// It cannot.
+    Refused(Failure),
+    /// It is being read.
+    Reading(Reading),
+    /// It can be asked about.
+    Read(ReadState),
+}
+
+/// A document that is being read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The engine's task.
+    pub task: Task,
+    /// How far it is; nothing before the first chunk.
+    pub progress: Option<ReadProgress>,
+    /// A person paused it.
+    pub is_paused: bool,
+    /// A person ended it, and it ends with the chunk.
+    pub is_stopping: bool,
+}
+
+/// A question with its answers.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// What was asked.
+    pub question: String,
+    /// The answer, and perhaps that of full attention.
+    pub replies: Vec<Reply>,
+}
+
+/// An answer, growing.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// What its steps may attend.
+    pub attention: Attention,
+    /// While the engine works on it.
+    pub task: Option<Task>,
+    /// What was said so far.
+    pub text: String,
+    /// Tokens of it, and steps a second.
+    pub figures: Option<(usize, f64)>,
+    /// What there is to say at the end.
+    pub answer: Option<Answer>,
+    /// Why there is no answer, or no other one.
+    pub failure: Option<String>,
+    /// The answer before, which stays if there will be no other one.
+    pub before: Option<Box<Reply>>,
+}
+
+impl Reply {
+    /// An answer that was asked for.
+    pub fn new(attention: Attention, task: Task) -> Self {
+        Self {
+            attention,
+            task: Some(task),
+            text: String::new(),
+            figures: None,
+            answer: None,
+            failure: None,
+            before: None,
+        }
+    }
+
+    /// Adds a step.
+    pub fn step(&mut self, step: &AnswerStep) {
+        self.text.push_str(&step.text);
+        self.figures = Some((step.tokens, step.tokens_per_s));
+    }
+
+    /// There will be no answer: the one before comes back.
+    pub fn fail(&mut self, why: &str) {
+        if let Some(before) = self.before.take() {
+            *self = *before;
+        }
+        (self.task, self.failure) = (None, Some(why.to_owned()));
+    }
+
+    /// The text as it is shown.
+    pub fn shown(&self) -> &str {
+        self.text.trim()
+    }
+}
+
+impl Document {
+    /// A document whose tokens are being counted.
+    pub fn new(id: DocumentId, title: String, text: Arc<str>, task: Task) -> Self {
+        Self {
+            id,
+            title,
+            kept: None,
+            suggestions: sample::suggestions(&text, SUGGESTED),
+            text,
+            stage: Stage::Counting(task),
+            plan: None,
+            conversation: Vec::new(),
+            draft: String::new(),
+            marks: Vec::new(),
+            mark: None,
+            page: Page::default(),
+            map: None,
+        }
+    }
+
+    /// What was read of it, if it can be asked about.
+    pub fn read_state(&self) -> Option<&ReadState> {
+        match &self.stage {
+            Stage::Read(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// The reading that is under way.
+    pub fn reading(&mut self) -> Option<&mut Reading> {
+        match &mut self.stage {
+            Stage::Reading(reading) => Some(reading),
+            _ => None,
+        }
+    }
+
+    /// The reply that a task makes.
+    pub fn reply(&mut self, task: Task) -> Option<&mut Reply> {
+        self.replies_mut().find(|reply| reply.task == Some(task))
+    }
+
+    /// All replies, oldest first.
+    pub fn replies_mut(&mut self) -> impl Iterator<Item = &mut Reply> {
+        self.conversation.iter_mut().flat_map(|exchange| &mut exchange.replies)
+    }
+
+    /// Whether an answer is being written.
+    pub fn is_answering(&self) -> bool {
+        let mut replies = self.conversation.iter().flat_map(|exchange| &exchange.replies);
+        replies.any(|reply| reply.task.is_some())
+    }
+
+    /// The last answer that is complete.
+    pub fn last_answer(&self) -> Option<&Reply> {
+        let mut replies = self.conversation.iter().rev().flat_map(|exchange| &exchange.replies);
+        replies.find(|reply| reply.answer.is_some())
+    }
+
+    /// Marks the passages of an answer and goes to one of them.
+    pub fn show_passages(&mut self, passages: &[Passage], rank: usize) {
+        self.marks = passages.to_vec();
+        self.mark = passages.get(rank).map(|_| rank);
+        if let Some(passage) = passages.get(rank) {
+            self.page.go_to = Some(Target::Byte(passage.place.start));
+        }
+    }
+
+    /// The words of a passage, on one line.
+    pub fn quote(&self, passage: &Passage) -> String {
+        let words = self.text.get(passage.place.clone()).unwrap_or_default();
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Where the page is to scroll.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// So that this byte is seen.
+    Byte(usize),
+    /// By so many screens; infinite to either end.
+    Screens(f32),
+}
+
+/// The rows of a text for the width that it is shown in.
+#[derive(Default)]
+pub struct Page {
+    rows: Arc<Vec<Range<usize>>>,
+    /// For which the rows were made, or are being made.
+    width: f32,
+    coming: Option<Receiver<Vec<Range<usize>>>>,
+    /// Where to scroll when the page is drawn next.
+    pub go_to: Option<Target>,
+    /// Points that are scrolled away above.
+    pub offset: f32,
+}
+
+impl Page {
+    /// The rows for `width`, or those of the width before while new ones are made.
+    pub fn rows(
+        &mut self,
+        ctx: &Context,
+        text: &Arc<str>,
+        advances: &Advances,
+        width: f32,
+    ) -> Arc<Vec<Range<usize>>> {
+        if let Some(rows) = self.coming.as_ref().and_then(|coming| coming.try_recv().ok()) {
+            (self.rows, self.coming) = (Arc::new(rows), None);
+        }
+        if self.width != width {
+            self.width = width;
+            if text.len() < LARGE {
+                self.coming = None;
+                self.rows = Arc::new(text::rows(text, advances, width));
+            } else {
+                self.coming = Some(rows_later(ctx, text, advances, width));
+            }
+        }
+        Arc::clone(&self.rows)
+    }
+}
+
+fn rows_later(
+    ctx: &Context,
+    text: &Arc<str>,
+    advances: &Advances,
+    width: f32,
+) -> Receiver<Vec<Range<usize>>> {
+    let (sender, receiver) = mpsc::channel();
+    let (ctx, text, advances) = (ctx.clone(), Arc::clone(text), advances.clone());
+    // A page that asked for other rows meanwhile has dropped the receiver.
+    thread::spawn(move || {
+        let _ = sender.send(text::rows(&text, &advances, width));
+        ctx.request_repaint();
+    });
+    receiver
+}

@@ -1,0 +1,226 @@
+//! What an engine is to the window: the calls, and the values that they speak.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use longview_reader::{ContextMap, Finish};
+
+/// Which document, for as long as the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocumentId(pub u64);
+
+/// The model and the device that runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// What to call it.
+    pub name: String,
+    /// The device.
+    pub device: String,
+    /// Whether it is the model inside the program, which knows few forms of questions.
+    pub is_embedded: bool,
+    /// Layers, and KV heads of each.
+    pub n_layers: usize,
+    /// KV heads of a layer.
+    pub n_kv_heads: usize,
+}
+
+/// What it takes to read a document, before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadPlan {
+    /// Tokens of the document.
+    pub tokens: usize,
+    /// Tokens of the context that is made for it: questions and answers have room too.
+    pub context: usize,
+    /// Keys and values in host memory.
+    pub host_bytes: u64,
+    /// Weights, buffers, index and recalled rows where the device computes.
+    pub device_bytes: u64,
+    /// Whether both are the same memory.
+    pub is_unified: bool,
+    /// What the memory that is too small holds, if one is.
+    pub short_of: Option<u64>,
+}
+
+/// How far reading is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReadProgress {
+    /// Tokens read.
+    pub done: usize,
+    /// Tokens of the document.
+    pub total: usize,
+    /// Tokens a second in this call, pauses left out.
+    pub tokens_per_s: f64,
+    /// Seconds left at this speed.
+    pub left_s: f64,
+}
+
+/// How much of a document was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadState {
+    /// Tokens read.
+    pub tokens: usize,
+    /// Tokens of the document.
+    pub total: usize,
+    /// Time of reading, or of opening what was read before.
+    pub seconds: f64,
+    /// Whether it was opened, and not read now.
+    pub was_kept: bool,
+    /// Why it is not in the library, where it was to be.
+    pub not_kept: Option<Failure>,
+}
+
+impl ReadState {
+    /// Whether all was read.
+    pub fn is_complete(&self) -> bool {
+        self.tokens == self.total
+    }
+}
+
+/// What a step of an answer may attend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// So many tokens, recalled by the default policy.
+    Budget(usize),
+    /// All.
+    Full,
+}
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What is asked.
+    pub text: String,
+    /// What a step may attend.
+    pub attention: Attention,
+    /// The layer and the KV head to draw a map of.
+    pub map: (usize, usize),
+}
+
+/// What a step of an answer says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerStep {
+    /// Text that became complete.
+    pub text: String,
+    /// Tokens of the answer so far; none while the question is read.
+    pub tokens: usize,
+    /// Steps a second so far.
+    pub tokens_per_s: f64,
+    /// Where the context's tokens stood.
+    pub map: Option<ContextMap>,
+}
+
+/// A part of the document that an answer rests on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Passage {
+    /// Bytes of the document's text.
+    pub place: Range<usize>,
+    /// Share of the attention that the document received.
+    pub weight: f64,
+}
+
+/// An answer that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// What the model said.
+    pub text: String,
+    /// Tokens of it.
+    pub tokens: usize,
+    /// Steps a second, the question's included.
+    pub tokens_per_s: f64,
+    /// Tokens that a KV head attended in a step, on average.
+    pub attended: Option<f64>,
+    /// Tokens of the context at the end.
+    pub context: usize,
+    /// Share of recalled rows that were on the device; none if nothing was recalled.
+    pub hit_rate: Option<f64>,
+    /// Keys, values and index on the device.
+    pub device_bytes: u64,
+    /// Keys and values in host memory.
+    pub host_bytes: u64,
+    /// Why it ended.
+    pub finish: Finish,
+    /// What it attended to most, most first.
+    pub passages: Vec<Passage>,
+}
+
+/// What went wrong, in a form that a thread can hand over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What a person can do about it.
+    pub kind: FailureKind,
+    /// In the words of whoever failed.
+    pub message: String,
+}
+
+/// What a person can do about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// There is no engine: its thread ended, or never came to life.
+    EngineStopped,
+    /// The device is gone.
+    DeviceLost,
+    /// Memory does not hold it.
+    OutOfMemory,
+    /// The document is longer than the model's context.
+    TooLong,
+    /// The model's files.
+    Model,
+    /// The library could not keep what was read.
+    NotKept,
+    /// A file that is no text, or cannot be read or written.
+    File,
+    /// What was asked for makes no sense.
+    BadInput,
+    /// Anything else.
+    Other,
+}
+
+/// What reads documents and answers. It lives on one thread, which may wait for it.
+pub trait DocumentEngine {
+    /// What runs.
+    fn model(&self) -> ModelInfo;
+
+    /// What reading `text` will take.
+    ///
+    /// # Errors
+    /// If it cannot be read at all, and why.
+    fn plan(&mut self, text: &str) -> Result<ReadPlan, Failure>;
+
+    /// Opens what was read of a document before and kept; `None` if nothing was.
+    ///
+    /// # Errors
+    /// If something was, and cannot be used.
+    fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure>;
+
+    /// Reads a document in place of the one before, and keeps what was read, also where `hear`
+    /// breaks off.
+    ///
+    /// # Errors
+    /// Memory, the device, or the text.
+    fn read(
+        &mut self,
+        document: DocumentId,
+        text: &Arc<str>,
+        hear: &mut dyn FnMut(ReadProgress) -> ControlFlow<()>,
+    ) -> Result<ReadState, Failure>;
+
+    /// Reads what is left of the document that is open.
+    ///
+    /// # Errors
+    /// As [`DocumentEngine::read`].
+    fn read_on(
+        &mut self,
+        hear: &mut dyn FnMut(ReadProgress) -> ControlFlow<()>,
+    ) -> Result<ReadState, Failure>;
+
+    /// Answers from what was read. `hear` may end the answer after any step.
+    ///
+    /// # Errors
+    /// The device, the model, or a document that is not open.
+    fn ask(
+        &mut self,
+        question: &Question,
+        hear: &mut dyn FnMut(AnswerStep) -> ControlFlow<()>,
+    ) -> Result<Answer, Failure>;
+}

@@ -1,0 +1,173 @@
+//! What the window shows, and what a person can do to it: the words that views and the app share.
+
+use eframe::egui::ThemePreference;
+use longview_library::documents::Id;
+
+use crate::document::{Document, Stage, Target};
+use crate::engine::{DocumentId, Failure, ModelInfo};
+use crate::files::KeptDocument;
+
+/// Budgets that can be chosen.
+pub const BUDGETS: std::ops::RangeInclusive<usize> = 128..=8192;
+/// What a person did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Asks for a file to open.
+    OpenFile,
+    /// Opens the sample document.
+    OpenSample,
+    /// Opens a document of the library.
+    OpenKept(Id),
+    /// Calls a document of the library so.
+    Rename(Id, String),
+    /// Lets what was read of it stay, or not.
+    Pin(Id, bool),
+    /// Removes it.
+    Delete(Id),
+    /// Shows a question about the library, or none.
+    ShowDialog(Option<Dialog>),
+    /// Shows a document.
+    Select(DocumentId),
+    /// Closes one.
+    CloseDocument(DocumentId),
+    /// Reads the document that is shown, or what is left of it.
+    Read,
+    /// Lets reading wait, or go on.
+    Pause(bool),
+    /// Ends reading; what was read stays.
+    StopReading,
+    /// Asks what was typed.
+    Ask,
+    /// Asks the question of this exchange again.
+    AskAgain(usize),
+    /// Asks it with all tokens attended.
+    Compare(usize),
+    /// The budget was changed: the last question is asked again.
+    AskLastAgain,
+    /// Ends the answer.
+    StopAnswer,
+    /// Puts a text on the clipboard.
+    Copy(String),
+    /// Saves the conversation.
+    Export,
+    /// Shows a passage of an answer: exchange, reply and rank.
+    ShowPassage(usize, usize, usize),
+    /// Goes to the next passage.
+    NextPassage,
+    /// Scrolls the document.
+    Scroll(Target),
+    /// Gives the question the keyboard.
+    FocusQuestion,
+    /// Shows a part of a narrow window.
+    ShowPane(Pane),
+    /// Shows something beside the document.
+    ShowSide(Side),
+    /// Shows the list of shortcuts, or not.
+    ShowShortcuts(bool),
+    /// Light, dark, or as the system has it.
+    Theme(ThemePreference),
+    /// Starts an engine in place of one that ended.
+    Restart,
+    /// Removes a message.
+    Dismiss(usize),
+}
+
+/// What a narrow window shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pane {
+    /// The list of documents.
+    List,
+    /// The document.
+    Document,
+    /// Questions and answers.
+    Questions,
+}
+
+/// What is beside the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Questions and answers.
+    Answers,
+    /// What was recalled.
+    Recall,
+}
+
+/// A question about a document of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dialog {
+    /// What it is to be called; the name is being typed.
+    Rename(Id, String),
+    /// Whether it is to be removed.
+    Delete(Id, String),
+}
+
+/// The engine as far as the window knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineState {
+    /// It is being opened.
+    Opening,
+    /// It is there.
+    Ready(ModelInfo),
+    /// It ended.
+    Gone,
+}
+
+/// A message above the document.
+#[derive(Clone, Debug)]
+pub struct Notice {
+    /// To dismiss it.
+    pub id: usize,
+    /// What it is about.
+    pub failure: Failure,
+}
+
+/// What the views share and change.
+pub struct State {
+    /// The engine.
+    pub engine: EngineState,
+    /// What is open, in the order in which it was opened.
+    pub documents: Vec<Document>,
+    /// What is in the library, that used last first.
+    pub kept: Vec<KeptDocument>,
+    /// What is looked for in the list.
+    pub wanted: String,
+    /// A question about the library.
+    pub dialog: Option<Dialog>,
+    /// Which of the open documents is shown.
+    pub current: Option<DocumentId>,
+    /// Messages, oldest first.
+    pub notices: Vec<Notice>,
+    /// Tokens that a step may attend.
+    pub budget: usize,
+    /// Whether a person chose it.
+    pub budget_is_chosen: bool,
+    /// The layer and KV head of the map.
+    pub map_place: (usize, usize),
+    /// What a narrow window shows.
+    pub pane: Pane,
+    /// What is beside the document.
+    pub side: Side,
+    /// Whether the list of shortcuts is shown.
+    pub shows_shortcuts: bool,
+    /// Whether the question is to have the keyboard.
+    pub focuses_question: bool,
+    /// A short message, and until when it is shown.
+    pub toast: Option<(String, f64)>,
+    /// Light, dark, or as the system has it.
+    pub theme: ThemePreference,
+}
+
+impl State {
+    /// The document that is shown.
+    pub fn document(&mut self) -> Option<&mut Document> {
+        let current = self.current?;
+        self.documents.iter_mut().find(|document| document.id == current)
+    }
+
+    /// Whether the engine works on something that the next question has to wait for.
+    pub fn is_busy(&self) -> bool {
+        self.documents
+            .iter()
+            .any(|document| matches!(document.stage, Stage::Reading(_)) || document.is_answering())
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a question is typed, and how much a step may attend to answer it.
+
+use eframe::egui::{
+    Align, Key, KeyboardShortcut, Layout, Margin, Modifiers, Panel, Slider, TextEdit, Ui,
+};
+
+use super::widgets;
+use crate::state::{Action, BUDGETS, EngineState, State};
+use crate::strings;
+use crate::theme::{GAP, TIGHT};
+
+/// Budgets are chosen in steps of so many tokens.
+const STEP: usize = 64;
+
+/// Draws it at the bottom of what is left.
+pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
+    let frame = eframe::egui::Frame::new().inner_margin(Margin { top: GAP as i8, ..Margin::ZERO });
+    Panel::bottom("composer").frame(frame).show_separator_line(false).show(ui, |ui| {
+        field(ui, state, actions);
+        ui.add_space(TIGHT);
+        ui.horizontal(|ui| {
+            budget(ui, state, actions);
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| button(ui, state, actions));
+        });
+    });
+}
+
+fn can_ask(state: &mut State) -> bool {
+    let is_ready = matches!(state.engine, EngineState::Ready(_));
+    let document = state.document();
+    is_ready && document.is_some_and(|d| d.read_state().is_some() && !d.is_answering())
+}
+
+fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
+    let takes_focus = std::mem::take(&mut state.focuses_question);
+    let may_ask = can_ask(state);
+    let Some(document) = state.document() else { return };
+    let label = widgets::group(ui, strings::QUESTION);
+    let new_line = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
+    let edit = TextEdit::multiline(&mut document.draft).return_key(new_line).desired_rows(2);
+    let edit = edit.hint_text(strings::QUESTION_HINT).desired_width(f32::INFINITY);
+    let response = ui.add(edit.margin(Margin::symmetric(12, 8)).id_salt("question"));
+    if takes_focus {
+        response.request_focus();
+    }
+    let enter = |ui: &Ui| ui.input_mut(|input| input.consume_key(Modifiers::NONE, Key::Enter));
+    if response.has_focus() && may_ask && enter(ui) {
+        actions.push(Action::Ask);
+    }
+    response.labelled_by(label.id);
+}
+
+fn budget(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
+    let most = match state.document().and_then(|document| document.plan) {
+        Some(plan) => plan.context.min(*BUDGETS.end()),
+        None => *BUDGETS.end(),
+    };
+    let before = state.budget;
+    ui.vertical(|ui| {
+        ui.spacing_mut().item_spacing.y = 0.0;
+        let label = widgets::group(ui, strings::BUDGET);
+        ui.horizontal(|ui| {
+            let slider = Slider::from_get_set(*BUDGETS.start() as f64..=most as f64, |value| {
+                if let Some(value) = value {
+                    state.budget = (value / STEP as f64).round() as usize * STEP;
+                }
+                state.budget as f64
+            });
+            let slider = slider.logarithmic(true).show_value(false).step_by(STEP as f64);
+            let response = ui.add(slider).on_hover_text(strings::BUDGET_HELP);
+            let response = response.labelled_by(label.id);
+            ui.label(strings::budget_value(state.budget));
+            state.budget_is_chosen |= state.budget != before;
+            // Whoever drags asks at the end; keys change it step by step.
+            let is_set = response.drag_stopped() || (response.changed() && !response.dragged());
+            if is_set {
+                actions.push(Action::AskLastAgain);
+            }
+        });
+    });
+}
+
+fn button(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
+    let may_ask = can_ask(state);
+    let Some(document) = state.document() else { return };
+    let (has_text, is_answering) = (!document.draft.trim().is_empty(), document.is_answering());
+    if is_answering {
+        let stop = widgets::secondary(strings::STOP);
+        if ui.add(stop).on_hover_text("Escape").clicked() {
+            actions.push(Action::StopAnswer);
+        }
+    } else if ui.add_enabled(may_ask && has_text, widgets::primary(ui, strings::ASK)).clicked() {
+        actions.push(Action::Ask);
+    }
+}

@@ -1,0 +1,222 @@
+//! The documents that are open, those of the library, and what computes.
+
+use eframe::egui::text::{LayoutJob, TextWrapping};
+use eframe::egui::{
+    Align, Button, Color32, Layout, Margin, Popup, Rect, RichText, Role, ScrollArea, Sense, Stroke,
+    StrokeKind, TextEdit, TextStyle, ThemePreference, Ui, Vec2, WidgetInfo,
+};
+use longview_library::documents::Id;
+
+use super::widgets;
+use crate::document::{Document, Stage};
+use crate::state::{Action, Dialog, EngineState, State};
+use crate::strings;
+use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
+
+/// Height of a document's row.
+const ROW: f32 = 52.0;
+
+/// Draws the list.
+pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
+    ui.label(RichText::new(strings::APP).text_style(TextStyle::Heading));
+    ui.add_space(GAP);
+    let open = widgets::secondary(strings::OPEN_FILE);
+    let size = Vec2::new(ui.available_width(), CONTROL + TIGHT);
+    if ui.add_sized(size, open).on_hover_text("Ctrl O").clicked() {
+        actions.push(Action::OpenFile);
+    }
+    find(ui, state);
+    ui.with_layout(Layout::bottom_up(Align::Min), |ui| {
+        footer(ui, state, actions);
+        ui.add_space(GAP);
+        ui.with_layout(Layout::top_down(Align::Min), |ui| {
+            ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+                ui.spacing_mut().item_spacing.y = TIGHT;
+                documents(ui, state, actions);
+            });
+        });
+    });
+}
+
+/// A library is searched; a handful of open documents is seen at once.
+fn find(ui: &mut Ui, state: &mut State) {
+    if state.kept.is_empty() {
+        return;
+    }
+    let edit = TextEdit::singleline(&mut state.wanted).hint_text(strings::FIND);
+    let edit = edit.desired_width(f32::INFINITY).margin(Margin::symmetric(12, 8));
+    let response = ui.add(edit);
+    response.widget_info(|| WidgetInfo::labeled(Role::TextInput, true, strings::FIND));
+}
+
+fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let wanted = state.wanted.to_lowercase();
+    let is_wanted = |name: &str| wanted.is_empty() || name.to_lowercase().contains(wanted.trim());
+    ui.add_space(GAP);
+    widgets::group(ui, strings::DOCUMENTS);
+    for document in state.documents.iter().filter(|document| is_wanted(&document.title)) {
+        open_row(ui, state, document, actions);
+    }
+    if state.documents.is_empty() {
+        widgets::caption(ui, strings::NO_DOCUMENTS);
+    }
+    let is_open = |id: Id| state.documents.iter().any(|document| document.kept == Some(id));
+    let mut kept = state.kept.iter().filter(|kept| !is_open(kept.id) && is_wanted(&kept.name));
+    if let Some(first) = kept.next() {
+        ui.add_space(GAP);
+        widgets::group(ui, strings::LIBRARY);
+        for kept in std::iter::once(first).chain(kept) {
+            let status = strings::kept(kept.tokens, kept.is_pinned);
+            let menu = Menu { id: Some(kept.id), is_pinned: kept.is_pinned, close: None };
+            if row(ui, &kept.name, &status, false, &menu, actions) {
+                actions.push(Action::OpenKept(kept.id));
+            }
+        }
+    }
+}
+
+fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action>) {
+    let kept = state.kept.iter().find(|kept| Some(kept.id) == document.kept);
+    let is_pinned = kept.is_some_and(|kept| kept.is_pinned);
+    let mut status = status(document);
+    if is_pinned {
+        status = format!("{status}, {}", strings::PINNED);
+    }
+    let menu = Menu {
+        id: kept.map(|kept| kept.id),
+        is_pinned,
+        close: Some(Action::CloseDocument(document.id)),
+    };
+    let is_current = state.current == Some(document.id);
+    if row(ui, &document.title, &status, is_current, &menu, actions) {
+        actions.push(Action::Select(document.id));
+    }
+}
+
+/// What can be done with a document.
+struct Menu {
+    /// Its name in the library.
+    id: Option<Id>,
+    is_pinned: bool,
+    close: Option<Action>,
+}
+
+/// One row; whether it was clicked.
+fn row(
+    ui: &mut Ui,
+    title: &str,
+    status: &str,
+    is_current: bool,
+    menu: &Menu,
+    actions: &mut Vec<Action>,
+) -> bool {
+    let palette = theme::palette(ui.visuals());
+    let size = Vec2::new(ui.available_width(), ROW);
+    let (rect, response) = ui.allocate_exact_size(size, Sense::click());
+    let name = format!("{title}, {status}");
+    response.widget_info(|| WidgetInfo::selected(Role::Button, true, is_current, &name));
+    let is_pointed = response.hovered() || response.has_focus();
+    let fill = match (is_current, is_pointed) {
+        (true, _) => palette.strong_mark,
+        (false, true) => palette.mark,
+        (false, false) => Color32::TRANSPARENT,
+    };
+    ui.painter().rect_filled(rect, RADIUS, fill);
+    if response.has_focus() {
+        let stroke = Stroke::new(2.0, palette.accent);
+        ui.painter().rect_stroke(rect, RADIUS, stroke, StrokeKind::Inside);
+    }
+    let room = rect.width() - 12.0 - CONTROL;
+    for (text, style, y) in [(title, TextStyle::Body, 8.0), (status, TextStyle::Small, 29.0)] {
+        let font = style.resolve(ui.style());
+        let mut job = LayoutJob::simple_singleline(text.to_owned(), font, palette.text);
+        job.wrap = TextWrapping::truncate_at_width(room);
+        let galley = ui.painter().layout_job(job);
+        ui.painter().galley(rect.min + Vec2::new(12.0, y), galley, palette.text);
+    }
+    more(ui, rect, title, menu, actions);
+    response.clicked()
+}
+
+/// The button at the end of a row.
+fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu, actions: &mut Vec<Action>) {
+    let at = Rect::from_center_size(
+        row.right_center() - Vec2::new(CONTROL / 2.0 + TIGHT, 0.0),
+        Vec2::splat(CONTROL - TIGHT),
+    );
+    let response = ui.place(at, Button::new("").frame_when_inactive(false).min_size(at.size()));
+    // No font that is always there has the three dots.
+    let color = theme::palette(ui.visuals()).text;
+    for x in [-5.0, 0.0, 5.0] {
+        ui.painter().circle_filled(at.center() + Vec2::new(x, 0.0), 1.5, color);
+    }
+    let name = strings::more(title);
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
+    Popup::menu(&response).show(|ui| {
+        let mut item = |text: &str, action: Action| {
+            if ui.button(text).clicked() {
+                actions.push(action);
+            }
+        };
+        if let Some(close) = &menu.close {
+            item(strings::CLOSE_DOCUMENT, close.clone());
+        }
+        if let Some(id) = menu.id {
+            let rename = Dialog::Rename(id, title.to_owned());
+            item(strings::RENAME, Action::ShowDialog(Some(rename)));
+            let pin = if menu.is_pinned { strings::UNPIN } else { strings::PIN };
+            item(pin, Action::Pin(id, !menu.is_pinned));
+            let delete = Dialog::Delete(id, title.to_owned());
+            item(strings::DELETE, Action::ShowDialog(Some(delete)));
+        }
+    });
+}
+
+fn status(document: &Document) -> String {
+    match &document.stage {
+        Stage::Counting(_) => strings::COUNTING.to_owned(),
+        Stage::Opening(_) => strings::OPENING.to_owned(),
+        Stage::Refused(failure) => strings::failure(failure.kind).0.to_owned(),
+        Stage::Planned => {
+            document.plan.as_ref().map_or(strings::NOT_READ.to_owned(), strings::plan_short)
+        }
+        Stage::Reading(reading) => match &reading.progress {
+            Some(progress) => strings::progress_short(progress),
+            None => strings::PREPARING.to_owned(),
+        },
+        Stage::Read(state) => strings::read_state_short(state),
+    }
+}
+
+/// From the bottom up.
+fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    ui.horizontal(|ui| {
+        widgets::align_quiet(ui);
+        if ui.add(widgets::quiet(ui, strings::SHORTCUTS)).on_hover_text("F1").clicked() {
+            actions.push(Action::ShowShortcuts(true));
+        }
+    });
+    ui.horizontal(|ui| {
+        ui.spacing_mut().item_spacing.x = TIGHT;
+        for (theme, name) in [
+            (ThemePreference::System, strings::THEME_SYSTEM),
+            (ThemePreference::Light, strings::THEME_LIGHT),
+            (ThemePreference::Dark, strings::THEME_DARK),
+        ] {
+            let name = RichText::new(name).text_style(TextStyle::Small);
+            if ui.add(Button::selectable(state.theme == theme, name)).clicked() {
+                actions.push(Action::Theme(theme));
+            }
+        }
+    });
+    widgets::group(ui, strings::THEME);
+    ui.add_space(GAP);
+    match &state.engine {
+        EngineState::Opening => widgets::caption(ui, strings::ENGINE_OPENING),
+        EngineState::Gone => widgets::caption(ui, strings::ENGINE_GONE),
+        EngineState::Ready(model) => {
+            let line = format!("{}\n{}", model.name, model.device);
+            widgets::caption(ui, line)
+        }
+    };
+}

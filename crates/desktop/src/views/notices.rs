@@ -1,0 +1,43 @@
+//! Messages above the document: what happened, what to do, and a button that does it.
+
+use eframe::egui::{Frame, Margin, RichText, Stroke, Ui};
+
+use super::widgets;
+use crate::engine::FailureKind;
+use crate::state::{Action, Notice, State};
+use crate::strings;
+use crate::theme::{self, GAP, PAGE, RADIUS, TIGHT, WIDE};
+
+/// Draws the messages.
+pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    for notice in &state.notices {
+        let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: 0 };
+        Frame::new().outer_margin(margin).show(ui, |ui| one(ui, notice, actions));
+    }
+}
+
+fn one(ui: &mut Ui, notice: &Notice, actions: &mut Vec<Action>) {
+    let palette = theme::palette(ui.visuals());
+    let (title, advice) = strings::failure(notice.failure.kind);
+    let frame = Frame::new().fill(palette.bad_card).stroke(Stroke::new(1.0, palette.bad));
+    frame.corner_radius(RADIUS).inner_margin(Margin::same(WIDE as i8)).show(ui, |ui| {
+        ui.set_width(ui.available_width());
+        ui.spacing_mut().item_spacing.y = TIGHT;
+        ui.label(RichText::new(title).color(palette.bad));
+        for text in [notice.failure.message.as_str(), advice] {
+            if !text.is_empty() {
+                ui.label(RichText::new(text).color(palette.text));
+            }
+        }
+        ui.add_space(GAP);
+        ui.horizontal(|ui| {
+            let is_stopped = notice.failure.kind == FailureKind::EngineStopped;
+            if is_stopped && ui.add(widgets::primary(ui, strings::START_AGAIN)).clicked() {
+                actions.push(Action::Restart);
+            }
+            if !is_stopped && ui.add(widgets::secondary(strings::DISMISS)).clicked() {
+                actions.push(Action::Dismiss(notice.id));
+            }
+        });
+    });
+}

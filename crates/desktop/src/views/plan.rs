@@ -1,0 +1,97 @@
+//! What stands above a document that is not read, or not to its end: what reading takes, how far it
+//! is, and what can be done.
+
+use eframe::egui::{RichText, Ui};
+
+use super::widgets;
+use crate::document::{Document, Reading, Stage};
+use crate::engine::ReadPlan;
+use crate::figures::bytes;
+use crate::state::{Action, EngineState};
+use crate::strings;
+use crate::theme::{self, GAP, TIGHT};
+
+/// Draws it, if there is anything to say.
+pub fn show(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut Vec<Action>) {
+    match &document.stage {
+        Stage::Counting(_) => widgets::card(ui, |ui| {
+            let waits = *engine == EngineState::Opening;
+            ui.label(if waits { strings::ENGINE_OPENING } else { strings::COUNTING });
+        }),
+        Stage::Opening(_) => widgets::card(ui, |ui| {
+            ui.label(strings::OPENING);
+        }),
+        Stage::Refused(failure) => widgets::card(ui, |ui| {
+            let (title, advice) = strings::failure(failure.kind);
+            ui.label(RichText::new(title).color(theme::palette(ui.visuals()).bad));
+            ui.label(&failure.message);
+            ui.label(advice);
+        }),
+        Stage::Planned => widgets::card(ui, |ui| planned(ui, document, engine, actions)),
+        Stage::Reading(reading) => widgets::card(ui, |ui| progress(ui, reading, actions)),
+        Stage::Read(state) if !state.is_complete() => widgets::card(ui, |ui| {
+            let share = state.tokens as f32 / state.total.max(1) as f32;
+            let palette = theme::palette(ui.visuals());
+            ui.label(strings::read_state(state));
+            widgets::bar(ui, strings::READ, share, 6.0, palette.line, palette.accent);
+            ui.add_space(TIGHT);
+            let button = widgets::secondary(strings::READ_ON);
+            if ui.add(button).on_hover_text("Ctrl R").clicked() {
+                actions.push(Action::Read);
+            }
+        }),
+        Stage::Read(_) => {}
+    }
+}
+
+fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut Vec<Action>) {
+    let Some(plan) = &document.plan else {
+        ui.label(strings::NOT_READ);
+        return;
+    };
+    ui.spacing_mut().item_spacing.y = TIGHT;
+    facts(ui, plan);
+    if let Some(available) = plan.short_of {
+        let palette = theme::palette(ui.visuals());
+        ui.colored_label(palette.bad, strings::plan_short_of(available));
+    }
+    ui.add_space(GAP);
+    let is_ready = matches!(engine, EngineState::Ready(_)) && plan.short_of.is_none();
+    let read = widgets::primary(ui, strings::READ);
+    if ui.add_enabled(is_ready, read).on_hover_text("Ctrl R").clicked() {
+        actions.push(Action::Read);
+    }
+}
+
+fn facts(ui: &mut Ui, plan: &ReadPlan) {
+    widgets::fact(ui, strings::PLAN_TOKENS, &strings::plan_tokens(plan));
+    widgets::fact(ui, strings::PLAN_CONTEXT, &strings::plan_context(plan));
+    widgets::fact(ui, strings::PLAN_HOST, &bytes(plan.host_bytes));
+    widgets::fact(ui, strings::PLAN_DEVICE, &bytes(plan.device_bytes));
+}
+
+fn progress(ui: &mut Ui, reading: &Reading, actions: &mut Vec<Action>) {
+    let palette = theme::palette(ui.visuals());
+    let line = match (&reading.progress, reading.is_stopping, reading.is_paused) {
+        (_, true, _) => strings::STOPPING.to_owned(),
+        (_, _, true) => strings::PAUSED.to_owned(),
+        (None, ..) => strings::PREPARING.to_owned(),
+        (Some(progress), ..) if progress.done == progress.total => strings::INDEXING.to_owned(),
+        (Some(progress), ..) => strings::progress(progress),
+    };
+    let share = reading.progress.map_or(0.0, |p| p.done as f32 / p.total.max(1) as f32);
+    ui.label(&line);
+    widgets::bar(ui, &line, share, 6.0, palette.line, palette.accent);
+    ui.add_space(TIGHT);
+    ui.horizontal(|ui| {
+        let name = if reading.is_paused { strings::RESUME } else { strings::PAUSE };
+        let can = !reading.is_stopping;
+        if ui.add_enabled(can, widgets::secondary(name)).on_hover_text("Ctrl P").clicked() {
+            actions.push(Action::Pause(!reading.is_paused));
+        }
+        let stop = widgets::secondary(strings::STOP_READING);
+        if ui.add_enabled(can, stop).on_hover_text("Escape").clicked() {
+            actions.push(Action::StopReading);
+        }
+    });
+}

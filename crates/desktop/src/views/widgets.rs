@@ -1,0 +1,131 @@
+//! Parts that several views draw.
+
+use eframe::egui::{
+    self, Atom, Button, CornerRadius, Frame, Margin, Response, RichText, Role, Sense, Stroke,
+    TextStyle, Ui, Vec2, WidgetInfo,
+};
+
+use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
+
+/// The one suggested action in sight.
+pub fn primary(ui: &Ui, text: &str) -> Button<'static> {
+    let palette = theme::palette(ui.visuals());
+    let text = RichText::new(text).color(palette.on_accent);
+    let button = Button::new(middle(text)).fill(palette.accent).stroke(Stroke::NONE);
+    button.min_size(Vec2::new(88.0, CONTROL + TIGHT))
+}
+
+/// An action beside it.
+pub fn secondary(text: &str) -> Button<'static> {
+    Button::new(middle(RichText::new(text))).min_size(Vec2::new(72.0, CONTROL + TIGHT))
+}
+
+/// A text in the middle of a button that is wider.
+fn middle(text: RichText) -> (Atom<'static>, RichText, Atom<'static>) {
+    (Atom::grow(), text, Atom::grow())
+}
+
+/// An action that is not to draw the eye.
+pub fn quiet(ui: &Ui, text: &str) -> Button<'static> {
+    let palette = theme::palette(ui.visuals());
+    let text = RichText::new(text).color(palette.accent).text_style(TextStyle::Small);
+    Button::new(text).frame_when_inactive(false).min_size(Vec2::new(0.0, 28.0))
+}
+
+/// One of several parts, of which one is shown.
+pub fn tab(ui: &mut Ui, is_shown: bool, text: &str) -> Response {
+    let palette = theme::palette(ui.visuals());
+    let color = if is_shown { palette.text } else { palette.weak };
+    let button = Button::selectable(is_shown, RichText::new(text).color(color));
+    let response = ui.add(button.fill(egui::Color32::TRANSPARENT).stroke(Stroke::NONE));
+    if is_shown {
+        let line = response.rect.shrink2(Vec2::new(12.0, 0.0));
+        ui.painter().hline(line.x_range(), line.bottom(), Stroke::new(2.0, palette.accent));
+    }
+    response
+}
+
+/// Text of several lines.
+pub fn prose(text: &str) -> RichText {
+    RichText::new(text).line_height(Some(22.0))
+}
+
+/// Lets the text of quiet buttons begin where that above them does.
+pub fn align_quiet(ui: &mut Ui) {
+    ui.spacing_mut().button_padding.x = 0.0;
+}
+
+/// A line that explains.
+pub fn caption(ui: &mut Ui, text: impl Into<String>) -> Response {
+    let palette = theme::palette(ui.visuals());
+    let text = RichText::new(text).text_style(TextStyle::Small).line_height(Some(18.0));
+    ui.label(text.color(palette.weak))
+}
+
+/// The name of a group.
+pub fn group(ui: &mut Ui, text: &str) -> Response {
+    caption(ui, text)
+}
+
+/// What stands out from its page.
+pub fn card<R>(ui: &mut Ui, add: impl FnOnce(&mut Ui) -> R) -> R {
+    let palette = theme::palette(ui.visuals());
+    let frame = Frame::new().fill(palette.card).stroke(Stroke::new(1.0, palette.line));
+    let frame = frame.corner_radius(RADIUS).inner_margin(Margin::same(WIDE as i8));
+    frame
+        .show(ui, |ui| {
+            ui.set_width(ui.available_width());
+            add(ui)
+        })
+        .inner
+}
+
+/// A bar that is filled to `share`, with its name and its value above it.
+pub fn meter(ui: &mut Ui, name: &str, value: &str, share: f32, color: egui::Color32) {
+    let palette = theme::palette(ui.visuals());
+    ui.horizontal(|ui| {
+        ui.label(name);
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            ui.label(value);
+        });
+    });
+    ui.add_space(TIGHT - GAP);
+    bar(ui, name, share, 6.0, palette.line, color);
+}
+
+/// A bar alone.
+pub fn bar(
+    ui: &mut Ui,
+    name: &str,
+    share: f32,
+    height: f32,
+    track: egui::Color32,
+    fill: egui::Color32,
+) {
+    let size = Vec2::new(ui.available_width(), height);
+    let (rect, response) = ui.allocate_exact_size(size, Sense::hover());
+    let radius = CornerRadius::same((height / 2.0) as u8);
+    ui.painter().rect_filled(rect, radius, track);
+    let share = share.clamp(0.0, 1.0);
+    if share > 0.0 {
+        let width = (rect.width() * share).max(height);
+        let filled = egui::Rect::from_min_size(rect.min, Vec2::new(width, height));
+        ui.painter().rect_filled(filled, radius, fill);
+    }
+    response.widget_info(|| {
+        let mut info = WidgetInfo::labeled(Role::ProgressIndicator, true, name);
+        info.value = Some(f64::from(share));
+        info
+    });
+}
+
+/// A name and what it is, in two columns.
+pub fn fact(ui: &mut Ui, name: &str, value: &str) {
+    let palette = theme::palette(ui.visuals());
+    ui.horizontal(|ui| {
+        ui.colored_label(palette.weak, name);
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+            ui.label(value);
+        });
+    });
+}

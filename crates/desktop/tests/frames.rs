@@ -1,0 +1,47 @@
+//! How long the window's thread takes for a frame while an answer streams.
+
+use std::time::{Duration, Instant};
+
+use longview_desktop::strings;
+
+use crate::support::Setup;
+use crate::support::script::{LONG, Script};
+
+/// Of a frame, update and tessellation: half of what 60 frames a second leave.
+const RELEASE: Duration = Duration::from_millis(8);
+/// The same where nothing of the toolkit is optimised and other tests run beside.
+const DEBUG: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_frame_is_short_while_an_answer_streams_beside_a_book() {
+    let (script, open) = Script::new();
+    let book = "The harbour was quiet, and nobody spoke of the lantern. ".repeat(7000);
+    let file = std::env::temp_dir().join(format!("longview-book-{}.txt", std::process::id()));
+    std::fs::write(&file, &book).unwrap();
+    let mut setup = Setup::new(open);
+    setup.file = Some(file.clone());
+    let mut window = setup.window();
+    window.click(strings::READ);
+    script.read(book.len() / 4 / 256 + 1);
+    window.wait_for_part("read in");
+    window.type_question("Tell me at length");
+    window.click(strings::ASK);
+    let mut took = Vec::with_capacity(LONG);
+    for _ in 0..LONG - 1 {
+        script.say(1);
+        // The screen asks for a frame some time after the token.
+        std::thread::sleep(Duration::from_millis(2));
+        let begin = Instant::now();
+        window.0.step();
+        let shapes = window.0.output().shapes.clone();
+        let drawn = window.0.ctx.tessellate(shapes, 1.0);
+        took.push(begin.elapsed());
+        assert!(!drawn.is_empty());
+    }
+    took.sort_unstable();
+    let (median, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
+    println!("update and tessellation: median {median:?}, p99 {p99:?}, {} frames", took.len());
+    let bound = if cfg!(debug_assertions) { DEBUG } else { RELEASE };
+    assert!(p99 <= bound, "p99 {p99:?} is above {bound:?}");
+    std::fs::remove_file(file).unwrap();
+}

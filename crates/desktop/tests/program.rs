@@ -1,0 +1,11 @@
+//! One program for all tests of the window: linking it takes longer than compiling a file of them.
+
+#![expect(clippy::print_stdout, reason = "tests say what they measured, and what could not run")]
+
+mod flows;
+mod frames;
+mod pictures;
+mod real;
+#[cfg(target_os = "linux")]
+mod start;
+mod support;

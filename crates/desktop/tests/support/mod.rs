@@ -1,0 +1,175 @@
+//! A window with a scripted engine, and how tests wait for it.
+
+pub mod script;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eframe::egui::accesskit::Role;
+use eframe::egui::{Theme, Vec2};
+use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
+use egui_kittest::{Harness, Node};
+use longview_desktop::app::{App, Start};
+use longview_desktop::engine::OpenEngine;
+use longview_desktop::files::Dialogs;
+use longview_desktop::strings;
+use longview_library::documents::Documents;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The usual size of a window.
+pub const WIDE: Vec2 = Vec2::new(1280.0, 800.0);
+/// A narrow one.
+pub const NARROW: Vec2 = Vec2::new(520.0, 800.0);
+
+/// Files that a person would choose.
+#[derive(Default)]
+pub struct Chosen {
+    /// To open.
+    pub open: Option<PathBuf>,
+    /// To save as.
+    pub save: Option<PathBuf>,
+}
+
+impl Dialogs for Chosen {
+    fn open(&self) -> Option<PathBuf> {
+        self.open.clone()
+    }
+
+    fn save(&self, _suggested: &str) -> Option<PathBuf> {
+        self.save.clone()
+    }
+}
+
+/// How a window begins.
+pub struct Setup {
+    pub open: OpenEngine,
+    pub chosen: Chosen,
+    pub file: Option<PathBuf>,
+    pub library: Option<Documents>,
+    pub size: Vec2,
+    pub theme: Theme,
+    pub allows_missing_glyphs: bool,
+}
+
+impl Setup {
+    pub fn new(open: OpenEngine) -> Self {
+        Self {
+            open,
+            chosen: Chosen::default(),
+            file: None,
+            library: None,
+            size: WIDE,
+            theme: Theme::Light,
+            allows_missing_glyphs: false,
+        }
+    }
+
+    /// The window.
+    pub fn window(self) -> Window {
+        let Self { open, chosen, file, library, size, theme, allows_missing_glyphs } = self;
+        let start = Start { open, dialogs: Arc::new(chosen), file, library, exits: false };
+        let mut builder = Harness::builder()
+            .with_size(size)
+            .with_theme(theme)
+            .with_max_steps(40)
+            .with_render_cursor(false);
+        if allows_missing_glyphs {
+            builder = builder.allow_missing_glyphs();
+        }
+        Window(builder.wgpu().build_eframe(|context| App::new(&context.egui_ctx, start)))
+    }
+}
+
+/// A window without a screen.
+pub struct Window(pub Harness<'static, App>);
+
+impl Window {
+    /// Draws frames until `is_so`, as a screen would.
+    pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let begin = Instant::now();
+        loop {
+            self.0.step();
+            if is_so(self) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "waited for: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for a widget or a text with this label.
+    pub fn wait_for(&mut self, label: &str) {
+        self.until(label, |window| window.sees(label));
+    }
+
+    /// Waits for a text that has this part.
+    pub fn wait_for_part(&mut self, part: &str) {
+        self.until(part, |window| window.sees_part(part));
+    }
+
+    /// Whether there is such a label.
+    pub fn sees(&self, label: &str) -> bool {
+        self.0.query_all_by_label(label).next().is_some()
+    }
+
+    /// Whether there is a label with this part.
+    pub fn sees_part(&self, part: &str) -> bool {
+        self.0.query_all_by_label_contains(part).next().is_some()
+    }
+
+    /// Clicks a button, once it can be, and draws what comes of it.
+    pub fn click(&mut self, label: &str) {
+        self.click_found(label, By::new().label(label));
+    }
+
+    /// Types a question.
+    pub fn type_question(&mut self, text: &str) {
+        let role = Role::MultilineTextInput;
+        self.0.get_by_role_and_label(role, strings::QUESTION).focus();
+        self.0.run_ok();
+        self.0.get_by_role_and_label(role, strings::QUESTION).type_text(text);
+        self.0.run_ok();
+    }
+
+    /// Clicks the last button with this label: that of a question above the window.
+    pub fn click_last(&mut self, label: &str) {
+        self.wait_for(label);
+        let all: Vec<_> = self.0.query_all_by_label(label).collect();
+        let button = all.iter().rfind(|node| node.accesskit_node().role() == Role::Button);
+        button.expect("a button").click();
+        self.0.run_ok();
+    }
+
+    /// Clicks the first button whose label has this part, once it can be.
+    pub fn click_part(&mut self, part: &str) {
+        self.click_found(part, By::new().label_contains(part));
+    }
+
+    fn click_found(&mut self, what: &str, by: By<'_>) {
+        self.until(what, |window| {
+            let all: Vec<_> = window.0.query_all(by.clone()).collect();
+            let is_button = |node: &&Node<'_>| node.accesskit_node().role() == Role::Button;
+            let found = all.iter().find(is_button).or(all.first());
+            let can = found.filter(|node| !node.accesskit_node().is_disabled());
+            can.inspect(|node| node.click()).is_some()
+        });
+        self.0.run_ok();
+    }
+
+    /// Closes a document by the menu of its row.
+    pub fn close_document(&mut self, title: &str) {
+        self.click(&strings::more(title));
+        self.click(strings::CLOSE_DOCUMENT);
+    }
+
+    /// Draws until nothing moves, and compares with the picture of that name.
+    pub fn picture(&mut self, name: &str) {
+        self.0.run_ok();
+        self.0.remove_cursor();
+        self.0.run_ok();
+        self.0.snapshot(name);
+    }
+}
