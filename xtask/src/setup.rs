@@ -82,7 +82,11 @@ const TOOLS: &[Tool] = &[
     #[cfg(target_os = "linux")]
     Tool {
         name: "Xvfb",
-        probe: &["sh", "-c", "command -v Xvfb && ldconfig -p | grep -q libxkbcommon-x11"],
+        probe: &[
+            "sh",
+            "-c",
+            "PATH=$PATH:/sbin; command -v Xvfb && ldconfig -p | grep -q libxkbcommon-x11",
+        ],
         source: Source::Packages("xvfb libxkbcommon-x11-0 libxcursor1 libxi6"),
     },
 ];

@@ -2,6 +2,7 @@
 
 use eframe::egui::{Theme, Vec2};
 use longview_desktop::strings;
+use longview_library::documents::{Documents, NewDocument};
 
 use crate::support::script::{Script, Then};
 use crate::support::{NARROW, Setup, WIDE, Window};
@@ -118,6 +119,33 @@ fn shortcuts() {
     let (_script, mut window) = planned(WIDE, Theme::Light);
     window.click(strings::SHORTCUTS);
     window.picture("shortcuts");
+}
+
+#[test]
+fn a_library() {
+    let folder = std::env::temp_dir().join(format!("longview-shelf-{}", std::process::id()));
+    let library = Documents::open(&folder).unwrap();
+    for name in ["Letters from the harbour", "A history of lanterns", "Log of the brig Amber"] {
+        let (text, sources) = (format!("{name}. It was long."), Vec::new());
+        library.add(NewDocument { text: &text, name: Some(name), sources }).unwrap();
+    }
+    let pinned = library.find("A history of lanterns").unwrap();
+    library.set_pinned(pinned.id, true).unwrap();
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.library = Some(library);
+    let mut window = setup.window();
+    window.wait_for(&strings::more("Log of the brig Amber"));
+    window.until("the sample in the library", |window| {
+        let sample = &window.0.state().state().documents[0];
+        sample.kept.is_some() && window.sees(strings::READ)
+    });
+    window.picture("library");
+    window.click(&strings::more("A history of lanterns"));
+    window.click(strings::DELETE);
+    window.wait_for(strings::REALLY_DELETE);
+    window.picture("delete");
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -67,6 +67,8 @@ struct Local<B: Backend> {
     reader: Option<Reader<B>>,
     text: Arc<str>,
     library: Option<Documents>,
+    /// Tokens that the model was made for.
+    limit: usize,
 }
 
 impl ModelSource {
@@ -106,8 +108,10 @@ impl<B: Backend> Local<B> {
         device: String,
         library: Option<Documents>,
     ) -> Result<Self, Failure> {
-        let mut local = Self { backend, source, device, reader: None, text: "".into(), library };
-        local.reader_for(LEAST_CONTEXT)?;
+        let limit = source.open()?.config.max_position_embeddings.clamp(1, MAX_CONTEXT);
+        let (reader, text) = (None, "".into());
+        let mut local = Self { backend, source, device, reader, text, library, limit };
+        local.ready()?;
         Ok(local)
     }
 
@@ -128,21 +132,16 @@ impl<B: Backend> Local<B> {
     }
 
     fn ready(&mut self) -> Result<&mut Reader<B>, Failure> {
-        self.reader_for(LEAST_CONTEXT)
+        self.reader_for(LEAST_CONTEXT.min(self.limit))
     }
 
     /// The context for so many tokens, if the model was made for it.
-    fn context(&mut self, tokens: usize) -> Result<usize, Failure> {
-        let limit = self.limit()?;
+    fn context(&self, tokens: usize) -> Result<usize, Failure> {
+        let limit = self.limit;
         if tokens + ROOM > limit {
             return Err(too_long(&tokens.to_string(), limit));
         }
-        Ok((tokens + ROOM).next_multiple_of(STEP).clamp(LEAST_CONTEXT, limit))
-    }
-
-    fn limit(&mut self) -> Result<usize, Failure> {
-        let config = self.ready()?.engine().model().config();
-        Ok(config.max_position_embeddings.clamp(LEAST_CONTEXT, MAX_CONTEXT))
+        Ok((tokens + ROOM).next_multiple_of(STEP).max(LEAST_CONTEXT).min(limit))
     }
 
     /// What was read, kept in the library if the document is there.
@@ -195,7 +194,7 @@ impl<B: Backend> DocumentEngine for Local<B> {
     }
 
     fn plan(&mut self, text: &str) -> Result<ReadPlan, Failure> {
-        let limit = self.limit()?;
+        let limit = self.limit;
         if text.len() / MOST_TOKEN_BYTES > limit {
             return Err(too_long(&format!("more than {limit}"), limit));
         }
@@ -226,7 +225,8 @@ impl<B: Backend> DocumentEngine for Local<B> {
         };
         let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
         let context = self.context(tokens)?;
-        let key = session_key(self.ready()?)?;
+        // Positions of some models depend on the context, and what was kept with them.
+        let key = session_key(self.reader_for(context)?)?;
         let policy_text = Some(&*key.policy);
         let found = document.session_of(key.fingerprint, policy_text);
         let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
