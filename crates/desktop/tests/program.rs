@@ -7,5 +7,7 @@ mod frames;
 mod pictures;
 mod real;
 #[cfg(target_os = "linux")]
+// Elsewhere there is no screen that nobody sees.
+#[cfg(target_os = "linux")]
 mod start;
 mod support;

@@ -26,8 +26,6 @@ fn screen() -> Option<(Screen, String)> {
     Some((screen, format!(":{}", number.trim())))
 }
 
-// Elsewhere there is no screen that nobody sees.
-#[cfg(target_os = "linux")]
 #[test]
 fn the_program_opens_a_window_with_a_file_and_ends() {
     let (_screen, display) = screen().expect("an Xvfb: `cargo xtask setup` installs it");
