@@ -81,9 +81,8 @@ pub(crate) async fn detokenize(app: Arc<App>, body: Bytes) -> Result<Response<Bo
         let vocab = app.model.vocab_size;
         let refused = || wrong("tokens", &format!("a list of whole numbers below {vocab}"));
         let list = fields.any("tokens").and_then(Value::as_array).ok_or_else(refused)?;
-        let id = |value: &Value| {
-            u32::try_from(value.as_u64()?).ok().filter(|id| (*id as usize) < vocab)
-        };
+        let id =
+            |value: &Value| u32::try_from(value.as_u64()?).ok().filter(|id| (*id as usize) < vocab);
         let ids: Vec<u32> = list.iter().map(id).collect::<Option<_>>().ok_or_else(refused)?;
         app.note_unknown(&fields);
         let text = app.model.tokenizer.decode(&ids, false);

@@ -123,7 +123,10 @@ impl App {
     fn check_prompt(&self, ids: &[u32], is_document: bool) -> Result<(), ApiError> {
         let n_ctx = self.model.ctx_size;
         if ids.is_empty() {
-            return Err(ApiError::bad("empty_prompt", "the prompt is empty: there is nothing to answer"));
+            return Err(ApiError::bad(
+                "empty_prompt",
+                "the prompt is empty: there is nothing to answer",
+            ));
         }
         if ids.len() > n_ctx || (ids.len() == n_ctx && !is_document) {
             return Err(ApiError::too_long(ids.len(), n_ctx, true));
@@ -164,6 +167,8 @@ pub(crate) async fn aside<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(_) => Err(ApiError::internal("the request could not be read by a fault of the program")),
+        Err(_) => {
+            Err(ApiError::internal("the request could not be read by a fault of the program"))
+        }
     }
 }

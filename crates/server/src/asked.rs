@@ -54,6 +54,9 @@ pub(crate) struct How {
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
     pub(crate) return_progress: bool,
+    /// Whether what was read before is used. How a prompt is cut into chunks moves its last bits, so
+    /// who needs the same bits whatever was asked before reads all of it.
+    pub(crate) uses_known: bool,
     pub(crate) policy: PolicyOptions,
 }
 
@@ -78,6 +81,7 @@ impl How {
             stop: Vec::new(),
             ignore_eos: false,
             return_progress: true,
+            uses_known: true,
             policy,
         }
     }
@@ -107,6 +111,7 @@ impl How {
             stop: stop(fields)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
+            uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
             policy: policy(fields, model)?,
         })
     }

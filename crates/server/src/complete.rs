@@ -19,8 +19,8 @@ use crate::stream;
 const MAX_MESSAGES: usize = 4096;
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 /// Fields that mean nothing here, and that clients send all the same.
-const IGNORED: [&str; 7] =
-    ["user", "metadata", "store", "service_tier", "cache_prompt", "parallel_tool_calls", "safety_identifier"];
+const IGNORED: [&str; 6] =
+    ["user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier"];
 
 /// A request that was read.
 struct Read {
@@ -79,7 +79,8 @@ fn prompt(
     document: Option<String>,
 ) -> Result<Vec<u32>, ApiError> {
     let refused = || wrong("prompt", "a text, a list of one text, or a list of tokens");
-    let value = fields.any("prompt").ok_or_else(|| ApiError::field("prompt", "prompt: is missing"))?;
+    let value =
+        fields.any("prompt").ok_or_else(|| ApiError::field("prompt", "prompt: is missing"))?;
     let text = match value {
         Value::String(text) => text,
         Value::Array(list) => match &list[..] {
@@ -102,18 +103,16 @@ fn prompt(
 pub(crate) fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let list = fields.any("messages").and_then(Value::as_array);
     let list = list.filter(|list| (1..=MAX_MESSAGES).contains(&list.len()));
-    let list = list.ok_or_else(|| {
-        wrong("messages", &format!("a list of 1 to {MAX_MESSAGES} messages"))
-    })?;
+    let list =
+        list.ok_or_else(|| wrong("messages", &format!("a list of 1 to {MAX_MESSAGES} messages")))?;
     list.iter().enumerate().map(|(i, message)| one_message(i, message)).collect()
 }
 
 fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
     let name = format!("messages[{i}]");
     let role = message["role"].as_str().filter(|role| ROLES.contains(role));
-    let role = role.ok_or_else(|| {
-        wrong(&format!("{name}.role"), &format!("one of {}", ROLES.join(", ")))
-    })?;
+    let role = role
+        .ok_or_else(|| wrong(&format!("{name}.role"), &format!("one of {}", ROLES.join(", "))))?;
     if message.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
         return Err(ApiError::unsupported(&format!("{name}.tool_calls")));
     }

@@ -128,14 +128,14 @@ impl From<EngineError> for ApiError {
                 Self::too_long(at_least, context, false)
             }
             EngineError::EmptyPrompt => Self::bad("empty_prompt", error.to_string()),
-            EngineError::Policy(_) => Self::bad("invalid_policy", error.to_string()).about("policy"),
+            EngineError::Policy(_) => {
+                Self::bad("invalid_policy", error.to_string()).about("policy")
+            }
             EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),
-            EngineError::NonFinite { .. } => Self::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "numeric_error",
-                error.to_string(),
-            ),
+            EngineError::NonFinite { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "numeric_error", error.to_string())
+            }
             _ => Self::internal(error.to_string()),
         }
     }
@@ -152,11 +152,9 @@ impl From<DocumentsError> for ApiError {
                 bad("invalid_value").about("name")
             }
             DocumentsError::EmptyText { .. } => bad("empty_text").about("text"),
-            DocumentsError::NoSpace { .. } | DocumentsError::OverQuota { .. } => Self::new(
-                StatusCode::INSUFFICIENT_STORAGE,
-                "no_space",
-                error.to_string(),
-            ),
+            DocumentsError::NoSpace { .. } | DocumentsError::OverQuota { .. } => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", error.to_string())
+            }
             _ => Self::internal(error.to_string()),
         }
     }

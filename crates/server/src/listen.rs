@@ -110,8 +110,7 @@ impl Watched {
             return result;
         }
         let end = Instant::now() + self.stall;
-        let waiting =
-            self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
         ready!(waiting.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }

@@ -157,7 +157,8 @@ async fn on_signals(stop: &watch::Sender<bool>) {
         return;
     };
     let mut next = async || {
-        let (interrupted, terminated) = (std::pin::pin!(interrupt.recv()), std::pin::pin!(terminate.recv()));
+        let (interrupted, terminated) =
+            (std::pin::pin!(interrupt.recv()), std::pin::pin!(terminate.recv()));
         futures_util::future::select(interrupted, terminated).await;
     };
     next().await;

@@ -160,9 +160,8 @@ fn prob_of(id: u32, logits: &[f32], n_top: usize) -> TokenProb {
     let log_sum = f64::from(top) + sum.ln();
     let logprob = |id: u32| (f64::from(logits[id as usize]) - log_sum) as f32;
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let by_logit = |a: &u32, b: &u32| {
-        logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
-    };
+    let by_logit =
+        |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let n_top = n_top.min(order.len());
     if n_top > 0 {
         order.select_nth_unstable_by(n_top - 1, by_logit);

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use longview_core::FileSource;
 use longview_engine::{Engine, Session};
-use longview_library::documents::{Documents, DocumentsError, Id, SessionEntry, SessionKey};
 use longview_library::documents::Facts as SessionFacts;
+use longview_library::documents::{Documents, DocumentsError, Id, SessionEntry, SessionKey};
 use longview_ops::Backend;
 use longview_scheduler::{Fingerprint, PolicyOptions};
 use pollster::block_on;

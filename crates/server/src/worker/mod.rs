@@ -132,7 +132,8 @@ impl<B: Backend> Worker<B> {
     /// Lets go of requests whose client left, and of all when the time to drain is over. What they
     /// have read is kept.
     fn drop_left(&mut self) {
-        let is_over = self.draining.is_some_and(|since| since.elapsed() > self.options.limits.drain);
+        let is_over =
+            self.draining.is_some_and(|since| since.elapsed() > self.options.limits.drain);
         let before = self.waiting.len();
         self.waiting.retain(|job| !job.events.is_closed());
         self.metrics.cancelled.add(before - self.waiting.len());
@@ -187,6 +188,9 @@ impl<B: Backend> Worker<B> {
     }
 
     fn is_being_read(&self, job: &Job) -> bool {
+        if !job.how.uses_known {
+            return false;
+        }
         let known = self.kept.nearest(&job.ids).1;
         let reads_more = |run: &&Run<B>| {
             let common = common_prefix(&run.job.ids, &job.ids);
@@ -217,7 +221,8 @@ impl<B: Backend> Worker<B> {
         let policy = resolve_policy(options, self.model.n_layers, ctx_size);
         let policy = policy.map_err(EngineError::from)?.1;
         // What a policy lets go of depends on all that it has read, so it reads for itself.
-        if !policy.residency.forgets()
+        if job.how.uses_known
+            && !policy.residency.forgets()
             && let Some(session) = self.known(job).await
         {
             return Ok(session);
@@ -225,26 +230,20 @@ impl<B: Backend> Worker<B> {
         Ok(self.engine.session(options)?)
     }
 
-    /// Tokens from which on a chunk is computed by the kernels of long chunks. Those of a few rows
-    /// add in another order, so a prompt's bits would depend on where its last chunk begins.
-    fn least_chunk(&self) -> usize {
-        self.engine.backend().capabilities().matvec_max_rows + 1
-    }
-
     async fn known(&mut self, job: &Job) -> Option<Session<B>> {
         let n_known = self.kept.nearest(&job.ids).1;
-        let log = &*self.options.log;
+        let log = Arc::clone(&self.options.log);
         if let Some(disk) = &self.disk
             && let Some((session, id)) =
-                disk.open(&mut self.engine, &self.model.policy, &job.ids, n_known, log)
+                disk.open(&mut self.engine, &self.model.policy, &job.ids, n_known, &*log)
         {
             self.metrics.restored.add(1);
             self.kept.keep(session, Some(id));
         }
+        self.keep_of_running(&job.ids).await;
         let (found, n_common) = self.kept.nearest(&job.ids);
-        // The end is computed anew: what the model says behind it is wanted, to the bit as if all
-        // had been.
-        let n_known = n_common.min(job.ids.len().saturating_sub(self.least_chunk()));
+        // The last token is computed anew: what the model says behind it is wanted.
+        let n_known = n_common.min(job.ids.len() - 1);
         let i = found.filter(|_| n_known > 0)?;
         let mut session = match self.kept.fork(&mut self.engine, i, n_known).await {
             Ok(session) => session,
@@ -257,6 +256,27 @@ impl<B: Backend> Worker<B> {
             self.engine.set_policy(&mut session, &job.how.policy).await.ok()?;
         }
         Some(session)
+    }
+
+    /// Keeps what a request that is being answered has read, where another begins so: it need not
+    /// wait for the answer.
+    async fn keep_of_running(&mut self, ids: &[u32]) {
+        let n_known = self.kept.nearest(ids).1;
+        let own = self.model.policy.text();
+        let answering = self.runs.iter_mut().filter(|run| run.job.how.policy.text() == own);
+        let sessions = answering.filter_map(|run| match &mut run.phase {
+            Phase::Answering(choices) => choices.first_mut().map(|choice| &mut choice.session),
+            Phase::Reading(_) => None,
+        });
+        let common = |session: &&mut Session<B>| common_prefix(session.tokens(), ids);
+        let Some(session) = sessions.max_by_key(common) else { return };
+        if common(&session) < n_known + MIN_SHARED || session.policy().residency.forgets() {
+            return;
+        }
+        // Where there is no memory for it the prompt is read again.
+        if let Ok(fork) = self.engine.fork(session).await {
+            self.kept.keep(fork, None);
+        }
     }
 
     /// Reads a chunk of the prompt whose turn it is.
@@ -275,11 +295,11 @@ impl<B: Backend> Worker<B> {
 
     async fn read_chunk_of(&mut self, i: usize) -> Result<(), ApiError> {
         let began = Instant::now();
-        let (chunk_size, least) = (self.engine.options().chunk_size, self.least_chunk());
+        let chunk_size = self.engine.options().chunk_size;
         let run = &mut self.runs[i];
         let Phase::Reading(session) = &mut run.phase else { return Ok(()) };
         let rest = &run.job.ids[session.tokens().len()..];
-        let chunk = &rest[..chunk_len(rest.len(), chunk_size, least)];
+        let chunk = &rest[..rest.len().min(chunk_size)];
         let mode = SpanMode::Exact { remaining: rest.len() - chunk.len() };
         let n_read = chunk.len();
         let step = SessionStep::new(session, chunk, mode);
@@ -287,7 +307,7 @@ impl<B: Backend> Worker<B> {
         let n_done = session.tokens().len();
         let is_all = n_done == run.job.ids.len();
         if is_all {
-            self.engine.settle(session).await?;
+            self.engine.finish_prefill(session).await?;
         }
         self.metrics.prompt_tokens.add(n_read);
         self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
@@ -439,7 +459,10 @@ impl<B: Backend> Worker<B> {
     fn close(&mut self, run: Run<B>) -> Result<(), ApiError> {
         let Run { job, phase, .. } = run;
         let session = match phase {
-            Phase::Reading(session) => Some(session),
+            Phase::Reading(mut session) => {
+                block_on(self.engine.finish_prefill(&mut session))?;
+                Some(session)
+            }
             Phase::Answering(choices) => choices.into_iter().next().map(|choice| choice.session),
         };
         let Some(mut session) = session.filter(|session| !session.tokens().is_empty()) else {
@@ -465,16 +488,6 @@ impl<B: Backend> Worker<B> {
         self.metrics.kept.set(self.kept.len());
         self.metrics.kept_tokens.set(self.kept.n_tokens());
     }
-}
-
-/// Tokens of the next chunk: as many as go, but what is left for the last one is no less than
-/// `least`, where there is a choice.
-fn chunk_len(n_rest: usize, chunk_size: usize, least: usize) -> usize {
-    let n_left = n_rest.saturating_sub(chunk_size);
-    if n_left == 0 || n_left >= least {
-        return n_rest.min(chunk_size);
-    }
-    chunk_size.saturating_sub(least - n_left).max(1)
 }
 
 fn stopping() -> ApiError {

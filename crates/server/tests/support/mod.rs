@@ -61,34 +61,39 @@ pub fn serve_with(options: ServerOptions, chunk_size: usize, delay: Duration) ->
 
 /// Starts a server and does not wait.
 pub fn begin(options: ServerOptions, chunk_size: usize, delay: Duration) -> Served {
-    let (first, second) = (folder(), folder());
-    let policy = PolicyOptions::new(Preset::DEFAULT);
+    let (model, folder) = (facts_of_model(), folder());
+    let policy = model.policy.clone();
     let engine_options = EngineOptions {
         ctx_size: CTX_SIZE,
         chunk_size,
         max_sequences: options.n_slots,
         ..EngineOptions::default()
     };
-    let model = ModelFacts {
-        names: vec!["needle".to_owned()],
-        words: "needle".to_owned(),
-        tokenizer: first.tokenizer.expect("a tokenizer"),
-        chat: first.chat,
-        generation: first.generation,
-        n_layers: first.config.n_layers,
-        vocab_size: first.config.vocab_size,
-        ctx_size: CTX_SIZE,
-        policy: policy.clone(),
-    };
-    let options = ServerOptions { port: 0, ..options };
+    let options = ServerOptions { port: 0, log: Arc::new(|line| println!("{line}")), ..options };
     let load = move || {
         std::thread::sleep(delay);
         let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
         let backend = Arc::new(CpuBackend::new(cpu)?);
-        Ok(Engine::load(backend, second, engine_options, &policy)?)
+        Ok(Engine::load(backend, folder, engine_options, &policy)?)
     };
     let server = Server::start(options, model, load).expect("it starts");
     Served { address: server.address(), server: Some(server) }
+}
+
+/// What is known of the embedded model.
+pub fn facts_of_model() -> ModelFacts {
+    let folder = folder();
+    ModelFacts {
+        names: vec!["needle".to_owned()],
+        words: "needle".to_owned(),
+        tokenizer: folder.tokenizer.expect("a tokenizer"),
+        chat: folder.chat,
+        generation: folder.generation,
+        n_layers: folder.config.n_layers,
+        vocab_size: folder.config.vocab_size,
+        ctx_size: CTX_SIZE,
+        policy: PolicyOptions::new(Preset::DEFAULT),
+    }
 }
 
 /// An answer.
@@ -207,7 +212,11 @@ pub fn document(n_sentences: usize, seed: u64) -> (String, Vec<Fact>) {
         if let Some(at) = (0..3).find(|at| i == (at + 1) * n_sentences / 4) {
             text += &facts[at].statement;
         }
-        text += &format!(" The {} walked to the {} and rested.", WORDS[(i * 7 + seed as usize) % 6], WORDS[(i * 5) % 6]);
+        text += &format!(
+            " The {} walked to the {} and rested.",
+            WORDS[(i * 7 + seed as usize) % 6],
+            WORDS[(i * 5) % 6]
+        );
     }
     (text, facts)
 }
