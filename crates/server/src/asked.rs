@@ -54,8 +54,8 @@ pub(crate) struct How {
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
     pub(crate) return_progress: bool,
-    /// Whether what was read before is used. How a prompt is cut into chunks moves its last bits, so
-    /// who needs the same bits whatever was asked before reads all of it.
+    /// Whether what was read before is used. Its rows lie in the order of its clusters, in which
+    /// attention adds, so who needs the last bits whatever was asked before reads all of it.
     pub(crate) uses_known: bool,
     pub(crate) policy: PolicyOptions,
 }

@@ -105,6 +105,11 @@ impl<B: Backend> Kept<B> {
         self.make_room();
     }
 
+    /// Lets all go.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
     /// Lets a removed context go, and what was said after it.
     pub(super) fn forget(&mut self, name: Id) {
         let found = self.entries.iter().find(|entry| entry.name == Some(name));

@@ -227,6 +227,11 @@ impl<B: Backend> Worker<B> {
         {
             return Ok(session);
         }
+        if let Ok(session) = self.engine.session(options) {
+            return Ok(session);
+        }
+        // What is kept may take the memory that it needs.
+        self.kept.clear();
         Ok(self.engine.session(options)?)
     }
 
