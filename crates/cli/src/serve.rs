@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clap::builder::Resettable;
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
 use longview_scheduler::PolicyOptions;
@@ -27,12 +28,12 @@ const MIN_SEQUENCES: usize = 4;
 /// Options of `longview serve`.
 #[derive(Args)]
 #[command(
-    mut_arg("model", |arg| arg.required(false)),
+    mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     mut_args(|arg| {
         // Values of switches would have to be spelt; they are given as words.
         let takes_value = arg.get_action().takes_values();
         let name = format!("LONGVIEW_{}", arg.get_id().as_str().to_uppercase());
-        if takes_value { arg.env(name).hide_env_values(true) } else { arg }
+        if takes_value { arg.env(name).hide_env(true) } else { arg }
     }),
     after_help = "\
 Without -m the model that is part of this program is served. Every option with a value can be given \

@@ -64,7 +64,12 @@ impl<B: Backend> Run<B> {
 
     /// Whether its client has taken what was sent, but for a little.
     pub(super) fn has_room(&self) -> bool {
-        self.job.events.capacity() > 2 * self.job.how.n + 2
+        self.job.events.capacity() >= self.n_reserved()
+    }
+
+    /// Events of one step, and the last one: a text, a rest of it and an end for each answer.
+    fn n_reserved(&self) -> usize {
+        3 * self.job.how.n + 1
     }
 
     /// Sends to all who wait for it. Who does not listen any more is found by [`Run::is_left`].
@@ -76,13 +81,19 @@ impl<B: Backend> Run<B> {
 
     /// Says how far the prompt was read, where that was asked for.
     pub(super) fn send_progress(&self, processed: usize) {
-        if self.job.how.return_progress && self.has_room() {
-            self.send(Event::Progress(Progress {
-                total: self.job.ids.len(),
-                cached: self.n_cached,
-                processed,
-                time_ms: self.began.elapsed().as_millis() as u64,
-            }));
+        if !self.job.how.return_progress {
+            return;
+        }
+        let progress = Progress {
+            total: self.job.ids.len(),
+            cached: self.n_cached,
+            processed,
+            time_ms: self.began.elapsed().as_millis() as u64,
+        };
+        // Who does not keep up misses some of it, but not the end.
+        let all = self.also.iter().chain([&self.job.events]);
+        for events in all.filter(|events| events.capacity() > self.n_reserved()) {
+            let _ = events.try_send(Event::Progress(progress));
         }
     }
 
