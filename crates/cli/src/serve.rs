@@ -36,9 +36,9 @@ const MIN_SEQUENCES: usize = 4;
         if takes_value { arg.env(name).hide_env(true) } else { arg }
     }),
     after_help = "\
-Without -m the model that is part of this program is served. Every option with a value can be given \
-in the environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has the endpoints, their \
-fields and errors, and examples."
+Without -m the model that is part of this program is served. Options with a value can be given in the \
+environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has the endpoints, their fields and \
+errors, and examples."
 )]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub struct ServeArgs {
     max_body: usize,
 
     /// Folder of the library in which contexts are kept [default: the user's data folder].
-    #[arg(long, value_name = "DIR", conflicts_with = "no_library")]
+    #[arg(long, value_name = "DIR")]
     library: Option<PathBuf>,
 
     /// Keep no contexts on disk: there is no /v1/contexts then [default: off].

@@ -126,7 +126,11 @@ impl Form {
         }
         let text = |id: u32| self.model.tokenizer.decode(&[id], false).unwrap_or_default();
         if self.is_chat {
-            let one = |id: u32, logprob: f32| json!({ "token": text(id), "id": id, "logprob": logprob, "bytes": text(id).as_bytes() });
+            let one = |id: u32, logprob: f32| {
+                let text = text(id);
+                let bytes = text.as_bytes();
+                json!({ "token": text, "id": id, "logprob": logprob, "bytes": bytes })
+            };
             let content = probs.iter().map(|prob| {
                 let mut entry = one(prob.id, prob.logprob);
                 entry["top_logprobs"] =

@@ -171,9 +171,10 @@ impl Script for Form {
     fn event(&mut self, event: Event) -> Vec<Value> {
         match event {
             Event::Progress(progress) => {
-                vec![
-                    json!({ "object": "context.progress", "prompt_progress": progress_json(&progress) }),
-                ]
+                vec![json!({
+                    "object": "context.progress",
+                    "prompt_progress": progress_json(&progress),
+                })]
             }
             Event::Done(summary) => vec![self.complete(&summary)],
             Event::Failed(error) => vec![error.json()],

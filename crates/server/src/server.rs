@@ -110,7 +110,7 @@ fn run_engine<B: Backend>(
     let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox);
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);
-    // A fault of the program ends the engine's thread alone: clients are told, and so is the caller.
+    // A fault of the program ends the engine's thread alone: clients and the caller are told.
     std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve()))
         .map_err(|_| ServeError::EngineEnded)
 }

@@ -117,7 +117,7 @@ impl<B: Backend> Choice<B> {
     }
 
     fn send(&mut self, text: String, out: &mut Vec<Event>) {
-        // Probabilities go with the text of their tokens; after the last text there may be some left.
+        // Probabilities go with the text of their tokens; some may be left after the last text.
         if text.is_empty() && (self.probs.is_empty() || !self.is_done) {
             return;
         }
