@@ -36,9 +36,9 @@ const MIN_SEQUENCES: usize = 4;
         if takes_value { arg.env(name).hide_env(true) } else { arg }
     }),
     after_help = "\
-Without -m the model that is part of this program is served. Options with a value can be given in the \
-environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has the endpoints, their fields and \
-errors, and examples."
+Without -m the model that is part of this program is served. Options with a value can be given \
+in the environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has endpoints, fields, \
+errors and examples."
 )]
 pub struct ServeArgs {
     #[command(flatten)]

@@ -145,12 +145,13 @@ impl From<DocumentsError> for ApiError {
     fn from(error: DocumentsError) -> Self {
         let bad = |code| Self::bad(code, error.to_string());
         match &error {
-            DocumentsError::NotFound { .. } => {
+            DocumentsError::NotFound { .. } | DocumentsError::Removed { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "context_not_found", error.to_string())
             }
             DocumentsError::NameTaken { .. } | DocumentsError::BadName { .. } => {
                 bad("invalid_value").about("name")
             }
+            DocumentsError::Ambiguous { .. } => bad("ambiguous_context"),
             DocumentsError::EmptyText { .. } => bad("empty_text").about("text"),
             DocumentsError::NoSpace { .. } | DocumentsError::OverQuota { .. } => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", error.to_string())
