@@ -11,9 +11,12 @@ use serde_json::{Map, Value, json};
 /// Seconds after which a client may ask again where the server is full or not ready.
 const RETRY_AFTER_S: u64 = 1;
 
-/// A request that is refused or failed.
+/// A request that is refused or failed. In a box, because most results are none.
 #[derive(Clone, Debug)]
-pub(crate) struct ApiError {
+pub(crate) struct ApiError(Box<Parts>);
+
+#[derive(Clone, Debug)]
+struct Parts {
     status: StatusCode,
     code: &'static str,
     param: Option<String>,
@@ -24,7 +27,8 @@ pub(crate) struct ApiError {
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, param: None, message: message.into(), more: Map::new() }
+        let message = message.into();
+        Self(Box::new(Parts { status, code, param: None, message, more: Map::new() }))
     }
 
     /// A field that cannot be used as it is.
@@ -64,17 +68,17 @@ impl ApiError {
     }
 
     pub(crate) fn about(mut self, param: &str) -> Self {
-        self.param = Some(param.to_owned());
+        self.0.param = Some(param.to_owned());
         self
     }
 
     pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
-        self.more.insert(name.to_owned(), value);
+        self.0.more.insert(name.to_owned(), value);
         self
     }
 
     fn kind(&self) -> &'static str {
-        match self.status.as_u16() {
+        match self.0.status.as_u16() {
             401 => "authentication_error",
             403 => "permission_error",
             404 => "not_found_error",
@@ -87,21 +91,21 @@ impl ApiError {
 
     /// As a body, or an event of a stream.
     pub(crate) fn json(&self) -> Value {
-        let mut error = self.more.clone();
-        error.insert("message".into(), json!(self.message));
+        let mut error = self.0.more.clone();
+        error.insert("message".into(), json!(self.0.message));
         error.insert("type".into(), json!(self.kind()));
-        error.insert("param".into(), json!(self.param));
-        error.insert("code".into(), json!(self.code));
+        error.insert("param".into(), json!(self.0.param));
+        error.insert("code".into(), json!(self.0.code));
         json!({ "error": error })
     }
 
     /// As an answer.
     pub(crate) fn response(&self) -> Response<Body> {
-        let mut response = json_response(self.status, &self.json());
-        if matches!(self.status.as_u16(), 429 | 503) {
+        let mut response = json_response(self.0.status, &self.json());
+        if matches!(self.0.status.as_u16(), 429 | 503) {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
         }
-        if self.status == StatusCode::UNAUTHORIZED {
+        if self.0.status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }

@@ -333,7 +333,7 @@ impl<B: Backend> Worker<B> {
             return Ok(());
         };
         let (n, n_vocab) = (run.job.how.n, self.model.vocab_size);
-        let mut first = Choice::new(session, 0, &run.job.how, n_vocab)?;
+        let mut first = Choice::new(*session, 0, &run.job.how, n_vocab)?;
         let mut others = Vec::new();
         for index in 1..n {
             let fork = self.engine.fork(&mut first.session).await?;
@@ -466,7 +466,7 @@ impl<B: Backend> Worker<B> {
         let session = match phase {
             Phase::Reading(mut session) => {
                 block_on(self.engine.finish_prefill(&mut session))?;
-                Some(session)
+                Some(*session)
             }
             Phase::Answering(choices) => choices.into_iter().next().map(|choice| choice.session),
         };

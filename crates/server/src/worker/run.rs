@@ -27,7 +27,7 @@ pub(super) struct Run<B: Backend> {
 
 pub(super) enum Phase<B: Backend> {
     /// The prompt is being read.
-    Reading(Session<B>),
+    Reading(Box<Session<B>>),
     /// Answers are being generated.
     Answering(Vec<Choice<B>>),
 }
@@ -38,7 +38,7 @@ impl<B: Backend> Run<B> {
             job,
             also: Vec::new(),
             n_cached: session.tokens().len(),
-            phase: Phase::Reading(session),
+            phase: Phase::Reading(Box::new(session)),
             began: Instant::now(),
             read: None,
             stalled: None,

@@ -69,7 +69,7 @@ pub fn begin(options: ServerOptions, chunk_size: usize, delay: Duration) -> Serv
         max_sequences: options.n_slots,
         ..EngineOptions::default()
     };
-    let options = ServerOptions { port: 0, log: Arc::new(|line| println!("{line}")), ..options };
+    let options = ServerOptions { port: 0, ..options };
     let load = move || {
         std::thread::sleep(delay);
         let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
