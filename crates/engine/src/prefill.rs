@@ -92,7 +92,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Ends a prompt, or a part of one, whose chunks were computed by [`Engine::step_each`] under
-    /// [`SpanMode::Exact`], in between other work: what the policy keeps of it is made. To be called
+    /// [`SpanMode::Exact`], in between other work: what the policy keeps of it is made. Call it
     /// before the next token is computed through the policy, and before the session is saved.
     ///
     /// # Errors
