@@ -156,3 +156,21 @@ fn texts_become_tokens_and_texts_again() {
     assert_eq!(models["data"][0]["id"], "needle");
     assert_eq!(served.get("/props").json()["n_ctx"], 4096);
 }
+
+#[test]
+fn a_request_chooses_what_its_answer_attends_and_hears_what_it_was() {
+    let served = serve(ServerOptions::default());
+    let (text, facts) = document(100, 8);
+    for (policy, budget, cached) in [("longview", None, false), ("clusterkv", Some(192), true)] {
+        let mut body = question(&text, &facts[0]);
+        body["policy"] = json!(policy);
+        body["budget"] = json!(budget);
+        let answer = served.post("/v1/completions", &body).json();
+        assert_eq!(answer["timings"]["cache_n"] != 0, cached, "{answer}");
+        let said = &answer["longview"];
+        assert_eq!(said["policy"], policy);
+        let (attended, of) = (said["attended_tokens"].as_f64(), said["of_tokens"].as_f64());
+        assert!(of > Some(1000.0), "{answer}");
+        assert!(attended <= budget.map(f64::from).or(of) && attended > Some(64.0), "{answer}");
+    }
+}
