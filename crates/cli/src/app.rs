@@ -16,8 +16,10 @@ use crate::plan::PlanArgs;
 use crate::policies::PoliciesArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
+use crate::serve::ServeArgs;
 use crate::{
     completions, demo, doctor, evaluation, failure, kv, models, out, plan, policies, quantize, run,
+    serve,
 };
 
 /// Long-context inference: keeps keys and values in host memory and recalls what each step needs.
@@ -36,6 +38,9 @@ enum Command {
     Demo(DemoArgs),
     /// Continue a prompt, answer about a document, or chat.
     Run(Box<RunArgs>),
+    /// Serve a model to other programs over HTTP, as OpenAI's and llama.cpp's servers do.
+    #[command(visible_alias = "server")]
+    Serve(Box<ServeArgs>),
     /// Keep documents that a model has read, and ask them again.
     Kv(KvArgs),
     /// Download a model by its name, or the rest of it.
@@ -105,6 +110,7 @@ fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Kv(args) => kv::run(args),
         Command::Pull(args) => models::pull(&args),
         Command::Ls(args) => models::ls(&args),

@@ -48,6 +48,11 @@ impl Interrupt {
         Ok(Self(state))
     }
 
+    /// For a program with a handler of its own, or with none.
+    pub fn without_handler() -> Self {
+        Self(Arc::default())
+    }
+
     /// Lets Ctrl-C cancel calls that look at `token`.
     pub fn cancel_with(&self, token: CancelToken) -> InterruptGuard<'_> {
         *self.0.running() = Some(Running::Call(token));

@@ -25,6 +25,7 @@ mod policies;
 mod progress;
 mod quantize;
 mod run;
+mod serve;
 mod table;
 mod template;
 mod terminal;

@@ -216,7 +216,6 @@ fn gguf_files_that_cannot_be_run_say_what_works() {
 #[test]
 fn commands_of_other_programs_say_what_works() {
     for (name, parts) in [
-        ("serve", ["no server yet", "longview run -m DIR"]),
         ("ps", ["`longview ls` lists", "longview plan -m NAME"]),
         ("show", ["`longview ls` lists", "longview plan -m NAME"]),
         ("chat", ["without -p is a chat", "longview run -m DIR"]),

@@ -19,6 +19,8 @@ mod processes;
 #[cfg(unix)]
 mod quantize;
 mod results_files;
+#[cfg(unix)]
+mod serve;
 mod session;
 mod support;
 mod templates;

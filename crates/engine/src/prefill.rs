@@ -91,6 +91,18 @@ impl<B: Backend> Engine<B> {
         Ok(true)
     }
 
+    /// Ends a prompt, or a part of one, whose chunks were computed by [`Engine::step_each`] under
+    /// [`SpanMode::Exact`], in between other work: what the policy keeps of it is made. Call it
+    /// before the next token is computed through the policy, and before the session is saved.
+    ///
+    /// # Errors
+    /// If the device fails; the call may be made again.
+    pub async fn finish_prefill(&mut self, session: &mut Session<B>) -> Result<(), EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        Ok(session.sequence.finish_prefill().await?)
+    }
+
     /// Computes tokens one at a time through the policy: a question that only sees what is
     /// recalled.
     pub async fn feed(&mut self, session: &mut Session<B>, ids: &[u32]) -> Result<(), EngineError> {

@@ -239,3 +239,30 @@ fn forks_say_what_sessions_of_their_own_would() {
         }
     }
 }
+
+#[test]
+fn a_prompt_in_chunks_between_the_steps_of_others_says_the_same() {
+    let mut engine = small_context(400);
+    for policy in [clusterkv(), full()] {
+        let expected = alone(&mut engine, &policy, 150);
+        let mut other = start(&mut engine, &full(), 60);
+        let (mut session, mut sampler) =
+            (engine.session(&policy).expect("a session"), greedy(&engine));
+        let ids = prompt(&engine, 150);
+        for (i, chunk) in ids.chunks(64).enumerate() {
+            let mode = SpanMode::Exact { remaining: 150 - 64 * i - chunk.len() };
+            let part = SessionStep::new(&mut session, chunk, mode);
+            block_on(engine.step(&mut [part])).expect("a chunk");
+            let id = [sampler.next_token(&other).expect("numbers")];
+            let part = SessionStep::new(&mut other, &id, SpanMode::Policy);
+            block_on(engine.step(&mut [part])).expect("a step");
+        }
+        block_on(engine.finish_prefill(&mut session)).expect("an index");
+        for _ in 0..N_STEPS {
+            let id = [sampler.next_token(&session).expect("numbers")];
+            let part = SessionStep::new(&mut session, &id, SpanMode::Policy);
+            block_on(engine.step(&mut [part])).expect("a step");
+        }
+        assert_eq!(session.tokens(), expected);
+    }
+}

@@ -36,7 +36,7 @@ const SHIFT: &str = "use --policy streaming-llm with --sinks N: it evicts, and k
 const THREADS: &str = "use --threads N, and taskset or numactl to place them";
 const NO_DRAFT: &str = "use another model: tokens are not drafted";
 const ONE_MODEL: &str = "use a model that has it merged into its weights";
-const SERVER: &str = "use the library for a server of your own: there is none yet";
+const SERVER: &str = "use `longview serve`, which has it";
 const IN_HOST: &str = "use --budget N: keys and values are in host memory, and a step reads N";
 
 /// Names as on llama.cpp's command line, and what they are here.
@@ -78,7 +78,10 @@ const TABLE: &[(&[&str], Meaning)] = &[
         &["-b", "--batch-size"],
         Refused("use --chunk-size TOKENS (llama.cpp's -ub): prompts are computed in such chunks"),
     ),
-    (&["-np", "--parallel", "-ns", "--sequences", "-cb"], Refused("leave it out: one at a time")),
+    (
+        &["-np", "--parallel", "-ns", "--sequences", "-cb"],
+        Refused("use `longview serve --parallel N`"),
+    ),
     (&["-cnv", "--conversation"], Refused(CHAT)),
     (&["-i", "--interactive", "-if", "--interactive-first"], Refused(CHAT)),
     (&["-ins", "--instruct", "-cml", "--chatml"], Refused(CHAT)),
@@ -156,10 +159,6 @@ pub fn meaning(name: &str) -> Option<Meaning> {
 /// Commands that other programs have, with what works here today.
 pub fn absent_command(name: &str) -> Option<&'static str> {
     Some(match name {
-        "serve" | "server" => {
-            "there is no server yet; `longview run -m DIR` answers and chats in this terminal, and \
-             programs use the library (docs/usage.md)"
-        }
         "ps" | "show" => {
             "`longview ls` lists the models that are here, and `longview plan -m NAME` shows what \
              one takes"
@@ -201,9 +200,8 @@ mod tests {
 
     #[test]
     fn commands_of_other_programs_say_what_works() {
-        assert!(absent_command("serve").is_some_and(|text| text.contains("longview run")));
         assert!(absent_command("ps").is_some_and(|text| text.contains("longview ls")));
-        for ours in ["speed", "pull", "download", "ls", "list", "rm"] {
+        for ours in ["serve", "server", "speed", "pull", "download", "ls", "list", "rm"] {
             assert!(absent_command(ours).is_none(), "{ours}");
         }
     }

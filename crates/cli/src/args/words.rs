@@ -186,7 +186,9 @@ mod tests {
         assert!(prepared("run -m x -zz").unwrap_err().contains("two dashes"));
         assert!(prepared("plan -m x -ngl 99").unwrap_err().contains("--device"));
         assert!(prepared("-m x -p y").unwrap_err().contains("longview run"));
-        assert!(prepared("serve -m x").unwrap_err().contains("no server yet"));
+        assert!(prepared("serve -m x -np 2").unwrap_err().contains("--parallel"));
+        assert!(prepared("run -m x --port 1").unwrap_err().contains("longview serve"));
+        same("serve -m x --parallel 2 --port 1");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use self::change::{NameArgs, QuotaArgs, RenameArgs, RmArgs};
 use self::check::CheckArgs;
 use self::export::ExportArgs;
 use self::ls::LsArgs;
+pub use self::place::{model_words, open as open_library};
 
 /// Options of `longview kv`.
 #[derive(Args)]

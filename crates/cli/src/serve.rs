@@ -1,0 +1,235 @@
+//! `longview serve`: a model for other programs, over HTTP.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use clap::builder::Resettable;
+use longview_engine::EngineOptions;
+use longview_model::folder::ModelFolder;
+use longview_scheduler::PolicyOptions;
+use longview_server::{Limits, ModelFacts, Server, ServerOptions};
+use longview_startup::embedded;
+
+use crate::args::{EngineArgs, PolicyArgs, RopeArgs, numbers};
+use crate::context::{self, Chooser, Content, Limit};
+use crate::device::with_device;
+use crate::files::input;
+use crate::interrupt::Interrupt;
+use crate::load::{self, ModelArgs};
+use crate::out::note;
+use crate::{kv, template, units};
+
+/// Sequences of a step, at least: several answers to one request share steps as well.
+const MIN_SEQUENCES: usize = 4;
+
+/// Options of `longview serve`.
+#[derive(Args)]
+#[command(
+    mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
+    mut_args(|arg| {
+        // Values of switches would have to be spelt; they are given as words.
+        let takes_value = arg.get_action().takes_values();
+        let name = format!("LONGVIEW_{}", arg.get_id().as_str().to_uppercase());
+        if takes_value { arg.env(name).hide_env(true) } else { arg }
+    }),
+    after_help = "\
+Without -m the model that is part of this program is served. Options with a value can be given \
+in the environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has endpoints, fields, \
+errors and examples."
+)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Address to listen on. One that other machines reach needs --api-key.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+
+    /// Port; 0: one that is free.
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+
+    /// What clients must send as `Authorization: Bearer KEY` [default: none].
+    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
+    api_key: Option<String>,
+
+    /// A file with the key, which other users of the machine do not see among the processes
+    /// [default: none].
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+
+    /// A name of this machine that clients may use in the Host header; may be given several times
+    /// [default: localhost and the address].
+    #[arg(long, value_name = "NAME")]
+    allowed_host: Vec<String>,
+
+    /// What clients call the model [default: its file or folder].
+    #[arg(short, long, value_name = "NAME")]
+    alias: Option<String>,
+
+    /// Requests that run at the same time.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = numbers::count(1..=64))]
+    parallel: usize,
+
+    /// Requests that wait; one more is told to come again later.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = numbers::count(0..=10_000))]
+    max_waiting: usize,
+
+    /// Contexts that are kept in memory after their requests, so that what begins like them is not
+    /// read again; 0 keeps none.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::count(0..=1000))]
+    keep: usize,
+
+    /// Most MiB of a request.
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = numbers::count(1..=1024))]
+    max_body: usize,
+
+    /// Folder of the library in which contexts are kept [default: the user's data folder].
+    #[arg(long, value_name = "DIR")]
+    library: Option<PathBuf>,
+
+    /// Keep no contexts on disk: there is no /v1/contexts then [default: off].
+    #[arg(long)]
+    no_library: bool,
+
+    #[command(flatten)]
+    policy: PolicyArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    #[command(flatten)]
+    rope: RopeArgs,
+}
+
+/// Serves until a signal ends it.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    let server = options(args)?;
+    // The engine takes one, with its weights; the other gives handlers tokenizer and template.
+    let (folder, texts) = (open(args)?, open(args)?);
+    folder.tokenizer()?;
+    if let Some(chat) = &folder.chat {
+        template::check(chat)?;
+    }
+    let policy = args.policy.options()?;
+    let options = EngineOptions {
+        rope: args.rope.scaling(&folder.config),
+        max_sequences: args.parallel.max(MIN_SEQUENCES),
+        ..args.engine.options(args.model.ctx_size.max(1))
+    };
+    let limit = Limit::new(&folder.config, &args.rope);
+    with_device!(args.engine.device()?, backend => {
+        let chooser = Chooser {
+            backend: &*backend,
+            folder: &folder,
+            options: &options,
+            policy: &policy,
+            memory: context::memory(&args.engine, &*backend),
+        };
+        let ctx_size = match args.model.ctx_size {
+            0 => chooser.choose(&limit, Content::Unknown)?,
+            given => chooser.check(given, Content::Unknown)?,
+        };
+        let options = EngineOptions { ctx_size, ..options };
+        let facts = facts(args, texts, ctx_size, policy.clone())?;
+        let name = facts.names[0].clone();
+        let load = move || Ok(load::engine(backend, folder, options, &policy)?.0);
+        let server = Server::start(server, facts, load)?;
+        introduce(args, &server, &name);
+        Ok(server.wait()?)
+    })
+}
+
+fn open(args: &ServeArgs) -> Result<ModelFolder> {
+    if args.model.is_absent() {
+        return Ok(embedded::open()?);
+    }
+    // The server has signals of its own; a download goes on where it was ended.
+    args.model.open(&Interrupt::without_handler())
+}
+
+fn options(args: &ServeArgs) -> Result<ServerOptions> {
+    let documents = match (&args.library, args.no_library) {
+        (_, true) => None,
+        (library, false) => Some(kv::open_library(library.as_deref())?),
+    };
+    Ok(ServerOptions {
+        host: args.host,
+        port: args.port,
+        api_key: api_key(args)?,
+        allowed_hosts: args.allowed_host.iter().cloned().collect::<BTreeSet<_>>(),
+        n_slots: args.parallel,
+        max_waiting: args.max_waiting,
+        max_kept: args.keep,
+        documents,
+        limits: Limits { body_bytes: args.max_body << 20, ..Limits::default() },
+        catches_signals: true,
+        log: Arc::new(|line| note(line)),
+    })
+}
+
+fn api_key(args: &ServeArgs) -> Result<Option<String>> {
+    let key = match &args.api_key_file {
+        Some(path) => Some(input::read_text("--api-key-file", path)?.trim().to_owned()),
+        None => args.api_key.clone(),
+    };
+    if key.as_ref().is_some_and(|key| key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()))
+    {
+        bail!("--api-key: must be letters, digits and signs without spaces, at least one");
+    }
+    Ok(key)
+}
+
+fn facts(
+    args: &ServeArgs,
+    texts: ModelFolder,
+    ctx_size: usize,
+    policy: PolicyOptions,
+) -> Result<ModelFacts> {
+    let (words, names) = if args.model.is_absent() {
+        ("embedded".to_owned(), vec!["needle".to_owned()])
+    } else {
+        let given = args.model.name();
+        let file = Path::new(&given).file_name().map(|name| name.to_string_lossy().into_owned());
+        let names = file.into_iter().chain([given]).collect();
+        (kv::model_words(&args.model), names)
+    };
+    let mut names: Vec<String> = args.alias.iter().cloned().chain(names).collect();
+    names.dedup();
+    Ok(ModelFacts {
+        names,
+        words,
+        tokenizer: texts.tokenizer.context("the model has no tokenizer")?,
+        chat: texts.chat,
+        generation: texts.generation,
+        n_layers: texts.config.n_layers,
+        vocab_size: texts.config.vocab_size,
+        ctx_size,
+        policy,
+    })
+}
+
+/// Where it listens, and a line to try it with.
+fn introduce(args: &ServeArgs, server: &Server, name: &str) {
+    let address = server.address();
+    let places = units::count(args.parallel);
+    note(format_args!("serving {name} at http://{address}/v1, {places} at a time; Ctrl-C ends it"));
+    let key = if args.api_key.is_some() || args.api_key_file.is_some() {
+        " -H 'Authorization: Bearer KEY'"
+    } else {
+        ""
+    };
+    let (path, body) = if args.model.is_absent() {
+        let prompt = "The pass key is 48213. Remember it. 48213 is the pass key. What is the pass \
+                      key? The pass key is";
+        ("completions", format!(r#"{{"prompt": "{prompt}", "max_tokens": 12, "stop": "."}}"#))
+    } else {
+        let message = r#"{"role": "user", "content": "Hello"}"#;
+        ("chat/completions", format!(r#"{{"messages": [{message}]}}"#))
+    };
+    note(format_args!("  curl http://{address}/v1/{path}{key} -d '{body}'"));
+}

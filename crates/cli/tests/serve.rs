@@ -1,0 +1,103 @@
+//! `longview serve` as a program: how it starts, what it prints, and how a signal ends it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr};
+use std::time::Duration;
+
+use crate::support::{command, longview};
+
+/// A server with a free port, and the rest of what it says.
+struct Serving {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    address: String,
+    curl: String,
+}
+
+fn serve(words: &[&str], variables: &[(&str, &str)]) -> Serving {
+    let mut command = command([&["serve", "--no-library", "--device", "cpu"], words].concat());
+    let mut child = command.envs(variables.iter().copied()).spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let (mut address, mut curl) = (String::new(), String::new());
+    while curl.is_empty() {
+        let mut line = String::new();
+        assert!(err.read_line(&mut line).unwrap() > 0, "it ended");
+        if let Some((_, rest)) = line.split_once("http://") {
+            address = rest.split_once('/').unwrap().0.to_owned();
+        }
+        if line.contains("  curl ") {
+            curl = line.trim().to_owned();
+        }
+    }
+    Serving { child, err, address, curl }
+}
+
+impl Serving {
+    /// Sends the request of the line that it printed, once it serves.
+    fn answer(&self) -> String {
+        let body = self.curl.split_once("-d '").unwrap().1.trim_end_matches('\'');
+        let path = self.curl.split_once(&self.address).unwrap().1.split(' ').next().unwrap();
+        loop {
+            let mut stream = TcpStream::connect(&self.address).unwrap();
+            let (host, n) = (&self.address, body.len());
+            write!(
+                stream,
+                "POST {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer word\r\n\
+                 connection: close\r\ncontent-length: {n}\r\n\r\n{body}"
+            )
+            .unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            if !answer.starts_with("HTTP/1.1 503") {
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it with a signal; what it said on the way.
+    fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let pid = self.child.id().to_string();
+        let status = std::process::Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+        let mut rest = String::new();
+        self.err.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+#[test]
+fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
+    for signal in ["-TERM", "-INT"] {
+        let serving = serve(&["--port", "0"], &[]);
+        let answer = serving.answer();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("48213"), "{answer}");
+        let (code, said) = serving.end(signal);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("pass key"), "a prompt in the log: {said}");
+    }
+}
+
+#[test]
+fn options_come_from_the_environment_too() {
+    let variables =
+        [("LONGVIEW_PORT", "0"), ("LONGVIEW_API_KEY", "word"), ("LONGVIEW_ALIAS", "me")];
+    let serving = serve(&[], &variables);
+    assert!(serving.curl.contains("Authorization: Bearer KEY"), "{}", serving.curl);
+    let answer = serving.answer();
+    assert!(answer.contains("\"model\":\"me\""), "{answer}");
+    let (code, said) = serving.end("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!longview(["serve", "--help"]).ok().contains("word"));
+}
+
+#[test]
+fn what_is_not_safe_or_does_not_go_is_refused_at_once() {
+    let open = ["serve", "--no-library", "--device", "cpu", "--host", "0.0.0.0", "--port", "0"];
+    longview(open).fails_with(&["--host 0.0.0.0", "--api-key"]);
+    longview(["serve", "--no-library", "--api-key", ""]).fails_with(&["--api-key"]);
+    longview(["serve", "--port", "99999"]).refuses_usage(&["99999"]);
+    longview(["serve", "--parallel", "0"]).refuses_usage(&["--parallel"]);
+    longview(["serve", "--host", "nowhere"]).refuses_usage(&["nowhere"]);
+}

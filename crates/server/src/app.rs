@@ -1,0 +1,174 @@
+//! What all handlers share.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::asked::{How, clip};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message};
+use crate::metrics::Metrics;
+use crate::options::ServerOptions;
+use crate::texts::Facts;
+
+/// Names of unknown fields that are remembered.
+const MAX_NOTED: usize = 64;
+
+/// How far the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    Loading,
+    Ready,
+    Draining,
+    Ended,
+}
+
+/// Shared by handlers, the listener and the engine's thread.
+pub(crate) struct App {
+    pub(crate) options: ServerOptions,
+    pub(crate) model: Facts,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) inbox: SyncSender<Message>,
+    /// Places of requests that run or wait.
+    places: Arc<Semaphore>,
+    state: AtomicU8,
+    noted: Mutex<BTreeSet<String>>,
+    pub(crate) started_unix_s: u64,
+}
+
+impl App {
+    pub(crate) fn new(
+        options: ServerOptions,
+        model: Facts,
+        metrics: Arc<Metrics>,
+        inbox: SyncSender<Message>,
+    ) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            places: Arc::new(Semaphore::new(options.n_slots + options.max_waiting)),
+            started_unix_s: now.map_or(0, |now| now.as_secs()),
+            options,
+            model,
+            metrics,
+            inbox,
+            state: AtomicU8::new(State::Loading as u8),
+            noted: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            0 => State::Loading,
+            1 => State::Ready,
+            2 => State::Draining,
+            _ => State::Ended,
+        }
+    }
+
+    /// A server never goes back to a state before.
+    pub(crate) fn reach(&self, state: State) {
+        self.state.fetch_max(state as u8, Ordering::AcqRel);
+    }
+
+    /// Whether requests are served.
+    pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
+        match self.state() {
+            State::Ready => Ok(()),
+            State::Loading => Err(ApiError::unavailable("loading", "the model is being loaded")),
+            State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
+            State::Ended => Err(ApiError::unavailable("engine_ended", "the engine has ended")),
+        }
+    }
+
+    /// Gives a prompt to the engine's thread.
+    pub(crate) fn submit(
+        &self,
+        ids: Vec<u32>,
+        how: How,
+        document: Option<KeptText>,
+    ) -> Result<mpsc::Receiver<Event>, ApiError> {
+        self.check_ready()?;
+        self.check_prompt(&ids, document.is_some())?;
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.full())?;
+        let (events, receiver) = mpsc::channel(MAX_EVENTS);
+        let since = Instant::now();
+        let job = Job { ids, how, events, document, since, _place: place };
+        match self.inbox.try_send(Message::Job(Box::new(job))) {
+            Ok(()) => Ok(receiver),
+            Err(TrySendError::Full(_)) => Err(self.full()),
+            Err(TrySendError::Disconnected(_)) => {
+                Err(ApiError::unavailable("engine_ended", "the engine has ended"))
+            }
+        }
+    }
+
+    fn full(&self) -> ApiError {
+        self.metrics.refused.add(1);
+        let message = format!(
+            "{} requests run and {} wait already; ask again later",
+            self.options.n_slots, self.options.max_waiting
+        );
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
+    }
+
+    /// A prompt must leave room for one token, a document need not.
+    fn check_prompt(&self, ids: &[u32], is_document: bool) -> Result<(), ApiError> {
+        let n_ctx = self.model.ctx_size;
+        if ids.is_empty() {
+            return Err(ApiError::bad(
+                "empty_prompt",
+                "the prompt is empty: there is nothing to answer",
+            ));
+        }
+        if ids.len() > n_ctx || (ids.len() == n_ctx && !is_document) {
+            return Err(ApiError::too_long(ids.len(), n_ctx, true));
+        }
+        if let Some(id) = ids.iter().find(|id| **id as usize >= self.model.vocab_size) {
+            let vocab = self.model.vocab_size;
+            let message = format!("prompt: token {id} is none of this model's {vocab}");
+            return Err(ApiError::field("prompt", message));
+        }
+        Ok(())
+    }
+
+    /// Requests that run or wait.
+    pub(crate) fn n_taken(&self) -> usize {
+        self.options.n_slots + self.options.max_waiting - self.places.available_permits()
+    }
+
+    /// Tells the log of fields that nobody knows, each once.
+    pub(crate) fn note_unknown(&self, fields: &Fields<'_>) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in fields.unknown() {
+            if noted.len() < MAX_NOTED && noted.insert(clip(name)) {
+                (self.options.log)(&format!("unknown field in a request, ignored: {}", clip(name)));
+            }
+        }
+    }
+}
+
+/// A body as JSON.
+pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad("invalid_json", format!("the body is not JSON: {error}")))
+}
+
+/// Runs what takes its time on another thread.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(ApiError::internal("the request could not be read by a fault of the program"))
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What a request asks of the engine: fields of `/v1/completions` and `/v1/chat/completions` that
+//! say how an answer is generated.
+
+use longview_engine::{SamplingParams, resolve_policy};
+use longview_scheduler::{PolicyOptions, Preset};
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::texts::ModelFacts;
+
+/// Answers to one request.
+const MAX_N: u64 = 8;
+/// Stop texts of a request, and bytes of one.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+/// Tokens whose logits a request may change.
+const MAX_BIASED: usize = 1024;
+/// Tokens beside the chosen one whose probabilities a request may see.
+const MAX_LOGPROBS: u64 = 20;
+/// Tokens of an answer to `/v1/completions` that does not say, as in OpenAI's API.
+const COMPLETION_TOKENS: usize = 16;
+
+/// Fields of others that this server does not have.
+const UNSUPPORTED: [&str; 15] = [
+    "audio",
+    "best_of",
+    "dry_multiplier",
+    "echo",
+    "functions",
+    "function_call",
+    "grammar",
+    "json_schema",
+    "lora",
+    "mirostat",
+    "suffix",
+    "tools",
+    "tool_choice",
+    "web_search_options",
+    "xtc_probability",
+];
+
+/// How answers are generated.
+#[derive(Clone, Debug)]
+pub(crate) struct How {
+    pub(crate) n: usize,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) sampling: SamplingParams,
+    pub(crate) presence: f32,
+    pub(crate) frequency: f32,
+    pub(crate) bias: Vec<(u32, f32)>,
+    /// Alternatives to say the probabilities of, if any are wanted.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) return_progress: bool,
+    /// Whether what was read before is used. Its rows lie in the order of its clusters, in which
+    /// attention adds, so who needs the last bits whatever was asked before reads all of it.
+    pub(crate) uses_known: bool,
+    pub(crate) policy: PolicyOptions,
+}
+
+/// How an answer is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sending {
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+}
+
+impl How {
+    /// A document that is read, and nothing more.
+    pub(crate) fn reading(policy: PolicyOptions) -> Self {
+        Self {
+            n: 1,
+            max_tokens: Some(0),
+            sampling: SamplingParams::default(),
+            presence: 0.0,
+            frequency: 0.0,
+            bias: Vec::new(),
+            logprobs: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            return_progress: true,
+            uses_known: true,
+            policy,
+        }
+    }
+
+    /// What the fields say.
+    pub(crate) fn read(
+        fields: &mut Fields<'_>,
+        model: &ModelFacts,
+        is_chat: bool,
+    ) -> Result<Self, ApiError> {
+        fields.refuse(&UNSUPPORTED)?;
+        check_response_format(fields)?;
+        let sampling = sampling(fields, model)?;
+        let max = fields.whole("max_tokens", 0..=u64::MAX)?;
+        let max = fields.whole("max_completion_tokens", 0..=u64::MAX)?.or(max);
+        let max = fields.whole("n_predict", 0..=u64::MAX)?.or(max);
+        let max = max.map(|max| usize::try_from(max).unwrap_or(usize::MAX));
+        let default = if is_chat { None } else { Some(COMPLETION_TOKENS) };
+        Ok(Self {
+            n: fields.whole("n", 1..=MAX_N)?.unwrap_or(1) as usize,
+            max_tokens: max.or(default),
+            sampling,
+            presence: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+            frequency: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+            bias: bias(fields, model)?,
+            logprobs: logprobs(fields, is_chat)?,
+            stop: stop(fields)?,
+            ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+            return_progress: fields.flag("return_progress")?.unwrap_or(false),
+            uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
+            policy: policy(fields, model)?,
+        })
+    }
+
+    /// Whether the choice of a token needs all logits.
+    pub(crate) fn needs_logits(&self) -> bool {
+        let penalises = self.presence != 0.0 || self.frequency != 0.0;
+        penalises || !self.bias.is_empty() || self.logprobs.is_some()
+    }
+}
+
+impl Sending {
+    /// What the fields say.
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let Some(options) = fields.any("stream_options") else {
+            return Ok(Self { stream, include_usage: false });
+        };
+        let mut options = Fields::of(options).map_err(|_| wrong("stream_options", "an object"))?;
+        let usage = options.flag("include_usage").map_err(|e| e.about("stream_options"))?;
+        Ok(Self { stream, include_usage: usage.unwrap_or(false) })
+    }
+}
+
+/// Refuses a model that is not served, and says which are.
+pub(crate) fn check_model(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<(), ApiError> {
+    let Some(name) = fields.text("model")? else { return Ok(()) };
+    if name.is_empty() || model.names.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    let names = model.names.join(", ");
+    let message = format!("model: '{}' is not served here; there is: {names}", clip(name));
+    let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, "model_not_found", message);
+    Err(error.about("model").with("models", serde_json::json!(model.names)))
+}
+
+/// A text of a client in a message: its beginning, without what a terminal acts on.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, ApiError> {
+    let (off, authors) = (SamplingParams::default(), &model.generation);
+    let model_temperature = match authors.do_sample {
+        Some(true) => authors.temperature.unwrap_or(1.0),
+        _ => off.temperature,
+    };
+    let penalty = fields.number("repeat_penalty", 1e-3..=1e3)?;
+    let penalty = fields.number("repetition_penalty", 1e-3..=1e3)?.or(penalty);
+    let back = fields.whole("repeat_last_n", 0..=u64::MAX)?;
+    let top_p = fields.number("top_p", f64::MIN_POSITIVE..=1.0)?;
+    let top_k = fields.whole("top_k", 0..=1 << 30)?.map(|k| k as usize);
+    Ok(SamplingParams {
+        temperature: fields.number("temperature", 0.0..=100.0)?.unwrap_or(model_temperature),
+        top_k: top_k.or(authors.top_k.map(|k| k as usize)).unwrap_or(off.top_k),
+        top_p: top_p.or(authors.top_p).unwrap_or(off.top_p),
+        min_p: fields.number("min_p", 0.0..=1.0)?.or(authors.min_p).unwrap_or(off.min_p),
+        repeat_penalty: penalty.or(authors.repetition_penalty).unwrap_or(off.repeat_penalty),
+        repeat_last_n: back.map_or(off.repeat_last_n, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+        seed: fields.whole("seed", 0..=u64::MAX)?.unwrap_or(off.seed),
+    })
+}
+
+fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let refused = || {
+        let wanted = format!(
+            "a text or up to {MAX_STOPS} texts, none empty or above {MAX_STOP_BYTES} bytes"
+        );
+        wrong("stop", &wanted)
+    };
+    let texts: Vec<&Value> = match fields.any("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) => list.iter().collect(),
+        Some(one) => vec![one],
+    };
+    let is_sound = |text: &&str| !text.is_empty() && text.len() <= MAX_STOP_BYTES;
+    let sound = texts.iter().map(|text| text.as_str().filter(is_sound).map(str::to_owned));
+    match sound.collect::<Option<Vec<_>>>() {
+        Some(stops) if stops.len() <= MAX_STOPS => Ok(stops),
+        _ => Err(refused()),
+    }
+}
+
+fn bias(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<Vec<(u32, f32)>, ApiError> {
+    let refused = || {
+        let vocab = model.vocab_size;
+        let wanted = format!(
+            "an object of at most {MAX_BIASED} tokens below {vocab} and numbers from -100 to 100"
+        );
+        wrong("logit_bias", &wanted)
+    };
+    let Some(value) = fields.any("logit_bias") else { return Ok(Vec::new()) };
+    let map = value.as_object().filter(|map| map.len() <= MAX_BIASED).ok_or_else(refused)?;
+    let entry = |(token, value): (&String, &Value)| {
+        let token: u32 = token.parse().ok().filter(|id| (*id as usize) < model.vocab_size)?;
+        let value = value.as_f64().filter(|value| value.abs() <= 100.0)?;
+        Some((token, value as f32))
+    };
+    map.iter().map(entry).collect::<Option<_>>().ok_or_else(refused)
+}
+
+/// OpenAI's two forms: a number in completions, a flag and a number in chats.
+fn logprobs(fields: &mut Fields<'_>, is_chat: bool) -> Result<Option<usize>, ApiError> {
+    if !is_chat {
+        return Ok(fields.whole("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize));
+    }
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let top = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(wrong("top_logprobs", "given together with logprobs: true")),
+    }
+}
+
+fn check_response_format(fields: &mut Fields<'_>) -> Result<(), ApiError> {
+    let Some(format) = fields.any("response_format") else { return Ok(()) };
+    match format["type"].as_str() {
+        Some("text") => Ok(()),
+        Some(_) => Err(ApiError::unsupported("response_format")),
+        None => Err(wrong("response_format", "an object with a type")),
+    }
+}
+
+/// What each generated token attends.
+fn policy(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<PolicyOptions, ApiError> {
+    let mut options = model.policy.clone();
+    if let Some(name) = fields.text("policy")? {
+        let preset: Preset = name.parse().map_err(|_| {
+            let names: Vec<_> = Preset::ALL.iter().map(|(preset, _)| preset.name()).collect();
+            wrong("policy", &format!("one of {}", names.join(", ")))
+        })?;
+        if preset != options.preset {
+            options = PolicyOptions::new(preset);
+        }
+    }
+    if let Some(budget) = fields.whole("budget", 1..=1 << 30)? {
+        set(&mut options, "budget", &budget.to_string())?;
+    }
+    if let Some(residual) = fields.text("residual")? {
+        set(&mut options, "residual", residual)?;
+    }
+    // What cannot work together is found before the request waits.
+    resolve_policy(&options, model.n_layers, model.ctx_size)
+        .map_err(|error| ApiError::bad("invalid_policy", error.to_string()).about("policy"))?;
+    Ok(options)
+}
+
+fn set(options: &mut PolicyOptions, name: &'static str, text: &str) -> Result<(), ApiError> {
+    options.set(name, text).map_err(|error| ApiError::field(name, error.to_string()))
+}

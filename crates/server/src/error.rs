@@ -1,0 +1,195 @@
+//! What a client is told when something goes wrong, in OpenAI's form, and why a server ends.
+
+use std::net::SocketAddr;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use longview_engine::EngineError;
+use longview_library::documents::DocumentsError;
+use serde_json::{Map, Value, json};
+
+/// Seconds after which a client may ask again where the server is full or not ready.
+const RETRY_AFTER_S: u64 = 1;
+
+/// A request that is refused or failed. In a box, because most results are none.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError(Box<Parts>);
+
+#[derive(Clone, Debug)]
+struct Parts {
+    status: StatusCode,
+    code: &'static str,
+    param: Option<String>,
+    message: String,
+    /// Numbers that belong to it.
+    more: Map<String, Value>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self(Box::new(Parts { status, code, param: None, message, more: Map::new() }))
+    }
+
+    /// A field that cannot be used as it is.
+    pub(crate) fn field(name: &str, message: impl Into<String>) -> Self {
+        Self::bad("invalid_value", message).about(name)
+    }
+
+    /// A request that cannot be used as it is.
+    pub(crate) fn bad(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// A known field that this server cannot honour: it is never ignored in silence.
+    pub(crate) fn unsupported(name: &str) -> Self {
+        let message = format!("{name}: is not supported by this server; leave it out");
+        Self::bad("unsupported", message).about(name)
+    }
+
+    /// A prompt for which there is no room: it is never cut.
+    pub(crate) fn too_long(n_prompt: usize, n_ctx: usize, is_all: bool) -> Self {
+        let at_least = if is_all { "" } else { "at least " };
+        let message = format!(
+            "the prompt has {at_least}{n_prompt} tokens, and the context holds {n_ctx} with the \
+             answer; nothing was cut off: shorten the prompt or start the server with a larger \
+             --ctx-size"
+        );
+        let error = Self::bad("context_length_exceeded", message);
+        error.with("n_prompt_tokens", json!(n_prompt)).with("n_ctx", json!(n_ctx))
+    }
+
+    pub(crate) fn unavailable(code: &'static str, message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    pub(crate) fn about(mut self, param: &str) -> Self {
+        self.0.param = Some(param.to_owned());
+        self
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
+        self.0.more.insert(name.to_owned(), value);
+        self
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.0.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            503 => "unavailable_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// As a body, or an event of a stream.
+    pub(crate) fn json(&self) -> Value {
+        let mut error = self.0.more.clone();
+        error.insert("message".into(), json!(self.0.message));
+        error.insert("type".into(), json!(self.kind()));
+        error.insert("param".into(), json!(self.0.param));
+        error.insert("code".into(), json!(self.0.code));
+        json!({ "error": error })
+    }
+
+    /// As an answer.
+    pub(crate) fn response(&self) -> Response<Body> {
+        let mut response = json_response(self.0.status, &self.json());
+        if matches!(self.0.status.as_u16(), 429 | 503) {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        }
+        if self.0.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        response
+    }
+}
+
+/// An answer in JSON.
+pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::PromptTooLong { prompt, used, context } => {
+                Self::too_long(prompt + used, context, true)
+            }
+            EngineError::PromptFarTooLong { at_least, context, .. } => {
+                Self::too_long(at_least, context, false)
+            }
+            EngineError::EmptyPrompt => Self::bad("empty_prompt", error.to_string()),
+            EngineError::Policy(_) => {
+                Self::bad("invalid_policy", error.to_string()).about("policy")
+            }
+            EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
+            EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),
+            EngineError::NonFinite { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "numeric_error", error.to_string())
+            }
+            _ => Self::internal(error.to_string()),
+        }
+    }
+}
+
+impl From<DocumentsError> for ApiError {
+    fn from(error: DocumentsError) -> Self {
+        let bad = |code| Self::bad(code, error.to_string());
+        match &error {
+            DocumentsError::NotFound { .. } | DocumentsError::Removed { .. } => {
+                Self::new(StatusCode::NOT_FOUND, "context_not_found", error.to_string())
+            }
+            DocumentsError::NameTaken { .. } | DocumentsError::BadName { .. } => {
+                bad("invalid_value").about("name")
+            }
+            DocumentsError::Ambiguous { .. } => bad("ambiguous_context"),
+            DocumentsError::EmptyText { .. } => bad("empty_text").about("text"),
+            DocumentsError::NoSpace { .. } | DocumentsError::OverQuota { .. } => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", error.to_string())
+            }
+            _ => Self::internal(error.to_string()),
+        }
+    }
+}
+
+/// Why a server did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// An address that others reach, without a key.
+    #[error(
+        "--host {0}: others than this machine would reach it; give --api-key KEY as well, or keep \
+         to 127.0.0.1"
+    )]
+    OpenWithoutKey(SocketAddr),
+    /// The system refused the address.
+    #[error("{address}: cannot be listened on ({source})")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system refused a thread, or the like.
+    #[error("the server cannot be started ({0})")]
+    Start(#[from] std::io::Error),
+    /// The model could not be loaded.
+    #[error(transparent)]
+    Load(Box<dyn std::error::Error + Send + Sync>),
+    /// The thread of the engine ended before it was told to.
+    #[error("the engine's thread ended by a fault of the program")]
+    EngineEnded,
+}

@@ -1,0 +1,79 @@
+//! Who may ask: the key, the host and the origin of a request.
+//!
+//! A page of another site may make a browser send requests to this machine. It cannot read answers,
+//! because no header allows it to, and where its requests would do harm all the same they are
+//! refused by `Origin`; under a name of its own for this address it is refused by `Host`.
+
+use axum::http::{HeaderMap, StatusCode, header};
+
+use crate::error::ApiError;
+use crate::options::ServerOptions;
+
+/// Names under which a machine knows itself.
+const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Refuses who may not ask.
+pub(crate) fn check(
+    options: &ServerOptions,
+    headers: &HeaderMap,
+    is_open: bool,
+) -> Result<(), ApiError> {
+    check_host(options, headers)?;
+    check_origin(headers)?;
+    match &options.api_key {
+        Some(key) if !is_open => check_key(key, headers),
+        _ => Ok(()),
+    }
+}
+
+fn check_key(key: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    let given = given.or_else(|| headers.get("x-api-key")?.to_str().ok());
+    // Hashes are compared in a time that does not depend on where they differ.
+    let is_same =
+        given.is_some_and(|given| blake3::hash(given.as_bytes()) == blake3::hash(key.as_bytes()));
+    if is_same {
+        return Ok(());
+    }
+    let message = "the key is missing or wrong: send it as `Authorization: Bearer KEY`";
+    Err(ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message))
+}
+
+/// Where only this machine reaches the server, requests name this machine. A server for others has
+/// a key and may have any name, unless the names are given.
+fn check_host(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
+    if !options.host.is_loopback() && options.allowed_hosts.is_empty() {
+        return Ok(());
+    }
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = name_of(host);
+    let is_own = OWN_NAMES.iter().any(|own| own.eq_ignore_ascii_case(name))
+        || name == options.host.to_string()
+        || options.allowed_hosts.iter().any(|own| own.eq_ignore_ascii_case(name));
+    if is_own {
+        return Ok(());
+    }
+    let message = "the Host header names another machine; --allowed-host NAME allows a name";
+    Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_host", message))
+}
+
+/// Requests of pages come from pages of this very host, or not at all.
+fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let of_origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    if of_origin.is_some_and(|(_, of_origin)| of_origin.eq_ignore_ascii_case(host)) {
+        return Ok(());
+    }
+    let message = "requests from pages of other sites are not served";
+    Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_origin", message))
+}
+
+/// A host without its port.
+fn name_of(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}

@@ -1,0 +1,90 @@
+//! What goes between handlers and the engine's thread.
+
+use std::time::Instant;
+
+use longview_library::documents::Id;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::asked::How;
+use crate::error::ApiError;
+
+/// Events that wait for a client before its answer is not computed further.
+pub(crate) const MAX_EVENTS: usize = 256;
+
+/// To the engine's thread.
+pub(crate) enum Message {
+    /// A prompt to answer, or a document to read.
+    Job(Box<Job>),
+    /// A context that was removed.
+    Forget(Id),
+    /// Nothing else comes: what runs may end.
+    Drain,
+}
+
+/// A request.
+pub(crate) struct Job {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) how: How,
+    pub(crate) events: mpsc::Sender<Event>,
+    /// A document that is to be kept.
+    pub(crate) document: Option<KeptText>,
+    /// When it came.
+    pub(crate) since: Instant,
+    /// Its place among those that run and wait; given back when the request ends, however it does.
+    pub(crate) _place: OwnedSemaphorePermit,
+}
+
+/// A text of the library.
+#[derive(Clone)]
+pub(crate) struct KeptText {
+    pub(crate) id: Id,
+    pub(crate) text: String,
+}
+
+/// From the engine's thread, for one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A part of the prompt was read.
+    Progress(Progress),
+    /// A part of an answer.
+    Piece { choice: usize, text: String, logprobs: Vec<TokenProb> },
+    /// An answer is complete.
+    Finished { choice: usize, reason: &'static str },
+    /// All answers are.
+    Done(Summary),
+    /// There will be no more of it.
+    Failed(ApiError),
+}
+
+/// How far a prompt was read, as llama.cpp says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) total: usize,
+    pub(crate) cached: usize,
+    pub(crate) processed: usize,
+    pub(crate) time_ms: u64,
+}
+
+/// A token and its probability among others.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenProb {
+    pub(crate) id: u32,
+    pub(crate) logprob: f32,
+    pub(crate) top: Vec<(u32, f32)>,
+}
+
+/// What a request took.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) n_prompt: usize,
+    pub(crate) n_cached: usize,
+    pub(crate) n_predicted: usize,
+    pub(crate) prompt_ms: f64,
+    pub(crate) predicted_ms: f64,
+    pub(crate) waited_ms: f64,
+    pub(crate) policy: String,
+    /// Mean tokens that a KV head of a layer attended in a step of the answer.
+    pub(crate) attended: Option<f64>,
+    /// Tokens that there were at the end.
+    pub(crate) n_tokens: usize,
+}

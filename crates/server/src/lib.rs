@@ -1,0 +1,30 @@
+//! HTTP for Longview: the endpoints of OpenAI and llama.cpp over one engine.
+//!
+//! One thread owns the engine and every session; handlers send it requests and receive events, both
+//! through bounded channels. Whatever a prompt begins with that was read before, for whomever, is
+//! not read again. Handlers never wait for the device, and the engine never waits for a client.
+
+mod about;
+mod answer;
+mod app;
+mod asked;
+mod complete;
+mod contexts;
+mod error;
+mod fields;
+mod guard;
+mod job;
+mod listen;
+mod metrics;
+mod options;
+mod routes;
+mod server;
+mod stream;
+mod texts;
+mod worker;
+
+pub use error::ServeError;
+pub use options::{Limits, Log, ServerOptions};
+pub use routes::{ROUTES, Route};
+pub use server::{LoadError, Server};
+pub use texts::ModelFacts;

@@ -1,0 +1,89 @@
+//! What a server is told when it starts.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use longview_library::documents::Documents;
+
+/// Receives a line for the log. No line holds a prompt or an answer.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How a server listens and what it allows.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Where to listen.
+    pub host: IpAddr,
+    /// The port; 0: one that is free.
+    pub port: u16,
+    /// What every request but those for `/health` must bring.
+    pub api_key: Option<String>,
+    /// Values of the `Host` header that are served beside the server's own names.
+    pub allowed_hosts: BTreeSet<String>,
+    /// Requests that run at the same time.
+    pub n_slots: usize,
+    /// Requests that wait; one more is told to come later.
+    pub max_waiting: usize,
+    /// Contexts that are kept in memory.
+    pub max_kept: usize,
+    /// The library in which contexts are kept on disk.
+    pub documents: Option<Documents>,
+    /// What limits a client.
+    pub limits: Limits,
+    /// Whether SIGTERM and Ctrl-C end the server.
+    pub catches_signals: bool,
+    /// Where lines for the log go.
+    pub log: Log,
+}
+
+/// What limits a client, so that none of them holds what all need.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a request's body.
+    pub body_bytes: usize,
+    /// Connections at the same time.
+    pub connections: usize,
+    /// Time for the head of a request.
+    pub header: Duration,
+    /// Time for its body.
+    pub body: Duration,
+    /// Time in which a client must take a part of its answer.
+    pub stall: Duration,
+    /// Time between signs of life in a stream.
+    pub ping: Duration,
+    /// Time for what runs when the server is told to end.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 16 << 20,
+            connections: 1024,
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            stall: Duration::from_secs(30),
+            ping: Duration::from_secs(15),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 8080,
+            api_key: None,
+            allowed_hosts: BTreeSet::new(),
+            n_slots: 4,
+            max_waiting: 64,
+            max_kept: 8,
+            documents: None,
+            limits: Limits::default(),
+            catches_signals: false,
+            log: Arc::new(|_| {}),
+        }
+    }
+}

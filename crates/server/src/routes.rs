@@ -1,0 +1,163 @@
+//! Every route, in one table, and what each request passes before its handler.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::http::{Method, Response, StatusCode};
+use axum::routing::any;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::{about, complete, contexts, guard};
+
+/// A path of the server; it may end with a name in braces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// GET, POST or DELETE.
+    pub method: &'static str,
+    /// As in axum.
+    pub path: &'static str,
+    /// Whether it is served without a key.
+    pub is_open: bool,
+    /// Whether it is there only with a library.
+    pub needs_library: bool,
+    target: Target,
+}
+
+/// What answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Health,
+    Models,
+    Metrics,
+    Props,
+    Tokenize,
+    Detokenize,
+    ApplyTemplate,
+    Completions,
+    Chat,
+    ListContexts,
+    CreateContext,
+    GetContext,
+    DeleteContext,
+}
+
+const fn route(method: &'static str, path: &'static str, target: Target) -> Route {
+    Route { method, path, is_open: false, needs_library: false, target }
+}
+
+const fn context(method: &'static str, path: &'static str, target: Target) -> Route {
+    Route { needs_library: true, ..route(method, path, target) }
+}
+
+/// All routes there are.
+pub const ROUTES: [Route; 13] = [
+    Route { is_open: true, ..route("GET", "/health", Target::Health) },
+    route("GET", "/v1/models", Target::Models),
+    route("GET", "/metrics", Target::Metrics),
+    route("GET", "/props", Target::Props),
+    route("POST", "/tokenize", Target::Tokenize),
+    route("POST", "/detokenize", Target::Detokenize),
+    route("POST", "/apply-template", Target::ApplyTemplate),
+    route("POST", "/v1/completions", Target::Completions),
+    route("POST", "/v1/chat/completions", Target::Chat),
+    context("GET", "/v1/contexts", Target::ListContexts),
+    context("POST", "/v1/contexts", Target::CreateContext),
+    context("GET", "/v1/contexts/{id}", Target::GetContext),
+    context("DELETE", "/v1/contexts/{id}", Target::DeleteContext),
+];
+
+impl Route {
+    /// What stands at the end of `path`, where the route has a name there; `None` if the route is
+    /// another one.
+    fn matches<'a>(&self, path: &'a str) -> Option<Option<&'a str>> {
+        match self.path.strip_suffix("{id}") {
+            None => (self.path == path).then_some(None),
+            Some(start) => {
+                let name = path.strip_prefix(start)?;
+                (!name.is_empty() && !name.contains('/')).then_some(Some(name))
+            }
+        }
+    }
+}
+
+/// The service.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let serve = move |request: Request| {
+        let app = Arc::clone(&app);
+        async move { handle(app, request).await.unwrap_or_else(|error| error.response()) }
+    };
+    Router::new().fallback(any(serve))
+}
+
+/// Checks first: who may not ask does not learn what there is.
+async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path().to_owned();
+    let has_library = app.options.documents.is_some();
+    let there = ROUTES.iter().filter(|route| has_library || !route.needs_library);
+    let found: Vec<_> =
+        there.filter_map(|route| route.matches(&path).map(|name| (route, name))).collect();
+    let is_open = found.iter().any(|(route, _)| route.is_open);
+    guard::check(&app.options, request.headers(), is_open)?;
+    if found.is_empty() {
+        let message = "there is no such path here; docs/server.md lists them";
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message));
+    }
+    let asked = request.method().clone();
+    let asked = if asked == Method::HEAD { Method::GET } else { asked };
+    let Some((route, name)) = found.into_iter().find(|(route, _)| asked == route.method) else {
+        let message = "this path does not know this method";
+        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message));
+    };
+    let body = body(&app, request).await?;
+    dispatch(app, route.target, name.unwrap_or_default().to_owned(), body).await
+}
+
+/// The whole body, if it comes in time and is not too large.
+async fn body(app: &App, request: Request) -> Result<Bytes, ApiError> {
+    let limits = app.options.limits;
+    let too_large = || {
+        let message = format!("the body has more than {} bytes", limits.body_bytes);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    };
+    // What says its length beforehand is refused before it is sent.
+    let length = request.headers().get("content-length");
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > limits.body_bytes) {
+        return Err(too_large());
+    }
+    let reading = to_bytes(request.into_body(), limits.body_bytes);
+    match tokio::time::timeout(limits.body, reading).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(too_large()),
+        Err(_) => {
+            let message = "the body did not come in time";
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message))
+        }
+    }
+}
+
+async fn dispatch(
+    app: Arc<App>,
+    target: Target,
+    name: String,
+    body: Bytes,
+) -> Result<Response<Body>, ApiError> {
+    match target {
+        Target::Health => about::health(&app),
+        Target::Models => Ok(about::models(&app)),
+        Target::Metrics => Ok(about::metrics(&app)),
+        Target::Props => Ok(about::props(&app)),
+        Target::Tokenize => about::tokenize(app, body).await,
+        Target::Detokenize => about::detokenize(app, body).await,
+        Target::ApplyTemplate => about::apply_template(app, body).await,
+        Target::Completions => complete::completions(app, body).await,
+        Target::Chat => complete::chat(app, body).await,
+        Target::ListContexts => contexts::list(app).await,
+        Target::CreateContext => contexts::create(app, body).await,
+        Target::GetContext => contexts::get(app, name).await,
+        Target::DeleteContext => contexts::delete(app, name).await,
+    }
+}

@@ -1,0 +1,75 @@
+//! Answers as they are generated (server-sent events), with signs of life in between.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Response, header};
+use futures_util::stream;
+use serde_json::Value;
+use tokio::sync::mpsc::Receiver;
+
+use crate::error::ApiError;
+use crate::job::Event;
+
+/// Makes of events what a client reads.
+pub(crate) trait Script: Send + 'static {
+    /// What an event is in this endpoint's form.
+    fn event(&mut self, event: Event) -> Vec<Value>;
+    /// Whether a complete stream ends with OpenAI's mark.
+    fn ends_with_mark(&self) -> bool;
+}
+
+/// An answer in events.
+pub(crate) fn respond(
+    events: Receiver<Event>,
+    script: impl Script,
+    ping: Duration,
+) -> Response<Body> {
+    let state = Some((events, script));
+    let parts = stream::unfold(state, move |state| async move {
+        let (mut events, mut script) = state?;
+        let (text, is_last) = next(&mut events, &mut script, ping).await;
+        let state = (!is_last).then_some((events, script));
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), state))
+    });
+    let mut response = Response::new(Body::from_stream(parts));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The next part of the stream, and whether it is the last.
+async fn next(
+    events: &mut Receiver<Event>,
+    script: &mut impl Script,
+    ping: Duration,
+) -> (String, bool) {
+    let Ok(event) = tokio::time::timeout(ping, events.recv()).await else {
+        return (": ping\n\n".to_owned(), false);
+    };
+    let (error, is_done) = match &event {
+        None => (Some(ended()), false),
+        Some(Event::Failed(error)) => (Some(error.clone()), false),
+        Some(Event::Done(_)) => (None, true),
+        Some(_) => (None, false),
+    };
+    if let Some(error) = error {
+        return (data(&error.json()), true);
+    }
+    let values = event.map(|event| script.event(event)).unwrap_or_default();
+    let mut text: String = values.iter().map(data).collect();
+    if is_done && script.ends_with_mark() {
+        text += "data: [DONE]\n\n";
+    }
+    (text, is_done)
+}
+
+fn data(value: &Value) -> String {
+    format!("data: {value}\n\n")
+}
+
+/// What is said where the engine's thread ended in the middle of an answer.
+pub(crate) fn ended() -> ApiError {
+    ApiError::internal("the engine ended before the answer was complete")
+}

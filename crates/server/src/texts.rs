@@ -1,0 +1,120 @@
+//! Texts and tokens: what a model reads of a prompt or a conversation.
+
+use std::sync::Arc;
+
+use longview_engine::EngineError;
+use longview_library::documents::Reading;
+use longview_model::chat::{ChatTemplate, RenderOptions};
+use longview_model::generation::GenerationDefaults;
+use longview_model::tokenizer::{Specials, Tokenizer, Within};
+use longview_scheduler::PolicyOptions;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+
+/// What is known of a model before it is loaded, and how its texts become tokens.
+pub struct ModelFacts {
+    /// Names under which clients ask for it, the one to show first.
+    pub names: Vec<String>,
+    /// The model as it was named to the program, for the library's list.
+    pub words: String,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template. Without one the texts of a conversation are joined as they are.
+    pub chat: Option<ChatTemplate>,
+    /// How its authors would sample.
+    pub generation: GenerationDefaults,
+    /// Its layers.
+    pub n_layers: usize,
+    /// Its vocabulary.
+    pub vocab_size: usize,
+    /// Most tokens of a prompt and its answer.
+    pub ctx_size: usize,
+    /// What a request attends that does not say.
+    pub policy: PolicyOptions,
+}
+
+/// Shared by all threads.
+pub(crate) type Facts = Arc<ModelFacts>;
+
+/// Questions with nothing in common: what prompts with them begin with alike is the document.
+const PROBES: [&str; 5] = ["A", " a", "1", "?", "\n"];
+
+impl ModelFacts {
+    /// How the library calls the way in which a text is read.
+    pub(crate) fn reading(&self) -> Reading {
+        self.chat.as_ref().map_or(Reading::Plain, |_| Reading::Chat)
+    }
+
+    /// The text of a conversation.
+    pub(crate) fn render(
+        &self,
+        messages: &[Value],
+        extra: Map<String, Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String, ApiError> {
+        let Some(chat) = &self.chat else {
+            let texts = messages.iter().filter_map(|message| message["content"].as_str());
+            return Ok(texts.collect());
+        };
+        let options = RenderOptions { add_generation_prompt, extra, ..RenderOptions::default() };
+        chat.render(messages, &options).map_err(|error| EngineError::from(error).into())
+    }
+
+    /// The tokens of a text that has its special tokens already, or not.
+    pub(crate) fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, ApiError> {
+        let found = self.tokenizer.encode_within(text, specials, self.ctx_size);
+        match found.map_err(EngineError::from)? {
+            Within::Fits(ids) => Ok(ids),
+            Within::TooLong { at_least, .. } => {
+                Err(ApiError::too_long(at_least, self.ctx_size, false))
+            }
+        }
+    }
+
+    /// The tokens of a conversation in which the assistant speaks next.
+    pub(crate) fn encode_chat(
+        &self,
+        messages: &[Value],
+        extra: Map<String, Value>,
+    ) -> Result<Vec<u32>, ApiError> {
+        // Before a template copies it: a text that is far too long is not worth its memory.
+        for text in messages.iter().filter_map(|message| message["content"].as_str()) {
+            let found = self.tokenizer.check_length(text, self.ctx_size);
+            if let Within::TooLong { at_least, .. } = found.map_err(EngineError::from)? {
+                return Err(ApiError::too_long(at_least, self.ctx_size, false));
+            }
+        }
+        let text = self.render(messages, extra, true)?;
+        let specials = self.chat.as_ref().map_or(Specials::Add, |_| Specials::AsWritten);
+        self.encode(&text, specials)
+    }
+
+    /// What all prompts about a document begin with, as `longview kv build` reads it.
+    pub(crate) fn encode_document(&self, text: &str) -> Result<Vec<u32>, ApiError> {
+        let mut all: Option<Vec<u32>> = None;
+        for question in PROBES {
+            let asked = [json!({ "role": "user", "content": self.first_turn(text, question) })];
+            let ids = self.encode_chat(&asked, Map::new())?;
+            all = Some(match all {
+                Some(mut all) => {
+                    all.truncate(common_prefix(&all, &ids));
+                    all
+                }
+                None => ids,
+            });
+        }
+        Ok(all.unwrap_or_default())
+    }
+
+    /// What a user says first about a document.
+    pub(crate) fn first_turn(&self, document: &str, question: &str) -> String {
+        let between = self.chat.as_ref().map_or("", |_| "\n\n");
+        format!("{document}{between}{question}")
+    }
+}
+
+/// Tokens that two lists begin with alike.
+pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

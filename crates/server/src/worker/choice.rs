@@ -1,0 +1,173 @@
+//! One answer while it is generated: a token is chosen, its text is sent, then it is computed.
+
+use std::collections::BTreeMap;
+
+use longview_engine::{
+    CancelToken, Engine, EngineError, FinishReason, Sampler, SamplingParams, Session, StopFilter,
+};
+use longview_model::tokenizer::{TokenStream, Tokenizer};
+use longview_ops::Backend;
+
+use crate::asked::How;
+use crate::job::{Event, TokenProb};
+
+/// An answer in the making.
+pub(super) struct Choice<B: Backend> {
+    pub(super) session: Session<B>,
+    pub(super) index: usize,
+    /// The token to compute next.
+    pub(super) pending: u32,
+    pub(super) n_generated: usize,
+    pub(super) is_done: bool,
+    pub(super) sampler: Sampler,
+    /// Whether the choice of a token needs all logits.
+    pub(super) needs_logits: bool,
+    stream: TokenStream,
+    filter: StopFilter,
+    /// How often each token was generated.
+    counts: BTreeMap<u32, u32>,
+    /// Logits with penalties and biases.
+    changed: Vec<f32>,
+    /// Of tokens whose text is not out yet.
+    probs: Vec<TokenProb>,
+}
+
+impl<B: Backend> Choice<B> {
+    /// The answer `index` to what `session` has read.
+    pub(super) fn new(
+        mut session: Session<B>,
+        index: usize,
+        how: &How,
+        n_vocab: usize,
+    ) -> Result<Self, EngineError> {
+        // Each answer draws from a seed of its own.
+        let seed = how.sampling.seed.wrapping_add(index as u64);
+        session.cancel_with(CancelToken::default());
+        Ok(Self {
+            session,
+            index,
+            pending: 0,
+            n_generated: 0,
+            is_done: false,
+            sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, n_vocab)?,
+            needs_logits: how.needs_logits(),
+            stream: TokenStream::new(true),
+            filter: StopFilter::new(how.stop.iter().cloned()),
+            counts: BTreeMap::new(),
+            changed: Vec::new(),
+            probs: Vec::new(),
+        })
+    }
+
+    /// Chooses the next token from what was computed last, and gives out what is to be sent. After
+    /// the end of the answer it is done; before, `pending` is to be computed.
+    pub(super) fn advance(
+        &mut self,
+        engine: &Engine<B>,
+        tokenizer: &Tokenizer,
+        how: &How,
+        out: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        if how.max_tokens.is_some_and(|most| self.n_generated >= most) {
+            return self.end(tokenizer, FinishReason::Length, out);
+        }
+        let id = self.choose(how)?;
+        if !how.ignore_eos && engine.eos_ids().contains(&id) {
+            return self.end(tokenizer, FinishReason::Eos(id), out);
+        }
+        self.n_generated += 1;
+        *self.counts.entry(id).or_default() += 1;
+        let piece = self.stream.push(tokenizer, id)?;
+        let mut text = String::new();
+        let stop = self.filter.push(&piece, &mut text).map(str::to_owned);
+        self.send(text, out);
+        if let Some(stop) = stop {
+            return self.end(tokenizer, FinishReason::Stop(stop), out);
+        }
+        self.pending = id;
+        let most = how.max_tokens.unwrap_or(usize::MAX);
+        let room = engine.options().ctx_size;
+        if self.n_generated >= most || self.session.tokens().len() >= room {
+            return self.end(tokenizer, FinishReason::Length, out);
+        }
+        Ok(())
+    }
+
+    fn choose(&mut self, how: &How) -> Result<u32, EngineError> {
+        if !how.needs_logits() {
+            return self.sampler.next_token(&self.session);
+        }
+        let logits = self.session.logits();
+        if logits.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        self.changed.clear();
+        self.changed.extend_from_slice(logits);
+        for (id, n) in &self.counts {
+            self.changed[*id as usize] -= how.presence + how.frequency * *n as f32;
+        }
+        for (id, bias) in &how.bias {
+            self.changed[*id as usize] += bias;
+        }
+        let id = self.sampler.sample(&self.changed, self.session.tokens())?;
+        if let Some(n_top) = how.logprobs {
+            self.probs.push(prob_of(id, self.session.logits(), n_top));
+        }
+        Ok(id)
+    }
+
+    fn send(&mut self, text: String, out: &mut Vec<Event>) {
+        // Probabilities go with the text of their tokens; some may be left after the last text.
+        if text.is_empty() && (self.probs.is_empty() || !self.is_done) {
+            return;
+        }
+        let logprobs = std::mem::take(&mut self.probs);
+        out.push(Event::Piece { choice: self.index, text, logprobs });
+    }
+
+    /// Nothing more is generated: what was held back is sent, and why it ended.
+    fn end(
+        &mut self,
+        tokenizer: &Tokenizer,
+        reason: FinishReason,
+        out: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        self.is_done = true;
+        let reason = match reason {
+            FinishReason::Stop(_) => {
+                self.send(String::new(), out);
+                "stop"
+            }
+            reason => {
+                let rest = self.stream.finish(tokenizer)?;
+                let mut text = String::new();
+                if self.filter.push(&rest, &mut text).is_none() {
+                    self.filter.finish(&mut text);
+                }
+                self.send(text, out);
+                if matches!(reason, FinishReason::Eos(_)) { "stop" } else { "length" }
+            }
+        };
+        out.push(Event::Finished { choice: self.index, reason });
+        Ok(())
+    }
+}
+
+/// The logarithm of a token's probability, as the model says it, and those of the likeliest.
+fn prob_of(id: u32, logits: &[f32], n_top: usize) -> TokenProb {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - top).exp()).sum();
+    let log_sum = f64::from(top) + sum.ln();
+    let logprob = |id: u32| (f64::from(logits[id as usize]) - log_sum) as f32;
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let by_logit =
+        |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let n_top = n_top.min(order.len());
+    if n_top > 0 {
+        order.select_nth_unstable_by(n_top - 1, by_logit);
+    }
+    order.truncate(n_top);
+    order.sort_unstable_by(by_logit);
+    let top = order.into_iter().map(|id| (id, logprob(id))).collect();
+    TokenProb { id, logprob: logprob(id), top }
+}

@@ -1,0 +1,133 @@
+//! Contexts that stay in memory: what a request begins with is looked for here before it is read.
+//!
+//! A session that is cut in the middle of what its index covers is indexed anew. So where two
+//! prompts part, a session that ends there is kept as well (a trunk): the next prompt that begins
+//! so goes on from it and indexes nothing again.
+
+use longview_engine::{Engine, Session};
+use longview_library::documents::Id;
+use longview_ops::Backend;
+
+use crate::error::ApiError;
+use crate::texts::common_prefix;
+
+/// Tokens that are worth a session of their own.
+pub(super) const MIN_SHARED: usize = 256;
+/// Tokens at the end of a session that are cut off without an index being made again: they are
+/// among its recent ones.
+const LOOSE_END: usize = 64;
+
+/// The sessions, each with what makes it worth keeping.
+pub(super) struct Kept<B: Backend> {
+    entries: Vec<Entry<B>>,
+    most: usize,
+    turn: u64,
+}
+
+struct Entry<B: Backend> {
+    session: Session<B>,
+    /// The context of the library that it is.
+    name: Option<Id>,
+    /// Several prompts begin with it.
+    is_trunk: bool,
+    used: u64,
+}
+
+impl<B: Backend> Kept<B> {
+    pub(super) fn new(most: usize) -> Self {
+        Self { entries: Vec::new(), most, turn: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn n_tokens(&self) -> usize {
+        self.entries.iter().map(|entry| entry.session.tokens().len()).sum()
+    }
+
+    /// The session with most tokens in common with `ids`, and how many.
+    pub(super) fn nearest(&self, ids: &[u32]) -> (Option<usize>, usize) {
+        let common = |(i, entry): (usize, &Entry<B>)| {
+            let n_common = common_prefix(entry.session.tokens(), ids);
+            // Of equals the one of which least has to be cut off.
+            let rest = entry.session.tokens().len() - n_common;
+            (n_common, std::cmp::Reverse(rest), i)
+        };
+        match self.entries.iter().enumerate().map(common).max() {
+            Some((n_common, _, i)) if n_common > 0 => (Some(i), n_common),
+            _ => (None, 0),
+        }
+    }
+
+    /// A session that goes on from the first `n_known` tokens of entry `i`.
+    pub(super) async fn fork(
+        &mut self,
+        engine: &mut Engine<B>,
+        i: usize,
+        n_known: usize,
+    ) -> Result<Session<B>, ApiError> {
+        self.turn += 1;
+        self.entries[i].used = self.turn;
+        let whole = self.entries[i].session.tokens().len();
+        let mut i = i;
+        if n_known >= MIN_SHARED && n_known + LOOSE_END < whole {
+            let mut trunk = engine.fork(&mut self.entries[i].session).await?;
+            trunk.truncate(n_known).await?;
+            engine.settle(&mut trunk).await?;
+            i = self.add(Entry { session: trunk, name: None, is_trunk: true, used: self.turn });
+        }
+        let mut fork = engine.fork(&mut self.entries[i].session).await?;
+        if fork.tokens().len() > n_known {
+            fork.truncate(n_known).await?;
+        }
+        self.make_room();
+        Ok(fork)
+    }
+
+    /// Keeps a session, in place of those that it goes on from and that nobody else does.
+    pub(super) fn keep(&mut self, session: Session<B>, name: Option<Id>) {
+        if session.tokens().is_empty() || self.most == 0 {
+            return;
+        }
+        self.turn += 1;
+        let tokens = session.tokens();
+        let is_known = self.entries.iter().any(|entry| entry.session.tokens().starts_with(tokens));
+        if is_known && name.is_none() {
+            return;
+        }
+        self.entries.retain(|entry| {
+            let is_old = entry.name.is_some() && entry.name == name;
+            let is_passed = !entry.is_trunk && tokens.starts_with(entry.session.tokens());
+            !(is_old || is_passed)
+        });
+        self.add(Entry { session, name, is_trunk: name.is_some(), used: self.turn });
+        self.make_room();
+    }
+
+    /// Lets all go.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Lets a removed context go, and what was said after it.
+    pub(super) fn forget(&mut self, name: Id) {
+        let found = self.entries.iter().find(|entry| entry.name == Some(name));
+        let Some(tokens) = found.map(|entry| entry.session.tokens().to_vec()) else { return };
+        self.entries.retain(|entry| !entry.session.tokens().starts_with(&tokens));
+    }
+
+    fn add(&mut self, entry: Entry<B>) -> usize {
+        self.entries.push(entry);
+        self.entries.len() - 1
+    }
+
+    /// The one that was used longest ago goes, single answers before what several share.
+    fn make_room(&mut self) {
+        while self.entries.len() > self.most {
+            let order = |i: &usize| (self.entries[*i].is_trunk, self.entries[*i].used);
+            let Some(oldest) = (0..self.entries.len()).min_by_key(order) else { return };
+            self.entries.swap_remove(oldest);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A request that runs: its prompt is read in chunks, then its answers are generated.
+
+use std::time::{Duration, Instant};
+
+use longview_engine::Session;
+use longview_ops::Backend;
+use tokio::sync::mpsc;
+
+use super::choice::Choice;
+use crate::job::{Event, Job, Progress, Summary};
+
+/// A request in one of the places of the engine.
+pub(super) struct Run<B: Backend> {
+    pub(super) job: Job,
+    /// Others that wait for the same document.
+    pub(super) also: Vec<mpsc::Sender<Event>>,
+    pub(super) phase: Phase<B>,
+    /// Tokens of the prompt that were known.
+    pub(super) n_cached: usize,
+    pub(super) began: Instant,
+    pub(super) read: Option<Instant>,
+    /// Since when its client has taken nothing.
+    pub(super) stalled: Option<Instant>,
+    /// When it was last served, in turns.
+    pub(super) turn: u64,
+}
+
+pub(super) enum Phase<B: Backend> {
+    /// The prompt is being read.
+    Reading(Box<Session<B>>),
+    /// Answers are being generated.
+    Answering(Vec<Choice<B>>),
+}
+
+impl<B: Backend> Run<B> {
+    pub(super) fn new(job: Job, session: Session<B>) -> Self {
+        Self {
+            job,
+            also: Vec::new(),
+            n_cached: session.tokens().len(),
+            phase: Phase::Reading(Box::new(session)),
+            began: Instant::now(),
+            read: None,
+            stalled: None,
+            turn: 0,
+        }
+    }
+
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.phase, Phase::Reading(_))
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        match &self.phase {
+            Phase::Reading(_) => false,
+            Phase::Answering(choices) => choices.iter().all(|choice| choice.is_done),
+        }
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.job.events.is_closed() && self.also.iter().all(mpsc::Sender::is_closed)
+    }
+
+    /// Whether its client has taken what was sent, but for a little.
+    pub(super) fn has_room(&self) -> bool {
+        self.job.events.capacity() >= self.n_reserved()
+    }
+
+    /// Events of one step, and the last one: a text, a rest of it and an end for each answer.
+    fn n_reserved(&self) -> usize {
+        3 * self.job.how.n + 1
+    }
+
+    /// Sends to all who wait for it. Who does not listen any more is found by [`Run::is_left`].
+    pub(super) fn send(&self, event: Event) {
+        for events in self.also.iter().chain([&self.job.events]) {
+            let _ = events.try_send(event.clone());
+        }
+    }
+
+    /// Says how far the prompt was read, where that was asked for.
+    pub(super) fn send_progress(&self, processed: usize) {
+        if !self.job.how.return_progress {
+            return;
+        }
+        let progress = Progress {
+            total: self.job.ids.len(),
+            cached: self.n_cached,
+            processed,
+            time_ms: self.began.elapsed().as_millis() as u64,
+        };
+        // Who does not keep up misses some of it, but not the end.
+        let all = self.also.iter().chain([&self.job.events]);
+        for events in all.filter(|events| events.capacity() > self.n_reserved()) {
+            let _ = events.try_send(Event::Progress(progress));
+        }
+    }
+
+    pub(super) fn prompt_time(&self) -> Duration {
+        self.read.unwrap_or_else(Instant::now) - self.began
+    }
+
+    /// What it took.
+    pub(super) fn summary(&self) -> Summary {
+        let answer_time = self.read.map_or(Duration::ZERO, |read| read.elapsed());
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let mut summary = Summary {
+            n_prompt: self.job.ids.len(),
+            n_cached: self.n_cached,
+            prompt_ms: ms(self.prompt_time()),
+            predicted_ms: ms(answer_time),
+            waited_ms: ms(self.began - self.job.since),
+            policy: self.job.how.policy.preset.name().to_owned(),
+            n_tokens: self.job.ids.len(),
+            ..Summary::default()
+        };
+        if let Phase::Answering(choices) = &self.phase {
+            summary.n_predicted = choices.iter().map(|choice| choice.n_generated).sum();
+            if let Some(first) = choices.first() {
+                summary.attended = first.session.stats().mean_attended();
+                summary.n_tokens = first.session.tokens().len();
+            }
+        }
+        summary
+    }
+}

@@ -1,0 +1,123 @@
+//! Documents that are read once: by whomever, before a restart or after.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Library, document, expected, question, serve, serve_with};
+use longview_server::ServerOptions;
+
+fn cached(body: &Value) -> u64 {
+    body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
+}
+
+fn total(body: &Value) -> u64 {
+    body["usage"]["prompt_tokens"].as_u64().expect("a number")
+}
+
+#[test]
+fn a_context_is_built_once_and_known_after_a_restart() {
+    let library = Library::new();
+    let (text, facts) = document(80, 4);
+    let id = {
+        let served = serve(library.options());
+        let body = json!({ "text": text, "name": "days", "stream": true });
+        let built = served.post("/v1/contexts", &body);
+        let events = built.events();
+        let progress: Vec<_> = events.iter().filter(|e| !e["prompt_progress"].is_null()).collect();
+        assert!(progress.len() > 5, "{events:?}");
+        let last = events.last().expect("an event");
+        assert_eq!((&last["object"], &last["name"]), (&json!("context"), &json!("days")));
+        assert!(built.body.ends_with("data: [DONE]\n\n"));
+        last["id"].as_str().expect("an id").to_owned()
+    };
+    let served = serve(library.options());
+    let by_id = json!({
+        "context_id": id, "messages": [{ "role": "user", "content": facts[0].question }],
+        "max_tokens": 40,
+    });
+    let answer = served.post("/v1/chat/completions", &by_id).json();
+    let said = answer["choices"][0]["message"]["content"].as_str().expect("a text");
+    assert!(said.contains(expected(&facts[0]).trim()), "{said}");
+    assert!(total(&answer) - cached(&answer) < 60, "the question alone is read: {answer}");
+    assert_eq!(served.metric("longview:contexts_restored_total"), 1.0);
+    // Who sends the whole text again has as much of it.
+    let content = format!("{text}\n\n{}", facts[1].question);
+    let whole = json!({ "messages": [{ "role": "user", "content": content }], "max_tokens": 40 });
+    let answer = served.post("/v1/chat/completions", &whole).json();
+    assert!(total(&answer) - cached(&answer) < 60, "{answer}");
+    assert_eq!(served.metric("longview:contexts_restored_total"), 1.0, "it is in memory now");
+    let again = served.post("/v1/contexts", &json!({ "text": text })).json();
+    assert_eq!((&again["id"], again["timings"]["prompt_n"].as_u64()), (&json!(id), Some(1)));
+    let list = served.get("/v1/contexts").json();
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(1), "{list}");
+    assert_eq!(served.get("/v1/contexts/days").json()["id"], json!(id));
+    let gone = served.ask("DELETE", &format!("/v1/contexts/{id}"), &[], "");
+    assert_eq!(gone.json()["deleted"], true);
+    assert_eq!(served.get(&format!("/v1/contexts/{id}")).status, 404);
+    assert_eq!(served.post("/v1/chat/completions", &by_id).code(), "context_not_found");
+}
+
+#[test]
+fn clients_that_build_one_document_cause_one_build() {
+    let library = Library::new();
+    let served = serve_with(library.options(), 32, Duration::ZERO);
+    let (text, _) = document(120, 5);
+    let body = json!({ "text": text });
+    let ids: Vec<Value> = thread::scope(|scope| {
+        let ask = || served.post("/v1/contexts", &body).json()["id"].clone();
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a build")).collect()
+    });
+    assert!(ids.iter().all(|id| id.is_string() && *id == ids[0]), "{ids:?}");
+    let n_tokens = served.get("/v1/contexts").json()["data"][0]["sessions"][0]["n_tokens"].clone();
+    // Who comes after the build is over reads one token of it.
+    let n_read = served.metric("llamacpp:prompt_tokens_total");
+    assert!(n_read <= n_tokens.as_f64().expect("a number") + 3.0, "{n_read} of {n_tokens}");
+}
+
+#[test]
+fn ten_people_who_ask_one_document_at_once_cause_one_reading() {
+    let served = serve_with(ServerOptions::default(), 64, Duration::ZERO);
+    let (text, facts) = document(100, 6);
+    let n_read_alone = {
+        let served = serve_with(ServerOptions::default(), 64, Duration::ZERO);
+        served.post("/v1/completions", &question(&text, &facts[0]));
+        served.metric("llamacpp:prompt_tokens_total")
+    };
+    thread::scope(|scope| {
+        for i in 0..10 {
+            let (served, fact, text) = (&served, &facts[i % 3], &text);
+            scope.spawn(move || {
+                let answer = served.post("/v1/completions", &question(text, fact)).json();
+                assert_eq!(answer["choices"][0]["text"], expected(fact), "{answer}");
+            });
+        }
+    });
+    let n_read = served.metric("llamacpp:prompt_tokens_total");
+    assert!(n_read < n_read_alone + 10.0 * 60.0, "{n_read} tokens, one reads {n_read_alone}");
+}
+
+#[test]
+fn a_damaged_session_is_read_again_and_not_used() {
+    let library = Library::new();
+    let (text, facts) = document(60, 7);
+    serve(library.options()).post("/v1/contexts", &json!({ "text": text }));
+    let sessions = library.options().documents.expect("a library").folder().join("sessions");
+    for entry in std::fs::read_dir(sessions).expect("a folder").flatten() {
+        let mut bytes = std::fs::read(entry.path()).expect("a file");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(entry.path(), bytes).expect("it is written");
+    }
+    let served = serve(library.options());
+    let prompt = json!({
+        "messages": [{ "role": "user", "content": format!("{text}\n\n{}", facts[2].question) }],
+        "max_tokens": 40,
+    });
+    let answer = served.post("/v1/chat/completions", &prompt).json();
+    assert_eq!(cached(&answer), 0, "{answer}");
+    let said = answer["choices"][0]["message"]["content"].as_str().expect("a text");
+    assert!(said.contains(expected(&facts[2]).trim()), "{said}");
+}

@@ -1,0 +1,110 @@
+//! Who may ask: every route of the table, with and without a key.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde_json::json;
+
+use crate::support::{Library, serve};
+use longview_server::{Limits, ROUTES, ServeError, Server, ServerOptions};
+
+#[test]
+fn every_route_but_the_open_ones_wants_the_key() {
+    let library = Library::new();
+    let options = ServerOptions { api_key: Some("secret".to_owned()), ..library.options() };
+    let served = serve(options);
+    for route in ROUTES {
+        let path = route.path.replace("{id}", "nothing");
+        let status =
+            |headers: &[(&str, &str)]| served.ask(route.method, &path, headers, "{}").status;
+        let refused = if route.is_open { 200 } else { 401 };
+        assert_eq!(status(&[]), refused, "{path}");
+        assert_eq!(status(&[("authorization", "Bearer wrong")]), refused, "{path}");
+        assert_eq!(status(&[("authorization", "Bearer secre")]), refused, "{path}");
+        assert_eq!(status(&[("authorization", "Basic secret")]), refused, "{path}");
+        assert_ne!(status(&[("authorization", "Bearer secret")]), 401, "{path}");
+        assert_ne!(status(&[("x-api-key", "secret")]), 401, "{path}");
+    }
+    for path in ["/", "/v1", "/v1/contexts/a/b", "/health/", "/../metrics"] {
+        assert_eq!(served.get(path).status, 401, "{path}");
+    }
+    assert_eq!(ROUTES.iter().filter(|route| route.is_open).count(), 1);
+}
+
+#[test]
+fn other_hosts_and_pages_of_other_sites_are_refused() {
+    let served = serve(ServerOptions {
+        allowed_hosts: ["box.lan".to_owned()].into(),
+        ..ServerOptions::default()
+    });
+    let port = served.address.port();
+    let status =
+        |name: &str, value: &str| served.ask("GET", "/v1/models", &[(name, value)], "").status;
+    assert_eq!(status("host", "evil.example"), 403);
+    assert_eq!(status("host", &format!("localhost.evil.example:{port}")), 403);
+    assert_eq!(status("host", ""), 403);
+    for own in ["localhost", "127.0.0.1", "[::1]", "box.lan", "BOX.lan:80"] {
+        assert_eq!(status("host", own), 200, "{own}");
+    }
+    assert_eq!(status("origin", "http://evil.example"), 403);
+    assert_eq!(status("origin", "null"), 403);
+    assert_eq!(status("origin", &format!("http://{}", served.address)), 200);
+    let asked = served.ask("OPTIONS", "/v1/models", &[("origin", "http://evil.example")], "");
+    assert!(asked.status == 403 && !asked.head.contains("access-control"), "{asked:?}");
+}
+
+#[test]
+fn an_address_for_others_needs_a_key() {
+    // Refused before anything is loaded or bound, so any engine will do.
+    let options =
+        ServerOptions { host: IpAddr::V4(Ipv4Addr::UNSPECIFIED), ..ServerOptions::default() };
+    let model = crate::support::facts_of_model();
+    let load = || Err::<longview_engine::Engine<longview_cpu::CpuBackend>, _>("not reached".into());
+    let error = Server::start(options, model, load).err().expect("it is refused");
+    assert!(matches!(error, ServeError::OpenWithoutKey(_)), "{error}");
+    assert!(error.to_string().contains("--api-key"), "{error}");
+}
+
+#[test]
+fn a_model_that_does_not_load_ends_the_server() {
+    let model = crate::support::facts_of_model();
+    let load = || Err::<longview_engine::Engine<longview_cpu::CpuBackend>, _>("no memory".into());
+    let options = ServerOptions { port: 0, ..ServerOptions::default() };
+    let error =
+        Server::start(options, model, load).expect("it starts").wait().expect_err("it ends");
+    assert_eq!(error.to_string(), "no memory");
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_again() {
+    let served = serve(ServerOptions { n_slots: 1, max_waiting: 1, ..ServerOptions::default() });
+    let body =
+        json!({ "prompt": "It was", "max_tokens": 4000, "ignore_eos": true, "stream": true });
+    let first = served.send("POST", "/v1/completions", &[], &body.to_string());
+    served.wait_for("llamacpp:requests_processing", 1.0);
+    let second = served.send("POST", "/v1/completions", &[], &body.to_string());
+    served.wait_for("llamacpp:requests_deferred", 1.0);
+    let third = served.post("/v1/completions", &body);
+    assert_eq!((third.status, third.code().as_str()), (429, "queue_full"), "{third:?}");
+    assert!(third.head.contains("retry-after: 1"), "{third:?}");
+    assert_eq!(served.metric("longview:requests_refused_total"), 1.0);
+    // One that waits and whose client leaves never begins.
+    drop(second);
+    served.wait_for("llamacpp:requests_deferred", 0.0);
+    assert_eq!(served.metric("llamacpp:requests_processing"), 1.0);
+    drop(first);
+    served.wait_for("llamacpp:requests_processing", 0.0);
+}
+
+#[test]
+fn heads_and_bodies_have_limits() {
+    let limits = Limits { body_bytes: 2000, ..Limits::default() };
+    let served = serve(ServerOptions { limits, ..ServerOptions::default() });
+    let long = "x".repeat(20_000);
+    assert_eq!(served.ask("GET", "/health", &[("x-long", &long)], "").status, 431);
+    let names: Vec<String> = (0..80).map(|i| format!("x-{i}")).collect();
+    let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    assert_eq!(served.ask("GET", "/health", &many, "").status, 431);
+    let large = served.post("/tokenize", &json!({ "content": "a".repeat(3000) }));
+    assert_eq!((large.status, large.code().as_str()), (413, "body_too_large"));
+    assert_eq!(served.get("/health").status, 200);
+}
