@@ -477,14 +477,17 @@ impl<B: Backend> Worker<B> {
             return Ok(());
         }
         block_on(self.engine.settle(&mut session))?;
+        let mut saved = Ok(());
         if let (Some(document), Some(disk)) = (&job.document, &self.disk) {
             self.metrics.builds.add(1);
-            disk.save(&mut self.engine, &mut session, document, job.ids.len())?;
+            saved = disk.save(&mut self.engine, &mut session, document, job.ids.len());
         }
+        // What a full disk refuses is in memory all the same.
         if job.how.policy.text() == self.model.policy.text() {
-            self.kept.keep(session, job.document.map(|document| document.id));
+            let name = job.document.filter(|_| saved.is_ok()).map(|document| document.id);
+            self.kept.keep(session, name);
         }
-        Ok(())
+        saved
     }
 
     fn count(&self) {

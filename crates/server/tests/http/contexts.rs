@@ -121,3 +121,26 @@ fn a_damaged_session_is_read_again_and_not_used() {
     let said = answer["choices"][0]["message"]["content"].as_str().expect("a text");
     assert!(said.contains(expected(&facts[2]).trim()), "{said}");
 }
+
+#[test]
+fn a_build_whose_document_is_removed_fails_alone() {
+    let library = Library::new();
+    let served = serve_with(library.options(), 32, Duration::ZERO);
+    let (text, _) = document(250, 10);
+    let other = json!({ "prompt": "It was", "max_tokens": 300, "ignore_eos": true });
+    thread::scope(|scope| {
+        let build =
+            scope.spawn(|| served.post("/v1/contexts", &json!({ "text": text, "name": "gone" })));
+        while served.metric("llamacpp:prompt_tokens_total") < 64.0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let beside = scope.spawn(|| served.post("/v1/completions", &other).json());
+        assert_eq!(served.ask("DELETE", "/v1/contexts/gone", &[], "").status, 200);
+        let build = build.join().expect("an answer");
+        assert_eq!((build.status, build.code().as_str()), (404, "context_not_found"), "{build:?}");
+        let beside = beside.join().expect("an answer");
+        assert_eq!(beside["usage"]["completion_tokens"], 300, "{beside}");
+    });
+    assert_eq!(served.metric("llamacpp:requests_processing"), 0.0);
+    assert_eq!(served.post("/v1/completions", &other).status, 200);
+}
