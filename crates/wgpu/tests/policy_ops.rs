@@ -7,8 +7,8 @@ use longview_ops::corpus::{
     MassMask, PoolScoresCase, ProjectHeadsCase, QuerySumsCase, RotateRowsCase, cases_of,
 };
 use longview_ops::{
-    Backend, BlockSummary, DeviceBuffer, Op, PoolKind, Pooling, QuerySums, QuerySumsParams, View,
-    ViewMut,
+    Backend, BlockSummary, DeviceBuffer, Op, Placed, PoolKind, Pooling, QuerySums, QuerySumsParams,
+    View, ViewMut,
 };
 use longview_wgpu::WgpuBackend;
 use pollster::block_on;
@@ -83,10 +83,22 @@ fn sums_of_scores_of_large_groups_over_many_blocks() {
     {
         for (hq, hkv, dh) in [(27, 1, 40), (18, 2, 256), (8, 8, 64)] {
             let (clusters, seqs, sharp) = (1500, 2, false);
-            let listed = false;
-            let case =
-                CentroidScoresCase { clusters, hq, hkv, dh, dtype, pooling, seqs, sharp, listed };
-            cases.push(case.into());
+            let (listed, placed) = (false, Placed::DENSE);
+            cases.push(
+                CentroidScoresCase {
+                    clusters,
+                    hq,
+                    hkv,
+                    dh,
+                    dtype,
+                    pooling,
+                    seqs,
+                    sharp,
+                    listed,
+                    placed,
+                }
+                .into(),
+            );
         }
     }
     check(cases, true);
