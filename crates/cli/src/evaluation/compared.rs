@@ -61,7 +61,7 @@ impl ComparedArgs {
     pub fn folder(&self) -> Result<ModelFolder> {
         match &self.model {
             Some(path) => open_folder(path),
-            None => embedded::open(),
+            None => Ok(embedded::open()?),
         }
     }
 }
