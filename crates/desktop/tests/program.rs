@@ -6,7 +6,6 @@ mod flows;
 mod frames;
 mod pictures;
 mod real;
-#[cfg(target_os = "linux")]
 // Elsewhere there is no screen that nobody sees.
 #[cfg(target_os = "linux")]
 mod start;
