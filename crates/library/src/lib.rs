@@ -14,6 +14,7 @@
 //! to go on.
 
 mod cache;
+pub mod child;
 mod digest;
 pub mod documents;
 mod error;
