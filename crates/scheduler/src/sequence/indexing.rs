@@ -273,6 +273,7 @@ impl<B: Backend> Sequence<B> {
         self.save_query_sums().await?;
         for layer in self.shape.layers() {
             match (self.layers[layer].mode(), self.policy.index) {
+                (LayerMode::Recall, Some(_)) if self.index_waits(layer, self.n_tokens) => {}
                 (LayerMode::Recall, Some(index)) => {
                     self.adapt_budgets(layer).await?;
                     self.index_prompt(&index, layer).await?;
@@ -579,7 +580,7 @@ impl<B: Backend> Sequence<B> {
     /// Ends a decode step: full windows go to the worker.
     pub(super) fn submit_windows(&mut self) {
         for layer in self.shape.layers() {
-            if self.fills_window(layer, self.n_tokens) {
+            if self.fills_window(layer, self.n_tokens) && !self.index_waits(layer, self.n_tokens) {
                 self.submit_window(layer);
             }
         }
@@ -629,8 +630,15 @@ impl<B: Backend> Sequence<B> {
                 >= self.policy.recent + index.window + FLUSH_STEPS
     }
 
-    /// In a decode step: a window that is due becomes clusters.
+    /// In a decode step: a window that is due becomes clusters; or, in the first step that needs
+    /// the index of `layer`, all rows do that waited for it.
     pub(super) async fn apply_window(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
+        if let Some(index) = self.policy.index.filter(|_| self.policy.attend_all > 0)
+            && self.fills_window(layer, self.n_tokens)
+            && !self.index_waits(layer, self.n_tokens + 1)
+        {
+            return self.index_prompt(&index, layer).await;
+        }
         if !self.window_is_due(layer) {
             return Ok(());
         }

@@ -357,6 +357,20 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
+    /// Whether `layer` has no use for an index while the sequence has `n_rows` tokens, because every
+    /// step attends to all of them. One layer after the other needs it before the end of that, so
+    /// that no decode step has to index the tokens of all layers.
+    pub(super) fn index_waits(&self, layer: LayerId, n_rows: usize) -> bool {
+        let layers_left = self.shape.n_layers - layer.index();
+        self.layers[layer].recall().is_some() && self.attends_all(layer, n_rows + layers_left)
+    }
+
+    /// Whether rows of some layer that recalls are not in its index because it waits.
+    pub(crate) fn has_waiting_index(&self) -> bool {
+        self.policy.attend_all > 0
+            && self.shape.layers().any(|layer| self.fills_window(layer, self.n_tokens))
+    }
+
     /// The first row that the last of `n_rows` tokens sees, under any policy.
     pub(super) fn first_visible(&self, layer: LayerId, n_rows: usize) -> usize {
         self.shape.window(layer).map_or(0, |window| n_rows.saturating_sub(window))

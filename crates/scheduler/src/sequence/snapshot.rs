@@ -531,10 +531,15 @@ mod tests {
     use longview_ops::ReferenceBackend;
 
     use super::super::fixture::{
-        check_rows, clusters, heavy_hitters, in_place, options, prefilled, shape, streaming,
+        check_rows, clusters, heavy_hitters, in_place, made, options, prefilled, shape, streaming,
     };
     use super::super::options::{HostStoreKind, Placement};
     use super::*;
+    use crate::policy::{BudgetOption, PolicyOptions, Preset};
+    use crate::session_file::{
+        Fingerprint, FingerprintPart, SaveOptions, SessionContent, SessionFile, restore_sequence,
+        save_sequence,
+    };
 
     /// Ten tokens: a sink, six rows in two batches, three pending. Head 0 has units of 2, 1 and 3
     /// rows, head 1 of 3 and 3.
@@ -658,6 +663,53 @@ mod tests {
                 [&sequence, &other].map(|s| pollster::block_on(s.layer_record(layer)).unwrap());
             assert_eq!(before, after);
             assert_eq!(other.layers[layer].n_indexed, 18);
+        }
+    }
+
+    /// Where every step attends everything, rows wait for their index: it is not saved, and whoever
+    /// opens the file makes one where steps need it.
+    #[test]
+    fn an_index_that_waits_is_made_where_it_is_needed() {
+        let policy = Policy { attend_all: 20, ..clusters() };
+        let options_of = |placement| options(placement, HostStoreKind::Auto);
+        let indexed = |s: &Sequence<ReferenceBackend>| s.layers[1].n_indexed;
+        // The second of two layers has one token left until it searches, the first two.
+        let at_end = prefilled(in_place(policy.clone()), 19);
+        assert_eq!((at_end.layers[0].n_indexed, indexed(&at_end)), (17, 1));
+        assert!(at_end.has_waiting_index());
+        assert_eq!(indexed(&prefilled(in_place(policy.clone()), 20)), 18);
+        let on_device = prefilled(made(policy.clone(), options_of(Placement::Device)), 16);
+        assert_eq!(indexed(&on_device), 14, "a device attends no more than the budget");
+
+        let mut waiting = prefilled(in_place(policy.clone()), 16);
+        assert_eq!(indexed(&waiting), 1);
+        let fork = pollster::block_on(waiting.fork()).unwrap();
+        assert_eq!(indexed(&fork), 1);
+        check_rows(&fork);
+        let mut said = PolicyOptions::new(Preset::Clusterkv);
+        said.budget = Some(BudgetOption::Tokens(16));
+        let part = FingerprintPart { digest: [7; 32], about: "a test".into() };
+        let fingerprint = Fingerprint {
+            config: part.clone(),
+            weights: part.clone(),
+            tokenizer: None,
+            vocabulary: Some(part.clone()),
+            rope: part,
+        };
+        let save = SaveOptions::new(&fingerprint, &said);
+        let content = SessionContent { tokens: (0..16).collect(), ..Default::default() };
+        let mut file = vec![];
+        pollster::block_on(save_sequence(&mut waiting, &save, &content, &mut file)).unwrap();
+        for (placement, want) in [(Placement::InPlace, 1), (Placement::Device, 14)] {
+            let source = SessionFile::open(&file).unwrap();
+            let backend = Arc::new(ReferenceBackend::new());
+            let (policy, options) = (policy.clone(), options_of(placement));
+            let mut reader = source.read().unwrap();
+            reader.content().unwrap();
+            let opened = restore_sequence(&backend, shape(), policy, options, &mut reader);
+            let opened = pollster::block_on(opened).unwrap();
+            assert_eq!(indexed(&opened), want, "{placement:?}");
+            check_rows(&opened);
         }
     }
 

@@ -226,6 +226,8 @@ impl Saving<'_, '_> {
         self.put(Key::whole(Kind::Note), &content.note)?;
         self.tokens(&content.tokens)?;
         self.put(Key::whole(Kind::Last), &content.encode_last())?;
+        // Whoever opens the file then indexes its rows, if and when that is of use there.
+        let has_states = !sequence.has_waiting_index();
         for layer in sequence.shape().layers() {
             self.places(layer, &sequence.places(layer))?;
             self.rows(sequence, layer)?;
@@ -234,7 +236,9 @@ impl Saving<'_, '_> {
             let mut fields = FieldWriter::default();
             recorded.write(&mut fields);
             self.put(Key::of(Kind::Recorded, layer, 0..0), &fields.into_bytes())?;
-            self.state(layer, &state, header.kv_dtype)?;
+            if has_states {
+                self.state(layer, &state, header.kv_dtype)?;
+            }
         }
         Ok(())
     }

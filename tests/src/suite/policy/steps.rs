@@ -160,44 +160,58 @@ pub fn full_attention_and_dense_layers_attend_to_everything<B: Probe>(backend: &
     }
 }
 
-/// The search begins with the first token behind the limit, as if there had been none; on a device
-/// there is none.
+/// The search begins with the first token behind the limit. Where rows lie, the index waits until
+/// then, and is that of a policy which comes into force one step before for each layer that is
+/// left; on a device there is no limit.
 pub fn few_tokens_are_all_attended_where_they_lie<B: Probe>(backend: &Arc<B>) {
     const LIMIT: usize = 230;
+    const FIRST: usize = 200;
+    const STEPS: usize = 60;
     let plain = PolicyOptions::new(Preset::Longview);
     let searching = Policy::resolve(&plain.clone().with_budget(96), 400).unwrap();
     assert_eq!(searching.attend_all, 0, "a budget is kept at any length");
     let plain = Policy::resolve(&plain, 400).unwrap();
     assert!(plain.attend_all >= 400, "a context as short as this is attended whole");
+    let step = |sim: &mut Sim<B>| {
+        sim.decode(3);
+        let attended = sim.sequence.attended_tokens(LayerId(1), HeadId::new(0)).len();
+        (sim.out.clone(), attended)
+    };
     for &placement in placements(&**backend) {
-        let [searched, whole] = [0, LIMIT].map(|attend_all| {
-            let options = options(placement);
+        // Full attention, and from so many tokens on another policy.
+        let begun = |attend_all: usize, from: usize| {
             let full = PolicyOptions::new(Preset::Full);
-            let mut sim = Sim::new(backend, small_shape(400), &full, options).unwrap();
-            sim.prefill(3, 200);
+            let mut sim = Sim::new(backend, small_shape(400), &full, options(placement)).unwrap();
+            sim.prefill(3, FIRST);
+            let mut steps: Vec<_> = (FIRST..from).map(|_| step(&mut sim)).collect();
             let policy = Policy { attend_all, ..searching.clone() };
             block_on(sim.sequence.set_policy(policy)).unwrap();
-            let step = |sim: &mut Sim<B>| {
-                sim.decode(3);
-                let attended = sim.sequence.attended_tokens(LayerId(1), HeadId::new(0)).len();
-                (sim.out.clone(), attended)
-            };
-            let steps: Vec<_> = (0..60).map(|_| step(&mut sim)).collect();
-            let positions: Vec<u32> = (0..210).collect();
-            block_on(sim.sequence.truncate(209)).unwrap();
-            let (out, attended) = step(&mut sim);
-            if attend_all > 0 && placement == Placement::InPlace {
-                assert_near(&out[1][..8], &sim.oracle(LayerId(1), 0, &positions), "all tokens");
-                assert_eq!(attended, 210);
-            } else {
-                assert!(attended <= 96, "{placement:?}: {attended}");
+            steps.extend((from..FIRST + STEPS).map(|_| step(&mut sim)));
+            (sim, steps)
+        };
+        let (mut sim, whole) = begun(LIMIT, FIRST);
+        let is_in_place = placement == Placement::InPlace;
+        let n_layers = sim.sequence.shape().n_layers;
+        for layer in 0..n_layers {
+            let from = if is_in_place { LIMIT - n_layers + layer } else { FIRST };
+            let (_, searched) = begun(0, from);
+            for (i, (searched, whole)) in searched.iter().zip(&whole).enumerate() {
+                let is_whole = is_in_place && FIRST + i < LIMIT;
+                assert_eq!(whole.1, if is_whole { FIRST + 1 + i } else { searched.1 }, "step {i}");
+                if !is_whole {
+                    assert!(whole.1 <= 96, "{placement:?}, step {i}: {}", whole.1);
+                    assert_eq!(whole.0[layer], searched.0[layer], "{placement:?}, step {i}");
+                }
             }
-            steps
-        });
-        for (i, (searched, whole)) in searched.iter().zip(&whole).enumerate() {
-            let is_whole = placement == Placement::InPlace && 200 + i < LIMIT;
-            assert_eq!(whole.1, if is_whole { 201 + i } else { searched.1 }, "step {i}");
-            assert_eq!(whole.0 == searched.0, !is_whole, "{placement:?}, step {i}");
+        }
+        let positions: Vec<u32> = (0..210).collect();
+        block_on(sim.sequence.truncate(209)).unwrap();
+        let (out, attended) = step(&mut sim);
+        if is_in_place {
+            assert_near(&out[1][..8], &sim.oracle(LayerId(1), 0, &positions), "all tokens");
+            assert_eq!(attended, 210);
+        } else {
+            assert!(attended <= 96, "{placement:?}: {attended}");
         }
     }
 }
