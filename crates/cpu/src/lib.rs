@@ -61,6 +61,7 @@ mod weight;
 pub use backend::{CpuBackend, CpuOptions};
 pub use buffer::CpuBuffer;
 pub use error::CpuError;
+pub use huge_pages::{HugePages, huge_pages};
 pub use isa::Isa;
 pub use limits::Limits;
 pub use machine::available_memory;

@@ -1,6 +1,7 @@
 //! `longview doctor`: what Longview finds on this machine, and why something is missing.
 
 mod cuda;
+mod pages;
 
 use std::io::Write;
 use std::thread::available_parallelism;
@@ -16,6 +17,7 @@ use pollster::block_on;
 use serde::Serialize;
 
 use self::cuda::Cuda;
+use self::pages::Pages;
 use crate::failure::describe;
 use longview_startup::embedded;
 
@@ -38,6 +40,8 @@ struct Report {
     /// Instruction sets of the kernels, and whether the processor has them.
     simd: Vec<Simd>,
     memory_available_bytes: Option<u64>,
+    /// `null` where the system does not tell.
+    huge_pages: Option<Pages>,
     backends: Vec<BackendReport>,
     /// GPUs for --device wgpu.
     adapters: Vec<Adapter>,
@@ -89,6 +93,7 @@ fn examine() -> Report {
             .map(|isa| Simd { name: isa.name(), available: isa.is_available() })
             .collect(),
         memory_available_bytes: memory,
+        huge_pages: longview_cpu::huge_pages().map(Pages::from),
         backends: vec![
             match &cpu {
                 Ok(cpu) => found("cpu", &cpu.capabilities().device),
@@ -221,6 +226,9 @@ fn print(report: &Report) -> Result<()> {
     writeln!(out, "simd       {}", simd.join(", "))?;
     let memory = report.memory_available_bytes.map_or("unknown".to_owned(), units::bytes);
     writeln!(out, "memory     {memory} available")?;
+    if let Some(pages) = &report.huge_pages {
+        pages.print(&mut out)?;
+    }
     for backend in &report.backends {
         let state = if backend.available { "found" } else { "missing" };
         writeln!(out, "backend    {:<5} {state:<8} {}", backend.name, backend.detail)?;
