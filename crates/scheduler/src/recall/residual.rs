@@ -56,6 +56,8 @@ struct GroupRest<B: Backend> {
     clusters: HostList<B>,
     /// All groups, and their tokens that are in no listed cluster.
     groups: HostList<B>,
+    /// The cluster of each chosen token of a head.
+    owners: Vec<u32>,
 }
 
 /// A list of rows with weights for each KV head, made on the host.
@@ -129,12 +131,16 @@ impl<B: Backend> GroupRest<B> {
         for (group, tokens) in groups.tokens.iter().enumerate() {
             self.groups.push(h, group as u32, *tokens);
         }
-        for (token, _) in at.selector.selected(at.selection, head) {
-            let cluster = index.owners[token];
-            if lost[cluster as usize] == 0 {
-                self.clusters.push(h, cluster, 0);
+        // All are looked up before the first is counted: these reads lie far apart, and wait for
+        // each other where branches that nobody foresees come between them.
+        self.owners.clear();
+        let tokens = at.selector.selected(at.selection, head).map(|(token, _)| token);
+        self.owners.extend(tokens.map(|token| index.owners[token]));
+        for cluster in &self.owners {
+            if lost[*cluster as usize] == 0 {
+                self.clusters.push(h, *cluster, 0);
             }
-            lost[cluster as usize] += 1;
+            lost[*cluster as usize] += 1;
         }
         let (own, n) = (h * self.clusters.stride, self.clusters.host_n[h] as usize);
         let rows = &self.clusters.host_rows[own..own + n];
@@ -159,6 +165,7 @@ impl<B: Backend> ChosenTokens<B> {
             Some([clusters, groups]) => Some(GroupRest {
                 clusters: HostList::new(backend, h, clusters)?,
                 groups: HostList::new(backend, h, groups)?,
+                owners: Vec::with_capacity(most),
             }),
             None => None,
         };

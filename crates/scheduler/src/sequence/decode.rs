@@ -353,7 +353,15 @@ impl Token {
         let Sequence { layers, recall: path, lists, shape, .. } = sequence;
         let (Some(recall), Some(path)) = (layers[self.layer].recall(), path) else { return };
         for (head, units) in shape.heads().zip(recall.selected_index().heads()) {
-            for (unit, take) in path.selector.selected(selection, head) {
+            let selected = path.selector.selected(selection, head);
+            if recall.tokens.is_some() {
+                // Each is a row behind the one before. To look them up, all over the index, would
+                // take a twentieth of a step.
+                let first = units.starts.first().map_or(0, |start| *start as usize);
+                selected.for_each(|(token, _)| lists.push(head, first + token));
+                continue;
+            }
+            for (unit, take) in selected {
                 let start = units.starts[unit] as usize;
                 (start..start + take).for_each(|row| lists.push(head, row));
             }
