@@ -108,6 +108,7 @@ fn run_engine<B: Backend>(
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
     let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox);
+    let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)));
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);
     // A fault of the program ends the engine's thread alone: clients and the caller are told.

@@ -2,7 +2,10 @@
 
 mod answers;
 mod contexts;
+mod forms;
+mod grammars;
 mod guards;
+mod pages;
 mod refusals;
 mod streams;
 mod support;

@@ -162,6 +162,12 @@ impl Tokenizer {
         *hasher.finalize().as_bytes()
     }
 
+    /// All of it in the form of `tokenizer.json`, for those who need the bytes of every token.
+    pub fn to_json(&self) -> Result<serde_json::Value, TokenizerError> {
+        serde_json::to_value(&self.inner)
+            .map_err(|error| self.failed("describing", error.to_string()))
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
