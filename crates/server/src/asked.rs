@@ -5,8 +5,7 @@ use longview_engine::{SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
 
-use crate::app::App;
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, Grammars};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::texts::ModelFacts;
@@ -107,10 +106,10 @@ impl How {
     /// What the fields say.
     pub(crate) fn read(
         fields: &mut Fields<'_>,
-        app: &App,
+        model: &ModelFacts,
+        grammars: &Grammars,
         endpoint: Endpoint,
     ) -> Result<Self, ApiError> {
-        let model = &*app.model;
         fields.refuse(&UNSUPPORTED)?;
         let sampling = sampling(fields, model)?;
         let mut max = fields.whole("max_tokens", 0..=u64::MAX)?;
@@ -137,7 +136,7 @@ impl How {
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
             uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
             policy: policy(fields, model)?,
-            constraint: app.grammars.read(fields, model)?,
+            constraint: grammars.read(fields, model)?,
             keeps_special: false,
         })
     }
@@ -146,16 +145,17 @@ impl How {
     pub(crate) fn call_tools(
         &mut self,
         tools: &Tools,
-        app: &App,
+        model: &ModelFacts,
+        grammars: &Grammars,
     ) -> Result<Option<Style>, ApiError> {
-        if let Some(constraint) = tools.constraint(&app.grammars, &app.model)? {
+        if let Some(constraint) = tools.constraint(grammars, model)? {
             if self.constraint.is_some() {
                 let message = "tool_choice: an answer that must call a tool has no other form";
                 return Err(ApiError::field("tool_choice", message));
             }
             self.constraint = Some(constraint);
         }
-        let style = tools.style(&app.model);
+        let style = tools.style(model);
         self.keeps_special = style.is_some();
         Ok(style)
     }

@@ -93,9 +93,7 @@ impl Calls {
             let mut said = std::mem::replace(&mut self.held, rest);
             said.truncate(at);
             // Space before a call is of its form, not of the text.
-            if said.trim().is_empty() {
-                said.clear();
-            }
+            said.truncate(said.trim_end().len());
             self.say(said, parts);
             self.is_open = true;
             return true;
@@ -192,4 +190,93 @@ fn id() -> String {
     let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let hash = blake3::hash(format!("{count} {:?}", started.unwrap_or_default()).as_bytes());
     hash.to_hex()[..9].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::{HERMES, STYLES};
+
+    /// What an answer is that comes in pieces of `n` letters: its text, then its calls.
+    fn read_in_pieces(style: Style, answer: &str, n: usize) -> (String, Vec<(String, String)>) {
+        let mut calls = Calls::new(Some(style));
+        let letters: Vec<char> = answer.chars().collect();
+        let pieces = letters.chunks(n).map(|piece| piece.iter().collect::<String>());
+        let mut parts: Vec<Part> = pieces.flat_map(|piece| calls.push(&piece)).collect();
+        parts.extend(calls.finish());
+        let (mut text, mut found) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Text(more) => text += &more,
+                Part::Call(call) => {
+                    assert!(
+                        call.id.len() == 9 && call.id.bytes().all(|b| b.is_ascii_alphanumeric())
+                    );
+                    found.push((call.name, call.arguments));
+                }
+            }
+        }
+        (text, found)
+    }
+
+    fn check(style: Style, answer: &str, text: &str, calls: &[(&str, &str)]) {
+        let calls: Vec<_> = calls.iter().map(|(n, a)| ((*n).to_owned(), (*a).to_owned())).collect();
+        for n in [1, 2, 5, 1000] {
+            let found = read_in_pieces(style, answer, n);
+            assert_eq!(found, (text.to_owned(), calls.clone()), "{answer} by {n}");
+        }
+    }
+
+    #[test]
+    fn calls_are_found_in_the_form_of_each_family() {
+        let [hermes, mistral, phi, internlm, llama] = STYLES;
+        let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é}<\"}}\n</tool_call>";
+        check(hermes, one, "", &[("f", r#"{"a":"é}<"}"#)]);
+        let two = format!("Well.\n{one}\n{one}");
+        check(hermes, &two, "Well.", &[("f", r#"{"a":"é}<"}"#), ("f", r#"{"a":"é}<"}"#)]);
+        let list =
+            r#"[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"b": 1}}]"#;
+        check(mistral, list, "", &[("f", "{}"), ("g", r#"{"b":1}"#)]);
+        check(mistral, r#"So[TOOL_CALLS]f[ARGS]{"b": 1}"#, "So", &[("f", r#"{"b":1}"#)]);
+        check(mistral, r#"[TOOL_CALLS]f{"b": 1}"#, "", &[("f", r#"{"b":1}"#)]);
+        let phi_call = r#"<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>"#;
+        check(phi, phi_call, "", &[("f", "{}")]);
+        let act =
+            r#"I look.<|action_start|><|plugin|>{"name": "f", "parameters": {}}<|action_end|>"#;
+        check(internlm, act, "I look.", &[("f", "{}")]);
+        check(llama, r#"{"name": "f", "parameters": {"b": 1}}"#, "", &[("f", r#"{"b":1}"#)]);
+        let tagged = r#"<|python_tag|>{"type": "function", "name": "f", "parameters": {}}"#;
+        check(llama, tagged, "", &[("f", "{}")]);
+    }
+
+    #[test]
+    fn what_is_no_call_stays_text() {
+        let [hermes, mistral, _, _, llama] = STYLES;
+        for text in ["", "2 < 3", "<tool", "a <tool_call", "plain text ", "<tool_call>{\"name\": 3"]
+        {
+            check(hermes, text, text, &[]);
+        }
+        let broken = "<tool_call>{\"name\": \"f\"}</tool_call> and on";
+        check(hermes, broken, broken, &[]);
+        check(mistral, "[TOOL_CALLS] [", "[TOOL_CALLS] [", &[]);
+        check(llama, "{\"a\": 1}", "{\"a\": 1}", &[]);
+        check(
+            llama,
+            "Well {\"name\": \"f\", \"parameters\": {}}",
+            "Well {\"name\": \"f\", \"parameters\": {}}",
+            &[],
+        );
+        // A list of arguments is none.
+        let listed = "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>";
+        check(HERMES, listed, listed, &[]);
+    }
+
+    #[test]
+    fn text_before_a_call_goes_out_before_the_call_is_complete() {
+        let mut calls = Calls::new(Some(HERMES));
+        assert_eq!(calls.push("Let me see. <tool"), [Part::Text("Let me see.".to_owned())]);
+        assert_eq!(calls.push("s are"), [Part::Text(" <tools are".to_owned())]);
+        let mut none = Calls::new(None);
+        assert_eq!(none.push("<tool_call>"), [Part::Text("<tool_call>".to_owned())]);
+    }
 }

@@ -58,13 +58,13 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     check_model(&mut fields, &app.model)?;
     let sending = Sending::read(&mut fields)?;
     let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
-    let mut how = How::read(&mut fields, app, endpoint)?;
+    let mut how = How::read(&mut fields, &app.model, &app.grammars, endpoint)?;
     let document = text_of(app, fields.text("context_id")?)?;
     let (ids, style) = if is_chat {
         let tools = Tools::read(&mut fields)?;
         let messages = messages(&mut fields)?;
         let extra = template_fields(&mut fields)?;
-        let style = how.call_tools(&tools, app)?;
+        let style = how.call_tools(&tools, &app.model, &app.grammars)?;
         (conversation::encode(app, messages, document, &tools, extra)?, style)
     } else {
         fields.refuse(&["tools", "tool_choice"])?;

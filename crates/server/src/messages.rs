@@ -69,7 +69,7 @@ fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
     let sending = Sending::read(&mut fields)?;
-    let mut how = How::read(&mut fields, app, Endpoint::Messages)?;
+    let mut how = How::read(&mut fields, &app.model, &app.grammars, Endpoint::Messages)?;
     if how.max_tokens.is_none() {
         return Err(ApiError::field("max_tokens", "max_tokens: is missing"));
     }
@@ -81,7 +81,7 @@ fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
     let document = text_of(app, fields.text("context_id")?)?;
     let tools = tools(&mut fields)?;
     let told = conversation(&mut fields)?;
-    let style = how.call_tools(&tools, app)?;
+    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
     for name in IGNORED {
         fields.any(name);
     }

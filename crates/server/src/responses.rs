@@ -82,7 +82,7 @@ fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
         return Err(wrong("truncation", "disabled: nothing is ever cut off"));
     }
     let sending = Sending::read(&mut fields)?;
-    let mut how = How::read(&mut fields, app, Endpoint::Responses)?;
+    let mut how = How::read(&mut fields, &app.model, &app.grammars, Endpoint::Responses)?;
     if let Some(text) = fields.any("text") {
         let text = text.as_object().ok_or_else(|| wrong("text", "an object"))?;
         if let Some(format) = text.get("format").filter(|format| !format.is_null()) {
@@ -96,7 +96,7 @@ fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
     let instructions = fields.text("instructions")?;
     messages.extend(instructions.map(|text| json!({ "role": "system", "content": text })));
     messages.extend(input(&mut fields)?);
-    let style = how.call_tools(&tools, app)?;
+    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
     let extra = template_fields(&mut fields)?;
     for name in IGNORED {
         fields.any(name);

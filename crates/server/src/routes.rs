@@ -23,12 +23,12 @@ pub struct Route {
     pub is_open: bool,
     /// Whether it is there only with a library.
     pub needs_library: bool,
-    pub(crate) target: Target,
+    target: Target,
 }
 
 /// What answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+enum Target {
     Health,
     Models,
     Metrics,
@@ -105,13 +105,17 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new().fallback(any(serve))
 }
 
+/// The routes that this server has.
+fn there(app: &App) -> impl Iterator<Item = &'static Route> {
+    let has_library = app.options.documents.is_some();
+    ROUTES.iter().filter(move |route| has_library || !route.needs_library)
+}
+
 /// Checks first: who may not ask does not learn what there is.
 async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiError> {
     let path = request.uri().path().to_owned();
-    let has_library = app.options.documents.is_some();
-    let there = ROUTES.iter().filter(|route| has_library || !route.needs_library);
-    let found: Vec<_> =
-        there.filter_map(|route| route.matches(&path).map(|name| (route, name))).collect();
+    let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
+    let found: Vec<_> = there(&app).filter_map(matching).collect();
     let is_open = found.iter().any(|(route, _)| route.is_open);
     guard::check(&app.options, request.headers(), is_open)?;
     if found.is_empty() {
@@ -172,7 +176,10 @@ async fn dispatch(
         Target::Messages => messages::messages(app, body).await,
         Target::CountTokens => messages::count_tokens(app, body).await,
         Target::Slots => Ok(about::slots(&app)),
-        Target::OpenApi => Ok(openapi::page(&app)),
+        Target::OpenApi => {
+            let there = there(&app).map(|route| (route.method, route.path, route.is_open));
+            Ok(openapi::page(there))
+        }
         Target::ListContexts => contexts::list(app).await,
         Target::CreateContext => contexts::create(app, body).await,
         Target::GetContext => contexts::get(app, name).await,

@@ -43,7 +43,7 @@ pub(crate) const HERMES: Style = Style {
 };
 
 /// The forms, the most telling first.
-const STYLES: [Style; 5] = [
+pub(crate) const STYLES: [Style; 5] = [
     HERMES,
     // Mistral.
     Style { marks: "[TOOL_CALLS]", open: "[TOOL_CALLS]", close: "", is_list: true, ..HERMES },

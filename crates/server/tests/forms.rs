@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, document, expected, serve};
+use crate::support::{Answer, document, expected, serve, serve_template};
 use longview_server::ServerOptions;
 
 /// The events of a stream whose events have names, which are those that their data says.
@@ -371,4 +371,111 @@ fn tools_that_are_none_are_refused_by_name() {
         assert_eq!(answer.status, 400, "{field}: {answer:?}");
         assert_eq!(answer.json()["error"]["param"], param, "{answer:?}");
     }
+}
+
+/// How published templates of these families tell of tools and of calls, in short.
+const TEMPLATES: [(&str, &str); 5] = [
+    (
+        "Qwen",
+        "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}\
+        {% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\
+        {% endfor %}",
+    ),
+    (
+        "Mistral",
+        "[AVAILABLE_TOOLS]{{ tools | tojson }}{% for m in messages %}{% if m.tool_calls %}\
+        {% if m.tool_calls[0].id | length != 9 %}{{ raise_exception('nine letters') }}{% endif %}\
+        [TOOL_CALLS]{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+    ),
+    (
+        "Phi",
+        "<|tool|>{{ tools | tojson }}<|/tool|>{% for m in messages %}{{ m.content }}\
+        {% if m.tool_calls %}<|tool_call|>{{ m.tool_calls | tojson }}{% endif %}{% endfor %}",
+    ),
+    (
+        "InternLM",
+        "{{ tools | tojson }}{% for m in messages %}{{ m.content }}\
+        {% if m.tool_calls %}<|action_start|><|plugin|>{% endif %}{% endfor %}",
+    ),
+    (
+        "Llama",
+        "{{ tools | tojson }} Respond with {\"name\": function name, \"parameters\": \
+        dictionary}.{% for m in messages %}{{ m.content }}{% if m.tool_calls %}\
+        {{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}",
+    ),
+];
+
+#[test]
+fn calls_are_written_and_read_in_the_form_of_the_template() {
+    let function = json!({ "name": "get_weather", "parameters": weather() });
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": "How is it?" }],
+        "tools": [{ "type": "function", "function": function }],
+        "tool_choice": "required",
+        "temperature": 2.0,
+    });
+    for (family, template) in TEMPLATES {
+        let served = serve_template(template);
+        let prompt = served.post("/apply-template", &body).json();
+        let prompt = prompt["prompt"].as_str().expect("a text");
+        assert!(
+            prompt.contains("get_weather") && prompt.contains("How is it?"),
+            "{family} {prompt}"
+        );
+        for stream in [false, true] {
+            body["stream"] = json!(stream);
+            let answer = served.post("/v1/chat/completions", &body);
+            assert_eq!(answer.status, 200, "{family} {answer:?}");
+            let message = if stream {
+                let events = answer.events();
+                let deltas = events.iter().map(|e| e["choices"][0]["delta"].clone());
+                let mut calls = deltas.filter(|delta| delta["tool_calls"].is_array());
+                calls.next().unwrap_or_else(|| panic!("{family} {answer:?}"))
+            } else {
+                answer.json()["choices"][0]["message"].clone()
+            };
+            let call = &message["tool_calls"][0];
+            let arguments = call["function"]["arguments"].as_str();
+            let arguments = arguments.unwrap_or_else(|| panic!("{family} {answer:?}"));
+            let arguments: Value = serde_json::from_str(arguments).expect("JSON");
+            assert!(arguments["days"].as_u64().is_some_and(|n| n <= 9), "{family} {arguments}");
+            // The call goes back through the template, with its arguments as a value.
+            let mut after = body.clone();
+            after["messages"].as_array_mut().expect("a list").extend([
+                json!({ "role": "assistant", "content": null, "tool_calls": [call] }),
+                json!({ "role": "tool", "tool_call_id": call["id"], "content": "sun and wind" }),
+            ]);
+            let prompt = served.post("/apply-template", &after).json();
+            let prompt = prompt["prompt"].as_str().unwrap_or_else(|| panic!("{family} {prompt}"));
+            assert!(prompt.contains("sun and wind"), "{family} {prompt}");
+            assert!(!prompt.contains("\\\"city"), "{family}: no JSON within JSON: {prompt}");
+        }
+    }
+}
+
+#[test]
+fn several_calls_are_told_apart_and_a_template_without_tools_is_told_in_a_message() {
+    let served = serve(ServerOptions::default());
+    let function = json!({ "name": "f", "parameters": { "type": "object", "properties": {},
+        "additionalProperties": false } });
+    let body = json!({
+        "messages": [{ "role": "system", "content": "Be brief." },
+            { "role": "user", "content": "Go on." }],
+        "tools": [{ "type": "function", "function": function }],
+        "tool_choice": "required",
+        "parallel_tool_calls": true,
+        "temperature": 4.0,
+        "seed": 3,
+        "max_tokens": 400,
+    });
+    let prompt = served.post("/apply-template", &body).json();
+    let prompt = prompt["prompt"].as_str().expect("a text");
+    assert!(prompt.contains("Be brief.\n\nYou may call these tools"), "{prompt}");
+    let answer = served.post("/v1/chat/completions", &body).json();
+    let calls = answer["choices"][0]["message"]["tool_calls"].as_array().expect("a list");
+    assert!(calls.iter().all(|call| call["function"]["name"] == "f"), "{answer}");
+    let mut ids: Vec<_> = calls.iter().map(|call| call["id"].as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), calls.len(), "each has an id of its own: {answer}");
 }

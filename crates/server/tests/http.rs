@@ -6,6 +6,7 @@ mod forms;
 mod grammars;
 mod guards;
 mod pages;
+mod ported;
 mod refusals;
 mod streams;
 mod support;

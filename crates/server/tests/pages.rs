@@ -1,11 +1,38 @@
 //! What the server says of itself is so: its page for programs, its slots and its properties.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use crate::support::{CTX_SIZE, Library, serve};
 use longview_server::{ROUTES, ServerOptions};
+
+#[test]
+fn every_route_is_on_the_page_and_nothing_else() {
+    let library = Library::new();
+    let described = |options: ServerOptions| {
+        let page = serve(options).get("/openapi.json").json();
+        assert!(page["openapi"].as_str().is_some_and(|version| version.starts_with("3.1")));
+        let mut found = BTreeSet::new();
+        for (path, methods) in page["paths"].as_object().expect("paths") {
+            for (method, operation) in methods.as_object().expect("methods") {
+                assert!(operation["summary"].is_string(), "{operation}");
+                let is_open = operation["security"].is_null();
+                found.insert((method.to_uppercase(), path.clone(), is_open));
+            }
+        }
+        found
+    };
+    let routes = |has_library: bool| {
+        let there = ROUTES.iter().filter(move |route| has_library || !route.needs_library);
+        there.map(|r| (r.method.to_owned(), r.path.to_owned(), r.is_open)).collect()
+    };
+    let with_library: BTreeSet<_> = routes(true);
+    assert_eq!(described(library.options()), with_library);
+    assert_eq!(with_library.len(), ROUTES.len());
+    assert_eq!(described(ServerOptions::default()), routes(false));
+}
 
 #[test]
 fn every_field_of_the_page_is_known_and_of_its_type() {

@@ -122,6 +122,9 @@ fn bodies_that_are_no_requests_are_refused() {
     for path in [
         "/v1/completions",
         "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/tokenize",
         "/detokenize",
         "/apply-template",
