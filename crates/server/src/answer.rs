@@ -42,7 +42,13 @@ impl Whole {
         for part in parts {
             match part {
                 Part::Text(text) => self.text += &text,
-                Part::Call(call) => self.calls.push(call),
+                Part::Begin(call) => self.calls.push(call),
+                Part::Arguments(more) => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments += &more;
+                    }
+                }
+                Part::End => {}
             }
         }
     }
@@ -167,7 +173,7 @@ impl Form {
     fn pieces(&mut self, choice: usize, parts: Vec<Part>, logprobs: Vec<TokenProb>) -> Vec<Value> {
         self.choices[choice].logprobs.extend(logprobs);
         let mut pieces = Vec::new();
-        for part in parts {
+        for part in parts.into_iter().filter(|part| *part != Part::End) {
             let mut piece = json!({ "index": choice, "finish_reason": null });
             let is_first = !std::mem::replace(&mut self.begun[choice], true);
             let whole = &mut self.choices[choice];
@@ -179,11 +185,17 @@ impl Form {
                 }
                 match part {
                     Part::Text(text) => delta["content"] = json!(text),
-                    Part::Call(call) => {
+                    Part::Begin(call) => {
                         let at = whole.calls.len();
                         delta["tool_calls"] = json!([call_json(Some(at), &call)]);
                         whole.calls.push(call);
                     }
+                    Part::Arguments(more) => {
+                        let at = whole.calls.len().saturating_sub(1);
+                        let function = json!({ "arguments": more });
+                        delta["tool_calls"] = json!([{ "index": at, "function": function }]);
+                    }
+                    Part::End => {}
                 }
                 piece["delta"] = delta;
             } else if let Part::Text(text) = part {

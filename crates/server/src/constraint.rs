@@ -168,7 +168,7 @@ fn broken(reason: &str) -> ApiError {
 }
 
 fn factory(model: &ModelFacts) -> Result<ParserFactory, String> {
-    let tokenizer = model.tokenizer.to_json().map_err(|error| error.to_string())?;
+    let tokenizer = model.tokenizer.vocabulary_json().map_err(|error| error.to_string())?;
     // It asserts where a file is odd, which is no reason to end the server.
     let made = catch_unwind(AssertUnwindSafe(|| {
         let bytes = llguidance::token_bytes_from_tokenizer_json(&tokenizer);

@@ -245,7 +245,8 @@ impl Form {
             content.push(json!({ "type": "text", "text": whole.text }));
         }
         for call in &whole.calls {
-            let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+            // Arguments that were cut off are none.
+            let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
             content.push(json!({
                 "type": "tool_use", "id": call.id, "name": call.name, "input": input,
             }));
@@ -280,19 +281,19 @@ impl Form {
                     let delta = json!({ "type": "text_delta", "text": text });
                     events.push(self.delta(delta));
                 }
-                Part::Call(call) => {
+                Part::Begin(call) => {
                     self.has_calls = true;
                     events.extend(self.block_stop());
                     self.is_open = true;
                     events.push(self.block_start(json!({
                         "type": "tool_use", "id": call.id, "name": call.name, "input": {},
                     })));
-                    let delta = json!({
-                        "type": "input_json_delta", "partial_json": call.arguments,
-                    });
-                    events.push(self.delta(delta));
-                    events.extend(self.block_stop());
                 }
+                Part::Arguments(more) => {
+                    let delta = json!({ "type": "input_json_delta", "partial_json": more });
+                    events.push(self.delta(delta));
+                }
+                Part::End => events.extend(self.block_stop()),
             }
         }
         events

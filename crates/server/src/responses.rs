@@ -222,6 +222,8 @@ struct Form {
     /// Items that are complete, and the text of the one that is open.
     output: Vec<Value>,
     open: Option<String>,
+    /// The call that is open.
+    call: Option<Call>,
     reason: Option<&'static str>,
 }
 
@@ -244,6 +246,7 @@ impl Form {
             n_events: 0,
             output: Vec::new(),
             open: None,
+            call: None,
             reason: None,
         }
     }
@@ -350,10 +353,12 @@ impl Form {
         for part in parts {
             match part {
                 Part::Text(text) => self.text(&text, &mut events),
-                Part::Call(call) => {
+                Part::Begin(call) => {
                     self.close(&mut events);
-                    self.call(&call, &mut events);
+                    self.begin_call(call, &mut events);
                 }
+                Part::Arguments(more) => self.arguments(&more, &mut events),
+                Part::End => self.end_call(&mut events),
             }
         }
         events
@@ -388,17 +393,30 @@ impl Form {
         self.done(item, events);
     }
 
-    fn call(&mut self, call: &Call, events: &mut Vec<Value>) {
+    fn begin_call(&mut self, call: Call, events: &mut Vec<Value>) {
         let at = self.output.len();
-        let id = self.item_id("fc", at);
-        let item = self.call_item(at, "in_progress", call, "");
+        let item = self.call_item(at, "in_progress", &call, "");
         let added = json!({ "output_index": at, "item": item });
         events.push(self.numbered("response.output_item.added", added));
-        let delta = json!({ "delta": call.arguments });
+        self.call = Some(call);
+    }
+
+    fn arguments(&mut self, more: &str, events: &mut Vec<Value>) {
+        if let Some(call) = &mut self.call {
+            call.arguments += more;
+        }
+        let id = self.item_id("fc", self.output.len());
+        let delta = json!({ "delta": more });
         events.push(self.of_item("response.function_call_arguments.delta", &id, delta));
+    }
+
+    fn end_call(&mut self, events: &mut Vec<Value>) {
+        let Some(call) = self.call.take() else { return };
+        let at = self.output.len();
+        let id = self.item_id("fc", at);
         let done = json!({ "arguments": call.arguments, "name": call.name });
         events.push(self.of_item("response.function_call_arguments.done", &id, done));
-        let item = self.call_item(at, "completed", call, &call.arguments);
+        let item = self.call_item(at, "completed", &call, &call.arguments);
         self.done(item, events);
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Style {
     /// What the arguments are called.
     arguments: &'static str,
     /// Whether calls stand in a list.
-    is_list: bool,
+    pub(crate) is_list: bool,
     /// Whether an answer that begins as JSON is a call, without anything before it.
     pub(crate) may_be_bare: bool,
 }

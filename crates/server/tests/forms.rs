@@ -428,9 +428,14 @@ fn calls_are_written_and_read_in_the_form_of_the_template() {
             assert_eq!(answer.status, 200, "{family} {answer:?}");
             let message = if stream {
                 let events = answer.events();
-                let deltas = events.iter().map(|e| e["choices"][0]["delta"].clone());
-                let mut calls = deltas.filter(|delta| delta["tool_calls"].is_array());
-                calls.next().unwrap_or_else(|| panic!("{family} {answer:?}"))
+                let deltas = events.iter().map(|e| &e["choices"][0]["delta"]["tool_calls"][0]);
+                let deltas: Vec<&Value> = deltas.filter(|call| call.is_object()).collect();
+                assert!(deltas.len() > 2 && deltas.iter().all(|call| call["index"] == 0));
+                let parts = deltas.iter().filter_map(|d| d["function"]["arguments"].as_str());
+                let arguments: String = parts.collect();
+                let mut call = deltas[0].clone();
+                call["function"]["arguments"] = json!(arguments);
+                json!({ "tool_calls": [call] })
             } else {
                 answer.json()["choices"][0]["message"].clone()
             };

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value, json};
 use tokenizers::{NormalizedString, Normalizer};
 
 use super::config::{SpecialTokens, TokenizerConfig};
@@ -162,10 +163,22 @@ impl Tokenizer {
         *hasher.finalize().as_bytes()
     }
 
-    /// All of it in the form of `tokenizer.json`, for those who need the bytes of every token.
-    pub fn to_json(&self) -> Result<serde_json::Value, TokenizerError> {
-        serde_json::to_value(&self.inner)
-            .map_err(|error| self.failed("describing", error.to_string()))
+    /// What of a `tokenizer.json` says the bytes of every token: its decoder, its added tokens and
+    /// its vocabulary, as text by id. Merges are left out: they are most of such a file.
+    pub fn vocabulary_json(&self) -> Result<Value, TokenizerError> {
+        let decoder = serde_json::to_value(self.inner.get_decoder());
+        let decoder = decoder.map_err(|error| self.failed("describing", error.to_string()))?;
+        let added = self.inner.get_added_tokens_decoder();
+        let added: Vec<Value> = added
+            .iter()
+            .map(|(id, token)| {
+                json!({ "id": id, "content": token.content, "special": token.special })
+            })
+            .collect();
+        let vocab = self.inner.get_vocab(false);
+        let vocab: Map<String, Value> =
+            vocab.into_iter().map(|(text, id)| (text, json!(id))).collect();
+        Ok(json!({ "decoder": decoder, "added_tokens": added, "model": { "vocab": vocab } }))
     }
 
     /// The file.
