@@ -5,11 +5,13 @@
 //! for a step are bounded; what goes beyond is refused, or ends the request, and no other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::{Value, json};
 
@@ -21,13 +23,22 @@ use crate::texts::ModelFacts;
 /// Bytes of a schema or a grammar, and levels of a schema.
 const MAX_BYTES: usize = 64 << 10;
 const MAX_DEPTH: usize = 32;
+/// Patterns for names of properties, of which each is compared with each.
+const MAX_PATTERNS: usize = 16;
+/// Time to read a form, and forms that are read at the same time.
+const READ_TIME: Duration = Duration::from_secs(5);
+const MAX_READING: usize = 4;
 /// Space between the parts of JSON: one, or a new line and an indent. Without a bound a model may
 /// write spaces for ever, and the answer is never complete.
 const SPACE: &str = r" |\n {0,16}";
 
+/// Bytes for what follows rules. A grammar within its bounds has some thousands of them, and each
+/// takes a few KiB; memory that is not needed is not taken.
+pub(crate) const DEEP_STACK: usize = 256 << 20;
+
 /// Makes constraints for the tokens of one model.
 #[derive(Default)]
-pub(crate) struct Grammars(OnceLock<Result<ParserFactory, String>>);
+pub(crate) struct Grammars(OnceLock<Result<Arc<ParserFactory>, String>>);
 
 /// Where an answer is in its grammar.
 pub(crate) struct Constraint(Matcher);
@@ -115,23 +126,22 @@ impl Grammars {
                 reason.lines().next().unwrap_or_default().chars().take(300).collect();
             ApiError::field(name, format!("{name}: cannot be followed: {reason}"))
         };
-        let parser = self.factory(model)?.create_parser(grammar);
-        let mut matcher = Matcher::new(parser);
+        let (matcher, first) = read(Arc::clone(self.factory(model)?), grammar)?;
         if let Some(error) = matcher.get_error() {
             return Err(refused(&error));
         }
         // A grammar that allows nothing at all, or too much for one step, is found before anything
         // is read.
-        match matcher.compute_mask_or_eos() {
+        match first {
             Ok(mask) if mask.is_zero() => Err(refused("nothing that this model can write fits it")),
             Ok(_) => Ok(Constraint(matcher)),
-            Err(error) => Err(refused(&error.to_string())),
+            Err(error) => Err(refused(&error)),
         }
     }
 
     /// Made when the first request needs it: it takes a moment and memory for a large vocabulary.
-    fn factory(&self, model: &ModelFacts) -> Result<&ParserFactory, ApiError> {
-        let made = self.0.get_or_init(|| factory(model));
+    fn factory(&self, model: &ModelFacts) -> Result<&Arc<ParserFactory>, ApiError> {
+        let made = self.0.get_or_init(|| factory(model).map(Arc::new));
         made.as_ref().map_err(|reason| {
             let message = format!("answers of this model cannot be held to a form: {reason}");
             ApiError::bad("unsupported", message)
@@ -158,6 +168,51 @@ impl Constraint {
         }
         Ok(self.0.is_stopped())
     }
+}
+
+/// Reads a grammar where rules that lead to rules may go deep: llguidance follows them by calls
+/// within calls, and what overflows a stack ends the program. Who waits for it does so for
+/// [`READ_TIME`] at most; what takes longer holds one of few places until it ends.
+fn read(
+    factory: Arc<ParserFactory>,
+    grammar: TopLevelGrammar,
+) -> Result<(Matcher, Result<SimpleVob, String>), ApiError> {
+    static READING: Mutex<usize> = Mutex::new(0);
+    static ENDED: Condvar = Condvar::new();
+    let lock = || READING.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_full = |n: &mut usize| *n >= MAX_READING;
+    let waited = ENDED.wait_timeout_while(lock(), READ_TIME, is_full);
+    let (mut n, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+    if waited.timed_out() {
+        let message = "other forms of answers are being read; ask again later";
+        return Err(ApiError::unavailable("busy", message));
+    }
+    *n += 1;
+    drop(n);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(DEEP_STACK);
+    let spawned = thread.spawn(move || {
+        // llguidance turns its own panics into errors; one of another kind gives the place back.
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let mut matcher = Matcher::new(factory.create_parser(grammar));
+            let first = matcher.compute_mask_or_eos().map_err(|error| error.to_string());
+            (matcher, first)
+        }));
+        *lock() -= 1;
+        ENDED.notify_one();
+        // Nobody may wait any more.
+        if let Ok(made) = made {
+            let _ = sender.send(made);
+        }
+    });
+    if spawned.is_err() {
+        *lock() -= 1;
+        ENDED.notify_one();
+    }
+    receiver.recv_timeout(READ_TIME).map_err(|error| match error {
+        RecvTimeoutError::Timeout => broken("reading it takes too long"),
+        RecvTimeoutError::Disconnected => ApiError::internal("the form could not be read"),
+    })
 }
 
 /// A grammar that asks for more work in a step than one request may cost.
@@ -228,7 +283,23 @@ pub(crate) fn check_schema(schema: &Value, name: &str) -> Result<(), ApiError> {
         let message = format!("{name}: has more than {MAX_DEPTH} levels");
         return Err(ApiError::field(name, message));
     }
+    if n_patterns(schema) > MAX_PATTERNS {
+        let message = format!("{name}: has more than {MAX_PATTERNS} patternProperties");
+        return Err(ApiError::field(name, message));
+    }
     Ok(())
+}
+
+/// Patterns for names of properties in all of a schema.
+fn n_patterns(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => list.iter().map(n_patterns).sum(),
+        Value::Object(map) => {
+            let own = map.get("patternProperties").and_then(Value::as_object);
+            own.map_or(0, |own| own.len()) + map.values().map(n_patterns).sum::<usize>()
+        }
+        _ => 0,
+    }
 }
 
 fn check_bytes(bytes: usize, name: &str) -> Result<(), ApiError> {
@@ -272,6 +343,11 @@ fn of_schema(schema: Value, name: &str) -> Result<TopLevelGrammar, ApiError> {
 /// llama.cpp's grammars, or Lark's.
 fn of_grammar(text: &str) -> Result<TopLevelGrammar, ApiError> {
     check_bytes(text.len(), "grammar")?;
+    // A schema within a grammar is not looked into, and these are what takes long.
+    if text.contains("patternProperties") {
+        let message = "grammar: has patternProperties, which only a json_schema may have";
+        return Err(ApiError::field("grammar", message));
+    }
     if !text.contains("::=") {
         return Ok(TopLevelGrammar::from_lark(text.to_owned()));
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::support::{Served, expected, question, serve};
 use longview_server::ServerOptions;
@@ -132,6 +132,11 @@ fn nested(levels: usize) -> Value {
 fn forms_that_are_too_much_are_refused_or_bounded() {
     let served = serve(ServerOptions::default());
     let many: Vec<String> = (0..8000).map(|i| format!("word {i}")).collect();
+    let patterns: Map<String, Value> =
+        (0..20).map(|i| (format!("^a{{{i}}}b+$"), json!({}))).collect();
+    // Rules that lead to rules, one after the other.
+    let chain: String = (0..3500).map(|i| format!("a{i}: a{}\n", i + 1)).collect();
+    let chain = format!("start: a0\n{chain}a3500: \"x\"");
     // Each level refers to the one below twice: 2^20 ways.
     let mut doubled = json!({ "type": "object", "$defs": { "a0": { "type": "string" } } });
     for i in 1..=20 {
@@ -143,12 +148,14 @@ fn forms_that_are_too_much_are_refused_or_bounded() {
     let refused = [
         ("json_schema", nested(40)),
         ("json_schema", json!({ "enum": many })),
+        ("json_schema", json!({ "patternProperties": patterns })),
         ("json_schema", json!({ "type": "string", "pattern": "(?=a)b" })),
         ("json_schema", doubled),
         ("json_schema", json!({ "$ref": "http://other.example/schema" })),
         ("json_schema", json!({ "$ref": "#/$defs/none" })),
         ("grammar", json!("root ::= \"".to_owned() + &"a".repeat(70_000) + "\"")),
         ("grammar", json!("start: start")),
+        ("grammar", json!("start: ".to_owned() + &"(".repeat(30_000))),
         ("grammar", json!("start: %json { \"type\": \"bug\" }")),
     ];
     for (name, form) in &refused {
@@ -169,6 +176,7 @@ fn forms_that_are_too_much_are_refused_or_bounded() {
         ("grammar", json!("start: /(a{900}){900}/")),
         ("grammar", json!("root ::= (((\"a\"{9999}){9999}){9999}){9999}")),
         ("grammar", json!(ambiguous)),
+        ("grammar", json!(chain)),
     ] {
         let begun = Instant::now();
         let mut body = json!({ "prompt": "A", "max_tokens": 8, "temperature": 3.0 });
