@@ -449,6 +449,7 @@ impl<B: Backend> Worker<B> {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.add(1);
         (self.options.log)(&format!("a request failed: {}", error.json()));
+        self.count();
         run.send(Event::Failed(error));
     }
 
@@ -464,6 +465,8 @@ impl<B: Backend> Worker<B> {
                     Ok(()) => Event::Done(summary),
                     Err(error) => Event::Failed(error),
                 };
+                // Who has its last event sees itself gone.
+                self.count();
                 for events in also.into_iter().chain([events]) {
                     let _ = events.try_send(last.clone());
                 }
