@@ -17,13 +17,13 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, cpu_time, run as run_child};
-use crate::{demo, kernels, models, parity, sanitize, setup, tidy, web};
+use crate::{clients, demo, kernels, models, parity, sanitize, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
 pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, build, models, sanitize, parity, \
-                                demo, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+                                demo, clients, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
-                                rustdoc, tests across crates and of programs, published models, and the browser";
+                                rustdoc, tests across crates and of programs, published models, other clients, and the browser";
 
 /// A part of CI that passes or fails as a whole.
 pub(crate) struct Stage {
@@ -56,6 +56,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
     Stage { name: "parity", work: Work::Beside(BUILD, parity::stage_command) },
     Stage { name: "demo", work: Work::Run(demo::check) },
+    Stage { name: "clients", work: Work::Run(clients::stage) },
     Stage { name: "web", work: Work::Beside(SETUP, web::stage_command) },
     Stage {
         name: "tests",

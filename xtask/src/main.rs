@@ -9,6 +9,7 @@
 mod args;
 mod bench;
 mod ci;
+mod clients;
 mod debian;
 mod demo;
 mod fuzz;
@@ -49,6 +50,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "parity", options: parity::OPTIONS, about: parity::ABOUT, run: parity::run },
     Verb { name: "kernels", options: kernels::OPTIONS, about: kernels::ABOUT, run: kernels::run },
     Verb { name: "models", options: models::OPTIONS, about: models::ABOUT, run: models::run },
+    Verb { name: "clients", options: "", about: clients::ABOUT, run: clients::run },
     Verb { name: "references", options: "", about: models::MAKES, run: models::make_references },
     Verb { name: "demo-check", options: "", about: demo::ABOUT, run: demo::run },
     Verb { name: "bench", options: bench::OPTIONS, about: bench::ABOUT, run: bench::run },
@@ -139,6 +141,7 @@ mod tests {
             "tidy --only nothing",
             "kernels all",
             "models now",
+            "clients openai",
             "models --windows",
             "references smollm2",
             "kernels --only",

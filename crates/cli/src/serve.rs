@@ -203,6 +203,7 @@ fn facts(
     Ok(ModelFacts {
         names,
         words,
+        eos_ids: texts.eos_token_ids(),
         tokenizer: texts.tokenizer.context("the model has no tokenizer")?,
         chat: texts.chat,
         generation: texts.generation,

@@ -130,6 +130,18 @@ impl ChatTemplate {
         }
     }
 
+    /// The template of a conversation as it was written; `None` if it could not be read.
+    pub fn source(&self) -> Option<&str> {
+        let mut sources = self.sources.iter().flatten();
+        sources.find(|source| source.name == DEFAULT).map(|source| source.template.as_str())
+    }
+
+    /// Whether one of the templates holds `text`: which form of answers they were written for.
+    pub fn mentions(&self, text: &str) -> bool {
+        let mut sources = self.sources.iter().flatten();
+        sources.any(|source| source.template.contains(text))
+    }
+
     /// The templates as they were written, by name; the one that is used is called `default`.
     pub(crate) fn sources(&self) -> Result<impl Iterator<Item = (&str, &str)>, ChatError> {
         let sources = self.sources.as_ref().map_err(Clone::clone)?;

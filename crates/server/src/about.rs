@@ -1,16 +1,20 @@
 //! What a server says of itself, and texts and tokens without the engine.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use longview_model::chat::ChatTemplate;
 use longview_model::tokenizer::Specials;
 use serde_json::{Value, json};
 
 use crate::app::{App, aside, parse};
-use crate::complete::{messages, template_fields};
+use crate::conversation::{messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
+use crate::job::Slot;
+use crate::texts::Conversation;
+use crate::tools::Tools;
 
 /// Whether requests are served.
 pub(crate) fn health(app: &App) -> Result<Response<Body>, ApiError> {
@@ -44,9 +48,26 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
 /// How the server was started.
 pub(crate) fn props(app: &App) -> Response<Body> {
     let model = &app.model;
+    let template = model.chat.as_ref().and_then(ChatTemplate::source);
+    let token = |id: Option<u32>| id.and_then(|id| model.tokenizer.decode(&[id], false).ok());
     let body = json!({
         "model": model.names[0],
+        "model_alias": model.names[0],
+        "model_path": model.words,
         "n_ctx": model.ctx_size,
+        "default_generation_settings": {
+            "n_ctx": model.ctx_size,
+            "params": {
+                "temperature": model.generation.temperature,
+                "top_p": model.generation.top_p,
+                "top_k": model.generation.top_k,
+                "min_p": model.generation.min_p,
+            },
+        },
+        "chat_template": template,
+        "bos_token": token(model.tokenizer.bos_id()),
+        "eos_token": token(model.tokenizer.eos_id()),
+        "modalities": { "vision": false, "audio": false },
         "total_slots": app.options.n_slots,
         "max_waiting": app.options.max_waiting,
         "n_taken": app.n_taken(),
@@ -58,6 +79,33 @@ pub(crate) fn props(app: &App) -> Response<Body> {
     json_response(StatusCode::OK, &body)
 }
 
+/// The requests that run and those that wait. There is one key, so all of them are its own.
+pub(crate) fn slots(app: &App) -> Response<Body> {
+    let slots = app.slots.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rows: Vec<Value> = slots.iter().map(slot).collect();
+    for id in rows.len()..app.options.n_slots {
+        rows.push(json!({ "id": id, "n_ctx": app.model.ctx_size, "is_processing": false }));
+    }
+    for (id, row) in rows.iter_mut().enumerate() {
+        row["id"] = json!(id);
+        row["n_ctx"] = json!(app.model.ctx_size);
+    }
+    json_response(StatusCode::OK, &Value::Array(rows))
+}
+
+fn slot(slot: &Slot) -> Value {
+    json!({
+        "id": 0,
+        "id_task": slot.task,
+        "is_processing": true,
+        "n_prompt_tokens": slot.n_prompt,
+        "n_prompt_tokens_cache": slot.n_cached,
+        "n_prompt_tokens_processed": slot.n_read,
+        "n_decoded": slot.n_decoded,
+        "policy": slot.policy,
+    })
+}
+
 /// The tokens of a text.
 pub(crate) async fn tokenize(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
@@ -66,9 +114,18 @@ pub(crate) async fn tokenize(app: Arc<App>, body: Bytes) -> Result<Response<Body
         let text = fields.text("content")?;
         let text = text.ok_or_else(|| ApiError::field("content", "content: is missing"))?;
         let is_special = fields.flag("add_special")?.unwrap_or(false);
+        let has_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         app.note_unknown(&fields);
         let specials = if is_special { Specials::Add } else { Specials::AsWritten };
-        Ok(json!({ "tokens": app.model.encode(text, specials)? }))
+        let ids = app.model.encode(text, specials)?;
+        if !has_pieces {
+            return Ok(json!({ "tokens": ids }));
+        }
+        let piece = |id: &u32| {
+            let text = app.model.tokenizer.decode(&[*id], false);
+            Ok(json!({ "id": id, "piece": text.map_err(|e| ApiError::internal(e.to_string()))? }))
+        };
+        Ok(json!({ "tokens": ids.iter().map(piece).collect::<Result<Vec<_>, ApiError>>()? }))
     });
     Ok(json_response(StatusCode::OK, &body.await?))
 }
@@ -97,11 +154,13 @@ pub(crate) async fn apply_template(app: Arc<App>, body: Bytes) -> Result<Respons
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
-        let messages = messages(&mut fields)?;
+        let mut messages = messages(&mut fields)?;
+        let tools = Tools::read(&mut fields)?.tell(&app.model, &mut messages);
         let is_asked = fields.flag("add_generation_prompt")?.unwrap_or(true);
         let extra = template_fields(&mut fields)?;
         app.note_unknown(&fields);
-        Ok(json!({ "prompt": app.model.render(&messages, extra, is_asked)? }))
+        let conversation = Conversation { messages, tools, extra, ..Conversation::default() };
+        Ok(json!({ "prompt": app.model.render(conversation, is_asked)? }))
     });
     Ok(json_response(StatusCode::OK, &body.await?))
 }

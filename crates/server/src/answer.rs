@@ -5,10 +5,12 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::app::App;
 use crate::asked::Sending;
+use crate::calls::{Call, Calls, Part};
 use crate::error::ApiError;
 use crate::job::{Event, Summary, TokenProb};
 use crate::stream::{self, Script};
 use crate::texts::Facts;
+use crate::tools::Style;
 
 /// How answers of one request look.
 pub(crate) struct Form {
@@ -21,36 +23,86 @@ pub(crate) struct Form {
     /// Which answers have begun: the first part of each says who speaks.
     begun: Vec<bool>,
     choices: Vec<Whole>,
+    calls: Vec<Calls>,
 }
 
 /// An answer as far as it came.
 #[derive(Clone, Default)]
-struct Whole {
-    text: String,
-    logprobs: Vec<TokenProb>,
-    reason: Option<&'static str>,
+pub(crate) struct Whole {
+    pub(crate) text: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) logprobs: Vec<TokenProb>,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) stop: Option<String>,
+}
+
+impl Whole {
+    /// Adds parts of it.
+    pub(crate) fn take(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Text(text) => self.text += &text,
+                Part::Begin(call) => self.calls.push(call),
+                Part::Arguments(more) => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments += &more;
+                    }
+                }
+                Part::End => {}
+            }
+        }
+    }
+}
+
+/// Waits for one whole answer, for the endpoints that have no more.
+pub(crate) async fn whole(
+    mut events: Receiver<Event>,
+    style: Option<Style>,
+) -> Result<(Whole, Summary), ApiError> {
+    let (mut whole, mut calls) = (Whole::default(), Calls::new(style));
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Progress(_) => {}
+            Event::Piece { text, mut logprobs, .. } => {
+                whole.take(calls.push(&text));
+                whole.logprobs.append(&mut logprobs);
+            }
+            Event::Finished { reason, stop, .. } => {
+                whole.take(calls.finish());
+                (whole.reason, whole.stop) = (Some(reason), stop);
+            }
+            Event::Done(summary) => return Ok((whole, summary)),
+            Event::Failed(error) => return Err(error),
+        }
+    }
+    Err(stream::ended())
 }
 
 impl Form {
     pub(crate) fn new(app: &App, is_chat: bool, sending: Sending, n: usize) -> Self {
-        static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let kind = if is_chat { "chatcmpl" } else { "cmpl" };
         Self {
             model: app.model.clone(),
-            id: format!("{kind}-{:x}-{count}", app.started_unix_s),
+            id: app.new_id(kind),
             created: now.map_or(0, |now| now.as_secs()),
             is_chat,
             sending,
             has_logprobs: false,
             begun: vec![false; n],
             choices: vec![Whole::default(); n],
+            calls: vec![Calls::new(None); n],
         }
     }
 
     pub(crate) fn with_logprobs(mut self, has_logprobs: bool) -> Self {
         self.has_logprobs = has_logprobs;
+        self
+    }
+
+    /// Calls of tools are read as `style` says.
+    pub(crate) fn with_calls(mut self, style: Option<Style>) -> Self {
+        self.calls.fill(Calls::new(style));
         self
     }
 
@@ -60,10 +112,15 @@ impl Form {
             match event {
                 Event::Progress(_) => {}
                 Event::Piece { choice, text, mut logprobs } => {
-                    self.choices[choice].text += &text;
+                    let parts = self.calls[choice].push(&text);
+                    self.choices[choice].take(parts);
                     self.choices[choice].logprobs.append(&mut logprobs);
                 }
-                Event::Finished { choice, reason } => self.choices[choice].reason = Some(reason),
+                Event::Finished { choice, reason, .. } => {
+                    let parts = self.calls[choice].finish();
+                    self.choices[choice].take(parts);
+                    self.choices[choice].reason = Some(reason);
+                }
                 Event::Done(summary) => return Ok(self.complete(&summary)),
                 Event::Failed(error) => return Err(error),
             }
@@ -73,9 +130,17 @@ impl Form {
 
     fn complete(&self, summary: &Summary) -> Value {
         let choices = self.choices.iter().enumerate().map(|(i, whole)| {
-            let mut choice = json!({ "index": i, "finish_reason": whole.reason });
+            let reason = reason(whole.reason, !whole.calls.is_empty());
+            let mut choice = json!({ "index": i, "finish_reason": reason });
             if self.is_chat {
-                choice["message"] = json!({ "role": "assistant", "content": whole.text });
+                let content =
+                    (whole.calls.is_empty() || !whole.text.is_empty()).then_some(&whole.text);
+                choice["message"] = json!({ "role": "assistant", "content": content });
+                if !whole.calls.is_empty() {
+                    let calls = whole.calls.iter();
+                    choice["message"]["tool_calls"] =
+                        calls.map(|call| call_json(None, call)).collect();
+                }
             } else {
                 choice["text"] = json!(whole.text);
             }
@@ -104,20 +169,42 @@ impl Form {
         self.head(object, choices)
     }
 
-    fn piece(&mut self, choice: usize, text: &str, logprobs: &[TokenProb]) -> Value {
-        let mut part = json!({ "index": choice, "finish_reason": null });
-        if self.is_chat {
+    /// Parts of an answer; the probabilities are those of the tokens that completed them.
+    fn pieces(&mut self, choice: usize, parts: Vec<Part>, logprobs: Vec<TokenProb>) -> Vec<Value> {
+        self.choices[choice].logprobs.extend(logprobs);
+        let mut pieces = Vec::new();
+        for part in parts.into_iter().filter(|part| *part != Part::End) {
+            let mut piece = json!({ "index": choice, "finish_reason": null });
             let is_first = !std::mem::replace(&mut self.begun[choice], true);
-            let who = is_first.then_some("assistant");
-            part["delta"] = match who {
-                Some(role) => json!({ "role": role, "content": text }),
-                None => json!({ "content": text }),
-            };
-        } else {
-            part["text"] = json!(text);
+            let whole = &mut self.choices[choice];
+            let probs = std::mem::take(&mut whole.logprobs);
+            if self.is_chat {
+                let mut delta = json!({});
+                if is_first {
+                    delta["role"] = json!("assistant");
+                }
+                match part {
+                    Part::Text(text) => delta["content"] = json!(text),
+                    Part::Begin(call) => {
+                        let at = whole.calls.len();
+                        delta["tool_calls"] = json!([call_json(Some(at), &call)]);
+                        whole.calls.push(call);
+                    }
+                    Part::Arguments(more) => {
+                        let at = whole.calls.len().saturating_sub(1);
+                        let function = json!({ "arguments": more });
+                        delta["tool_calls"] = json!([{ "index": at, "function": function }]);
+                    }
+                    Part::End => {}
+                }
+                piece["delta"] = delta;
+            } else if let Part::Text(text) = part {
+                piece["text"] = json!(text);
+            }
+            piece["logprobs"] = self.logprobs(&probs);
+            pieces.push(Value::Object(self.part(vec![piece])));
         }
-        part["logprobs"] = self.logprobs(logprobs);
-        part
+        pieces
     }
 
     fn logprobs(&self, probs: &[TokenProb]) -> Value {
@@ -160,17 +247,25 @@ impl Script for Form {
                 vec![Value::Object(part)]
             }
             Event::Piece { choice, text, logprobs } => {
-                let piece = self.piece(choice, &text, &logprobs);
-                vec![Value::Object(self.part(vec![piece]))]
+                let parts = match self.calls[choice].push(&text) {
+                    // Probabilities that are left after the last text.
+                    parts if parts.is_empty() && text.is_empty() => vec![Part::Text(text)],
+                    parts => parts,
+                };
+                self.pieces(choice, parts, logprobs)
             }
-            Event::Finished { choice, reason } => {
-                let mut last = json!({ "index": choice, "finish_reason": reason });
+            Event::Finished { choice, reason: why, .. } => {
+                let parts = self.calls[choice].finish();
+                let mut events = self.pieces(choice, parts, Vec::new());
+                let why = reason(Some(why), !self.choices[choice].calls.is_empty());
+                let mut last = json!({ "index": choice, "finish_reason": why });
                 if self.is_chat {
                     last["delta"] = json!({});
                 } else {
                     last["text"] = json!("");
                 }
-                vec![Value::Object(self.part(vec![last]))]
+                events.push(Value::Object(self.part(vec![last])));
+                events
             }
             Event::Done(summary) => {
                 let mut last = self.part(Vec::new());
@@ -189,6 +284,24 @@ impl Script for Form {
     }
 }
 
+/// Why an answer ended, where it may have called tools.
+fn reason(reason: Option<&'static str>, has_calls: bool) -> Option<&'static str> {
+    reason.map(|reason| if has_calls && reason == "stop" { "tool_calls" } else { reason })
+}
+
+/// A call in OpenAI's form; in a stream each has its place.
+fn call_json(place: Option<usize>, call: &Call) -> Value {
+    let mut json = json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments },
+    });
+    if let Some(place) = place {
+        json["index"] = json!(place);
+    }
+    json
+}
+
 /// Progress as llama.cpp says it.
 pub(crate) fn progress_json(progress: &crate::job::Progress) -> Value {
     json!({
@@ -202,9 +315,6 @@ pub(crate) fn progress_json(progress: &crate::job::Progress) -> Value {
 /// What a request took: OpenAI's usage, llama.cpp's timings, and what was attended.
 pub(crate) fn add_summary(body: &mut Map<String, Value>, summary: &Summary) {
     let Summary { n_prompt, n_cached, n_predicted, .. } = *summary;
-    let n_read = n_prompt - n_cached;
-    let per_s = |n: usize, ms: f64| n as f64 * 1e3 / ms.max(1e-6);
-    let per_token = |n: usize, ms: f64| ms / n.max(1) as f64;
     body.insert(
         "usage".into(),
         json!({
@@ -214,27 +324,31 @@ pub(crate) fn add_summary(body: &mut Map<String, Value>, summary: &Summary) {
             "prompt_tokens_details": { "cached_tokens": n_cached },
         }),
     );
-    body.insert(
-        "timings".into(),
-        json!({
-            "cache_n": n_cached,
-            "prompt_n": n_read,
-            "prompt_ms": summary.prompt_ms,
-            "prompt_per_token_ms": per_token(n_read, summary.prompt_ms),
-            "prompt_per_second": per_s(n_read, summary.prompt_ms),
-            "predicted_n": n_predicted,
-            "predicted_ms": summary.predicted_ms,
-            "predicted_per_token_ms": per_token(n_predicted, summary.predicted_ms),
-            "predicted_per_second": per_s(n_predicted, summary.predicted_ms),
-            "queue_ms": summary.waited_ms,
-        }),
-    );
-    body.insert(
-        "longview".into(),
-        json!({
-            "policy": summary.policy,
-            "attended_tokens": summary.attended,
-            "of_tokens": summary.n_tokens,
-        }),
-    );
+    body.extend(summary_json(summary).map(|(name, value)| (name.to_owned(), value)));
+}
+
+/// llama.cpp's timings, and what was attended.
+pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
+    let Summary { n_prompt, n_cached, n_predicted, .. } = *summary;
+    let n_read = n_prompt - n_cached;
+    let per_s = |n: usize, ms: f64| n as f64 * 1e3 / ms.max(1e-6);
+    let per_token = |n: usize, ms: f64| ms / n.max(1) as f64;
+    let timings = json!({
+        "cache_n": n_cached,
+        "prompt_n": n_read,
+        "prompt_ms": summary.prompt_ms,
+        "prompt_per_token_ms": per_token(n_read, summary.prompt_ms),
+        "prompt_per_second": per_s(n_read, summary.prompt_ms),
+        "predicted_n": n_predicted,
+        "predicted_ms": summary.predicted_ms,
+        "predicted_per_token_ms": per_token(n_predicted, summary.predicted_ms),
+        "predicted_per_second": per_s(n_predicted, summary.predicted_ms),
+        "queue_ms": summary.waited_ms,
+    });
+    let attended = json!({
+        "policy": summary.policy,
+        "attended_tokens": summary.attended,
+        "of_tokens": summary.n_tokens,
+    });
+    [("timings", timings), ("longview", attended)]
 }

@@ -1,7 +1,7 @@
 //! What all handlers share.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -11,9 +11,10 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::asked::{How, clip};
+use crate::constraint::Grammars;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message};
+use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, Slots};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::Facts;
@@ -35,8 +36,10 @@ pub(crate) enum State {
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) model: Facts,
+    pub(crate) grammars: Grammars,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) inbox: SyncSender<Message>,
+    pub(crate) slots: Slots,
     /// Places of requests that run or wait.
     places: Arc<Semaphore>,
     state: AtomicU8,
@@ -57,8 +60,10 @@ impl App {
             started_unix_s: now.map_or(0, |now| now.as_secs()),
             options,
             model,
+            grammars: Grammars::default(),
             metrics,
             inbox,
+            slots: Slots::default(),
             state: AtomicU8::new(State::Loading as u8),
             noted: Mutex::default(),
         }
@@ -86,6 +91,13 @@ impl App {
             State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
             State::Ended => Err(ApiError::unavailable("engine_ended", "the engine has ended")),
         }
+    }
+
+    /// A name for an answer that no other of this server has.
+    pub(crate) fn new_id(&self, kind: &str) -> String {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        format!("{kind}-{:x}-{count}", self.started_unix_s)
     }
 
     /// Gives a prompt to the engine's thread.

@@ -5,9 +5,11 @@ use longview_engine::{SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
 
+use crate::constraint::{Constraint, Grammars};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::texts::ModelFacts;
+use crate::tools::{Style, Tools};
 
 /// Answers to one request.
 const MAX_N: u64 = 8;
@@ -22,20 +24,16 @@ const MAX_LOGPROBS: u64 = 20;
 const COMPLETION_TOKENS: usize = 16;
 
 /// Fields of others that this server does not have.
-const UNSUPPORTED: [&str; 15] = [
+const UNSUPPORTED: [&str; 11] = [
     "audio",
     "best_of",
     "dry_multiplier",
     "echo",
     "functions",
     "function_call",
-    "grammar",
-    "json_schema",
     "lora",
     "mirostat",
     "suffix",
-    "tools",
-    "tool_choice",
     "web_search_options",
     "xtc_probability",
 ];
@@ -58,6 +56,23 @@ pub(crate) struct How {
     /// attention adds, so who needs the last bits whatever was asked before reads all of it.
     pub(crate) uses_known: bool,
     pub(crate) policy: PolicyOptions,
+    /// What the answer must be.
+    pub(crate) constraint: Option<Constraint>,
+    /// Whether special tokens of the answer are written out: marks of calls may be such.
+    pub(crate) keeps_special: bool,
+}
+
+/// What a request came to: the forms of fields differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// `/v1/completions`.
+    Completions,
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
 }
 
 /// How an answer is sent.
@@ -83,6 +98,8 @@ impl How {
             return_progress: true,
             uses_known: true,
             policy,
+            constraint: None,
+            keeps_special: false,
         }
     }
 
@@ -90,36 +107,64 @@ impl How {
     pub(crate) fn read(
         fields: &mut Fields<'_>,
         model: &ModelFacts,
-        is_chat: bool,
+        grammars: &Grammars,
+        endpoint: Endpoint,
     ) -> Result<Self, ApiError> {
         fields.refuse(&UNSUPPORTED)?;
-        check_response_format(fields)?;
         let sampling = sampling(fields, model)?;
-        let max = fields.whole("max_tokens", 0..=u64::MAX)?;
-        let max = fields.whole("max_completion_tokens", 0..=u64::MAX)?.or(max);
-        let max = fields.whole("n_predict", 0..=u64::MAX)?.or(max);
+        let mut max = fields.whole("max_tokens", 0..=u64::MAX)?;
+        for other in ["max_completion_tokens", "max_output_tokens", "n_predict"] {
+            max = fields.whole(other, 0..=u64::MAX)?.or(max);
+        }
         let max = max.map(|max| usize::try_from(max).unwrap_or(usize::MAX));
-        let default = if is_chat { None } else { Some(COMPLETION_TOKENS) };
+        let default = (endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS);
+        // The other endpoints have one answer.
+        let max_n = match endpoint {
+            Endpoint::Completions | Endpoint::Chat => MAX_N,
+            Endpoint::Responses | Endpoint::Messages => 1,
+        };
         Ok(Self {
-            n: fields.whole("n", 1..=MAX_N)?.unwrap_or(1) as usize,
+            n: fields.whole("n", 1..=max_n)?.unwrap_or(1) as usize,
             max_tokens: max.or(default),
             sampling,
             presence: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
             frequency: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
             bias: bias(fields, model)?,
-            logprobs: logprobs(fields, is_chat)?,
-            stop: stop(fields)?,
+            logprobs: logprobs(fields, endpoint)?,
+            stop: stop(fields, endpoint)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
             uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
             policy: policy(fields, model)?,
+            constraint: grammars.read(fields, model)?,
+            keeps_special: false,
         })
+    }
+
+    /// Has the answer call `tools`, where it must, and says how its calls are read.
+    pub(crate) fn call_tools(
+        &mut self,
+        tools: &Tools,
+        model: &ModelFacts,
+        grammars: &Grammars,
+    ) -> Result<Option<Style>, ApiError> {
+        if let Some(constraint) = tools.constraint(grammars, model)? {
+            if self.constraint.is_some() {
+                let message = "tool_choice: an answer that must call a tool has no other form";
+                return Err(ApiError::field("tool_choice", message));
+            }
+            self.constraint = Some(constraint);
+        }
+        let style = tools.style(model);
+        self.keeps_special = style.is_some();
+        Ok(style)
     }
 
     /// Whether the choice of a token needs all logits.
     pub(crate) fn needs_logits(&self) -> bool {
         let penalises = self.presence != 0.0 || self.frequency != 0.0;
-        penalises || !self.bias.is_empty() || self.logprobs.is_some()
+        let is_free = self.bias.is_empty() && self.constraint.is_none();
+        penalises || !is_free || self.logprobs.is_some()
     }
 }
 
@@ -175,14 +220,15 @@ fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParam
     })
 }
 
-fn stop(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Vec<String>, ApiError> {
+    let name = if endpoint == Endpoint::Messages { "stop_sequences" } else { "stop" };
     let refused = || {
         let wanted = format!(
             "a text or up to {MAX_STOPS} texts, none empty or above {MAX_STOP_BYTES} bytes"
         );
-        wrong("stop", &wanted)
+        wrong(name, &wanted)
     };
-    let texts: Vec<&Value> = match fields.any("stop") {
+    let texts: Vec<&Value> = match fields.any(name) {
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) => list.iter().collect(),
         Some(one) => vec![one],
@@ -214,8 +260,8 @@ fn bias(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<Vec<(u32, f32)>, 
 }
 
 /// OpenAI's two forms: a number in completions, a flag and a number in chats.
-fn logprobs(fields: &mut Fields<'_>, is_chat: bool) -> Result<Option<usize>, ApiError> {
-    if !is_chat {
+fn logprobs(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
+    if endpoint == Endpoint::Completions {
         return Ok(fields.whole("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize));
     }
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
@@ -224,15 +270,6 @@ fn logprobs(fields: &mut Fields<'_>, is_chat: bool) -> Result<Option<usize>, Api
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(wrong("top_logprobs", "given together with logprobs: true")),
-    }
-}
-
-fn check_response_format(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    let Some(format) = fields.any("response_format") else { return Ok(()) };
-    match format["type"].as_str() {
-        Some("text") => Ok(()),
-        Some(_) => Err(ApiError::unsupported("response_format")),
-        None => Err(wrong("response_format", "an object with a type")),
     }
 }
 

@@ -5,28 +5,27 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use longview_model::tokenizer::Specials;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::answer::Form;
 use crate::app::{App, aside, parse};
-use crate::asked::{How, Sending, check_model};
+use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::contexts::text_of;
+use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::stream;
+use crate::tools::{Style, Tools};
 
-/// Messages of a conversation.
-const MAX_MESSAGES: usize = 4096;
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 /// Fields that mean nothing here, and that clients send all the same.
-const IGNORED: [&str; 6] =
-    ["user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier"];
+const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "safety_identifier"];
 
 /// A request that was read.
 struct Read {
     ids: Vec<u32>,
     how: How,
     sending: Sending,
+    style: Option<Style>,
 }
 
 /// Goes on from a text.
@@ -42,8 +41,10 @@ pub(crate) async fn chat(app: Arc<App>, body: Bytes) -> Result<Response<Body>, A
 async fn answer(app: Arc<App>, body: Bytes, is_chat: bool) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
     let reader = Arc::clone(&app);
-    let Read { ids, how, sending } = aside(move || read(&reader, &body, is_chat)).await?;
-    let form = Form::new(&app, is_chat, sending, how.n).with_logprobs(how.logprobs.is_some());
+    let Read { ids, how, sending, style } = aside(move || read(&reader, &body, is_chat)).await?;
+    let form = Form::new(&app, is_chat, sending, how.n)
+        .with_logprobs(how.logprobs.is_some())
+        .with_calls(style);
     let events = app.submit(ids, how, None)?;
     if sending.stream {
         return Ok(stream::respond(events, form, app.options.limits.ping));
@@ -56,20 +57,24 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
     let sending = Sending::read(&mut fields)?;
-    let how = How::read(&mut fields, &app.model, is_chat)?;
+    let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
+    let mut how = How::read(&mut fields, &app.model, &app.grammars, endpoint)?;
     let document = text_of(app, fields.text("context_id")?)?;
-    let ids = if is_chat {
+    let (ids, style) = if is_chat {
+        let tools = Tools::read(&mut fields)?;
         let messages = messages(&mut fields)?;
-        let messages = with_document(app, messages, document)?;
-        app.model.encode_chat(&messages, template_fields(&mut fields)?)?
+        let extra = template_fields(&mut fields)?;
+        let style = how.call_tools(&tools, &app.model, &app.grammars)?;
+        (conversation::encode(app, messages, document, &tools, extra)?, style)
     } else {
-        prompt(app, &mut fields, document)?
+        fields.refuse(&["tools", "tool_choice"])?;
+        (prompt(app, &mut fields, document)?, None)
     };
     for name in IGNORED {
         fields.any(name);
     }
     app.note_unknown(&fields);
-    Ok(Read { ids, how, sending })
+    Ok(Read { ids, how, sending, style })
 }
 
 /// A text, or tokens.
@@ -97,59 +102,4 @@ fn prompt(
         return Err(ApiError::field("prompt", "prompt: is empty: there is nothing to go on from"));
     }
     app.model.encode(&(document.unwrap_or_default() + text), Specials::Add)
-}
-
-/// A conversation for the chat template.
-pub(crate) fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    let list = fields.any("messages").and_then(Value::as_array);
-    let list = list.filter(|list| (1..=MAX_MESSAGES).contains(&list.len()));
-    let list =
-        list.ok_or_else(|| wrong("messages", &format!("a list of 1 to {MAX_MESSAGES} messages")))?;
-    list.iter().enumerate().map(|(i, message)| one_message(i, message)).collect()
-}
-
-fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
-    let name = format!("messages[{i}]");
-    let role = message["role"].as_str().filter(|role| ROLES.contains(role));
-    let role = role
-        .ok_or_else(|| wrong(&format!("{name}.role"), &format!("one of {}", ROLES.join(", "))))?;
-    if message.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
-        return Err(ApiError::unsupported(&format!("{name}.tool_calls")));
-    }
-    let content = match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            let text = |part: &Value| {
-                (part["type"] == "text").then(|| part["text"].as_str().map(str::to_owned)).flatten()
-            };
-            let texts: Option<Vec<String>> = parts.iter().map(text).collect();
-            let refused = || wrong(&format!("{name}.content"), "a text or a list of text parts");
-            texts.ok_or_else(refused)?.concat()
-        }
-        _ => return Err(wrong(&format!("{name}.content"), "a text or a list of text parts")),
-    };
-    Ok(json!({ "role": role, "content": content }))
-}
-
-/// The messages, the first of the user with the document before it.
-fn with_document(
-    app: &App,
-    mut messages: Vec<Value>,
-    document: Option<String>,
-) -> Result<Vec<Value>, ApiError> {
-    let Some(document) = document else { return Ok(messages) };
-    let user = messages.iter_mut().find(|message| message["role"] == "user");
-    let user = user.ok_or_else(|| wrong("messages", "one of the user, for a context_id"))?;
-    let question = user["content"].as_str().unwrap_or_default();
-    user["content"] = json!(app.model.first_turn(&document, question));
-    Ok(messages)
-}
-
-/// Further variables of the chat template.
-pub(crate) fn template_fields(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    match fields.any("chat_template_kwargs") {
-        None => Ok(Map::new()),
-        Some(Value::Object(map)) => Ok(map.clone()),
-        Some(_) => Err(wrong("chat_template_kwargs", "an object")),
-    }
 }

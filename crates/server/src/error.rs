@@ -99,9 +99,29 @@ impl ApiError {
         json!({ "error": error })
     }
 
-    /// As an answer.
-    pub(crate) fn response(&self) -> Response<Body> {
-        let mut response = json_response(self.0.status, &self.json());
+    /// As a body, or an event of a stream, in Anthropic's form. What OpenAI's form says more is
+    /// there as well.
+    pub(crate) fn anthropic_json(&self) -> Value {
+        let mut error = self.json();
+        error["type"] = json!("error");
+        error["error"]["type"] = json!(match self.0.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 | 405 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        });
+        error
+    }
+
+    /// As an answer of the endpoint at `path`.
+    pub(crate) fn response(&self, path: &str) -> Response<Body> {
+        let is_anthropic = path == "/v1/messages" || path.starts_with("/v1/messages/");
+        let body = if is_anthropic { self.anthropic_json() } else { self.json() };
+        let mut response = json_response(self.0.status, &body);
         if matches!(self.0.status.as_u16(), 429 | 503) {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
         }

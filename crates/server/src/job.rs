@@ -1,5 +1,6 @@
 //! What goes between handlers and the engine's thread.
 
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use longview_library::documents::Id;
@@ -48,8 +49,8 @@ pub(crate) enum Event {
     Progress(Progress),
     /// A part of an answer.
     Piece { choice: usize, text: String, logprobs: Vec<TokenProb> },
-    /// An answer is complete.
-    Finished { choice: usize, reason: &'static str },
+    /// An answer is complete; `stop`: by this text of the request.
+    Finished { choice: usize, reason: &'static str, stop: Option<String> },
     /// All answers are.
     Done(Summary),
     /// There will be no more of it.
@@ -64,6 +65,22 @@ pub(crate) struct Progress {
     pub(crate) processed: usize,
     pub(crate) time_ms: u64,
 }
+
+/// A request that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    /// How many requests ran before it.
+    pub(crate) task: u64,
+    pub(crate) n_prompt: usize,
+    pub(crate) n_cached: usize,
+    /// Tokens of the prompt that were read, beside those that were known.
+    pub(crate) n_read: usize,
+    pub(crate) n_decoded: usize,
+    pub(crate) policy: String,
+}
+
+/// Requests that run, as the engine's thread says.
+pub(crate) type Slots = Arc<Mutex<Vec<Slot>>>;
 
 /// A token and its probability among others.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use axum::routing::any;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{about, complete, contexts, guard};
+use crate::{about, complete, contexts, guard, messages, openapi, responses};
 
 /// A path of the server; it may end with a name in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,11 @@ enum Target {
     ApplyTemplate,
     Completions,
     Chat,
+    Responses,
+    Messages,
+    CountTokens,
+    Slots,
+    OpenApi,
     ListContexts,
     CreateContext,
     GetContext,
@@ -53,16 +58,21 @@ const fn context(method: &'static str, path: &'static str, target: Target) -> Ro
 }
 
 /// All routes there are.
-pub const ROUTES: [Route; 13] = [
+pub const ROUTES: [Route; 18] = [
     Route { is_open: true, ..route("GET", "/health", Target::Health) },
     route("GET", "/v1/models", Target::Models),
     route("GET", "/metrics", Target::Metrics),
     route("GET", "/props", Target::Props),
+    route("GET", "/slots", Target::Slots),
+    route("GET", "/openapi.json", Target::OpenApi),
     route("POST", "/tokenize", Target::Tokenize),
     route("POST", "/detokenize", Target::Detokenize),
     route("POST", "/apply-template", Target::ApplyTemplate),
     route("POST", "/v1/completions", Target::Completions),
     route("POST", "/v1/chat/completions", Target::Chat),
+    route("POST", "/v1/responses", Target::Responses),
+    route("POST", "/v1/messages", Target::Messages),
+    route("POST", "/v1/messages/count_tokens", Target::CountTokens),
     context("GET", "/v1/contexts", Target::ListContexts),
     context("POST", "/v1/contexts", Target::CreateContext),
     context("GET", "/v1/contexts/{id}", Target::GetContext),
@@ -87,18 +97,25 @@ impl Route {
 pub(crate) fn router(app: Arc<App>) -> Router {
     let serve = move |request: Request| {
         let app = Arc::clone(&app);
-        async move { handle(app, request).await.unwrap_or_else(|error| error.response()) }
+        async move {
+            let path = request.uri().path().to_owned();
+            handle(app, request).await.unwrap_or_else(|error| error.response(&path))
+        }
     };
     Router::new().fallback(any(serve))
+}
+
+/// The routes that this server has.
+fn there(app: &App) -> impl Iterator<Item = &'static Route> {
+    let has_library = app.options.documents.is_some();
+    ROUTES.iter().filter(move |route| has_library || !route.needs_library)
 }
 
 /// Checks first: who may not ask does not learn what there is.
 async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiError> {
     let path = request.uri().path().to_owned();
-    let has_library = app.options.documents.is_some();
-    let there = ROUTES.iter().filter(|route| has_library || !route.needs_library);
-    let found: Vec<_> =
-        there.filter_map(|route| route.matches(&path).map(|name| (route, name))).collect();
+    let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
+    let found: Vec<_> = there(&app).filter_map(matching).collect();
     let is_open = found.iter().any(|(route, _)| route.is_open);
     guard::check(&app.options, request.headers(), is_open)?;
     if found.is_empty() {
@@ -155,6 +172,14 @@ async fn dispatch(
         Target::ApplyTemplate => about::apply_template(app, body).await,
         Target::Completions => complete::completions(app, body).await,
         Target::Chat => complete::chat(app, body).await,
+        Target::Responses => responses::responses(app, body).await,
+        Target::Messages => messages::messages(app, body).await,
+        Target::CountTokens => messages::count_tokens(app, body).await,
+        Target::Slots => Ok(about::slots(&app)),
+        Target::OpenApi => {
+            let there = there(&app).map(|route| (route.method, route.path, route.is_open));
+            Ok(openapi::page(there))
+        }
         Target::ListContexts => contexts::list(app).await,
         Target::CreateContext => contexts::create(app, body).await,
         Target::GetContext => contexts::get(app, name).await,

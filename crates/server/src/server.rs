@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use crate::app::{App, State};
+use crate::constraint::DEEP_STACK;
 use crate::error::ServeError;
 use crate::job::Message;
 use crate::metrics::Metrics;
@@ -61,7 +62,9 @@ impl Server {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let engine = {
             let (app, stop) = (Arc::clone(&app), stop.clone());
-            thread::Builder::new().name("engine".to_owned()).spawn(move || {
+            let thread = thread::Builder::new().name("engine".to_owned());
+            // It follows the grammars of answers.
+            thread.stack_size(DEEP_STACK).spawn(move || {
                 let result = run_engine(&app, load, inbox);
                 app.reach(State::Ended);
                 // Without an engine there is nothing to serve.
@@ -108,6 +111,7 @@ fn run_engine<B: Backend>(
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
     let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox);
+    let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)));
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);
     // A fault of the program ends the engine's thread alone: clients and the caller are told.

@@ -17,6 +17,18 @@ pub(crate) trait Script: Send + 'static {
     fn event(&mut self, event: Event) -> Vec<Value>;
     /// Whether a complete stream ends with OpenAI's mark.
     fn ends_with_mark(&self) -> bool;
+    /// Whether each event is named by the `type` that its data has.
+    fn has_names(&self) -> bool {
+        false
+    }
+    /// The last event of an answer that failed.
+    fn error(&mut self, error: &ApiError) -> Value {
+        error.json()
+    }
+    /// A sign of life.
+    fn ping(&self) -> String {
+        ": ping\n\n".to_owned()
+    }
 }
 
 /// An answer in events.
@@ -46,7 +58,7 @@ async fn next(
     ping: Duration,
 ) -> (String, bool) {
     let Ok(event) = tokio::time::timeout(ping, events.recv()).await else {
-        return (": ping\n\n".to_owned(), false);
+        return (script.ping(), false);
     };
     let (error, is_done) = match &event {
         None => (Some(ended()), false),
@@ -54,19 +66,22 @@ async fn next(
         Some(Event::Done(_)) => (None, true),
         Some(_) => (None, false),
     };
+    let has_names = script.has_names();
     if let Some(error) = error {
-        return (data(&error.json()), true);
+        return (data(&script.error(&error), has_names), true);
     }
     let values = event.map(|event| script.event(event)).unwrap_or_default();
-    let mut text: String = values.iter().map(data).collect();
+    let mut text: String = values.iter().map(|value| data(value, has_names)).collect();
     if is_done && script.ends_with_mark() {
         text += "data: [DONE]\n\n";
     }
     (text, is_done)
 }
 
-fn data(value: &Value) -> String {
-    format!("data: {value}\n\n")
+fn data(value: &Value, has_name: bool) -> String {
+    let name = value["type"].as_str().filter(|_| has_name);
+    let name = name.map(|name| format!("event: {name}\n")).unwrap_or_default();
+    format!("{name}data: {value}\n\n")
 }
 
 /// What is said where the engine's thread ended in the middle of an answer.

@@ -30,8 +30,22 @@ pub struct ModelFacts {
     pub vocab_size: usize,
     /// Most tokens of a prompt and its answer.
     pub ctx_size: usize,
+    /// Tokens that end a text or a turn.
+    pub eos_ids: Vec<u32>,
     /// What a request attends that does not say.
     pub policy: PolicyOptions,
+}
+
+/// A conversation and what the chat template is told beside it.
+#[derive(Debug, Default)]
+pub(crate) struct Conversation {
+    pub(crate) messages: Vec<Value>,
+    /// Tools in OpenAI's form.
+    pub(crate) tools: Option<Value>,
+    /// Further variables.
+    pub(crate) extra: Map<String, Value>,
+    /// What the assistant has begun to say, and goes on with.
+    pub(crate) begun: String,
 }
 
 /// Shared by all threads.
@@ -49,16 +63,18 @@ impl ModelFacts {
     /// The text of a conversation.
     pub(crate) fn render(
         &self,
-        messages: &[Value],
-        extra: Map<String, Value>,
+        conversation: Conversation,
         add_generation_prompt: bool,
     ) -> Result<String, ApiError> {
+        let Conversation { messages, tools, extra, begun } = conversation;
         let Some(chat) = &self.chat else {
             let texts = messages.iter().filter_map(|message| message["content"].as_str());
-            return Ok(texts.collect());
+            return Ok(texts.chain([begun.as_str()]).collect());
         };
-        let options = RenderOptions { add_generation_prompt, extra, ..RenderOptions::default() };
-        chat.render(messages, &options).map_err(|error| EngineError::from(error).into())
+        let options =
+            RenderOptions { add_generation_prompt, tools, extra, ..RenderOptions::default() };
+        let text = chat.render(&messages, &options).map_err(EngineError::from)?;
+        Ok(text + &begun)
     }
 
     /// The tokens of a text that has its special tokens already, or not.
@@ -73,19 +89,16 @@ impl ModelFacts {
     }
 
     /// The tokens of a conversation in which the assistant speaks next.
-    pub(crate) fn encode_chat(
-        &self,
-        messages: &[Value],
-        extra: Map<String, Value>,
-    ) -> Result<Vec<u32>, ApiError> {
+    pub(crate) fn encode_chat(&self, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
         // Before a template copies it: a text that is far too long is not worth its memory.
-        for text in messages.iter().filter_map(|message| message["content"].as_str()) {
+        let messages = conversation.messages.iter();
+        for text in messages.filter_map(|message| message["content"].as_str()) {
             let found = self.tokenizer.check_length(text, self.ctx_size);
             if let Within::TooLong { at_least, .. } = found.map_err(EngineError::from)? {
                 return Err(ApiError::too_long(at_least, self.ctx_size, false));
             }
         }
-        let text = self.render(messages, extra, true)?;
+        let text = self.render(conversation, true)?;
         let specials = self.chat.as_ref().map_or(Specials::Add, |_| Specials::AsWritten);
         self.encode(&text, specials)
     }
@@ -94,8 +107,9 @@ impl ModelFacts {
     pub(crate) fn encode_document(&self, text: &str) -> Result<Vec<u32>, ApiError> {
         let mut all: Option<Vec<u32>> = None;
         for question in PROBES {
-            let asked = [json!({ "role": "user", "content": self.first_turn(text, question) })];
-            let ids = self.encode_chat(&asked, Map::new())?;
+            let text = self.first_turn(text, question);
+            let messages = vec![json!({ "role": "user", "content": text })];
+            let ids = self.encode_chat(Conversation { messages, ..Conversation::default() })?;
             all = Some(match all {
                 Some(mut all) => {
                     all.truncate(common_prefix(&all, &ids));

@@ -2,7 +2,11 @@
 
 mod answers;
 mod contexts;
+mod forms;
+mod grammars;
 mod guards;
+mod pages;
+mod ported;
 mod refusals;
 mod streams;
 mod support;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value, json};
 use tokenizers::{NormalizedString, Normalizer};
 
 use super::config::{SpecialTokens, TokenizerConfig};
@@ -160,6 +161,24 @@ impl Tokenizer {
             hasher.update(text.as_bytes());
         }
         *hasher.finalize().as_bytes()
+    }
+
+    /// What of a `tokenizer.json` says the bytes of every token: its decoder, its added tokens and
+    /// its vocabulary, as text by id. Merges are left out: they are most of such a file.
+    pub fn vocabulary_json(&self) -> Result<Value, TokenizerError> {
+        let decoder = serde_json::to_value(self.inner.get_decoder());
+        let decoder = decoder.map_err(|error| self.failed("describing", error.to_string()))?;
+        let added = self.inner.get_added_tokens_decoder();
+        let added: Vec<Value> = added
+            .iter()
+            .map(|(id, token)| {
+                json!({ "id": id, "content": token.content, "special": token.special })
+            })
+            .collect();
+        let vocab = self.inner.get_vocab(false);
+        let vocab: Map<String, Value> =
+            vocab.into_iter().map(|(text, id)| (text, json!(id))).collect();
+        Ok(json!({ "decoder": decoder, "added_tokens": added, "model": { "vocab": vocab } }))
     }
 
     /// The file.

@@ -9,6 +9,8 @@ use longview_model::tokenizer::{TokenStream, Tokenizer};
 use longview_ops::Backend;
 
 use crate::asked::How;
+use crate::constraint::Constraint;
+use crate::error::ApiError;
 use crate::job::{Event, TokenProb};
 
 /// An answer in the making.
@@ -24,6 +26,8 @@ pub(super) struct Choice<B: Backend> {
     pub(super) needs_logits: bool,
     stream: TokenStream,
     filter: StopFilter,
+    /// What the answer must be, as far as it came.
+    constraint: Option<Constraint>,
     /// How often each token was generated.
     counts: BTreeMap<u32, u32>,
     /// Logits with penalties and biases.
@@ -51,8 +55,9 @@ impl<B: Backend> Choice<B> {
             is_done: false,
             sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, n_vocab)?,
             needs_logits: how.needs_logits(),
-            stream: TokenStream::new(true),
+            stream: TokenStream::new(!how.keeps_special),
             filter: StopFilter::new(how.stop.iter().cloned()),
+            constraint: how.constraint.clone(),
             counts: BTreeMap::new(),
             changed: Vec::new(),
             probs: Vec::new(),
@@ -67,22 +72,31 @@ impl<B: Backend> Choice<B> {
         tokenizer: &Tokenizer,
         how: &How,
         out: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), ApiError> {
         if how.max_tokens.is_some_and(|most| self.n_generated >= most) {
             return self.end(tokenizer, FinishReason::Length, out);
         }
         let id = self.choose(how)?;
-        if !how.ignore_eos && engine.eos_ids().contains(&id) {
+        // An answer in a form of its own ends where that does, whatever is ignored.
+        let may_end = !how.ignore_eos || self.constraint.is_some();
+        if may_end && engine.eos_ids().contains(&id) {
             return self.end(tokenizer, FinishReason::Eos(id), out);
         }
+        let is_complete = match &mut self.constraint {
+            Some(constraint) => constraint.take(id)?,
+            None => false,
+        };
         self.n_generated += 1;
         *self.counts.entry(id).or_default() += 1;
-        let piece = self.stream.push(tokenizer, id)?;
+        let piece = self.stream.push(tokenizer, id).map_err(EngineError::from)?;
         let mut text = String::new();
         let stop = self.filter.push(&piece, &mut text).map(str::to_owned);
         self.send(text, out);
         if let Some(stop) = stop {
             return self.end(tokenizer, FinishReason::Stop(stop), out);
+        }
+        if is_complete {
+            return self.end(tokenizer, FinishReason::Eos(id), out);
         }
         self.pending = id;
         let most = how.max_tokens.unwrap_or(usize::MAX);
@@ -93,13 +107,13 @@ impl<B: Backend> Choice<B> {
         Ok(())
     }
 
-    fn choose(&mut self, how: &How) -> Result<u32, EngineError> {
+    fn choose(&mut self, how: &How) -> Result<u32, ApiError> {
         if !how.needs_logits() {
-            return self.sampler.next_token(&self.session);
+            return Ok(self.sampler.next_token(&self.session)?);
         }
         let logits = self.session.logits();
         if logits.is_empty() {
-            return Err(EngineError::EmptyPrompt);
+            return Err(EngineError::EmptyPrompt.into());
         }
         self.changed.clear();
         self.changed.extend_from_slice(logits);
@@ -108,6 +122,9 @@ impl<B: Backend> Choice<B> {
         }
         for (id, bias) in &how.bias {
             self.changed[*id as usize] += bias;
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(&mut self.changed)?;
         }
         let id = self.sampler.sample(&self.changed, self.session.tokens())?;
         if let Some(n_top) = how.logprobs {
@@ -131,24 +148,25 @@ impl<B: Backend> Choice<B> {
         tokenizer: &Tokenizer,
         reason: FinishReason,
         out: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), ApiError> {
         self.is_done = true;
-        let reason = match reason {
-            FinishReason::Stop(_) => {
+        let (reason, stop) = match reason {
+            FinishReason::Stop(text) => {
                 self.send(String::new(), out);
-                "stop"
+                ("stop", Some(text))
             }
             reason => {
-                let rest = self.stream.finish(tokenizer)?;
+                let rest = self.stream.finish(tokenizer).map_err(EngineError::from)?;
                 let mut text = String::new();
                 if self.filter.push(&rest, &mut text).is_none() {
                     self.filter.finish(&mut text);
                 }
                 self.send(text, out);
-                if matches!(reason, FinishReason::Eos(_)) { "stop" } else { "length" }
+                let is_end = matches!(reason, FinishReason::Eos(_));
+                (if is_end { "stop" } else { "length" }, None)
             }
         };
-        out.push(Event::Finished { choice: self.index, reason });
+        out.push(Event::Finished { choice: self.index, reason, stop });
         Ok(())
     }
 }

@@ -11,8 +11,8 @@ mod kept;
 mod run;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Engine, EngineError, Session, SessionStep, resolve_policy};
@@ -25,7 +25,7 @@ use self::disk::Disk;
 use self::kept::{Kept, MIN_SHARED};
 use self::run::{Phase, Run};
 use crate::error::ApiError;
-use crate::job::{Event, Job, Message};
+use crate::job::{Event, Job, Message, Slots};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::{Facts, common_prefix};
@@ -46,6 +46,8 @@ pub(crate) struct Worker<B: Backend> {
     disk: Option<Disk>,
     draining: Option<Instant>,
     turn: u64,
+    slots: Slots,
+    n_started: u64,
 }
 
 impl<B: Backend> Worker<B> {
@@ -71,7 +73,14 @@ impl<B: Backend> Worker<B> {
             disk,
             draining: None,
             turn: 0,
+            slots: Slots::default(),
+            n_started: 0,
         })
+    }
+
+    /// Says in `slots` what runs.
+    pub(crate) fn with_slots(self, slots: Slots) -> Self {
+        Self { slots, ..self }
     }
 
     /// Serves until it is told to drain and nothing runs any more.
@@ -202,7 +211,9 @@ impl<B: Backend> Worker<B> {
     fn start(&mut self, job: Job) {
         match block_on(self.begin(&job)) {
             Ok(session) => {
-                let run = Run::new(job, session);
+                let mut run = Run::new(job, session);
+                self.n_started += 1;
+                run.task = self.n_started;
                 self.metrics.cached_tokens.add(run.n_cached);
                 run.send_progress(run.n_cached);
                 self.runs.push(run);
@@ -419,7 +430,7 @@ impl<B: Backend> Worker<B> {
             let (engine, how) = (&self.engine, &run.job.how);
             match choice.advance(engine, &self.model.tokenizer, how, &mut events) {
                 Ok(()) => events.into_iter().for_each(|event| run.send(event)),
-                Err(error) => failed.push((*i, error.into())),
+                Err(error) => failed.push((*i, error)),
             }
         }
     }
@@ -438,6 +449,7 @@ impl<B: Backend> Worker<B> {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.add(1);
         (self.options.log)(&format!("a request failed: {}", error.json()));
+        self.count();
         run.send(Event::Failed(error));
     }
 
@@ -453,6 +465,8 @@ impl<B: Backend> Worker<B> {
                     Ok(()) => Event::Done(summary),
                     Err(error) => Event::Failed(error),
                 };
+                // Who has its last event sees itself gone.
+                self.count();
                 for events in also.into_iter().chain([events]) {
                     let _ = events.try_send(last.clone());
                 }
@@ -491,6 +505,8 @@ impl<B: Backend> Worker<B> {
     }
 
     fn count(&self) {
+        let slots = self.runs.iter().map(Run::slot).collect();
+        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
         self.metrics.waiting.set(self.waiting.len());
         self.metrics.running.set(self.runs.len());
         self.metrics.kept.set(self.kept.len());

@@ -7,7 +7,7 @@ use longview_ops::Backend;
 use tokio::sync::mpsc;
 
 use super::choice::Choice;
-use crate::job::{Event, Job, Progress, Summary};
+use crate::job::{Event, Job, Progress, Slot, Summary};
 
 /// A request in one of the places of the engine.
 pub(super) struct Run<B: Backend> {
@@ -23,6 +23,8 @@ pub(super) struct Run<B: Backend> {
     pub(super) stalled: Option<Instant>,
     /// When it was last served, in turns.
     pub(super) turn: u64,
+    /// Its number.
+    pub(super) task: u64,
 }
 
 pub(super) enum Phase<B: Backend> {
@@ -43,6 +45,7 @@ impl<B: Backend> Run<B> {
             read: None,
             stalled: None,
             turn: 0,
+            task: 0,
         }
     }
 
@@ -99,6 +102,25 @@ impl<B: Backend> Run<B> {
 
     pub(super) fn prompt_time(&self) -> Duration {
         self.read.unwrap_or_else(Instant::now) - self.began
+    }
+
+    /// How far it is.
+    pub(super) fn slot(&self) -> Slot {
+        let n_prompt = self.job.ids.len();
+        let (n_known, n_decoded) = match &self.phase {
+            Phase::Reading(session) => (session.tokens().len(), 0),
+            Phase::Answering(choices) => {
+                (n_prompt, choices.iter().map(|choice| choice.n_generated).sum())
+            }
+        };
+        Slot {
+            task: self.task,
+            n_prompt,
+            n_cached: self.n_cached,
+            n_read: n_known.saturating_sub(self.n_cached),
+            n_decoded,
+            policy: self.job.how.policy.preset.name().to_owned(),
+        }
     }
 
     /// What it took.

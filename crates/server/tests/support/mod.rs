@@ -11,7 +11,9 @@ use longview_core::SplitMix64;
 use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::{Engine, EngineOptions};
 use longview_library::documents::Documents;
+use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
+use longview_model::tokenizer::SpecialTokens;
 use longview_needles::facts::{Fact, facts};
 use longview_scheduler::{PolicyOptions, Preset};
 use longview_server::{ModelFacts, Server, ServerOptions};
@@ -50,7 +52,10 @@ pub fn serve(options: ServerOptions) -> Served {
 
 /// The same with chunks of `chunk_size` tokens; loading takes `delay` longer.
 pub fn serve_with(options: ServerOptions, chunk_size: usize, delay: Duration) -> Served {
-    let served = begin(options, chunk_size, delay);
+    ready(begin(options, chunk_size, delay))
+}
+
+fn ready(served: Served) -> Served {
     let end = Instant::now() + Duration::from_secs(30);
     while served.get("/health").status != 200 {
         assert!(Instant::now() < end, "it loads");
@@ -59,9 +64,26 @@ pub fn serve_with(options: ServerOptions, chunk_size: usize, delay: Duration) ->
     served
 }
 
+/// Starts a server whose model has another chat template.
+pub fn serve_template(template: &str) -> Served {
+    let special = SpecialTokens::default();
+    let chat = ChatTemplate::compile(template, "test.jinja", special).expect("a template");
+    let model = ModelFacts { chat: Some(chat), ..facts_of_model() };
+    ready(begin_model(model, ServerOptions::default(), 128, Duration::ZERO))
+}
+
 /// Starts a server and does not wait.
 pub fn begin(options: ServerOptions, chunk_size: usize, delay: Duration) -> Served {
-    let (model, folder) = (facts_of_model(), folder());
+    begin_model(facts_of_model(), options, chunk_size, delay)
+}
+
+fn begin_model(
+    model: ModelFacts,
+    options: ServerOptions,
+    chunk_size: usize,
+    delay: Duration,
+) -> Served {
+    let folder = folder();
     let policy = model.policy.clone();
     let engine_options = EngineOptions {
         ctx_size: CTX_SIZE,
@@ -86,6 +108,7 @@ pub fn facts_of_model() -> ModelFacts {
     ModelFacts {
         names: vec!["needle".to_owned()],
         words: "needle".to_owned(),
+        eos_ids: folder.eos_token_ids(),
         tokenizer: folder.tokenizer.expect("a tokenizer"),
         chat: folder.chat,
         generation: folder.generation,

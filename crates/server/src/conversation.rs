@@ -1,0 +1,151 @@
+//! Conversations as chat templates read them: texts by roles, calls of tools and their results.
+
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::texts::Conversation;
+use crate::tools::Tools;
+
+/// Messages of a conversation.
+const MAX_MESSAGES: usize = 4096;
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// A conversation for the chat template.
+pub(crate) fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    let list = fields.any("messages").and_then(Value::as_array);
+    let list = list.filter(|list| (1..=MAX_MESSAGES).contains(&list.len()));
+    let list =
+        list.ok_or_else(|| wrong("messages", &format!("a list of 1 to {MAX_MESSAGES} messages")))?;
+    list.iter().enumerate().map(|(i, message)| one_message(i, message)).collect()
+}
+
+fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
+    let name = format!("messages[{i}]");
+    let role = message["role"].as_str().filter(|role| ROLES.contains(role));
+    let role = role
+        .ok_or_else(|| wrong(&format!("{name}.role"), &format!("one of {}", ROLES.join(", "))))?;
+    let calls = match &message["tool_calls"] {
+        Value::Null => None,
+        Value::Array(calls) if role == "assistant" => {
+            let one = |(at, call)| one_call(&format!("{name}.tool_calls[{at}]"), call);
+            Some(calls.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?)
+        }
+        _ => {
+            let wanted = "a list, in a message of the assistant";
+            return Err(wrong(&format!("{name}.tool_calls"), wanted));
+        }
+    };
+    let content = match &message["content"] {
+        // Who calls a tool need not say anything.
+        Value::Null if calls.is_some() => String::new(),
+        content => text_of_content(&format!("{name}.content"), content, &["text"])?,
+    };
+    let mut read = json!({ "role": role, "content": content });
+    if let Some(calls) = calls.filter(|calls| !calls.is_empty()) {
+        read["tool_calls"] = Value::Array(calls);
+    }
+    for (field, known) in [("tool_call_id", "tool"), ("name", "tool")] {
+        match &message[field] {
+            Value::String(text) if role == known => read[field] = json!(text),
+            Value::Null | Value::String(_) => {}
+            _ => return Err(wrong(&format!("{name}.{field}"), "a text")),
+        }
+    }
+    Ok(read)
+}
+
+/// A text, or a list of parts of the types `kinds`.
+pub(crate) fn text_of_content(
+    name: &str,
+    content: &Value,
+    kinds: &[&str],
+) -> Result<String, ApiError> {
+    let text = |part: &Value| {
+        let is_known = part["type"].as_str().is_some_and(|kind| kinds.contains(&kind));
+        part["text"].as_str().filter(|_| is_known).map(str::to_owned)
+    };
+    let texts = match content {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts.iter().map(text).collect::<Option<Vec<_>>>(),
+        _ => None,
+    };
+    let refused = || wrong(name, "a text or a list of text parts");
+    texts.map(|texts| texts.concat()).ok_or_else(refused)
+}
+
+/// A call that the assistant made. Templates write its arguments as JSON, so they get the value
+/// and not a text of it.
+fn one_call(name: &str, call: &Value) -> Result<Value, ApiError> {
+    let function = &call["function"];
+    let called = function["name"].as_str();
+    let called = called.ok_or_else(|| wrong(&format!("{name}.function.name"), "a text"))?;
+    let id = match &call["id"] {
+        Value::Null => "",
+        id => id.as_str().ok_or_else(|| wrong(&format!("{name}.id"), "a text"))?,
+    };
+    let arguments = match &function["arguments"] {
+        Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        Value::Object(map) => Value::Object(map.clone()),
+        Value::Null => json!({}),
+        _ => return Err(wrong(&format!("{name}.function.arguments"), "a text")),
+    };
+    Ok(call_of(id, called, arguments))
+}
+
+/// A call as templates read it.
+pub(crate) fn call_of(id: &str, name: &str, arguments: Value) -> Value {
+    json!({
+        "id": id,
+        "type": "function",
+        "function": { "name": name, "arguments": arguments },
+    })
+}
+
+/// The tokens of a conversation, with a document before what the user says first.
+pub(crate) fn encode(
+    app: &App,
+    messages: Vec<Value>,
+    document: Option<String>,
+    tools: &Tools,
+    extra: Map<String, Value>,
+) -> Result<Vec<u32>, ApiError> {
+    let told = Conversation { messages, extra, ..Conversation::default() };
+    encode_begun(app, told, document, tools)
+}
+
+/// The same where the assistant may have begun to speak.
+pub(crate) fn encode_begun(
+    app: &App,
+    mut told: Conversation,
+    document: Option<String>,
+    tools: &Tools,
+) -> Result<Vec<u32>, ApiError> {
+    told.messages = with_document(app, told.messages, document)?;
+    told.tools = tools.tell(&app.model, &mut told.messages);
+    app.model.encode_chat(told)
+}
+
+/// The messages, the first of the user with the document before it.
+fn with_document(
+    app: &App,
+    mut messages: Vec<Value>,
+    document: Option<String>,
+) -> Result<Vec<Value>, ApiError> {
+    let Some(document) = document else { return Ok(messages) };
+    let user = messages.iter_mut().find(|message| message["role"] == "user");
+    let user = user.ok_or_else(|| wrong("messages", "one of the user, for a context_id"))?;
+    let question = user["content"].as_str().unwrap_or_default();
+    user["content"] = json!(app.model.first_turn(&document, question));
+    Ok(messages)
+}
+
+/// Further variables of the chat template.
+pub(crate) fn template_fields(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    match fields.any("chat_template_kwargs") {
+        None => Ok(Map::new()),
+        Some(Value::Object(map)) => Ok(map.clone()),
+        Some(_) => Err(wrong("chat_template_kwargs", "an object")),
+    }
+}

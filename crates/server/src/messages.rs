@@ -1,0 +1,403 @@
+//! `/v1/messages`: Anthropic's form of conversations, for clients that speak no other.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::answer::{Whole, progress_json, summary_json, whole};
+use crate::app::{App, aside, parse};
+use crate::asked::{Endpoint, How, Sending, check_model};
+use crate::calls::{Calls, Part};
+use crate::contexts::text_of;
+use crate::conversation::{call_of, encode_begun, template_fields, text_of_content};
+use crate::error::{ApiError, json_response};
+use crate::fields::{Fields, wrong};
+use crate::job::{Event, Summary};
+use crate::stream::{self, Script};
+use crate::texts::{Conversation, Facts};
+use crate::tools::{Choice, Style, Tools, checked_tool};
+
+/// Messages of a conversation.
+const MAX_MESSAGES: usize = 4096;
+/// Fields that mean nothing here, and that clients send all the same.
+const IGNORED: [&str; 5] = ["metadata", "service_tier", "context_management", "betas", "container"];
+
+/// A request that was read.
+struct Read {
+    ids: Vec<u32>,
+    how: How,
+    sending: Sending,
+    style: Option<Style>,
+}
+
+/// Answers in a conversation.
+pub(crate) async fn messages(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+    app.check_ready()?;
+    let reader = Arc::clone(&app);
+    let Read { ids, mut how, sending, style } = aside(move || read(&reader, &body)).await?;
+    // The first event says how long the prompt is, which is known when reading begins.
+    let wants_progress = std::mem::replace(&mut how.return_progress, sending.stream);
+    let form = Form::new(&app, style, wants_progress);
+    let events = app.submit(ids, how, None)?;
+    if sending.stream {
+        return Ok(stream::respond(events, form, app.options.limits.ping));
+    }
+    let (whole, summary) = whole(events, style).await?;
+    Ok(json_response(StatusCode::OK, &form.complete(&whole, &summary)))
+}
+
+/// How many tokens a conversation is.
+pub(crate) async fn count_tokens(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+    let body = aside(move || {
+        let body = parse(&body)?;
+        let mut fields = Fields::of(&body)?;
+        check_model(&mut fields, &app.model)?;
+        let document = text_of(&app, fields.text("context_id")?)?;
+        let tools = tools(&mut fields)?;
+        let told = conversation(&mut fields)?;
+        app.note_unknown(&fields);
+        let n = encode_begun(&app, told, document, &tools)?.len();
+        Ok(json!({ "input_tokens": n }))
+    });
+    Ok(json_response(StatusCode::OK, &body.await?))
+}
+
+fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
+    let body = parse(body)?;
+    let mut fields = Fields::of(&body)?;
+    check_model(&mut fields, &app.model)?;
+    let sending = Sending::read(&mut fields)?;
+    let mut how = How::read(&mut fields, &app.model, &app.grammars, Endpoint::Messages)?;
+    if how.max_tokens.is_none() {
+        return Err(ApiError::field("max_tokens", "max_tokens: is missing"));
+    }
+    if let Some(thinking) = fields.any("thinking")
+        && thinking["type"] != "disabled"
+    {
+        return Err(ApiError::unsupported("thinking"));
+    }
+    let document = text_of(app, fields.text("context_id")?)?;
+    let tools = tools(&mut fields)?;
+    let told = conversation(&mut fields)?;
+    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
+    for name in IGNORED {
+        fields.any(name);
+    }
+    app.note_unknown(&fields);
+    Ok(Read { ids: encode_begun(app, told, document, &tools)?, how, sending, style })
+}
+
+/// The fields `system` and `messages`.
+fn conversation(fields: &mut Fields<'_>) -> Result<Conversation, ApiError> {
+    let mut messages = Vec::new();
+    if let Some(system) = fields.any("system") {
+        let text = text_of_content("system", system, &["text"])?;
+        messages.push(json!({ "role": "system", "content": text }));
+    }
+    let list = fields.any("messages").and_then(Value::as_array);
+    let list = list.filter(|list| (1..=MAX_MESSAGES).contains(&list.len()));
+    let list =
+        list.ok_or_else(|| wrong("messages", &format!("a list of 1 to {MAX_MESSAGES} messages")))?;
+    for (i, message) in list.iter().enumerate() {
+        add(&format!("messages[{i}]"), message, &mut messages)?;
+    }
+    // Whom the last message is of goes on with it.
+    let mut begun = String::new();
+    let is_begun = |last: &&Value| last["role"] == "assistant" && last["tool_calls"].is_null();
+    if messages.last().filter(is_begun).is_some() {
+        let last = messages.pop().unwrap_or_default();
+        begun = last["content"].as_str().unwrap_or_default().trim_end().to_owned();
+    }
+    let extra = template_fields(fields)?;
+    Ok(Conversation { messages, extra, begun, ..Conversation::default() })
+}
+
+/// Adds what one message is in OpenAI's form: results of tools are messages of their own there.
+fn add(name: &str, message: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    let role = message["role"].as_str().filter(|role| matches!(*role, "user" | "assistant"));
+    let role = role.ok_or_else(|| wrong(&format!("{name}.role"), "user or assistant"))?;
+    let field = format!("{name}.content");
+    let blocks = match &message["content"] {
+        Value::String(text) => {
+            messages.push(json!({ "role": role, "content": text }));
+            return Ok(());
+        }
+        Value::Array(blocks) => blocks,
+        _ => return Err(wrong(&field, "a text or a list of blocks")),
+    };
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for (i, block) in blocks.iter().enumerate() {
+        let field = format!("{field}[{i}]");
+        let word = |key: &str| {
+            block[key].as_str().ok_or_else(|| wrong(&format!("{field}.{key}"), "a text"))
+        };
+        match (block["type"].as_str(), role) {
+            (Some("text"), _) => text += word("text")?,
+            // What was thought before is not part of the next prompt.
+            (Some("thinking" | "redacted_thinking"), "assistant") => {}
+            (Some("tool_use"), "assistant") => {
+                calls.push(call_of(word("id")?, word("name")?, block["input"].clone()));
+            }
+            (Some("tool_result"), "user") => {
+                let said = match &block["content"] {
+                    Value::Null => String::new(),
+                    content => text_of_content(&format!("{field}.content"), content, &["text"])?,
+                };
+                let id = word("tool_use_id")?;
+                messages.push(json!({ "role": "tool", "tool_call_id": id, "content": said }));
+            }
+            _ => {
+                let wanted = "text, tool_use of the assistant, or tool_result of the user";
+                return Err(wrong(&format!("{field}.type"), wanted));
+            }
+        }
+    }
+    let has_calls = !calls.is_empty();
+    if has_calls || !text.is_empty() || blocks.is_empty() {
+        let mut read = json!({ "role": role, "content": text });
+        if has_calls {
+            read["tool_calls"] = Value::Array(calls);
+        }
+        messages.push(read);
+    }
+    Ok(())
+}
+
+/// Anthropic's fields `tools` and `tool_choice`.
+fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
+    let list = match fields.any("tools") {
+        None => Vec::new(),
+        Some(Value::Array(list)) => {
+            list.iter().enumerate().map(one_tool).collect::<Result<_, _>>()?
+        }
+        Some(_) => return Err(wrong("tools", "a list")),
+    };
+    let wanted = "an object of type auto, any, none, or tool with a name";
+    let choice = match fields.any("tool_choice") {
+        None => Choice::Auto,
+        Some(choice) => match (choice["type"].as_str(), choice["name"].as_str()) {
+            (Some("auto"), _) => Choice::Auto,
+            (Some("any"), _) => Choice::Required,
+            (Some("none"), _) => Choice::None,
+            (Some("tool"), Some(name)) => Choice::Named(name.to_owned()),
+            _ => return Err(wrong("tool_choice", wanted)),
+        },
+    };
+    Tools::of(list, choice)
+}
+
+fn one_tool((i, tool): (usize, &Value)) -> Result<Value, ApiError> {
+    let param = format!("tools[{i}]");
+    if tool["type"].as_str().is_some_and(|kind| kind != "custom") {
+        return Err(ApiError::unsupported(&format!("{param}.type")));
+    }
+    checked_tool(&param, &tool["name"], &tool["description"], &tool["input_schema"])
+}
+
+/// How an answer looks.
+struct Form {
+    model: Facts,
+    id: String,
+    calls: Calls,
+    wants_progress: bool,
+    /// Whether the first event is out.
+    is_begun: bool,
+    /// The block that is open, if one is, and how many there were.
+    is_open: bool,
+    n_blocks: usize,
+    has_calls: bool,
+    ended: (Option<&'static str>, Option<String>),
+}
+
+impl Form {
+    fn new(app: &App, style: Option<Style>, wants_progress: bool) -> Self {
+        Self {
+            model: app.model.clone(),
+            id: app.new_id("msg"),
+            calls: Calls::new(style),
+            wants_progress,
+            is_begun: false,
+            is_open: false,
+            n_blocks: 0,
+            has_calls: false,
+            ended: (None, None),
+        }
+    }
+
+    fn message(&self, content: Vec<Value>, usage: Value) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model.names[0],
+            "content": content,
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": usage,
+        })
+    }
+
+    fn complete(&self, whole: &Whole, summary: &Summary) -> Value {
+        let mut content = Vec::new();
+        if !whole.text.is_empty() {
+            content.push(json!({ "type": "text", "text": whole.text }));
+        }
+        for call in &whole.calls {
+            // Arguments that were cut off are none.
+            let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+            content.push(json!({
+                "type": "tool_use", "id": call.id, "name": call.name, "input": input,
+            }));
+        }
+        let mut body = self.message(content, usage(summary));
+        body["stop_reason"] = json!(reason(whole.reason, &whole.stop, !whole.calls.is_empty()));
+        body["stop_sequence"] = json!(whole.stop);
+        for (name, value) in summary_json(summary) {
+            body[name] = value;
+        }
+        body
+    }
+
+    fn begin(&mut self, n_prompt: usize, n_cached: usize) -> Vec<Value> {
+        if std::mem::replace(&mut self.is_begun, true) {
+            return Vec::new();
+        }
+        let summary = Summary { n_prompt, n_cached, ..Summary::default() };
+        let message = self.message(Vec::new(), usage(&summary));
+        vec![json!({ "type": "message_start", "message": message })]
+    }
+
+    fn parts(&mut self, parts: Vec<Part>) -> Vec<Value> {
+        let mut events = Vec::new();
+        for part in parts {
+            match part {
+                Part::Text(text) => {
+                    if !std::mem::replace(&mut self.is_open, true) {
+                        let block = json!({ "type": "text", "text": "" });
+                        events.push(self.block_start(block));
+                    }
+                    let delta = json!({ "type": "text_delta", "text": text });
+                    events.push(self.delta(delta));
+                }
+                Part::Begin(call) => {
+                    self.has_calls = true;
+                    events.extend(self.block_stop());
+                    self.is_open = true;
+                    events.push(self.block_start(json!({
+                        "type": "tool_use", "id": call.id, "name": call.name, "input": {},
+                    })));
+                }
+                Part::Arguments(more) => {
+                    let delta = json!({ "type": "input_json_delta", "partial_json": more });
+                    events.push(self.delta(delta));
+                }
+                Part::End => events.extend(self.block_stop()),
+            }
+        }
+        events
+    }
+
+    fn block_start(&mut self, block: Value) -> Value {
+        self.n_blocks += 1;
+        let index = self.n_blocks - 1;
+        json!({ "type": "content_block_start", "index": index, "content_block": block })
+    }
+
+    fn delta(&self, delta: Value) -> Value {
+        let index = self.n_blocks - 1;
+        json!({ "type": "content_block_delta", "index": index, "delta": delta })
+    }
+
+    fn block_stop(&mut self) -> Option<Value> {
+        let was_open = std::mem::replace(&mut self.is_open, false);
+        was_open.then(|| json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }))
+    }
+}
+
+impl Script for Form {
+    fn event(&mut self, event: Event) -> Vec<Value> {
+        match event {
+            Event::Progress(progress) => {
+                let mut events = self.begin(progress.total, progress.cached);
+                if self.wants_progress {
+                    let progress = progress_json(&progress);
+                    events.push(json!({ "type": "ping", "prompt_progress": progress }));
+                }
+                events
+            }
+            Event::Piece { text, .. } => {
+                let parts = self.calls.push(&text);
+                self.parts(parts)
+            }
+            Event::Finished { reason, stop, .. } => {
+                self.ended = (Some(reason), stop);
+                let parts = self.calls.finish();
+                let mut events = self.parts(parts);
+                events.extend(self.block_stop());
+                events
+            }
+            Event::Done(summary) => {
+                let mut events = self.begin(summary.n_prompt, summary.n_cached);
+                let (why, stop) = std::mem::take(&mut self.ended);
+                let reason = reason(why, &stop, self.has_calls);
+                let mut last = json!({
+                    "type": "message_delta",
+                    "delta": { "stop_reason": reason, "stop_sequence": stop },
+                    "usage": usage(&summary),
+                });
+                for (name, value) in summary_json(&summary) {
+                    last[name] = value;
+                }
+                events.extend([last, json!({ "type": "message_stop" })]);
+                events
+            }
+            Event::Failed(error) => vec![error.anthropic_json()],
+        }
+    }
+
+    fn ends_with_mark(&self) -> bool {
+        false
+    }
+
+    fn has_names(&self) -> bool {
+        true
+    }
+
+    fn error(&mut self, error: &ApiError) -> Value {
+        error.anthropic_json()
+    }
+
+    fn ping(&self) -> String {
+        // Before the first event a client may expect no other.
+        if self.is_begun {
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n".to_owned()
+        } else {
+            ": ping\n\n".to_owned()
+        }
+    }
+}
+
+/// Tokens as Anthropic counts them: those that were known are not among the others.
+fn usage(summary: &Summary) -> Value {
+    json!({
+        "input_tokens": summary.n_prompt - summary.n_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": summary.n_cached,
+        "output_tokens": summary.n_predicted,
+    })
+}
+
+fn reason(
+    reason: Option<&'static str>,
+    stop: &Option<String>,
+    has_calls: bool,
+) -> Option<&'static str> {
+    reason.map(|reason| match reason {
+        "length" => "max_tokens",
+        _ if has_calls => "tool_use",
+        _ if stop.is_some() => "stop_sequence",
+        _ => "end_turn",
+    })
+}

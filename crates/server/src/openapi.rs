@@ -1,0 +1,255 @@
+//! `/openapi.json`: the server as a program reads it. Its paths are those of the table of routes,
+//! and each has its fields here; tests compare both with the server that runs.
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use serde_json::json;
+use utoipa::openapi::content::ContentBuilder;
+use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ComponentsBuilder, HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, Paths, Required,
+    ResponseBuilder, Schema,
+};
+
+use crate::error::json_response;
+
+/// The scheme of keys.
+const KEY: &str = "key";
+
+/// A field of a request.
+#[derive(Clone, Copy)]
+struct Field(&'static str, Kind, &'static str);
+
+/// What a field is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Whole,
+    Number,
+    Flag,
+    List,
+    Object,
+    /// One of several types.
+    Any,
+}
+
+/// How an answer is generated.
+const ANSWER: &[Field] = &[
+    Field("model", Kind::Text, "a name that /v1/models lists, or none"),
+    Field("max_tokens", Kind::Whole, "the most tokens of the answer"),
+    Field("temperature", Kind::Number, "0 is greedy"),
+    Field("top_p", Kind::Number, "above 0, at most 1"),
+    Field("top_k", Kind::Whole, "0 keeps all"),
+    Field("min_p", Kind::Number, "0 keeps all"),
+    Field("seed", Kind::Whole, "of the draws"),
+    Field("repeat_penalty", Kind::Number, "1 is off"),
+    Field("repeat_last_n", Kind::Whole, "tokens that the penalty looks back"),
+    Field("presence_penalty", Kind::Number, "from -2 to 2"),
+    Field("frequency_penalty", Kind::Number, "from -2 to 2"),
+    Field("logit_bias", Kind::Object, "numbers from -100 to 100 by token"),
+    Field("ignore_eos", Kind::Flag, "goes on where the model would end"),
+    Field("stream", Kind::Flag, "sends the answer in events"),
+    Field("return_progress", Kind::Flag, "sends how far the prompt was read"),
+    Field("cache_prompt", Kind::Flag, "false reads the whole prompt anew"),
+    Field("response_format", Kind::Object, "of type text, json_object or json_schema"),
+    Field("json_schema", Kind::Object, "what the answer must be"),
+    Field("grammar", Kind::Text, "in llama.cpp's form (GBNF) or Lark's"),
+    Field("context_id", Kind::Text, "a context whose text comes first"),
+    Field("policy", Kind::Text, "what each generated token attends"),
+    Field("budget", Kind::Whole, "tokens that it attends"),
+    Field("residual", Kind::Text, "an estimate of what is not attended"),
+];
+const COMPLETIONS: &[Field] = &[
+    Field("prompt", Kind::Any, "a text, a list of one text, or a list of tokens"),
+    Field("n", Kind::Whole, "answers"),
+    Field("n_predict", Kind::Whole, "llama.cpp's max_tokens"),
+    Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
+    Field("logprobs", Kind::Whole, "alternatives to say the probabilities of"),
+    Field("stop", Kind::Any, "a text or texts that end the answer"),
+    Field("stream_options", Kind::Object, "with include_usage"),
+];
+const CHAT: &[Field] = &[
+    Field("messages", Kind::List, "with role and content"),
+    Field("max_completion_tokens", Kind::Whole, "the other name of max_tokens"),
+    Field("n", Kind::Whole, "answers"),
+    Field("n_predict", Kind::Whole, "llama.cpp's max_tokens"),
+    Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
+    Field("logprobs", Kind::Flag, "says the probabilities of tokens"),
+    Field("top_logprobs", Kind::Whole, "alternatives to say them of"),
+    Field("stop", Kind::Any, "a text or texts that end the answer"),
+    Field("stream_options", Kind::Object, "with include_usage"),
+    Field("tools", Kind::List, "functions that the model may call"),
+    Field("tool_choice", Kind::Any, "none, auto, required, or a function"),
+    Field("parallel_tool_calls", Kind::Flag, "several calls where one is required"),
+    Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
+];
+const RESPONSES: &[Field] = &[
+    Field("input", Kind::Any, "a text, or items"),
+    Field("instructions", Kind::Text, "what the system says first"),
+    Field("max_output_tokens", Kind::Whole, "the other name of max_tokens"),
+    Field("text", Kind::Object, "with format, as response_format"),
+    Field("truncation", Kind::Text, "disabled"),
+    Field("tools", Kind::List, "functions that the model may call"),
+    Field("tool_choice", Kind::Any, "none, auto, required, or a function"),
+    Field("parallel_tool_calls", Kind::Flag, "has no effect"),
+    Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
+];
+const TURNS: &[Field] = &[
+    Field("messages", Kind::List, "of the user and the assistant in turns"),
+    Field("system", Kind::Any, "a text or blocks of text"),
+    Field("tools", Kind::List, "with name, description and input_schema"),
+    Field("tool_choice", Kind::Any, "of type auto, any, none or tool"),
+    Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
+];
+const STOPS: &[Field] = &[Field("stop_sequences", Kind::Any, "texts that end the answer")];
+const COUNTED: &[Field] = &[
+    Field("model", Kind::Text, "a name that /v1/models lists, or none"),
+    Field("context_id", Kind::Text, "a context whose text comes first"),
+];
+const TOKENIZE: &[Field] = &[
+    Field("content", Kind::Text, "the text"),
+    Field("add_special", Kind::Flag, "with the tokens that begin a text"),
+    Field("with_pieces", Kind::Flag, "with the text of each token"),
+];
+const DETOKENIZE: &[Field] = &[Field("tokens", Kind::List, "the tokens")];
+const TEMPLATE: &[Field] = &[
+    Field("messages", Kind::List, "with role and content"),
+    Field("tools", Kind::List, "functions that the model may call"),
+    Field("add_generation_prompt", Kind::Flag, "ends where the assistant speaks"),
+    Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
+];
+const CONTEXT: &[Field] = &[
+    Field("text", Kind::Text, "the document"),
+    Field("model", Kind::Text, "a name that /v1/models lists, or none"),
+    Field("name", Kind::Text, "how it is called"),
+    Field("pin", Kind::Flag, "keeps it whatever else needs room"),
+    Field("stream", Kind::Flag, "sends how far it was read"),
+];
+
+/// A route: its method, its path, and whether it is served without a key.
+pub(crate) type Entry = (&'static str, &'static str, bool);
+
+/// What a route does, and the fields of its request, of which the first must be there. A route
+/// that is not here is not on the page, which a test finds.
+fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
+    let (summary, parts): (_, &[&[Field]]) = match (method, path) {
+        ("GET", "/health") => ("whether requests are served", &[]),
+        ("GET", "/v1/models") => ("the names of the model", &[]),
+        ("GET", "/metrics") => ("counters for Prometheus", &[]),
+        ("GET", "/props") => ("how the server was started", &[]),
+        ("GET", "/slots") => ("the requests that run", &[]),
+        ("GET", "/openapi.json") => ("this page", &[]),
+        ("POST", "/tokenize") => ("the tokens of a text", &[TOKENIZE]),
+        ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),
+        ("POST", "/apply-template") => ("the text that a conversation becomes", &[TEMPLATE]),
+        ("POST", "/v1/completions") => ("goes on from a text", &[COMPLETIONS, ANSWER]),
+        ("POST", "/v1/chat/completions") => ("answers a conversation", &[CHAT, ANSWER]),
+        ("POST", "/v1/responses") => ("answers, in OpenAI's newer form", &[RESPONSES, ANSWER]),
+        ("POST", "/v1/messages") => ("answers, in Anthropic's form", &[TURNS, STOPS, ANSWER]),
+        ("POST", "/v1/messages/count_tokens") => {
+            ("the tokens of a conversation", &[TURNS, COUNTED])
+        }
+        ("GET", "/v1/contexts") => ("all contexts", &[]),
+        ("POST", "/v1/contexts") => ("reads a document and keeps it", &[CONTEXT]),
+        ("GET", "/v1/contexts/{id}") => ("one context", &[]),
+        ("DELETE", "/v1/contexts/{id}") => ("removes a context", &[]),
+        _ => return None,
+    };
+    Some((summary, parts.concat()))
+}
+
+/// The page.
+pub(crate) fn page(routes: impl Iterator<Item = Entry>) -> Response<Body> {
+    let page = serde_json::to_value(describe(routes));
+    json_response(StatusCode::OK, &page.unwrap_or_else(|_| json!({})))
+}
+
+fn describe(routes: impl Iterator<Item = Entry>) -> OpenApi {
+    let mut paths = Paths::new();
+    for entry in routes {
+        let method = match entry.0 {
+            "GET" => HttpMethod::Get,
+            "DELETE" => HttpMethod::Delete,
+            _ => HttpMethod::Post,
+        };
+        if let Some(operation) = operation(entry) {
+            paths.add_path_operation(entry.1, vec![method], operation);
+        }
+    }
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let keys = ComponentsBuilder::new().security_scheme(KEY, SecurityScheme::Http(bearer));
+    let about = "What docs/server.md says in words.";
+    let info = InfoBuilder::new().title("Longview").version(env!("CARGO_PKG_VERSION"));
+    OpenApiBuilder::new()
+        .info(info.description(Some(about)).build())
+        .paths(paths)
+        .components(Some(keys.build()))
+        .build()
+}
+
+fn operation((method, path, is_open): Entry) -> Option<OperationBuilder> {
+    let (summary, fields) = about(method, path)?;
+    let kind = if path == "/metrics" { "text/plain" } else { "application/json" };
+    let mut ok = ResponseBuilder::new().description("as asked").content(kind, any());
+    if fields.iter().any(|field| field.0 == "stream") {
+        ok = ok.content("text/event-stream", any());
+    }
+    let refused = ResponseBuilder::new()
+        .description("an error, with its message, code and param")
+        .content("application/json", any());
+    let mut operation = OperationBuilder::new()
+        .summary(Some(summary))
+        .response("200", ok.build())
+        .response("default", refused.build());
+    if !is_open {
+        let none: [&str; 0] = [];
+        operation = operation.security(SecurityRequirement::new(KEY, none));
+    }
+    if path.ends_with("{id}") {
+        let id = ParameterBuilder::new()
+            .name("id")
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .schema(Some(object(Some(Type::String))))
+            .build();
+        operation = operation.parameter(id);
+    }
+    if let Some(first) = fields.first() {
+        let mut body = ObjectBuilder::new().required(first.0);
+        for Field(name, kind, about) in &fields {
+            body = body.property(*name, kind.schema(about));
+        }
+        let content = ContentBuilder::new().schema(Some(Schema::from(body))).build();
+        let body = RequestBodyBuilder::new().content("application/json", content);
+        operation = operation.request_body(Some(body.required(Some(Required::True)).build()));
+    }
+    Some(operation)
+}
+
+impl Kind {
+    fn schema(self, about: &str) -> Schema {
+        let kind = match self {
+            Self::Text => Some(Type::String),
+            Self::Whole => Some(Type::Integer),
+            Self::Number => Some(Type::Number),
+            Self::Flag => Some(Type::Boolean),
+            Self::List => Some(Type::Array),
+            Self::Object => Some(Type::Object),
+            Self::Any => None,
+        };
+        Schema::from(object(kind).description(Some(about)))
+    }
+}
+
+fn object(kind: Option<Type>) -> ObjectBuilder {
+    let kind = kind.map_or_else(SchemaType::any, SchemaType::Type);
+    ObjectBuilder::new().schema_type(kind)
+}
+
+/// A body of which only its kind is said here.
+fn any() -> utoipa::openapi::Content {
+    ContentBuilder::new().schema(Some(Schema::from(object(None)))).build()
+}

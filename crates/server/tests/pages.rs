@@ -1,0 +1,123 @@
+//! What the server says of itself is so: its page for programs, its slots and its properties.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::{CTX_SIZE, Library, serve};
+use longview_server::{ROUTES, ServerOptions};
+
+#[test]
+fn every_route_is_on_the_page_and_nothing_else() {
+    let library = Library::new();
+    let described = |options: ServerOptions| {
+        let page = serve(options).get("/openapi.json").json();
+        assert!(page["openapi"].as_str().is_some_and(|version| version.starts_with("3.1")));
+        let mut found = BTreeSet::new();
+        for (path, methods) in page["paths"].as_object().expect("paths") {
+            for (method, operation) in methods.as_object().expect("methods") {
+                assert!(operation["summary"].is_string(), "{operation}");
+                let is_open = operation["security"].is_null();
+                found.insert((method.to_uppercase(), path.clone(), is_open));
+            }
+        }
+        found
+    };
+    let routes = |has_library: bool| {
+        let there = ROUTES.iter().filter(move |route| has_library || !route.needs_library);
+        there.map(|r| (r.method.to_owned(), r.path.to_owned(), r.is_open)).collect()
+    };
+    let with_library: BTreeSet<_> = routes(true);
+    assert_eq!(described(library.options()), with_library);
+    assert_eq!(with_library.len(), ROUTES.len());
+    assert_eq!(described(ServerOptions::default()), routes(false));
+}
+
+#[test]
+fn every_field_of_the_page_is_known_and_of_its_type() {
+    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&lines);
+    let log = Arc::new(move |line: &str| kept.lock().expect("the lines").push(line.to_owned()));
+    let library = Library::new();
+    let served = serve(ServerOptions { log, ..library.options() });
+    let page = served.get("/openapi.json").json();
+    let mut n_fields = 0;
+    for route in ROUTES.iter().filter(|route| route.method == "POST") {
+        let operation = &page["paths"][route.path]["post"];
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let fields = schema["properties"].as_object().expect("fields");
+        let first = schema["required"][0].as_str().expect("one");
+        for (name, field) in fields {
+            n_fields += 1;
+            let wrong = match field["type"].as_str() {
+                Some("string" | "array" | "object") => json!(7),
+                Some(_) => json!("x"),
+                // Of several types: flags are among none of them.
+                None => json!(true),
+            };
+            let mut body = match first {
+                "messages" => json!({ "messages": [{ "role": "user", "content": "A" }] }),
+                "tokens" => json!({ "tokens": [7] }),
+                first => json!({ first: "A" }),
+            };
+            if route.path == "/v1/messages" {
+                body["max_tokens"] = json!(1);
+            }
+            body[name] = wrong;
+            let answer = served.post(route.path, &body);
+            assert_eq!(answer.status, 400, "{} {name}: {answer:?}", route.path);
+            assert_eq!(answer.json()["error"]["param"], *name, "{}: {answer:?}", route.path);
+            // Nothing is as good as absent, and known.
+            body[name] = Value::Null;
+            if name != first && !(route.path == "/v1/contexts" || name == "max_tokens") {
+                body["max_tokens"] = json!(1);
+                assert_eq!(served.post(route.path, &body).status, 200, "{} {name}", route.path);
+            }
+        }
+    }
+    assert!(n_fields > 120, "{n_fields}");
+    let lines = lines.lock().expect("the lines");
+    let unknown: Vec<&String> =
+        lines.iter().filter(|line| line.contains("unknown field")).collect();
+    let expected = ["unknown field in a request, ignored: max_tokens"];
+    assert_eq!(unknown, expected, "of /tokenize and the like, once");
+}
+
+#[test]
+fn slots_show_what_runs() {
+    let served = serve(ServerOptions { n_slots: 2, ..ServerOptions::default() });
+    let idle = served.get("/slots").json();
+    assert_eq!(idle.as_array().map(Vec::len), Some(2));
+    assert!(idle[0]["is_processing"] == false && idle[1]["is_processing"] == false, "{idle}");
+    let body =
+        json!({ "prompt": "It was", "max_tokens": 4000, "ignore_eos": true, "stream": true });
+    let stream = served.send("POST", "/v1/completions", &[], &body.to_string());
+    served.wait_for("llamacpp:requests_processing", 1.0);
+    let busy = served.get("/slots").json();
+    assert!(busy[0]["is_processing"] == true && busy[1]["is_processing"] == false, "{busy}");
+    assert_eq!((&busy[0]["n_ctx"], &busy[1]["id"]), (&json!(CTX_SIZE), &json!(1)));
+    assert!(busy[0]["n_prompt_tokens"].as_u64() > Some(1), "{busy}");
+    assert!(!busy.to_string().contains("It was"), "no prompt is shown");
+    drop(stream);
+    served.wait_for("llamacpp:requests_processing", 0.0);
+    assert_eq!(served.get("/slots").json()[0]["is_processing"], false);
+}
+
+#[test]
+fn properties_are_those_of_the_model_and_the_start() {
+    let served = serve(ServerOptions { n_slots: 3, ..ServerOptions::default() });
+    let props = served.get("/props").json();
+    assert_eq!((&props["total_slots"], &props["n_ctx"]), (&json!(3), &json!(CTX_SIZE)));
+    assert_eq!(props["default_generation_settings"]["n_ctx"], CTX_SIZE);
+    assert_eq!(props["model_alias"], "needle");
+    assert!(props["chat_template"].as_str().is_some_and(|text| text.contains("<|im_start|>")));
+    assert_eq!(props["bos_token"], "<|begin_of_text|>");
+    assert_eq!(props["eos_token"], "<|end_of_text|>");
+    assert_eq!(props["modalities"], json!({ "vision": false, "audio": false }));
+    let text = json!({ "content": "It was", "with_pieces": true });
+    let pieces = served.post("/tokenize", &text).json();
+    let pieces = pieces["tokens"].as_array().expect("a list").iter();
+    let text: String = pieces.filter_map(|token| token["piece"].as_str()).collect();
+    assert_eq!(text, "It was");
+}

@@ -1,0 +1,215 @@
+"""The server, asked by clients that other people wrote: openai, anthropic and mistralai.
+
+`cargo xtask clients` starts the server with the embedded model and runs this with its address:
+`python clients.py http://127.0.0.1:PORT KEY`. Each class is one client.
+"""
+
+import json
+import sys
+import unittest
+
+import anthropic
+import openai
+from mistralai.client import Mistral
+
+ADDRESS, KEY = sys.argv[1:3]
+FACT = "The pass key is 48213. Remember it. 48213 is the pass key."
+TEXT = "It was a plain day. The baker walked to the meadow and rested. " * 12 + FACT
+QUESTION = " What is the pass key? The pass key is"
+TURNS = [{"role": "user", "content": TEXT + QUESTION}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Bern", "Rome"]}, "days": {"type": "integer", "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+def sound(arguments):
+    return arguments["city"] in ("Bern", "Rome") and arguments["days"] <= 9
+
+
+class OpenAI(unittest.TestCase):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=f"{ADDRESS}/v1", api_key=KEY, max_retries=0)
+
+    def test_models_are_listed(self):
+        self.assertIn("needle", [model.id for model in self.client.models.list()])
+
+    def test_a_completion_and_its_stream_say_the_same(self):
+        asked = dict(model="needle", prompt=TEXT + QUESTION, max_tokens=8, stop=".")
+        whole = self.client.completions.create(**asked)
+        self.assertIn("48213", whole.choices[0].text)
+        self.assertEqual(whole.choices[0].finish_reason, "stop")
+        parts = self.client.completions.create(**asked, stream=True)
+        said = "".join(part.choices[0].text for part in parts if part.choices)
+        self.assertEqual(said, whole.choices[0].text)
+
+    def test_a_chat_streams_and_counts_what_was_known(self):
+        asked = dict(model="needle", messages=TURNS, max_tokens=40)
+        whole = self.client.chat.completions.create(**asked)
+        self.assertIn("48213", whole.choices[0].message.content)
+        parts = list(
+            self.client.chat.completions.create(
+                **asked, stream=True, stream_options={"include_usage": True}
+            )
+        )
+        said = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+        self.assertEqual(said, whole.choices[0].message.content)
+        self.assertEqual({part.id for part in parts}, {parts[0].id})
+        usage = parts[-1].usage
+        self.assertEqual(usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens - 1)
+
+    def test_probabilities_are_those_of_the_text(self):
+        answer = self.client.chat.completions.create(
+            model="needle", messages=TURNS, max_tokens=5, logprobs=True, top_logprobs=10
+        )
+        tokens = answer.choices[0].logprobs.content
+        self.assertEqual("".join(t.token for t in tokens), answer.choices[0].message.content)
+        for token in tokens:
+            self.assertLessEqual(token.logprob, 0)
+            self.assertEqual(len(token.top_logprobs), 10)
+            self.assertEqual(bytes(token.bytes).decode(), token.token)
+
+    def test_the_form_of_an_answer_is_kept(self):
+        form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
+        answer = self.client.chat.completions.create(
+            model="needle", messages=TURNS, response_format=form, temperature=2, seed=7
+        )
+        self.assertTrue(sound(json.loads(answer.choices[0].message.content)))
+
+    def test_a_tool_is_called(self):
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+        asked = dict(model="needle", messages=TURNS, tools=tools, tool_choice="required")
+        message = self.client.chat.completions.create(**asked).choices[0].message
+        call = message.tool_calls[0]
+        self.assertEqual(call.function.name, "weather")
+        self.assertTrue(sound(json.loads(call.function.arguments)))
+        result = {"role": "tool", "tool_call_id": call.id, "content": "sun"}
+        after = self.client.chat.completions.create(
+            model="needle", messages=[*TURNS, message, result], tools=tools, max_tokens=4
+        )
+        self.assertEqual(after.choices[0].message.role, "assistant")
+        with self.client.chat.completions.stream(**asked) as stream:
+            done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
+        self.assertTrue(sound(json.loads(done[0].arguments)))
+
+    def test_responses_and_their_stream_say_the_same(self):
+        asked = dict(model="needle", input=TEXT + QUESTION, max_output_tokens=40)
+        whole = self.client.responses.create(**asked)
+        self.assertIn("48213", whole.output_text)
+        self.assertEqual(whole.status, "completed")
+        with self.client.responses.stream(**asked) as stream:
+            said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+            last = stream.get_final_response()
+        self.assertEqual((said, last.output_text), (whole.output_text, whole.output_text))
+        usage = last.usage
+        self.assertEqual(usage.input_tokens_details.cached_tokens, usage.input_tokens - 1)
+
+    def test_responses_call_tools(self):
+        tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+        asked = dict(model="needle", input="How is it?", tools=tools, tool_choice="required")
+        call = self.client.responses.create(**asked).output[0]
+        self.assertTrue(sound(json.loads(call.arguments)))
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "sun"}
+        turns = [{"role": "user", "content": "How is it?"}, call.model_dump(), output]
+        after = self.client.responses.create(model="needle", input=turns, max_output_tokens=4)
+        self.assertEqual(after.output[0].type, "message")
+
+    def test_errors_are_those_of_their_kind(self):
+        chat = self.client.chat.completions.create
+        with self.assertRaises(openai.NotFoundError) as missing:
+            chat(model="gpt-5", messages=TURNS)
+        self.assertIn("needle", str(missing.exception))
+        with self.assertRaises(openai.BadRequestError) as wrong:
+            chat(model="needle", messages=TURNS, temperature=-1)
+        self.assertEqual(wrong.exception.param, "temperature")
+        long = [{"role": "user", "content": "a quiet day " * 4000}]
+        with self.assertRaises(openai.BadRequestError) as far:
+            chat(model="needle", messages=long, stream=True)
+        self.assertEqual(far.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{ADDRESS}/v1", api_key="wrong", max_retries=0).models.list()
+
+
+class Anthropic(unittest.TestCase):
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=ADDRESS, api_key=KEY, max_retries=0)
+
+    def test_a_message_and_its_stream_say_the_same(self):
+        asked = dict(model="needle", max_tokens=40, messages=TURNS, system="It was.")
+        whole = self.client.messages.create(**asked)
+        self.assertIn("48213", whole.content[0].text)
+        self.assertEqual(whole.stop_reason, "end_turn")
+        with self.client.messages.stream(**asked) as stream:
+            said = "".join(stream.text_stream)
+            last = stream.get_final_message()
+        self.assertEqual((said, last.content[0].text), (whole.content[0].text,) * 2)
+        self.assertEqual((last.stop_reason, last.usage.input_tokens), ("end_turn", 1))
+        count = self.client.messages.count_tokens(
+            model="needle", messages=TURNS, system="It was."
+        ).input_tokens
+        self.assertEqual(last.usage.cache_read_input_tokens, count - 1)
+
+    def test_texts_stop_it(self):
+        answer = self.client.messages.create(
+            model="needle", max_tokens=40, messages=TURNS, stop_sequences=["."]
+        )
+        self.assertEqual((answer.stop_reason, answer.stop_sequence), ("stop_sequence", "."))
+
+    def test_a_tool_is_used(self):
+        tools = [{"name": "weather", "description": "of a city", "input_schema": SCHEMA}]
+        asked = dict(model="needle", max_tokens=100, messages=TURNS, tools=tools)
+        asked["tool_choice"] = {"type": "tool", "name": "weather"}
+        answer = self.client.messages.create(**asked)
+        use = answer.content[0]
+        self.assertEqual((answer.stop_reason, use.type), ("tool_use", "tool_use"))
+        self.assertTrue(sound(use.input))
+        with self.client.messages.stream(**asked) as stream:
+            self.assertTrue(sound(stream.get_final_message().content[0].input))
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "sun"}
+        turns = [
+            *TURNS,
+            {"role": "assistant", "content": answer.content},
+            {"role": "user", "content": [result]},
+        ]
+        after = self.client.messages.create(
+            model="needle", max_tokens=4, messages=turns, tools=tools
+        )
+        self.assertEqual(after.role, "assistant")
+
+    def test_errors_are_those_of_their_kind(self):
+        with self.assertRaises(anthropic.NotFoundError):
+            self.client.messages.create(model="claude", max_tokens=1, messages=TURNS)
+        with self.assertRaises(anthropic.BadRequestError):
+            self.client.messages.create(
+                model="needle", max_tokens=1, messages=TURNS, extra_body={"top_p": 2}
+            )
+        other = anthropic.Anthropic(base_url=ADDRESS, api_key="wrong", max_retries=0)
+        with self.assertRaises(anthropic.AuthenticationError):
+            other.messages.create(model="needle", max_tokens=1, messages=TURNS)
+
+
+class MistralAI(unittest.TestCase):
+    def setUp(self):
+        self.client = Mistral(api_key=KEY, server_url=ADDRESS)
+
+    def test_a_chat_and_its_stream_say_the_same(self):
+        asked = dict(model="needle", messages=TURNS, max_tokens=40, temperature=0)
+        whole = self.client.chat.complete(**asked)
+        self.assertIn("48213", whole.choices[0].message.content)
+        parts = [event.data for event in self.client.chat.stream(**asked)]
+        said = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+        self.assertEqual(said, whole.choices[0].message.content)
+
+    def test_a_tool_is_called(self):
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+        answer = self.client.chat.complete(
+            model="needle", messages=TURNS, tools=tools, tool_choice="required"
+        )
+        call = answer.choices[0].message.tool_calls[0]
+        self.assertTrue(sound(json.loads(call.function.arguments)))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

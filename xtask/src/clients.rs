@@ -1,0 +1,128 @@
+//! `cargo xtask clients`: the server, asked by clients that other people wrote.
+//!
+//! They are packages of Python's registry, pinned in `tests/clients/requirements.txt` and installed
+//! once into an environment under `target/`. The server is the program itself with the embedded
+//! model, on this machine's own address.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Parsed;
+use crate::process::{dev_binary, root, run as run_child};
+use crate::wheel::target_folder;
+
+pub(crate) const ABOUT: &str = "the openai, anthropic and mistralai packages against `longview \
+                                serve`; REQUIRE_CLIENTS=1 makes their absence fail";
+
+/// Fatal where the packages cannot be had.
+const REQUIRED: &str = "REQUIRE_CLIENTS";
+/// What the server wants of its clients.
+const KEY: &str = "a-key-of-tests";
+
+/// The verb.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    Parsed::parse(args, &[], &[])?;
+    check(std::env::var_os(REQUIRED).is_some_and(|value| value == "1"))
+}
+
+/// The stage of CI: what cannot be had fails.
+pub(crate) fn stage() -> Result<()> {
+    check(true)
+}
+
+fn check(is_required: bool) -> Result<()> {
+    let folder = root().join("tests/clients");
+    let python = match environment(&folder.join("requirements.txt")) {
+        Ok(python) => python,
+        Err(error) if is_required => return Err(error),
+        Err(error) => {
+            println!("NOT RUN: 3 clients, which cannot be installed: {error:#}");
+            return Ok(());
+        }
+    };
+    let (server, address) = Serving::start(&dev_binary("longview")?)?;
+    let result =
+        run_child(Command::new(python).arg(folder.join("clients.py")).args([&address, KEY]));
+    drop(server);
+    result
+}
+
+/// The Python of an environment that has what `list` names.
+fn environment(list: &Path) -> Result<PathBuf> {
+    let home = target_folder()?.join("clients");
+    let python = home.join("bin/python");
+    let wanted = fs::read(list)?;
+    // Written last: an installation that broke off is made again.
+    let done = home.join("complete");
+    if fs::read(&done).is_ok_and(|had| had == wanted) {
+        return Ok(python);
+    }
+    let _ = fs::remove_dir_all(&home);
+    run_child(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    run_child(pip.args(["--only-binary", ":all:", "--requirement"]).arg(list))?;
+    fs::write(&done, wanted)?;
+    Ok(python)
+}
+
+/// A server that ends with this.
+struct Serving(Child);
+
+impl Serving {
+    /// Starts it and waits until it says where it listens.
+    fn start(program: &Path) -> Result<(Self, String)> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0", "--ctx-size", "4096", "--no-library"]);
+        command.args(["--api-key", KEY]).stdin(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().context("cannot start the server")?;
+        let mut serving = Self(child);
+        let stderr = serving.0.stderr.take().context("its messages")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let address = loop {
+            let Some(line) = lines.next() else { bail!("the server ended before it listened") };
+            let line = line?;
+            let found = line
+                .split_whitespace()
+                .find_map(|word| word.starts_with("http://").then(|| word.split("/v1").next())?);
+            if let Some(address) = found {
+                break address.to_owned();
+            }
+        };
+        // What it says further is read, so that it need not wait, and shown.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| println!("{line}")));
+        wait_until_ready(&address)?;
+        Ok((serving, address))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks until the model is loaded.
+fn wait_until_ready(address: &str) -> Result<()> {
+    use std::io::{Read, Write};
+    use std::time::{Duration, Instant};
+    let host = address.trim_start_matches("http://");
+    let end = Instant::now() + Duration::from_secs(120);
+    while Instant::now() < end {
+        let mut stream = std::net::TcpStream::connect(host)?;
+        let head = format!("GET /health HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if answer.starts_with("HTTP/1.1 200") {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("the server did not load its model in two minutes")
+}
