@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::asked::{How, clip};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message};
+use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, OnDisk};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::Facts;
@@ -81,6 +81,7 @@ impl App {
     /// Whether requests are served.
     pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
         match self.state() {
+            State::Ready if self.metrics.device_lost.get() > 0 => Err(ApiError::device_lost()),
             State::Ready => Ok(()),
             State::Loading => Err(ApiError::unavailable("loading", "the model is being loaded")),
             State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
@@ -100,7 +101,8 @@ impl App {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.full())?;
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
         let since = Instant::now();
-        let job = Job { ids, how, events, document, since, _place: place };
+        let on_disk = OnDisk::NotAsked;
+        let job = Job { ids, how, events, document, on_disk, since, _place: place };
         match self.inbox.try_send(Message::Job(Box::new(job))) {
             Ok(()) => Ok(receiver),
             Err(TrySendError::Full(_)) => Err(self.full()),

@@ -28,10 +28,23 @@ pub(crate) struct Job {
     pub(crate) events: mpsc::Sender<Event>,
     /// A document that is to be kept.
     pub(crate) document: Option<KeptText>,
+    /// What of it lies on the disk.
+    pub(crate) on_disk: OnDisk,
     /// When it came.
     pub(crate) since: Instant,
     /// Its place among those that run and wait; given back when the request ends, however it does.
     pub(crate) _place: OwnedSemaphorePermit,
+}
+
+/// Whether a session on the disk was looked for that a prompt goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnDisk {
+    /// Not yet.
+    NotAsked,
+    /// This file is being opened.
+    Opening(Id),
+    /// Nothing else is needed from there.
+    Done,
 }
 
 /// A text of the library.

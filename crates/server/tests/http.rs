@@ -2,7 +2,9 @@
 
 mod answers;
 mod contexts;
+mod faults;
 mod guards;
 mod refusals;
+mod repeat;
 mod streams;
 mod support;

@@ -51,24 +51,37 @@ pub fn serve(options: ServerOptions) -> Served {
 /// The same with chunks of `chunk_size` tokens; loading takes `delay` longer.
 pub fn serve_with(options: ServerOptions, chunk_size: usize, delay: Duration) -> Served {
     let served = begin(options, chunk_size, delay);
-    let end = Instant::now() + Duration::from_secs(30);
-    while served.get("/health").status != 200 {
-        assert!(Instant::now() < end, "it loads");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    served.wait_until_ready();
     served
 }
 
 /// Starts a server and does not wait.
 pub fn begin(options: ServerOptions, chunk_size: usize, delay: Duration) -> Served {
-    let (model, folder) = (facts_of_model(), folder());
+    begin_model(facts_of_model(), options, chunk_size, delay)
+}
+
+/// The same for a model of which something else is known.
+pub fn begin_model(
+    model: ModelFacts,
+    options: ServerOptions,
+    chunk_size: usize,
+    delay: Duration,
+) -> Served {
+    let engine = EngineOptions { chunk_size, ..EngineOptions::default() };
+    begin_engine(model, options, engine, delay)
+}
+
+/// The same with an engine that is set up in another way.
+pub fn begin_engine(
+    model: ModelFacts,
+    options: ServerOptions,
+    engine: EngineOptions,
+    delay: Duration,
+) -> Served {
+    let folder = folder();
     let policy = model.policy.clone();
-    let engine_options = EngineOptions {
-        ctx_size: CTX_SIZE,
-        chunk_size,
-        max_sequences: options.n_slots,
-        ..EngineOptions::default()
-    };
+    let engine_options =
+        EngineOptions { ctx_size: CTX_SIZE, max_sequences: options.n_slots, ..engine };
     let options = ServerOptions { port: 0, ..options };
     let load = move || {
         std::thread::sleep(delay);
@@ -121,6 +134,14 @@ impl Answer {
 }
 
 impl Served {
+    pub fn wait_until_ready(&self) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.get("/health").status != 200 {
+            assert!(Instant::now() < end, "it loads");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[], "")
     }
