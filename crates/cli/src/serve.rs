@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::Args;
-use clap::builder::Resettable;
+use clap::builder::{FalseyValueParser, Resettable};
+use clap::{ArgAction, Args};
 use longview_engine::EngineOptions;
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
@@ -35,14 +35,20 @@ const MIN_SEQUENCES: usize = 4;
 #[command(
     mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     mut_args(|arg| {
-        // Values of switches would have to be spelt; they are given as words.
-        let takes_value = arg.get_action().takes_values();
         let name = format!("LONGVIEW_{}", arg.get_id().as_str().to_uppercase());
-        if takes_value { arg.env(name).hide_env(true) } else { arg }
+        match arg.get_action() {
+            // Set by any value but `0`, `false`, `no` and `off`.
+            ArgAction::SetTrue => {
+                arg.value_parser(FalseyValueParser::new()).env(name).hide_env(true)
+            }
+            action if action.takes_values() => arg.env(name).hide_env(true),
+            _ => arg,
+        }
     }),
     after_help = "\
-Without -m the model that is part of this program is served. Options with a value can be given \
-in the environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has endpoints, fields, \
+Without -m the model that is part of this program is served. Options can be given in the \
+environment too: --ctx-size as LONGVIEW_CTX_SIZE, --no-library as LONGVIEW_NO_LIBRARY=1. \
+docs/server.md has endpoints, fields, \
 errors and examples."
 )]
 pub struct ServeArgs {
@@ -84,7 +90,7 @@ pub struct ServeArgs {
     max_waiting: usize,
 
     /// Most milliseconds that an answer waits for its next token while prompts of others are read.
-    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = numbers::count(1..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = numbers::count(1..=9999))]
     max_stall: usize,
 
     /// Contexts that are kept in memory after their requests, so that what begins like them is not

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::Form;
 use crate::app::{App, aside, parse};
 use crate::asked::{How, Sending, check_model};
-use crate::contexts::text_of;
+use crate::contexts::{Known, text_of};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::stream;
@@ -76,8 +76,16 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
 fn prompt(
     app: &App,
     fields: &mut Fields<'_>,
-    document: Option<String>,
+    document: Option<Known>,
 ) -> Result<Vec<u32>, ApiError> {
+    let document = match document {
+        Some(Known::Messages(_)) => {
+            let message = "context_id: is a conversation: it goes on at /v1/chat/completions";
+            return Err(ApiError::field("context_id", message));
+        }
+        Some(Known::Text(text)) => Some(text),
+        None => None,
+    };
     let refused = || wrong("prompt", "a text, a list of one text, or a list of tokens");
     let value =
         fields.any("prompt").ok_or_else(|| ApiError::field("prompt", "prompt: is missing"))?;
@@ -135,9 +143,16 @@ fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
 fn with_document(
     app: &App,
     mut messages: Vec<Value>,
-    document: Option<String>,
+    document: Option<Known>,
 ) -> Result<Vec<Value>, ApiError> {
-    let Some(document) = document else { return Ok(messages) };
+    let document = match document {
+        None => return Ok(messages),
+        Some(Known::Messages(mut before)) => {
+            before.append(&mut messages);
+            return Ok(before);
+        }
+        Some(Known::Text(document)) => document,
+    };
     let user = messages.iter_mut().find(|message| message["role"] == "user");
     let user = user.ok_or_else(|| wrong("messages", "one of the user, for a context_id"))?;
     let question = user["content"].as_str().unwrap_or_default();

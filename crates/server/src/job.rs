@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use longview_library::documents::Id;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::asked::How;
 use crate::error::ApiError;
@@ -15,6 +15,9 @@ pub(crate) const MAX_EVENTS: usize = 256;
 pub(crate) enum Message {
     /// A prompt to answer, or a document to read.
     Job(Box<Job>),
+    /// A context that is to be removed, and the tokens of its text. The answer comes when no
+    /// request uses it that came before.
+    Remove { id: Id, ids: Vec<u32>, unused: oneshot::Sender<()> },
     /// A context that was removed.
     Forget(Id),
     /// Nothing else comes: what runs may end.

@@ -21,6 +21,7 @@ mod routes;
 mod server;
 mod stream;
 mod texts;
+mod upload;
 mod worker;
 
 pub use error::ServeError;

@@ -56,6 +56,8 @@ pub struct Limits {
     pub drain: Duration,
     /// Time that an answer waits for its next token while prompts of others are read.
     pub max_stall: Duration,
+    /// Time between two looks for contexts whose time is over.
+    pub sweep: Duration,
 }
 
 impl Default for Limits {
@@ -69,6 +71,7 @@ impl Default for Limits {
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             max_stall: Duration::from_millis(200),
+            sweep: Duration::from_secs(5),
         }
     }
 }

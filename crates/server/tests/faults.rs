@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +11,12 @@ use std::time::{Duration, Instant};
 use longview_core::SplitMix64;
 use longview_engine::EngineOptions;
 use longview_scheduler::{HostBytesMut, HostStoreKind};
+use longview_wgpu::{WgpuBackend, WgpuOptions};
 use serde_json::json;
 
 use crate::support::{
-    Library, begin_engine, document, expected, facts_of_model, question, serve, serve_with,
+    Library, begin_device, begin_engine, document, expected, facts_of_model, question, serve,
+    serve_with,
 };
 use longview_server::{Limits, ServerOptions};
 
@@ -113,7 +116,12 @@ fn five_hundred_clients_that_leave_at_any_moment_leave_nothing_behind() {
     });
     served.wait_for(RUNNING, 0.0);
     served.wait_for(WAITING, 0.0);
-    assert_eq!(served.get("/props").json()["n_taken"], 0);
+    let end = Instant::now() + Duration::from_secs(20);
+    // What was read of the document is written after its client has left.
+    while served.get("/props").json()["n_taken"] != 0 {
+        assert!(Instant::now() < end, "a place is not given back");
+        thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(served.metric("longview:contexts_kept_tokens"), 0.0);
     let n_left = served.metric("longview:requests_cancelled_total");
     assert!(n_left > 50.0, "{n_left} left before their answer was there");
@@ -171,7 +179,40 @@ fn two_hundred_half_open_sockets_and_slow_readers_hold_nobody_up() {
         let text = String::from_utf8_lossy(&rest);
         assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");
     }
-    served.wait_for(RUNNING, 0.0);
     drop(slow);
+    served.wait_for(RUNNING, 0.0);
     assert_eq!(served.get("/props").json()["n_taken"], 0);
+}
+
+/// What runs is told, what comes waits until the device is open again, and is answered as before.
+#[test]
+fn a_lost_device_is_opened_again() {
+    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
+        eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
+        return;
+    }
+    let options = WgpuOptions { spares_software: true, ..WgpuOptions::default() };
+    let backend = pollster::block_on(WgpuBackend::new(&options)).expect("a device for WGSL");
+    let lost = Arc::new(backend);
+    let backend = Arc::clone(&lost);
+    let engine = EngineOptions { chunk_size: 64, ..EngineOptions::default() };
+    let server = ServerOptions { n_slots: 2, ..ServerOptions::default() };
+    let served = begin_device(facts_of_model(), server, engine, move || Ok(backend));
+    served.wait_until_ready();
+    let body = json!({ "prompt": "It was", "max_tokens": 6 });
+    let expected = served.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+    let long =
+        json!({ "prompt": "It was", "stream": true, "max_tokens": 3000, "ignore_eos": true });
+    let mut running = served.send("POST", "/v1/completions", &[], &long.to_string());
+    let mut begun = [0; 600];
+    running.read_exact(&mut begun).expect("a part");
+    lost.destroy_device();
+    drop(lost);
+    let mut end = String::new();
+    running.read_to_string(&mut end).expect("it ends");
+    assert!(end.contains("device_lost") && !end.contains("[DONE]"), "{end}");
+    served.wait_until_ready();
+    assert_eq!(served.metric("longview:device_lost"), 0.0);
+    assert_eq!(served.metric("longview:requests_failed_total"), 1.0);
+    assert_eq!(served.post("/v1/completions", &body).json()["choices"][0]["text"], expected);
 }

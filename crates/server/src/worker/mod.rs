@@ -2,8 +2,9 @@
 //!
 //! Everything that runs gets its turn in each round: one chunk of one prompt, then one step in
 //! which all answers take part. A chunk is as long as answers may wait (`pace`), and files are
-//! opened and written elsewhere (`disk`), so nobody waits long, and who leaves is noticed soon. Prompts and answers never share a step: an answer is
-//! computed by the same kernels whoever else runs, so its bits do not depend on the others.
+//! opened and written elsewhere (`disk`), so nobody waits long, and who leaves is noticed soon.
+//! Prompts and answers never share a step: an answer is computed by the same kernels whoever else
+//! runs, so its bits do not depend on the others.
 
 mod choice;
 mod disk;
@@ -18,9 +19,11 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Engine, EngineError, Session, SessionStep, resolve_policy};
+use longview_library::documents::Id;
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
 use pollster::block_on;
+use tokio::sync::oneshot;
 
 use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
@@ -51,8 +54,18 @@ pub(crate) struct Worker<B: Backend> {
     kept: Kept<B>,
     disk: Option<Disk<B>>,
     pace: Pace,
+    /// Contexts that go when nobody uses them any more.
+    removing: Vec<Removal>,
     draining: Option<Instant>,
     turn: u64,
+}
+
+/// A context that is to be removed.
+struct Removal {
+    id: Id,
+    ids: Vec<u32>,
+    since: Instant,
+    unused: oneshot::Sender<()>,
 }
 
 impl<B: Backend + 'static> Worker<B> {
@@ -77,6 +90,7 @@ impl<B: Backend + 'static> Worker<B> {
             pace: Pace::new(options.limits.max_stall),
             options,
             disk,
+            removing: Vec::new(),
             draining: None,
             turn: 0,
         })
@@ -91,6 +105,7 @@ impl<B: Backend + 'static> Worker<B> {
             let has_read = self.read_chunk();
             let has_answered = self.answer_step();
             self.finish();
+            self.answer_removals();
             self.count();
             self.revive();
             if !(has_read || has_answered || self.is_idle()) {
@@ -108,7 +123,8 @@ impl<B: Backend + 'static> Worker<B> {
     /// Opens a lost device again. What waits is served then.
     fn revive(&mut self) {
         if !self.engine.backend().is_lost() {
-            return;
+            // A call of the engine may have opened it.
+            return self.metrics.device_lost.set(0);
         }
         self.metrics.device_lost.set(1);
         (self.options.log)("the device was lost, and is opened again");
@@ -123,7 +139,12 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// What a client is told of a failure: where the device is lost, that is why.
     fn reason(&self, error: ApiError) -> ApiError {
-        if self.engine.backend().is_lost() { ApiError::device_lost() } else { error }
+        if !self.engine.backend().is_lost() {
+            return error;
+        }
+        // Before the client is told: who asks again at once hears the same.
+        self.metrics.device_lost.set(1);
+        ApiError::device_lost()
     }
 
     /// Takes what came; `false` when there will be nothing more to do.
@@ -157,8 +178,29 @@ impl<B: Backend + 'static> Worker<B> {
                 self.metrics.requests.add(1);
                 self.waiting.push_back(*job);
             }
+            Message::Remove { id, ids, unused } => {
+                self.removing.push(Removal { id, ids, since: Instant::now(), unused });
+                self.answer_removals();
+            }
             Message::Forget(id) => self.kept.forget(id),
             Message::Drain => self.draining = Some(Instant::now()),
+        }
+    }
+
+    /// Lets contexts go that no request uses. Those that came later do not count, nor does a build:
+    /// it fails by itself.
+    fn answer_removals(&mut self) {
+        let (runs, waiting) = (&self.runs, &self.waiting);
+        let is_used = |removal: &mut Removal| {
+            let mut jobs = runs.iter().map(|run| &run.job).chain(waiting);
+            !removal.ids.is_empty()
+                && jobs.any(|job| {
+                    let is_build = job.document.as_ref().is_some_and(|d| d.id == removal.id);
+                    !is_build && job.since <= removal.since && job.ids.starts_with(&removal.ids)
+                })
+        };
+        for removal in self.removing.extract_if(.., |removal| !is_used(removal)) {
+            let _ = removal.unused.send(());
         }
     }
 

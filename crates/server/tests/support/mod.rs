@@ -13,8 +13,9 @@ use longview_engine::{Engine, EngineOptions};
 use longview_library::documents::Documents;
 use longview_model::folder::ModelFolder;
 use longview_needles::facts::{Fact, facts};
+use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
-use longview_server::{ModelFacts, Server, ServerOptions};
+use longview_server::{LoadError, ModelFacts, Server, ServerOptions};
 use serde_json::{Value, json};
 
 /// The context of the tests' servers.
@@ -78,17 +79,27 @@ pub fn begin_engine(
     engine: EngineOptions,
     delay: Duration,
 ) -> Served {
+    let device = move || {
+        std::thread::sleep(delay);
+        let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+        Ok(Arc::new(CpuBackend::new(cpu)?))
+    };
+    begin_device(model, options, engine, device)
+}
+
+/// The same on any device.
+pub fn begin_device<B: Backend + 'static>(
+    model: ModelFacts,
+    options: ServerOptions,
+    engine: EngineOptions,
+    device: impl FnOnce() -> Result<Arc<B>, LoadError> + Send + 'static,
+) -> Served {
     let folder = folder();
     let policy = model.policy.clone();
     let engine_options =
         EngineOptions { ctx_size: CTX_SIZE, max_sequences: options.n_slots, ..engine };
     let options = ServerOptions { port: 0, ..options };
-    let load = move || {
-        std::thread::sleep(delay);
-        let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
-        let backend = Arc::new(CpuBackend::new(cpu)?);
-        Ok(Engine::load(backend, folder, engine_options, &policy)?)
-    };
+    let load = move || Ok(Engine::load(device()?, folder, engine_options, &policy)?);
     let server = Server::start(options, model, load).expect("it starts");
     Served { address: server.address(), server: Some(server) }
 }
