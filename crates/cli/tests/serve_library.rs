@@ -182,16 +182,10 @@ fn kill_during_saves(n: usize) {
     assert!(n_open > 0 && n_whole > 0, "{n_whole} sessions, {n_open} opened");
 }
 
+/// `LONGVIEW_ROUNDS=200` kills that often, which takes minutes.
 #[test]
 fn a_kill_during_a_save_leaves_what_was_there_or_what_was_saved() {
-    kill_during_saves(8);
-}
-
-/// A minute or two: `cargo test -p longview-cli --test program -- --ignored two_hundred`.
-#[test]
-#[ignore = "takes minutes"]
-fn two_hundred_kills_during_saves() {
-    kill_during_saves(200);
+    kill_during_saves(std::env::var("LONGVIEW_ROUNDS").map_or(8, |n| n.parse().unwrap()));
 }
 
 /// No file grows beyond 64 KiB: for the server that is a full disk.

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use crate::answer::Form;
 use crate::app::{App, aside, parse};
 use crate::asked::{How, Sending, check_model};
-use crate::contexts::{Known, text_of};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
+use crate::known::{Known, text_of};
 use crate::stream;
 
 /// Messages of a conversation.

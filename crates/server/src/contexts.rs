@@ -4,80 +4,24 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
-use longview_library::documents::{Document, Documents, Id, NewDocument, Source};
+use longview_library::documents::{Document, Id, NewDocument, Source};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 
 use crate::answer::{add_summary, progress_json};
 use crate::app::{App, aside, parse};
-use crate::asked::{How, check_model, clip};
+use crate::asked::{How, check_model};
 use crate::complete::messages;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::job::{Event, KeptText, Message, Summary};
+use crate::known::{Known, MESSAGES, find, known, library};
 use crate::stream::{self, Script};
 use crate::upload::{self, Upload};
 
 /// Longest time without use after which a context may go: ten years.
 const MAX_TTL_S: u64 = 315_360_000;
-/// What the library calls a source that is a conversation.
-const MESSAGES: &str = "messages";
-
-/// A context that a request goes on from.
-pub(crate) enum Known {
-    /// It comes before the prompt, or before the first message of the user.
-    Text(String),
-    /// Its messages come before those of the request.
-    Messages(Vec<Value>),
-}
-
-/// The context that is asked for, if one is.
-pub(crate) fn text_of(app: &App, id: Option<&str>) -> Result<Option<Known>, ApiError> {
-    let Some(id) = id else { return Ok(None) };
-    let documents = library(app)?;
-    let document = find(documents, id).map_err(|error| error.about("context_id"))?;
-    if document.ttl_s.is_some() {
-        // A use; a library that cannot be written to is one that can be read.
-        let _ = documents.touch(document.id, None);
-    }
-    known(documents, &document).map(Some)
-}
-
-fn known(documents: &Documents, document: &Document) -> Result<Known, ApiError> {
-    let text = documents.text(document.id)?;
-    if !document.sources.iter().any(|source| source.kind == MESSAGES) {
-        return Ok(Known::Text(text));
-    }
-    match serde_json::from_str(&text) {
-        Ok(Value::Array(messages)) => Ok(Known::Messages(messages)),
-        _ => Err(ApiError::internal("the context is no conversation any more")),
-    }
-}
-
-impl Known {
-    /// What all prompts that go on from it begin with.
-    fn encode(&self, app: &App) -> Result<Vec<u32>, ApiError> {
-        match self {
-            Self::Text(text) => app.model.encode_document(text),
-            Self::Messages(messages) => app.model.encode_conversation(messages),
-        }
-    }
-}
-
-fn library(app: &App) -> Result<&Documents, ApiError> {
-    let none = "this server was started with --no-library: it keeps no contexts";
-    app.options.documents.as_ref().ok_or_else(|| ApiError::bad("no_library", none))
-}
-
-/// A context by its id or its name.
-fn find(documents: &Documents, word: &str) -> Result<Document, ApiError> {
-    if word.len() > 256 {
-        let message = format!("there is no context {}", clip(word));
-        return Err(ApiError::new(StatusCode::NOT_FOUND, "context_not_found", message));
-    }
-    Ok(documents.find(word)?)
-}
 
 /// Reads a document, and keeps what was read.
 pub(crate) async fn create(

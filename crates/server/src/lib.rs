@@ -14,6 +14,7 @@ mod error;
 mod fields;
 mod guard;
 mod job;
+mod known;
 mod listen;
 mod metrics;
 mod options;

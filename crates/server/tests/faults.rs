@@ -105,7 +105,7 @@ fn five_hundred_clients_that_leave_at_any_moment_leave_nothing_behind() {
                     let (path, body) = &requests[rng.next_u64() as usize % requests.len()];
                     let mut stream = served.send("POST", path, &[], &body.to_string());
                     thread::sleep(Duration::from_micros(rng.next_u64() % 60_000));
-                    if rng.next_u64() % 2 == 0 {
+                    if rng.next_u64().is_multiple_of(2) {
                         // With something unread, the system tells the other side by a reset.
                         let _ = stream.read(&mut [0; 16]);
                     }
@@ -186,6 +186,7 @@ fn two_hundred_half_open_sockets_and_slow_readers_hold_nobody_up() {
 
 /// What runs is told, what comes waits until the device is open again, and is answered as before.
 #[test]
+#[expect(clippy::print_stderr, reason = "what is not run says so")]
 fn a_lost_device_is_opened_again() {
     if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
         eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
