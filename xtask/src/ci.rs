@@ -17,11 +17,11 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, cpu_time, run as run_child};
-use crate::{clients, demo, kernels, models, parity, sanitize, setup, tidy, web};
+use crate::{clients, demo, kernels, models, package, parity, sanitize, setup, soak, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, build, models, sanitize, parity, \
-                                demo, clients, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, \
+                                sanitize, parity, soak, demo, clients, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, other clients, and the browser";
 
@@ -45,6 +45,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: SETUP, work: Work::Run(set_up) },
     Stage { name: "fmt", work: Work::Run(fmt) },
     Stage { name: "tidy", work: Work::Run(tidy::stage) },
+    Stage { name: "package", work: Work::Run(package::check) },
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },
@@ -55,6 +56,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "models", work: Work::Run(models::stage) },
     Stage { name: "sanitize", work: Work::Beside(BUILD, sanitize::stage_command) },
     Stage { name: "parity", work: Work::Beside(BUILD, parity::stage_command) },
+    Stage { name: "soak", work: Work::Beside(BUILD, soak::stage_command) },
     Stage { name: "demo", work: Work::Run(demo::check) },
     Stage { name: "clients", work: Work::Run(clients::stage) },
     Stage { name: "web", work: Work::Beside(SETUP, web::stage_command) },

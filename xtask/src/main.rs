@@ -17,10 +17,12 @@ mod gpu;
 mod kernels;
 mod measure;
 mod models;
+mod package;
 mod parity;
 mod process;
 mod sanitize;
 mod setup;
+mod soak;
 #[cfg(test)]
 mod test_targets;
 mod tidy;
@@ -60,6 +62,8 @@ const VERBS: &[Verb] = &[
         about: sanitize::ABOUT,
         run: sanitize::run,
     },
+    Verb { name: "package", options: "", about: package::ABOUT, run: package::run },
+    Verb { name: "soak", options: soak::OPTIONS, about: soak::ABOUT, run: soak::run },
     Verb { name: "fuzz", options: fuzz::OPTIONS, about: fuzz::ABOUT, run: fuzz::run },
     Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
     Verb { name: "web", options: web::OPTIONS, about: web::ABOUT, run: web::run },
@@ -154,6 +158,10 @@ mod tests {
             "sanitize loom",
             "sanitize --only nothing",
             "sanitize --only loom --quick",
+            "package now",
+            "soak now",
+            "soak --minutes 0",
+            "soak --minutes 1 --seconds 1",
             "web --port 80",
             "web --serve --test",
             "web --serve --port x",

@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
-use clap::builder::Resettable;
+use anyhow::{Result, bail};
+use clap::builder::{FalseyValueParser, Resettable};
+use clap::{ArgAction, Args};
 use longview_engine::EngineOptions;
+use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
+use longview_model::generation::GenerationDefaults;
+use longview_model::tokenizer::Tokenizer;
 use longview_scheduler::PolicyOptions;
 use longview_server::{Limits, ModelFacts, Server, ServerOptions};
 use longview_startup::embedded;
@@ -31,14 +35,20 @@ const MIN_SEQUENCES: usize = 4;
 #[command(
     mut_arg("model", |arg| arg.required_unless_present(Resettable::Reset)),
     mut_args(|arg| {
-        // Values of switches would have to be spelt; they are given as words.
-        let takes_value = arg.get_action().takes_values();
         let name = format!("LONGVIEW_{}", arg.get_id().as_str().to_uppercase());
-        if takes_value { arg.env(name).hide_env(true) } else { arg }
+        match arg.get_action() {
+            // Set by any value but `0`, `false`, `no` and `off`.
+            ArgAction::SetTrue => {
+                arg.value_parser(FalseyValueParser::new()).env(name).hide_env(true)
+            }
+            action if action.takes_values() => arg.env(name).hide_env(true),
+            _ => arg,
+        }
     }),
     after_help = "\
-Without -m the model that is part of this program is served. Options with a value can be given \
-in the environment too: --ctx-size as LONGVIEW_CTX_SIZE. docs/server.md has endpoints, fields, \
+Without -m the model that is part of this program is served. Options can be given in the \
+environment too: --ctx-size as LONGVIEW_CTX_SIZE, --no-library as LONGVIEW_NO_LIBRARY=1. \
+docs/server.md has endpoints, fields, \
 errors and examples."
 )]
 pub struct ServeArgs {
@@ -79,6 +89,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = numbers::count(0..=10_000))]
     max_waiting: usize,
 
+    /// Most milliseconds that an answer waits for its next token while prompts of others are read.
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = numbers::count(1..=9999))]
+    max_stall: usize,
+
     /// Contexts that are kept in memory after their requests, so that what begins like them is not
     /// read again; 0 keeps none.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = numbers::count(0..=1000))]
@@ -109,12 +123,19 @@ pub struct ServeArgs {
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let server = options(args)?;
-    // The engine takes one, with its weights; the other gives handlers tokenizer and template.
-    let (folder, texts) = (open(args)?, open(args)?);
-    folder.tokenizer()?;
+    let mut folder = open(args)?;
     if let Some(chat) = &folder.chat {
         template::check(chat)?;
     }
+    // Handlers share the tokenizer with the engine, and render in its place.
+    let texts = Texts {
+        eos_ids: folder.eos_token_ids(),
+        tokenizer: folder.tokenizer()?.clone(),
+        chat: folder.chat.take(),
+        generation: folder.generation.clone(),
+        n_layers: folder.config.n_layers,
+        vocab_size: folder.config.vocab_size,
+    };
     let policy = args.policy.options()?;
     let options = EngineOptions {
         rope: args.rope.scaling(&folder.config),
@@ -144,6 +165,16 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     })
 }
 
+/// What handlers need of a model.
+struct Texts {
+    eos_ids: Vec<u32>,
+    tokenizer: Tokenizer,
+    chat: Option<ChatTemplate>,
+    generation: GenerationDefaults,
+    n_layers: usize,
+    vocab_size: usize,
+}
+
 fn open(args: &ServeArgs) -> Result<ModelFolder> {
     if args.model.is_absent() {
         return Ok(embedded::open()?);
@@ -166,7 +197,11 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         max_waiting: args.max_waiting,
         max_kept: args.keep,
         documents,
-        limits: Limits { body_bytes: args.max_body << 20, ..Limits::default() },
+        limits: Limits {
+            body_bytes: args.max_body << 20,
+            max_stall: Duration::from_millis(args.max_stall as u64),
+            ..Limits::default()
+        },
         catches_signals: true,
         log: Arc::new(|line| note(line)),
     })
@@ -186,7 +221,7 @@ fn api_key(args: &ServeArgs) -> Result<Option<String>> {
 
 fn facts(
     args: &ServeArgs,
-    texts: ModelFolder,
+    texts: Texts,
     ctx_size: usize,
     policy: PolicyOptions,
 ) -> Result<ModelFacts> {
@@ -203,12 +238,12 @@ fn facts(
     Ok(ModelFacts {
         names,
         words,
-        eos_ids: texts.eos_token_ids(),
-        tokenizer: texts.tokenizer.context("the model has no tokenizer")?,
+        eos_ids: texts.eos_ids,
+        tokenizer: texts.tokenizer,
         chat: texts.chat,
         generation: texts.generation,
-        n_layers: texts.config.n_layers,
-        vocab_size: texts.config.vocab_size,
+        n_layers: texts.n_layers,
+        vocab_size: texts.vocab_size,
         ctx_size,
         policy,
     })

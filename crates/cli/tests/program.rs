@@ -21,6 +21,7 @@ mod quantize;
 mod results_files;
 #[cfg(unix)]
 mod serve;
+mod serve_library;
 mod session;
 mod support;
 mod templates;

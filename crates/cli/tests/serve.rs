@@ -16,7 +16,13 @@ struct Serving {
 }
 
 fn serve(words: &[&str], variables: &[(&str, &str)]) -> Serving {
-    let mut command = command([&["serve", "--no-library", "--device", "cpu"], words].concat());
+    let mut command = command([&["serve", "--device", "cpu"], words].concat());
+    if words.is_empty() {
+        // A switch, as all options are: an invalid library shows that nobody opens it.
+        command.env("LONGVIEW_NO_LIBRARY", "1").env("LONGVIEW_LIBRARY", "/dev/null/x");
+    } else {
+        command.arg("--no-library");
+    }
     let mut child = command.envs(variables.iter().copied()).spawn().unwrap();
     let mut err = BufReader::new(child.stderr.take().unwrap());
     let (mut address, mut curl) = (String::new(), String::new());

@@ -36,7 +36,7 @@ pub use plan::MAX_CHUNK_SIZE;
 pub use policy::resolve_policy;
 pub use prefill::Progress;
 pub use sampler::{Sampler, SamplingParams};
-pub use saved::Restored;
+pub use saved::{Restored, SessionFiles};
 pub use session::{Session, Timings};
 pub use step::{SessionStep, StepResults};
 pub use stop::StopFilter;

@@ -1,12 +1,13 @@
 //! Sessions in files: a document is read once, and asked on another day.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use longview_core::RangeSource;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Policy, PolicyOptions, SaveOptions, SessionContent, SessionFile, SessionFileError,
-    append_sequence, restore_sequence, save_sequence,
+    Fingerprint, KvShape, Policy, PolicyOptions, SaveOptions, SequenceOptions, SessionContent,
+    SessionFile, SessionFileError, append_sequence, restore_sequence, save_sequence,
 };
 
 use crate::engine::Engine;
@@ -87,10 +88,7 @@ impl<B: Backend> Engine<B> {
         out: &mut dyn Write,
     ) -> Result<(), EngineError> {
         self.settle(session).await?;
-        let content = session.content(note);
-        let Session { sequence, options, .. } = session;
-        let how = SaveOptions::new(self.fingerprint()?, options);
-        Ok(save_sequence(sequence, &how, &content, out).await?)
+        write(self.fingerprint()?, session, note, out).await
     }
 
     /// Writes what a session has and `file` has not to `out`, which stands at
@@ -131,9 +129,61 @@ impl<B: Backend> Engine<B> {
         policy: Option<&PolicyOptions>,
     ) -> Result<Restored<B>, EngineError> {
         self.revive().await?;
+        self.session_files()?.restore(source, policy).await
+    }
+
+    /// What opens and writes sessions without the engine, as it is now: on another thread, while
+    /// this one computes.
+    ///
+    /// # Errors
+    /// As [`Engine::fingerprint`].
+    pub fn session_files(&self) -> Result<SessionFiles<B>, EngineError> {
+        Ok(SessionFiles {
+            backend: Arc::clone(self.backend()),
+            shape: self.shape(),
+            layout: self.layout(),
+            fingerprint: self.fingerprint()?.clone(),
+            n_vocab: self.model.config().vocab_size,
+        })
+    }
+}
+
+/// Opens and writes sessions of an engine beside it. A device that is lost meanwhile fails what is
+/// being opened, and costs a session that was opened nothing.
+pub struct SessionFiles<B: Backend> {
+    backend: Arc<B>,
+    shape: KvShape,
+    layout: SequenceOptions,
+    fingerprint: Fingerprint,
+    n_vocab: usize,
+}
+
+impl<B: Backend> SessionFiles<B> {
+    /// As [`Engine::save`], of a session that is settled: a fork of one that goes on is.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn save(
+        &self,
+        session: &mut Session<B>,
+        note: &[u8],
+        out: &mut dyn Write,
+    ) -> Result<(), EngineError> {
+        write(&self.fingerprint, session, note, out).await
+    }
+
+    /// As [`Engine::restore`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn restore(
+        &self,
+        source: &dyn RangeSource,
+        policy: Option<&PolicyOptions>,
+    ) -> Result<Restored<B>, EngineError> {
         let file = SessionFile::open(source)?;
-        let (shape, header) = (self.shape(), file.header());
-        header.check(self.fingerprint()?, &shape)?;
+        let (shape, header) = (self.shape.clone(), file.header());
+        header.check(&self.fingerprint, &shape)?;
         let (options, policy) = match policy {
             Some(options) => resolve_policy(options, shape.n_layers, shape.capacity)?,
             // What depends on the context stays as it was when the session was saved.
@@ -145,16 +195,26 @@ impl<B: Backend> Engine<B> {
         };
         let mut file = file.read()?;
         let mut content = file.content()?;
-        let backend = self.backend();
-        let layout = self.layout();
-        let sequence = restore_sequence(backend, shape, policy, layout, &mut file).await?;
-        let n_vocab = self.model.config().vocab_size;
-        let mut session = Session::new(sequence, options, n_vocab);
+        let layout = self.layout;
+        let sequence = restore_sequence(&self.backend, shape, policy, layout, &mut file).await?;
+        let mut session = Session::new(sequence, options, self.n_vocab);
         let note = std::mem::take(&mut content.note);
-        if !session.take_content(content, n_vocab) {
+        if !session.take_content(content, self.n_vocab) {
             let what = "its tokens are not of this model's vocabulary";
             return Err(SessionFileError::Inconsistent(what).into());
         }
         Ok(Restored { session, note })
     }
+}
+
+async fn write<B: Backend>(
+    fingerprint: &Fingerprint,
+    session: &mut Session<B>,
+    note: &[u8],
+    out: &mut dyn Write,
+) -> Result<(), EngineError> {
+    let content = session.content(note);
+    let Session { sequence, options, .. } = session;
+    let how = SaveOptions::new(fingerprint, options);
+    Ok(save_sequence(sequence, &how, &content, out).await?)
 }

@@ -107,6 +107,12 @@ impl<B: Backend> Session<B> {
         self.sequence.policy()
     }
 
+    /// Tokens of a prompt after which a chunk should end, so that results do not depend on the
+    /// length of chunks; see [`Sequence::tokens_to_segment`].
+    pub fn tokens_to_segment(&self) -> Option<usize> {
+        self.sequence.tokens_to_segment()
+    }
+
     /// The sequence, for probes.
     pub fn sequence(&self) -> &Sequence<B> {
         &self.sequence

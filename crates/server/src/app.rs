@@ -14,7 +14,7 @@ use crate::asked::{How, clip};
 use crate::constraint::Grammars;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, Slots};
+use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, OnDisk, Slots};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::Facts;
@@ -86,6 +86,7 @@ impl App {
     /// Whether requests are served.
     pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
         match self.state() {
+            State::Ready if self.metrics.device_lost.get() > 0 => Err(ApiError::device_lost()),
             State::Ready => Ok(()),
             State::Loading => Err(ApiError::unavailable("loading", "the model is being loaded")),
             State::Draining => Err(ApiError::unavailable("stopping", "the server is ending")),
@@ -112,7 +113,8 @@ impl App {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.full())?;
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
         let since = Instant::now();
-        let job = Job { ids, how, events, document, since, _place: place };
+        let on_disk = OnDisk::NotAsked;
+        let job = Job { ids, how, events, document, on_disk, since, _place: place };
         match self.inbox.try_send(Message::Job(Box::new(job))) {
             Ok(()) => Ok(receiver),
             Err(TrySendError::Full(_)) => Err(self.full()),

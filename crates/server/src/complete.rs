@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::answer::Form;
 use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
-use crate::contexts::text_of;
 use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
+use crate::known::{Known, text_of};
 use crate::stream;
 use crate::tools::{Style, Tools};
 
@@ -81,8 +81,16 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
 fn prompt(
     app: &App,
     fields: &mut Fields<'_>,
-    document: Option<String>,
+    document: Option<Known>,
 ) -> Result<Vec<u32>, ApiError> {
+    let document = match document {
+        Some(Known::Messages(_)) => {
+            let message = "context_id: is a conversation: it goes on at /v1/chat/completions";
+            return Err(ApiError::field("context_id", message));
+        }
+        Some(Known::Text(text)) => Some(text),
+        None => None,
+    };
     let refused = || wrong("prompt", "a text, a list of one text, or a list of tokens");
     let value =
         fields.any("prompt").ok_or_else(|| ApiError::field("prompt", "prompt: is missing"))?;

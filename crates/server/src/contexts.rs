@@ -4,45 +4,38 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
-use longview_library::documents::{Document, Documents, Id, NewDocument};
+use longview_library::documents::{Document, Id, NewDocument, Source};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
 
 use crate::answer::{add_summary, progress_json};
 use crate::app::{App, aside, parse};
-use crate::asked::{How, check_model, clip};
+use crate::asked::{How, check_model};
+use crate::conversation::messages;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::job::{Event, KeptText, Message, Summary};
+use crate::known::{Known, MESSAGES, find, known, library};
 use crate::stream::{self, Script};
+use crate::upload::{self, Upload};
 
-/// The text of a context, if one is asked for.
-pub(crate) fn text_of(app: &App, id: Option<&str>) -> Result<Option<String>, ApiError> {
-    let Some(id) = id else { return Ok(None) };
-    let documents = library(app)?;
-    let document = find(documents, id).map_err(|error| error.about("context_id"))?;
-    Ok(Some(documents.text(document.id)?))
-}
-
-fn library(app: &App) -> Result<&Documents, ApiError> {
-    let none = "this server was started with --no-library: it keeps no contexts";
-    app.options.documents.as_ref().ok_or_else(|| ApiError::bad("no_library", none))
-}
-
-/// A context by its id or its name.
-fn find(documents: &Documents, word: &str) -> Result<Document, ApiError> {
-    if word.len() > 256 {
-        let message = format!("there is no context {}", clip(word));
-        return Err(ApiError::new(StatusCode::NOT_FOUND, "context_not_found", message));
-    }
-    Ok(documents.find(word)?)
-}
+/// Longest time without use after which a context may go: ten years.
+const MAX_TTL_S: u64 = 315_360_000;
 
 /// Reads a document, and keeps what was read.
-pub(crate) async fn create(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn create(
+    app: Arc<App>,
+    content_type: Option<&str>,
+    body: Bytes,
+) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
+    let (fields, upload) = match upload::boundary(content_type) {
+        Some(boundary) => upload::read(boundary, body).await?,
+        None => (aside(move || parse(&body)).await?, None),
+    };
     let reader = Arc::clone(&app);
-    let (is_stream, document, ids) = aside(move || read(&reader, &body)).await?;
+    let (is_stream, document, ids) = aside(move || read(&reader, &fields, upload)).await?;
     let kept = KeptText { id: document.id, text: document.text };
     let (id, name) = (kept.id, document.name);
     let how = How::reading(app.model.policy.clone());
@@ -61,31 +54,61 @@ struct NewContext {
     text: String,
 }
 
-fn read(app: &App, body: &[u8]) -> Result<(bool, NewContext, Vec<u32>), ApiError> {
-    let body = parse(body)?;
-    let mut fields = Fields::of(&body)?;
+fn read(
+    app: &App,
+    body: &Value,
+    upload: Option<Upload>,
+) -> Result<(bool, NewContext, Vec<u32>), ApiError> {
+    let mut fields = Fields::of(body)?;
     check_model(&mut fields, &app.model)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     let is_pinned = fields.flag("pin")?.unwrap_or(false);
+    let ttl_s = fields.whole("ttl", 1..=MAX_TTL_S)?;
     let name = fields.text("name")?;
     let text = fields.text("text")?;
-    let text = text.ok_or_else(|| ApiError::field("text", "text: is missing"))?;
+    let has_messages = fields.any("messages").is_some();
+    let (known, sources) = match (text, has_messages, upload) {
+        (Some(text), false, None) => (Known::Text(text.to_owned()), Vec::new()),
+        (None, true, None) => {
+            let messages = messages(&mut fields)?;
+            let source = Source { name: "conversation".into(), kind: MESSAGES.into(), bytes: 0 };
+            (Known::Messages(messages), vec![source])
+        }
+        (None, false, Some(upload)) => {
+            let (text, source) = upload.text(app.options.limits.body_bytes as u64)?;
+            (Known::Text(text), vec![source])
+        }
+        (None, false, None) => {
+            let message = "text: is missing: give text, messages or a file";
+            return Err(ApiError::field("text", message));
+        }
+        _ => {
+            let message = "text, messages and a file: only one of them can be given";
+            return Err(ApiError::field("text", message));
+        }
+    };
     app.note_unknown(&fields);
+    let text = match &known {
+        Known::Text(text) => text.clone(),
+        Known::Messages(messages) => json!(messages).to_string(),
+    };
     if text.trim().is_empty() {
         return Err(ApiError::field("text", "text: is empty: there is nothing to read"));
     }
     // Before it is kept: what does not fit is no context of this model.
-    let ids = app.model.encode_document(text)?;
+    let ids = known.encode(app)?;
     if ids.len() >= app.model.ctx_size {
         return Err(ApiError::too_long(ids.len(), app.model.ctx_size, true));
     }
     let documents = library(app)?;
-    let document = documents.add(NewDocument { text, name, sources: Vec::new() })?;
+    let document = documents.add(NewDocument { text: &text, name, sources })?;
     if is_pinned {
         documents.set_pinned(document.id, true)?;
     }
-    let new = NewContext { id: document.id, name: document.name, text: text.to_owned() };
-    Ok((is_stream, new, ids))
+    if ttl_s.is_some() {
+        documents.set_ttl(document.id, ttl_s)?;
+    }
+    Ok((is_stream, NewContext { id: document.id, name: document.name, text }, ids))
 }
 
 /// All contexts.
@@ -101,20 +124,60 @@ pub(crate) async fn get(app: Arc<App>, id: String) -> Result<Response<Body>, Api
     Ok(json_response(StatusCode::OK, &describe(&document)))
 }
 
-/// Removes a context: its text, and what was read of it.
+/// Removes a context, its text and what was read of it, when the requests that use it have ended.
 pub(crate) async fn delete(app: Arc<App>, id: String) -> Result<Response<Body>, ApiError> {
-    let remover = Arc::clone(&app);
-    let id = aside(move || {
-        let documents = library(&remover)?;
-        let document = find(documents, &id)?;
-        documents.remove(document.id)?;
-        Ok(document.id)
-    })
-    .await?;
-    // Where the engine's thread is far behind, the session goes when others need its room.
-    let _ = app.inbox.try_send(Message::Forget(id));
+    // It goes also where the client does not wait for it.
+    let removal = tokio::spawn(remove(app, id));
+    let id = removal.await.map_err(|error| ApiError::internal(error.to_string()))??;
     let body = json!({ "id": id.to_string(), "object": "context", "deleted": true });
     Ok(json_response(StatusCode::OK, &body))
+}
+
+async fn remove(app: Arc<App>, id: String) -> Result<Id, ApiError> {
+    let reader = Arc::clone(&app);
+    let (id, ids) = aside(move || {
+        let documents = library(&reader)?;
+        let document = find(documents, &id)?;
+        // A text that is damaged or too long is in no prompt.
+        let known = known(documents, &document).and_then(|known| known.encode(&reader));
+        Ok((document.id, known.unwrap_or_default()))
+    })
+    .await?;
+    let (unused, is_unused) = oneshot::channel();
+    app.inbox.try_send(Message::Remove { id, ids, unused }).map_err(|_| busy())?;
+    // An engine that has ended uses nothing.
+    let _ = is_unused.await;
+    let remover = Arc::clone(&app);
+    aside(move || Ok(library(&remover)?.remove(id)?)).await?;
+    // Where the engine's thread is far behind, the session goes when others need its room.
+    let _ = app.inbox.try_send(Message::Forget(id));
+    Ok(id)
+}
+
+fn busy() -> ApiError {
+    ApiError::unavailable("queue_full", "too much waits already; ask again later")
+}
+
+/// Removes contexts that were not used for as long as they were to stay, again and again.
+pub(crate) async fn sweep(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(app.options.limits.sweep).await;
+        let lister = Arc::clone(&app);
+        let Ok(list) = aside(move || Ok(library(&lister)?.list()?)).await else { continue };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now_s = now.map_or(0, |now| now.as_secs());
+        for document in list.iter().filter(|document| is_over(document, now_s)) {
+            if let Err(error) = remove(Arc::clone(&app), document.id.to_string()).await {
+                let line = format!("context {}: stays: {}", document.id.short(), error.json());
+                (app.options.log)(&line);
+            }
+        }
+    }
+}
+
+fn is_over(document: &Document, now_s: u64) -> bool {
+    let end_s = document.ttl_s.map(|ttl_s| document.used_unix_s.saturating_add(ttl_s));
+    !document.pinned && end_s.is_some_and(|end_s| end_s <= now_s)
 }
 
 fn describe(document: &Document) -> Value {
@@ -133,6 +196,7 @@ fn describe(document: &Document) -> Value {
         "name": document.name,
         "text_bytes": document.text_bytes,
         "pinned": document.pinned,
+        "ttl": document.ttl_s,
         "created": document.added_unix_s,
         "sessions": sessions.collect::<Vec<_>>(),
     })

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
+use crate::known::Known;
 use crate::texts::Conversation;
 use crate::tools::Tools;
 
@@ -107,7 +108,7 @@ pub(crate) fn call_of(id: &str, name: &str, arguments: Value) -> Value {
 pub(crate) fn encode(
     app: &App,
     messages: Vec<Value>,
-    document: Option<String>,
+    document: Option<Known>,
     tools: &Tools,
     extra: Map<String, Value>,
 ) -> Result<Vec<u32>, ApiError> {
@@ -119,7 +120,7 @@ pub(crate) fn encode(
 pub(crate) fn encode_begun(
     app: &App,
     mut told: Conversation,
-    document: Option<String>,
+    document: Option<Known>,
     tools: &Tools,
 ) -> Result<Vec<u32>, ApiError> {
     told.messages = with_document(app, told.messages, document)?;
@@ -131,9 +132,16 @@ pub(crate) fn encode_begun(
 fn with_document(
     app: &App,
     mut messages: Vec<Value>,
-    document: Option<String>,
+    document: Option<Known>,
 ) -> Result<Vec<Value>, ApiError> {
-    let Some(document) = document else { return Ok(messages) };
+    let document = match document {
+        None => return Ok(messages),
+        Some(Known::Messages(mut before)) => {
+            before.append(&mut messages);
+            return Ok(before);
+        }
+        Some(Known::Text(document)) => document,
+    };
     let user = messages.iter_mut().find(|message| message["role"] == "user");
     let user = user.ok_or_else(|| wrong("messages", "one of the user, for a context_id"))?;
     let question = user["content"].as_str().unwrap_or_default();

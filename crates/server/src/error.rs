@@ -63,6 +63,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
     }
 
+    /// What runs has ended; what waits, and what comes, is served when the device is there again.
+    pub(crate) fn device_lost() -> Self {
+        Self::unavailable("device_lost", "the device was lost and is opened again; ask again soon")
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
     }
@@ -75,6 +80,11 @@ impl ApiError {
     pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
         self.0.more.insert(name.to_owned(), value);
         self
+    }
+
+    /// Whether what it needs is not there any more.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.0.status == StatusCode::NOT_FOUND
     }
 
     fn kind(&self) -> &'static str {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use longview_library::documents::Id;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::asked::How;
 use crate::error::ApiError;
@@ -16,6 +16,9 @@ pub(crate) const MAX_EVENTS: usize = 256;
 pub(crate) enum Message {
     /// A prompt to answer, or a document to read.
     Job(Box<Job>),
+    /// A context that is to be removed, and the tokens of its text. The answer comes when no
+    /// request uses it that came before.
+    Remove { id: Id, ids: Vec<u32>, unused: oneshot::Sender<()> },
     /// A context that was removed.
     Forget(Id),
     /// Nothing else comes: what runs may end.
@@ -29,10 +32,23 @@ pub(crate) struct Job {
     pub(crate) events: mpsc::Sender<Event>,
     /// A document that is to be kept.
     pub(crate) document: Option<KeptText>,
+    /// What of it lies on the disk.
+    pub(crate) on_disk: OnDisk,
     /// When it came.
     pub(crate) since: Instant,
     /// Its place among those that run and wait; given back when the request ends, however it does.
     pub(crate) _place: OwnedSemaphorePermit,
+}
+
+/// Whether a session on the disk was looked for that a prompt goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnDisk {
+    /// Not yet.
+    NotAsked,
+    /// This file is being opened.
+    Opening(Id),
+    /// Nothing else is needed from there.
+    Done,
 }
 
 /// A text of the library.

@@ -18,6 +18,7 @@ mod fields;
 mod gbnf;
 mod guard;
 mod job;
+mod known;
 mod listen;
 mod messages;
 mod metrics;
@@ -29,6 +30,7 @@ mod server;
 mod stream;
 mod texts;
 mod tools;
+mod upload;
 mod worker;
 
 pub use error::ServeError;

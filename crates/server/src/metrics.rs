@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
     pub(crate) running: Count,
     pub(crate) kept: Count,
     pub(crate) kept_tokens: Count,
+    /// 1 while a lost device is opened again.
+    pub(crate) device_lost: Count,
 }
 
 /// One number.
@@ -52,7 +54,7 @@ impl Metrics {
         };
         let steps = self.decode_steps.get().max(1);
         let whole = |count: &Count| count.get() as f64;
-        let rows: [(&str, &str, &str, f64); 19] = [
+        let rows: [(&str, &str, &str, f64); 20] = [
             (
                 "llamacpp:prompt_tokens_total",
                 COUNTER,
@@ -139,6 +141,12 @@ impl Metrics {
                 COUNTER,
                 "Sessions opened from the library.",
                 whole(&self.restored),
+            ),
+            (
+                "longview:device_lost",
+                GAUGE,
+                "1 while a lost device is opened again.",
+                whole(&self.device_lost),
             ),
             ("longview:contexts_kept", GAUGE, "Contexts in memory.", whole(&self.kept)),
             ("longview:contexts_kept_tokens", GAUGE, "Their tokens.", whole(&self.kept_tokens)),

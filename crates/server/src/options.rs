@@ -54,6 +54,10 @@ pub struct Limits {
     pub ping: Duration,
     /// Time for what runs when the server is told to end.
     pub drain: Duration,
+    /// Time that an answer waits for its next token while prompts of others are read.
+    pub max_stall: Duration,
+    /// Time between two looks for contexts whose time is over.
+    pub sweep: Duration,
 }
 
 impl Default for Limits {
@@ -66,6 +70,8 @@ impl Default for Limits {
             stall: Duration::from_secs(30),
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
+            max_stall: Duration::from_millis(200),
+            sweep: Duration::from_secs(5),
         }
     }
 }

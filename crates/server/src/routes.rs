@@ -128,7 +128,12 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
         let message = "this path does not know this method";
         return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message));
     };
+    let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+    let kind = kind.map(str::to_owned);
     let body = body(&app, request).await?;
+    if route.target == Target::CreateContext {
+        return contexts::create(app, kind.as_deref(), body).await;
+    }
     dispatch(app, route.target, name.unwrap_or_default().to_owned(), body).await
 }
 
@@ -181,7 +186,7 @@ async fn dispatch(
             Ok(openapi::page(there))
         }
         Target::ListContexts => contexts::list(app).await,
-        Target::CreateContext => contexts::create(app, body).await,
+        Target::CreateContext => contexts::create(app, None, body).await,
         Target::GetContext => contexts::get(app, name).await,
         Target::DeleteContext => contexts::delete(app, name).await,
     }

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::ModelFacts;
 use crate::worker::Worker;
-use crate::{listen, routes};
+use crate::{contexts, listen, routes};
 
 /// Messages to the engine's thread beside requests.
 const OTHER_MESSAGES: usize = 64;
@@ -135,6 +135,9 @@ fn run_connections(
         if app.options.catches_signals {
             let stop = stop.clone();
             tokio::spawn(async move { on_signals(&stop).await });
+        }
+        if app.options.documents.is_some() {
+            tokio::spawn(contexts::sweep(Arc::clone(&app)));
         }
         let router = routes::router(Arc::clone(&app));
         let drained = Arc::clone(&app);

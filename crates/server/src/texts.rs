@@ -121,6 +121,24 @@ impl ModelFacts {
         Ok(all.unwrap_or_default())
     }
 
+    /// What all conversations that go on from these messages begin with.
+    pub(crate) fn encode_conversation(&self, messages: &[Value]) -> Result<Vec<u32>, ApiError> {
+        // Who speaks next: templates refuse two messages of one in a row.
+        let is_user = messages.last().is_some_and(|last| last["role"] == "user");
+        let role = if is_user { "assistant" } else { "user" };
+        let mut all: Option<Vec<u32>> = None;
+        for said in PROBES {
+            let next = json!({ "role": role, "content": said });
+            let messages = messages.iter().cloned().chain([next]).collect();
+            let ids = self.encode_chat(Conversation { messages, ..Conversation::default() })?;
+            if let Some(all) = &mut all {
+                all.truncate(common_prefix(all, &ids));
+            }
+            all.get_or_insert(ids);
+        }
+        Ok(all.unwrap_or_default())
+    }
+
     /// What a user says first about a document.
     pub(crate) fn first_turn(&self, document: &str, question: &str) -> String {
         let between = self.chat.as_ref().map_or("", |_| "\n\n");

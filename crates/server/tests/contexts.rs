@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{Library, document, expected, question, serve, serve_with};
-use longview_server::ServerOptions;
+use longview_server::{Limits, ServerOptions};
 
 fn cached(body: &Value) -> u64 {
     body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
@@ -143,4 +143,93 @@ fn a_build_whose_document_is_removed_fails_alone() {
     });
     assert_eq!(served.metric("llamacpp:requests_processing"), 0.0);
     assert_eq!(served.post("/v1/completions", &other).status, 200);
+}
+
+#[test]
+fn a_conversation_is_a_context_too() {
+    let library = Library::new();
+    let served = serve(library.options());
+    let (text, facts) = document(60, 11);
+    let before = json!([{ "role": "user", "content": text }]);
+    let context = served.post("/v1/contexts", &json!({ "messages": before })).json();
+    let asked = json!([{ "role": "user", "content": facts[0].question }]);
+    let body = json!({ "context_id": context["id"], "messages": asked, "max_tokens": 12 });
+    let answer = served.post("/v1/chat/completions", &body).json();
+    assert!(total(&answer) - cached(&answer) < 60, "{answer}");
+    let whole = json!([{ "role": "user", "content": text }, asked[0]]);
+    let body = json!({ "messages": whole, "max_tokens": 12 });
+    let same = served.post("/v1/chat/completions", &body).json();
+    assert_eq!(same["choices"][0]["message"], answer["choices"][0]["message"]);
+    let plain = json!({ "context_id": context["id"], "prompt": "a" });
+    assert_eq!(served.post("/v1/completions", &plain).json()["error"]["param"], "context_id");
+    let both = json!({ "messages": before, "text": "a" });
+    assert_eq!(served.post("/v1/contexts", &both).json()["error"]["param"], "text");
+}
+
+#[test]
+fn a_context_goes_when_it_was_not_used_for_its_time() {
+    let library = Library::new();
+    let limits = Limits { sweep: Duration::from_millis(50), ..Limits::default() };
+    let served = serve(ServerOptions { limits, ..library.options() });
+    let stays = served.post("/v1/contexts", &json!({ "text": "This one stays." })).json();
+    let goes = json!({ "text": "This one goes.", "ttl": 1 });
+    let goes = served.post("/v1/contexts", &goes).json();
+    let pinned = json!({ "text": "This one is pinned.", "ttl": 1, "pin": true });
+    let pinned = served.post("/v1/contexts", &pinned).json();
+    let status = |context: &Value| {
+        let id = context["id"].as_str().expect("an id");
+        served.get(&format!("/v1/contexts/{id}")).status
+    };
+    assert_eq!([&stays, &goes, &pinned].map(status), [200; 3]);
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while status(&goes) != 404 {
+        assert!(std::time::Instant::now() < end, "it goes");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!([&stays, &pinned].map(status), [200; 2]);
+    let wrong = json!({ "text": "a", "ttl": 0 });
+    assert_eq!(served.post("/v1/contexts", &wrong).json()["error"]["param"], "ttl");
+}
+
+#[test]
+fn a_context_that_is_used_is_removed_when_its_requests_have_ended() {
+    let library = Library::new();
+    let served = serve(library.options());
+    let (text, _) = document(30, 12);
+    let context = served.post("/v1/contexts", &json!({ "text": text, "name": "used" })).json();
+    let body = json!({
+        "context_id": context["id"], "messages": [{ "role": "user", "content": "Go on." }],
+        "max_tokens": 600, "ignore_eos": true,
+    });
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| served.post("/v1/chat/completions", &body).json());
+        served.wait_for("llamacpp:requests_processing", 1.0);
+        let gone = scope.spawn(|| served.ask("DELETE", "/v1/contexts/used", &[], ""));
+        thread::sleep(Duration::from_millis(30));
+        assert!(asked.is_finished() || !gone.is_finished(), "it waits");
+        let answer = asked.join().expect("an answer");
+        assert_eq!(answer["usage"]["completion_tokens"], 600, "{answer}");
+        assert_eq!(gone.join().expect("an answer").status, 200);
+    });
+    assert_eq!(served.get("/v1/contexts/used").status, 404);
+}
+
+#[test]
+fn a_build_that_is_left_goes_on_after_a_restart_where_it_was() {
+    let library = Library::new();
+    let (text, _) = document(250, 13);
+    let body = json!({ "text": text });
+    {
+        let served = serve_with(library.options(), 32, Duration::ZERO);
+        let stream = served.send("POST", "/v1/contexts", &[], &body.to_string());
+        while served.metric("llamacpp:prompt_tokens_total") < 300.0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(stream);
+        served.wait_for("longview:requests_cancelled_total", 1.0);
+    }
+    let served = serve_with(library.options(), 32, Duration::ZERO);
+    let built = served.post("/v1/contexts", &body).json();
+    assert!(cached(&built) >= 256, "{built}");
+    assert!(built["timings"]["prompt_n"].as_u64() > Some(1), "{built}");
 }

@@ -2,11 +2,13 @@
 
 mod answers;
 mod contexts;
+mod faults;
 mod forms;
 mod grammars;
 mod guards;
 mod pages;
 mod ported;
 mod refusals;
+mod repeat;
 mod streams;
 mod support;

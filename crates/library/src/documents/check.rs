@@ -259,6 +259,7 @@ fn adopt(manifest: &mut Manifest, path: &Path, away: &mut Vec<PathBuf>) {
         added_unix_s: now,
         used_unix_s: now,
         turn,
+        ttl_s: None,
         sessions: Vec::new(),
     });
 }

@@ -26,6 +26,9 @@ pub struct Document {
     pub used_unix_s: u64,
     /// The same as a number that only grows: clocks are set back.
     pub turn: u64,
+    /// Seconds without use after which it may go. Programs that serve others see to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_s: Option<u64>,
     /// What models have read of it.
     #[serde(default)]
     pub sessions: Vec<SessionEntry>,

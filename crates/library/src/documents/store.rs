@@ -183,6 +183,7 @@ impl Documents {
                     added_unix_s: now,
                     used_unix_s: now,
                     turn,
+                    ttl_s: None,
                     sessions: Vec::new(),
                 };
                 manifest.documents.push(document.clone());
@@ -288,6 +289,18 @@ impl Documents {
             Ok(gone)
         })?;
         Ok(self.delete(&gone))
+    }
+
+    /// Says after how many seconds without use a document may go; `None`: never.
+    ///
+    /// # Errors
+    /// [`DocumentsError::NotFound`], or what the system says.
+    pub fn set_ttl(&self, id: Id, ttl_s: Option<u64>) -> Result<(), DocumentsError> {
+        self.change(|manifest| {
+            let missing = || DocumentsError::NotFound { word: id.short(), near: Vec::new() };
+            manifest.document_mut(id).ok_or_else(missing)?.ttl_s = ttl_s;
+            Ok(())
+        })
     }
 
     /// Keeps the sessions of a document, however full the library is, or no longer.

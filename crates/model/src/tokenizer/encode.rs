@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tokenizers::{NormalizedString, Normalizer};
@@ -27,10 +28,11 @@ pub enum Specials {
     AsWritten,
 }
 
-/// A model's tokenizer.
+/// A model's tokenizer. Clones share the vocabulary, which is large.
+#[derive(Clone)]
 pub struct Tokenizer {
     path: PathBuf,
-    pub(super) inner: tokenizers::Tokenizer,
+    pub(super) inner: Arc<tokenizers::Tokenizer>,
     pub(super) special: SpecialTokens,
     /// `add_bos_token` was true; the post-processor may do it already.
     add_bos: bool,
@@ -61,7 +63,7 @@ impl Tokenizer {
         guarded(|| inner.with_truncation(None).map(|_| ())).map_err(broken)?;
         let tokenizer = Self {
             path: path.to_owned(),
-            inner,
+            inner: Arc::new(inner),
             special: config.special.clone(),
             add_bos: config.add_bos_token.unwrap_or(false),
             vocab_size: None,

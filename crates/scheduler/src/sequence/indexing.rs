@@ -248,6 +248,16 @@ impl<B: Backend> Sequence<B> {
         Ok(())
     }
 
+    /// Tokens of a prompt until the next segment is handed over, which puts the one before into the
+    /// order of its clusters. A chunk that ends there, and none that goes beyond, makes the bits of
+    /// later rows a matter of positions alone. `None` without segments.
+    pub fn tokens_to_segment(&self) -> Option<usize> {
+        let segment = self.policy.index.map(|index| index.segment).filter(|n| *n > 0)?;
+        let recalling = self.layers.iter().filter(|state| state.recall().is_some());
+        let ends = recalling.map(|state| state.n_submitted + segment + self.policy.recent);
+        ends.min().map(|end| end.saturating_sub(self.n_tokens)).filter(|n| *n > 0)
+    }
+
     async fn apply_outstanding(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         while self.layers[layer].n_submitted > self.layers[layer].n_indexed {
             self.apply_job(layer).await?;

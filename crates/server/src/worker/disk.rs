@@ -1,30 +1,67 @@
 //! Contexts on disk: sessions of the library, which outlive the server.
+//!
+//! They are opened and written on threads of their own: nobody waits for the disk but those who
+//! need what is on it.
 
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 
 use longview_core::FileSource;
-use longview_engine::{Engine, Session, fingerprint_digest};
+use longview_engine::{Engine, Session, SessionFiles, fingerprint_digest};
 use longview_library::documents::Facts as SessionFacts;
-use longview_library::documents::{Documents, DocumentsError, Id, SessionEntry, SessionKey};
+use longview_library::documents::{Documents, DocumentsError, Id, Nearest, SessionKey};
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
 use pollster::block_on;
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::error::ApiError;
-use crate::job::KeptText;
-use crate::texts::{ModelFacts, common_prefix};
+use crate::job::{Event, Job, KeptText, Summary};
+use crate::texts::ModelFacts;
 
-/// The library with what the loaded model is called in it.
-pub(super) struct Disk {
+/// Files that are opened at the same time.
+const MAX_OPENING: usize = 2;
+
+/// The library with what the loaded model is called in it, and what is being read and written.
+pub(super) struct Disk<B: Backend> {
+    library: Arc<Library>,
+    sender: Sender<Done<B>>,
+    done: Receiver<Done<B>>,
+    /// Files that are being opened.
+    opening: Vec<Id>,
+    n_saving: usize,
+}
+
+/// What threads need.
+struct Library {
     documents: Documents,
     key: SessionKey,
     words: String,
     about: String,
+    ctx_size: usize,
 }
 
-impl Disk {
-    pub(super) fn new<B: Backend>(
+/// Who waits for a session to be written, with the place that they have until then.
+pub(super) struct Waiter {
+    pub(super) job: Job,
+    pub(super) also: Vec<mpsc::Sender<Event>>,
+    /// `None` where all have left.
+    pub(super) summary: Option<Summary>,
+}
+
+/// What a thread has done.
+pub(super) enum Done<B: Backend> {
+    /// A file was opened, or could not be: that is as good as none.
+    Opened { file: Id, document: Id, session: Result<Box<Session<B>>, String> },
+    /// A session was written. It comes back where nothing else goes on from it.
+    Saved { session: Option<Box<Session<B>>>, waiter: Box<Waiter>, result: Result<(), ApiError> },
+}
+
+impl<B: Backend + 'static> Disk<B> {
+    pub(super) fn new(
         documents: Documents,
         engine: &Engine<B>,
         model: &ModelFacts,
@@ -37,51 +74,114 @@ impl Disk {
             policy: model.policy.text(),
         };
         let about = fingerprint.config.about.clone();
-        Ok(Self { documents, key, words: model.words.clone(), about })
+        let (words, ctx_size) = (model.words.clone(), engine.options().ctx_size);
+        let library = Arc::new(Library { documents, key, words, about, ctx_size });
+        let (sender, done) = channel();
+        Ok(Self { library, sender, done, opening: Vec::new(), n_saving: 0 })
     }
 
-    /// A session of the library with more tokens in common with `ids` than `n_known`, and its
-    /// document. One that cannot be opened is as good as none, and `log` is told.
-    pub(super) fn open<B: Backend>(
-        &self,
-        engine: &mut Engine<B>,
+    /// A session of the library with more tokens in common with `ids` than `n_known`.
+    pub(super) fn nearest(&self, ids: &[u32], n_known: usize) -> Option<Nearest> {
+        let Library { documents, key, ctx_size, .. } = &*self.library;
+        let nearest = documents.nearest(key, ids, *ctx_size).ok()??;
+        (nearest.n_common > n_known).then_some(nearest)
+    }
+
+    /// Whether this file is being opened.
+    pub(super) fn is_opening(&self, file: Id) -> bool {
+        self.opening.contains(&file)
+    }
+
+    /// Whether one more may be opened now.
+    pub(super) fn can_open(&self) -> bool {
+        self.opening.len() < MAX_OPENING
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.opening.is_empty() && self.n_saving == 0
+    }
+
+    /// Opens a session on another thread. [`Disk::next_done`] has it then.
+    pub(super) fn open(
+        &mut self,
+        files: SessionFiles<B>,
         policy: &PolicyOptions,
-        ids: &[u32],
-        n_known: usize,
-        log: &dyn Fn(&str),
-    ) -> Option<(Session<B>, Id)> {
-        let nearest = self.documents.nearest(&self.key, ids, engine.options().ctx_size).ok()??;
-        if nearest.n_common <= n_known {
-            return None;
-        }
-        match self.restore(engine, policy, &nearest.session) {
-            Ok(session) if common_prefix(session.tokens(), ids) > n_known => {
+        nearest: Nearest,
+    ) -> Result<(), ApiError> {
+        let (library, policy) = (Arc::clone(&self.library), policy.clone());
+        let (file, document) = (nearest.session.file, nearest.document.id);
+        self.begin("open", move || {
+            let session = library.open(&files, &policy, &nearest).map_err(|e| e.to_string());
+            if session.is_ok() {
                 // A library that cannot be written to is one that can be read.
-                let _ = self.documents.touch(nearest.document.id, Some(nearest.session.file));
-                Some((session, nearest.document.id))
+                let _ = library.documents.touch(document, Some(file));
             }
-            Ok(_) => None,
-            Err(error) => {
-                log(&format!("context {}: is not opened: {error}", nearest.document.id.short()));
-                None
-            }
+            Done::Opened { file, document, session: session.map(Box::new) }
+        })?;
+        self.opening.push(file);
+        Ok(())
+    }
+
+    /// Writes what was read of a document, on another thread. `goes_on`: the session is a fork, and
+    /// is of no use afterwards.
+    pub(super) fn save(
+        &mut self,
+        files: SessionFiles<B>,
+        mut session: Session<B>,
+        goes_on: bool,
+        waiter: Waiter,
+    ) -> Result<(), ApiError> {
+        let library = Arc::clone(&self.library);
+        self.begin("save", move || {
+            let n_document = waiter.job.ids.len();
+            let result = match &waiter.job.document {
+                Some(document) => library.save(&files, &mut session, document, n_document),
+                None => Ok(()),
+            };
+            let session = (!goes_on).then(|| Box::new(session));
+            Done::Saved { session, waiter: Box::new(waiter), result }
+        })?;
+        self.n_saving += 1;
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Done<B> + Send + 'static,
+    ) -> Result<(), ApiError> {
+        let sender = self.sender.clone();
+        let thread = thread::Builder::new().name(name.to_owned());
+        let begun = thread.spawn(move || sender.send(work()));
+        begun.map(|_| ()).map_err(|error| ApiError::internal(error.to_string()))
+    }
+
+    /// What was done since.
+    pub(super) fn next_done(&mut self) -> Option<Done<B>> {
+        let done = self.done.try_recv().ok()?;
+        match &done {
+            Done::Opened { file, .. } => self.opening.retain(|opening| opening != file),
+            Done::Saved { .. } => self.n_saving -= 1,
         }
+        Some(done)
     }
+}
 
-    fn restore<B: Backend>(
+impl Library {
+    fn open<B: Backend>(
         &self,
-        engine: &mut Engine<B>,
+        files: &SessionFiles<B>,
         policy: &PolicyOptions,
-        entry: &SessionEntry,
+        nearest: &Nearest,
     ) -> Result<Session<B>, Box<dyn std::error::Error>> {
-        let source = FileSource::open(&self.documents.session_path(entry))?;
-        Ok(block_on(engine.restore(&source, Some(policy)))?.session)
+        let source = FileSource::open(&self.documents.session_path(&nearest.session))?;
+        Ok(block_on(files.restore(&source, Some(policy)))?.session)
     }
 
-    /// Writes what was read of a document. A session that is there with as much stays.
-    pub(super) fn save<B: Backend>(
+    /// A session that is there with as much stays.
+    fn save<B: Backend>(
         &self,
-        engine: &mut Engine<B>,
+        files: &SessionFiles<B>,
         session: &mut Session<B>,
         document: &KeptText,
         n_document: usize,
@@ -97,14 +197,17 @@ impl Disk {
         }
         let mut writer = building.writer()?;
         let note = json!({ "document": document.text }).to_string();
-        if let Err(error) = block_on(engine.save(session, note.as_bytes(), &mut writer)) {
-            return Err(writer.space_error().map_or_else(|| error.into(), Into::into));
+        let written = block_on(files.save(session, note.as_bytes(), &mut writer));
+        let written = written.map_err(ApiError::from);
+        let internal = |error: std::io::Error| ApiError::internal(error.to_string());
+        let written = written.and_then(|()| writer.flush().map_err(internal));
+        if let Err(error) = written {
+            return Err(writer.space_error().map_or(error, Into::into));
         }
-        writer.flush().map_err(|error| ApiError::internal(error.to_string()))?;
         let facts = SessionFacts {
             tokens: session.tokens(),
             n_document,
-            context: engine.options().ctx_size,
+            context: self.ctx_size,
             model: &self.words,
             about: &self.about,
             preset: session.policy().preset.name(),

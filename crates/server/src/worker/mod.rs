@@ -1,34 +1,43 @@
 //! The thread that owns the engine and all sessions.
 //!
 //! Everything that runs gets its turn in each round: one chunk of one prompt, then one step in
-//! which all answers take part. So nobody waits for longer than a chunk and a step for each other
-//! request, and who leaves is noticed as soon. Prompts and answers never share a step: an answer is
-//! computed by the same kernels whoever else runs, so its bits do not depend on the others.
+//! which all answers take part. A chunk is as long as answers may wait (`pace`), and files are
+//! opened and written elsewhere (`disk`), so nobody waits long, and who leaves is noticed soon.
+//! Prompts and answers never share a step: an answer is computed by the same kernels whoever else
+//! runs, so its bits do not depend on the others.
 
 mod choice;
 mod disk;
 mod kept;
+mod pace;
 mod run;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Engine, EngineError, Session, SessionStep, resolve_policy};
+use longview_library::documents::Id;
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
 use pollster::block_on;
+use tokio::sync::oneshot;
 
 use self::choice::Choice;
-use self::disk::Disk;
+use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
+use self::pace::Pace;
 use self::run::{Phase, Run};
 use crate::error::ApiError;
-use crate::job::{Event, Job, Message, Slots};
+use crate::job::{Event, Job, Message, OnDisk, Slots, Summary};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::{Facts, common_prefix};
+
+/// How long it waits before a device that could not be opened is tried again.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// How long the thread sleeps where all clients have yet to take what was sent.
 const NAP: Duration = Duration::from_millis(2);
@@ -43,14 +52,25 @@ pub(crate) struct Worker<B: Backend> {
     waiting: VecDeque<Job>,
     runs: Vec<Run<B>>,
     kept: Kept<B>,
-    disk: Option<Disk>,
+    disk: Option<Disk<B>>,
+    pace: Pace,
+    /// Contexts that go when nobody uses them any more.
+    removing: Vec<Removal>,
     draining: Option<Instant>,
     turn: u64,
     slots: Slots,
     n_started: u64,
 }
 
-impl<B: Backend> Worker<B> {
+/// A context that is to be removed.
+struct Removal {
+    id: Id,
+    ids: Vec<u32>,
+    since: Instant,
+    unused: oneshot::Sender<()>,
+}
+
+impl<B: Backend + 'static> Worker<B> {
     /// A worker over an engine that was just loaded.
     pub(crate) fn new(
         engine: Engine<B>,
@@ -69,8 +89,10 @@ impl<B: Backend> Worker<B> {
             waiting: VecDeque::new(),
             runs: Vec::new(),
             kept: Kept::new(options.max_kept),
+            pace: Pace::new(options.limits.max_stall),
             options,
             disk,
+            removing: Vec::new(),
             draining: None,
             turn: 0,
             slots: Slots::default(),
@@ -87,11 +109,14 @@ impl<B: Backend> Worker<B> {
     pub(crate) fn serve(mut self) {
         while self.receive() {
             self.drop_left();
+            self.take_from_disk();
             self.admit();
             let has_read = self.read_chunk();
             let has_answered = self.answer_step();
             self.finish();
+            self.answer_removals();
             self.count();
+            self.revive();
             if !(has_read || has_answered || self.is_idle()) {
                 std::thread::sleep(NAP);
             }
@@ -99,7 +124,36 @@ impl<B: Backend> Worker<B> {
     }
 
     fn is_idle(&self) -> bool {
-        self.runs.is_empty() && self.waiting.is_empty()
+        let is_disk_idle = self.disk.as_ref().is_none_or(Disk::is_idle);
+        let is_lost = self.metrics.device_lost.get() > 0;
+        self.runs.is_empty() && self.waiting.is_empty() && is_disk_idle && !is_lost
+    }
+
+    /// Opens a lost device again. What waits is served then.
+    fn revive(&mut self) {
+        if !self.engine.backend().is_lost() {
+            // A call of the engine may have opened it.
+            return self.metrics.device_lost.set(0);
+        }
+        self.metrics.device_lost.set(1);
+        (self.options.log)("the device was lost, and is opened again");
+        match guarded(|| Ok(block_on(self.engine.revive())?)) {
+            Ok(()) => self.metrics.device_lost.set(0),
+            Err(error) => {
+                (self.options.log)(&format!("it cannot be opened: {}", error.json()));
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+
+    /// What a client is told of a failure: where the device is lost, that is why.
+    fn reason(&self, error: ApiError) -> ApiError {
+        if !self.engine.backend().is_lost() {
+            return error;
+        }
+        // Before the client is told: who asks again at once hears the same.
+        self.metrics.device_lost.set(1);
+        ApiError::device_lost()
     }
 
     /// Takes what came; `false` when there will be nothing more to do.
@@ -133,8 +187,29 @@ impl<B: Backend> Worker<B> {
                 self.metrics.requests.add(1);
                 self.waiting.push_back(*job);
             }
+            Message::Remove { id, ids, unused } => {
+                self.removing.push(Removal { id, ids, since: Instant::now(), unused });
+                self.answer_removals();
+            }
             Message::Forget(id) => self.kept.forget(id),
             Message::Drain => self.draining = Some(Instant::now()),
+        }
+    }
+
+    /// Lets contexts go that no request uses. Those that came later do not count, nor does a build:
+    /// it fails by itself.
+    fn answer_removals(&mut self) {
+        let (runs, waiting) = (&self.runs, &self.waiting);
+        let is_used = |removal: &mut Removal| {
+            let mut jobs = runs.iter().map(|run| &run.job).chain(waiting);
+            !removal.ids.is_empty()
+                && jobs.any(|job| {
+                    let is_build = job.document.as_ref().is_some_and(|d| d.id == removal.id);
+                    !is_build && job.since <= removal.since && job.ids.starts_with(&removal.ids)
+                })
+        };
+        for removal in self.removing.extract_if(.., |removal| !is_used(removal)) {
+            let _ = removal.unused.send(());
         }
     }
 
@@ -158,7 +233,7 @@ impl<B: Backend> Worker<B> {
                     run.send(Event::Failed(stopping()));
                 }
                 // What it has read is of use to others; if it cannot be kept, it is read again.
-                let _ = self.close(run);
+                self.close(run, None);
             }
         }
         if is_over {
@@ -176,7 +251,7 @@ impl<B: Backend> Worker<B> {
             if self.joins_build(at) {
                 continue;
             }
-            if self.is_being_read(&self.waiting[at]) {
+            if self.is_being_read(&self.waiting[at]) || self.waits_for_disk(at) {
                 at += 1;
                 continue;
             }
@@ -209,7 +284,7 @@ impl<B: Backend> Worker<B> {
     }
 
     fn start(&mut self, job: Job) {
-        match block_on(self.begin(&job)) {
+        match guarded(|| block_on(self.begin(&job))) {
             Ok(session) => {
                 let mut run = Run::new(job, session);
                 self.n_started += 1;
@@ -220,7 +295,7 @@ impl<B: Backend> Worker<B> {
             }
             Err(error) => {
                 self.metrics.failed.add(1);
-                let _ = job.events.try_send(Event::Failed(error));
+                let _ = job.events.try_send(Event::Failed(self.reason(error)));
             }
         }
     }
@@ -228,12 +303,8 @@ impl<B: Backend> Worker<B> {
     /// A session with as much of the prompt as is known.
     async fn begin(&mut self, job: &Job) -> Result<Session<B>, ApiError> {
         self.engine.revive().await?;
-        let (options, ctx_size) = (&job.how.policy, self.model.ctx_size);
-        let policy = resolve_policy(options, self.model.n_layers, ctx_size);
-        let policy = policy.map_err(EngineError::from)?.1;
-        // What a policy lets go of depends on all that it has read, so it reads for itself.
-        if job.how.uses_known
-            && !policy.residency.forgets()
+        let options = &job.how.policy;
+        if self.may_use_known(job)?
             && let Some(session) = self.known(job).await
         {
             return Ok(session);
@@ -246,16 +317,83 @@ impl<B: Backend> Worker<B> {
         Ok(self.engine.session(options)?)
     }
 
-    async fn known(&mut self, job: &Job) -> Option<Session<B>> {
-        let n_known = self.kept.nearest(&job.ids).1;
-        let log = Arc::clone(&self.options.log);
-        if let Some(disk) = &self.disk
-            && let Some((session, id)) =
-                disk.open(&mut self.engine, &self.model.policy, &job.ids, n_known, &*log)
-        {
-            self.metrics.restored.add(1);
-            self.kept.keep(session, Some(id));
+    /// Whether a request goes on from what others have read. What a policy lets go of depends on
+    /// all that it has read, so such a one reads for itself.
+    fn may_use_known(&self, job: &Job) -> Result<bool, ApiError> {
+        let (options, ctx_size) = (&job.how.policy, self.model.ctx_size);
+        let policy = resolve_policy(options, self.model.n_layers, ctx_size);
+        let policy = policy.map_err(EngineError::from)?.1;
+        Ok(job.how.uses_known && !policy.residency.forgets())
+    }
+
+    /// Whether a file is being opened that the request goes on from; it is looked for first.
+    fn waits_for_disk(&mut self, at: usize) -> bool {
+        let on_disk = match self.waiting[at].on_disk {
+            OnDisk::NotAsked => self.ask_disk(at),
+            known => Some(known),
+        };
+        let Some(on_disk) = on_disk else { return true };
+        let is_opening = |file| self.disk.as_ref().is_some_and(|disk| disk.is_opening(file));
+        let waits = matches!(on_disk, OnDisk::Opening(file) if is_opening(file));
+        self.waiting[at].on_disk = if waits { on_disk } else { OnDisk::Done };
+        waits
+    }
+
+    /// Looks for a session on the disk, and lets it be opened. `None`: not now.
+    fn ask_disk(&mut self, at: usize) -> Option<OnDisk> {
+        let job = &self.waiting[at];
+        // A policy that cannot be had fails when it begins.
+        let may_use_known = self.may_use_known(job).unwrap_or(false);
+        let Some(disk) = self.disk.as_mut().filter(|_| may_use_known) else {
+            return Some(OnDisk::Done);
+        };
+        if !disk.can_open() {
+            return None;
         }
+        let n_known = self.kept.nearest(&job.ids).1;
+        let Some(nearest) = disk.nearest(&job.ids, n_known) else { return Some(OnDisk::Done) };
+        let file = nearest.session.file;
+        if !disk.is_opening(file) {
+            let files = self.engine.session_files().map_err(ApiError::from);
+            let begun = files.and_then(|files| disk.open(files, &self.model.policy, nearest));
+            if let Err(error) = begun {
+                (self.options.log)(&format!("a context is not opened: {}", error.json()));
+                return Some(OnDisk::Done);
+            }
+        }
+        Some(OnDisk::Opening(file))
+    }
+
+    /// Takes what was opened and written since.
+    fn take_from_disk(&mut self) {
+        while let Some(done) = self.disk.as_mut().and_then(Disk::next_done) {
+            match done {
+                Done::Opened { document, session: Ok(session), .. } => {
+                    self.metrics.restored.add(1);
+                    self.kept.keep(*session, Some(document));
+                }
+                Done::Opened { document, session: Err(error), .. } => {
+                    let line = format!("context {}: is not opened: {error}", document.short());
+                    (self.options.log)(&line);
+                }
+                Done::Saved { session, waiter, result } => {
+                    let id = waiter.job.document.as_ref().map(|document| document.id);
+                    if let Some(session) = session {
+                        self.kept.keep(*session, id);
+                    }
+                    if let (Some(id), Err(error)) = (id, &result)
+                        && error.is_not_found()
+                    {
+                        self.kept.forget(id);
+                    }
+                    tell(*waiter, result);
+                }
+            }
+        }
+    }
+
+    async fn known(&mut self, job: &Job) -> Option<Session<B>> {
+        let log = Arc::clone(&self.options.log);
         self.keep_of_running(&job.ids).await;
         let (found, n_common) = self.kept.nearest(&job.ids);
         // The last token is computed anew: what the model says behind it is wanted.
@@ -295,6 +433,11 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    /// Whether somebody waits for the next token of an answer.
+    fn answers_wait(&self) -> bool {
+        self.runs.iter().any(|run| !run.is_reading() && run.has_room())
+    }
+
     /// Reads a chunk of the prompt whose turn it is.
     fn read_chunk(&mut self) -> bool {
         let turn = |i: &usize| self.runs[*i].turn;
@@ -302,7 +445,7 @@ impl<B: Backend> Worker<B> {
         let Some(i) = reading.min_by_key(turn) else { return false };
         self.turn += 1;
         self.runs[i].turn = self.turn;
-        let result = block_on(self.read_chunk_of(i));
+        let result = guarded(|| block_on(self.read_chunk_of(i)));
         if let Err(error) = result {
             self.fail(i, error);
         }
@@ -312,10 +455,14 @@ impl<B: Backend> Worker<B> {
     async fn read_chunk_of(&mut self, i: usize) -> Result<(), ApiError> {
         let began = Instant::now();
         let chunk_size = self.engine.options().chunk_size;
+        let chunk_size = self.pace.chunk(chunk_size, self.answers_wait());
         let run = &mut self.runs[i];
         let Phase::Reading(session) = &mut run.phase else { return Ok(()) };
         let rest = &run.job.ids[session.tokens().len()..];
-        let chunk = &rest[..rest.len().min(chunk_size)];
+        // Where a segment of the index ends, a chunk does: which rows are in order when the next
+        // ones attend to them then does not depend on how long chunks are.
+        let to_segment = session.tokens_to_segment().unwrap_or(usize::MAX);
+        let chunk = &rest[..rest.len().min(chunk_size).min(to_segment)];
         let mode = SpanMode::Exact { remaining: rest.len() - chunk.len() };
         let n_read = chunk.len();
         let step = SessionStep::new(session, chunk, mode);
@@ -325,6 +472,7 @@ impl<B: Backend> Worker<B> {
         if is_all {
             self.engine.finish_prefill(session).await?;
         }
+        self.pace.read(n_read, began.elapsed());
         self.metrics.prompt_tokens.add(n_read);
         self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
         run.send_progress(n_done);
@@ -384,33 +532,15 @@ impl<B: Backend> Worker<B> {
         let mut failed: Vec<(usize, ApiError)> = Vec::new();
         let mut computed: Vec<(usize, usize)> = Vec::new();
         for batch in parts.chunks_mut(most) {
-            let ids: Vec<[u32; 1]> = batch.iter().map(|(_, choice)| [choice.pending]).collect();
             let places: Vec<_> = batch.iter().map(|(i, choice)| (*i, choice.index)).collect();
-            let mut steps: Vec<_> = batch
-                .iter_mut()
-                .zip(&ids)
-                .map(|((_, choice), ids)| {
-                    let Choice { session, sampler, needs_logits, .. } = &mut **choice;
-                    let step = SessionStep::new(session, ids, SpanMode::Policy);
-                    if *needs_logits { step } else { step.for_sampler(sampler) }
-                })
-                .collect();
-            match block_on(self.engine.step_each(&mut steps)) {
-                Ok(results) => {
-                    for (place, result) in places.into_iter().zip(results) {
-                        match result {
-                            Ok(()) => computed.push(place),
-                            Err(error) => failed.push((place.0, error.into())),
-                        }
-                    }
-                }
-                // Nothing was computed for anybody, and nobody's is at fault.
-                Err(error) => {
-                    let error = ApiError::from(error);
-                    failed.extend(places.into_iter().map(|(i, _)| (i, error.clone())));
+            for (place, result) in places.into_iter().zip(step(&mut self.engine, batch)) {
+                match result {
+                    Ok(()) => computed.push(place),
+                    Err(error) => failed.push((place.0, error)),
                 }
             }
         }
+        self.pace.stepped(began.elapsed());
         self.metrics.decode_steps.add(1);
         self.metrics.decode_rows.add(n_parts);
         self.metrics.predicted_tokens.add(n_parts);
@@ -428,7 +558,8 @@ impl<B: Backend> Worker<B> {
             let Some(choice) = choices.get_mut(*index) else { continue };
             let mut events = Vec::new();
             let (engine, how) = (&self.engine, &run.job.how);
-            match choice.advance(engine, &self.model.tokenizer, how, &mut events) {
+            let tokenizer = &self.model.tokenizer;
+            match guarded(|| Ok(choice.advance(engine, tokenizer, how, &mut events)?)) {
                 Ok(()) => events.into_iter().for_each(|event| run.send(event)),
                 Err(error) => failed.push((*i, error)),
             }
@@ -448,6 +579,7 @@ impl<B: Backend> Worker<B> {
     fn fail(&mut self, i: usize, error: ApiError) {
         let run = self.runs.swap_remove(i);
         self.metrics.failed.add(1);
+        let error = self.reason(error);
         (self.options.log)(&format!("a request failed: {}", error.json()));
         self.count();
         run.send(Event::Failed(error));
@@ -459,49 +591,69 @@ impl<B: Backend> Worker<B> {
             if self.runs[i].is_done() {
                 let run = self.runs.swap_remove(i);
                 let summary = run.summary();
-                let (events, also) = (run.job.events.clone(), run.also.clone());
-                let closed = self.close(run);
-                let last = match closed {
-                    Ok(()) => Event::Done(summary),
-                    Err(error) => Event::Failed(error),
-                };
-                // Who has its last event sees itself gone.
+                // Who has its answer finds its place free.
                 self.count();
-                for events in also.into_iter().chain([events]) {
-                    let _ = events.try_send(last.clone());
-                }
+                self.close(run, Some(summary));
             }
         }
     }
 
-    /// Keeps what a request has read and said, and gives its place back.
-    fn close(&mut self, run: Run<B>) -> Result<(), ApiError> {
-        let Run { job, phase, .. } = run;
+    /// Keeps what a request has read and said, gives its place back, and tells who waits.
+    fn close(&mut self, run: Run<B>, summary: Option<Summary>) {
+        let Run { job, also, phase, .. } = run;
+        let waiter = Waiter { job, also, summary };
+        let result = match guarded(|| block_on(self.settled(phase))) {
+            Ok(Some(session)) => return self.keep(session, waiter),
+            Ok(None) => Ok(()),
+            Err(error) => Err(self.reason(error)),
+        };
+        tell(waiter, result);
+    }
+
+    /// What is worth keeping of a request.
+    async fn settled(&mut self, phase: Phase<B>) -> Result<Option<Session<B>>, ApiError> {
         let session = match phase {
             Phase::Reading(mut session) => {
-                block_on(self.engine.finish_prefill(&mut session))?;
+                self.engine.finish_prefill(&mut session).await?;
                 Some(*session)
             }
             Phase::Answering(choices) => choices.into_iter().next().map(|choice| choice.session),
         };
-        let Some(mut session) = session.filter(|session| !session.tokens().is_empty()) else {
-            return Ok(());
+        let is_kept = |session: &Session<B>| {
+            !session.tokens().is_empty() && !session.policy().residency.forgets()
         };
-        if session.policy().residency.forgets() {
-            return Ok(());
+        let Some(mut session) = session.filter(is_kept) else { return Ok(None) };
+        self.engine.settle(&mut session).await?;
+        Ok(Some(session))
+    }
+
+    /// In memory, and on the disk if it is a document.
+    fn keep(&mut self, mut session: Session<B>, waiter: Waiter) {
+        let is_own = waiter.job.how.policy.text() == self.model.policy.text();
+        let id = waiter.job.document.as_ref().map(|document| document.id);
+        let Some(disk) = self.disk.as_mut().filter(|_| id.is_some()) else {
+            if is_own {
+                self.kept.keep(session, None);
+            }
+            return tell(waiter, Ok(()));
+        };
+        self.metrics.builds.add(1);
+        let files = match self.engine.session_files() {
+            Ok(files) => files,
+            Err(error) => return tell(waiter, Err(error.into())),
+        };
+        // Others go on from it meanwhile, where there is memory for a second one.
+        let fork = guarded(|| Ok(block_on(self.engine.fork(&mut session))?));
+        let (written, goes_on) = match fork {
+            Ok(fork) => {
+                self.kept.keep(session, id);
+                (fork, true)
+            }
+            Err(_) => (session, false),
+        };
+        if let Err(error) = disk.save(files, written, goes_on, waiter) {
+            (self.options.log)(&format!("a context is not written: {}", error.json()));
         }
-        block_on(self.engine.settle(&mut session))?;
-        let mut saved = Ok(());
-        if let (Some(document), Some(disk)) = (&job.document, &self.disk) {
-            self.metrics.builds.add(1);
-            saved = disk.save(&mut self.engine, &mut session, document, job.ids.len());
-        }
-        // What a full disk refuses is in memory all the same.
-        if job.how.policy.text() == self.model.policy.text() {
-            let name = job.document.filter(|_| saved.is_ok()).map(|document| document.id);
-            self.kept.keep(session, name);
-        }
-        saved
     }
 
     fn count(&self) {
@@ -516,4 +668,56 @@ impl<B: Backend> Worker<B> {
 
 fn stopping() -> ApiError {
     ApiError::unavailable("stopping", "the server is ending; ask again when it is back")
+}
+
+/// One step for a batch of answers, with a result for each. Where the program failed in it, each is
+/// computed alone: the one at fault ends, and no other.
+fn step<B: Backend>(
+    engine: &mut Engine<B>,
+    batch: &mut [(usize, &mut Choice<B>)],
+) -> Vec<Result<(), ApiError>> {
+    match guarded(|| step_together(engine, batch)) {
+        Ok(results) => results,
+        Err(_) if batch.len() > 1 && !engine.backend().is_lost() => {
+            let alone = batch.chunks_mut(1).map(|part| guarded(|| step_together(engine, part)));
+            alone.map(|results| results?.into_iter().collect()).collect()
+        }
+        Err(error) => vec![Err(error); batch.len()],
+    }
+}
+
+/// An error where nothing was computed for anybody.
+fn step_together<B: Backend>(
+    engine: &mut Engine<B>,
+    batch: &mut [(usize, &mut Choice<B>)],
+) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    let ids: Vec<[u32; 1]> = batch.iter().map(|(_, choice)| [choice.pending]).collect();
+    let steps = batch.iter_mut().zip(&ids).map(|((_, choice), ids)| {
+        let Choice { session, sampler, needs_logits, .. } = &mut **choice;
+        let step = SessionStep::new(session, ids, SpanMode::Policy);
+        if *needs_logits { step } else { step.for_sampler(sampler) }
+    });
+    let mut steps: Vec<_> = steps.collect();
+    let results = block_on(engine.step_each(&mut steps))?;
+    Ok(results.into_iter().map(|result| result.map_err(ApiError::from)).collect())
+}
+
+/// A fault of the program in the work for one request is the end of that request alone. The engine
+/// takes a step that did not end back when the session is used next, as after a cancelled one.
+fn guarded<T>(work: impl FnOnce() -> Result<T, ApiError>) -> Result<T, ApiError> {
+    let fault = "a fault of the program ended this request; others go on";
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(ApiError::internal(fault)))
+}
+
+/// Tells who waits how it ended; what they held is given back.
+fn tell(waiter: Waiter, result: Result<(), ApiError>) {
+    let Waiter { job, also, summary } = waiter;
+    let Some(summary) = summary else { return };
+    let last = match result {
+        Ok(()) => Event::Done(summary),
+        Err(error) => Event::Failed(error),
+    };
+    for events in also.into_iter().chain([job.events]) {
+        let _ = events.try_send(last.clone());
+    }
 }

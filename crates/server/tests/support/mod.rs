@@ -15,8 +15,9 @@ use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::SpecialTokens;
 use longview_needles::facts::{Fact, facts};
+use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset};
-use longview_server::{ModelFacts, Server, ServerOptions};
+use longview_server::{LoadError, ModelFacts, Server, ServerOptions};
 use serde_json::{Value, json};
 
 /// The context of the tests' servers.
@@ -52,15 +53,8 @@ pub fn serve(options: ServerOptions) -> Served {
 
 /// The same with chunks of `chunk_size` tokens; loading takes `delay` longer.
 pub fn serve_with(options: ServerOptions, chunk_size: usize, delay: Duration) -> Served {
-    ready(begin(options, chunk_size, delay))
-}
-
-fn ready(served: Served) -> Served {
-    let end = Instant::now() + Duration::from_secs(30);
-    while served.get("/health").status != 200 {
-        assert!(Instant::now() < end, "it loads");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let served = begin(options, chunk_size, delay);
+    served.wait_until_ready();
     served
 }
 
@@ -69,7 +63,9 @@ pub fn serve_template(template: &str) -> Served {
     let special = SpecialTokens::default();
     let chat = ChatTemplate::compile(template, "test.jinja", special).expect("a template");
     let model = ModelFacts { chat: Some(chat), ..facts_of_model() };
-    ready(begin_model(model, ServerOptions::default(), 128, Duration::ZERO))
+    let served = begin_model(model, ServerOptions::default(), 128, Duration::ZERO);
+    served.wait_until_ready();
+    served
 }
 
 /// Starts a server and does not wait.
@@ -77,27 +73,45 @@ pub fn begin(options: ServerOptions, chunk_size: usize, delay: Duration) -> Serv
     begin_model(facts_of_model(), options, chunk_size, delay)
 }
 
-fn begin_model(
+/// The same for a model of which something else is known.
+pub fn begin_model(
     model: ModelFacts,
     options: ServerOptions,
     chunk_size: usize,
     delay: Duration,
 ) -> Served {
-    let folder = folder();
-    let policy = model.policy.clone();
-    let engine_options = EngineOptions {
-        ctx_size: CTX_SIZE,
-        chunk_size,
-        max_sequences: options.n_slots,
-        ..EngineOptions::default()
-    };
-    let options = ServerOptions { port: 0, ..options };
-    let load = move || {
+    let engine = EngineOptions { chunk_size, ..EngineOptions::default() };
+    begin_engine(model, options, engine, delay)
+}
+
+/// The same with an engine that is set up in another way.
+pub fn begin_engine(
+    model: ModelFacts,
+    options: ServerOptions,
+    engine: EngineOptions,
+    delay: Duration,
+) -> Served {
+    let device = move || {
         std::thread::sleep(delay);
         let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
-        let backend = Arc::new(CpuBackend::new(cpu)?);
-        Ok(Engine::load(backend, folder, engine_options, &policy)?)
+        Ok(Arc::new(CpuBackend::new(cpu)?))
     };
+    begin_device(model, options, engine, device)
+}
+
+/// The same on any device.
+pub fn begin_device<B: Backend + 'static>(
+    model: ModelFacts,
+    options: ServerOptions,
+    engine: EngineOptions,
+    device: impl FnOnce() -> Result<Arc<B>, LoadError> + Send + 'static,
+) -> Served {
+    let folder = folder();
+    let policy = model.policy.clone();
+    let engine_options =
+        EngineOptions { ctx_size: CTX_SIZE, max_sequences: options.n_slots, ..engine };
+    let options = ServerOptions { port: 0, ..options };
+    let load = move || Ok(Engine::load(device()?, folder, engine_options, &policy)?);
     let server = Server::start(options, model, load).expect("it starts");
     Served { address: server.address(), server: Some(server) }
 }
@@ -144,6 +158,14 @@ impl Answer {
 }
 
 impl Served {
+    pub fn wait_until_ready(&self) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.get("/health").status != 200 {
+            assert!(Instant::now() < end, "it loads");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[], "")
     }

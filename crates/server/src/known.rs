@@ -1,0 +1,69 @@
+//! Contexts of the library as requests go on from them.
+
+use axum::http::StatusCode;
+use longview_library::documents::{Document, Documents};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::asked::clip;
+use crate::error::ApiError;
+
+/// What the library calls a source that is a conversation.
+pub(crate) const MESSAGES: &str = "messages";
+
+/// A context that a request goes on from.
+pub(crate) enum Known {
+    /// It comes before the prompt, or before the first message of the user.
+    Text(String),
+    /// Its messages come before those of the request.
+    Messages(Vec<Value>),
+}
+
+/// The context that is asked for, if one is.
+pub(crate) fn text_of(app: &App, id: Option<&str>) -> Result<Option<Known>, ApiError> {
+    let Some(id) = id else { return Ok(None) };
+    let documents = library(app)?;
+    let document = find(documents, id).map_err(|error| error.about("context_id"))?;
+    if document.ttl_s.is_some() {
+        // A use; a library that cannot be written to is one that can be read.
+        let _ = documents.touch(document.id, None);
+    }
+    known(documents, &document).map(Some)
+}
+
+/// What a document of the library is to a request.
+pub(crate) fn known(documents: &Documents, document: &Document) -> Result<Known, ApiError> {
+    let text = documents.text(document.id)?;
+    if !document.sources.iter().any(|source| source.kind == MESSAGES) {
+        return Ok(Known::Text(text));
+    }
+    match serde_json::from_str(&text) {
+        Ok(Value::Array(messages)) => Ok(Known::Messages(messages)),
+        _ => Err(ApiError::internal("the context is no conversation any more")),
+    }
+}
+
+impl Known {
+    /// What all prompts that go on from it begin with.
+    pub(crate) fn encode(&self, app: &App) -> Result<Vec<u32>, ApiError> {
+        match self {
+            Self::Text(text) => app.model.encode_document(text),
+            Self::Messages(messages) => app.model.encode_conversation(messages),
+        }
+    }
+}
+
+/// The library, if there is one.
+pub(crate) fn library(app: &App) -> Result<&Documents, ApiError> {
+    let none = "this server was started with --no-library: it keeps no contexts";
+    app.options.documents.as_ref().ok_or_else(|| ApiError::bad("no_library", none))
+}
+
+/// A context by its id or its name.
+pub(crate) fn find(documents: &Documents, word: &str) -> Result<Document, ApiError> {
+    if word.len() > 256 {
+        let message = format!("there is no context {}", clip(word));
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "context_not_found", message));
+    }
+    Ok(documents.find(word)?)
+}

@@ -1,0 +1,219 @@
+//! What goes wrong for one request, or for one client, goes wrong for nobody else.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use longview_core::SplitMix64;
+use longview_engine::EngineOptions;
+use longview_scheduler::{HostBytesMut, HostStoreKind};
+use longview_wgpu::{WgpuBackend, WgpuOptions};
+use serde_json::json;
+
+use crate::support::{
+    Library, begin_device, begin_engine, document, expected, facts_of_model, question, serve,
+    serve_with,
+};
+use longview_server::{Limits, ServerOptions};
+
+const RUNNING: &str = "llamacpp:requests_processing";
+const WAITING: &str = "llamacpp:requests_deferred";
+
+/// Writes that panic before the next ones work again.
+static FAULTS: AtomicU32 = AtomicU32::new(0);
+
+/// Host memory in which a write can be a fault of the program.
+struct Faulty(Vec<u8>);
+
+impl HostBytesMut for Faulty {
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.0.read(at, out);
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        let one_less = |n: u32| n.checked_sub(1);
+        let fault = FAULTS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        assert!(fault.is_err(), "a fault of the program, as the test wants it");
+        HostBytesMut::write(&mut self.0, at, bytes);
+    }
+
+    fn fork(&self, used: &[Range<usize>]) -> Option<Box<dyn HostBytesMut>> {
+        self.0.fork(used)
+    }
+}
+
+#[test]
+fn a_fault_of_the_program_ends_one_request_alone() {
+    let engine = EngineOptions {
+        simulate_device: true,
+        host_store: HostStoreKind::Elsewhere(|len| Some(Box::new(Faulty(vec![0; len])))),
+        ..EngineOptions::default()
+    };
+    let options = ServerOptions { max_kept: 0, ..ServerOptions::default() };
+    let served = begin_engine(facts_of_model(), options, engine, Duration::ZERO);
+    served.wait_until_ready();
+    let body = json!({ "prompt": "It was", "max_tokens": 400, "ignore_eos": true });
+    let whole = served.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+    let answers: Vec<_> = thread::scope(|scope| {
+        let ask = || served.post("/v1/completions", &body);
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        served.wait_for(RUNNING, 3.0);
+        let n_before = served.metric("llamacpp:n_decode_total");
+        while served.metric("llamacpp:n_decode_total") < n_before + 3.0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // One in the step of all, one when the first of them is computed alone.
+        FAULTS.store(2, Ordering::SeqCst);
+        threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+    });
+    assert_eq!(FAULTS.load(Ordering::SeqCst), 0);
+    let failed: Vec<_> = answers.iter().filter(|answer| answer.status != 200).collect();
+    assert_eq!(failed.len(), 1, "{answers:?}");
+    assert_eq!((failed[0].status, failed[0].code().as_str()), (500, "internal_error"));
+    for answer in answers.iter().filter(|answer| answer.status == 200) {
+        assert_eq!(answer.json()["choices"][0]["text"], whole, "{answer:?}");
+    }
+    assert_eq!(served.post("/v1/completions", &body).json()["choices"][0]["text"], whole);
+}
+
+/// Requests of every kind, each left after a moment: while it waits, is read, is answered or has
+/// ended. Nothing of them stays.
+#[test]
+fn five_hundred_clients_that_leave_at_any_moment_leave_nothing_behind() {
+    let library = Library::new();
+    let options = ServerOptions { max_kept: 0, n_slots: 3, ..library.options() };
+    let served = serve_with(options, 32, Duration::ZERO);
+    let (text, facts) = document(40, 31);
+    let streamed =
+        json!({ "prompt": "It was", "stream": true, "max_tokens": 60, "ignore_eos": true });
+    let build = json!({ "text": document(50, 32).0, "stream": true });
+    let requests = [
+        ("/v1/completions", question(&text, &facts[0])),
+        ("/v1/completions", streamed),
+        ("/v1/contexts", build),
+    ];
+    thread::scope(|scope| {
+        for client in 0..10 {
+            let (served, requests) = (&served, &requests);
+            scope.spawn(move || {
+                let mut rng = SplitMix64::new(client);
+                for _ in 0..50 {
+                    let (path, body) = &requests[rng.next_u64() as usize % requests.len()];
+                    let mut stream = served.send("POST", path, &[], &body.to_string());
+                    thread::sleep(Duration::from_micros(rng.next_u64() % 60_000));
+                    if rng.next_u64().is_multiple_of(2) {
+                        // With something unread, the system tells the other side by a reset.
+                        let _ = stream.read(&mut [0; 16]);
+                    }
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+            });
+        }
+    });
+    served.wait_for(RUNNING, 0.0);
+    served.wait_for(WAITING, 0.0);
+    let end = Instant::now() + Duration::from_secs(20);
+    // What was read of the document is written after its client has left.
+    while served.get("/props").json()["n_taken"] != 0 {
+        assert!(Instant::now() < end, "a place is not given back");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(served.metric("longview:contexts_kept_tokens"), 0.0);
+    let n_left = served.metric("longview:requests_cancelled_total");
+    assert!(n_left > 50.0, "{n_left} left before their answer was there");
+    // Files: the one document, at most one session of it, and nothing half written.
+    let documents = library.options().documents.expect("a library");
+    let listed: usize = documents.list().expect("a list").iter().map(|d| d.sessions.len()).sum();
+    let sessions = std::fs::read_dir(documents.folder().join("sessions"));
+    let n_files = sessions.map_or(0, Iterator::count);
+    assert!(listed <= 1 && n_files == listed, "{n_files} files, {listed} listed");
+    let answer = served.post("/v1/completions", &question(&text, &facts[0])).json();
+    assert_eq!(answer["choices"][0]["text"], expected(&facts[0]), "{answer}");
+}
+
+/// Heads and bodies that never end, and answers that nobody takes, while others are served.
+#[test]
+fn two_hundred_half_open_sockets_and_slow_readers_hold_nobody_up() {
+    let limits = Limits {
+        header: Duration::from_millis(1500),
+        body: Duration::from_millis(1500),
+        stall: Duration::from_millis(1500),
+        ..Limits::default()
+    };
+    let served = serve(ServerOptions { limits, ..ServerOptions::default() });
+    let body = json!({ "prompt": "It was", "max_tokens": 8 });
+    let whole = served.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+    let mut sockets: Vec<_> = (0..200)
+        .map(|i| {
+            let mut stream = served.connect();
+            let part: &[u8] = match i % 4 {
+                0 => b"",
+                1 => b"POST /v1/completions HT",
+                2 => b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-a",
+                _ => b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{",
+            };
+            stream.write_all(part).expect("it is taken");
+            stream
+        })
+        .collect();
+    let endless = json!({
+        "prompt": "It was", "stream": true, "max_tokens": 4000, "ignore_eos": true, "n": 8,
+        "logprobs": 20,
+    });
+    let slow: Vec<_> =
+        (0..3).map(|_| served.send("POST", "/v1/completions", &[], &endless.to_string())).collect();
+    let began = Instant::now();
+    for _ in 0..5 {
+        let answer = served.post("/v1/completions", &body).json();
+        assert_eq!(answer["choices"][0]["text"], whole, "{answer}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    for socket in &mut sockets {
+        // The server closes; a body that does not come is answered first.
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest);
+        let text = String::from_utf8_lossy(&rest);
+        assert!(text.is_empty() || text.starts_with("HTTP/1.1 408"), "{text}");
+    }
+    drop(slow);
+    served.wait_for(RUNNING, 0.0);
+    assert_eq!(served.get("/props").json()["n_taken"], 0);
+}
+
+/// What runs is told, what comes waits until the device is open again, and is answered as before.
+#[test]
+#[expect(clippy::print_stderr, reason = "what is not run says so")]
+fn a_lost_device_is_opened_again() {
+    if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
+        eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
+        return;
+    }
+    let options = WgpuOptions { spares_software: true, ..WgpuOptions::default() };
+    let backend = pollster::block_on(WgpuBackend::new(&options)).expect("a device for WGSL");
+    let lost = Arc::new(backend);
+    let backend = Arc::clone(&lost);
+    let engine = EngineOptions { chunk_size: 64, ..EngineOptions::default() };
+    let server = ServerOptions { n_slots: 2, ..ServerOptions::default() };
+    let served = begin_device(facts_of_model(), server, engine, move || Ok(backend));
+    served.wait_until_ready();
+    let body = json!({ "prompt": "It was", "max_tokens": 6 });
+    let expected = served.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+    let long =
+        json!({ "prompt": "It was", "stream": true, "max_tokens": 3000, "ignore_eos": true });
+    let mut running = served.send("POST", "/v1/completions", &[], &long.to_string());
+    let mut begun = [0; 600];
+    running.read_exact(&mut begun).expect("a part");
+    lost.destroy_device();
+    drop(lost);
+    let mut end = String::new();
+    running.read_to_string(&mut end).expect("it ends");
+    assert!(end.contains("device_lost") && !end.contains("[DONE]"), "{end}");
+    served.wait_until_ready();
+    assert_eq!(served.metric("longview:device_lost"), 0.0);
+    assert_eq!(served.metric("longview:requests_failed_total"), 1.0);
+    assert_eq!(served.post("/v1/completions", &body).json()["choices"][0]["text"], expected);
+}

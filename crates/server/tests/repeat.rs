@@ -1,0 +1,131 @@
+//! One request has one answer, to the bit of its probabilities: however often it is asked, whoever
+//! asks beside it, and in whatever chunks its prompt is read. Where a part of the prompt was known
+//! its text is the same as well.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Served, begin_model, document, facts_of_model, question, serve_with};
+use longview_server::{Limits, ServerOptions};
+
+/// Text and probabilities, as they were written.
+fn said(served: &Served, body: &Value) -> (String, String) {
+    let answer = served.post("/v1/completions", body).json();
+    let choice = &answer["choices"][0];
+    let text = choice["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    (text.to_owned(), choice["logprobs"].to_string())
+}
+
+fn asked(n_sentences: usize, seed: u64) -> Value {
+    let (text, facts) = document(n_sentences, seed);
+    let mut body = question(&text, &facts[0]);
+    body["logprobs"] = json!(2);
+    body
+}
+
+/// Segments of 256 tokens, so that several of them end in a prompt.
+#[test]
+fn the_length_of_chunks_changes_no_bit() {
+    let body = asked(130, 21);
+    for preset in ["longview", "clusterkv"] {
+        let answers: BTreeSet<_> = [512, 100, 17]
+            .map(|chunk_size| {
+                let mut model = facts_of_model();
+                model.policy =
+                    preset.parse().map(longview_scheduler::PolicyOptions::new).expect("it");
+                model.policy = model.policy.with_budget(128);
+                model.policy.cluster_segment = Some(256);
+                let served =
+                    begin_model(model, ServerOptions::default(), chunk_size, Duration::ZERO);
+                served.wait_until_ready();
+                said(&served, &body)
+            })
+            .into();
+        assert_eq!(answers.len(), 1, "{preset}: {answers:?}");
+    }
+}
+
+/// Each of `n_rounds` asks at concurrency 1, 2 and 8, cold and with what is known. Returns how many
+/// answers there were.
+fn repeat(n_rounds: usize) -> usize {
+    let options = ServerOptions { n_slots: 8, ..ServerOptions::default() };
+    let mut model = facts_of_model();
+    model.policy = model.policy.with_budget(128);
+    let served = begin_model(model, options, 64, Duration::ZERO);
+    served.wait_until_ready();
+    let body = asked(60, 22);
+    let mut cold = body.clone();
+    cold["cache_prompt"] = json!(false);
+    let (mut answers, mut texts, mut n) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for _ in 0..n_rounds {
+        for n_at_once in [1, 2, 8] {
+            for (body, is_cold) in [(&cold, true), (&body, false)] {
+                let all: Vec<_> = thread::scope(|scope| {
+                    let ask = || said(&served, body);
+                    let threads: Vec<_> = (0..n_at_once).map(|_| scope.spawn(ask)).collect();
+                    threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+                });
+                n += all.len();
+                texts.extend(all.iter().map(|(text, _)| text.clone()));
+                if is_cold {
+                    answers.extend(all);
+                }
+            }
+        }
+    }
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(served.metric("longview:cached_tokens_total") > 1000.0);
+    n
+}
+
+/// `LONGVIEW_ROUNDS=46` makes 1,012 runs of it, which take minutes.
+#[test]
+fn a_request_has_one_answer_alone_beside_others_and_known() {
+    let n_rounds = std::env::var("LONGVIEW_ROUNDS").map_or(1, |n| n.parse().expect("a number"));
+    assert_eq!(repeat(n_rounds), 22 * n_rounds);
+}
+
+/// Under a policy that recalls nothing there is no index that could differ.
+#[test]
+fn what_was_known_changes_no_bit_where_all_is_attended() {
+    let served = serve_with(ServerOptions::default(), 64, Duration::ZERO);
+    let mut body = asked(60, 23);
+    body["policy"] = json!("full");
+    let mut answers = BTreeSet::new();
+    for _ in 0..3 {
+        answers.insert(said(&served, &body));
+        body["cache_prompt"] = json!(true);
+    }
+    assert_eq!(answers.len(), 1, "{answers:?}");
+}
+
+/// Chunks become short while somebody waits for tokens, and only then.
+#[test]
+fn chunks_are_cut_so_that_answers_go_on() {
+    let limits = Limits { max_stall: Duration::from_millis(1), ..Limits::default() };
+    let options = ServerOptions { limits, ..ServerOptions::default() };
+    let served = serve_with(options, 512, Duration::ZERO);
+    let n_events = |served: &Served, seed| {
+        let mut body = asked(60, seed);
+        body["stream"] = json!(true);
+        body["return_progress"] = json!(true);
+        let events = served.post("/v1/completions", &body).events();
+        events.iter().filter(|event| !event["prompt_progress"].is_null()).count()
+    };
+    assert!(n_events(&served, 24) < 6, "nobody waits");
+    let long =
+        json!({ "prompt": "It was", "max_tokens": 3000, "ignore_eos": true, "stream": true });
+    let (beside, began) =
+        (served.send("POST", "/v1/completions", &[], &long.to_string()), Instant::now());
+    served.wait_for("llamacpp:requests_processing", 1.0);
+    while served.metric("llamacpp:n_decode_total") < 4.0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it answers");
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(n_events(&served, 25) > 20, "somebody waits");
+    drop(beside);
+}
