@@ -114,8 +114,8 @@ impl<B: Backend> Engine<B> {
         Ok(append_sequence(sequence, &how, &content, file, out).await?)
     }
 
-    /// Writes what a prompt that is being read ([`Engine::prefill_part`]) has so far, so that little
-    /// is lost should the program be killed: to `before` (`out` stands at its
+    /// Writes what a prompt that is being read ([`Engine::prefill_part`]) has so far, so that
+    /// little is lost should the program be killed: to `before` (`out` stands at its
     /// [`SessionFile::append_at`]) what that has not, else all of it. The prompt goes on as if this
     /// had not been. There is no index in the file: who opens it makes one.
     ///

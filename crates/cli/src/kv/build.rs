@@ -227,8 +227,8 @@ impl Work<'_> {
         })
     }
 
-    /// `chosen`, or so much more that a longer session which begins with more of the tokens than any
-    /// other can be opened, if memory `holds` it: it is cut to what is wanted afterwards.
+    /// `chosen`, or so much more that a longer session which begins with more of the tokens than
+    /// any other can be opened, if memory `holds` it: it is cut to what is wanted afterwards.
     fn context_to_go_on(
         &self,
         options: &EngineOptions,

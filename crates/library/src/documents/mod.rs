@@ -9,8 +9,8 @@
 //! library is held for the milliseconds of a change, and one of the session that is written keeps
 //! two processes from the same work ([`Documents::begin`]).
 //!
-//! No byte of a session file is ever changed: each save makes a new file, and the manifest says which
-//! counts. While a document is read, more may be written behind what its file has
+//! No byte of a session file is ever changed: each save makes a new file, and the manifest says
+//! which counts. While a document is read, more may be written behind what its file has
 //! ([`Building::append_to`]). So who has one open reads on, whatever is saved or removed.
 
 mod build;
