@@ -262,6 +262,11 @@ impl<B: Backend> Chooser<'_, B> {
         Ok(chosen)
     }
 
+    /// Whether memory holds a context of so many tokens.
+    pub fn holds(&self, ctx_size: usize) -> bool {
+        self.fit(&Wanted { least: ctx_size, most: ctx_size, why: String::new() }).is_ok()
+    }
+
     fn fit(&self, wanted: &Wanted) -> Result<usize> {
         let Self { backend, folder, policy, .. } = *self;
         // What cannot work together is no question of memory.

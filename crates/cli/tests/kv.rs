@@ -150,6 +150,88 @@ fn a_build_that_is_interrupted_goes_on() {
     assert_eq!(shelf.sessions().len(), 1);
 }
 
+/// Tokens that the library has of its one document.
+fn kept_tokens(shelf: &Shelf) -> u64 {
+    let manifest = fs::read(shelf.0.file("library/manifest.json")).unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(&manifest).unwrap_or_default();
+    let found = find(&json, "n_tokens").and_then(serde_json::Value::as_u64);
+    found.unwrap_or(0)
+}
+
+/// The first value of this name, wherever it stands.
+fn find<'a>(json: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::Value> {
+    match json {
+        serde_json::Value::Object(fields) => {
+            fields.get(name).or_else(|| fields.values().find_map(|value| find(value, name)))
+        }
+        serde_json::Value::Array(items) => items.iter().find_map(|item| find(item, name)),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_build_that_is_killed_goes_on_from_what_was_kept() {
+    let shelf = Shelf::new();
+    shelf.0.write("book.txt", text(200));
+    let model = needle().display().to_string();
+    let with = ["-m", &model, "--device", "cpu", "--budget", "256", "--chunk-size", "32"];
+    let words = [&["build", "@book.txt", "--keep-every", "0.02"], &with[..]].concat();
+    let mut child: Child = shelf.command(&words).spawn().unwrap();
+    // Kept once as a file, and once behind what that file has.
+    let mut seen = Vec::new();
+    while seen.len() < 2 && child.try_wait().unwrap().is_none() {
+        let n_tokens = kept_tokens(&shelf);
+        if n_tokens > seen.last().copied().unwrap_or(0) {
+            seen.push(n_tokens);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().code(), None, "it ended before it could be killed: {seen:?}");
+    assert!(shelf.kv(&["ls"]).ok().contains(" % read"));
+    let (kept, again) = (kept_tokens(&shelf), shelf.kv(&words));
+    let first = again.stderr.lines().find(|line| line.contains(" tokens are known from book"));
+    let first = first.unwrap_or_else(|| panic!("{}", again.stderr));
+    let n_known: String = first.chars().take_while(|c| *c != ' ').filter(|c| *c != ',').collect();
+    assert!(
+        n_known.parse::<u64>().unwrap() >= kept && kept >= seen[1],
+        "{first}; {kept}; {seen:?}"
+    );
+    again.ok();
+    assert!(shelf.ask("book").ok().contains("48213"));
+    assert!(shelf.kv(&["check"]).ok().contains("2 files are right"));
+    assert_eq!(shelf.sessions().len(), 1);
+}
+
+#[test]
+fn a_longer_session_is_cut_for_a_shorter_document() {
+    let shelf = Shelf::new();
+    // The first has more tokens than the context that the second gets.
+    shelf.0.write("long.txt", text(30) + &text(250));
+    shelf.0.write("short.txt", text(30) + "The end.");
+    shelf.build(&["@long.txt"]).ok();
+    let short = shelf.build(&["@short.txt"]);
+    assert!(short.stderr.contains(" tokens, as long needs\n"), "{}", short.stderr);
+    let known = short.stderr.lines().find(|line| line.ends_with(" tokens are known from long"));
+    assert!(known.is_some_and(|line| line.starts_with("1,")), "{}", short.stderr);
+    short.ok();
+    assert!(shelf.ask("short").ok().contains("48213"));
+}
+
+/// Byte by byte: what is kept in between changes nothing of what comes out.
+#[test]
+fn keeping_while_reading_changes_nothing() {
+    let [once, often] = ["0", "0.01"].map(|seconds| {
+        let shelf = Shelf::new();
+        shelf.0.write("book.txt", text(40));
+        shelf.build(&["@book.txt", "--chunk-size", "32", "--keep-every", seconds]).ok();
+        let sessions = shelf.sessions();
+        assert_eq!(sessions.len(), 1);
+        fs::read(&sessions[0]).unwrap()
+    });
+    assert!(once == often, "{} and {} bytes", once.len(), often.len());
+}
+
 #[cfg(unix)]
 fn interrupted(shelf: &Shelf, words: &[&str], after_ms: u64) -> Done {
     use std::io::{BufRead, BufReader, Read};

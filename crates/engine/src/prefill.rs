@@ -49,15 +49,41 @@ impl<B: Backend> Engine<B> {
         ids: &[u32],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<bool, EngineError> {
+        self.read_prompt(session, ids, progress, true).await
+    }
+
+    /// [`Engine::prefill`] of a prompt that `progress` may interrupt at a chunk and that goes on as
+    /// if it had not been: after `Ok(false)` the index that the policy needs is not made. Meanwhile
+    /// [`Engine::save_unfinished`] keeps what was read. Then call this again with the rest, or
+    /// [`Engine::finish_prefill`].
+    pub async fn prefill_part(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<bool, EngineError> {
+        self.read_prompt(session, ids, progress, false).await
+    }
+
+    /// `ends`: a prompt that is broken off is ended there.
+    async fn read_prompt(
+        &mut self,
+        session: &mut Session<B>,
+        ids: &[u32],
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        ends: bool,
+    ) -> Result<bool, EngineError> {
         let start = self.backend.now();
         let all = self.with_uncomputed(session, ids)?;
         self.revive().await?;
         session.restore_on(&self.backend).await?;
         let result = self.prefill_chunks(session, &all, start, progress).await;
-        let finished = session.sequence.finish_prefill().await;
-        // A device that was lost in a chunk is lost here too; the first words say more.
-        if result.is_ok() {
-            finished?;
+        if ends || !matches!(result, Ok(false) | Err(EngineError::Cancelled)) {
+            let finished = session.sequence.finish_prefill().await;
+            // A device that was lost in a chunk is lost here too; the first words say more.
+            if result.is_ok() {
+                finished?;
+            }
         }
         session.timings.prefill += self.backend.now().saturating_sub(start);
         match result {

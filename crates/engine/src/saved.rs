@@ -112,6 +112,35 @@ impl<B: Backend> Engine<B> {
         Ok(append_sequence(sequence, &how, &content, file, out).await?)
     }
 
+    /// Writes what a prompt that is being read ([`Engine::prefill_part`]) has so far, so that
+    /// little is lost should the program be killed: to `before` (`out` stands at its
+    /// [`SessionFile::append_at`]) what that has not, else all of it. The prompt goes on as if this
+    /// had not been. There is no index in the file: who opens it makes one.
+    ///
+    /// # Errors
+    /// As [`Engine::append`], whose `Ok(false)` this returns too.
+    pub async fn save_unfinished(
+        &mut self,
+        session: &mut Session<B>,
+        note: &[u8],
+        before: Option<&SessionFile<'_>>,
+        out: &mut dyn Write,
+    ) -> Result<bool, EngineError> {
+        self.revive().await?;
+        session.restore_on(&self.backend).await?;
+        let content = session.content(note);
+        let Session { sequence, options, .. } = session;
+        let whole = SaveOptions::new(self.fingerprint()?, options);
+        let how = SaveOptions { rows_alone: true, ..whole };
+        match before {
+            Some(file) => Ok(append_sequence(sequence, &how, &content, file, out).await?),
+            None => {
+                save_sequence(sequence, &how, &content, out).await?;
+                Ok(true)
+            }
+        }
+    }
+
     /// Opens a session that [`Engine::save`] wrote, on any device. Its rows go piece by piece to
     /// host memory; a session is given out when all of it was compared with its digests.
     ///

@@ -79,6 +79,38 @@ fn facts(tokens: &[u32]) -> Facts<'_> {
     Facts { tokens, n_document: 1 << 20, context: 1 << 20, model, about, preset }
 }
 
+/// What is written behind a session counts when it is committed, and who reads the file reads what
+/// was there before.
+#[test]
+fn more_is_written_behind_a_session_that_is_being_read() {
+    let temp = TempFolder::new("append");
+    let documents = Documents::open(&temp.0).unwrap();
+    let id = add(&documents, "a text");
+    let building = documents.begin(id, &key("m")).unwrap();
+    let mut writer = building.writer().unwrap();
+    writer.write_all(b"first").unwrap();
+    let tokens: Vec<u32> = (0..600).collect();
+    let first = building.commit(writer, &facts(&tokens[..300])).unwrap().session;
+    let path = documents.session_path(&first);
+    let mut reader = fs::File::open(&path).unwrap();
+    // One that is given up, and one that counts.
+    building.append_to(&first, 5).unwrap().write_all(b" torn and longer").unwrap();
+    assert_eq!(documents.get(id).unwrap().unwrap().sessions[0], first);
+    let mut appending = building.append_to(&first, 5).unwrap();
+    appending.write_all(b" second").unwrap();
+    let second = building.commit_appended(appending, &first, &facts(&tokens)).unwrap().session;
+    assert_eq!((second.file, second.n_tokens, second.bytes), (first.file, 600, 12));
+    assert_eq!(documents.get(id).unwrap().unwrap().sessions, [second]);
+    assert_eq!(fs::read(&path).unwrap(), b"first second");
+    let mut bytes = [0; 5];
+    reader.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"first");
+    let appending = building.append_to(&first, 12).unwrap();
+    documents.remove(id).unwrap();
+    let error = building.commit_appended(appending, &first, &facts(&tokens)).unwrap_err();
+    assert!(matches!(error, DocumentsError::Removed { .. }), "{error}");
+}
+
 /// Starts a worker and waits until it works.
 fn worker(work: &str, folder: &Path) -> Child {
     spawn(&mut Command::new(std::env::current_exe().unwrap()), work, folder)

@@ -1,25 +1,31 @@
 //! `longview kv build`: a model reads files, and what it read is kept.
 //!
 //! Whatever begins with the same tokens is read once: a build goes on from the session with most of
-//! them, be it of the same document or of another one. Ctrl-C keeps what was read.
+//! them, be it of the same document or of another one. Ctrl-C keeps what was read, and from time to
+//! time what was read so far is kept as well, for a program that is killed.
 
+use std::cmp::Reverse;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::Args;
 use longview_core::FileSource;
-use longview_engine::{Engine, EngineOptions, Session};
+use longview_engine::{Engine, EngineOptions, Progress, Session};
 use longview_library::documents::{
-    Building, Document, Documents, Facts, NewDocument, Reading, Saved, SessionEntry, SessionKey,
+    Building, Chain, Document, Documents, DocumentsError, Facts, NewDocument, Reading, Saved,
+    SessionEntry, SessionKey,
 };
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_scheduler::PolicyOptions;
+use longview_scheduler::{PolicyOptions, SessionFile};
 use pollster::block_on;
 
+use super::keep::KeepPace;
 use super::{place, sources};
+use crate::args::numbers::number;
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs};
 use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
@@ -36,8 +42,8 @@ use crate::{run, template, units};
     mut_arg("model", |arg| arg.required_unless_present_any(["files", "from"])),
     after_help = "\
 Several files become one document, in this order. Whatever a session of the library begins with is \
-not read again: with one more file at the end only that is read. Ctrl-C keeps what was read; the \
-same command goes on. Without -m: the model that was used last."
+not read again: with one more file at the end only that is read. Ctrl-C keeps what was read, and a \
+program that is killed loses little; the same command goes on. Without -m: the model that was used last."
 )]
 pub struct BuildArgs {
     /// Files to read; - is stdin.
@@ -55,6 +61,16 @@ pub struct BuildArgs {
     /// Keep it however full the library is [default: off].
     #[arg(long)]
     pin: bool,
+
+    /// Seconds of reading between two times that what was read so far is kept; longer where that
+    /// would take more than 3 % of the time; 0: at the end alone.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "10",
+        value_parser = number("from 0 to 86,400", |s| (0.0..=86_400.0).contains(&s))
+    )]
+    keep_every: f32,
 
     #[command(flatten)]
     model: ModelArgs,
@@ -100,6 +116,7 @@ pub fn build(library: Option<&Path>, args: &BuildArgs) -> Result<()> {
         policy: &policy,
         reading: if is_chat { Reading::Chat } else { Reading::Plain },
         interrupt: &interrupt,
+        keep_every: args.keep_every,
     };
     let done = work.run(args, &model, folder, &limit)?;
     if let Some(old) = replaced.filter(|_| done.interrupted.is_none()) {
@@ -167,6 +184,7 @@ struct Work<'a> {
     policy: &'a PolicyOptions,
     reading: Reading,
     interrupt: &'a Interrupt,
+    keep_every: f32,
 }
 
 struct Done {
@@ -196,13 +214,45 @@ impl Work<'_> {
                 memory: context::memory(&args.engine, &*backend),
             };
             let ctx_size = match model.ctx_size {
-                0 => chooser.choose(limit, content)?,
+                0 => {
+                    let chosen = chooser.choose(limit, content)?;
+                    let holds = |n: usize| n <= limit.tokens() && chooser.holds(n);
+                    self.context_to_go_on(&options, chosen, &holds)?
+                }
                 given => chooser.check(given, content)?,
             };
             let options = EngineOptions { ctx_size, ..options };
             let (mut engine, _) = load::engine(backend, folder, options, self.policy)?;
             self.read(&mut engine)
         })
+    }
+
+    /// `chosen`, or so much more that a longer session which begins with more of the tokens than
+    /// any other can be opened, if memory `holds` it: it is cut to what is wanted afterwards.
+    fn context_to_go_on(
+        &self,
+        options: &EngineOptions,
+        chosen: usize,
+        holds: &dyn Fn(usize) -> bool,
+    ) -> Result<usize> {
+        let (wanted, kv_type) = (Chain::of(self.ids), options.kv_dtype.to_string());
+        let list = self.documents.list()?;
+        let sessions = list
+            .iter()
+            .flat_map(|document| document.sessions.iter().map(|session| (session, &document.name)));
+        let ours = sessions.filter(|(s, _)| s.model == self.model && s.key.kv_type == kv_type);
+        // Of those with as much in common the shortest.
+        let nearest = ours
+            .map(|(session, name)| (session.chain.common(&wanted), session, name))
+            .filter(|(common, ..)| *common > 0)
+            .max_by_key(|(common, session, _)| (*common, Reverse(session.n_tokens)));
+        let Some((_, session, name)) = nearest else { return Ok(chosen) };
+        let needed = session.n_tokens.next_multiple_of(1024);
+        if session.n_tokens <= chosen || !holds(needed) {
+            return Ok(chosen);
+        }
+        note(format_args!("context: {} tokens, as {name} needs", units::count(needed)));
+        Ok(needed)
     }
 
     fn read<B: Backend>(&self, engine: &mut Engine<B>) -> Result<Done> {
@@ -225,8 +275,9 @@ impl Work<'_> {
         let share = self.ids.len() as f64 / engine.options().ctx_size.max(1) as f64;
         self.documents.check_room(self.document, (host as f64 * share) as u64)?;
         let mut session = self.begin(engine, &building, &key)?;
-        let interrupted = self.prefill(engine, &mut session)?;
-        self.save(engine, &mut session, &building)?;
+        let mut keeper = Keeper { work: self, building: &building, kept: None };
+        let interrupted = self.prefill(engine, &mut session, &mut keeper)?;
+        keeper.save(engine, &mut session)?;
         Ok(Done { interrupted })
     }
 
@@ -284,14 +335,37 @@ impl Work<'_> {
         &self,
         engine: &mut Engine<B>,
         session: &mut Session<B>,
+        keeper: &mut Keeper<'_>,
     ) -> Result<Option<Interrupted>> {
-        let rest = &self.ids[session.n_tokens()..];
+        let (first, start) = (session.n_tokens(), Instant::now());
         let guard = self.interrupt.cancel_with(session.cancel_token());
-        let mut bar = PrefillBar::new(rest.len());
-        let mut update = |progress| bar.update(progress, &guard);
-        if block_on(engine.prefill(session, rest, &mut update))? {
-            return Ok(None);
+        let total = self.ids.len() - first;
+        let mut bar = PrefillBar::new(total);
+        let mut pace = KeepPace::new(self.keep_every, start);
+        loop {
+            let at = session.n_tokens();
+            let mut update = |part: Progress| {
+                let done = at - first + part.done;
+                let all = Progress { done, total, before: 0, elapsed: start.elapsed() };
+                let flow = bar.update(all, &guard);
+                if pace.is_due(Instant::now()) { ControlFlow::Break(()) } else { flow }
+            };
+            if block_on(engine.prefill_part(session, &self.ids[at..], &mut update))? {
+                return Ok(None);
+            }
+            if guard.is_raised() {
+                break;
+            }
+            let begin = Instant::now();
+            if let Err(error) = keeper.keep(engine, session) {
+                note(format_args!(
+                    "warning: what is read is kept at the end alone, for now it cannot be: {error:#}"
+                ));
+                pace.stop();
+            }
+            pace.kept(begin.elapsed(), Instant::now());
         }
+        block_on(engine.finish_prefill(session))?;
         let (name, total) = (&self.document.name, units::count(self.ids.len()));
         if session.n_tokens() == 0 {
             let text = format!("0 of {total} tokens were read; {name} has its text alone");
@@ -303,53 +377,137 @@ impl Work<'_> {
             command_line()
         ))))
     }
+}
 
-    fn save<B: Backend>(
-        &self,
-        engine: &mut Engine<B>,
-        session: &mut Session<B>,
-        building: &Building<'_>,
-    ) -> Result<Saved> {
-        let start = Instant::now();
-        let said = self.document.name.clone();
-        let guard = self.interrupt.end_with(move || {
-            note(Interrupted(format!("{said}: what was read is not kept")));
-        });
-        let mut writer = building.writer()?;
-        let note_bytes = run::note_of(self.text)?;
-        if let Err(error) = block_on(engine.save(session, &note_bytes, &mut writer)) {
-            return Err(writer.space_error().map_or_else(|| error.into(), Into::into));
-        }
-        writer.flush()?;
-        let about = engine.fingerprint()?.config.about.clone();
-        let facts = Facts {
-            tokens: session.tokens(),
-            n_document: self.ids.len(),
-            context: engine.options().ctx_size,
-            model: &self.model,
-            about: &about,
-            preset: session.policy().preset.name(),
+/// Puts into the library what is read.
+struct Keeper<'a> {
+    work: &'a Work<'a>,
+    building: &'a Building<'a>,
+    /// What is there of this document that this process has written.
+    kept: Option<SessionEntry>,
+}
+
+impl Keeper<'_> {
+    /// What was read so far, while reading goes on: behind what was kept before, or all of it.
+    fn keep<B: Backend>(&mut self, engine: &mut Engine<B>, session: &mut Session<B>) -> Result<()> {
+        let saved = match self.append(engine, session, true)? {
+            Some(saved) => saved,
+            None => self.write(engine, session, true)?,
         };
-        let saved = building.commit(writer, &facts)?;
+        tell_evicted(&saved);
+        self.kept = Some(saved.session);
+        Ok(())
+    }
+
+    /// All that was read, with its index.
+    fn save<B: Backend>(&self, engine: &mut Engine<B>, session: &mut Session<B>) -> Result<()> {
+        let start = Instant::now();
+        let name = &self.work.document.name;
+        let fate = match &self.kept {
+            Some(kept) => format!("its first {} tokens are kept", units::count(kept.n_tokens)),
+            None => "what was read is not kept".to_owned(),
+        };
+        let said = format!("{name}: {fate}");
+        let guard = self.work.interrupt.end_with(move || note(Interrupted(said.clone())));
+        let saved = match self.write(engine, session, false) {
+            // Without room for a second file, what is lacking may have room behind the first.
+            Err(error) if is_no_space(&error) => match self.append(engine, session, false) {
+                Ok(Some(saved)) => saved,
+                _ => return Err(error),
+            },
+            written => written?,
+        };
         drop(guard);
         note(format_args!(
-            "{}: {} tokens, {} kept in {:.2} s",
-            self.document.name,
+            "{name}: {} tokens, {} kept in {:.2} s",
             units::count(saved.session.n_tokens),
             units::bytes(saved.session.bytes),
             start.elapsed().as_secs_f64()
         ));
-        for evicted in &saved.evicted {
-            let freed = units::bytes(evicted.bytes);
-            note(format_args!("{}: a session went for it, {freed}; its text stays", evicted.name));
-        }
+        tell_evicted(&saved);
         if saved.over_quota_bytes > 0 {
             let over = units::bytes(saved.over_quota_bytes);
             note(format_args!(
                 "warning: the library is {over} over its quota, by pinned documents"
             ));
         }
-        Ok(saved)
+        Ok(())
+    }
+
+    /// A new file, which takes the place of the one before.
+    fn write<B: Backend>(
+        &self,
+        engine: &mut Engine<B>,
+        session: &mut Session<B>,
+        is_unfinished: bool,
+    ) -> Result<Saved> {
+        let mut writer = self.building.writer()?;
+        let content = run::note_of(self.work.text)?;
+        let written = if is_unfinished {
+            block_on(engine.save_unfinished(session, &content, None, &mut writer)).map(drop)
+        } else {
+            block_on(engine.save(session, &content, &mut writer))
+        };
+        if let Err(error) = written {
+            return Err(writer.space_error().map_or_else(|| error.into(), Into::into));
+        }
+        writer.flush()?;
+        self.commit(engine, session, |facts| self.building.commit(writer, facts))
+    }
+
+    /// What the file of this process lacks; `None` if there is none, or it is better written anew.
+    fn append<B: Backend>(
+        &self,
+        engine: &mut Engine<B>,
+        session: &mut Session<B>,
+        is_unfinished: bool,
+    ) -> Result<Option<Saved>> {
+        let Some(kept) = &self.kept else { return Ok(None) };
+        // Another process may have removed it.
+        let path = self.work.documents.session_path(kept);
+        let Ok(source) = FileSource::open(&path) else { return Ok(None) };
+        let file = SessionFile::open(&source)?;
+        let Some(at) = file.append_at() else { return Ok(None) };
+        let mut appending = self.building.append_to(kept, at)?;
+        let content = run::note_of(self.work.text)?;
+        let appended = if is_unfinished {
+            block_on(engine.save_unfinished(session, &content, Some(&file), &mut appending))?
+        } else {
+            block_on(engine.append(session, &content, &file, &mut appending))?
+        };
+        if !appended {
+            return Ok(None);
+        }
+        let commit = |facts: &Facts<'_>| self.building.commit_appended(appending, kept, facts);
+        self.commit(engine, session, commit).map(Some)
+    }
+
+    fn commit<B: Backend>(
+        &self,
+        engine: &Engine<B>,
+        session: &Session<B>,
+        commit: impl FnOnce(&Facts<'_>) -> Result<Saved, DocumentsError>,
+    ) -> Result<Saved> {
+        let about = engine.fingerprint()?.config.about.clone();
+        Ok(commit(&Facts {
+            tokens: session.tokens(),
+            n_document: self.work.ids.len(),
+            context: engine.options().ctx_size,
+            model: &self.work.model,
+            about: &about,
+            preset: session.policy().preset.name(),
+        })?)
+    }
+}
+
+fn is_no_space(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(DocumentsError::NoSpace { .. }))
+}
+
+fn tell_evicted(saved: &Saved) {
+    for evicted in &saved.evicted {
+        let freed = units::bytes(evicted.bytes);
+        note(format_args!("{}: a session went for it, {freed}; its text stays", evicted.name));
     }
 }
 

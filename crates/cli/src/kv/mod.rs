@@ -5,6 +5,7 @@ mod build;
 mod change;
 mod check;
 mod export;
+mod keep;
 mod ls;
 mod place;
 mod sources;

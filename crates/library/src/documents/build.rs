@@ -1,6 +1,8 @@
 //! A session that a model makes of a document, from the first token to its name.
 
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::PathBuf;
 
 use super::entry::{Document, SessionEntry, SessionKey};
 use super::error::DocumentsError;
@@ -25,6 +27,13 @@ pub struct Building<'a> {
 /// The file of a session that is being written, without a name yet. Dropped, it is gone.
 #[derive(Debug)]
 pub struct SessionWriter(Part);
+
+/// A session file that is being written on behind what it has.
+#[derive(Debug)]
+pub struct Appending {
+    file: File,
+    path: PathBuf,
+}
 
 /// What a session file holds, for the manifest.
 #[derive(Clone, Debug)]
@@ -109,6 +118,53 @@ impl Building<'_> {
         Ok(SessionWriter(Part::create(&self.documents.folder.sessions())?))
     }
 
+    /// The file of the session of this building, to write more behind its first `at` bytes, which
+    /// stay. Who has it open reads on: what they read is before.
+    pub fn append_to(&self, saved: &SessionEntry, at: u64) -> Result<Appending, DocumentsError> {
+        let path = self.documents.folder.session(saved.file);
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(DocumentsError::io("opened", &path))?;
+        file.set_len(at)
+            .and_then(|()| file.seek(SeekFrom::Start(at)))
+            .map_err(DocumentsError::io("written", &path))?;
+        Ok(Appending { file, path })
+    }
+
+    /// Puts what was written behind a session on the disk, and lets the manifest say what it holds
+    /// now. A process that dies in here leaves a file with what it had before, or with all of it.
+    ///
+    /// # Errors
+    /// [`DocumentsError::Removed`] where the session went meanwhile; what the system says.
+    pub fn commit_appended(
+        &self,
+        mut appending: Appending,
+        saved: &SessionEntry,
+        facts: &Facts<'_>,
+    ) -> Result<Saved, DocumentsError> {
+        let path = appending.path.clone();
+        appending.file.sync_all().map_err(DocumentsError::io("written to the disk", &path))?;
+        let bytes = appending.file.stream_position();
+        let bytes = bytes.map_err(DocumentsError::io("written", &path))?;
+        let (file, id) = (saved.file, self.document.id);
+        let (session, evicted, over_quota_bytes) = self.documents.change(|manifest| {
+            let turn = manifest.next_turn();
+            let session = self.entry(file, bytes, turn, facts);
+            let removed = || DocumentsError::Removed { name: self.document.name.clone() };
+            let document = manifest.document_mut(id).ok_or_else(removed)?;
+            let listed = document.sessions.iter_mut().find(|listed| listed.file == file);
+            *listed.ok_or_else(removed)? = session.clone();
+            (document.turn, document.used_unix_s) = (turn, session.saved_unix_s);
+            let evicted = quota::evict(manifest, id);
+            let quota = manifest.quota_bytes;
+            let over = quota.map_or(0, |quota| manifest.session_bytes().saturating_sub(quota));
+            Ok((session, evicted, over))
+        })?;
+        self.documents.delete_sessions(evicted.iter().map(|gone| gone.file));
+        Ok(Saved { session, evicted, over_quota_bytes })
+    }
+
     /// Puts the file on the disk, gives it a name, and lets the manifest say so, in place of the
     /// one before. A process that dies in here leaves the one before or this one.
     ///
@@ -186,5 +242,15 @@ impl Write for SessionWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
+    }
+}
+
+impl Write for Appending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }

@@ -9,8 +9,9 @@
 //! library is held for the milliseconds of a change, and one of the session that is written keeps
 //! two processes from the same work ([`Documents::begin`]).
 //!
-//! A session file is never changed and never written over: each save makes a new one, and the
-//! manifest says which counts. So who has one open reads on, whatever is saved or removed.
+//! No byte of a session file is ever changed: each save makes a new file, and the manifest says
+//! which counts. While a document is read, more may be written behind what its file has
+//! ([`Building::append_to`]). So who has one open reads on, whatever is saved or removed.
 
 mod build;
 mod check;
@@ -27,7 +28,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 
-pub use self::build::{Building, Facts, Saved, SessionWriter};
+pub use self::build::{Appending, Building, Facts, Saved, SessionWriter};
 pub use self::check::{Checked, Finding, Verify};
 pub use self::entry::{Document, Reading, SessionEntry, SessionKey, Source};
 pub use self::error::DocumentsError;

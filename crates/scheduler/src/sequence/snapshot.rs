@@ -137,7 +137,8 @@ impl<B: Backend> Sequence<B> {
         Ok(LayerRecord { recorded, state })
     }
 
-    async fn recorded(&self, layer: LayerId) -> Result<RecordedRecord, SchedulerError> {
+    /// What prefill recorded of a layer.
+    pub(crate) async fn recorded(&self, layer: LayerId) -> Result<RecordedRecord, SchedulerError> {
         let (backend, recorded) = (&*self.backend, &self.layers[layer].recorded);
         let (gram_q, gram_k) = recorded.sums(backend).await?;
         let (hq, capacity, rows) = (self.shape.n_q_heads, self.shape.capacity, recorded.mass_rows);

@@ -40,12 +40,15 @@ pub struct SaveOptions<'a> {
     pub policy: &'a PolicyOptions,
     /// Rows of a head in one record.
     pub segment_rows: usize,
+    /// Whether what layers have of their policy is left out: who opens the file indexes its rows
+    /// anew. For a prompt that is being read, whose index is made at its end.
+    pub rows_alone: bool,
 }
 
 impl<'a> SaveOptions<'a> {
     /// With records of 16,384 rows.
     pub fn new(fingerprint: &'a Fingerprint, policy: &'a PolicyOptions) -> Self {
-        Self { fingerprint, policy, segment_rows: SEGMENT_ROWS }
+        Self { fingerprint, policy, segment_rows: SEGMENT_ROWS, rows_alone: false }
     }
 }
 
@@ -65,7 +68,7 @@ pub async fn save_sequence<B: Backend>(
 ) -> Result<(), SchedulerError> {
     let header = settled_header(sequence, options, content).await?;
     let writer = RecordWriter::new(out, header.encode()?)?;
-    let mut saving = Saving { writer, before: None, segment_rows: options.segment_rows };
+    let mut saving = Saving { writer, before: None, options: *options };
     saving.session(sequence, &header, content).await?;
     Ok(saving.writer.finish()?)
 }
@@ -94,7 +97,7 @@ pub async fn append_sequence<B: Backend>(
     let Some(file) = file.records() else { return Ok(false) };
     let Some(before) = Before::new(sequence, &header, content, file)? else { return Ok(false) };
     let writer = RecordWriter::behind(out, file);
-    let mut saving = Saving { writer, before: Some(before), segment_rows: options.segment_rows };
+    let mut saving = Saving { writer, before: Some(before), options: *options };
     saving.session(sequence, &header, content).await?;
     saving.writer.finish()?;
     Ok(true)
@@ -196,13 +199,13 @@ fn is_same_row(there: &PlacesRecord, here: &PlacesRecord, row: usize, n_common: 
     })
 }
 
-struct Saving<'a, 'f> {
+struct Saving<'a, 'f, 'o> {
     writer: RecordWriter<'a>,
     before: Option<Before<'f>>,
-    segment_rows: usize,
+    options: SaveOptions<'o>,
 }
 
-impl Saving<'_, '_> {
+impl Saving<'_, '_, '_> {
     /// Writes a record, or lists the one that the file has of the same bytes.
     fn put(&mut self, key: Key, bytes: &[u8]) -> Result<(), SessionFileError> {
         let before = self.before.as_ref().and_then(|before| {
@@ -227,16 +230,21 @@ impl Saving<'_, '_> {
         self.tokens(&content.tokens)?;
         self.put(Key::whole(Kind::Last), &content.encode_last())?;
         // Whoever opens the file then indexes its rows, if and when that is of use there.
-        let has_states = !sequence.has_waiting_index();
+        let rows_alone = self.options.rows_alone || sequence.has_waiting_index();
         for layer in sequence.shape().layers() {
             self.places(layer, &sequence.places(layer))?;
             self.rows(sequence, layer)?;
             self.exact_rows(sequence, layer)?;
-            let LayerRecord { recorded, state } = sequence.layer_record(layer).await?;
+            let (recorded, state) = if rows_alone {
+                (sequence.recorded(layer).await?, None)
+            } else {
+                let LayerRecord { recorded, state } = sequence.layer_record(layer).await?;
+                (recorded, Some(state))
+            };
             let mut fields = FieldWriter::default();
             recorded.write(&mut fields);
             self.put(Key::of(Kind::Recorded, layer, 0..0), &fields.into_bytes())?;
-            if has_states {
+            if let Some(state) = state {
                 self.state(layer, &state, header.kv_dtype)?;
             }
         }
@@ -285,8 +293,8 @@ impl Saving<'_, '_> {
     ) -> Result<(), SessionFileError> {
         let kept = self.keep(Kind::Rows, Some(layer), |before| before.stable[layer.index()]);
         let n = sequence.n_tokens();
-        for start in (kept..n).step_by(self.segment_rows) {
-            let span = start..n.min(start + self.segment_rows);
+        for start in (kept..n).step_by(self.options.segment_rows) {
+            let span = start..n.min(start + self.options.segment_rows);
             write_rows(sequence, layer, span, &mut self.writer)?;
         }
         Ok(())
