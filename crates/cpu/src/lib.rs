@@ -63,5 +63,5 @@ pub use buffer::CpuBuffer;
 pub use error::CpuError;
 pub use isa::Isa;
 pub use limits::Limits;
-pub use machine::available_memory;
+pub use machine::{available_memory, physical_cores};
 pub use weight::CpuWeight;

@@ -186,9 +186,9 @@ impl Repository {
             RemoteFile { name: sibling.rfilename, content }
         };
         let mut tags = listed.tags.iter();
-        let license = tags.find_map(|tag| tag.strip_prefix(LICENSE)).map(|name| {
-            name.chars().filter(|c| !c.is_control()).take(MAX_LICENSE).collect()
-        });
+        let license = tags
+            .find_map(|tag| tag.strip_prefix(LICENSE))
+            .map(|name| name.chars().filter(|c| !c.is_control()).take(MAX_LICENSE).collect());
         Self { commit: listed.sha, files: listed.siblings.into_iter().map(file).collect(), license }
     }
 
