@@ -104,13 +104,16 @@ fn hand(folder: &Path, files: &[PathBuf]) -> io::Result<()> {
 impl First {
     /// Calls `taken` with what later starts hand over, as long as the program runs.
     pub fn listen(self, taken: impl Fn(Vec<PathBuf>) + Send + 'static) {
+        let Self { listener, _lock: lock } = self;
         thread::spawn(move || {
-            for stream in self.listener.incoming().flatten() {
+            for stream in listener.incoming().flatten() {
                 // Whoever breaks off hands nothing over.
                 if let Ok(files) = receive(stream) {
                     taken(files);
                 }
             }
+            // As long as it listens nobody else is the first.
+            drop(lock);
         });
     }
 }
