@@ -124,7 +124,7 @@ pub fn open_folder(path: &Path) -> Result<ModelFolder> {
     if path.is_file() && ends_with("safetensors") {
         bail!("{shown}: is a file; name the folder that it is in, with config.json beside it");
     }
-    template::open_folder(place(path)?.as_deref().unwrap_or(path))
+    Ok(template::open_folder(place(path)?.as_deref().unwrap_or(path))?)
 }
 
 /// A GGUF file in a folder that holds no model in Hugging Face layout: the first by name.

@@ -64,5 +64,5 @@ pub use error::CpuError;
 pub use huge_pages::{HugePages, huge_pages};
 pub use isa::Isa;
 pub use limits::Limits;
-pub use machine::available_memory;
+pub use machine::{available_memory, physical_cores};
 pub use weight::CpuWeight;

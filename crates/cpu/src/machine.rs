@@ -1,7 +1,7 @@
 //! What the operating system tells about processor and memory.
 
 /// Cores to use when nobody says: one thread for each physical core.
-pub(crate) fn physical_cores() -> usize {
+pub fn physical_cores() -> usize {
     let logical = std::thread::available_parallelism().map_or(1, |n| n.get());
     logical.div_ceil(threads_per_core())
 }

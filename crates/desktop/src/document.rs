@@ -6,7 +6,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 use eframe::egui::Context;
-use longview_library::documents::Id;
+use longview_library::documents::{Id, Source};
+use serde::{Deserialize, Serialize};
 
 use crate::engine::{
     Answer, AnswerStep, Attention, ContextMap, DocumentId, Failure, Passage, ReadPlan,
@@ -28,6 +29,10 @@ pub struct Document {
     pub title: String,
     /// Its name in the library, once it is there.
     pub kept: Option<Id>,
+    /// The files that its text was made of, in order.
+    pub sources: Vec<Source>,
+    /// The document of the library that this one is a longer version of, until it was read.
+    pub replaces: Option<Id>,
     /// All of it.
     pub text: Arc<str>,
     /// How far it is.
@@ -38,6 +43,8 @@ pub struct Document {
     pub conversation: Vec<Exchange>,
     /// What is being typed.
     pub draft: String,
+    /// The question that is being changed.
+    pub editing: Option<usize>,
     /// Questions that it answers, in forms that are known.
     pub suggestions: Vec<String>,
     /// The passages that are shown.
@@ -48,6 +55,31 @@ pub struct Document {
     pub page: Page,
     /// Where its tokens stood in the last step that was drawn.
     pub map: Option<ContextMap>,
+    /// Figures of the steps of the last answer, oldest first.
+    pub history: Vec<StepFigures>,
+}
+
+/// What a step of an answer did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepFigures {
+    /// Steps a second so far.
+    pub tokens_per_s: f64,
+    /// Share of the recalled rows that were on the device; none if nothing was recalled.
+    pub hit_rate: Option<f64>,
+    /// Bytes that were fetched.
+    pub fetched_bytes: u64,
+}
+
+impl StepFigures {
+    /// Those of a step.
+    pub fn of(step: &AnswerStep) -> Self {
+        let all = step.hits + step.misses;
+        Self {
+            tokens_per_s: step.tokens_per_s,
+            hit_rate: (all > 0).then(|| step.hits as f64 / all as f64),
+            fetched_bytes: step.fetched_bytes,
+        }
+    }
 }
 
 /// How far a document is.
@@ -81,7 +113,7 @@ pub struct Reading {
 }
 
 /// A question with its answers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exchange {
     /// What was asked.
     pub question: String,
@@ -90,36 +122,37 @@ pub struct Exchange {
 }
 
 /// An answer, growing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reply {
     /// What its steps may attend.
     pub attention: Attention,
     /// While the engine works on it.
+    #[serde(skip)]
     pub task: Option<Task>,
     /// What was said so far.
     pub text: String,
     /// Tokens of it, and steps a second.
+    #[serde(skip)]
     pub figures: Option<(usize, f64)>,
     /// What there is to say at the end.
     pub answer: Option<Answer>,
     /// Why there is no answer, or no other one.
     pub failure: Option<String>,
     /// The answer before, which stays if there will be no other one.
+    #[serde(skip)]
     pub before: Option<Box<Reply>>,
 }
 
 impl Reply {
     /// An answer that was asked for.
     pub fn new(attention: Attention, task: Task) -> Self {
-        Self {
-            attention,
-            task: Some(task),
-            text: String::new(),
-            figures: None,
-            answer: None,
-            failure: None,
-            before: None,
-        }
+        Self { task: Some(task), ..Self::kept(attention, String::new(), None) }
+    }
+
+    /// One of another day.
+    pub fn kept(attention: Attention, text: String, answer: Option<Answer>) -> Self {
+        let figures = answer.as_ref().map(|answer| (answer.tokens, answer.tokens_per_s));
+        Self { attention, task: None, text, figures, answer, failure: None, before: None }
     }
 
     /// Adds a step.
@@ -149,16 +182,29 @@ impl Document {
             id,
             title,
             kept: None,
+            sources: Vec::new(),
+            replaces: None,
             suggestions: sample::suggestions(&text, SUGGESTED),
             text,
             stage: Stage::Counting(task),
             plan: None,
             conversation: Vec::new(),
             draft: String::new(),
+            editing: None,
             marks: Vec::new(),
             mark: None,
             page: Page::default(),
             map: None,
+            history: Vec::new(),
+        }
+    }
+
+    /// Whether it is to be read and is not yet.
+    pub fn can_be_read(&self) -> bool {
+        match &self.stage {
+            Stage::Planned => self.plan.is_some_and(|plan| plan.short_of.is_none()),
+            Stage::Read(state) => !state.is_complete(),
+            _ => false,
         }
     }
 

@@ -2,27 +2,73 @@
 //! their own, and what comes of them arrives as a message.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
 use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, Source};
 
-use crate::engine::{DocumentId, Failure, FailureKind, Wake};
-use crate::strings;
+use crate::document::Exchange;
+use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Wake};
+use crate::models::{LocalModel, Offer, Pull};
+use crate::{store, strings};
 
 /// Larger files are no documents: no model here reads so much.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What came of a file.
+/// Files of a folder at most.
+const MOST_FILES: usize = 500;
+/// Endings of files that a folder is searched for, and dialogs show.
+const ENDINGS: [&str; 7] = ["txt", "md", "text", "html", "htm", "pdf", "docx"];
+/// What stands between the texts of two files, as `longview kv build` has it.
+pub const BETWEEN: &str = "\n\n";
+
+/// A file as a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The file's name.
+    pub title: String,
+    /// What is in it.
+    pub text: Arc<str>,
+    /// What it was.
+    pub source: Source,
+}
+
+/// What files are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To become a document, or several.
+    Open,
+    /// To stand behind what a document has.
+    Add(DocumentId),
+}
+
+/// What came of work beside the window.
+#[derive(Clone, Debug)]
 pub enum Arrival {
-    /// A text to open.
+    /// Files to open, in order.
+    Pieces(Purpose, Vec<Piece>),
+    /// A text of the library.
     Text {
-        /// The file's name.
+        /// Its name.
         title: String,
+        /// The files that it was made of.
+        sources: Vec<Source>,
         /// What is in it.
         text: String,
     },
+    /// What was asked about a document on another day.
+    Conversation(DocumentId, Vec<Exchange>),
+    /// A later start hands files over.
+    Handed(Vec<PathBuf>),
+    /// The models that are here.
+    Models(Vec<LocalModel>),
+    /// What the hub says of the model of this name.
+    Looked(String, Result<Offer, String>),
+    /// How far its download is.
+    Pulling(String, Pull),
+    /// A model was chosen on this computer.
+    Chosen(ModelSource),
     /// A document is in the library.
     Kept(DocumentId, Id),
     /// What is in the library.
@@ -42,6 +88,14 @@ pub struct KeptDocument {
     pub name: String,
     /// Whether what was read of it stays, however full the library is.
     pub is_pinned: bool,
+    /// Bytes of what was read.
+    pub bytes: u64,
+    /// The model that read it last, by its name for people.
+    pub model: Option<String>,
+    /// When it was used last, in seconds since 1970.
+    pub used_unix_s: u64,
+    /// Whether all of it was read.
+    pub is_complete: bool,
     /// Most tokens that a model has read of it.
     pub tokens: usize,
 }
@@ -55,6 +109,10 @@ pub fn list(library: &Documents) -> Arrival {
     let kept = documents.into_iter().map(|document| KeptDocument {
         id: document.id,
         is_pinned: document.pinned,
+        bytes: document.session_bytes(),
+        model: document.latest().map(|session| strings::model_of_session(&session.model)),
+        used_unix_s: document.used_unix_s,
+        is_complete: document.sessions.iter().any(|session| session.is_complete()),
         tokens: document.sessions.iter().map(|s| s.n_tokens).max().unwrap_or(0),
         name: document.name,
     });
@@ -62,14 +120,22 @@ pub fn list(library: &Documents) -> Arrival {
 }
 
 /// Puts a text into the library.
-pub fn keep(library: &Documents, document: DocumentId, title: &str, text: &str) -> Arrival {
-    let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
-    let source = Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64 };
-    let new = NewDocument { text, name: None, sources: vec![source] };
-    match library.add(new) {
+pub fn keep(
+    library: &Documents,
+    document: DocumentId,
+    sources: Vec<Source>,
+    text: &str,
+) -> Arrival {
+    match library.add(NewDocument { text, name: None, sources }) {
         Ok(kept) => Arrival::Kept(document, kept.id),
         Err(error) => refused(&error),
     }
+}
+
+/// The source of a text that comes from no file.
+pub fn source(title: &str, text: &str) -> Source {
+    let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
+    Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64 }
 }
 
 /// Does something with the library and lists it again.
@@ -90,8 +156,12 @@ pub fn refused(error: &DocumentsError) -> Arrival {
 
 /// Asks for names of files. It may wait for the person: it runs on a thread of its own.
 pub trait Dialogs: Send + Sync + 'static {
-    /// A text to open.
-    fn open(&self) -> Option<PathBuf>;
+    /// Texts to open; none if the person changed their mind.
+    fn open(&self) -> Vec<PathBuf>;
+    /// A folder of texts.
+    fn folder(&self) -> Option<PathBuf>;
+    /// A model: its folder, or its GGUF file.
+    fn model(&self, is_folder: bool) -> Option<PathBuf>;
     /// A name for the answers.
     fn save(&self, suggested: &str) -> Option<PathBuf>;
 }
@@ -100,10 +170,22 @@ pub trait Dialogs: Send + Sync + 'static {
 pub struct SystemDialogs;
 
 impl Dialogs for SystemDialogs {
-    fn open(&self) -> Option<PathBuf> {
+    fn open(&self) -> Vec<PathBuf> {
         let dialog = rfd::FileDialog::new().set_title(strings::OPEN_FILE);
-        let dialog = dialog.add_filter("Text", &["txt", "md", "text", "html", "pdf", "docx"]);
-        dialog.add_filter("All", &["*"]).pick_file()
+        let dialog = dialog.add_filter("Text", &ENDINGS).add_filter("All", &["*"]);
+        dialog.pick_files().unwrap_or_default()
+    }
+
+    fn folder(&self) -> Option<PathBuf> {
+        rfd::FileDialog::new().set_title(strings::OPEN_FOLDER).pick_folder()
+    }
+
+    fn model(&self, is_folder: bool) -> Option<PathBuf> {
+        let dialog = rfd::FileDialog::new().set_title(strings::MODELS);
+        if is_folder {
+            return dialog.pick_folder();
+        }
+        dialog.add_filter("GGUF", &["gguf"]).pick_file()
     }
 
     fn save(&self, suggested: &str) -> Option<PathBuf> {
@@ -121,6 +203,12 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Hands something to the window now.
+    pub fn send(&self, arrival: Arrival) {
+        let _ = self.sender.send(arrival);
+        (self.wake)();
+    }
+
     /// Runs `work` beside the window; what it returns arrives there.
     pub fn later(&self, work: impl FnOnce() -> Option<Arrival> + Send + 'static) {
         let Self { sender, wake } = self.clone();
@@ -133,36 +221,92 @@ impl Outbox {
     }
 }
 
+/// Reads files, and those of folders, each by itself; what cannot be read says why.
+pub fn read_all(paths: &[PathBuf]) -> (Vec<Piece>, Vec<Failure>) {
+    let (mut pieces, mut failures) = (Vec::new(), Vec::new());
+    for path in paths {
+        match files_at(path) {
+            Ok(files) => files.iter().for_each(|file| match read(file) {
+                Ok(piece) => pieces.push(piece),
+                Err(failure) => failures.push(failure),
+            }),
+            Err(what) => failures.push(failed(path, &what)),
+        }
+    }
+    (pieces, failures)
+}
+
+/// The file, or the texts of the folder, by name.
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|error| error.to_string())?;
+    let is_text = |file: &PathBuf| ENDINGS.iter().any(|ending| has_ending(file, ending));
+    let files = entries.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.is_file() && is_text(file)).collect();
+    if files.is_empty() {
+        return Err(strings::EMPTY_FOLDER.to_owned());
+    }
+    if files.len() > MOST_FILES {
+        return Err(strings::too_many_files(files.len(), MOST_FILES));
+    }
+    files.sort_by_cached_key(|file| {
+        natural(&file.file_name().unwrap_or_default().to_string_lossy())
+    });
+    Ok(files)
+}
+
+/// A key by which `part 9` comes before `part 10`.
+fn natural(name: &str) -> Vec<(u64, String)> {
+    let mut key = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let text = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let digits = rest[text..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - text);
+        let number = rest[text..text + digits].parse().unwrap_or(u64::MAX);
+        key.push((0, rest[..text].to_lowercase()));
+        key.push((number, String::new()));
+        rest = &rest[text + digits..];
+    }
+    key
+}
+
+fn failed(path: &Path, what: &str) -> Failure {
+    Failure { kind: FailureKind::File, message: format!("{}: {what}", path.display()) }
+}
+
 /// Reads a text.
-pub fn read(path: &Path) -> Arrival {
-    let shown = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let failed = |what: String| {
-        let message = format!("{}: {what}", path.display());
-        Arrival::Failed(Failure { kind: FailureKind::File, message })
-    };
-    match std::fs::metadata(path) {
-        Err(error) => return failed(error.to_string()),
+///
+/// # Errors
+/// Why it is none.
+pub fn read(path: &Path) -> Result<Piece, Failure> {
+    let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let failed = |what: String| failed(path, &what);
+    let bytes = match std::fs::metadata(path) {
+        Err(error) => return Err(failed(error.to_string())),
         // A pipe or a device may never end.
-        Ok(found) if !found.is_file() => return failed("is no file".to_owned()),
+        Ok(found) if !found.is_file() => return Err(failed("is no file".to_owned())),
         Ok(found) if found.len() > MOST_BYTES => {
             let most = crate::figures::bytes(MOST_BYTES);
-            return failed(format!("is larger than {most}"));
+            return Err(failed(format!("is larger than {most}")));
         }
-        Ok(_) => {}
-    }
-    if ["pdf", "docx", "html", "htm"].iter().any(|kind| has_ending(path, kind)) {
-        return extracted(path, &shown).unwrap_or_else(failed);
-    }
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) => return failed(error.to_string()),
+        Ok(found) => found.len(),
     };
+    let is_more_than_text =
+        ["pdf", "docx", "html", "htm"].iter().any(|kind| has_ending(path, kind));
+    let text = if is_more_than_text { extracted(path, &title) } else { plain(path, &title) };
+    let text: Arc<str> = text.map_err(failed)?.into();
+    let source = Source { bytes, ..source(&title, &text) };
+    Ok(Piece { title, text, source })
+}
+
+/// A text in UTF-8, or in another encoding, which is looked for in a process with limits.
+fn plain(path: &Path, title: &str) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     match String::from_utf8(bytes) {
-        Ok(text) => {
-            let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
-            Arrival::Text { title: shown, text }
-        }
-        Err(_) => failed(strings::NOT_TEXT.to_owned()),
+        Ok(text) => Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned)),
+        Err(_) => extracted(path, title).map_err(|why| format!("{} ({why})", strings::NOT_TEXT)),
     }
 }
 
@@ -171,23 +315,51 @@ fn has_ending(path: &Path, ending: &str) -> bool {
 }
 
 /// The text of a file that is more than text, read by a process with limits.
-fn extracted(path: &Path, title: &str) -> Result<Arrival, String> {
+fn extracted(path: &Path, title: &str) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let text = longview_library::text::extract(file, title, MOST_BYTES);
-    let text = text.map_err(|error| error.to_string())?.text;
-    Ok(Arrival::Text { title: title.to_owned(), text })
+    Ok(text.map_err(|error| error.to_string())?.text)
 }
 
 /// Writes answers, in a file that is complete or not there.
 pub fn write(path: &Path, text: &str) -> Arrival {
-    let fresh = path.with_extension(format!("{}.new", std::process::id()));
-    let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
-    match written {
+    match store::write_shared(path, text.as_bytes()) {
         Ok(()) => Arrival::Saved(path.display().to_string()),
-        Err(error) => {
-            let _ = std::fs::remove_file(&fresh);
-            let message = format!("{}: {error}", path.display());
-            Arrival::Failed(Failure { kind: FailureKind::File, message })
+        Err(error) => Arrival::Failed(failed(path, &error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_are_compared_as_numbers() {
+        let mut names =
+            ["part 10.txt", "Part 9.txt", "part 9b.txt", "appendix.txt", "part 009a.txt"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(
+            names,
+            ["appendix.txt", "Part 9.txt", "part 009a.txt", "part 9b.txt", "part 10.txt"]
+        );
+    }
+
+    #[test]
+    fn a_folder_is_its_texts_and_bad_files_say_why() {
+        let folder = std::env::temp_dir().join(format!("longview-folder-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("inner")).unwrap();
+        let empty = files_at(&folder);
+        assert_eq!(empty, Err(strings::EMPTY_FOLDER.to_owned()));
+        for (name, text) in [("b10.txt", "ten"), ("b2.md", "two"), ("c.png", "no"), ("x.exe", "no")]
+        {
+            std::fs::write(folder.join(name), text).unwrap();
         }
+        let missing = folder.join("missing.txt");
+        let (pieces, failures) = read_all(&[folder.clone(), missing.clone()]);
+        let titles: Vec<&str> = pieces.iter().map(|piece| &*piece.title).collect();
+        assert_eq!(titles, ["b2.md", "b10.txt"]);
+        assert_eq!((&*pieces[0].text, &*pieces[0].source.kind), ("two", "md"));
+        assert!(failures[0].message.starts_with(&*missing.to_string_lossy()), "{failures:?}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

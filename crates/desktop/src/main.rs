@@ -1,7 +1,9 @@
-//! The program: `longview-desktop [--model PATH] [--device NAME] [FILE]`.
+//! The program: `longview-desktop [--model PATH] [--device NAME] [--read] [FILE...]`.
 //!
-//! `--exit-after-start` closes the window once the engine is there and the first document can be
-//! read: a check that a machine can run it.
+//! A second start hands its files to the window that is open, and ends. `--exit-after-start` closes
+//! the window once the engine is there and the first document can be read: a check that a machine
+//! can run it. `--exit-after N` waits for so many documents, and `--keep-every SECONDS` says how
+//! often what is read is kept: both are for tests.
 
 #![cfg_attr(windows, windows_subsystem = "windows")]
 #![expect(clippy::print_stderr, reason = "what is wrong with its arguments has no window yet")]
@@ -10,29 +12,38 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use eframe::egui::ViewportBuilder;
 use longview_desktop::app::{App, Start};
-use longview_desktop::engine::local::{self, ModelSource};
+use longview_desktop::engine::ModelSource;
+use longview_desktop::engine::local::{self, LocalOptions};
 use longview_desktop::files::SystemDialogs;
+use longview_desktop::instance::{self, Claim, First};
+use longview_desktop::settings::{Settings, device_named};
+use longview_desktop::store::Places;
 use longview_desktop::strings;
+use longview_library::Library;
 use longview_library::documents::{Documents, default_folder};
-use longview_startup::DeviceChoice;
 
-const USAGE: &str = "usage: longview-desktop [--model PATH] [--device auto|cpu|wgpu|cuda] [FILE]";
+const USAGE: &str = "\
+usage: longview-desktop [--model PATH] [--device auto|cpu|wgpu|cuda] [--read] [FILE...]";
 const SIZE: [f32; 2] = [1280.0, 840.0];
 const LEAST_SIZE: [f32; 2] = [480.0, 480.0];
 
+#[derive(Default)]
 struct Args {
-    model: ModelSource,
-    device: DeviceChoice,
-    file: Option<PathBuf>,
-    exits: bool,
+    model: Option<ModelSource>,
+    device: Option<String>,
+    files: Vec<PathBuf>,
+    reads: bool,
+    exits: Option<usize>,
+    keep_every: Option<Duration>,
 }
 
 fn main() -> ExitCode {
     // Files of strangers are read by a process of their own: this program, started again.
-    if let Some(code) = longview_library::text::serve() {
+    if let Some(code) = longview_library::text::serve().or_else(longview_startup::template::serve) {
         return code;
     }
     let args = match parse(std::env::args_os().skip(1)) {
@@ -42,7 +53,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(args) {
+    let first = match first(&args) {
+        Ok(first) => first,
+        Err(code) => return code,
+    };
+    match run(args, first) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: no window can be opened: {error}");
@@ -51,14 +66,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> eframe::Result {
+/// The right to be the first window, if the system has a place for it; an end if another one has
+/// the files.
+fn first(args: &Args) -> Result<Option<First>, ExitCode> {
+    let Some(folder) = instance::folder() else { return Ok(None) };
+    match instance::claim(&folder, &args.files) {
+        Ok(Claim::First(first)) => Ok(Some(first)),
+        Ok(Claim::Handed) => Err(ExitCode::SUCCESS),
+        // A window that hangs must not keep another one from being opened.
+        Err(error) => {
+            eprintln!("warning: {}: {error}; a window of its own is opened", folder.display());
+            Ok(None)
+        }
+    }
+}
+
+fn run(args: Args, first: Option<First>) -> eframe::Result {
     // Without a place for it nothing is kept, and all else works.
     let library = default_folder().and_then(|folder| Documents::open(&folder)).ok();
+    let models = longview_library::Settings::from_environment(false).ok();
+    let places = Places::of_system();
+    let (settings, aside) = places.as_ref().map(Places::settings).unwrap_or_default();
+    if let Some(aside) = aside {
+        eprintln!("warning: the settings could not be read; they are in {}", aside.display());
+    }
+    let local = LocalOptions {
+        library: library.clone(),
+        templates_apart: true,
+        keep_every: args.keep_every.unwrap_or(LocalOptions::default().keep_every),
+    };
     let start = Start {
-        open: local::opener(args.model, args.device, library.clone()),
+        engines: local::engines(local),
+        settings: chosen(settings, &args),
         dialogs: Arc::new(SystemDialogs),
-        file: args.file,
+        files: args.files,
+        reads: args.reads,
         library,
+        models: models.map(|settings| Arc::new(Library::new(settings))),
+        places,
+        first,
         exits: args.exits,
     };
     let viewport = ViewportBuilder::default()
@@ -72,33 +118,48 @@ fn run(args: Args) -> eframe::Result {
     eframe::run_native("longview", options, Box::new(app))
 }
 
+/// The settings with what the command line says.
+fn chosen(mut settings: Settings, args: &Args) -> Settings {
+    if let Some(model) = &args.model {
+        settings.use_model(model.clone());
+    }
+    if let Some(device) = &args.device {
+        settings.device.clone_from(device);
+    }
+    settings
+}
+
 fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
-    let (model, device) = (ModelSource::Embedded, DeviceChoice::Auto);
-    let mut args = Args { model, device, file: None, exits: false };
+    let mut args = Args::default();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{} needs a value", word.display()));
         match word.to_str() {
-            Some("-m" | "--model") => args.model = ModelSource::Path(value()?.into()),
-            Some("--exit-after-start") => args.exits = true,
-            Some("--device") => args.device = device_named(&value()?)?,
+            Some("-m" | "--model") => args.model = Some(ModelSource::Path(value()?.into())),
+            Some("--read") => args.reads = true,
+            Some("--exit-after-start") => args.exits = Some(1),
+            Some("--exit-after") => args.exits = Some(number(&value()?)?),
+            Some("--keep-every") => {
+                args.keep_every = Some(Duration::from_secs(number(&value()?)? as u64));
+            }
+            Some("--device") => args.device = Some(device(&value()?)?),
             Some(option) if option.starts_with('-') => {
                 return Err(format!("{option} is no option"));
             }
-            _ if args.file.is_some() => return Err("one file at a time".to_owned()),
-            _ => args.file = Some(word.into()),
+            _ => args.files.push(word.into()),
         }
     }
     Ok(args)
 }
 
-fn device_named(name: &OsString) -> Result<DeviceChoice, String> {
-    match name.to_str() {
-        Some("auto") => Ok(DeviceChoice::Auto),
-        Some("cpu") => Ok(DeviceChoice::Cpu),
-        Some("wgpu") => Ok(DeviceChoice::Wgpu),
-        Some("cuda") => Ok(DeviceChoice::Cuda),
-        _ => Err(format!("{}: must be auto, cpu, wgpu or cuda", name.display())),
-    }
+fn number(word: &OsString) -> Result<usize, String> {
+    let parsed = word.to_str().and_then(|word| word.parse().ok());
+    parsed.ok_or(format!("{}: must be a whole number", word.display()))
+}
+
+fn device(name: &OsString) -> Result<String, String> {
+    let known = name.to_str().filter(|name| device_named(name).is_some());
+    let known = known.ok_or(format!("{}: must be auto, cpu, wgpu or cuda", name.display()))?;
+    Ok(known.to_owned())
 }
 
 #[cfg(test)]
@@ -111,11 +172,12 @@ mod tests {
 
     #[test]
     fn words_are_options_or_the_file() {
-        let args = parsed("--device cpu book.txt -m folder").unwrap();
-        assert_eq!(args.device, DeviceChoice::Cpu);
-        assert_eq!(args.model, ModelSource::Path("folder".into()));
-        assert_eq!(args.file, Some("book.txt".into()));
-        for wrong in ["--model", "--device tpu", "--fast", "a b"] {
+        let args = parsed("--device cpu book.txt -m folder --read sequel.txt").unwrap();
+        let settings = chosen(Settings::default(), &args);
+        assert_eq!(settings.device, "cpu");
+        assert_eq!(settings.model, ModelSource::Path("folder".into()));
+        assert_eq!((args.files, args.reads), (vec!["book.txt".into(), "sequel.txt".into()], true));
+        for wrong in ["--model", "--device tpu", "--fast", "--exit-after x"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

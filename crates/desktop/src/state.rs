@@ -4,16 +4,26 @@ use eframe::egui::ThemePreference;
 use longview_library::documents::Id;
 
 use crate::document::{Document, Stage, Target};
-use crate::engine::{DocumentId, Failure, ModelInfo};
-use crate::files::KeptDocument;
+use crate::engine::{DocumentId, Failure, ModelInfo, ModelSource};
+use crate::files::{KeptDocument, Piece, Purpose};
+use crate::models::Models;
+use crate::settings::Settings;
 
 /// Budgets that can be chosen.
 pub const BUDGETS: std::ops::RangeInclusive<usize> = 128..=8192;
 /// What a person did.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Asks for a file to open.
+    /// Asks for files to open.
     OpenFile,
+    /// Asks for a folder whose texts become one document.
+    OpenFolder,
+    /// Asks for files to stand behind what a document has.
+    AddFiles(DocumentId),
+    /// Opens these files as one document, in this order, or adds them to one.
+    OpenAsOne(Purpose, Vec<Piece>),
+    /// Opens each of these files by itself.
+    OpenEach(Vec<Piece>),
     /// Opens the sample document.
     OpenSample,
     /// Opens a document of the library.
@@ -32,12 +42,16 @@ pub enum Action {
     CloseDocument(DocumentId),
     /// Reads the document that is shown, or what is left of it.
     Read,
+    /// Takes a document out of the line of those that are to be read.
+    LeaveLine(DocumentId),
     /// Lets reading wait, or go on.
     Pause(bool),
     /// Ends reading; what was read stays.
     StopReading,
     /// Asks what was typed.
     Ask,
+    /// Changes the question of this exchange, or no longer.
+    Edit(Option<usize>),
     /// Asks the question of this exchange again.
     AskAgain(usize),
     /// Asks it with all tokens attended.
@@ -66,6 +80,20 @@ pub enum Action {
     ShowShortcuts(bool),
     /// Light, dark, or as the system has it.
     Theme(ThemePreference),
+    /// Asks the hub what a model is, or looks at one on this computer.
+    Look(String),
+    /// Asks for a model on this computer: for a folder, or for a file.
+    ChooseModel(bool),
+    /// Downloads the model that is looked at.
+    Pull,
+    /// Ends its download.
+    CancelPull,
+    /// Reads and answers with this model from now on.
+    UseModel(ModelSource),
+    /// Removes a model of the cache, by its name.
+    DeleteModel(String),
+    /// Takes what was chosen in the settings.
+    Choose(Box<Settings>),
     /// Starts an engine in place of one that ended.
     Restart,
     /// Removes a message.
@@ -92,13 +120,23 @@ pub enum Side {
     Recall,
 }
 
-/// A question about a document of the library.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What stands above the window until it is answered.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Dialog {
-    /// What it is to be called; the name is being typed.
+    /// What a document is to be called; the name is being typed.
     Rename(Id, String),
     /// Whether it is to be removed.
     Delete(Id, String),
+    /// Whether a model is to be removed: its name and bytes.
+    DeleteModel(String, u64),
+    /// In which order files become a document.
+    Order(Purpose, Vec<Piece>),
+    /// The models.
+    Models,
+    /// The settings, as they are being changed; whether all are shown.
+    Settings(Box<Settings>, bool),
+    /// Versions of what runs.
+    About,
 }
 
 /// The engine as far as the window knows.
@@ -131,8 +169,14 @@ pub struct State {
     pub kept: Vec<KeptDocument>,
     /// What is looked for in the list.
     pub wanted: String,
-    /// A question about the library.
+    /// What stands above the window.
     pub dialog: Option<Dialog>,
+    /// Documents that are to be read, the next one first.
+    pub line: Vec<DocumentId>,
+    /// Models, here and at the hub.
+    pub models: Models,
+    /// What was chosen.
+    pub settings: Settings,
     /// Which of the open documents is shown.
     pub current: Option<DocumentId>,
     /// Messages, oldest first.
@@ -153,8 +197,6 @@ pub struct State {
     pub focuses_question: bool,
     /// A short message, and until when it is shown.
     pub toast: Option<(String, f64)>,
-    /// Light, dark, or as the system has it.
-    pub theme: ThemePreference,
 }
 
 impl State {
@@ -162,6 +204,14 @@ impl State {
     pub fn document(&mut self) -> Option<&mut Document> {
         let current = self.current?;
         self.documents.iter_mut().find(|document| document.id == current)
+    }
+
+    /// The model and the device, once they are there.
+    pub fn model(&self) -> Option<&ModelInfo> {
+        match &self.engine {
+            EngineState::Ready(model) => Some(model),
+            _ => None,
+        }
     }
 
     /// Whether the engine works on something that the next question has to wait for.

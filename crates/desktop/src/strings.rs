@@ -3,14 +3,17 @@
 
 #![expect(missing_docs, reason = "a text says itself what it says")]
 
-use crate::engine::{Attention, FailureKind, ReadPlan, ReadProgress, ReadState};
+use crate::engine::{Attention, FailureKind, LeftOut, ReadPlan, ReadProgress, ReadState};
 use crate::figures::{bytes, count, percent, rate, seconds, tokens};
+use crate::models::{Fit, Place, VERDICT_TOKENS, Verdict};
 
 pub const APP: &str = "Longview";
 
 // The list of documents.
 pub const DOCUMENTS: &str = "Documents";
-pub const OPEN_FILE: &str = "Open a text file";
+pub const OPEN_FILE: &str = "Open files";
+pub const OPEN_FOLDER: &str = "Open a folder";
+pub const ADD_FILES: &str = "Add files";
 pub const LIBRARY: &str = "Library";
 pub const FIND: &str = "Find a document";
 pub const RENAME: &str = "Rename";
@@ -36,6 +39,7 @@ pub const ENGINE_OPENING: &str = "Starting the engine";
 pub const ENGINE_GONE: &str = "The engine is stopped";
 pub const SHORTCUTS: &str = "Keyboard shortcuts";
 pub const CLOSE: &str = "Close the list";
+pub const CLOSE_DIALOG: &str = "Done";
 
 // A window without a document.
 pub const EMPTY_TITLE: &str = "Ask a very long document";
@@ -56,6 +60,11 @@ pub const PREPARING: &str = "Preparing";
 pub const INDEXING: &str = "All is read. Building the index";
 pub const PAUSED: &str = "Paused";
 pub const STOPPING: &str = "Stopping";
+pub const PLAN_PAGES: &str = "Pages, of 1,800 letters";
+pub const PLAN_DISK: &str = "In the library, on the disk";
+pub const IN_LINE: &str = "Waits in line";
+pub const LEAVE_LINE: &str = "Do not read";
+pub const READ_NEXT: &str = "Read when it is free";
 pub const PLAN_HOST: &str = "Keys and values, in host memory";
 pub const PLAN_DEVICE: &str = "Weights, index and buffers, on the device";
 pub const PLAN_CONTEXT: &str = "Context";
@@ -79,10 +88,9 @@ pub const EXPORT: &str = "Export";
 pub const COPIED: &str = "The answer is on the clipboard.";
 pub const TRY_THESE: &str = "Questions that this document answers";
 pub const EMBEDDED_NOTE: &str = "The built-in model is small. It finds numbers that a document \
-    states in these forms, and knows no others. Start Longview with --model for a larger one.";
+    states in these forms, and knows no others. A chat model answers any question.";
 pub const EMBEDDED_NOTE_NONE: &str = "The built-in model is small. It finds numbers that are \
-    stated as in the sample document, and knows no others. Start Longview with --model for a \
-    larger one.";
+    stated as in the sample document, and knows no others. A chat model answers any question.";
 pub const READ_FIRST: &str = "Read the document first. Then ask.";
 pub const ASK_SOMETHING: &str = "Ask something about the document. The answer comes with the \
     passages that it rests on.";
@@ -98,8 +106,99 @@ pub const BUDGET_HELP: &str = "Tokens that a step may attend. When you change it
     question is asked again.";
 pub const FULL_ATTENTION: &str = "Full attention";
 
+pub const EDIT: &str = "Edit";
+pub const EDITING: &str = "Your question, changed";
+pub const LEAVE_EDIT: &str = "Leave it as it was";
+
+// Several files.
+pub const ORDER: &str = "Several files";
+pub const ORDER_HELP: &str = "As one document they are read in this order. Files that are added \
+    later are read alone.";
+pub const ORDER_ADD_HELP: &str = "They stand behind what the document has, in this order. What \
+    was read of it is not read again.";
+pub const OPEN_AS_ONE: &str = "Open as one document";
+pub const OPEN_EACH: &str = "Open each by itself";
+pub const ADD: &str = "Add";
+pub const UP: &str = "Move up";
+pub const DOWN: &str = "Move down";
+pub const REMOVE: &str = "Remove";
+
+// Models.
+pub const MODELS: &str = "Models";
+pub const MODEL_NAME: &str = "Name at Hugging Face, folder or GGUF file";
+pub const MODEL_HINT: &str = "USER/REPO or USER/REPO:Q4_K_M";
+pub const LOOK: &str = "Look";
+pub const LOOKING: &str = "Asking the hub";
+pub const CHOOSE_FOLDER: &str = "Choose a folder";
+pub const CHOOSE_GGUF: &str = "Choose a GGUF file";
+pub const ON_THIS_COMPUTER: &str = "On this computer";
+pub const SUGGESTED_MODELS: &str = "Chat models to download";
+pub const BUILT_IN: &str = "Built-in model";
+pub const BUILT_IN_HELP: &str = "Finds numbers stated as in the sample document";
+pub const USE: &str = "Use";
+pub const IN_USE: &str = "In use";
+pub const DOWNLOAD: &str = "Download";
+pub const GO_ON: &str = "Go on with the download";
+pub const CANCEL_DOWNLOAD: &str = "Cancel the download";
+pub const ENDING: &str = "Ending";
+pub const DOWNLOAD_KEPT: &str = "What came is kept: the download goes on from there.";
+pub const CHOOSE_MODEL: &str = "Choose a chat model";
+pub const USE_BUILT_IN: &str = "Use the built-in model";
+pub const NO_PLACE_FOR_MODELS: &str = "This system names no folder for models; set HF_HOME to one.";
+pub const REALLY_DELETE_MODEL: &str = "Delete this model?";
+pub const DELETE_MODEL_HELP: &str = "Its files are removed from this computer, for other programs \
+    that use this cache too. It can be downloaded again.";
+pub const NETWORK_HELP: &str = "The hub is asked only when you press Look or Download.";
+
+// Settings.
+pub const SETTINGS: &str = "Settings";
+pub const SAVE: &str = "Save";
+pub const ADVANCED: &str = "Advanced";
+pub const SCALE: &str = "Size of text and controls";
+pub const DEVICE: &str = "Device";
+pub const DEVICE_HELP: &str = "Where the model computes. A change starts the engine again.";
+pub const DEVICE_NAMES: [&str; 4] = ["Automatic", "CUDA", "GPU through WGSL", "CPU"];
+pub const POLICY: &str = "Policy";
+pub const POLICY_HELP: &str = "How the tokens are chosen that a step attends. The first one is \
+    right for most documents.";
+pub const BOUNDS: &str = "Say how sure an answer is";
+pub const BOUNDS_HELP: &str = "Limits what was left out, by rows that are drawn in each step. It \
+    takes some time, and changes no answer.";
+pub const FIRST_BUDGET: &str = "Budget at the start";
+pub const FIRST_BUDGET_HELP: &str = "Tokens that a step may attend: more is slower and leaves out \
+    less.";
+pub const DEVICE_LIMIT: &str = "Limit of device memory, in GiB";
+pub const DEVICE_LIMIT_HELP: &str = "What does not fit into it is refused before it is read.";
+pub const DISK_LIMIT: &str = "Limit of the library, in GiB";
+pub const DISK_LIMIT_HELP: &str = "Above it, what was read longest ago goes; texts and pinned \
+    documents stay.";
+pub const NO_LIMIT: &str = "no limit";
+
+// About.
+pub const ABOUT: &str = "About";
+pub const ABOUT_TEXT: &str = "Reads long documents once, on this computer, and answers questions \
+    about them. It asks the network only for models, when you say so, and reports nothing.";
+pub const VERSION: &str = "Version";
+pub const MODEL: &str = "Model";
+pub const LICENSE: &str = "Licence";
+
 // What was recalled.
 pub const MEMORY: &str = "Keys and values";
+pub const OVER_TIME: &str = "Over the last answer";
+pub const RATE: &str = "Tokens a second";
+pub const HIT_RATE: &str = "Hits, in percent";
+pub const FETCHED: &str = "Fetched, in KiB a step";
+pub const IN_PLACE: &str = "Rows are attended where they are: nothing is fetched.";
+pub const PART_WEIGHTS: &str = "Weights";
+pub const PART_ROWS: &str = "Recalled rows and index";
+pub const PART_BUFFERS: &str = "Buffers of a step";
+pub const PART_HOST_ROWS: &str = "Keys and values";
+pub const PART_HOST_INDEX: &str = "Index";
+pub const PART_SESSION: &str = "What was read";
+pub const DEVICE_MEMORY: &str = "Device";
+pub const HOST_MEMORY: &str = "Host memory";
+pub const ONE_MEMORY: &str = "Memory, of device and host";
+pub const DISK: &str = "Disk";
 pub const ON_DEVICE: &str = "On the device";
 pub const IN_HOST: &str = "In host memory";
 pub const MAP: &str = "Map of the context";
@@ -120,11 +219,15 @@ pub const NOTHING_READ: &str = "Nothing is read yet.";
 // Messages.
 pub const DISMISS: &str = "Dismiss";
 pub const START_AGAIN: &str = "Start the engine again";
-pub const NOT_TEXT: &str = "is no text in UTF-8. Save it as plain text and open that.";
+pub const NOT_TEXT: &str = "is no text in UTF-8, nor in another encoding. Save it as plain text \
+    and open that.";
+pub const EMPTY_FOLDER: &str = "holds no text: txt, md, html, pdf or docx.";
 
 /// The shortcuts, as the window lists them.
-pub const SHORTCUT_LIST: [(&str, &str); 13] = [
-    ("Ctrl O", "Open a text file"),
+pub const SHORTCUT_LIST: [(&str, &str); 15] = [
+    ("Ctrl O", "Open files"),
+    ("Ctrl M", "Models"),
+    ("Ctrl ,", "Settings"),
     ("Ctrl R", "Read the document, or continue"),
     ("Ctrl P", "Pause and resume reading"),
     ("Escape", "Stop reading or answering"),
@@ -139,16 +242,114 @@ pub const SHORTCUT_LIST: [(&str, &str); 13] = [
     ("F1", "Show this list"),
 ];
 
+/// A document of several files.
+pub fn title_of(titles: &[&str]) -> String {
+    match titles {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
+}
+
+pub fn too_many_files(found: usize, most: usize) -> String {
+    format!("holds {} texts, and {} can be opened at once.", count(found), count(most))
+}
+
+/// A session's model, in few words.
+pub fn model_of_session(words: &str) -> String {
+    let path = std::path::Path::new(words);
+    let name = path.is_absolute().then(|| path.file_name()).flatten();
+    name.map_or(words.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+pub fn locked(file: &str) -> String {
+    format!("Another program downloads {file}; it is waited for.")
+}
+
+pub fn model_here(name: &str) -> String {
+    format!("{name} is on this computer.")
+}
+
+pub fn in_line(place: usize) -> String {
+    match place {
+        0 => format!("{IN_LINE}, next"),
+        n => format!("{IN_LINE}, place {}", n + 1),
+    }
+}
+
+pub fn file_of_order(place: usize, title: &str) -> String {
+    format!("{}. {title}", place + 1)
+}
+
+/// A verdict, with the number that decides.
+pub fn verdict(verdict: &Verdict) -> String {
+    let place = match verdict.place {
+        Place::Memory => "memory",
+        Place::Device => "device memory",
+        Place::Host => "host memory",
+    };
+    let (needed, available) = (bytes(verdict.needed), bytes(verdict.available));
+    match verdict.fit {
+        Fit::Yes => format!("Fits: {needed} of {available} {place}"),
+        Fit::Tight => format!("Tight: {needed} of {available} {place}"),
+        Fit::No => format!("Does not fit: {needed} needed, {available} of {place}"),
+        Fit::Unknown => format!("Needs {needed} of {place}"),
+    }
+}
+
+pub fn verdict_help() -> String {
+    format!(
+        "Weights, and keys and values of a document of {}. The memory is what was free when the \
+         device was opened.",
+        tokens(VERDICT_TOKENS as usize)
+    )
+}
+
+pub fn offer(n_files: usize, size: u64, present: u64, license: Option<&str>) -> String {
+    let files = if n_files == 1 { "1 file".to_owned() } else { format!("{n_files} files") };
+    let license = license.unwrap_or("not stated");
+    let here =
+        if present > 0 { format!(", {} here already", bytes(present)) } else { String::new() };
+    format!("{}, {files}{here}. Licence: {license}.", bytes(size))
+}
+
+pub fn suggested(size: u64, license: &str) -> String {
+    format!("about {}, {license}", bytes(size))
+}
+
+pub fn pulling(done: u64, size: u64, speed: u64) -> String {
+    let speed = if speed > 0 { format!(", {}/s", bytes(speed)) } else { String::new() };
+    format!("{} of {}{speed}", bytes(done), bytes(size))
+}
+
+/// A size as the window shows it.
+pub fn size(n: u64) -> String {
+    bytes(n)
+}
+
+/// What was left out at most, and how sure that is.
+pub fn left_out(left_out: &LeftOut) -> String {
+    let most = percent(left_out.most);
+    if left_out.confidence < 1.0 {
+        return format!(
+            "At most {most} of the attention was left out, in 99 of 100 choices, with {} \
+             confidence.",
+            percent(left_out.confidence)
+        );
+    }
+    format!("At most {most} of the attention was left out, for certain, in 99 of 100 choices.")
+}
+
 /// The button with all that can be done with a document.
 pub fn more(name: &str) -> String {
     format!("{ACTIONS}: {name}")
 }
 
 /// What is known of a document of the library.
-pub fn kept(n_tokens: usize, is_pinned: bool) -> String {
+pub fn kept(n_tokens: usize, size: u64, is_pinned: bool) -> String {
     let read = match n_tokens {
         0 => NOT_READ.to_owned(),
-        n => format!("{}, kept", tokens(n)),
+        n => format!("{}, {}", tokens(n), bytes(size)),
     };
     if is_pinned { format!("{read}, {PINNED}") } else { read }
 }

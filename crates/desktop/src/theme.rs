@@ -52,6 +52,10 @@ pub struct Palette {
     pub strong_mark: Color32,
     /// What went wrong.
     pub bad: Color32,
+    /// What fits.
+    pub good: Color32,
+    /// What fits and leaves little.
+    pub warn: Color32,
     /// Behind what went wrong.
     pub bad_card: Color32,
     /// Cells of the map, by the number of their place: skipped, sink, recent, hit, missed, held.
@@ -74,6 +78,8 @@ const LIGHT: Palette = Palette {
     mark: rgb(0xe3ecfb),
     strong_mark: rgb(0xbfd5f8),
     bad: rgb(0xa3241c),
+    good: rgb(0x20693f),
+    warn: rgb(0x8a5200),
     bad_card: rgb(0xfcecea),
     map: [rgb(0xe4e5e2), rgb(0x6a4c93), rgb(0x3c8d5a), rgb(0x1f5fc4), rgb(0xd9730d), rgb(0xb4c7e7)],
 };
@@ -90,6 +96,8 @@ const DARK: Palette = Palette {
     mark: rgb(0x24344f),
     strong_mark: rgb(0x35528a),
     bad: rgb(0xff9c92),
+    good: rgb(0x7fd3a0),
+    warn: rgb(0xf0b26b),
     bad_card: rgb(0x3a2221),
     map: [rgb(0x34383d), rgb(0xb79ce0), rgb(0x6fc48e), rgb(0x86b1ff), rgb(0xf2a25c), rgb(0x41557a)],
 };
@@ -210,7 +218,7 @@ mod tests {
     fn text_stands_out_from_everything_behind_it() {
         for p in [LIGHT, DARK] {
             for behind in [p.page, p.side, p.card, p.mark] {
-                for text in [p.text, p.weak, p.accent] {
+                for text in [p.text, p.weak, p.accent, p.good, p.warn] {
                     let contrast = contrast(text, behind);
                     assert!(contrast >= 4.5, "{text:?} on {behind:?}: {contrast:.2}");
                 }

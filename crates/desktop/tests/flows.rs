@@ -186,8 +186,8 @@ fn files_come_by_argument_dialog_and_errors_say_what_to_do() {
     let bad = temporary("bad.txt", &[0xff, 0xfe, 0x00]);
     let mut setup = Setup::new(open);
     setup.allows_missing_glyphs = true;
-    setup.file = Some(good.clone());
-    setup.chosen.open = Some(bad.clone());
+    setup.files = vec![good.clone()];
+    setup.chosen.open = vec![bad.clone()];
     let mut window = setup.window();
     window.wait_for_part("text of a file");
     window.click(strings::OPEN_FILE);

@@ -19,7 +19,7 @@ fn a_frame_is_short_while_an_answer_streams_beside_a_book() {
     let file = std::env::temp_dir().join(format!("longview-book-{}.txt", std::process::id()));
     std::fs::write(&file, &book).unwrap();
     let mut setup = Setup::new(open);
-    setup.file = Some(file.clone());
+    setup.files = vec![file.clone()];
     let mut window = setup.window();
     window.click(strings::READ);
     script.read(book.len() / 4 / 256 + 1);

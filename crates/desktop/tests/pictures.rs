@@ -154,7 +154,7 @@ fn a_document_that_is_too_long() {
     let file = std::env::temp_dir().join(format!("longview-long-{}.txt", std::process::id()));
     std::fs::write(&file, "words and ".repeat(50_000)).unwrap();
     let mut setup = Setup::new(open);
-    setup.file = Some(file.clone());
+    setup.files = vec![file.clone()];
     let mut window = setup.window();
     // The name of the file is another one each time: what is wrong is what matters.
     window.wait_for(strings::failure(longview_desktop::engine::FailureKind::TooLong).0);

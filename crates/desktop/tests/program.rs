@@ -4,8 +4,11 @@
 
 mod flows;
 mod frames;
+mod kept;
+mod models;
 mod pictures;
 mod real;
+mod several;
 // Elsewhere there is no screen that nobody sees.
 #[cfg(target_os = "linux")]
 mod start;

@@ -5,12 +5,20 @@ use std::path::Path;
 
 use eframe::egui::accesskit::Role;
 use egui_kittest::kittest::{NodeT as _, Queryable as _};
-use longview_desktop::engine::local::{self, ModelSource};
+use longview_desktop::engine::local::{self, LocalOptions};
+use longview_desktop::engine::{EngineSetup, OpenEngine};
 use longview_desktop::strings;
 use longview_library::documents::Documents;
 use longview_startup::DeviceChoice;
 
 use crate::support::{Setup, Window};
+
+/// The embedded model on the CPU.
+fn engines(library: Option<Documents>) -> OpenEngine {
+    let options = LocalOptions { library, ..LocalOptions::default() };
+    let setup = EngineSetup { device: DeviceChoice::Cpu, ..EngineSetup::default() };
+    local::engines(options)(&setup)
+}
 
 /// A document of some 830 tokens with three numbers in it.
 fn document() -> String {
@@ -33,8 +41,8 @@ fn document() -> String {
 fn a_file_is_read_asked_and_answered_with_its_passage() {
     let file = std::env::temp_dir().join(format!("longview-desktop-{}.txt", std::process::id()));
     std::fs::write(&file, document()).unwrap();
-    let mut setup = Setup::new(local::opener(ModelSource::Embedded, DeviceChoice::Cpu, None));
-    setup.chosen.open = Some(file.clone());
+    let mut setup = Setup::new(engines(None));
+    setup.chosen.open = vec![file.clone()];
     let mut window = setup.window();
     window.click(strings::OPEN_FILE);
     let title = file.file_name().unwrap().to_string_lossy().into_owned();
@@ -66,7 +74,7 @@ fn a_file_is_read_asked_and_answered_with_its_passage() {
 /// With `LONGVIEW_DESKTOP_PICTURE` naming a file, the picture of the documentation is written.
 #[test]
 fn the_sample_is_answered_in_all_the_forms_that_it_suggests() {
-    let open = local::opener(ModelSource::Embedded, DeviceChoice::Cpu, None);
+    let open = engines(None);
     let mut window = Setup::new(open).window();
     window.click(strings::READ);
     window.wait_for_part("read in");
@@ -94,9 +102,10 @@ fn the_sample_is_answered_in_all_the_forms_that_it_suggests() {
 /// A window over a library, with the file if there is one.
 fn with_library(folder: &Path, file: Option<&Path>) -> Window {
     let library = Documents::open(folder).unwrap();
-    let open = local::opener(ModelSource::Embedded, DeviceChoice::Cpu, Some(library.clone()));
+    let open = engines(Some(library.clone()));
     let mut setup = Setup::new(open);
-    (setup.library, setup.file) = (Some(library), file.map(Path::to_owned));
+    setup.library = Some(library);
+    setup.files = file.map(Path::to_owned).into_iter().collect();
     setup.window()
 }
 

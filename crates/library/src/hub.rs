@@ -17,12 +17,18 @@ use crate::watch::Watch;
 
 /// The most bytes of a list; one of 10,000 files has 3 MB.
 const MAX_LIST: usize = 64 << 20;
+/// What the tag of a licence begins with.
+const LICENSE: &str = "license:";
+/// Letters of a licence's name: it is shown.
+const MAX_LICENSE: usize = 64;
 
 /// A repository at one commit.
 #[derive(Debug)]
 pub(crate) struct Repository {
     pub(crate) commit: String,
     pub(crate) files: Vec<RemoteFile>,
+    /// As its publisher names it.
+    pub(crate) license: Option<String>,
 }
 
 /// A file of a repository, under the name that the hub gives it.
@@ -44,6 +50,9 @@ pub(crate) struct Hub<'a> {
 struct Listed {
     sha: String,
     siblings: Vec<Sibling>,
+    /// Words such as `license:apache-2.0`.
+    #[serde(default)]
+    tags: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -176,7 +185,11 @@ impl Repository {
             let content = sibling.content();
             RemoteFile { name: sibling.rfilename, content }
         };
-        Self { commit: listed.sha, files: listed.siblings.into_iter().map(file).collect() }
+        let mut tags = listed.tags.iter();
+        let license = tags
+            .find_map(|tag| tag.strip_prefix(LICENSE))
+            .map(|name| name.chars().filter(|c| !c.is_control()).take(MAX_LICENSE).collect());
+        Self { commit: listed.sha, files: listed.siblings.into_iter().map(file).collect(), license }
     }
 
     /// The names of all files.

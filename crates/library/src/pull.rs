@@ -10,13 +10,15 @@ use crate::find::{Found, find};
 use crate::http::Client;
 use crate::hub::{Hub, Repository};
 use crate::list::{Entry, list};
+use crate::look::Remote;
 use crate::name::ModelName;
 use crate::remote_path::RemotePath;
 use crate::remove::{Removed, remove};
-use crate::select::{Choice, INDEX, MAX_INDEX, Wanted, choose, shards};
+use crate::select::{CONFIG, Choice, INDEX, MAX_INDEX, Wanted, choose, shards};
 use crate::settings::{Offline, Settings};
 use crate::space::free_bytes;
 use crate::transfer::{Job, Tally, Transfer, is_whole};
+use crate::variant::Format;
 use crate::watch::{Event, Watch};
 
 /// The models of this machine, and the hub that others come from.
@@ -72,9 +74,7 @@ impl Library {
     /// as it is until the new one is whole.
     pub fn pull(&self, wanted: &Wanted<'_>, watch: &mut Watch<'_>) -> Result<Found, LibraryError> {
         if self.is_offline() {
-            let by_variable = self.settings.offline == Offline::Variable;
-            let name = wanted.name.to_string();
-            return self.find(wanted).map_err(|_| LibraryError::Offline { name, by_variable });
+            return self.find(wanted).map_err(|_| self.offline(wanted));
         }
         let client = Client::new(&self.settings);
         let (endpoint, patience) = (&self.settings.endpoint, self.settings.patience);
@@ -84,6 +84,39 @@ impl Library {
         let pull = Pull { wanted, repository: &repository, repo: &repo, hub: &hub };
         pull.run(&Transfer { hub: &hub, client: &client, repo: &repo, name: wanted.name }, watch)?;
         self.find_commit(wanted, &repository.commit)
+    }
+
+    /// Asks the hub what [`Library::pull`] would download: how much, under which licence, and the
+    /// beginning that tells the model's dimensions. Of a GGUF file `is_enough` says when that has
+    /// come.
+    ///
+    /// # Errors
+    /// See [`LibraryError`].
+    pub fn look(
+        &self,
+        wanted: &Wanted<'_>,
+        is_enough: &dyn Fn(&[u8]) -> bool,
+        watch: &mut Watch<'_>,
+    ) -> Result<Remote, LibraryError> {
+        if self.is_offline() {
+            return Err(self.offline(wanted));
+        }
+        let client = Client::new(&self.settings);
+        let (endpoint, patience) = (&self.settings.endpoint, self.settings.patience);
+        let hub = Hub { client: &client, endpoint, patience };
+        let repository = hub.list(wanted.name, watch)?;
+        let repo = self.cache.repo(wanted.name);
+        let pull = Pull { wanted, repository: &repository, repo: &repo, hub: &hub };
+        pull.look(
+            &Transfer { hub: &hub, client: &client, repo: &repo, name: wanted.name },
+            is_enough,
+            watch,
+        )
+    }
+
+    fn offline(&self, wanted: &Wanted<'_>) -> LibraryError {
+        let by_variable = self.settings.offline == Offline::Variable;
+        LibraryError::Offline { name: wanted.name.to_string(), by_variable }
     }
 
     /// What was just downloaded, whatever the branch says by now.
@@ -103,14 +136,7 @@ struct Pull<'a> {
 
 impl Pull<'_> {
     fn run(&self, transfer: &Transfer<'_>, watch: &mut Watch<'_>) -> Result<(), LibraryError> {
-        let names = match choose(&self.repository.names(), self.wanted)? {
-            Choice::Gguf(names) => names,
-            Choice::Folder { files, has_index: false } => files,
-            Choice::Folder { mut files, has_index: true } => {
-                files.extend(self.shards(transfer, watch)?);
-                files
-            }
-        };
+        let (_, names) = self.names(transfer, watch)?;
         let jobs = self.jobs(&names)?;
         let total = jobs.iter().map(|job| job.size).sum();
         let present = jobs.iter().map(|job| self.present(job)).sum();
@@ -123,6 +149,49 @@ impl Pull<'_> {
             tally.before += job.size;
         }
         self.name(&jobs)
+    }
+
+    /// The files of the model by name, the first of a GGUF file's parts first.
+    fn names(
+        &self,
+        transfer: &Transfer<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Format, Vec<String>), LibraryError> {
+        match choose(&self.repository.names(), self.wanted)? {
+            Choice::Gguf(names) => Ok((Format::Gguf, names)),
+            Choice::Folder { files, has_index: false } => Ok((Format::Safetensors, files)),
+            Choice::Folder { mut files, has_index: true } => {
+                files.extend(self.shards(transfer, watch)?);
+                Ok((Format::Safetensors, files))
+            }
+        }
+    }
+
+    fn look(
+        &self,
+        transfer: &Transfer<'_>,
+        is_enough: &dyn Fn(&[u8]) -> bool,
+        watch: &mut Watch<'_>,
+    ) -> Result<Remote, LibraryError> {
+        let (format, names) = self.names(transfer, watch)?;
+        let jobs = self.jobs(&names)?;
+        let first = match format {
+            Format::Gguf => names.first().map_or("", String::as_str),
+            _ => CONFIG,
+        };
+        let first = self.job(first)?;
+        let commit = &self.repository.commit;
+        let begin = self.hub.begin(self.wanted, commit, &first.file, is_enough, watch)?;
+        Ok(Remote {
+            format,
+            n_files: jobs.len(),
+            total_bytes: jobs.iter().map(|job| job.size).sum(),
+            present_bytes: jobs.iter().map(|job| self.present(job)).sum(),
+            begin_of_bytes: first.size,
+            license: self.repository.license.clone(),
+            commit: commit.clone(),
+            begin,
+        })
     }
 
     /// The weights that the index names, which is downloaded for this.

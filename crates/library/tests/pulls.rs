@@ -240,3 +240,32 @@ fn a_model_is_not_removed_while_it_is_downloaded() {
     });
     assert!(find(&library, REPO).is_ok());
 }
+
+#[test]
+fn a_look_says_what_a_download_would_be_and_downloads_no_weights() {
+    let (hub, cache) = (TestHub::start(), TestCache::new());
+    add_folder(&hub, REPO);
+    let library = cache.library(&hub, &[]);
+    let name = name(REPO);
+    let wanted = Wanted { name: &name, file: None, prefer: Prefer::Safetensors };
+    let mut watch = Watch { on_event: &mut |_| {}, is_cancelled: &|| false };
+    let remote = library.look(&wanted, &|_| true, &mut watch).unwrap();
+    assert_eq!((remote.format, remote.n_files), (Format::Safetensors, 3));
+    assert_eq!((remote.total_bytes, remote.present_bytes), (305_023, 0));
+    assert_eq!(remote.license.as_deref(), Some("apache-2.0"));
+    assert_eq!(remote.begin, b"{\"model_type\": \"llama\"}");
+    assert!(hub.asked_for("model.safetensors").is_empty());
+
+    let bytes = noise(900_000);
+    hub.file("org/packed", "m-Q4_K_M.gguf", bytes.clone());
+    let name = "org/packed".parse().unwrap();
+    let wanted = Wanted { name: &name, file: None, prefer: Prefer::Safetensors };
+    let is_enough = |begin: &[u8]| begin.len() >= 100_000;
+    let remote = library.look(&wanted, &is_enough, &mut watch).unwrap();
+    assert_eq!((remote.format, remote.begin_of_bytes), (Format::Gguf, 900_000));
+    assert!((100_000..900_000).contains(&remote.begin.len()), "{}", remote.begin.len());
+    assert!(bytes.starts_with(&remote.begin));
+    let offline = cache.library(&hub, &[("HF_HUB_OFFLINE", "1")]);
+    let refused = offline.look(&wanted, &is_enough, &mut watch).unwrap_err();
+    assert!(matches!(refused, LibraryError::Offline { .. }), "{refused}");
+}

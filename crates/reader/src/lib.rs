@@ -14,4 +14,4 @@ mod reader;
 pub use error::ReaderError;
 pub use map::{ContextMap, MOST_CELLS};
 pub use passages::{MOST_PASSAGES, Passage};
-pub use reader::{Answer, Finish, Memory, Question, ReadState, Reader, Step};
+pub use reader::{Answer, Finish, LeftOut, Memory, Question, ReadState, Reader, Step};

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Passages of an answer at most.
 pub const MOST_PASSAGES: usize = 8;
@@ -15,15 +15,22 @@ const LONG: usize = 320;
 /// Shares below this are noise.
 const LEAST_WEIGHT: f64 = 0.02;
 
-/// A part of the document.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// A part of the document that an answer rests on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Passage {
-    /// First UTF-16 unit in the document's text, as JavaScript counts.
-    pub start: usize,
-    /// The unit behind its last one.
-    pub end: usize,
+    /// Bytes of the document's text.
+    pub place: Range<usize>,
     /// Share of the attention that the whole document received.
     pub weight: f64,
+}
+
+impl Passage {
+    /// Its place in UTF-16 units of the document's text, as JavaScript counts.
+    pub fn utf16(&self, text: &str) -> Range<usize> {
+        let units = |part: &str| part.encode_utf16().count();
+        let start = units(&text[..self.place.start]);
+        start..start + units(&text[self.place.clone()])
+    }
 }
 
 /// The passages that received most, most first. `places` says for each token which bytes of the
@@ -48,11 +55,10 @@ pub(crate) fn passages(text: &str, places: &[Range<usize>], mass: &[f32]) -> Vec
     });
     best.sort_by(|a, b| b.0.total_cmp(&a.0));
     best.truncate(MOST_PASSAGES);
-    let utf16 = |at: usize| text[..at].encode_utf16().count();
     let passage = |(weight, place): (f64, &Range<usize>)| {
         let words = text[place.clone()].trim();
         let start = place.start + text[place.clone()].find(words).unwrap_or(0);
-        Passage { start: utf16(start), end: utf16(start + words.len()), weight }
+        Passage { place: start..start + words.len(), weight }
     };
     best.into_iter().map(passage).collect()
 }
@@ -105,9 +111,10 @@ mod tests {
         let mass = [9.0, 0.0, 0.1, 0.0, 0.2, 0.3, 0.1, 0.29, 0.01];
         let found = passages(text, &places, &mass);
         assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(&text[found[0].place.clone()], "The key is 42.");
         let units: Vec<u16> = text.encode_utf16().collect();
-        let first = String::from_utf16(&units[found[0].start..found[0].end]).unwrap();
-        assert_eq!(first, "The key is 42.");
+        let first = String::from_utf16(&units[found[0].utf16(text)]).unwrap();
+        assert_eq!(first, "The key is 42.", "behind letters of two bytes");
         assert!((found[0].weight - 0.89).abs() < 1e-6 && (found[1].weight - 0.1).abs() < 1e-6);
         assert_eq!(passages(text, &places, &[0.0; 9]), []);
     }
@@ -116,7 +123,7 @@ mod tests {
     fn spaces_are_no_passage() {
         let text = "One.\nTwo.";
         let found = passages(text, &[0..4, 4..5, 5..9], &[0.1, 0.6, 0.3]);
-        let shown: Vec<(usize, usize)> = found.iter().map(|p| (p.start, p.end)).collect();
-        assert_eq!(shown, [(5, 9), (0, 4)]);
+        let shown: Vec<Range<usize>> = found.into_iter().map(|p| p.place).collect();
+        assert_eq!(shown, [5..9, 0..4]);
     }
 }

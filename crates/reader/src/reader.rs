@@ -12,8 +12,8 @@ use longview_engine::{
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::TokenStream;
 use longview_ops::Backend;
-use longview_scheduler::{PolicyOptions, SpanMode, Stats};
-use serde::Serialize;
+use longview_scheduler::{AttentionBound, PolicyOptions, SAMPLED_CONFIDENCE, SpanMode, Stats};
+use serde::{Deserialize, Serialize};
 
 use crate::error::ReaderError;
 use crate::map::ContextMap;
@@ -70,12 +70,14 @@ pub struct Step<'a> {
     pub hits: u64,
     /// Rows that were fetched.
     pub misses: u64,
+    /// Bytes of the rows that were fetched.
+    pub fetched_bytes: u64,
     /// Where the context's tokens stood, if it was asked for.
     pub map: Option<ContextMap>,
 }
 
 /// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Finish {
     /// The model said so.
@@ -86,8 +88,20 @@ pub enum Finish {
     Stopped,
 }
 
+/// How much of the attention the steps of an answer left out at most.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeftOut {
+    /// The bound that half of all choices do not exceed, as a share of the attention.
+    pub median: f64,
+    /// The bound that 99 of 100 choices do not exceed.
+    pub most: f64,
+    /// With which confidence each bound holds; 1 where it is certain.
+    pub confidence: f64,
+}
+
 /// What a question gave: its text, and what the answer took.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// What the model said.
@@ -104,6 +118,10 @@ pub struct Answer {
     pub context: usize,
     /// Share of recalled rows that were on the device; none if nothing was recalled.
     pub hit_rate: Option<f64>,
+    /// Bytes of rows that were fetched for it.
+    pub fetched_bytes: u64,
+    /// How much was left out at most, where the policy asks for bounds.
+    pub left_out: Option<LeftOut>,
     /// Keys, values and index on the device.
     pub device_bytes: u64,
     /// Keys and values in host memory.
@@ -145,11 +163,13 @@ pub struct Reader<B: Backend> {
 }
 
 /// What the steps of an answer are counted from.
+#[derive(Default)]
 struct Count {
     begin: Duration,
     steps: usize,
     hits: u64,
     misses: u64,
+    fetched_bytes: u64,
 }
 
 impl<B: Backend> Reader<B> {
@@ -200,6 +220,11 @@ impl<B: Backend> Reader<B> {
     /// The tokens that were read of the document.
     pub fn tokens(&self) -> &[u32] {
         self.document.as_ref().map_or(&[], |document| document.session.tokens())
+    }
+
+    /// The document's text; empty if there is none.
+    pub fn text(&self) -> &str {
+        self.document.as_ref().map_or("", |document| &document.text)
     }
 
     /// Where keys and values are.
@@ -294,6 +319,39 @@ impl<B: Backend> Reader<B> {
         self.document = Some(Document::new(text, ids, session, fitted));
         let seconds = self.engine.backend().now().saturating_sub(begin).as_secs_f64();
         Ok(ReadState { tokens, total, complete: tokens == total, seconds })
+    }
+
+    /// Begins to read `text` with what a saved session has of its first tokens, be it of this text
+    /// or of another one that begins likewise; [`Reader::read_on`] reads the rest.
+    ///
+    /// # Errors
+    /// If the file is not whole, or was made with another model. The document before is kept then.
+    pub async fn begin_with(
+        &mut self,
+        source: &dyn RangeSource,
+        text: &str,
+        policy: &PolicyOptions,
+    ) -> Result<ReadState, ReaderError> {
+        let begin = self.engine.backend().now();
+        let ids = prompt::document_ids(&self.engine, text)?;
+        let (total, context) = (ids.len(), self.engine.options().ctx_size);
+        if total >= context {
+            return Err(ReaderError::DocumentTooLong { tokens: total, context });
+        }
+        let fitted = self.fitted(policy)?;
+        let mut session = self.engine.restore(source, Some(&fitted)).await?.session;
+        let tokens = prompt::common(session.tokens(), &ids);
+        if session.n_tokens() > tokens {
+            session.truncate(tokens).await?;
+        }
+        self.document = Some(Document::new(text, ids, session, fitted));
+        let seconds = self.engine.backend().now().saturating_sub(begin).as_secs_f64();
+        Ok(ReadState { tokens, total, complete: tokens == total, seconds })
+    }
+
+    /// The tokens of a text as a document: those that [`Reader::read`] would read.
+    pub fn document_tokens(&self, text: &str) -> Result<Vec<u32>, ReaderError> {
+        prompt::document_ids(&self.engine, text)
     }
 
     /// Answers a question from what was read of the document: the question goes in through the
@@ -401,7 +459,7 @@ impl<B: Backend> Document<B> {
         let params = SamplingParams { temperature: question.temperature, ..Default::default() };
         let mut sampler = Sampler::new(params, engine.model().config().vocab_size)?;
         self.session.reset_stats();
-        let mut count = Count { begin: engine.backend().now(), steps: 0, hits: 0, misses: 0 };
+        let mut count = Count { begin: engine.backend().now(), ..Count::default() };
         let mut mass = vec![0.0; self.ids.len()];
         let mut wait = 0;
         let mut stream = TokenStream::new(true);
@@ -453,11 +511,23 @@ impl<B: Backend> Document<B> {
             attended: self.session.stats().mean_attended(),
             context: self.session.n_tokens(),
             hit_rate: self.session.stats().hit_rate(),
+            fetched_bytes: self.session.stats().fetched_bytes,
+            left_out: self.left_out(),
             device_bytes,
             host_bytes,
             finish: finish.unwrap_or(Finish::Length),
             passages: self.passages(engine, &mass)?,
         })
+    }
+
+    fn left_out(&self) -> Option<LeftOut> {
+        let confidence = match self.session.sequence().policy().attention_bound {
+            AttentionBound::Off => return None,
+            AttentionBound::WorstCase => 1.0,
+            AttentionBound::Sampled => SAMPLED_CONFIDENCE,
+        };
+        let bounds = &self.session.stats().bounds;
+        Some(LeftOut { median: bounds.median()?, most: bounds.of_most()?, confidence })
     }
 
     async fn step(
@@ -500,7 +570,7 @@ impl Count {
         text: &'a str,
         tokens: usize,
     ) -> Step<'a> {
-        let Stats { steps, hits, misses, .. } = session.stats();
+        let Stats { steps, hits, misses, fetched_bytes, .. } = session.stats();
         let seconds = engine.backend().now().saturating_sub(self.begin).as_secs_f64();
         self.steps = *steps as usize;
         let mut places = Vec::new();
@@ -511,9 +581,10 @@ impl Count {
             tokens_per_s: self.steps as f64 / seconds.max(1e-9),
             hits: hits - self.hits,
             misses: misses - self.misses,
+            fetched_bytes: fetched_bytes - self.fetched_bytes,
             map: (!places.is_empty()).then(|| ContextMap::of(&places)),
         };
-        (self.hits, self.misses) = (*hits, *misses);
+        (self.hits, self.misses, self.fetched_bytes) = (*hits, *misses, *fetched_bytes);
         step
     }
 }

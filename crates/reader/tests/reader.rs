@@ -9,7 +9,9 @@ use longview_cpu::{CpuBackend, CpuOptions};
 use longview_engine::EngineOptions;
 use longview_model::folder::ModelFolder;
 use longview_reader::{Answer, Finish, Question, Reader, Step};
-use longview_scheduler::{HostStoreKind, PolicyOptions, Preset};
+use longview_scheduler::{
+    AttentionBound, HostStoreKind, PolicyOptions, Preset, SAMPLED_CONFIDENCE,
+};
 use pollster::block_on;
 
 const NAMES: [&str; 3] = ["velvet-comet", "quiet-harbour", "amber-lantern"];
@@ -73,9 +75,7 @@ fn read_all(reader: &mut Reader<CpuBackend>, policy: &PolicyOptions) {
 
 /// The text of the passage that an answer attended to most.
 fn top(answer: &Answer) -> String {
-    let units: Vec<u16> = document().encode_utf16().collect();
-    let passage = answer.passages[0];
-    String::from_utf16(&units[passage.start..passage.end]).unwrap()
+    document()[answer.passages[0].place.clone()].to_owned()
 }
 
 #[test]
@@ -180,6 +180,43 @@ fn a_saved_document_is_asked_without_reading_it() {
         ask(&mut second, &question(0, &clusterkv())).text.ends_with(" 2003322."),
         "still there"
     );
+}
+
+#[test]
+fn a_longer_document_begins_with_what_was_read_of_a_shorter_one() {
+    let mut first = reader();
+    read_all(&mut first, &clusterkv());
+    let mut file = Vec::new();
+    block_on(first.save(b"{}", &mut file)).unwrap();
+    let longer = document() + "\n\nOne of the special magic numbers for green-tower is: 7310264.";
+    let mut second = reader();
+    let state = block_on(second.begin_with(&file, &longer, &clusterkv())).unwrap();
+    assert!(!state.complete && state.tokens > 800 && state.total > state.tokens, "{state:?}");
+    let mut read = Vec::new();
+    let state = block_on(second.read_on(&mut |p| {
+        read.push((p.before, p.total));
+        ControlFlow::Continue(())
+    }));
+    assert!(state.unwrap().complete);
+    assert!(read.iter().all(|(before, total)| *before > 800 && total > before), "{read:?}");
+    let mut asked = question(0, &clusterkv());
+    asked.text = asked.text.replace(NAMES[0], "green-tower");
+    assert!(ask(&mut second, &asked).text.ends_with(" 7310264."));
+    assert_eq!(second.text(), longer);
+}
+
+#[test]
+fn an_answer_says_how_much_was_left_out_at_most() {
+    let mut reader = reader();
+    read_all(&mut reader, &clusterkv());
+    let mut policy = PolicyOptions::new(Preset::Longview).with_budget(256);
+    assert_eq!(ask(&mut reader, &question(1, &policy)).left_out, None);
+    policy.attention_bound = Some(AttentionBound::Sampled);
+    let answer = ask(&mut reader, &question(1, &policy));
+    let left_out = answer.left_out.expect("the policy bounds it");
+    assert!(0.0 < left_out.median && left_out.median <= left_out.most, "{left_out:?}");
+    assert!(left_out.most < 1.0 && left_out.confidence == SAMPLED_CONFIDENCE, "{left_out:?}");
+    assert!(answer.fetched_bytes > 0, "rows were fetched into the cache");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What an engine is to the window: the calls, and the values that they speak.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use longview_reader::{ContextMap, Finish};
+use longview_reader::{Answer, ContextMap};
+use serde::{Deserialize, Serialize};
 
 /// Which document, for as long as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +23,48 @@ pub struct ModelInfo {
     pub n_layers: usize,
     /// KV heads of a layer.
     pub n_kv_heads: usize,
+    /// The memory that there is for it.
+    pub machine: Machine,
+}
+
+/// The memory of the machine, as it was when the device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Of the device; `None` if nobody knows.
+    pub device_bytes: Option<u64>,
+    /// Of the host, beside a device with memory of its own.
+    pub host_bytes: Option<u64>,
+    /// Whether both are the same.
+    pub is_unified: bool,
+}
+
+/// Bytes that a document takes, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Weights, on the device.
+    pub weights: u64,
+    /// Recalled keys and values, and the index, on the device.
+    pub device_rows: u64,
+    /// Buffers of a step, on the device.
+    pub buffers: u64,
+    /// All keys and values, in host memory.
+    pub host_rows: u64,
+    /// The host's copy of the index, in host memory.
+    pub host_index: u64,
+    /// What is kept in the library, on the disk: about, before it is read.
+    pub disk: u64,
+}
+
+impl Parts {
+    /// Bytes where the device computes.
+    pub fn device_bytes(&self) -> u64 {
+        self.weights + self.device_rows + self.buffers
+    }
+
+    /// Bytes in host memory.
+    pub fn host_bytes(&self) -> u64 {
+        self.host_rows + self.host_index
+    }
 }
 
 /// What it takes to read a document, before it is read.
@@ -31,11 +74,9 @@ pub struct ReadPlan {
     pub tokens: usize,
     /// Tokens of the context that is made for it: questions and answers have room too.
     pub context: usize,
-    /// Keys and values in host memory.
-    pub host_bytes: u64,
-    /// Weights, buffers, index and recalled rows where the device computes.
-    pub device_bytes: u64,
-    /// Whether both are the same memory.
+    /// The bytes that it takes.
+    pub parts: Parts,
+    /// Whether device and host memory are the same.
     pub is_unified: bool,
     /// What the memory that is too small holds, if one is.
     pub short_of: Option<u64>,
@@ -77,9 +118,10 @@ impl ReadState {
 }
 
 /// What a step of an answer may attend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Attention {
-    /// So many tokens, recalled by the default policy.
+    /// So many tokens, recalled by the policy of the settings.
     Budget(usize),
     /// All.
     Full,
@@ -105,42 +147,14 @@ pub struct AnswerStep {
     pub tokens: usize,
     /// Steps a second so far.
     pub tokens_per_s: f64,
+    /// Rows recalled in this step that were on the device.
+    pub hits: u64,
+    /// Rows that were fetched.
+    pub misses: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
     /// Where the context's tokens stood.
     pub map: Option<ContextMap>,
-}
-
-/// A part of the document that an answer rests on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Passage {
-    /// Bytes of the document's text.
-    pub place: Range<usize>,
-    /// Share of the attention that the document received.
-    pub weight: f64,
-}
-
-/// An answer that has ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    /// What the model said.
-    pub text: String,
-    /// Tokens of it.
-    pub tokens: usize,
-    /// Steps a second, the question's included.
-    pub tokens_per_s: f64,
-    /// Tokens that a KV head attended in a step, on average.
-    pub attended: Option<f64>,
-    /// Tokens of the context at the end.
-    pub context: usize,
-    /// Share of recalled rows that were on the device; none if nothing was recalled.
-    pub hit_rate: Option<f64>,
-    /// Keys, values and index on the device.
-    pub device_bytes: u64,
-    /// Keys and values in host memory.
-    pub host_bytes: u64,
-    /// Why it ended.
-    pub finish: Finish,
-    /// What it attended to most, most first.
-    pub passages: Vec<Passage>,
 }
 
 /// What went wrong, in a form that a thread can hand over.

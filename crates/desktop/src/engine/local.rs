@@ -1,7 +1,6 @@
 //! The engine inside this process: a reader on the device that this machine has.
 
-use std::ops::{ControlFlow, Range};
-use std::path::PathBuf;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,16 +9,16 @@ use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, fing
 use longview_library::documents::{Documents, DocumentsError, Facts, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_reader::{self as reader, Reader, ReaderError};
+use longview_reader::{self as reader, Answer, Reader, ReaderError};
 use longview_scheduler::{Fingerprint, PolicyOptions, Preset};
-use longview_startup::{Device, DeviceChoice, DeviceOptions, embedded, with_device};
+use longview_startup::{Device, DeviceOptions, embedded, template, with_device};
 use pollster::block_on;
 
 use super::contract::{
-    Answer, AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, ModelInfo,
-    Passage, Question, ReadPlan, ReadProgress, ReadState,
+    AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, Machine, ModelInfo,
+    Parts, Question, ReadPlan, ReadProgress, ReadState,
 };
-use super::worker::OpenEngine;
+use super::setup::{EngineSetup, Engines, ModelSource};
 
 /// Tokens of a question and its answer for which a context has room.
 const ROOM: usize = 1024;
@@ -35,84 +34,102 @@ const MOST_TOKENS: [usize; 2] = [512, 48];
 /// refused before it is counted.
 const MOST_TOKEN_BYTES: usize = 64;
 
-/// Where the model comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ModelSource {
-    /// It is inside the program.
-    Embedded,
-    /// A Hugging Face folder or a GGUF file.
-    Path(PathBuf),
+/// What is read is kept after so much time, so that a program that is killed loses no more.
+const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// Keeping takes at most one part in so many of the time.
+const KEEP_SHARE: u32 = 10;
+
+/// How engines of this process differ between the program and its tests.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Where documents are kept; none if the system has no place for it.
+    pub library: Option<Documents>,
+    /// Whether chat templates run in a process of their own, which needs a program that calls
+    /// [`template::serve`] first.
+    pub templates_apart: bool,
+    /// What is read is kept after so much time.
+    pub keep_every: Duration,
 }
 
-/// An engine of `source` on the device that is chosen as the command line chooses it. What it reads
-/// of documents of `library` is kept there.
-pub fn opener(source: ModelSource, device: DeviceChoice, library: Option<Documents>) -> OpenEngine {
-    Arc::new(move || {
-        // A device that is there and cannot be used is told by `longview doctor`.
-        let device = Device::open(device, &DeviceOptions::default(), &mut |_| {});
-        let device = device.map_err(|error| failure(FailureKind::EngineStopped, &error))?;
-        let title = device.title();
-        with_device!(device, backend => {
-            let (source, library) = (source.clone(), library.clone());
-            Ok(Box::new(Local::open(backend, source, title, library)?) as Box<dyn DocumentEngine>)
+impl Default for LocalOptions {
+    fn default() -> Self {
+        Self { library: None, templates_apart: false, keep_every: KEEP_EVERY }
+    }
+}
+
+/// Engines on the device that a setup names, which is chosen as the command line chooses it. What
+/// they read of documents of the library is kept there.
+pub fn engines(options: LocalOptions) -> Engines {
+    Arc::new(move |setup: &EngineSetup| {
+        let (setup, local) = (setup.clone(), options.clone());
+        Arc::new(move || {
+            // A device that is there and cannot be used is told by `longview doctor`.
+            let mut devices = DeviceOptions::default();
+            devices.cpu.threads = threads(longview_cpu::physical_cores());
+            let device = Device::open(setup.device, &devices, &mut |_| {});
+            let device = device.map_err(|error| failure(FailureKind::EngineStopped, &error))?;
+            let title = device.title();
+            with_device!(device, backend => {
+                let local = Local::open(backend, setup.clone(), title, local.clone())?;
+                Ok(Box::new(local) as Box<dyn DocumentEngine>)
+            })
         })
     })
 }
 
+/// Threads beside a window, which has a core for itself where there is more than one.
+fn threads(cores: usize) -> usize {
+    cores.saturating_sub(1).max(1)
+}
+
 struct Local<B: Backend> {
     backend: Arc<B>,
-    source: ModelSource,
+    setup: EngineSetup,
     device: String,
+    /// As they were before the model was loaded.
+    machine: Machine,
     /// None only while a model is loaded for a longer context.
     reader: Option<Reader<B>>,
     text: Arc<str>,
-    library: Option<Documents>,
+    options: LocalOptions,
     /// Tokens that the model was made for.
     limit: usize,
-}
-
-impl ModelSource {
-    fn open(&self) -> Result<ModelFolder, Failure> {
-        match self {
-            Self::Embedded => embedded::open().map_err(|e| failure(FailureKind::Model, &e)),
-            Self::Path(path) => {
-                ModelFolder::open(path).map_err(|e| failure(FailureKind::Model, &e))
-            }
-        }
-    }
-
-    /// The model in words that open it again from any folder.
-    fn words(&self) -> String {
-        match self {
-            Self::Embedded => self.name(),
-            Self::Path(path) => {
-                std::path::absolute(path).as_deref().unwrap_or(path).display().to_string()
-            }
-        }
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Self::Embedded => "needle".to_owned(),
-            Self::Path(path) => {
-                path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-            }
-        }
-    }
 }
 
 impl<B: Backend> Local<B> {
     fn open(
         backend: Arc<B>,
-        source: ModelSource,
+        setup: EngineSetup,
         device: String,
-        library: Option<Documents>,
+        options: LocalOptions,
     ) -> Result<Self, Failure> {
-        let limit = source.open()?.config.max_position_embeddings.clamp(1, MAX_CONTEXT);
+        let capabilities = backend.capabilities();
+        let is_unified = capabilities.unified_memory;
+        let machine = Machine {
+            device_bytes: setup.device_memory.or(capabilities.memory_bytes),
+            host_bytes: if is_unified { None } else { longview_cpu::available_memory() },
+            is_unified,
+        };
         let (reader, text) = (None, "".into());
-        let mut local = Self { backend, source, device, reader, text, library, limit };
+        let mut local = Self { backend, setup, device, machine, reader, text, options, limit: 0 };
+        let trained = local.folder()?.config.max_position_embeddings;
+        local.limit = trained.clamp(1, MAX_CONTEXT);
         local.ready()?;
         Ok(local)
+    }
+
+    fn folder(&self) -> Result<ModelFolder, Failure> {
+        let opened = match self.setup.model.path() {
+            None => return embedded::open().map_err(|e| failure(FailureKind::Model, &e)),
+            Some(path) if self.options.templates_apart => template::open_folder(path),
+            Some(path) => ModelFolder::open(path),
+        };
+        opened.map_err(|error| failure(FailureKind::Model, &error))
+    }
+
+    fn engine_options(&self, ctx_size: usize) -> EngineOptions {
+        let device_memory = self.setup.device_memory;
+        EngineOptions { ctx_size, chunk_size: CHUNK, device_memory, ..EngineOptions::default() }
     }
 
     /// The reader, loaded again if its context is shorter than `context`. What it had read is gone
@@ -123,9 +140,9 @@ impl<B: Backend> Local<B> {
             before => {
                 // Memory that both would need is free first.
                 drop(before);
-                let (backend, folder) = (Arc::clone(&self.backend), self.source.open()?);
-                block_on(Reader::load(backend, folder, options(context), &mut |_, _| {}))
-                    .map_err(refused)?
+                let (backend, folder) = (Arc::clone(&self.backend), self.folder()?);
+                let options = self.engine_options(context);
+                block_on(Reader::load(backend, folder, options, &mut |_, _| {})).map_err(refused)?
             }
         };
         Ok(self.reader.insert(reader))
@@ -146,7 +163,7 @@ impl<B: Backend> Local<B> {
 
     /// What was read, kept in the library if the document is there.
     fn keep(&mut self, state: &reader::ReadState) -> ReadState {
-        let kept = self.library.clone().map(|library| self.keep_in(&library, state.total));
+        let kept = self.options.library.clone().map(|library| self.keep_in(&library, state.total));
         let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
         let not_kept = kept.and_then(Result::err);
         ReadState { tokens, total, seconds, was_kept: false, not_kept }
@@ -157,9 +174,10 @@ impl<B: Backend> Local<B> {
         if library.get(id).map_err(|error| not_kept(&error))?.is_none() {
             return Ok(());
         }
-        let (model, text) = (self.source.words(), Arc::clone(&self.text));
+        let (model, text) = (self.setup.model.words(), Arc::clone(&self.text));
+        let (policy, preset) = (self.setup.policy().text(), self.setup.policy.name());
         let reader = self.ready()?;
-        let key = session_key(reader)?;
+        let key = session_key(reader, policy)?;
         let building = library.begin(id, &key).map_err(|error| not_kept(&error))?;
         let mut writer = building.writer().map_err(|error| not_kept(&error))?;
         // The command line asks about such a session by the text in its note.
@@ -175,7 +193,7 @@ impl<B: Backend> Local<B> {
             context: reader.engine().options().ctx_size,
             model: &model,
             about: &about,
-            preset: Preset::DEFAULT.info().name,
+            preset,
         };
         building.commit(writer, &facts).map(|_| ()).map_err(|error| not_kept(&error))
     }
@@ -185,11 +203,12 @@ impl<B: Backend> DocumentEngine for Local<B> {
     fn model(&self) -> ModelInfo {
         let config = self.reader.as_ref().map(|reader| reader.engine().model().config());
         ModelInfo {
-            name: self.source.name(),
+            name: self.setup.model.name(),
             device: self.device.clone(),
-            is_embedded: self.source == ModelSource::Embedded,
+            is_embedded: self.setup.model == ModelSource::Embedded,
             n_layers: config.map_or(1, |config| config.n_layers),
             n_kv_heads: config.map_or(1, |config| config.n_kv_heads),
+            machine: self.machine,
         }
     }
 
@@ -200,25 +219,34 @@ impl<B: Backend> DocumentEngine for Local<B> {
         }
         let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
         let context = self.context(tokens)?;
-        let folder = self.source.open()?;
-        let plan = Engine::plan(&*self.backend, &folder, &options(context), &policy());
+        let folder = self.folder()?;
+        let (options, policy) = (self.engine_options(context), self.setup.policy());
+        let plan = Engine::plan(&*self.backend, &folder, &options, &policy);
         let plan = plan.map_err(|error| refused(error.into()))?;
-        let capabilities = self.backend.capabilities();
-        let host =
-            if capabilities.unified_memory { None } else { longview_cpu::available_memory() };
-        let memory = Memory { device: capabilities.memory_bytes, host };
+        let Machine { device_bytes, is_unified, .. } = self.machine;
+        let host = if is_unified { None } else { longview_cpu::available_memory() };
+        let shortage = plan.shortage(Memory { device: device_bytes, host });
+        let (weights, device_rows) = (plan.weight_bytes, plan.kv.device_kv_bytes());
+        let (host_rows, host_index) = (plan.kv.host_kv_bytes, plan.kv.host_index_bytes);
+        let share = tokens as f64 / context as f64;
         Ok(ReadPlan {
             tokens,
             context,
-            host_bytes: plan.host_bytes(),
-            device_bytes: plan.device_bytes(),
+            parts: Parts {
+                weights,
+                device_rows,
+                buffers: plan.device_bytes() - weights - device_rows,
+                host_rows,
+                host_index,
+                disk: (host_rows as f64 * share) as u64,
+            },
             is_unified: plan.unified,
-            short_of: plan.shortage(memory).map(|shortage| shortage.available),
+            short_of: shortage.map(|shortage| shortage.available),
         })
     }
 
     fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
-        let Some(library) = self.library.clone() else { return Ok(None) };
+        let Some(library) = self.options.library.clone() else { return Ok(None) };
         let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
         let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
             return Ok(None);
@@ -226,7 +254,8 @@ impl<B: Backend> DocumentEngine for Local<B> {
         let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
         let context = self.context(tokens)?;
         // Positions of some models depend on the context, and what was kept with them.
-        let key = session_key(self.reader_for(context)?)?;
+        let policy = self.setup.policy();
+        let key = session_key(self.reader_for(context)?, policy.text())?;
         let policy_text = Some(&*key.policy);
         let found = document.session_of(key.fingerprint, policy_text);
         let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
@@ -235,7 +264,7 @@ impl<B: Backend> DocumentEngine for Local<B> {
         // Another process may have removed it.
         let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
         let reader = self.reader_for(context)?;
-        let state = block_on(reader.open(&source, text, &policy())).map_err(refused)?;
+        let state = block_on(reader.open(&source, text, &policy)).map_err(refused)?;
         self.text = Arc::clone(text);
         let _ = library.touch(document.id, Some(session.file));
         let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
@@ -251,20 +280,16 @@ impl<B: Backend> DocumentEngine for Local<B> {
         let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
         let context = self.context(tokens)?;
         self.text = Arc::clone(text);
-        let reader = self.reader_for(context)?;
-        let mut pace = Pace::new(hear);
-        let state = block_on(reader.read(text, &policy(), &mut |p| pace.hear(p)));
-        Ok(self.keep(&state.map_err(refused)?))
+        self.reader_for(context)?;
+        let is_begun = self.begin_with_what_is_known(context);
+        self.read_in_parts(is_begun, hear)
     }
 
     fn read_on(
         &mut self,
         hear: &mut dyn FnMut(ReadProgress) -> ControlFlow<()>,
     ) -> Result<ReadState, Failure> {
-        let reader = self.ready()?;
-        let mut pace = Pace::new(hear);
-        let state = block_on(reader.read_on(&mut |p| pace.hear(p)));
-        Ok(self.keep(&state.map_err(refused)?))
+        self.read_in_parts(true, hear)
     }
 
     fn ask(
@@ -272,40 +297,86 @@ impl<B: Backend> DocumentEngine for Local<B> {
         question: &Question,
         hear: &mut dyn FnMut(AnswerStep) -> ControlFlow<()>,
     ) -> Result<Answer, Failure> {
-        let is_embedded = self.source == ModelSource::Embedded;
+        let is_embedded = self.setup.model == ModelSource::Embedded;
+        let policy = self.setup.policy();
         let asked = reader::Question {
             text: question.text.clone(),
             policy: match question.attention {
-                Attention::Budget(tokens) => policy().with_budget(tokens),
+                Attention::Budget(tokens) => policy.with_budget(tokens),
                 Attention::Full => PolicyOptions::new(Preset::Full),
             },
             max_tokens: MOST_TOKENS[usize::from(is_embedded)],
             temperature: 0.0,
             map: Some((LayerId::new(question.map.0), HeadId::new(question.map.1))),
         };
-        let text = Arc::clone(&self.text);
         let reader = self.ready()?;
         let answer = block_on(reader.ask(&asked, &mut |step| {
             hear(AnswerStep {
                 text: step.text.to_owned(),
                 tokens: step.tokens,
                 tokens_per_s: step.tokens_per_s,
+                hits: step.hits,
+                misses: step.misses,
+                fetched_bytes: step.fetched_bytes,
                 map: step.map.clone(),
             })
         }));
-        let answer = answer.map_err(refused)?;
-        Ok(Answer {
-            passages: passages(&text, &answer.passages),
-            text: answer.text,
-            tokens: answer.tokens,
-            tokens_per_s: answer.tokens_per_s,
-            attended: answer.attended,
-            context: answer.context,
-            hit_rate: answer.hit_rate,
-            device_bytes: answer.device_bytes,
-            host_bytes: answer.host_bytes,
-            finish: answer.finish,
-        })
+        answer.map_err(refused)
+    }
+}
+
+impl<B: Backend> Local<B> {
+    /// Begins with the session of the library that has most of the text's first tokens: of this
+    /// document as far as it was read, or of a shorter one that it begins with. Whether there is
+    /// one; what cannot be used is read anew.
+    fn begin_with_what_is_known(&mut self, context: usize) -> bool {
+        let Some(library) = self.options.library.clone() else { return false };
+        let (text, policy) = (Arc::clone(&self.text), self.setup.policy());
+        let Some(reader) = self.reader.as_mut() else { return false };
+        let Ok(key) = session_key(reader, policy.text()) else { return false };
+        let Ok(ids) = reader.document_tokens(&text) else { return false };
+        let Ok(Some(near)) = library.nearest(&key, &ids, context) else { return false };
+        let source = FileSource::open(&library.session_path(&near.session));
+        let Ok(source) = source else { return false };
+        block_on(reader.begin_with(&source, &text, &policy)).is_ok_and(|state| state.tokens > 0)
+    }
+
+    /// Reads, and keeps from time to time what was read.
+    fn read_in_parts(
+        &mut self,
+        is_begun: bool,
+        hear: &mut dyn FnMut(ReadProgress) -> ControlFlow<()>,
+    ) -> Result<ReadState, Failure> {
+        let (text, policy) = (Arc::clone(&self.text), self.setup.policy());
+        let keeps = self.options.library.is_some();
+        let mut due = Instant::now() + self.options.keep_every;
+        let (mut is_begun, mut pace) = (is_begun, Pace::new(hear));
+        loop {
+            let mut broken_off = None;
+            let mut heard = |progress: Progress| {
+                let flow = pace.hear(progress);
+                let is_due = keeps && Instant::now() >= due && progress.done < progress.total;
+                if flow.is_continue() && is_due {
+                    broken_off = Some(Instant::now());
+                    return ControlFlow::Break(());
+                }
+                flow
+            };
+            let reader = self.ready()?;
+            let state = if is_begun {
+                block_on(reader.read_on(&mut heard))
+            } else {
+                block_on(reader.read(&text, &policy, &mut heard))
+            };
+            let state = state.map_err(refused)?;
+            let Some(begin) = broken_off else { return Ok(self.keep(&state)) };
+            is_begun = true;
+            // What fails here is told at the end, where it matters.
+            self.keep(&state);
+            let took = begin.elapsed();
+            pace.paused += took;
+            due = Instant::now() + self.options.keep_every.max(took * (KEEP_SHARE - 1));
+        }
     }
 }
 
@@ -335,22 +406,14 @@ impl<'a> Pace<'a> {
     }
 }
 
-fn options(ctx_size: usize) -> EngineOptions {
-    EngineOptions { ctx_size, chunk_size: CHUNK, ..EngineOptions::default() }
-}
-
-fn policy() -> PolicyOptions {
-    PolicyOptions::new(Preset::DEFAULT)
-}
-
 /// What keys and values of this model depend on, and the index beside them.
-fn session_key<B: Backend>(reader: &Reader<B>) -> Result<SessionKey, Failure> {
+fn session_key<B: Backend>(reader: &Reader<B>, policy: String) -> Result<SessionKey, Failure> {
     let engine = reader.engine();
     Ok(SessionKey {
         fingerprint: fingerprint_digest(fingerprint(reader)?).into(),
         kv_type: engine.options().kv_dtype.to_string(),
         reading: if engine.chat().is_some() { Reading::Chat } else { Reading::Plain },
-        policy: policy().text(),
+        policy,
     })
 }
 
@@ -360,24 +423,6 @@ fn fingerprint<B: Backend>(reader: &Reader<B>) -> Result<&Fingerprint, Failure> 
 
 fn not_kept(error: &DocumentsError) -> Failure {
     failure(FailureKind::NotKept, error)
-}
-
-/// Passages by their bytes: the reader counts in UTF-16, as the page does.
-fn passages(text: &str, found: &[reader::Passage]) -> Vec<Passage> {
-    let mut wanted: Vec<usize> = found.iter().flat_map(|p| [p.start, p.end]).collect();
-    wanted.sort_unstable();
-    let mut bytes = Vec::with_capacity(wanted.len());
-    let mut units = 0;
-    for (at, c) in text.char_indices() {
-        while wanted.get(bytes.len()).is_some_and(|unit| *unit <= units) {
-            bytes.push(at);
-        }
-        units += c.len_utf16();
-    }
-    bytes.resize(wanted.len(), text.len());
-    let byte = |unit: usize| bytes[wanted.partition_point(|w| *w < unit)];
-    let place = |p: &reader::Passage| -> Range<usize> { byte(p.start)..byte(p.end) };
-    found.iter().map(|p| Passage { place: place(p), weight: p.weight }).collect()
 }
 
 fn too_long(tokens: &str, limit: usize) -> Failure {
@@ -409,15 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passages_are_found_behind_characters_of_any_width() {
-        let text = "é😀. The key is 42. 終";
-        let units = |part: &str| text[..text.find(part).unwrap()].encode_utf16().count();
-        let start = units("The");
-        let found = [
-            reader::Passage { start, end: units(" 終"), weight: 0.5 },
-            reader::Passage { start: units("終"), end: units("終") + 1, weight: 0.1 },
-        ];
-        let shown: Vec<&str> = passages(text, &found).into_iter().map(|p| &text[p.place]).collect();
-        assert_eq!(shown, ["The key is 42.", "終"]);
+    fn a_window_has_a_core_for_itself_where_there_are_two() {
+        assert_eq!([1, 2, 3, 16].map(threads), [1, 1, 2, 15]);
     }
 }

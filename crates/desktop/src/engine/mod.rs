@@ -7,12 +7,14 @@
 
 mod contract;
 pub mod local;
+mod setup;
 mod worker;
 
-pub use longview_reader::{ContextMap, Finish};
+pub use longview_reader::{Answer, ContextMap, Finish, LeftOut, Passage};
 
 pub use self::contract::{
-    Answer, AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, ModelInfo,
-    Passage, Question, ReadPlan, ReadProgress, ReadState,
+    AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, Machine, ModelInfo,
+    Parts, Question, ReadPlan, ReadProgress, ReadState,
 };
+pub use self::setup::{EngineSetup, Engines, ModelSource};
 pub use self::worker::{Command, Event, OpenEngine, Step, Task, Wake, Worker};

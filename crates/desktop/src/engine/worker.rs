@@ -1,14 +1,16 @@
 //! The engine's thread, and the window's end of the channels to it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use longview_reader::Answer;
+
 use super::contract::{
-    Answer, AnswerStep, DocumentEngine, DocumentId, Failure, FailureKind, ModelInfo, Question,
-    ReadPlan, ReadProgress, ReadState,
+    AnswerStep, DocumentEngine, DocumentId, Failure, FailureKind, ModelInfo, Question, ReadPlan,
+    ReadProgress, ReadState,
 };
 
 /// Makes the engine, on its thread.
@@ -67,7 +69,7 @@ pub enum Step {
     Answered(Answer),
 }
 
-/// Which tasks are to stop, and whether the running one pauses. Tasks have increasing numbers, so a
+/// Which tasks are to stop, and whether the running one pauses. Each task has its own number, so a
 /// stop that comes too late never hits the next one.
 #[derive(Default)]
 struct Control {
@@ -77,8 +79,10 @@ struct Control {
 
 #[derive(Default)]
 struct Wishes {
-    /// Tasks up to this one are to stop.
-    stopped: u64,
+    /// Tasks that are to stop.
+    stopped: BTreeSet<u64>,
+    /// Whether all are.
+    ends: bool,
     paused: Option<u64>,
 }
 
@@ -145,7 +149,7 @@ impl Worker {
     /// Ends a task after its current step, or before it begins.
     pub fn stop(&self, task: Task) {
         let mut wishes = self.control.wishes();
-        wishes.stopped = wishes.stopped.max(task.0);
+        wishes.stopped.insert(task.0);
         self.control.changed.notify_all();
     }
 
@@ -158,7 +162,14 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.stop(Task(u64::MAX));
+        self.control.wishes().ends = true;
+        self.control.changed.notify_all();
+    }
+}
+
+impl Wishes {
+    fn is_stopped(&self, task: Task) -> bool {
+        self.ends || self.stopped.contains(&task.0)
     }
 }
 
@@ -171,10 +182,10 @@ impl Control {
     /// What a task is to do after a step. Waits while it is paused.
     fn after_step(&self, task: Task) -> ControlFlow<()> {
         let mut wishes = self.wishes();
-        while wishes.paused == Some(task.0) && wishes.stopped < task.0 {
+        while wishes.paused == Some(task.0) && !wishes.is_stopped(task) {
             wishes = self.changed.wait(wishes).unwrap_or_else(PoisonError::into_inner);
         }
-        if wishes.stopped >= task.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if wishes.is_stopped(task) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

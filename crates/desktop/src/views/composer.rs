@@ -35,7 +35,20 @@ fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let takes_focus = std::mem::take(&mut state.focuses_question);
     let may_ask = can_ask(state);
     let Some(document) = state.document() else { return };
-    let label = widgets::group(ui, strings::QUESTION);
+    let is_edited = document.editing.is_some();
+    let label = ui.horizontal(|ui| {
+        let name = if is_edited { strings::EDITING } else { strings::QUESTION };
+        let label = widgets::group(ui, name);
+        if is_edited {
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                if ui.add(widgets::quiet(ui, strings::LEAVE_EDIT)).clicked() {
+                    actions.push(Action::Edit(None));
+                }
+            });
+        }
+        label
+    });
+    let label = label.inner;
     let new_line = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
     let edit = TextEdit::multiline(&mut document.draft).return_key(new_line).desired_rows(2);
     let edit = edit.hint_text(strings::QUESTION_HINT).desired_width(f32::INFINITY);

@@ -6,7 +6,7 @@ use super::widgets;
 use crate::document::{Document, Exchange, Reply};
 use crate::engine::{Answer, Attention, Finish};
 use crate::figures::percent;
-use crate::state::{Action, EngineState, State};
+use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, GAP, TIGHT, WIDE};
 
@@ -47,6 +47,9 @@ fn beginning(ui: &mut Ui, document: &mut Document, is_embedded: bool, actions: &
         let has_questions = !document.suggestions.is_empty();
         let note = if has_questions { strings::EMBEDDED_NOTE } else { strings::EMBEDDED_NOTE_NONE };
         widgets::caption(ui, note);
+        if ui.add(widgets::secondary(strings::CHOOSE_MODEL)).on_hover_text("Ctrl M").clicked() {
+            actions.push(Action::ShowDialog(Some(Dialog::Models)));
+        }
     }
     if document.suggestions.is_empty() {
         return;
@@ -131,6 +134,10 @@ fn ended(ui: &mut Ui, reply: &Reply, answer: &Answer) {
         line += &strings::attended(attended, answer.context);
     }
     widgets::caption(ui, line.trim_end());
+    if let Some(left_out) = &answer.left_out {
+        ui.add_space(TIGHT - GAP);
+        widgets::caption(ui, strings::left_out(left_out));
+    }
     if let Some((tokens, rate)) = reply.figures {
         ui.add_space(TIGHT - GAP);
         widgets::caption(ui, strings::answer_figures(tokens, rate));
@@ -188,6 +195,9 @@ fn buttons(ui: &mut Ui, place: &Place<'_>, actions: &mut Vec<Action>) {
             && ui.add(widgets::quiet(ui, strings::COPY)).clicked()
         {
             actions.push(Action::Copy(reply.shown().to_owned()));
+        }
+        if ui.add(widgets::quiet(ui, strings::EDIT)).clicked() {
+            actions.push(Action::Edit(Some(place.at)));
         }
         if ui.add_enabled(place.can_ask, widgets::quiet(ui, strings::ASK_AGAIN)).clicked() {
             actions.push(Action::AskAgain(place.at));

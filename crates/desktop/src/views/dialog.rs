@@ -1,9 +1,12 @@
-//! Questions about a document of the library.
+//! What stands above the window: questions, the models, the settings.
 
-use eframe::egui::{Frame, Id as WidgetId, Key, Margin, Modal, RichText, TextEdit, TextStyle, Ui};
+use eframe::egui::{
+    Align, Frame, Id as WidgetId, Key, Layout, Margin, Modal, RichText, TextEdit, TextStyle, Ui,
+};
 use longview_library::documents::Id;
 
 use super::widgets;
+use crate::figures::bytes;
 use crate::state::{Action, Dialog, State};
 use crate::strings;
 use crate::theme::{GAP, PAGE, TIGHT, WIDE};
@@ -11,19 +14,56 @@ use crate::theme::{GAP, PAGE, TIGHT, WIDE};
 /// Width of a question.
 const WIDTH: f32 = 360.0;
 
-/// Draws the question, if there is one.
+/// Width of what has rows.
+const WIDE_WIDTH: f32 = 620.0;
+
+/// Draws it, if there is one.
 pub fn show(ui: &Ui, state: &mut State, actions: &mut Vec<Action>) {
-    let Some(dialog) = &mut state.dialog else { return };
+    let Some(mut dialog) = state.dialog.take() else { return };
     let frame = Frame::popup(ui.style()).inner_margin(Margin::same(PAGE as i8));
     let modal = Modal::new(WidgetId::unique("dialog")).frame(frame).show(ui.ctx(), |ui| {
-        ui.set_width(WIDTH);
-        match dialog {
+        let wanted = match dialog {
+            Dialog::Rename(..) | Dialog::Delete(..) | Dialog::DeleteModel(..) => WIDTH,
+            Dialog::Order(..) | Dialog::Models => WIDE_WIDTH,
+            Dialog::Settings(..) | Dialog::About => 440.0,
+        };
+        ui.set_width(wanted.min(ui.ctx().content_rect().width() - 4.0 * PAGE));
+        match &mut dialog {
             Dialog::Rename(id, name) => rename(ui, *id, name, actions),
             Dialog::Delete(id, name) => delete(ui, *id, name, actions),
+            Dialog::DeleteModel(name, size) => delete_model(ui, name, *size, actions),
+            Dialog::Order(purpose, pieces) => super::order::show(ui, *purpose, pieces, actions),
+            Dialog::Models => super::models::show(ui, state, actions),
+            Dialog::Settings(settings, all) => super::settings::show(ui, settings, all, actions),
+            Dialog::About => super::about::show(ui, state, actions),
         }
     });
+    state.dialog = Some(dialog);
     if modal.should_close() {
         actions.push(Action::ShowDialog(None));
+    }
+}
+
+/// The title, and a button that closes.
+pub fn title(ui: &mut Ui, text: &str, actions: &mut Vec<Action>) {
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(text).text_style(TextStyle::Heading));
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            if ui.add(widgets::quiet(ui, strings::CLOSE_DIALOG)).on_hover_text("Escape").clicked() {
+                actions.push(Action::ShowDialog(None));
+            }
+        });
+    });
+    ui.add_space(GAP);
+}
+
+fn delete_model(ui: &mut Ui, name: &str, size: u64, actions: &mut Vec<Action>) {
+    ui.label(RichText::new(strings::REALLY_DELETE_MODEL).text_style(TextStyle::Heading));
+    ui.add_space(TIGHT);
+    ui.label(widgets::prose(&format!("{name}, {}", bytes(size))));
+    ui.label(widgets::prose(strings::DELETE_MODEL_HELP));
+    if buttons(ui, strings::DELETE, true, actions) {
+        actions.push(Action::DeleteModel(name.to_owned()));
     }
 }
 
@@ -58,7 +98,7 @@ fn delete(ui: &mut Ui, id: Id, name: &str, actions: &mut Vec<Action>) {
 }
 
 /// What ends a question; whether the first was clicked.
-fn buttons(ui: &mut Ui, yes: &str, can: bool, actions: &mut Vec<Action>) -> bool {
+pub fn buttons(ui: &mut Ui, yes: &str, can: bool, actions: &mut Vec<Action>) -> bool {
     ui.add_space(WIDE);
     ui.horizontal(|ui| {
         let is_yes = ui.add_enabled(can, widgets::primary(ui, yes)).clicked();

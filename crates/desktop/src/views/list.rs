@@ -9,6 +9,7 @@ use longview_library::documents::Id;
 
 use super::widgets;
 use crate::document::{Document, Stage};
+use crate::engine::DocumentId;
 use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
@@ -25,6 +26,12 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     if ui.add_sized(size, open).on_hover_text("Ctrl O").clicked() {
         actions.push(Action::OpenFile);
     }
+    ui.horizontal(|ui| {
+        widgets::align_quiet(ui);
+        if ui.add(widgets::quiet(ui, strings::OPEN_FOLDER)).clicked() {
+            actions.push(Action::OpenFolder);
+        }
+    });
     find(ui, state);
     ui.with_layout(Layout::bottom_up(Align::Min), |ui| {
         footer(ui, state, actions);
@@ -66,8 +73,8 @@ fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         ui.add_space(GAP);
         widgets::group(ui, strings::LIBRARY);
         for kept in std::iter::once(first).chain(kept) {
-            let status = strings::kept(kept.tokens, kept.is_pinned);
-            let menu = Menu { id: Some(kept.id), is_pinned: kept.is_pinned, close: None };
+            let status = strings::kept(kept.tokens, kept.bytes, kept.is_pinned);
+            let menu = Menu { id: Some(kept.id), is_pinned: kept.is_pinned, open: None };
             if row(ui, &kept.name, &status, false, &menu, actions) {
                 actions.push(Action::OpenKept(kept.id));
             }
@@ -78,15 +85,14 @@ fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
 fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<Action>) {
     let kept = state.kept.iter().find(|kept| Some(kept.id) == document.kept);
     let is_pinned = kept.is_some_and(|kept| kept.is_pinned);
-    let mut status = status(document);
+    let mut status = match state.line.iter().position(|id| *id == document.id) {
+        Some(place) => strings::in_line(place),
+        None => status(document),
+    };
     if is_pinned {
         status = format!("{status}, {}", strings::PINNED);
     }
-    let menu = Menu {
-        id: kept.map(|kept| kept.id),
-        is_pinned,
-        close: Some(Action::CloseDocument(document.id)),
-    };
+    let menu = Menu { id: kept.map(|kept| kept.id), is_pinned, open: Some(document.id) };
     let is_current = state.current == Some(document.id);
     if row(ui, &document.title, &status, is_current, &menu, actions) {
         actions.push(Action::Select(document.id));
@@ -98,7 +104,8 @@ struct Menu {
     /// Its name in the library.
     id: Option<Id>,
     is_pinned: bool,
-    close: Option<Action>,
+    /// If it is open.
+    open: Option<DocumentId>,
 }
 
 /// One row; whether it was clicked.
@@ -158,8 +165,9 @@ fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu, actions: &mut Vec<Acti
                 actions.push(action);
             }
         };
-        if let Some(close) = &menu.close {
-            item(strings::CLOSE_DOCUMENT, close.clone());
+        if let Some(open) = menu.open {
+            item(strings::CLOSE_DOCUMENT, Action::CloseDocument(open));
+            item(strings::ADD_FILES, Action::AddFiles(open));
         }
         if let Some(id) = menu.id {
             let rename = Dialog::Rename(id, title.to_owned());
@@ -197,6 +205,24 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         }
     });
     ui.horizontal(|ui| {
+        widgets::align_quiet(ui);
+        ui.spacing_mut().item_spacing.x = theme::WIDE;
+        let settings = Dialog::Settings(Box::new(state.settings.clone()), false);
+        for (name, keys, dialog) in [
+            (strings::MODELS, "Ctrl M", Dialog::Models),
+            (strings::SETTINGS, "Ctrl ,", settings),
+            (strings::ABOUT, "", Dialog::About),
+        ] {
+            let mut response = ui.add(widgets::quiet(ui, name));
+            if !keys.is_empty() {
+                response = response.on_hover_text(keys);
+            }
+            if response.clicked() {
+                actions.push(Action::ShowDialog(Some(dialog)));
+            }
+        }
+    });
+    ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = TIGHT;
         for (theme, name) in [
             (ThemePreference::System, strings::THEME_SYSTEM),
@@ -204,7 +230,7 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             (ThemePreference::Dark, strings::THEME_DARK),
         ] {
             let name = RichText::new(name).text_style(TextStyle::Small);
-            if ui.add(Button::selectable(state.theme == theme, name)).clicked() {
+            if ui.add(Button::selectable(state.settings.theme() == theme, name)).clicked() {
                 actions.push(Action::Theme(theme));
             }
         }

@@ -1,15 +1,20 @@
 //! What the window shows. Views draw the state and say what a person did; they change nothing but
 //! what is being typed, and where things are scrolled to.
 
+mod about;
+mod charts;
 mod composer;
 mod conversation;
 mod dialog;
 mod list;
 mod map;
+mod models;
 mod notices;
+mod order;
 mod page;
 mod plan;
 mod recall;
+mod settings;
 pub mod shortcuts;
 mod widgets;
 

@@ -3,7 +3,7 @@
 use eframe::egui::{Frame, Margin, RichText, Stroke, Ui};
 
 use super::widgets;
-use crate::engine::FailureKind;
+use crate::engine::{FailureKind, ModelSource};
 use crate::state::{Action, Notice, State};
 use crate::strings;
 use crate::theme::{self, GAP, PAGE, RADIUS, TIGHT, WIDE};
@@ -12,11 +12,13 @@ use crate::theme::{self, GAP, PAGE, RADIUS, TIGHT, WIDE};
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     for notice in &state.notices {
         let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: 0 };
-        Frame::new().outer_margin(margin).show(ui, |ui| one(ui, notice, actions));
+        Frame::new().outer_margin(margin).show(ui, |ui| {
+            one(ui, notice, &state.settings.model, actions);
+        });
     }
 }
 
-fn one(ui: &mut Ui, notice: &Notice, actions: &mut Vec<Action>) {
+fn one(ui: &mut Ui, notice: &Notice, model: &ModelSource, actions: &mut Vec<Action>) {
     let palette = theme::palette(ui.visuals());
     let (title, advice) = strings::failure(notice.failure.kind);
     let frame = Frame::new().fill(palette.bad_card).stroke(Stroke::new(1.0, palette.bad));
@@ -34,6 +36,10 @@ fn one(ui: &mut Ui, notice: &Notice, actions: &mut Vec<Action>) {
             let is_stopped = notice.failure.kind == FailureKind::EngineStopped;
             if is_stopped && ui.add(widgets::primary(ui, strings::START_AGAIN)).clicked() {
                 actions.push(Action::Restart);
+            }
+            let built_in = widgets::secondary(strings::USE_BUILT_IN);
+            if is_stopped && *model != ModelSource::Embedded && ui.add(built_in).clicked() {
+                actions.push(Action::UseModel(ModelSource::Embedded));
             }
             if !is_stopped && ui.add(widgets::secondary(strings::DISMISS)).clicked() {
                 actions.push(Action::Dismiss(notice.id));

@@ -18,7 +18,7 @@ use crate::theme::{self, GAP, LINE, MEASURE, PAGE, Palette, TIGHT, WIDE};
 
 /// Draws the document, or what to do where there is none.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
-    let engine = state.engine.clone();
+    let (engine, line) = (state.engine.clone(), state.line.clone());
     let Some(document) = state.document() else {
         return empty(ui, actions);
     };
@@ -33,7 +33,7 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         }
         ui.add_space(GAP);
         ui.spacing_mut().item_spacing.y = GAP;
-        plan::show(ui, document, &engine, actions);
+        plan::show(ui, document, &line, &engine, actions);
     });
     text(ui, document);
 }

@@ -5,18 +5,34 @@ use eframe::egui::{RichText, Ui};
 
 use super::widgets;
 use crate::document::{Document, Reading, Stage};
-use crate::engine::ReadPlan;
-use crate::figures::bytes;
+use crate::engine::{DocumentId, ReadPlan};
+use crate::figures::{bytes, count};
 use crate::state::{Action, EngineState};
 use crate::strings;
 use crate::theme::{self, GAP, TIGHT};
 
+/// Letters of a page, as publishers count.
+const PAGE_LETTERS: usize = 1800;
+
 /// Draws it, if there is anything to say.
-pub fn show(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut Vec<Action>) {
+pub fn show(
+    ui: &mut Ui,
+    document: &Document,
+    line: &[DocumentId],
+    engine: &EngineState,
+    actions: &mut Vec<Action>,
+) {
+    if let Some(place) = line.iter().position(|id| *id == document.id) {
+        return widgets::card(ui, |ui| waiting(ui, document, place, actions));
+    }
     match &document.stage {
         Stage::Counting(_) => widgets::card(ui, |ui| {
             let waits = *engine == EngineState::Opening;
             ui.label(if waits { strings::ENGINE_OPENING } else { strings::COUNTING });
+            ui.add_space(TIGHT);
+            if ui.add(widgets::secondary(strings::READ_NEXT)).on_hover_text("Ctrl R").clicked() {
+                actions.push(Action::Read);
+            }
         }),
         Stage::Opening(_) => widgets::card(ui, |ui| {
             ui.label(strings::OPENING);
@@ -44,13 +60,26 @@ pub fn show(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mu
     }
 }
 
+/// It is read when what is read or answered now has ended.
+fn waiting(ui: &mut Ui, document: &Document, place: usize, actions: &mut Vec<Action>) {
+    ui.spacing_mut().item_spacing.y = TIGHT;
+    ui.label(strings::in_line(place));
+    if let Some(plan) = &document.plan {
+        facts(ui, document, plan);
+    }
+    ui.add_space(GAP);
+    if ui.add(widgets::secondary(strings::LEAVE_LINE)).clicked() {
+        actions.push(Action::LeaveLine(document.id));
+    }
+}
+
 fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut Vec<Action>) {
     let Some(plan) = &document.plan else {
         ui.label(strings::NOT_READ);
         return;
     };
     ui.spacing_mut().item_spacing.y = TIGHT;
-    facts(ui, plan);
+    facts(ui, document, plan);
     if let Some(available) = plan.short_of {
         let palette = theme::palette(ui.visuals());
         ui.colored_label(palette.bad, strings::plan_short_of(available));
@@ -63,11 +92,14 @@ fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut
     }
 }
 
-fn facts(ui: &mut Ui, plan: &ReadPlan) {
+fn facts(ui: &mut Ui, document: &Document, plan: &ReadPlan) {
+    let pages = document.text.len().div_ceil(PAGE_LETTERS);
+    widgets::fact(ui, strings::PLAN_PAGES, &format!("about {}", count(pages)));
     widgets::fact(ui, strings::PLAN_TOKENS, &strings::plan_tokens(plan));
     widgets::fact(ui, strings::PLAN_CONTEXT, &strings::plan_context(plan));
-    widgets::fact(ui, strings::PLAN_HOST, &bytes(plan.host_bytes));
-    widgets::fact(ui, strings::PLAN_DEVICE, &bytes(plan.device_bytes));
+    widgets::fact(ui, strings::PLAN_HOST, &bytes(plan.parts.host_bytes()));
+    widgets::fact(ui, strings::PLAN_DEVICE, &bytes(plan.parts.device_bytes()));
+    widgets::fact(ui, strings::PLAN_DISK, &format!("about {}", bytes(plan.parts.disk)));
 }
 
 fn progress(ui: &mut Ui, reading: &Reading, actions: &mut Vec<Action>) {

@@ -3,7 +3,6 @@
 use eframe::egui::{ComboBox, ScrollArea, Ui};
 
 use super::{map, widgets};
-use crate::figures::bytes;
 use crate::state::{EngineState, State};
 use crate::strings;
 use crate::theme::{self, GAP, WIDE};
@@ -14,30 +13,57 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         widgets::card(ui, |ui| memory(ui, state));
         ui.add_space(GAP);
         widgets::card(ui, |ui| context(ui, state));
+        ui.add_space(GAP);
+        widgets::card(ui, |ui| over_time(ui, state));
     });
 }
 
+/// The bars of the plan: parts that add up to it.
 fn memory(ui: &mut Ui, state: &mut State) {
     let palette = theme::palette(ui.visuals());
+    let Some(document) = state.document() else { return };
     ui.label(strings::MEMORY);
-    let answer = state.document().and_then(|document| document.last_answer());
-    let Some(answer) = answer.and_then(|reply| reply.answer.as_ref()) else {
+    let Some(plan) = document.plan else {
         widgets::caption(ui, strings::NOTHING_READ);
         return;
     };
-    let most = answer.device_bytes.max(answer.host_bytes).max(1) as f32;
-    for (name, value, color) in [
-        (strings::ON_DEVICE, answer.device_bytes, palette.accent),
-        (strings::IN_HOST, answer.host_bytes, palette.weak),
-    ] {
-        widgets::meter(ui, name, &bytes(value), value as f32 / most, color);
-        ui.add_space(GAP);
+    let parts = plan.parts;
+    let [sink, recent, hit, miss] = [1, 2, 3, 4].map(|kind| palette.map[kind]);
+    let device = [
+        (strings::PART_WEIGHTS, parts.weights, sink),
+        (strings::PART_ROWS, parts.device_rows, hit),
+        (strings::PART_BUFFERS, parts.buffers, palette.weak),
+    ];
+    let host = [
+        (strings::PART_HOST_ROWS, parts.host_rows, recent),
+        (strings::PART_HOST_INDEX, parts.host_index, miss),
+    ];
+    let disk = [(strings::PART_SESSION, parts.disk, palette.weak)];
+    if plan.is_unified {
+        let all: Vec<_> = device.into_iter().chain(host).collect();
+        widgets::stack(ui, strings::ONE_MEMORY, &all);
+    } else {
+        widgets::stack(ui, strings::DEVICE_MEMORY, &device);
+        widgets::stack(ui, strings::HOST_MEMORY, &host);
     }
-    if answer.host_bytes > 0 {
-        widgets::caption(ui, strings::device_share(answer.device_bytes, answer.host_bytes));
+    widgets::stack(ui, strings::DISK, &disk);
+    let answer = document.last_answer().and_then(|reply| reply.answer.as_ref());
+    if let Some(answer) = answer {
+        if answer.host_bytes > 0 {
+            let (device, host) = (answer.device_bytes, answer.host_bytes);
+            widgets::caption(ui, strings::device_share(device, host));
+        }
+        if let Some(rate) = answer.hit_rate {
+            widgets::caption(ui, strings::hits(rate));
+        }
     }
-    if let Some(rate) = answer.hit_rate {
-        widgets::caption(ui, strings::hits(rate));
+}
+
+fn over_time(ui: &mut Ui, state: &mut State) {
+    let history = state.document().map(|document| std::mem::take(&mut document.history));
+    super::charts::show(ui, history.as_deref().unwrap_or_default());
+    if let (Some(document), Some(history)) = (state.document(), history) {
+        document.history = history;
     }
 }
 

@@ -7,7 +7,7 @@ use eframe::egui::{
 
 use super::widgets;
 use crate::document::{Document, Stage, Target};
-use crate::state::{Action, State};
+use crate::state::{Action, Dialog, State};
 use crate::strings;
 use crate::theme::{self, GAP, PAGE, WIDE};
 
@@ -21,6 +21,7 @@ pub fn collect(ctx: &Context, state: &mut State, actions: &mut Vec<Action>) {
     }
     let plain = Modifiers::NONE;
     let command = Modifiers::COMMAND;
+    let settings = Dialog::Settings(Box::new(state.settings.clone()), false);
     let last = state.document().map_or(0, |document| document.conversation.len());
     // The longer combination first: it would also match the shorter one.
     if pressed(command | Modifiers::SHIFT, Key::C)
@@ -30,6 +31,8 @@ pub fn collect(ctx: &Context, state: &mut State, actions: &mut Vec<Action>) {
     }
     for (modifiers, key, action) in [
         (command, Key::O, Action::OpenFile),
+        (command, Key::M, Action::ShowDialog(Some(Dialog::Models))),
+        (command, Key::Comma, Action::ShowDialog(Some(settings))),
         (command, Key::R, Action::Read),
         (command, Key::L, Action::FocusQuestion),
         (command, Key::E, Action::Export),

@@ -5,6 +5,7 @@ use eframe::egui::{
     TextStyle, Ui, Vec2, WidgetInfo,
 };
 
+use crate::figures::bytes;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
 
 /// The one suggested action in sight.
@@ -80,17 +81,41 @@ pub fn card<R>(ui: &mut Ui, add: impl FnOnce(&mut Ui) -> R) -> R {
         .inner
 }
 
-/// A bar that is filled to `share`, with its name and its value above it.
-pub fn meter(ui: &mut Ui, name: &str, value: &str, share: f32, color: egui::Color32) {
+/// A bar whose parts add up to it, and what they are.
+pub fn stack(ui: &mut Ui, name: &str, parts: &[(&str, u64, egui::Color32)]) {
     let palette = theme::palette(ui.visuals());
-    ui.horizontal(|ui| {
-        ui.label(name);
-        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-            ui.label(value);
-        });
+    let total: u64 = parts.iter().map(|(_, size, _)| size).sum();
+    fact(ui, name, &bytes(total));
+    let size = Vec2::new(ui.available_width(), 8.0);
+    let (rect, response) = ui.allocate_exact_size(size, Sense::hover());
+    let radius = CornerRadius::same(4);
+    ui.painter().rect_filled(rect, radius, palette.line);
+    let mut left = rect.left();
+    for (_, size, color) in parts {
+        let width = rect.width() * (*size as f64 / total.max(1) as f64) as f32;
+        let part = egui::Rect::from_min_size(egui::pos2(left, rect.top()), Vec2::new(width, 8.0));
+        ui.painter().rect_filled(part, CornerRadius::ZERO, *color);
+        left += width;
+    }
+    let words: Vec<String> =
+        parts.iter().map(|(part, size, _)| format!("{part} {}", bytes(*size))).collect();
+    let label = format!("{name}: {}", words.join(", "));
+    response.widget_info(|| WidgetInfo::labeled(Role::Image, true, &label));
+    ui.scope(|ui| {
+        ui.spacing_mut().item_spacing.y = 0.0;
+        ui.spacing_mut().interact_size.y = 20.0;
+        for (part, size, color) in parts.iter().filter(|(_, size, _)| *size > 0) {
+            ui.horizontal(|ui| {
+                let (rect, _) = ui.allocate_exact_size(Vec2::splat(10.0), Sense::hover());
+                ui.painter().rect_filled(rect, CornerRadius::same(2), *color);
+                caption(ui, *part);
+                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                    caption(ui, bytes(*size));
+                });
+            });
+        }
     });
-    ui.add_space(TIGHT - GAP);
-    bar(ui, name, share, 6.0, palette.line, color);
+    ui.add_space(GAP);
 }
 
 /// A bar alone.

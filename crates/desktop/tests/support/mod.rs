@@ -1,5 +1,6 @@
 //! A window with a scripted engine, and how tests wait for it.
 
+pub mod hub;
 pub mod script;
 
 use std::path::PathBuf;
@@ -11,9 +12,12 @@ use eframe::egui::{Theme, Vec2};
 use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
 use longview_desktop::app::{App, Start};
-use longview_desktop::engine::OpenEngine;
+use longview_desktop::engine::{Engines, OpenEngine};
 use longview_desktop::files::Dialogs;
+use longview_desktop::settings::Settings;
+use longview_desktop::store::Places;
 use longview_desktop::strings;
+use longview_library::Library;
 use longview_library::documents::Documents;
 
 /// Longer than anything here takes on a busy machine.
@@ -28,14 +32,26 @@ pub const NARROW: Vec2 = Vec2::new(520.0, 800.0);
 #[derive(Default)]
 pub struct Chosen {
     /// To open.
-    pub open: Option<PathBuf>,
+    pub open: Vec<PathBuf>,
+    /// A folder of texts.
+    pub folder: Option<PathBuf>,
+    /// A model.
+    pub model: Option<PathBuf>,
     /// To save as.
     pub save: Option<PathBuf>,
 }
 
 impl Dialogs for Chosen {
-    fn open(&self) -> Option<PathBuf> {
+    fn open(&self) -> Vec<PathBuf> {
         self.open.clone()
+    }
+
+    fn folder(&self) -> Option<PathBuf> {
+        self.folder.clone()
+    }
+
+    fn model(&self, _is_folder: bool) -> Option<PathBuf> {
+        self.model.clone()
     }
 
     fn save(&self, _suggested: &str) -> Option<PathBuf> {
@@ -45,22 +61,34 @@ impl Dialogs for Chosen {
 
 /// How a window begins.
 pub struct Setup {
-    pub open: OpenEngine,
+    pub engines: Engines,
+    pub settings: Settings,
     pub chosen: Chosen,
-    pub file: Option<PathBuf>,
+    pub files: Vec<PathBuf>,
     pub library: Option<Documents>,
+    pub models: Option<Arc<Library>>,
+    pub places: Option<Places>,
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
 }
 
 impl Setup {
+    /// A window over an engine that is the same whatever is chosen.
     pub fn new(open: OpenEngine) -> Self {
+        Self::over(Arc::new(move |_| Arc::clone(&open)))
+    }
+
+    /// A window over these engines.
+    pub fn over(engines: Engines) -> Self {
         Self {
-            open,
+            engines,
+            settings: Settings { theme: "light".into(), ..Settings::default() },
             chosen: Chosen::default(),
-            file: None,
+            files: Vec::new(),
             library: None,
+            models: None,
+            places: None,
             size: WIDE,
             theme: Theme::Light,
             allows_missing_glyphs: false,
@@ -69,8 +97,20 @@ impl Setup {
 
     /// The window.
     pub fn window(self) -> Window {
-        let Self { open, chosen, file, library, size, theme, allows_missing_glyphs } = self;
-        let start = Start { open, dialogs: Arc::new(chosen), file, library, exits: false };
+        let Self { size, theme, allows_missing_glyphs, mut settings, .. } = self;
+        settings.theme = if theme == Theme::Dark { "dark" } else { "light" }.to_owned();
+        let start = Start {
+            engines: self.engines,
+            settings,
+            dialogs: Arc::new(self.chosen),
+            files: self.files,
+            reads: false,
+            library: self.library,
+            models: self.models,
+            places: self.places,
+            first: None,
+            exits: None,
+        };
         let mut builder = Harness::builder()
             .with_size(size)
             .with_theme(theme)

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use longview_desktop::engine::{
     Answer, AnswerStep, Attention, ContextMap, DocumentEngine, DocumentId, Failure, FailureKind,
-    Finish, ModelInfo, OpenEngine, Passage, Question, ReadPlan, ReadProgress, ReadState,
+    Finish, LeftOut, Machine, ModelInfo, OpenEngine, Parts, Passage, Question, ReadPlan,
+    ReadProgress, ReadState,
 };
 
 /// Tokens of a chunk.
@@ -120,6 +121,11 @@ impl DocumentEngine for Scripted {
             is_embedded: true,
             n_layers: 5,
             n_kv_heads: 2,
+            machine: Machine {
+                device_bytes: Some(16 << 30),
+                host_bytes: Some(32 << 30),
+                is_unified: false,
+            },
         }
     }
 
@@ -132,10 +138,16 @@ impl DocumentEngine for Scripted {
         Ok(ReadPlan {
             tokens,
             context: (tokens + 1024).next_multiple_of(1024).max(4096),
-            host_bytes: tokens as u64 * 2560,
-            device_bytes: 9 << 20,
+            parts: Parts {
+                weights: 5 << 20,
+                device_rows: 3 << 20,
+                buffers: 1 << 20,
+                host_rows: tokens as u64 * 2560,
+                host_index: tokens as u64 * 40,
+                disk: tokens as u64 * 2560,
+            },
             is_unified: false,
-            short_of: None,
+            short_of: text.contains("too large").then_some(1 << 20),
         })
     }
 
@@ -194,6 +206,9 @@ impl DocumentEngine for Scripted {
                 text: word.to_owned(),
                 tokens: i + 1,
                 tokens_per_s: 410.0,
+                hits: 40 + 3 * (i as u64 % 5),
+                misses: 60 - 4 * (i as u64 % 7),
+                fetched_bytes: 9000 + 700 * (i as u64 % 6),
                 map: Some(map.clone()),
             };
             if hear(step).is_break() {
@@ -204,10 +219,17 @@ impl DocumentEngine for Scripted {
         Ok(Answer {
             text,
             tokens: 4,
+            seconds: 0.1,
             tokens_per_s: 410.0,
             attended: Some(attended as f64),
             context,
             hit_rate: Some(0.46),
+            fetched_bytes: 42_000,
+            left_out: (question.attention != Attention::Full).then_some(LeftOut {
+                median: 0.004,
+                most: 0.021,
+                confidence: 0.95,
+            }),
             device_bytes: 3_400_000,
             host_bytes: 10_200_000,
             finish,

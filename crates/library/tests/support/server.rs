@@ -289,7 +289,9 @@ impl TestHub {
             }
         }
         let list: Vec<Value> = repo.files.iter().map(|(name, file)| listed(name, file)).collect();
-        out.text(&json!({"id": name, "sha": repo.commit, "siblings": list}).to_string())
+        let tags = ["text-generation", "license:apache-2.0"];
+        let listed = json!({"id": name, "sha": repo.commit, "tags": tags, "siblings": list});
+        out.text(&listed.to_string())
     }
 
     fn resolve(&self, out: &mut Out, seen: &Seen) -> std::io::Result<()> {

@@ -243,8 +243,9 @@ impl Runtime {
             Ok(value) => call(&step, &value),
             Err(_) => ControlFlow::Break(()),
         };
-        let answer = lease.reader()?.ask(&question, &mut heard).await;
-        to_js(&answer.map_err(values::error)?)
+        let reader = lease.reader()?;
+        let answer = reader.ask(&question, &mut heard).await.map_err(values::error)?;
+        values::answer(&answer, reader.text())
     }
 
     /// Hands what was read of the document to `write`, in order and in pieces.

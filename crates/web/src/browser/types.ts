@@ -45,6 +45,7 @@ export type Passage = { start: number; end: number; weight: number };
 export type Answer = {
   text: string; tokens: number; seconds: number; tokensPerS: number;
   attended: number | null; context: number; hitRate: number | null;
+  fetchedBytes: number; leftOut: { median: number; most: number; confidence: number } | null;
   deviceBytes: number; hostBytes: number; finish: "end" | "length" | "stopped";
   passages: Passage[];
 };

@@ -6,7 +6,7 @@ use std::path::Path;
 use js_sys::{Reflect, Uint8Array};
 use longview_engine::Progress;
 use longview_model::folder::ModelFolder;
-use longview_reader::{ReaderError, Step};
+use longview_reader::{Answer, ReaderError, Step};
 use longview_scheduler::{PolicyError, PolicyOptions, Preset};
 use longview_wgpu::WgpuBackend;
 use serde::de::DeserializeOwned;
@@ -31,6 +31,25 @@ pub(super) fn from_js<T: DeserializeOwned>(value: JsValue) -> Result<T, JsValue>
 pub(super) fn to_js<T: Serialize>(value: &T) -> Result<JsValue, JsValue> {
     let objects = serde_wasm_bindgen::Serializer::json_compatible();
     value.serialize(&objects).map_err(|e| coded("other", &e.to_string()))
+}
+
+/// A part of the document as JavaScript counts.
+#[derive(Serialize)]
+struct PassageValue {
+    start: usize,
+    end: usize,
+    weight: f64,
+}
+
+/// An answer about the document `text`.
+pub(super) fn answer(answer: &Answer, text: &str) -> Result<JsValue, JsValue> {
+    let passages = answer.passages.iter().map(|passage| {
+        let place = passage.utf16(text);
+        PassageValue { start: place.start, end: place.end, weight: passage.weight }
+    });
+    let value = to_js(answer)?;
+    Reflect::set(&value, &"passages".into(), &to_js(&passages.collect::<Vec<_>>())?)?;
+    Ok(value)
 }
 
 #[derive(Deserialize)]

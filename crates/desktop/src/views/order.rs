@@ -1,0 +1,90 @@
+//! In which order several files become one document.
+
+use eframe::egui::{Align, Button, Layout, RichText, ScrollArea, TextStyle, Ui, Vec2};
+
+use super::widgets;
+use crate::figures::bytes;
+use crate::files::{Piece, Purpose};
+use crate::state::Action;
+use crate::strings;
+use crate::theme::{GAP, TIGHT, WIDE};
+
+/// Draws the list, which can be put into order.
+pub fn show(ui: &mut Ui, purpose: Purpose, pieces: &mut Vec<Piece>, actions: &mut Vec<Action>) {
+    super::dialog::title(ui, strings::ORDER, actions);
+    let is_new = purpose == Purpose::Open;
+    widgets::caption(ui, if is_new { strings::ORDER_HELP } else { strings::ORDER_ADD_HELP });
+    ui.add_space(GAP);
+    let most = (ui.ctx().content_rect().height() - 300.0).max(120.0);
+    ScrollArea::vertical().id_salt("order").max_height(most).show(ui, |ui| {
+        ui.set_width(ui.available_width() - GAP);
+        let mut change = None;
+        for (i, piece) in pieces.iter().enumerate() {
+            row(ui, i, pieces.len(), piece, &mut change);
+        }
+        match change {
+            Some(Change::Swap(a, b)) => pieces.swap(a, b),
+            Some(Change::Remove(i)) => drop(pieces.remove(i)),
+            None => {}
+        }
+    });
+    ui.add_space(WIDE);
+    ui.horizontal_wrapped(|ui| {
+        let name = if is_new { strings::OPEN_AS_ONE } else { strings::ADD };
+        let can = !pieces.is_empty();
+        if ui.add_enabled(can, widgets::primary(ui, name)).clicked() {
+            actions.push(Action::OpenAsOne(purpose, std::mem::take(pieces)));
+            actions.push(Action::ShowDialog(None));
+        }
+        if is_new && ui.add_enabled(can, widgets::secondary(strings::OPEN_EACH)).clicked() {
+            actions.push(Action::OpenEach(std::mem::take(pieces)));
+            actions.push(Action::ShowDialog(None));
+        }
+        if ui.add(widgets::secondary(strings::CANCEL)).clicked() {
+            actions.push(Action::ShowDialog(None));
+        }
+    });
+}
+
+enum Change {
+    Swap(usize, usize),
+    Remove(usize),
+}
+
+fn row(ui: &mut Ui, i: usize, n: usize, piece: &Piece, change: &mut Option<Change>) {
+    ui.horizontal(|ui| {
+        let buttons = 216.0;
+        let width = (ui.available_width() - buttons).max(80.0);
+        ui.allocate_ui_with_layout(
+            Vec2::new(width, 32.0),
+            Layout::left_to_right(Align::Center),
+            |ui| {
+                ui.set_width(width);
+                let title = strings::file_of_order(i, &piece.title);
+                ui.add(eframe::egui::Label::new(title).truncate());
+                widgets::caption(ui, bytes(piece.source.bytes));
+            },
+        );
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            ui.spacing_mut().item_spacing.x = TIGHT;
+            let button = |ui: &mut Ui, text: &str, can: bool| {
+                let shown = RichText::new(text).text_style(TextStyle::Small);
+                let response = ui.add_enabled(can, Button::new(shown));
+                let name = format!("{text}: {}", piece.title);
+                response.widget_info(|| {
+                    eframe::egui::WidgetInfo::labeled(eframe::egui::Role::Button, can, &name)
+                });
+                response.clicked()
+            };
+            if button(ui, strings::REMOVE, true) {
+                *change = Some(Change::Remove(i));
+            }
+            if button(ui, strings::DOWN, i + 1 < n) {
+                *change = Some(Change::Swap(i, i + 1));
+            }
+            if button(ui, strings::UP, i > 0) {
+                *change = Some(Change::Swap(i, i.saturating_sub(1)));
+            }
+        });
+    });
+}
