@@ -17,10 +17,10 @@ use anyhow::{Error, Result, bail};
 
 use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, cpu_time, run as run_child};
-use crate::{demo, kernels, models, parity, sanitize, setup, tidy, web};
+use crate::{demo, kernels, models, package, parity, sanitize, setup, tidy, web};
 
 pub(crate) const OPTIONS: &str = "[--quick] [--keep-going] [--only STAGE,..]";
-pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, kernels, clippy, rustdoc, build, models, sanitize, parity, \
+pub(crate) const ABOUT: &str = "stages setup, fmt, tidy, package, kernels, clippy, rustdoc, build, models, sanitize, parity, \
                                 demo, web, tests; stops at the first that fails. --quick: fmt, tidy, clippy, unit tests, every 13th \
                                 case of parity, the demo at 1,024 tokens; it leaves out the kernels' compilers, \
                                 rustdoc, tests across crates and of programs, published models, and the browser";
@@ -45,6 +45,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: SETUP, work: Work::Run(set_up) },
     Stage { name: "fmt", work: Work::Run(fmt) },
     Stage { name: "tidy", work: Work::Run(tidy::stage) },
+    Stage { name: "package", work: Work::Run(package::stage) },
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },

@@ -16,6 +16,7 @@ mod gpu;
 mod kernels;
 mod measure;
 mod models;
+mod package;
 mod parity;
 mod process;
 mod sanitize;
@@ -60,6 +61,7 @@ const VERBS: &[Verb] = &[
     },
     Verb { name: "fuzz", options: fuzz::OPTIONS, about: fuzz::ABOUT, run: fuzz::run },
     Verb { name: "gpu", options: "", about: gpu::ABOUT, run: gpu::run },
+    Verb { name: "package", options: package::OPTIONS, about: package::ABOUT, run: package::run },
     Verb { name: "web", options: web::OPTIONS, about: web::ABOUT, run: web::run },
     Verb { name: "help", options: "", about: "prints this", run: help },
 ];
@@ -151,6 +153,8 @@ mod tests {
             "sanitize loom",
             "sanitize --only nothing",
             "sanitize --only loom --quick",
+            "package now",
+            "package --check --test",
             "web --port 80",
             "web --serve --test",
             "web --serve --port x",
