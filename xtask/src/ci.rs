@@ -45,7 +45,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: SETUP, work: Work::Run(set_up) },
     Stage { name: "fmt", work: Work::Run(fmt) },
     Stage { name: "tidy", work: Work::Run(tidy::stage) },
-    Stage { name: "package", work: Work::Run(package::check) },
+    Stage { name: "package", work: Work::Run(package::stage) },
     Stage { name: "kernels", work: Work::Run(kernels::stage) },
     Stage { name: "clippy", work: Work::Run(clippy) },
     Stage { name: "rustdoc", work: Work::Run(rustdoc) },

