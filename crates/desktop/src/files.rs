@@ -10,7 +10,7 @@ use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, So
 
 use crate::document::Exchange;
 use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Wake};
-use crate::models::{LocalModel, Offer, Pull};
+use crate::fit::{LocalModel, Offer, Pull};
 use crate::{store, strings};
 
 /// Larger files are no documents: no model here reads so much.

@@ -13,6 +13,7 @@ pub mod engine;
 mod export;
 mod figures;
 pub mod files;
+pub mod fit;
 pub mod instance;
 pub mod models;
 mod sample;

@@ -5,7 +5,7 @@
 
 use crate::engine::{Attention, FailureKind, LeftOut, ReadPlan, ReadProgress, ReadState};
 use crate::figures::{bytes, count, percent, rate, seconds, tokens};
-use crate::models::{Fit, Place, VERDICT_TOKENS, Verdict};
+use crate::fit::{Fit, Place, VERDICT_TOKENS, Verdict};
 
 pub const APP: &str = "Longview";
 

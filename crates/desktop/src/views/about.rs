@@ -9,7 +9,7 @@ use crate::theme::{GAP, WIDE};
 
 /// Draws it.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
-    super::dialog::title(ui, strings::APP, actions);
+    super::widgets::title(ui, strings::APP, actions);
     ui.label(widgets::prose(strings::ABOUT_TEXT));
     ui.add_space(WIDE);
     widgets::fact(ui, strings::VERSION, env!("CARGO_PKG_VERSION"));

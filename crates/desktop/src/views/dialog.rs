@@ -1,15 +1,13 @@
 //! What stands above the window: questions, the models, the settings.
 
-use eframe::egui::{
-    Align, Frame, Id as WidgetId, Key, Layout, Margin, Modal, RichText, TextEdit, TextStyle, Ui,
-};
+use eframe::egui::{Frame, Id as WidgetId, Key, Margin, Modal, RichText, TextEdit, TextStyle, Ui};
 use longview_library::documents::Id;
 
 use super::widgets;
 use crate::figures::bytes;
 use crate::state::{Action, Dialog, State};
 use crate::strings;
-use crate::theme::{GAP, PAGE, TIGHT, WIDE};
+use crate::theme::{GAP, PAGE, TIGHT};
 
 /// Width of a question.
 const WIDTH: f32 = 360.0;
@@ -44,25 +42,12 @@ pub fn show(ui: &Ui, state: &mut State, actions: &mut Vec<Action>) {
     }
 }
 
-/// The title, and a button that closes.
-pub fn title(ui: &mut Ui, text: &str, actions: &mut Vec<Action>) {
-    ui.horizontal(|ui| {
-        ui.label(RichText::new(text).text_style(TextStyle::Heading));
-        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-            if ui.add(widgets::quiet(ui, strings::CLOSE_DIALOG)).on_hover_text("Escape").clicked() {
-                actions.push(Action::ShowDialog(None));
-            }
-        });
-    });
-    ui.add_space(GAP);
-}
-
 fn delete_model(ui: &mut Ui, name: &str, size: u64, actions: &mut Vec<Action>) {
     ui.label(RichText::new(strings::REALLY_DELETE_MODEL).text_style(TextStyle::Heading));
     ui.add_space(TIGHT);
     ui.label(widgets::prose(&format!("{name}, {}", bytes(size))));
     ui.label(widgets::prose(strings::DELETE_MODEL_HELP));
-    if buttons(ui, strings::DELETE, true, actions) {
+    if widgets::buttons(ui, strings::DELETE, true, actions) {
         actions.push(Action::DeleteModel(name.to_owned()));
     }
 }
@@ -79,7 +64,7 @@ fn rename(ui: &mut Ui, id: Id, name: &mut String, actions: &mut Vec<Action>) {
     }
     field.labelled_by(label.id);
     let name = name.trim().to_owned();
-    let is_done = buttons(ui, strings::RENAME, !name.is_empty(), actions) || is_entered;
+    let is_done = widgets::buttons(ui, strings::RENAME, !name.is_empty(), actions) || is_entered;
     if is_done && !name.is_empty() {
         actions.push(Action::Rename(id, name));
         actions.push(Action::ShowDialog(None));
@@ -91,21 +76,8 @@ fn delete(ui: &mut Ui, id: Id, name: &str, actions: &mut Vec<Action>) {
     ui.add_space(TIGHT);
     ui.label(widgets::prose(name));
     ui.label(widgets::prose(strings::DELETE_HELP));
-    if buttons(ui, strings::DELETE, true, actions) {
+    if widgets::buttons(ui, strings::DELETE, true, actions) {
         actions.push(Action::Delete(id));
         actions.push(Action::ShowDialog(None));
     }
-}
-
-/// What ends a question; whether the first was clicked.
-pub fn buttons(ui: &mut Ui, yes: &str, can: bool, actions: &mut Vec<Action>) -> bool {
-    ui.add_space(WIDE);
-    ui.horizontal(|ui| {
-        let is_yes = ui.add_enabled(can, widgets::primary(ui, yes)).clicked();
-        if ui.add(widgets::secondary(strings::CANCEL)).clicked() {
-            actions.push(Action::ShowDialog(None));
-        }
-        is_yes
-    })
-    .inner
 }

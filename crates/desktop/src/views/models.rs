@@ -14,7 +14,7 @@ use crate::theme::{self, GAP, TIGHT, WIDE};
 
 /// Draws the page. `size` is how wide and how high it may be.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
-    super::dialog::title(ui, strings::MODELS, actions);
+    super::widgets::title(ui, strings::MODELS, actions);
     field(ui, state, actions);
     let machine = state.model().map(|model| model.machine);
     let most = (ui.ctx().content_rect().height() - 260.0).max(160.0);

@@ -11,7 +11,7 @@ use crate::theme::{GAP, TIGHT, WIDE};
 
 /// Draws the list, which can be put into order.
 pub fn show(ui: &mut Ui, purpose: Purpose, pieces: &mut Vec<Piece>, actions: &mut Vec<Action>) {
-    super::dialog::title(ui, strings::ORDER, actions);
+    super::widgets::title(ui, strings::ORDER, actions);
     let is_new = purpose == Purpose::Open;
     widgets::caption(ui, if is_new { strings::ORDER_HELP } else { strings::ORDER_ADD_HELP });
     ui.add_space(GAP);

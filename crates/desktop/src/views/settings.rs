@@ -16,7 +16,7 @@ const POLICIES: [Preset; 5] =
 
 /// Draws the settings that are being changed.
 pub fn show(ui: &mut Ui, settings: &mut Settings, shows_all: &mut bool, actions: &mut Vec<Action>) {
-    super::dialog::title(ui, strings::SETTINGS, actions);
+    super::widgets::title(ui, strings::SETTINGS, actions);
     let most = (ui.ctx().content_rect().height() - 220.0).max(160.0);
     ScrollArea::vertical().id_salt("settings").max_height(most).show(ui, |ui| {
         ui.set_width(ui.available_width() - GAP);
@@ -33,7 +33,7 @@ pub fn show(ui: &mut Ui, settings: &mut Settings, shows_all: &mut bool, actions:
         }
     });
     ui.add_space(WIDE);
-    if super::dialog::buttons(ui, strings::SAVE, true, actions) {
+    if super::widgets::buttons(ui, strings::SAVE, true, actions) {
         actions.push(Action::Choose(Box::new(settings.clone())));
         actions.push(Action::ShowDialog(None));
     }

@@ -1,11 +1,13 @@
 //! Parts that several views draw.
 
 use eframe::egui::{
-    self, Atom, Button, CornerRadius, Frame, Margin, Response, RichText, Role, Sense, Stroke,
-    TextStyle, Ui, Vec2, WidgetInfo,
+    self, Align, Atom, Button, CornerRadius, Frame, Layout, Margin, Response, RichText, Role,
+    Sense, Stroke, TextStyle, Ui, Vec2, WidgetInfo,
 };
 
 use crate::figures::bytes;
+use crate::state::Action;
+use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT, WIDE};
 
 /// The one suggested action in sight.
@@ -153,4 +155,30 @@ pub fn fact(ui: &mut Ui, name: &str, value: &str) {
             ui.label(value);
         });
     });
+}
+
+/// The title, and a button that closes.
+pub fn title(ui: &mut Ui, text: &str, actions: &mut Vec<Action>) {
+    ui.horizontal(|ui| {
+        ui.label(RichText::new(text).text_style(TextStyle::Heading));
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            if ui.add(quiet(ui, strings::CLOSE_DIALOG)).on_hover_text("Escape").clicked() {
+                actions.push(Action::ShowDialog(None));
+            }
+        });
+    });
+    ui.add_space(GAP);
+}
+
+/// What ends a question; whether the first was clicked.
+pub fn buttons(ui: &mut Ui, yes: &str, can: bool, actions: &mut Vec<Action>) -> bool {
+    ui.add_space(WIDE);
+    ui.horizontal(|ui| {
+        let is_yes = ui.add_enabled(can, primary(ui, yes)).clicked();
+        if ui.add(secondary(strings::CANCEL)).clicked() {
+            actions.push(Action::ShowDialog(None));
+        }
+        is_yes
+    })
+    .inner
 }

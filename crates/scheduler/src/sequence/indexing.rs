@@ -604,15 +604,6 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Whether a window of `layer` goes to the worker when the sequence has `n_tokens` tokens.
-    pub(super) fn fills_window(&self, layer: LayerId, n_tokens: usize) -> bool {
-        let (Some(index), state) = (self.policy.index, &self.layers[layer]) else { return false };
-        let pending = n_tokens.saturating_sub(state.n_indexed);
-        state.recall().is_some()
-            && state.n_submitted == state.n_indexed
-            && pending >= self.policy.recent + index.window
-    }
-
     /// How much the keys of a window that becomes blocks count: by the queries of their local
     /// window, or the attention that the prompt's last queries, which are the ones that are known,
     /// would give them among themselves. `None` where what says so has not been read.

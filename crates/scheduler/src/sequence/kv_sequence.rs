@@ -357,9 +357,18 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// Whether `layer` has no use for an index while the sequence has `n_rows` tokens, because every
-    /// step attends to all of them. One layer after the other needs it before the end of that, so
-    /// that no decode step has to index the tokens of all layers.
+    /// Whether a window of `layer` goes to the worker when the sequence has `n_tokens` tokens.
+    pub(super) fn fills_window(&self, layer: LayerId, n_tokens: usize) -> bool {
+        let (Some(index), state) = (self.policy.index, &self.layers[layer]) else { return false };
+        let pending = n_tokens.saturating_sub(state.n_indexed);
+        state.recall().is_some()
+            && state.n_submitted == state.n_indexed
+            && pending >= self.policy.recent + index.window
+    }
+
+    /// Whether `layer` has no use for an index while the sequence has `n_rows` tokens, because
+    /// every step attends to all of them. One layer after the other needs it before the end of
+    /// that, so that no decode step has to index the tokens of all layers.
     pub(super) fn index_waits(&self, layer: LayerId, n_rows: usize) -> bool {
         let layers_left = self.shape.n_layers - layer.index();
         self.layers[layer].recall().is_some() && self.attends_all(layer, n_rows + layers_left)
