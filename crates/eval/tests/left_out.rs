@@ -130,6 +130,24 @@ fn sampled_bounds_hold_in_95_of_100_cases_and_are_near_the_truth() {
     assert!(n_cases >= 10_000, "{n_cases}");
 }
 
+/// To ask for the bound does not make steps search that would attend everything.
+#[test]
+fn where_all_is_attended_the_bound_is_that_nothing_was_left_out() {
+    let mut engine = engine();
+    let mut policy = PolicyOptions::new(Preset::Longview);
+    policy.set("attention-bound", "sampled").unwrap();
+    let ids = engine.tokenizer().unwrap().encode(&text(1), Specials::Add).unwrap();
+    let mut session = engine.session(&policy).unwrap();
+    let mut go_on = |_| ControlFlow::Continue(());
+    assert!(block_on(engine.prefill(&mut session, &ids[..600], &mut go_on)).unwrap());
+    for id in &ids[600..604] {
+        block_on(engine.feed(&mut session, &[*id])).unwrap();
+    }
+    let (shape, bounds) = (session.sequence().shape(), &session.stats().bounds);
+    assert_eq!(bounds.len() as usize, 4 * shape.n_layers * shape.n_q_heads);
+    assert!(bounds.of_most().unwrap() < 1e-6, "{:?}", bounds.of_most());
+}
+
 /// The same request has the same tokens, and another seed other draws.
 #[test]
 fn draws_follow_from_the_seed() {

@@ -14,6 +14,7 @@ use crate::process::{capture, cargo, root};
 /// What a crate may be under, where it offers one of these. Each asks for no more than its text and
 /// the names of its authors in what is given away, which [`list`] writes down.
 const ALLOWED: &[&str] = &[
+    "0BSD",
     "Apache-2.0",
     "BSD-3-Clause",
     "BSL-1.0",

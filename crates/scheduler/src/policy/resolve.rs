@@ -171,7 +171,9 @@ fn clusters(options: &PolicyOptions, context: usize, budget: usize) -> Result<Po
 /// What was asked for by numbers is done at any length.
 fn attend_all(options: &PolicyOptions) -> usize {
     let is_auto = matches!(options.budget.unwrap_or_default(), BudgetOption::Auto);
-    let is_plain = options.given().iter().all(|name| ["budget", "dense-layers"].contains(name));
+    // None of these says how a step searches.
+    let allowed = ["budget", "dense-layers", "attention-bound"];
+    let is_plain = options.given().iter().all(|name| allowed.contains(name));
     if options.preset == Preset::Longview && is_auto && is_plain { LONGVIEW_ATTENDS_ALL } else { 0 }
 }
 

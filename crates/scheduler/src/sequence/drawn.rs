@@ -26,6 +26,10 @@ impl Token {
             return Ok(());
         }
         let (hq, d) = (shape.n_q_heads, shape.head_dim);
+        if sequence.attends_all(self.layer, sequence.n_tokens + 1) {
+            (0..hq).for_each(|_| sequence.stats.bounds.add(0.0));
+            return Ok(());
+        }
         let (mut queries, mut sums) = (vec![0.0f32; hq * d], vec![0.0f32; hq]);
         let q = View::part(t.q.buffer, t.q.offset + self.index * hq * d, hq * d);
         let mut parts = [

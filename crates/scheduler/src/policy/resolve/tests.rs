@@ -529,6 +529,14 @@ fn tokens_are_drawn_where_rows_are_recalled_in_place_of_means() {
         let policy = of(preset, &[("attention-bound", "sampled")]).unwrap();
         assert!(policy.draws() && !policy.residual.draws());
     }
+    // To ask for a bound says nothing about how a step searches.
+    let mut options = PolicyOptions::new(Preset::Longview);
+    for (bound, rank) in [(None, None), (Some("sampled"), None), (Some("sampled"), Some("48"))] {
+        bound.iter().for_each(|value| options.set("attention-bound", value).unwrap());
+        rank.iter().for_each(|value| options.set("rank", value).unwrap());
+        let policy = Policy::resolve(&options, 32768).unwrap();
+        assert_eq!(policy.attend_all > 0, rank.is_none(), "{bound:?}, {rank:?}");
+    }
     for preset in [Preset::H2o, Preset::StreamingLlm, Preset::Snapkv, Preset::Full] {
         for (option, value) in [("residual", "sample:64"), ("attention-bound", "sampled")] {
             let said = of(preset, &[(option, value)]).unwrap_err().to_string();
