@@ -559,7 +559,7 @@ impl<B: Backend + 'static> Worker<B> {
             let mut events = Vec::new();
             let (engine, how) = (&self.engine, &run.job.how);
             let tokenizer = &self.model.tokenizer;
-            match guarded(|| Ok(choice.advance(engine, tokenizer, how, &mut events)?)) {
+            match guarded(|| choice.advance(engine, tokenizer, how, &mut events)) {
                 Ok(()) => events.into_iter().for_each(|event| run.send(event)),
                 Err(error) => failed.push((*i, error)),
             }
