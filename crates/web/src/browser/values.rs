@@ -199,7 +199,7 @@ struct StepReport<'a> {
 
 /// A step with its map as bytes.
 pub(super) fn step(step: &Step<'_>) -> Result<JsValue, JsValue> {
-    let Step { text, tokens, tokens_per_s, hits, misses, map } = step;
+    let Step { text, tokens, tokens_per_s, hits, misses, map, fetched_bytes: _ } = step;
     let (tokens, tokens_per_s, hits, misses) = (*tokens, *tokens_per_s, *hits, *misses);
     let report = to_js(&StepReport { text, tokens, tokens_per_s, hits, misses })?;
     if let Some(map) = map {
