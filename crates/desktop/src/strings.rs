@@ -183,7 +183,7 @@ pub const MODEL: &str = "Model";
 pub const LICENSE: &str = "Licence";
 
 // What was recalled.
-pub const MEMORY: &str = "Keys and values";
+pub const MEMORY: &str = "Memory";
 pub const OVER_TIME: &str = "Over the last answer";
 pub const RATE: &str = "Tokens a second";
 pub const HIT_RATE: &str = "Hits, in percent";

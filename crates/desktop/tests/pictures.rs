@@ -68,6 +68,22 @@ fn asking() {
 }
 
 #[test]
+fn settings_models_and_the_about_page() {
+    let (_script, mut window) = planned(WIDE, Theme::Light);
+    window.click(strings::SETTINGS);
+    window.wait_for(strings::SAVE);
+    window.picture("settings");
+    window.click(strings::CANCEL);
+    window.click(strings::MODELS);
+    window.wait_for(strings::SUGGESTED_MODELS);
+    window.picture("models");
+    window.click(strings::CLOSE_DIALOG);
+    window.click(strings::ABOUT);
+    window.wait_for(strings::CLOSE_DIALOG);
+    window.picture("about");
+}
+
+#[test]
 fn an_answer() {
     let (_script, mut window) = answered(WIDE, Theme::Light);
     window.picture("answered");
