@@ -17,7 +17,7 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     match state.model() {
         Some(model) => {
             widgets::fact(ui, strings::MODEL, &model.name);
-            widgets::caption(ui, &model.device);
+            widgets::fact(ui, strings::DEVICE, &model.device);
         }
         None => {
             widgets::caption(ui, strings::ENGINE_GONE);
