@@ -304,21 +304,13 @@ impl<B: Backend> Reader<B> {
         text: &str,
         policy: &PolicyOptions,
     ) -> Result<ReadState, ReaderError> {
-        let begin = self.engine.backend().now();
-        let ids = prompt::document_ids(&self.engine, text)?;
-        let fitted = self.fitted(policy)?;
-        let mut session = self.engine.restore(source, Some(&fitted)).await?.session;
-        let common = prompt::common(session.tokens(), &ids);
-        if common < ids.len() && common < session.tokens().len() {
-            return Err(ReaderError::OtherDocument);
-        }
-        if session.n_tokens() > common {
-            session.truncate(common).await?;
-        }
-        let (tokens, total) = (common, ids.len());
-        self.document = Some(Document::new(text, ids, session, fitted));
-        let seconds = self.engine.backend().now().saturating_sub(begin).as_secs_f64();
-        Ok(ReadState { tokens, total, complete: tokens == total, seconds })
+        let is_of_it = |common: usize, saved: usize, total: usize| {
+            if common < total && common < saved {
+                return Err(ReaderError::OtherDocument);
+            }
+            Ok(())
+        };
+        self.go_on_from(source, text, policy, is_of_it).await
     }
 
     /// Begins to read `text` with what a saved session has of its first tokens, be it of this text
@@ -332,15 +324,31 @@ impl<B: Backend> Reader<B> {
         text: &str,
         policy: &PolicyOptions,
     ) -> Result<ReadState, ReaderError> {
+        let context = self.engine.options().ctx_size;
+        let fits = |_, _, total: usize| {
+            if total >= context {
+                return Err(ReaderError::DocumentTooLong { tokens: total, context });
+            }
+            Ok(())
+        };
+        self.go_on_from(source, text, policy, fits).await
+    }
+
+    /// A document of which a saved session has the first tokens. `check` gets how many of them are
+    /// its own, how many the session has, and how many there are.
+    async fn go_on_from(
+        &mut self,
+        source: &dyn RangeSource,
+        text: &str,
+        policy: &PolicyOptions,
+        check: impl FnOnce(usize, usize, usize) -> Result<(), ReaderError>,
+    ) -> Result<ReadState, ReaderError> {
         let begin = self.engine.backend().now();
         let ids = prompt::document_ids(&self.engine, text)?;
-        let (total, context) = (ids.len(), self.engine.options().ctx_size);
-        if total >= context {
-            return Err(ReaderError::DocumentTooLong { tokens: total, context });
-        }
         let fitted = self.fitted(policy)?;
         let mut session = self.engine.restore(source, Some(&fitted)).await?.session;
-        let tokens = prompt::common(session.tokens(), &ids);
+        let (tokens, total) = (prompt::common(session.tokens(), &ids), ids.len());
+        check(tokens, session.tokens().len(), total)?;
         if session.n_tokens() > tokens {
             session.truncate(tokens).await?;
         }

@@ -17,7 +17,7 @@ use crate::job::{Event, Summary};
 use crate::known::text_of;
 use crate::stream::{self, Script};
 use crate::texts::{Conversation, Facts};
-use crate::tools::{Choice, Style, Tools, checked_tool};
+use crate::tools::{Choice, Style, Tools, checked_tool, listed};
 
 /// Messages of a conversation.
 const MAX_MESSAGES: usize = 4096;
@@ -167,13 +167,7 @@ fn add(name: &str, message: &Value, messages: &mut Vec<Value>) -> Result<(), Api
 
 /// Anthropic's fields `tools` and `tool_choice`.
 fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
-    let list = match fields.any("tools") {
-        None => Vec::new(),
-        Some(Value::Array(list)) => {
-            list.iter().enumerate().map(one_tool).collect::<Result<_, _>>()?
-        }
-        Some(_) => return Err(wrong("tools", "a list")),
-    };
+    let list = listed(fields, one_tool)?;
     let wanted = "an object of type auto, any, none, or tool with a name";
     let choice = match fields.any("tool_choice") {
         None => Choice::Auto,

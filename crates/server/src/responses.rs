@@ -18,7 +18,7 @@ use crate::job::{Event, Summary};
 use crate::known::text_of;
 use crate::stream::{self, Script};
 use crate::texts::Facts;
-use crate::tools::{Style, Tools, checked_tool, choice};
+use crate::tools::{Style, Tools, checked_tool, choice, listed};
 
 /// Items of a conversation.
 const MAX_ITEMS: usize = 4096;
@@ -188,13 +188,7 @@ fn add(name: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiErr
 }
 
 fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
-    let list = match fields.any("tools") {
-        None => Vec::new(),
-        Some(Value::Array(list)) => {
-            list.iter().enumerate().map(one_tool).collect::<Result<_, _>>()?
-        }
-        Some(_) => return Err(wrong("tools", "a list")),
-    };
+    let list = listed(fields, one_tool)?;
     let choice = fields.any("tool_choice").map(choice).transpose()?.unwrap_or_default();
     fields.flag("parallel_tool_calls")?;
     Tools::of(list, choice)

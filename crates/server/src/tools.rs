@@ -98,16 +98,22 @@ pub(crate) enum Choice {
     Named(String),
 }
 
+/// The field `tools`, each in OpenAI's form as `one` reads it; `one` gets its place in the list.
+pub(crate) fn listed(
+    fields: &mut Fields<'_>,
+    one: impl Fn((usize, &Value)) -> Result<Value, ApiError>,
+) -> Result<Vec<Value>, ApiError> {
+    match fields.any("tools") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) => list.iter().enumerate().map(one).collect(),
+        Some(_) => Err(wrong("tools", "a list")),
+    }
+}
+
 impl Tools {
     /// OpenAI's fields `tools`, `tool_choice` and `parallel_tool_calls`.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let list = match fields.any("tools") {
-            None => Vec::new(),
-            Some(Value::Array(list)) => {
-                list.iter().enumerate().map(one_tool).collect::<Result<_, _>>()?
-            }
-            Some(_) => return Err(wrong("tools", "a list")),
-        };
+        let list = listed(fields, one_tool)?;
         let choice = fields.any("tool_choice").map_or(Ok(Choice::Auto), choice)?;
         let may_repeat = fields.flag("parallel_tool_calls")?.unwrap_or(false);
         Self { list, choice, may_repeat }.checked()
