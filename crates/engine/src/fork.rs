@@ -24,8 +24,7 @@ impl<B: Backend> Engine<B> {
         let n_vocab = self.model.config().vocab_size;
         let mut fork = Session::new(sequence, session.options.clone(), n_vocab);
         fork.tokens.extend_from_slice(&session.tokens);
-        fork.said.logits.extend_from_slice(&session.said.logits);
-        fork.said.ids.extend_from_slice(&session.said.ids);
+        fork.said.set(session.said.logits(), session.said.ids());
         (fork.uncomputed, fork.last) = (session.uncomputed, session.last);
         Ok(fork)
     }

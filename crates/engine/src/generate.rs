@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use longview_model::tokenizer::TokenStream;
 use longview_ops::Backend;
 use serde::Serialize;
+use smallvec::SmallVec;
 
+use crate::draft::{Draft, MAX_DRAFTED, Pace};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::output::Output;
@@ -24,6 +26,11 @@ pub struct GenerationParams {
     pub stop: Vec<String>,
     /// Go on after tokens that end an answer.
     pub ignore_eos: bool,
+    /// Whether steps compute tokens on trial, and which. They never change what is generated. The
+    /// engine must have room for them: [`EngineOptions::max_drafted`].
+    ///
+    /// [`EngineOptions::max_drafted`]: crate::EngineOptions::max_drafted
+    pub draft: Draft,
 }
 
 /// Why generation ended.
@@ -65,14 +72,17 @@ impl<B: Backend> Engine<B> {
     /// (never part of a character, never part of a stop string) and may break off.
     ///
     /// # Errors
-    /// If nothing was computed to continue from, or the model fails; the session keeps all complete
-    /// steps.
+    /// If nothing was computed to continue from, drafts are asked for where there can be none, or
+    /// the model fails; the session keeps all complete steps.
     pub async fn generate(
         &mut self,
         session: &mut Session<B>,
         params: &GenerationParams,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generation, EngineError> {
+        if params.draft != Draft::Off {
+            session.check_draft()?;
+        }
         let mut sampler = Sampler::new(params.sampling, self.model.config().vocab_size)?;
         let mut out = TextOut {
             stream: TokenStream::new(true),
@@ -99,6 +109,7 @@ impl<B: Backend> Engine<B> {
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<FinishReason, EngineError> {
         let output = params.sampling.output();
+        let mut pace = Pace::default();
         loop {
             if params.max_tokens.is_some_and(|most| ids.len() >= most) {
                 return Ok(FinishReason::Length);
@@ -107,7 +118,15 @@ impl<B: Backend> Engine<B> {
                 if session.n_tokens() > session.sequence.shape().capacity {
                     return Ok(FinishReason::ContextFull);
                 }
-                match self.decode(session, id, output).await {
+                let draft = match params.draft {
+                    Draft::Off => SmallVec::new(),
+                    Draft::Lookup => {
+                        // The step says what follows each: of the last token wanted, nothing.
+                        let wanted = params.max_tokens.map_or(usize::MAX, |most| most - ids.len());
+                        session.draft(id, MAX_DRAFTED.min(wanted - 1), &mut pace)
+                    }
+                };
+                match self.decode(session, id, &draft, output).await {
                     Err(EngineError::Cancelled) => return Ok(FinishReason::Cancelled),
                     result => result?,
                 }

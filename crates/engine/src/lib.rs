@@ -5,6 +5,7 @@
 //! cancelled or fails leaves its session as it was after the last complete step.
 
 mod advice;
+mod draft;
 mod engine;
 mod error;
 mod fingerprint;
@@ -24,6 +25,7 @@ mod step;
 mod stop;
 
 pub use advice::{Advice, Change};
+pub use draft::{Draft, MAX_DRAFTED, Pace};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use fingerprint::{fingerprint, fingerprint_digest};

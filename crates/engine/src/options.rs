@@ -36,6 +36,8 @@ pub struct EngineOptions {
     pub device_memory: Option<u64>,
     /// Most sequences in one step.
     pub max_sequences: usize,
+    /// Most drafted tokens in one step, of all its sequences together; 0: none are ever drafted.
+    pub max_drafted: usize,
     /// RoPE scaling in place of the model's own.
     pub rope: Option<RopeOverride>,
     /// Where all keys and values are kept.
@@ -57,6 +59,7 @@ impl Default for EngineOptions {
             recall: RecallMode::Exact,
             device_memory: None,
             max_sequences: 1,
+            max_drafted: 0,
             rope: None,
             host_store: HostStoreKind::Auto,
             activations: Activations::default(),

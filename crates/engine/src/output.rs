@@ -1,6 +1,8 @@
 //! What a step says about the token after its last one: all logits, or what the device chose from
 //! them. The less is asked for, the less has to be read.
 
+use std::ops::Range;
+
 use longview_core::DType;
 use longview_ops::{Argmax, ArgmaxParams, Backend, OpResult, TopK, TopKParams, View, ViewMut};
 use longview_scheduler::ReadParts;
@@ -22,7 +24,7 @@ pub(crate) enum Output {
     Candidates(usize),
 }
 
-/// Where the device puts what it chooses, a row for each sequence of a step.
+/// Where the device puts what it chooses, a row for each token of a step that says something.
 pub(crate) struct Choices<B: Backend> {
     /// F32 `[rows, MAX_CANDIDATES]`.
     values: B::Buffer,
@@ -69,49 +71,90 @@ impl<B: Backend> Choices<B> {
     }
 }
 
-/// What was read into a session: which of it is meant, an [`Output`] says.
+/// What was read into a session: which of it is meant, an [`Output`] says. A step with drafted
+/// tokens says as much of each of its tokens.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// Of the whole vocabulary, or of the candidates.
-    pub(crate) logits: Vec<f32>,
-    /// The candidates, or the best token alone.
-    pub(crate) ids: Vec<u32>,
+    /// Of the whole vocabulary, or of the candidates; one row behind the other.
+    logits: Vec<f32>,
+    /// The candidates, or the best token alone; one row behind the other.
+    ids: Vec<u32>,
+    /// Rows that were read.
+    n_rows: usize,
+    /// The one that says what follows the session's last token.
+    row: usize,
 }
 
 impl Said {
     pub(crate) fn new(n_vocab: usize) -> Self {
-        Self { logits: Vec::with_capacity(n_vocab), ids: Vec::with_capacity(MAX_CANDIDATES) }
+        Self {
+            logits: Vec::with_capacity(n_vocab),
+            ids: Vec::with_capacity(MAX_CANDIDATES),
+            n_rows: 1,
+            row: 0,
+        }
     }
 
-    /// Adds what has to be read after [`Choices::choose`] to `parts`.
+    /// One row, as it was read elsewhere.
+    pub(crate) fn set(&mut self, logits: &[f32], ids: &[u32]) {
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        self.ids.clear();
+        self.ids.extend_from_slice(ids);
+        (self.n_rows, self.row) = (1, 0);
+    }
+
+    /// Logits of the vocabulary, or of the candidates.
+    pub(crate) fn logits(&self) -> &[f32] {
+        let width = self.logits.len() / self.n_rows;
+        &self.logits[self.row * width..][..width]
+    }
+
+    /// The candidates, or the best token alone.
+    pub(crate) fn ids(&self) -> &[u32] {
+        let width = self.ids.len() / self.n_rows;
+        &self.ids[self.row * width..][..width]
+    }
+
+    /// What follows the next token that the step computed is meant from now on.
+    pub(crate) fn next(&mut self) {
+        self.row += 1;
+    }
+
+    /// Adds what has to be read after [`Choices::choose`] of `rows` to `parts`; `logits` are those
+    /// rows', `[rows, V]`.
     pub(crate) fn read<'a, B: Backend>(
         &'a mut self,
         output: Output,
         logits: View<'a, B>,
         choices: &'a Choices<B>,
-        row: usize,
+        rows: Range<usize>,
         parts: &mut ReadParts<'a, B>,
     ) {
-        let at = row * MAX_CANDIDATES;
-        match output {
-            Output::Nothing => {}
-            Output::Logits => {
-                self.logits.resize(logits.len, 0.0);
-                parts.push((logits, bytemuck::cast_slice_mut(&mut self.logits)));
-            }
-            Output::Best => {
-                self.ids.resize(1, 0);
-                let from = View::part(&choices.ids, at, 1);
-                parts.push((from, bytemuck::cast_slice_mut(&mut self.ids)));
-            }
-            Output::Candidates(k) => {
-                let k = k.min(logits.len);
-                self.logits.resize(k, 0.0);
-                self.ids.resize(k, 0);
-                let values = View::part(&choices.values, at, k);
-                parts.push((values, bytemuck::cast_slice_mut(&mut self.logits)));
-                let ids = View::part(&choices.ids, at, k);
-                parts.push((ids, bytemuck::cast_slice_mut(&mut self.ids)));
+        let n = rows.len();
+        let n_vocab = logits.len / n;
+        let (n_logits, n_ids) = match output {
+            Output::Nothing => return,
+            Output::Logits => (n_vocab, 0),
+            Output::Best => (0, 1),
+            Output::Candidates(k) => (k.min(n_vocab), k.min(n_vocab)),
+        };
+        self.logits.resize(n * n_logits, 0.0);
+        self.ids.resize(n * n_ids, 0);
+        (self.n_rows, self.row) = (n, 0);
+        if output == Output::Logits {
+            parts.push((logits, bytemuck::cast_slice_mut(&mut self.logits)));
+            return;
+        }
+        let at = |row: usize| row * MAX_CANDIDATES;
+        for (row, out) in rows.clone().zip(self.ids.chunks_exact_mut(n_ids)) {
+            let from = View::part(&choices.ids, at(row), n_ids);
+            parts.push((from, bytemuck::cast_slice_mut(out)));
+        }
+        if n_logits > 0 {
+            for (row, out) in rows.zip(self.logits.chunks_exact_mut(n_logits)) {
+                let from = View::part(&choices.values, at(row), n_logits);
+                parts.push((from, bytemuck::cast_slice_mut(out)));
             }
         }
     }

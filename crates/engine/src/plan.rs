@@ -50,8 +50,8 @@ fn check_options(options: &EngineOptions) -> Result<(), EngineError> {
 
 /// Tokens and rows of logits of the largest step.
 pub(crate) fn step_size(options: &EngineOptions) -> (usize, usize) {
-    let sequences = options.max_sequences.max(1);
-    (options.chunk_size.max(sequences), sequences)
+    let rows = options.max_sequences.max(1) + options.max_drafted;
+    (options.chunk_size.max(rows), rows)
 }
 
 pub(crate) fn kv_shape(folder: &ModelFolder, options: &EngineOptions) -> KvShape {

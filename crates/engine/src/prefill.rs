@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
+use smallvec::SmallVec;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -135,20 +136,21 @@ impl<B: Backend> Engine<B> {
         let all = self.with_uncomputed(session, ids)?;
         for (i, id) in all.iter().enumerate() {
             let output = if i + 1 == all.len() { Output::Logits } else { Output::Nothing };
-            self.decode(session, *id, output).await?;
+            self.decode(session, *id, &[], output).await?;
         }
         Ok(())
     }
 
-    /// Computes one token through the policy.
+    /// Computes one token through the policy, and some of `draft` behind it on trial.
     pub(crate) async fn decode(
         &mut self,
         session: &mut Session<B>,
         id: u32,
+        draft: &[u32],
         output: Output,
     ) -> Result<(), EngineError> {
         let (start, before) = (self.backend.now(), self.backend.device_counters());
-        let ids = [id];
+        let ids: SmallVec<[u32; 8]> = std::iter::once(id).chain(draft.iter().copied()).collect();
         let part = SessionStep::with_output(session, &ids, SpanMode::Policy, output);
         self.step(&mut [part]).await?;
         session.uncomputed = None;

@@ -35,9 +35,9 @@ impl<B: Backend> Session<B> {
         let said = &self.said;
         let (logits, ids): (&[f32], &[u32]) = match self.last {
             Output::Nothing => (&[], &[]),
-            Output::Logits => (&said.logits, &[]),
-            Output::Best => (&[], &said.ids),
-            Output::Candidates(_) => (&said.logits, &said.ids),
+            Output::Logits => (said.logits(), &[]),
+            Output::Best => (&[], said.ids()),
+            Output::Candidates(_) => (said.logits(), said.ids()),
         };
         SessionContent {
             tokens: self.tokens.clone(),
@@ -65,8 +65,7 @@ impl<B: Backend> Session<B> {
         }
         self.tokens.extend_from_slice(&tokens);
         (self.uncomputed, self.last) = (owed, last);
-        self.said.logits.extend_from_slice(&logits);
-        self.said.ids.extend_from_slice(&ids);
+        self.said.set(&logits, &ids);
         true
     }
 }

@@ -7,7 +7,9 @@ use longview_core::{HeadId, LayerId};
 use longview_ops::{Backend, DeviceCounters};
 use longview_scheduler::{FillRows, Policy, PolicyOptions, Sequence, Stats};
 use serde::Serialize;
+use smallvec::SmallVec;
 
+use crate::draft::{Lookup, Pace};
 use crate::error::EngineError;
 use crate::options::CancelToken;
 use crate::output::{Output, Said};
@@ -25,6 +27,10 @@ pub struct Timings {
     pub decode_tokens: u64,
     /// Time in decode.
     pub decode: Duration,
+    /// Drafted tokens that steps computed on trial.
+    pub drafted_tokens: u64,
+    /// Of these, the ones that the answer had; they are among `decode_tokens`.
+    pub accepted_tokens: u64,
     /// What decode asked of the device; zero on the CPU.
     #[serde(skip)]
     pub decode_device: DeviceCounters,
@@ -55,9 +61,15 @@ pub struct Session<B: Backend> {
     pub(crate) tokens: Vec<u32>,
     /// A generated token that was not computed yet: it goes first in the next step.
     pub(crate) uncomputed: Option<u32>,
+    /// Tokens behind the last one that are computed, and that nobody has accepted.
+    pub(crate) drafted: SmallVec<[u32; 8]>,
+    /// Where runs of the tokens stand, once somebody has asked for a draft.
+    pub(crate) lookup: Lookup,
     pub(crate) said: Said,
     /// What `said` says about the token after the last one.
     pub(crate) last: Output,
+    /// What it says about the tokens after drafted ones.
+    pub(crate) last_drafted: Output,
     pub(crate) timings: Timings,
     pub(crate) cancel: CancelToken,
     /// A step began and did not end: layers disagree about the length; or it ended, was taken back
@@ -73,8 +85,11 @@ impl<B: Backend> Session<B> {
             options,
             tokens: Vec::with_capacity(capacity),
             uncomputed: None,
+            drafted: SmallVec::new(),
+            lookup: Lookup::default(),
             said: Said::new(n_vocab),
             last: Output::Nothing,
+            last_drafted: Output::Nothing,
             timings: Timings::default(),
             cancel: CancelToken::default(),
             step_is_unfinished: false,
@@ -137,7 +152,7 @@ impl<B: Backend> Session<B> {
     /// The logits after the last prompt, or after the last step that kept them; empty before.
     pub fn logits(&self) -> &[f32] {
         match self.last {
-            Output::Logits => &self.said.logits,
+            Output::Logits => self.said.logits(),
             Output::Nothing | Output::Best | Output::Candidates(_) => &[],
         }
     }
@@ -183,6 +198,7 @@ impl<B: Backend> Session<B> {
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), EngineError> {
         self.uncomputed = None;
         self.last = Output::Nothing;
+        self.lookup.truncate(&self.tokens, n_tokens);
         self.tokens.truncate(n_tokens);
         self.step_is_unfinished = true;
         match self.undo_unfinished().await {
@@ -200,8 +216,61 @@ impl<B: Backend> Session<B> {
         self.undo_unfinished().await
     }
 
+    /// Fails where no step of this session holds drafted tokens, with the reason: policies whose
+    /// state every token changes for good.
+    pub fn check_draft(&self) -> Result<(), EngineError> {
+        Ok(self.sequence.check_draft()?)
+    }
+
+    /// Tokens that may follow the token `id`, which comes next, to go behind it in
+    /// [`SessionStep::ids`]: what followed the same tokens earlier in the session. At most `most`,
+    /// and as many as `pace` thinks worth it; none while drafted tokens of the last step are left.
+    ///
+    /// [`SessionStep::ids`]: crate::SessionStep::ids
+    pub fn draft(&mut self, id: u32, most: usize, pace: &mut Pace) -> SmallVec<[u32; 8]> {
+        if self.drafted.first() == Some(&id) {
+            pace.count_accepted();
+            return SmallVec::new();
+        }
+        let mut draft = SmallVec::new();
+        let most = most.min(pace.next_length());
+        if most > 0 && self.sequence.most_drafted(1) > 0 {
+            self.lookup.propose(&self.tokens, id, (pace.least_match(), most), &mut draft);
+        }
+        pace.count_drafted(draft.len());
+        draft
+    }
+
+    /// Whether the next token was computed on trial by the step before, with what `output` asks
+    /// for. It is one of the session's then.
+    pub(crate) fn accept_drafted(&mut self, id: u32, output: Output) -> bool {
+        let is_next = self.drafted.first() == Some(&id);
+        if !is_next || self.step_is_unfinished || ![self.last_drafted, Output::Nothing].contains(&output) {
+            return false;
+        }
+        self.drafted.remove(0);
+        self.sequence.accept_drafted();
+        self.tokens.push(id);
+        self.said.next();
+        self.last = output;
+        self.timings.accepted_tokens += 1;
+        true
+    }
+
+    /// Whether something is to be undone before the next step.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.step_is_unfinished || self.sequence.needs_rebuild()
+    }
+
+    /// Forgets what was computed on trial and not accepted.
+    fn drop_drafted(&mut self) -> Result<(), EngineError> {
+        self.drafted.clear();
+        Ok(self.sequence.drop_drafted()?)
+    }
+
     /// Undoes a step, or a change of the policy, that did not end.
     pub(crate) async fn undo_unfinished(&mut self) -> Result<(), EngineError> {
+        self.drop_drafted()?;
         if self.step_is_unfinished {
             self.sequence.truncate(self.tokens.len()).await?;
             self.step_is_unfinished = false;
@@ -223,9 +292,9 @@ impl Sampler {
         let said = &session.said;
         match session.last {
             Output::Nothing => Err(EngineError::EmptyPrompt),
-            Output::Best => Ok(said.ids[0]),
-            Output::Candidates(_) => self.sample_candidates(&said.logits, &said.ids),
-            Output::Logits => self.sample(&said.logits, &session.tokens),
+            Output::Best => Ok(said.ids()[0]),
+            Output::Candidates(_) => self.sample_candidates(said.logits(), said.ids()),
+            Output::Logits => self.sample(said.logits(), &session.tokens),
         }
     }
 }

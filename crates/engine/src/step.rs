@@ -6,6 +6,8 @@
 //! step begins. What fails in the middle of a step does not say whose part it was: then all parts
 //! are undone and computed one after the other, which the cause fails alone.
 
+use std::ops::Range;
+
 use longview_core::{LayerId, TokenPos};
 use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, BatchError, Span};
@@ -28,14 +30,16 @@ use crate::session::Session;
 pub struct SessionStep<'a, B: Backend> {
     /// Whose tokens they are; it has them when its part is complete.
     pub session: &'a mut Session<B>,
-    /// New tokens; exactly one under [`SpanMode::Policy`].
+    /// New tokens. Under [`SpanMode::Policy`] the first one is the session's, and those behind it
+    /// are a draft ([`Session::draft`]), of which a step may compute some on trial: the session
+    /// does not have them, but a later step whose first token was computed so costs nothing.
     pub ids: &'a [u32],
     /// How they attend.
     pub mode: SpanMode,
     output: Output,
     state: PartState,
-    /// The place of its last token in the step.
-    last_row: usize,
+    /// The places of the tokens in the step about which it says something.
+    rows: Range<usize>,
 }
 
 /// How far a session's part of a step has come.
@@ -68,7 +72,32 @@ impl<'a, B: Backend> SessionStep<'a, B> {
         mode: SpanMode,
         output: Output,
     ) -> Self {
-        Self { session, ids, mode, output, state: PartState::Due, last_row: 0 }
+        Self { session, ids, mode, output, state: PartState::Due, rows: 0..0 }
+    }
+
+    /// Drafted tokens of this part.
+    fn n_drafted(&self) -> usize {
+        match self.mode {
+            SpanMode::Policy => self.ids.len().saturating_sub(1),
+            SpanMode::Exact { .. } => 0,
+        }
+    }
+
+    /// Tokens about which the step says something.
+    fn n_rows(&self) -> usize {
+        match self.output {
+            Output::Nothing => 0,
+            _ => 1 + self.n_drafted(),
+        }
+    }
+
+    /// Leaves out drafted tokens behind the first `most`. Where nobody asks what follows a token,
+    /// nobody knows whether a drafted one does.
+    fn trim_draft(&mut self, most: usize) {
+        let most = if self.output == Output::Nothing { 0 } else { most };
+        if self.n_drafted() > most {
+            self.ids = &self.ids[..1 + most];
+        }
     }
 
     fn is_due(&self) -> bool {
@@ -189,11 +218,12 @@ impl<B: Backend> Engine<B> {
         &mut self,
         batch: &mut [SessionStep<'_, B>],
     ) -> Result<StepResults, EngineError> {
+        self.trim_drafts(batch);
         self.check_size(batch)?;
         self.revive().await?;
         for part in batch.iter_mut() {
             part.state = match self.prepare(part).await {
-                Ok(()) => PartState::Due,
+                Ok(state) => state,
                 Err(error) if self.backend.is_lost() => return Err(error),
                 Err(error) => PartState::Failed(error),
             };
@@ -235,10 +265,22 @@ impl<B: Backend> Engine<B> {
         Ok(session.sequence.make_ready().await?)
     }
 
+    /// Leaves drafted tokens out for which the buffers of a step have no room.
+    fn trim_drafts(&self, batch: &mut [SessionStep<'_, B>]) {
+        let n_tokens: usize = batch.iter().map(|part| part.ids.len() - part.n_drafted()).sum();
+        let n_rows: usize = batch.iter().map(|part| part.n_rows() - part.n_drafted()).sum();
+        let tokens = self.workspace.max_tokens().saturating_sub(n_tokens);
+        let mut left = tokens.min(self.workspace.max_logit_rows().saturating_sub(n_rows));
+        for part in batch {
+            part.trim_draft(left);
+            left -= part.n_drafted();
+        }
+    }
+
     /// Refuses what the buffers of a step have no room for.
     fn check_size(&self, batch: &[SessionStep<'_, B>]) -> Result<(), BatchError> {
         let n_tokens: usize = batch.iter().map(|part| part.ids.len()).sum();
-        let n_rows = batch.iter().filter(|part| part.output != Output::Nothing).count();
+        let n_rows: usize = batch.iter().map(SessionStep::n_rows).sum();
         let (max_tokens, max_rows) = (self.workspace.max_tokens(), self.workspace.max_logit_rows());
         if n_tokens > max_tokens {
             return Err(BatchError::TooManyTokens { n_tokens, max_tokens });
@@ -249,15 +291,24 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Brings a session into the state that its part of a step needs, and checks that it fits.
-    async fn prepare(&mut self, part: &mut SessionStep<'_, B>) -> Result<(), EngineError> {
+    /// Brings a session into the state that its part of a step needs, and checks that it fits. A
+    /// token that the step before has computed on trial is done.
+    async fn prepare(&mut self, part: &mut SessionStep<'_, B>) -> Result<PartState, EngineError> {
+        if part.mode == SpanMode::Policy
+            && part.session.sequence.is_on(&self.backend)
+            && part.session.accept_drafted(part.ids[0], part.output)
+        {
+            return Ok(PartState::Done);
+        }
         part.session.restore_on(&self.backend).await?;
         if part.mode == SpanMode::Policy {
             part.session.sequence.make_ready().await?;
+            part.trim_draft(part.session.sequence.most_drafted(part.n_drafted()));
         }
         let spans = &mut [part.sequence_span(0)];
         Step { spans, scratch: &mut self.scratch }.check()?;
-        Ok(self.model.check(&Batch { ids: part.ids, spans: &[part.span(0)] })?)
+        self.model.check(&Batch { ids: part.ids, spans: &[part.span(0)] })?;
+        Ok(PartState::Due)
     }
 
     /// Computes all parts that are due, together if that can be done.
@@ -312,7 +363,7 @@ impl<B: Backend> Engine<B> {
             spans.push(part.span(start));
             cancels.push(Cancel { part: i, token: part.session.cancel.clone() });
             part.session.step_is_unfinished = true;
-            part.last_row = self.ids.len() - 1;
+            part.rows = self.ids.len() - part.n_rows()..self.ids.len();
             parts.push(part.sequence_span(start));
         }
         let mut attention = SchedulerAttention {
@@ -345,13 +396,15 @@ impl<B: Backend> Engine<B> {
     /// device.
     async fn collect(&mut self, batch: &mut [SessionStep<'_, B>]) -> Result<(), EngineError> {
         let n_vocab = self.model.config().vocab_size;
-        let says = |part: &SessionStep<'_, B>| part.is_due() && part.output != Output::Nothing;
-        let rows: SmallVec<[usize; 4]> =
-            batch.iter().filter(|part| says(part)).map(|part| part.last_row).collect();
+        let due = || batch.iter().filter(|part| part.is_due());
+        let rows: SmallVec<[usize; 8]> = due().flat_map(|part| part.rows.clone()).collect();
         let all = self.model.logits(&*self.backend, &mut self.workspace, &rows)?;
-        let row_of = |row: usize| View::part(all.buffer, all.offset + row * n_vocab, n_vocab);
-        for (row, part) in batch.iter().filter(|part| says(part)).enumerate() {
-            self.choices.choose(&*self.backend, part.output, row_of(row), row)?;
+        let rows_of = |rows: Range<usize>| {
+            View::part(all.buffer, all.offset + rows.start * n_vocab, rows.len() * n_vocab)
+        };
+        let outputs = due().flat_map(|part| part.rows.clone().map(|_| part.output));
+        for (row, output) in outputs.enumerate() {
+            self.choices.choose(&*self.backend, output, rows_of(row..row + 1), row)?;
         }
         let mut parts = ReadParts::<B>::new();
         let mut row = 0;
@@ -361,8 +414,9 @@ impl<B: Backend> Engine<B> {
             // What the step before said is written over.
             *last = Output::Nothing;
             if part.output != Output::Nothing {
-                said.read(part.output, row_of(row), &self.choices, row, &mut parts);
-                row += 1;
+                let rows = row..row + part.rows.len();
+                row = rows.end;
+                said.read(part.output, rows_of(rows.clone()), &self.choices, rows, &mut parts);
             }
         }
         let is_silent = parts.is_empty();
@@ -379,8 +433,12 @@ impl<B: Backend> Engine<B> {
         for part in batch.iter_mut().filter(|part| part.is_due()) {
             let session = &mut *part.session;
             if session.sequence.finish_writeback() == StepVerdict::Stands {
+                let (own, drafted) = part.ids.split_at(part.ids.len() - part.n_drafted());
                 session.last = part.output;
-                session.tokens.extend_from_slice(part.ids);
+                session.tokens.extend_from_slice(own);
+                session.last_drafted = part.output;
+                session.drafted.extend_from_slice(drafted);
+                session.timings.drafted_tokens += drafted.len() as u64;
                 session.step_is_unfinished = false;
                 part.state = PartState::Done;
             }
@@ -391,6 +449,9 @@ impl<B: Backend> Engine<B> {
 
 /// Undoes what is unfinished of a part. Where that fails the part has failed.
 async fn undo<B: Backend>(part: &mut SessionStep<'_, B>) {
+    if !part.session.is_unfinished() {
+        return;
+    }
     if let Err(error) = part.session.undo_unfinished().await
         && part.is_due()
     {

@@ -83,6 +83,23 @@ pub enum SchedulerError {
          (--simulate-device makes the CPU one)"
     )]
     NothingToSpeculate,
+    /// Drafted tokens under a policy that cannot take one back.
+    #[error(
+        "--draft lookup: --policy {policy} as given {why}, so that no token can be taken back; \
+         use --draft off"
+    )]
+    CannotDraft {
+        /// The policy.
+        policy: Preset,
+        /// What it does.
+        why: &'static str,
+    },
+    /// Drafted tokens where a step recalls what the one before selected.
+    #[error(
+        "--draft lookup: under --recall speculative a step recalls what the one before selected, \
+         so that no token can be taken back; use --recall exact, or --draft off"
+    )]
+    CannotDraftSpeculatively,
     /// A threshold of cosines that is none.
     #[error("--recall-gate {0}: must be a number from -1 (never run again) to above 1 (always)")]
     RecallGate(f32),

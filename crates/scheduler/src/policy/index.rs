@@ -175,6 +175,17 @@ impl Index {
         }
     }
 
+    /// Why a selection of one token is not that token's alone, if it is not.
+    pub fn why_no_draft(&self) -> Option<&'static str> {
+        match self.schedule {
+            _ if self.adapts() => Some("fits its factors to every token"),
+            Schedule { layer_prefetch: true, .. } => Some("selects a layer ahead"),
+            Schedule { layer_step: 2.., .. } => Some("selects for several layers"),
+            Schedule { token_step: 2.., .. } => Some("selects for several tokens"),
+            Schedule { .. } => None,
+        }
+    }
+
     /// Whether the host fits the index's space to every step.
     pub fn adapts(&self) -> bool {
         matches!(self.kind, IndexKind::Tokens(TokenConfig { adapts: true, .. }))

@@ -96,6 +96,21 @@ impl Policy {
             && self.index.is_none_or(|index| index.allows_speculation())
     }
 
+    /// Why a decoded token cannot be taken back without a trace, if it cannot: then no step holds
+    /// tokens that are computed on trial.
+    pub fn why_no_draft(&self) -> Option<&'static str> {
+        if self.residency.kept().is_some() {
+            return Some("chooses what it keeps by the attention of every token");
+        }
+        if self.local_window().is_some() {
+            return Some("makes blocks by the queries of every token");
+        }
+        if self.attention_bound != AttentionBound::Off {
+            return Some("counts the bounds of every token");
+        }
+        self.index.and_then(|index| index.why_no_draft())
+    }
+
     /// The tokens behind a key whose queries say how much it represents its block, where prefill
     /// records sums of queries for that.
     pub fn local_window(&self) -> Option<LocalWindow> {

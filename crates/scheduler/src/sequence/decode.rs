@@ -21,6 +21,8 @@ pub(super) struct Token {
     pub layer: LayerId,
     /// Among the step's tokens.
     pub index: usize,
+    /// Tokens of its sequence before it in the step.
+    pub round: usize,
 }
 
 /// A selection that a layer attends in this step.
@@ -42,7 +44,7 @@ impl Token {
         scratch: &mut StepScratch<B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        if self.layer == LayerId(0) {
+        if self.layer == LayerId(0) && self.round == 0 {
             sequence.bring_rows().await?;
             sequence.begin_token();
             sequence.copies.join(&sequence.backend)?;
@@ -612,7 +614,7 @@ impl<B: Backend> Sequence<B> {
             }
         }
         if !self.writeback.is_empty() {
-            self.writeback.finish_step(self.n_tokens - 1);
+            self.writeback.finish_step(self.n_tokens - 1, 1 + self.n_drafted);
         } else if !self.is_unread() {
             self.submit_windows();
         }

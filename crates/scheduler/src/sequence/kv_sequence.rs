@@ -51,6 +51,8 @@ pub struct Sequence<B: Backend> {
     pub(super) layout: DeviceLayout,
     pub(super) readiness: Readiness,
     pub(super) n_tokens: usize,
+    /// Drafted tokens behind them, whose rows are there and which nobody has accepted.
+    pub(super) n_drafted: usize,
     pub(super) mover: RowMover<B>,
     pub(super) copies: CopyQueue<B>,
     pub(super) lists: RowLists<B>,
@@ -198,6 +200,7 @@ impl<B: Backend> Sequence<B> {
             layers,
             readiness: Readiness::Ready,
             n_tokens: 0,
+            n_drafted: 0,
             spare_jobs: Vec::new(),
             bytes: Vec::new(),
             order: Vec::new(),

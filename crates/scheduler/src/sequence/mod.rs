@@ -3,6 +3,7 @@
 
 mod coded_slots;
 mod decode;
+mod drafted;
 mod drawn;
 mod exact_rows;
 #[cfg(test)]

@@ -19,6 +19,7 @@ impl<B: Backend> Sequence<B> {
     /// step is undone. Clusters that hold later tokens are dissolved.
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
+        self.n_drafted = 0;
         if n < self.n_tokens {
             self.writeback.clear();
         } else {
@@ -138,7 +139,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Carries rows to their places on the device, as many at a time as the lists have room for.
-    fn load_rows(&mut self, layer: LayerId, rows: Range<usize>) -> Result<(), SchedulerError> {
+    pub(super) fn load_rows(&mut self, layer: LayerId, rows: Range<usize>) -> Result<(), SchedulerError> {
         self.copies.join(&self.backend)?;
         let mut row = rows.start;
         while row < rows.end {

@@ -27,7 +27,8 @@ pub enum SpanMode {
         /// Prompt tokens after this chunk.
         remaining: usize,
     },
-    /// As the policy says; one token.
+    /// As the policy says, each token for itself: one that counts, and drafted ones behind it,
+    /// which count when they are accepted ([`Sequence::accept_drafted`]).
     Policy,
 }
 
@@ -56,6 +57,10 @@ impl<B: Backend> Step<'_, '_, B> {
     pub fn check(&self) -> Result<(), SchedulerError> {
         for span in self.spans.iter() {
             span.sequence.check_room(span.len)?;
+            if span.mode == SpanMode::Policy {
+                let most = span.sequence.most_drafted(span.len - 1);
+                assert!(span.len == 1 + most, "drafted tokens that the sequence does not allow");
+            }
             if span.start + span.len > self.scratch.max_tokens {
                 let len = span.start + span.len;
                 return Err(SchedulerError::Chunk { len, chunk: self.scratch.max_tokens });
@@ -71,39 +76,31 @@ impl<B: Backend> Step<'_, '_, B> {
         mut t: LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         for span in self.spans.iter_mut() {
-            match span.mode {
-                SpanMode::Exact { remaining } => {
-                    let chunk = Chunk { layer, start: span.start, len: span.len, remaining };
-                    chunk.attend(span.sequence, self.scratch, &mut t).await?;
-                }
-                SpanMode::Policy => {
-                    assert_eq!(span.len, 1, "a policy span is one token");
-                    let token = Token { layer, index: span.start };
-                    token.prepare(span.sequence, self.scratch, &t).await?;
-                }
+            if let SpanMode::Exact { remaining } = span.mode {
+                let chunk = Chunk { layer, start: span.start, len: span.len, remaining };
+                chunk.attend(span.sequence, self.scratch, &mut t).await?;
             }
         }
-        self.attend_tokens(layer, &mut t)?;
-        self.attend_misses(layer, &mut t)?;
-        // What the host attends comes first, since every later part is merged with all before.
-        for span in decode_spans(self.spans) {
-            let token = Token { layer, index: span.start };
-            token.attend_on_host(span.sequence, &mut t, &mut self.scratch.lse)?;
+        let decoded = self.spans.iter().filter(|span| span.mode == SpanMode::Policy);
+        let n_rounds = decoded.map(|span| span.len).max().unwrap_or(0);
+        for round in 0..n_rounds {
+            self.round(round).attend(layer, round, &mut t).await?;
         }
         for span in decode_spans(self.spans) {
-            let token = Token { layer, index: span.start };
-            token.measure(span.sequence, &t, &self.scratch.lse)?;
-        }
-        for span in decode_spans(self.spans) {
-            let (token, lse) = (Token { layer, index: span.start }, &mut self.scratch.lse);
-            token.bound_attention(span.sequence, &t, lse).await?;
-            token.attend_rotated_sinks(span.sequence, &mut t, lse)?;
-            token.attend_residual(span.sequence, &mut t, lse)?;
-            token.attend_sampled(span.sequence, &mut t, lse).await?;
-            let Sequence { trace, backend, .. } = &mut *span.sequence;
-            trace.record(&**backend, layer, span.start, &t).await?;
+            span.sequence.n_tokens -= span.len - 1;
         }
         Ok(())
+    }
+
+    /// The tokens at place `round` of the spans that follow their policy, as if each of them were
+    /// decoded alone: all before it in its span are tokens of its sequence.
+    fn round(&mut self, round: usize) -> Round<'_, B> {
+        let spans = decode_spans(self.spans).filter(|span| span.len > round);
+        let tokens = spans.map(|span| {
+            span.sequence.n_tokens += usize::from(round > 0);
+            Decoded { sequence: &mut *span.sequence, index: span.start + round }
+        });
+        Round { tokens: tokens.collect(), scratch: &mut *self.scratch }
     }
 
     /// Whether a span of this step selects for `layer` by a predicted query.
@@ -117,9 +114,76 @@ impl<B: Backend> Step<'_, '_, B> {
     pub async fn prefetch(&mut self, layer: LayerId, q: View<'_, B>) -> Result<(), SchedulerError> {
         for span in self.spans.iter_mut().filter(|span| span.mode == SpanMode::Policy) {
             if span.sequence.prefetches(layer) {
-                let token = Token { layer, index: span.start };
+                let token = Token { layer, index: span.start, round: 0 };
                 token.prefetch(span.sequence, q).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Ends the step: the tokens count but for drafted ones, and full windows go to the clustering worker. Where the
+    /// host store is not mapped, new rows are still on the device until somebody reads
+    /// [`Sequence::writeback_parts`]; the next step does so if nobody else has. With
+    /// [`crate::RecallMode::Speculative`] the caller must, and look at the verdict.
+    pub fn finish(self) {
+        for span in self.spans.iter_mut() {
+            let sequence = &mut *span.sequence;
+            match span.mode {
+                SpanMode::Exact { .. } => sequence.n_tokens += span.len,
+                SpanMode::Policy => {
+                    sequence.n_tokens += 1;
+                    sequence.n_drafted = span.len - 1;
+                    sequence.stats.steps += span.len as u64;
+                    sequence.end_token();
+                }
+            }
+        }
+    }
+}
+
+/// A decoded token of a step.
+struct Decoded<'s, B: Backend> {
+    sequence: &'s mut Sequence<B>,
+    /// Among the step's tokens.
+    index: usize,
+}
+
+/// Decoded tokens of several sequences, one of each, that attend together.
+struct Round<'s, B: Backend> {
+    tokens: SmallVec<[Decoded<'s, B>; 4]>,
+    scratch: &'s mut StepScratch<B>,
+}
+
+impl<B: Backend> Round<'_, B> {
+    /// Stores the tokens' rows, chooses what they attend, and attends it.
+    async fn attend(
+        &mut self,
+        layer: LayerId,
+        round: usize,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let place = |index: usize| Token { layer, index, round };
+        for Decoded { sequence, index } in &mut self.tokens {
+            place(*index).prepare(sequence, self.scratch, t).await?;
+        }
+        self.attend_tokens(layer, t)?;
+        self.attend_misses(layer, t)?;
+        let lse = &mut self.scratch.lse;
+        // What the host attends comes first, since every later part is merged with all before.
+        for Decoded { sequence, index } in &mut self.tokens {
+            place(*index).attend_on_host(sequence, t, lse)?;
+        }
+        for Decoded { sequence, index } in &mut self.tokens {
+            place(*index).measure(sequence, t, lse)?;
+        }
+        for Decoded { sequence, index } in &mut self.tokens {
+            let token = place(*index);
+            token.bound_attention(sequence, t, lse).await?;
+            token.attend_rotated_sinks(sequence, t, lse)?;
+            token.attend_residual(sequence, t, lse)?;
+            token.attend_sampled(sequence, t, lse).await?;
+            let Sequence { trace, backend, .. } = &mut **sequence;
+            trace.record(&**backend, layer, *index, t).await?;
         }
         Ok(())
     }
@@ -132,26 +196,26 @@ impl<B: Backend> Step<'_, '_, B> {
         layer: LayerId,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        let Some(first) = self.spans.iter().find(|span| span.sequence.speculates()) else {
+        let Some(first) = self.tokens.iter().find(|token| token.sequence.speculates()) else {
             return Ok(());
         };
         let backend = Arc::clone(&first.sequence.backend);
         let shape = first.sequence.shape.clone();
         backend.submit()?;
         let begin = backend.now();
-        for span in self.spans.iter_mut().filter(|span| span.sequence.misses_wait) {
-            let Sequence { lists, coded, layers, .. } = &mut *span.sequence;
+        for token in self.tokens.iter_mut().filter(|token| token.sequence.misses_wait) {
+            let Sequence { lists, coded, layers, .. } = &mut *token.sequence;
             match coded.as_mut().filter(|_| layers[layer].slots.is_some()) {
                 Some(coded) => coded.lists.upload_rest(&*backend)?,
                 None => lists.upload_rest(&*backend)?,
             }
-            Token { layer, index: span.start }.load_misses(span.sequence)?;
+            Token { layer, index: token.index, round: 0 }.load_misses(token.sequence)?;
         }
-        let missing = self.spans.iter().filter(|span| span.sequence.misses_wait);
+        let missing = self.tokens.iter().filter(|token| token.sequence.misses_wait);
         let lists: SmallVec<[ListSpan<'_, B>; 4]> = missing
-            .filter_map(|span| match span.sequence.slots(layer) {
-                Some((lists, slots)) => lists.rest(slots, span.start),
-                None => span.sequence.lists.rest(span.sequence.attended_rows(layer), span.start),
+            .filter_map(|token| match token.sequence.slots(layer) {
+                Some((lists, slots)) => lists.rest(slots, token.index),
+                None => token.sequence.lists.rest(token.sequence.attended_rows(layer), token.index),
             })
             .collect();
         if !lists.is_empty() {
@@ -166,25 +230,10 @@ impl<B: Backend> Step<'_, '_, B> {
         }
         drop(lists);
         let spent = backend.now().saturating_sub(begin);
-        if let Some(span) = self.spans.iter_mut().find(|span| span.sequence.speculates()) {
-            span.sequence.stats.fetch += spent;
+        if let Some(token) = self.tokens.iter_mut().find(|token| token.sequence.speculates()) {
+            token.sequence.stats.fetch += spent;
         }
         Ok(())
-    }
-
-    /// Ends the step: the tokens count, and full windows go to the clustering worker. Where the
-    /// host store is not mapped, new rows are still on the device until somebody reads
-    /// [`Sequence::writeback_parts`]; the next step does so if nobody else has. With
-    /// [`crate::RecallMode::Speculative`] the caller must, and look at the verdict.
-    pub fn finish(self) {
-        for span in self.spans.iter_mut() {
-            let sequence = &mut *span.sequence;
-            sequence.n_tokens += span.len;
-            if span.mode == SpanMode::Policy {
-                sequence.stats.steps += 1;
-                sequence.end_token();
-            }
-        }
     }
 
     /// One launch for all decode spans with lists, one for those that attend to everything, or to
@@ -194,21 +243,20 @@ impl<B: Backend> Step<'_, '_, B> {
         layer: LayerId,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        let decode = || self.spans.iter().filter(|span| span.mode == SpanMode::Policy);
-        let Some(first) = decode().next() else { return Ok(()) };
+        let Some(first) = self.tokens.first() else { return Ok(()) };
         let (backend, shape) = (&first.sequence.backend, first.sequence.shape.clone());
         let begin = backend.now();
         let mut lists: SmallVec<[ListSpan<'_, B>; 4]> = SmallVec::new();
         let mut runs: SmallVec<[ChunkSpan<'_, B>; 4]> = SmallVec::new();
         // What is merged with these, where rows have two forms.
         let mut rounded = RoundedRows::<B>::default();
-        for span in decode() {
-            let sequence = &*span.sequence;
+        for token in &self.tokens {
+            let sequence = &*token.sequence;
             let kv = sequence.attended_rows(layer);
             match &sequence.layers[layer].state {
                 LayerState::Dense | LayerState::Local if sequence.exact.is_some() => {
-                    lists.extend(sequence.exact_list(layer, span.start));
-                    rounded.runs.extend(sequence.rounded_span(layer, span.start));
+                    lists.extend(sequence.exact_list(layer, token.index));
+                    rounded.runs.extend(sequence.rounded_span(layer, token.index));
                 }
                 state
                     if matches!(state, LayerState::Dense | LayerState::Local)
@@ -217,7 +265,7 @@ impl<B: Backend> Step<'_, '_, B> {
                     let n_rows = sequence.n_tokens + 1;
                     let first = sequence.first_visible(layer, n_rows);
                     runs.push(ChunkSpan {
-                        q_start: span.start as u32,
+                        q_start: token.index as u32,
                         q_len: 1,
                         kv,
                         // A ring holds the window alone, in an order that attention does not ask.
@@ -228,18 +276,18 @@ impl<B: Backend> Step<'_, '_, B> {
                     });
                 }
                 state => {
-                    let mut list = sequence.lists.first(kv, span.start);
+                    let mut list = sequence.lists.first(kv, token.index);
                     let cache = sequence.recall.as_ref().and_then(|r| r.device_cache.as_ref());
                     if let (LayerState::Recall(recall), Some(cache)) = (state, cache) {
                         list.n_rows = cache.n_rows(recall.selection);
                     }
                     if sequence.layers[layer].device.is_none()
-                        && let Some(exact) = sequence.exact_list(layer, span.start)
+                        && let Some(exact) = sequence.exact_list(layer, token.index)
                     {
                         rounded.lists.push(std::mem::replace(&mut list, exact));
                     }
                     let slots = sequence.slots(layer);
-                    rounded.lists.extend(slots.map(|(lists, rows)| lists.first(rows, span.start)));
+                    rounded.lists.extend(slots.map(|(lists, rows)| lists.first(rows, token.index)));
                     lists.push(list);
                 }
             }
@@ -268,13 +316,12 @@ impl<B: Backend> Step<'_, '_, B> {
         rounded.attend(&**backend, &shape, t, &mut self.scratch.lse)?;
         let spent = backend.now().saturating_sub(begin);
         drop((lists, runs, rounded));
-        if let Some(span) = self.spans.iter_mut().find(|span| span.mode == SpanMode::Policy) {
-            span.sequence.stats.attend += spent;
+        if let Some(token) = self.tokens.first_mut() {
+            token.sequence.stats.attend += spent;
         }
         Ok(())
     }
 }
-
 /// Rounded rows that decoded tokens attend to after those that are there as they were written.
 struct RoundedRows<'a, B: Backend> {
     lists: SmallVec<[ListSpan<'a, B>; 4]>,

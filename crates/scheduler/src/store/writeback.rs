@@ -15,12 +15,14 @@ use crate::layout::KvShape;
 /// Views of the device and where their bytes go.
 pub type ReadParts<'a, B> = SmallVec<[(View<'a, B>, &'a mut [u8]); 8]>;
 
-/// Rows of the last token that the host does not have yet.
-#[derive(Debug, Default)]
+/// Rows of the last step's tokens that the host does not have yet.
+#[derive(Debug)]
 pub(crate) struct Writeback {
-    /// The device row in each layer, in the order of the layers.
+    /// The device rows in each layer, in the order of the layers, and in each of the tokens.
     rows: Vec<usize>,
-    /// The token's row in the host store; `None` while its step is not finished.
+    /// Tokens of the step.
+    n_tokens: usize,
+    /// The first token's row in the host store; `None` while its step is not finished.
     token: Option<usize>,
     bytes: Vec<u8>,
 }
@@ -33,29 +35,31 @@ pub(crate) struct WritebackSource<'a, B: Backend> {
 
 impl Writeback {
     pub fn with_layers(n_layers: usize) -> Self {
-        Self { rows: Vec::with_capacity(n_layers), token: None, bytes: Vec::new() }
+        Self { rows: Vec::with_capacity(n_layers), n_tokens: 1, token: None, bytes: Vec::new() }
     }
 
-    /// Notes the row of the next layer.
+    /// Notes the row of the next token, or of the first one in the next layer.
     pub fn push(&mut self, row: usize) {
         self.rows.push(row);
     }
 
-    /// The step has ended: the rows are those of `token`.
-    pub fn finish_step(&mut self, token: usize) {
+    /// The step has ended: the rows are those of `n_tokens` tokens from `token` on.
+    pub fn finish_step(&mut self, token: usize, n_tokens: usize) {
         self.token = Some(token);
+        self.n_tokens = n_tokens;
     }
 
     pub fn clear(&mut self) {
         self.rows.clear();
         self.token = None;
+        self.n_tokens = 1;
     }
 
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The row of the token whose step has ended and whose rows are not on the host.
+    /// The row of the first token whose step has ended and whose rows are not on the host.
     pub fn finished_token(&self) -> Option<usize> {
         self.token.filter(|_| !self.is_empty())
     }
@@ -70,8 +74,8 @@ impl Writeback {
         self.bytes.resize(self.rows.len() * heads * row_bytes, 0);
         let mut rest = self.bytes.as_mut_slice();
         let mut parts = ReadParts::<B>::new();
-        for (layer, row) in layers.zip(&self.rows) {
-            for head in 0..heads {
+        for (layer, rows) in layers.zip(self.rows.chunks(self.n_tokens)) {
+            for (row, head) in rows.iter().flat_map(|row| (0..heads).map(move |head| (row, head))) {
                 let (out, next) = std::mem::take(&mut rest).split_at_mut(row_bytes);
                 let at = (head * layer.head_stride + row) * 2 * d;
                 parts.push((View::part(layer.buffer, at, 2 * d), out));
@@ -85,8 +89,10 @@ impl Writeback {
     pub fn write<B: Backend>(&mut self, shape: &KvShape, store: &mut dyn HostStore<B>) {
         let (row_bytes, heads) = (shape.row_bytes(), shape.n_kv_heads);
         if let Some(row) = self.finished_token() {
+            let n = self.n_tokens;
             for (i, bytes) in self.bytes.chunks_exact(row_bytes).enumerate() {
-                store.write_rows(LayerId::new(i / heads), HeadId::new(i % heads), row, bytes);
+                let (layer, head) = (LayerId::new(i / heads / n), HeadId::new(i % heads));
+                store.write_rows(layer, head, row + i / heads % n, bytes);
             }
         }
         self.clear();
@@ -126,7 +132,7 @@ mod tests {
         writeback.push(2);
         writeback.push(1);
         assert_eq!(writeback.finished_token(), None, "the step goes on");
-        writeback.finish_step(6);
+        writeback.finish_step(6, 1);
         assert_eq!(writeback.finished_token(), Some(6));
         assert_eq!(read(&backend, &mut writeback, &layers), 4);
         writeback.write(&shape, &mut *store);
@@ -140,6 +146,27 @@ mod tests {
         assert!(writeback.is_empty());
         assert_eq!(writeback.finished_token(), None, "they are there");
         assert_eq!(read(&backend, &mut writeback, &layers), 0, "nothing is read again");
+    }
+
+    /// Two tokens lie in device rows 2 and 0 of layer 0, in rows 1 and 2 of layer 1.
+    #[test]
+    fn tokens_of_a_step_come_one_behind_the_other() {
+        let (backend, shape) = (Arc::new(ReferenceBackend::new()), shape());
+        let layers = [device(&backend, LayerId(0)), device(&backend, LayerId(1))];
+        let [_, mut store] = empty_stores(&backend, &shape);
+        let mut writeback = Writeback::with_layers(2);
+        [2, 0, 1, 2].into_iter().for_each(|row| writeback.push(row));
+        writeback.finish_step(5, 2);
+        assert_eq!(read(&backend, &mut writeback, &layers), 8);
+        writeback.write(&shape, &mut *store);
+        for (layer, at) in [(LayerId(0), [2, 0]), (LayerId(1), [1, 2])] {
+            for head in shape.heads() {
+                let mut want = vec![0.0; 64];
+                want[40..48].copy_from_slice(&row(layer, head, at[0]));
+                want[48..56].copy_from_slice(&row(layer, head, at[1]));
+                assert_eq!(stored(&*store, &shape, layer, head), want, "{layer} {head}");
+            }
+        }
     }
 
     #[test]
@@ -161,7 +188,7 @@ mod tests {
     fn a_token_that_is_taken_back_is_not_the_next_ones() {
         let mut writeback = Writeback::with_layers(2);
         writeback.push(2);
-        writeback.finish_step(6);
+        writeback.finish_step(6, 1);
         writeback.clear();
         assert_eq!(writeback.finished_token(), None);
         // The rows of the next step are there, and its token is not known yet.
