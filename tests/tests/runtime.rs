@@ -5,6 +5,7 @@
 
 mod bench;
 mod cuda;
+mod drafts;
 mod engine;
 mod golden;
 mod gpu;

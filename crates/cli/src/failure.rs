@@ -73,6 +73,36 @@ pub fn describe(error: &anyhow::Error) -> String {
     text
 }
 
+/// The words of this process without the option `replaced` and with `more` behind them, for a
+/// shell.
+pub fn command_line(replaced: &str, more: &[String]) -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = without(words.collect(), replaced).into_iter().chain(more.iter().cloned());
+    std::iter::once("longview".to_owned()).chain(words.map(quoted)).collect::<Vec<_>>().join(" ")
+}
+
+/// `words` without an option and its value.
+fn without(words: Vec<String>, option: &str) -> Vec<String> {
+    let mut is_value = false;
+    let keeps = |word: &String| {
+        let is_option = word == option;
+        let is_both = word.strip_prefix(option).is_some_and(|rest| rest.starts_with('='));
+        let goes = is_option || is_both || is_value;
+        is_value = is_option;
+        !goes
+    };
+    words.into_iter().filter(keeps).collect()
+}
+
+/// A word as a shell takes it.
+fn quoted(word: String) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word;
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +116,21 @@ mod tests {
         );
         let inner = anyhow::anyhow!("disk full");
         assert_eq!(describe(&inner.context("x: disk full")), "x: disk full");
+    }
+
+    #[test]
+    fn an_option_goes_with_its_value() {
+        let words = "run --session a -f x --session=b --sessions c --session d";
+        let words = words.split(' ').map(str::to_owned).collect();
+        assert_eq!(without(words, "--session"), ["run", "-f", "x", "--sessions", "c"]);
+        let words = vec!["".to_owned(), "=x".to_owned()];
+        assert_eq!(without(words.clone(), "--session"), words);
+    }
+
+    #[test]
+    fn a_shell_takes_words_as_they_are() {
+        let shown = ["-f", "a.txt", "", "what's new?"].map(|word| quoted(word.to_owned()));
+        assert_eq!(shown, ["-f", "a.txt", "''", "'what'\\''s new?'"]);
     }
 
     #[test]

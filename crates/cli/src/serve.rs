@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::builder::{FalseyValueParser, Resettable};
 use clap::{ArgAction, Args};
-use longview_engine::EngineOptions;
+use longview_engine::{Draft, EngineOptions, MAX_DRAFTED};
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
@@ -18,7 +18,7 @@ use longview_scheduler::PolicyOptions;
 use longview_server::{Limits, ModelFacts, Server, ServerOptions};
 use longview_startup::embedded;
 
-use crate::args::{EngineArgs, PolicyArgs, RopeArgs, numbers};
+use crate::args::{DRAFTS, EngineArgs, PolicyArgs, RopeArgs, numbers, one_of};
 use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
 use crate::files::input;
@@ -102,6 +102,12 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = numbers::count(1..=1024))]
     max_body: usize,
 
+    /// Answers that repeat what was read, faster: lookup: what followed the same tokens earlier is
+    /// computed on trial, several tokens a step. Answers are the same, token by token. Requests
+    /// under a policy that cannot take a token back go without.
+    #[arg(long, value_name = "HOW", default_value = "off", value_parser = one_of(DRAFTS))]
+    draft: Draft,
+
     /// Folder of the library in which contexts are kept [default: the user's data folder].
     #[arg(long, value_name = "DIR")]
     library: Option<PathBuf>,
@@ -140,6 +146,10 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let options = EngineOptions {
         rope: args.rope.scaling(&folder.config),
         max_sequences: args.parallel.max(MIN_SEQUENCES),
+        max_drafted: match args.draft {
+            Draft::Off => 0,
+            Draft::Lookup => MAX_DRAFTED,
+        },
         ..args.engine.options(args.model.ctx_size.max(1))
     };
     let limit = Limit::new(&folder.config, &args.rope);
@@ -158,7 +168,14 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let options = EngineOptions { ctx_size, ..options };
         let facts = facts(args, texts, ctx_size, policy.clone())?;
         let name = facts.names[0].clone();
-        let load = move || Ok(load::engine(backend, folder, options, &policy)?.0);
+        let draft = args.draft;
+        let load = move || {
+            let engine = load::engine(backend, folder, options, &policy)?.0;
+            if draft != Draft::Off {
+                engine.check_draft(&policy)?;
+            }
+            Ok(engine)
+        };
         let server = Server::start(server, facts, load)?;
         introduce(args, &server, &name);
         Ok(server.wait()?)

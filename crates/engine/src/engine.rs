@@ -10,7 +10,7 @@ use longview_model::transformer::{Model, Workspace};
 use longview_model::weights::TensorSet;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Fingerprint, KvPlan, KvShape, PolicyOptions, SequenceOptions, StepScratch,
+    Fingerprint, KvPlan, KvShape, PolicyOptions, SequenceOptions, StepScratch, check_draft,
 };
 
 use crate::error::EngineError;
@@ -188,6 +188,16 @@ impl<B: Backend> Engine<B> {
         let (_, policy) = resolve_policy(policy, config.n_layers, context)?;
         let sequence = self.options.sequence_options(self.backend.capabilities());
         Ok(KvPlan::new(&shape_of(config, &self.options), &policy, &sequence))
+    }
+
+    /// Fails where sessions under `policy` cannot take a token back, so that none is drafted.
+    ///
+    /// # Errors
+    /// The reason, with the policy's name; options that cannot work together.
+    pub fn check_draft(&self, policy: &PolicyOptions) -> Result<(), EngineError> {
+        let (config, context) = (self.model.config(), self.options.ctx_size);
+        let (_, policy) = resolve_policy(policy, config.n_layers, context)?;
+        Ok(check_draft(&policy, self.options.recall)?)
     }
 
     /// The device.

@@ -231,6 +231,7 @@ impl From<SchedulerError> for EngineError {
     fn from(error: SchedulerError) -> Self {
         match error {
             SchedulerError::Session(error) => error.into(),
+            SchedulerError::Stopped => EngineError::Cancelled,
             other => EngineError::Scheduler(other),
         }
     }

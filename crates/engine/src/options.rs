@@ -136,7 +136,8 @@ impl RopeOverride {
     }
 }
 
-/// A flag that ends a running call at the next layer. Clones share it.
+/// A flag that ends a running call at the next layer, or at the next iteration of a clustering.
+/// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -149,6 +150,11 @@ impl CancelToken {
     /// Makes the token usable again.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// What the scheduler looks at in the middle of an index.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
     }
 
     /// Whether the call should end.

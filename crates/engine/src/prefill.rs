@@ -43,7 +43,8 @@ impl Progress {
 impl<B: Backend> Engine<B> {
     /// Computes a prompt, or a further part of one, with exact attention. `progress` is called
     /// after each chunk and may break off: what is computed is kept, and `Ok(false)` says that the
-    /// rest is missing.
+    /// rest is missing. A cancelled call ends so too, also where all is computed and the index is
+    /// not: the next call that needs it makes it.
     pub async fn prefill(
         &mut self,
         session: &mut Session<B>,
@@ -78,12 +79,12 @@ impl<B: Backend> Engine<B> {
         let all = self.with_uncomputed(session, ids)?;
         self.revive().await?;
         session.restore_on(&self.backend).await?;
-        let result = self.prefill_chunks(session, &all, start, progress).await;
+        let mut result = self.prefill_chunks(session, &all, start, progress).await;
         if ends || !matches!(result, Ok(false) | Err(EngineError::Cancelled)) {
-            let finished = session.sequence.finish_prefill().await;
+            let finished = session.sequence.finish_prefill().await.map_err(EngineError::from);
             // A device that was lost in a chunk is lost here too; the first words say more.
-            if result.is_ok() {
-                finished?;
+            if let (true, Err(error)) = (result.is_ok(), finished) {
+                result = Err(error);
             }
         }
         session.timings.prefill += self.backend.now().saturating_sub(start);

@@ -78,8 +78,10 @@ pub struct Session<B: Backend> {
 }
 
 impl<B: Backend> Session<B> {
-    pub(crate) fn new(sequence: Sequence<B>, options: PolicyOptions, n_vocab: usize) -> Self {
+    pub(crate) fn new(mut sequence: Sequence<B>, options: PolicyOptions, n_vocab: usize) -> Self {
         let capacity = sequence.shape().capacity;
+        let cancel = CancelToken::default();
+        sequence.stop_with(cancel.flag());
         Self {
             sequence,
             options,
@@ -91,7 +93,7 @@ impl<B: Backend> Session<B> {
             last: Output::Nothing,
             last_drafted: Output::Nothing,
             timings: Timings::default(),
-            cancel: CancelToken::default(),
+            cancel,
             step_is_unfinished: false,
         }
     }
@@ -164,6 +166,7 @@ impl<B: Backend> Session<B> {
 
     /// Lets `token` cancel calls on this session, in place of its own: one for several sessions.
     pub fn cancel_with(&mut self, token: CancelToken) {
+        self.sequence.stop_with(token.flag());
         self.cancel = token;
     }
 

@@ -265,11 +265,14 @@ impl<B: Backend> Engine<B> {
         Ok(session.sequence.make_ready().await?)
     }
 
-    /// Leaves drafted tokens out for which the buffers of a step have no room.
+    /// Leaves drafted tokens out for which the buffers of a step have no room, and with which a
+    /// step would have more rows than the kernels of few rows take: on some devices a row's bits
+    /// are others among more.
     fn trim_drafts(&self, batch: &mut [SessionStep<'_, B>]) {
         let n_tokens: usize = batch.iter().map(|part| part.ids.len() - part.n_drafted()).sum();
         let n_rows: usize = batch.iter().map(|part| part.n_rows() - part.n_drafted()).sum();
-        let tokens = self.workspace.max_tokens().saturating_sub(n_tokens);
+        let few = self.backend.capabilities().matvec_max_rows;
+        let tokens = self.workspace.max_tokens().min(few).saturating_sub(n_tokens);
         let mut left = tokens.min(self.workspace.max_logit_rows().saturating_sub(n_rows));
         for part in batch {
             part.trim_draft(left);
@@ -431,9 +434,9 @@ impl<B: Backend> Engine<B> {
             self.backend.read(any, &mut [0; 4]).await?;
         }
         for part in batch.iter_mut().filter(|part| part.is_due()) {
+            let (own, drafted) = part.ids.split_at(part.ids.len() - part.n_drafted());
             let session = &mut *part.session;
             if session.sequence.finish_writeback() == StepVerdict::Stands {
-                let (own, drafted) = part.ids.split_at(part.ids.len() - part.n_drafted());
                 session.last = part.output;
                 session.tokens.extend_from_slice(own);
                 session.last_drafted = part.output;

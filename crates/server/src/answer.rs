@@ -333,7 +333,7 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
     let n_read = n_prompt - n_cached;
     let per_s = |n: usize, ms: f64| n as f64 * 1e3 / ms.max(1e-6);
     let per_token = |n: usize, ms: f64| ms / n.max(1) as f64;
-    let timings = json!({
+    let mut timings = json!({
         "cache_n": n_cached,
         "prompt_n": n_read,
         "prompt_ms": summary.prompt_ms,
@@ -345,6 +345,11 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
         "predicted_per_second": per_s(n_predicted, summary.predicted_ms),
         "queue_ms": summary.waited_ms,
     });
+    // As llama.cpp, where there are drafts.
+    if summary.n_drafted > 0 {
+        timings["draft_n"] = summary.n_drafted.into();
+        timings["draft_n_accepted"] = summary.n_accepted.into();
+    }
     let attended = json!({
         "policy": summary.policy,
         "attended_tokens": summary.attended,

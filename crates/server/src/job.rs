@@ -112,6 +112,9 @@ pub(crate) struct Summary {
     pub(crate) n_prompt: usize,
     pub(crate) n_cached: usize,
     pub(crate) n_predicted: usize,
+    /// Tokens that were computed on trial, and those of them that the answer had.
+    pub(crate) n_drafted: usize,
+    pub(crate) n_accepted: usize,
     pub(crate) prompt_ms: f64,
     pub(crate) predicted_ms: f64,
     pub(crate) waited_ms: f64,

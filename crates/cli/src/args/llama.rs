@@ -34,7 +34,7 @@ const NO_GRAMMAR: &str = "use a prompt that asks for the form: answers are not c
 const SESSION: &str = "use --save-session FILE, then --session FILE";
 const SHIFT: &str = "use --policy streaming-llm with --sinks N: it evicts, and keeps the first N";
 const THREADS: &str = "use --threads N, and taskset or numactl to place them";
-const NO_DRAFT: &str = "use another model: tokens are not drafted";
+const NO_DRAFT: &str = "use --draft lookup: tokens are drafted from what was read, not by another model";
 const ONE_MODEL: &str = "use a model that has it merged into its weights";
 const SERVER: &str = "use `longview serve`, which has it";
 const IN_HOST: &str = "use --budget N: keys and values are in host memory, and a step reads N";
@@ -140,7 +140,7 @@ const TABLE: &[(&[&str], Meaning)] = &[
     (&["--xtc-probability", "--xtc-threshold"], Refused(SAMPLERS)),
     (&["--dynatemp-range", "--dynatemp-exp", "--samplers", "--sampling-seq"], Refused(SAMPLERS)),
     (&["--sampler-seq", "-l", "--logit-bias", "--penalize-nl"], Refused(SAMPLERS)),
-    (&["-md", "--model-draft", "--draft", "--draft-max", "--draft-min"], Refused(NO_DRAFT)),
+    (&["-md", "--model-draft", "--draft-max", "--draft-min"], Refused(NO_DRAFT)),
     (&["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"], Refused(NO_DRAFT)),
     (&["--lora", "--lora-scaled", "--control-vector"], Refused(ONE_MODEL)),
     (

@@ -19,5 +19,5 @@ pub use names::one_of;
 pub use policy::PolicyFile;
 pub use policy::{PolicyArgs, TuningArgs};
 pub use rope::RopeArgs;
-pub use sampling::SamplingArgs;
+pub use sampling::{DRAFTS, SamplingArgs, draft_name};
 pub use words::{Refusal, prepare};

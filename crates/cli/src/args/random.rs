@@ -29,7 +29,7 @@ struct Line {
 
 /// Options of every kind but those of single policies, which the scheduler's tests draw, with
 /// values that suit them.
-const OPTIONS: [(&str, &[&str]); 23] = [
+const OPTIONS: [(&str, &[&str]); 24] = [
     ("--ctx-size", &["1", "16", "4096", "1073741824"]),
     ("--temp", &["0", "0.5", "100"]),
     ("--top-k", &["0", "1", "100"]),
@@ -39,6 +39,7 @@ const OPTIONS: [(&str, &[&str]); 23] = [
     ("--repeat-last-n", &["-1", "0", "4096"]),
     ("--seed", &["-1", "0", "18446744073709551615"]),
     ("--stop", &["x", "1,000"]),
+    ("--draft", &["lookup", "off"]),
     ("--kv-type", &["f16", "f32", "q8"]),
     ("--activations", &["int16", "int8", "bf16", "f32"]),
     ("--chunk-size", &["1", "16", "65536"]),

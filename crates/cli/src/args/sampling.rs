@@ -5,9 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use longview_core::SplitMix64;
-use longview_engine::{GenerationParams, SamplingParams};
+use longview_engine::{Draft, GenerationParams, SamplingParams};
 use longview_model::generation::GenerationDefaults;
 
+use super::names::one_of;
 use super::numbers::{count, number, whole};
 
 /// Options of the sampler. What is not given comes from the model's authors.
@@ -97,6 +98,21 @@ pub struct SamplingArgs {
     /// Go on after tokens that end an answer [default: off].
     #[arg(long)]
     ignore_eos: bool,
+
+    /// Answers that repeat what was read, faster: lookup: what followed the same tokens earlier is
+    /// computed on trial, several tokens a step. The answer is the same, token by token; --stats
+    /// and --json say how much was drafted and accepted. Policies that cannot take a token back
+    /// refuse [default: lookup in a chat about a document where the policy can, else off].
+    #[arg(long, value_name = "HOW", value_parser = one_of(DRAFTS))]
+    draft: Option<Draft>,
+}
+
+/// Where drafts come from.
+pub const DRAFTS: &[(Draft, &str)] = &[(Draft::Lookup, "lookup"), (Draft::Off, "off")];
+
+/// The name of a kind of drafts.
+pub fn draft_name(draft: Draft) -> &'static str {
+    DRAFTS.iter().find(|(known, _)| *known == draft).map_or("off", |(_, name)| *name)
 }
 
 /// A seed, or a random one for -1.
@@ -118,6 +134,11 @@ impl SamplingArgs {
     /// The seed of the draws.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Where drafts come from, if that was said.
+    pub fn draft(&self) -> Option<Draft> {
+        self.draft
     }
 
     /// Parameters for at most `max_tokens` tokens of a model with these defaults.
@@ -143,7 +164,8 @@ impl SamplingArgs {
             seed: self.seed,
         };
         let (stop, ignore_eos) = (self.stop.clone(), self.ignore_eos);
-        GenerationParams { max_tokens, sampling, stop, ignore_eos }
+        let draft = self.draft.unwrap_or_default();
+        GenerationParams { max_tokens, sampling, stop, ignore_eos, draft }
     }
 }
 

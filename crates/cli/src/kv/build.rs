@@ -29,7 +29,7 @@ use crate::args::numbers::number;
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs};
 use crate::context::{self, Chooser, Content, Limit};
 use crate::device::with_device;
-use crate::failure::Interrupted;
+use crate::failure::{Interrupted, command_line};
 use crate::interrupt::Interrupt;
 use crate::load::{self, ModelArgs};
 use crate::out::{self, note};
@@ -277,7 +277,7 @@ impl Work<'_> {
         let mut session = self.begin(engine, &building, &key)?;
         let mut keeper = Keeper { work: self, building: &building, kept: None };
         let interrupted = self.prefill(engine, &mut session, &mut keeper)?;
-        keeper.save(engine, &mut session)?;
+        keeper.save(engine, &mut session, interrupted.is_some())?;
         Ok(Done { interrupted })
     }
 
@@ -365,7 +365,6 @@ impl Work<'_> {
             }
             pace.kept(begin.elapsed(), Instant::now());
         }
-        block_on(engine.finish_prefill(session))?;
         let (name, total) = (&self.document.name, units::count(self.ids.len()));
         if session.n_tokens() == 0 {
             let text = format!("0 of {total} tokens were read; {name} has its text alone");
@@ -374,7 +373,7 @@ impl Work<'_> {
         Ok(Some(Interrupted(format!(
             "{} of {total} tokens were read and are kept; this goes on:\n  {}",
             units::count(session.n_tokens()),
-            command_line()
+            command_line("--session", &[])
         ))))
     }
 }
@@ -399,8 +398,13 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// All that was read, with its index.
-    fn save<B: Backend>(&self, engine: &mut Engine<B>, session: &mut Session<B>) -> Result<()> {
+    /// All that was read, with its index; without it after Ctrl-C, which does not wait for that.
+    fn save<B: Backend>(
+        &self,
+        engine: &mut Engine<B>,
+        session: &mut Session<B>,
+        is_unfinished: bool,
+    ) -> Result<()> {
         let start = Instant::now();
         let name = &self.work.document.name;
         let fate = match &self.kept {
@@ -409,9 +413,9 @@ impl Keeper<'_> {
         };
         let said = format!("{name}: {fate}");
         let guard = self.work.interrupt.end_with(move || note(Interrupted(said.clone())));
-        let saved = match self.write(engine, session, false) {
+        let saved = match self.write(engine, session, is_unfinished) {
             // Without room for a second file, what is lacking may have room behind the first.
-            Err(error) if is_no_space(&error) => match self.append(engine, session, false) {
+            Err(error) if is_no_space(&error) => match self.append(engine, session, is_unfinished) {
                 Ok(Some(saved)) => saved,
                 _ => return Err(error),
             },
@@ -509,19 +513,4 @@ fn tell_evicted(saved: &Saved) {
         let freed = units::bytes(evicted.bytes);
         note(format_args!("{}: a session went for it, {freed}; its text stays", evicted.name));
     }
-}
-
-/// The words of this process, for a shell.
-fn command_line() -> String {
-    let is_plain = |word: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+".contains(c);
-        !word.is_empty() && word.chars().all(plain)
-    };
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    let quoted = words.enumerate().map(|(i, word)| match word {
-        _ if i == 0 => "longview".to_owned(),
-        word if is_plain(&word) => word,
-        word => format!("'{}'", word.replace('\'', "'\\''")),
-    });
-    quoted.collect::<Vec<_>>().join(" ")
 }

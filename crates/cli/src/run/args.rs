@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use longview_engine::{Engine, GenerationParams};
+use longview_engine::{Draft, Engine, GenerationParams, MAX_DRAFTED};
 use longview_ops::Backend;
 
 use crate::args::numbers::whole;
@@ -95,6 +95,13 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub(super) rope: RopeArgs,
+}
+
+/// Most drafted tokens of a step: room for them costs a few rows of logits.
+pub(super) fn max_drafted(args: &RunArgs, is_chat: bool) -> usize {
+    // A chat may change its mind: /set draft.
+    let may_draft = is_chat || args.sampling.draft() == Some(Draft::Lookup);
+    if may_draft { MAX_DRAFTED } else { 0 }
 }
 
 /// How the answers of `engine` are generated.

@@ -12,7 +12,7 @@ mod talk;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use longview_engine::EngineOptions;
+use longview_engine::{Draft, EngineOptions};
 use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
@@ -48,6 +48,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let options = EngineOptions {
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(&folder.config),
+        max_drafted: args::max_drafted(args, is_chat),
         kv_dtype: args.engine.kv_type_of_session(saved.as_ref().map(SavedSession::kv_type)),
         ..args.engine.options(args.model.ctx_size.max(1))
     };
@@ -78,12 +79,18 @@ pub fn run(args: &RunArgs) -> Result<()> {
             }
             None => (engine.session(&policy)?, text),
         };
+        if args.sampling.draft() == Some(Draft::Lookup) {
+            // Before anything is read.
+            session.check_draft()?;
+        }
         if let (Some(file), Some(text)) = (output, &text) {
             let ids = prompt::encode_document(args, &engine, text)?;
-            let interrupted = saved::read(&mut engine, &mut session, &ids, &interrupt, &file)?;
+            let how = (&interrupt, &file);
+            let interrupted = saved::read(args, &mut engine, &mut session, &ids, how)?;
             let note = Note { document: Some(text.document().to_owned()), conversation: None };
             let came_from = args.session.as_deref();
-            saved::write(&mut engine, &mut session, came_from, file, &note, &interrupt)?;
+            let how = (&interrupt, interrupted.is_some());
+            saved::write(&mut engine, &mut session, came_from, file, &note, how)?;
             if let Some(interrupted) = interrupted {
                 return Err(interrupted.into());
             }

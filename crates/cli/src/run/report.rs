@@ -38,6 +38,9 @@ struct TimingsJson {
     decode_tokens: u64,
     decode_s: f64,
     decode_tokens_per_s: Option<f64>,
+    /// Tokens that steps computed on trial, and those of them that the answer had.
+    drafted_tokens: u64,
+    accepted_tokens: u64,
     /// What the device was asked for each decoded token; `null` on the CPU.
     decode_device_per_token: Option<PerToken>,
 }
@@ -195,6 +198,10 @@ fn print_figures(t: &TimingsJson, s: &StatsJson) {
     };
     line("prefill", t.prefill_tokens, t.prefill_s, t.prefill_tokens_per_s);
     line("decode ", t.decode_tokens, t.decode_s, t.decode_tokens_per_s);
+    if t.drafted_tokens > 0 {
+        let (drafted, accepted) = (units::count(t.drafted_tokens), units::count(t.accepted_tokens));
+        note(format_args!("draft    {drafted} tokens by lookup, {accepted} of them accepted"));
+    }
     note(s.attended_line());
     if s.hit_rate.is_some() {
         note(format_args!(
@@ -295,6 +302,8 @@ impl TimingsJson {
             decode_tokens: timings.decode_tokens,
             decode_s: timings.decode.as_secs_f64(),
             decode_tokens_per_s: timings.decode_tokens_per_s(),
+            drafted_tokens: timings.drafted_tokens,
+            accepted_tokens: timings.accepted_tokens,
             decode_device_per_token: PerToken::new(&timings),
         }
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::args::RunArgs;
 use super::prompt::{self, PromptText};
 use super::talk::Talk;
-use crate::failure::Interrupted;
+use crate::failure::{Interrupted, command_line};
 use crate::files::{FileKind, Output, OutputFile, input, model_files};
 use crate::interrupt::Interrupt;
 use crate::out::note;
@@ -143,16 +143,17 @@ pub fn prepare_as(
 }
 
 /// Computes what the session lacks of a document that is to be saved in `file`. After Ctrl-C what
-/// was read is worth saving too, and the words for it come back; a second Ctrl-C ends the program.
+/// was read is worth saving too, without an index, and the words for it come back; a second Ctrl-C
+/// ends the program.
 ///
 /// # Errors
 /// [`Interrupted`] if nothing was read yet; a session of another document.
 pub fn read<B: Backend>(
+    args: &RunArgs,
     engine: &mut Engine<B>,
     session: &mut Session<B>,
     ids: &[u32],
-    interrupt: &Interrupt,
-    file: &OutputFile,
+    (interrupt, file): (&Interrupt, &OutputFile),
 ) -> Result<Option<Interrupted>> {
     let known = prompt::known(session, ids, false)?;
     if known < session.n_tokens() {
@@ -162,7 +163,7 @@ pub fn read<B: Backend>(
     let guard = interrupt.cancel_with(session.cancel_token());
     let mut bar = PrefillBar::new(rest.len());
     let mut update = |progress| bar.update(progress, &guard);
-    if block_on(engine.prefill(session, rest, &mut update))? {
+    if block_on(engine.prefill_part(session, rest, &mut update))? {
         return Ok(None);
     }
     let (name, total) = (file.name().display(), units::count(ids.len()));
@@ -175,8 +176,19 @@ pub fn read<B: Backend>(
     };
     Ok(Some(Interrupted(format!(
         "{n_read} of {total} document tokens were read and are kept; --session {name} goes on with \
-         the rest"
+         the rest:\n  {}",
+        go_on(args, file.name())
     ))))
+}
+
+/// The command that goes on with a document of which a part was saved as `name`: this one, from
+/// that session.
+fn go_on(args: &RunArgs, name: &Path) -> String {
+    let mut more = vec!["--session".to_owned(), name.display().to_string()];
+    if !args.force {
+        more.push("--force".to_owned());
+    }
+    command_line("--session", &more)
 }
 
 /// Writes the session, all of it or nothing: to the file that it came from what that lacks, where
@@ -187,7 +199,7 @@ pub fn write<B: Backend>(
     came_from: Option<&Path>,
     file: OutputFile,
     content: &Note,
-    interrupt: &Interrupt,
+    (interrupt, is_unfinished): (&Interrupt, bool),
 ) -> Result<()> {
     let start = Instant::now();
     let bytes = serde_json::to_vec(content)?;
@@ -196,11 +208,15 @@ pub fn write<B: Backend>(
     let guard = interrupt.end_with(move || note(Interrupted(format!("{said} was not written"))));
     let before = came_from.and_then(|path| file.before(path));
     let appended = match before {
-        Some(before) => append(engine, session, before, &file, &bytes)?,
+        Some(before) => append(engine, session, (before, &file), &bytes, is_unfinished)?,
         None => None,
     };
     let n_bytes = match appended {
         Some(n_bytes) => n_bytes,
+        None if is_unfinished => file.write(|out| {
+            block_on(engine.save_unfinished(session, &bytes, None, out))?;
+            Ok(())
+        })?,
         None => file.write(|out| Ok(block_on(engine.save(session, &bytes, out))?))?,
     };
     drop(guard);
@@ -219,15 +235,20 @@ pub fn write<B: Backend>(
 fn append<B: Backend>(
     engine: &mut Engine<B>,
     session: &mut Session<B>,
-    before: &Path,
-    file: &OutputFile,
+    (before, file): (&Path, &OutputFile),
     content: &[u8],
+    is_unfinished: bool,
 ) -> Result<Option<u64>> {
     // What cannot be opened is replaced: that was asked before.
     let Ok(source) = FileSource::open(before) else { return Ok(None) };
     let Ok(before) = SessionFile::open(&source) else { return Ok(None) };
     let Some(at) = before.append_at() else { return Ok(None) };
-    let end =
-        file.append(at, |out| Ok(block_on(engine.append(session, content, &before, out))?))?;
+    let end = file.append(at, |out| {
+        Ok(if is_unfinished {
+            block_on(engine.save_unfinished(session, content, Some(&before), out))?
+        } else {
+            block_on(engine.append(session, content, &before, out))?
+        })
+    })?;
     Ok(end.map(|end| end - at))
 }

@@ -83,6 +83,9 @@ pub enum SchedulerError {
          (--simulate-device makes the CPU one)"
     )]
     NothingToSpeculate,
+    /// The indexing of a prompt was ended by its caller.
+    #[error("the index of what was read is not made: it was stopped")]
+    Stopped,
     /// Drafted tokens under a policy that cannot take one back.
     #[error(
         "--draft lookup: --policy {policy} as given {why}, so that no token can be taken back; \

@@ -5,6 +5,7 @@
 //! nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::cast_slice;
 use longview_core::{DType, LayerId, SplitMix64};
@@ -91,6 +92,10 @@ pub struct ClusterJob<B: Backend> {
     pub heads: Vec<HeadClusters>,
     /// Iterations that ran before no label changed or the limit was reached.
     pub iterations_run: usize,
+    /// Ends the job between two iterations when it is raised.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Whether it was ended so: there are no clusters then.
+    pub was_stopped: bool,
     buffers: Option<JobBuffers<B>>,
     host: HostScratch,
     capacity: usize,
@@ -140,6 +145,8 @@ impl<B: Backend> ClusterJob<B> {
             projection: None,
             landmarks: Vec::new(),
             heads: vec![HeadClusters::default(); task.n_kv_heads],
+            stop: None,
+            was_stopped: false,
             iterations_run: 0,
             buffers: None,
             host: HostScratch::default(),
@@ -154,6 +161,7 @@ impl<B: Backend> ClusterJob<B> {
         let ClusterTask { n_kv_heads, n_points, .. } = task;
         let room = task.room();
         self.task = task;
+        (self.stop, self.was_stopped) = (None, false);
         self.capacity = self.capacity.max(n_points);
         self.keys = Ok(Keys::Host);
         self.heads.resize(n_kv_heads, HeadClusters::default());
@@ -292,6 +300,9 @@ impl<B: Backend> ClusterJob<B> {
         self.host.labels.resize(self.task.n_kv_heads * self.task.n_points, u32::MAX);
         self.upload_labels(backend, b)?;
         self.lloyd(backend, b, n_clusters).await?;
+        if self.was_stopped {
+            return Ok(());
+        }
         if let Some(more) = self.split_oversized(n_clusters) {
             n_clusters = more;
             self.upload_labels(backend, b)?;
@@ -408,6 +419,10 @@ impl<B: Backend> ClusterJob<B> {
     ) -> OpResult<()> {
         let mut iteration = 0;
         loop {
+            if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                self.was_stopped = true;
+                return Ok(());
+            }
             self.assign(backend, b, n_clusters)?;
             self.update(backend, b, n_clusters)?;
             iteration += 1;

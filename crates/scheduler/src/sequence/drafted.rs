@@ -14,20 +14,28 @@ use longview_ops::Backend;
 use super::kv_sequence::Sequence;
 use crate::error::SchedulerError;
 use crate::layout::LayerMode;
-use crate::policy::FLUSH_STEPS;
+use crate::policy::{FLUSH_STEPS, Policy};
 use crate::recall::RecallMode;
 
+/// Fails where no step of a sequence under `policy` holds drafted tokens, with the reason.
+///
+/// # Errors
+/// [`SchedulerError::CannotDraft`] or [`SchedulerError::CannotDraftSpeculatively`].
+pub fn check_draft(policy: &Policy, recall: RecallMode) -> Result<(), SchedulerError> {
+    match policy.why_no_draft() {
+        Some(why) => Err(SchedulerError::CannotDraft { policy: policy.preset, why }),
+        None if recall != RecallMode::Exact => Err(SchedulerError::CannotDraftSpeculatively),
+        None => Ok(()),
+    }
+}
+
 impl<B: Backend> Sequence<B> {
-    /// Fails where a step of this sequence holds no drafted tokens, with the reason.
+    /// Fails where no step of this sequence holds drafted tokens: see [`check_draft`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn check_draft(&self) -> Result<(), SchedulerError> {
-        let policy = self.policy.preset;
-        match self.policy.why_no_draft() {
-            Some(why) => Err(SchedulerError::CannotDraft { policy, why }),
-            None if self.options.recall != RecallMode::Exact => {
-                Err(SchedulerError::CannotDraftSpeculatively)
-            }
-            None => Ok(()),
-        }
+        check_draft(&self.policy, self.options.recall)
     }
 
     /// How many of `wanted` drafted tokens the next step may hold behind the token that counts: 0

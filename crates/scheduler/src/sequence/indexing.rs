@@ -2,6 +2,7 @@
 //! decoded tokens.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use longview_core::{LayerId, SplitMix64};
 use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
@@ -117,6 +118,8 @@ impl<B: Backend> Sequence<B> {
         let low_rank = projection.and_then(|projection| projection.low_rank.as_ref());
         job.landmarks = low_rank.map_or_else(Vec::new, |fit| fit.landmarks(row_start, n));
         job.mass = mass;
+        // A window of decoded tokens takes no time, and counts at a fixed step.
+        job.stop = (n > index.window).then(|| Arc::clone(&self.stop));
         self.give_keys(&mut job);
         self.layers[layer].n_submitted = row_start + n;
         self.worker.submit(job);
@@ -160,6 +163,9 @@ impl<B: Backend> Sequence<B> {
         // A job that failed is forgotten: its rows stay unclustered and are submitted again.
         state.n_submitted = state.n_indexed;
         let Some(mut job) = taken? else { return Ok(()) };
+        if job.was_stopped {
+            return Err(SchedulerError::Stopped);
+        }
         self.permute(&job);
         self.mean_values(&mut job);
         let ClusterTask { row_start, n_points, kind, .. } = job.task;
@@ -269,7 +275,8 @@ impl<B: Backend> Sequence<B> {
     /// and the device holds what decode needs. Must be called before the first decode step.
     ///
     /// # Errors
-    /// What the policy needs and cannot have; [`Sequence::make_ready`] tries again.
+    /// What the policy needs and cannot have; [`Sequence::make_ready`] tries again. So it does after
+    /// [`SchedulerError::Stopped`]: [`Sequence::stop_with`].
     pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
         if self.readiness == Readiness::Ready {
             self.readiness = Readiness::PrefillUnfinished;
@@ -282,6 +289,9 @@ impl<B: Backend> Sequence<B> {
     async fn index_all(&mut self) -> Result<(), SchedulerError> {
         self.save_query_sums().await?;
         for layer in self.shape.layers() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(SchedulerError::Stopped);
+            }
             match (self.layers[layer].mode(), self.policy.index) {
                 (LayerMode::Recall, Some(_)) if self.index_waits(layer, self.n_tokens) => {}
                 (LayerMode::Recall, Some(index)) => {

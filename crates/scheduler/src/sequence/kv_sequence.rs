@@ -5,6 +5,7 @@
 //! taken back, and lets a lost device be replaced.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use longview_core::{HeadId, LayerId, encode_f32};
 use longview_ops::{Backend, KvView, OpError};
@@ -74,6 +75,8 @@ pub struct Sequence<B: Backend> {
     pub(super) worker: ClusterWorker<B>,
     /// Jobs of the size of a decode window, so that clustering one allocates nothing.
     pub(super) spare_jobs: Vec<Box<ClusterJob<B>>>,
+    /// Ends the indexing of a prompt when it is raised.
+    pub(super) stop: Arc<AtomicBool>,
     /// Memory to reuse for rows in bytes, and for orders of rows.
     pub(super) bytes: Vec<u8>,
     pub(super) order: Vec<u32>,
@@ -202,11 +205,18 @@ impl<B: Backend> Sequence<B> {
             n_tokens: 0,
             n_drafted: 0,
             spare_jobs: Vec::new(),
+            stop: Arc::default(),
             bytes: Vec::new(),
             order: Vec::new(),
         };
         sequence.adopt_policy()?;
         Ok(sequence)
+    }
+
+    /// Lets `stop` end the indexing of prompts from now on, between two layers or two iterations of
+    /// a clustering: it fails with [`SchedulerError::Stopped`], and the rows stay.
+    pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     /// Tokens in the sequence.

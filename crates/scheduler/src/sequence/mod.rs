@@ -26,6 +26,7 @@ mod snapshot;
 mod step;
 mod two_forms;
 
+pub use drafted::check_draft;
 pub use kv_sequence::{FillRows, Sequence};
 pub use layer_state::{Layer, LayerState, Recall};
 pub use options::{HostStoreKind, Placement, SequenceOptions};

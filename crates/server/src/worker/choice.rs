@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use longview_engine::{
-    CancelToken, Engine, EngineError, FinishReason, Sampler, SamplingParams, Session, StopFilter,
+    CancelToken, Engine, EngineError, FinishReason, MAX_DRAFTED, Pace, Sampler, SamplingParams,
+    Session, StopFilter,
 };
 use longview_model::tokenizer::{TokenStream, Tokenizer};
 use longview_ops::Backend;
@@ -24,6 +25,8 @@ pub(super) struct Choice<B: Backend> {
     pub(super) sampler: Sampler,
     /// Whether the choice of a token needs all logits.
     pub(super) needs_logits: bool,
+    /// How much is drafted.
+    pace: Pace,
     stream: TokenStream,
     filter: StopFilter,
     /// What the answer must be, as far as it came.
@@ -55,6 +58,7 @@ impl<B: Backend> Choice<B> {
             is_done: false,
             sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, n_vocab)?,
             needs_logits: how.needs_logits(),
+            pace: Pace::default(),
             stream: TokenStream::new(!how.keeps_special),
             filter: StopFilter::new(how.stop.iter().cloned()),
             constraint: how.constraint.clone(),
@@ -62,6 +66,16 @@ impl<B: Backend> Choice<B> {
             changed: Vec::new(),
             probs: Vec::new(),
         })
+    }
+
+    /// What the next step computes: the token that was chosen, and a draft behind it where the
+    /// engine has room for drafts.
+    pub(super) fn next_ids(&mut self, engine: &Engine<B>) -> Vec<u32> {
+        let mut ids = vec![self.pending];
+        if engine.options().max_drafted > 0 {
+            ids.extend(self.session.draft(self.pending, MAX_DRAFTED, &mut self.pace));
+        }
+        ids
     }
 
     /// Chooses the next token from what was computed last, and gives out what is to be sent. After

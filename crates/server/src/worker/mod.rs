@@ -691,7 +691,7 @@ fn step_together<B: Backend>(
     engine: &mut Engine<B>,
     batch: &mut [(usize, &mut Choice<B>)],
 ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
-    let ids: Vec<[u32; 1]> = batch.iter().map(|(_, choice)| [choice.pending]).collect();
+    let ids: Vec<_> = batch.iter_mut().map(|(_, choice)| choice.next_ids(engine)).collect();
     let steps = batch.iter_mut().zip(&ids).map(|((_, choice), ids)| {
         let Choice { session, sampler, needs_logits, .. } = &mut **choice;
         let step = SessionStep::new(session, ids, SpanMode::Policy);

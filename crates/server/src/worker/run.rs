@@ -139,6 +139,10 @@ impl<B: Backend> Run<B> {
         };
         if let Phase::Answering(choices) = &self.phase {
             summary.n_predicted = choices.iter().map(|choice| choice.n_generated).sum();
+            for timings in choices.iter().map(|choice| choice.session.timings()) {
+                summary.n_drafted += timings.drafted_tokens as usize;
+                summary.n_accepted += timings.accepted_tokens as usize;
+            }
             if let Some(first) = choices.first() {
                 summary.attended = first.session.stats().mean_attended();
                 summary.n_tokens = first.session.tokens().len();

@@ -110,7 +110,7 @@ impl<B: Backend> Chat<'_, B> {
         };
         let (engine, session) = (&mut self.engine, &mut self.session);
         let came_from = self.args.session.as_deref();
-        saved::write(engine, session, came_from, file, &content, self.interrupt)
+        saved::write(engine, session, came_from, file, &content, (self.interrupt, false))
     }
 
     fn load(&mut self, path: &Path) -> Result<()> {

@@ -17,7 +17,7 @@ mod turn;
 use std::io::{self, IsTerminal};
 
 use anyhow::{Result, anyhow, bail};
-use longview_engine::{Engine, GenerationParams, Session};
+use longview_engine::{Draft, Engine, GenerationParams, Session};
 use longview_ops::Backend;
 use pollster::block_on;
 
@@ -78,9 +78,16 @@ pub fn run<B: Backend>(
     let mut source = open_source(engine.options().ctx_size)?;
     let document =
         text.unwrap_or_else(|| PromptText::new(String::new(), String::new(), prompt::talk(args)));
+    let mut params = params(args, &engine);
+    if args.sampling.draft().is_none()
+        && !document.document().is_empty()
+        && session.check_draft().is_ok()
+    {
+        params.draft = Draft::Lookup;
+    }
     let mut chat = Chat {
         args,
-        params: params(args, &engine),
+        params,
         engine,
         session,
         interrupt,

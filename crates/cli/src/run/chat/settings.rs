@@ -4,7 +4,7 @@ use clap::{ColorChoice, Parser};
 use longview_engine::GenerationParams;
 use longview_model::generation::GenerationDefaults;
 
-use crate::args::SamplingArgs;
+use crate::args::{SamplingArgs, draft_name};
 use crate::args::numbers::whole;
 
 /// One option, read as the command line reads it.
@@ -58,6 +58,11 @@ const SETTINGS: &[Setting] = &[
             _ => params.stop.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" "),
         },
         copy: |from, to| to.stop.clone_from(&from.stop),
+    },
+    Setting {
+        names: &["draft"],
+        show: |params| draft_name(params.draft).to_owned(),
+        copy: |from, to| to.draft = from.draft,
     },
     Setting {
         names: &["n", "predict", "n-predict"],
@@ -136,6 +141,7 @@ mod tests {
             ("repeat-last-n", "16"),
             ("seed", "7"),
             ("stop", "User:"),
+            ("draft", "lookup"),
             ("n", "100"),
         ];
         let params = after(&given).unwrap();
