@@ -305,6 +305,8 @@ fn ctrl_c_in_the_prefill_keeps_what_was_read() {
     let said = done.stderr.split("interrupted: ").nth(1).unwrap();
     let (counts, rest) = said.split_once(" document tokens were read and are kept").unwrap();
     assert!(rest.contains("doc.lvs goes on with the rest"), "{}", done.stderr);
+    let command = rest.lines().find(|line| line.starts_with("  longview run ")).expect("a command");
+    assert!(command.contains(" --session ") && command.ends_with(" --force"), "{command}");
     let count = |text: &str| text.replace(',', "").parse::<usize>().unwrap();
     let (kept, total) = counts.split_once(" of ").map(|(n, of)| (count(n), count(of))).unwrap();
     // A question reads the rest, and nothing again.
@@ -316,6 +318,15 @@ fn ctrl_c_in_the_prefill_keeps_what_was_read() {
     let rest = count(field.split(',').next().unwrap());
     assert!(kept > 0 && kept < total, "{kept} of {total}");
     assert!((total..total + 20).contains(&(kept + rest)), "{kept} and {rest} of {total}");
+    // The command that was printed reads the rest too, and adds it to the file.
+    let words = command.trim().split(' ').skip(1).map(|word| word.trim_matches('\''));
+    let done = longview(words.collect::<Vec<_>>());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains(" added to ") || done.stderr.contains(" written to "));
+    let text = longview([&ask[..], &["-n", "1"]].concat()).ok();
+    let field = text.split("\"prefill_tokens\": ").nth(1).unwrap();
+    let rest = count(field.split(',').next().unwrap());
+    assert!(rest < 20, "all of the document was saved: {rest}");
 }
 
 #[test]

@@ -164,3 +164,37 @@ fn a_value_that_an_option_does_not_have_refuses_usage() {
         assert_eq!(done.stdout, "");
     }
 }
+
+/// Text that repeats itself, which the answer goes on with.
+#[test]
+fn drafts_change_no_token_and_are_counted() {
+    let prompt = "The miller carried a basket of straw to the old barn. ".repeat(12);
+    let said = |draft: &str| -> Value {
+        let words = ["-p", &prompt, "-n", "60", "--ignore-eos", "--json", "--draft", draft];
+        serde_json::from_str(&run(&needle(), &words).ok()).expect("one JSON value")
+    };
+    let (off, lookup) = (said("off"), said("lookup"));
+    assert_eq!(off["generated_ids"], lookup["generated_ids"]);
+    assert_eq!(off["timings"]["drafted_tokens"], 0);
+    let count = |name: &str| lookup["timings"][name].as_u64().expect("a count");
+    assert!(count("accepted_tokens") > 20, "{lookup}");
+    assert!(count("accepted_tokens") <= count("drafted_tokens"));
+    assert_eq!(count("decode_tokens"), 59, "the last token is not computed");
+    let words = ["-p", &prompt, "-n", "60", "--ignore-eos", "--stats", "--draft", "lookup"];
+    let done = run(&needle(), &words);
+    assert!(done.stderr.contains("tokens by lookup, "), "{}", done.stderr);
+}
+
+#[test]
+fn a_policy_that_cannot_take_a_token_back_refuses_drafts_by_name() {
+    for (policy, why) in [
+        ("h2o", "by the attention of every token"),
+        ("infllm", "by the queries of every token"),
+        ("infinigen", "selects a layer ahead"),
+    ] {
+        let words = ["-p", "x", "--budget", "64", "--policy", policy, "--draft", "lookup"];
+        let start = format!("--draft lookup: --policy {policy} ");
+        run(&needle(), &words).fails_with(&[&start, why, "--draft off"]);
+    }
+    run(&needle(), &["-p", "x", "--draft", "8"]).refuses_usage(&["--draft", "lookup", "off"]);
+}

@@ -60,6 +60,8 @@ pub struct Capabilities {
     pub overlaps: bool,
     /// Most rows for which [`crate::Backend::matvec`] is meant.
     pub matvec_max_rows: usize,
+    /// A row of [`crate::Backend::attend_chunk`] has the same bits alone and among others.
+    pub chunk_rows_are_alike: bool,
     /// Data types of KV rows that attention reads.
     pub kv_dtypes: Vec<DType>,
     /// Data types of weights.

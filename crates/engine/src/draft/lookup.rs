@@ -1,7 +1,7 @@
 //! Finds what followed the last tokens where they stood before.
 //!
 //! A table of runs of three tokens, each with a chain of the places where it ends, the last one
-//! first: 8 to 12 bytes a token in two arrays, appended to and cut token by token. A suffix
+//! first: 8 to 16 bytes a token in two arrays, appended to and cut token by token. A suffix
 //! automaton finds the longest match too, but has up to two states a token, each with edges of its
 //! own: 60 bytes a token and more, and a cut makes it anew. What it finds besides, matches beyond
 //! the last [`MOST_PLACES`] places of a run, is worth little: a run that stands in so many places

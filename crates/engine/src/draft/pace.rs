@@ -102,7 +102,7 @@ mod tests {
         let drafts = lengths(&mut pace, &[0; 200]).iter().filter(|n| **n > 0).count();
         assert_eq!(drafts, 8, "after 0, 2, 6, 14, 30, 62 and 62 tokens");
         assert_eq!(pace.least_match(), 6);
-        lengths(&mut pace, &[3; 70]);
+        lengths(&mut pace, &[7; 70]);
         assert_eq!((pace.least_match(), pace.next_length()), (3, 7));
     }
 }

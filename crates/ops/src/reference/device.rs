@@ -34,6 +34,7 @@ impl ReferenceBackend {
             unified_memory: true,
             overlaps: false,
             matvec_max_rows: usize::MAX,
+            chunk_rows_are_alike: true,
             kv_dtypes: floats.iter().copied().chain([DType::Q8]).collect(),
             weight_dtypes: floats,
             quant_types: QuantType::ALL.to_vec(),

@@ -56,6 +56,21 @@ impl<B: Backend> Sequence<B> {
         calm.saturating_sub(1)
     }
 
+    /// Whether the next `len` tokens, which are drafted but for the first, may attend to `layer` in
+    /// one call: each attends to all before it, where rows lie, and nothing is added to that.
+    pub(super) fn attends_run(&self, layer: LayerId, len: usize) -> bool {
+        let attends_all = match self.layers[layer].mode() {
+            LayerMode::Dense => true,
+            LayerMode::Recall => self.attends_all(layer, self.n_tokens + len),
+            LayerMode::Local | LayerMode::Window | LayerMode::Kept => false,
+        };
+        attends_all
+            && self.in_place()
+            && self.exact.is_none()
+            && !self.policy.residual.draws()
+            && self.backend.capabilities().chunk_rows_are_alike
+    }
+
     /// Rows of a ring on the device whose oldest row is still attended when the newest is written.
     fn step_ring(&self, layer: LayerId) -> Option<usize> {
         let state = &self.layers[layer];

@@ -44,6 +44,13 @@ pub struct StepSpan<'a, B: Backend> {
     pub mode: SpanMode,
 }
 
+impl<B: Backend> StepSpan<'_, B> {
+    /// Whether its tokens attend to `layer` together, which gives each what it has alone.
+    fn attends_run(&self, layer: LayerId) -> bool {
+        self.mode == SpanMode::Policy && self.len > 1 && self.sequence.attends_run(layer, self.len)
+    }
+}
+
 /// A step in progress.
 pub struct Step<'s, 'a, B: Backend> {
     /// The step's sequences.
@@ -81,21 +88,64 @@ impl<B: Backend> Step<'_, '_, B> {
                 chunk.attend(span.sequence, self.scratch, &mut t).await?;
             }
         }
-        let decoded = self.spans.iter().filter(|span| span.mode == SpanMode::Policy);
-        let n_rounds = decoded.map(|span| span.len).max().unwrap_or(0);
+        self.attend_runs(layer, &mut t).await?;
+        let in_rounds = decode_spans(self.spans).filter(|span| !span.attends_run(layer));
+        let n_rounds = in_rounds.map(|span| span.len).max().unwrap_or(0);
         for round in 0..n_rounds {
-            self.round(round).attend(layer, round, &mut t).await?;
+            self.round(layer, round).attend(layer, round, &mut t).await?;
         }
-        for span in decode_spans(self.spans) {
+        for span in decode_spans(self.spans).filter(|span| !span.attends_run(layer)) {
             span.sequence.n_tokens -= span.len - 1;
+        }
+        Ok(())
+    }
+
+    /// Tokens that attend to all before them, with drafted ones behind: one call for a sequence, in
+    /// which the past is read once for all of them.
+    async fn attend_runs(
+        &mut self,
+        layer: LayerId,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        for span in decode_spans(self.spans).filter(|span| span.attends_run(layer)) {
+            let sequence = &mut *span.sequence;
+            let first = sequence.n_tokens;
+            for round in 0..span.len {
+                sequence.n_tokens = first + round;
+                let token = Token { layer, index: span.start + round, round };
+                token.prepare(sequence, self.scratch, t).await?;
+            }
+            sequence.n_tokens = first;
+            let (backend, shape) = (&*sequence.backend, &sequence.shape);
+            let begin = backend.now();
+            let n_tokens = t.n_tokens(shape);
+            let run = ChunkSpan {
+                q_start: span.start as u32,
+                q_len: span.len as u32,
+                kv: sequence.attended_rows(layer),
+                row_start: 0,
+                n_rows: (first + span.len) as u32,
+                diagonal: first as i32,
+                window: ChunkSpan::<B>::ALL,
+            };
+            backend.attend_chunk(AttendChunk {
+                p: attend_params(shape, n_tokens, false),
+                q: t.q,
+                spans: &[run],
+                out: t.out_mut(),
+                lse: ViewMut::part(&mut self.scratch.lse, 0, n_tokens * shape.n_q_heads),
+            })?;
+            let spent = backend.now().saturating_sub(begin);
+            sequence.stats.attend += spent;
         }
         Ok(())
     }
 
     /// The tokens at place `round` of the spans that follow their policy, as if each of them were
     /// decoded alone: all before it in its span are tokens of its sequence.
-    fn round(&mut self, round: usize) -> Round<'_, B> {
-        let spans = decode_spans(self.spans).filter(|span| span.len > round);
+    fn round(&mut self, layer: LayerId, round: usize) -> Round<'_, B> {
+        let spans = decode_spans(self.spans);
+        let spans = spans.filter(|span| span.len > round && !span.attends_run(layer));
         let tokens = spans.map(|span| {
             span.sequence.n_tokens += usize::from(round > 0);
             Decoded { sequence: &mut *span.sequence, index: span.start + round }
