@@ -113,7 +113,8 @@ fn with_drafts<B: Backend>(
         counts.longest = counts.longest.max(drafted);
         counts.steps += u64::from(after.accepted_tokens == before.accepted_tokens);
         assert_eq!(session.tokens().len(), n_read + i + 1, "{what}");
-        let same = session.logits().iter().map(|x| x.to_bits()).eq(want.iter().map(|x| x.to_bits()));
+        let same =
+            session.logits().iter().map(|x| x.to_bits()).eq(want.iter().map(|x| x.to_bits()));
         assert!(same, "{what}: other logits behind token {i} of the answer");
     }
     assert_eq!(session.tokens()[n_read..], *ids, "{what}");
@@ -437,8 +438,7 @@ fn a_session_with_drafted_tokens_goes_on_as_one_without() {
 fn a_cancelled_draft_is_undone() {
     let mut engine = small(EngineOptions::default());
     let policy = PolicyOptions::new(Preset::Full);
-    let (mut plain, mut drafted) =
-        (read(&mut engine, &policy, 80), read(&mut engine, &policy, 80));
+    let (mut plain, mut drafted) = (read(&mut engine, &policy, 80), read(&mut engine, &policy, 80));
     drafted.cancel_token().cancel();
     let part = SessionStep::new(&mut drafted, &[1, 2, 3, 4], SpanMode::Policy);
     block_on(engine.step(&mut [part])).expect_err("it was cancelled");

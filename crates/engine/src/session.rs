@@ -236,8 +236,8 @@ impl<B: Backend> Session<B> {
             return SmallVec::new();
         }
         let mut draft = SmallVec::new();
-        let most = most.min(pace.next_length());
-        if most > 0 && self.sequence.most_drafted(1) > 0 {
+        let most = most.min(pace.next_length(self.drafted.len()));
+        if most > 0 && self.sequence.check_draft().is_ok() {
             self.lookup.propose(&self.tokens, id, (pace.least_match(), most), &mut draft);
         }
         pace.count_drafted(draft.len());
@@ -248,7 +248,10 @@ impl<B: Backend> Session<B> {
     /// for. It is one of the session's then.
     pub(crate) fn accept_drafted(&mut self, id: u32, output: Output) -> bool {
         let is_next = self.drafted.first() == Some(&id);
-        if !is_next || self.step_is_unfinished || ![self.last_drafted, Output::Nothing].contains(&output) {
+        if !is_next
+            || self.step_is_unfinished
+            || ![self.last_drafted, Output::Nothing].contains(&output)
+        {
             return false;
         }
         self.drafted.remove(0);

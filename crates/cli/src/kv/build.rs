@@ -415,10 +415,12 @@ impl Keeper<'_> {
         let guard = self.work.interrupt.end_with(move || note(Interrupted(said.clone())));
         let saved = match self.write(engine, session, is_unfinished) {
             // Without room for a second file, what is lacking may have room behind the first.
-            Err(error) if is_no_space(&error) => match self.append(engine, session, is_unfinished) {
-                Ok(Some(saved)) => saved,
-                _ => return Err(error),
-            },
+            Err(error) if is_no_space(&error) => {
+                match self.append(engine, session, is_unfinished) {
+                    Ok(Some(saved)) => saved,
+                    _ => return Err(error),
+                }
+            }
             written => written?,
         };
         drop(guard);

@@ -21,6 +21,9 @@ const LONG_MATCH: usize = 32;
 /// Least places of the table.
 const LEAST_TABLE: usize = 1 << 10;
 
+/// Tokens in which a match of two is looked for, one by one.
+const PAIR_REACH: usize = 2048;
+
 /// Marks the end of a chain.
 const NOWHERE: u32 = u32::MAX;
 
@@ -64,9 +67,8 @@ impl Lookup {
         draft: &mut SmallVec<[u32; 8]>,
     ) {
         self.extend(tokens);
-        let Some(found) = self.longest(tokens, id).filter(|found| found.len >= least) else {
-            return;
-        };
+        let found = self.longest(tokens, id).or_else(|| last_pair(tokens, id));
+        let Some(found) = found.filter(|found| found.len >= least) else { return };
         // What follows may run into the end, and go on with what was drafted: a text that repeats
         // itself.
         for at in found.next..found.next + most {
@@ -127,10 +129,20 @@ impl Lookup {
     /// Where a run is in the table.
     fn place(&self, run: [u32; RUN]) -> usize {
         // The multiplier of Fibonacci hashing: the upper bits depend on all of the run's.
-        let mix = |hash: u64, token: u32| (hash ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mix =
+            |hash: u64, token: u32| (hash ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hash = run.into_iter().fold(0, |hash, token| mix(hash, token).rotate_left(29));
         (hash >> 32) as usize & (self.last.len() - 1)
     }
+}
+
+/// Where the last two tokens stood before, among the last [`PAIR_REACH`]: between the values of a
+/// form there may be no more that is known.
+fn last_pair(tokens: &[u32], id: u32) -> Option<Match> {
+    let last = *tokens.last()?;
+    let first = tokens.len().saturating_sub(PAIR_REACH);
+    let place = tokens[first..].windows(2).rposition(|pair| pair == [last, id])?;
+    Some(Match { next: first + place + 2, len: 2 })
 }
 
 /// The run that ends with the token `end`.
@@ -176,6 +188,18 @@ mod tests {
         for text in [&[1][..], &[1, 2], &[1, 2, 3], &[1, 2, 3, 4, 5, 6]] {
             assert_eq!(propose(&mut lookup, text, 3), [0; 0], "{text:?}");
         }
+    }
+
+    #[test]
+    fn two_tokens_are_enough_where_that_is_asked_for() {
+        let text = [7, 1, 2, 8, 9, 3, 1, 2, 5, 5, 4, 1];
+        let propose = |least: usize| {
+            let mut draft = SmallVec::new();
+            Lookup::default().propose(&text, 2, (least, 2), &mut draft);
+            draft.to_vec()
+        };
+        assert_eq!(propose(2), [5, 5], "the last of two");
+        assert_eq!(propose(3), [0; 0]);
     }
 
     #[test]

@@ -13,6 +13,9 @@ const CONFIDENT: u32 = 2;
 /// Tokens of a match that is worth a draft.
 const LEAST_MATCH: usize = 3;
 
+/// Where drafts are right, shorter matches are worth one too.
+const LEAST_TRUSTED: usize = 2;
+
 /// Rejected drafts in a row make waits longer, up to two to the power of this.
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -41,9 +44,10 @@ impl Pace {
         (self.drafted, self.accepted) = (n, 0);
     }
 
-    /// Tokens of the next draft, given what became of the last one.
-    pub(crate) fn next_length(&mut self) -> usize {
-        let drafted = std::mem::take(&mut self.drafted);
+    /// Tokens of the next draft, given what became of the last one, of which `left` tokens were
+    /// computed and not accepted: a step may compute fewer than were drafted.
+    pub(crate) fn next_length(&mut self, left: usize) -> usize {
+        let drafted = std::mem::take(&mut self.drafted).min(self.accepted + left);
         if drafted > 0 {
             self.judge(drafted);
         }
@@ -71,7 +75,10 @@ impl Pace {
 
     /// Tokens of a match that is worth a draft: drafts that failed were of matches too short.
     pub(crate) fn least_match(&self) -> usize {
-        LEAST_MATCH + self.failed.min(MOST_DOUBLINGS) as usize / 2
+        match (self.full, self.failed) {
+            (1.., 0) => LEAST_TRUSTED,
+            (_, failed) => LEAST_MATCH + failed.min(MOST_DOUBLINGS) as usize / 2,
+        }
     }
 }
 
@@ -81,10 +88,13 @@ mod tests {
 
     /// The lengths of drafts of which `accepted` says how much was right.
     fn lengths(pace: &mut Pace, accepted: &[usize]) -> Vec<usize> {
+        let mut left = 0;
         let step = |accepted: &usize| {
-            let length = pace.next_length();
+            let length = pace.next_length(left);
             pace.count_drafted(length);
-            (0..*accepted.min(&length)).for_each(|_| pace.count_accepted());
+            let accepted = *accepted.min(&length);
+            (0..accepted).for_each(|_| pace.count_accepted());
+            left = length - accepted;
             length
         };
         accepted.iter().map(step).collect()
@@ -103,6 +113,17 @@ mod tests {
         assert_eq!(drafts, 8, "after 0, 2, 6, 14, 30, 62 and 62 tokens");
         assert_eq!(pace.least_match(), 6);
         lengths(&mut pace, &[7; 70]);
-        assert_eq!((pace.least_match(), pace.next_length()), (3, 7));
+        assert_eq!((pace.least_match(), pace.next_length(0)), (2, 7));
+    }
+
+    #[test]
+    fn a_draft_that_no_step_computed_says_nothing() {
+        let mut pace = Pace::default();
+        for _ in 0..5 {
+            assert_eq!(pace.next_length(0), 3);
+            pace.count_drafted(3);
+        }
+        pace.count_accepted();
+        assert_eq!(pace.next_length(0), 3, "one was computed, and right");
     }
 }

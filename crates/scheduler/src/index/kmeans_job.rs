@@ -16,6 +16,7 @@ use longview_ops::{
 };
 
 use super::cluster_groups::in_groups;
+use crate::error::SchedulerError;
 use crate::policy::BlockConfig;
 
 /// What a run of keys becomes.
@@ -260,6 +261,11 @@ impl<B: Backend> ClusterJob<B> {
             Some(buffers) => Ok(buffers),
             None => JobBuffers::new(backend, &self.task),
         }
+    }
+
+    /// Fails if the job was ended before it had a result.
+    pub fn check_stop(&self) -> Result<(), SchedulerError> {
+        if self.was_stopped { Err(SchedulerError::Stopped) } else { Ok(()) }
     }
 
     /// Clusters the points; the result is in `heads`.

@@ -2,7 +2,6 @@
 //! decoded tokens.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use longview_core::{LayerId, SplitMix64};
 use longview_ops::{Backend, BlockSummary, Distance, KvView, Pooling};
@@ -163,9 +162,7 @@ impl<B: Backend> Sequence<B> {
         // A job that failed is forgotten: its rows stay unclustered and are submitted again.
         state.n_submitted = state.n_indexed;
         let Some(mut job) = taken? else { return Ok(()) };
-        if job.was_stopped {
-            return Err(SchedulerError::Stopped);
-        }
+        job.check_stop()?;
         self.permute(&job);
         self.mean_values(&mut job);
         let ClusterTask { row_start, n_points, kind, .. } = job.task;
@@ -289,9 +286,7 @@ impl<B: Backend> Sequence<B> {
     async fn index_all(&mut self) -> Result<(), SchedulerError> {
         self.save_query_sums().await?;
         for layer in self.shape.layers() {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(SchedulerError::Stopped);
-            }
+            self.check_stop()?;
             match (self.layers[layer].mode(), self.policy.index) {
                 (LayerMode::Recall, Some(_)) if self.index_waits(layer, self.n_tokens) => {}
                 (LayerMode::Recall, Some(index)) => {

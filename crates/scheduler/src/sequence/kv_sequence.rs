@@ -5,7 +5,7 @@
 //! taken back, and lets a lost device be replaced.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use longview_core::{HeadId, LayerId, encode_f32};
 use longview_ops::{Backend, KvView, OpError};
@@ -217,6 +217,10 @@ impl<B: Backend> Sequence<B> {
     /// a clustering: it fails with [`SchedulerError::Stopped`], and the rows stay.
     pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
         self.stop = stop;
+    }
+
+    pub(super) fn check_stop(&self) -> Result<(), SchedulerError> {
+        if self.stop.load(Ordering::Relaxed) { Err(SchedulerError::Stopped) } else { Ok(()) }
     }
 
     /// Tokens in the sequence.

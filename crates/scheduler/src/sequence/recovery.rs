@@ -139,7 +139,11 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Carries rows to their places on the device, as many at a time as the lists have room for.
-    pub(super) fn load_rows(&mut self, layer: LayerId, rows: Range<usize>) -> Result<(), SchedulerError> {
+    pub(super) fn load_rows(
+        &mut self,
+        layer: LayerId,
+        rows: Range<usize>,
+    ) -> Result<(), SchedulerError> {
         self.copies.join(&self.backend)?;
         let mut row = rows.start;
         while row < rows.end {
@@ -287,6 +291,25 @@ mod tests {
         sequence.recover(&Arc::new(ReferenceBackend::new())).unwrap();
         assert_eq!((sequence.layers[0].n_submitted, sequence.layers[0].n_indexed), (10, 10));
         assert_eq!(sequence.layers[0].recall().unwrap().selected_at, None);
+    }
+
+    #[test]
+    fn an_index_that_was_stopped_is_made_later() {
+        let mut sequence = in_place(clusters());
+        inject(&mut sequence, 20);
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        sequence.stop_with(Arc::clone(&stop));
+        let stopped = pollster::block_on(sequence.finish_prefill());
+        assert!(matches!(stopped, Err(SchedulerError::Stopped)), "{stopped:?}");
+        assert_eq!(sequence.readiness, Readiness::PrefillUnfinished);
+        stop.store(false, std::sync::atomic::Ordering::Relaxed);
+        pollster::block_on(sequence.make_ready()).unwrap();
+        let made = prefilled(in_place(clusters()), 20);
+        for (layer, like) in sequence.layers.iter().zip(&made.layers) {
+            assert_eq!(layer.n_indexed, like.n_indexed);
+            assert_eq!(layer.positions, like.positions);
+        }
+        check_rows(&sequence);
     }
 
     /// Of 20 tokens the first is a sink and two are recent, so rows 1 to 17 are in one batch.

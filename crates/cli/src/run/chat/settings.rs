@@ -4,8 +4,8 @@ use clap::{ColorChoice, Parser};
 use longview_engine::GenerationParams;
 use longview_model::generation::GenerationDefaults;
 
-use crate::args::{SamplingArgs, draft_name};
 use crate::args::numbers::whole;
+use crate::args::{SamplingArgs, draft_name};
 
 /// One option, read as the command line reads it.
 #[derive(Parser)]
