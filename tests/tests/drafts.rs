@@ -296,6 +296,19 @@ fn policies_that_cannot_take_a_token_back_refuse_by_name() {
     assert!(words.contains("selects for several tokens"), "{words}");
     let words = refuse(Preset::Ktransformers, "layer-step", "2");
     assert!(words.contains("selects for several layers"), "{words}");
+    let rounded = small(EngineOptions { kv_dtype: DType::Q8, ..EngineOptions::default() });
+    for (preset, option) in
+        [(Preset::Ktransformers, ("attend", "host")), (Preset::Clusterkv, ("residual", "sample:4"))]
+    {
+        let mut policy = PolicyOptions::new(preset).with_budget(96);
+        policy.set(option.0, option.1).expect("an option");
+        let error = rounded.session(&policy).expect("a session").check_draft().expect_err("q8");
+        let start =
+            format!("--draft lookup: --policy {preset} as given reads rows of --kv-type q8");
+        assert!(error.to_string().starts_with(&start), "{error}");
+        assert_eq!(rounded.check_draft(&policy).expect_err("q8").to_string(), error.to_string());
+        rounded.session(&PolicyOptions::new(Preset::Full)).expect("one").check_draft().expect("q8");
+    }
     let recall = RecallMode::Speculative { gate: 0.5 };
     let mut engine = small(EngineOptions { recall, simulate_device: true, ..Default::default() });
     let policy = PolicyOptions::new(Preset::Clusterkv).with_budget(96);

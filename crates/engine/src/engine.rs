@@ -197,7 +197,8 @@ impl<B: Backend> Engine<B> {
     pub fn check_draft(&self, policy: &PolicyOptions) -> Result<(), EngineError> {
         let (config, context) = (self.model.config(), self.options.ctx_size);
         let (_, policy) = resolve_policy(policy, config.n_layers, context)?;
-        Ok(check_draft(&policy, self.options.recall)?)
+        let (_, host_rows) = self.options.rows();
+        Ok(check_draft(&policy, self.options.recall, host_rows)?)
     }
 
     /// The device.

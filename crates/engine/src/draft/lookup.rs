@@ -169,7 +169,9 @@ mod tests {
         let mut lookup = Lookup::default();
         let text = [9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3, 7, 7, 9, 1, 2, 3];
         assert_eq!(propose(&mut lookup, &text, 3), [4, 5, 6], "9 1 2 3, not 1 2 3");
+        lookup.truncate(&text[..16], 10);
         assert_eq!(propose(&mut lookup, &text[..11], 2), [4, 5]);
+        lookup.truncate(&text[..10], 9);
         assert_eq!(propose(&mut lookup, &text[..10], 2), [0; 0], "two tokens are no run");
         let text = [1, 2, 3, 4, 5, 1, 2, 3, 6, 7, 1, 2, 3];
         assert_eq!(propose(&mut Lookup::default(), &text, 2), [6, 7], "of equals the last");

@@ -84,6 +84,11 @@ impl Policy {
             || self.index.is_some_and(|index| index.needs_host_choice())
     }
 
+    /// Whether the host attends to rows of a step.
+    pub fn reads_rows_on_host(&self) -> bool {
+        self.residency.attends_on_host() || self.residual.draws()
+    }
+
     /// Whether the host draws tokens that a step did not choose.
     pub fn draws(&self) -> bool {
         self.residual.draws() || self.attention_bound == AttentionBound::Sampled

@@ -13,7 +13,7 @@ use longview_ops::Backend;
 
 use super::kv_sequence::Sequence;
 use crate::error::SchedulerError;
-use crate::layout::LayerMode;
+use crate::layout::{HostRows, LayerMode};
 use crate::policy::{FLUSH_STEPS, Policy};
 use crate::recall::RecallMode;
 
@@ -21,10 +21,20 @@ use crate::recall::RecallMode;
 ///
 /// # Errors
 /// [`SchedulerError::CannotDraft`] or [`SchedulerError::CannotDraftSpeculatively`].
-pub fn check_draft(policy: &Policy, recall: RecallMode) -> Result<(), SchedulerError> {
+pub fn check_draft(
+    policy: &Policy,
+    recall: RecallMode,
+    host_rows: HostRows,
+) -> Result<(), SchedulerError> {
+    let refuse = |why| Err(SchedulerError::CannotDraft { policy: policy.preset, why });
     match policy.why_no_draft() {
-        Some(why) => Err(SchedulerError::CannotDraft { policy: policy.preset, why }),
+        Some(why) => refuse(why),
         None if recall != RecallMode::Exact => Err(SchedulerError::CannotDraftSpeculatively),
+        // The host reads rows as they were written for as long as its store has them so, and that
+        // is as long as no later row, also a drafted one, takes their place.
+        None if host_rows == HostRows::EightBits && policy.reads_rows_on_host() => {
+            refuse("reads rows of --kv-type q8 on the host")
+        }
         None => Ok(()),
     }
 }
@@ -35,7 +45,7 @@ impl<B: Backend> Sequence<B> {
     /// # Errors
     /// As there.
     pub fn check_draft(&self) -> Result<(), SchedulerError> {
-        check_draft(&self.policy, self.options.recall)
+        check_draft(&self.policy, self.options.recall, self.shape.host_rows)
     }
 
     /// How many of `wanted` drafted tokens the next step may hold behind the token that counts: 0
