@@ -272,8 +272,8 @@ impl<B: Backend> Sequence<B> {
     /// and the device holds what decode needs. Must be called before the first decode step.
     ///
     /// # Errors
-    /// What the policy needs and cannot have; [`Sequence::make_ready`] tries again. So it does after
-    /// [`SchedulerError::Stopped`]: [`Sequence::stop_with`].
+    /// What the policy needs and cannot have, and [`SchedulerError::Stopped`] where
+    /// [`Sequence::stop_with`] ended it; [`Sequence::make_ready`] tries again.
     pub async fn finish_prefill(&mut self) -> Result<(), SchedulerError> {
         if self.readiness == Readiness::Ready {
             self.readiness = Readiness::PrefillUnfinished;

@@ -171,9 +171,9 @@ impl<B: Backend> Step<'_, '_, B> {
         Ok(())
     }
 
-    /// Ends the step: the tokens count but for drafted ones, and full windows go to the clustering worker. Where the
-    /// host store is not mapped, new rows are still on the device until somebody reads
-    /// [`Sequence::writeback_parts`]; the next step does so if nobody else has. With
+    /// Ends the step: the tokens count but for drafted ones, and full windows go to the clustering
+    /// worker. Where the host store is not mapped, new rows are still on the device until somebody
+    /// reads [`Sequence::writeback_parts`]; the next step does so if nobody else has. With
     /// [`crate::RecallMode::Speculative`] the caller must, and look at the verdict.
     pub fn finish(self) {
         for span in self.spans.iter_mut() {
