@@ -2,7 +2,7 @@ import js from "@eslint/js";
 import tseslint from "typescript-eslint";
 
 export default tseslint.config(
-  { ignores: ["dist", "pkg", "tests/dist", "test-results"] },
+  { ignores: ["dist", "dist-server", "pkg", "tests/dist", "test-results"] },
   js.configs.recommended,
   ...tseslint.configs.strictTypeChecked,
   {
@@ -15,6 +15,15 @@ export default tseslint.config(
     rules: {
       "max-lines": ["error", 800],
       "@typescript-eslint/no-explicit-any": "error",
+      // What models and documents say is text, and never becomes elements.
+      "no-restricted-syntax": [
+        "error",
+        {
+          selector:
+            "MemberExpression[property.name=/^(innerHTML|outerHTML|insertAdjacentHTML|setHTMLUnsafe|srcdoc|createContextualFragment|parseFromString)$/], MemberExpression[object.name='document'][property.name=/^write/]",
+          message: "Text becomes elements by textContent and append alone.",
+        },
+      ],
       // Numbers in texts are what most templates are about.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
       // node:test's functions return promises that the runner itself waits for.

@@ -75,7 +75,8 @@ impl TextPieces {
         best.retain(|(weight, place)| *weight >= LEAST_WEIGHT && !place.is_empty());
         best.sort_by(|a, b| b.0.total_cmp(&a.0));
         best.truncate(MOST_PASSAGES);
-        let passage = |(weight, place): (f64, &Range<usize>)| Passage { place: place.clone(), weight };
+        let passage =
+            |(weight, place): (f64, &Range<usize>)| Passage { place: place.clone(), weight };
         best.into_iter().map(passage).collect()
     }
 }

@@ -51,25 +51,28 @@ pub(crate) fn places<B: Backend>(
     n: usize,
 ) -> Result<Vec<Range<usize>>, ReaderError> {
     let (text, specials) = text(engine, document, PROBES[0])?;
-    let mut places = places_in(tokenizer(engine)?, &text, specials, document)?;
+    let tokenizer = tokenizer(engine)?;
+    let n_tokens = tokenizer.encode(&text, specials)?.len();
+    let mut places = places_in(tokenizer, &text, n_tokens, document)?;
     places.truncate(n);
     Ok(places)
 }
 
-/// For each token of a prompt the bytes of the document that it stands for; nothing for tokens of
-/// anything else. The prompt has the document in it, without the spaces at its ends or with them.
+/// For each of the `n_tokens` tokens of a prompt the bytes of the document that it stands for;
+/// nothing for tokens of anything else. The prompt has the document in it, with the spaces at its
+/// ends or without them.
 ///
 /// # Errors
 /// If the prompt cannot be encoded.
 pub fn places_in(
     tokenizer: &Tokenizer,
     prompt: &str,
-    specials: Specials,
+    n_tokens: usize,
     document: &str,
 ) -> Result<Vec<Range<usize>>, TokenizerError> {
     let offsets = tokenizer.offsets(prompt)?;
     // Tokens that a sequence begins with stand for nothing.
-    let n_first = tokenizer.encode(prompt, specials)?.len().saturating_sub(offsets.len());
+    let n_first = n_tokens.saturating_sub(offsets.len());
     // A template may trim what it is given.
     let trimmed = document.trim();
     let start = prompt.find(trimmed).unwrap_or(prompt.len());

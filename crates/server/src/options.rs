@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub max_kept: usize,
     /// The library in which contexts are kept on disk.
     pub documents: Option<Documents>,
+    /// Whether there is a page for people at `/`.
+    pub has_page: bool,
     /// What limits a client.
     pub limits: Limits,
     /// Whether SIGTERM and Ctrl-C end the server.
@@ -87,6 +89,7 @@ impl Default for ServerOptions {
             max_waiting: 64,
             max_kept: 8,
             documents: None,
+            has_page: true,
             limits: Limits::default(),
             catches_signals: false,
             log: Arc::new(|_| {}),

@@ -7,10 +7,12 @@ use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
+use longview_reader::{TextPieces, places_in};
 use longview_scheduler::PolicyOptions;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
+use crate::look::LookedAt;
 
 /// What is known of a model before it is loaded, and how its texts become tokens.
 pub struct ModelFacts {
@@ -26,6 +28,8 @@ pub struct ModelFacts {
     pub generation: GenerationDefaults,
     /// Its layers.
     pub n_layers: usize,
+    /// KV heads of a layer.
+    pub n_kv_heads: usize,
     /// Its vocabulary.
     pub vocab_size: usize,
     /// Most tokens of a prompt and its answer.
@@ -90,6 +94,15 @@ impl ModelFacts {
 
     /// The tokens of a conversation in which the assistant speaks next.
     pub(crate) fn encode_chat(&self, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
+        let (text, specials) = self.render_chat(conversation)?;
+        self.encode(&text, specials)
+    }
+
+    /// The text of such a conversation, and how it becomes tokens.
+    pub(crate) fn render_chat(
+        &self,
+        conversation: Conversation,
+    ) -> Result<(String, Specials), ApiError> {
         // Before a template copies it: a text that is far too long is not worth its memory.
         let messages = conversation.messages.iter();
         for text in messages.filter_map(|message| message["content"].as_str()) {
@@ -100,7 +113,19 @@ impl ModelFacts {
         }
         let text = self.render(conversation, true)?;
         let specials = self.chat.as_ref().map_or(Specials::Add, |_| Specials::AsWritten);
-        self.encode(&text, specials)
+        Ok((text, specials))
+    }
+
+    /// Where the passages of a document are among the `n_tokens` tokens of a prompt.
+    pub(crate) fn look_at(
+        &self,
+        prompt: &str,
+        n_tokens: usize,
+        document: String,
+    ) -> Result<LookedAt, ApiError> {
+        let places = places_in(&self.tokenizer, prompt, n_tokens, &document);
+        let pieces = TextPieces::new(&document, &places.map_err(EngineError::from)?);
+        Ok(LookedAt { text: document, pieces, n_tokens })
     }
 
     /// What all prompts about a document begin with, as `longview kv build` reads it.

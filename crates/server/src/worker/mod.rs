@@ -559,8 +559,15 @@ impl<B: Backend + 'static> Worker<B> {
             let mut events = Vec::new();
             let (engine, how) = (&self.engine, &run.job.how);
             let tokenizer = &self.model.tokenizer;
-            match guarded(|| choice.advance(engine, tokenizer, how, &mut events)) {
-                Ok(()) => events.into_iter().for_each(|event| run.send(event)),
+            let result = guarded(|| {
+                let step = choice.look(how);
+                choice.advance(engine, tokenizer, how, &mut events).map(|()| step)
+            });
+            if let Ok(Some(step)) = &result {
+                run.send_step(step);
+            }
+            match result {
+                Ok(_) => events.into_iter().for_each(|event| run.send(event)),
                 Err(error) => failed.push((*i, error)),
             }
         }
@@ -617,7 +624,7 @@ impl<B: Backend + 'static> Worker<B> {
                 self.engine.finish_prefill(&mut session).await?;
                 Some(*session)
             }
-            Phase::Answering(choices) => choices.into_iter().next().map(|choice| choice.session),
+            Phase::Answering(choices) => choices.into_iter().next().map(Choice::into_session),
         };
         let is_kept = |session: &Session<B>| {
             !session.tokens().is_empty() && !session.policy().residency.forgets()
@@ -691,6 +698,7 @@ fn step_together<B: Backend>(
     engine: &mut Engine<B>,
     batch: &mut [(usize, &mut Choice<B>)],
 ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    batch.iter_mut().for_each(|(_, choice)| choice.trace_if_due());
     let ids: Vec<[u32; 1]> = batch.iter().map(|(_, choice)| [choice.pending]).collect();
     let steps = batch.iter_mut().zip(&ids).map(|((_, choice), ids)| {
         let Choice { session, sampler, needs_logits, .. } = &mut **choice;
