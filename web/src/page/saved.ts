@@ -32,7 +32,7 @@ export class SavedPanel {
     const { usage, quota, documents } = storage;
     const of = quota > 0 ? ` of ${bytes(quota)}` : "";
     this.line.textContent = hasLibrary
-      ? `Whoever has this server's address and key sees these. ${bytes(usage)}${of} are used.`
+      ? `Whoever may ask this server sees these. ${bytes(usage)}${of} are used.`
       : "This server was started with --no-library: it reads and keeps no documents.";
     const rows = documents.map((document) => this.document(document, document.fingerprint));
     const none = "No document is kept yet. What is read is kept here.";

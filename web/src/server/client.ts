@@ -311,7 +311,7 @@ class ServerClient implements Client {
       if (!signal.aborted) throw error;
       stopped = true;
     }
-    return this.answer(run, stopped ? {} : last, stopped);
+    return this.answer(run, stopped ? {} : last, stopped, question.map !== undefined);
   }
 
   private request({
@@ -344,13 +344,11 @@ class ServerClient implements Client {
     };
   }
 
-  private answer(run: Run, last: Json, stopped: boolean): Answer {
+  /** `isDrawn`: the page shows the map of this answer, and its memory beside it. */
+  private answer(run: Run, last: Json, stopped: boolean, isDrawn: boolean): Answer {
     const seen = object(last["longview"]);
-    if ("host_bytes" in seen) {
-      const [deviceBytes, hostBytes] = [number(seen["device_bytes"]), number(seen["host_bytes"])];
-      this.memory = { deviceBytes, hostBytes, wasmBytes: null };
-    }
-    const { deviceBytes, hostBytes } = this.memory;
+    const [deviceBytes, hostBytes] = [number(seen["device_bytes"]), number(seen["host_bytes"])];
+    if (isDrawn && !stopped) this.memory = { deviceBytes, hostBytes, wasmBytes: null };
     const place = (passage: Json): Passage => {
       const [start, end] = [number(passage["start"]), number(passage["end"])];
       const units = this.open?.offsets.units(start, end) ?? { start, end };

@@ -103,13 +103,14 @@ test("an answer is right, comes in parts, and has passages and a map", async () 
   assert.notEqual(await page.locator("#cells").getAttribute("height"), "0");
   const first = page.locator(".card").first();
   await first.getByText("Attended most in the document").click();
+  await first.locator(".passage").first().waitFor();
   const digits = /\d{5,}/.exec((await answers())[0] ?? "")?.[0] ?? "none";
+  await picture(page, "server-answer");
   assert.match(await first.locator(".passages").innerText(), new RegExp(digits));
   // The same place in the text, behind letters that JavaScript counts as two.
   assert.match(await page.locator('mark[data-rank="1"]').innerText(), new RegExp(digits));
   const facts = await first.locator(".facts").innerText();
   assert.match(facts, /KV on the device\s*[\d.]+ [KM]iB/);
-  await picture(page, "server-answer");
 });
 
 test("it is asked again, copied, and compared no longer", async () => {
@@ -139,7 +140,10 @@ test("a question that goes on from the others sends them", async () => {
 
 test("after a reload the document is there, and opens without reading", async () => {
   await page.reload();
-  await page.getByRole("button", { name: /^Open / }).click();
+  await page
+    .locator("#saved")
+    .getByRole("button", { name: /^Open / })
+    .click();
   await page.getByText("opened without reading").waitFor();
   await idle(page);
   await ask(page, null);
@@ -191,6 +195,8 @@ test("files of other kinds are dropped, and the server makes text of them", asyn
   await page.getByRole("button", { name: "Another document" }).waitFor();
   await idle(page);
   assert.match(await page.locator("#view").innerText(), /Log .*The access code of Walter/s);
+  // Full attention marks nothing: it attends to all.
+  await page.locator("#policy").selectOption("longview");
   await ask(page, "What is the access code of Walter?");
   assert.match((await answers())[0] ?? "", /40935/);
   assert.match(await page.locator("mark").first().innerText(), /40935/);
