@@ -28,6 +28,15 @@ impl Attention {
         self.wait == 0
     }
 
+    /// The same where the host may read at most that many KV rows for a step, as others wait for it.
+    pub fn is_due_within<B: Backend>(&self, session: &Session<B>, most_rows: u64) -> bool {
+        let stats = session.stats();
+        let all = session.n_tokens() as u64 * stats.attended_last.len() as u64;
+        // Before the first step nobody knows how many of them are attended.
+        let usual = stats.attended_rows.checked_div(stats.steps).unwrap_or(all);
+        self.is_due() && usual.min(all) <= most_rows
+    }
+
     /// Adds the last step if it was traced. The longer that took, the more steps go by untraced.
     pub fn look<B: Backend>(&mut self, session: &Session<B>) {
         let sequence = session.sequence();

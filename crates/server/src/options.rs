@@ -58,6 +58,9 @@ pub struct Limits {
     pub drain: Duration,
     /// Time that an answer waits for its next token while prompts of others are read.
     pub max_stall: Duration,
+    /// KV rows that the host reads to look at the attention of a step, in which nobody's answer goes
+    /// on: as many take some tenths of a second.
+    pub looked_at_rows: u64,
     /// Time between two looks for contexts whose time is over.
     pub sweep: Duration,
 }
@@ -73,6 +76,7 @@ impl Default for Limits {
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             max_stall: Duration::from_millis(200),
+            looked_at_rows: 1 << 20,
             sweep: Duration::from_secs(5),
         }
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{CTX_SIZE, Library, Served, document, expected, serve};
 use longview_needles::facts::Fact;
-use longview_server::ServerOptions;
+use longview_server::{Limits, ServerOptions};
 
 /// A server that has read a document with letters of four bytes before its facts.
 fn read(library: &Library) -> (Served, String, Vec<Fact>, Value) {
@@ -96,6 +96,24 @@ fn steps_tell_what_was_recalled_and_where_the_tokens_stood() {
         assert_eq!(told.is_empty(), !is_told, "{events:?}");
         assert!(told.iter().all(|step| step["longview"]["map"].is_null()));
     }
+}
+
+#[test]
+fn steps_that_attend_too_much_are_not_looked_at() {
+    let library = Library::new();
+    let limits = Limits { looked_at_rows: 3000, ..Limits::default() };
+    let served = serve(ServerOptions { limits, ..library.options() });
+    let (text, facts) = document(90, 21);
+    let context = served.post("/v1/contexts", &json!({ "text": text })).json();
+    let n_passages = |budget: u64| {
+        let mut body = ask(&context["id"], &facts[0], &json!({ "passages": true }));
+        body["budget"] = json!(budget);
+        let answer = served.post("/v1/chat/completions", &body).json();
+        answer["longview"]["passages"].as_array().map(Vec::len)
+    };
+    // Five layers of two KV heads.
+    assert!(n_passages(256) > Some(0));
+    assert_eq!(n_passages(512), Some(0));
 }
 
 #[test]

@@ -271,6 +271,24 @@ test("a server with a key asks for it, and keeps it for the tab", async () => {
   }
 });
 
+test("without a library it says so, and the model answers all the same", async () => {
+  const bare = await serveLongview(["--no-library"], false);
+  try {
+    const { context, page, errors } = await open(browser, bare.url);
+    await page.getByText("it reads and keeps no documents").waitFor();
+    await page.locator("#text").fill("The pass key is 48213.");
+    await page.getByRole("button", { name: "Read the document" }).click();
+    await page.getByText("Start it without --no-library.").waitFor();
+    await page.locator("#text").fill("");
+    await ask(page, "The pass key is 48213. What is the pass key?");
+    assert.match(await page.locator(".answer").innerText(), /48213/);
+    assert.deepEqual(errors, []);
+    await context.close();
+  } finally {
+    await bare.close();
+  }
+});
+
 const LOOKS = [
   { name: "light", options: { colorScheme: "light" } },
   { name: "dark", options: { colorScheme: "dark" } },

@@ -15,12 +15,13 @@ export interface Longview {
 }
 
 /** Starts the program that `LONGVIEW` names. None is an error: nothing is skipped. */
-export async function serveLongview(more: string[] = []): Promise<Longview> {
+export async function serveLongview(more: string[] = [], keeps = true): Promise<Longview> {
   const program = process.env["LONGVIEW"];
   if (program === undefined) throw new Error("LONGVIEW names no program: set it to `longview`");
   const library = mkdtempSync(join(tmpdir(), "longview-page-"));
   const words = ["serve", "--device", "cpu", "--port", "0", "--ctx-size", "8192"];
-  const child = spawn(program, [...words, "--library", library, ...more], {
+  const kept = keeps ? ["--library", library] : [];
+  const child = spawn(program, [...words, ...kept, ...more], {
     stdio: ["ignore", "inherit", "pipe"],
   });
   const lines = createInterface({ input: child.stderr });

@@ -83,7 +83,9 @@ fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
 fn unpacked(path: &Path) -> Result<Vec<u8>> {
     let packed = fs::read(path).with_context(|| path.display().to_string())?;
     let mut bytes = Vec::new();
-    GzDecoder::new(&packed[..]).read_to_end(&mut bytes).with_context(|| path.display().to_string())?;
+    GzDecoder::new(&packed[..])
+        .read_to_end(&mut bytes)
+        .with_context(|| path.display().to_string())?;
     Ok(bytes)
 }
 

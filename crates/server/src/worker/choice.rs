@@ -75,10 +75,12 @@ impl<B: Backend> Choice<B> {
         })
     }
 
-    /// Has the next step traced where its attention is to be looked at.
-    pub(super) fn trace_if_due(&mut self) {
+    /// Has the next step traced where its attention is to be looked at, and has at most that many
+    /// KV rows.
+    pub(super) fn trace_if_due(&mut self, most_rows: u64) {
         if let Some(attention) = &self.attention {
-            self.session.trace(attention.is_due());
+            let is_due = attention.is_due_within(&self.session, most_rows);
+            self.session.trace(is_due);
         }
     }
 
