@@ -70,6 +70,8 @@ class App {
     },
     changed: (text) => {
       this.countSoon(text);
+      // Without a text there may be a question without a document.
+      if (this.server !== undefined) this.refresh();
     },
     failed: (error) => {
       this.notices.error(error);
