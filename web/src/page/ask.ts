@@ -134,10 +134,13 @@ export class AskPanel {
     const element = exchange(question, cards, () => {
       if (!this.go.disabled) this.begin(asked);
     });
-    if (again === null) this.answers.prepend(element);
-    else handOver(again.element, this.halt);
-    if (again !== null) again.element.replaceWith(element);
-    else this.talk.push(asked);
+    if (again === null) {
+      this.answers.prepend(element);
+      this.talk.push(asked);
+    } else {
+      handOver(again.element, this.halt);
+      again.element.replaceWith(element);
+    }
     asked.element = element;
     asked.answer = null;
     this.setAgain();
