@@ -1,6 +1,17 @@
 import js from "@eslint/js";
 import tseslint from "typescript-eslint";
 
+/** Ways to make elements of a text. */
+const MARKUP = [
+  "innerHTML",
+  "outerHTML",
+  "insertAdjacentHTML",
+  "setHTMLUnsafe",
+  "srcdoc",
+  "createContextualFragment",
+  "parseFromString",
+];
+
 export default tseslint.config(
   { ignores: ["dist", "dist-server", "pkg", "tests/dist", "test-results"] },
   js.configs.recommended,
@@ -19,8 +30,10 @@ export default tseslint.config(
       "no-restricted-syntax": [
         "error",
         {
-          selector:
-            "MemberExpression[property.name=/^(innerHTML|outerHTML|insertAdjacentHTML|setHTMLUnsafe|srcdoc|createContextualFragment|parseFromString)$/], MemberExpression[object.name='document'][property.name=/^write/]",
+          selector: [
+            `MemberExpression[property.name=/^(${MARKUP.join("|")})$/]`,
+            "MemberExpression[object.name='document'][property.name=/^write/]",
+          ].join(", "),
           message: "Text becomes elements by textContent and append alone.",
         },
       ],

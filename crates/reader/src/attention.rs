@@ -28,7 +28,7 @@ impl Attention {
         self.wait == 0
     }
 
-    /// The same where the host may read at most that many KV rows for a step, as others wait for it.
+    /// The same where the host may read that many KV rows for a step, as others wait for it.
     pub fn is_due_within<B: Backend>(&self, session: &Session<B>, most_rows: u64) -> bool {
         let stats = session.stats();
         let all = session.n_tokens() as u64 * stats.attended_last.len() as u64;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::constraint::{Constraint, Grammars};
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, clip, wrong};
 use crate::look::Look;
 use crate::texts::ModelFacts;
 use crate::tools::{Style, Tools};
@@ -201,11 +201,6 @@ pub(crate) fn check_model(fields: &mut Fields<'_>, model: &ModelFacts) -> Result
     let message = format!("model: '{}' is not served here; there is: {names}", clip(name));
     let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, "model_not_found", message);
     Err(error.about("model").with("models", serde_json::json!(model.names)))
-}
-
-/// A text of a client in a message: its beginning, without what a terminal acts on.
-pub(crate) fn clip(text: &str) -> String {
-    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, ApiError> {

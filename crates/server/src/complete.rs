@@ -14,7 +14,7 @@ use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::known::{Known, text_of};
-use crate::look::Look;
+use crate::look::{Look, LookedAt};
 use crate::stream;
 use crate::texts::Conversation;
 use crate::tools::{Style, Tools};
@@ -84,7 +84,7 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     };
     let ids = app.model.encode(&text, specials)?;
     if let (Some(look), Some(document)) = (&mut how.look, looked_at) {
-        look.document = Some(Arc::new(app.model.look_at(&text, ids.len(), document)?));
+        look.document = Some(Arc::new(LookedAt::new(&app.model, &text, ids.len(), document)?));
     }
     Ok(done(app, &mut fields, ids, how, sending, style))
 }

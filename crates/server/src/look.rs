@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use longview_core::{HeadId, LayerId};
-use longview_reader::{Attention, ContextMap, Passage, TextPieces};
+use longview_engine::EngineError;
+use longview_reader::{Attention, ContextMap, Passage, TextPieces, places_in};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, clip, wrong};
 use crate::texts::ModelFacts;
 
 /// The field of a request.
@@ -85,7 +86,7 @@ impl Look {
             document: None,
         };
         if let Some(name) = inner.unknown().next() {
-            let name = crate::asked::clip(name);
+            let name = clip(name);
             let message = format!("{FIELD}: knows passages, steps and map, and not {name}");
             return Err(ApiError::field(FIELD, message));
         }
@@ -122,6 +123,18 @@ fn read_place(value: &Value, model: &ModelFacts) -> Result<(LayerId, HeadId), Ap
 }
 
 impl LookedAt {
+    /// A document among the `n_tokens` tokens of a prompt.
+    pub(crate) fn new(
+        model: &ModelFacts,
+        prompt: &str,
+        n_tokens: usize,
+        document: String,
+    ) -> Result<Self, ApiError> {
+        let places = places_in(&model.tokenizer, prompt, n_tokens, &document);
+        let pieces = TextPieces::new(&document, &places.map_err(EngineError::from)?);
+        Ok(Self { text: document, pieces, n_tokens })
+    }
+
     /// The passages that received most.
     pub(crate) fn quotes(&self, attention: &Attention) -> Vec<Quote> {
         let passages = self.pieces.passages(attention.mass());

@@ -58,8 +58,8 @@ pub struct Limits {
     pub drain: Duration,
     /// Time that an answer waits for its next token while prompts of others are read.
     pub max_stall: Duration,
-    /// KV rows that the host reads to look at the attention of a step, in which nobody's answer goes
-    /// on: as many take some tenths of a second.
+    /// KV rows that the host reads to look at the attention of a step. Nobody's answer goes on
+    /// meanwhile: as many take some tenths of a second.
     pub looked_at_rows: u64,
     /// Time between two looks for contexts whose time is over.
     pub sweep: Duration,

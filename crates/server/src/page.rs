@@ -1,5 +1,5 @@
-//! The page at `/`: files that `cargo xtask web --page` made of `web/`, compressed, as browsers take
-//! them. They hold nothing of anybody, so they need no key; what the page asks for does.
+//! The page at `/`: files that `cargo xtask web --page` made of `web/`, compressed, as browsers
+//! take them. They hold nothing of anybody, so they need no key; what the page asks for does.
 //!
 //! They are committed because the program is built where there is no Node; CI makes them anew and
 //! compares.

@@ -7,12 +7,10 @@ use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
-use longview_reader::{TextPieces, places_in};
 use longview_scheduler::PolicyOptions;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::look::LookedAt;
 
 /// What is known of a model before it is loaded, and how its texts become tokens.
 pub struct ModelFacts {
@@ -114,18 +112,6 @@ impl ModelFacts {
         let text = self.render(conversation, true)?;
         let specials = self.chat.as_ref().map_or(Specials::Add, |_| Specials::AsWritten);
         Ok((text, specials))
-    }
-
-    /// Where the passages of a document are among the `n_tokens` tokens of a prompt.
-    pub(crate) fn look_at(
-        &self,
-        prompt: &str,
-        n_tokens: usize,
-        document: String,
-    ) -> Result<LookedAt, ApiError> {
-        let places = places_in(&self.tokenizer, prompt, n_tokens, &document);
-        let pieces = TextPieces::new(&document, &places.map_err(EngineError::from)?);
-        Ok(LookedAt { text: document, pieces, n_tokens })
     }
 
     /// What all prompts about a document begin with, as `longview kv build` reads it.

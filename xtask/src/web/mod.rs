@@ -21,7 +21,7 @@ use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, dev_binary, root, run as run_child, target_directory};
 use crate::setup;
 
-use toolchain::Profile;
+use toolchain::{Profile, npm, npm_command};
 
 pub(crate) const OPTIONS: &str = "[--fast] [--test | --serve [--port N] | --page]";
 pub(crate) const ABOUT: &str = "builds the browser demo into web/dist; --test uses it in a real \
@@ -154,16 +154,6 @@ fn compressed(bytes: &[u8]) -> Result<usize> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?.len())
-}
-
-fn npm(web: &Path, args: &[&str]) -> Result<()> {
-    run_child(&mut npm_command(web, args))
-}
-
-fn npm_command(web: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new("npm");
-    command.args(args).current_dir(web);
-    command
 }
 
 #[cfg(test)]

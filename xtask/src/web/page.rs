@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use flate2::read::GzDecoder;
 use flate2::{Compression, GzBuilder};
 
-use super::npm;
+use super::toolchain::npm;
 use crate::process::root;
 
 /// Committed files by what they are made of, from `web/`.
