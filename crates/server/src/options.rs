@@ -17,7 +17,7 @@ pub struct ServerOptions {
     pub host: IpAddr,
     /// The port; 0: one that is free.
     pub port: u16,
-    /// What every request but those for `/health` must bring.
+    /// What every request but those for `/health` and the page's files must bring.
     pub api_key: Option<String>,
     /// Values of the `Host` header that are served beside the server's own names.
     pub allowed_hosts: BTreeSet<String>,
