@@ -35,15 +35,63 @@ function embeddedModel(): Plugin {
   };
 }
 
+/** Where the engine is: in the browser, or behind the API of the server that has the page. */
+type Place = "browser" | "server";
+
+/** Leaves in the page what is for this place: `<!-- browser -->` or `<!-- server -->` to `end`. */
+function partsFor(place: Place): Plugin {
+  const part = /^ *<!-- (browser|server) -->\n(.*?)^ *<!-- end -->\n/gms;
+  const chosen = (_: string, of: string, content: string): string => (of === place ? content : "");
+  return {
+    name: "parts-of-the-page",
+    transformIndexHtml: {
+      order: "pre",
+      handler: (html) => html.replace(part, chosen),
+    },
+  };
+}
+
+const at = (path: string): string => resolve(import.meta.dirname, path);
+
+/** The page of `longview serve`: few files of fixed names, which the program has in it. */
+const SERVER = defineConfig({
+  base: "./",
+  publicDir: false,
+  resolve: { alias: { "#client": at("src/server/client.ts") } },
+  plugins: [
+    partsFor("server"),
+    {
+      name: "icon-beside-assets",
+      transformIndexHtml: (html) => html.replace("./icon.svg", "./assets/icon.svg"),
+    },
+  ],
+  build: {
+    target: "es2022",
+    outDir: "dist-server",
+    emptyOutDir: true,
+    modulePreload: { polyfill: false },
+    assetsInlineLimit: 0,
+    reportCompressedSize: false,
+    rolldownOptions: {
+      input: ["index.html"],
+      output: { entryFileNames: "assets/page.js", assetFileNames: "assets/page.[ext]" },
+    },
+  },
+});
+
 // Relative addresses: the built page works below any path. `--mode scripted` builds the page for
-// its tests, with an engine that follows a script instead of the wasm module.
+// its tests, with an engine that follows a script instead of the wasm module; `--mode server` the
+// page of `longview serve`.
 export default defineConfig(({ mode }) => {
+  if (mode === "server") return SERVER;
   const scripted = mode === "scripted";
   const engine = scripted ? "tests/scripted/engine.ts" : "pkg/longview_web.js";
   return {
     base: "./",
-    resolve: { alias: { "longview-web": resolve(import.meta.dirname, engine) } },
-    plugins: [embeddedModel()],
+    resolve: {
+      alias: { "longview-web": at(engine), "#client": at("src/page/worker-client.ts") },
+    },
+    plugins: [embeddedModel(), partsFor("browser")],
     worker: { format: "es", plugins: () => [embeddedModel()] },
     build: {
       target: "es2022",

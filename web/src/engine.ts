@@ -1,4 +1,5 @@
-// The interface of the engine, as `crates/web` exports it through wasm-bindgen.
+// The interface of the engine, as `crates/web` exports it through wasm-bindgen, and what both
+// engines of the page, that one and a server's (`src/server`), take and give.
 //
 // Every promise is rejected with an Error whose `name` is a code and whose `message` says what is
 // wrong and what to do.
@@ -89,6 +90,8 @@ export interface PrefillEnd {
   total: number;
   complete: boolean;
   seconds: number;
+  /** Where it is kept already, without the page's doing. */
+  id?: string;
 }
 
 /** What a cell of the context map is in one step. */
@@ -151,12 +154,23 @@ export interface Question {
   maxTokens: number;
   temperature?: number;
   map?: { layer: number; head: number };
+  /** What was said before, oldest first; an engine that takes every question back has none. */
+  history?: Turn[];
+  /** Of the draws, where the engine takes one. */
+  seed?: number;
+}
+
+/** A question and what was answered. */
+export interface Turn {
+  question: string;
+  answer: string;
 }
 
 export interface Memory {
   deviceBytes: number;
   hostBytes: number;
-  wasmBytes: number;
+  /** Null where the engine is not in this browser. */
+  wasmBytes: number | null;
 }
 
 export type PrefillStep = (progress: PrefillProgress) => boolean;

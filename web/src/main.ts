@@ -1,17 +1,21 @@
 // The page: what is open, what runs now, and what follows from it.
 
 import type { Device, Policy, PrefillEnd } from "./engine";
-import { AskPanel } from "./page/ask";
-import { Client, RequestError } from "./page/client";
+import { AskPanel, type Asked } from "./page/ask";
+import { connect } from "#client";
+
+import { RequestError } from "./page/client";
 import { DocumentPanel } from "./page/document";
-import { byId, make } from "./page/dom";
+import { byId, find, make } from "./page/dom";
 import { bytes, count } from "./page/format";
 import { MapPanel } from "./page/map";
+import { KeyPanel } from "./page/key";
 import { MemoryPanel } from "./page/memory";
-import { ModelPanel, type ModelWish } from "./page/model";
+import { ModelPanel } from "./page/model";
+import { ModelChoice, type ModelWish } from "./page/model-choice";
 import { type Action, Notices } from "./page/notices";
 import { SavedPanel } from "./page/saved";
-import type { Event, LoadedModel, ModelSource, SavedModel } from "./protocol";
+import type { Event, LoadedModel, ModelSource, SavedDocument, SavedModel } from "./protocol";
 
 type Task = "opening" | "loading" | "reading" | "asking" | "storing";
 
@@ -27,20 +31,30 @@ interface OpenDocument {
 
 class App {
   private readonly notices = new Notices(byId("notices", HTMLElement));
-  private readonly client = new Client((code, message, done) => {
+  private readonly client = connect((code, message, done) => {
     this.notices.worker(code, message);
     if (code === "device-lost" && done) void this.refreshMemory();
   });
   private readonly map = new MapPanel();
   private readonly memory = new MemoryPanel((bytes) => void this.limit(bytes));
-  private readonly models = new ModelPanel(
-    (wish) => {
-      this.begin(() => this.loadModel(wish, false));
-    },
-    () => {
-      this.client.stop();
-    },
-  );
+  /** Where the engine is not in this browser. */
+  private readonly server = this.client.server;
+  private readonly keys =
+    this.server &&
+    new KeyPanel((key) => {
+      this.server?.unlock(key);
+      this.notices.clear("unauthorized");
+      this.begin(() => this.start());
+    });
+  private readonly models = new ModelPanel(() => {
+    this.client.stop();
+  });
+  private readonly choice =
+    this.server === undefined
+      ? new ModelChoice((wish) => {
+          this.begin(() => this.loadModel(wish, false));
+        })
+      : null;
   private readonly documents = new DocumentPanel({
     read: (text, title) => {
       this.begin(() => this.read(text, title));
@@ -56,13 +70,20 @@ class App {
     },
     changed: (text) => {
       this.countSoon(text);
+      // Without a text there may be a question without a document.
+      if (this.server !== undefined) this.refresh();
     },
     failed: (error) => {
       this.notices.error(error);
     },
+    ...(this.server && {
+      readFile: (file: File) => {
+        this.begin(() => this.readFile(file));
+      },
+    }),
   });
-  private readonly asking = new AskPanel(this.client, this.documents, this.map, () => {
-    this.begin(() => this.ask());
+  private readonly asking = new AskPanel(this.client, this.documents, this.map, (again) => {
+    this.begin(() => this.ask(again));
   });
   private readonly saved = new SavedPanel({
     openDocument: ({ id }) => {
@@ -77,6 +98,11 @@ class App {
     deleteModel: (model) => {
       this.begin(() => this.deleteModel(model));
     },
+    ...(this.server && {
+      pinDocument: ({ id, pinned }: SavedDocument) => {
+        this.begin(() => this.pinDocument(id, pinned !== true));
+      },
+    }),
   });
   private task: Task | null = null;
   /** What was begun and has not ended. */
@@ -89,7 +115,7 @@ class App {
   private counting = 0;
 
   constructor() {
-    byId("lose", HTMLButtonElement).addEventListener("click", () => {
+    find("lose", HTMLButtonElement)?.addEventListener("click", () => {
       this.client.loseDevice();
     });
     this.refresh();
@@ -117,6 +143,11 @@ class App {
       });
   }
 
+  /** What the visitor chose; a server has its own. */
+  private get contextTokens(): number {
+    return this.choice?.contextTokens ?? 0;
+  }
+
   private get isBusy(): boolean {
     return this.waiting > 0;
   }
@@ -124,7 +155,9 @@ class App {
   private async start(adapter: "default" | "software" = "default"): Promise<void> {
     this.notices.clear("no-webgpu", "no-adapter");
     const open = (): Promise<Device> => {
-      if ("gpu" in navigator) return this.client.call("open", { adapter });
+      if (this.server !== undefined || "gpu" in navigator) {
+        return this.client.call("open", { adapter });
+      }
       const text = "This browser has no WebGPU, or does not offer it to this page.";
       return Promise.reject(new RequestError("no-webgpu", text));
     };
@@ -138,13 +171,16 @@ class App {
     });
     await this.refreshStorage();
     if (device === null) {
-      byId("model-line", HTMLElement).textContent = "Nothing can be computed here.";
+      byId("model-line", HTMLElement).textContent =
+        this.server === undefined
+          ? "Nothing can be computed here."
+          : "The server does not serve yet.";
       return;
     }
     this.device = device;
     this.showDevice(device);
     await this.loadModel(
-      { source: { kind: "embedded" }, contextTokens: this.models.contextTokens },
+      { source: { kind: "embedded" }, contextTokens: this.contextTokens },
       false,
     );
   }
@@ -161,6 +197,7 @@ class App {
       return await work();
     } catch (error) {
       const action = error instanceof RequestError ? actions[error.code] : undefined;
+      if (error instanceof RequestError && error.code === "unauthorized") this.keys?.ask();
       this.notices.error(error, ...(action === undefined ? [] : [action]));
       return null;
     } finally {
@@ -199,6 +236,7 @@ class App {
     );
     if (model === null) {
       this.models.failed();
+      this.choice?.open();
       this.asking.setDocument(null);
       await this.refreshStorage();
       return false;
@@ -255,26 +293,54 @@ class App {
     const end = await this.during(
       "reading",
       () => this.client.call("readDocument", { text, title, policy }, this.prefillEvent),
-      { "context-too-long": longer },
+      // A server's context is as long as it was started.
+      this.server === undefined ? { "context-too-long": longer } : {},
     );
     if (end === null) {
       this.documents.edit(text, title);
       return;
     }
-    const { tokens, complete } = end;
-    this.document = { title, text, policy, tokens, complete, id: null };
+    const { tokens, complete, id } = end;
+    this.document = { title, text, policy, tokens, complete, id: id ?? null };
     await this.afterReading(end);
+  }
+
+  /** A file of which the server makes text, and reads it. */
+  private async readFile(file: File): Promise<void> {
+    const { server } = this;
+    if (server === undefined) return;
+    const { policy } = this.asking.policies;
+    this.notices.clear("context-too-long", "quota", "bad-input");
+    this.document = null;
+    this.documents.reading("");
+    this.map.clear();
+    this.asking.setDocument(null);
+    const read = await this.during("reading", () => server.readFile(file, this.prefillEvent));
+    if (read === null) {
+      this.documents.edit("");
+      return;
+    }
+    const { title, text, end } = read;
+    const { tokens, complete, id } = end;
+    this.document = { title, text, policy, tokens, complete, id: id ?? null };
+    this.documents.view.show(text);
+    await this.afterReading(end);
+  }
+
+  private async pinDocument(id: string, pinned: boolean): Promise<void> {
+    await this.during("storing", async () => this.server?.pin(id, pinned));
+    await this.refreshStorage();
   }
 
   private async readLonger(text: string, title: string): Promise<void> {
     const tokens = await this.during("storing", () => this.client.call("countTokens", { text }));
     // Room for a question and its answer.
-    if (tokens === null || !this.models.enlarge(tokens + 512)) {
+    if (tokens === null || this.choice?.enlarge(tokens + 512) !== true) {
       this.notices.info("context-too-long", "Too long", "No context of this page holds it.");
       return;
     }
     this.document = null;
-    const wish = { source: this.source, contextTokens: this.models.contextTokens };
+    const wish = { source: this.source, contextTokens: this.contextTokens };
     if (await this.loadModel(wish, false)) await this.read(text, title);
     else this.documents.edit(text, title);
   }
@@ -305,7 +371,8 @@ class App {
     this.documents.done(document.text, end, end.seconds);
     this.asking.setDocument(document.text);
     await this.refreshMemory();
-    if (this.documents.keep && end.tokens > 0) await this.save(document);
+    if (end.id !== undefined) await this.refreshStorage();
+    else if (this.documents.keep && end.tokens > 0) await this.save(document);
     this.refresh();
   }
 
@@ -363,7 +430,7 @@ class App {
 
   private async loadSaved({ url }: SavedModel): Promise<void> {
     const source: ModelSource = url === "embedded" ? { kind: url } : { kind: "url", url };
-    await this.loadModel({ source, contextTokens: this.models.contextTokens }, false);
+    await this.loadModel({ source, contextTokens: this.contextTokens }, false);
   }
 
   private async deleteModel({ id }: SavedModel): Promise<void> {
@@ -379,10 +446,12 @@ class App {
     this.refresh();
   }
 
-  private async ask(): Promise<void> {
-    this.notices.clear("device-lost", "bad-input");
-    await this.during("asking", () => this.asking.ask());
+  private async ask(again: Asked | null): Promise<void> {
+    this.notices.clear("device-lost", "bad-input", "busy", "unreachable");
+    await this.during("asking", () => this.asking.ask(again));
     await this.refreshMemory();
+    // What a question went on from was read for it.
+    if (this.server !== undefined && this.document !== null) this.document.complete = true;
   }
 
   private countSoon(text: string): void {
@@ -411,25 +480,31 @@ class App {
     const storage = await this.client.call("storage", {}).catch(() => null);
     if (storage === null) return;
     const blocked = this.isBusy || this.device === null;
-    this.saved.show(storage, this.model?.fingerprint ?? null, blocked);
+    if (this.server !== undefined) this.saved.showServer(storage, storage.quota >= 0);
+    else this.saved.show(storage, this.model?.fingerprint ?? null, blocked);
   }
 
   private refresh(): void {
     const busy = this.isBusy;
     const blocked = busy || this.device === null;
-    this.models.setBusy(blocked);
+    this.choice?.setBusy(blocked);
     this.documents.setBusy(busy, this.model !== null);
     this.saved.setBusy(blocked);
     this.asking.setState(this.whyNot(), this.task === "asking");
-    byId("lose", HTMLButtonElement).disabled = this.device === null;
+    const lose = find("lose", HTMLButtonElement);
+    if (lose !== null) lose.disabled = this.device === null;
     document.body.dataset["task"] = this.task ?? (busy ? "next" : "none");
   }
 
   private whyNot(): string {
     if (this.task === "opening" || this.task === "loading") return "The model is being loaded.";
     if (this.task === "reading") return "The document is being read.";
-    if (this.device === null) return "There is no graphics device.";
-    if (this.model === null) return "Load a model first.";
+    const isServer = this.server !== undefined;
+    if (this.device === null) return isServer ? "" : "There is no graphics device.";
+    if (this.model === null) return isServer ? "" : "Load a model first.";
+    // A server's model answers without a document too.
+    const isAlone = isServer && byId("text", HTMLTextAreaElement).value.trim() === "";
+    if (this.document === null && isAlone) return this.isBusy ? "One moment." : "";
     if (this.document === null) return "Read a document first.";
     if (this.document.tokens === 0) return "Nothing of the document is read yet.";
     return this.isBusy ? "One moment." : "";
@@ -438,6 +513,10 @@ class App {
   private showDevice(device: Device): void {
     const badge = (text: string, kind = ""): HTMLElement =>
       make("span", { class: `badge ${kind}` }, text);
+    if (this.server !== undefined) {
+      byId("device", HTMLElement).replaceChildren(badge(device.adapter));
+      return;
+    }
     byId("device", HTMLElement).replaceChildren(
       badge(device.adapter),
       badge(`shader level ${device.tier}`),

@@ -20,14 +20,23 @@ import type {
 
 /** What the engine reports, and what the page's own storage does. */
 export type Code =
-  EngineCode | "network" | "corrupt-cache" | "quota" | "no-storage" | "busy-elsewhere";
+  | EngineCode
+  | "network"
+  | "corrupt-cache"
+  | "quota"
+  | "no-storage"
+  | "busy-elsewhere"
+  // Of a server.
+  | "unauthorized"
+  | "unreachable"
+  | "busy";
 
 /** Where a model comes from. */
 export type ModelSource =
   { kind: "embedded" } | { kind: "url"; url: string } | { kind: "files"; files: File[] };
 
 export interface LoadedModel extends ModelInfo {
-  source: ModelSource["kind"];
+  source: ModelSource["kind"] | "server";
   /** How the page names it. */
   label: string;
   /** What was checked about its files, as a sentence. */
@@ -57,10 +66,15 @@ export interface SavedDocument {
   savedAt: string;
   /** False if it is only kept until the page is left. */
   onDisk: boolean;
+  /** Whether it stays whatever else needs room; undefined where that cannot be said. */
+  pinned?: boolean;
+  /** Why it cannot be opened, if so. */
+  closed?: string;
 }
 
 export interface Storage {
   usage: number;
+  /** 0: not known, or no limit; negative: nothing can be kept. */
   quota: number;
   models: SavedModel[];
   documents: SavedDocument[];

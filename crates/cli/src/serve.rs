@@ -116,6 +116,10 @@ pub struct ServeArgs {
     #[arg(long)]
     no_library: bool,
 
+    /// No page for people at `/` [default: off].
+    #[arg(long)]
+    no_page: bool,
+
     #[command(flatten)]
     policy: PolicyArgs,
 
@@ -140,6 +144,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         chat: folder.chat.take(),
         generation: folder.generation.clone(),
         n_layers: folder.config.n_layers,
+        n_kv_heads: folder.config.n_kv_heads,
         vocab_size: folder.config.vocab_size,
     };
     let policy = args.policy.options()?;
@@ -189,6 +194,7 @@ struct Texts {
     chat: Option<ChatTemplate>,
     generation: GenerationDefaults,
     n_layers: usize,
+    n_kv_heads: usize,
     vocab_size: usize,
 }
 
@@ -214,6 +220,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         max_waiting: args.max_waiting,
         max_kept: args.keep,
         documents,
+        has_page: !args.no_page,
         limits: Limits {
             body_bytes: args.max_body << 20,
             max_stall: Duration::from_millis(args.max_stall as u64),
@@ -260,6 +267,7 @@ fn facts(
         chat: texts.chat,
         generation: texts.generation,
         n_layers: texts.n_layers,
+        n_kv_heads: texts.n_kv_heads,
         vocab_size: texts.vocab_size,
         ctx_size,
         policy,
@@ -271,6 +279,9 @@ fn introduce(args: &ServeArgs, server: &Server, name: &str) {
     let address = server.address();
     let places = units::count(args.parallel);
     note(format_args!("serving {name} at http://{address}/v1, {places} at a time; Ctrl-C ends it"));
+    if !args.no_page {
+        note(format_args!("  a page for people: http://{address}/"));
+    }
     let key = if args.api_key.is_some() || args.api_key_file.is_some() {
         " -H 'Authorization: Bearer KEY'"
     } else {

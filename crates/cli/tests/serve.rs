@@ -12,6 +12,8 @@ struct Serving {
     child: Child,
     err: BufReader<ChildStderr>,
     address: String,
+    /// Where the page for people is.
+    page: Option<String>,
     curl: String,
 }
 
@@ -25,18 +27,21 @@ fn serve(words: &[&str], variables: &[(&str, &str)]) -> Serving {
     }
     let mut child = command.envs(variables.iter().copied()).spawn().unwrap();
     let mut err = BufReader::new(child.stderr.take().unwrap());
-    let (mut address, mut curl) = (String::new(), String::new());
+    let (mut address, mut curl, mut page) = (String::new(), String::new(), None);
     while curl.is_empty() {
         let mut line = String::new();
         assert!(err.read_line(&mut line).unwrap() > 0, "it ended");
         if let Some((_, rest)) = line.split_once("http://") {
             address = rest.split_once('/').unwrap().0.to_owned();
         }
+        if let Some((_, at)) = line.split_once("a page for people: ") {
+            page = Some(at.trim().to_owned());
+        }
         if line.contains("  curl ") {
             curl = line.trim().to_owned();
         }
     }
-    Serving { child, err, address, curl }
+    Serving { child, err, address, page, curl }
 }
 
 impl Serving {
@@ -79,6 +84,7 @@ fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
         let serving = serve(&["--port", "0"], &[]);
         let answer = serving.answer();
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("48213"), "{answer}");
+        assert_eq!(serving.page, Some(format!("http://{}/", serving.address)));
         let (code, said) = serving.end(signal);
         assert_eq!(code, Some(0), "{said}");
         assert!(!said.contains("pass key"), "a prompt in the log: {said}");
@@ -89,7 +95,9 @@ fn the_line_that_it_prints_works_and_a_signal_ends_it_well() {
 fn options_come_from_the_environment_too() {
     let variables =
         [("LONGVIEW_PORT", "0"), ("LONGVIEW_API_KEY", "word"), ("LONGVIEW_ALIAS", "me")];
+    let variables = [&variables[..], &[("LONGVIEW_NO_PAGE", "1")]].concat();
     let serving = serve(&[], &variables);
+    assert_eq!(serving.page, None);
     assert!(serving.curl.contains("Authorization: Bearer KEY"), "{}", serving.curl);
     let answer = serving.answer();
     assert!(answer.contains("\"model\":\"me\""), "{answer}");

@@ -33,34 +33,52 @@ impl Passage {
     }
 }
 
-/// The passages that received most, most first. `places` says for each token which bytes of the
-/// text it stands for, `mass` what it received.
-pub(crate) fn passages(text: &str, places: &[Range<usize>], mass: &[f32]) -> Vec<Passage> {
-    let sentences = sentences(text);
-    let mut sums = vec![0.0f64; sentences.len()];
-    let mut total = 0.0;
-    for (place, mass) in places.iter().zip(mass).filter(|(place, _)| !place.is_empty()) {
-        let at = sentences.partition_point(|sentence| sentence.end <= place.start);
-        if let Some(sum) = sums.get_mut(at) {
-            *sum += f64::from(*mass);
+/// The pieces of a text that can be passages, and which of them the tokens of a prompt are in.
+#[derive(Clone, Debug)]
+pub struct TextPieces {
+    /// Without the spaces at their ends. A piece of spaces alone, such as the end of a line behind
+    /// that of a sentence, is empty: it is nothing to show.
+    pieces: Vec<Range<usize>>,
+    /// The piece of each token; none for a token of no text.
+    of_token: Vec<Option<u32>>,
+}
+
+impl TextPieces {
+    /// The pieces of `text`; `places` says for each token which bytes of it the token stands for.
+    pub fn new(text: &str, places: &[Range<usize>]) -> Self {
+        let whole = sentences(text);
+        let piece = |place: &Range<usize>| {
+            let at = whole.partition_point(|sentence| sentence.end <= place.start);
+            u32::try_from(at).ok().filter(|_| !place.is_empty() && at < whole.len())
+        };
+        let of_token = places.iter().map(piece).collect();
+        let trimmed = |place: Range<usize>| {
+            let words = text[place.clone()].trim();
+            let start = place.start + text[place.clone()].find(words).unwrap_or(0);
+            start..start + words.len()
+        };
+        Self { of_token, pieces: whole.into_iter().map(trimmed).collect() }
+    }
+
+    /// The passages that received most, most first, where `mass` says what each token received.
+    pub fn passages(&self, mass: &[f32]) -> Vec<Passage> {
+        let mut sums = vec![0.0f64; self.pieces.len()];
+        let mut total = 0.0;
+        for (piece, mass) in self.of_token.iter().zip(mass) {
+            let Some(piece) = piece else { continue };
+            sums[*piece as usize] += f64::from(*mass);
             total += f64::from(*mass);
         }
+        let mut best: Vec<(f64, &Range<usize>)> =
+            sums.iter().map(|sum| sum / total).zip(&self.pieces).collect();
+        // Nothing was received: no number is at least the least weight.
+        best.retain(|(weight, place)| *weight >= LEAST_WEIGHT && !place.is_empty());
+        best.sort_by(|a, b| b.0.total_cmp(&a.0));
+        best.truncate(MOST_PASSAGES);
+        let passage =
+            |(weight, place): (f64, &Range<usize>)| Passage { place: place.clone(), weight };
+        best.into_iter().map(passage).collect()
     }
-    let mut best: Vec<(f64, &Range<usize>)> =
-        sums.iter().map(|sum| sum / total).zip(&sentences).collect();
-    // Nothing was received: no number is at least the least weight. A piece of spaces alone, such
-    // as the end of a line behind that of a sentence, is nothing to show.
-    best.retain(|(weight, place)| {
-        *weight >= LEAST_WEIGHT && !text[(*place).clone()].trim().is_empty()
-    });
-    best.sort_by(|a, b| b.0.total_cmp(&a.0));
-    best.truncate(MOST_PASSAGES);
-    let passage = |(weight, place): (f64, &Range<usize>)| {
-        let words = text[place.clone()].trim();
-        let start = place.start + text[place.clone()].find(words).unwrap_or(0);
-        Passage { place: start..start + words.len(), weight }
-    };
-    best.into_iter().map(passage).collect()
 }
 
 /// The text in pieces that follow one another: up to the end of a line or a sentence, or between
@@ -91,6 +109,10 @@ fn sentences(text: &str) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn passages(text: &str, places: &[Range<usize>], mass: &[f32]) -> Vec<Passage> {
+        TextPieces::new(text, places).passages(mass)
+    }
 
     #[test]
     fn pieces_cover_the_text() {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use longview_engine::Engine;
 use longview_model::chat::{ChatMessage, RenderOptions};
-use longview_model::tokenizer::{Specials, Tokenizer};
+use longview_model::tokenizer::{Specials, Tokenizer, TokenizerError};
 use longview_ops::Backend;
 
 use crate::error::ReaderError;
@@ -52,12 +52,30 @@ pub(crate) fn places<B: Backend>(
 ) -> Result<Vec<Range<usize>>, ReaderError> {
     let (text, specials) = text(engine, document, PROBES[0])?;
     let tokenizer = tokenizer(engine)?;
-    let offsets = tokenizer.offsets(&text)?;
+    let n_tokens = tokenizer.encode(&text, specials)?.len();
+    let mut places = places_in(tokenizer, &text, n_tokens, document)?;
+    places.truncate(n);
+    Ok(places)
+}
+
+/// For each of the `n_tokens` tokens of a prompt the bytes of the document that it stands for;
+/// nothing for tokens of anything else. The prompt has the document in it, with the spaces at its
+/// ends or without them.
+///
+/// # Errors
+/// If the prompt cannot be encoded.
+pub fn places_in(
+    tokenizer: &Tokenizer,
+    prompt: &str,
+    n_tokens: usize,
+    document: &str,
+) -> Result<Vec<Range<usize>>, TokenizerError> {
+    let offsets = tokenizer.offsets(prompt)?;
     // Tokens that a sequence begins with stand for nothing.
-    let n_first = tokenizer.encode(&text, specials)?.len().saturating_sub(offsets.len());
+    let n_first = n_tokens.saturating_sub(offsets.len());
     // A template may trim what it is given.
     let trimmed = document.trim();
-    let start = text.find(trimmed).unwrap_or(text.len());
+    let start = prompt.find(trimmed).unwrap_or(prompt.len());
     let end = start + trimmed.len();
     let shift = document.len() - document.trim_start().len();
     let place = |o: Range<usize>| {
@@ -65,7 +83,7 @@ pub(crate) fn places<B: Backend>(
         if to > from { from - start + shift..to - start + shift } else { 0..0 }
     };
     let first = std::iter::repeat_n(0..0, n_first);
-    Ok(first.chain(offsets.into_iter().map(place)).take(n).collect())
+    Ok(first.chain(offsets.into_iter().map(place)).collect())
 }
 
 pub(crate) fn tokenizer<B: Backend>(engine: &Engine<B>) -> Result<&Tokenizer, ReaderError> {

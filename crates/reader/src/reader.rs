@@ -1,7 +1,7 @@
 //! A model that has read a document and answers questions about it.
 
 use std::io::Write;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,16 +15,12 @@ use longview_ops::Backend;
 use longview_scheduler::{AttentionBound, PolicyOptions, SAMPLED_CONFIDENCE, SpanMode, Stats};
 use serde::{Deserialize, Serialize};
 
+use crate::attention::Attention;
 use crate::error::ReaderError;
 use crate::map::ContextMap;
-use crate::passages::{Passage, passages};
+use crate::passages::{Passage, TextPieces};
 use crate::prompt;
 
-/// KV rows that the host reads for a step's attention, on average: where a step attends more, not
-/// every one is looked at.
-const TRACED_ROWS: usize = 40_000;
-/// Layers for whose queries a step waits, on average; likewise.
-const TRACED_LAYERS: usize = 8;
 /// Steps for which recalled rows stay on the device, at most, where a limit is given.
 const MOST_CACHE_STEPS: usize = 16;
 
@@ -146,8 +142,8 @@ pub struct Memory {
 struct Document<B: Backend> {
     text: String,
     ids: Vec<u32>,
-    /// The bytes of the text that each token stands for, once somebody asked.
-    places: Option<Vec<Range<usize>>>,
+    /// Where its passages are, once somebody asked.
+    pieces: Option<TextPieces>,
     session: Session<B>,
     policy: PolicyOptions,
     /// Time of the calls that read it.
@@ -431,7 +427,7 @@ impl<B: Backend> Reader<B> {
 impl<B: Backend> Document<B> {
     fn new(text: &str, ids: Vec<u32>, session: Session<B>, policy: PolicyOptions) -> Self {
         let text = text.to_owned();
-        Self { text, ids, places: None, session, policy, reading: Duration::ZERO }
+        Self { text, ids, pieces: None, session, policy, reading: Duration::ZERO }
     }
 
     fn memory(&self) -> Memory {
@@ -468,15 +464,14 @@ impl<B: Backend> Document<B> {
         let mut sampler = Sampler::new(params, engine.model().config().vocab_size)?;
         self.session.reset_stats();
         let mut count = Count { begin: engine.backend().now(), ..Count::default() };
-        let mut mass = vec![0.0; self.ids.len()];
-        let mut wait = 0;
+        let mut attention = Attention::new(self.ids.len());
         let mut stream = TokenStream::new(true);
         let (mut text, mut n, mut finish) = (String::new(), 0, None);
         for (i, id) in ids.iter().enumerate() {
             // The last token of a question is the first that looks for the answer.
             self.session.trace(i + 1 == ids.len());
             self.step(engine, &sampler, *id).await?;
-            self.look(&mut mass, &mut wait);
+            attention.look(&self.session);
             let step = count.step(engine, &self.session, "", 0);
             if on_step(&step).is_break() {
                 finish = Some(Finish::Stopped);
@@ -496,9 +491,9 @@ impl<B: Backend> Document<B> {
             n += 1;
             let piece = stream.push(prompt::tokenizer(engine)?, id)?;
             text += &piece;
-            self.session.trace(wait == 0);
+            self.session.trace(attention.is_due());
             self.step(engine, &sampler, id).await?;
-            self.look(&mut mass, &mut wait);
+            attention.look(&self.session);
             if on_step(&count.step(engine, &self.session, &piece, n)).is_break() {
                 finish = Some(Finish::Stopped);
             }
@@ -524,7 +519,7 @@ impl<B: Backend> Document<B> {
             device_bytes,
             host_bytes,
             finish: finish.unwrap_or(Finish::Length),
-            passages: self.passages(engine, &mass)?,
+            passages: self.passages(engine, &attention)?,
         })
     }
 
@@ -549,23 +544,19 @@ impl<B: Backend> Document<B> {
         engine.step(&mut [step.for_sampler(sampler)]).await
     }
 
-    /// Adds the last step's attention to `mass` if it was traced, and says how many steps the next
-    /// one that is has to wait for.
-    fn look(&self, mass: &mut [f32], wait: &mut usize) {
-        let sequence = self.session.sequence();
-        *wait = match sequence.add_attention(mass) {
-            0 => wait.saturating_sub(1),
-            rows => (rows / TRACED_ROWS).max(sequence.traced().len() / TRACED_LAYERS),
+    fn passages(
+        &mut self,
+        engine: &Engine<B>,
+        attention: &Attention,
+    ) -> Result<Vec<Passage>, ReaderError> {
+        let pieces = match self.pieces.take() {
+            Some(pieces) => pieces,
+            None => {
+                let places = prompt::places(engine, &self.text, self.ids.len())?;
+                TextPieces::new(&self.text, &places)
+            }
         };
-    }
-
-    fn passages(&mut self, engine: &Engine<B>, mass: &[f32]) -> Result<Vec<Passage>, ReaderError> {
-        let places = match self.places.take() {
-            Some(places) => places,
-            None => prompt::places(engine, &self.text, self.ids.len())?,
-        };
-        let places = self.places.insert(places);
-        Ok(passages(&self.text, places, mass))
+        Ok(self.pieces.insert(pieces).passages(attention.mass()))
     }
 }
 

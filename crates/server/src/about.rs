@@ -6,6 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use longview_model::chat::ChatTemplate;
 use longview_model::tokenizer::Specials;
+use longview_scheduler::{OPTIONS as POLICY_OPTIONS, Preset};
 use serde_json::{Value, json};
 
 use crate::app::{App, aside, parse};
@@ -49,6 +50,13 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
 pub(crate) fn props(app: &App) -> Response<Body> {
     let model = &app.model;
     let template = model.chat.as_ref().and_then(ChatTemplate::source);
+    let policies = Preset::ALL.iter().map(|(preset, name)| {
+        let info = preset.info();
+        json!({ "name": name, "title": info.source, "options": info.options })
+    });
+    let options = POLICY_OPTIONS.iter().map(
+        |option| json!({ "name": option.name, "value": option.value, "help": option.help.trim() }),
+    );
     let token = |id: Option<u32>| id.and_then(|id| model.tokenizer.decode(&[id], false).ok());
     let body = json!({
         "model": model.names[0],
@@ -72,6 +80,11 @@ pub(crate) fn props(app: &App) -> Response<Body> {
         "max_waiting": app.options.max_waiting,
         "n_taken": app.n_taken(),
         "policy": model.policy.text(),
+        "n_layers": model.n_layers,
+        "n_kv_heads": model.n_kv_heads,
+        "default_policy": model.policy.preset.name(),
+        "policies": policies.collect::<Vec<_>>(),
+        "policy_options": options.collect::<Vec<_>>(),
         "has_chat_template": model.chat.is_some(),
         "has_contexts": app.options.documents.is_some(),
         "build_info": concat!("longview ", env!("CARGO_PKG_VERSION")),

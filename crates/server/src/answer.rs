@@ -62,7 +62,7 @@ pub(crate) async fn whole(
     let (mut whole, mut calls) = (Whole::default(), Calls::new(style));
     while let Some(event) = events.recv().await {
         match event {
-            Event::Progress(_) => {}
+            Event::Progress(_) | Event::Step(_) => {}
             Event::Piece { text, mut logprobs, .. } => {
                 whole.take(calls.push(&text));
                 whole.logprobs.append(&mut logprobs);
@@ -110,7 +110,7 @@ impl Form {
     pub(crate) async fn whole(mut self, mut events: Receiver<Event>) -> Result<Value, ApiError> {
         while let Some(event) = events.recv().await {
             match event {
-                Event::Progress(_) => {}
+                Event::Progress(_) | Event::Step(_) => {}
                 Event::Piece { choice, text, mut logprobs } => {
                     let parts = self.calls[choice].push(&text);
                     self.choices[choice].take(parts);
@@ -246,6 +246,11 @@ impl Script for Form {
                 part.insert("prompt_progress".into(), progress_json(&progress));
                 vec![Value::Object(part)]
             }
+            Event::Step(step) => {
+                let mut part = self.part(Vec::new());
+                part.insert("longview".into(), step.json());
+                vec![Value::Object(part)]
+            }
             Event::Piece { choice, text, logprobs } => {
                 let parts = match self.calls[choice].push(&text) {
                     // Probabilities that are left after the last text.
@@ -350,10 +355,13 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
         timings["draft_n"] = summary.n_drafted.into();
         timings["draft_n_accepted"] = summary.n_accepted.into();
     }
-    let attended = json!({
+    let mut attended = json!({
         "policy": summary.policy,
         "attended_tokens": summary.attended,
         "of_tokens": summary.n_tokens,
     });
+    if let Some(seen) = &summary.seen {
+        seen.add_to(&mut attended);
+    }
     [("timings", timings), ("longview", attended)]
 }

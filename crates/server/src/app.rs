@@ -10,10 +10,10 @@ use axum::http::StatusCode;
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::asked::{How, clip};
+use crate::asked::How;
 use crate::constraint::Grammars;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, clip};
 use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, OnDisk, Slots};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::constraint::{Constraint, Grammars};
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, clip, wrong};
+use crate::look::Look;
 use crate::texts::ModelFacts;
 use crate::tools::{Style, Tools};
 
@@ -60,6 +61,8 @@ pub(crate) struct How {
     pub(crate) constraint: Option<Constraint>,
     /// Whether special tokens of the answer are written out: marks of calls may be such.
     pub(crate) keeps_special: bool,
+    /// What the client sees of the answer's steps, if it asked for that.
+    pub(crate) look: Option<Look>,
 }
 
 /// What a request came to: the forms of fields differ.
@@ -100,6 +103,7 @@ impl How {
             policy,
             constraint: None,
             keeps_special: false,
+            look: None,
         }
     }
 
@@ -123,8 +127,13 @@ impl How {
             Endpoint::Completions | Endpoint::Chat => MAX_N,
             Endpoint::Responses | Endpoint::Messages => 1,
         };
+        let n = fields.whole("n", 1..=max_n)?.unwrap_or(1) as usize;
+        let look = match endpoint {
+            Endpoint::Completions | Endpoint::Chat => Look::read(fields, model, n)?,
+            Endpoint::Responses | Endpoint::Messages => None,
+        };
         Ok(Self {
-            n: fields.whole("n", 1..=max_n)?.unwrap_or(1) as usize,
+            n,
             max_tokens: max.or(default),
             sampling,
             presence: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
@@ -138,6 +147,7 @@ impl How {
             policy: policy(fields, model)?,
             constraint: grammars.read(fields, model)?,
             keeps_special: false,
+            look,
         })
     }
 
@@ -191,11 +201,6 @@ pub(crate) fn check_model(fields: &mut Fields<'_>, model: &ModelFacts) -> Result
     let message = format!("model: '{}' is not served here; there is: {names}", clip(name));
     let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, "model_not_found", message);
     Err(error.about("model").with("models", serde_json::json!(model.names)))
-}
-
-/// A text of a client in a message: its beginning, without what a terminal acts on.
-pub(crate) fn clip(text: &str) -> String {
-    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn sampling(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, ApiError> {
@@ -290,6 +295,13 @@ fn policy(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<PolicyOptions, 
     }
     if let Some(residual) = fields.text("residual")? {
         set(&mut options, "residual", residual)?;
+    }
+    if let Some(given) = fields.any("policy_options") {
+        let refused = || wrong("policy_options", "an object of texts");
+        for (name, value) in given.as_object().ok_or_else(refused)? {
+            let set = options.set(name, value.as_str().ok_or_else(refused)?);
+            set.map_err(|error| ApiError::field("policy_options", error.to_string()))?;
+        }
     }
     // What cannot work together is found before the request waits.
     resolve_policy(&options, model.n_layers, model.ctx_size)

@@ -14,7 +14,9 @@ use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::known::{Known, text_of};
+use crate::look::{Look, LookedAt};
 use crate::stream;
+use crate::texts::Conversation;
 use crate::tools::{Style, Tools};
 
 /// Fields that mean nothing here, and that clients send all the same.
@@ -60,29 +62,56 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
     let mut how = How::read(&mut fields, &app.model, &app.grammars, endpoint)?;
     let document = text_of(app, fields.text("context_id")?)?;
-    let (ids, style) = if is_chat {
+    let looked_at = match (&how.look, &document) {
+        (Some(look), Some(Known::Text(text))) if look.wants_passages => Some(text.clone()),
+        (Some(look), _) if look.wants_passages => return Err(Look::without_document()),
+        _ => None,
+    };
+    let ((text, specials), style) = if is_chat {
         let tools = Tools::read(&mut fields)?;
         let messages = messages(&mut fields)?;
         let extra = template_fields(&mut fields)?;
         let style = how.call_tools(&tools, &app.model, &app.grammars)?;
-        (conversation::encode(app, messages, document, &tools, extra)?, style)
+        let told = Conversation { messages, extra, ..Conversation::default() };
+        let told = conversation::with_all(app, told, document, &tools)?;
+        (app.model.render_chat(told)?, style)
     } else {
         fields.refuse(&["tools", "tool_choice"])?;
-        (prompt(app, &mut fields, document)?, None)
+        match prompt(&mut fields, document)? {
+            Prompt::Text(text) => ((text, Specials::Add), None),
+            Prompt::Tokens(ids) => return Ok(done(app, &mut fields, ids, how, sending, None)),
+        }
     };
+    let ids = app.model.encode(&text, specials)?;
+    if let (Some(look), Some(document)) = (&mut how.look, looked_at) {
+        look.document = Some(Arc::new(LookedAt::new(&app.model, &text, ids.len(), document)?));
+    }
+    Ok(done(app, &mut fields, ids, how, sending, style))
+}
+
+/// All that the fields said.
+fn done(
+    app: &App,
+    fields: &mut Fields<'_>,
+    ids: Vec<u32>,
+    how: How,
+    sending: Sending,
+    style: Option<Style>,
+) -> Read {
     for name in IGNORED {
         fields.any(name);
     }
-    app.note_unknown(&fields);
-    Ok(Read { ids, how, sending, style })
+    app.note_unknown(fields);
+    Read { ids, how, sending, style }
 }
 
-/// A text, or tokens.
-fn prompt(
-    app: &App,
-    fields: &mut Fields<'_>,
-    document: Option<Known>,
-) -> Result<Vec<u32>, ApiError> {
+/// What is gone on from.
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+fn prompt(fields: &mut Fields<'_>, document: Option<Known>) -> Result<Prompt, ApiError> {
     let document = match document {
         Some(Known::Messages(_)) => {
             let message = "context_id: is a conversation: it goes on at /v1/chat/completions";
@@ -100,7 +129,8 @@ fn prompt(
             [Value::String(text)] => text,
             list if document.is_none() => {
                 let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-                return list.iter().map(id).collect::<Option<_>>().ok_or_else(refused);
+                let ids = list.iter().map(id).collect::<Option<_>>();
+                return ids.map(Prompt::Tokens).ok_or_else(refused);
             }
             _ => return Err(refused()),
         },
@@ -109,5 +139,5 @@ fn prompt(
     if text.is_empty() {
         return Err(ApiError::field("prompt", "prompt: is empty: there is nothing to go on from"));
     }
-    app.model.encode(&(document.unwrap_or_default() + text), Specials::Add)
+    Ok(Prompt::Text(document.unwrap_or_default() + text))
 }

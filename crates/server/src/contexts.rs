@@ -113,15 +113,60 @@ fn read(
 
 /// All contexts.
 pub(crate) async fn list(app: Arc<App>) -> Result<Response<Body>, ApiError> {
-    let list = aside(move || Ok(library(&app)?.list()?)).await?;
-    let data: Vec<Value> = list.iter().map(describe).collect();
-    Ok(json_response(StatusCode::OK, &json!({ "object": "list", "data": data })))
+    let lister = Arc::clone(&app);
+    let (list, usage) = aside(move || {
+        let documents = library(&lister)?;
+        Ok((documents.list()?, documents.usage()?))
+    })
+    .await?;
+    let data: Vec<Value> = list.iter().map(|document| describe(&app, document)).collect();
+    let body = json!({
+        "object": "list",
+        "data": data,
+        "bytes": usage.session_bytes + usage.text_bytes,
+        "quota_bytes": usage.quota_bytes,
+    });
+    Ok(json_response(StatusCode::OK, &body))
 }
 
 /// One context.
 pub(crate) async fn get(app: Arc<App>, id: String) -> Result<Response<Body>, ApiError> {
-    let document = aside(move || find(library(&app)?, &id)).await?;
-    Ok(json_response(StatusCode::OK, &describe(&document)))
+    let finder = Arc::clone(&app);
+    let document = aside(move || find(library(&finder)?, &id)).await?;
+    Ok(json_response(StatusCode::OK, &describe(&app, &document)))
+}
+
+/// The text of a context.
+pub(crate) async fn text(app: Arc<App>, id: String) -> Result<Response<Body>, ApiError> {
+    let body = aside(move || {
+        let documents = library(&app)?;
+        let document = find(documents, &id)?;
+        let text = documents.text(document.id)?;
+        let id = document.id.to_string();
+        Ok(json!({ "id": id, "object": "context.text", "name": document.name, "text": text }))
+    });
+    Ok(json_response(StatusCode::OK, &body.await?))
+}
+
+/// Pins a context, or lets it go when there is no room.
+pub(crate) async fn change(
+    app: Arc<App>,
+    id: String,
+    body: Bytes,
+) -> Result<Response<Body>, ApiError> {
+    let changer = Arc::clone(&app);
+    let document = aside(move || {
+        let body = parse(&body)?;
+        let mut fields = Fields::of(&body)?;
+        let is_pinned = fields.flag("pin")?;
+        let is_pinned = is_pinned.ok_or_else(|| ApiError::field("pin", "pin: is missing"))?;
+        changer.note_unknown(&fields);
+        let documents = library(&changer)?;
+        let document = find(documents, &id)?;
+        documents.set_pinned(document.id, is_pinned)?;
+        find(documents, &document.id.to_string())
+    });
+    Ok(json_response(StatusCode::OK, &describe(&app, &document.await?)))
 }
 
 /// Removes a context, its text and what was read of it, when the requests that use it have ended.
@@ -180,10 +225,11 @@ fn is_over(document: &Document, now_s: u64) -> bool {
     !document.pinned && end_s.is_some_and(|end_s| end_s <= now_s)
 }
 
-fn describe(document: &Document) -> Value {
+fn describe(app: &App, document: &Document) -> Value {
     let sessions = document.sessions.iter().map(|session| {
         json!({
             "about": session.about,
+            "is_served": session.model == app.model.words,
             "policy": session.preset,
             "n_tokens": session.n_tokens,
             "n_document": session.n_document,
@@ -194,10 +240,12 @@ fn describe(document: &Document) -> Value {
         "id": document.id.to_string(),
         "object": "context",
         "name": document.name,
+        "is_conversation": document.sources.iter().any(|source| source.kind == MESSAGES),
         "text_bytes": document.text_bytes,
         "pinned": document.pinned,
         "ttl": document.ttl_s,
         "created": document.added_unix_s,
+        "used": document.used_unix_s,
         "sessions": sessions.collect::<Vec<_>>(),
     })
 }
@@ -224,7 +272,8 @@ impl Form {
             match event {
                 Event::Done(summary) => return Ok(self.complete(&summary)),
                 Event::Failed(error) => return Err(error),
-                Event::Progress(_) | Event::Piece { .. } | Event::Finished { .. } => {}
+                Event::Progress(_) | Event::Step(_) => {}
+                Event::Piece { .. } | Event::Finished { .. } => {}
             }
         }
         Err(stream::ended())
@@ -237,12 +286,13 @@ impl Script for Form {
             Event::Progress(progress) => {
                 vec![json!({
                     "object": "context.progress",
+                    "id": self.id.to_string(),
                     "prompt_progress": progress_json(&progress),
                 })]
             }
             Event::Done(summary) => vec![self.complete(&summary)],
             Event::Failed(error) => vec![error.json()],
-            Event::Piece { .. } | Event::Finished { .. } => Vec::new(),
+            Event::Step(_) | Event::Piece { .. } | Event::Finished { .. } => Vec::new(),
         }
     }
 

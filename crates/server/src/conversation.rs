@@ -119,13 +119,23 @@ pub(crate) fn encode(
 /// The same where the assistant may have begun to speak.
 pub(crate) fn encode_begun(
     app: &App,
-    mut told: Conversation,
+    told: Conversation,
     document: Option<Known>,
     tools: &Tools,
 ) -> Result<Vec<u32>, ApiError> {
+    app.model.encode_chat(with_all(app, told, document, tools)?)
+}
+
+/// The conversation with the document before what the user says first, and with tools.
+pub(crate) fn with_all(
+    app: &App,
+    mut told: Conversation,
+    document: Option<Known>,
+    tools: &Tools,
+) -> Result<Conversation, ApiError> {
     told.messages = with_document(app, told.messages, document)?;
     told.tools = tools.tell(&app.model, &mut told.messages);
-    app.model.encode_chat(told)
+    Ok(told)
 }
 
 /// The messages, the first of the user with the document before it.

@@ -8,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::asked::How;
 use crate::error::ApiError;
+use crate::look::{Seen, StepLook};
 
 /// Events that wait for a client before its answer is not computed further.
 pub(crate) const MAX_EVENTS: usize = 256;
@@ -65,6 +66,8 @@ pub(crate) enum Event {
     Progress(Progress),
     /// A part of an answer.
     Piece { choice: usize, text: String, logprobs: Vec<TokenProb> },
+    /// What a step of an answer recalled, where that was asked for.
+    Step(StepLook),
     /// An answer is complete; `stop`: by this text of the request.
     Finished { choice: usize, reason: &'static str, stop: Option<String> },
     /// All answers are.
@@ -123,4 +126,6 @@ pub(crate) struct Summary {
     pub(crate) attended: Option<f64>,
     /// Tokens that there were at the end.
     pub(crate) n_tokens: usize,
+    /// What was looked at.
+    pub(crate) seen: Option<Seen>,
 }

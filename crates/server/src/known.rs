@@ -5,8 +5,8 @@ use longview_library::documents::{Document, Documents};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::asked::clip;
 use crate::error::ApiError;
+use crate::fields::clip;
 
 /// What the library calls a source that is a conversation.
 pub(crate) const MESSAGES: &str = "messages";

@@ -347,6 +347,7 @@ impl Script for Form {
                 events.extend([last, json!({ "type": "message_stop" })]);
                 events
             }
+            Event::Step(_) => Vec::new(),
             Event::Failed(error) => vec![error.anthropic_json()],
         }
     }

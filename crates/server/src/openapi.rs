@@ -61,7 +61,10 @@ const ANSWER: &[Field] = &[
     Field("policy", Kind::Text, "what each generated token attends"),
     Field("budget", Kind::Whole, "tokens that it attends"),
     Field("residual", Kind::Text, "an estimate of what is not attended"),
+    Field("policy_options", Kind::Object, "further options of the policy, as texts"),
 ];
+/// What is seen of an answer beside its text.
+const LOOK: &[Field] = &[Field("longview", Kind::Object, "with passages, steps and map")];
 const COMPLETIONS: &[Field] = &[
     Field("prompt", Kind::Any, "a text, a list of one text, or a list of tokens"),
     Field("n", Kind::Whole, "answers"),
@@ -121,6 +124,7 @@ const TEMPLATE: &[Field] = &[
     Field("add_generation_prompt", Kind::Flag, "ends where the assistant speaks"),
     Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
 ];
+const PIN: &[Field] = &[Field("pin", Kind::Flag, "whether it stays whatever else needs room")];
 const CONTEXT: &[Field] = &[
     Field("text", Kind::Text, "the document"),
     Field("model", Kind::Text, "a name that /v1/models lists, or none"),
@@ -136,6 +140,10 @@ pub(crate) type Entry = (&'static str, &'static str, bool);
 /// that is not here is not on the page, which a test finds.
 fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
     let (summary, parts): (_, &[&[Field]]) = match (method, path) {
+        ("GET", "/") => ("the page for people", &[]),
+        ("GET", "/assets/page.js") => ("its script", &[]),
+        ("GET", "/assets/page.css") => ("its style", &[]),
+        ("GET", "/assets/icon.svg") => ("its icon", &[]),
         ("GET", "/health") => ("whether requests are served", &[]),
         ("GET", "/v1/models") => ("the names of the model", &[]),
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
@@ -145,8 +153,8 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("POST", "/tokenize") => ("the tokens of a text", &[TOKENIZE]),
         ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),
         ("POST", "/apply-template") => ("the text that a conversation becomes", &[TEMPLATE]),
-        ("POST", "/v1/completions") => ("goes on from a text", &[COMPLETIONS, ANSWER]),
-        ("POST", "/v1/chat/completions") => ("answers a conversation", &[CHAT, ANSWER]),
+        ("POST", "/v1/completions") => ("goes on from a text", &[COMPLETIONS, ANSWER, LOOK]),
+        ("POST", "/v1/chat/completions") => ("answers a conversation", &[CHAT, ANSWER, LOOK]),
         ("POST", "/v1/responses") => ("answers, in OpenAI's newer form", &[RESPONSES, ANSWER]),
         ("POST", "/v1/messages") => ("answers, in Anthropic's form", &[TURNS, STOPS, ANSWER]),
         ("POST", "/v1/messages/count_tokens") => {
@@ -155,6 +163,8 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("GET", "/v1/contexts") => ("all contexts", &[]),
         ("POST", "/v1/contexts") => ("reads a document and keeps it", &[CONTEXT]),
         ("GET", "/v1/contexts/{id}") => ("one context", &[]),
+        ("GET", "/v1/contexts/{id}/text") => ("the text of a context", &[]),
+        ("POST", "/v1/contexts/{id}") => ("pins a context, or no longer", &[PIN]),
         ("DELETE", "/v1/contexts/{id}") => ("removes a context", &[]),
         _ => return None,
     };
@@ -192,7 +202,14 @@ fn describe(routes: impl Iterator<Item = Entry>) -> OpenApi {
 
 fn operation((method, path, is_open): Entry) -> Option<OperationBuilder> {
     let (summary, fields) = about(method, path)?;
-    let kind = if path == "/metrics" { "text/plain" } else { "application/json" };
+    let kind = match path {
+        "/metrics" => "text/plain",
+        "/" => "text/html",
+        "/assets/page.js" => "text/javascript",
+        "/assets/page.css" => "text/css",
+        "/assets/icon.svg" => "image/svg+xml",
+        _ => "application/json",
+    };
     let mut ok = ResponseBuilder::new().description("as asked").content(kind, any());
     if fields.iter().any(|field| field.0 == "stream") {
         ok = ok.content("text/event-stream", any());
@@ -208,7 +225,7 @@ fn operation((method, path, is_open): Entry) -> Option<OperationBuilder> {
         let none: [&str; 0] = [];
         operation = operation.security(SecurityRequirement::new(KEY, none));
     }
-    if path.ends_with("{id}") {
+    if path.contains("{id}") {
         let id = ParameterBuilder::new()
             .name("id")
             .parameter_in(ParameterIn::Path)

@@ -17,7 +17,7 @@ pub struct ServerOptions {
     pub host: IpAddr,
     /// The port; 0: one that is free.
     pub port: u16,
-    /// What every request but those for `/health` must bring.
+    /// What every request but those for `/health` and the page's files must bring.
     pub api_key: Option<String>,
     /// Values of the `Host` header that are served beside the server's own names.
     pub allowed_hosts: BTreeSet<String>,
@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub max_kept: usize,
     /// The library in which contexts are kept on disk.
     pub documents: Option<Documents>,
+    /// Whether there is a page for people at `/`.
+    pub has_page: bool,
     /// What limits a client.
     pub limits: Limits,
     /// Whether SIGTERM and Ctrl-C end the server.
@@ -56,6 +58,9 @@ pub struct Limits {
     pub drain: Duration,
     /// Time that an answer waits for its next token while prompts of others are read.
     pub max_stall: Duration,
+    /// KV rows that the host reads to look at the attention of a step. Nobody's answer goes on
+    /// meanwhile: as many take some tenths of a second.
+    pub looked_at_rows: u64,
     /// Time between two looks for contexts whose time is over.
     pub sweep: Duration,
 }
@@ -71,6 +76,7 @@ impl Default for Limits {
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             max_stall: Duration::from_millis(200),
+            looked_at_rows: 1 << 20,
             sweep: Duration::from_secs(5),
         }
     }
@@ -87,6 +93,7 @@ impl Default for ServerOptions {
             max_waiting: 64,
             max_kept: 8,
             documents: None,
+            has_page: true,
             limits: Limits::default(),
             catches_signals: false,
             log: Arc::new(|_| {}),

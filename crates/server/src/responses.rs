@@ -456,6 +456,7 @@ impl Script for Form {
                 events.push(self.numbered(&kind, json!({ "response": body })));
                 events
             }
+            Event::Step(_) => Vec::new(),
             Event::Failed(error) => vec![self.error(&error)],
         }
     }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
-use axum::http::{Method, Response, StatusCode};
+use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::page::Asset;
 use crate::{about, complete, contexts, guard, messages, openapi, responses};
 
-/// A path of the server; it may end with a name in braces.
+/// A path of the server; it may have a name in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// GET, POST or DELETE.
@@ -23,6 +24,8 @@ pub struct Route {
     pub is_open: bool,
     /// Whether it is there only with a library.
     pub needs_library: bool,
+    /// Whether it is a file of the page, which a server may not have.
+    pub is_page: bool,
     target: Target,
 }
 
@@ -46,19 +49,31 @@ enum Target {
     ListContexts,
     CreateContext,
     GetContext,
+    ChangeContext,
     DeleteContext,
+    ContextText,
+    Page(Asset),
 }
 
 const fn route(method: &'static str, path: &'static str, target: Target) -> Route {
-    Route { method, path, is_open: false, needs_library: false, target }
+    Route { method, path, is_open: false, needs_library: false, is_page: false, target }
 }
 
 const fn context(method: &'static str, path: &'static str, target: Target) -> Route {
     Route { needs_library: true, ..route(method, path, target) }
 }
 
+/// A file of the page: everybody may have it, as the page asks for the key.
+const fn page(path: &'static str, asset: Asset) -> Route {
+    Route { is_open: true, is_page: true, ..route("GET", path, Target::Page(asset)) }
+}
+
 /// All routes there are.
-pub const ROUTES: [Route; 18] = [
+pub const ROUTES: [Route; 24] = [
+    page("/", Asset::Html),
+    page("/assets/page.js", Asset::Script),
+    page("/assets/page.css", Asset::Style),
+    page("/assets/icon.svg", Asset::Icon),
     Route { is_open: true, ..route("GET", "/health", Target::Health) },
     route("GET", "/v1/models", Target::Models),
     route("GET", "/metrics", Target::Metrics),
@@ -76,17 +91,18 @@ pub const ROUTES: [Route; 18] = [
     context("GET", "/v1/contexts", Target::ListContexts),
     context("POST", "/v1/contexts", Target::CreateContext),
     context("GET", "/v1/contexts/{id}", Target::GetContext),
+    context("POST", "/v1/contexts/{id}", Target::ChangeContext),
     context("DELETE", "/v1/contexts/{id}", Target::DeleteContext),
+    context("GET", "/v1/contexts/{id}/text", Target::ContextText),
 ];
 
 impl Route {
-    /// What stands at the end of `path`, where the route has a name there; `None` if the route is
-    /// another one.
+    /// What stands in `path` where the route has a name; `None` if the route is another one.
     fn matches<'a>(&self, path: &'a str) -> Option<Option<&'a str>> {
-        match self.path.strip_suffix("{id}") {
+        match self.path.split_once("{id}") {
             None => (self.path == path).then_some(None),
-            Some(start) => {
-                let name = path.strip_prefix(start)?;
+            Some((start, end)) => {
+                let name = path.strip_prefix(start)?.strip_suffix(end)?;
                 (!name.is_empty() && !name.contains('/')).then_some(Some(name))
             }
         }
@@ -107,8 +123,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// The routes that this server has.
 fn there(app: &App) -> impl Iterator<Item = &'static Route> {
-    let has_library = app.options.documents.is_some();
-    ROUTES.iter().filter(move |route| has_library || !route.needs_library)
+    let (has_library, has_page) = (app.options.documents.is_some(), app.options.has_page);
+    let is_there =
+        move |route: &&Route| (has_library || !route.needs_library) && (has_page || !route.is_page);
+    ROUTES.iter().filter(is_there)
 }
 
 /// Checks first: who may not ask does not learn what there is.
@@ -128,6 +146,9 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
         let message = "this path does not know this method";
         return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message));
     };
+    if let Target::Page(asset) = route.target {
+        return asset.respond(request.headers());
+    }
     let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok());
     let kind = kind.map(str::to_owned);
     let body = body(&app, request).await?;
@@ -188,6 +209,9 @@ async fn dispatch(
         Target::ListContexts => contexts::list(app).await,
         Target::CreateContext => contexts::create(app, None, body).await,
         Target::GetContext => contexts::get(app, name).await,
+        Target::ChangeContext => contexts::change(app, name, body).await,
         Target::DeleteContext => contexts::delete(app, name).await,
+        Target::ContextText => contexts::text(app, name).await,
+        Target::Page(asset) => asset.respond(&HeaderMap::new()),
     }
 }

@@ -26,6 +26,8 @@ pub struct ModelFacts {
     pub generation: GenerationDefaults,
     /// Its layers.
     pub n_layers: usize,
+    /// KV heads of a layer.
+    pub n_kv_heads: usize,
     /// Its vocabulary.
     pub vocab_size: usize,
     /// Most tokens of a prompt and its answer.
@@ -90,6 +92,15 @@ impl ModelFacts {
 
     /// The tokens of a conversation in which the assistant speaks next.
     pub(crate) fn encode_chat(&self, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
+        let (text, specials) = self.render_chat(conversation)?;
+        self.encode(&text, specials)
+    }
+
+    /// The text of such a conversation, and how it becomes tokens.
+    pub(crate) fn render_chat(
+        &self,
+        conversation: Conversation,
+    ) -> Result<(String, Specials), ApiError> {
         // Before a template copies it: a text that is far too long is not worth its memory.
         let messages = conversation.messages.iter();
         for text in messages.filter_map(|message| message["content"].as_str()) {
@@ -100,7 +111,7 @@ impl ModelFacts {
         }
         let text = self.render(conversation, true)?;
         let specials = self.chat.as_ref().map_or(Specials::Add, |_| Specials::AsWritten);
-        self.encode(&text, specials)
+        Ok((text, specials))
     }
 
     /// What all prompts about a document begin with, as `longview kv build` reads it.

@@ -24,10 +24,24 @@ fn every_route_but_the_open_ones_wants_the_key() {
         assert_ne!(status(&[("authorization", "Bearer secret")]), 401, "{path}");
         assert_ne!(status(&[("x-api-key", "secret")]), 401, "{path}");
     }
-    for path in ["/", "/v1", "/v1/contexts/a/b", "/health/", "/../metrics"] {
+    for path in ["/v1", "/v1/contexts/a/b", "/health/", "/../metrics", "/assets", "/assets/x.js"] {
         assert_eq!(served.get(path).status, 401, "{path}");
     }
-    assert_eq!(ROUTES.iter().filter(|route| route.is_open).count(), 1);
+    // Beside `/health` only files of the page, which are the same everywhere.
+    let open = || ROUTES.iter().filter(|route| route.is_open);
+    assert_eq!(open().filter(|route| !route.is_page).count(), 1);
+    assert_eq!(open().filter(|route| route.is_page).count(), 4);
+    let without_page = ServerOptions {
+        api_key: Some("secret".to_owned()),
+        has_page: false,
+        ..ServerOptions::default()
+    };
+    let served = serve(without_page);
+    for route in open().filter(|route| route.is_page) {
+        assert_eq!(served.get(route.path).status, 401, "{}", route.path);
+        let known = served.ask("GET", route.path, &[("x-api-key", "secret")], "");
+        assert_eq!(known.status, 404, "{}", route.path);
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod faults;
 mod forms;
 mod grammars;
 mod guards;
+mod look;
+mod page;
 mod pages;
 mod ported;
 mod refusals;

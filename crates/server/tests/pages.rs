@@ -70,7 +70,8 @@ fn every_field_of_the_page_is_known_and_of_its_type() {
             assert_eq!(answer.json()["error"]["param"], *name, "{}: {answer:?}", route.path);
             // Nothing is as good as absent, and known.
             body[name] = Value::Null;
-            if name != first && !(route.path == "/v1/contexts" || name == "max_tokens") {
+            let is_context = route.path.starts_with("/v1/contexts");
+            if name != first && !(is_context || name == "max_tokens") {
                 body["max_tokens"] = json!(1);
                 assert_eq!(served.post(route.path, &body).status, 200, "{} {name}", route.path);
             }

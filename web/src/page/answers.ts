@@ -1,8 +1,9 @@
 // Answers as cards: one question, one or two policies beside each other.
 
 import type { Answer, Passage, Step } from "../engine";
+import { copyButton } from "./copy";
 import { button, make } from "./dom";
-import { bytes, percent, rate, seconds } from "./format";
+import { bytes, count, percent, rate, seconds } from "./format";
 
 export interface Quotes {
   quote(passage: Passage): string;
@@ -15,22 +16,35 @@ export class AnswerCard {
   private readonly body = make("p", { class: "answer" });
   private readonly figures = make("p", { class: "figures" }, "waiting");
   private readonly verdict = make("p", { class: "verdict" });
+  private readonly title: HTMLElement;
   private text = "";
+  private hasEnded = false;
   private hits = 0;
   private misses = 0;
   private frame = 0;
 
-  constructor(policy: string) {
-    const title = make("h4", {}, policy);
-    this.element = make("div", { class: "card" }, title, this.body, this.verdict, this.figures);
+  constructor(private readonly policy: string) {
+    this.title = make("div", { class: "head" }, make("h4", {}, policy));
+    const parts = [this.title, this.body, this.verdict, this.figures];
+    this.element = make("div", { class: "card" }, ...parts);
   }
 
   get spoken(): string {
     return this.text.trim();
   }
 
+  /** What may be gone on from: nothing where it failed. */
+  get said(): string | null {
+    return this.hasEnded && this.spoken !== "" ? this.spoken : null;
+  }
+
   begin(): void {
     this.figures.textContent = "reading the question";
+  }
+
+  /** How far what comes before the answer was read. */
+  reading(done: number, total: number): void {
+    this.figures.textContent = `reading, ${count(done)} of ${count(total)} tokens`;
   }
 
   restart(): void {
@@ -57,6 +71,7 @@ export class AnswerCard {
   /** `expected` is what the document says, if the page can tell. */
   end(answer: Answer, expected: string | null, quotes: Quotes): void {
     this.text = answer.text;
+    this.hasEnded = true;
     this.draw();
     const { deviceBytes, hostBytes, hitRate } = answer;
     const facts: [string, string][] = [
@@ -74,6 +89,7 @@ export class AnswerCard {
     if (expected !== null) this.judge(answer.text.includes(expected), expected);
     if (answer.finish === "stopped") this.element.append(make("p", { class: "hint" }, "Stopped."));
     if (answer.passages.length > 0) this.passages(answer.passages, quotes);
+    this.title.append(copyButton(`Copy the answer of ${this.policy}`, () => this.spoken));
   }
 
   fail(text: string): void {
@@ -106,9 +122,14 @@ export class AnswerCard {
   }
 }
 
-/** A question with its cards, to be put in front of earlier ones. */
-export function exchange(question: string, cards: AnswerCard[]): HTMLElement {
-  const title = make("h3", {}, question);
+/** A question with its cards, to be put in front of earlier ones, and a button to ask it again. */
+export function exchange(question: string, cards: AnswerCard[], again: () => void): HTMLElement {
+  const more = button("Ask again", again, {
+    class: "quiet again",
+    title: "With the settings of now",
+  });
+  more.setAttribute("aria-label", `Ask again: ${question}`);
+  const title = make("div", { class: "head" }, make("h3", {}, question), more);
   const body = make("div", { class: cards.length > 1 ? "cards pair" : "cards" });
   body.append(...cards.map((card) => card.element));
   return make("article", { class: "exchange" }, title, body);

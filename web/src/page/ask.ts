@@ -1,11 +1,11 @@
 // The question's form, and the answers under it.
 
-import type { Passage, Policy } from "../engine";
+import type { Passage, Policy, Turn } from "../engine";
 import type { Event, LoadedModel } from "../protocol";
 import { AnswerCard, exchange } from "./answers";
 import type { Client } from "./client";
 import type { DocumentPanel } from "./document";
-import { Announcer, button, byId, handOver } from "./dom";
+import { Announcer, button, byId, find, handOver } from "./dom";
 import type { MapPanel } from "./map";
 import { PolicyPanel, name } from "./policy";
 import { type Suggestion, facts, suggestions } from "./questions";
@@ -14,6 +14,13 @@ const SUGGESTED = 4;
 /** The embedded model's answers are one sentence. */
 const EMBEDDED_TOKENS = 48;
 const OTHER_TOKENS = 256;
+
+/** A question that was asked, and its answer if it has one that is gone on from. */
+export interface Asked {
+  question: string;
+  answer: string | null;
+  element: HTMLElement;
+}
 
 export class AskPanel {
   readonly policies = new PolicyPanel();
@@ -26,6 +33,11 @@ export class AskPanel {
   private readonly maxTokens = byId("max-tokens", HTMLInputElement);
   private readonly temperature = byId("temperature", HTMLInputElement);
   private readonly said = new Announcer(byId("said", HTMLElement));
+  /** Where the engine knows what was said before. */
+  private readonly follow = find("follow", HTMLInputElement);
+  private readonly afresh = find("afresh", HTMLButtonElement);
+  /** Oldest first. */
+  private talk: Asked[] = [];
   private known: Suggestion[] = [];
   private embedded = false;
   private stopped = false;
@@ -34,11 +46,12 @@ export class AskPanel {
     private readonly client: Client,
     private readonly document: DocumentPanel,
     private readonly map: MapPanel,
-    ask: () => void,
+    /** Lets `ask` run in its turn. */
+    private readonly begin: (again: Asked | null) => void,
   ) {
     byId("ask-form", HTMLFormElement).addEventListener("submit", (event) => {
       event.preventDefault();
-      if (!this.go.disabled && this.question.value.trim() !== "") ask();
+      if (!this.go.disabled && this.question.value.trim() !== "") begin(null);
     });
     this.question.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -49,17 +62,23 @@ export class AskPanel {
       this.stopped = true;
       client.stop();
     });
+    this.afresh?.addEventListener("click", () => {
+      this.forget();
+      this.question.focus();
+    });
   }
 
   setModel(model: LoadedModel): void {
     this.embedded = model.source === "embedded";
     this.maxTokens.value = String(this.embedded ? EMBEDDED_TOKENS : OTHER_TOKENS);
+    // The embedded model reads facts and does not converse.
+    if (this.follow !== null) this.follow.checked = !this.embedded;
     this.policies.setModel(model);
   }
 
   /** Questions for this document, and no answers of the last one. */
   setDocument(text: string | null): void {
-    this.answers.replaceChildren();
+    this.forget();
     this.known = text === null ? [] : facts(text);
     const few = text === null ? [] : suggestions(text, this.embedded, SUGGESTED);
     this.suggested.hidden = few.length === 0;
@@ -82,22 +101,69 @@ export class AskPanel {
     this.go.disabled = reason !== "" || asking;
     this.halt.hidden = !asking;
     this.whyNot.textContent = asking ? "" : reason;
+    this.setAgain();
   }
 
-  /** Asks under the chosen policy, then under full attention if both are wanted. */
-  async ask(): Promise<void> {
+  private setAgain(): void {
+    for (const again of this.answers.querySelectorAll<HTMLButtonElement>("button.again")) {
+      again.disabled = this.go.disabled;
+    }
+    if (this.afresh !== null) {
+      this.afresh.hidden = this.talk.length === 0;
+      this.afresh.disabled = !this.halt.hidden;
+    }
+  }
+
+  private forget(): void {
+    this.talk = [];
+    this.answers.replaceChildren();
+    this.setAgain();
+  }
+
+  /**
+   * Asks under the chosen policy, then under full attention if both are wanted; `again` is asked
+   * once more, in its place.
+   */
+  async ask(again: Asked | null): Promise<void> {
     this.stopped = false;
-    const question = this.question.value.trim();
+    const question = again?.question ?? this.question.value.trim();
     const chosen = this.policies.policy;
     const policies: Policy[] = [chosen, ...(this.policies.comparing ? [{ preset: "full" }] : [])];
     const cards = policies.map((policy) => new AnswerCard(name(policy)));
-    this.answers.prepend(exchange(question, cards));
+    const asked: Asked = again ?? { question, answer: null, element: this.answers };
+    const element = exchange(question, cards, () => {
+      if (!this.go.disabled) this.begin(asked);
+    });
+    if (again === null) {
+      this.answers.prepend(element);
+      this.talk.push(asked);
+    } else {
+      handOver(again.element, this.halt);
+      again.element.replaceWith(element);
+    }
+    asked.element = element;
+    asked.answer = null;
+    this.setAgain();
+    const history = this.history(asked);
+    if (history !== undefined && again === null) this.question.value = "";
+    // The same draws would say the same again.
+    const seed = again === null ? undefined : Math.floor(Math.random() * 2 ** 32);
     for (const [i, policy] of policies.entries()) {
       const card = cards[i];
       if (card === undefined) continue;
       if (this.isStopped()) card.fail("not asked");
-      else await this.one(card, question, policy);
+      else await this.one(card, question, policy, history, seed);
+      if (i === 0) asked.answer = card.said;
     }
+  }
+
+  /** What was said before a question; undefined where each question stands alone. */
+  private history(asked: Asked): Turn[] | undefined {
+    if (this.follow?.checked !== true) return undefined;
+    const before = this.talk.slice(0, this.talk.indexOf(asked));
+    return before.flatMap(({ question, answer }) =>
+      answer === null ? [] : [{ question, answer }],
+    );
   }
 
   /** A stop may come while an answer is awaited. */
@@ -105,13 +171,20 @@ export class AskPanel {
     return this.stopped;
   }
 
-  private async one(card: AnswerCard, question: string, policy: Policy): Promise<void> {
+  private async one(
+    card: AnswerCard,
+    question: string,
+    policy: Policy,
+    history: Turn[] | undefined,
+    seed: number | undefined,
+  ): Promise<void> {
     card.begin();
     // Full attention beside a policy would cover what the policy shows.
     const drawn = policy.preset !== "full" || this.policies.policy.preset === "full";
     if (drawn) this.map.begin(name(policy));
     const onEvent = (event: Event): void => {
       if (event.event === "restart") card.restart();
+      if (event.event === "prefill") card.reading(event.done, event.total);
       if (event.event !== "step") return;
       card.step(event.step);
       this.said.say(card.spoken);
@@ -123,6 +196,8 @@ export class AskPanel {
       maxTokens: Number(this.maxTokens.value),
       temperature: Number(this.temperature.value),
       ...(drawn ? { map: this.map.place } : {}),
+      ...(history === undefined ? {} : { history }),
+      ...(seed === undefined ? {} : { seed }),
     };
     try {
       const answer = await this.client.call("ask", params, onEvent);

@@ -1,83 +1,50 @@
-// The page's end of the protocol.
+// What the page asks its engine through: the worker with the wasm module, or a server's API. The
+// build chooses (`#client` in vite.config.ts).
 
-import type { Code, Event, Failure, FromWorker, Name, Params, Result } from "../protocol";
+import type { PrefillEnd } from "../engine";
+import type { Code, Event, Name, Params, Result } from "../protocol";
 
 /** A request that failed; `code` says which message to show. */
 export class RequestError extends Error {
   constructor(
     readonly code: Code,
     message: string,
+    /** What to do, where that is not what the code's message says. */
+    readonly advice?: string,
   ) {
     super(message);
   }
 }
 
-interface Pending {
-  resolve: (result: Result<Name>) => void;
-  reject: (error: RequestError) => void;
-  event: (event: Event) => void;
-}
+/** Gets what is said beside the results. */
+export type NoticeListener = (code: Code, message: string, done: boolean) => void;
 
-export class Client {
-  private readonly worker: Worker;
-  private readonly pending = new Map<number, Pending>();
-  private nextId = 1;
-
-  /** `notice` gets what the worker says beside the results. */
-  constructor(private readonly notice: (code: Code, message: string, done: boolean) => void) {
-    this.worker = new Worker(new URL("../worker.ts", import.meta.url), { type: "module" });
-    this.worker.addEventListener("message", ({ data }: MessageEvent<FromWorker>) => {
-      this.receive(data);
-    });
-    this.worker.addEventListener("error", (event) => {
-      const message = event.message || "The page's worker could not be loaded. Reload the page.";
-      this.failAll({ code: "other", message });
-    });
-  }
-
+export interface Client {
   call<N extends Name>(
     name: N,
     params: Params<N>,
-    event: (event: Event) => void = () => undefined,
-  ): Promise<Result<N>> {
-    const id = this.nextId++;
-    return new Promise<Result<N>>((resolve, reject) => {
-      // The worker answers a request of name N with a result of N.
-      const settle = resolve as (result: Result<Name>) => void;
-      this.pending.set(id, { resolve: settle, reject, event });
-      this.worker.postMessage({ id, name, params });
-    });
-  }
-
+    event?: (event: Event) => void,
+  ): Promise<Result<N>>;
   /** Ends the prefill, answer or download that runs; what is done is kept. */
-  stop(): void {
-    this.worker.postMessage({ name: "stop" });
-  }
-
+  stop(): void;
   /** Destroys the graphics device, as a driver fault would. */
-  loseDevice(): void {
-    this.worker.postMessage({ name: "loseDevice" });
-  }
+  loseDevice(): void;
+  /** What only a server does; undefined where the engine runs in this browser. */
+  readonly server?: ServerCalls;
+}
 
-  private receive(message: FromWorker): void {
-    const pending = this.pending.get(message.id);
-    if (pending === undefined) return;
-    if ("event" in message) {
-      const { event } = message;
-      if (event.event === "notice") this.notice(event.code, event.message, event.done);
-      else pending.event(event);
-      return;
-    }
-    this.pending.delete(message.id);
-    if ("failure" in message) {
-      pending.reject(new RequestError(message.failure.code, message.failure.message));
-    } else {
-      pending.resolve(message.result);
-    }
-  }
+/** A document that was read from a file. */
+export interface ReadFile {
+  title: string;
+  text: string;
+  end: PrefillEnd;
+}
 
-  private failAll({ code, message }: Failure): void {
-    for (const pending of this.pending.values()) pending.reject(new RequestError(code, message));
-    this.pending.clear();
-  }
+export interface ServerCalls {
+  /** Requests have this key from now on, until the tab is closed. */
+  unlock(key: string): void;
+  /** Reads a file of any kind of which the server can make text. */
+  readFile(file: File, event: (event: Event) => void): Promise<ReadFile>;
+  /** Keeps a document whatever else needs room, or no longer. */
+  pin(id: string, pinned: boolean): Promise<void>;
 }

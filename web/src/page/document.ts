@@ -1,7 +1,7 @@
 // The document: pasted, dropped, opened or sampled; then read, and shown with marks.
 
 import type { Passage, PrefillEnd, PrefillProgress } from "../engine";
-import { byId, handOver } from "./dom";
+import { byId, find, handOver } from "./dom";
 import { count, rate, seconds } from "./format";
 import { sampleDocument } from "./sample";
 import { DocumentView } from "./view";
@@ -14,7 +14,12 @@ export interface DocumentActions {
   /** The text changed; the page counts its tokens. */
   changed(text: string): void;
   failed(error: unknown): void;
+  /** Where the engine makes text of files itself. */
+  readFile?(file: File): void;
 }
+
+/** Files that are text as they are, by their names. */
+const PLAIN = /\.(txt|md|markdown|text|log|csv|json|tex|rst)$/i;
 
 /** Facts of a sample: one in about this many tokens. */
 const TOKENS_PER_FACT = 160;
@@ -64,10 +69,14 @@ export class DocumentPanel {
       actions.another();
     });
     this.acceptDrops();
+    if (actions.readFile !== undefined) {
+      this.text.placeholder =
+        "Paste a long text, drop a file here (txt, md, html, pdf, docx), or take a sample.";
+    }
   }
 
   get keep(): boolean {
-    return byId("keep", HTMLInputElement).checked;
+    return find("keep", HTMLInputElement)?.checked ?? false;
   }
 
   set tokens(text: string) {
@@ -157,6 +166,10 @@ export class DocumentPanel {
 
   private async open(file: File | undefined): Promise<void> {
     if (file === undefined) return;
+    if (this.actions.readFile !== undefined && !PLAIN.test(file.name)) {
+      this.actions.readFile(file);
+      return;
+    }
     try {
       const bytes = await file.arrayBuffer();
       this.edit(new TextDecoder("utf-8", { fatal: true }).decode(bytes), file.name);

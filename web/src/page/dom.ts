@@ -9,6 +9,11 @@ export function byId<T extends HTMLElement>(id: string, type: new () => T): T {
   return found;
 }
 
+/** The element with this id, which the page has in one of its builds. */
+export function find<T extends HTMLElement>(id: string, type: new () => T): T | null {
+  return document.getElementById(id) === null ? null : byId(id, type);
+}
+
 /** A new element with attributes and children. */
 export function make<K extends keyof HTMLElementTagNameMap>(
   tag: K,

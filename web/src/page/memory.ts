@@ -1,20 +1,49 @@
 // Bars of the bytes of keys and values on the device and in host memory.
 
 import type { Memory } from "../engine";
-import { byId, make } from "./dom";
+import { byId, find, make } from "./dom";
 import { bytes, percent } from "./format";
 
 /** Places of the slider: powers of two, in MiB. */
 const MIB = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 export class MemoryPanel {
-  private readonly limited = byId("limited", HTMLInputElement);
-  private readonly slider = byId("limit", HTMLInputElement);
-  private readonly value = byId("limit-value", HTMLOutputElement);
+  private readonly limiter: Limiter | null;
   private readonly bars = byId("bars", HTMLElement);
   private readonly line = byId("memory-line", HTMLElement);
 
   /** `limit` gets the bound that the visitor chose, in bytes; null is none. */
+  constructor(limit: (bytes: number | null) => void) {
+    this.limiter = find("limited", HTMLInputElement) === null ? null : new Limiter(limit);
+  }
+
+  get limit(): number | null {
+    return this.limiter?.limit ?? null;
+  }
+
+  show({ deviceBytes, hostBytes, wasmBytes }: Memory): void {
+    const most = Math.max(deviceBytes, hostBytes, 1);
+    this.bars.replaceChildren(
+      bar("On the device", deviceBytes, most, "device"),
+      bar("In host memory", hostBytes, most, "host"),
+    );
+    const wasm =
+      wasmBytes === null
+        ? "As of the last answer."
+        : `As of the last reading or answer. The engine takes ${bytes(wasmBytes)} of wasm memory.`;
+    const part = percent(deviceBytes / Math.max(1, hostBytes));
+    const isLess = hostBytes > deviceBytes && deviceBytes > 0;
+    const share = isLess ? `The device holds ${part} of what the host does. ` : "";
+    this.line.textContent = share + wasm;
+  }
+}
+
+/** The slider of what the device may hold. */
+class Limiter {
+  private readonly limited = byId("limited", HTMLInputElement);
+  private readonly slider = byId("limit", HTMLInputElement);
+  private readonly value = byId("limit-value", HTMLOutputElement);
+
   constructor(limit: (bytes: number | null) => void) {
     this.slider.max = String(MIB.length - 1);
     this.slider.value = "3";
@@ -32,20 +61,6 @@ export class MemoryPanel {
 
   get limit(): number | null {
     return this.limited.checked ? this.chosen() : null;
-  }
-
-  show({ deviceBytes, hostBytes, wasmBytes }: Memory): void {
-    const most = Math.max(deviceBytes, hostBytes, 1);
-    this.bars.replaceChildren(
-      bar("On the device", deviceBytes, most, "device"),
-      bar("In host memory", hostBytes, most, "host"),
-    );
-    const taken = bytes(wasmBytes);
-    const wasm = `As of the last reading or answer. The engine takes ${taken} of wasm memory.`;
-    const part = percent(deviceBytes / Math.max(1, hostBytes));
-    const isLess = hostBytes > deviceBytes && deviceBytes > 0;
-    const share = isLess ? `The device holds ${part} of what the host does. ` : "";
-    this.line.textContent = share + wasm;
   }
 
   private chosen(): number {

@@ -82,6 +82,21 @@ export const MESSAGES: Record<Code, Message> = {
   },
   quota: { title: "No room in the browser's storage", advice: "", blocking: false },
   "no-storage": { title: "No storage in this window", advice: "", blocking: false },
+  unauthorized: {
+    title: "This server wants its key",
+    advice: "Type the key that the server was started with (--api-key or --api-key-file).",
+    blocking: true,
+  },
+  unreachable: {
+    title: "The server does not answer",
+    advice: "See whether it still runs, then try again. What it has read stays there.",
+    blocking: false,
+  },
+  busy: {
+    title: "The server is busy",
+    advice: "Try again in a moment.",
+    blocking: false,
+  },
   "busy-elsewhere": {
     title: "Another tab is using the stored files",
     advice: "Close the other tab of this page, then try again.",

@@ -1,16 +1,8 @@
-// The model's chooser, and the progress of loading it.
+// The model that is loaded, and the progress of loading it.
 
-import type { Event, LoadedModel, ModelSource } from "../protocol";
+import type { Event, LoadedModel } from "../protocol";
 import { byId, make } from "./dom";
 import { bytes, count } from "./format";
-
-const CONTEXTS = [2048, 4096, 8192, 16384, 32768, 65536, 131072];
-const DEFAULT_CONTEXT = 8192;
-
-export interface ModelWish {
-  source: ModelSource;
-  contextTokens: number;
-}
 
 export class ModelPanel {
   private readonly line = byId("model-line", HTMLElement);
@@ -18,47 +10,12 @@ export class ModelPanel {
   private readonly what = byId("model-what", HTMLElement);
   private readonly bar = byId("model-bar", HTMLProgressElement);
   private readonly figures = byId("model-figures", HTMLElement);
-  private readonly form = byId("model-form", HTMLFormElement);
-  private readonly url = byId("model-url", HTMLInputElement);
-  private readonly files = byId("model-files", HTMLInputElement);
-  private readonly gguf = byId("model-gguf", HTMLInputElement);
-  private readonly context = byId("context", HTMLSelectElement);
   private startedAt = 0;
   private startedFrom = 0;
   private file = "";
 
-  constructor(load: (wish: ModelWish) => void, stop: () => void) {
-    // A folder as a whole, where the browser can; its files one by one where it cannot.
-    this.files.webkitdirectory = matchMedia("(pointer: fine)").matches;
-    this.context.append(...CONTEXTS.map((n) => make("option", { value: String(n) }, count(n))));
-    this.context.value = String(DEFAULT_CONTEXT);
-    this.url.addEventListener("focus", () => {
-      this.choose("url");
-    });
-    this.files.addEventListener("change", () => {
-      this.choose("files");
-    });
-    this.gguf.addEventListener("change", () => {
-      this.choose("gguf");
-    });
-    this.form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const wish = this.wish();
-      if (wish !== null) load(wish);
-    });
+  constructor(stop: () => void) {
     byId("model-stop", HTMLButtonElement).addEventListener("click", stop);
-  }
-
-  get contextTokens(): number {
-    return Number(this.context.value);
-  }
-
-  /** Chooses the least context that holds `tokens`; false if none does. */
-  enlarge(tokens: number): boolean {
-    const enough = CONTEXTS.find((n) => n >= tokens);
-    if (enough === undefined) return false;
-    this.context.value = String(enough);
-    return true;
   }
 
   loading(label: string): void {
@@ -87,8 +44,8 @@ export class ModelPanel {
     this.progress.hidden = true;
     this.line.replaceChildren(
       make("b", {}, model.label),
-      `: ${model.layers} layers, ${model.kvHeads} KV heads, ${bytes(model.weightBytes)} of ` +
-        `weights in ${model.weightType}, context ${count(model.contextTokens)} tokens. `,
+      `: ${model.layers} layers, ${model.kvHeads} KV heads, ${weights(model)}` +
+        `context ${count(model.contextTokens)} tokens. `,
       make("span", { class: "hint" }, model.checked),
     );
   }
@@ -96,36 +53,6 @@ export class ModelPanel {
   failed(): void {
     this.progress.hidden = true;
     this.line.textContent = "No model is loaded.";
-    byId("model-choice", HTMLDetailsElement).open = true;
-  }
-
-  setBusy(busy: boolean): void {
-    byId("model-load", HTMLButtonElement).disabled = busy;
-  }
-
-  private wish(): ModelWish | null {
-    const kind = new FormData(this.form).get("source");
-    if (kind === "url") {
-      this.url.setCustomValidity(this.url.value === "" ? "Type the address of a folder." : "");
-      if (!this.url.reportValidity()) return null;
-      return { source: { kind: "url", url: this.url.value }, contextTokens: this.contextTokens };
-    }
-    if (kind === "files") return this.picked(this.files, "Pick the files of a folder.");
-    if (kind === "gguf") return this.picked(this.gguf, "Pick a .gguf file.");
-    return { source: { kind: "embedded" }, contextTokens: this.contextTokens };
-  }
-
-  private picked(input: HTMLInputElement, missing: string): ModelWish | null {
-    const files = [...(input.files ?? [])];
-    input.setCustomValidity(files.length === 0 ? missing : "");
-    if (!input.reportValidity()) return null;
-    return { source: { kind: "files", files }, contextTokens: this.contextTokens };
-  }
-
-  private choose(kind: string): void {
-    for (const input of [this.url, this.files, this.gguf]) input.setCustomValidity("");
-    const radio = this.form.querySelector<HTMLInputElement>(`input[value="${kind}"]`);
-    if (radio !== null) radio.checked = true;
   }
 
   private measure(file: string, resumed: number): void {
@@ -151,4 +78,9 @@ export class ModelPanel {
     this.bar.value = total > 0 ? Math.min(1, done / total) : 1;
     this.figures.textContent = `${bytes(done)} of ${bytes(total)}${more}`;
   }
+}
+
+/** A server does not tell of its weights. */
+function weights({ weightBytes, weightType }: LoadedModel): string {
+  return weightBytes > 0 ? `${bytes(weightBytes)} of weights in ${weightType}, ` : "";
 }

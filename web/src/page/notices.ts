@@ -20,12 +20,15 @@ export class Notices {
     const known = error instanceof RequestError;
     const code = known ? error.code : "other";
     if (code === "cancelled") return;
-    this.show(code, error instanceof Error ? error.message : String(error), "error", actions);
+    const detail = error instanceof Error ? error.message : String(error);
+    const advice = known && error.advice !== undefined ? error.advice : MESSAGES[code].advice;
+    this.add(code, MESSAGES[code].title, detail, advice, "error", actions);
   }
 
   /** What the worker says while it works. */
   worker(code: Code, message: string): void {
-    this.show(code, message, "info", []);
+    // It says what to do in its own words.
+    this.add(code, MESSAGES[code].title, message, "", "info", []);
   }
 
   software(): void {
@@ -41,12 +44,6 @@ export class Notices {
       const key = element.getAttribute("data-code") ?? "";
       if (codes.includes(key)) element.remove();
     }
-  }
-
-  private show(code: Code, detail: string, tone: Tone, actions: Action[]): void {
-    const { title, advice } = MESSAGES[code];
-    // A worker's notice says what to do in its own words.
-    this.add(code, title, detail, tone === "error" ? advice : "", tone, actions);
   }
 
   private add(

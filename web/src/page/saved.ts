@@ -1,7 +1,7 @@
 // What this browser stores: documents that open without prefill, and models.
 
 import type { SavedDocument, SavedModel, Storage } from "../protocol";
-import { button, byId, make } from "./dom";
+import { button, byId, find, make } from "./dom";
 import { bytes, count, when } from "./format";
 
 export interface SavedActions {
@@ -9,6 +9,8 @@ export interface SavedActions {
   deleteDocument(document: SavedDocument): void;
   loadModel(model: SavedModel): void;
   deleteModel(model: SavedModel): void;
+  /** Where the engine can keep a document from being dropped. */
+  pinDocument?: (document: SavedDocument) => void;
 }
 
 export class SavedPanel {
@@ -16,12 +18,25 @@ export class SavedPanel {
   private readonly line = byId("storage-line", HTMLElement);
 
   constructor(private readonly actions: SavedActions) {
-    const persist = byId("persist", HTMLButtonElement);
+    const persist = find("persist", HTMLButtonElement);
+    if (persist === null) return;
     // Insecure addresses have no storage.
     persist.hidden = !("storage" in navigator);
     persist.addEventListener("click", () => {
       void this.persist(persist);
     });
+  }
+
+  /** What a server keeps: documents alone. */
+  showServer(storage: Storage, hasLibrary: boolean): void {
+    const { usage, quota, documents } = storage;
+    const of = quota > 0 ? ` of ${bytes(quota)}` : "";
+    this.line.textContent = hasLibrary
+      ? `Whoever may ask this server sees these. ${bytes(usage)}${of} are used.`
+      : "This server was started with --no-library: it reads and keeps no documents.";
+    const rows = documents.map((document) => this.document(document, document.fingerprint));
+    const none = "No document is kept yet. What is read is kept here.";
+    this.lists.replaceChildren(...(hasLibrary ? section("Documents", rows, none) : []));
   }
 
   /** `fingerprint` is that of the loaded model; nothing can be opened while `busy`. */
@@ -46,10 +61,9 @@ export class SavedPanel {
   }
 
   private document(document: SavedDocument, fingerprint: string | null): HTMLElement {
-    const { title, tokens, total, complete, model, policy } = document;
-    const read = complete
-      ? `${count(tokens)} tokens`
-      : `${count(tokens)} of ${count(total)} tokens`;
+    const { title, tokens, total, complete, model, policy, pinned } = document;
+    const part = total > 0 ? `${count(tokens)} of ${count(total)} tokens` : "not read yet";
+    const read = complete ? `${count(tokens)} tokens` : part;
     const where = document.onDisk ? "" : ", in memory only";
     const size = `${bytes(document.bytes)}${where}`;
     const facts = `${read}, ${policy.preset}, ${size}, ${when(document.savedAt)}`;
@@ -59,11 +73,27 @@ export class SavedPanel {
     open.setAttribute("aria-label", `Open ${title}`);
     const fits = document.fingerprint === fingerprint;
     if (!fits) open.setAttribute("data-never", "");
-    const hint = fits ? [] : [make("span", { class: "hint" }, `Needs the model ${model}.`)];
+    if (document.closed !== undefined) open.setAttribute("data-never", "");
+    const why = document.closed ?? (fits ? "" : `Needs the model ${model}.`);
+    const hint = why === "" ? [] : [make("span", { class: "hint" }, why)];
+    const pin = this.pinButton(document, pinned);
     const drop = this.dropButton(title, () => {
       this.actions.deleteDocument(document);
     });
-    return row(title, facts, [...hint, open, drop]);
+    return row(title, facts, [...hint, open, ...pin, drop]);
+  }
+
+  private pinButton(document: SavedDocument, pinned: boolean | undefined): HTMLButtonElement[] {
+    const act = this.actions.pinDocument;
+    if (act === undefined || pinned === undefined) return [];
+    const pin = button(pinned ? "Pinned" : "Pin", () => {
+      act(document);
+    });
+    pin.className = "quiet";
+    pin.setAttribute("aria-pressed", String(pinned));
+    pin.setAttribute("aria-label", `Pin ${document.title}`);
+    pin.title = "What is pinned stays when the server needs room";
+    return [pin];
   }
 
   private model(model: SavedModel): HTMLElement {

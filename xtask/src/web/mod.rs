@@ -4,6 +4,7 @@
 //! module that JavaScript loads, then the page is built around it. What lies in `web/dist` at the
 //! end is the whole demo with its model: any static server may show it, below any path.
 
+mod page;
 mod serve;
 mod toolchain;
 
@@ -20,13 +21,14 @@ use crate::args::{Parsed, UsageError};
 use crate::process::{Background, cargo, dev_binary, root, run as run_child, target_directory};
 use crate::setup;
 
-use toolchain::Profile;
+use toolchain::{Profile, npm, npm_command};
 
-pub(crate) const OPTIONS: &str = "[--fast] [--test | --serve [--port N]]";
+pub(crate) const OPTIONS: &str = "[--fast] [--test | --serve [--port N] | --page]";
 pub(crate) const ABOUT: &str = "builds the browser demo into web/dist; --test uses it in a real \
                                 browser; --serve shows it on this machine, on port 8080 unless \
                                 told otherwise; --fast compiles the module as CI does, for tests \
-                                and not for visitors";
+                                and not for visitors; --page makes the page of `longview serve` \
+                                anew";
 
 /// What a visitor may have to download before anything happens, compressed. What CI compiles keeps
 /// to it too, though it is larger.
@@ -36,9 +38,10 @@ const MODULE: &str = "longview_web";
 
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let parsed = Parsed::parse(args, &["--fast", "--serve", "--test"], &["--port"])?;
-    if parsed.has("--serve") && parsed.has("--test") {
-        return Err(UsageError("--test and --serve are two calls".into()).into());
+    let parsed = Parsed::parse(args, &["--fast", "--serve", "--test", "--page"], &["--port"])?;
+    let verbs = ["--test", "--serve", "--page"];
+    if verbs.iter().filter(|verb| parsed.has(verb)).count() > 1 {
+        return Err(UsageError("--test, --serve and --page are calls of their own".into()).into());
     }
     let port = match parsed.value("--port") {
         Some(_) if !parsed.has("--serve") => {
@@ -51,20 +54,30 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     if parsed.has("--test") {
         return test(profile);
     }
+    if parsed.has("--page") {
+        let web = install()?;
+        return page::write(&web);
+    }
     let dist = build(profile)?;
     if parsed.has("--serve") { serve::run(&dist, port) } else { Ok(()) }
 }
 
 /// Builds everything and returns the folder to serve.
 fn build(profile: Profile) -> Result<PathBuf> {
-    let web = root().join("web");
-    package(profile, &web.join("pkg"))?;
-    toolchain::require_node()?;
-    npm(&web, &["ci", "--no-audit", "--no-fund"])?;
+    package(profile, &root().join("web/pkg"))?;
+    let web = install()?;
     npm(&web, &["run", "build"])?;
     let dist = web.join("dist");
     println!("built {}", dist.display());
     Ok(dist)
+}
+
+/// Installs what the pages are built with, and returns their folder.
+fn install() -> Result<PathBuf> {
+    let web = root().join("web");
+    toolchain::require_node()?;
+    npm(&web, &["ci", "--no-audit", "--no-fund"])?;
+    Ok(web)
 }
 
 /// What building and testing the demo needs of the system.
@@ -80,20 +93,24 @@ pub(crate) fn stage_command() -> Result<Command> {
     Ok(command)
 }
 
-/// The demo is built, checked, and used in a real browser.
+/// The demo is built, checked, and used in a real browser; and so is the server's page, from the
+/// program that serves it.
 fn test(profile: Profile) -> Result<()> {
     set_up()?;
     build(profile)?;
     let web = root().join("web");
     npm(&web, &["run", "check"])?;
+    page::check(&web)?;
     // The real engine's shaders run on two threads that wait for each other: beside it there is
     // time for the page with its script.
     let real = Background::start(npm_command(&web, &["run", "test:real"]))?;
     let page = npm(&web, &["run", "test:page"]);
     real.finish().and(page)?;
-    // Last, because CI is still compiling the program that writes the file.
+    // Last, because CI is still compiling the program that writes the file and that serves.
     write_gguf()?;
-    npm(&web, &["run", "test:file"])
+    npm(&web, &["run", "test:file"])?;
+    let mut server = npm_command(&web, &["run", "test:server"]);
+    run_child(server.env("LONGVIEW", dev_binary("longview")?))
 }
 
 /// Writes the embedded model as a GGUF file for the test that picks one.
@@ -137,16 +154,6 @@ fn compressed(bytes: &[u8]) -> Result<usize> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?.len())
-}
-
-fn npm(web: &Path, args: &[&str]) -> Result<()> {
-    run_child(&mut npm_command(web, args))
-}
-
-fn npm_command(web: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new("npm");
-    command.args(args).current_dir(web);
-    command
 }
 
 #[cfg(test)]

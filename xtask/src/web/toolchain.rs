@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::debian;
-use crate::process::cargo;
+use crate::process::{cargo, run as run_child};
 use crate::setup::{self, Source, Tool};
 
 pub(super) const TARGET: &str = "wasm32-unknown-unknown";
@@ -67,6 +67,18 @@ pub(super) fn require_node() -> Result<()> {
 fn node_version(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.strip_prefix('v')?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Runs npm in the page's folder.
+pub(super) fn npm(web: &Path, args: &[&str]) -> Result<()> {
+    run_child(&mut npm_command(web, args))
+}
+
+/// The call of npm in that folder.
+pub(super) fn npm_command(web: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("npm");
+    command.args(args).current_dir(web);
+    command
 }
 
 /// What the demo's tests drive.

@@ -8,11 +8,13 @@ use longview_engine::{
 };
 use longview_model::tokenizer::{TokenStream, Tokenizer};
 use longview_ops::Backend;
+use longview_reader::{Attention, ContextMap};
 
 use crate::asked::How;
 use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::job::{Event, TokenProb};
+use crate::look::{Seen, StepLook};
 
 /// An answer in the making.
 pub(super) struct Choice<B: Backend> {
@@ -25,8 +27,8 @@ pub(super) struct Choice<B: Backend> {
     pub(super) sampler: Sampler,
     /// Whether the choice of a token needs all logits.
     pub(super) needs_logits: bool,
-    /// How much is drafted.
-    pace: Pace,
+    /// How much is drafted; nothing where steps are looked at, each of which is of one token then.
+    pace: Option<Pace>,
     stream: TokenStream,
     filter: StopFilter,
     /// What the answer must be, as far as it came.
@@ -37,6 +39,10 @@ pub(super) struct Choice<B: Backend> {
     changed: Vec<f32>,
     /// Of tokens whose text is not out yet.
     probs: Vec<TokenProb>,
+    /// What the answer's tokens attended, where passages are wanted.
+    attention: Option<Attention>,
+    /// Hits and misses before the last step.
+    counted: (u64, u64),
 }
 
 impl<B: Backend> Choice<B> {
@@ -50,6 +56,9 @@ impl<B: Backend> Choice<B> {
         // Each answer draws from a seed of its own.
         let seed = how.sampling.seed.wrapping_add(index as u64);
         session.cancel_with(CancelToken::default());
+        let look = how.look.as_ref();
+        session.look_at(look.and_then(|look| look.map));
+        let document = look.and_then(|look| look.document.as_ref());
         Ok(Self {
             session,
             index,
@@ -58,13 +67,15 @@ impl<B: Backend> Choice<B> {
             is_done: false,
             sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, n_vocab)?,
             needs_logits: how.needs_logits(),
-            pace: Pace::default(),
+            pace: look.is_none().then(Pace::default),
             stream: TokenStream::new(!how.keeps_special),
             filter: StopFilter::new(how.stop.iter().cloned()),
             constraint: how.constraint.clone(),
             counts: BTreeMap::new(),
             changed: Vec::new(),
             probs: Vec::new(),
+            attention: document.map(|document| Attention::new(document.n_tokens)),
+            counted: (0, 0),
         })
     }
 
@@ -72,10 +83,58 @@ impl<B: Backend> Choice<B> {
     /// engine has room for drafts.
     pub(super) fn next_ids(&mut self, engine: &Engine<B>) -> Vec<u32> {
         let mut ids = vec![self.pending];
-        if engine.options().max_drafted > 0 {
-            ids.extend(self.session.draft(self.pending, MAX_DRAFTED, &mut self.pace));
+        if let Some(pace) = self.pace.as_mut().filter(|_| engine.options().max_drafted > 0) {
+            ids.extend(self.session.draft(self.pending, MAX_DRAFTED, pace));
         }
         ids
+    }
+
+    /// Has the next step traced where its attention is to be looked at, and has at most that many
+    /// KV rows.
+    pub(super) fn trace_if_due(&mut self, most_rows: u64) {
+        if let Some(attention) = &self.attention {
+            let is_due = attention.is_due_within(&self.session, most_rows);
+            self.session.trace(is_due);
+        }
+    }
+
+    /// Looks at the step that was just computed; what is said of it, where that was asked for.
+    pub(super) fn look(&mut self, how: &How) -> Option<StepLook> {
+        if let Some(attention) = &mut self.attention {
+            attention.look(&self.session);
+        }
+        how.look.as_ref().filter(|look| look.tells_steps())?;
+        let stats = self.session.stats();
+        let (hits, misses) = (stats.hits, stats.misses);
+        let before = std::mem::replace(&mut self.counted, (hits, misses));
+        let mut places = Vec::new();
+        self.session.sequence().token_places(&mut places);
+        Some(StepLook {
+            tokens: self.n_generated,
+            hits: hits - before.0,
+            misses: misses - before.1,
+            map: (!places.is_empty()).then(|| ContextMap::of(&places)),
+        })
+    }
+
+    /// What was seen of the answer, if the request looked at it.
+    pub(super) fn seen(&self, how: &How) -> Option<Seen> {
+        let look = how.look.as_ref()?;
+        let quotes = |attention| look.document.as_ref().map(|d| d.quotes(attention));
+        let sequence = self.session.sequence();
+        Some(Seen {
+            passages: self.attention.as_ref().and_then(quotes),
+            hit_rate: self.session.stats().hit_rate(),
+            device_bytes: sequence.device_kv_bytes(),
+            host_bytes: sequence.host_kv_bytes(),
+        })
+    }
+
+    /// The session, at which nobody looks any more.
+    pub(super) fn into_session(mut self) -> Session<B> {
+        self.session.trace(false);
+        self.session.look_at(None);
+        self.session
     }
 
     /// Chooses the next token from what was computed last, and gives out what is to be sent. After

@@ -529,11 +529,13 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let n_parts = parts.len();
         let most = self.engine.options().max_sequences.max(1);
+        let most_rows = self.options.limits.looked_at_rows;
         let mut failed: Vec<(usize, ApiError)> = Vec::new();
         let mut computed: Vec<(usize, usize)> = Vec::new();
         for batch in parts.chunks_mut(most) {
             let places: Vec<_> = batch.iter().map(|(i, choice)| (*i, choice.index)).collect();
-            for (place, result) in places.into_iter().zip(step(&mut self.engine, batch)) {
+            for (place, result) in places.into_iter().zip(step(&mut self.engine, batch, most_rows))
+            {
                 match result {
                     Ok(()) => computed.push(place),
                     Err(error) => failed.push((place.0, error)),
@@ -559,8 +561,15 @@ impl<B: Backend + 'static> Worker<B> {
             let mut events = Vec::new();
             let (engine, how) = (&self.engine, &run.job.how);
             let tokenizer = &self.model.tokenizer;
-            match guarded(|| choice.advance(engine, tokenizer, how, &mut events)) {
-                Ok(()) => events.into_iter().for_each(|event| run.send(event)),
+            let result = guarded(|| {
+                let step = choice.look(how);
+                choice.advance(engine, tokenizer, how, &mut events).map(|()| step)
+            });
+            if let Ok(Some(step)) = &result {
+                run.send_step(step);
+            }
+            match result {
+                Ok(_) => events.into_iter().for_each(|event| run.send(event)),
                 Err(error) => failed.push((*i, error)),
             }
         }
@@ -617,7 +626,7 @@ impl<B: Backend + 'static> Worker<B> {
                 self.engine.finish_prefill(&mut session).await?;
                 Some(*session)
             }
-            Phase::Answering(choices) => choices.into_iter().next().map(|choice| choice.session),
+            Phase::Answering(choices) => choices.into_iter().next().map(Choice::into_session),
         };
         let is_kept = |session: &Session<B>| {
             !session.tokens().is_empty() && !session.policy().residency.forgets()
@@ -675,11 +684,13 @@ fn stopping() -> ApiError {
 fn step<B: Backend>(
     engine: &mut Engine<B>,
     batch: &mut [(usize, &mut Choice<B>)],
+    most_rows: u64,
 ) -> Vec<Result<(), ApiError>> {
-    match guarded(|| step_together(engine, batch)) {
+    match guarded(|| step_together(engine, batch, most_rows)) {
         Ok(results) => results,
         Err(_) if batch.len() > 1 && !engine.backend().is_lost() => {
-            let alone = batch.chunks_mut(1).map(|part| guarded(|| step_together(engine, part)));
+            let parts = batch.chunks_mut(1);
+            let alone = parts.map(|part| guarded(|| step_together(engine, part, most_rows)));
             alone.map(|results| results?.into_iter().collect()).collect()
         }
         Err(error) => vec![Err(error); batch.len()],
@@ -690,7 +701,9 @@ fn step<B: Backend>(
 fn step_together<B: Backend>(
     engine: &mut Engine<B>,
     batch: &mut [(usize, &mut Choice<B>)],
+    most_rows: u64,
 ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    batch.iter_mut().for_each(|(_, choice)| choice.trace_if_due(most_rows));
     let ids: Vec<_> = batch.iter_mut().map(|(_, choice)| choice.next_ids(engine)).collect();
     let steps = batch.iter_mut().zip(&ids).map(|((_, choice), ids)| {
         let Choice { session, sampler, needs_logits, .. } = &mut **choice;

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::choice::Choice;
 use crate::job::{Event, Job, Progress, Slot, Summary};
+use crate::look::StepLook;
 
 /// A request in one of the places of the engine.
 pub(super) struct Run<B: Backend> {
@@ -100,6 +101,13 @@ impl<B: Backend> Run<B> {
         }
     }
 
+    /// Says what a step did. Who does not keep up misses some of it, but nothing of the answer.
+    pub(super) fn send_step(&self, step: &StepLook) {
+        if self.job.events.capacity() > self.n_reserved() {
+            let _ = self.job.events.try_send(Event::Step(step.clone()));
+        }
+    }
+
     pub(super) fn prompt_time(&self) -> Duration {
         self.read.unwrap_or_else(Instant::now) - self.began
     }
@@ -146,6 +154,7 @@ impl<B: Backend> Run<B> {
             if let Some(first) = choices.first() {
                 summary.attended = first.session.stats().mean_attended();
                 summary.n_tokens = first.session.tokens().len();
+                summary.seen = first.seen(&self.job.how);
             }
         }
         summary

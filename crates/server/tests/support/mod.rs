@@ -127,6 +127,7 @@ pub fn facts_of_model() -> ModelFacts {
         chat: folder.chat,
         generation: folder.generation,
         n_layers: folder.config.n_layers,
+        n_kv_heads: folder.config.n_kv_heads,
         vocab_size: folder.config.vocab_size,
         ctx_size: CTX_SIZE,
         policy: PolicyOptions::new(Preset::DEFAULT),

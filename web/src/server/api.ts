@@ -1,0 +1,132 @@
+// Requests to the server that this page came from: JSON, events, errors, and the key.
+
+import { RequestError } from "../page/client";
+import type { Code } from "../protocol";
+
+/** Of this tab alone: it is gone when the tab is closed, and no other page can read it. */
+const KEY = "longview-key";
+
+/** A JSON object of the server, read with care: its fields may be of another type. */
+export type Json = Record<string, unknown>;
+
+export function object(value: unknown): Json {
+  return typeof value === "object" && value !== null ? (value as Json) : {};
+}
+
+export function list(value: unknown): Json[] {
+  return Array.isArray(value) ? value.map(object) : [];
+}
+
+export function number(value: unknown): number {
+  return typeof value === "number" ? value : 0;
+}
+
+export function text(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+/** Codes of the server that mean something of their own to the page, and what to do about them. */
+const CODES: Record<string, { code: Code; advice?: string }> = {
+  invalid_api_key: { code: "unauthorized" },
+  context_length_exceeded: {
+    code: "context-too-long",
+    advice: "Shorten it, or start the server with a longer context (--ctx-size).",
+  },
+  queue_full: { code: "busy" },
+  loading: { code: "busy", advice: "The model is being loaded. Try again in a moment." },
+  device_lost: { code: "busy", advice: "The device is being opened again. Ask again in a moment." },
+  stopping: { code: "unreachable" },
+  engine_ended: { code: "unreachable" },
+  no_space: {
+    code: "quota",
+    advice: "Delete documents of the server, or start it with a larger library.",
+  },
+  body_too_large: {
+    code: "bad-input",
+    advice: "Start the server with a larger --max-body, or take a smaller document.",
+  },
+};
+
+/** What an error of the server is to the page. */
+function failure(body: unknown, status: number): RequestError {
+  const error = object(object(body)["error"]);
+  const known = CODES[text(error["code"])];
+  const message = text(error["message"]) || `The server answered with status ${status}.`;
+  const { code, advice } = known ?? { code: status < 500 ? "bad-input" : "other", advice: "" };
+  return new RequestError(code, message, advice);
+}
+
+export class Api {
+  unlock(key: string): void {
+    sessionStorage.setItem(KEY, key);
+  }
+
+  async json(method: string, path: string, body?: Json): Promise<Json> {
+    const response = await this.send(method, path, body);
+    return object(await response.json().catch(() => null));
+  }
+
+  /**
+   * Calls `event` with each event of the answer, until it ends; `signal` lets go of it. An error
+   * that comes as an event is thrown.
+   */
+  async events(
+    path: string,
+    body: Json | FormData,
+    signal: AbortSignal,
+    event: (event: Json) => void,
+  ): Promise<void> {
+    const response = await this.send("POST", path, body, signal);
+    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+    if (reader === undefined) return;
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read().catch((error: unknown) => {
+        throw signal.aborted ? error : unreachable();
+      });
+      if (done) break;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop() ?? "";
+      for (const part of parts) {
+        const data = /^data: (.*)$/m.exec(part)?.[1];
+        if (data === "[DONE]") return;
+        if (data === undefined) continue;
+        const json = object(JSON.parse(data));
+        if ("error" in json) throw failure(json, 500);
+        event(json);
+      }
+    }
+    throw unreachable();
+  }
+
+  private async send(
+    method: string,
+    path: string,
+    body?: Json | FormData,
+    signal?: AbortSignal,
+  ): Promise<Response> {
+    const key = sessionStorage.getItem(KEY);
+    const headers: Record<string, string> = {};
+    if (key !== null) headers["authorization"] = `Bearer ${key}`;
+    if (body !== undefined && !(body instanceof FormData)) {
+      headers["content-type"] = "application/json";
+    }
+    // Beside the page, whatever path a proxy has put it at.
+    const response = await fetch(new URL(path, document.baseURI), {
+      method,
+      headers,
+      body: body instanceof FormData ? body : body === undefined ? null : JSON.stringify(body),
+      signal: signal ?? null,
+      cache: "no-store",
+      credentials: "same-origin",
+    }).catch((error: unknown) => {
+      throw signal?.aborted === true ? error : unreachable();
+    });
+    if (response.ok) return response;
+    throw failure(await response.json().catch(() => null), response.status);
+  }
+}
+
+function unreachable(): RequestError {
+  return new RequestError("unreachable", "The connection to the server was lost, or refused.");
+}
