@@ -129,6 +129,7 @@ pub const MODEL_NAME: &str = "Name at Hugging Face, folder or GGUF file";
 pub const MODEL_HINT: &str = "USER/REPO or USER/REPO:Q4_K_M";
 pub const LOOK: &str = "Look";
 pub const LOOKING: &str = "Asking the hub";
+pub const CANCEL_LOOK: &str = "Stop asking";
 pub const CHOOSE_FOLDER: &str = "Choose a folder";
 pub const CHOOSE_GGUF: &str = "Choose a GGUF file";
 pub const ON_THIS_COMPUTER: &str = "On this computer";

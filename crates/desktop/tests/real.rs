@@ -21,7 +21,7 @@ fn engines(library: Option<Documents>) -> OpenEngine {
 }
 
 /// A document of some 830 tokens with three numbers in it.
-fn document() -> String {
+pub fn document() -> String {
     let names = ["velvet-comet", "quiet-harbour", "amber-lantern"];
     let numbers = ["2003322", "2019860", "5828235"];
     let mut text = String::new();

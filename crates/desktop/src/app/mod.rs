@@ -54,6 +54,8 @@ pub struct Start {
     pub places: Option<Places>,
     /// The right to be the first window, to hear of later starts.
     pub first: Option<First>,
+    /// Ask this once the first document is read.
+    pub asks: Option<String>,
     /// Close the window once so many documents can be read.
     pub exits: Option<usize>,
 }
@@ -74,9 +76,12 @@ pub struct App {
     tasks: BTreeMap<Task, DocumentId>,
     /// The document that the engine holds.
     held: Option<DocumentId>,
+    /// Ends the look at the hub that runs.
+    cancel_look: Arc<AtomicBool>,
     /// Ends the download that runs.
     cancel_pull: Arc<AtomicBool>,
     reads: bool,
+    asks: Option<String>,
     exits: Option<usize>,
     next_id: u64,
     next_notice: usize,
@@ -108,11 +113,13 @@ impl App {
             models: start.models,
             store: start.places.map(|places| Store::new(places, tell)),
             reads: start.reads,
+            asks: start.asks,
             exits: start.exits,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
             held: None,
+            cancel_look: Arc::default(),
             cancel_pull: Arc::default(),
             next_id: 1,
             next_notice: 0,
@@ -237,6 +244,7 @@ impl App {
                 self.keep_settings();
             }
             Action::Look(text) => self.look(text),
+            Action::CancelLook => self.cancel_look(),
             Action::ChooseModel(is_folder) => self.choose_model(is_folder),
             Action::Pull => self.pull(),
             Action::CancelPull => self.cancel_pull(),
@@ -256,6 +264,10 @@ impl App {
             Arrival::Handed(paths) => {
                 ctx.send_viewport_cmd(egui::ViewportCommand::Minimized(false));
                 ctx.send_viewport_cmd(egui::ViewportCommand::Focus);
+                // Some desktops let no program come forward by itself: they mark its window.
+                ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(
+                    egui::UserAttentionType::Informational,
+                ));
                 self.open_paths(paths);
             }
             Arrival::Models(here) => self.state.models.here = Some(here),
@@ -334,6 +346,9 @@ impl App {
                 }
                 self.state.focuses_question = self.state.current == Some(id);
                 not_kept.into_iter().for_each(|failure| self.notice(failure));
+                if is_complete && self.state.current == Some(id) {
+                    self.ask_first();
+                }
                 self.with_library(|library| Some(files::list(&library)));
             }
             Step::Answering(step) => {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longview_core::{FileSource, HeadId, LayerId};
-use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, fingerprint_digest};
-use longview_library::documents::{Documents, DocumentsError, Facts, Id, Reading, SessionKey};
+use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress};
+use longview_library::documents::{Documents, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_reader::{self as reader, Answer, Reader, ReaderError};
-use longview_scheduler::{Fingerprint, PolicyOptions, Preset};
+use longview_scheduler::{PolicyOptions, Preset};
+use longview_startup::keeper::{KEEP_EVERY, KeepError, KeepPace, Keeper, Text, session_key};
 use longview_startup::{Device, DeviceOptions, embedded, template, with_device};
 use pollster::block_on;
 
@@ -33,11 +34,6 @@ const MOST_TOKENS: [usize; 2] = [512, 48];
 /// No tokenizer makes fewer tokens than one of so many bytes of a text, so that one far too long is
 /// refused before it is counted.
 const MOST_TOKEN_BYTES: usize = 64;
-
-/// What is read is kept after so much time, so that a program that is killed loses no more.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
-/// Keeping takes at most one part in so many of the time.
-const KEEP_SHARE: u32 = 10;
 
 /// How engines of this process differ between the program and its tests.
 #[derive(Clone, Debug)]
@@ -160,43 +156,6 @@ impl<B: Backend> Local<B> {
         }
         Ok((tokens + ROOM).next_multiple_of(STEP).max(LEAST_CONTEXT).min(limit))
     }
-
-    /// What was read, kept in the library if the document is there.
-    fn keep(&mut self, state: &reader::ReadState) -> ReadState {
-        let kept = self.options.library.clone().map(|library| self.keep_in(&library, state.total));
-        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
-        let not_kept = kept.and_then(Result::err);
-        ReadState { tokens, total, seconds, was_kept: false, not_kept }
-    }
-
-    fn keep_in(&mut self, library: &Documents, n_document: usize) -> Result<(), Failure> {
-        let id = Id::of(self.text.as_bytes());
-        if library.get(id).map_err(|error| not_kept(&error))?.is_none() {
-            return Ok(());
-        }
-        let (model, text) = (self.setup.model.words(), Arc::clone(&self.text));
-        let (policy, preset) = (self.setup.policy().text(), self.setup.policy.name());
-        let reader = self.ready()?;
-        let key = session_key(reader, policy)?;
-        let building = library.begin(id, &key).map_err(|error| not_kept(&error))?;
-        let mut writer = building.writer().map_err(|error| not_kept(&error))?;
-        // The command line asks about such a session by the text in its note.
-        let note = serde_json::json!({ "document": &*text }).to_string();
-        if let Err(error) = block_on(reader.save(note.as_bytes(), &mut writer)) {
-            let space = writer.space_error();
-            return Err(space.map_or_else(|| refused(error), |space| not_kept(&space)));
-        }
-        let about = fingerprint(reader)?.config.about.clone();
-        let facts = Facts {
-            tokens: reader.tokens(),
-            n_document,
-            context: reader.engine().options().ctx_size,
-            model: &model,
-            about: &about,
-            preset,
-        };
-        building.commit(writer, &facts).map(|_| ()).map_err(|error| not_kept(&error))
-    }
 }
 
 impl<B: Backend> DocumentEngine for Local<B> {
@@ -255,7 +214,7 @@ impl<B: Backend> DocumentEngine for Local<B> {
         let context = self.context(tokens)?;
         // Positions of some models depend on the context, and what was kept with them.
         let policy = self.setup.policy();
-        let key = session_key(self.reader_for(context)?, policy.text())?;
+        let key = key_of(self.reader_for(context)?, policy.text())?;
         let policy_text = Some(&*key.policy);
         let found = document.session_of(key.fingerprint, policy_text);
         let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
@@ -333,7 +292,7 @@ impl<B: Backend> Local<B> {
         let Some(library) = self.options.library.clone() else { return false };
         let (text, policy) = (Arc::clone(&self.text), self.setup.policy());
         let Some(reader) = self.reader.as_mut() else { return false };
-        let Ok(key) = session_key(reader, policy.text()) else { return false };
+        let Ok(key) = key_of(reader, policy.text()) else { return false };
         let Ok(ids) = reader.document_tokens(&text) else { return false };
         let Ok(Some(near)) = library.nearest(&key, &ids, context) else { return false };
         let source = FileSource::open(&library.session_path(&near.session));
@@ -348,35 +307,85 @@ impl<B: Backend> Local<B> {
         hear: &mut dyn FnMut(ReadProgress) -> ControlFlow<()>,
     ) -> Result<ReadState, Failure> {
         let (text, policy) = (Arc::clone(&self.text), self.setup.policy());
-        let keeps = self.options.library.is_some();
-        let mut due = Instant::now() + self.options.keep_every;
-        let (mut is_begun, mut pace) = (is_begun, Pace::new(hear));
-        loop {
-            let mut broken_off = None;
+        if !is_begun {
+            block_on(self.ready()?.begin(&text, &policy)).map_err(refused)?;
+        }
+        let library = self.options.library.clone();
+        let shelf = library.as_ref().map(|library| Shelf {
+            library,
+            text: &text,
+            words: self.setup.model.words(),
+            policy: policy.text(),
+        });
+        let mut keeper = None;
+        let mut due = KeepPace::new(self.options.keep_every, Instant::now());
+        let mut pace = Pace::new(hear);
+        let mut state = loop {
+            let mut is_stopped = false;
             let mut heard = |progress: Progress| {
                 let flow = pace.hear(progress);
-                let is_due = keeps && Instant::now() >= due && progress.done < progress.total;
-                if flow.is_continue() && is_due {
-                    broken_off = Some(Instant::now());
-                    return ControlFlow::Break(());
-                }
-                flow
+                is_stopped = flow.is_break();
+                let is_due = shelf.is_some() && due.is_due(Instant::now());
+                if is_due { ControlFlow::Break(()) } else { flow }
             };
             let reader = self.ready()?;
-            let state = if is_begun {
-                block_on(reader.read_on(&mut heard))
-            } else {
-                block_on(reader.read(&text, &policy, &mut heard))
-            };
-            let state = state.map_err(refused)?;
-            let Some(begin) = broken_off else { return Ok(self.keep(&state)) };
-            is_begun = true;
+            let state = block_on(reader.read_part(&mut heard)).map_err(refused)?;
+            if is_stopped || state.complete {
+                break state;
+            }
+            let begin = Instant::now();
             // What fails here is told at the end, where it matters.
-            self.keep(&state);
-            let took = begin.elapsed();
-            pace.paused += took;
-            due = Instant::now() + self.options.keep_every.max(took * (KEEP_SHARE - 1));
+            if shelf.as_ref().is_some_and(|shelf| shelf.keep(reader, &mut keeper, true).is_err()) {
+                due.stop();
+            }
+            pace.paused += begin.elapsed();
+            due.kept(begin.elapsed(), Instant::now());
+        };
+        let reader = self.ready()?;
+        if !state.complete {
+            state = block_on(reader.end_part()).map_err(refused)?;
         }
+        let kept = shelf.as_ref().map(|shelf| shelf.keep(reader, &mut keeper, false));
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        let not_kept = kept.and_then(Result::err);
+        Ok(ReadState { tokens, total, seconds, was_kept: false, not_kept })
+    }
+}
+
+/// Where in the library the document stands that is being read.
+struct Shelf<'a> {
+    library: &'a Documents,
+    text: &'a str,
+    /// The model.
+    words: String,
+    policy: String,
+}
+
+impl<'a> Shelf<'a> {
+    /// Keeps what was read, if the document is in the library: it may come there while it is read,
+    /// and a keeper is made when it has.
+    fn keep<'k, B: Backend>(
+        &'k self,
+        reader: &mut Reader<B>,
+        keeper: &mut Option<Keeper<'k>>,
+        is_part: bool,
+    ) -> Result<(), Failure> {
+        let id = Id::of(self.text.as_bytes());
+        let n_tokens = reader.state().map_or(0, |state| state.total);
+        if keeper.is_none() && self.library.get(id).map_err(|error| not_kept(&error))?.is_some() {
+            let key = key_of(reader, self.policy.clone())?;
+            let building = self.library.begin(id, &key).map_err(|error| not_kept(&error))?;
+            let text = Text { text: self.text, n_tokens, model: &self.words };
+            *keeper = Some(Keeper::new(self.library, building, text));
+        }
+        let Some(keeper) = keeper else { return Ok(()) };
+        let (engine, session) = reader.session().map_err(refused)?;
+        let kept =
+            if is_part { keeper.keep_part(engine, session) } else { keeper.keep(engine, session) };
+        kept.map(drop).map_err(|error| match error {
+            KeepError::Engine(error) => refused(error.into()),
+            error => not_kept(&error),
+        })
     }
 }
 
@@ -407,21 +416,13 @@ impl<'a> Pace<'a> {
 }
 
 /// What keys and values of this model depend on, and the index beside them.
-fn session_key<B: Backend>(reader: &Reader<B>, policy: String) -> Result<SessionKey, Failure> {
+fn key_of<B: Backend>(reader: &Reader<B>, policy: String) -> Result<SessionKey, Failure> {
     let engine = reader.engine();
-    Ok(SessionKey {
-        fingerprint: fingerprint_digest(fingerprint(reader)?).into(),
-        kv_type: engine.options().kv_dtype.to_string(),
-        reading: if engine.chat().is_some() { Reading::Chat } else { Reading::Plain },
-        policy,
-    })
+    let reading = if engine.chat().is_some() { Reading::Chat } else { Reading::Plain };
+    session_key(engine, reading, policy).map_err(|error| refused(error.into()))
 }
 
-fn fingerprint<B: Backend>(reader: &Reader<B>) -> Result<&Fingerprint, Failure> {
-    reader.engine().fingerprint().map_err(|error| refused(error.into()))
-}
-
-fn not_kept(error: &DocumentsError) -> Failure {
+fn not_kept(error: &dyn std::error::Error) -> Failure {
     failure(FailureKind::NotKept, error)
 }
 

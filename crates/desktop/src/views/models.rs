@@ -69,6 +69,10 @@ fn looked(ui: &mut Ui, state: &State, machine: Option<&Machine>, actions: &mut V
                 ui.spinner();
                 widgets::caption(ui, strings::LOOKING);
             });
+            ui.add_space(TIGHT);
+            if ui.add(widgets::secondary(strings::CANCEL_LOOK)).clicked() {
+                actions.push(Action::CancelLook);
+            }
         }),
         Look::Failed(name, why) => widgets::card(ui, |ui| {
             ui.label(name);

@@ -1,6 +1,8 @@
 //! A window with a scripted engine, and how tests wait for it.
 
 pub mod hub;
+#[cfg(target_os = "linux")]
+pub mod screen;
 pub mod script;
 
 use std::path::PathBuf;
@@ -109,6 +111,7 @@ impl Setup {
             models: self.models,
             places: self.places,
             first: None,
+            asks: None,
             exits: None,
         };
         let mut builder = Harness::builder()
