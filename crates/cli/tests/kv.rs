@@ -321,6 +321,8 @@ fn files_of_many_kinds_become_text() {
     let draw = "BT /F1 12 Tf 72 700 Td (The pass key is 48213.) Tj ET";
     shelf.0.write("a.pdf", pdf(draw, ""));
     assert_eq!(read(&shelf, "a.pdf").trim(), "The pass key is 48213.");
+    let manifest = fs::read_to_string(shelf.0.file("library/manifest.json")).unwrap();
+    assert!(manifest.contains("\"pages\":1") || manifest.contains("\"pages\": 1"), "{manifest}");
     let page = "<html><head><title>x</title></head><body><h1>Key</h1><p>It is <b>48213</b>.";
     shelf.0.write("a.html", page);
     assert_eq!(read(&shelf, "a.html").trim(), "# Key\n\nIt is 48213.");

@@ -163,7 +163,7 @@ impl App {
         self.worker = Worker::start(&open, &self.wake);
         self.tasks.clear();
         self.state.engine = EngineState::Opening;
-        self.state.notices.retain(|notice| notice.failure.kind != FailureKind::EngineStopped);
+        self.state.notices.retain(|notice| !notice.failure.kind.is_end());
         if let Some(held) = self.held.take() {
             self.stand_in_line(held, 0);
         }
@@ -408,7 +408,10 @@ impl App {
                 document.stage = Stage::Planned;
             }
         }
-        self.notice(Failure { kind: FailureKind::EngineStopped, ..failure });
+        // What a person can choose otherwise keeps its name.
+        let is_known = failure.kind.is_end();
+        let kind = if is_known { failure.kind } else { FailureKind::EngineStopped };
+        self.notice(Failure { kind, ..failure });
     }
 
     /// Whether the engine is there and has looked at so many documents.

@@ -1,6 +1,7 @@
 //! The engine inside this process: a reader on the device that this machine has.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,7 +64,7 @@ pub fn engines(options: LocalOptions) -> Engines {
             let mut devices = DeviceOptions::default();
             devices.cpu.threads = threads(longview_cpu::physical_cores());
             let device = Device::open(setup.device, &devices, &mut |_| {});
-            let device = device.map_err(|error| failure(FailureKind::EngineStopped, &error))?;
+            let device = device.map_err(|error| failure(FailureKind::NoDevice, &error))?;
             let title = device.title();
             with_device!(device, backend => {
                 let local = Local::open(backend, setup.clone(), title, local.clone())?;
@@ -201,35 +202,16 @@ impl<B: Backend> DocumentEngine for Local<B> {
             },
             is_unified: plan.unified,
             short_of: shortage.map(|shortage| shortage.available),
+            disk_free: self.options.library.as_ref().and_then(Documents::free_bytes),
         })
     }
 
-    fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
-        let Some(library) = self.options.library.clone() else { return Ok(None) };
-        let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
-        let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
-            return Ok(None);
-        };
-        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
-        let context = self.context(tokens)?;
-        // Positions of some models depend on the context, and what was kept with them.
-        let policy = self.setup.policy();
-        let key = key_of(self.reader_for(context)?, policy.text())?;
-        let policy_text = Some(&*key.policy);
-        let found = document.session_of(key.fingerprint, policy_text);
-        let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
-            return Ok(None);
-        };
-        // Another process may have removed it.
-        let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
-        let reader = self.reader_for(context)?;
-        let state = block_on(reader.open(&source, text, &policy)).map_err(refused)?;
-        self.text = Arc::clone(text);
-        let _ = library.touch(document.id, Some(session.file));
-        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
-        Ok(Some(ReadState { tokens, total, seconds, was_kept: true, not_kept: None }))
+    fn open(&mut self, text: &Arc<str>, file: Option<&Path>) -> Result<Option<ReadState>, Failure> {
+        match (self.open_kept(text)?, file) {
+            (None, Some(file)) => self.open_file(text, file).map(Some),
+            (opened, _) => Ok(opened),
+        }
     }
-
     fn read(
         &mut self,
         _document: DocumentId,
@@ -285,6 +267,62 @@ impl<B: Backend> DocumentEngine for Local<B> {
 }
 
 impl<B: Backend> Local<B> {
+    /// What the library has of a document.
+    fn open_kept(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
+        let Some(library) = self.options.library.clone() else { return Ok(None) };
+        let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
+        let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
+            return Ok(None);
+        };
+        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
+        let context = self.context(tokens)?;
+        // Positions of some models depend on the context, and what was kept with them.
+        let policy = self.setup.policy();
+        let key = key_of(self.reader_for(context)?, policy.text())?;
+        let policy_text = Some(&*key.policy);
+        let found = document.session_of(key.fingerprint, policy_text);
+        let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
+            return Ok(None);
+        };
+        // Another process may have removed it.
+        let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
+        let reader = self.reader_for(context)?;
+        let state = block_on(reader.open(&source, text, &policy)).map_err(refused)?;
+        self.text = Arc::clone(text);
+        let _ = library.touch(document.id, Some(session.file));
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        Ok(Some(ReadState { tokens, total, seconds, was_kept: true, not_kept: None }))
+    }
+
+    /// What a session file has of a document. It goes into the library, as if it had been read now.
+    fn open_file(&mut self, text: &Arc<str>, file: &Path) -> Result<ReadState, Failure> {
+        let named = |failure: Failure| {
+            let message = format!("{}: {}", file.display(), failure.message);
+            // That another model wrote it says nothing of this one.
+            let is_of_model = failure.kind == FailureKind::Model;
+            let kind = if is_of_model { FailureKind::File } else { failure.kind };
+            Failure { kind, message }
+        };
+        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
+        let context = self.context(tokens)?;
+        let policy = self.setup.policy();
+        let source = FileSource::open(file);
+        let source = source.map_err(|error| named(failure(FailureKind::File, &error)))?;
+        let reader = self.reader_for(context)?;
+        let opened = block_on(reader.open(&source, text, &policy));
+        let state = opened.map_err(|error| named(refused(error)))?;
+        self.text = Arc::clone(text);
+        let library = self.options.library.clone();
+        let kept = library.as_ref().map(|library| {
+            let words = self.setup.model.words();
+            let shelf = Shelf { library, text, words, policy: policy.clone() };
+            shelf.keep(self.ready()?, &mut None, false)
+        });
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        let not_kept = kept.and_then(Result::err);
+        Ok(ReadState { tokens, total, seconds, was_kept: true, not_kept })
+    }
+
     /// Begins with the session of the library that has most of the text's first tokens: of this
     /// document as far as it was read, or of a shorter one that it begins with. Whether there is
     /// one; what cannot be used is read anew.
@@ -315,7 +353,7 @@ impl<B: Backend> Local<B> {
             library,
             text: &text,
             words: self.setup.model.words(),
-            policy: policy.text(),
+            policy: policy.clone(),
         });
         let mut keeper = None;
         let mut due = KeepPace::new(self.options.keep_every, Instant::now());
@@ -358,7 +396,7 @@ struct Shelf<'a> {
     text: &'a str,
     /// The model.
     words: String,
-    policy: String,
+    policy: PolicyOptions,
 }
 
 impl<'a> Shelf<'a> {
@@ -372,8 +410,14 @@ impl<'a> Shelf<'a> {
     ) -> Result<(), Failure> {
         let id = Id::of(self.text.as_bytes());
         let n_tokens = reader.state().map_or(0, |state| state.total);
-        if keeper.is_none() && self.library.get(id).map_err(|error| not_kept(&error))?.is_some() {
-            let key = key_of(reader, self.policy.clone())?;
+        let document = self.library.get(id).map_err(|error| not_kept(&error))?;
+        if let Some(document) = document.filter(|_| keeper.is_none()) {
+            let engine = reader.engine();
+            let plan = engine.kv_plan(&self.policy).map_err(|error| refused(error.into()))?;
+            let share = n_tokens as f64 / engine.options().ctx_size.max(1) as f64;
+            let needed = (plan.host_kv_bytes as f64 * share) as u64;
+            self.library.check_room(&document, needed).map_err(|error| not_kept(&error))?;
+            let key = key_of(reader, self.policy.text())?;
             let building = self.library.begin(id, &key).map_err(|error| not_kept(&error))?;
             let text = Text { text: self.text, n_tokens, model: &self.words };
             *keeper = Some(Keeper::new(self.library, building, text));

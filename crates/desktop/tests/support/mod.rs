@@ -13,6 +13,7 @@ use eframe::egui::accesskit::Role;
 use eframe::egui::{Theme, Vec2};
 use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
+use egui_system_font_provider::SystemFontProvider;
 use longview_desktop::app::{App, Start};
 use longview_desktop::engine::{Engines, OpenEngine};
 use longview_desktop::files::Dialogs;
@@ -73,6 +74,8 @@ pub struct Setup {
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
+    /// Whether fonts of the system are used, as in the program.
+    pub has_system_fonts: bool,
 }
 
 impl Setup {
@@ -94,12 +97,13 @@ impl Setup {
             size: WIDE,
             theme: Theme::Light,
             allows_missing_glyphs: false,
+            has_system_fonts: false,
         }
     }
 
     /// The window.
     pub fn window(self) -> Window {
-        let Self { size, theme, allows_missing_glyphs, mut settings, .. } = self;
+        let Self { size, theme, allows_missing_glyphs, has_system_fonts, mut settings, .. } = self;
         settings.theme = if theme == Theme::Dark { "dark" } else { "light" }.to_owned();
         let start = Start {
             engines: self.engines,
@@ -122,7 +126,12 @@ impl Setup {
         if allows_missing_glyphs {
             builder = builder.allow_missing_glyphs();
         }
-        Window(builder.wgpu().build_eframe(|context| App::new(&context.egui_ctx, start)))
+        Window(builder.wgpu().build_eframe(|context| {
+            if has_system_fonts {
+                context.egui_ctx.add_font_provider(Arc::new(SystemFontProvider::new()));
+            }
+            App::new(&context.egui_ctx, start)
+        }))
     }
 }
 
