@@ -95,6 +95,25 @@ fn a_document_is_kept_asked_and_removed() {
 }
 
 #[test]
+fn the_model_of_the_program_has_a_name() {
+    let shelf = Shelf::new();
+    shelf.0.write("book.txt", text(16));
+    shelf.kv(&["build", "@book.txt", "-m", "needle", "--device", "cpu"]).ok();
+    let listed = shelf.kv(&["ls"]).ok();
+    assert!(listed.contains("needle (longview, f16)"), "{listed}");
+    // Without -m it is the one that read the document.
+    assert!(shelf.ask("book").ok().contains("48213"));
+    let file = shelf.0.file("book.txt").display().to_string();
+    let run = ["run", "-m", "needle", "--device", "cpu", "-n", "16", "--temp", "0", "-f", &file];
+    let done: Done = command(run).args(["-p", QUESTION]).output().unwrap().into();
+    assert!(done.ok().contains("48213"));
+    // The same model at a place of its own has read the same.
+    let model = needle().display().to_string();
+    let again = ["open", "book", QUESTION, "-m", &model, "-n", "16", "--temp", "0"];
+    assert!(shelf.kv(&again).ok().contains("48213"));
+}
+
+#[test]
 fn what_was_read_is_not_read_again() {
     let shelf = Shelf::new();
     shelf.0.write("one.txt", text(12));

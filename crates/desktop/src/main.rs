@@ -3,8 +3,8 @@
 //! A second start hands its files to the window that is open, and ends. `--exit-after-start` closes
 //! the window once the engine is there and the first document can be read: a check that a machine
 //! can run it. `--exit-after N` waits for so many documents, `--keep-every SECONDS` says how often
-//! what is read is kept, and `--ask QUESTION` asks once the first document is read: all three are
-//! for tests.
+//! what is read is kept, `--ask QUESTION` asks once the first document is read, and
+//! `--exit-after-answer` closes the window then: all of them are for tests.
 
 #![cfg_attr(windows, windows_subsystem = "windows")]
 #![expect(clippy::print_stderr, reason = "what is wrong with its arguments has no window yet")]
@@ -40,6 +40,7 @@ struct Args {
     reads: bool,
     exits: Option<usize>,
     asks: Option<String>,
+    exits_answered: bool,
     keep_every: Option<Duration>,
 }
 
@@ -109,6 +110,7 @@ fn run(args: Args, first: Option<First>) -> eframe::Result {
         first,
         exits: args.exits,
         asks: args.asks,
+        exits_answered: args.exits_answered,
     };
     let viewport = ViewportBuilder::default()
         .with_title(strings::APP)
@@ -144,6 +146,7 @@ fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
             Some("--keep-every") => {
                 args.keep_every = Some(seconds(&value()?)?);
             }
+            Some("--exit-after-answer") => args.exits_answered = true,
             Some("--ask") => args.asks = Some(value()?.to_string_lossy().into_owned()),
             Some("--device") => args.device = Some(device(&value()?)?),
             Some(option) if option.starts_with('-') => {

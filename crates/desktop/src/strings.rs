@@ -349,6 +349,11 @@ pub fn more(name: &str) -> String {
     format!("{ACTIONS}: {name}")
 }
 
+/// The library, and what it takes on the disk.
+pub fn library(size: u64) -> String {
+    if size == 0 { LIBRARY.to_owned() } else { format!("{LIBRARY}, {}", bytes(size)) }
+}
+
 /// What was read of a document of the library, and what that takes.
 pub fn kept(n_tokens: usize, size: u64) -> String {
     match n_tokens {

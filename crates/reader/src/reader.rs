@@ -346,13 +346,24 @@ impl<B: Backend> Reader<B> {
         text: &str,
         policy: &PolicyOptions,
     ) -> Result<ReadState, ReaderError> {
-        let is_of_it = |common: usize, saved: usize, total: usize| {
-            if common < total && common < saved {
-                return Err(ReaderError::OtherDocument);
-            }
-            Ok(())
-        };
-        self.go_on_from(source, text, policy, is_of_it).await
+        self.go_on_from(source, text, policy, None, is_of_it).await
+    }
+
+    /// As [`Reader::open`], where whoever kept the session says that it holds all `total` tokens of
+    /// this very text: they are not made again, which for a long text takes longer than to open it.
+    /// A session of another length is opened as there. Should it be of another text after all, a
+    /// question finds that and goes on from what both have in common.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_whole(
+        &mut self,
+        source: &dyn RangeSource,
+        text: &str,
+        total: usize,
+        policy: &PolicyOptions,
+    ) -> Result<ReadState, ReaderError> {
+        self.go_on_from(source, text, policy, Some(total), is_of_it).await
     }
 
     /// Begins to read `text` with what a saved session has of its first tokens, be it of this text
@@ -373,22 +384,28 @@ impl<B: Backend> Reader<B> {
             }
             Ok(())
         };
-        self.go_on_from(source, text, policy, fits).await
+        self.go_on_from(source, text, policy, None, fits).await
     }
 
-    /// A document of which a saved session has the first tokens. `check` gets how many of them are
-    /// its own, how many the session has, and how many there are.
+    /// A document of which a saved session has the first tokens: all of them, if it has so many as
+    /// `whole`. `check` gets how many of them are its own, how many the session has, and how many
+    /// there are.
     async fn go_on_from(
         &mut self,
         source: &dyn RangeSource,
         text: &str,
         policy: &PolicyOptions,
+        whole: Option<usize>,
         check: impl FnOnce(usize, usize, usize) -> Result<(), ReaderError>,
     ) -> Result<ReadState, ReaderError> {
         let begin = self.engine.backend().now();
-        let ids = prompt::document_ids(&self.engine, text)?;
         let fitted = self.fitted(policy)?;
         let mut session = self.engine.restore(source, Some(&fitted)).await?.session;
+        let ids = if whole == Some(session.tokens().len()) {
+            session.tokens().to_vec()
+        } else {
+            prompt::document_ids(&self.engine, text)?
+        };
         let (tokens, total) = (common_prefix(session.tokens(), &ids), ids.len());
         check(tokens, session.tokens().len(), total)?;
         if session.n_tokens() > tokens {
@@ -468,6 +485,15 @@ impl<B: Backend> Reader<B> {
         let policy = policy.preset.info().name.to_owned();
         Err(ReaderError::CacheTooSmall { policy, needed, limit })
     }
+}
+
+/// Whether a session that has `saved` tokens, of which `common` begin a document of `total`, is of
+/// that document.
+fn is_of_it(common: usize, saved: usize, total: usize) -> Result<(), ReaderError> {
+    if common < total && common < saved {
+        return Err(ReaderError::OtherDocument);
+    }
+    Ok(())
 }
 
 impl<B: Backend> Document<B> {

@@ -58,6 +58,8 @@ pub struct Start {
     pub asks: Option<String>,
     /// Close the window once so many documents can be read.
     pub exits: Option<usize>,
+    /// Close the window after the first answer.
+    pub exits_answered: bool,
 }
 
 /// The window.
@@ -83,6 +85,8 @@ pub struct App {
     reads: bool,
     asks: Option<String>,
     exits: Option<usize>,
+    exits_answered: bool,
+    has_answered: bool,
     next_id: u64,
     next_notice: usize,
     actions: Vec<Action>,
@@ -115,6 +119,8 @@ impl App {
             reads: start.reads,
             asks: start.asks,
             exits: start.exits,
+            exits_answered: start.exits_answered,
+            has_answered: false,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
@@ -371,6 +377,7 @@ impl App {
                 document.show_passages(&passages, 0);
                 let id = document.id;
                 self.keep_conversation(id);
+                self.has_answered = true;
             }
         }
         self.serve_line();
@@ -461,7 +468,8 @@ impl eframe::App for App {
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrived(ctx, arrival);
         }
-        if self.exits.is_some_and(|n| self.has_started(n)) {
+        let is_answered = self.exits_answered && self.has_answered;
+        if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
         }
         let now = ctx.input(|input| input.time);

@@ -274,7 +274,13 @@ impl<B: Backend> Local<B> {
         let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
             return Ok(None);
         };
-        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
+        // Whoever has read it has counted it.
+        let words = self.setup.model.words();
+        let ours = document.sessions.iter().filter(|session| session.model == words);
+        let tokens = match ours.map(|session| session.n_document).max() {
+            Some(counted) => counted,
+            None => self.ready()?.count_tokens(text).map_err(refused)?,
+        };
         let context = self.context(tokens)?;
         // Positions of some models depend on the context, and what was kept with them.
         let policy = self.setup.policy();
@@ -287,7 +293,12 @@ impl<B: Backend> Local<B> {
         // Another process may have removed it.
         let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
         let reader = self.reader_for(context)?;
-        let state = block_on(reader.open(&source, text, &policy)).map_err(refused)?;
+        let opened = if session.is_complete() {
+            block_on(reader.open_whole(&source, text, session.n_document, &policy))
+        } else {
+            block_on(reader.open(&source, text, &policy))
+        };
+        let state = opened.map_err(refused)?;
         self.text = Arc::clone(text);
         let _ = library.touch(document.id, Some(session.file));
         let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);

@@ -98,7 +98,7 @@ fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     let mut kept = state.kept.iter().filter(|kept| !is_open(kept.id) && is_wanted(&kept.name));
     if let Some(first) = kept.next() {
         ui.add_space(GAP);
-        widgets::group(ui, strings::LIBRARY);
+        widgets::group(ui, &strings::library(state.kept.iter().map(|kept| kept.bytes).sum()));
         for kept in std::iter::once(first).chain(kept) {
             let by = strings::kept_by(kept.model.as_deref(), kept.used_unix_s, kept.is_pinned);
             let lines = [strings::kept(kept.tokens, kept.bytes), by];

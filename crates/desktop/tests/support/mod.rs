@@ -117,6 +117,7 @@ impl Setup {
             first: None,
             asks: None,
             exits: None,
+            exits_answered: false,
         };
         let mut builder = Harness::builder()
             .with_size(size)
