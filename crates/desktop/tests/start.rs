@@ -94,8 +94,8 @@ fn a_second_start_brings_the_window_forward_with_its_file() {
 fn what_was_read_before_a_kill_is_not_read_again() {
     let screen = Screen::start("kill");
     let file = screen.folder.join("long.txt");
-    // Some 10,000 tokens, the facts at the end.
-    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(700) + &document();
+    // Some 6,000 tokens, the facts at the end.
+    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
     std::fs::write(&file, &text).unwrap();
     let library = Documents::open(&screen.folder.join("library")).unwrap();
     let kept = || {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The desktop app on a device: it opens a window, reads a file, answers a question about it and ends.
+# The desktop app on a device: it opens a window, reads a file, answers a question and ends.
 #
 # The device is the one option (cuda, if there is none). Without a display the window opens on one
 # that nobody sees (Xvfb). Exit codes: 0 the right answer, 1 another one or none, 3 NOT RUN.
@@ -31,7 +31,7 @@ fi
 
 i=0
 while [ $i -lt 60 ]; do
-    echo "A captain looked upon the harbour. His brother left a letter. The old road passed the garden."
+    echo "A captain looked upon the harbour. His brother left a letter."
     [ $i -ne 30 ] || echo "One of the special magic numbers for quiet-harbour is: 2019860."
     i=$((i + 1))
 done >"$folder/harbours.txt"

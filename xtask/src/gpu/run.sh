@@ -1,9 +1,9 @@
 #!/bin/sh
 # Every test and bench of Longview's CUDA backend on this machine's GPU; see README.md.
 #
-# Without options all of it, then the desktop app, then the kernels once more under compute-sanitizer where that is
-# found; options go to longview-gpu. Exit codes: 0 all right, 1 something failed, 2 a wrong call, 3
-# NOT RUN.
+# Without options all of it, then the desktop app, then the kernels once more under
+# compute-sanitizer where that is found; options go to longview-gpu. Exit codes: 0 all right, 1
+# something failed, 2 a wrong call, 3 NOT RUN.
 set -u
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 # The binary looks for its files there.

@@ -468,7 +468,9 @@ impl eframe::App for App {
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrived(ctx, arrival);
         }
-        let is_answered = self.exits_answered && self.has_answered;
+        // Without an engine there will be no answer.
+        let is_over = self.has_answered || self.state.engine == EngineState::Gone;
+        let is_answered = self.exits_answered && is_over;
         if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
         }
