@@ -89,6 +89,18 @@ const TOOLS: &[Tool] = &[
         ],
         source: Source::Packages("xvfb libxkbcommon-x11-0 libxcursor1 libxi6"),
     },
+    // Its pages of Chinese, Japanese and Korean need a font; this one is small.
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "CJK font",
+        probe: &[
+            "sh",
+            "-c",
+            "find /usr/share/fonts ~/.fonts ~/.local/share/fonts -type f 2>/dev/null | \
+             grep -qiE 'cjk|wqy-microhei|sourcehan'",
+        ],
+        source: Source::Packages("fonts-wqy-microhei"),
+    },
 ];
 
 /// The verb, and the first stage of CI.

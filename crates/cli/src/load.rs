@@ -12,6 +12,7 @@ use longview_model::config::{ModelConfig, RopeScaling};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_scheduler::PolicyOptions;
+use longview_startup::embedded;
 
 use crate::args::numbers;
 use crate::interrupt::Interrupt;
@@ -23,7 +24,8 @@ use crate::{template, units};
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
     /// Folder of the model in Hugging Face layout (config.json, *.safetensors, tokenizer.json), a
-    /// GGUF file, or the name of a downloaded model (`longview ls`).
+    /// GGUF file, the name of a downloaded model (`longview ls`), or `needle`: the small model that
+    /// is part of this program.
     #[arg(short, long, value_name = "MODEL", required_unless_present = "hf_repo")]
     model: Option<PathBuf>,
 
@@ -72,6 +74,11 @@ impl ModelArgs {
         self
     }
 
+    /// Whether it is the model that is part of this program.
+    pub fn is_embedded(&self) -> bool {
+        self.model.as_deref().is_some_and(embedded::is_named)
+    }
+
     /// Where it lies, as far as that is known without a download.
     pub fn place(&self) -> Option<PathBuf> {
         match &self.model {
@@ -90,6 +97,9 @@ impl ModelArgs {
 
     /// The same without a download; `None` for a model that is not here.
     pub fn open_here(&self) -> Result<Option<ModelFolder>> {
+        if self.is_embedded() {
+            return self.quantized(embedded::open()?).map(Some);
+        }
         let Some(place) = self.place() else { return Ok(None) };
         self.quantized(template::open_folder(&place)?).map(Some)
     }
@@ -105,6 +115,9 @@ impl ModelArgs {
 /// Opens a model's folder or file, or that of a downloaded model, or says what works in place of
 /// other things that models come in.
 pub fn open_folder(path: &Path) -> Result<ModelFolder> {
+    if embedded::is_named(path) {
+        return Ok(embedded::open()?);
+    }
     let shown = path.display();
     let ends_with = |wanted: &str| {
         path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))

@@ -250,7 +250,7 @@ fn facts(
     policy: PolicyOptions,
 ) -> Result<ModelFacts> {
     let (words, names) = if args.model.is_absent() {
-        ("embedded".to_owned(), vec!["needle".to_owned()])
+        (embedded::NAME.to_owned(), vec![embedded::NAME.to_owned()])
     } else {
         let given = args.model.name();
         let file = Path::new(&given).file_name().map(|name| name.to_string_lossy().into_owned());

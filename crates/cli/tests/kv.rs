@@ -95,6 +95,25 @@ fn a_document_is_kept_asked_and_removed() {
 }
 
 #[test]
+fn the_model_of_the_program_has_a_name() {
+    let shelf = Shelf::new();
+    shelf.0.write("book.txt", text(16));
+    shelf.kv(&["build", "@book.txt", "-m", "needle", "--device", "cpu"]).ok();
+    let listed = shelf.kv(&["ls"]).ok();
+    assert!(listed.contains("needle (longview, f16)"), "{listed}");
+    // Without -m it is the one that read the document.
+    assert!(shelf.ask("book").ok().contains("48213"));
+    let file = shelf.0.file("book.txt").display().to_string();
+    let run = ["run", "-m", "needle", "--device", "cpu", "-n", "16", "--temp", "0", "-f", &file];
+    let done: Done = command(run).args(["-p", QUESTION]).output().unwrap().into();
+    assert!(done.ok().contains("48213"));
+    // The same model at a place of its own has read the same.
+    let model = needle().display().to_string();
+    let again = ["open", "book", QUESTION, "-m", &model, "-n", "16", "--temp", "0"];
+    assert!(shelf.kv(&again).ok().contains("48213"));
+}
+
+#[test]
 fn what_was_read_is_not_read_again() {
     let shelf = Shelf::new();
     shelf.0.write("one.txt", text(12));
@@ -321,6 +340,8 @@ fn files_of_many_kinds_become_text() {
     let draw = "BT /F1 12 Tf 72 700 Td (The pass key is 48213.) Tj ET";
     shelf.0.write("a.pdf", pdf(draw, ""));
     assert_eq!(read(&shelf, "a.pdf").trim(), "The pass key is 48213.");
+    let manifest = fs::read_to_string(shelf.0.file("library/manifest.json")).unwrap();
+    assert!(manifest.contains("\"pages\":1") || manifest.contains("\"pages\": 1"), "{manifest}");
     let page = "<html><head><title>x</title></head><body><h1>Key</h1><p>It is <b>48213</b>.";
     shelf.0.write("a.html", page);
     assert_eq!(read(&shelf, "a.html").trim(), "# Key\n\nIt is 48213.");

@@ -1,6 +1,7 @@
 //! A document that is open: its text, how far it is read, and what was asked about it.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -31,6 +32,8 @@ pub struct Document {
     pub kept: Option<Id>,
     /// The files that its text was made of, in order.
     pub sources: Vec<Source>,
+    /// The file in which it came, if that has what a model read of it.
+    pub session: Option<PathBuf>,
     /// The document of the library that this one is a longer version of, until it was read.
     pub replaces: Option<Id>,
     /// All of it.
@@ -183,6 +186,7 @@ impl Document {
             title,
             kept: None,
             sources: Vec::new(),
+            session: None,
             replaces: None,
             suggestions: sample::suggestions(&text, SUGGESTED),
             text,
@@ -197,6 +201,12 @@ impl Document {
             map: None,
             history: Vec::new(),
         }
+    }
+
+    /// Pages of its files, if all of them have pages.
+    pub fn pages(&self) -> Option<u64> {
+        let pages: Option<Vec<u64>> = self.sources.iter().map(|source| source.pages).collect();
+        pages.filter(|pages| !pages.is_empty()).map(|pages| pages.iter().sum())
     }
 
     /// Whether it is to be read and is not yet.

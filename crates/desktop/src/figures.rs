@@ -1,6 +1,9 @@
 //! Numbers as people read them.
 
+use std::time::{Duration, SystemTime};
+
 use longview_core::Grouped;
+use longview_library::date;
 
 /// `32,768`.
 pub fn count(n: usize) -> String {
@@ -23,6 +26,13 @@ pub fn bytes(n: u64) -> String {
     }
     let decimals = usize::from(unit > 0 && value < 99.95);
     format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+/// `today`, or `2026-11-25`: the day of a time in seconds since 1970.
+pub fn date(unix_s: u64) -> String {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s);
+    let day = date::day(time);
+    if day == date::day(SystemTime::now()) { "today".to_owned() } else { day }
 }
 
 /// A rate: one decimal below 100, none above.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use longview_core::FileSource;
 use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, Source};
+use longview_scheduler::SessionFile;
 
 use crate::document::Exchange;
 use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Wake};
@@ -20,6 +22,8 @@ const MOST_BYTES: u64 = 64 << 20;
 const MOST_FILES: usize = 500;
 /// Endings of files that a folder is searched for, and dialogs show.
 const ENDINGS: [&str; 7] = ["txt", "md", "text", "html", "htm", "pdf", "docx"];
+/// The ending of a session file, as `longview kv export` and `--save-session` write it.
+const SESSION: &str = "lvs";
 /// What stands between the texts of two files, as `longview kv build` has it.
 pub const BETWEEN: &str = "\n\n";
 
@@ -32,6 +36,8 @@ pub struct Piece {
     pub text: Arc<str>,
     /// What it was.
     pub source: Source,
+    /// The session file that it is in: what a model has read of it.
+    pub session: Option<PathBuf>,
 }
 
 /// What files are for.
@@ -135,7 +141,7 @@ pub fn keep(
 /// The source of a text that comes from no file.
 pub fn source(title: &str, text: &str) -> Source {
     let kind = Path::new(title).extension().and_then(|kind| kind.to_str()).unwrap_or("txt");
-    Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64 }
+    Source { name: title.to_owned(), kind: kind.to_owned(), bytes: text.len() as u64, pages: None }
 }
 
 /// Does something with the library and lists it again.
@@ -172,7 +178,8 @@ pub struct SystemDialogs;
 impl Dialogs for SystemDialogs {
     fn open(&self) -> Vec<PathBuf> {
         let dialog = rfd::FileDialog::new().set_title(strings::OPEN_FILE);
-        let dialog = dialog.add_filter("Text", &ENDINGS).add_filter("All", &["*"]);
+        let endings = [&ENDINGS[..], &[SESSION]].concat();
+        let dialog = dialog.add_filter("Text", &endings).add_filter("All", &["*"]);
         dialog.pick_files().unwrap_or_default()
     }
 
@@ -287,25 +294,55 @@ pub fn read(path: &Path) -> Result<Piece, Failure> {
         Err(error) => return Err(failed(error.to_string())),
         // A pipe or a device may never end.
         Ok(found) if !found.is_file() => return Err(failed("is no file".to_owned())),
-        Ok(found) if found.len() > MOST_BYTES => {
+        // Of a session little is read before the engine opens it.
+        Ok(found) if found.len() > MOST_BYTES && !has_ending(path, SESSION) => {
             let most = crate::figures::bytes(MOST_BYTES);
             return Err(failed(format!("is larger than {most}")));
         }
         Ok(found) => found.len(),
     };
+    let is_session = has_ending(path, SESSION);
     let is_more_than_text =
         ["pdf", "docx", "html", "htm"].iter().any(|kind| has_ending(path, kind));
-    let text = if is_more_than_text { extracted(path, &title) } else { plain(path, &title) };
-    let text: Arc<str> = text.map_err(failed)?.into();
-    let source = Source { bytes, ..source(&title, &text) };
-    Ok(Piece { title, text, source })
+    let found = if is_session {
+        text_of_session(path).map(|text| (text, None))
+    } else if is_more_than_text {
+        extracted(path, &title)
+    } else {
+        plain(path, &title)
+    };
+    let (text, pages) = found.map_err(failed)?;
+    let text: Arc<str> = text.into();
+    let source = Source { bytes, pages, ..source(&title, &text) };
+    Ok(Piece { title, text, source, session: is_session.then(|| path.to_owned()) })
 }
 
+/// The text that a session file was made of. What it has of a model is proved by whoever opens it.
+fn text_of_session(path: &Path) -> Result<String, String> {
+    let source = FileSource::open(path).map_err(|error| error.to_string())?;
+    let note = SessionFile::open(&source)
+        .and_then(SessionFile::read)
+        .and_then(|mut file| file.content())
+        .map_err(|error| error.to_string())?
+        .note;
+    let note: serde_json::Value = serde_json::from_slice(&note).unwrap_or_default();
+    match note.get("document").and_then(|text| text.as_str()) {
+        Some(text) if !text.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err(strings::SESSION_WITHOUT_TEXT.to_owned()),
+    }
+}
+
+/// A text, and its pages where its file has pages.
+type Extracted = (String, Option<u64>);
+
 /// A text in UTF-8, or in another encoding, which is looked for in a process with limits.
-fn plain(path: &Path, title: &str) -> Result<String, String> {
+fn plain(path: &Path, title: &str) -> Result<Extracted, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned)),
+        Ok(text) => {
+            let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
+            Ok((text, None))
+        }
         Err(_) => extracted(path, title).map_err(|why| format!("{} ({why})", strings::NOT_TEXT)),
     }
 }
@@ -314,11 +351,12 @@ fn has_ending(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending))
 }
 
-/// The text of a file that is more than text, read by a process with limits.
-fn extracted(path: &Path, title: &str) -> Result<String, String> {
+/// The text of a file that is more than text, and its pages, read by a process with limits.
+fn extracted(path: &Path, title: &str) -> Result<Extracted, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let text = longview_library::text::extract(file, title, MOST_BYTES);
-    Ok(text.map_err(|error| error.to_string())?.text)
+    let found = text.map_err(|error| error.to_string())?;
+    Ok((found.text, found.n_pages))
 }
 
 /// Writes answers, in a file that is complete or not there.

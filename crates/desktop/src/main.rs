@@ -2,8 +2,9 @@
 //!
 //! A second start hands its files to the window that is open, and ends. `--exit-after-start` closes
 //! the window once the engine is there and the first document can be read: a check that a machine
-//! can run it. `--exit-after N` waits for so many documents, and `--keep-every SECONDS` says how
-//! often what is read is kept: both are for tests.
+//! can run it. `--exit-after N` waits for so many documents, `--keep-every SECONDS` says how often
+//! what is read is kept, `--ask QUESTION` asks once the first document is read, and
+//! `--exit-after-answer` closes the window then: all of them are for tests.
 
 #![cfg_attr(windows, windows_subsystem = "windows")]
 #![expect(clippy::print_stderr, reason = "what is wrong with its arguments has no window yet")]
@@ -38,6 +39,8 @@ struct Args {
     files: Vec<PathBuf>,
     reads: bool,
     exits: Option<usize>,
+    asks: Option<String>,
+    exits_answered: bool,
     keep_every: Option<Duration>,
 }
 
@@ -106,6 +109,8 @@ fn run(args: Args, first: Option<First>) -> eframe::Result {
         places,
         first,
         exits: args.exits,
+        asks: args.asks,
+        exits_answered: args.exits_answered,
     };
     let viewport = ViewportBuilder::default()
         .with_title(strings::APP)
@@ -139,8 +144,10 @@ fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
             Some("--exit-after-start") => args.exits = Some(1),
             Some("--exit-after") => args.exits = Some(number(&value()?)?),
             Some("--keep-every") => {
-                args.keep_every = Some(Duration::from_secs(number(&value()?)? as u64));
+                args.keep_every = Some(seconds(&value()?)?);
             }
+            Some("--exit-after-answer") => args.exits_answered = true,
+            Some("--ask") => args.asks = Some(value()?.to_string_lossy().into_owned()),
             Some("--device") => args.device = Some(device(&value()?)?),
             Some(option) if option.starts_with('-') => {
                 return Err(format!("{option} is no option"));
@@ -154,6 +161,12 @@ fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Args, String> {
 fn number(word: &OsString) -> Result<usize, String> {
     let parsed = word.to_str().and_then(|word| word.parse().ok());
     parsed.ok_or(format!("{}: must be a whole number", word.display()))
+}
+
+fn seconds(word: &OsString) -> Result<Duration, String> {
+    let parsed = word.to_str().and_then(|word| word.parse().ok());
+    let parsed = parsed.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    parsed.ok_or(format!("{}: must be a number of seconds", word.display()))
 }
 
 fn device(name: &OsString) -> Result<String, String> {
@@ -177,7 +190,7 @@ mod tests {
         assert_eq!(settings.device, "cpu");
         assert_eq!(settings.model, ModelSource::Path("folder".into()));
         assert_eq!((args.files, args.reads), (vec!["book.txt".into(), "sequel.txt".into()], true));
-        for wrong in ["--model", "--device tpu", "--fast", "--exit-after x"] {
+        for wrong in ["--model", "--device tpu", "--fast", "--exit-after x", "--keep-every -1"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

@@ -72,14 +72,15 @@ fn wanted<'a>(name: &'a ModelName) -> Wanted<'a> {
     Wanted { name, file: None, prefer: Prefer::Safetensors }
 }
 
-/// Asks the hub what a model is.
-pub fn look(library: &Library, text: &str) -> Arrival {
+/// Asks the hub what a model is; nothing once `cancel` says to end.
+pub fn look(library: &Library, text: &str, cancel: &AtomicBool) -> Option<Arrival> {
+    let is_cancelled = || cancel.load(Ordering::Relaxed);
     let found = text.parse::<ModelName>().map_err(|error| error.to_string()).and_then(|name| {
-        let mut watch = Watch { on_event: &mut |_| {}, is_cancelled: &|| false };
+        let mut watch = Watch { on_event: &mut |_| {}, is_cancelled: &is_cancelled };
         let remote = library.look(&wanted(&name), &is_header, &mut watch);
         remote.map(|remote| offer(text, &remote)).map_err(|error| error.to_string())
     });
-    Arrival::Looked(text.to_owned(), found)
+    (!is_cancelled()).then(|| Arrival::Looked(text.to_owned(), found))
 }
 
 /// Whether the beginning of a GGUF file has its whole header. The tensors behind it lie further

@@ -82,6 +82,8 @@ pub enum Action {
     Theme(ThemePreference),
     /// Asks the hub what a model is, or looks at one on this computer.
     Look(String),
+    /// Ends that look.
+    CancelLook,
     /// Asks for a model on this computer: for a folder, or for a file.
     ChooseModel(bool),
     /// Downloads the model that is looked at.

@@ -4,7 +4,7 @@
 #![expect(missing_docs, reason = "a text says itself what it says")]
 
 use crate::engine::{Attention, FailureKind, LeftOut, ReadPlan, ReadProgress, ReadState};
-use crate::figures::{bytes, count, percent, rate, seconds, tokens};
+use crate::figures::{bytes, count, date, percent, rate, seconds, tokens};
 use crate::fit::{Fit, Place, VERDICT_TOKENS, Verdict};
 
 pub const APP: &str = "Longview";
@@ -30,6 +30,7 @@ pub const ACTIONS: &str = "More";
 pub const OPEN_SAMPLE: &str = "Open the sample";
 pub const CLOSE_DOCUMENT: &str = "Close";
 pub const NO_DOCUMENTS: &str = "Nothing is open.";
+pub const NOTHING_FOUND: &str = "No document is called so.";
 pub const SAMPLE_TITLE: &str = "Sample document";
 pub const THEME: &str = "Theme";
 pub const THEME_SYSTEM: &str = "System";
@@ -60,6 +61,7 @@ pub const PREPARING: &str = "Preparing";
 pub const INDEXING: &str = "All is read. Building the index";
 pub const PAUSED: &str = "Paused";
 pub const STOPPING: &str = "Stopping";
+pub const PLAN_OWN_PAGES: &str = "Pages";
 pub const PLAN_PAGES: &str = "Pages, of 1,800 letters";
 pub const PLAN_DISK: &str = "In the library, on the disk";
 pub const IN_LINE: &str = "Waits in line";
@@ -129,6 +131,7 @@ pub const MODEL_NAME: &str = "Name at Hugging Face, folder or GGUF file";
 pub const MODEL_HINT: &str = "USER/REPO or USER/REPO:Q4_K_M";
 pub const LOOK: &str = "Look";
 pub const LOOKING: &str = "Asking the hub";
+pub const CANCEL_LOOK: &str = "Stop asking";
 pub const CHOOSE_FOLDER: &str = "Choose a folder";
 pub const CHOOSE_GGUF: &str = "Choose a GGUF file";
 pub const ON_THIS_COMPUTER: &str = "On this computer";
@@ -221,6 +224,7 @@ pub const DISMISS: &str = "Dismiss";
 pub const START_AGAIN: &str = "Start the engine again";
 pub const NOT_TEXT: &str = "is no text in UTF-8, nor in another encoding. Save it as plain text \
     and open that.";
+pub const SESSION_WITHOUT_TEXT: &str = "holds no text of a document. Open the document itself.";
 pub const EMPTY_FOLDER: &str = "holds no text: txt, md, html, pdf or docx.";
 
 /// The shortcuts, as the window lists them.
@@ -345,13 +349,25 @@ pub fn more(name: &str) -> String {
     format!("{ACTIONS}: {name}")
 }
 
-/// What is known of a document of the library.
-pub fn kept(n_tokens: usize, size: u64, is_pinned: bool) -> String {
-    let read = match n_tokens {
+/// The library, and what it takes on the disk.
+pub fn library(size: u64) -> String {
+    if size == 0 { LIBRARY.to_owned() } else { format!("{LIBRARY}, {}", bytes(size)) }
+}
+
+/// What was read of a document of the library, and what that takes.
+pub fn kept(n_tokens: usize, size: u64) -> String {
+    match n_tokens {
         0 => NOT_READ.to_owned(),
         n => format!("{}, {}", tokens(n), bytes(size)),
-    };
-    if is_pinned { format!("{read}, {PINNED}") } else { read }
+    }
+}
+
+/// Who read it, and when it was used last.
+pub fn kept_by(model: Option<&str>, used_unix_s: u64, is_pinned: bool) -> String {
+    // The publisher of a model is on its page; here is little room.
+    let model = model.map(|name| name.rsplit('/').next().unwrap_or(name).to_owned());
+    let parts = [Some(date(used_unix_s)), is_pinned.then(|| PINNED.to_owned()), model];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The line under a document's title.
@@ -388,6 +404,15 @@ pub fn plan_context(plan: &ReadPlan) -> String {
 
 pub fn plan_short_of(available: u64) -> String {
     format!("This does not fit: {} are free.", bytes(available))
+}
+
+pub fn plan_disk_short_of(needed: u64, free: u64) -> String {
+    format!(
+        "About {} are needed on the disk, and {} are free: it can be read and asked, and is not \
+         kept.",
+        bytes(needed),
+        bytes(free)
+    )
 }
 
 pub fn progress(progress: &ReadProgress) -> String {
@@ -465,6 +490,22 @@ pub fn map_summary(layer: usize, head: usize, counts: &[usize; 6], cell: usize) 
     )
 }
 
+/// A message of another part of the program as a sentence of the window. Names and paths in front
+/// stay as they are.
+pub fn sentence(message: &str) -> String {
+    let mut letters = message.chars();
+    let first = message.split(' ').next().unwrap_or_default();
+    let is_word = first.chars().all(|letter| letter.is_ascii_lowercase());
+    let mut sentence = match letters.next() {
+        Some(letter) if is_word => format!("{}{}", letter.to_ascii_uppercase(), letters.as_str()),
+        _ => message.to_owned(),
+    };
+    if sentence.ends_with(|end: char| end.is_alphanumeric() || end == ')') {
+        sentence.push('.');
+    }
+    sentence
+}
+
 /// What a failure means, and what to do about it.
 pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
     match kind {
@@ -472,6 +513,10 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
             "The engine stopped",
             "Your questions and answers are still here. Start the engine again to go on; the \
              document is then read again.",
+        ),
+        FailureKind::NoDevice => (
+            "This device cannot be used",
+            "Choose another one in the settings. Automatic takes the best that there is.",
         ),
         FailureKind::DeviceLost => (
             "The device was lost",
@@ -494,5 +539,18 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
         FailureKind::File => ("The file cannot be used", ""),
         FailureKind::BadInput => ("This does not work", ""),
         FailureKind::Other => ("Something failed", "Try again."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_become_sentences() {
+        assert_eq!(sentence("the device has no room"), "The device has no room.");
+        assert_eq!(sentence("a/b.txt: is no text."), "a/b.txt: is no text.");
+        assert_eq!(sentence("cuda: no driver (libcuda)"), "cuda: no driver (libcuda).");
+        assert_eq!(sentence(""), "");
     }
 }

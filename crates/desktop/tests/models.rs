@@ -88,6 +88,28 @@ fn a_model_is_looked_at_downloaded_in_two_goes_and_used() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn a_look_at_a_hub_that_says_nothing_is_ended() {
+    let (hub, folder) = (Hub::start(), folder("slow-hub"));
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.models = Some(library(&hub, &folder));
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    look_for(&mut window, "org/slow");
+    window.click(strings::CANCEL_LOOK);
+    assert!(!window.sees(strings::LOOKING), "at once");
+    // Another one is asked for meanwhile, and what comes late changes nothing.
+    window.click(strings::CLOSE_DIALOG);
+    look_for(&mut window, "org/needle");
+    window.wait_for(strings::DOWNLOAD);
+    hub.open_gate();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    window.0.run_ok();
+    assert!(window.sees(strings::DOWNLOAD) && window.sees_part("5 files. Licence: mit."));
+    let _ = std::fs::remove_dir_all(folder);
+}
+
 /// Bytes of what a download has begun.
 fn begun(folder: &Path) -> u64 {
     let blobs = folder.join("hub/models--org--needle/blobs");

@@ -1,8 +1,16 @@
 //! Every state as a picture, compared with the one that was looked at.
 
-use eframe::egui::{Theme, Vec2};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use eframe::egui::accesskit::Role;
+use eframe::egui::{Key, Modifiers, Theme, Vec2};
+use egui_kittest::kittest::Queryable as _;
+use longview_desktop::engine::{Failure, FailureKind, OpenEngine};
 use longview_desktop::strings;
-use longview_library::documents::{Documents, NewDocument};
+use longview_library::documents::{Documents, Facts, Id, NewDocument, Reading, SessionKey};
 
 use crate::support::script::{Script, Then};
 use crate::support::{NARROW, Setup, WIDE, Window};
@@ -164,6 +172,306 @@ fn a_library() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// A library of documents that were read by a model, as files say it.
+fn shelf(name: &str, n: usize) -> (PathBuf, Documents) {
+    let folder = std::env::temp_dir().join(format!("longview-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let library = Documents::open(&folder).unwrap();
+    let places = ["harbour", "lighthouse", "old mill", "northern road", "botanical garden"];
+    let kinds = ["Letters from the", "A history of the", "Log of the", "Plans for the"];
+    for i in 0..n {
+        let name = format!("{} {}, part {}", kinds[i % 4], places[i % 5], i / 20 + 1);
+        let new = NewDocument { text: &name, name: Some(&name), sources: Vec::new() };
+        let document = library.add(new).unwrap();
+        if i % 3 == 0 {
+            continue;
+        }
+        let key = SessionKey {
+            fingerprint: Id::of(b"needle"),
+            kv_type: "f16".into(),
+            reading: Reading::Plain,
+            policy: "longview".into(),
+        };
+        let building = library.begin(document.id, &key).unwrap();
+        let mut writer = building.writer().unwrap();
+        writer.write_all(&vec![0; 1000 + 4096 * i]).unwrap();
+        let tokens: Vec<u32> = (0..300 + 40 * i as u32).collect();
+        let facts = Facts {
+            tokens: &tokens,
+            n_document: tokens.len(),
+            context: 16_384,
+            model: if i % 2 == 0 { "needle" } else { "Qwen/Qwen2.5-0.5B-Instruct" },
+            about: "",
+            preset: "longview",
+        };
+        building.commit(writer, &facts).unwrap();
+    }
+    (folder, library)
+}
+
+/// Time of the window's thread for a frame of a long list, where nothing is optimised.
+const LIST_FRAME: Duration = Duration::from_millis(200);
+
+#[test]
+fn two_hundred_documents() {
+    let (folder, library) = shelf("two-hundred", 200);
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.library = Some(library.clone());
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.until("all documents", |window| window.0.state().state().kept.len() == 201);
+    let last = "Plans for the botanical garden, part 10";
+    window.wait_for(&strings::more(last));
+    window.picture("library_200");
+    let mut frames: Vec<_> = (0..20)
+        .map(|_| {
+            let begin = std::time::Instant::now();
+            window.0.step();
+            begin.elapsed()
+        })
+        .collect();
+    frames.sort_unstable();
+    println!("a frame beside 200 documents: median {:?}", frames[10]);
+    assert!(frames[10] < LIST_FRAME, "{frames:?}");
+    let find = |window: &mut Window, wanted: &str| {
+        let field = window.0.get_by_role_and_label(Role::TextInput, strings::FIND);
+        field.set_text_value_accesskit(wanted);
+        window.0.run_ok();
+    };
+    find(&mut window, "mill, part 3");
+    assert!(
+        window.sees(&strings::more("Log of the old mill, part 3"))
+            && !window.sees(&strings::more(last))
+    );
+    window.picture("library_found");
+    window.click(&strings::more("Log of the old mill, part 3"));
+    window.click(strings::PIN);
+    window.wait_for_part("today, pinned");
+    window.click(&strings::more("Log of the old mill, part 3"));
+    window.wait_for(strings::UNPIN);
+    window.picture("library_menu");
+    window.click(strings::RENAME);
+    window.wait_for(strings::NEW_NAME);
+    window.picture("rename");
+    window.click_last(strings::CANCEL);
+    find(&mut window, "nowhere");
+    window.wait_for(strings::NOTHING_FOUND);
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// A folder of three texts. Its own name is not shown.
+fn texts(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("longview-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (name, n) in [("Chapter 1.txt", 90), ("Chapter 2.txt", 300), ("Chapter 10.md", 40)] {
+        std::fs::write(folder.join(name), "The harbour was quiet that evening. ".repeat(n))
+            .unwrap();
+    }
+    folder
+}
+
+fn order(theme: Theme, size: Vec2, suffix: &str) -> (Script, Window) {
+    let folder = texts(&format!("texts{suffix}"));
+    let (script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    (setup.theme, setup.size) = (theme, size);
+    setup.files = vec![folder.clone()];
+    let mut window = setup.window();
+    window.wait_for(strings::OPEN_AS_ONE);
+    window.picture(&format!("order{suffix}"));
+    std::fs::remove_dir_all(folder).unwrap();
+    (script, window)
+}
+
+fn order_and_line(theme: Theme, suffix: &str) {
+    let (script, mut window) = order(theme, WIDE, suffix);
+    window.click(strings::OPEN_EACH);
+    window.until("all are planned", |window| {
+        let documents = &window.0.state().state().documents;
+        documents.len() == 3 && documents.iter().all(|d| d.plan.is_some())
+    });
+    for name in ["Chapter 1.txt", "Chapter 2.txt", "Chapter 10.md"] {
+        window.click_part(&format!("{name}, "));
+        window.click(strings::READ);
+    }
+    script.read(2);
+    window.wait_for_part("Reading, 63 %");
+    window.picture(&format!("line{suffix}"));
+}
+
+#[test]
+fn several_files_and_their_line() {
+    order_and_line(Theme::Light, "");
+}
+
+#[test]
+fn several_files_and_their_line_in_the_dark() {
+    order_and_line(Theme::Dark, "_dark");
+}
+
+#[test]
+fn several_files_in_a_narrow_window() {
+    order(Theme::Light, NARROW, "_narrow");
+}
+
+fn no_device(theme: Theme, name: &str) {
+    let open: OpenEngine = Arc::new(|| {
+        let message =
+            "cuda: there is no NVIDIA driver here (libcuda.so.1 was not found)".to_owned();
+        Err(Failure { kind: FailureKind::NoDevice, message })
+    });
+    let mut setup = Setup::new(open);
+    setup.theme = theme;
+    let mut window = setup.window();
+    window.wait_for(strings::failure(FailureKind::NoDevice).0);
+    window.picture(name);
+}
+
+#[test]
+fn no_such_device() {
+    no_device(Theme::Light, "no_device");
+}
+
+#[test]
+fn no_such_device_in_the_dark() {
+    no_device(Theme::Dark, "no_device_dark");
+}
+
+#[test]
+fn no_memory() {
+    let (script, mut window) = planned(WIDE, Theme::Light);
+    window.click(strings::READ);
+    script.read(2);
+    window.wait_for_part("512 of");
+    script.read_then(Then::OutOfMemory);
+    window.wait_for(strings::failure(FailureKind::OutOfMemory).0);
+    window.picture("out_of_memory");
+}
+
+/// What cannot be read, or not be kept, is said before it is read.
+#[test]
+fn too_little_memory_and_too_little_disk() {
+    let folder = std::env::temp_dir().join(format!("longview-little-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("Encyclopedia.txt");
+    let text = "This is too large, and there is a full disk. ".repeat(200);
+    std::fs::write(&file, text).unwrap();
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.files = vec![file];
+    let mut window = setup.window();
+    window.wait_for_part("This does not fit");
+    assert!(window.sees_part("and 1.0 KiB are free: it can be read and asked, and is not kept"));
+    window.picture("too_large");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+fn damaged(theme: Theme, name: &str) {
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.theme = theme;
+    // A path that is the same on every machine: tests run in the folder of their crate.
+    setup.chosen.open = vec![PathBuf::from("tests/files/damaged.lvs")];
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.click(strings::OPEN_FILE);
+    window.wait_for(strings::failure(FailureKind::File).0);
+    window.picture(name);
+}
+
+#[test]
+fn a_damaged_file() {
+    damaged(Theme::Light, "damaged");
+}
+
+#[test]
+fn a_damaged_file_in_the_dark() {
+    damaged(Theme::Dark, "damaged_dark");
+}
+
+#[test]
+fn twice_the_size() {
+    let (script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.settings.scale = 200;
+    // Of 1,280 by 800 pixels half as many points are left.
+    setup.size = WIDE / 2.0;
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.picture("scaled");
+    window.click(strings::READ);
+    script.read(16);
+    window.wait_for_part("read in");
+    window.click(strings::QUESTIONS);
+    window.click_part("What is the special magic number");
+    script.say(4);
+    window.wait_for(strings::ASK_AGAIN);
+    window.picture("scaled_questions");
+    window.click(strings::DOCUMENTS);
+    window.picture("scaled_list");
+    window.0.key_press_modifiers(Modifiers::COMMAND, Key::M);
+    window.0.run_ok();
+    window.wait_for(strings::SUGGESTED_MODELS);
+    window.picture("scaled_models");
+}
+
+#[test]
+fn dialogs_in_the_dark() {
+    let (_script, mut window) = planned(WIDE, Theme::Dark);
+    window.click(strings::SETTINGS);
+    window.click(strings::ADVANCED);
+    window.wait_for(strings::POLICY_HELP);
+    window.picture("settings_dark");
+    window.click(strings::CANCEL);
+    window.click(strings::MODELS);
+    window.wait_for(strings::SUGGESTED_MODELS);
+    window.picture("models_dark");
+}
+
+#[test]
+fn models_in_a_narrow_window() {
+    let (_script, mut window) = planned(NARROW, Theme::Light);
+    window.click(strings::DOCUMENTS);
+    window.click(strings::MODELS);
+    window.wait_for(strings::SUGGESTED_MODELS);
+    window.picture("narrow_models");
+}
+
+#[test]
+fn what_was_recalled_in_the_dark() {
+    let (_script, mut window) = answered(WIDE, Theme::Dark);
+    window.click(strings::RECALL);
+    window.picture("recall_dark");
+}
+
+/// Fonts of the system have what the program's own have not; a letter that none has ends the test.
+/// Which font it is depends on the system, so the picture is left in the target folder, as
+/// `tmp/languages.png`, and compared with none.
+#[test]
+fn a_page_of_many_languages() {
+    let folder = std::env::temp_dir().join(format!("longview-lang-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("東京.txt");
+    let text = "中文：这本书讲述了一个安静的港口，以及一盏没有人提起的灯。\n\n\
+        日本語：港は静かで、だれも灯台のことを話さなかった。カタカナも、ひらがなも、漢字もある。\n\n\
+        한국어: 항구는 조용했고 아무도 등불에 대해 말하지 않았다.\n\n\
+        Ελληνικά, русский, Việt, and emoji: 😀 🚢 📚 ☕ 🌍\n\n";
+    std::fs::write(&file, text.repeat(6)).unwrap();
+    let (_script, open) = Script::new();
+    let mut setup = Setup::new(open);
+    setup.files = vec![file];
+    setup.has_system_fonts = true;
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.0.run_ok();
+    let picture = window.0.render().unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("languages.png");
+    picture.save(&path).unwrap();
+    println!("the page is in {}", path.display());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn a_document_that_is_too_long() {
     let (_script, open) = Script::new();
@@ -173,6 +481,6 @@ fn a_document_that_is_too_long() {
     setup.files = vec![file.clone()];
     let mut window = setup.window();
     // The name of the file is another one each time: what is wrong is what matters.
-    window.wait_for(strings::failure(longview_desktop::engine::FailureKind::TooLong).0);
+    window.wait_for(strings::failure(FailureKind::TooLong).0);
     let _ = std::fs::remove_file(file);
 }

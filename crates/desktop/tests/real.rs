@@ -21,7 +21,7 @@ fn engines(library: Option<Documents>) -> OpenEngine {
 }
 
 /// A document of some 830 tokens with three numbers in it.
-fn document() -> String {
+pub fn document() -> String {
     let names = ["velvet-comet", "quiet-harbour", "amber-lantern"];
     let numbers = ["2003322", "2019860", "5828235"];
     let mut text = String::new();
@@ -128,6 +128,55 @@ fn the_next_start_opens_a_document_without_reading_it() {
     window.wait_for(strings::ASK_AGAIN);
     assert!(window.sees_part("5828235."), "the right number");
     change(&mut window, &name);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_session_file_opens_without_reading_and_goes_into_the_library() {
+    let folder = std::env::temp_dir().join(format!("longview-session-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let (text, session) = (folder.join("text.txt"), folder.join("harbours.lvs"));
+    std::fs::write(&text, document()).unwrap();
+    let first = folder.join("first");
+    let mut window = with_library(&first, Some(&text));
+    window.click(strings::READ);
+    window.wait_for_part("read in");
+    drop(window);
+    let library = Documents::open(&first).unwrap();
+    let kept = library.list().unwrap().remove(0);
+    std::fs::copy(library.session_path(&kept.sessions[0]), &session).unwrap();
+
+    // On another machine: with a library of its own, and without one.
+    let second = folder.join("second");
+    for has_library in [true, false] {
+        let mut window = if has_library {
+            with_library(&second, Some(&session))
+        } else {
+            let mut setup = Setup::new(engines(None));
+            setup.files = vec![session.clone()];
+            setup.window()
+        };
+        window.wait_for_part("opened in");
+        window.click_part("What is the special magic number for amber-lantern");
+        window.wait_for(strings::ASK_AGAIN);
+        assert!(window.sees_part("5828235."), "the right number");
+    }
+    let list = Documents::open(&second).unwrap().list().unwrap();
+    let complete = list.iter().filter(|document| document.name == "harbours");
+    assert!(complete.flat_map(|document| &document.sessions).all(|s| s.is_complete()));
+    assert!(list.iter().any(|document| document.name == "harbours"), "{list:?}");
+    // What was changed on the way is told, and can be read.
+    let mut bytes = std::fs::read(&session).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&session, bytes).unwrap();
+    let mut setup = Setup::new(engines(None));
+    setup.files = vec![session.clone()];
+    let mut window = setup.window();
+    window.wait_for_part("is damaged");
+    window.click(strings::READ);
+    window.wait_for_part("read in");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -1,56 +1,137 @@
-//! The real program on a screen that nobody sees, with a file as its argument.
+//! The real program on a screen that nobody sees.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-/// A display server that ends with the test.
-struct Screen(Child);
+use egui_kittest::kittest::Queryable as _;
+use image::Rgb;
+use longview_desktop::document::Stage;
+use longview_desktop::engine::local::{self, LocalOptions};
+use longview_desktop::engine::{Attention, EngineSetup};
+use longview_desktop::store::Places;
+use longview_desktop::strings;
+use longview_library::documents::{Documents, Id};
+use longview_startup::DeviceChoice;
 
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::real::document;
+use crate::support::Setup;
+use crate::support::screen::{Screen, until};
 
-/// Starts Xvfb and returns the display's name; `None` where there is no Xvfb.
-fn screen() -> Option<(Screen, String)> {
-    let mut command = Command::new("Xvfb");
-    command.args(["-displayfd", "1", "-screen", "0", "1280x840x24", "-nolisten", "tcp"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-    let stdout = child.stdout.take()?;
-    let screen = Screen(child);
-    let mut number = String::new();
-    BufReader::new(stdout).read_line(&mut number).ok()?;
-    Some((screen, format!(":{}", number.trim())))
-}
+const QUESTION: &str =
+    "What is the special magic number for quiet-harbour mentioned in the provided text?";
+const RIGHT: &str = "2019860";
+/// Behind the passage that an answer rests on, in the light theme.
+const MARK: Rgb<u8> = Rgb([0xbf, 0xd5, 0xf8]);
 
 #[test]
 fn the_program_opens_a_window_with_a_file_and_ends() {
-    let (_screen, display) = screen().expect("an Xvfb: `cargo xtask setup` installs it");
-    let folder = std::env::temp_dir().join(format!("longview-start-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let screen = Screen::start("start");
     // A page: its text is read by a child of the program.
-    let file = folder.join("story.html");
+    let file = screen.folder.join("story.html");
     let text = "Once upon a time there was a harbour. ".repeat(50);
     std::fs::write(&file, format!("<html><body><p>{text}</p></body></html>")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_longview-desktop"));
-    command.args(["--device", "cpu", "--exit-after-start"]).arg(&file);
-    command.env("DISPLAY", display).env_remove("WAYLAND_DISPLAY").env("WGPU_BACKEND", "vulkan");
-    command.env("LONGVIEW_LIBRARY", folder.join("library")).env("XDG_RUNTIME_DIR", &folder);
-    let mut child = command.spawn().unwrap();
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if begin.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            panic!("the program did not end");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let status = screen.program(&["--exit-after-start"], &[&file]).end();
     assert!(status.success(), "{status}");
-    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What was said to the question about a text, from the program's own files.
+fn answer(screen: &Screen, text: &str) -> Option<String> {
+    let places = Places {
+        config: screen.folder.join("config/longview"),
+        conversations: screen.folder.join("data/longview/conversations"),
+    };
+    let exchanges = places.conversation(Id::of(text.as_bytes()));
+    let asked = exchanges.iter().find(|exchange| exchange.question == QUESTION)?;
+    let reply = asked.replies.iter().find(|reply| reply.attention != Attention::Full)?;
+    Some(reply.answer.as_ref()?.text.clone())
+}
+
+/// The picture of its window is left in the target folder: `tmp/started.png`.
+#[test]
+fn the_program_reads_a_file_and_answers_on_the_screen() {
+    let screen = Screen::start("answer");
+    let file = screen.folder.join("harbours.txt");
+    std::fs::write(&file, document()).unwrap();
+    let _program = screen.program(&["--read", "--ask", QUESTION], &[&file]);
+    until("an answer", || answer(&screen, &document()).is_some());
+    let answered = answer(&screen, &document()).unwrap();
+    assert!(answered.contains(RIGHT), "{answered}");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("started.png");
+    // The passage is marked in the frame after the answer.
+    until("the marked passage on the screen", || {
+        let picture = screen.picture();
+        picture.save(&path).unwrap();
+        let on_page = picture.enumerate_pixels().filter(|(x, ..)| (280..840).contains(x));
+        on_page.filter(|(_, _, pixel)| **pixel == MARK).count() > 1000
+    });
+    println!("the program's window is in {}", path.display());
+}
+
+#[test]
+fn a_second_start_brings_the_window_forward_with_its_file() {
+    let screen = Screen::start("second");
+    let manager = screen.manager();
+    let (one, two) = (screen.folder.join("one.txt"), screen.folder.join("two.txt"));
+    std::fs::write(&one, "The first story is about a harbour. ".repeat(40)).unwrap();
+    std::fs::write(&two, "The second story is about a lantern. ".repeat(40)).unwrap();
+    let mut first = screen.program(&["--exit-after", "2"], &[&one]);
+    let window = manager.window();
+    let status = screen.program(&[], &[&two]).end();
+    assert!(status.success(), "the second start hands over and ends: {status}");
+    assert_eq!(manager.asked_forward(), window, "the window that was there");
+    // It ends once both documents can be read.
+    assert!(first.end().success());
+    let names: Vec<_> = Documents::open(&screen.folder.join("library"))
+        .unwrap()
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|document| document.name)
+        .collect();
+    assert!(names.contains(&"one".to_owned()) && names.contains(&"two".to_owned()), "{names:?}");
+}
+
+#[test]
+fn what_was_read_before_a_kill_is_not_read_again() {
+    let screen = Screen::start("kill");
+    let file = screen.folder.join("long.txt");
+    // Some 6,000 tokens, the facts at the end.
+    let text = "Once upon a time there was a harbour, and nobody spoke. ".repeat(400) + &document();
+    std::fs::write(&file, &text).unwrap();
+    let library = Documents::open(&screen.folder.join("library")).unwrap();
+    let kept = || {
+        let document = library.get(Id::of(text.as_bytes())).unwrap()?;
+        let session = document.sessions.first()?;
+        Some((session.n_tokens, session.n_document))
+    };
+    let mut program = screen.program(&["--read", "--keep-every", "0.2"], &[&file]);
+    until("what was read is kept while it is read", || kept().is_some());
+    assert!(program.runs());
+    program.kill();
+    let (n_kept, n_document) = kept().unwrap();
+    assert!(n_kept < n_document, "{n_kept} of {n_document}: it was killed too late");
+
+    // The next start, with the same engine.
+    let options = LocalOptions { library: Some(library.clone()), ..LocalOptions::default() };
+    let engine = EngineSetup { device: DeviceChoice::Cpu, ..EngineSetup::default() };
+    let mut setup = Setup::new(local::engines(options)(&engine));
+    setup.library = Some(library.clone());
+    setup.files = vec![file];
+    let mut window = setup.window();
+    window.wait_for(strings::READ_ON);
+    let state = window.0.state().state().documents[0].read_state().unwrap().clone();
+    assert_eq!((state.tokens, state.was_kept), (n_kept, true), "what was kept is there");
+    window.click(strings::READ_ON);
+    let mut least = usize::MAX;
+    window.until("the rest", |window| {
+        let stage = &window.0.state().state().documents[0].stage;
+        if let Stage::Reading(reading) = stage {
+            least = least.min(reading.progress.map_or(usize::MAX, |progress| progress.done));
+        }
+        matches!(stage, Stage::Read(state) if state.is_complete())
+    });
+    assert!(least > n_kept, "reading goes on at {n_kept}, and {least} is the least that was seen");
+    assert_eq!(kept(), Some((n_document, n_document)), "and all of it is kept");
+    window.click(QUESTION);
+    window.wait_for(strings::ASK_AGAIN);
+    assert!(window.0.query_all_by_label_contains(RIGHT).next().is_some(), "the right number");
 }

@@ -15,6 +15,7 @@
 
 mod cache;
 pub mod child;
+pub mod date;
 mod digest;
 pub mod documents;
 mod error;

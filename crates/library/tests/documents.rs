@@ -43,7 +43,7 @@ fn key(model: &str) -> SessionKey {
 }
 
 fn source(name: &str) -> Vec<Source> {
-    vec![Source { name: name.into(), kind: "txt".into(), bytes: 3 }]
+    vec![Source { name: name.into(), kind: "txt".into(), bytes: 3, pages: None }]
 }
 
 fn add(documents: &Documents, text: &str) -> Id {

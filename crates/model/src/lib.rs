@@ -10,6 +10,7 @@ pub mod attention;
 pub mod batch;
 pub mod chat;
 pub mod config;
+pub mod document;
 pub mod export;
 pub mod folder;
 pub mod generation;

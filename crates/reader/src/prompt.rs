@@ -1,31 +1,25 @@
 //! From a document and a question to tokens, so that all questions share the document's.
 //!
 //! A model with a chat template gets both as the user's turn, any other the question behind the
-//! document, as `longview run -f` has it. What is prefilled is the longest run of tokens that two
-//! different questions have in common: where a tokenizer would join the document's end and the
-//! question's begin, the joint belongs to the question.
+//! document, as `longview run -f` has it. What is prefilled is what unlike questions have in common
+//! ([`longview_model::document`]).
 
 use std::ops::Range;
 
 use longview_engine::Engine;
 use longview_model::chat::{ChatMessage, RenderOptions};
+use longview_model::document::{QUESTIONS, first_turn, shared_tokens};
 use longview_model::tokenizer::{Specials, Tokenizer, TokenizerError};
 use longview_ops::Backend;
 
 use crate::error::ReaderError;
 
-/// Questions that share no character.
-const PROBES: [&str; 2] = ["A", "1"];
-
 /// The tokens of the document, before any question.
 pub(crate) fn document_ids<B: Backend>(
     engine: &Engine<B>,
-    document: &str,
+    text: &str,
 ) -> Result<Vec<u32>, ReaderError> {
-    let [mut ids, other] =
-        [with_question(engine, document, PROBES[0])?, with_question(engine, document, PROBES[1])?];
-    ids.truncate(common(&ids, &other));
-    Ok(ids)
+    shared_tokens(|question| with_question(engine, text, question))
 }
 
 /// The tokens of the document, the question and whatever begins an answer.
@@ -38,11 +32,6 @@ pub(crate) fn with_question<B: Backend>(
     Ok(tokenizer(engine)?.encode(&text, specials)?)
 }
 
-/// Tokens that both begin with.
-pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 /// For each of the first `n` tokens of a document and a question, the bytes of the document that it
 /// stands for; nothing for tokens of the template.
 pub(crate) fn places<B: Backend>(
@@ -50,7 +39,7 @@ pub(crate) fn places<B: Backend>(
     document: &str,
     n: usize,
 ) -> Result<Vec<Range<usize>>, ReaderError> {
-    let (text, specials) = text(engine, document, PROBES[0])?;
+    let (text, specials) = text(engine, document, QUESTIONS[0])?;
     let tokenizer = tokenizer(engine)?;
     let n_tokens = tokenizer.encode(&text, specials)?.len();
     let mut places = places_in(tokenizer, &text, n_tokens, document)?;
@@ -95,23 +84,10 @@ fn text<B: Backend>(
     document: &str,
     question: &str,
 ) -> Result<(String, Specials), ReaderError> {
-    let Some(chat) = engine.chat() else {
-        return Ok((format!("{document}{question}"), Specials::Add));
-    };
-    let turn = ChatMessage::new("user", format!("{document}\n\n{question}"));
+    let said = first_turn(document, question, engine.chat().is_some());
+    let Some(chat) = engine.chat() else { return Ok((said, Specials::Add)) };
+    let turn = ChatMessage::new("user", said);
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     let text = chat.render(&[turn], &options).map_err(longview_engine::EngineError::from)?;
     Ok((text, Specials::AsWritten))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_common_ends_at_the_first_difference() {
-        assert_eq!(common(&[1, 2, 3], &[1, 2, 4, 5]), 2);
-        assert_eq!(common(&[], &[1]), 0);
-        assert_eq!(common(&[7], &[7]), 1);
-    }
 }

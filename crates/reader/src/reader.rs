@@ -9,6 +9,7 @@ use longview_core::{HeadId, LayerId, RangeSource};
 use longview_engine::{
     Engine, EngineError, EngineOptions, Progress, Sampler, SamplingParams, Session, SessionStep,
 };
+use longview_model::document::common_prefix;
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::TokenStream;
 use longview_ops::Backend;
@@ -236,6 +237,12 @@ impl<B: Backend> Reader<B> {
         policy: &PolicyOptions,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<ReadState, ReaderError> {
+        self.begin(text, policy).await?;
+        self.read_on(progress).await
+    }
+
+    /// Takes a document in place of the one before. Nothing of it is read yet.
+    pub async fn begin(&mut self, text: &str, policy: &PolicyOptions) -> Result<(), ReaderError> {
         if text.trim().is_empty() {
             return Err(ReaderError::EmptyDocument);
         }
@@ -249,11 +256,23 @@ impl<B: Backend> Reader<B> {
         self.engine.revive().await?;
         let session = self.engine.session(&fitted)?;
         self.document = Some(Document::new(text, ids, session, fitted));
-        self.read_on(progress).await
+        Ok(())
     }
 
-    /// Reads what is left of the document.
+    /// Reads what is left of the document. `progress` may break off: what was read is kept, and can
+    /// be asked about.
     pub async fn read_on(
+        &mut self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<ReadState, ReaderError> {
+        let state = self.read_part(progress).await?;
+        if state.complete { Ok(state) } else { self.end_part().await }
+    }
+
+    /// Reads what is left of the document, but after a break it is not yet ready to be asked about:
+    /// what was read may be kept ([`Engine::save_unfinished`]), then either this call goes on as if
+    /// it had not been broken off, or [`Reader::end_part`] ends it there.
+    pub async fn read_part(
         &mut self,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<ReadState, ReaderError> {
@@ -265,16 +284,39 @@ impl<B: Backend> Reader<B> {
             |p: Progress| progress(Progress { done: done + p.done, total, before: done, ..p });
         let result = if done < total {
             let rest = &document.ids[done..];
-            engine.prefill(&mut document.session, rest, &mut heard).await.map(|_| ())
+            engine.prefill_part(&mut document.session, rest, &mut heard).await.map(|_| ())
         } else {
             // The device may have been lost when all was read and not yet indexed.
             engine.settle(&mut document.session).await
         };
         document.reading += engine.backend().now().saturating_sub(begin);
         result?;
-        let tokens = document.session.tokens().len();
-        let seconds = document.reading.as_secs_f64();
-        Ok(ReadState { tokens, total, complete: tokens == total, seconds })
+        Ok(document.state())
+    }
+
+    /// Ends reading where [`Reader::read_part`] was broken off: what was read can be asked about.
+    pub async fn end_part(&mut self) -> Result<ReadState, ReaderError> {
+        let Self { engine, document, .. } = self;
+        let document = document.as_mut().ok_or(ReaderError::NoDocument)?;
+        let begin = engine.backend().now();
+        let ended = engine.finish_prefill(&mut document.session).await;
+        document.reading += engine.backend().now().saturating_sub(begin);
+        ended?;
+        Ok(document.state())
+    }
+
+    /// How much of the document was read; none if there is no document.
+    pub fn state(&self) -> Option<ReadState> {
+        self.document.as_ref().map(Document::state)
+    }
+
+    /// The engine and the document's session, for whoever keeps what was read.
+    ///
+    /// # Errors
+    /// If there is no document.
+    pub fn session(&mut self) -> Result<(&mut Engine<B>, &mut Session<B>), ReaderError> {
+        let document = self.document.as_mut().ok_or(ReaderError::NoDocument)?;
+        Ok((&mut self.engine, &mut document.session))
     }
 
     /// Writes what was read of the document, in order and in pieces, so that [`Reader::open`] goes
@@ -300,13 +342,24 @@ impl<B: Backend> Reader<B> {
         text: &str,
         policy: &PolicyOptions,
     ) -> Result<ReadState, ReaderError> {
-        let is_of_it = |common: usize, saved: usize, total: usize| {
-            if common < total && common < saved {
-                return Err(ReaderError::OtherDocument);
-            }
-            Ok(())
-        };
-        self.go_on_from(source, text, policy, is_of_it).await
+        self.go_on_from(source, text, policy, None, is_of_it).await
+    }
+
+    /// As [`Reader::open`], where whoever kept the session says that it holds all `total` tokens of
+    /// this very text: they are not made again, which for a long text takes longer than to open it.
+    /// A session of another length is opened as there. Should it be of another text after all, a
+    /// question finds that and goes on from what both have in common.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_whole(
+        &mut self,
+        source: &dyn RangeSource,
+        text: &str,
+        total: usize,
+        policy: &PolicyOptions,
+    ) -> Result<ReadState, ReaderError> {
+        self.go_on_from(source, text, policy, Some(total), is_of_it).await
     }
 
     /// Begins to read `text` with what a saved session has of its first tokens, be it of this text
@@ -327,23 +380,29 @@ impl<B: Backend> Reader<B> {
             }
             Ok(())
         };
-        self.go_on_from(source, text, policy, fits).await
+        self.go_on_from(source, text, policy, None, fits).await
     }
 
-    /// A document of which a saved session has the first tokens. `check` gets how many of them are
-    /// its own, how many the session has, and how many there are.
+    /// A document of which a saved session has the first tokens: all of them, if it has so many as
+    /// `whole`. `check` gets how many of them are its own, how many the session has, and how many
+    /// there are.
     async fn go_on_from(
         &mut self,
         source: &dyn RangeSource,
         text: &str,
         policy: &PolicyOptions,
+        whole: Option<usize>,
         check: impl FnOnce(usize, usize, usize) -> Result<(), ReaderError>,
     ) -> Result<ReadState, ReaderError> {
         let begin = self.engine.backend().now();
-        let ids = prompt::document_ids(&self.engine, text)?;
         let fitted = self.fitted(policy)?;
         let mut session = self.engine.restore(source, Some(&fitted)).await?.session;
-        let (tokens, total) = (prompt::common(session.tokens(), &ids), ids.len());
+        let ids = if whole == Some(session.tokens().len()) {
+            session.tokens().to_vec()
+        } else {
+            prompt::document_ids(&self.engine, text)?
+        };
+        let (tokens, total) = (common_prefix(session.tokens(), &ids), ids.len());
         check(tokens, session.tokens().len(), total)?;
         if session.n_tokens() > tokens {
             session.truncate(tokens).await?;
@@ -424,10 +483,25 @@ impl<B: Backend> Reader<B> {
     }
 }
 
+/// Whether a session that has `saved` tokens, of which `common` begin a document of `total`, is of
+/// that document.
+fn is_of_it(common: usize, saved: usize, total: usize) -> Result<(), ReaderError> {
+    if common < total && common < saved {
+        return Err(ReaderError::OtherDocument);
+    }
+    Ok(())
+}
+
 impl<B: Backend> Document<B> {
     fn new(text: &str, ids: Vec<u32>, session: Session<B>, policy: PolicyOptions) -> Self {
         let text = text.to_owned();
         Self { text, ids, pieces: None, session, policy, reading: Duration::ZERO }
+    }
+
+    fn state(&self) -> ReadState {
+        let (tokens, total) = (self.session.tokens().len(), self.ids.len());
+        let seconds = self.reading.as_secs_f64();
+        ReadState { tokens, total, complete: tokens == total, seconds }
     }
 
     fn memory(&self) -> Memory {
@@ -443,7 +517,7 @@ impl<B: Backend> Document<B> {
         question: &str,
     ) -> Result<Vec<u32>, ReaderError> {
         let all = prompt::with_question(engine, &self.text, question)?;
-        let common = prompt::common(&all, &self.ids);
+        let common = common_prefix(&all, &self.ids);
         if common < self.ids.len() {
             self.ids.truncate(common);
             if self.session.tokens().len() > common {

@@ -169,10 +169,17 @@ fn a_saved_document_is_asked_without_reading_it() {
     let state = block_on(second.open(&file, &document(), &clusterkv())).unwrap();
     assert!(state.complete && state.tokens > 800, "{state:?}");
     let answer = ask(&mut second, &question(1, &clusterkv()));
-    assert_eq!((answer.text, answer.passages), (want.text, want.passages));
+    assert_eq!((&answer.text, &answer.passages), (&want.text, &want.passages));
     let other = document().replace("captain", "sailor");
     let error = block_on(second.open(&file, &other, &clusterkv())).unwrap_err();
     assert_eq!(error.code(), "bad-session");
+    // Who knows that all of it is there need not have it counted again.
+    let whole = block_on(second.open_whole(&file, &document(), state.total, &clusterkv())).unwrap();
+    assert_eq!((whole.tokens, whole.total, whole.complete), (state.tokens, state.total, true));
+    let answer = ask(&mut second, &question(1, &clusterkv()));
+    assert_eq!((&answer.text, &answer.passages), (&want.text, &want.passages));
+    let error = block_on(second.open_whole(&file, &other, state.total - 1, &clusterkv()));
+    assert_eq!(error.unwrap_err().code(), "bad-session", "of another length it is looked at");
     *file.last_mut().unwrap() ^= 1;
     let error = block_on(second.open(&file, &document(), &clusterkv())).unwrap_err();
     assert_eq!(error.code(), "bad-session");

@@ -71,7 +71,12 @@ fn read(
         (Some(text), false, None) => (Known::Text(text.to_owned()), Vec::new()),
         (None, true, None) => {
             let messages = messages(&mut fields)?;
-            let source = Source { name: "conversation".into(), kind: MESSAGES.into(), bytes: 0 };
+            let source = Source {
+                name: "conversation".into(),
+                kind: MESSAGES.into(),
+                bytes: 0,
+                pages: None,
+            };
             (Known::Messages(messages), vec![source])
         }
         (None, false, Some(upload)) => {

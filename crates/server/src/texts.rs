@@ -5,6 +5,8 @@ use std::sync::Arc;
 use longview_engine::EngineError;
 use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
+pub(crate) use longview_model::document::common_prefix;
+use longview_model::document::{self, shared_tokens};
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_scheduler::PolicyOptions;
@@ -52,9 +54,6 @@ pub(crate) struct Conversation {
 
 /// Shared by all threads.
 pub(crate) type Facts = Arc<ModelFacts>;
-
-/// Questions with nothing in common: what prompts with them begin with alike is the document.
-const PROBES: [&str; 5] = ["A", " a", "1", "?", "\n"];
 
 impl ModelFacts {
     /// How the library calls the way in which a text is read.
@@ -116,20 +115,11 @@ impl ModelFacts {
 
     /// What all prompts about a document begin with, as `longview kv build` reads it.
     pub(crate) fn encode_document(&self, text: &str) -> Result<Vec<u32>, ApiError> {
-        let mut all: Option<Vec<u32>> = None;
-        for question in PROBES {
+        shared_tokens(|question| {
             let text = self.first_turn(text, question);
             let messages = vec![json!({ "role": "user", "content": text })];
-            let ids = self.encode_chat(Conversation { messages, ..Conversation::default() })?;
-            all = Some(match all {
-                Some(mut all) => {
-                    all.truncate(common_prefix(&all, &ids));
-                    all
-                }
-                None => ids,
-            });
-        }
-        Ok(all.unwrap_or_default())
+            self.encode_chat(Conversation { messages, ..Conversation::default() })
+        })
     }
 
     /// What all conversations that go on from these messages begin with.
@@ -137,27 +127,15 @@ impl ModelFacts {
         // Who speaks next: templates refuse two messages of one in a row.
         let is_user = messages.last().is_some_and(|last| last["role"] == "user");
         let role = if is_user { "assistant" } else { "user" };
-        let mut all: Option<Vec<u32>> = None;
-        for said in PROBES {
+        shared_tokens(|said| {
             let next = json!({ "role": role, "content": said });
             let messages = messages.iter().cloned().chain([next]).collect();
-            let ids = self.encode_chat(Conversation { messages, ..Conversation::default() })?;
-            if let Some(all) = &mut all {
-                all.truncate(common_prefix(all, &ids));
-            }
-            all.get_or_insert(ids);
-        }
-        Ok(all.unwrap_or_default())
+            self.encode_chat(Conversation { messages, ..Conversation::default() })
+        })
     }
 
     /// What a user says first about a document.
     pub(crate) fn first_turn(&self, document: &str, question: &str) -> String {
-        let between = self.chat.as_ref().map_or("", |_| "\n\n");
-        format!("{document}{between}{question}")
+        document::first_turn(document, question, self.chat.is_some())
     }
-}
-
-/// Tokens that two lists begin with alike.
-pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

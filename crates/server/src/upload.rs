@@ -75,6 +75,9 @@ impl Upload {
         };
         let found = found.map_err(refused)?;
         let kind = found.kind.name().to_owned();
-        Ok((found.text, Source { name, kind, bytes: self.bytes.len() as u64 }))
+        Ok((
+            found.text,
+            Source { name, kind, bytes: self.bytes.len() as u64, pages: found.n_pages },
+        ))
     }
 }

@@ -45,6 +45,14 @@ const FILES: [(&str, &[u8]); 5] = [
     model_file!("tokenizer_config.json"),
 ];
 
+/// What the embedded model is called, where models are named.
+pub const NAME: &str = "needle";
+
+/// Whether a model that was named is the embedded one: a file or folder of that name is not.
+pub fn is_named(model: &Path) -> bool {
+    model == Path::new(NAME) && model.symlink_metadata().is_err()
+}
+
 /// Opens the embedded model.
 ///
 /// # Errors

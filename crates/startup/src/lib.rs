@@ -1,9 +1,10 @@
-//! What native programs start with: the device that computes, chosen once, the model that is part
-//! of the binary, and the process in which chat templates run. The command line and the desktop app
-//! both do, so that they choose alike.
+//! What native programs share: the device that computes, chosen once, the model that is part of the
+//! binary, the process in which chat templates run, and what keeps a document in the library while
+//! it is read. The command line and the desktop app both use it, so that they do alike.
 
 pub mod device;
 pub mod embedded;
+pub mod keeper;
 pub mod template;
 
 pub use device::{Device, DeviceChoice, DeviceError, DeviceOptions};

@@ -13,11 +13,15 @@ use anyhow::{Context, Result};
 use crate::args::Parsed;
 use crate::process::{SHIPPED, capture, cargo, root, run as run_child, succeeds, target_directory};
 
-pub(crate) const ABOUT: &str = "packs one optimised binary with every test and bench of the CUDA backend \
-                                into target/gpu/, to be run where there is a GPU and no cargo";
+pub(crate) const ABOUT: &str = "packs one optimised binary with every test and bench of the CUDA backend, \
+                                and the desktop app, into target/gpu/, to be run where there is a GPU and \
+                                no cargo";
 
 const NAME: &str = "longview-gpu";
 const SCRIPT: &str = include_str!("run.sh");
+/// The desktop app, and what starts it on a device.
+const APP: &str = "longview-desktop";
+const APP_SCRIPT: &str = include_str!("desktop.sh");
 const README: &str = include_str!("README.md");
 
 /// What the binary reads, from the repository's root.
@@ -29,12 +33,14 @@ const LEFT_OUT: &[&str] = &["py", "txt", "md"];
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     Parsed::parse(args, &[], &[])?;
-    let words = format!("build --profile {SHIPPED} --package longview-tests --bin {NAME}");
+    let words = format!(
+        "build --profile {SHIPPED} --package longview-tests --package {APP} --bin {NAME} --bin {APP}"
+    );
     run_child(&mut cargo(&words))?;
     let target = target_directory()?;
     let pack = target.join("gpu");
     let folder = pack.join(NAME);
-    fill(&folder, &target.join(SHIPPED).join(NAME))?;
+    fill(&folder, &target.join(SHIPPED))?;
     prove(&folder)?;
     let archive = pack.join(format!("{NAME}.tar.gz"));
     run_child(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&pack).arg(NAME))?;
@@ -47,26 +53,30 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder anew.
-fn fill(folder: &Path, binary: &Path) -> Result<()> {
+/// Makes the folder anew, with the programs of the folder `built`.
+fn fill(folder: &Path, built: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
     fs::create_dir_all(folder)?;
-    let packed = folder.join(NAME);
-    fs::copy(binary, &packed).with_context(|| binary.display().to_string())?;
-    // Names of functions stay; lines would triple the size.
-    if !succeeds(Command::new("strip").arg("--strip-debug").arg(&packed)) {
-        println!("strip does not work here: the binary keeps its debug information");
+    for name in [NAME, APP] {
+        let (binary, packed) = (built.join(name), folder.join(name));
+        fs::copy(&binary, &packed).with_context(|| binary.display().to_string())?;
+        // Names of functions stay; lines would triple the size.
+        if !succeeds(Command::new("strip").arg("--strip-debug").arg(&packed)) {
+            println!("strip does not work here: {name} keeps its debug information");
+        }
     }
     for path in FILES {
         copy(&root().join(path), &folder.join(path))?;
     }
     fs::write(folder.join("README.md"), README)?;
     fs::write(folder.join("BUILD.txt"), origin()?)?;
-    let script = folder.join("run.sh");
-    fs::write(&script, SCRIPT)?;
-    run_child(Command::new("chmod").arg("+x").arg(&script))
+    let scripts = [("run.sh", SCRIPT), ("desktop.sh", APP_SCRIPT)];
+    for (name, script) in scripts {
+        fs::write(folder.join(name), script)?;
+    }
+    run_child(Command::new("chmod").arg("+x").args(scripts.map(|(name, _)| folder.join(name))))
 }
 
 /// Copies a folder with all that the binary may read.
@@ -106,7 +116,8 @@ fn prove(folder: &Path) -> Result<()> {
     let words =
         ["--backend", "cpu", "--only", "parity,golden", "--op", "embed", "--filter", "qwen3"];
     let mut script = Command::new(folder.join("run.sh"));
-    run_child(script.args(words).current_dir(std::env::temp_dir()))
+    run_child(script.args(words).current_dir(std::env::temp_dir()))?;
+    run_child(Command::new(folder.join("desktop.sh")).arg("cpu").current_dir(std::env::temp_dir()))
 }
 
 #[cfg(test)]
@@ -124,8 +135,9 @@ mod tests {
 
     #[test]
     fn the_script_names_what_is_packed() {
-        for word in [NAME, "LONGVIEW_FILES", "compute-sanitizer", "NOT RUN"] {
+        for word in [NAME, "LONGVIEW_FILES", "compute-sanitizer", "NOT RUN", "desktop.sh"] {
             assert!(SCRIPT.contains(word) && README.contains(word), "{word}");
         }
+        assert!(APP_SCRIPT.contains(APP) && README.contains(APP));
     }
 }

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Every test and bench of Longview's CUDA backend on this machine's GPU; see README.md.
 #
-# Without options all of it, then the kernels once more under compute-sanitizer where that is
-# found; options go to longview-gpu. Exit codes: 0 all right, 1 something failed, 2 a wrong call, 3
-# NOT RUN.
+# Without options all of it, then the desktop app, then the kernels once more under
+# compute-sanitizer where that is found; options go to longview-gpu. Exit codes: 0 all right, 1
+# something failed, 2 a wrong call, 3 NOT RUN.
 set -u
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 # The binary looks for its files there.
@@ -22,9 +22,15 @@ if [ $# -gt 0 ] || [ $status -ne 0 ]; then
     exit $status
 fi
 
+# The app is a window: 3 says that there is no screen for one.
+echo
+echo "== longview-desktop"
+"$here/desktop.sh" cuda
+case $? in 0 | 3) ;; *) status=1 ;; esac
+
 if ! command -v compute-sanitizer >/dev/null; then
     echo "NOT RUN: compute-sanitizer (it comes with the CUDA toolkit) is not on the PATH"
-    exit 0
+    exit $status
 fi
 for tool in memcheck racecheck initcheck; do
     echo

@@ -32,6 +32,8 @@ dpkg --verify longview || fail "files differ from what the package says"
 echo "== desktop"
 grep -q '^application/pdf=.*longview.desktop' /usr/share/applications/mimeinfo.cache ||
     fail "no desktop entry for PDF files"
+grep -q '^application/x-longview-session=.*longview.desktop' \
+    /usr/share/applications/mimeinfo.cache || fail "no desktop entry for session files"
 grep -q '^application/x-gguf=longview-model.desktop' /usr/share/applications/mimeinfo.cache ||
     fail "no desktop entry for GGUF files"
 grep -q 'application/x-longview-session:\*.lvs' /usr/share/mime/globs2 || fail "no type of sessions"

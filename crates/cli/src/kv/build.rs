@@ -5,25 +5,23 @@
 //! time what was read so far is kept as well, for a program that is killed.
 
 use std::cmp::Reverse;
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use longview_core::FileSource;
 use longview_engine::{Engine, EngineOptions, Progress, Session};
 use longview_library::documents::{
-    Building, Chain, Document, Documents, DocumentsError, Facts, NewDocument, Reading, Saved,
-    SessionEntry, SessionKey,
+    Building, Chain, Document, Documents, NewDocument, Reading, Saved, SessionEntry, SessionKey,
 };
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
-use longview_scheduler::{PolicyOptions, SessionFile};
+use longview_scheduler::PolicyOptions;
+use longview_startup::keeper::{KeepPace, Keeper, Text, session_key};
 use pollster::block_on;
 
-use super::keep::KeepPace;
 use super::{place, sources};
 use crate::args::numbers::number;
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs};
@@ -256,12 +254,7 @@ impl Work<'_> {
     }
 
     fn read<B: Backend>(&self, engine: &mut Engine<B>) -> Result<Done> {
-        let key = SessionKey {
-            fingerprint: place::fingerprint_id(engine.fingerprint()?),
-            kv_type: engine.options().kv_dtype.to_string(),
-            reading: self.reading,
-            policy: self.policy.text(),
-        };
+        let key = session_key(engine, self.reading, self.policy.text())?;
         let building = self.documents.begin(self.document.id, &key)?;
         if let Some(before) = building.before().filter(|before| before.is_complete())
             && before.n_tokens == self.ids.len()
@@ -275,10 +268,51 @@ impl Work<'_> {
         let share = self.ids.len() as f64 / engine.options().ctx_size.max(1) as f64;
         self.documents.check_room(self.document, (host as f64 * share) as u64)?;
         let mut session = self.begin(engine, &building, &key)?;
-        let mut keeper = Keeper { work: self, building: &building, kept: None };
+        let (text, n_tokens, model) = (self.text, self.ids.len(), &*self.model);
+        let text = Text { text, n_tokens, model };
+        let mut keeper = Keeper::new(self.documents, building, text);
         let interrupted = self.prefill(engine, &mut session, &mut keeper)?;
-        keeper.save(engine, &mut session, interrupted.is_some())?;
+        self.save(engine, &mut session, &mut keeper, interrupted.is_some())?;
         Ok(Done { interrupted })
+    }
+
+    /// Keeps all that was read, with its index; without it after Ctrl-C, which does not wait for
+    /// that.
+    fn save<B: Backend>(
+        &self,
+        engine: &mut Engine<B>,
+        session: &mut Session<B>,
+        keeper: &mut Keeper<'_>,
+        is_unfinished: bool,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let name = &self.document.name;
+        let fate = match keeper.n_kept() {
+            0 => "what was read is not kept".to_owned(),
+            n => format!("its first {} tokens are kept", units::count(n)),
+        };
+        let said = format!("{name}: {fate}");
+        let guard = self.interrupt.end_with(move || note(Interrupted(said.clone())));
+        let saved = if is_unfinished {
+            keeper.keep_part(engine, session)?
+        } else {
+            keeper.keep(engine, session)?
+        };
+        drop(guard);
+        note(format_args!(
+            "{name}: {} tokens, {} kept in {:.2} s",
+            units::count(saved.session.n_tokens),
+            units::bytes(saved.session.bytes),
+            start.elapsed().as_secs_f64()
+        ));
+        tell_evicted(&saved);
+        if saved.over_quota_bytes > 0 {
+            let over = units::bytes(saved.over_quota_bytes);
+            note(format_args!(
+                "warning: the library is {over} over its quota, by pinned documents"
+            ));
+        }
+        Ok(())
     }
 
     /// A session with as many of the tokens as the library has.
@@ -341,7 +375,7 @@ impl Work<'_> {
         let guard = self.interrupt.cancel_with(session.cancel_token());
         let total = self.ids.len() - first;
         let mut bar = PrefillBar::new(total);
-        let mut pace = KeepPace::new(self.keep_every, start);
+        let mut pace = KeepPace::new(Duration::from_secs_f32(self.keep_every), start);
         loop {
             let at = session.n_tokens();
             let mut update = |part: Progress| {
@@ -357,11 +391,15 @@ impl Work<'_> {
                 break;
             }
             let begin = Instant::now();
-            if let Err(error) = keeper.keep(engine, session) {
-                note(format_args!(
-                    "warning: what is read is kept at the end alone, for now it cannot be: {error:#}"
-                ));
-                pace.stop();
+            match keeper.keep_part(engine, session) {
+                Ok(saved) => tell_evicted(&saved),
+                Err(error) => {
+                    note(format_args!(
+                        "warning: what is read is kept at the end alone, for now it cannot be: \
+                         {error}"
+                    ));
+                    pace.stop();
+                }
             }
             pace.kept(begin.elapsed(), Instant::now());
         }
@@ -376,138 +414,6 @@ impl Work<'_> {
             command_line("--session", &[])
         ))))
     }
-}
-
-/// Puts into the library what is read.
-struct Keeper<'a> {
-    work: &'a Work<'a>,
-    building: &'a Building<'a>,
-    /// What is there of this document that this process has written.
-    kept: Option<SessionEntry>,
-}
-
-impl Keeper<'_> {
-    /// What was read so far, while reading goes on: behind what was kept before, or all of it.
-    fn keep<B: Backend>(&mut self, engine: &mut Engine<B>, session: &mut Session<B>) -> Result<()> {
-        let saved = match self.append(engine, session, true)? {
-            Some(saved) => saved,
-            None => self.write(engine, session, true)?,
-        };
-        tell_evicted(&saved);
-        self.kept = Some(saved.session);
-        Ok(())
-    }
-
-    /// All that was read, with its index; without it after Ctrl-C, which does not wait for that.
-    fn save<B: Backend>(
-        &self,
-        engine: &mut Engine<B>,
-        session: &mut Session<B>,
-        is_unfinished: bool,
-    ) -> Result<()> {
-        let start = Instant::now();
-        let name = &self.work.document.name;
-        let fate = match &self.kept {
-            Some(kept) => format!("its first {} tokens are kept", units::count(kept.n_tokens)),
-            None => "what was read is not kept".to_owned(),
-        };
-        let said = format!("{name}: {fate}");
-        let guard = self.work.interrupt.end_with(move || note(Interrupted(said.clone())));
-        let saved = match self.write(engine, session, is_unfinished) {
-            // Without room for a second file, what is lacking may have room behind the first.
-            Err(error) if is_no_space(&error) => {
-                match self.append(engine, session, is_unfinished) {
-                    Ok(Some(saved)) => saved,
-                    _ => return Err(error),
-                }
-            }
-            written => written?,
-        };
-        drop(guard);
-        note(format_args!(
-            "{name}: {} tokens, {} kept in {:.2} s",
-            units::count(saved.session.n_tokens),
-            units::bytes(saved.session.bytes),
-            start.elapsed().as_secs_f64()
-        ));
-        tell_evicted(&saved);
-        if saved.over_quota_bytes > 0 {
-            let over = units::bytes(saved.over_quota_bytes);
-            note(format_args!(
-                "warning: the library is {over} over its quota, by pinned documents"
-            ));
-        }
-        Ok(())
-    }
-
-    /// A new file, which takes the place of the one before.
-    fn write<B: Backend>(
-        &self,
-        engine: &mut Engine<B>,
-        session: &mut Session<B>,
-        is_unfinished: bool,
-    ) -> Result<Saved> {
-        let mut writer = self.building.writer()?;
-        let content = run::note_of(self.work.text)?;
-        let written = if is_unfinished {
-            block_on(engine.save_unfinished(session, &content, None, &mut writer)).map(drop)
-        } else {
-            block_on(engine.save(session, &content, &mut writer))
-        };
-        if let Err(error) = written {
-            return Err(writer.space_error().map_or_else(|| error.into(), Into::into));
-        }
-        writer.flush()?;
-        self.commit(engine, session, |facts| self.building.commit(writer, facts))
-    }
-
-    /// What the file of this process lacks; `None` if there is none, or it is better written anew.
-    fn append<B: Backend>(
-        &self,
-        engine: &mut Engine<B>,
-        session: &mut Session<B>,
-        is_unfinished: bool,
-    ) -> Result<Option<Saved>> {
-        let Some(kept) = &self.kept else { return Ok(None) };
-        // Another process may have removed it.
-        let path = self.work.documents.session_path(kept);
-        let Ok(source) = FileSource::open(&path) else { return Ok(None) };
-        let file = SessionFile::open(&source)?;
-        let Some(at) = file.append_at() else { return Ok(None) };
-        let mut appending = self.building.append_to(kept, at)?;
-        let content = run::note_of(self.work.text)?;
-        let appended = if is_unfinished {
-            block_on(engine.save_unfinished(session, &content, Some(&file), &mut appending))?
-        } else {
-            block_on(engine.append(session, &content, &file, &mut appending))?
-        };
-        if !appended {
-            return Ok(None);
-        }
-        let commit = |facts: &Facts<'_>| self.building.commit_appended(appending, kept, facts);
-        self.commit(engine, session, commit).map(Some)
-    }
-
-    fn commit<B: Backend>(
-        &self,
-        engine: &Engine<B>,
-        session: &Session<B>,
-        commit: impl FnOnce(&Facts<'_>) -> Result<Saved, DocumentsError>,
-    ) -> Result<Saved> {
-        let about = engine.fingerprint()?.config.about.clone();
-        Ok(commit(&Facts {
-            tokens: session.tokens(),
-            n_document: self.work.ids.len(),
-            context: engine.options().ctx_size,
-            model: &self.work.model,
-            about: &about,
-            preset: session.policy().preset.name(),
-        })?)
-    }
-}
-
-fn is_no_space(error: &Error) -> bool {
-    matches!(error.downcast_ref(), Some(DocumentsError::NoSpace { .. }))
 }
 
 fn tell_evicted(saved: &Saved) {

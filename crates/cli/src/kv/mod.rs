@@ -5,7 +5,6 @@ mod build;
 mod change;
 mod check;
 mod export;
-mod keep;
 mod ls;
 mod place;
 mod sources;

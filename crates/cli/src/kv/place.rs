@@ -25,6 +25,9 @@ pub fn fingerprint_id(fingerprint: &Fingerprint) -> Id {
 
 /// A model in words that open it again from any folder.
 pub fn model_words(args: &ModelArgs) -> String {
+    if args.is_embedded() {
+        return args.name();
+    }
     let place = args.place().unwrap_or_else(|| PathBuf::from(args.name()));
     let whole = std::path::absolute(&place).unwrap_or(place);
     whole.display().to_string()

@@ -27,7 +27,7 @@ pub fn read(files: &[PathBuf]) -> Result<(String, Vec<Source>)> {
             let file = input::open_document("kv build", path)?;
             extract(file, &path.to_string_lossy(), most)
         };
-        let Extracted { text: part, kind, file_bytes, .. } =
+        let Extracted { text: part, kind, file_bytes, n_pages: pages, .. } =
             found.map_err(|error| anyhow!("{shown}: {error}"))?;
         if !text.is_empty() {
             text.push_str(BETWEEN);
@@ -37,7 +37,7 @@ pub fn read(files: &[PathBuf]) -> Result<(String, Vec<Source>)> {
             bail!("{shown}: with it the document is longer than can be read here; leave it out");
         }
         let (name, kind) = (name_of(path), kind.name().to_owned());
-        sources.push(Source { name, kind, bytes: file_bytes });
+        sources.push(Source { name, kind, bytes: file_bytes, pages });
     }
     Ok((text, sources))
 }

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
+use longview_library::date::{day, unix_s};
 use longview_library::{Entry, Format, Library, Settings};
 use serde::Serialize;
 
-use super::date::{day, unix_s};
 use crate::out::{self, note};
 use crate::units;
 

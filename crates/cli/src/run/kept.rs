@@ -9,7 +9,6 @@ use longview_model::folder::ModelFolder;
 use super::args::RunArgs;
 pub use super::prompt::common_prefix;
 use super::prompt::encode_kept;
-use super::saved::Note;
 use crate::args::numbers::whole;
 use crate::args::{EngineArgs, PolicyArgs, RopeArgs, SamplingArgs};
 use crate::load::ModelArgs;
@@ -102,10 +101,4 @@ pub fn document_tokens(
     most: usize,
 ) -> Result<Vec<u32>> {
     encode_kept(folder, is_chat, text, most)
-}
-
-/// The note of a session of this document: with it the file can be asked by `run --session` alone.
-pub fn note_of(text: &str) -> Result<Vec<u8>> {
-    let note = Note { document: Some(text.to_owned()), conversation: None };
-    Ok(serde_json::to_vec(&note)?)
 }

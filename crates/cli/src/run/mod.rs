@@ -16,7 +16,7 @@ use longview_engine::{Draft, EngineOptions};
 use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
-pub use self::kept::{AskArgs, about_kept, common_prefix, document_tokens, note_of};
+pub use self::kept::{AskArgs, about_kept, common_prefix, document_tokens};
 use self::prompt::PromptText;
 use self::saved::{Note, SavedSession};
 use crate::context::{self, Chooser, Content, Limit};

@@ -3,6 +3,8 @@
 use anyhow::{Result, bail};
 use longview_engine::{Engine, EngineError, Session};
 use longview_model::chat::{ChatMessage, ChatTemplate, RenderOptions};
+pub use longview_model::document::common_prefix;
+use longview_model::document::{first_turn, shared_tokens};
 use longview_model::folder::ModelFolder;
 use longview_model::tokenizer::{Specials, Tokenizer, Within};
 use longview_ops::Backend;
@@ -117,7 +119,7 @@ fn encode_text(
             encode_chat(chat, tokenizer, &messages, &Encoding::asked(context))
         }
         None => {
-            let joined = format!("{}{}", text.document, text.prompt);
+            let joined = first_turn(&text.document, &text.prompt, false);
             within(tokenizer.encode_within(&joined, Specials::Add, context)?, context)
         }
     }
@@ -153,19 +155,10 @@ fn common_tokens(
     system: Option<&str>,
     encode: &dyn Fn(&PromptText) -> Result<Vec<u32>>,
 ) -> Result<Vec<u32>> {
-    let mut all: Option<Vec<u32>> = None;
-    for question in ["A", " a", "1", "?", "\n"] {
+    let ids = shared_tokens(|question| {
         let talk = Talk { system: system.map(str::to_owned), turns: vec![] };
-        let ids = encode(&PromptText::new(document.to_owned(), question.into(), talk))?;
-        all = Some(match all {
-            Some(mut all) => {
-                all.truncate(common_prefix(&all, &ids));
-                all
-            }
-            None => ids,
-        });
-    }
-    let ids = all.unwrap_or_default();
+        encode(&PromptText::new(document.to_owned(), question.into(), talk))
+    })?;
     if ids.is_empty() || document.is_empty() {
         bail!("the document is empty: there is nothing to read; name a file with text in it");
     }
@@ -197,11 +190,6 @@ pub fn check_known(known: usize, n: usize) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Tokens that two lists begin with alike.
-pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// A conversation in which nothing was said yet.
@@ -249,17 +237,5 @@ fn within<T>(found: Within<T>, context: usize) -> Result<T> {
         Within::TooLong { at_least, about } => {
             Err(EngineError::PromptFarTooLong { at_least, about, context }.into())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_ends_where_tokens_differ() {
-        assert_eq!(common_prefix(&[1, 2, 3], &[1, 2, 4]), 2);
-        assert_eq!(common_prefix(&[], &[1]), 0);
-        assert_eq!(common_prefix(&[1, 2], &[1, 2, 3]), 2);
     }
 }

@@ -1,6 +1,7 @@
 //! What was said in a chat: kept beside the session, because tokens alone do not say who spoke.
 
 use longview_model::chat::ChatMessage;
+use longview_model::document::first_turn;
 use serde::{Deserialize, Serialize};
 
 /// A question and its answer.
@@ -32,19 +33,13 @@ impl Talk {
         let asked = self.turns.iter().map(|turn| (turn.question.as_str(), Some(&turn.answer)));
         let asked = asked.chain(question.map(|question| (question, None)));
         for (i, (question, answer)) in asked.enumerate() {
-            let text = if i == 0 { first_turn(document, question) } else { question.to_owned() };
+            let text =
+                if i == 0 { first_turn(document, question, true) } else { question.to_owned() };
             messages.push(ChatMessage::new("user", text));
             messages.extend(answer.map(|answer| ChatMessage::new("assistant", answer.as_str())));
         }
         messages
     }
-}
-
-/// What a user says first: the document, and a question.
-fn first_turn(document: &str, question: &str) -> String {
-    let parts = [document, question];
-    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    parts.join("\n\n")
 }
 
 #[cfg(test)]

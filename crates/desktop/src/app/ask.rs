@@ -29,6 +29,15 @@ impl App {
         self.ask_in(at, attention);
     }
 
+    /// Asks what the command line says.
+    pub(super) fn ask_first(&mut self) {
+        let Some(question) = self.asks.take() else { return };
+        if let Some(document) = self.state.document() {
+            document.draft = question;
+            self.ask();
+        }
+    }
+
     /// Lets a question be changed where questions are typed, or leaves it as it is.
     pub(super) fn edit(&mut self, at: Option<usize>) {
         let Some(document) = self.state.document() else { return };

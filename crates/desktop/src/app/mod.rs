@@ -54,8 +54,12 @@ pub struct Start {
     pub places: Option<Places>,
     /// The right to be the first window, to hear of later starts.
     pub first: Option<First>,
+    /// Ask this once the first document is read.
+    pub asks: Option<String>,
     /// Close the window once so many documents can be read.
     pub exits: Option<usize>,
+    /// Close the window after the first answer.
+    pub exits_answered: bool,
 }
 
 /// The window.
@@ -74,10 +78,15 @@ pub struct App {
     tasks: BTreeMap<Task, DocumentId>,
     /// The document that the engine holds.
     held: Option<DocumentId>,
+    /// Ends the look at the hub that runs.
+    cancel_look: Arc<AtomicBool>,
     /// Ends the download that runs.
     cancel_pull: Arc<AtomicBool>,
     reads: bool,
+    asks: Option<String>,
     exits: Option<usize>,
+    exits_answered: bool,
+    has_answered: bool,
     next_id: u64,
     next_notice: usize,
     actions: Vec<Action>,
@@ -108,11 +117,15 @@ impl App {
             models: start.models,
             store: start.places.map(|places| Store::new(places, tell)),
             reads: start.reads,
+            asks: start.asks,
             exits: start.exits,
+            exits_answered: start.exits_answered,
+            has_answered: false,
             outbox,
             inbox,
             tasks: BTreeMap::new(),
             held: None,
+            cancel_look: Arc::default(),
             cancel_pull: Arc::default(),
             next_id: 1,
             next_notice: 0,
@@ -156,7 +169,7 @@ impl App {
         self.worker = Worker::start(&open, &self.wake);
         self.tasks.clear();
         self.state.engine = EngineState::Opening;
-        self.state.notices.retain(|notice| notice.failure.kind != FailureKind::EngineStopped);
+        self.state.notices.retain(|notice| !notice.failure.kind.is_end());
         if let Some(held) = self.held.take() {
             self.stand_in_line(held, 0);
         }
@@ -237,6 +250,7 @@ impl App {
                 self.keep_settings();
             }
             Action::Look(text) => self.look(text),
+            Action::CancelLook => self.cancel_look(),
             Action::ChooseModel(is_folder) => self.choose_model(is_folder),
             Action::Pull => self.pull(),
             Action::CancelPull => self.cancel_pull(),
@@ -256,6 +270,10 @@ impl App {
             Arrival::Handed(paths) => {
                 ctx.send_viewport_cmd(egui::ViewportCommand::Minimized(false));
                 ctx.send_viewport_cmd(egui::ViewportCommand::Focus);
+                // Some desktops let no program come forward by itself: they mark its window.
+                ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(
+                    egui::UserAttentionType::Informational,
+                ));
                 self.open_paths(paths);
             }
             Arrival::Models(here) => self.state.models.here = Some(here),
@@ -334,6 +352,9 @@ impl App {
                 }
                 self.state.focuses_question = self.state.current == Some(id);
                 not_kept.into_iter().for_each(|failure| self.notice(failure));
+                if is_complete && self.state.current == Some(id) {
+                    self.ask_first();
+                }
                 self.with_library(|library| Some(files::list(&library)));
             }
             Step::Answering(step) => {
@@ -356,6 +377,7 @@ impl App {
                 document.show_passages(&passages, 0);
                 let id = document.id;
                 self.keep_conversation(id);
+                self.has_answered = true;
             }
         }
         self.serve_line();
@@ -393,7 +415,10 @@ impl App {
                 document.stage = Stage::Planned;
             }
         }
-        self.notice(Failure { kind: FailureKind::EngineStopped, ..failure });
+        // What a person can choose otherwise keeps its name.
+        let is_known = failure.kind.is_end();
+        let kind = if is_known { failure.kind } else { FailureKind::EngineStopped };
+        self.notice(Failure { kind, ..failure });
     }
 
     /// Whether the engine is there and has looked at so many documents.
@@ -443,7 +468,10 @@ impl eframe::App for App {
         while let Ok(arrival) = self.inbox.try_recv() {
             self.arrived(ctx, arrival);
         }
-        if self.exits.is_some_and(|n| self.has_started(n)) {
+        // Without an engine there will be no answer.
+        let is_over = self.has_answered || self.state.engine == EngineState::Gone;
+        let is_answered = self.exits_answered && is_over;
+        if is_answered || self.exits.is_some_and(|n| self.has_started(n)) {
             ctx.send_viewport_cmd(egui::ViewportCommand::Close);
         }
         let now = ctx.input(|input| input.time);

@@ -45,7 +45,11 @@ impl App {
             return;
         }
         match self.models.clone() {
-            Some(library) => self.outbox.later(move || Some(models::look(&library, &text))),
+            Some(library) => {
+                self.cancel_look = Arc::new(AtomicBool::new(false));
+                let cancel = Arc::clone(&self.cancel_look);
+                self.outbox.later(move || models::look(&library, &text, &cancel));
+            }
             None => self.looked(&text, Err(strings::NO_PLACE_FOR_MODELS.to_owned())),
         }
     }
@@ -63,7 +67,20 @@ impl App {
         });
     }
 
+    /// Ends a look at the hub. What was typed stays.
+    pub(super) fn cancel_look(&mut self) {
+        self.cancel_look.store(true, Ordering::Relaxed);
+        if matches!(self.state.models.look, Look::Asking(_)) {
+            self.state.models.look = Look::Nothing;
+        }
+    }
+
     pub(super) fn looked(&mut self, name: &str, found: Result<Offer, String>) {
+        let is_asked = matches!(&self.state.models.look, Look::Asking(asked) if asked == name);
+        // The hub's word may cross the click that no longer wants it.
+        if found.is_ok() && !is_asked {
+            return;
+        }
         self.state.models.look = match found {
             Ok(offer) => Look::Found(offer, Pull::No),
             Err(why) => Look::Failed(name.to_owned(), why),

@@ -95,6 +95,9 @@ impl App {
 
     pub(super) fn open_piece(&mut self, piece: Piece) {
         self.open_text(piece.title, piece.text, vec![piece.source]);
+        if let Some(document) = self.state.document().filter(|_| piece.session.is_some()) {
+            document.session = piece.session;
+        }
     }
 
     /// The texts of `pieces` one behind the other, as a document or behind one.
@@ -155,15 +158,20 @@ impl App {
     /// Looks in the library for what was read of the document that is shown, unless the engine
     /// holds it, or works on another one.
     pub(super) fn open_what_was_read(&mut self) {
-        if self.state.is_busy() || self.library.is_none() {
+        let has_library = self.library.is_some();
+        if self.state.is_busy() {
             return;
         }
         let Some(document) = self.state.document() else { return };
         let (id, text) = (document.id, Arc::clone(&document.text));
-        if document.kept.is_none() || !matches!(document.stage, Stage::Planned) {
+        let waits = has_library && document.kept.is_none();
+        let may_be_there = has_library || document.session.is_some();
+        if waits || !may_be_there || !matches!(document.stage, Stage::Planned) {
             return;
         }
-        let task = self.send(id, Command::Open(id, text));
+        // Asked for once: a file that cannot be used is told, and the document is read.
+        let session = document.session.take();
+        let task = self.send(id, Command::Open(id, text, session));
         if let Some(document) = self.state.document() {
             document.stage = Stage::Opening(task);
         }

@@ -1,6 +1,7 @@
 //! What an engine is to the window: the calls, and the values that they speak.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use longview_reader::{Answer, ContextMap};
@@ -80,6 +81,15 @@ pub struct ReadPlan {
     pub is_unified: bool,
     /// What the memory that is too small holds, if one is.
     pub short_of: Option<u64>,
+    /// Bytes that are free where it would be kept, if that is known.
+    pub disk_free: Option<u64>,
+}
+
+impl ReadPlan {
+    /// What is free on the disk, if that is too little to keep what will be read.
+    pub fn disk_short_of(&self) -> Option<u64> {
+        self.disk_free.filter(|free| *free < self.parts.disk)
+    }
 }
 
 /// How far reading is.
@@ -172,6 +182,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// There is no engine: its thread ended, or never came to life.
     EngineStopped,
+    /// The device that was chosen is not there, or cannot be used.
+    NoDevice,
     /// The device is gone.
     DeviceLost,
     /// Memory does not hold it.
@@ -190,6 +202,13 @@ pub enum FailureKind {
     Other,
 }
 
+impl FailureKind {
+    /// Whether there is no engine after it.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::EngineStopped | Self::NoDevice)
+    }
+}
+
 /// What reads documents and answers. It lives on one thread, which may wait for it.
 pub trait DocumentEngine {
     /// What runs.
@@ -201,11 +220,12 @@ pub trait DocumentEngine {
     /// If it cannot be read at all, and why.
     fn plan(&mut self, text: &str) -> Result<ReadPlan, Failure>;
 
-    /// Opens what was read of a document before and kept; `None` if nothing was.
+    /// Opens what was read of a document before and kept; `None` if nothing was. What is not in the
+    /// library and is in `file`, a session file, goes into the library.
     ///
     /// # Errors
     /// If something was, and cannot be used.
-    fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure>;
+    fn open(&mut self, text: &Arc<str>, file: Option<&Path>) -> Result<Option<ReadState>, Failure>;
 
     /// Reads a document in place of the one before, and keeps what was read, also where `hear`
     /// breaks off.

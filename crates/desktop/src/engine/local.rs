@@ -1,16 +1,18 @@
 //! The engine inside this process: a reader on the device that this machine has.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longview_core::{FileSource, HeadId, LayerId};
-use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, fingerprint_digest};
-use longview_library::documents::{Documents, DocumentsError, Facts, Id, Reading, SessionKey};
+use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress};
+use longview_library::documents::{Documents, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_reader::{self as reader, Answer, Reader, ReaderError};
-use longview_scheduler::{Fingerprint, PolicyOptions, Preset};
+use longview_scheduler::{PolicyOptions, Preset};
+use longview_startup::keeper::{KEEP_EVERY, KeepError, KeepPace, Keeper, Text, session_key};
 use longview_startup::{Device, DeviceOptions, embedded, template, with_device};
 use pollster::block_on;
 
@@ -33,11 +35,6 @@ const MOST_TOKENS: [usize; 2] = [512, 48];
 /// No tokenizer makes fewer tokens than one of so many bytes of a text, so that one far too long is
 /// refused before it is counted.
 const MOST_TOKEN_BYTES: usize = 64;
-
-/// What is read is kept after so much time, so that a program that is killed loses no more.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
-/// Keeping takes at most one part in so many of the time.
-const KEEP_SHARE: u32 = 10;
 
 /// How engines of this process differ between the program and its tests.
 #[derive(Clone, Debug)]
@@ -67,7 +64,7 @@ pub fn engines(options: LocalOptions) -> Engines {
             let mut devices = DeviceOptions::default();
             devices.cpu.threads = threads(longview_cpu::physical_cores());
             let device = Device::open(setup.device, &devices, &mut |_| {});
-            let device = device.map_err(|error| failure(FailureKind::EngineStopped, &error))?;
+            let device = device.map_err(|error| failure(FailureKind::NoDevice, &error))?;
             let title = device.title();
             with_device!(device, backend => {
                 let local = Local::open(backend, setup.clone(), title, local.clone())?;
@@ -160,43 +157,6 @@ impl<B: Backend> Local<B> {
         }
         Ok((tokens + ROOM).next_multiple_of(STEP).max(LEAST_CONTEXT).min(limit))
     }
-
-    /// What was read, kept in the library if the document is there.
-    fn keep(&mut self, state: &reader::ReadState) -> ReadState {
-        let kept = self.options.library.clone().map(|library| self.keep_in(&library, state.total));
-        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
-        let not_kept = kept.and_then(Result::err);
-        ReadState { tokens, total, seconds, was_kept: false, not_kept }
-    }
-
-    fn keep_in(&mut self, library: &Documents, n_document: usize) -> Result<(), Failure> {
-        let id = Id::of(self.text.as_bytes());
-        if library.get(id).map_err(|error| not_kept(&error))?.is_none() {
-            return Ok(());
-        }
-        let (model, text) = (self.setup.model.words(), Arc::clone(&self.text));
-        let (policy, preset) = (self.setup.policy().text(), self.setup.policy.name());
-        let reader = self.ready()?;
-        let key = session_key(reader, policy)?;
-        let building = library.begin(id, &key).map_err(|error| not_kept(&error))?;
-        let mut writer = building.writer().map_err(|error| not_kept(&error))?;
-        // The command line asks about such a session by the text in its note.
-        let note = serde_json::json!({ "document": &*text }).to_string();
-        if let Err(error) = block_on(reader.save(note.as_bytes(), &mut writer)) {
-            let space = writer.space_error();
-            return Err(space.map_or_else(|| refused(error), |space| not_kept(&space)));
-        }
-        let about = fingerprint(reader)?.config.about.clone();
-        let facts = Facts {
-            tokens: reader.tokens(),
-            n_document,
-            context: reader.engine().options().ctx_size,
-            model: &model,
-            about: &about,
-            preset,
-        };
-        building.commit(writer, &facts).map(|_| ()).map_err(|error| not_kept(&error))
-    }
 }
 
 impl<B: Backend> DocumentEngine for Local<B> {
@@ -242,35 +202,16 @@ impl<B: Backend> DocumentEngine for Local<B> {
             },
             is_unified: plan.unified,
             short_of: shortage.map(|shortage| shortage.available),
+            disk_free: self.options.library.as_ref().and_then(Documents::free_bytes),
         })
     }
 
-    fn open(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
-        let Some(library) = self.options.library.clone() else { return Ok(None) };
-        let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
-        let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
-            return Ok(None);
-        };
-        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
-        let context = self.context(tokens)?;
-        // Positions of some models depend on the context, and what was kept with them.
-        let policy = self.setup.policy();
-        let key = session_key(self.reader_for(context)?, policy.text())?;
-        let policy_text = Some(&*key.policy);
-        let found = document.session_of(key.fingerprint, policy_text);
-        let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
-            return Ok(None);
-        };
-        // Another process may have removed it.
-        let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
-        let reader = self.reader_for(context)?;
-        let state = block_on(reader.open(&source, text, &policy)).map_err(refused)?;
-        self.text = Arc::clone(text);
-        let _ = library.touch(document.id, Some(session.file));
-        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
-        Ok(Some(ReadState { tokens, total, seconds, was_kept: true, not_kept: None }))
+    fn open(&mut self, text: &Arc<str>, file: Option<&Path>) -> Result<Option<ReadState>, Failure> {
+        match (self.open_kept(text)?, file) {
+            (None, Some(file)) => self.open_file(text, file).map(Some),
+            (opened, _) => Ok(opened),
+        }
     }
-
     fn read(
         &mut self,
         _document: DocumentId,
@@ -326,6 +267,73 @@ impl<B: Backend> DocumentEngine for Local<B> {
 }
 
 impl<B: Backend> Local<B> {
+    /// What the library has of a document.
+    fn open_kept(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
+        let Some(library) = self.options.library.clone() else { return Ok(None) };
+        let document = library.get(Id::of(text.as_bytes())).map_err(|error| not_kept(&error))?;
+        let Some(document) = document.filter(|document| !document.sessions.is_empty()) else {
+            return Ok(None);
+        };
+        // Whoever has read it has counted it.
+        let words = self.setup.model.words();
+        let ours = document.sessions.iter().filter(|session| session.model == words);
+        let tokens = match ours.map(|session| session.n_document).max() {
+            Some(counted) => counted,
+            None => self.ready()?.count_tokens(text).map_err(refused)?,
+        };
+        let context = self.context(tokens)?;
+        // Positions of some models depend on the context, and what was kept with them.
+        let policy = self.setup.policy();
+        let key = key_of(self.reader_for(context)?, policy.text())?;
+        let policy_text = Some(&*key.policy);
+        let found = document.session_of(key.fingerprint, policy_text);
+        let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
+            return Ok(None);
+        };
+        // Another process may have removed it.
+        let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
+        let reader = self.reader_for(context)?;
+        let opened = if session.is_complete() {
+            block_on(reader.open_whole(&source, text, session.n_document, &policy))
+        } else {
+            block_on(reader.open(&source, text, &policy))
+        };
+        let state = opened.map_err(refused)?;
+        self.text = Arc::clone(text);
+        let _ = library.touch(document.id, Some(session.file));
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        Ok(Some(ReadState { tokens, total, seconds, was_kept: true, not_kept: None }))
+    }
+
+    /// What a session file has of a document. It goes into the library, as if it had been read now.
+    fn open_file(&mut self, text: &Arc<str>, file: &Path) -> Result<ReadState, Failure> {
+        let named = |failure: Failure| {
+            let message = format!("{}: {}", file.display(), failure.message);
+            // That another model wrote it says nothing of this one.
+            let is_of_model = failure.kind == FailureKind::Model;
+            let kind = if is_of_model { FailureKind::File } else { failure.kind };
+            Failure { kind, message }
+        };
+        let tokens = self.ready()?.count_tokens(text).map_err(refused)?;
+        let context = self.context(tokens)?;
+        let policy = self.setup.policy();
+        let source = FileSource::open(file);
+        let source = source.map_err(|error| named(failure(FailureKind::File, &error)))?;
+        let reader = self.reader_for(context)?;
+        let opened = block_on(reader.open(&source, text, &policy));
+        let state = opened.map_err(|error| named(refused(error)))?;
+        self.text = Arc::clone(text);
+        let library = self.options.library.clone();
+        let kept = library.as_ref().map(|library| {
+            let words = self.setup.model.words();
+            let shelf = Shelf { library, text, words, policy: policy.clone() };
+            shelf.keep(self.ready()?, &mut None, false)
+        });
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        let not_kept = kept.and_then(Result::err);
+        Ok(ReadState { tokens, total, seconds, was_kept: true, not_kept })
+    }
+
     /// Begins with the session of the library that has most of the text's first tokens: of this
     /// document as far as it was read, or of a shorter one that it begins with. Whether there is
     /// one; what cannot be used is read anew.
@@ -333,7 +341,7 @@ impl<B: Backend> Local<B> {
         let Some(library) = self.options.library.clone() else { return false };
         let (text, policy) = (Arc::clone(&self.text), self.setup.policy());
         let Some(reader) = self.reader.as_mut() else { return false };
-        let Ok(key) = session_key(reader, policy.text()) else { return false };
+        let Ok(key) = key_of(reader, policy.text()) else { return false };
         let Ok(ids) = reader.document_tokens(&text) else { return false };
         let Ok(Some(near)) = library.nearest(&key, &ids, context) else { return false };
         let source = FileSource::open(&library.session_path(&near.session));
@@ -348,35 +356,91 @@ impl<B: Backend> Local<B> {
         hear: &mut dyn FnMut(ReadProgress) -> ControlFlow<()>,
     ) -> Result<ReadState, Failure> {
         let (text, policy) = (Arc::clone(&self.text), self.setup.policy());
-        let keeps = self.options.library.is_some();
-        let mut due = Instant::now() + self.options.keep_every;
-        let (mut is_begun, mut pace) = (is_begun, Pace::new(hear));
-        loop {
-            let mut broken_off = None;
+        if !is_begun {
+            block_on(self.ready()?.begin(&text, &policy)).map_err(refused)?;
+        }
+        let library = self.options.library.clone();
+        let shelf = library.as_ref().map(|library| Shelf {
+            library,
+            text: &text,
+            words: self.setup.model.words(),
+            policy: policy.clone(),
+        });
+        let mut keeper = None;
+        let mut due = KeepPace::new(self.options.keep_every, Instant::now());
+        let mut pace = Pace::new(hear);
+        let mut state = loop {
+            let mut is_stopped = false;
             let mut heard = |progress: Progress| {
                 let flow = pace.hear(progress);
-                let is_due = keeps && Instant::now() >= due && progress.done < progress.total;
-                if flow.is_continue() && is_due {
-                    broken_off = Some(Instant::now());
-                    return ControlFlow::Break(());
-                }
-                flow
+                is_stopped = flow.is_break();
+                let is_due = shelf.is_some() && due.is_due(Instant::now());
+                if is_due { ControlFlow::Break(()) } else { flow }
             };
             let reader = self.ready()?;
-            let state = if is_begun {
-                block_on(reader.read_on(&mut heard))
-            } else {
-                block_on(reader.read(&text, &policy, &mut heard))
-            };
-            let state = state.map_err(refused)?;
-            let Some(begin) = broken_off else { return Ok(self.keep(&state)) };
-            is_begun = true;
+            let state = block_on(reader.read_part(&mut heard)).map_err(refused)?;
+            if is_stopped || state.complete {
+                break state;
+            }
+            let begin = Instant::now();
             // What fails here is told at the end, where it matters.
-            self.keep(&state);
-            let took = begin.elapsed();
-            pace.paused += took;
-            due = Instant::now() + self.options.keep_every.max(took * (KEEP_SHARE - 1));
+            if shelf.as_ref().is_some_and(|shelf| shelf.keep(reader, &mut keeper, true).is_err()) {
+                due.stop();
+            }
+            pace.paused += begin.elapsed();
+            due.kept(begin.elapsed(), Instant::now());
+        };
+        let reader = self.ready()?;
+        if !state.complete {
+            state = block_on(reader.end_part()).map_err(refused)?;
         }
+        let kept = shelf.as_ref().map(|shelf| shelf.keep(reader, &mut keeper, false));
+        let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
+        let not_kept = kept.and_then(Result::err);
+        Ok(ReadState { tokens, total, seconds, was_kept: false, not_kept })
+    }
+}
+
+/// Where in the library the document stands that is being read.
+struct Shelf<'a> {
+    library: &'a Documents,
+    text: &'a str,
+    /// The model.
+    words: String,
+    policy: PolicyOptions,
+}
+
+impl<'a> Shelf<'a> {
+    /// Keeps what was read, if the document is in the library: it may come there while it is read,
+    /// and a keeper is made when it has.
+    fn keep<'k, B: Backend>(
+        &'k self,
+        reader: &mut Reader<B>,
+        keeper: &mut Option<Keeper<'k>>,
+        is_part: bool,
+    ) -> Result<(), Failure> {
+        let id = Id::of(self.text.as_bytes());
+        let n_tokens = reader.state().map_or(0, |state| state.total);
+        let document = self.library.get(id).map_err(|error| not_kept(&error))?;
+        if let Some(document) = document.filter(|_| keeper.is_none()) {
+            let engine = reader.engine();
+            let plan = engine.kv_plan(&self.policy).map_err(|error| refused(error.into()))?;
+            let share = n_tokens as f64 / engine.options().ctx_size.max(1) as f64;
+            let needed = (plan.host_kv_bytes as f64 * share) as u64;
+            self.library.check_room(&document, needed).map_err(|error| not_kept(&error))?;
+            let key = key_of(reader, self.policy.text())?;
+            let building = self.library.begin(id, &key).map_err(|error| not_kept(&error))?;
+            let text = Text { text: self.text, n_tokens, model: &self.words };
+            *keeper = Some(Keeper::new(self.library, building, text));
+        }
+        let Some(keeper) = keeper else { return Ok(()) };
+        let (engine, session) = reader.session().map_err(refused)?;
+        let kept =
+            if is_part { keeper.keep_part(engine, session) } else { keeper.keep(engine, session) };
+        kept.map(drop).map_err(|error| match error {
+            KeepError::Engine(error) => refused(error.into()),
+            error => not_kept(&error),
+        })
     }
 }
 
@@ -407,21 +471,13 @@ impl<'a> Pace<'a> {
 }
 
 /// What keys and values of this model depend on, and the index beside them.
-fn session_key<B: Backend>(reader: &Reader<B>, policy: String) -> Result<SessionKey, Failure> {
+fn key_of<B: Backend>(reader: &Reader<B>, policy: String) -> Result<SessionKey, Failure> {
     let engine = reader.engine();
-    Ok(SessionKey {
-        fingerprint: fingerprint_digest(fingerprint(reader)?).into(),
-        kv_type: engine.options().kv_dtype.to_string(),
-        reading: if engine.chat().is_some() { Reading::Chat } else { Reading::Plain },
-        policy,
-    })
+    let reading = if engine.chat().is_some() { Reading::Chat } else { Reading::Plain };
+    session_key(engine, reading, policy).map_err(|error| refused(error.into()))
 }
 
-fn fingerprint<B: Backend>(reader: &Reader<B>) -> Result<&Fingerprint, Failure> {
-    reader.engine().fingerprint().map_err(|error| refused(error.into()))
-}
-
-fn not_kept(error: &DocumentsError) -> Failure {
+fn not_kept(error: &dyn std::error::Error) -> Failure {
     failure(FailureKind::NotKept, error)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use longview_scheduler::{AttentionBound, PolicyOptions, Preset};
-use longview_startup::DeviceChoice;
+use longview_startup::{DeviceChoice, embedded};
 use serde::{Deserialize, Serialize};
 
 use super::worker::OpenEngine;
@@ -26,7 +26,7 @@ impl ModelSource {
     /// What to call it.
     pub fn name(&self) -> String {
         match self {
-            Self::Embedded => "needle".to_owned(),
+            Self::Embedded => embedded::NAME.to_owned(),
             Self::Path(path) => {
                 path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
             }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -29,8 +30,8 @@ pub struct Task(u64);
 pub enum Command {
     /// Say what reading will take.
     Plan(DocumentId, Arc<str>),
-    /// Open what was read of it before.
-    Open(DocumentId, Arc<str>),
+    /// Open what was read of it before, in the library or else in this file.
+    Open(DocumentId, Arc<str>, Option<PathBuf>),
     /// Read a document.
     Read(DocumentId, Arc<str>),
     /// Read what is left of it.
@@ -246,8 +247,8 @@ fn run(
     };
     match command {
         Command::Plan(_, text) => engine.plan(text).map(Step::Planned),
-        Command::Open(_, text) => {
-            let opened = engine.open(text)?;
+        Command::Open(_, text, file) => {
+            let opened = engine.open(text, file.as_deref())?;
             Ok(opened.map_or(Step::NotKept, Step::Read))
         }
         Command::Read(document, text) => engine.read(*document, text, &mut on_read).map(Step::Read),

@@ -14,8 +14,14 @@ use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
 
-/// Height of a document's row.
+/// Height of a document's row with one line under its name, and of a line.
 const ROW: f32 = 52.0;
+const LINE: f32 = 18.0;
+/// Height of what stands under the list, and of a list that is worth scrolling by itself.
+const FOOTER: f32 = 216.0;
+const LEAST_LIST: f32 = 120.0;
+/// Width of the menu of a row.
+const MENU: f32 = 120.0;
 
 /// Draws the list.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
@@ -33,6 +39,19 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         }
     });
     find(ui, state);
+    if ui.available_height() < FOOTER + LEAST_LIST {
+        // No room for both: all of it is scrolled.
+        ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+            ui.spacing_mut().item_spacing.y = TIGHT;
+            documents(ui, state, actions);
+            ui.spacing_mut().item_spacing.y = GAP;
+            let size = Vec2::new(ui.available_width(), FOOTER);
+            ui.allocate_ui_with_layout(size, Layout::bottom_up(Align::Min), |ui| {
+                footer(ui, state, actions);
+            });
+        });
+        return;
+    }
     ui.with_layout(Layout::bottom_up(Align::Min), |ui| {
         footer(ui, state, actions);
         ui.add_space(GAP);
@@ -60,22 +79,31 @@ fn documents(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     let wanted = state.wanted.to_lowercase();
     let is_wanted = |name: &str| wanted.is_empty() || name.to_lowercase().contains(wanted.trim());
     ui.add_space(GAP);
-    widgets::group(ui, strings::DOCUMENTS);
+    let is_shown = wanted.is_empty() || state.documents.iter().any(|d| is_wanted(&d.title));
+    if is_shown {
+        widgets::group(ui, strings::DOCUMENTS);
+    }
     for document in state.documents.iter().filter(|document| is_wanted(&document.title)) {
         open_row(ui, state, document, actions);
     }
     if state.documents.is_empty() {
         widgets::caption(ui, strings::NO_DOCUMENTS);
     }
+    let mut names = state.documents.iter().map(|document| &document.title);
+    let is_found = names.any(|name| is_wanted(name));
+    if !wanted.is_empty() && !is_found && !state.kept.iter().any(|kept| is_wanted(&kept.name)) {
+        widgets::caption(ui, strings::NOTHING_FOUND);
+    }
     let is_open = |id: Id| state.documents.iter().any(|document| document.kept == Some(id));
     let mut kept = state.kept.iter().filter(|kept| !is_open(kept.id) && is_wanted(&kept.name));
     if let Some(first) = kept.next() {
         ui.add_space(GAP);
-        widgets::group(ui, strings::LIBRARY);
+        widgets::group(ui, &strings::library(state.kept.iter().map(|kept| kept.bytes).sum()));
         for kept in std::iter::once(first).chain(kept) {
-            let status = strings::kept(kept.tokens, kept.bytes, kept.is_pinned);
+            let by = strings::kept_by(kept.model.as_deref(), kept.used_unix_s, kept.is_pinned);
+            let lines = [strings::kept(kept.tokens, kept.bytes), by];
             let menu = Menu { id: Some(kept.id), is_pinned: kept.is_pinned, open: None };
-            if row(ui, &kept.name, &status, false, &menu, actions) {
+            if row(ui, &kept.name, &lines, false, &menu, actions) {
                 actions.push(Action::OpenKept(kept.id));
             }
         }
@@ -94,7 +122,7 @@ fn open_row(ui: &mut Ui, state: &State, document: &Document, actions: &mut Vec<A
     }
     let menu = Menu { id: kept.map(|kept| kept.id), is_pinned, open: Some(document.id) };
     let is_current = state.current == Some(document.id);
-    if row(ui, &document.title, &status, is_current, &menu, actions) {
+    if row(ui, &document.title, &[status], is_current, &menu, actions) {
         actions.push(Action::Select(document.id));
     }
 }
@@ -112,15 +140,16 @@ struct Menu {
 fn row(
     ui: &mut Ui,
     title: &str,
-    status: &str,
+    lines: &[String],
     is_current: bool,
     menu: &Menu,
     actions: &mut Vec<Action>,
 ) -> bool {
     let palette = theme::palette(ui.visuals());
-    let size = Vec2::new(ui.available_width(), ROW);
+    let height = ROW + LINE * (lines.len() - 1) as f32;
+    let size = Vec2::new(ui.available_width(), height);
     let (rect, response) = ui.allocate_exact_size(size, Sense::click());
-    let name = format!("{title}, {status}");
+    let name = format!("{title}, {}", lines.join(", "));
     response.widget_info(|| WidgetInfo::selected(Role::Button, true, is_current, &name));
     let is_pointed = response.hovered() || response.has_focus();
     let fill = match (is_current, is_pointed) {
@@ -133,16 +162,24 @@ fn row(
         let stroke = Stroke::new(2.0, palette.accent);
         ui.painter().rect_stroke(rect, RADIUS, stroke, StrokeKind::Inside);
     }
-    let room = rect.width() - 12.0 - CONTROL;
-    for (text, style, y) in [(title, TextStyle::Body, 8.0), (status, TextStyle::Small, 29.0)] {
-        let font = style.resolve(ui.style());
-        let mut job = LayoutJob::simple_singleline(text.to_owned(), font, palette.text);
-        job.wrap = TextWrapping::truncate_at_width(room);
-        let galley = ui.painter().layout_job(job);
-        ui.painter().galley(rect.min + Vec2::new(12.0, y), galley, palette.text);
+    // Of a long list most is scrolled away.
+    if ui.is_rect_visible(rect) {
+        let room = rect.width() - 12.0 - CONTROL;
+        let draw = |text: &str, style: TextStyle, color: Color32, y: f32| {
+            let font = style.resolve(ui.style());
+            let mut job = LayoutJob::simple_singleline(text.to_owned(), font, color);
+            job.wrap = TextWrapping::truncate_at_width(room);
+            let galley = ui.painter().layout_job(job);
+            ui.painter().galley(rect.min + Vec2::new(12.0, y), galley, color);
+        };
+        draw(title, TextStyle::Body, palette.text, 8.0);
+        let color = if is_current { palette.text } else { palette.weak };
+        for (i, line) in lines.iter().enumerate() {
+            draw(line, TextStyle::Small, color, 29.0 + LINE * i as f32);
+        }
     }
     more(ui, rect, title, menu, actions);
-    response.clicked()
+    response.on_hover_text(format!("{title}\n{}", lines.join("\n"))).clicked()
 }
 
 /// The button at the end of a row.
@@ -160,6 +197,7 @@ fn more(ui: &mut Ui, row: Rect, title: &str, menu: &Menu, actions: &mut Vec<Acti
     let name = strings::more(title);
     response.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
     Popup::menu(&response).show(|ui| {
+        ui.set_min_width(MENU);
         let mut item = |text: &str, action: Action| {
             if ui.button(text).clicked() {
                 actions.push(action);

@@ -10,7 +10,10 @@ use crate::figures::bytes;
 use crate::models::{Fit, LocalModel, Look, Needs, Offer, Pull, SUGGESTED, best, verdict};
 use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
-use crate::theme::{self, GAP, TIGHT, WIDE};
+use crate::theme::{self, CONTROL, GAP, TIGHT, WIDE};
+
+/// Width of a small button.
+const BUTTON: f32 = 72.0;
 
 /// Draws the page. `size` is how wide and how high it may be.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
@@ -18,28 +21,31 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     field(ui, state, actions);
     let machine = state.model().map(|model| model.machine);
     let most = (ui.ctx().content_rect().height() - 260.0).max(160.0);
-    ScrollArea::vertical().id_salt("models").max_height(most).show(ui, |ui| {
-        ui.set_width(ui.available_width() - GAP);
-        looked(ui, state, machine.as_ref(), actions);
-        ui.add_space(GAP);
-        widgets::group(ui, strings::ON_THIS_COMPUTER);
-        here(ui, state, machine.as_ref(), actions);
-        ui.add_space(WIDE);
-        widgets::group(ui, strings::SUGGESTED_MODELS);
-        suggested(ui, state, machine.as_ref(), actions);
-        ui.add_space(GAP);
-        widgets::caption(ui, strings::NETWORK_HELP);
-    });
+    ScrollArea::vertical().id_salt("models").max_height(most).min_scrolled_height(most).show(
+        ui,
+        |ui| {
+            ui.set_width(ui.available_width() - GAP);
+            looked(ui, state, machine.as_ref(), actions);
+            ui.add_space(GAP);
+            widgets::group(ui, strings::ON_THIS_COMPUTER);
+            here(ui, state, machine.as_ref(), actions);
+            ui.add_space(WIDE);
+            widgets::group(ui, strings::SUGGESTED_MODELS);
+            suggested(ui, state, machine.as_ref(), actions);
+            ui.add_space(GAP);
+            widgets::caption(ui, strings::NETWORK_HELP);
+        },
+    );
 }
 
 fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let label = widgets::group(ui, strings::MODEL_NAME);
     let mut looks = false;
     ui.horizontal(|ui| {
-        let width = ui.available_width() - 88.0 - GAP;
-        let edit = TextEdit::singleline(&mut state.models.wanted).desired_width(width - 24.0);
-        let edit = edit.hint_text(strings::MODEL_HINT).margin(Margin::symmetric(12, 8));
-        let response = ui.add(edit);
+        let width = ui.available_width() - BUTTON - ui.spacing().item_spacing.x;
+        let edit = TextEdit::singleline(&mut state.models.wanted);
+        let edit = edit.hint_text(strings::MODEL_HINT).margin(Margin::symmetric(12, 10));
+        let response = ui.add_sized([width, CONTROL + TIGHT], edit);
         looks = response.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));
         response.labelled_by(label.id);
         let can = !state.models.wanted.trim().is_empty();
@@ -69,6 +75,10 @@ fn looked(ui: &mut Ui, state: &State, machine: Option<&Machine>, actions: &mut V
                 ui.spinner();
                 widgets::caption(ui, strings::LOOKING);
             });
+            ui.add_space(TIGHT);
+            if ui.add(widgets::secondary(strings::CANCEL_LOOK)).clicked() {
+                actions.push(Action::CancelLook);
+            }
         }),
         Look::Failed(name, why) => widgets::card(ui, |ui| {
             ui.label(name);

@@ -4,8 +4,9 @@ use eframe::egui::{Frame, Margin, RichText, Stroke, Ui};
 
 use super::widgets;
 use crate::engine::{FailureKind, ModelSource};
-use crate::state::{Action, Notice, State};
-use crate::strings;
+use crate::settings::Settings;
+use crate::state::{Action, Dialog, Notice, State};
+use crate::strings::{self, SETTINGS};
 use crate::theme::{self, GAP, PAGE, RADIUS, TIGHT, WIDE};
 
 /// Draws the messages.
@@ -13,12 +14,12 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     for notice in &state.notices {
         let margin = Margin { left: PAGE as i8, right: PAGE as i8, top: WIDE as i8, bottom: 0 };
         Frame::new().outer_margin(margin).show(ui, |ui| {
-            one(ui, notice, &state.settings.model, actions);
+            one(ui, notice, &state.settings, actions);
         });
     }
 }
 
-fn one(ui: &mut Ui, notice: &Notice, model: &ModelSource, actions: &mut Vec<Action>) {
+fn one(ui: &mut Ui, notice: &Notice, settings: &Settings, actions: &mut Vec<Action>) {
     let palette = theme::palette(ui.visuals());
     let (title, advice) = strings::failure(notice.failure.kind);
     let frame = Frame::new().fill(palette.bad_card).stroke(Stroke::new(1.0, palette.bad));
@@ -26,19 +27,31 @@ fn one(ui: &mut Ui, notice: &Notice, model: &ModelSource, actions: &mut Vec<Acti
         ui.set_width(ui.available_width());
         ui.spacing_mut().item_spacing.y = TIGHT;
         ui.label(RichText::new(title).color(palette.bad));
-        for text in [notice.failure.message.as_str(), advice] {
+        for text in [&*strings::sentence(&notice.failure.message), advice] {
             if !text.is_empty() {
                 ui.label(RichText::new(text).color(palette.text));
             }
         }
         ui.add_space(GAP);
         ui.horizontal(|ui| {
-            let is_stopped = notice.failure.kind == FailureKind::EngineStopped;
-            if is_stopped && ui.add(widgets::primary(ui, strings::START_AGAIN)).clicked() {
+            let kind = notice.failure.kind;
+            let is_stopped = kind.is_end();
+            if kind == FailureKind::NoDevice && ui.add(widgets::primary(ui, SETTINGS)).clicked() {
+                let settings = Box::new(settings.clone());
+                actions.push(Action::ShowDialog(Some(Dialog::Settings(settings, false))));
+            }
+            let again = if kind == FailureKind::NoDevice {
+                widgets::secondary(strings::START_AGAIN)
+            } else {
+                widgets::primary(ui, strings::START_AGAIN)
+            };
+            if is_stopped && ui.add(again).clicked() {
                 actions.push(Action::Restart);
             }
             let built_in = widgets::secondary(strings::USE_BUILT_IN);
-            if is_stopped && *model != ModelSource::Embedded && ui.add(built_in).clicked() {
+            let is_other = settings.model != ModelSource::Embedded;
+            let may_help = is_stopped && kind != FailureKind::NoDevice;
+            if may_help && is_other && ui.add(built_in).clicked() {
                 actions.push(Action::UseModel(ModelSource::Embedded));
             }
             if !is_stopped && ui.add(widgets::secondary(strings::DISMISS)).clicked() {

@@ -11,23 +11,26 @@ use crate::theme::{GAP, TIGHT, WIDE};
 
 /// Draws the list, which can be put into order.
 pub fn show(ui: &mut Ui, purpose: Purpose, pieces: &mut Vec<Piece>, actions: &mut Vec<Action>) {
-    super::widgets::title(ui, strings::ORDER, actions);
+    widgets::heading(ui, strings::ORDER);
     let is_new = purpose == Purpose::Open;
     widgets::caption(ui, if is_new { strings::ORDER_HELP } else { strings::ORDER_ADD_HELP });
     ui.add_space(GAP);
     let most = (ui.ctx().content_rect().height() - 300.0).max(120.0);
-    ScrollArea::vertical().id_salt("order").max_height(most).show(ui, |ui| {
-        ui.set_width(ui.available_width() - GAP);
-        let mut change = None;
-        for (i, piece) in pieces.iter().enumerate() {
-            row(ui, i, pieces.len(), piece, &mut change);
-        }
-        match change {
-            Some(Change::Swap(a, b)) => pieces.swap(a, b),
-            Some(Change::Remove(i)) => drop(pieces.remove(i)),
-            None => {}
-        }
-    });
+    ScrollArea::vertical().id_salt("order").max_height(most).min_scrolled_height(most).show(
+        ui,
+        |ui| {
+            ui.set_width(ui.available_width() - GAP);
+            let mut change = None;
+            for (i, piece) in pieces.iter().enumerate() {
+                row(ui, i, pieces.len(), piece, &mut change);
+            }
+            match change {
+                Some(Change::Swap(a, b)) => pieces.swap(a, b),
+                Some(Change::Remove(i)) => drop(pieces.remove(i)),
+                None => {}
+            }
+        },
+    );
     ui.add_space(WIDE);
     ui.horizontal_wrapped(|ui| {
         let name = if is_new { strings::OPEN_AS_ONE } else { strings::ADD };

@@ -40,7 +40,7 @@ pub fn show(
         Stage::Refused(failure) => widgets::card(ui, |ui| {
             let (title, advice) = strings::failure(failure.kind);
             ui.label(RichText::new(title).color(theme::palette(ui.visuals()).bad));
-            ui.label(&failure.message);
+            ui.label(strings::sentence(&failure.message));
             ui.label(advice);
         }),
         Stage::Planned => widgets::card(ui, |ui| planned(ui, document, engine, actions)),
@@ -84,6 +84,10 @@ fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut
         let palette = theme::palette(ui.visuals());
         ui.colored_label(palette.bad, strings::plan_short_of(available));
     }
+    if let Some(free) = plan.disk_short_of() {
+        let palette = theme::palette(ui.visuals());
+        ui.colored_label(palette.warn, strings::plan_disk_short_of(plan.parts.disk, free));
+    }
     ui.add_space(GAP);
     let is_ready = matches!(engine, EngineState::Ready(_)) && plan.short_of.is_none();
     let read = widgets::primary(ui, strings::READ);
@@ -93,8 +97,13 @@ fn planned(ui: &mut Ui, document: &Document, engine: &EngineState, actions: &mut
 }
 
 fn facts(ui: &mut Ui, document: &Document, plan: &ReadPlan) {
-    let pages = document.text.len().div_ceil(PAGE_LETTERS);
-    widgets::fact(ui, strings::PLAN_PAGES, &format!("about {}", count(pages)));
+    match document.pages() {
+        Some(pages) => widgets::fact(ui, strings::PLAN_OWN_PAGES, &count(pages as usize)),
+        None => {
+            let pages = document.text.len().div_ceil(PAGE_LETTERS);
+            widgets::fact(ui, strings::PLAN_PAGES, &format!("about {}", count(pages)));
+        }
+    }
     widgets::fact(ui, strings::PLAN_TOKENS, &strings::plan_tokens(plan));
     widgets::fact(ui, strings::PLAN_CONTEXT, &strings::plan_context(plan));
     widgets::fact(ui, strings::PLAN_HOST, &bytes(plan.parts.host_bytes()));

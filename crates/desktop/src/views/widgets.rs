@@ -157,6 +157,12 @@ pub fn fact(ui: &mut Ui, name: &str, value: &str) {
     });
 }
 
+/// The title of what has buttons that close it.
+pub fn heading(ui: &mut Ui, text: &str) {
+    ui.label(RichText::new(text).text_style(TextStyle::Heading));
+    ui.add_space(GAP);
+}
+
 /// The title, and a button that closes.
 pub fn title(ui: &mut Ui, text: &str, actions: &mut Vec<Action>) {
     ui.horizontal(|ui| {

@@ -1,6 +1,8 @@
 //! A window with a scripted engine, and how tests wait for it.
 
 pub mod hub;
+#[cfg(target_os = "linux")]
+pub mod screen;
 pub mod script;
 
 use std::path::PathBuf;
@@ -11,6 +13,7 @@ use eframe::egui::accesskit::Role;
 use eframe::egui::{Theme, Vec2};
 use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
+use egui_system_font_provider::SystemFontProvider;
 use longview_desktop::app::{App, Start};
 use longview_desktop::engine::{Engines, OpenEngine};
 use longview_desktop::files::Dialogs;
@@ -71,6 +74,8 @@ pub struct Setup {
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
+    /// Whether fonts of the system are used, as in the program.
+    pub has_system_fonts: bool,
 }
 
 impl Setup {
@@ -92,12 +97,13 @@ impl Setup {
             size: WIDE,
             theme: Theme::Light,
             allows_missing_glyphs: false,
+            has_system_fonts: false,
         }
     }
 
     /// The window.
     pub fn window(self) -> Window {
-        let Self { size, theme, allows_missing_glyphs, mut settings, .. } = self;
+        let Self { size, theme, allows_missing_glyphs, has_system_fonts, mut settings, .. } = self;
         settings.theme = if theme == Theme::Dark { "dark" } else { "light" }.to_owned();
         let start = Start {
             engines: self.engines,
@@ -109,7 +115,9 @@ impl Setup {
             models: self.models,
             places: self.places,
             first: None,
+            asks: None,
             exits: None,
+            exits_answered: false,
         };
         let mut builder = Harness::builder()
             .with_size(size)
@@ -119,7 +127,12 @@ impl Setup {
         if allows_missing_glyphs {
             builder = builder.allow_missing_glyphs();
         }
-        Window(builder.wgpu().build_eframe(|context| App::new(&context.egui_ctx, start)))
+        Window(builder.wgpu().build_eframe(|context| {
+            if has_system_fonts {
+                context.egui_ctx.add_font_provider(Arc::new(SystemFontProvider::new()));
+            }
+            App::new(&context.egui_ctx, start)
+        }))
     }
 }
 

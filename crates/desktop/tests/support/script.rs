@@ -1,6 +1,7 @@
 //! An engine that does what a test tells it: every step waits until the test lets it happen.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -22,8 +23,10 @@ pub const LONG: usize = 400;
 pub enum Then {
     /// The step is done.
     Go,
-    /// The call fails.
+    /// The call fails: the device was lost.
     Fail,
+    /// The call fails: there is no memory for it.
+    OutOfMemory,
     /// The thread panics.
     Panic,
 }
@@ -107,6 +110,10 @@ impl Scripted {
                 let message = "the device was reset".to_owned();
                 Err(Failure { kind: FailureKind::DeviceLost, message })
             }
+            Ok(Then::OutOfMemory) => {
+                let message = "the device has no room for 312.0 MiB more".to_owned();
+                Err(Failure { kind: FailureKind::OutOfMemory, message })
+            }
             // The test is over.
             Ok(Then::Go) | Err(_) => Ok(()),
         }
@@ -148,10 +155,15 @@ impl DocumentEngine for Scripted {
             },
             is_unified: false,
             short_of: text.contains("too large").then_some(1 << 20),
+            disk_free: text.contains("full disk").then_some(1 << 10),
         })
     }
 
-    fn open(&mut self, _text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
+    fn open(
+        &mut self,
+        _text: &Arc<str>,
+        _file: Option<&Path>,
+    ) -> Result<Option<ReadState>, Failure> {
         Ok(None)
     }
 
@@ -245,7 +257,7 @@ fn passages(text: &str) -> Vec<Passage> {
     for sentence in text.split_inclusive(". ") {
         let end = start + sentence.trim_end().len();
         if sentence.contains(|c: char| c.is_ascii_digit()) {
-            let weight = 0.62 / f64::from(1 << passages.len());
+            let weight = 0.46 / f64::from(1 << passages.len());
             passages.push(Passage { place: start..end, weight });
         }
         start += sentence.len();

@@ -253,6 +253,7 @@ fn adopt(manifest: &mut Manifest, path: &Path, away: &mut Vec<PathBuf>) {
             name: "text of this library".to_owned(),
             kind: "txt".to_owned(),
             bytes: text_bytes,
+            pages: None,
         }],
         text_bytes,
         pinned: false,

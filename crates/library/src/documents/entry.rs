@@ -43,6 +43,9 @@ pub struct Source {
     pub kind: String,
     /// Its bytes.
     pub bytes: u64,
+    /// Its pages, where a file has pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<u64>,
 }
 
 /// How a text becomes tokens.

@@ -323,6 +323,11 @@ impl Documents {
         Ok(evicted)
     }
 
+    /// Bytes that this user may still write to the library, where the system says it.
+    pub fn free_bytes(&self) -> Option<u64> {
+        space::free_bytes(self.folder())
+    }
+
     /// Whether a session of `bytes` may come, before a model reads for it.
     ///
     /// # Errors

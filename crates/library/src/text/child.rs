@@ -52,9 +52,11 @@ fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// The number of pages, or 0, on a line of its own, and the text.
 fn work(kind: Kind, max_bytes: u64) -> Result<String, TextError> {
     let mut bytes = Vec::new();
     let read = io::stdin().lock().read_to_end(&mut bytes);
     read.map_err(|error| TextError::Io { reason: error.to_string() })?;
-    convert(kind, &bytes, max_bytes)
+    let found = convert(kind, &bytes, max_bytes)?;
+    Ok(format!("{}\n{}", found.n_pages.unwrap_or(0), found.text))
 }

@@ -18,7 +18,7 @@ mod parent;
 mod pdf;
 
 pub use self::child::serve;
-pub use self::convert::convert;
+pub use self::convert::{Converted, convert};
 pub use self::detect::kind_of;
 pub use self::error::TextError;
 pub use self::kind::Kind;

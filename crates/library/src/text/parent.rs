@@ -20,6 +20,8 @@ const MAX_MEMORY_MIB: u64 = 8192;
 /// Processor time of a child in seconds, and bytes for which it gets a second more.
 const CPU_S: u64 = 20;
 const BYTES_PER_S: u64 = 1 << 18;
+/// Digits of a number of pages, and the line end behind them.
+const PAGES_BYTES: u64 = 21;
 /// Bytes that tell what a file is.
 const HEAD_BYTES: u64 = 4096;
 
@@ -33,6 +35,8 @@ pub struct Extracted {
     pub kind: Kind,
     /// Its bytes.
     pub file_bytes: u64,
+    /// Its pages, where the file says where they end.
+    pub n_pages: Option<u64>,
 }
 
 /// The text of a file, read by a process with limits of memory and time. `name` says by its ending
@@ -55,8 +59,8 @@ pub fn extract(mut file: impl Read, name: &str, max_bytes: u64) -> Result<Extrac
     if file_bytes > max_file_bytes {
         return Err(TextError::TooLarge { bytes: file_bytes, max_bytes: max_file_bytes });
     }
-    let text = converse(kind, bytes, file_bytes, max_bytes)?;
-    Ok(Extracted { text, kind, file_bytes })
+    let (text, n_pages) = converse(kind, bytes, file_bytes, max_bytes)?;
+    Ok(Extracted { text, kind, file_bytes, n_pages })
 }
 
 /// What the child of a file may take.
@@ -67,18 +71,18 @@ fn limits(file_bytes: u64, max_bytes: u64) -> Limits {
         memory_mib: memory_mib.min(MAX_MEMORY_MIB),
         cpu_s,
         wall: Duration::from_secs(2 * cpu_s),
-        // The text, and the letter before it.
-        answer_bytes: max_bytes + 1,
+        // The text, the letter before it, and the pages.
+        answer_bytes: max_bytes + 1 + PAGES_BYTES,
     }
 }
 
-/// Sends the bytes to a child and returns its text.
+/// Sends the bytes to a child and returns its text and its pages.
 fn converse(
     kind: Kind,
     bytes: Vec<u8>,
     file_bytes: u64,
     max_bytes: u64,
-) -> Result<String, TextError> {
+) -> Result<(String, Option<u64>), TextError> {
     let limits = limits(file_bytes, max_bytes);
     let ended = |ended: Ended| match ended {
         Ended::NotStarted(_) => TextError::Io { reason: ended.to_string() },
@@ -88,5 +92,10 @@ fn converse(
     let numbers = [max_bytes, limits.memory_mib, limits.cpu_s].map(|number| number.to_string());
     let words = [&[WORD.to_owned(), kind.name().to_owned()], &numbers[..]].concat();
     let answer = child::run(&words, bytes, &limits).map_err(ended)?;
-    child::read_answer(answer).map_err(ended)?
+    let mut text: String = child::read_answer(answer).map_err(ended)??;
+    let silent = || ended(Ended::Silent("it does not begin with its pages".to_owned()));
+    let end = text.find('\n').ok_or_else(silent)?;
+    let n_pages = text[..end].parse().map_err(|_| silent())?;
+    text.drain(..=end);
+    Ok((text, (n_pages > 0).then_some(n_pages)))
 }

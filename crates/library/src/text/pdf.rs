@@ -10,7 +10,8 @@ use super::kind::Kind;
 /// Letters of a page below which it counts as a picture.
 const MIN_LETTERS: usize = 8;
 
-pub(super) fn text(bytes: &[u8]) -> Result<String, TextError> {
+/// The text, and the number of pages.
+pub(super) fn text(bytes: &[u8]) -> Result<(String, u64), TextError> {
     let broken = |reason: String| TextError::Broken { kind: Kind::Pdf, reason };
     let mut document = Document::load_mem(bytes).map_err(|error| match error {
         pdf_extract::Error::Decryption(_) | pdf_extract::Error::InvalidPassword => {
@@ -33,7 +34,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, TextError> {
     if n_letters < MIN_LETTERS * n_pages.min(100) && has_pictures(&document) {
         return Err(TextError::Scanned { n_pages });
     }
-    Ok(tidy(&text))
+    Ok((tidy(&text), n_pages as u64))
 }
 
 /// Letters of the largest font: numbers of letters have two bytes.
