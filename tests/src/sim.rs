@@ -203,7 +203,8 @@ impl<B: Backend> Sim<B> {
         mode: SpanMode,
     ) -> Result<StepVerdict, SchedulerError> {
         let shape = self.sequence.shape().clone();
-        let spans = &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode }];
+        let spans =
+            &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode, is_read: true }];
         let mut step = Step { spans, scratch: &mut self.scratch };
         step.check()?;
         for (layer, tokens) in shape.layers().zip(data) {

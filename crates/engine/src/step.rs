@@ -107,7 +107,7 @@ impl<'a, B: Backend> SessionStep<'a, B> {
     /// This part as the model sees it, from token `start` of the step on.
     fn span(&self, start: usize) -> Span {
         let first_pos = TokenPos(self.session.tokens.len() as u32);
-        Span { start, len: self.ids.len(), first_pos }
+        Span { start, len: self.ids.len(), first_pos, n_wanted: self.n_rows() }
     }
 
     /// The scheduler's view of a span of this part.
@@ -117,6 +117,7 @@ impl<'a, B: Backend> SessionStep<'a, B> {
             start,
             len: self.ids.len(),
             mode: self.mode,
+            is_read: self.output != Output::Nothing,
         }
     }
 }

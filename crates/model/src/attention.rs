@@ -18,7 +18,8 @@ pub struct AttentionTensors<'a, B: Backend> {
     pub k: View<'a, B>,
     /// F32 `[T, Hkv, Dh]`.
     pub v: View<'a, B>,
-    /// F32 `[T, Hq, Dh]`, to be written for every token.
+    /// F32 `[T, Hq, Dh]`, to be written for every token; in the last layer for those that are
+    /// wanted ([`crate::batch::Span::n_wanted`]).
     pub out: ViewMut<'a, B>,
 }
 

@@ -1,5 +1,7 @@
 //! The tokens of one step: several sequences, one after the other.
 
+use std::ops::Range;
+
 use longview_core::TokenPos;
 
 /// One sequence's part of a step.
@@ -11,6 +13,9 @@ pub struct Span {
     pub len: usize,
     /// The place of its first token in its sequence.
     pub first_pos: TokenPos,
+    /// Its last tokens about which somebody asks ([`crate::transformer::Model::logits`]). Of the
+    /// others the last layer computes keys, values and queries alone.
+    pub n_wanted: usize,
 }
 
 /// The tokens of one step.
@@ -50,6 +55,12 @@ pub enum BatchError {
         /// Tokens of the last step.
         n_tokens: usize,
     },
+    /// A row that the step did not compute to its end.
+    #[error("row {row} of logits: the last step was told that nobody wants it")]
+    NotWanted {
+        /// The row asked for.
+        row: usize,
+    },
     /// A token without an embedding.
     #[error("token id {id} is not below the vocabulary size {vocab_size}")]
     TokenId {
@@ -58,7 +69,8 @@ pub enum BatchError {
         /// Tokens of the vocabulary, V.
         vocab_size: usize,
     },
-    /// Spans that overlap, leave a gap or do not cover the tokens.
+    /// Spans that overlap, leave a gap or do not cover the tokens, or of which more is wanted than
+    /// there is.
     #[error("spans must follow each other and cover all {n_tokens} tokens; one starts at {start}")]
     Spans {
         /// Tokens of the step.
@@ -95,7 +107,10 @@ impl Batch<'_> {
         let mut covered = 0;
         for span in self.spans {
             let start = span.start;
-            if start != covered || span.len == 0 || span.len > n_tokens - covered {
+            let is_sound = start == covered
+                && (1..=n_tokens - covered).contains(&span.len)
+                && span.n_wanted <= span.len;
+            if !is_sound {
                 return Err(BatchError::Spans { n_tokens, start });
             }
             covered += span.len;
@@ -110,6 +125,19 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// The places of wanted tokens, in runs as long as they are.
+    pub(crate) fn wanted(&self, runs: &mut Vec<Range<usize>>) {
+        runs.clear();
+        for span in self.spans.iter().filter(|span| span.n_wanted > 0) {
+            let end = span.start + span.len;
+            let start = end - span.n_wanted;
+            match runs.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end = end,
+                None => runs.push(start..end),
+            }
+        }
+    }
+
     /// The position of every token, in the order of `ids`.
     pub(crate) fn positions(&self) -> impl Iterator<Item = u32> + '_ {
         self.spans.iter().flat_map(|span| (0..span.len as u32).map(|i| span.first_pos.0 + i))
@@ -121,7 +149,30 @@ mod tests {
     use super::*;
 
     fn span(start: usize, len: usize, first_pos: u32) -> Span {
-        Span { start, len, first_pos: TokenPos(first_pos) }
+        Span { start, len, first_pos: TokenPos(first_pos), n_wanted: len }
+    }
+
+    #[test]
+    fn wanted_tokens_are_the_last_of_each_span() {
+        let wanted = |spans: &[(usize, usize)]| {
+            let mut start = 0;
+            let spans: Vec<Span> = spans
+                .iter()
+                .map(|&(len, n_wanted)| {
+                    start += len;
+                    Span { n_wanted, ..span(start - len, len, 0) }
+                })
+                .collect();
+            let ids = vec![0; start];
+            let batch = Batch { ids: &ids, spans: &spans };
+            batch.check(1, 100).unwrap();
+            let mut runs = vec![7..9, 2..3];
+            batch.wanted(&mut runs);
+            runs
+        };
+        assert_eq!(wanted(&[(1, 1), (1, 1), (3, 3), (2, 1)]), [0..5, 6..7]);
+        assert_eq!(wanted(&[(4, 1), (2, 2), (5, 0), (2, 1)]), [3..6, 12..13]);
+        assert!(wanted(&[(9, 0)]).is_empty());
     }
 
     #[test]
@@ -142,6 +193,8 @@ mod tests {
             assert!(message(bad, 9).starts_with("spans must follow each other and cover all 3"));
         }
         assert!(message(&[span(0, 2, 0), span(1, 1, 0)], 9).ends_with("one starts at 1"));
+        let greedy = Span { n_wanted: 4, ..span(0, 3, 0) };
+        assert!(message(&[greedy], 9).ends_with("one starts at 0"));
         assert_eq!(
             message(&[span(0, 3, 6)], 9),
             "position 8 is beyond the planned context of 8 tokens"

@@ -83,8 +83,8 @@ impl<B: Backend> Model<B> {
         batch.check(self.config.vocab_size, self.planned_context)
     }
 
-    /// Runs the tokens of `batch` through all layers. Their final hidden states stay in `ws` for
-    /// [`Model::logits`] until the next step. An empty batch does nothing.
+    /// Runs the tokens of `batch` through all layers. The final hidden states of those that are
+    /// wanted stay in `ws` for [`Model::logits`] until the next step. An empty batch does nothing.
     pub async fn forward<A: Attention<B>>(
         &self,
         backend: &B,
@@ -94,7 +94,7 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), ForwardError<A::Error>> {
         let n_tokens = batch.n_tokens();
         self.check(batch)?;
-        ws.begin(n_tokens)?;
+        ws.begin(batch)?;
         if n_tokens == 0 {
             return Ok(());
         }
@@ -114,12 +114,30 @@ impl<B: Backend> Model<B> {
             let tensors = self.attention_tensors(ws, n_tokens);
             let attended = attention.attend(LayerId(index as u32), batch, tensors).await;
             attended.map_err(ForwardError::Attention)?;
-            layer.finish(&pass, ws)?;
+            if next.index() < self.layers.len() {
+                layer.finish(&pass, ws, 0)?;
+            } else {
+                self.finish_wanted(&pass, layer, ws)?;
+            }
         }
         Ok(backend.submit()?)
     }
 
-    /// Logits `[rows, V]` of tokens of the last step, given by their places in the batch.
+    /// The rest of the last layer, for tokens about which somebody asks.
+    fn finish_wanted(
+        &self,
+        pass: &Pass<'_, B>,
+        layer: &Layer<B>,
+        ws: &mut Workspace<B>,
+    ) -> OpResult<()> {
+        for i in 0..ws.wanted.len() {
+            let rows = ws.wanted[i].clone();
+            layer.finish(&Pass { n_tokens: rows.len(), ..*pass }, ws, rows.start)?;
+        }
+        Ok(())
+    }
+
+    /// Logits `[rows, V]` of wanted tokens of the last step, given by their places in the batch.
     ///
     /// The view stays valid until the next call with this workspace.
     pub fn logits<'w>(
@@ -139,7 +157,9 @@ impl<B: Backend> Model<B> {
                 n_in: d,
                 n_out: vocab_size,
             };
-            pass.linear(head, &ws.normed, &mut ws.logits, false)?;
+            let (n, ws) = (rows.len(), &mut *ws);
+            let x = View::part(&ws.normed, 0, n * d);
+            pass.linear(head, x, ViewMut::part(&mut ws.logits, 0, n * vocab_size), false)?;
             backend.submit()?;
         }
         Ok(View::part(&ws.logits, 0, rows.len() * vocab_size))

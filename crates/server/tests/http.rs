@@ -2,6 +2,7 @@
 
 mod answers;
 mod contexts;
+mod drafts;
 mod faults;
 mod forms;
 mod grammars;

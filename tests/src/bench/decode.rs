@@ -389,7 +389,8 @@ impl<B: Backend> Attention<B> {
 
     /// All layers of a token, waited for.
     fn step(&mut self, sequence: &mut Sequence<B>) -> Result<()> {
-        let spans = &mut [StepSpan { sequence, start: 0, len: 1, mode: SpanMode::Policy }];
+        let spans =
+            &mut [StepSpan { sequence, start: 0, len: 1, mode: SpanMode::Policy, is_read: true }];
         let mut step = Step { spans, scratch: &mut self.scratch };
         let [q, k, v, out] = &mut self.tensors;
         for layer in (0..self.n_layers).map(LayerId::new) {

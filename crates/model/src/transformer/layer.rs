@@ -61,6 +61,7 @@ pub(super) struct Layer<B: Backend> {
 }
 
 /// What every op of a step needs.
+#[derive(Clone, Copy)]
 pub(super) struct Pass<'a, B: Backend> {
     pub backend: &'a B,
     pub config: &'a ModelConfig,
@@ -116,9 +117,13 @@ impl<B: Backend> Layer<B> {
         let (hidden, norm) = (View::part(hidden, 0, width), ViewMut::part(normed, 0, width));
         pass.rms_norm_views(hidden, &self.input_norm, norm, n, config.hidden_size)?;
         match &self.q_norm {
-            None => pass.linear(self.q.projection(), normed, attended, false)?,
+            None => {
+                let (x, out) = (View::part(normed, 0, width), ViewMut::part(attended, 0, q_len));
+                pass.linear(self.q.projection(), x, out, false)?;
+            }
             Some(weight) => {
-                pass.linear(self.q.projection(), normed, q_scratch, false)?;
+                let (x, out) = (View::part(normed, 0, width), ViewMut::part(q_scratch, 0, q_len));
+                pass.linear(self.q.projection(), x, out, false)?;
                 let (x, out) = (View::part(q_scratch, 0, q_len), ViewMut::part(attended, 0, q_len));
                 pass.rms_norm_views(x, weight, out, n * config.n_q_heads, config.head_dim)?;
             }
@@ -137,22 +142,33 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// Output projection and MLP, each added to `ws.hidden`, normed first where the model does so.
-    pub(super) fn finish(&self, pass: &Pass<'_, B>, ws: &mut Workspace<B>) -> OpResult<()> {
-        let n = pass.n_tokens;
+    /// Output projection and MLP of the pass's tokens, the first of which is token `first` of the
+    /// step; each is added to `ws.hidden`, normed first where the model does so.
+    pub(super) fn finish(
+        &self,
+        pass: &Pass<'_, B>,
+        ws: &mut Workspace<B>,
+        first: usize,
+    ) -> OpResult<()> {
+        let (n, config) = (pass.n_tokens, pass.config);
+        let (at, width) = (first * config.hidden_size, n * config.hidden_size);
         let Workspace { hidden, normed, attended, gate, up, activated, .. } = ws;
-        pass.add(self.o.projection(), self.o_norm.as_ref(), attended, normed, hidden)?;
+        let x = View::part(attended, first * config.q_width(), n * config.q_width());
+        let out = ViewMut::part(hidden, at, width);
+        pass.add(self.o.projection(), self.o_norm.as_ref(), x, normed, out)?;
         pass.backend.norm_gated(NormGated {
             p: pass.norm_params(),
-            x: View::part(hidden, 0, n * pass.config.hidden_size),
+            x: View::part(hidden, at, width),
             norm: &self.post_norm,
-            scratch: ViewMut::part(normed, 0, n * pass.config.hidden_size),
-            activation: pass.config.activation,
+            scratch: ViewMut::part(normed, 0, width),
+            activation: config.activation,
             gate: self.gate.of(gate, n),
             up: self.up.of(up, n),
-            out: ViewMut::part(activated, 0, n * pass.config.intermediate_size),
+            out: ViewMut::part(activated, 0, n * config.intermediate_size),
         })?;
-        pass.add(self.down.projection(), self.down_norm.as_ref(), activated, normed, hidden)
+        let x = View::part(activated, 0, n * config.intermediate_size);
+        let out = ViewMut::part(hidden, at, width);
+        pass.add(self.down.projection(), self.down_norm.as_ref(), x, normed, out)
     }
 }
 
@@ -166,26 +182,25 @@ impl<B: Backend> Pass<'_, B> {
         }
     }
 
-    /// Adds `norm(layer(x))`, or without a norm `layer(x)`, to the residual stream. `scratch` is
-    /// as long as that.
+    /// Adds `norm(layer(x))`, or without a norm `layer(x)`, to `out`. `scratch` has as much room.
     fn add(
         &self,
         layer: Projection<'_, B>,
         norm: Option<&B::Weight>,
-        x: &B::Buffer,
+        x: View<'_, B>,
         scratch: &mut B::Buffer,
-        hidden: &mut B::Buffer,
+        out: ViewMut<'_, B>,
     ) -> OpResult<()> {
         let Some(weight) = norm else {
-            return self.linear(layer, x, hidden, true);
+            return self.linear(layer, x, out, true);
         };
-        self.linear(layer, x, scratch, false)?;
         let len = self.n_tokens * self.config.hidden_size;
+        self.linear(layer, x, ViewMut::part(scratch, 0, len), false)?;
         self.backend.rms_norm(RmsNorm {
             p: RmsNormParams { accumulate: 1, ..self.norm_params() },
             x: View::part(scratch, 0, len),
             weight,
-            out: ViewMut::part(hidden, 0, len),
+            out,
         })
     }
 
@@ -202,12 +217,12 @@ impl<B: Backend> Pass<'_, B> {
         self.backend.rms_norm(RmsNorm { p, x, weight, out })
     }
 
-    /// A linear layer over the tokens, from the start of the buffers; `accumulate` adds to `out`.
+    /// A linear layer over the tokens; `accumulate` adds to `out`.
     pub(super) fn linear(
         &self,
         layer: Projection<'_, B>,
-        x: &B::Buffer,
-        out: &mut B::Buffer,
+        x: View<'_, B>,
+        out: ViewMut<'_, B>,
         accumulate: bool,
     ) -> OpResult<()> {
         let descriptor = Linear {
@@ -217,10 +232,10 @@ impl<B: Backend> Pass<'_, B> {
                 n_out: layer.n_out as u32,
                 accumulate: accumulate.into(),
             },
-            x: View::part(x, 0, self.n_tokens * layer.n_in),
+            x,
             weight: layer.weight,
             bias: layer.bias,
-            out: ViewMut::part(out, 0, self.n_tokens * layer.n_out),
+            out,
         };
         if self.n_tokens <= self.backend.capabilities().matvec_max_rows {
             self.backend.matvec(descriptor)

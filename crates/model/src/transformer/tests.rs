@@ -220,7 +220,7 @@ impl Run {
 }
 
 fn span(start: usize, len: usize, first_pos: usize) -> Span {
-    Span { start, len, first_pos: TokenPos(first_pos as u32) }
+    Span { start, len, first_pos: TokenPos(first_pos as u32), n_wanted: len }
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -386,6 +386,34 @@ fn rows_in_any_order_and_none_at_all() {
     run.step(&[], &[]);
     let error = run.model.logits(&run.backend, &mut run.ws, &[0]).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "row 0 of logits: the last step had 0 tokens");
+}
+
+/// The last layer ends with the tokens that somebody asks about; these have the same bits, and so
+/// has what comes after them.
+#[test]
+fn wanted_tokens_are_what_they_are_among_all() {
+    for name in ["llama-mqa", "gemma3-windows", "glm4-sandwich"] {
+        let path = fixture(name);
+        let prompt = golden(&path).prompt;
+        let spans = [span(0, 5, 0), span(5, 6, 0), span(11, 2, 0)];
+        let ids: Vec<u32> = [&prompt[..5], &prompt[1..7], &prompt[3..5]].concat();
+        let logits = |wanted: [usize; 3], rows: &[usize]| {
+            let mut run = Run::new(&path, 3, 16);
+            let mut spans = spans;
+            spans.iter_mut().zip(wanted).for_each(|(span, n)| span.n_wanted = n);
+            run.step(&ids, &spans);
+            let first = run.logits(rows);
+            let Run { model, backend, ws, .. } = &mut run;
+            let error = model.logits(backend, ws, &[10]).map(drop).err().map(|e| e.to_string());
+            assert_eq!(error.is_some(), wanted[1] == 0, "{error:?}");
+            let nobody = "row 10 of logits: the last step was told that nobody wants it";
+            assert!(error.is_none_or(|error| error == nobody));
+            run.step(&prompt[7..8], &[span(0, 1, 5)]);
+            [first, run.logits(&[0])].concat()
+        };
+        let rows = [3, 4, 12];
+        assert_eq!(logits([2, 0, 1], &rows), logits([5, 6, 2], &rows), "{name}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The buffers a step works in, made once.
 
+use std::ops::Range;
+
 use longview_core::DType;
 use longview_ops::{Backend, OpResult, ViewMut};
 
@@ -13,6 +15,8 @@ pub struct Workspace<B: Backend> {
     max_logit_rows: usize,
     /// Tokens of the last step.
     n_tokens: usize,
+    /// Runs of them whose final hidden states are there.
+    pub(super) wanted: Vec<Range<usize>>,
     pub(super) ids: B::Buffer,
     pub(super) rope: RopeRows<B>,
     /// The residual stream, `[T, D]`.
@@ -107,6 +111,7 @@ impl<B: Backend> Workspace<B> {
             max_tokens,
             max_logit_rows,
             n_tokens: 0,
+            wanted: Vec::with_capacity(max_logit_rows),
             ids: backend.alloc(DType::U32, sizes.ids, "token ids")?,
             rope: RopeRows {
                 all: floats(sizes.rope, "rope rows")?,
@@ -148,11 +153,13 @@ impl<B: Backend> Workspace<B> {
     }
 
     /// Starts a step; the last one's hidden states are gone.
-    pub(super) fn begin(&mut self, n_tokens: usize) -> Result<(), BatchError> {
+    pub(super) fn begin(&mut self, batch: &Batch<'_>) -> Result<(), BatchError> {
+        let n_tokens = batch.n_tokens();
         if n_tokens > self.max_tokens {
             return Err(BatchError::TooManyTokens { n_tokens, max_tokens: self.max_tokens });
         }
         self.n_tokens = n_tokens;
+        batch.wanted(&mut self.wanted);
         Ok(())
     }
 
@@ -183,8 +190,11 @@ impl<B: Backend> Workspace<B> {
         if n_rows > max_rows {
             return Err(BatchError::TooManyRows { n_rows, max_rows });
         }
-        match rows.iter().find(|row| **row >= self.n_tokens) {
-            Some(&row) => Err(BatchError::NoSuchRow { row, n_tokens: self.n_tokens }),
+        if let Some(&row) = rows.iter().find(|row| **row >= self.n_tokens) {
+            return Err(BatchError::NoSuchRow { row, n_tokens: self.n_tokens });
+        }
+        match rows.iter().find(|row| !self.wanted.iter().any(|run| run.contains(row))) {
+            Some(&row) => Err(BatchError::NotWanted { row }),
             None => Ok(()),
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Chunk {
     pub len: usize,
     /// Tokens of the same prompt that follow.
     pub remaining: usize,
+    /// Whether its attention is wanted: without it rows are stored and recorded alone.
+    pub attends: bool,
 }
 
 impl Chunk {
@@ -78,6 +80,9 @@ impl Chunk {
         let buffer = sequence.store.buffer_mut(self.layer, n..n + self.len);
         let buffer = buffer.expect("in place: kernels read the store");
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride: shape.capacity })?;
+        if !self.attends {
+            return Ok(());
+        }
         let run = Run {
             kv: KvView::new(buffer, shape.capacity),
             rows: first..n + self.len,
@@ -106,7 +111,9 @@ impl Chunk {
         let kv = KvView::new(buffer, head_stride);
         let window = shape.window(self.layer);
         let run = Run { kv, rows: 0..n + self.len, diagonal: n as i32, window, accumulate: false };
-        self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
+        if self.attends {
+            self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
+        }
         sequence.mover.clear();
         for head in shape.heads() {
             (n..n + self.len).for_each(|row| sequence.mover.push(head, row, row));
@@ -139,7 +146,8 @@ impl Chunk {
     ) -> Result<(), SchedulerError> {
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
         let (backend, tile) = (&sequence.backend, sequence.options.tile);
-        let past = sequence.first_visible(self.layer, n + 1)..n;
+        let first = if self.attends { sequence.first_visible(self.layer, n + 1) } else { n };
+        let past = first..n;
         let window = shape.window(self.layer);
         scratch.set_rows(backend, 0..self.len)?;
         let StreamBuffers { chunk, tiles } = stream;
@@ -187,7 +195,9 @@ impl Chunk {
         }
         let kv = KvView::new(&*chunk, chunk_stride);
         let run = Run { kv, rows: 0..self.len, diagonal: 0, window, accumulate: n_tiles > 0 };
-        self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
+        if self.attends {
+            self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
+        }
         let mover = &mut sequence.mover;
         mover.clear();
         for head in shape.heads() {
@@ -235,7 +245,7 @@ impl Chunk {
         sequence: &mut Sequence<B>,
         t: &LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        let Chunk { layer, start, len, remaining } = *self;
+        let Chunk { layer, start, len, remaining, .. } = *self;
         let chunk = RecordedChunk { start, len, n_before: sequence.n_tokens, remaining };
         let recorded = &mut sequence.layers[layer].recorded;
         Ok(recorded.add_chunk(&*sequence.backend, &sequence.shape, t, chunk).await?)

@@ -180,7 +180,8 @@ impl Runner {
             .layers()
             .map(|_| [hq, hkv, hkv, hq].map(|heads| self.random(len * heads * d)))
             .collect();
-        let spans = &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode }];
+        let spans =
+            &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode, is_read: true }];
         let mut step = Step { spans, scratch: &mut self.scratch };
         step.check().unwrap();
         for (layer, [q, k, v, out]) in shape.layers().zip(inputs) {

@@ -42,6 +42,10 @@ pub struct StepSpan<'a, B: Backend> {
     pub len: usize,
     /// How it attends.
     pub mode: SpanMode,
+    /// Whether somebody reads what its tokens attended to in the last layer. Under
+    /// [`SpanMode::Exact`] that is left out otherwise, and their places in the output hold
+    /// anything.
+    pub is_read: bool,
 }
 
 impl<B: Backend> StepSpan<'_, B> {
@@ -84,7 +88,9 @@ impl<B: Backend> Step<'_, '_, B> {
     ) -> Result<(), SchedulerError> {
         for span in self.spans.iter_mut() {
             if let SpanMode::Exact { remaining } = span.mode {
-                let chunk = Chunk { layer, start: span.start, len: span.len, remaining };
+                let is_last = layer.index() + 1 == span.sequence.shape.n_layers;
+                let attends = span.is_read || !is_last || span.sequence.records_mass(layer);
+                let chunk = Chunk { layer, start: span.start, len: span.len, remaining, attends };
                 chunk.attend(span.sequence, self.scratch, &mut t).await?;
             }
         }

@@ -238,6 +238,9 @@ impl Chunk {
     ) -> Result<(), SchedulerError> {
         let rows = sequence.n_tokens..sequence.n_tokens + self.len;
         self.store_two_forms(sequence, scratch, t)?;
+        if !self.attends {
+            return Ok(());
+        }
         let (Some((forms, first_exact)), Some(exact)) =
             (sequence.forms(self.layer), &sequence.exact)
         else {

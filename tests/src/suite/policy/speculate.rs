@@ -268,6 +268,7 @@ pub fn a_verdict_that_nobody_reads_is_an_error_of_the_next_call<B: Probe>(backen
             start: 0,
             len: 1,
             mode: SpanMode::Policy,
+            is_read: true,
         }];
         let mut step = Step { spans, scratch: &mut scratch };
         for layer in shape.layers().take(n_layers) {

@@ -305,6 +305,7 @@ pub fn several_sequences_of_unequal_length_share_a_step<B: Probe>(backend: &Arc<
                 start,
                 len: 1,
                 mode: SpanMode::Policy,
+                is_read: true,
             })
             .collect();
         let mut step = Step { spans: &mut spans, scratch: &mut scratch };

@@ -129,7 +129,13 @@ pub fn windows_of_several_sequences_do_not_mix<B: Probe>(backend: &Arc<B>) {
         let mode = SpanMode::Policy;
         let spans = together.iter_mut().enumerate();
         let mut spans: Vec<_> = spans
-            .map(|(start, sim)| StepSpan { sequence: &mut sim.sequence, start, len: 1, mode })
+            .map(|(start, sim)| StepSpan {
+                sequence: &mut sim.sequence,
+                start,
+                len: 1,
+                mode,
+                is_read: true,
+            })
             .collect();
         let mut step = Step { spans: &mut spans, scratch: &mut scratch };
         let out: Vec<_> = shape
