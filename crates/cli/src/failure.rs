@@ -73,11 +73,15 @@ pub fn describe(error: &anyhow::Error) -> String {
     text
 }
 
-/// The words of this process without the option `replaced` and with `more` behind them, for a
-/// shell.
-pub fn command_line(replaced: &str, more: &[String]) -> String {
+/// The words of this process, for a shell: without the option `replaced`, if there is one, and with
+/// `more` behind them.
+pub fn command_line(replaced: Option<&str>, more: &[String]) -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let words = without(words.collect(), replaced).into_iter().chain(more.iter().cloned());
+    let words = match replaced {
+        Some(option) => without(words.collect(), option),
+        None => words.collect(),
+    };
+    let words = words.into_iter().chain(more.iter().cloned());
     std::iter::once("longview".to_owned()).chain(words.map(quoted)).collect::<Vec<_>>().join(" ")
 }
 

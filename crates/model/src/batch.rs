@@ -13,8 +13,9 @@ pub struct Span {
     pub len: usize,
     /// The place of its first token in its sequence.
     pub first_pos: TokenPos,
-    /// Its last tokens about which somebody asks ([`crate::transformer::Model::logits`]). Of the
-    /// others the last layer computes keys, values and queries alone.
+    /// How many of its last tokens have logits that are read
+    /// ([`crate::transformer::Model::logits`]). Of the others the last layer computes keys, values
+    /// and queries alone.
     pub n_wanted: usize,
 }
 
@@ -55,8 +56,8 @@ pub enum BatchError {
         /// Tokens of the last step.
         n_tokens: usize,
     },
-    /// A row that the step did not compute to its end.
-    #[error("row {row} of logits: the last step was told that nobody wants it")]
+    /// A token whose logits were not to be read ([`Span::n_wanted`]).
+    #[error("row {row} of logits: the last step was told that it is not read")]
     NotWanted {
         /// The row asked for.
         row: usize,

@@ -123,7 +123,7 @@ impl<B: Backend> Model<B> {
         Ok(backend.submit()?)
     }
 
-    /// The rest of the last layer, for tokens about which somebody asks.
+    /// The rest of the last layer, for tokens whose logits are read.
     fn finish_wanted(
         &self,
         pass: &Pass<'_, B>,

@@ -411,7 +411,7 @@ impl Work<'_> {
         Ok(Some(Interrupted(format!(
             "{} of {total} tokens were read and are kept; this goes on:\n  {}",
             units::count(session.n_tokens()),
-            command_line("--session", &[])
+            command_line(None, &[])
         ))))
     }
 }

@@ -188,7 +188,7 @@ fn go_on(args: &RunArgs, name: &Path) -> String {
     if !args.force {
         more.push("--force".to_owned());
     }
-    command_line("--session", &more)
+    command_line(Some("--session"), &more)
 }
 
 /// Writes the session, all of it or nothing: to the file that it came from what that lacks, where

@@ -1,8 +1,6 @@
 //! Models: those on this computer, those that are suggested, and one that is looked at.
 
-use eframe::egui::{
-    Align, Key, Layout, Margin, ProgressBar, RichText, ScrollArea, TextEdit, TextStyle, Ui,
-};
+use eframe::egui::{Align, Key, Layout, Margin, ProgressBar, RichText, TextEdit, TextStyle, Ui};
 
 use super::widgets;
 use crate::engine::{Machine, ModelSource};
@@ -21,21 +19,17 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     field(ui, state, actions);
     let machine = state.model().map(|model| model.machine);
     let most = (ui.ctx().content_rect().height() - 260.0).max(160.0);
-    ScrollArea::vertical().id_salt("models").max_height(most).min_scrolled_height(most).show(
-        ui,
-        |ui| {
-            ui.set_width(ui.available_width() - GAP);
-            looked(ui, state, machine.as_ref(), actions);
-            ui.add_space(GAP);
-            widgets::group(ui, strings::ON_THIS_COMPUTER);
-            here(ui, state, machine.as_ref(), actions);
-            ui.add_space(WIDE);
-            widgets::group(ui, strings::SUGGESTED_MODELS);
-            suggested(ui, state, machine.as_ref(), actions);
-            ui.add_space(GAP);
-            widgets::caption(ui, strings::NETWORK_HELP);
-        },
-    );
+    widgets::scrolled(ui, "models", most, |ui| {
+        looked(ui, state, machine.as_ref(), actions);
+        ui.add_space(GAP);
+        widgets::group(ui, strings::ON_THIS_COMPUTER);
+        here(ui, state, machine.as_ref(), actions);
+        ui.add_space(WIDE);
+        widgets::group(ui, strings::SUGGESTED_MODELS);
+        suggested(ui, state, machine.as_ref(), actions);
+        ui.add_space(GAP);
+        widgets::caption(ui, strings::NETWORK_HELP);
+    });
 }
 
 fn field(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {

@@ -1,6 +1,6 @@
 //! In which order several files become one document.
 
-use eframe::egui::{Align, Button, Layout, RichText, ScrollArea, TextStyle, Ui, Vec2};
+use eframe::egui::{Align, Button, Layout, RichText, TextStyle, Ui, Vec2};
 
 use super::widgets;
 use crate::figures::bytes;
@@ -16,21 +16,17 @@ pub fn show(ui: &mut Ui, purpose: Purpose, pieces: &mut Vec<Piece>, actions: &mu
     widgets::caption(ui, if is_new { strings::ORDER_HELP } else { strings::ORDER_ADD_HELP });
     ui.add_space(GAP);
     let most = (ui.ctx().content_rect().height() - 300.0).max(120.0);
-    ScrollArea::vertical().id_salt("order").max_height(most).min_scrolled_height(most).show(
-        ui,
-        |ui| {
-            ui.set_width(ui.available_width() - GAP);
-            let mut change = None;
-            for (i, piece) in pieces.iter().enumerate() {
-                row(ui, i, pieces.len(), piece, &mut change);
-            }
-            match change {
-                Some(Change::Swap(a, b)) => pieces.swap(a, b),
-                Some(Change::Remove(i)) => drop(pieces.remove(i)),
-                None => {}
-            }
-        },
-    );
+    widgets::scrolled(ui, "order", most, |ui| {
+        let mut change = None;
+        for (i, piece) in pieces.iter().enumerate() {
+            row(ui, i, pieces.len(), piece, &mut change);
+        }
+        match change {
+            Some(Change::Swap(a, b)) => pieces.swap(a, b),
+            Some(Change::Remove(i)) => drop(pieces.remove(i)),
+            None => {}
+        }
+    });
     ui.add_space(WIDE);
     ui.horizontal_wrapped(|ui| {
         let name = if is_new { strings::OPEN_AS_ONE } else { strings::ADD };

@@ -1,6 +1,6 @@
 //! Settings: few at first, the others behind "Advanced", each with a sentence.
 
-use eframe::egui::{CollapsingHeader, ComboBox, ScrollArea, Slider, Ui};
+use eframe::egui::{CollapsingHeader, ComboBox, Slider, Ui};
 use longview_scheduler::Preset;
 
 use super::widgets;
@@ -18,26 +18,22 @@ const POLICIES: [Preset; 5] =
 pub fn show(ui: &mut Ui, settings: &mut Settings, shows_all: &mut bool, actions: &mut Vec<Action>) {
     widgets::heading(ui, strings::SETTINGS);
     let most = (ui.ctx().content_rect().height() - 220.0).max(160.0);
-    ScrollArea::vertical().id_salt("settings").max_height(most).min_scrolled_height(most).show(
-        ui,
-        |ui| {
-            ui.set_width(ui.available_width() - GAP);
-            let label = ui.label(strings::SCALE);
-            let scale = Slider::new(&mut settings.scale, SCALES).step_by(10.0).suffix(" %");
-            ui.add(scale).labelled_by(label.id);
+    widgets::scrolled(ui, "settings", most, |ui| {
+        let label = ui.label(strings::SCALE);
+        let scale = Slider::new(&mut settings.scale, SCALES).step_by(10.0).suffix(" %");
+        ui.add(scale).labelled_by(label.id);
+        ui.add_space(GAP);
+        device(ui, settings);
+        ui.add_space(GAP);
+        let all = CollapsingHeader::new(strings::ADVANCED).id_salt("advanced");
+        let all = all.open(Some(*shows_all)).show_unindented(ui, |ui| {
             ui.add_space(GAP);
-            device(ui, settings);
-            ui.add_space(GAP);
-            let all = CollapsingHeader::new(strings::ADVANCED).id_salt("advanced");
-            let all = all.open(Some(*shows_all)).show_unindented(ui, |ui| {
-                ui.add_space(GAP);
-                advanced(ui, settings);
-            });
-            if all.header_response.clicked() {
-                *shows_all = !*shows_all;
-            }
-        },
-    );
+            advanced(ui, settings);
+        });
+        if all.header_response.clicked() {
+            *shows_all = !*shows_all;
+        }
+    });
     ui.add_space(WIDE);
     if super::widgets::buttons(ui, strings::SAVE, true, actions) {
         actions.push(Action::Choose(Box::new(settings.clone())));

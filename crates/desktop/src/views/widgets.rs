@@ -2,7 +2,7 @@
 
 use eframe::egui::{
     self, Align, Atom, Button, CornerRadius, Frame, Layout, Margin, Response, RichText, Role,
-    Sense, Stroke, TextStyle, Ui, Vec2, WidgetInfo,
+    ScrollArea, Sense, Stroke, TextStyle, Ui, Vec2, WidgetInfo,
 };
 
 use crate::figures::bytes;
@@ -154,6 +154,16 @@ pub fn fact(ui: &mut Ui, name: &str, value: &str) {
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             ui.label(value);
         });
+    });
+}
+
+/// What a dialog shows between its title and its buttons, scrolled where it is higher than `most`.
+pub fn scrolled(ui: &mut Ui, id: &str, most: f32, add: impl FnOnce(&mut Ui)) {
+    let area = ScrollArea::vertical().id_salt(id).max_height(most).min_scrolled_height(most);
+    area.show(ui, |ui| {
+        // Beside the bar.
+        ui.set_width(ui.available_width() - GAP);
+        add(ui);
     });
 }
 

@@ -21,6 +21,9 @@ const LONG_MATCH: usize = 32;
 /// Least places of the table.
 const LEAST_TABLE: usize = 1 << 10;
 
+/// Tokens of the shortest match.
+const PAIR: usize = 2;
+
 /// Tokens in which a match of two is looked for, one by one.
 const PAIR_REACH: usize = 2048;
 
@@ -67,8 +70,9 @@ impl Lookup {
         draft: &mut SmallVec<[u32; 8]>,
     ) {
         self.extend(tokens);
-        let found = self.longest(tokens, id).or_else(|| last_pair(tokens, id));
-        let Some(found) = found.filter(|found| found.len >= least) else { return };
+        let found = self.longest(tokens, id).filter(|found| found.len >= least);
+        let pair = || if least <= PAIR { last_pair(tokens, id) } else { None };
+        let Some(found) = found.or_else(pair) else { return };
         // What follows may run into the end, and go on with what was drafted: a text that repeats
         // itself.
         for at in found.next..found.next + most {
@@ -141,8 +145,8 @@ impl Lookup {
 fn last_pair(tokens: &[u32], id: u32) -> Option<Match> {
     let last = *tokens.last()?;
     let first = tokens.len().saturating_sub(PAIR_REACH);
-    let place = tokens[first..].windows(2).rposition(|pair| pair == [last, id])?;
-    Some(Match { next: first + place + 2, len: 2 })
+    let place = tokens[first..].windows(PAIR).rposition(|pair| pair == [last, id])?;
+    Some(Match { next: first + place + PAIR, len: PAIR })
 }
 
 /// The run that ends with the token `end`.

@@ -388,8 +388,8 @@ fn rows_in_any_order_and_none_at_all() {
     assert_eq!(error.to_string(), "row 0 of logits: the last step had 0 tokens");
 }
 
-/// The last layer ends with the tokens that somebody asks about; these have the same bits, and so
-/// has what comes after them.
+/// The last layer computes to its end the tokens whose logits are read; these have the same bits,
+/// and so have tokens of later steps.
 #[test]
 fn wanted_tokens_are_what_they_are_among_all() {
     for name in ["llama-mqa", "gemma3-windows", "glm4-sandwich"] {
@@ -406,8 +406,8 @@ fn wanted_tokens_are_what_they_are_among_all() {
             let Run { model, backend, ws, .. } = &mut run;
             let error = model.logits(backend, ws, &[10]).map(drop).err().map(|e| e.to_string());
             assert_eq!(error.is_some(), wanted[1] == 0, "{error:?}");
-            let nobody = "row 10 of logits: the last step was told that nobody wants it";
-            assert!(error.is_none_or(|error| error == nobody));
+            let not_read = "row 10 of logits: the last step was told that it is not read";
+            assert!(error.is_none_or(|error| error == not_read));
             run.step(&prompt[7..8], &[span(0, 1, 5)]);
             [first, run.logits(&[0])].concat()
         };

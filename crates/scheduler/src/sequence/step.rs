@@ -42,9 +42,8 @@ pub struct StepSpan<'a, B: Backend> {
     pub len: usize,
     /// How it attends.
     pub mode: SpanMode,
-    /// Whether somebody reads what its tokens attended to in the last layer. Under
-    /// [`SpanMode::Exact`] that is left out otherwise, and their places in the output hold
-    /// anything.
+    /// Whether the attention output of the last layer is used for any of its tokens. Under
+    /// [`SpanMode::Exact`] it is not computed otherwise, and its part of the output is not written.
     pub is_read: bool,
 }
 
@@ -378,6 +377,7 @@ impl<B: Backend> Round<'_, B> {
         Ok(())
     }
 }
+
 /// Rounded rows that decoded tokens attend to after those that are there as they were written.
 struct RoundedRows<'a, B: Backend> {
     lists: SmallVec<[ListSpan<'a, B>; 4]>,
