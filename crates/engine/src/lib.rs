@@ -31,7 +31,7 @@ pub use error::EngineError;
 pub use fingerprint::{fingerprint, fingerprint_digest};
 pub use fit::Fit;
 pub use generate::{FinishReason, Generation, GenerationParams};
-pub use longview_scheduler::MAX_CONTEXT;
+pub use longview_scheduler::{BlockCounts, MAX_CONTEXT, PrefillMode};
 pub use memory::{Memory, MemoryPlace, MemoryPlan, Shortage};
 pub use options::{CancelToken, EngineOptions, RopeOverride};
 pub use plan::MAX_CHUNK_SIZE;

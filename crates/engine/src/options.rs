@@ -7,7 +7,9 @@ use longview_core::DType;
 use longview_model::config::{ModelConfig, RopeScaling};
 use longview_model::transformer::LoadOptions;
 use longview_ops::{Activations, Capabilities};
-use longview_scheduler::{HostRows, HostStoreKind, Placement, RecallMode, SequenceOptions};
+use longview_scheduler::{
+    HostRows, HostStoreKind, Placement, PrefillMode, RecallMode, SequenceOptions,
+};
 
 /// What is chosen once, when a model is loaded.
 #[derive(Clone, Debug)]
@@ -16,6 +18,8 @@ pub struct EngineOptions {
     pub ctx_size: usize,
     /// Prompt tokens computed at a time.
     pub chunk_size: usize,
+    /// How prompts are read.
+    pub prefill: PrefillMode,
     /// Storage of keys and values. [`DType::Q8`]: 8 bits in host memory and in the device cache,
     /// but for the first and the most recent ones, which are f16 as all others on a device are.
     pub kv_dtype: DType,
@@ -51,6 +55,7 @@ impl Default for EngineOptions {
         Self {
             ctx_size: 4096,
             chunk_size: 512,
+            prefill: PrefillMode::Exact,
             kv_dtype: DType::F16,
             simulate_device: false,
             tile_rows: 2048,
@@ -89,6 +94,7 @@ impl EngineOptions {
         SequenceOptions {
             placement: if in_place { Placement::InPlace } else { Placement::Device },
             store: self.host_store,
+            prefill: self.prefill,
             chunk: self.chunk_size,
             tile: self.tile_rows,
             overlap: self.overlap,

@@ -29,7 +29,9 @@ pub use index::{
     TaskKind, projection,
 };
 pub use inspect::{TokenPlace, TracedLayer};
-pub use layout::{DeviceLayout, HostRows, KvShape, LAST_QUERIES, LayerMode, LayerTensors};
+pub use layout::{
+    DeviceLayout, HostRows, KvShape, LAST_QUERIES, LayerMode, LayerTensors, PrefillMode,
+};
 pub use policy::{
     AlwaysAttended, Attend, AttentionBound, BlockConfig, Budget, BudgetMode, BudgetOption,
     ClusterConfig, DEEP_LAYERS, Eviction, FLUSH_STEPS, HeadBudgets, HeadSelect, Importance, Index,
@@ -40,7 +42,7 @@ pub use policy::{
 };
 pub use recall::{ClusterCache, Miss, RecallMode, SAMPLED_CONFIDENCE, StepVerdict, Want};
 pub use sequence::{
-    FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, Recall, Sequence,
+    BlockCounts, FillRows, HostStoreKind, KvPlan, Layer, LayerState, Placement, Recall, Sequence,
     SequenceOptions, SpanMode, Step, StepScratch, StepSpan, check_draft,
 };
 pub use session_file::{

@@ -83,6 +83,21 @@ pub enum SchedulerError {
          (--simulate-device makes the CPU one)"
     )]
     NothingToSpeculate,
+    /// Sparse reading under a policy that records what all queries attend.
+    #[error(
+        "--prefill sparse does not compute the attention of all queries that {policy} keeps: use \
+         --prefill exact, or another policy"
+    )]
+    SparsePolicy {
+        /// The policy.
+        policy: Preset,
+    },
+    /// Sparse reading where it is not possible.
+    #[error("--prefill sparse is not possible {why}: use --prefill exact")]
+    NoSparseReading {
+        /// Where.
+        why: &'static str,
+    },
     /// The indexing of a prompt was ended by its caller.
     #[error("the index of what was read is not made: it was stopped")]
     Stopped,

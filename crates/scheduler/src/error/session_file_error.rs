@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use longview_core::Grouped;
 
+use crate::layout::PrefillMode;
+
 /// A session file that cannot be written or used. The file's name is the caller's to add.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,6 +51,15 @@ pub enum SessionFileError {
     UnknownReading {
         /// The number of the way.
         how: u32,
+    },
+    /// A document that was not read exactly, where that is asked for.
+    #[error(
+        "the document was read with --prefill {how}: say --prefill sparse to go on with it, or \
+         read it again"
+    )]
+    ReadSparsely {
+        /// How it was read.
+        how: PrefillMode,
     },
     /// A file that was cut, is still being written, or has something behind its end.
     #[error(

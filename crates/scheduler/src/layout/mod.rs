@@ -5,12 +5,14 @@ mod device_layout;
 mod kv_shape;
 mod layer_mode;
 mod layer_tensors;
+mod prefill_mode;
 
 pub use device_layout::DeviceLayout;
 pub use kv_shape::{HostRows, KvShape};
 pub use layer_mode::LayerMode;
 pub use layer_tensors::LayerTensors;
 pub(crate) use layer_tensors::{Query, SelectionId, attend_params};
+pub use prefill_mode::PrefillMode;
 
 /// Queries that a prefill records for policies that come later.
 pub const LAST_QUERIES: usize = 128;

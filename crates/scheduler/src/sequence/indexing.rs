@@ -278,6 +278,7 @@ impl<B: Backend> Sequence<B> {
         if self.readiness == Readiness::Ready {
             self.readiness = Readiness::PrefillUnfinished;
         }
+        self.forget_means();
         self.index_all().await?;
         self.readiness = Readiness::Ready;
         Ok(())

@@ -14,11 +14,12 @@ use super::coded_slots::CodedSlots;
 use super::exact_rows::{ExactRows, exact_layout};
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
+use super::sparse_means::{self, BlockCounts, SparseReading};
 use crate::error::SchedulerError;
 use crate::eviction::{KeptPlaces, SinkRotation};
 use crate::index::{ClusterJob, ClusterWorker};
 use crate::inspect::{Trace, TrackedHead};
-use crate::layout::{DeviceLayout, HostRows, KvShape, LayerMode};
+use crate::layout::{DeviceLayout, HostRows, KvShape, LayerMode, PrefillMode};
 use crate::policy::Policy;
 use crate::recall::{RecallMode, RecallPath, StepVerdict};
 use crate::stats::Stats;
@@ -54,6 +55,11 @@ pub struct Sequence<B: Backend> {
     pub(super) n_tokens: usize,
     /// Drafted tokens behind them, whose rows are there and which nobody has accepted.
     pub(super) n_drafted: usize,
+    /// How their keys and values were computed.
+    pub(super) was_read: PrefillMode,
+    /// Only while a prompt is read sparsely.
+    pub(super) sparse: Option<SparseReading<B>>,
+    pub(super) block_counts: BlockCounts,
     pub(super) mover: RowMover<B>,
     pub(super) copies: CopyQueue<B>,
     pub(super) lists: RowLists<B>,
@@ -204,12 +210,17 @@ impl<B: Backend> Sequence<B> {
             readiness: Readiness::Ready,
             n_tokens: 0,
             n_drafted: 0,
+            was_read: PrefillMode::Exact,
+            sparse: None,
+            block_counts: BlockCounts::default(),
             spare_jobs: Vec::new(),
             stop: Arc::default(),
             bytes: Vec::new(),
             order: Vec::new(),
         };
         sequence.adopt_policy()?;
+        let (in_place, has_two_forms) = (sequence.in_place(), sequence.exact.is_some());
+        sparse_means::check(options.prefill, &sequence.policy, in_place, has_two_forms)?;
         Ok(sequence)
     }
 

@@ -23,6 +23,8 @@ mod random_settings;
 mod recovery;
 mod scratch;
 mod snapshot;
+mod sparse;
+mod sparse_means;
 mod step;
 mod two_forms;
 
@@ -36,4 +38,5 @@ pub(crate) use snapshot::{
     LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, Restored,
     SelectionRecord,
 };
+pub use sparse_means::BlockCounts;
 pub use step::{SpanMode, Step, StepSpan};

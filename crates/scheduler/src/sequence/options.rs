@@ -1,6 +1,7 @@
 //! How a sequence is laid out, apart from its policy.
 
 use crate::error::SchedulerError;
+use crate::layout::PrefillMode;
 use crate::recall::RecallMode;
 use crate::store::OpenBytes;
 
@@ -34,6 +35,8 @@ pub struct SequenceOptions {
     pub placement: Placement,
     /// Where all rows live.
     pub store: HostStoreKind,
+    /// How prompts are read.
+    pub prefill: PrefillMode,
     /// Most tokens of a prefill chunk.
     pub chunk: usize,
     /// Rows of a tile of the past, streamed to the device in prefill.
@@ -55,6 +58,7 @@ impl Default for SequenceOptions {
         Self {
             placement: Placement::InPlace,
             store: HostStoreKind::Auto,
+            prefill: PrefillMode::Exact,
             chunk: 512,
             tile: 2048,
             overlap: true,

@@ -8,6 +8,7 @@ use super::coded_slots::n_coded_slots;
 use super::exact_rows::{exact_layout, has_device_rows};
 use super::layer_state::keeps_prompt_keys;
 use super::options::{Placement, SequenceOptions};
+use super::sparse_means;
 use crate::eviction::sink_rotation_bytes;
 use crate::index::{GROUP_CLUSTERS, PromptKeys, group_bytes};
 use crate::layout::{HostRows, KvShape, LayerMode};
@@ -58,8 +59,11 @@ impl KvPlan {
                 has_coded |= coded > 0;
             }
         }
+        if !options.prefill.is_exact() {
+            plan.prefill_bytes += sparse_means::planned_bytes(shape, options.chunk);
+        }
         if options.placement == Placement::Device {
-            plan.prefill_bytes = (2 * options.tile + options.chunk) as u64 * heads * row;
+            plan.prefill_bytes += (2 * options.tile + options.chunk) as u64 * heads * row;
             // A staged row with its two row numbers.
             let attended = policy.most_attended().min(shape.capacity);
             let staged = options.tile.max(options.chunk).max(attended);

@@ -8,6 +8,7 @@ use super::coded_slots::{CodedSlots, n_coded_slots};
 use super::exact_rows::has_device_rows;
 use super::kv_sequence::{Readiness, Sequence};
 use super::layer_state::{Layer, LayerSetup};
+use super::sparse_means;
 use crate::error::SchedulerError;
 use crate::eviction::SinkRotation;
 use crate::layout::{LayerMode, SelectionId};
@@ -37,6 +38,8 @@ impl<B: Backend> Sequence<B> {
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
         self.check_recall(&policy)?;
         self.check_statistics(&policy)?;
+        let has_two_forms = self.exact.is_some();
+        sparse_means::check(self.options.prefill, &policy, self.in_place(), has_two_forms)?;
         self.bring_rows().await?;
         let before = std::mem::replace(&mut self.policy, policy);
         let result = self.rebuild().await;

@@ -45,7 +45,7 @@ impl Chunk {
         if sequence.exact.is_some() {
             self.attend_two_forms(sequence, scratch, t)?;
         } else if sequence.in_place() {
-            self.attend_in_place(sequence, scratch, t)?;
+            self.attend_in_place(sequence, scratch, t).await?;
         } else if mode == LayerMode::Dense {
             self.attend_resident(sequence, scratch, t).await?;
         } else {
@@ -67,7 +67,7 @@ impl Chunk {
     }
 
     /// The rows are stored and attended where they are.
-    fn attend_in_place<B: Backend>(
+    async fn attend_in_place<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         scratch: &mut StepScratch<B>,
@@ -83,8 +83,12 @@ impl Chunk {
         if !self.attends {
             return Ok(());
         }
+        let n_sparse = self.n_sparse(sequence);
+        if n_sparse > 0 {
+            return self.attend_sparsely(sequence, scratch, t, n_sparse).await;
+        }
         let run = Run {
-            kv: KvView::new(buffer, shape.capacity),
+            kv: sequence.attended_rows(self.layer),
             rows: first..n + self.len,
             diagonal: (n - first) as i32,
             window: shape.window(self.layer),

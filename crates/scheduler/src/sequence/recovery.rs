@@ -12,7 +12,7 @@ use super::kv_sequence::{CopyQueue, Readiness, Sequence};
 use super::layer_state::LayerState;
 use crate::error::SchedulerError;
 use crate::index::ClusterWorker;
-use crate::layout::LayerMode;
+use crate::layout::{LayerMode, PrefillMode};
 
 impl<B: Backend> Sequence<B> {
     /// Cuts the sequence back to its first `n_tokens` tokens: a question is taken back, a cancelled
@@ -20,6 +20,9 @@ impl<B: Backend> Sequence<B> {
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
         self.n_drafted = 0;
+        if n == 0 {
+            self.was_read = PrefillMode::Exact;
+        }
         if n < self.n_tokens {
             self.writeback.clear();
         } else {
@@ -168,6 +171,7 @@ impl<B: Backend> Sequence<B> {
     /// compute it again.
     pub fn recover(&mut self, backend: &Arc<B>) -> Result<(), SchedulerError> {
         self.backend = Arc::clone(backend);
+        self.forget_means();
         self.copies = CopyQueue::new(backend, &self.options);
         self.store.move_to(backend)?;
         self.writeback.clear();

@@ -14,7 +14,7 @@ use crate::index::{
     ClustersRecord, HeadClusters, IndexRecord, LayerIndex, LayerProjection, LowRankDecode,
     LowRankRecord, ProjectionRecord, QueriesRecord, RecordedQueries, projection::Projections,
 };
-use crate::layout::KvShape;
+use crate::layout::{KvShape, PrefillMode};
 use crate::policy::Policy;
 use crate::store::{HostStore, ReadParts};
 
@@ -248,11 +248,17 @@ impl<B: Backend> Restored<B> {
     /// An empty sequence under the policy of `origin`, with its first rows in a store of its own.
     pub(super) fn fork_of(origin: &mut Sequence<B>) -> Result<Self, SchedulerError> {
         let store = origin.store.fork(origin.n_tokens)?;
-        let Sequence { backend, shape, policy, options, n_tokens, .. } = &*origin;
+        let Sequence { backend, shape, policy, options, n_tokens, was_read, .. } = &*origin;
         let mut sequence = Sequence::over(backend, shape.clone(), policy.clone(), *options, store)?;
         sequence.n_tokens = *n_tokens;
+        sequence.was_read = *was_read;
         let (submitted, selections) = (Vec::new(), Vec::new());
         Ok(Self { sequence, is_same_policy: true, submitted, selections })
+    }
+
+    /// Says how its tokens were read.
+    pub fn set_read(&mut self, how: PrefillMode) {
+        self.sequence.was_read = how;
     }
 
     /// The dimensions of its rows.

@@ -8,7 +8,7 @@ use longview_core::{DType, RangeSource};
 use super::digest::{Digest, digest};
 use super::fields::{FieldWriter, Fields, SliceFields};
 use crate::error::{DamagedPart, Difference, SessionFileError};
-use crate::layout::{HostRows, KvShape};
+use crate::layout::{HostRows, KvShape, PrefillMode};
 use crate::policy::{MAX_CONTEXT, PolicyError, PolicyOptions};
 
 /// The first bytes of a session file. The first is no letter of any text, and line ends show what
@@ -22,6 +22,8 @@ pub(super) const PREFIX_BYTES: usize = 16;
 const MAX_HEADER_BYTES: usize = 1 << 20;
 /// Says that every token attended to every token before it.
 const READ_EXACTLY: u32 = 0;
+/// Says that they attended to the blocks that counted; the threshold follows.
+const READ_SPARSELY: u32 = 1;
 /// The most layers, heads, or elements of a head.
 const MAX_DIMENSION: usize = 1 << 20;
 
@@ -136,6 +138,8 @@ pub struct SessionHeader {
     pub context: usize,
     /// Tokens whose rows the file has; at most `context`.
     pub n_tokens: usize,
+    /// How its tokens were read.
+    pub prefill: PrefillMode,
     /// What the user said about the policy, as [`PolicyOptions::text`].
     pub options: String,
     /// The policy that came of it, as [`crate::Policy::text`].
@@ -241,7 +245,13 @@ impl SessionHeader {
         let mut out = FieldWriter::default();
         out.u64(self.context);
         out.u64(self.n_tokens);
-        out.u32(READ_EXACTLY);
+        match self.prefill {
+            PrefillMode::Exact => out.u32(READ_EXACTLY),
+            PrefillMode::Sparse { threshold } => {
+                out.u32(READ_SPARSELY);
+                out.u32(threshold.to_bits());
+            }
+        }
         out.text(&self.options);
         out.text(&self.policy);
         out.into_bytes()
@@ -251,10 +261,14 @@ impl SessionHeader {
     pub(super) fn take_session(&mut self, bytes: &[u8]) -> Result<(), SessionFileError> {
         let mut fields = SliceFields(bytes);
         (self.context, self.n_tokens) = lengths(&mut fields)?;
-        match fields.u32()? {
-            READ_EXACTLY => {}
+        self.prefill = match fields.u32()? {
+            READ_EXACTLY => PrefillMode::Exact,
+            READ_SPARSELY => {
+                let read = PrefillMode::sparse(f32::from_bits(fields.u32()?));
+                read.map_err(|_| SessionFileError::Inconsistent("how it was read"))?
+            }
             how => return Err(SessionFileError::UnknownReading { how }),
-        }
+        };
         (self.options, self.policy) = (fields.text()?, fields.text()?);
         fields.end()
     }
@@ -348,6 +362,7 @@ pub(super) fn parse(mut fields: SliceFields<'_>) -> Result<SessionHeader, Sessio
         head_dim,
         context: 0,
         n_tokens: 0,
+        prefill: PrefillMode::Exact,
         options: String::new(),
         policy: String::new(),
     })
@@ -442,6 +457,7 @@ pub(super) mod tests {
             head_dim: 4,
             context: 8,
             n_tokens: 5,
+            prefill: PrefillMode::Exact,
             options: "policy = full".to_owned(),
             policy: "full".to_owned(),
         }

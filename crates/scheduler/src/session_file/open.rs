@@ -46,6 +46,11 @@ pub async fn restore_sequence<B: Backend>(
     header.check(&header.fingerprint.clone(), &shape)?;
     let (n_tokens, dim) = (header.n_tokens, Dimensions::of(header));
     let is_same = header.policy == policy.text() && file.has_all_indexes();
+    if options.prefill.is_exact() && !header.prefill.is_exact() {
+        let how = header.prefill;
+        return Err(SessionFileError::ReadSparsely { how }.into());
+    }
+    let was_read = header.prefill;
     let mut restored = Restored::new(backend, shape, policy, options, n_tokens, is_same)?;
     for layer in restored.shape().layers() {
         match &mut file.0 {
@@ -56,6 +61,7 @@ pub async fn restore_sequence<B: Backend>(
     if let Reading::Stream(file) = &mut file.0 {
         file.end()?;
     }
+    restored.set_read(was_read);
     restored.finish().await
 }
 

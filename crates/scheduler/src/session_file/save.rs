@@ -125,6 +125,7 @@ async fn settled_header<B: Backend>(
         head_dim: shape.head_dim,
         context: shape.capacity,
         n_tokens: sequence.n_tokens(),
+        prefill: sequence.was_read(),
         options: options.policy.text(),
         policy: sequence.policy().text(),
     })

@@ -17,7 +17,7 @@ use super::records::{COUNT, Dimensions, RecallStart};
 use crate::error::{DamagedPart, SessionFileError};
 use crate::eviction::KeptRecord;
 use crate::index::{ClustersRecord, IndexRecord};
-use crate::layout::HostRows;
+use crate::layout::{HostRows, PrefillMode};
 use crate::sequence::{
     LayerRecord, LayerStateRecord, PlacesRecord, RecallRecord, RecordedRecord, SelectionRecord,
 };
@@ -189,6 +189,7 @@ fn parse(first: &FirstBytes) -> Result<(SessionHeader, usize), SessionFileError>
         head_dim,
         context,
         n_tokens,
+        prefill: PrefillMode::Exact,
         options,
         policy,
     };
