@@ -18,3 +18,4 @@ mod presets;
 mod published;
 mod quantised;
 mod session_file;
+mod sparse;

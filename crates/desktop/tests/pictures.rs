@@ -191,6 +191,7 @@ fn shelf(name: &str, n: usize) -> (PathBuf, Documents) {
             kv_type: "f16".into(),
             reading: Reading::Plain,
             policy: "longview".into(),
+            sparse: None,
         };
         let building = library.begin(document.id, &key).unwrap();
         let mut writer = building.writer().unwrap();

@@ -39,6 +39,7 @@ fn key(model: &str) -> SessionKey {
         kv_type: "f16".into(),
         reading: Reading::Plain,
         policy: "policy = full".into(),
+        sparse: None,
     }
 }
 
@@ -381,6 +382,8 @@ fn the_nearest_session_is_found_without_opening_one() {
     assert!(documents.nearest(&key("m"), &[7; 600], 2000).unwrap().is_none());
     let q8 = SessionKey { kv_type: "q8".into(), ..key("m") };
     assert!(documents.nearest(&q8, &tokens, 2000).unwrap().is_none());
+    let sparse = SessionKey { sparse: Some("sparse:0.5".into()), ..key("m") };
+    assert!(documents.nearest(&sparse, &tokens, 2000).unwrap().is_none());
 }
 
 /// No disk is filled here: a limit on the size of files makes the system refuse in the same places.

@@ -57,6 +57,7 @@ pub fn session_key<B: Backend>(
         kv_type: engine.options().kv_dtype.to_string(),
         reading,
         policy,
+        sparse: engine.options().prefill.inexact(),
     })
 }
 

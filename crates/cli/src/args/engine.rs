@@ -6,7 +6,7 @@ use clap::builder::TypedValueParser;
 use longview_core::DType;
 use longview_cpu::{CpuOptions, Isa};
 use longview_cuda::CudaOptions;
-use longview_engine::{EngineOptions, MAX_CHUNK_SIZE};
+use longview_engine::{EngineOptions, MAX_CHUNK_SIZE, PrefillMode};
 use longview_ops::Activations;
 use longview_scheduler::RecallMode;
 use longview_wgpu::{ShaderLevel, WgpuOptions};
@@ -71,6 +71,14 @@ pub struct EngineArgs {
     /// are read faster on processors with AVX512-BF16; quantised weights as with int16.
     #[arg(long, value_name = "TYPE", default_value = "int16", value_parser = one_of(ACTIVATIONS))]
     pub activations: Activations,
+
+    /// How prompts are read. exact: every token attends to every token before it. sparse: from some
+    /// thousand tokens on, groups of tokens attend to the blocks of 128 tokens that have a share of
+    /// their attention, and to the means of all others, which is faster the longer the prompt is;
+    /// sparse:THRESHOLD, above 0 and at most 1, says what part of the largest share a block must
+    /// have, and less attends more. The last 256 tokens are always read exactly.
+    #[arg(long, value_name = "MODE", default_value_t = PrefillMode::Exact)]
+    pub prefill: PrefillMode,
 
     /// Prompt tokens computed at a time: more is faster and takes more memory.
     #[arg(
@@ -233,6 +241,7 @@ impl EngineArgs {
         EngineOptions {
             ctx_size,
             chunk_size: self.chunk_size,
+            prefill: self.prefill,
             kv_dtype: self.kv_type(),
             recall: self.recall_mode(),
             device_memory: self.device_memory,

@@ -29,7 +29,7 @@ struct Line {
 
 /// Options of every kind but those of single policies, which the scheduler's tests draw, with
 /// values that suit them.
-const OPTIONS: [(&str, &[&str]); 24] = [
+const OPTIONS: [(&str, &[&str]); 25] = [
     ("--ctx-size", &["1", "16", "4096", "1073741824"]),
     ("--temp", &["0", "0.5", "100"]),
     ("--top-k", &["0", "1", "100"]),
@@ -42,6 +42,7 @@ const OPTIONS: [(&str, &[&str]); 24] = [
     ("--draft", &["lookup", "off"]),
     ("--kv-type", &["f16", "f32", "q8"]),
     ("--activations", &["int16", "int8", "bf16", "f32"]),
+    ("--prefill", &["exact", "sparse", "sparse:0.5"]),
     ("--chunk-size", &["1", "16", "65536"]),
     ("--recall", &["exact", "speculative"]),
     ("--recall-gate", &["-1", "0.5", "2"]),

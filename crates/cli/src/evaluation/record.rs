@@ -44,7 +44,11 @@ pub fn run_record<B: Backend>(
     let ModelFolder { config, tensors, tokenizer, .. } = folder;
     // RoPE as the files have it: what the command line makes of it is a setting.
     let fingerprint = longview_engine::fingerprint(config, tensors, tokenizer.as_ref(), 0)?;
-    let settings = [("--recall", engine.recall_text()), ("--rope-scaling", rope.to_string())];
+    let settings = [
+        ("--prefill", engine.prefill.to_string()),
+        ("--recall", engine.recall_text()),
+        ("--rope-scaling", rope.to_string()),
+    ];
     let words: Vec<String> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     Ok(Run {

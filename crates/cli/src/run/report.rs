@@ -83,6 +83,11 @@ struct StatsJson {
     /// Bounds of the attention that steps left out; only where the policy asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     bounds: Option<BoundsJson>,
+    /// How the prompt was read.
+    prefill: String,
+    /// The part of all blocks that sparse reading attended; only where there was any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_density: Option<f64>,
     /// Which query chose what was recalled.
     recall: &'static str,
     speculated_steps: u64,
@@ -231,6 +236,10 @@ fn print_figures(t: &TimingsJson, s: &StatsJson) {
             units::bytes(d.bytes_down as u64),
         ));
     }
+    if let Some(density) = s.prefill_density {
+        let share = units::share(Some(density));
+        note(format_args!("reading  {}: {share} of the blocks before a token attended", s.prefill));
+    }
     if s.evictions > 0 {
         let rows = units::counted(s.evictions, "row", "rows");
         note(format_args!("evicted  {rows} of keys and values for good"));
@@ -342,6 +351,7 @@ impl StatsJson {
 
     fn new<B: Backend>(backend: &B, session: &Session<B>) -> Self {
         let stats: &Stats = session.stats();
+        let blocks = session.sequence().block_counts();
         Self {
             steps: stats.steps,
             hits: stats.hits,
@@ -353,6 +363,8 @@ impl StatsJson {
             clusterings: stats.clusterings,
             evictions: stats.evictions,
             bounds: BoundsJson::new(session.policy().attention_bound, stats),
+            prefill: session.sequence().was_read().to_string(),
+            prefill_density: (blocks.all > 0).then(|| blocks.density()),
             recall: match session.sequence().recall_mode() {
                 RecallMode::Exact => "exact",
                 RecallMode::Speculative { .. } => "speculative",

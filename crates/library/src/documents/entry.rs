@@ -79,23 +79,29 @@ pub struct SessionKey {
     pub reading: Reading,
     /// The policy whose index the file holds, as a text.
     pub policy: String,
+    /// How prompts are read, where not every token attends to all before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse: Option<String>,
 }
 
 impl SessionKey {
     /// Whether the rows of both may be the same: all but the index.
     pub fn has_rows_of(&self, other: &Self) -> bool {
-        self.fingerprint == other.fingerprint && self.kv_type == other.kv_type
+        self.fingerprint == other.fingerprint
+            && self.kv_type == other.kv_type
+            && self.sparse == other.sparse
     }
 
     /// The name of who may write it.
     pub(super) fn lock_id(&self, document: Id) -> Id {
-        Id::of_parts([
+        let parts = [
             &document.bytes()[..],
             self.fingerprint.bytes(),
             self.kv_type.as_bytes(),
             self.reading.name().as_bytes(),
             self.policy.as_bytes(),
-        ])
+        ];
+        Id::of_parts(parts.into_iter().chain(self.sparse.as_ref().map(|sparse| sparse.as_bytes())))
     }
 }
 

@@ -28,6 +28,11 @@ impl PrefillMode {
         self == Self::Exact
     }
 
+    /// The mode in words, where it is not exact.
+    pub fn inexact(self) -> Option<String> {
+        (!self.is_exact()).then(|| self.to_string())
+    }
+
     /// Of two parts of one prompt: how both together were read, which is the less exact way.
     pub fn with(self, other: Self) -> Self {
         match (self, other) {

@@ -72,6 +72,7 @@ impl<B: Backend + 'static> Disk<B> {
             kv_type: engine.options().kv_dtype.to_string(),
             reading: model.reading(),
             policy: model.policy.text(),
+            sparse: engine.options().prefill.inexact(),
         };
         let about = fingerprint.config.about.clone();
         let (words, ctx_size) = (model.words.clone(), engine.options().ctx_size);

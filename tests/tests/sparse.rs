@@ -1,0 +1,164 @@
+//! Sparse reading of prompts: what it attends, what it says of itself, and who refuses it.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use longview_core::DType;
+use longview_cpu::{CpuBackend, CpuOptions};
+use longview_engine::{Engine, EngineError, EngineOptions, PrefillMode, Session};
+use longview_model::folder::ModelFolder;
+use longview_scheduler::{PolicyOptions, Preset, SchedulerError, SessionFileError};
+use pollster::block_on;
+
+type Cpu = CpuBackend;
+
+/// So small that every block has a larger share.
+const ALL: PrefillMode = PrefillMode::Sparse { threshold: f32::MIN_POSITIVE };
+/// Only what has the largest share, and what is always attended.
+const LEAST: PrefillMode = PrefillMode::Sparse { threshold: 1.0 };
+/// Tokens of the prompt: 19 blocks, of which 6 are always attended.
+const N: usize = 2432;
+
+fn options(prefill: PrefillMode) -> EngineOptions {
+    EngineOptions { ctx_size: 4096, chunk_size: 192, prefill, ..EngineOptions::default() }
+}
+
+fn engine(options: EngineOptions) -> Engine<Cpu> {
+    let backend = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/llama3-gqa");
+    let folder = ModelFolder::open(&path).expect("a sound model");
+    Engine::load(backend, folder, options, &policy(Preset::Full)).expect("it loads")
+}
+
+fn policy(preset: Preset) -> PolicyOptions {
+    PolicyOptions::new(preset)
+}
+
+fn ids(engine: &Engine<Cpu>) -> Vec<u32> {
+    let n_vocab = engine.model().config().vocab_size as u32;
+    (0..N as u32).map(|i| (i * i * 7 + 31 * i) % n_vocab).collect()
+}
+
+fn prefill(engine: &mut Engine<Cpu>, session: &mut Session<Cpu>, ids: &[u32]) {
+    let mut go_on = |_| ControlFlow::Continue(());
+    assert!(block_on(engine.prefill(session, ids, &mut go_on)).expect("prefill"));
+}
+
+fn read(engine: &mut Engine<Cpu>, preset: Preset) -> Session<Cpu> {
+    let ids = ids(engine);
+    let mut session = engine.session(&policy(preset)).expect("a session");
+    prefill(engine, &mut session, &ids);
+    session
+}
+
+/// The largest difference of two sets of logits.
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn with_every_block_attended_sparse_reading_is_exact_reading() {
+    for preset in [Preset::Full, Preset::Clusterkv, Preset::Longview] {
+        let exact = read(&mut engine(options(PrefillMode::Exact)), preset);
+        let sparse = read(&mut engine(options(ALL)), preset);
+        assert_eq!(sparse.sequence().block_counts().density(), 1.0, "{preset}");
+        assert!(sparse.sequence().block_counts().all > 1000, "{preset}");
+        let apart = apart(exact.logits(), sparse.logits());
+        assert!(apart < 1e-3, "{preset}: logits are {apart} apart");
+        assert_eq!(exact.sequence().block_counts().all, 0);
+        assert_eq!(exact.sequence().was_read(), PrefillMode::Exact);
+        assert_eq!(sparse.sequence().was_read(), ALL);
+    }
+}
+
+#[test]
+fn blocks_that_are_left_out_are_stood_for_by_their_means() {
+    let exact = read(&mut engine(options(PrefillMode::Exact)), Preset::Full);
+    let sparse = read(&mut engine(options(LEAST)), Preset::Full);
+    let density = sparse.sequence().block_counts().density();
+    assert!((0.3..0.7).contains(&density), "{density}");
+    let apart = apart(exact.logits(), sparse.logits());
+    assert!(apart > 0.0, "nothing was left out");
+    assert!(apart < 0.1, "logits are {apart} apart");
+}
+
+#[test]
+fn tokens_that_were_taken_back_leave_no_trace_in_the_means() {
+    for preset in [Preset::Full, Preset::Clusterkv] {
+        let mut engine = engine(options(LEAST));
+        let ids = ids(&engine);
+        let whole = read(&mut engine, preset);
+        let mut session = engine.session(&policy(preset)).expect("a session");
+        let others: Vec<u32> = ids.iter().rev().copied().collect();
+        // Both go on from a chunk's end, so that chunks are the same.
+        let common = 5 * 192;
+        prefill(&mut engine, &mut session, &ids[..common]);
+        prefill(&mut engine, &mut session, &others[..700]);
+        block_on(session.truncate(common)).expect("a cut");
+        prefill(&mut engine, &mut session, &ids[common..]);
+        let apart = apart(whole.logits(), session.logits());
+        // The last tokens of its first part were read exactly.
+        assert!(apart < 0.05, "{preset}: logits are {apart} apart");
+        block_on(session.truncate(0)).expect("a cut");
+        assert_eq!(session.sequence().was_read(), PrefillMode::Exact);
+    }
+}
+
+#[test]
+fn a_session_that_was_read_sparsely_says_so_and_serves_no_request_for_exact() {
+    let mut sparse = engine(options(LEAST));
+    let mut session = read(&mut sparse, Preset::Longview);
+    let mut file = Vec::new();
+    block_on(sparse.save(&mut session, b"", &mut file)).expect("it is saved");
+    let opened = block_on(sparse.restore(&file, None)).expect("it opens").session;
+    assert_eq!(opened.sequence().was_read(), LEAST);
+    assert_eq!(opened.logits(), session.logits());
+    let refused = block_on(engine(options(PrefillMode::Exact)).restore(&file, None));
+    let Err(error) = refused else { panic!("an exact engine took what was read sparsely") };
+    let is_told = matches!(
+        &error,
+        EngineError::Session(SessionFileError::ReadSparsely { how }) if *how == LEAST
+    );
+    assert!(is_told, "{error:?}");
+    assert!(error.to_string().contains("--prefill sparse:1"), "{error}");
+
+    // What was read exactly serves both, and says so until something is read sparsely.
+    let mut exact = engine(options(PrefillMode::Exact));
+    let mut session = exact.session(&policy(Preset::Full)).expect("a session");
+    let ids = ids(&exact);
+    prefill(&mut exact, &mut session, &ids[..1000]);
+    let mut file = Vec::new();
+    block_on(exact.save(&mut session, b"", &mut file)).expect("it is saved");
+    let mut opened = block_on(sparse.restore(&file, None)).expect("it opens").session;
+    assert_eq!(opened.sequence().was_read(), PrefillMode::Exact);
+    prefill(&mut sparse, &mut opened, &ids[1000..]);
+    assert_eq!(opened.sequence().was_read(), LEAST);
+    let fork = block_on(sparse.fork(&mut opened)).expect("a fork");
+    assert_eq!(fork.sequence().was_read(), LEAST);
+}
+
+#[test]
+fn who_cannot_read_sparsely_says_so_by_name() {
+    let mut engine_of = engine(options(LEAST));
+    for preset in [Preset::H2o, Preset::Infllm] {
+        let Err(refused) = engine_of.session(&policy(preset)) else { panic!("{preset}") };
+        let told = refused.to_string();
+        assert!(told.contains(preset.name()) && told.contains("--prefill exact"), "{told}");
+    }
+    let mut session = read(&mut engine_of, Preset::Full);
+    let Err(refused) = block_on(engine_of.set_policy(&mut session, &policy(Preset::H2o))) else {
+        panic!("h2o needs what was not computed")
+    };
+    let by_name = EngineError::Scheduler(SchedulerError::SparsePolicy { policy: Preset::H2o });
+    assert_eq!(refused.to_string(), by_name.to_string());
+
+    let eight_bits = EngineOptions { kv_dtype: DType::Q8, ..options(LEAST) };
+    let device = EngineOptions { simulate_device: true, ..options(LEAST) };
+    for (options, why) in [(eight_bits, "8 bits"), (device, "memory of its own")] {
+        let mut engine = engine(options);
+        let Err(refused) = engine.session(&policy(Preset::Full)) else { panic!("{why}") };
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+}
