@@ -7,8 +7,8 @@ pub(super) use longview_core::{DType, HeadId, LayerId, SplitMix64};
 pub(super) use longview_ops::{Backend, Distance, Pooling};
 pub(super) use longview_scheduler::{
     ClusterJob, ClusterTask, HostStoreKind, KvPlan, LayerMode, Placement, Policy, PolicyOptions,
-    Positions, Preset, RecallMode, SchedulerError, SequenceOptions, SpanMode, Step, StepScratch,
-    StepSpan, StepVerdict, TaskKind,
+    Positions, PrefillMode, Preset, RecallMode, SchedulerError, SequenceOptions, SpanMode, Step,
+    StepScratch, StepSpan, StepVerdict, TaskKind,
 };
 pub(super) use pollster::block_on;
 
@@ -102,6 +102,7 @@ pub fn options(placement: Placement) -> SequenceOptions {
     SequenceOptions {
         placement,
         store,
+        prefill: PrefillMode::Exact,
         chunk: 48,
         tile: 40,
         overlap: true,
