@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use longview_core::DType;
 use longview_ops::{
-    Argmax, AttendChunk, AttendList, Backend, BlockReduce, Capabilities, CentroidScores,
-    ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, ForkSpans, GeluMul, Gram,
-    KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows,
+    Argmax, AttendBlocks, AttendChunk, AttendList, Backend, BlockReduce, Capabilities,
+    CentroidScores, ClusterRest, ClusterRows, ClusterStats, ColumnMass, Embed, ForkSpans, GeluMul,
+    Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys, KvScatter, Linear, LinearGroup, LookUpRows,
     LseMerge, Op, OpError, OpResult, PoolScores, ProjectHeads, QuantSource, QueryGate, QuerySums,
-    RmsNorm, Rope, RotateRows, SearchTokens, SelectClusters, SiluMul, SplitSigns, Storage, TopK,
-    View, ViewMut, WeightSource, copy_host,
+    RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks, SearchTokens, SelectClusters, SiluMul,
+    SplitSigns, Storage, TopK, View, ViewMut, WeightSource, copy_host,
 };
 
 use crate::backend::CpuBackend;
@@ -270,5 +270,17 @@ impl Backend for CpuBackend {
 
     fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
         ops::query_sums::run(&mut self.queue(), d)
+    }
+
+    fn row_means(&self, d: RowMeans<'_, Self>) -> OpResult<()> {
+        ops::row_means::run(&mut self.queue(), d)
+    }
+
+    fn score_blocks(&self, d: ScoreBlocks<'_, Self>) -> OpResult<()> {
+        ops::score_blocks::run(&mut self.queue(), d)
+    }
+
+    fn attend_blocks(&self, d: AttendBlocks<'_, Self>) -> OpResult<()> {
+        ops::attend_blocks::run(&mut self.queue(), d)
     }
 }

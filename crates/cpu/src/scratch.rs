@@ -6,6 +6,9 @@ use crate::buffer::AlignedBytes;
 #[derive(Default)]
 pub(crate) struct Scratch {
     bytes: AlignedBytes,
+    /// Rows that an item lists for itself, and how many keys each stands for.
+    pub(crate) rows: Vec<u32>,
+    pub(crate) weights: Vec<u32>,
 }
 
 /// Pieces start on cache lines.

@@ -274,6 +274,17 @@ pub trait Backend: Storage + Send + Sync {
     /// `out[h, b] += sum over queries t at positions of block b and over the group of q[t]`.
     fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()>;
 
+    /// Means of neighbouring KV rows, keys and values alike.
+    fn row_means(&self, d: RowMeans<'_, Self>) -> OpResult<()>;
+
+    /// The share of each tile's attention that every block of the past has, by means of its parts
+    /// (FlashPrefill, arXiv 2603.06199).
+    fn score_blocks(&self, d: ScoreBlocks<'_, Self>) -> OpResult<()>;
+
+    /// `softmax(scale * q k^T) v` of each tile over the rows of the blocks that count, or over the
+    /// means of those that do not.
+    fn attend_blocks(&self, d: AttendBlocks<'_, Self>) -> OpResult<()>;
+
     /// [`Backend::rms_norm`], q, k and v, and [`Backend::rope`] of q and k (after their norms, if
     /// the model has any), in as few launches as the device can.
     fn project(&self, d: Project<'_, Self>) -> OpResult<()> {

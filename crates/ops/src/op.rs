@@ -88,6 +88,12 @@ ops! {
     RotateRows = "rotate_rows",
     /// Sums of queries over blocks.
     QuerySums = "query_sums",
+    /// Means of neighbouring rows.
+    RowMeans = "row_means",
+    /// Shares that blocks have of a tile's attention.
+    ScoreBlocks = "score_blocks",
+    /// Attention of a chunk over the blocks that count.
+    AttendBlocks = "attend_blocks",
 }
 
 impl std::fmt::Display for Op {

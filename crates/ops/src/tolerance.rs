@@ -82,7 +82,7 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         (Op::KvGather | Op::KvKeys, _) => Tolerance::EXACT,
         // Scores up to 100 carry f32 errors of 2e-5, which softmax makes relative errors of the
         // weights. Rows are widened exactly, so the row type does not count.
-        (Op::AttendChunk | Op::AttendList, _) => Tolerance::of(1e-4, 1e-4, 1e-8),
+        (Op::AttendChunk | Op::AttendList | Op::AttendBlocks, _) => Tolerance::of(1e-4, 1e-4, 1e-8),
         // Two weights of e^(difference), a mean.
         (Op::LseMerge, _) => Tolerance::of(1e-5, 1e-5, 1e-10),
         // f32 dot products of up to 128 terms of size 1; L2 adds |c|^2 / 2 of size 64.
@@ -114,6 +114,10 @@ pub fn tolerance(op: Op, dtype: DType) -> Tolerance {
         // f32 sums of up to 64 * 8 terms of size 1.
         (Op::QuerySums, _) => Tolerance::of(3e-5, 1e-5, 1e-12),
         (Op::SelectClusters | Op::LookUpRows | Op::Argmax | Op::TopK, _) => Tolerance::EXACT,
+        // f32 sums of up to 128 rows.
+        (Op::RowMeans, _) => Tolerance::of(1e-6, 1e-5, 1e-12),
+        // As ColumnMass, relative to the largest.
+        (Op::ScoreBlocks, _) => Tolerance::of(1e-5, 2e-4, 1e-8),
         // f32 sums of up to 257 * 8 products.
         (Op::Gram, _) => Tolerance::of(1e-3, 1e-5, 1e-11),
         // A cosine: three f32 sums of up to 257 products, two roots, a quotient, of size 1.

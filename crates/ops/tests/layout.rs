@@ -107,6 +107,25 @@ fn index_and_mass_parameters_are_where_kernels_read_them() {
         n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, q_start: 16, q_len: 20,
         position: 24, block: 28, n_blocks: 32
     );
+    layout!(
+        RowMeansParams, 28,
+        n_kv_heads: 0, head_dim: 4, n_averaged: 8, n_means: 12, row_start: 16, first_mean: 20,
+        out_stride: 24
+    );
+    layout!(
+        TileParams, 24,
+        q_start: 0, q_len: 4, position: 8, tile: 12, block: 16, share_stride: 20
+    );
+    layout!(
+        ScoreBlocksParams, 56,
+        n_tokens: 0, n_q_heads: 4, n_kv_heads: 8, head_dim: 12, scale: 16, n_first: 20,
+        n_recent: 24, n_parts: 28, tiles: 32
+    );
+    layout!(
+        AttendBlocksParams, 72,
+        attend: 0, tiles: 24, threshold: 48, attended: 52, rows_per_block: 56, row_start: 60,
+        first_row: 64, n_rows: 68
+    );
 }
 
 #[test]

@@ -418,4 +418,22 @@ impl Backend for WgpuBackend {
     fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
         ops::query_sums::run(self, d)
     }
+
+    fn row_means(&self, d: RowMeans<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        let (backend, reason) = (self.name(), "no shader reads sparsely yet".to_owned());
+        Err(OpError::Unsupported { backend, op: Op::RowMeans, reason })
+    }
+
+    fn score_blocks(&self, d: ScoreBlocks<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        let (backend, reason) = (self.name(), "no shader reads sparsely yet".to_owned());
+        Err(OpError::Unsupported { backend, op: Op::ScoreBlocks, reason })
+    }
+
+    fn attend_blocks(&self, d: AttendBlocks<'_, Self>) -> OpResult<()> {
+        d.check()?;
+        let (backend, reason) = (self.name(), "no shader reads sparsely yet".to_owned());
+        Err(OpError::Unsupported { backend, op: Op::AttendBlocks, reason })
+    }
 }

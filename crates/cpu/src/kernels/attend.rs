@@ -159,13 +159,13 @@ pub(crate) struct Queries<'a> {
 }
 
 impl Queries<'_> {
-    fn n_rows(&self) -> usize {
+    pub(super) fn n_rows(&self) -> usize {
         self.n_tokens * self.group
     }
 
     /// Index of row r among the heads of the block's tokens.
     #[inline(always)]
-    fn head(&self, r: usize) -> usize {
+    pub(super) fn head(&self, r: usize) -> usize {
         r / self.group * self.n_q_heads + self.first_head + r % self.group
     }
 }
@@ -244,7 +244,7 @@ impl<E: KvElem> AttendBlock<'_, E> {
                 self.rows.prefetch::<S>(self.hidden(0, 0, self.rows.n) + i);
             }
         } else {
-            self.pack_queries::<S>(q);
+            self.queries.pack::<S>(q);
         }
         let limit = self.limit();
         let start = self.hidden(0, 0, limit) / KEYS * KEYS;
@@ -297,21 +297,6 @@ impl<E: KvElem> AttendBlock<'_, E> {
             let all = Mass { max: all_max[r], sum: all_sum[r] };
             let at = before + self.queries.head(r);
             results.write::<S>(at, &all_o[r * dh..][..dh], all);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn pack_queries<S: Simd>(&self, packed: &mut [f32]) {
-        let q = &self.queries;
-        let (n_rows, dh) = (q.n_rows(), q.head_dim);
-        let places = pack::Places::by_lanes::<S>(dh);
-        let mut r = 0;
-        while r < n_rows {
-            let row = |i: usize| q.q.as_ptr().add(q.head(r + i) * dh);
-            let strip = packed.as_mut_ptr().add(r * dh);
-            let m = (n_rows - r).min(S::MR);
-            pack::panel::<S, _>(row, m, dh, q.scale * LOG2_E, S::MR, &places, strip);
-            r += S::MR;
         }
     }
 

@@ -12,6 +12,7 @@
 )]
 
 pub(crate) mod attend;
+pub(crate) mod blocks;
 pub(crate) mod codes;
 pub(crate) mod dots;
 pub(crate) mod gemm;

@@ -19,6 +19,7 @@ pub(crate) mod plan;
 mod quantised;
 mod residual;
 mod select;
+mod sparse;
 mod top_k;
 mod turns;
 
@@ -42,6 +43,7 @@ pub use plan::{
 pub use quantised::{QuantEmbedCase, QuantLinearCase, random_blocks};
 pub use residual::{ClusterRestCase, ClusterRowsCase};
 pub use select::{ScoreKind, SelectClustersCase};
+pub use sparse::{AttendBlocksCase, RowMeansCase, ScoreBlocksCase, TileSizes};
 pub use top_k::{TopKCase, TopKKind};
 pub use turns::turns;
 
@@ -112,6 +114,9 @@ cases! {
     ClusterRows(ClusterRowsCase),
     RotateRows(RotateRowsCase),
     QuerySums(QuerySumsCase),
+    RowMeans(RowMeansCase),
+    ScoreBlocks(ScoreBlocksCase),
+    AttendBlocks(AttendBlocksCase),
 }
 
 impl Case {
@@ -243,6 +248,9 @@ fn listed(op: Op) -> Vec<Case> {
         Op::ClusterRows => cases(ClusterRowsCase::all()),
         Op::RotateRows => cases(RotateRowsCase::all()),
         Op::QuerySums => cases(QuerySumsCase::all()),
+        Op::RowMeans => cases(RowMeansCase::all()),
+        Op::ScoreBlocks => cases(ScoreBlocksCase::all()),
+        Op::AttendBlocks => cases(AttendBlocksCase::all()),
     }
 }
 

@@ -28,7 +28,7 @@ pub struct AttendParams {
 }
 
 impl AttendParams {
-    fn check<B: Storage>(
+    pub(super) fn check<B: Storage>(
         &self,
         op: Op,
         q: &View<'_, B>,

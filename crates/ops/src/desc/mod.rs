@@ -11,6 +11,7 @@ mod look_up;
 mod mass;
 mod residual;
 mod search;
+mod sparse;
 
 pub use attention::*;
 pub use cluster::*;
@@ -22,6 +23,7 @@ pub use look_up::*;
 pub use mass::*;
 pub use residual::*;
 pub use search::*;
+pub use sparse::*;
 
 use longview_core::DType;
 

@@ -13,7 +13,7 @@ use crate::error::OpResult;
 use crate::op::Op;
 
 /// What one query head took from some rows.
-struct Attended {
+pub(super) struct Attended {
     out: Vec<f64>,
     lse: f64,
 }
@@ -29,7 +29,12 @@ impl Attended {
     }
 
     /// The same with each row there as often as its weight says.
-    fn over_weighted(q: &[f64], rows: &[Vec<f64>], weights: &[usize], scale: f32) -> Self {
+    pub(super) fn over_weighted(
+        q: &[f64],
+        rows: &[Vec<f64>],
+        weights: &[usize],
+        scale: f32,
+    ) -> Self {
         let head_dim = q.len();
         let mut this = Self::nothing(head_dim);
         let score = |(row, weight): (&Vec<f64>, &usize)| {
@@ -64,15 +69,15 @@ impl Attended {
 }
 
 /// Where attention goes: one entry of `out` and `lse` per token and query head.
-struct Sink<'a> {
-    out: RefMut<'a>,
-    lse: RefMut<'a>,
-    accumulate: bool,
+pub(super) struct Sink<'a> {
+    pub(super) out: RefMut<'a>,
+    pub(super) lse: RefMut<'a>,
+    pub(super) accumulate: bool,
 }
 
 impl Sink<'_> {
     /// Stores or merges the result of entry `index` (token * Hq + head).
-    fn take(&mut self, index: usize, new: Attended) {
+    pub(super) fn take(&mut self, index: usize, new: Attended) {
         let width = new.out.len();
         let new = if self.accumulate { self.present(index, width).merged(new) } else { new };
         put(&mut self.out, index * width, &new.out);
@@ -164,7 +169,7 @@ fn visible(i: usize, diagonal: i32, window: u32, n_rows: usize) -> Range<usize> 
 }
 
 /// The entries (token * Hq + query head) that read `kv_head`.
-fn entries(p: &AttendParams, token: usize, kv_head: HeadId) -> std::ops::Range<usize> {
+pub(super) fn entries(p: &AttendParams, token: usize, kv_head: HeadId) -> std::ops::Range<usize> {
     let group = (p.n_q_heads / p.n_kv_heads) as usize;
     let first = token * p.n_q_heads as usize + kv_head.index() * group;
     first..first + group

@@ -16,6 +16,7 @@ mod index;
 mod kv;
 mod mass;
 mod residual;
+mod sparse;
 
 use buffer::Rounding;
 pub use buffer::{RefBuffer, RefWeight};
@@ -32,10 +33,11 @@ use crate::backend::Backend;
 use crate::buffer::{View, ViewMut};
 use crate::capability::Capabilities;
 use crate::desc::{
-    Argmax, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest, ClusterRows,
-    ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign, KmeansUpdate, KvGather, KvKeys,
-    KvScatter, Linear, LookUpRows, LseMerge, PoolScores, ProjectHeads, QueryGate, QuerySums,
-    RmsNorm, Rope, RotateRows, SelectClusters, SiluMul, SplitSigns, TopK,
+    Argmax, AttendBlocks, AttendChunk, AttendList, BlockReduce, CentroidScores, ClusterRest,
+    ClusterRows, ClusterStats, ColumnMass, Embed, GeluMul, Gram, KmeansAssign, KmeansUpdate,
+    KvGather, KvKeys, KvScatter, Linear, LookUpRows, LseMerge, PoolScores, ProjectHeads, QueryGate,
+    QuerySums, RmsNorm, Rope, RotateRows, RowMeans, ScoreBlocks, SelectClusters, SiluMul,
+    SplitSigns, TopK,
 };
 use crate::error::{OpError, OpResult};
 use crate::op::Op;
@@ -244,6 +246,18 @@ impl Backend for ReferenceBackend {
 
     fn query_sums(&self, d: QuerySums<'_, Self>) -> OpResult<()> {
         mass::query_sums(d)
+    }
+
+    fn row_means(&self, d: RowMeans<'_, Self>) -> OpResult<()> {
+        sparse::row_means(d)
+    }
+
+    fn score_blocks(&self, d: ScoreBlocks<'_, Self>) -> OpResult<()> {
+        sparse::score_blocks(d)
+    }
+
+    fn attend_blocks(&self, d: AttendBlocks<'_, Self>) -> OpResult<()> {
+        sparse::attend_blocks(d)
     }
 
     fn pool_scores(&self, d: PoolScores<'_, Self>) -> OpResult<()> {
