@@ -104,7 +104,7 @@ pub struct ServeArgs {
 
     /// Answers that repeat what was read, faster: lookup: what followed the same tokens earlier is
     /// computed on trial, several tokens a step. Answers are the same, token by token. Requests
-    /// under a policy that cannot take a token back go without.
+    /// under a policy that cannot take a token back go without. Requests may say it themselves.
     #[arg(long, value_name = "HOW", default_value = "off", value_parser = one_of(DRAFTS))]
     draft: Draft,
 
@@ -151,10 +151,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let options = EngineOptions {
         rope: args.rope.scaling(&folder.config),
         max_sequences: args.parallel.max(MIN_SEQUENCES),
-        max_drafted: match args.draft {
-            Draft::Off => 0,
-            Draft::Lookup => MAX_DRAFTED,
-        },
+        // A request may ask for drafts whatever the option says.
+        max_drafted: MAX_DRAFTED,
         ..args.engine.options(args.model.ctx_size.max(1))
     };
     let limit = Limit::new(&folder.config, &args.rope);
@@ -271,6 +269,7 @@ fn facts(
         vocab_size: texts.vocab_size,
         ctx_size,
         policy,
+        draft: args.draft,
     })
 }
 

@@ -169,6 +169,42 @@ fn a_build_that_is_interrupted_goes_on() {
     assert_eq!(shelf.sessions().len(), 1);
 }
 
+/// All is read, and Ctrl-C comes while it is indexed: the next build makes the index.
+#[test]
+#[cfg(unix)]
+fn an_index_that_was_interrupted_is_made_by_the_next_build() {
+    let model = needle().display().to_string();
+    // With as many iterations as are allowed the index takes longer than the reading.
+    let slow = ["--policy", "lrqk", "--iterations", "1024", "--keep-every", "0"];
+    let words = ["build", "@book.txt", "-m", &model, "--device", "cpu"];
+    let words = [&words[..], &slow[..]].concat();
+    let stopped_after = |ms: u64| {
+        let shelf = Shelf::new();
+        shelf.0.write("book.txt", text(80));
+        let done = interrupted(&shelf, &words, ms);
+        let wanted = "their index is not complete, and this makes it:\n  longview kv build ";
+        done.stderr.contains(wanted).then_some((shelf, done))
+    };
+    let mut tries = (1..60).map(|i| stopped_after(i * 200));
+    let (shelf, stopped) = tries.find_map(|found| found).expect("a Ctrl-C during the index");
+    assert_eq!((stopped.code, &*stopped.stdout), (Some(130), ""));
+    assert!(shelf.kv(&["ls"]).ok().contains(" no index"));
+    let asked = shelf.ask("book");
+    let lacks =
+        "its index is not complete; it is made now, and not kept: `longview kv build --from ";
+    assert_eq!(asked.stderr.matches(lacks).count(), 1, "{}", asked.stderr);
+    asked.ok();
+    let rest = shelf.kv(&words);
+    assert!(!rest.stderr.contains("nothing is to do"), "{}", rest.stderr);
+    rest.ok();
+    assert!(shelf.kv(&["ls"]).ok().contains(" complete"));
+    let again = shelf.kv(&words);
+    assert!(again.stderr.contains("was read before, nothing is to do"), "{}", again.stderr);
+    let asked = shelf.ask("book");
+    assert!(!asked.stderr.contains("index is not complete"), "{}", asked.stderr);
+    assert!(asked.ok().contains("48213"));
+}
+
 /// Tokens that the library has of its one document.
 fn kept_tokens(shelf: &Shelf) -> u64 {
     let manifest = fs::read(shelf.0.file("library/manifest.json")).unwrap_or_default();

@@ -295,20 +295,14 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn row_means(&self, d: RowMeans<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        let (backend, reason) = (self.name(), "no kernel reads sparsely yet".to_owned());
-        Err(OpError::Unsupported { backend, op: Op::RowMeans, reason })
+        ops::row_means::run(self, d)
     }
 
     fn score_blocks(&self, d: ScoreBlocks<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        let (backend, reason) = (self.name(), "no kernel reads sparsely yet".to_owned());
-        Err(OpError::Unsupported { backend, op: Op::ScoreBlocks, reason })
+        ops::score_blocks::run(self, d)
     }
 
     fn attend_blocks(&self, d: AttendBlocks<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        let (backend, reason) = (self.name(), "no kernel reads sparsely yet".to_owned());
-        Err(OpError::Unsupported { backend, op: Op::AttendBlocks, reason })
+        ops::attend_blocks::run(self, d)
     }
 }

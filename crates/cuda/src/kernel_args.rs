@@ -15,6 +15,38 @@ kernel_args! {
     ArgmaxMergeArgs { parts: Address, out: Address, n_rows: u32, n_parts: u32 }
 }
 
+// attend_blocks.cu
+
+kernel_args! {
+    AttendBlocksArgs {
+        q: Address,
+        kv: Address,
+        shares: Address,
+        out: Address,
+        lse: Address,
+        n_q_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        scale: f32,
+        accumulate: u32,
+        q_start: u32,
+        q_len: u32,
+        position: u32,
+        tile: u32,
+        share_stride: u32,
+        threshold: f32,
+        is_kept: u32,
+        rows_per_block: u32,
+        row_start: u32,
+        first_row: u32,
+        n_rows: u32,
+        head_stride: u32,
+        n_tiles: u32,
+        n_parts: u32,
+        bias: f32,
+    }
+}
+
 // attend_chunk.cu
 
 kernel_args! {
@@ -631,6 +663,49 @@ kernel_args! {
         n_rows: u32,
         src_head_stride: u32,
         dst_head_stride: u32,
+    }
+}
+
+// row_means.cu
+
+kernel_args! {
+    RowMeansArgs {
+        kv: Address,
+        out: Address,
+        n_kv_heads: u32,
+        head_dim: u32,
+        n_averaged: u32,
+        n_means: u32,
+        row_start: u32,
+        first_mean: u32,
+        out_stride: u32,
+        head_stride: u32,
+    }
+}
+
+// score_blocks.cu
+
+kernel_args! {
+    ScoreBlocksArgs {
+        q: Address,
+        means: Address,
+        shares: Address,
+        n_q_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        scale: f32,
+        n_first: u32,
+        n_recent: u32,
+        n_parts: u32,
+        q_start: u32,
+        q_len: u32,
+        position: u32,
+        tile: u32,
+        block: u32,
+        share_stride: u32,
+        n_tiles: u32,
+        n_blocks: u32,
+        head_stride: u32,
     }
 }
 

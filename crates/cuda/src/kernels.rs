@@ -64,6 +64,19 @@ macro_rules! kernels {
 
 kernels! {
     "argmax": argmax_parts(ArgmaxPartsArgs, 256), argmax_merge(ArgmaxMergeArgs, 32);
+    "attend_blocks":
+        attend_blocks_f16_64(AttendBlocksArgs, 128),
+        attend_blocks_f16_128(AttendBlocksArgs, 128),
+        attend_blocks_bf16_64(AttendBlocksArgs, 128),
+        attend_blocks_bf16_128(AttendBlocksArgs, 128),
+        attend_blocks_plain_f32_128(AttendBlocksArgs, 128),
+        attend_blocks_plain_f32_256(AttendBlocksArgs, 128),
+        attend_blocks_plain_f16_128(AttendBlocksArgs, 128),
+        attend_blocks_plain_f16_256(AttendBlocksArgs, 128),
+        attend_blocks_plain_bf16_128(AttendBlocksArgs, 128),
+        attend_blocks_plain_bf16_256(AttendBlocksArgs, 128),
+        attend_blocks_plain_q8_128(AttendBlocksArgs, 128),
+        attend_blocks_plain_q8_256(AttendBlocksArgs, 128);
     "attend_chunk":
         attend_chunk_f16_64(AttendChunkArgs, 128),
         attend_chunk_f16_128(AttendChunkArgs, 128),
@@ -256,6 +269,12 @@ kernels! {
         rotate_rows_f32(RotateRowsArgs, 256),
         rotate_rows_f16(RotateRowsArgs, 256),
         rotate_rows_bf16(RotateRowsArgs, 256);
+    "row_means":
+        row_means_f32(RowMeansArgs, 256),
+        row_means_f16(RowMeansArgs, 256),
+        row_means_bf16(RowMeansArgs, 256),
+        row_means_q8(RowMeansArgs, 256);
+    "score_blocks": score_blocks(ScoreBlocksArgs, 128);
     "select_clusters": select_clusters(SelectClustersArgs, 512);
     "silu_mul": silu_mul(SiluMulArgs, 256);
     "split_signs": split_signs(SplitSignsArgs, 256);

@@ -12,6 +12,7 @@ use longview_scheduler::{
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::options::CancelToken;
 use crate::output::{MAX_CANDIDATES, Output};
 use crate::policy::resolve_policy;
 use crate::session::Session;
@@ -156,8 +157,22 @@ impl<B: Backend> Engine<B> {
         source: &dyn RangeSource,
         policy: Option<&PolicyOptions>,
     ) -> Result<Restored<B>, EngineError> {
+        self.restore_until(source, policy, &CancelToken::default()).await
+    }
+
+    /// [`Engine::restore`], which `cancel` ends between two layers, or two iterations of an index
+    /// that has to be made.
+    ///
+    /// # Errors
+    /// As there, and [`EngineError::Cancelled`].
+    pub async fn restore_until(
+        &mut self,
+        source: &dyn RangeSource,
+        policy: Option<&PolicyOptions>,
+        cancel: &CancelToken,
+    ) -> Result<Restored<B>, EngineError> {
         self.revive().await?;
-        self.session_files()?.restore(source, policy).await
+        self.session_files()?.restore_until(source, policy, cancel).await
     }
 
     /// What opens and writes sessions without the engine, as it is now: on another thread, while
@@ -209,6 +224,15 @@ impl<B: Backend> SessionFiles<B> {
         source: &dyn RangeSource,
         policy: Option<&PolicyOptions>,
     ) -> Result<Restored<B>, EngineError> {
+        self.restore_until(source, policy, &CancelToken::default()).await
+    }
+
+    async fn restore_until(
+        &self,
+        source: &dyn RangeSource,
+        policy: Option<&PolicyOptions>,
+        cancel: &CancelToken,
+    ) -> Result<Restored<B>, EngineError> {
         let file = SessionFile::open(source)?;
         let (shape, header) = (self.shape.clone(), file.header());
         header.check(&self.fingerprint, &shape)?;
@@ -222,6 +246,7 @@ impl<B: Backend> SessionFiles<B> {
             }
         };
         let mut file = file.read()?;
+        file.stop_with(cancel.flag());
         let mut content = file.content()?;
         let layout = self.layout;
         let sequence = restore_sequence(&self.backend, shape, policy, layout, &mut file).await?;

@@ -1,7 +1,7 @@
 //! What a request asks of the engine: fields of `/v1/completions` and `/v1/chat/completions` that
 //! say how an answer is generated.
 
-use longview_engine::{SamplingParams, resolve_policy};
+use longview_engine::{Draft, SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
 
@@ -57,6 +57,8 @@ pub(crate) struct How {
     /// attention adds, so who needs the last bits whatever was asked before reads all of it.
     pub(crate) uses_known: bool,
     pub(crate) policy: PolicyOptions,
+    /// Where drafts come from; as the server was told if the request does not say.
+    pub(crate) draft: Option<Draft>,
     /// What the answer must be.
     pub(crate) constraint: Option<Constraint>,
     /// Whether special tokens of the answer are written out: marks of calls may be such.
@@ -101,6 +103,7 @@ impl How {
             return_progress: true,
             uses_known: true,
             policy,
+            draft: Some(Draft::Off),
             constraint: None,
             keeps_special: false,
             look: None,
@@ -145,6 +148,7 @@ impl How {
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
             uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
             policy: policy(fields, model)?,
+            draft: draft(fields)?,
             constraint: grammars.read(fields, model)?,
             keeps_special: false,
             look,
@@ -275,6 +279,16 @@ fn logprobs(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<usize>
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(wrong("top_logprobs", "given together with logprobs: true")),
+    }
+}
+
+/// Where drafts come from. `off` is what the command line calls `none`.
+fn draft(fields: &mut Fields<'_>) -> Result<Option<Draft>, ApiError> {
+    match fields.text("draft")? {
+        None => Ok(None),
+        Some("lookup") => Ok(Some(Draft::Lookup)),
+        Some("none" | "off") => Ok(Some(Draft::Off)),
+        Some(_) => Err(wrong("draft", "one of lookup, none")),
     }
 }
 

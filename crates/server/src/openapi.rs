@@ -62,6 +62,7 @@ const ANSWER: &[Field] = &[
     Field("budget", Kind::Whole, "tokens that it attends"),
     Field("residual", Kind::Text, "an estimate of what is not attended"),
     Field("policy_options", Kind::Object, "further options of the policy, as texts"),
+    Field("draft", Kind::Text, "lookup or none: whether tokens are computed on trial"),
 ];
 /// What is seen of an answer beside its text.
 const LOOK: &[Field] = &[Field("longview", Kind::Object, "with passages, steps and map")];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_engine::EngineError;
+use longview_engine::{Draft, EngineError};
 use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
 pub(crate) use longview_model::document::common_prefix;
@@ -38,6 +38,9 @@ pub struct ModelFacts {
     pub eos_ids: Vec<u32>,
     /// What a request attends that does not say.
     pub policy: PolicyOptions,
+    /// Whether tokens are drafted for a request that does not say. The engine needs room for them:
+    /// [`EngineOptions::max_drafted`](longview_engine::EngineOptions::max_drafted).
+    pub draft: Draft,
 }
 
 /// A conversation and what the chat template is told beside it.

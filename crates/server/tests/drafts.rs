@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use longview_engine::{EngineOptions, MAX_DRAFTED};
-use longview_server::ServerOptions;
+use longview_engine::{Draft, EngineOptions, MAX_DRAFTED};
+use longview_server::{ModelFacts, ServerOptions};
 use serde_json::{Value, json};
 
 use crate::support::{Served, begin_engine, document, facts_of_model};
@@ -32,6 +32,55 @@ fn answered(answer: &Value) -> (Value, u64, u64) {
     let (drafted, accepted) = (count("draft_n"), count("draft_n_accepted"));
     assert!(accepted <= drafted, "{answer}");
     (answer["choices"].clone(), drafted, accepted)
+}
+
+/// The server drafts unless a request says `none`, here; a program's default is the other way.
+#[test]
+fn a_request_says_whether_tokens_are_drafted() {
+    let served = serve(MAX_DRAFTED);
+    let mut body = body(&repeating(3), 0.0);
+    let mut ask = |draft: Option<&str>| {
+        body["draft"] = draft.map_or(Value::Null, Value::from);
+        answered(&served.post("/v1/completions", &body).json())
+    };
+    let (default, n_default, _) = ask(None);
+    let (plain, n_plain, _) = ask(Some("none"));
+    let (drafted, n_drafted, n_accepted) = ask(Some("lookup"));
+    assert_eq!((&plain, &drafted), (&default, &default));
+    assert_eq!(n_plain, 0);
+    assert!(n_default > 0 && n_drafted > 0 && n_accepted > 0, "{n_default} {n_drafted}");
+    let model = ModelFacts { draft: Draft::Off, ..facts_of_model() };
+    let engine = EngineOptions { max_drafted: MAX_DRAFTED, ..EngineOptions::default() };
+    let off = begin_engine(model, ServerOptions::default(), engine, Duration::ZERO);
+    off.wait_until_ready();
+    body["draft"] = Value::Null;
+    assert_eq!(answered(&off.post("/v1/completions", &body).json()).1, 0);
+    body["draft"] = "lookup".into();
+    let (asked, n_asked, _) = answered(&off.post("/v1/completions", &body).json());
+    assert!(n_asked > 0 && asked == default);
+}
+
+#[test]
+fn drafts_that_cannot_be_are_refused_by_name() {
+    let (none, served) = (serve(0), serve(MAX_DRAFTED));
+    let refused = |served: &Served, body: &Value, words: &str| {
+        let answer = served.post("/v1/completions", body);
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status, error["param"].as_str()), (400, Some("draft")), "{error}");
+        assert!(error["message"].as_str().is_some_and(|said| said.contains(words)), "{error}");
+    };
+    let mut body = body("A text.", 0.0);
+    body["draft"] = "lookup".into();
+    refused(&none, &body, "no room for drafts");
+    assert_eq!(served.post("/v1/completions", &body).status, 200);
+    body["policy"] = "h2o".into();
+    refused(&served, &body, "h2o");
+    body["draft"] = "none".into();
+    assert_eq!(served.post("/v1/completions", &body).status, 200);
+    for wrong in [json!("often"), json!(true)] {
+        body["draft"] = wrong;
+        refused(&served, &body, "draft: ");
+    }
 }
 
 #[test]

@@ -420,20 +420,14 @@ impl Backend for WgpuBackend {
     }
 
     fn row_means(&self, d: RowMeans<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        let (backend, reason) = (self.name(), "no shader reads sparsely yet".to_owned());
-        Err(OpError::Unsupported { backend, op: Op::RowMeans, reason })
+        ops::row_means::run(self, d)
     }
 
     fn score_blocks(&self, d: ScoreBlocks<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        let (backend, reason) = (self.name(), "no shader reads sparsely yet".to_owned());
-        Err(OpError::Unsupported { backend, op: Op::ScoreBlocks, reason })
+        ops::score_blocks::run(self, d)
     }
 
     fn attend_blocks(&self, d: AttendBlocks<'_, Self>) -> OpResult<()> {
-        d.check()?;
-        let (backend, reason) = (self.name(), "no shader reads sparsely yet".to_owned());
-        Err(OpError::Unsupported { backend, op: Op::AttendBlocks, reason })
+        ops::attend_blocks::run(self, d)
     }
 }

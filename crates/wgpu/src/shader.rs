@@ -25,6 +25,7 @@ macro_rules! files {
 
 files![
     "argmax",
+    "attend_blocks",
     "attend_chunk",
     "attend_list",
     "block_reduce",
@@ -52,6 +53,8 @@ files![
     "rms_norm",
     "rope",
     "rotate_rows",
+    "row_means",
+    "score_blocks",
     "select_clusters",
     "silu_mul",
     "split_signs",
@@ -59,6 +62,7 @@ files![
     "shared/all_lanes",
     "shared/attend_merge",
     "shared/attend_shares",
+    "shared/attend_tiles",
     "shared/codes",
     "shared/common",
     "shared/element",

@@ -91,7 +91,8 @@ pub fn variants() -> Vec<ShaderVariant> {
     list.add_linear();
     list.add_quantised();
     list.add_attend_list();
-    list.add_attend_chunk();
+    list.add_attend_tiles();
+    list.add_sparse();
     list.add_clusters();
     list.add_column_mass();
     list.0
@@ -194,7 +195,7 @@ impl List {
         }
     }
 
-    fn add_attend_chunk(&mut self) {
+    fn add_attend_tiles(&mut self) {
         // Widths that share their tiles and slices.
         let sets: [(&[u32], &[u32], [u32; 3]); 4] = [
             (&[20], &[0], [64, 32, 4]),
@@ -203,17 +204,33 @@ impl List {
             (&[192, 256], BOTH, [32, 64, 4]),
         ];
         for (widths, vector, [queries, keys, slice]) in sets {
-            let axes: [(_, &[u32]); 8] = [
-                ("HEAD_DIM", widths),
-                ("KV_KIND", ROW_KINDS),
-                ("VECTOR", vector),
-                ("QUERY_VECTOR", vector),
-                ("QUERY_TILE", &[queries]),
-                ("KEY_TILE", &[keys]),
-                ("SLICE", &[slice]),
-                ("PARTIAL", BOTH),
-            ];
-            self.add("attend_chunk", "attend_chunk", &axes);
+            // With PARTIAL, whether the run is split; with KEPT, which rows count.
+            for (stem, choice) in [("attend_chunk", "PARTIAL"), ("attend_blocks", "KEPT")] {
+                let axes: [(_, &[u32]); 8] = [
+                    ("HEAD_DIM", widths),
+                    ("KV_KIND", ROW_KINDS),
+                    ("VECTOR", vector),
+                    ("QUERY_VECTOR", vector),
+                    ("QUERY_TILE", &[queries]),
+                    ("KEY_TILE", &[keys]),
+                    ("SLICE", &[slice]),
+                    (choice, BOTH),
+                ];
+                self.add(stem, stem, &axes);
+            }
+        }
+    }
+
+    /// What goes before [`List::add_attend_tiles`] in a prompt that is read sparsely.
+    fn add_sparse(&mut self) {
+        let sets: [(&[u32], &[u32], u32); 3] =
+            [(&[20], &[0], 16), (&[40, 64, 80, 96, 128], BOTH, 16), (&[192, 256], BOTH, 8)];
+        for (widths, vector, queries) in sets {
+            let (widths, vector) = (("HEAD_DIM", widths), ("VECTOR", vector));
+            self.add("row_means", "row_means", &[widths, ("KV_KIND", ROW_KINDS), vector]);
+            let queries: &[u32] = &[queries];
+            let means = [widths, ("KV_KIND", &[0]), vector, ("QUERIES", queries)];
+            self.add("score_blocks", "score_blocks", &means);
         }
     }
 

@@ -36,6 +36,9 @@ fn views_at_whole_vectors_give_the_same() {
         Op::ClusterRest,
         Op::ClusterRows,
         Op::QuerySums,
+        Op::RowMeans,
+        Op::ScoreBlocks,
+        Op::AttendBlocks,
     ];
     for op in ops {
         let cases = common::with_views_at(64, cases_of(op));

@@ -14,8 +14,8 @@ const MAX_LINES: usize = 120;
 /// Functions over [`MAX_LINES`]: the file's name wherever it lies, the function, the reason.
 const LONG: &[(&str, &str, &str)] = &[
     (
-        "attend_chunk.wgsl",
-        "attend_chunk",
+        "attend_tiles.wgsl",
+        "attend_tile",
         "scores, weights and sums of a tile stay in registers from phase to phase, and WGSL passes \
          no workgroup memory to a function",
     ),

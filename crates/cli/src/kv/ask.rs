@@ -38,21 +38,20 @@ pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
     let documents = place::open(library)?;
     let document = documents.find(&args.name)?;
     let session = session(&documents, &document, &args)?;
+    let keep = format!("not kept: `longview kv build --from {}` keeps it", document.id.short());
     if !session.is_complete() {
         note(format_args!(
-            "{}: {} of {} tokens were read; the rest is read now, and not kept: `longview kv build \
-             --from {}` keeps it",
+            "{}: {} of {} tokens were read; the rest is read now, and {keep}",
             document.name,
             units::count(session.n_tokens),
             units::count(session.n_document),
-            document.id.short(),
         ));
     }
     documents.touch(document.id, Some(session.file))?;
     let path = documents.session_path(session);
     let is_chat = session.key.reading == Reading::Chat;
     let model = Path::new(&session.model);
-    run::run(&run::about_kept(args.ask, path, model, is_chat, args.question))
+    run::run(&run::about_kept(args.ask, path, model, is_chat, (args.question, keep)))
 }
 
 /// The session to ask: of the model that was given, or the one that was used last.

@@ -259,6 +259,7 @@ impl Work<'_> {
         if let Some(before) = building.before().filter(|before| before.is_complete())
             && before.n_tokens == self.ids.len()
             && self.documents.session_path(before).exists()
+            && !place::lacks_index(self.documents, before)
         {
             self.documents.touch(self.document.id, Some(before.file))?;
             note(format_args!("{}: was read before, nothing is to do", self.document.name));
@@ -404,14 +405,20 @@ impl Work<'_> {
             pace.kept(begin.elapsed(), Instant::now());
         }
         let (name, total) = (&self.document.name, units::count(self.ids.len()));
+        let command = command_line(None, &[]);
+        if session.n_tokens() == self.ids.len() {
+            return Ok(Some(Interrupted(format!(
+                "all {total} tokens were read and are kept; their index is not complete, and this \
+                 makes it:\n  {command}"
+            ))));
+        }
         if session.n_tokens() == 0 {
             let text = format!("0 of {total} tokens were read; {name} has its text alone");
             return Err(Interrupted(text).into());
         }
         Ok(Some(Interrupted(format!(
-            "{} of {total} tokens were read and are kept; this goes on:\n  {}",
+            "{} of {total} tokens were read and are kept; this goes on:\n  {command}",
             units::count(session.n_tokens()),
-            command_line(None, &[])
         ))))
     }
 }

@@ -33,7 +33,7 @@ pub fn ls(library: Option<&Path>, args: &LsArgs) -> Result<()> {
         note(format_args!("no documents in {folder}; `longview kv build FILE -m MODEL` reads one"));
         return Ok(());
     }
-    out::bytes(table(&list).as_bytes())?;
+    out::bytes(table(&documents, &list).as_bytes())?;
     let limit = match usage.quota_bytes {
         Some(quota) => format!(" of {} allowed", units::bytes(quota)),
         None => String::new(),
@@ -47,12 +47,14 @@ const HEAD: [&str; 8] = ["name", "id", "tokens", "model", "size", "used", "pin",
 const IS_NUMBER: [bool; 8] = [false, false, true, false, true, false, false, false];
 
 /// One line for each session, and one for a document without any.
-fn table(list: &[Document]) -> String {
+fn table(documents: &Documents, list: &[Document]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
     for document in list {
-        rows.extend(document.sessions.iter().map(|session| row(document, Some(session))));
+        rows.extend(
+            document.sessions.iter().map(|session| row(documents, document, Some(session))),
+        );
         if document.sessions.is_empty() {
-            rows.push(row(document, None));
+            rows.push(row(documents, document, None));
         }
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -69,7 +71,7 @@ fn table(list: &[Document]) -> String {
     text
 }
 
-fn row(document: &Document, session: Option<&SessionEntry>) -> [String; 8] {
+fn row(documents: &Documents, document: &Document, session: Option<&SessionEntry>) -> [String; 8] {
     let used = day(UNIX_EPOCH + Duration::from_secs(document.used_unix_s));
     let pin = if document.pinned { "pin" } else { "" };
     let (name, id) = (document.name.clone(), document.id.short());
@@ -78,7 +80,9 @@ fn row(document: &Document, session: Option<&SessionEntry>) -> [String; 8] {
         let size = units::bytes(document.text_bytes);
         return [name, id, "-".into(), "-".into(), size, used, pin.into(), state];
     };
-    let state = if session.is_complete() {
+    let state = if session.is_complete() && place::lacks_index(documents, session) {
+        "no index".to_owned()
+    } else if session.is_complete() {
         "complete".to_owned()
     } else {
         format!("{} % read", 100 * session.n_tokens / session.n_document.max(1))
@@ -127,13 +131,13 @@ struct SessionJson<'a> {
     tokens: usize,
     document_tokens: usize,
     complete: bool,
+    indexed: bool,
     context: usize,
     bytes: u64,
     saved_unix_s: u64,
 }
 
 fn print_json(documents: &Documents, list: &[Document], usage: Usage) -> Result<()> {
-    let session = |session: &'_ SessionEntry| documents.session_path(session).display().to_string();
     let listed = list.iter().map(|document| DocumentJson {
         id: document.id.to_string(),
         name: &document.name,
@@ -142,7 +146,7 @@ fn print_json(documents: &Documents, list: &[Document], usage: Usage) -> Result<
         pinned: document.pinned,
         added_unix_s: document.added_unix_s,
         used_unix_s: document.used_unix_s,
-        sessions: document.sessions.iter().map(|s| session_json(s, session(s))).collect(),
+        sessions: document.sessions.iter().map(|s| session_json(documents, s)).collect(),
     });
     out::json(&Listed {
         folder: documents.folder().display().to_string(),
@@ -153,9 +157,9 @@ fn print_json(documents: &Documents, list: &[Document], usage: Usage) -> Result<
     })
 }
 
-fn session_json(session: &SessionEntry, path: String) -> SessionJson<'_> {
+fn session_json<'a>(documents: &Documents, session: &'a SessionEntry) -> SessionJson<'a> {
     SessionJson {
-        path,
+        path: documents.session_path(session).display().to_string(),
         model: &session.model,
         about: &session.about,
         fingerprint: session.key.fingerprint.to_string(),
@@ -165,6 +169,7 @@ fn session_json(session: &SessionEntry, path: String) -> SessionJson<'_> {
         tokens: session.n_tokens,
         document_tokens: session.n_document,
         complete: session.is_complete(),
+        indexed: !place::lacks_index(documents, session),
         context: session.context,
         bytes: session.bytes,
         saved_unix_s: session.saved_unix_s,

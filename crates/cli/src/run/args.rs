@@ -44,6 +44,10 @@ pub struct RunArgs {
     #[arg(long, requires = "save_session")]
     pub(super) force: bool,
 
+    /// How the index is kept that a session lacks, where another command runs this one.
+    #[arg(skip)]
+    pub(super) keep_index: Option<String>,
+
     /// Go on from a document that --save-session wrote, without reading it again, under the policy
     /// that it was saved under unless another one is given. With -f: the document's text, for files
     /// that hold none [default: none].

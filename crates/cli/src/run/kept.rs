@@ -61,13 +61,14 @@ impl AskArgs {
 }
 
 /// A question about a session, or a chat about it, as `run --session`. `model` is where the
-/// session's model lies, for where none was given.
+/// session's model lies, for where none was given; `keep_index` says how an index is kept that the
+/// session lacks.
 pub fn about_kept(
     args: AskArgs,
     session: PathBuf,
     model: &Path,
     is_chat: bool,
-    question: Option<String>,
+    (question, keep_index): (Option<String>, String),
 ) -> RunArgs {
     let AskArgs { model: given, predict, json, stats, sampling, policy, engine, rope } = args;
     RunArgs {
@@ -77,6 +78,7 @@ pub fn about_kept(
         save_session: None,
         force: false,
         session: Some(session),
+        keep_index: Some(keep_index),
         predict,
         system: None,
         no_chat_template: !is_chat,

@@ -12,7 +12,7 @@ mod talk;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use longview_engine::{Draft, EngineOptions};
+use longview_engine::{CancelToken, Draft, EngineOptions};
 use longview_model::folder::ModelFolder;
 
 pub use self::args::RunArgs;
@@ -74,7 +74,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let (mut engine, load) = load::engine(backend, folder, options, &policy)?;
         let (mut session, text) = match &saved {
             Some(saved) => {
-                let (session, text) = saved.restore(args, &mut engine, change.as_ref(), text)?;
+                let keep = args.keep_index.as_deref().unwrap_or(match args.save_session {
+                    Some(_) => "kept",
+                    None => "not kept: --save-session with -f keeps it",
+                });
+                saved.tell_lack(keep);
+                // Ctrl-C ends the program here.
+                let (change, cancel) = (change.as_ref(), CancelToken::default());
+                let (session, text) = saved.restore(args, &mut engine, change, text, &cancel)?;
                 (session, Some(text))
             }
             None => (engine.session(&policy)?, text),

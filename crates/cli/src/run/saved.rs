@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use longview_core::{DType, FileSource};
-use longview_engine::{Engine, Session};
+use longview_engine::{CancelToken, Engine, EngineError, Session};
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, SessionFile};
 use pollster::block_on;
@@ -43,6 +43,7 @@ pub struct SavedSession {
     n_tokens: usize,
     context: usize,
     kv_type: DType,
+    lacks_index: bool,
 }
 
 impl SavedSession {
@@ -63,7 +64,8 @@ impl SavedSession {
         let (n_tokens, context, kv_type) = (header.n_tokens, header.context, header.kv_type());
         let policy = header.policy_options();
         let policy = policy.with_context(|| format!("{shown}: was saved by another release"))?;
-        Ok(Self { path: path.to_owned(), source, policy, n_tokens, context, kv_type })
+        let lacks_index = file.lacks_index();
+        Ok(Self { path: path.to_owned(), source, policy, n_tokens, context, kv_type, lacks_index })
     }
 
     /// Its tokens.
@@ -86,17 +88,34 @@ impl SavedSession {
         &self.policy
     }
 
-    /// The session, and its document with what is asked about it. `given` are `-f` and `-p`.
+    /// Says that opening takes longer than it need, if the file has no index. `keep` is how it gets
+    /// one.
+    pub fn tell_lack(&self, keep: &str) {
+        if self.lacks_index {
+            let shown = self.path.display();
+            note(format_args!("{shown}: its index is not complete; it is made now, and {keep}"));
+        }
+    }
+
+    /// The session, and its document with what is asked about it. `given` are `-f` and `-p`;
+    /// `cancel` ends it.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`]; what is wrong with the file.
     pub fn restore<B: Backend>(
         &self,
         args: &RunArgs,
         engine: &mut Engine<B>,
         policy: Option<&PolicyOptions>,
         given: Option<PromptText>,
+        cancel: &CancelToken,
     ) -> Result<(Session<B>, PromptText)> {
         let (shown, start) = (self.path.display(), Instant::now());
-        let restored = block_on(engine.restore(&self.source, policy));
-        let restored = restored.map_err(|error| anyhow!("{shown}: {error}"))?;
+        let restored = block_on(engine.restore_until(&self.source, policy, cancel));
+        let restored = restored.map_err(|error| match error {
+            EngineError::Cancelled => error.into(),
+            error => anyhow!("{shown}: {error}"),
+        })?;
         if args.stats {
             note(format_args!(
                 "session  {} tokens opened in {:.2} s",
@@ -167,17 +186,23 @@ pub fn read<B: Backend>(
         return Ok(None);
     }
     let (name, total) = (file.name().display(), units::count(ids.len()));
+    let command = go_on(args, file.name());
     let n_read = match session.n_tokens() {
         0 => {
             let text = format!("0 of {total} document tokens were read; {name} was not written");
             return Err(Interrupted(text).into());
         }
+        n if n == ids.len() => {
+            return Ok(Some(Interrupted(format!(
+                "all {total} document tokens were read and are kept; their index is not complete, \
+                 and --session {name} makes it:\n  {command}"
+            ))));
+        }
         n => units::count(n),
     };
     Ok(Some(Interrupted(format!(
         "{n_read} of {total} document tokens were read and are kept; --session {name} goes on with \
-         the rest:\n  {}",
-        go_on(args, file.name())
+         the rest:\n  {command}"
     ))))
 }
 

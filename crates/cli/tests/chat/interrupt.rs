@@ -1,7 +1,10 @@
 //! Ctrl-C, and windows that change their size.
 
+use std::time::Duration;
+
 use super::screen::Screen;
 use super::{QUESTION, document};
+use crate::support::{Done, command, needle};
 
 /// `4,992` before `of 5,000 WHAT`.
 fn counts(shown: &str, what: &str) -> Option<(usize, usize)> {
@@ -78,6 +81,40 @@ fn a_prefill_is_stopped_and_goes_on_where_it_stopped() {
     let prefill = shown.lines().find_map(|line| line.strip_prefix("prefill  ")).unwrap();
     let n: usize = prefill.split_whitespace().next().unwrap().replace(',', "").parse().unwrap();
     assert!(n + done > total && n + done < total + 60, "{n} after {done} of {total}");
+}
+
+/// A session that was saved while it was read has no index: opening makes one, and one Ctrl-C ends
+/// that.
+#[test]
+fn a_session_that_is_opened_is_given_up_and_the_chat_stays() {
+    let screen = Screen::new();
+    let folder = screen.folder();
+    let (book, file) = (folder.write("book.txt", document(800)), folder.file("book.lvs"));
+    let (book, name) = (book.display().to_string(), file.display().to_string());
+    let model = needle().display().to_string();
+    // As many iterations as are allowed take seconds.
+    let slow = ["--policy", "lrqk", "--iterations", "1024", "-c", "32768", "--chunk-size", "128"];
+    let words = ["run", "-m", &model, "--device", "cpu", "-f", &book, "--save-session", &name];
+    let mut saved = [1500, 4000, 10_000, 30_000].into_iter().map(|ms| {
+        let child = command([&words[..], &slow[..]].concat()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(ms));
+        let pid = child.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-INT", &pid]).status();
+        assert!(sent.unwrap().success());
+        Done::from(child.wait_with_output().unwrap())
+    });
+    // A busy machine may not have begun to read.
+    saved.find(|_| file.exists()).expect("a part was read");
+    screen.start(200, &["-n", "4", "-c", "32768"]);
+    screen.wait_for_prompt();
+    screen.line(&format!("/load {name}"));
+    screen.wait_for("its index is not complete; it is made now, and not kept: /save keeps it");
+    screen.keys(&["C-c"]);
+    screen.wait_for("book.lvs is not opened; the chat stays as it was");
+    screen.wait_for_prompt();
+    screen.ask("/stats", "turns: 0");
+    screen.line("/bye");
+    assert_eq!(screen.code(), 0);
 }
 
 #[test]

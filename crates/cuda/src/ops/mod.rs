@@ -7,6 +7,7 @@
 //! `contract.rs`.
 
 pub(crate) mod argmax;
+pub(crate) mod attend_blocks;
 pub(crate) mod attend_chunk;
 pub(crate) mod attend_list;
 pub(crate) mod block_reduce;
@@ -34,6 +35,8 @@ pub(crate) mod query_sums;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rotate_rows;
+pub(crate) mod row_means;
+pub(crate) mod score_blocks;
 pub(crate) mod select_clusters;
 pub(crate) mod silu_mul;
 pub(crate) mod split_signs;

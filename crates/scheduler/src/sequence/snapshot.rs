@@ -1,6 +1,7 @@
 //! The layers of a sequence as plain data, and back: what a session file holds of them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use longview_core::{DType, HeadId, LayerId, decode_f32, encode_f32};
 use longview_ops::{Backend, OpResult, View, ViewMut};
@@ -259,6 +260,16 @@ impl<B: Backend> Restored<B> {
     /// Says how its tokens were read.
     pub fn set_read(&mut self, how: PrefillMode) {
         self.sequence.was_read = how;
+    }
+
+    /// Lets `stop` end what is to come: [`Sequence::stop_with`].
+    pub fn stop_with(&mut self, stop: &Arc<AtomicBool>) {
+        self.sequence.stop_with(Arc::clone(stop));
+    }
+
+    /// Fails once it was stopped.
+    pub fn check_stop(&self) -> Result<(), SchedulerError> {
+        self.sequence.check_stop()
     }
 
     /// The dimensions of its rows.

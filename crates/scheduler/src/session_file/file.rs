@@ -1,6 +1,9 @@
 //! A session file of any version that this release reads.
 
-use longview_core::RangeSource;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use longview_core::{LayerId, RangeSource};
 
 use super::content::SessionContent;
 use super::directory::{Kind, covers};
@@ -9,6 +12,7 @@ use super::header::{self, SessionHeader};
 use super::record_file::RecordFile;
 use super::v1::{Stream, StreamFile};
 use crate::error::SessionFileError;
+use crate::policy::Policy;
 
 /// A file whose header is proved, and where everything is; the rest is not yet.
 pub struct SessionFile<'a>(Form<'a>);
@@ -59,6 +63,18 @@ impl<'a> SessionFile<'a> {
         self.records().map(|file| file.end)
     }
 
+    /// Whether its policy recalls by an index, and the file has none: it was saved before the
+    /// prompt's end ([`SaveOptions::rows_alone`](super::SaveOptions)). Who opens it makes one,
+    /// which takes as long each time until the session is saved again.
+    pub fn lacks_index(&self) -> bool {
+        let Form::Records(file) = &self.0 else { return false };
+        let header = &file.header;
+        // What is wrong with the options is said by who opens the session.
+        let policy = header.policy_options().ok();
+        let policy = policy.and_then(|options| Policy::resolve(&options, header.context).ok());
+        policy.is_some_and(|policy| policy.index.is_some()) && !file.has_states()
+    }
+
     pub(super) fn records(&self) -> Option<&RecordFile<'a>> {
         match &self.0 {
             Form::Stream(_) => None,
@@ -83,15 +99,20 @@ impl<'a> SessionFile<'a> {
     /// # Errors
     /// The first part that is not as it was written.
     pub fn read(self) -> Result<SessionReader<'a>, SessionFileError> {
-        Ok(SessionReader(match self.0 {
+        let reading = match self.0 {
             Form::Stream(file) => Reading::Stream(file.verify()?),
             Form::Records(file) => Reading::Records(file),
-        }))
+        };
+        Ok(SessionReader { reading, stop: Arc::default() })
     }
 }
 
 /// A file that is being read.
-pub struct SessionReader<'a>(pub(super) Reading<'a>);
+pub struct SessionReader<'a> {
+    pub(super) reading: Reading<'a>,
+    /// Ends reading, and the indexing of what was read.
+    pub(super) stop: Arc<AtomicBool>,
+}
 
 pub(super) enum Reading<'a> {
     Stream(Stream<'a>),
@@ -101,10 +122,16 @@ pub(super) enum Reading<'a> {
 impl SessionReader<'_> {
     /// What the file was made with.
     pub fn header(&self) -> &SessionHeader {
-        match &self.0 {
+        match &self.reading {
             Reading::Stream(file) => file.header(),
             Reading::Records(file) => &file.header,
         }
+    }
+
+    /// Lets `stop` end [`restore_sequence`](super::restore_sequence) between two layers, or two
+    /// iterations of an index that has to be made.
+    pub fn stop_with(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     /// The caller's part, which has to be taken before the sequence.
@@ -112,7 +139,7 @@ impl SessionReader<'_> {
     /// # Errors
     /// If the file is damaged there, or is not made as it should be.
     pub fn content(&mut self) -> Result<SessionContent, SessionFileError> {
-        match &mut self.0 {
+        match &mut self.reading {
             Reading::Stream(file) => file.content(),
             Reading::Records(file) => file.content(),
         }
@@ -120,6 +147,12 @@ impl SessionReader<'_> {
 }
 
 impl RecordFile<'_> {
+    /// Whether every layer has what its policy keeps of it.
+    pub(super) fn has_states(&self) -> bool {
+        let mut layers = (0..self.header.n_layers).map(LayerId::new);
+        layers.all(|layer| self.directory.of(Kind::State, Some(layer)).next().is_some())
+    }
+
     fn content(&self) -> Result<SessionContent, SessionFileError> {
         let mut content = SessionContent { tokens: self.tokens()?, ..SessionContent::default() };
         if let Some(entry) = self.directory.only(Kind::Note, None)? {

@@ -33,8 +33,9 @@ const PIECE_BYTES: usize = 1 << 16;
 /// the device looks rows up.
 ///
 /// # Errors
-/// If the file is damaged or contradicts itself, if the device refuses, or for a policy that needs
-/// what no prefill recorded.
+/// If the file is damaged or contradicts itself, if the device refuses, for a policy that needs
+/// what no prefill recorded, or [`SchedulerError::Stopped`] where [`SessionReader::stop_with`] ended
+/// it.
 pub async fn restore_sequence<B: Backend>(
     backend: &Arc<B>,
     shape: KvShape,
@@ -52,13 +53,15 @@ pub async fn restore_sequence<B: Backend>(
     }
     let was_read = header.prefill;
     let mut restored = Restored::new(backend, shape, policy, options, n_tokens, is_same)?;
+    restored.stop_with(&file.stop);
     for layer in restored.shape().layers() {
-        match &mut file.0 {
+        restored.check_stop()?;
+        match &mut file.reading {
             Reading::Stream(file) => stream_layer(file, layer, &dim, &mut restored)?,
             Reading::Records(file) => record_layer(file, layer, &dim, is_same, &mut restored)?,
         }
     }
-    if let Reading::Stream(file) = &mut file.0 {
+    if let Reading::Stream(file) = &mut file.reading {
         file.end()?;
     }
     restored.set_read(was_read);
@@ -68,10 +71,8 @@ pub async fn restore_sequence<B: Backend>(
 impl SessionReader<'_> {
     /// Whether every layer has its state, in a form that this release knows.
     fn has_all_indexes(&self) -> bool {
-        let Reading::Records(file) = &self.0 else { return true };
-        let layers = (0..file.header.n_layers).map(LayerId::new);
-        let has_state = |layer| file.directory.of(Kind::State, Some(layer)).next().is_some();
-        !file.directory.lacks_layer_records && layers.into_iter().all(has_state)
+        let Reading::Records(file) = &self.reading else { return true };
+        !file.directory.lacks_layer_records && file.has_states()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use longview_engine::{
-    CancelToken, Engine, EngineError, FinishReason, MAX_DRAFTED, Pace, Sampler, SamplingParams,
-    Session, StopFilter,
+    CancelToken, Draft, Engine, EngineError, FinishReason, MAX_DRAFTED, Pace, Sampler,
+    SamplingParams, Session, StopFilter,
 };
 use longview_model::tokenizer::{TokenStream, Tokenizer};
 use longview_ops::Backend;
@@ -15,6 +15,7 @@ use crate::constraint::Constraint;
 use crate::error::ApiError;
 use crate::job::{Event, TokenProb};
 use crate::look::{Seen, StepLook};
+use crate::texts::ModelFacts;
 
 /// An answer in the making.
 pub(super) struct Choice<B: Backend> {
@@ -27,7 +28,8 @@ pub(super) struct Choice<B: Backend> {
     pub(super) sampler: Sampler,
     /// Whether the choice of a token needs all logits.
     pub(super) needs_logits: bool,
-    /// How much is drafted; nothing where steps are looked at, each of which is of one token then.
+    /// How much is drafted; nothing where the request wants none, and where steps are looked at,
+    /// each of which is of one token then.
     pace: Option<Pace>,
     stream: TokenStream,
     filter: StopFilter,
@@ -51,7 +53,7 @@ impl<B: Backend> Choice<B> {
         mut session: Session<B>,
         index: usize,
         how: &How,
-        n_vocab: usize,
+        model: &ModelFacts,
     ) -> Result<Self, EngineError> {
         // Each answer draws from a seed of its own.
         let seed = how.sampling.seed.wrapping_add(index as u64);
@@ -59,15 +61,16 @@ impl<B: Backend> Choice<B> {
         let look = how.look.as_ref();
         session.look_at(look.and_then(|look| look.map));
         let document = look.and_then(|look| look.document.as_ref());
+        let drafts = how.draft.unwrap_or(model.draft) == Draft::Lookup && look.is_none();
         Ok(Self {
             session,
             index,
             pending: 0,
             n_generated: 0,
             is_done: false,
-            sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, n_vocab)?,
+            sampler: Sampler::new(SamplingParams { seed, ..how.sampling }, model.vocab_size)?,
             needs_logits: how.needs_logits(),
-            pace: look.is_none().then(Pace::default),
+            pace: drafts.then(Pace::default),
             stream: TokenStream::new(!how.keeps_special),
             filter: StopFilter::new(how.stop.iter().cloned()),
             constraint: how.constraint.clone(),

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use longview_engine::{Engine, EngineError, Session, SessionStep, resolve_policy};
+use longview_engine::{Draft, Engine, EngineError, Session, SessionStep, resolve_policy};
 use longview_library::documents::Id;
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
@@ -304,6 +304,7 @@ impl<B: Backend + 'static> Worker<B> {
     async fn begin(&mut self, job: &Job) -> Result<Session<B>, ApiError> {
         self.engine.revive().await?;
         let options = &job.how.policy;
+        self.check_draft(job)?;
         if self.may_use_known(job)?
             && let Some(session) = self.known(job).await
         {
@@ -315,6 +316,20 @@ impl<B: Backend + 'static> Worker<B> {
         // What is kept may take the memory that it needs.
         self.kept.clear();
         Ok(self.engine.session(options)?)
+    }
+
+    /// Refuses a request that asks for drafts where there can be none. One that does not say goes
+    /// without.
+    fn check_draft(&self, job: &Job) -> Result<(), ApiError> {
+        if job.how.draft != Some(Draft::Lookup) {
+            return Ok(());
+        }
+        let refused = |why: String| ApiError::bad("invalid_value", why).about("draft");
+        if self.engine.options().max_drafted == 0 {
+            return Err(refused("draft: this server has no room for drafts".to_owned()));
+        }
+        let checked = self.engine.check_draft(&job.how.policy);
+        checked.map_err(|error| refused(format!("draft: {error}")))
     }
 
     /// Whether a request goes on from what others have read. What a policy lets go of depends on
@@ -491,12 +506,12 @@ impl<B: Backend + 'static> Worker<B> {
         else {
             return Ok(());
         };
-        let (n, n_vocab) = (run.job.how.n, self.model.vocab_size);
-        let mut first = Choice::new(*session, 0, &run.job.how, n_vocab)?;
+        let n = run.job.how.n;
+        let mut first = Choice::new(*session, 0, &run.job.how, &self.model)?;
         let mut others = Vec::new();
         for index in 1..n {
             let fork = self.engine.fork(&mut first.session).await?;
-            others.push(Choice::new(fork, index, &run.job.how, n_vocab)?);
+            others.push(Choice::new(fork, index, &run.job.how, &self.model)?);
         }
         let mut choices = vec![first];
         choices.append(&mut others);

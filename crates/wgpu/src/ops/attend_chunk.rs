@@ -45,6 +45,26 @@ fn one(
     tiles(backend, d, span, edges)
 }
 
+/// Sizes of `shared/attend_tiles.wgsl`.
+pub(super) struct TileSizes {
+    /// Queries of a workgroup.
+    pub queries: u32,
+    /// Rows that it takes at a time.
+    pub keys: u32,
+    /// Octets of the head width that pass through shared memory at a time.
+    pub slice: u32,
+}
+
+/// The sizes for heads of this width.
+pub(super) fn tile_sizes(head_dim: u32) -> TileSizes {
+    // Wide heads leave registers for fewer queries.
+    let (queries, keys) = if head_dim <= 128 { (64, 32) } else { (32, 64) };
+    // Four, or two where four would leave much of the last slice empty.
+    let left = head_dim.div_ceil(8) % 4;
+    let slice = if queries == 64 && matches!(left, 1 | 2) { 2 } else { 4 };
+    TileSizes { queries, keys, slice }
+}
+
 fn tiles(
     backend: &WgpuBackend,
     d: &AttendChunk<'_, WgpuBackend>,
@@ -52,13 +72,9 @@ fn tiles(
     edges: ChunkEdges,
 ) -> OpResult<()> {
     let p = d.p;
-    // Wide heads leave registers for fewer queries.
-    let (query_tile, key_tile) = if p.head_dim <= 128 { (64, 32) } else { (32, 64) };
-    // Octets of a slice: four, or two where four would leave much of the last slice empty.
-    let left = p.head_dim.div_ceil(8) % 4;
-    let slice = if query_tile == 64 && matches!(left, 1 | 2) { 2 } else { 4 };
+    let sizes = tile_sizes(p.head_dim);
     let group = (p.n_q_heads / p.n_kv_heads) as usize;
-    let n_tiles = (span.q_len as usize * group).div_ceil(query_tile);
+    let n_tiles = (span.q_len as usize * group).div_ceil(sizes.queries as usize);
     let n_groups = n_tiles * p.n_kv_heads as usize;
     let splits = if backend.gpu.fills {
         tile_splits(span.n_rows as usize, n_groups)
@@ -69,9 +85,9 @@ fn tiles(
     let launch = Launch::new(backend, "attend_chunk", "attend_chunk");
     let mut launch = kv_defines(launch, &span.kv, p.head_dim)
         .define("QUERY_VECTOR", query_vector.into())
-        .define("QUERY_TILE", query_tile as u32)
-        .define("KEY_TILE", key_tile)
-        .define("SLICE", slice)
+        .define("QUERY_TILE", sizes.queries)
+        .define("KEY_TILE", sizes.keys)
+        .define("SLICE", sizes.slice)
         .define("PARTIAL", (splits.n > 1).into())
         .params(&p)
         .params(&f32::NEG_INFINITY)

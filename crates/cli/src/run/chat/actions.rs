@@ -4,13 +4,14 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use longview_core::FileSource;
+use longview_engine::CancelToken;
 use longview_ops::Backend;
 use longview_scheduler::SessionFile;
 
 use super::commands::{self, Command};
 use super::source::Source;
 use super::{Chat, Next, settings};
-use crate::failure::describe;
+use crate::failure::{Interrupted, describe};
 use crate::out::{listing, note};
 use crate::run::prompt;
 use crate::run::report::print_turn;
@@ -115,7 +116,18 @@ impl<B: Backend> Chat<'_, B> {
 
     fn load(&mut self, path: &Path) -> Result<()> {
         let saved = SavedSession::open("/load", path)?;
-        let (session, text) = saved.restore(self.args, &mut self.engine, None, None)?;
+        let cancel = CancelToken::default();
+        let guard = self.interrupt.cancel_with(cancel.clone());
+        saved.tell_lack("not kept: /save keeps it");
+        let restored = saved.restore(self.args, &mut self.engine, None, None, &cancel);
+        if guard.is_raised() {
+            // Nothing of this chat has changed yet.
+            let text = format!("{} is not opened; the chat stays as it was", path.display());
+            note(Interrupted(text));
+            return self.end_interrupted("");
+        }
+        drop(guard);
+        let (session, text) = restored?;
         let document_ids = if text.document().is_empty() {
             Vec::new()
         } else {

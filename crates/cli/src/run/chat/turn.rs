@@ -115,7 +115,7 @@ impl<B: Backend> Chat<'_, B> {
     }
 
     /// After Ctrl-C a person goes on; where another program asks, the chat ends.
-    fn end_interrupted(&self, advice: &str) -> Result<()> {
+    pub fn end_interrupted(&self, advice: &str) -> Result<()> {
         if !self.is_interactive {
             let text = format!("the chat ends in turn {}", units::count(self.n_asked));
             return Err(Interrupted(text).into());
