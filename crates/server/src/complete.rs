@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::answer::Form;
 use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
+use crate::caller::Caller;
 use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
@@ -31,18 +32,18 @@ struct Read {
 }
 
 /// Goes on from a text.
-pub(crate) async fn completions(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn completions(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     answer(app, body, false).await
 }
 
 /// Answers in a conversation.
-pub(crate) async fn chat(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn chat(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     answer(app, body, true).await
 }
 
-async fn answer(app: Arc<App>, body: Bytes, is_chat: bool) -> Result<Response<Body>, ApiError> {
+async fn answer(app: Caller, body: Bytes, is_chat: bool) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
-    let reader = Arc::clone(&app);
+    let reader = app.clone();
     let Read { ids, how, sending, style } = aside(move || read(&reader, &body, is_chat)).await?;
     let form = Form::new(&app, is_chat, sending, how.n)
         .with_logprobs(how.logprobs.is_some())
@@ -54,7 +55,7 @@ async fn answer(app: Arc<App>, body: Bytes, is_chat: bool) -> Result<Response<Bo
     Ok(json_response(StatusCode::OK, &form.whole(events).await?))
 }
 
-fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
+fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;

@@ -148,7 +148,7 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("GET", "/v1/models") => ("the names of the model", &[]),
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
         ("GET", "/props") => ("how the server was started", &[]),
-        ("GET", "/slots") => ("the requests that run", &[]),
+        ("GET", "/slots") => ("the requests of the key that run", &[]),
         ("GET", "/openapi.json") => ("this page", &[]),
         ("POST", "/tokenize") => ("the tokens of a text", &[TOKENIZE]),
         ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),

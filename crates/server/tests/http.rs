@@ -13,5 +13,6 @@ mod pages;
 mod ported;
 mod refusals;
 mod repeat;
+mod scopes;
 mod streams;
 mod support;
