@@ -107,9 +107,15 @@ impl App {
         format!("{kind}-{:x}-{count}", self.started_unix_s)
     }
 
-    /// A place among the requests that run or wait.
-    pub(crate) fn take_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.full())
+    /// Places among the requests that run or wait: all `n` or none.
+    pub(crate) fn take_places(&self, n: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        Arc::clone(&self.places).try_acquire_many_owned(n).map_err(|_| self.full())
+    }
+
+    /// How many places there are.
+    pub(crate) fn n_places(&self) -> usize {
+        self.options.n_slots + self.options.max_waiting
     }
 
     pub(crate) fn full(&self) -> ApiError {
@@ -143,7 +149,7 @@ impl App {
 
     /// Requests that run or wait.
     pub(crate) fn n_taken(&self) -> usize {
-        self.options.n_slots + self.options.max_waiting - self.places.available_permits()
+        self.n_places() - self.places.available_permits()
     }
 
     /// Tells the log of fields that nobody knows, each once.

@@ -6,10 +6,12 @@ use std::sync::mpsc::TrySendError;
 use std::time::Instant;
 
 use longview_library::documents::Documents;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::app::App;
 use crate::asked::How;
+use crate::batch::{Part, together};
 use crate::error::ApiError;
 use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, OnDisk};
 use crate::keys::Scope;
@@ -50,7 +52,38 @@ impl Caller {
     ) -> Result<Receiver<Event>, ApiError> {
         self.check_ready()?;
         self.check_prompt(&ids, document.is_some())?;
-        let place = self.take_place()?;
+        let place = self.take_places(1)?;
+        self.send(ids, how, document, place)
+    }
+
+    /// Gives several prompts to the engine's thread: all of them or none.
+    pub(crate) fn submit_all(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        how: How,
+    ) -> Result<Receiver<Event>, ApiError> {
+        self.check_ready()?;
+        for (i, ids) in prompts.iter().enumerate() {
+            let about = |error: ApiError| error.about(&format!("prompt[{i}]"));
+            self.check_prompt(ids, false).map_err(about)?;
+        }
+        let mut places = self.take_places(prompts.len())?;
+        let mut parts = Vec::new();
+        for ids in prompts {
+            let place = places.split(1).ok_or_else(|| self.full())?;
+            let n_tokens = ids.len();
+            parts.push(Part { events: self.send(ids, how.clone(), None, place)?, n_tokens });
+        }
+        Ok(together(parts, how.n))
+    }
+
+    fn send(
+        &self,
+        ids: Vec<u32>,
+        how: How,
+        document: Option<KeptText>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Receiver<Event>, ApiError> {
         let (events, receiver) = channel(MAX_EVENTS);
         let job = Job {
             scope: self.scope,

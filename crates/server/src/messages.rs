@@ -266,7 +266,7 @@ impl Form {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) => {
+                Part::Text(text) | Part::Thought(text) => {
                     if !std::mem::replace(&mut self.is_open, true) {
                         let block = json!({ "type": "text", "text": "" });
                         events.push(self.block_start(block));

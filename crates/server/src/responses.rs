@@ -345,7 +345,7 @@ impl Form {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) => self.text(&text, &mut events),
+                Part::Text(text) | Part::Thought(text) => self.text(&text, &mut events),
                 Part::Begin(call) => {
                     self.close(&mut events);
                     self.begin_call(call, &mut events);

@@ -1,6 +1,7 @@
 //! The server over HTTP, on this machine's own address, with the embedded model.
 
 mod answers;
+mod batches;
 mod contexts;
 mod drafts;
 mod faults;
@@ -16,3 +17,4 @@ mod repeat;
 mod scopes;
 mod streams;
 mod support;
+mod thoughts;
