@@ -9,6 +9,7 @@ import { DocumentPanel } from "./page/document";
 import { byId, find, make } from "./page/dom";
 import { bytes, count } from "./page/format";
 import { MapPanel } from "./page/map";
+import { History } from "./page/history";
 import { KeyPanel } from "./page/key";
 import { MemoryPanel } from "./page/memory";
 import { ModelPanel } from "./page/model";
@@ -43,6 +44,8 @@ class App {
     this.server &&
     new KeyPanel((key) => {
       this.server?.unlock(key);
+      // Whoever had another key has asked them.
+      new History(() => sessionStorage, "").forgetAll();
       this.notices.clear("unauthorized");
       this.begin(() => this.start());
     });
@@ -113,6 +116,7 @@ class App {
   private source: ModelSource = { kind: "embedded" };
   private document: OpenDocument | null = null;
   private counting = 0;
+  private history: History | null = null;
 
   constructor() {
     find("lose", HTMLButtonElement)?.addEventListener("click", () => {
@@ -248,6 +252,7 @@ class App {
     this.models.loaded(model);
     this.map.setModel(model.layers, model.kvHeads);
     this.asking.setModel(model);
+    this.keepQuestions(model);
     this.refresh();
     await this.limit(this.memory.limit);
     await this.refreshStorage();
@@ -369,7 +374,7 @@ class App {
     const { document } = this;
     if (document === null) return;
     this.documents.done(document.text, end, end.seconds);
-    this.asking.setDocument(document.text);
+    this.asking.setDocument(document.text, document.id);
     await this.refreshMemory();
     if (end.id !== undefined) await this.refreshStorage();
     else if (this.documents.keep && end.tokens > 0) await this.save(document);
@@ -407,7 +412,7 @@ class App {
     this.documents.done(opened.text, opened, null);
     if (fromList) byId("view", HTMLElement).focus();
     this.asking.policies.policy = opened.policy;
-    this.asking.setDocument(opened.text);
+    this.asking.setDocument(opened.text, opened.id);
     this.map.clear();
     await this.refreshMemory();
     this.refresh();
@@ -424,7 +429,12 @@ class App {
 
   private async deleteDocument(id: string): Promise<void> {
     await this.during("storing", () => this.client.call("deleteDocument", { id }));
-    if (this.document?.id === id) this.document.id = null;
+    if (this.document?.id === id) {
+      this.document.id = null;
+      this.asking.keepNoMore();
+    }
+    this.history?.forget(id);
+    this.showQuestions();
     await this.refreshStorage();
   }
 
@@ -449,9 +459,37 @@ class App {
   private async ask(again: Asked | null): Promise<void> {
     this.notices.clear("device-lost", "bad-input", "busy", "unreachable");
     await this.during("asking", () => this.asking.ask(again));
+    this.showQuestions();
     await this.refreshMemory();
     // What a question went on from was read for it.
     if (this.server !== undefined && this.document !== null) this.document.complete = true;
+  }
+
+  /**
+   * Questions about a server's documents are kept in this browser; with a key, which this tab alone
+   * has, in this tab. An engine in the browser keeps none.
+   */
+  private keepQuestions(model: LoadedModel): void {
+    const { server } = this;
+    if (server === undefined) return;
+    const storage = server.hasKey() ? () => sessionStorage : () => localStorage;
+    this.history = new History(storage, model.name);
+    this.asking.setHistory(this.history);
+    this.showQuestions();
+  }
+
+  private showQuestions(): void {
+    const { history, server } = this;
+    if (history === null) return;
+    const where = server?.hasKey() === true ? "tab until it is closed" : "browser";
+    const line = history.keeps
+      ? `Those about documents are kept in this ${where}, and shown when the document is opened.`
+      : "This browser stores nothing: they are gone after a reload.";
+    this.saved.showQuestions(line, history.isEmpty, () => {
+      history.forgetAll();
+      this.asking.forget();
+      this.showQuestions();
+    });
   }
 
   private countSoon(text: string): void {

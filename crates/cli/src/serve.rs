@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::builder::{FalseyValueParser, Resettable};
 use clap::{ArgAction, Args};
 use longview_engine::{Draft, EngineOptions, MAX_DRAFTED};
@@ -15,7 +15,7 @@ use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
 use longview_scheduler::PolicyOptions;
-use longview_server::{Limits, ModelFacts, Server, ServerOptions};
+use longview_server::{ApiKey, Limits, ModelFacts, Server, ServerOptions};
 use longview_startup::embedded;
 
 use crate::args::{DRAFTS, EngineArgs, PolicyArgs, RopeArgs, numbers, one_of};
@@ -63,12 +63,19 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
 
-    /// What clients must send as `Authorization: Bearer KEY` [default: none].
-    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
-    api_key: Option<String>,
+    /// What clients must send as `Authorization: Bearer KEY`; several with commas or several times.
+    /// Each has contexts of its own; as NAME:KEY they go with the name [default: none].
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        conflicts_with = "api_key_file",
+        hide_env_values = true
+    )]
+    api_key: Vec<String>,
 
-    /// A file with the key, which other users of the machine do not see among the processes
-    /// [default: none].
+    /// A file with a key in each line, which other users of the machine do not see among the
+    /// processes; lines that begin with # are comments [default: none].
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
@@ -133,6 +140,7 @@ pub struct ServeArgs {
 /// Serves until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let server = options(args)?;
+    let keys = server.api_keys.clone();
     let mut folder = open(args)?;
     if let Some(chat) = &folder.chat {
         template::check(chat)?;
@@ -180,7 +188,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
             Ok(engine)
         };
         let server = Server::start(server, facts, load)?;
-        introduce(args, &server, &name);
+        introduce(args, &keys, &server, &name);
         Ok(server.wait()?)
     })
 }
@@ -212,7 +220,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
     Ok(ServerOptions {
         host: args.host,
         port: args.port,
-        api_key: api_key(args)?,
+        api_keys: api_keys(args)?,
         allowed_hosts: args.allowed_host.iter().cloned().collect::<BTreeSet<_>>(),
         n_slots: args.parallel,
         max_waiting: args.max_waiting,
@@ -229,16 +237,24 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
     })
 }
 
-fn api_key(args: &ServeArgs) -> Result<Option<String>> {
-    let key = match &args.api_key_file {
-        Some(path) => Some(input::read_text("--api-key-file", path)?.trim().to_owned()),
-        None => args.api_key.clone(),
+fn api_keys(args: &ServeArgs) -> Result<Vec<ApiKey>> {
+    let Some(path) = &args.api_key_file else {
+        let key =
+            |text: &String| ApiKey::parse(text).map_err(|error| anyhow!("--api-key: {error}"));
+        return args.api_key.iter().map(key).collect();
     };
-    if key.as_ref().is_some_and(|key| key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()))
-    {
-        bail!("--api-key: must be letters, digits and signs without spaces, at least one");
+    let text = input::read_text("--api-key-file", path)?;
+    let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| is_key(line));
+    let key = |(at, line): (usize, &str)| {
+        let wrong = |error| anyhow!("--api-key-file {}: line {}: {error}", path.display(), at + 1);
+        ApiKey::parse(line).map_err(wrong)
+    };
+    let keys: Vec<ApiKey> = lines.map(key).collect::<Result<_>>()?;
+    if keys.is_empty() {
+        bail!("--api-key-file {}: has no key: give one in each line", path.display());
     }
-    Ok(key)
+    Ok(keys)
 }
 
 fn facts(
@@ -274,18 +290,21 @@ fn facts(
 }
 
 /// Where it listens, and a line to try it with.
-fn introduce(args: &ServeArgs, server: &Server, name: &str) {
+fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
     let address = server.address();
     let places = units::count(args.parallel);
     note(format_args!("serving {name} at http://{address}/v1, {places} at a time; Ctrl-C ends it"));
     if !args.no_page {
         note(format_args!("  a page for people: http://{address}/"));
     }
-    let key = if args.api_key.is_some() || args.api_key_file.is_some() {
-        " -H 'Authorization: Bearer KEY'"
-    } else {
-        ""
-    };
+    let is_named = |keys: &[ApiKey]| keys.len() > 1 || keys.iter().any(|key| key.name().is_some());
+    if is_named(keys) {
+        let n = units::count(keys.len());
+        note(format_args!(
+            "  {n} keys: each name, and each key without one, has contexts of its own"
+        ));
+    }
+    let key = if keys.is_empty() { "" } else { " -H 'Authorization: Bearer KEY'" };
     let (path, body) = if args.model.is_absent() {
         let prompt = "The pass key is 48213. Remember it. 48213 is the pass key. What is the pass \
                       key? The pass key is";

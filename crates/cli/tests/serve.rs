@@ -115,3 +115,33 @@ fn what_is_not_safe_or_does_not_go_is_refused_at_once() {
     longview(["serve", "--parallel", "0"]).refuses_usage(&["--parallel"]);
     longview(["serve", "--host", "nowhere"]).refuses_usage(&["nowhere"]);
 }
+
+#[test]
+fn several_keys_come_from_the_line_the_environment_and_a_file() {
+    for (words, variables) in [
+        (&["--port", "0", "--api-key", "alice:a,word"][..], &[][..]),
+        (&["--port", "0"], &[("LONGVIEW_API_KEY", "word,bob:b")]),
+    ] {
+        let serving = serve(words, variables);
+        assert!(serving.answer().starts_with("HTTP/1.1 200"));
+        let (code, said) = serving.end("-TERM");
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let path = std::env::temp_dir().join(format!("longview-keys-{}", std::process::id()));
+    std::fs::write(&path, "# who asks\n\nalice:a\n  bob:word  \n").unwrap();
+    let file = path.to_str().unwrap();
+    let serving = serve(&["--port", "0", "--api-key-file", file], &[]);
+    let answer = serving.answer();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (code, said) = serving.end("-TERM");
+    assert_eq!(code, Some(0), "{said}");
+    let refused = |text: &str, words: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        longview(["serve", "--no-library", "--api-key-file", file]).fails_with(words);
+    };
+    refused("# no key\n", &["--api-key-file", "no key"]);
+    refused("alice:a\nBob:b\n", &["line 2", "a-z"]);
+    refused("alice:\n", &["line 1", "letters"]);
+    refused("alice:a\nbob:a\n", &["'alice'", "'bob'"]);
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,6 +1,6 @@
 //! What a server says of itself, and texts and tokens without the engine.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -10,6 +10,7 @@ use longview_scheduler::{OPTIONS as POLICY_OPTIONS, Preset};
 use serde_json::{Value, json};
 
 use crate::app::{App, aside, parse};
+use crate::caller::Caller;
 use crate::conversation::{messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
@@ -92,10 +93,11 @@ pub(crate) fn props(app: &App) -> Response<Body> {
     json_response(StatusCode::OK, &body)
 }
 
-/// The requests that run and those that wait. There is one key, so all of them are its own.
-pub(crate) fn slots(app: &App) -> Response<Body> {
+/// The requests of this key that run. Places that others have look like free ones.
+pub(crate) fn slots(app: &Caller) -> Response<Body> {
     let slots = app.slots.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut rows: Vec<Value> = slots.iter().map(slot).collect();
+    let own = slots.iter().filter(|slot| slot.scope == app.scope);
+    let mut rows: Vec<Value> = own.map(slot).collect();
     for id in rows.len()..app.options.n_slots {
         rows.push(json!({ "id": id, "n_ctx": app.model.ctx_size, "is_processing": false }));
     }
@@ -120,7 +122,7 @@ fn slot(slot: &Slot) -> Value {
 }
 
 /// The tokens of a text.
-pub(crate) async fn tokenize(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn tokenize(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
@@ -144,7 +146,7 @@ pub(crate) async fn tokenize(app: Arc<App>, body: Bytes) -> Result<Response<Body
 }
 
 /// The text of tokens.
-pub(crate) async fn detokenize(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn detokenize(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
@@ -163,7 +165,7 @@ pub(crate) async fn detokenize(app: Arc<App>, body: Bytes) -> Result<Response<Bo
 }
 
 /// The text that a conversation becomes.
-pub(crate) async fn apply_template(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn apply_template(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;

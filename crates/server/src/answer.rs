@@ -10,6 +10,7 @@ use crate::error::ApiError;
 use crate::job::{Event, Summary, TokenProb};
 use crate::stream::{self, Script};
 use crate::texts::Facts;
+use crate::thoughts::Thoughts;
 use crate::tools::Style;
 
 /// How answers of one request look.
@@ -30,6 +31,7 @@ pub(crate) struct Form {
 #[derive(Clone, Default)]
 pub(crate) struct Whole {
     pub(crate) text: String,
+    pub(crate) thoughts: String,
     pub(crate) calls: Vec<Call>,
     pub(crate) logprobs: Vec<TokenProb>,
     pub(crate) reason: Option<&'static str>,
@@ -42,6 +44,7 @@ impl Whole {
         for part in parts {
             match part {
                 Part::Text(text) => self.text += &text,
+                Part::Thought(thought) => self.thoughts += &thought,
                 Part::Begin(call) => self.calls.push(call),
                 Part::Arguments(more) => {
                     if let Some(call) = self.calls.last_mut() {
@@ -100,9 +103,9 @@ impl Form {
         self
     }
 
-    /// Calls of tools are read as `style` says.
-    pub(crate) fn with_calls(mut self, style: Option<Style>) -> Self {
-        self.calls.fill(Calls::new(style));
+    /// Calls of tools are read as `style` says, behind thoughts.
+    pub(crate) fn with_calls(mut self, style: Option<Style>, thoughts: Thoughts) -> Self {
+        self.calls.fill(Calls::new(style).behind(thoughts));
         self
     }
 
@@ -136,6 +139,9 @@ impl Form {
                 let content =
                     (whole.calls.is_empty() || !whole.text.is_empty()).then_some(&whole.text);
                 choice["message"] = json!({ "role": "assistant", "content": content });
+                if !whole.thoughts.is_empty() {
+                    choice["message"]["reasoning_content"] = json!(whole.thoughts);
+                }
                 if !whole.calls.is_empty() {
                     let calls = whole.calls.iter();
                     choice["message"]["tool_calls"] =
@@ -185,6 +191,7 @@ impl Form {
                 }
                 match part {
                     Part::Text(text) => delta["content"] = json!(text),
+                    Part::Thought(thought) => delta["reasoning_content"] = json!(thought),
                     Part::Begin(call) => {
                         let at = whole.calls.len();
                         delta["tool_calls"] = json!([call_json(Some(at), &call)]);

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use axum::http::StatusCode;
+use longview_library::documents::Documents;
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::asked::How;
 use crate::constraint::Grammars;
 use crate::error::ApiError;
 use crate::fields::{Fields, clip};
-use crate::job::{Event, Job, KeptText, MAX_EVENTS, Message, OnDisk, Slots};
+use crate::job::{Message, Slots};
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::Facts;
@@ -35,6 +35,9 @@ pub(crate) enum State {
 /// Shared by handlers, the listener and the engine's thread.
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
+    pub(crate) keys: Keys,
+    /// The library of each scope; none where nothing is kept on disk.
+    pub(crate) libraries: Vec<Documents>,
     pub(crate) model: Facts,
     pub(crate) grammars: Grammars,
     pub(crate) metrics: Arc<Metrics>,
@@ -50,6 +53,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(
         options: ServerOptions,
+        (keys, libraries): (Keys, Vec<Documents>),
         model: Facts,
         metrics: Arc<Metrics>,
         inbox: SyncSender<Message>,
@@ -59,6 +63,8 @@ impl App {
             places: Arc::new(Semaphore::new(options.n_slots + options.max_waiting)),
             started_unix_s: now.map_or(0, |now| now.as_secs()),
             options,
+            keys,
+            libraries,
             model,
             grammars: Grammars::default(),
             metrics,
@@ -101,30 +107,18 @@ impl App {
         format!("{kind}-{:x}-{count}", self.started_unix_s)
     }
 
-    /// Gives a prompt to the engine's thread.
-    pub(crate) fn submit(
-        &self,
-        ids: Vec<u32>,
-        how: How,
-        document: Option<KeptText>,
-    ) -> Result<mpsc::Receiver<Event>, ApiError> {
-        self.check_ready()?;
-        self.check_prompt(&ids, document.is_some())?;
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.full())?;
-        let (events, receiver) = mpsc::channel(MAX_EVENTS);
-        let since = Instant::now();
-        let on_disk = OnDisk::NotAsked;
-        let job = Job { ids, how, events, document, on_disk, since, _place: place };
-        match self.inbox.try_send(Message::Job(Box::new(job))) {
-            Ok(()) => Ok(receiver),
-            Err(TrySendError::Full(_)) => Err(self.full()),
-            Err(TrySendError::Disconnected(_)) => {
-                Err(ApiError::unavailable("engine_ended", "the engine has ended"))
-            }
-        }
+    /// Places among the requests that run or wait: all `n` or none.
+    pub(crate) fn take_places(&self, n: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        Arc::clone(&self.places).try_acquire_many_owned(n).map_err(|_| self.full())
     }
 
-    fn full(&self) -> ApiError {
+    /// How many places there are.
+    pub(crate) fn n_places(&self) -> usize {
+        self.options.n_slots + self.options.max_waiting
+    }
+
+    pub(crate) fn full(&self) -> ApiError {
         self.metrics.refused.add(1);
         let message = format!(
             "{} requests run and {} wait already; ask again later",
@@ -134,7 +128,7 @@ impl App {
     }
 
     /// A prompt must leave room for one token, a document need not.
-    fn check_prompt(&self, ids: &[u32], is_document: bool) -> Result<(), ApiError> {
+    pub(crate) fn check_prompt(&self, ids: &[u32], is_document: bool) -> Result<(), ApiError> {
         let n_ctx = self.model.ctx_size;
         if ids.is_empty() {
             return Err(ApiError::bad(
@@ -155,7 +149,7 @@ impl App {
 
     /// Requests that run or wait.
     pub(crate) fn n_taken(&self) -> usize {
-        self.options.n_slots + self.options.max_waiting - self.places.available_permits()
+        self.n_places() - self.places.available_permits()
     }
 
     /// Tells the log of fields that nobody knows, each once.

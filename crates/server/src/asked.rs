@@ -270,14 +270,18 @@ fn bias(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<Vec<(u32, f32)>, 
 
 /// OpenAI's two forms: a number in completions, a flag and a number in chats.
 fn logprobs(fields: &mut Fields<'_>, endpoint: Endpoint) -> Result<Option<usize>, ApiError> {
+    // llama.cpp's name, whose 0 asks for nothing.
+    let n_probs = fields.whole("n_probs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
+    let n_probs = n_probs.filter(|n| *n > 0);
     if endpoint == Endpoint::Completions {
-        return Ok(fields.whole("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize));
+        let logprobs = fields.whole("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
+        return Ok(logprobs.or(n_probs));
     }
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.whole("top_logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
     match (wanted, top) {
-        (true, top) => Ok(Some(top.unwrap_or(0))),
-        (false, None | Some(0)) => Ok(None),
+        (true, top) => Ok(Some(top.or(n_probs).unwrap_or(0))),
+        (false, None | Some(0)) => Ok(n_probs),
         (false, Some(_)) => Err(wrong("top_logprobs", "given together with logprobs: true")),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
+use crate::thoughts::{Said, Thoughts};
 use crate::tools::Style;
 
 /// A call of a tool.
@@ -22,6 +23,8 @@ pub(crate) struct Call {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
     Text(String),
+    /// What the model wrote for itself.
+    Thought(String),
     /// A call begins; its arguments follow.
     Begin(Call),
     /// More of the arguments of the call that began last.
@@ -35,6 +38,8 @@ pub(crate) enum Part {
 pub(crate) struct Calls {
     /// Without one all is text.
     style: Option<Style>,
+    /// There are no calls among thoughts.
+    thoughts: Thoughts,
     /// What is not given out yet.
     held: String,
     state: State,
@@ -76,11 +81,43 @@ enum Step {
 
 impl Calls {
     pub(crate) fn new(style: Option<Style>) -> Self {
-        Self { style, held: String::new(), state: State::Text, has_begun: false, has_calls: false }
+        Self {
+            style,
+            thoughts: Thoughts::default(),
+            held: String::new(),
+            state: State::Text,
+            has_begun: false,
+            has_calls: false,
+        }
+    }
+
+    /// The same for answers that may have thoughts.
+    pub(crate) fn behind(self, thoughts: Thoughts) -> Self {
+        Self { thoughts, ..self }
     }
 
     /// What `text` completes.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
+        let said = self.thoughts.push(text);
+        said.into_iter().flat_map(|said| self.take_said(said)).collect()
+    }
+
+    /// What is left at the end of the answer.
+    pub(crate) fn finish(&mut self) -> Vec<Part> {
+        let said = self.thoughts.finish();
+        let mut parts: Vec<Part> = said.map(|said| self.take_said(said)).unwrap_or_default();
+        parts.extend(self.finish_text());
+        parts
+    }
+
+    fn take_said(&mut self, said: Said) -> Vec<Part> {
+        match said {
+            Said::Thought(thought) => vec![Part::Thought(thought)],
+            Said::Text(text) => self.push_text(&text),
+        }
+    }
+
+    fn push_text(&mut self, text: &str) -> Vec<Part> {
         let mut parts = Vec::new();
         let Some(style) = self.style else {
             self.say(text.to_owned(), &mut parts);
@@ -103,8 +140,7 @@ impl Calls {
         }
     }
 
-    /// What is left at the end of the answer.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    fn finish_text(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
         let Some(style) = self.style else { return parts };
         let held = std::mem::take(&mut self.held);
@@ -460,6 +496,7 @@ mod tests {
         let (mut text, mut found, mut n_ended) = (String::new(), Vec::new(), 0);
         for part in parts {
             match part {
+                Part::Thought(thought) => panic!("a thought: {thought}"),
                 Part::Text(more) => text += &more,
                 Part::Begin(call) => {
                     let is_sound = call.id.bytes().all(|b| b.is_ascii_alphanumeric());

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::answer::Form;
 use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
+use crate::caller::Caller;
 use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
@@ -17,44 +18,53 @@ use crate::known::{Known, text_of};
 use crate::look::{Look, LookedAt};
 use crate::stream;
 use crate::texts::Conversation;
+use crate::thoughts::Thoughts;
 use crate::tools::{Style, Tools};
 
 /// Fields that mean nothing here, and that clients send all the same.
 const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "safety_identifier"];
 
+/// Prompts of a request.
+const MAX_PROMPTS: usize = 64;
+
 /// A request that was read.
 struct Read {
-    ids: Vec<u32>,
+    prompts: Vec<Vec<u32>>,
     how: How,
     sending: Sending,
     style: Option<Style>,
+    thoughts: Thoughts,
 }
 
 /// Goes on from a text.
-pub(crate) async fn completions(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn completions(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     answer(app, body, false).await
 }
 
 /// Answers in a conversation.
-pub(crate) async fn chat(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn chat(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     answer(app, body, true).await
 }
 
-async fn answer(app: Arc<App>, body: Bytes, is_chat: bool) -> Result<Response<Body>, ApiError> {
+async fn answer(app: Caller, body: Bytes, is_chat: bool) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
-    let reader = Arc::clone(&app);
-    let Read { ids, how, sending, style } = aside(move || read(&reader, &body, is_chat)).await?;
-    let form = Form::new(&app, is_chat, sending, how.n)
+    let reader = app.clone();
+    let read = aside(move || read(&reader, &body, is_chat)).await?;
+    let Read { mut prompts, how, sending, style, thoughts } = read;
+    let form = Form::new(&app, is_chat, sending, how.n * prompts.len())
         .with_logprobs(how.logprobs.is_some())
-        .with_calls(style);
-    let events = app.submit(ids, how, None)?;
+        .with_calls(style, thoughts);
+    let events = match prompts.len() {
+        1 => app.submit(prompts.remove(0), how, None)?,
+        _ => app.submit_all(prompts, how)?,
+    };
     if sending.stream {
         return Ok(stream::respond(events, form, app.options.limits.ping));
     }
     Ok(json_response(StatusCode::OK, &form.whole(events).await?))
 }
 
-fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
+fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
@@ -67,42 +77,72 @@ fn read(app: &App, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
         (Some(look), _) if look.wants_passages => return Err(Look::without_document()),
         _ => None,
     };
-    let ((text, specials), style) = if is_chat {
-        let tools = Tools::read(&mut fields)?;
-        let messages = messages(&mut fields)?;
-        let extra = template_fields(&mut fields)?;
-        let style = how.call_tools(&tools, &app.model, &app.grammars)?;
-        let told = Conversation { messages, extra, ..Conversation::default() };
-        let told = conversation::with_all(app, told, document, &tools)?;
-        (app.model.render_chat(told)?, style)
-    } else {
+    if !is_chat {
         fields.refuse(&["tools", "tool_choice"])?;
-        match prompt(&mut fields, document)? {
-            Prompt::Text(text) => ((text, Specials::Add), None),
-            Prompt::Tokens(ids) => return Ok(done(app, &mut fields, ids, how, sending, None)),
+        let prompts = prompts(&mut fields, document, app.n_places())?;
+        if prompts.len() > 1 && how.look.is_some() {
+            return Err(wrong("longview", "given with one prompt"));
         }
-    };
-    let ids = app.model.encode(&text, specials)?;
-    if let (Some(look), Some(document)) = (&mut how.look, looked_at) {
-        look.document = Some(Arc::new(LookedAt::new(&app.model, &text, ids.len(), document)?));
+        let encode = |prompt| match prompt {
+            Prompt::Tokens(ids) => Ok(ids),
+            Prompt::Text(text) => encode(app, &text, Specials::Add, &mut how, looked_at.as_deref()),
+        };
+        let prompts = prompts.into_iter().map(encode).collect::<Result<_, _>>()?;
+        return Ok(done(
+            app,
+            &mut fields,
+            Read { prompts, how, sending, style: None, thoughts: Thoughts::default() },
+        ));
     }
-    Ok(done(app, &mut fields, ids, how, sending, style))
+    let tools = Tools::read(&mut fields)?;
+    let messages = messages(&mut fields)?;
+    let extra = template_fields(&mut fields)?;
+    let has_thoughts = has_thoughts(&mut fields)?;
+    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
+    let told = Conversation { messages, extra, ..Conversation::default() };
+    let told = conversation::with_all(app, told, document, &tools)?;
+    let (text, specials) = app.model.render_chat(told)?;
+    let mut thoughts = Thoughts::default();
+    if has_thoughts {
+        thoughts = Thoughts::of(&app.model, &text, how.constraint.is_some());
+        how.keeps_special |= Thoughts::need_specials(&app.model);
+    }
+    let ids = encode(app, &text, specials, &mut how, looked_at.as_deref())?;
+    Ok(done(app, &mut fields, Read { prompts: vec![ids], how, sending, style, thoughts }))
+}
+
+/// The tokens of a prompt; a document in it is found, where the answer's passages are wanted.
+fn encode(
+    app: &App,
+    text: &str,
+    specials: Specials,
+    how: &mut How,
+    looked_at: Option<&str>,
+) -> Result<Vec<u32>, ApiError> {
+    let ids = app.model.encode(text, specials)?;
+    if let (Some(look), Some(document)) = (&mut how.look, looked_at) {
+        let document = LookedAt::new(&app.model, text, ids.len(), document.to_owned())?;
+        look.document = Some(Arc::new(document));
+    }
+    Ok(ids)
+}
+
+/// Whether thoughts are told from the answer. llama.cpp's other forms are of older clients.
+fn has_thoughts(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+    match fields.text("reasoning_format")? {
+        None | Some("auto" | "deepseek") => Ok(true),
+        Some("none") => Ok(false),
+        Some(_) => Err(wrong("reasoning_format", "one of auto, deepseek, none")),
+    }
 }
 
 /// All that the fields said.
-fn done(
-    app: &App,
-    fields: &mut Fields<'_>,
-    ids: Vec<u32>,
-    how: How,
-    sending: Sending,
-    style: Option<Style>,
-) -> Read {
+fn done(app: &App, fields: &mut Fields<'_>, read: Read) -> Read {
     for name in IGNORED {
         fields.any(name);
     }
     app.note_unknown(fields);
-    Read { ids, how, sending, style }
+    read
 }
 
 /// What is gone on from.
@@ -111,7 +151,12 @@ enum Prompt {
     Tokens(Vec<u32>),
 }
 
-fn prompt(fields: &mut Fields<'_>, document: Option<Known>) -> Result<Prompt, ApiError> {
+/// At most as many as there are places: all of a request begin, or none does.
+fn prompts(
+    fields: &mut Fields<'_>,
+    document: Option<Known>,
+    n_places: usize,
+) -> Result<Vec<Prompt>, ApiError> {
     let document = match document {
         Some(Known::Messages(_)) => {
             let message = "context_id: is a conversation: it goes on at /v1/chat/completions";
@@ -120,24 +165,37 @@ fn prompt(fields: &mut Fields<'_>, document: Option<Known>) -> Result<Prompt, Ap
         Some(Known::Text(text)) => Some(text),
         None => None,
     };
-    let refused = || wrong("prompt", "a text, a list of one text, or a list of tokens");
+    let most = MAX_PROMPTS.min(n_places);
+    let refused = || {
+        let lists = format!("a list of up to {most} texts, or of up to {most} lists of tokens");
+        wrong("prompt", &format!("a text, a list of tokens, {lists}"))
+    };
     let value =
         fields.any("prompt").ok_or_else(|| ApiError::field("prompt", "prompt: is missing"))?;
-    let text = match value {
-        Value::String(text) => text,
-        Value::Array(list) => match &list[..] {
-            [Value::String(text)] => text,
-            list if document.is_none() => {
-                let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-                let ids = list.iter().map(id).collect::<Option<_>>();
-                return ids.map(Prompt::Tokens).ok_or_else(refused);
-            }
-            _ => return Err(refused()),
-        },
+    let texts: Vec<&str> = match value {
+        Value::String(text) => vec![text],
+        Value::Array(list) if list.first().is_some_and(Value::is_string) => {
+            list.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(refused)?
+        }
+        Value::Array(list) if document.is_none() => {
+            let is_of_lists = list.first().is_some_and(Value::is_array);
+            let lists = if is_of_lists { list.iter().collect() } else { vec![value] };
+            let prompts = lists.into_iter().map(tokens).collect::<Option<Vec<_>>>();
+            return prompts.filter(|prompts| prompts.len() <= most).ok_or_else(refused);
+        }
         _ => return Err(refused()),
     };
-    if text.is_empty() {
+    if texts.len() > most {
+        return Err(refused());
+    }
+    if texts.iter().any(|text| text.is_empty()) {
         return Err(ApiError::field("prompt", "prompt: is empty: there is nothing to go on from"));
     }
-    Ok(Prompt::Text(document.unwrap_or_default() + text))
+    let document = document.unwrap_or_default();
+    Ok(texts.into_iter().map(|text| Prompt::Text(format!("{document}{text}"))).collect())
+}
+
+fn tokens(list: &Value) -> Option<Prompt> {
+    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    list.as_array()?.iter().map(id).collect::<Option<_>>().map(Prompt::Tokens)
 }

@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 use crate::answer::{add_summary, progress_json};
 use crate::app::{App, aside, parse};
 use crate::asked::{How, check_model};
+use crate::caller::Caller;
 use crate::conversation::messages;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::job::{Event, KeptText, Message, Summary};
-use crate::known::{Known, MESSAGES, find, known, library};
+use crate::known::{Known, MESSAGES, find, known};
 use crate::stream::{self, Script};
 use crate::upload::{self, Upload};
 
@@ -25,7 +26,7 @@ const MAX_TTL_S: u64 = 315_360_000;
 
 /// Reads a document, and keeps what was read.
 pub(crate) async fn create(
-    app: Arc<App>,
+    app: Caller,
     content_type: Option<&str>,
     body: Bytes,
 ) -> Result<Response<Body>, ApiError> {
@@ -34,7 +35,7 @@ pub(crate) async fn create(
         Some(boundary) => upload::read(boundary, body).await?,
         None => (aside(move || parse(&body)).await?, None),
     };
-    let reader = Arc::clone(&app);
+    let reader = app.clone();
     let (is_stream, document, ids) = aside(move || read(&reader, &fields, upload)).await?;
     let kept = KeptText { id: document.id, text: document.text };
     let (id, name) = (kept.id, document.name);
@@ -55,7 +56,7 @@ struct NewContext {
 }
 
 fn read(
-    app: &App,
+    app: &Caller,
     body: &Value,
     upload: Option<Upload>,
 ) -> Result<(bool, NewContext, Vec<u32>), ApiError> {
@@ -105,7 +106,7 @@ fn read(
     if ids.len() >= app.model.ctx_size {
         return Err(ApiError::too_long(ids.len(), app.model.ctx_size, true));
     }
-    let documents = library(app)?;
+    let documents = app.library()?;
     let document = documents.add(NewDocument { text: &text, name, sources })?;
     if is_pinned {
         documents.set_pinned(document.id, true)?;
@@ -117,10 +118,10 @@ fn read(
 }
 
 /// All contexts.
-pub(crate) async fn list(app: Arc<App>) -> Result<Response<Body>, ApiError> {
-    let lister = Arc::clone(&app);
+pub(crate) async fn list(app: Caller) -> Result<Response<Body>, ApiError> {
+    let lister = app.clone();
     let (list, usage) = aside(move || {
-        let documents = library(&lister)?;
+        let documents = lister.library()?;
         Ok((documents.list()?, documents.usage()?))
     })
     .await?;
@@ -135,16 +136,16 @@ pub(crate) async fn list(app: Arc<App>) -> Result<Response<Body>, ApiError> {
 }
 
 /// One context.
-pub(crate) async fn get(app: Arc<App>, id: String) -> Result<Response<Body>, ApiError> {
-    let finder = Arc::clone(&app);
-    let document = aside(move || find(library(&finder)?, &id)).await?;
+pub(crate) async fn get(app: Caller, id: String) -> Result<Response<Body>, ApiError> {
+    let finder = app.clone();
+    let document = aside(move || find(finder.library()?, &id)).await?;
     Ok(json_response(StatusCode::OK, &describe(&app, &document)))
 }
 
 /// The text of a context.
-pub(crate) async fn text(app: Arc<App>, id: String) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn text(app: Caller, id: String) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
-        let documents = library(&app)?;
+        let documents = app.library()?;
         let document = find(documents, &id)?;
         let text = documents.text(document.id)?;
         let id = document.id.to_string();
@@ -155,18 +156,18 @@ pub(crate) async fn text(app: Arc<App>, id: String) -> Result<Response<Body>, Ap
 
 /// Pins a context, or lets it go when there is no room.
 pub(crate) async fn change(
-    app: Arc<App>,
+    app: Caller,
     id: String,
     body: Bytes,
 ) -> Result<Response<Body>, ApiError> {
-    let changer = Arc::clone(&app);
+    let changer = app.clone();
     let document = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
         let is_pinned = fields.flag("pin")?;
         let is_pinned = is_pinned.ok_or_else(|| ApiError::field("pin", "pin: is missing"))?;
         changer.note_unknown(&fields);
-        let documents = library(&changer)?;
+        let documents = changer.library()?;
         let document = find(documents, &id)?;
         documents.set_pinned(document.id, is_pinned)?;
         find(documents, &document.id.to_string())
@@ -175,7 +176,7 @@ pub(crate) async fn change(
 }
 
 /// Removes a context, its text and what was read of it, when the requests that use it have ended.
-pub(crate) async fn delete(app: Arc<App>, id: String) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn delete(app: Caller, id: String) -> Result<Response<Body>, ApiError> {
     // It goes also where the client does not wait for it.
     let removal = tokio::spawn(remove(app, id));
     let id = removal.await.map_err(|error| ApiError::internal(error.to_string()))??;
@@ -183,10 +184,10 @@ pub(crate) async fn delete(app: Arc<App>, id: String) -> Result<Response<Body>, 
     Ok(json_response(StatusCode::OK, &body))
 }
 
-async fn remove(app: Arc<App>, id: String) -> Result<Id, ApiError> {
-    let reader = Arc::clone(&app);
+async fn remove(app: Caller, id: String) -> Result<Id, ApiError> {
+    let reader = app.clone();
     let (id, ids) = aside(move || {
-        let documents = library(&reader)?;
+        let documents = reader.library()?;
         let document = find(documents, &id)?;
         // A text that is damaged or too long is in no prompt.
         let known = known(documents, &document).and_then(|known| known.encode(&reader));
@@ -194,13 +195,15 @@ async fn remove(app: Arc<App>, id: String) -> Result<Id, ApiError> {
     })
     .await?;
     let (unused, is_unused) = oneshot::channel();
-    app.inbox.try_send(Message::Remove { id, ids, unused }).map_err(|_| busy())?;
+    app.inbox
+        .try_send(Message::Remove { scope: app.scope, id, ids, unused })
+        .map_err(|_| busy())?;
     // An engine that has ended uses nothing.
     let _ = is_unused.await;
-    let remover = Arc::clone(&app);
-    aside(move || Ok(library(&remover)?.remove(id)?)).await?;
+    let remover = app.clone();
+    aside(move || Ok(remover.library()?.remove(id)?)).await?;
     // Where the engine's thread is far behind, the session goes when others need its room.
-    let _ = app.inbox.try_send(Message::Forget(id));
+    let _ = app.inbox.try_send(Message::Forget(app.scope, id));
     Ok(id)
 }
 
@@ -212,15 +215,21 @@ fn busy() -> ApiError {
 pub(crate) async fn sweep(app: Arc<App>) {
     loop {
         tokio::time::sleep(app.options.limits.sweep).await;
-        let lister = Arc::clone(&app);
-        let Ok(list) = aside(move || Ok(library(&lister)?.list()?)).await else { continue };
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let now_s = now.map_or(0, |now| now.as_secs());
-        for document in list.iter().filter(|document| is_over(document, now_s)) {
-            if let Err(error) = remove(Arc::clone(&app), document.id.to_string()).await {
-                let line = format!("context {}: stays: {}", document.id.short(), error.json());
-                (app.options.log)(&line);
-            }
+        for scope in app.keys.scopes() {
+            sweep_scope(&Caller::new(Arc::clone(&app), scope)).await;
+        }
+    }
+}
+
+async fn sweep_scope(app: &Caller) {
+    let lister = app.clone();
+    let Ok(list) = aside(move || Ok(lister.library()?.list()?)).await else { return };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_s = now.map_or(0, |now| now.as_secs());
+    for document in list.iter().filter(|document| is_over(document, now_s)) {
+        if let Err(error) = remove(app.clone(), document.id.to_string()).await {
+            let line = format!("context {}: stays: {}", document.id.short(), error.json());
+            (app.options.log)(&line);
         }
     }
 }

@@ -47,7 +47,9 @@ fn one_message(i: usize, message: &Value) -> Result<Value, ApiError> {
     if let Some(calls) = calls.filter(|calls| !calls.is_empty()) {
         read["tool_calls"] = Value::Array(calls);
     }
-    for (field, known) in [("tool_call_id", "tool"), ("name", "tool")] {
+    // Templates that know thoughts decide which of those before are said again.
+    let fields = [("tool_call_id", "tool"), ("name", "tool"), ("reasoning_content", "assistant")];
+    for (field, known) in fields {
         match &message[field] {
             Value::String(text) if role == known => read[field] = json!(text),
             Value::Null | Value::String(_) => {}

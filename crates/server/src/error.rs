@@ -8,6 +8,8 @@ use longview_engine::EngineError;
 use longview_library::documents::DocumentsError;
 use serde_json::{Map, Value, json};
 
+use crate::keys::SharedKey;
+
 /// Seconds after which a client may ask again where the server is full or not ready.
 const RETRY_AFTER_S: u64 = 1;
 
@@ -205,6 +207,12 @@ pub enum ServeError {
          to 127.0.0.1"
     )]
     OpenWithoutKey(SocketAddr),
+    /// A key that two have.
+    #[error("--api-key: {0}")]
+    SharedKey(#[from] SharedKey),
+    /// The library of a key cannot be opened.
+    #[error(transparent)]
+    Library(#[from] DocumentsError),
     /// The system refused the address.
     #[error("{address}: cannot be listened on ({source})")]
     Bind {

@@ -7,37 +7,34 @@
 use axum::http::{HeaderMap, StatusCode, header};
 
 use crate::error::ApiError;
+use crate::keys::{Keys, Scope};
 use crate::options::ServerOptions;
 
 /// Names under which a machine knows itself.
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Refuses who may not ask.
+/// Refuses who may not ask; the scope of who may.
 pub(crate) fn check(
     options: &ServerOptions,
+    keys: &Keys,
     headers: &HeaderMap,
     is_open: bool,
-) -> Result<(), ApiError> {
+) -> Result<Scope, ApiError> {
     check_host(options, headers)?;
     check_origin(headers)?;
-    match &options.api_key {
-        Some(key) if !is_open => check_key(key, headers),
-        _ => Ok(()),
+    if is_open || !keys.are_needed() {
+        return Ok(Scope::default());
     }
+    check_key(keys, headers)
 }
 
-fn check_key(key: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_key(keys: &Keys, headers: &HeaderMap) -> Result<Scope, ApiError> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.strip_prefix("Bearer "));
     let given = given.or_else(|| headers.get("x-api-key")?.to_str().ok());
-    // Hashes are compared in a time that does not depend on where they differ.
-    let is_same =
-        given.is_some_and(|given| blake3::hash(given.as_bytes()) == blake3::hash(key.as_bytes()));
-    if is_same {
-        return Ok(());
-    }
     let message = "the key is missing or wrong: send it as `Authorization: Bearer KEY`";
-    Err(ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message))
+    let refused = || ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
+    given.and_then(|given| keys.scope_of(given)).ok_or_else(refused)
 }
 
 /// Where only this machine reaches the server, requests name this machine. A server for others has

@@ -8,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::asked::How;
 use crate::error::ApiError;
+use crate::keys::Scope;
 use crate::look::{Seen, StepLook};
 
 /// Events that wait for a client before its answer is not computed further.
@@ -19,15 +20,17 @@ pub(crate) enum Message {
     Job(Box<Job>),
     /// A context that is to be removed, and the tokens of its text. The answer comes when no
     /// request uses it that came before.
-    Remove { id: Id, ids: Vec<u32>, unused: oneshot::Sender<()> },
+    Remove { scope: Scope, id: Id, ids: Vec<u32>, unused: oneshot::Sender<()> },
     /// A context that was removed.
-    Forget(Id),
+    Forget(Scope, Id),
     /// Nothing else comes: what runs may end.
     Drain,
 }
 
 /// A request.
 pub(crate) struct Job {
+    /// Whose it is: what others have read is not used for it.
+    pub(crate) scope: Scope,
     pub(crate) ids: Vec<u32>,
     pub(crate) how: How,
     pub(crate) events: mpsc::Sender<Event>,
@@ -88,7 +91,8 @@ pub(crate) struct Progress {
 /// A request that runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    /// How many requests ran before it.
+    pub(crate) scope: Scope,
+    /// How many requests of its scope ran before it.
     pub(crate) task: u64,
     pub(crate) n_prompt: usize,
     pub(crate) n_cached: usize,

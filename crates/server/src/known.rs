@@ -5,6 +5,7 @@ use longview_library::documents::{Document, Documents};
 use serde_json::Value;
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::fields::clip;
 
@@ -20,9 +21,9 @@ pub(crate) enum Known {
 }
 
 /// The context that is asked for, if one is.
-pub(crate) fn text_of(app: &App, id: Option<&str>) -> Result<Option<Known>, ApiError> {
+pub(crate) fn text_of(app: &Caller, id: Option<&str>) -> Result<Option<Known>, ApiError> {
     let Some(id) = id else { return Ok(None) };
-    let documents = library(app)?;
+    let documents = app.library()?;
     let document = find(documents, id).map_err(|error| error.about("context_id"))?;
     if document.ttl_s.is_some() {
         // A use; a library that cannot be written to is one that can be read.
@@ -51,12 +52,6 @@ impl Known {
             Self::Messages(messages) => app.model.encode_conversation(messages),
         }
     }
-}
-
-/// The library, if there is one.
-pub(crate) fn library(app: &App) -> Result<&Documents, ApiError> {
-    let none = "this server was started with --no-library: it keeps no contexts";
-    app.options.documents.as_ref().ok_or_else(|| ApiError::bad("no_library", none))
 }
 
 /// A context by its id or its name.

@@ -1,13 +1,15 @@
 //! HTTP for Longview: the endpoints of OpenAI and llama.cpp over one engine.
 //!
 //! One thread owns the engine and every session; handlers send it requests and receive events, both
-//! through bounded channels. Whatever a prompt begins with that was read before, for whomever, is
-//! not read again. Handlers never wait for the device, and the engine never waits for a client.
+//! through bounded channels. Whatever a prompt begins with that was read before, under a key of
+//! the same scope, is not read again. Handlers never wait for the device, and the engine never waits for a client.
 
 mod about;
 mod answer;
 mod app;
 mod asked;
+mod batch;
+mod caller;
 mod calls;
 mod complete;
 mod constraint;
@@ -18,6 +20,7 @@ mod fields;
 mod gbnf;
 mod guard;
 mod job;
+mod keys;
 mod known;
 mod listen;
 mod look;
@@ -31,11 +34,13 @@ mod routes;
 mod server;
 mod stream;
 mod texts;
+mod thoughts;
 mod tools;
 mod upload;
 mod worker;
 
 pub use error::ServeError;
+pub use keys::{ApiKey, BadKey, SharedKey};
 pub use options::{Limits, Log, ServerOptions};
 pub use routes::{ROUTES, Route};
 pub use server::{LoadError, Server};

@@ -1,7 +1,5 @@
 //! `/v1/messages`: Anthropic's form of conversations, for clients that speak no other.
 
-use std::sync::Arc;
-
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -9,6 +7,7 @@ use serde_json::{Value, json};
 use crate::answer::{Whole, progress_json, summary_json, whole};
 use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
+use crate::caller::Caller;
 use crate::calls::{Calls, Part};
 use crate::conversation::{call_of, encode_begun, template_fields, text_of_content};
 use crate::error::{ApiError, json_response};
@@ -33,9 +32,9 @@ struct Read {
 }
 
 /// Answers in a conversation.
-pub(crate) async fn messages(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn messages(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
-    let reader = Arc::clone(&app);
+    let reader = app.clone();
     let Read { ids, mut how, sending, style } = aside(move || read(&reader, &body)).await?;
     // The first event says how long the prompt is, which is known when reading begins.
     let wants_progress = std::mem::replace(&mut how.return_progress, sending.stream);
@@ -49,7 +48,7 @@ pub(crate) async fn messages(app: Arc<App>, body: Bytes) -> Result<Response<Body
 }
 
 /// How many tokens a conversation is.
-pub(crate) async fn count_tokens(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn count_tokens(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     let body = aside(move || {
         let body = parse(&body)?;
         let mut fields = Fields::of(&body)?;
@@ -64,7 +63,7 @@ pub(crate) async fn count_tokens(app: Arc<App>, body: Bytes) -> Result<Response<
     Ok(json_response(StatusCode::OK, &body.await?))
 }
 
-fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
+fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
@@ -267,7 +266,7 @@ impl Form {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) => {
+                Part::Text(text) | Part::Thought(text) => {
                     if !std::mem::replace(&mut self.is_open, true) {
                         let block = json!({ "type": "text", "text": "" });
                         events.push(self.block_start(block));

@@ -67,11 +67,12 @@ const ANSWER: &[Field] = &[
 /// What is seen of an answer beside its text.
 const LOOK: &[Field] = &[Field("longview", Kind::Object, "with passages, steps and map")];
 const COMPLETIONS: &[Field] = &[
-    Field("prompt", Kind::Any, "a text, a list of one text, or a list of tokens"),
+    Field("prompt", Kind::Any, "a text, a list of tokens, or a list of texts or of such lists"),
     Field("n", Kind::Whole, "answers"),
     Field("n_predict", Kind::Whole, "llama.cpp's max_tokens"),
     Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
     Field("logprobs", Kind::Whole, "alternatives to say the probabilities of"),
+    Field("n_probs", Kind::Whole, "llama.cpp's logprobs"),
     Field("stop", Kind::Any, "a text or texts that end the answer"),
     Field("stream_options", Kind::Object, "with include_usage"),
 ];
@@ -83,6 +84,8 @@ const CHAT: &[Field] = &[
     Field("repetition_penalty", Kind::Number, "the other name of repeat_penalty"),
     Field("logprobs", Kind::Flag, "says the probabilities of tokens"),
     Field("top_logprobs", Kind::Whole, "alternatives to say them of"),
+    Field("n_probs", Kind::Whole, "llama.cpp's logprobs and top_logprobs"),
+    Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
     Field("stop", Kind::Any, "a text or texts that end the answer"),
     Field("stream_options", Kind::Object, "with include_usage"),
     Field("tools", Kind::List, "functions that the model may call"),
@@ -149,7 +152,7 @@ fn about(method: &str, path: &str) -> Option<(&'static str, Vec<Field>)> {
         ("GET", "/v1/models") => ("the names of the model", &[]),
         ("GET", "/metrics") => ("counters for Prometheus", &[]),
         ("GET", "/props") => ("how the server was started", &[]),
-        ("GET", "/slots") => ("the requests that run", &[]),
+        ("GET", "/slots") => ("the requests of the key that run", &[]),
         ("GET", "/openapi.json") => ("this page", &[]),
         ("POST", "/tokenize") => ("the tokens of a text", &[TOKENIZE]),
         ("POST", "/detokenize") => ("the text of tokens", &[DETOKENIZE]),

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use longview_library::documents::Documents;
 
+use crate::keys::ApiKey;
+
 /// Receives a line for the log. No line holds a prompt or an answer.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -17,8 +19,9 @@ pub struct ServerOptions {
     pub host: IpAddr,
     /// The port; 0: one that is free.
     pub port: u16,
-    /// What every request but those for `/health` and the page's files must bring.
-    pub api_key: Option<String>,
+    /// What every request but those for `/health` and the page's files must bring one of; none:
+    /// all are served. Each sees contexts of its scope alone.
+    pub api_keys: Vec<ApiKey>,
     /// Values of the `Host` header that are served beside the server's own names.
     pub allowed_hosts: BTreeSet<String>,
     /// Requests that run at the same time.
@@ -27,7 +30,8 @@ pub struct ServerOptions {
     pub max_waiting: usize,
     /// Contexts that are kept in memory.
     pub max_kept: usize,
-    /// The library in which contexts are kept on disk.
+    /// The library in which contexts are kept on disk; those of keys with names, or of several
+    /// keys, in libraries within its folder.
     pub documents: Option<Documents>,
     /// Whether there is a page for people at `/`.
     pub has_page: bool,
@@ -87,7 +91,7 @@ impl Default for ServerOptions {
         Self {
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8080,
-            api_key: None,
+            api_keys: Vec::new(),
             allowed_hosts: BTreeSet::new(),
             n_slots: 4,
             max_waiting: 64,

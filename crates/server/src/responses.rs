@@ -1,8 +1,6 @@
 //! `/v1/responses`: OpenAI's newer form of answers. Nothing of them is kept here: a conversation
 //! goes on by sending it again, of which nothing is read twice.
 
-use std::sync::Arc;
-
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -10,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Whole, progress_json, summary_json, whole};
 use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
+use crate::caller::Caller;
 use crate::calls::{Call, Calls, Part};
 use crate::conversation::{call_of, encode, template_fields, text_of_content};
 use crate::error::{ApiError, json_response};
@@ -58,9 +57,9 @@ struct Read {
 }
 
 /// Answers in a conversation.
-pub(crate) async fn responses(app: Arc<App>, body: Bytes) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn responses(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
-    let reader = Arc::clone(&app);
+    let reader = app.clone();
     let Read { ids, mut how, sending, style, said } = aside(move || read(&reader, &body)).await?;
     // The first event goes out when reading begins.
     let wants_progress = std::mem::replace(&mut how.return_progress, sending.stream);
@@ -73,7 +72,7 @@ pub(crate) async fn responses(app: Arc<App>, body: Bytes) -> Result<Response<Bod
     Ok(json_response(StatusCode::OK, &form.complete(&whole, &summary)))
 }
 
-fn read(app: &App, body: &[u8]) -> Result<Read, ApiError> {
+fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let body = parse(body)?;
     let mut fields = Fields::of(&body)?;
     check_model(&mut fields, &app.model)?;
@@ -346,7 +345,7 @@ impl Form {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) => self.text(&text, &mut events),
+                Part::Text(text) | Part::Thought(text) => self.text(&text, &mut events),
                 Part::Begin(call) => {
                     self.close(&mut events);
                     self.begin_call(call, &mut events);

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::page::Asset;
 use crate::{about, complete, contexts, guard, messages, openapi, responses};
@@ -135,7 +136,7 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     let matching = |route: &'static Route| route.matches(&path).map(|name| (route, name));
     let found: Vec<_> = there(&app).filter_map(matching).collect();
     let is_open = found.iter().any(|(route, _)| route.is_open);
-    guard::check(&app.options, request.headers(), is_open)?;
+    let scope = guard::check(&app.options, &app.keys, request.headers(), is_open)?;
     if found.is_empty() {
         let message = "there is no such path here; docs/server.md lists them";
         return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message));
@@ -152,6 +153,7 @@ async fn handle(app: Arc<App>, request: Request) -> Result<Response<Body>, ApiEr
     let kind = request.headers().get("content-type").and_then(|kind| kind.to_str().ok());
     let kind = kind.map(str::to_owned);
     let body = body(&app, request).await?;
+    let app = Caller::new(app, scope);
     if route.target == Target::CreateContext {
         return contexts::create(app, kind.as_deref(), body).await;
     }
@@ -183,7 +185,7 @@ async fn body(app: &App, request: Request) -> Result<Bytes, ApiError> {
 }
 
 async fn dispatch(
-    app: Arc<App>,
+    app: Caller,
     target: Target,
     name: String,
     body: Bytes,

@@ -16,6 +16,7 @@ use crate::app::{App, State};
 use crate::constraint::DEEP_STACK;
 use crate::error::ServeError;
 use crate::job::Message;
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::ModelFacts;
@@ -40,16 +41,20 @@ impl Server {
     /// Listens at once, and loads the model beside: until that is done `/health` says 503.
     ///
     /// # Errors
-    /// [`ServeError::OpenWithoutKey`], [`ServeError::Bind`], [`ServeError::Start`].
+    /// [`ServeError::OpenWithoutKey`], [`ServeError::SharedKey`], [`ServeError::Library`],
+    /// [`ServeError::Bind`], [`ServeError::Start`].
     pub fn start<B: Backend + 'static>(
         options: ServerOptions,
         model: ModelFacts,
         load: impl FnOnce() -> Result<Engine<B>, LoadError> + Send + 'static,
     ) -> Result<Self, ServeError> {
         let address = SocketAddr::new(options.host, options.port);
-        if !options.host.is_loopback() && options.api_key.is_none() {
+        if !options.host.is_loopback() && options.api_keys.is_empty() {
             return Err(ServeError::OpenWithoutKey(address));
         }
+        let keys = Keys::new(&options.api_keys)?;
+        let libraries = options.documents.as_ref().map(|whole| keys.libraries(whole));
+        let libraries = libraries.transpose()?.unwrap_or_default();
         let bind = |source| ServeError::Bind { address, source };
         let listener = TcpListener::bind(address).map_err(bind)?;
         listener.set_nonblocking(true)?;
@@ -57,7 +62,13 @@ impl Server {
         let n_places = options.n_slots + options.max_waiting + OTHER_MESSAGES;
         let (sender, inbox) = sync_channel(n_places);
         let metrics = Arc::new(Metrics::default());
-        let app = Arc::new(App::new(options, Arc::new(model), Arc::clone(&metrics), sender));
+        let app = Arc::new(App::new(
+            options,
+            (keys, libraries),
+            Arc::new(model),
+            Arc::clone(&metrics),
+            sender,
+        ));
         let (stop, stopped) = watch::channel(false);
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let engine = {
@@ -110,7 +121,8 @@ fn run_engine<B: Backend>(
 ) -> Result<(), ServeError> {
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
-    let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox);
+    let libraries = app.libraries.clone();
+    let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox, libraries);
     let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)));
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);

@@ -137,6 +137,13 @@ impl ModelFacts {
         })
     }
 
+    /// Whether texts of answers leave `mark` out where special tokens are.
+    pub(crate) fn hides(&self, mark: &str) -> bool {
+        let ids = self.tokenizer.encode(mark, Specials::AsWritten);
+        let text = ids.and_then(|ids| self.tokenizer.decode(&ids, true));
+        text.is_ok_and(|text| !text.contains(mark))
+    }
+
     /// What a user says first about a document.
     pub(crate) fn first_turn(&self, document: &str, question: &str) -> String {
         document::first_turn(document, question, self.chat.is_some())

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Answer, document, expected, serve, serve_template};
-use longview_server::ServerOptions;
+use longview_server::{ApiKey, ServerOptions};
 
 /// The events of a stream whose events have names, which are those that their data says.
 fn named(answer: &Answer) -> Vec<Value> {
@@ -96,7 +96,10 @@ fn messages_answer_in_anthropics_form() {
 
 #[test]
 fn messages_are_refused_in_anthropics_form() {
-    let options = ServerOptions { api_key: Some("secret".to_owned()), ..ServerOptions::default() };
+    let options = ServerOptions {
+        api_keys: vec![ApiKey::parse("secret").expect("a key")],
+        ..ServerOptions::default()
+    };
     let served = serve(options);
     let ask = |key: &str, body: &Value| {
         served.ask("POST", "/v1/messages", &[("x-api-key", key)], &body.to_string())

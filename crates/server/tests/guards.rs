@@ -5,12 +5,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde_json::json;
 
 use crate::support::{Library, serve};
-use longview_server::{Limits, ROUTES, ServeError, Server, ServerOptions};
+use longview_server::{ApiKey, Limits, ROUTES, ServeError, Server, ServerOptions};
 
 #[test]
 fn every_route_but_the_open_ones_wants_the_key() {
     let library = Library::new();
-    let options = ServerOptions { api_key: Some("secret".to_owned()), ..library.options() };
+    let options = ServerOptions {
+        api_keys: vec![ApiKey::parse("secret").expect("a key")],
+        ..library.options()
+    };
     let served = serve(options);
     for route in ROUTES {
         let path = route.path.replace("{id}", "nothing");
@@ -32,7 +35,7 @@ fn every_route_but_the_open_ones_wants_the_key() {
     assert_eq!(open().filter(|route| !route.is_page).count(), 1);
     assert_eq!(open().filter(|route| route.is_page).count(), 4);
     let without_page = ServerOptions {
-        api_key: Some("secret".to_owned()),
+        api_keys: vec![ApiKey::parse("secret").expect("a key")],
         has_page: false,
         ..ServerOptions::default()
     };

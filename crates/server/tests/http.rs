@@ -1,6 +1,7 @@
 //! The server over HTTP, on this machine's own address, with the embedded model.
 
 mod answers;
+mod batches;
 mod contexts;
 mod drafts;
 mod faults;
@@ -13,5 +14,7 @@ mod pages;
 mod ported;
 mod refusals;
 mod repeat;
+mod scopes;
 mod streams;
 mod support;
+mod thoughts;

@@ -12,7 +12,7 @@ fn fields() -> Vec<(Value, &'static str)> {
         (json!({ "prompt": 7 }), "prompt"),
         (json!({ "prompt": null }), "prompt"),
         (json!({ "prompt": "" }), "prompt"),
-        (json!({ "prompt": ["a", "b"] }), "prompt"),
+        (json!({ "prompt": ["a", 1] }), "prompt"),
         (json!({ "prompt": [1, -1] }), "prompt"),
         (json!({ "prompt": [1, 4_000_000] }), "prompt"),
         (json!({ "prompt": { "text": "a" } }), "prompt"),

@@ -4,6 +4,7 @@ import type { Answer, Passage, Step } from "../engine";
 import { copyButton } from "./copy";
 import { button, make } from "./dom";
 import { bytes, count, percent, rate, seconds } from "./format";
+import type { KeptAnswer } from "./history";
 
 export interface Quotes {
   quote(passage: Passage): string;
@@ -18,7 +19,7 @@ export class AnswerCard {
   private readonly verdict = make("p", { class: "verdict" });
   private readonly title: HTMLElement;
   private text = "";
-  private hasEnded = false;
+  private answer: Answer | null = null;
   private hits = 0;
   private misses = 0;
   private frame = 0;
@@ -35,7 +36,12 @@ export class AnswerCard {
 
   /** What may be gone on from: nothing where it failed. */
   get said(): string | null {
-    return this.hasEnded && this.spoken !== "" ? this.spoken : null;
+    return this.answer !== null && this.spoken !== "" ? this.spoken : null;
+  }
+
+  /** What is worth keeping: the answer once it has ended. */
+  get kept(): KeptAnswer[] {
+    return this.answer === null ? [] : [{ policy: this.policy, answer: this.answer }];
   }
 
   begin(): void {
@@ -71,7 +77,7 @@ export class AnswerCard {
   /** `expected` is what the document says, if the page can tell. */
   end(answer: Answer, expected: string | null, quotes: Quotes): void {
     this.text = answer.text;
-    this.hasEnded = true;
+    this.answer = answer;
     this.draw();
     const { deviceBytes, hostBytes, hitRate } = answer;
     const facts: [string, string][] = [

@@ -1,11 +1,12 @@
 // The question's form, and the answers under it.
 
-import type { Passage, Policy, Turn } from "../engine";
+import type { Answer, Passage, Policy, Turn } from "../engine";
 import type { Event, LoadedModel } from "../protocol";
 import { AnswerCard, exchange } from "./answers";
 import type { Client } from "./client";
 import type { DocumentPanel } from "./document";
 import { Announcer, button, byId, find, handOver } from "./dom";
+import type { History, KeptAnswer, KeptExchange } from "./history";
 import type { MapPanel } from "./map";
 import { PolicyPanel, name } from "./policy";
 import { type Suggestion, facts, suggestions } from "./questions";
@@ -20,6 +21,8 @@ export interface Asked {
   question: string;
   answer: string | null;
   element: HTMLElement;
+  /** What is kept of it. */
+  kept: KeptAnswer[];
 }
 
 export class AskPanel {
@@ -38,6 +41,9 @@ export class AskPanel {
   private readonly afresh = find("afresh", HTMLButtonElement);
   /** Oldest first. */
   private talk: Asked[] = [];
+  /** Where questions outlive the page, and the document that they are kept with. */
+  private history: History | null = null;
+  private id: string | null = null;
   private known: Suggestion[] = [];
   private embedded = false;
   private stopped = false;
@@ -63,6 +69,7 @@ export class AskPanel {
       client.stop();
     });
     this.afresh?.addEventListener("click", () => {
+      if (this.id !== null) this.history?.forget(this.id);
       this.forget();
       this.question.focus();
     });
@@ -76,9 +83,16 @@ export class AskPanel {
     this.policies.setModel(model);
   }
 
-  /** Questions for this document, and no answers of the last one. */
-  setDocument(text: string | null): void {
+  setHistory(history: History): void {
+    this.history = history;
+  }
+
+  /**
+   * Questions for this document, and no answers of the last one, but those that are kept with `id`.
+   */
+  setDocument(text: string | null, id: string | null = null): void {
     this.forget();
+    this.id = id;
     this.known = text === null ? [] : facts(text);
     const few = text === null ? [] : suggestions(text, this.embedded, SUGGESTED);
     this.suggested.hidden = few.length === 0;
@@ -92,6 +106,42 @@ export class AskPanel {
     );
     const first = few[0];
     if (first !== undefined) this.question.value = first.question;
+    if (id !== null)
+      this.history?.read(id).forEach((kept) => {
+        this.restore(kept);
+      });
+    this.setAgain();
+  }
+
+  /** Shows a question and its answers as they were. */
+  private restore({ question, answers }: KeptExchange): void {
+    const cards = answers.map(({ policy, answer }) => {
+      const card = new AnswerCard(policy);
+      this.end(card, question, answer);
+      return card;
+    });
+    const asked: Asked = { question, answer: null, element: this.answers, kept: answers };
+    asked.answer = cards[0]?.said ?? null;
+    asked.element = exchange(question, cards, () => {
+      if (!this.go.disabled) this.begin(asked);
+    });
+    this.answers.prepend(asked.element);
+    this.talk.push(asked);
+  }
+
+  /** The document is deleted: what is asked about it goes with the page. */
+  keepNoMore(): void {
+    this.id = null;
+  }
+
+  /** Keeps what was answered, where the document is one that can be found again. */
+  private keep(): void {
+    if (this.id === null) return;
+    const kept = this.talk.map(({ question, kept }) => ({ question, answers: kept }));
+    this.history?.write(
+      this.id,
+      kept.filter(({ answers }) => answers.length > 0),
+    );
   }
 
   /** `reason` says why nothing can be asked now; empty if it can. */
@@ -114,7 +164,8 @@ export class AskPanel {
     }
   }
 
-  private forget(): void {
+  /** Takes the questions from the page. */
+  forget(): void {
     this.talk = [];
     this.answers.replaceChildren();
     this.setAgain();
@@ -130,7 +181,7 @@ export class AskPanel {
     const chosen = this.policies.policy;
     const policies: Policy[] = [chosen, ...(this.policies.comparing ? [{ preset: "full" }] : [])];
     const cards = policies.map((policy) => new AnswerCard(name(policy)));
-    const asked: Asked = again ?? { question, answer: null, element: this.answers };
+    const asked: Asked = again ?? { question, answer: null, element: this.answers, kept: [] };
     const element = exchange(question, cards, () => {
       if (!this.go.disabled) this.begin(asked);
     });
@@ -144,7 +195,7 @@ export class AskPanel {
     asked.element = element;
     asked.answer = null;
     this.setAgain();
-    const history = this.history(asked);
+    const history = this.before(asked);
     if (history !== undefined && again === null) this.question.value = "";
     // The same draws would say the same again.
     const seed = again === null ? undefined : Math.floor(Math.random() * 2 ** 32);
@@ -155,10 +206,12 @@ export class AskPanel {
       else await this.one(card, question, policy, history, seed);
       if (i === 0) asked.answer = card.said;
     }
+    asked.kept = cards.flatMap((card) => card.kept);
+    this.keep();
   }
 
   /** What was said before a question; undefined where each question stands alone. */
-  private history(asked: Asked): Turn[] | undefined {
+  private before(asked: Asked): Turn[] | undefined {
     if (this.follow?.checked !== true) return undefined;
     const before = this.talk.slice(0, this.talk.indexOf(asked));
     return before.flatMap(({ question, answer }) =>
@@ -201,13 +254,7 @@ export class AskPanel {
     };
     try {
       const answer = await this.client.call("ask", params, onEvent);
-      const expected = this.known.find((fact) => fact.question === question)?.answer ?? null;
-      card.end(answer, expected, {
-        quote: (passage) => this.document.view.quote(passage),
-        show: (passages, rank) => {
-          this.show(passages, rank);
-        },
-      });
+      this.end(card, question, answer);
       this.said.say(`${name(policy)}: ${card.spoken}`);
       if (drawn) this.map.end();
       if (answer.passages.length > 0 && policy.preset !== "full") {
@@ -218,6 +265,16 @@ export class AskPanel {
       card.fail("no answer");
       throw error;
     }
+  }
+
+  private end(card: AnswerCard, question: string, answer: Answer): void {
+    const expected = this.known.find((fact) => fact.question === question)?.answer ?? null;
+    card.end(answer, expected, {
+      quote: (passage) => this.document.view.quote(passage),
+      show: (passages, rank) => {
+        this.show(passages, rank);
+      },
+    });
   }
 
   private show(passages: Passage[], rank: number): void {

@@ -43,6 +43,8 @@ export interface ReadFile {
 export interface ServerCalls {
   /** Requests have this key from now on, until the tab is closed. */
   unlock(key: string): void;
+  /** Whether they have one. */
+  hasKey(): boolean;
   /** Reads a file of any kind of which the server can make text. */
   readFile(file: File, event: (event: Event) => void): Promise<ReadFile>;
   /** Keeps a document whatever else needs room, or no longer. */

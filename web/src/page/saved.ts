@@ -16,6 +16,9 @@ export interface SavedActions {
 export class SavedPanel {
   private readonly lists = byId("saved-lists", HTMLElement);
   private readonly line = byId("storage-line", HTMLElement);
+  private readonly questions = make("span", { class: "hint" });
+  private forgetButton: HTMLButtonElement | null = null;
+  private forget = (): void => undefined;
 
   constructor(private readonly actions: SavedActions) {
     const persist = find("persist", HTMLButtonElement);
@@ -25,6 +28,21 @@ export class SavedPanel {
     persist.addEventListener("click", () => {
       void this.persist(persist);
     });
+  }
+
+  /** Questions that this browser keeps beside what the server does; `forget` deletes them. */
+  showQuestions(line: string, isEmpty: boolean, forget: () => void): void {
+    const host = find("history", HTMLElement);
+    if (host === null) return;
+    if (this.forgetButton === null) {
+      this.forgetButton = this.dropButton("kept questions", () => {
+        this.forget();
+      });
+      host.append(this.questions, this.forgetButton);
+    }
+    this.forget = forget;
+    this.questions.textContent = line;
+    this.forgetButton.hidden = isEmpty;
   }
 
   /** What a server keeps: documents alone. */

@@ -61,6 +61,10 @@ export class Api {
     sessionStorage.setItem(KEY, key);
   }
 
+  hasKey(): boolean {
+    return sessionStorage.getItem(KEY) !== null;
+  }
+
   async json(method: string, path: string, body?: Json): Promise<Json> {
     const response = await this.send(method, path, body);
     return object(await response.json().catch(() => null));

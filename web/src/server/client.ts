@@ -60,6 +60,7 @@ class ServerClient implements Client {
       unlock: (key) => {
         this.api.unlock(key);
       },
+      hasKey: () => this.api.hasKey(),
       readFile: (file, event) => this.readFile(file, event),
       pin: async (id, pin) => {
         await this.api.json("POST", `v1/contexts/${encodeURIComponent(id)}`, { pin });

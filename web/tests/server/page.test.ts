@@ -140,6 +140,7 @@ test("a question that goes on from the others sends them", async () => {
 
 test("after a reload the document is there, and opens without reading", async () => {
   await page.reload();
+  assert.equal(await page.locator(".exchange").count(), 0);
   await page
     .locator("#saved")
     .getByRole("button", { name: /^Open / })
@@ -148,6 +149,120 @@ test("after a reload the document is there, and opens without reading", async ()
   await idle(page);
   await ask(page, null);
   assert.deepEqual(await verdicts(page), ["✓ This is what the document says."]);
+});
+
+/** The page anew, with the document that was used last open. */
+async function comeBack(): Promise<void> {
+  await page.reload();
+  await page
+    .locator("#saved")
+    .getByRole("button", { name: /^Open / })
+    .first()
+    .click();
+  await page.getByText("opened without reading").waitFor();
+  await idle(page);
+}
+
+test("questions and answers are there after a reload, and are gone on from", async () => {
+  await ask(page, "Who walked to the orchard?");
+  const [questions, said] = [await page.locator(".exchange h3").allInnerTexts(), await answers()];
+  assert.equal(questions.length, 2);
+  const passages = await page.locator(".passages").allTextContents();
+  assert.ok(passages.length > 0);
+  await comeBack();
+  assert.deepEqual(await page.locator(".exchange h3").allInnerTexts(), questions);
+  assert.deepEqual(await answers(), said);
+  assert.deepEqual(await page.locator(".passages").allTextContents(), passages);
+  // The page knows the right answer of the one that it suggested.
+  assert.deepEqual(await verdicts(page), ["", "✓ This is what the document says."]);
+  // Passages still lead to their places.
+  await page.getByText("Attended most in the document").last().click();
+  await page.locator(".passage").last().click();
+  assert.ok((await page.locator("mark").count()) > 0);
+  // They are what was said before.
+  await page.getByLabel("Go on from the questions").check();
+  const sent = page.waitForRequest("**/v1/chat/completions");
+  await ask(page, "And then?");
+  const body = (await sent).postDataJSON() as { messages: { role: string; content: string }[] };
+  assert.equal(body.messages.length, 5);
+  assert.equal(body.messages[2]?.content, "Who walked to the orchard?");
+  await page.getByLabel("Go on from the questions").uncheck();
+  await picture(page, "server-kept-questions");
+});
+
+test("kept questions are of their document, and are deleted", async () => {
+  await page.getByRole("button", { name: "Another document" }).click();
+  assert.equal(await page.locator(".exchange").count(), 0);
+  await comeBack();
+  assert.equal(await page.locator(".exchange").count(), 3);
+  await page.getByRole("button", { name: "New conversation" }).click();
+  await comeBack();
+  assert.equal(await page.locator(".exchange").count(), 0);
+  assert.equal(await page.evaluate("localStorage.length"), 0);
+  await ask(page, null);
+  assert.equal(await page.evaluate("localStorage.length"), 1);
+  await page.getByRole("button", { name: "Delete kept questions", exact: true }).click();
+  await page.getByRole("button", { name: "Really delete kept questions?" }).click();
+  assert.equal(await page.locator(".exchange").count(), 0);
+  assert.equal(await page.evaluate("localStorage.length"), 0);
+});
+
+test("kept questions have a bound, and what others wrote there is ignored", async () => {
+  await ask(page, "Who walked to the orchard?");
+  await page.evaluate(`{
+    const name = Object.keys(localStorage)[0];
+    const talk = JSON.parse(localStorage.getItem(name)).talk;
+    const question = "long ".repeat(10_000);
+    const many = Array.from({ length: 200 }, () => ({ ...talk[0], question }));
+    localStorage.setItem(name, JSON.stringify({ at: 1, talk: many.slice(0, 40) }));
+    const entry = (at) => JSON.stringify({ at, talk });
+    for (let i = 0; i < 80; i++) localStorage.setItem(name.slice(0, -64) + i, entry(i + 2));
+    localStorage.setItem("of another page", "x");
+  }`);
+  await comeBack();
+  assert.equal(await page.locator(".exchange").count(), 40);
+  // All of these questions together are longer than the context.
+  await page.getByLabel("Go on from the questions").uncheck();
+  await ask(page, null);
+  const sizes = `Object.entries(localStorage)
+    .filter(([name]) => name.startsWith("longview-questions:"))
+    .map(([, text]) => text.length)`;
+  const stored = await page.evaluate<number[]>(sizes);
+  assert.equal(stored.length, 50);
+  assert.ok(Math.max(...stored) <= 300_000, `${Math.max(...stored)} units`);
+  assert.equal(await page.evaluate("localStorage.getItem('of another page')"), "x");
+  const broken = ["{", "[]", '{"at":1}', '{"at":1,"talk":[{"question":1},null,{"question":"q"}]}'];
+  for (const text of broken) {
+    const write = `for (const name of Object.keys(localStorage))
+      localStorage.setItem(name, ${JSON.stringify(text)})`;
+    await page.evaluate(write);
+    await comeBack();
+    assert.equal(await page.locator(".exchange").count(), 0, text);
+  }
+  await page.evaluate("localStorage.clear()");
+  assert.deepEqual(errors, []);
+});
+
+test("a browser that stores nothing shows the page all the same", async () => {
+  const refuse = async (page: Page): Promise<void> => {
+    const script =
+      'Object.defineProperty(window, "localStorage", { get() { throw new Error("refused"); } })';
+    await page.addInitScript(script);
+  };
+  const { context, page, errors } = await open(browser, longview.url, {}, refuse);
+  await page.getByText("This browser stores nothing").waitFor();
+  await page
+    .locator("#saved")
+    .getByRole("button", { name: /^Open / })
+    .first()
+    .click();
+  await page.getByText("opened without reading").waitFor();
+  await idle(page);
+  await ask(page, null);
+  assert.equal(await page.locator(".exchange").count(), 1);
+  assert.equal(await page.getByRole("button", { name: "Delete kept questions" }).count(), 0);
+  assert.deepEqual(errors, []);
+  await context.close();
 });
 
 test("an answer and a reading stop, and the reading goes on", async () => {
@@ -264,6 +379,20 @@ test("a server with a key asks for it, and keeps it for the tab", async () => {
     await page.reload();
     await page.getByText("5 layers, 2 KV heads").waitFor();
     assert.equal(await key.isVisible(), false);
+    // Questions are as private as the key.
+    await readText(page, "The pass key is 48213. Remember it. 48213 is the pass key.");
+    await ask(page, "What is the pass key?");
+    await page.reload();
+    const opener = (page: Page) => page.locator("#saved").getByRole("button", { name: /^Open / });
+    await opener(page).click();
+    await page.locator(".exchange").waitFor();
+    const other = await context.newPage();
+    await other.goto(locked.url);
+    await other.getByLabel("Key of this server").fill("word");
+    await other.getByLabel("Key of this server").press("Enter");
+    await opener(other).click();
+    await other.getByText("opened without reading").waitFor();
+    assert.equal(await other.locator(".exchange").count(), 0);
     assert.equal(await page.evaluate("localStorage.length"), 0);
     await context.close();
   } finally {

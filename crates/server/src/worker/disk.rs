@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::error::ApiError;
 use crate::job::{Event, Job, KeptText, Summary};
+use crate::keys::Scope;
 use crate::texts::ModelFacts;
 
 /// Files that are opened at the same time.
@@ -27,11 +28,12 @@ const MAX_OPENING: usize = 2;
 
 /// The library with what the loaded model is called in it, and what is being read and written.
 pub(super) struct Disk<B: Backend> {
-    library: Arc<Library>,
+    /// The library of each scope.
+    libraries: Vec<Arc<Library>>,
     sender: Sender<Done<B>>,
     done: Receiver<Done<B>>,
     /// Files that are being opened.
-    opening: Vec<Id>,
+    opening: Vec<(Scope, Id)>,
     n_saving: usize,
 }
 
@@ -55,14 +57,14 @@ pub(super) struct Waiter {
 /// What a thread has done.
 pub(super) enum Done<B: Backend> {
     /// A file was opened, or could not be: that is as good as none.
-    Opened { file: Id, document: Id, session: Result<Box<Session<B>>, String> },
+    Opened { scope: Scope, file: Id, document: Id, session: Result<Box<Session<B>>, String> },
     /// A session was written. It comes back where nothing else goes on from it.
     Saved { session: Option<Box<Session<B>>>, waiter: Box<Waiter>, result: Result<(), ApiError> },
 }
 
 impl<B: Backend + 'static> Disk<B> {
     pub(super) fn new(
-        documents: Documents,
+        libraries: Vec<Documents>,
         engine: &Engine<B>,
         model: &ModelFacts,
     ) -> Result<Self, ApiError> {
@@ -76,21 +78,29 @@ impl<B: Backend + 'static> Disk<B> {
         };
         let about = fingerprint.config.about.clone();
         let (words, ctx_size) = (model.words.clone(), engine.options().ctx_size);
-        let library = Arc::new(Library { documents, key, words, about, ctx_size });
+        let library = |documents| {
+            let (key, words, about) = (key.clone(), words.clone(), about.clone());
+            Arc::new(Library { documents, key, words, about, ctx_size })
+        };
+        let libraries = libraries.into_iter().map(library).collect();
         let (sender, done) = channel();
-        Ok(Self { library, sender, done, opening: Vec::new(), n_saving: 0 })
+        Ok(Self { libraries, sender, done, opening: Vec::new(), n_saving: 0 })
     }
 
-    /// A session of the library with more tokens in common with `ids` than `n_known`.
-    pub(super) fn nearest(&self, ids: &[u32], n_known: usize) -> Option<Nearest> {
-        let Library { documents, key, ctx_size, .. } = &*self.library;
+    /// A session of the scope's library with more tokens in common with `ids` than `n_known`.
+    pub(super) fn nearest(&self, scope: Scope, ids: &[u32], n_known: usize) -> Option<Nearest> {
+        let Library { documents, key, ctx_size, .. } = &**self.library(scope)?;
         let nearest = documents.nearest(key, ids, *ctx_size).ok()??;
         (nearest.n_common > n_known).then_some(nearest)
     }
 
-    /// Whether this file is being opened.
-    pub(super) fn is_opening(&self, file: Id) -> bool {
-        self.opening.contains(&file)
+    fn library(&self, scope: Scope) -> Option<&Arc<Library>> {
+        self.libraries.get(scope.index())
+    }
+
+    /// Whether this file of the scope's library is being opened.
+    pub(super) fn is_opening(&self, scope: Scope, file: Id) -> bool {
+        self.opening.contains(&(scope, file))
     }
 
     /// Whether one more may be opened now.
@@ -105,11 +115,13 @@ impl<B: Backend + 'static> Disk<B> {
     /// Opens a session on another thread. [`Disk::next_done`] has it then.
     pub(super) fn open(
         &mut self,
+        scope: Scope,
         files: SessionFiles<B>,
         policy: &PolicyOptions,
         nearest: Nearest,
     ) -> Result<(), ApiError> {
-        let (library, policy) = (Arc::clone(&self.library), policy.clone());
+        let library = self.library(scope).cloned().ok_or_else(no_library)?;
+        let policy = policy.clone();
         let (file, document) = (nearest.session.file, nearest.document.id);
         self.begin("open", move || {
             let session = library.open(&files, &policy, &nearest).map_err(|e| e.to_string());
@@ -117,9 +129,9 @@ impl<B: Backend + 'static> Disk<B> {
                 // A library that cannot be written to is one that can be read.
                 let _ = library.documents.touch(document, Some(file));
             }
-            Done::Opened { file, document, session: session.map(Box::new) }
+            Done::Opened { scope, file, document, session: session.map(Box::new) }
         })?;
-        self.opening.push(file);
+        self.opening.push((scope, file));
         Ok(())
     }
 
@@ -132,7 +144,7 @@ impl<B: Backend + 'static> Disk<B> {
         goes_on: bool,
         waiter: Waiter,
     ) -> Result<(), ApiError> {
-        let library = Arc::clone(&self.library);
+        let library = self.library(waiter.job.scope).cloned().ok_or_else(no_library)?;
         self.begin("save", move || {
             let n_document = waiter.job.ids.len();
             let result = match &waiter.job.document {
@@ -161,11 +173,17 @@ impl<B: Backend + 'static> Disk<B> {
     pub(super) fn next_done(&mut self) -> Option<Done<B>> {
         let done = self.done.try_recv().ok()?;
         match &done {
-            Done::Opened { file, .. } => self.opening.retain(|opening| opening != file),
+            Done::Opened { scope, file, .. } => {
+                self.opening.retain(|opening| *opening != (*scope, *file));
+            }
             Done::Saved { .. } => self.n_saving -= 1,
         }
         Some(done)
     }
+}
+
+fn no_library() -> ApiError {
+    ApiError::internal("a scope has no library")
 }
 
 impl Library {

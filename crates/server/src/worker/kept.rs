@@ -9,6 +9,7 @@ use longview_library::documents::Id;
 use longview_ops::Backend;
 
 use crate::error::ApiError;
+use crate::keys::Scope;
 use crate::texts::common_prefix;
 
 /// Tokens that are worth a session of their own.
@@ -25,6 +26,8 @@ pub(super) struct Kept<B: Backend> {
 }
 
 struct Entry<B: Backend> {
+    /// Who may know of it.
+    scope: Scope,
     session: Session<B>,
     /// The context of the library that it is.
     name: Option<Id>,
@@ -46,15 +49,16 @@ impl<B: Backend> Kept<B> {
         self.entries.iter().map(|entry| entry.session.tokens().len()).sum()
     }
 
-    /// The session with most tokens in common with `ids`, and how many.
-    pub(super) fn nearest(&self, ids: &[u32]) -> (Option<usize>, usize) {
+    /// The session of `scope` with most tokens in common with `ids`, and how many.
+    pub(super) fn nearest(&self, scope: Scope, ids: &[u32]) -> (Option<usize>, usize) {
         let common = |(i, entry): (usize, &Entry<B>)| {
             let n_common = common_prefix(entry.session.tokens(), ids);
             // Of equals the one of which least has to be cut off.
             let rest = entry.session.tokens().len() - n_common;
             (n_common, std::cmp::Reverse(rest), i)
         };
-        match self.entries.iter().enumerate().map(common).max() {
+        let own = self.entries.iter().enumerate().filter(|(_, entry)| entry.scope == scope);
+        match own.map(common).max() {
             Some((n_common, _, i)) if n_common > 0 => (Some(i), n_common),
             _ => (None, 0),
         }
@@ -69,13 +73,20 @@ impl<B: Backend> Kept<B> {
     ) -> Result<Session<B>, ApiError> {
         self.turn += 1;
         self.entries[i].used = self.turn;
+        let scope = self.entries[i].scope;
         let whole = self.entries[i].session.tokens().len();
         let mut i = i;
         if n_known >= MIN_SHARED && n_known + LOOSE_END < whole {
             let mut trunk = engine.fork(&mut self.entries[i].session).await?;
             trunk.truncate(n_known).await?;
             engine.settle(&mut trunk).await?;
-            i = self.add(Entry { session: trunk, name: None, is_trunk: true, used: self.turn });
+            i = self.add(Entry {
+                scope,
+                session: trunk,
+                name: None,
+                is_trunk: true,
+                used: self.turn,
+            });
         }
         let mut fork = engine.fork(&mut self.entries[i].session).await?;
         if fork.tokens().len() > n_known {
@@ -86,22 +97,24 @@ impl<B: Backend> Kept<B> {
     }
 
     /// Keeps a session, in place of those that it goes on from and that nobody else does.
-    pub(super) fn keep(&mut self, session: Session<B>, name: Option<Id>) {
+    pub(super) fn keep(&mut self, scope: Scope, session: Session<B>, name: Option<Id>) {
         if session.tokens().is_empty() || self.most == 0 {
             return;
         }
         self.turn += 1;
         let tokens = session.tokens();
-        let is_known = self.entries.iter().any(|entry| entry.session.tokens().starts_with(tokens));
+        let own = |entry: &&Entry<B>| entry.scope == scope;
+        let mut entries = self.entries.iter().filter(own);
+        let is_known = entries.any(|entry| entry.session.tokens().starts_with(tokens));
         if is_known && name.is_none() {
             return;
         }
         self.entries.retain(|entry| {
             let is_old = entry.name.is_some() && entry.name == name;
             let is_passed = !entry.is_trunk && tokens.starts_with(entry.session.tokens());
-            !(is_old || is_passed)
+            entry.scope != scope || !(is_old || is_passed)
         });
-        self.add(Entry { session, name, is_trunk: name.is_some(), used: self.turn });
+        self.add(Entry { scope, session, name, is_trunk: name.is_some(), used: self.turn });
         self.make_room();
     }
 
@@ -111,10 +124,12 @@ impl<B: Backend> Kept<B> {
     }
 
     /// Lets a removed context go, and what was said after it.
-    pub(super) fn forget(&mut self, name: Id) {
-        let found = self.entries.iter().find(|entry| entry.name == Some(name));
+    pub(super) fn forget(&mut self, scope: Scope, name: Id) {
+        let found =
+            self.entries.iter().find(|entry| entry.scope == scope && entry.name == Some(name));
         let Some(tokens) = found.map(|entry| entry.session.tokens().to_vec()) else { return };
-        self.entries.retain(|entry| !entry.session.tokens().starts_with(&tokens));
+        self.entries
+            .retain(|entry| entry.scope != scope || !entry.session.tokens().starts_with(&tokens));
     }
 
     fn add(&mut self, entry: Entry<B>) -> usize {

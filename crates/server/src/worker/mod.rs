@@ -12,14 +12,14 @@ mod kept;
 mod pace;
 mod run;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longview_engine::{Draft, Engine, EngineError, Session, SessionStep, resolve_policy};
-use longview_library::documents::Id;
+use longview_library::documents::{Documents, Id};
 use longview_ops::Backend;
 use longview_scheduler::SpanMode;
 use pollster::block_on;
@@ -32,6 +32,7 @@ use self::pace::Pace;
 use self::run::{Phase, Run};
 use crate::error::ApiError;
 use crate::job::{Event, Job, Message, OnDisk, Slots, Summary};
+use crate::keys::Scope;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::texts::{Facts, common_prefix};
@@ -59,11 +60,13 @@ pub(crate) struct Worker<B: Backend> {
     draining: Option<Instant>,
     turn: u64,
     slots: Slots,
-    n_started: u64,
+    /// Requests that began, of each scope: their numbers say nothing of others.
+    n_started: BTreeMap<Scope, u64>,
 }
 
 /// A context that is to be removed.
 struct Removal {
+    scope: Scope,
     id: Id,
     ids: Vec<u32>,
     since: Instant,
@@ -71,16 +74,18 @@ struct Removal {
 }
 
 impl<B: Backend + 'static> Worker<B> {
-    /// A worker over an engine that was just loaded.
+    /// A worker over an engine that was just loaded, with the library of each scope, if there are
+    /// any.
     pub(crate) fn new(
         engine: Engine<B>,
         model: Facts,
         options: ServerOptions,
         metrics: Arc<Metrics>,
         inbox: Receiver<Message>,
+        libraries: Vec<Documents>,
     ) -> Result<Self, ApiError> {
-        let documents = options.documents.clone();
-        let disk = documents.map(|documents| Disk::new(documents, &engine, &model)).transpose()?;
+        let libraries = (!libraries.is_empty()).then_some(libraries);
+        let disk = libraries.map(|libraries| Disk::new(libraries, &engine, &model)).transpose()?;
         Ok(Self {
             engine,
             model,
@@ -96,7 +101,7 @@ impl<B: Backend + 'static> Worker<B> {
             draining: None,
             turn: 0,
             slots: Slots::default(),
-            n_started: 0,
+            n_started: BTreeMap::new(),
         })
     }
 
@@ -187,11 +192,12 @@ impl<B: Backend + 'static> Worker<B> {
                 self.metrics.requests.add(1);
                 self.waiting.push_back(*job);
             }
-            Message::Remove { id, ids, unused } => {
-                self.removing.push(Removal { id, ids, since: Instant::now(), unused });
+            Message::Remove { scope, id, ids, unused } => {
+                let since = Instant::now();
+                self.removing.push(Removal { scope, id, ids, since, unused });
                 self.answer_removals();
             }
-            Message::Forget(id) => self.kept.forget(id),
+            Message::Forget(scope, id) => self.kept.forget(scope, id),
             Message::Drain => self.draining = Some(Instant::now()),
         }
     }
@@ -204,8 +210,12 @@ impl<B: Backend + 'static> Worker<B> {
             let mut jobs = runs.iter().map(|run| &run.job).chain(waiting);
             !removal.ids.is_empty()
                 && jobs.any(|job| {
+                    let is_own = job.scope == removal.scope;
                     let is_build = job.document.as_ref().is_some_and(|d| d.id == removal.id);
-                    !is_build && job.since <= removal.since && job.ids.starts_with(&removal.ids)
+                    is_own
+                        && !is_build
+                        && job.since <= removal.since
+                        && job.ids.starts_with(&removal.ids)
                 })
         };
         for removal in self.removing.extract_if(.., |removal| !is_used(removal)) {
@@ -262,10 +272,12 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Lets a request for a document that is being read already share that.
     fn joins_build(&mut self, at: usize) -> bool {
-        let Some(id) = self.waiting[at].document.as_ref().map(|document| document.id) else {
-            return false;
+        let job = &self.waiting[at];
+        let Some(id) = job.document.as_ref().map(|document| document.id) else { return false };
+        let scope = job.scope;
+        let builds = |run: &&mut Run<B>| {
+            run.job.scope == scope && run.job.document.as_ref().is_some_and(|d| d.id == id)
         };
-        let builds = |run: &&mut Run<B>| run.job.document.as_ref().is_some_and(|d| d.id == id);
         let Some(run) = self.runs.iter_mut().find(builds) else { return false };
         run.also.extend(self.waiting.remove(at).map(|job| job.events));
         true
@@ -275,10 +287,10 @@ impl<B: Backend + 'static> Worker<B> {
         if !job.how.uses_known {
             return false;
         }
-        let known = self.kept.nearest(&job.ids).1;
+        let known = self.kept.nearest(job.scope, &job.ids).1;
         let reads_more = |run: &&Run<B>| {
             let common = common_prefix(&run.job.ids, &job.ids);
-            run.is_reading() && common >= known + MIN_SHARED
+            run.is_reading() && run.job.scope == job.scope && common >= known + MIN_SHARED
         };
         self.runs.iter().any(|run| reads_more(&run))
     }
@@ -287,8 +299,9 @@ impl<B: Backend + 'static> Worker<B> {
         match guarded(|| block_on(self.begin(&job))) {
             Ok(session) => {
                 let mut run = Run::new(job, session);
-                self.n_started += 1;
-                run.task = self.n_started;
+                let n_started = self.n_started.entry(run.job.scope).or_default();
+                *n_started += 1;
+                run.task = *n_started;
                 self.metrics.cached_tokens.add(run.n_cached);
                 run.send_progress(run.n_cached);
                 self.runs.push(run);
@@ -348,7 +361,8 @@ impl<B: Backend + 'static> Worker<B> {
             known => Some(known),
         };
         let Some(on_disk) = on_disk else { return true };
-        let is_opening = |file| self.disk.as_ref().is_some_and(|disk| disk.is_opening(file));
+        let scope = self.waiting[at].scope;
+        let is_opening = |file| self.disk.as_ref().is_some_and(|disk| disk.is_opening(scope, file));
         let waits = matches!(on_disk, OnDisk::Opening(file) if is_opening(file));
         self.waiting[at].on_disk = if waits { on_disk } else { OnDisk::Done };
         waits
@@ -365,12 +379,15 @@ impl<B: Backend + 'static> Worker<B> {
         if !disk.can_open() {
             return None;
         }
-        let n_known = self.kept.nearest(&job.ids).1;
-        let Some(nearest) = disk.nearest(&job.ids, n_known) else { return Some(OnDisk::Done) };
+        let n_known = self.kept.nearest(job.scope, &job.ids).1;
+        let scope = job.scope;
+        let nearest = disk.nearest(scope, &job.ids, n_known);
+        let Some(nearest) = nearest else { return Some(OnDisk::Done) };
         let file = nearest.session.file;
-        if !disk.is_opening(file) {
+        if !disk.is_opening(scope, file) {
             let files = self.engine.session_files().map_err(ApiError::from);
-            let begun = files.and_then(|files| disk.open(files, &self.model.policy, nearest));
+            let policy = &self.model.policy;
+            let begun = files.and_then(|files| disk.open(scope, files, policy, nearest));
             if let Err(error) = begun {
                 (self.options.log)(&format!("a context is not opened: {}", error.json()));
                 return Some(OnDisk::Done);
@@ -383,23 +400,24 @@ impl<B: Backend + 'static> Worker<B> {
     fn take_from_disk(&mut self) {
         while let Some(done) = self.disk.as_mut().and_then(Disk::next_done) {
             match done {
-                Done::Opened { document, session: Ok(session), .. } => {
+                Done::Opened { scope, document, session: Ok(session), .. } => {
                     self.metrics.restored.add(1);
-                    self.kept.keep(*session, Some(document));
+                    self.kept.keep(scope, *session, Some(document));
                 }
                 Done::Opened { document, session: Err(error), .. } => {
                     let line = format!("context {}: is not opened: {error}", document.short());
                     (self.options.log)(&line);
                 }
                 Done::Saved { session, waiter, result } => {
+                    let scope = waiter.job.scope;
                     let id = waiter.job.document.as_ref().map(|document| document.id);
                     if let Some(session) = session {
-                        self.kept.keep(*session, id);
+                        self.kept.keep(scope, *session, id);
                     }
                     if let (Some(id), Err(error)) = (id, &result)
                         && error.is_not_found()
                     {
-                        self.kept.forget(id);
+                        self.kept.forget(scope, id);
                     }
                     tell(*waiter, result);
                 }
@@ -409,8 +427,8 @@ impl<B: Backend + 'static> Worker<B> {
 
     async fn known(&mut self, job: &Job) -> Option<Session<B>> {
         let log = Arc::clone(&self.options.log);
-        self.keep_of_running(&job.ids).await;
-        let (found, n_common) = self.kept.nearest(&job.ids);
+        self.keep_of_running(job.scope, &job.ids).await;
+        let (found, n_common) = self.kept.nearest(job.scope, &job.ids);
         // The last token is computed anew: what the model says behind it is wanted.
         let n_known = n_common.min(job.ids.len() - 1);
         let i = found.filter(|_| n_known > 0)?;
@@ -429,10 +447,11 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Keeps what a request that is being answered has read, where another begins so: it need not
     /// wait for the answer.
-    async fn keep_of_running(&mut self, ids: &[u32]) {
-        let n_known = self.kept.nearest(ids).1;
+    async fn keep_of_running(&mut self, scope: Scope, ids: &[u32]) {
+        let n_known = self.kept.nearest(scope, ids).1;
         let own = self.model.policy.text();
-        let answering = self.runs.iter_mut().filter(|run| run.job.how.policy.text() == own);
+        let is_own = |run: &&mut Run<B>| run.job.scope == scope && run.job.how.policy.text() == own;
+        let answering = self.runs.iter_mut().filter(is_own);
         let sessions = answering.filter_map(|run| match &mut run.phase {
             Phase::Answering(choices) => choices.first_mut().map(|choice| &mut choice.session),
             Phase::Reading(_) => None,
@@ -444,7 +463,7 @@ impl<B: Backend + 'static> Worker<B> {
         }
         // Where there is no memory for it the prompt is read again.
         if let Ok(fork) = self.engine.fork(session).await {
-            self.kept.keep(fork, None);
+            self.kept.keep(scope, fork, None);
         }
     }
 
@@ -653,11 +672,12 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// In memory, and on the disk if it is a document.
     fn keep(&mut self, mut session: Session<B>, waiter: Waiter) {
+        let scope = waiter.job.scope;
         let is_own = waiter.job.how.policy.text() == self.model.policy.text();
         let id = waiter.job.document.as_ref().map(|document| document.id);
         let Some(disk) = self.disk.as_mut().filter(|_| id.is_some()) else {
             if is_own {
-                self.kept.keep(session, None);
+                self.kept.keep(scope, session, None);
             }
             return tell(waiter, Ok(()));
         };
@@ -670,7 +690,7 @@ impl<B: Backend + 'static> Worker<B> {
         let fork = guarded(|| Ok(block_on(self.engine.fork(&mut session))?));
         let (written, goes_on) = match fork {
             Ok(fork) => {
-                self.kept.keep(session, id);
+                self.kept.keep(scope, session, id);
                 (fork, true)
             }
             Err(_) => (session, false),

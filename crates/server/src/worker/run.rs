@@ -122,6 +122,7 @@ impl<B: Backend> Run<B> {
             }
         };
         Slot {
+            scope: self.job.scope,
             task: self.task,
             n_prompt,
             n_cached: self.n_cached,
