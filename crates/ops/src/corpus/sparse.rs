@@ -416,7 +416,7 @@ impl OpCase for AttendBlocksCase {
         let token = p.attend.n_q_heads as usize;
         let named = |by: usize| {
             let (start, end) = (AROUND as usize, (AROUND + self.sizes.t) as usize);
-            vec![start * by..end * by]
+            std::iter::once(start * by..end * by).collect()
         };
         let (n_rows, width) = (self.sizes.n_tokens() as usize * token, dh as usize);
         let mut out = OutputPlan::floats("out", n_rows * width);
