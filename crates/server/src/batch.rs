@@ -1,5 +1,5 @@
-//! Several prompts in one request: each is a request to the engine of its own, and their events come
-//! together as those of one request with more answers.
+//! Several prompts in one request: each is a request to the engine of its own, and their events
+//! come together as those of one request with more answers.
 
 use std::pin::pin;
 
@@ -15,8 +15,8 @@ pub(crate) struct Part {
     pub(crate) n_tokens: usize,
 }
 
-/// The events of all of them. Answer `k` of prompt `i` becomes answer `i * n + k`; the first failure
-/// is that of all, and who leaves lets go of all.
+/// The events of all of them. Answer `k` of prompt `i` becomes answer `i * n + k`; the first
+/// failure is that of all, and who leaves lets go of all.
 pub(crate) fn together(parts: Vec<Part>, n: usize) -> Receiver<Event> {
     let (events, receiver) = channel(MAX_EVENTS);
     let mut all = All::new(&parts, n);

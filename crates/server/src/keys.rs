@@ -1,7 +1,7 @@
 //! Keys of clients, and whose contexts a key sees.
 //!
-//! Each key has a scope: what was read for it is found, listed and removed under it alone, in memory
-//! and on disk. Keys of one name share a scope, so that a key can be replaced by another one.
+//! Each key has a scope: what was read for it is found, listed and removed under it alone, in
+//! memory and on disk. Keys of one name share a scope, so that a key can be replaced by another.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
 //! HTTP for Longview: the endpoints of OpenAI and llama.cpp over one engine.
 //!
 //! One thread owns the engine and every session; handlers send it requests and receive events, both
-//! through bounded channels. Whatever a prompt begins with that was read before, under a key of
-//! the same scope, is not read again. Handlers never wait for the device, and the engine never waits for a client.
+//! through bounded channels. Whatever a prompt begins with that was read before, under a key of the
+//! same scope, is not read again. Handlers never wait for the device, and the engine never waits
+//! for a client.
 
 mod about;
 mod answer;

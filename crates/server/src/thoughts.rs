@@ -1,5 +1,5 @@
-//! What a model writes for itself before it answers, between `<think>` and `</think>`, told from the
-//! answer while it is written. Space around both is of the form and goes.
+//! What a model writes for itself before it answers, between `<think>` and `</think>`, told from
+//! the answer while it is written. Space around both is of the form and goes.
 
 use crate::texts::ModelFacts;
 

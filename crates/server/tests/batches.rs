@@ -53,8 +53,8 @@ fn prompts_of_one_request_are_answered_as_each_alone() {
         }
         let each: Vec<String> = (0..6).map(|i| wanted[i / 2].0.clone()).collect();
         assert_eq!(said, each);
-        let progress = events.iter().filter(|event| !event["prompt_progress"].is_null());
-        let last = &progress.last().expect("progress")["prompt_progress"];
+        let mut progress = events.iter().filter(|event| !event["prompt_progress"].is_null());
+        let last = &progress.next_back().expect("progress")["prompt_progress"];
         assert_eq!(last["processed"], last["total"], "{last}");
         let usage = &events.last().expect("an event")["usage"];
         assert_eq!(usage["prompt_tokens"], last["total"], "{usage}");
