@@ -4,17 +4,17 @@
 //     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = weight * exp(scale q . k_j)
 //
 // Row j of the sequence is part of block j / rows_per_block. With `is_kept` a row is a token, and
-// counts where its block's share is at least the threshold and it is not behind the query; without, a
-// row is the mean of `weight` tokens, and counts where the share is below the threshold.
+// counts where its block's share is at least the threshold and it is not behind the query; without,
+// a row is the mean of `weight` tokens, and counts where the share is below the threshold.
 //
 // A query row is a token and one of the query heads that share a KV head. Those of a tile are cut
-// into parts; a block of threads takes one part and a warp some rows of it, over all rows of the run
-// but for those of which no block counts.
+// into parts; a block of threads takes one part and a warp some rows of it, over all rows of the
+// run but for those of which no block counts.
 //
 // `mma`, for kept 16-bit rows of whole units of 16 bytes: a warp owns 16 query rows and takes 16 KV
 // rows at a time, as `attend_chunk` does; see shared/attend.cuh.
-// `plain`, for all others, also of 8 bits: a warp owns 4 query rows and takes 32 KV rows at a time. A
-// lane makes the scores of one KV row, and then owns every 32nd channel of the values.
+// `plain`, for all others, also of 8 bits: a warp owns 4 query rows and takes 32 KV rows at a time.
+// A lane makes the scores of one KV row, and then owns every 32nd channel of the values.
 //
 // FLOPs: 4 Dh for each query row and KV row that it attends. Bound: arithmetic. Dh is at most DIM.
 #include "shared/attend.cuh"
@@ -65,8 +65,8 @@ constexpr u32 PLAIN_ROWS = 4;
 // What a block of threads does.
 struct Part {
     u32 kv_head;
-    // Query rows of the KV head among those of the chunk: the first, and the first that is no longer
-    // the tile's.
+    // Query rows of the KV head among those of the chunk: the first, and the first that is no
+    // longer the tile's.
     u32 first;
     u32 end;
     // Of the blocks, for this tile.

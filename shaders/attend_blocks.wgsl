@@ -1,5 +1,5 @@
-// A chunk of query tokens over a run of KV rows, of which each tile of tokens attends the blocks that
-// count: for each token and query head
+// A chunk of query tokens over a run of KV rows, of which each tile of tokens attends the blocks
+// that count: for each token and query head
 //
 //     out = sum_j w_j v_j / sum_j w_j,   lse = ln sum_j w_j,   w_j = weight * exp(scale * q . k_j)
 //
@@ -7,9 +7,9 @@
 // where its block's share is at least the threshold and it is not behind the query; without, a row
 // is the mean of `weight` tokens, and counts where the share is below the threshold.
 //
-// The tokens of a tile, with the query heads of a KV head, are cut into parts of QUERY_TILE queries.
-// A workgroup takes one part and goes through the run, KEY_TILE rows at a time, without those of
-// which no block counts; shared/attend_tiles.wgsl says how.
+// The tokens of a tile, with the query heads of a KV head, are cut into parts of QUERY_TILE
+// queries. A workgroup takes one part and goes through the run, KEY_TILE rows at a time, without
+// those of which no block counts; shared/attend_tiles.wgsl says how.
 //
 // Bound: multiplications, 4 * Dh for each query head, token and row that it attends.
 // HEAD_DIM <= 256.

@@ -110,5 +110,6 @@ fn attend_chunk(
     let end = min(split_begin + p.split_rows, limit);
     let kv_start = p.kv_offset + (kv_head * p.head_stride + p.first_row) * ROW_LEN;
     let first_entry = p.first_token * p.n_q_heads;
-    attend_tile(Tile(first, n_queries, begin, end, kv_head, first_entry, kv_start, split, 0u), lane);
+    let tile = Tile(first, n_queries, begin, end, kv_head, first_entry, kv_start, split, 0u);
+    attend_tile(tile, lane);
 }

@@ -2,7 +2,8 @@
 //
 //     out = (1 / n) sum_j row_j,   row_start + i n <= j < row_start + (i + 1) n
 //
-// An invocation owns an octet of the key or the value of one mean, and adds its rows in their order.
+// An invocation owns an octet of the key or the value of one mean, and adds its rows in their
+// order.
 //
 // Bytes: 2 Hkv Dh size n_means n read, 8 Hkv Dh n_means written. Bound: memory.
 

@@ -1,6 +1,6 @@
-// What share of a tile's attention each block of the past has, by the means of its parts, relative to
-// the block with the most. Of a tile and KV head, for each row r, a token and a query head of the
-// group, and block b before the tile's own,
+// What share of a tile's attention each block of the past has, by the means of its parts, relative
+// to the block with the most. Of a tile and KV head, for each row r, a token and a query head of
+// the group, and block b before the tile's own,
 //
 //     z[r, b] = max over the parts of b of scale * q_r . mean
 //     s[b] = sum_r exp(z[r, b] - max_b z[r, b]),   share[b] = s[b] / max s
@@ -8,11 +8,11 @@
 // The first n_first blocks, the n_recent before the tile's own, that one and all later ones have
 // share 1.
 //
-// A workgroup owns a tile of a KV head, an invocation every GROUP-th block. Queries go through shared
-// memory, QUERIES at a time, and over each such set the means twice: for the maximum of each row,
-// then for the sums, which add up where the shares will be. To leave the scores in memory in between
-// would take more than to compute them again. Sums go in the order of the queries, so the result has
-// one value.
+// A workgroup owns a tile of a KV head, an invocation every GROUP-th block. Queries go through
+// shared memory, QUERIES at a time, and over each such set the means twice: for the maximum of each
+// row, then for the sums, which add up where the shares will be. To leave the scores in memory in
+// between would take more than to compute them again. Sums go in the order of the queries, so the
+// result has one value.
 //
 // FLOPs: 4 Dh for each query head, token and part. Bound: arithmetic.
 // HEAD_DIM * QUERIES <= 2048, HEAD_DIM <= 256. Shared memory 12.1 KiB at most.

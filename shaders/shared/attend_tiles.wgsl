@@ -13,9 +13,9 @@
 // used: so the rows that eight invocations read together lie in different banks, and a place in a
 // row is a constant, of which addresses and bounds checks are made once for all loops.
 //
-// Needs `common`, `kv_rows`, `attend_shares`, the bindings q, kv, and out and lse or `partials`, and
-// the parameters n_q_heads, n_kv_heads, scale, accumulate, minus_infinity and offsets. Who imports
-// it says which rows count:
+// Needs `common`, `kv_rows`, `attend_shares`, the bindings q, kv, and out and lse or `partials`,
+// and the parameters n_q_heads, n_kv_heads, scale, accumulate, minus_infinity and offsets. Who
+// imports it says which rows count:
 //   rows_of(token)         the first row that a token of the chunk attends to, and the one behind
 //                          the last;
 //   is_left_out(tile, key) whether none of the KEY_TILE rows from `key` on count for the tile: the
@@ -44,8 +44,8 @@ const NO_QUERY: u32 = 0xffffffffu;
 
 // What a workgroup does.
 struct Tile {
-    // Queries of the KV head, [token][query head of the group], among those of the chunk: the first,
-    // and the first that is no longer the tile's or not there.
+    // Queries of the KV head, [token][query head of the group], among those of the chunk: the
+    // first, and the first that is no longer the tile's or not there.
     first: u32,
     n_queries: u32,
     // Rows of the run.

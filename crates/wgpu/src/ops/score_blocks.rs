@@ -6,8 +6,8 @@ use crate::attention::{check_width, kv_defines, kv_row_bytes};
 use crate::backend::WgpuBackend;
 use crate::launch::Launch;
 
-/// Queries that a workgroup scores at the same time: fewer where wide ones would not fit into shared
-/// memory.
+/// Queries that a workgroup scores at the same time: fewer where wide ones would not fit into
+/// shared memory.
 fn queries(head_dim: u32) -> u32 {
     if head_dim > 128 { 8 } else { 16 }
 }
