@@ -157,7 +157,7 @@ fn who_cannot_read_sparsely_says_so_by_name() {
     let eight_bits = EngineOptions { kv_dtype: DType::Q8, ..options(LEAST) };
     let device = EngineOptions { simulate_device: true, ..options(LEAST) };
     for (options, why) in [(eight_bits, "8 bits"), (device, "memory of its own")] {
-        let mut engine = engine(options);
+        let engine = engine(options);
         let Err(refused) = engine.session(&policy(Preset::Full)) else { panic!("{why}") };
         assert!(refused.to_string().contains(why), "{refused}");
     }
