@@ -580,8 +580,7 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// In a cut: drops tokens behind those that are still clustered, and adds those that are
-    /// missing.
+    /// In a cut: drops tokens behind the last one that is clustered, and adds those that lack.
     pub(super) async fn cut_tokens(&mut self, layer: LayerId) -> Result<(), SchedulerError> {
         let (first, n_indexed) = (self.policy.sinks, self.layers[layer].n_indexed);
         if let Some(recall) = self.layers[layer].recall_mut()

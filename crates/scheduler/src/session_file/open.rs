@@ -34,8 +34,8 @@ const PIECE_BYTES: usize = 1 << 16;
 ///
 /// # Errors
 /// If the file is damaged or contradicts itself, if the device refuses, for a policy that needs
-/// what no prefill recorded, or [`SchedulerError::Stopped`] where [`SessionReader::stop_with`] ended
-/// it.
+/// what no prefill recorded, or [`SchedulerError::Stopped`] where [`SessionReader::stop_with`]
+/// ended it; and if it was not read exactly where `options` ask for that.
 pub async fn restore_sequence<B: Backend>(
     backend: &Arc<B>,
     shape: KvShape,
