@@ -21,7 +21,7 @@ pub enum PrefillMode {
 
 impl PrefillMode {
     /// What `sparse` without a number means.
-    pub const THRESHOLD: f32 = 0.02;
+    pub const THRESHOLD: f32 = 0.1;
 
     /// Whether every token attends to every token before it.
     pub fn is_exact(self) -> bool {
