@@ -12,6 +12,7 @@ use super::header::{self, SessionHeader};
 use super::record_file::RecordFile;
 use super::v1::{Stream, StreamFile};
 use crate::error::SessionFileError;
+use crate::layout::HostRows;
 use crate::policy::Policy;
 
 /// A file whose header is proved, and where everything is; the rest is not yet.
@@ -72,7 +73,10 @@ impl<'a> SessionFile<'a> {
         // What is wrong with the options is said by who opens the session.
         let policy = header.policy_options().ok();
         let policy = policy.and_then(|options| Policy::resolve(&options, header.context).ok());
-        policy.is_some_and(|policy| policy.index.is_some()) && !file.has_states()
+        let Some(policy) = policy.filter(|policy| policy.index.is_some()) else { return false };
+        // Where every step attends to all tokens nobody has made one yet.
+        let waits = header.host_rows == HostRows::Plain && header.n_tokens <= policy.attend_all;
+        !waits && !file.has_states()
     }
 
     pub(super) fn records(&self) -> Option<&RecordFile<'a>> {
