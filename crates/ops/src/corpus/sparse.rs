@@ -153,6 +153,8 @@ impl TileSizes {
             Self { t: 70, position: 700, heads: (6, 2), dh: 64, tile: 32, block: 128, parts: 4 };
         all.push(real);
         all.push(Self { position: 640, t: 128, heads: (1, 1), tile: 128, ..real });
+        // The widest that kernels have.
+        all.push(Self { t: 9, dh: 256, ..base });
         all.extend([1, 2, 8, 16].map(|parts| Self { parts, ..base }));
         all.extend([1, 3, 32, 64].map(|tile| Self { tile, ..base }));
         all.extend([Self { t: 0, ..base }, Self { position: 0, ..base }, Self { t: 1, ..base }]);
