@@ -17,8 +17,8 @@
 // A lane makes the scores of one KV row, and then owns every 32nd channel of the values.
 //
 // FLOPs: 4 Dh for each query row and KV row that it attends. Bound: arithmetic. Dh is at most DIM.
-#include "shared/attend.cuh"
 #include "shared/elements.cuh"
+#include "shared/query_rows.cuh"
 
 struct AttendBlocksArgs {
     const float* q;
@@ -32,7 +32,7 @@ struct AttendBlocksArgs {
     u32 head_dim;
     float scale;
     u32 accumulate;
-    u32 q_start;
+    u32 first_token;
     u32 q_len;
     u32 position;
     u32 tile;
@@ -106,78 +106,6 @@ DEVICE bool counts(const AttendBlocksArgs& p, const Part& part, u32 row) {
     return (share >= p.threshold) == (p.is_kept != 0);
 }
 
-// A query row of a KV head among those of the step: token * Hq + head.
-DEVICE u64 entry_of(const AttendBlocksArgs& p, u32 kv_head, u32 row) {
-    const u32 group = p.n_q_heads / p.n_kv_heads;
-    const u64 token = p.q_start + row / group;
-    return token * p.n_q_heads + kv_head * group + row % group;
-}
-
-// 8 query rows of a warp, in the order of the registers of products.
-template <typename T, u32 DIM>
-DEVICE void store_queries(const AttendBlocksArgs& p, const Part& part, u32 first, uint4* firsts,
-                          uint2* thirds) {
-    const u32 lane = lane_of_thread();
-    const u32 row = first + lane / 4;
-    const float* q = p.q + entry_of(p, part.kv_head, min_of(row, part.end - 1)) * p.head_dim;
-    for (u32 j = 0; j < DIM / 32; j++) {
-        const u32 from = (4 * j + lane % 4) * 8;
-        float x[8];
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            x[i] = row < part.end && from < p.head_dim ? p.scale * q[from + i] : 0.0f;
-        }
-        uint4 ordered[2];
-        uint2 third[2];
-        order_query<T>(x, ordered, third);
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            firsts[(2 * j + half) * WARP + lane] = ordered[half];
-            if (NEEDS_THIRD<T>) {
-                thirds[(2 * j + half) * WARP + lane] = third[half];
-            }
-        }
-    }
-}
-
-// Writes what was made for 8 query rows, together with what is held.
-template <u32 UNITS, u32 BLOCKS>
-DEVICE void store_made(const AttendBlocksArgs& p, const Part& part, u32 first,
-                       const Made<BLOCKS>& made) {
-    const u32 g = lane_of_thread() / 4;
-    const u32 t = lane_of_thread() % 4;
-    float l = made.l + shfl_xor(made.l, 1u);
-    l += shfl_xor(l, 2u);
-    float* lse = p.lse + entry_of(p, part.kv_head, min_of(first + g, part.end - 1));
-    const Shares both = shares_of(made.m, l, p.accumulate ? *lse : minus_infinity());
-    // All have read it.
-    warp_sync();
-    if (t == 0 && first + g < part.end) {
-        *lse = both.lse;
-    }
-#pragma unroll
-    for (u32 c = 0; c < 2; c++) {
-        const float held = shfl(both.held, 8 * t + 4 * c);
-        const float share = shfl(both.made, 8 * t + 4 * c);
-        const u32 row = first + 2 * t + c;
-        if (row >= part.end) {
-            continue;
-        }
-        float* out = p.out + entry_of(p, part.kv_head, row) * p.head_dim;
-#pragma unroll
-        for (u32 i = 0; i < BLOCKS * UNITS * 8; i++) {
-            const u32 block = i / (UNITS * 8);
-            const u32 unit = i / 8 % UNITS;
-            const u32 d = (16 * block + 8 * unit + g) * 8 + i % 8;
-            if (d < p.head_dim) {
-                const float sum = share * made.o[block][i % 8][2 * unit + c];
-                // Nothing held may hold anything.
-                out[d] = held == 0.0f ? sum : sum + held * out[d];
-            }
-        }
-    }
-}
-
 template <typename T, u32 DIM> DEVICE void attend_mma(const AttendBlocksArgs& p) {
     constexpr u32 STEPS = DIM / 32;
     // Units g and g + 8 of BLOCKS times 16.
@@ -201,7 +129,7 @@ template <typename T, u32 DIM> DEVICE void attend_mma(const AttendBlocksArgs& p)
 #pragma unroll
     for (u32 s = 0; s < N_SETS; s++) {
         const u32 row = first + s * ROWS;
-        store_queries<T, DIM>(p, part, row, firsts + s * SET, thirds + s * SET);
+        store_queries<T, DIM>(p, part.kv_head, row, part.end, firsts + s * SET, thirds + s * SET);
         seen[s] = seen_by(p, min_of(row + g, part.end - 1));
         made[s] = Made<BLOCKS>{{}, LOWEST, 0};
     }
@@ -250,7 +178,7 @@ template <typename T, u32 DIM> DEVICE void attend_mma(const AttendBlocksArgs& p)
     }
 #pragma unroll
     for (u32 s = 0; s < N_SETS; s++) {
-        store_made<UNITS>(p, part, first + s * ROWS, made[s]);
+        store_made<UNITS>(p, part.kv_head, first + s * ROWS, part.end, made[s]);
     }
 }
 

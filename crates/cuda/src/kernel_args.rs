@@ -29,7 +29,7 @@ kernel_args! {
         head_dim: u32,
         scale: f32,
         accumulate: u32,
-        q_start: u32,
+        first_token: u32,
         q_len: u32,
         position: u32,
         tile: u32,

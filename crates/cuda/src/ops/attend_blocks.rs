@@ -57,7 +57,7 @@ pub(crate) fn run<D: Driver>(
         head_dim: attend.head_dim,
         scale: attend.scale,
         accumulate: attend.accumulate,
-        q_start: tiles.q_start,
+        first_token: tiles.q_start,
         q_len: tiles.q_len,
         position: tiles.position,
         tile: tiles.tile,
