@@ -169,6 +169,24 @@ fn a_build_that_is_interrupted_goes_on() {
     assert_eq!(shelf.sessions().len(), 1);
 }
 
+#[test]
+fn a_session_that_was_read_sparsely_is_asked_by_who_says_so() {
+    let shelf = Shelf::new();
+    shelf.0.write("book.txt", text(40));
+    shelf.build(&["@book.txt", "--prefill", "sparse:0.5"]).ok();
+    let listed = shelf.kv(&["ls"]).ok();
+    assert!(listed.contains("needle (longview, f16, sparse:0.5)"), "{listed}");
+    let words = ["open", "book", QUESTION, "-n", "16", "--temp", "0", "--device", "cpu"];
+    let sparsely = || shelf.kv(&[&words[..], &["--prefill", "sparse"]].concat());
+    shelf.ask("book").fails_with(&["was read with --prefill sparse:0.5", "--prefill sparse"]);
+    assert!(sparsely().ok().contains("48213"));
+    // To read exactly is to read again, and both are there then.
+    assert!(!shelf.build(&["@book.txt"]).stderr.contains("nothing is to do"));
+    assert_eq!(shelf.sessions().len(), 2);
+    assert!(sparsely().ok().contains("48213"));
+    assert!(shelf.ask("book").ok().contains("48213"), "the one that was asked last is the other");
+}
+
 /// All is read, and Ctrl-C comes while it is indexed: the next build makes the index.
 #[test]
 #[cfg(unix)]

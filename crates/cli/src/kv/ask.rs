@@ -1,5 +1,6 @@
 //! `longview kv open`: a question about a document that was read, or a chat.
 
+use std::cmp::Reverse;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -54,22 +55,26 @@ pub fn open(library: Option<&Path>, args: OpenArgs) -> Result<()> {
     run::run(&run::about_kept(args.ask, path, model, is_chat, (args.question, keep)))
 }
 
-/// The session to ask: of the model that was given, or the one that was used last.
+/// The session to ask: of the model that was given, or the one that was used last; before others
+/// those that were read as it is asked for.
 fn session<'a>(
     documents: &Documents,
     document: &'a Document,
     args: &OpenArgs,
 ) -> Result<&'a SessionEntry> {
     let (name, model) = (&document.name, args.ask.model());
+    let is_exact = args.ask.prefill().is_exact();
+    let mut sessions: Vec<_> = document.sessions.iter().collect();
+    sessions
+        .sort_by_key(|session| Reverse((session.key.sparse.is_none() == is_exact, session.turn)));
     let found = if model.is_absent() {
-        document.latest()
+        sessions.first().copied()
     } else {
         let words = place::model_words(model);
-        let of_place = document.sessions.iter().filter(|session| session.model == words);
-        match of_place.max_by_key(|session| session.turn) {
-            Some(session) => Some(session),
+        match sessions.iter().find(|session| session.model == words) {
+            Some(session) => Some(*session),
             // The same model may lie elsewhere now.
-            None => by_fingerprint(document, args)?,
+            None => by_fingerprint(&sessions, args)?,
         }
     };
     let id = document.id.short();
@@ -88,14 +93,17 @@ fn session<'a>(
     }
 }
 
-fn by_fingerprint<'a>(document: &'a Document, args: &OpenArgs) -> Result<Option<&'a SessionEntry>> {
+fn by_fingerprint<'a>(
+    sessions: &[&'a SessionEntry],
+    args: &OpenArgs,
+) -> Result<Option<&'a SessionEntry>> {
     let Some(folder) = args.ask.model().open_here()? else { return Ok(None) };
     let (config, tensors) = (&folder.config, &folder.tensors);
     let tokenizer = folder.tokenizer.as_ref();
-    for session in &document.sessions {
+    for session in sessions {
         let made = longview_engine::fingerprint(config, tensors, tokenizer, session.context)?;
         if place::fingerprint_id(&made) == session.key.fingerprint {
-            return Ok(Some(session));
+            return Ok(Some(*session));
         }
     }
     Ok(None)

@@ -87,7 +87,10 @@ fn row(documents: &Documents, document: &Document, session: Option<&SessionEntry
     } else {
         format!("{} % read", 100 * session.n_tokens / session.n_document.max(1))
     };
-    let model = format!("{} ({}, {})", model_name(session), session.preset, session.key.kv_type);
+    let key = &session.key;
+    let how = [Some(&session.preset), Some(&key.kv_type), key.sparse.as_ref()];
+    let how = how.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let model = format!("{} ({how})", model_name(session));
     let size = units::bytes(session.bytes);
     [name, id, units::count(session.n_tokens), model, size, used, pin.into(), state]
 }
@@ -128,6 +131,7 @@ struct SessionJson<'a> {
     policy: &'a str,
     kv_type: &'a str,
     reading: &'static str,
+    prefill: &'a str,
     tokens: usize,
     document_tokens: usize,
     complete: bool,
@@ -166,6 +170,7 @@ fn session_json<'a>(documents: &Documents, session: &'a SessionEntry) -> Session
         policy: &session.preset,
         kv_type: &session.key.kv_type,
         reading: session.key.reading.name(),
+        prefill: session.key.sparse.as_deref().unwrap_or("exact"),
         tokens: session.n_tokens,
         document_tokens: session.n_document,
         complete: session.is_complete(),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use longview_engine::PrefillMode;
 use longview_model::folder::ModelFolder;
 
 use super::args::RunArgs;
@@ -57,6 +58,11 @@ impl AskArgs {
     /// The model that was given.
     pub fn model(&self) -> &ModelArgs {
         &self.model
+    }
+
+    /// How prompts are to be read.
+    pub fn prefill(&self) -> PrefillMode {
+        self.engine.prefill
     }
 }
 

@@ -85,7 +85,7 @@ struct StatsJson {
     bounds: Option<BoundsJson>,
     /// How the prompt was read.
     prefill: String,
-    /// The part of all blocks that sparse reading attended; only where there was any.
+    /// The part of all blocks that sparse prefill attended; only where there was any.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefill_density: Option<f64>,
     /// Which query chose what was recalled.

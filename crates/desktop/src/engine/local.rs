@@ -285,11 +285,7 @@ impl<B: Backend> Local<B> {
         // Positions of some models depend on the context, and what was kept with them.
         let policy = self.setup.policy();
         let key = key_of(self.reader_for(context)?, policy.text())?;
-        let policy_text = Some(&*key.policy);
-        let found = document.session_of(key.fingerprint, policy_text);
-        let Some(session) = found.filter(|session| session.key.has_rows_of(&key)) else {
-            return Ok(None);
-        };
+        let Some(session) = document.session_of(&key) else { return Ok(None) };
         // Another process may have removed it.
         let Ok(source) = FileSource::open(&library.session_path(session)) else { return Ok(None) };
         let reader = self.reader_for(context)?;

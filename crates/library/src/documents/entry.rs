@@ -153,11 +153,12 @@ impl Document {
         self.sessions.iter().max_by_key(|session| session.turn)
     }
 
-    /// The best session of a model: of this policy if there is one, else the one with most tokens.
-    pub fn session_of(&self, fingerprint: Id, policy: Option<&str>) -> Option<&SessionEntry> {
-        let of_model = self.sessions.iter().filter(|s| s.key.fingerprint == fingerprint);
-        of_model.max_by_key(|session| {
-            (Some(&*session.key.policy) == policy, session.n_tokens, session.turn)
+    /// The best session with the rows of `key`: of its policy if there is one, else the one with
+    /// most tokens.
+    pub fn session_of(&self, key: &SessionKey) -> Option<&SessionEntry> {
+        let with_rows = self.sessions.iter().filter(|session| session.key.has_rows_of(key));
+        with_rows.max_by_key(|session| {
+            (session.key.policy == key.policy, session.n_tokens, session.turn)
         })
     }
 

@@ -83,7 +83,7 @@ pub enum SchedulerError {
          (--simulate-device makes the CPU one)"
     )]
     NothingToSpeculate,
-    /// Sparse reading under a policy that records what all queries attend.
+    /// Sparse prefill under a policy that records what all queries attend.
     #[error(
         "--prefill sparse does not compute the attention of all queries that {policy} keeps: use \
          --prefill exact, or another policy"
@@ -92,9 +92,9 @@ pub enum SchedulerError {
         /// The policy.
         policy: Preset,
     },
-    /// Sparse reading where it is not possible.
+    /// Sparse prefill where it is not possible.
     #[error("--prefill sparse is not possible {why}: use --prefill exact")]
-    NoSparseReading {
+    NoSparsePrefill {
         /// Where.
         why: &'static str,
     },

@@ -43,7 +43,7 @@ impl PrefillMode {
         }
     }
 
-    /// Sparse reading with this threshold.
+    /// Sparse prefill with this threshold.
     ///
     /// # Errors
     /// If it is no number above 0 and at most 1: says so.
@@ -51,7 +51,7 @@ impl PrefillMode {
         if threshold > 0.0 && threshold <= 1.0 {
             return Ok(Self::Sparse { threshold });
         }
-        Err(format!("the threshold of sparse reading is {threshold}: above 0, at most 1"))
+        Err(format!("the threshold of sparse prefill is {threshold}: above 0, at most 1"))
     }
 }
 

@@ -14,7 +14,7 @@ use super::coded_slots::CodedSlots;
 use super::exact_rows::{ExactRows, exact_layout};
 use super::layer_state::{Layer, LayerState};
 use super::options::{HostStoreKind, Placement, SequenceOptions};
-use super::sparse_means::{self, BlockCounts, SparseReading};
+use super::sparse_means::{self, BlockCounts, SparsePrefill};
 use crate::error::SchedulerError;
 use crate::eviction::{KeptPlaces, SinkRotation};
 use crate::index::{ClusterJob, ClusterWorker};
@@ -58,7 +58,7 @@ pub struct Sequence<B: Backend> {
     /// How their keys and values were computed.
     pub(super) was_read: PrefillMode,
     /// Only while a prompt is read sparsely.
-    pub(super) sparse: Option<SparseReading<B>>,
+    pub(super) sparse: Option<SparsePrefill<B>>,
     pub(super) block_counts: BlockCounts,
     pub(super) mover: RowMover<B>,
     pub(super) copies: CopyQueue<B>,

@@ -31,7 +31,7 @@ pub struct KvPlan {
     pub cache_bytes: u64,
     /// Device: centroids, sizes and counts of clusters.
     pub index_bytes: u64,
-    /// Device: prefill tiles and chunk.
+    /// Device: prefill tiles and chunk, and means of rows where prompts are read sparsely.
     pub prefill_bytes: u64,
     /// Device: clustering, staging, row lists, and what prefill records for later policies.
     pub work_bytes: u64,

@@ -11,7 +11,7 @@ use super::prefill::{Chunk, Run};
 use super::scratch::StepScratch;
 use super::sparse_means::{
     BLOCK, BlockCounts, FIRST_BLOCKS, FIRST_LAYERS, LAST_TOKENS, PART, PARTS, RECENT_BLOCKS,
-    RowsRead, SparseReading, tile_tokens,
+    RowsRead, SparsePrefill, tile_tokens,
 };
 use crate::error::SchedulerError;
 use crate::layout::{LayerTensors, PrefillMode, attend_params};
@@ -27,7 +27,7 @@ impl<B: Backend> Sequence<B> {
         self.was_read
     }
 
-    /// What sparse reading attended so far.
+    /// What sparse prefill attended so far.
     pub fn block_counts(&self) -> BlockCounts {
         self.block_counts
     }
@@ -66,7 +66,7 @@ impl Chunk {
         let mut sparse = match sequence.sparse.take() {
             Some(sparse) => sparse,
             None => {
-                SparseReading::new(&*sequence.backend, &sequence.shape, sequence.options.chunk)?
+                SparsePrefill::new(&*sequence.backend, &sequence.shape, sequence.options.chunk)?
             }
         };
         let result = self.sparse_part(sequence, scratch, t, &mut sparse, (n_sparse, threshold));
@@ -102,7 +102,7 @@ impl Chunk {
         sequence: &Sequence<B>,
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
-        sparse: &mut SparseReading<B>,
+        sparse: &mut SparsePrefill<B>,
         (n_sparse, threshold): (usize, f32),
     ) -> OpResult<TileParams> {
         let (backend, shape) = (&*sequence.backend, &sequence.shape);
@@ -120,7 +120,7 @@ impl Chunk {
             position: n as u32,
             tile: tile_tokens(shape) as u32,
             block: BLOCK as u32,
-            share_stride: shape.capacity.div_ceil(BLOCK) as u32,
+            share_stride: (n + n_sparse).div_ceil(BLOCK) as u32,
         };
         let n_shares = tiles.share_len(heads as u32);
         let means = KvView::new(&layer.means, shape.capacity / PART);

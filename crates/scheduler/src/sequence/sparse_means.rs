@@ -31,9 +31,9 @@ pub(super) const FIRST_LAYERS: usize = 1;
 /// Packed rows (token, query head of a group) of a tile.
 pub(super) const TILE_ROWS: usize = 128;
 
-/// What sparse reading needs beside the rows. It is made of them when it is missing, and let go of
+/// What sparse prefill needs beside the rows. It is made of them when it is missing, and let go of
 /// when a prompt has ended.
-pub(super) struct SparseReading<B: Backend> {
+pub(super) struct SparsePrefill<B: Backend> {
     pub layers: Vec<Option<LayerMeans<B>>>,
     /// F32 `[Hkv, tiles, blocks]`.
     pub shares: B::Buffer,
@@ -50,7 +50,7 @@ pub(super) struct LayerMeans<B: Backend> {
 }
 
 /// Blocks that a tile could leave out, and those that it attended nevertheless, over all tiles,
-/// heads and layers of sparse reading so far.
+/// heads and layers of sparse prefill so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounts {
     /// Blocks before a tile, its own with them.
@@ -72,7 +72,7 @@ pub(super) fn tile_tokens(shape: &KvShape) -> usize {
     1 << (TILE_ROWS / group).max(1).ilog2()
 }
 
-/// Fails for policies that record the attention of all queries, which sparse reading does not
+/// Fails for policies that record the attention of all queries, which sparse prefill does not
 /// compute, and where rows are not read in one form where they lie.
 pub(super) fn check(
     mode: PrefillMode,
@@ -86,7 +86,7 @@ pub(super) fn check(
     if policy.residency.records_all_attention() || policy.local_window().is_some() {
         return Err(SchedulerError::SparsePolicy { policy: policy.preset });
     }
-    let refused = |why| Err(SchedulerError::NoSparseReading { why });
+    let refused = |why| Err(SchedulerError::NoSparsePrefill { why });
     match (in_place, has_two_forms) {
         (false, _) => refused("on a device with memory of its own"),
         (true, true) => refused("with keys and values of 8 bits"),
@@ -120,7 +120,7 @@ pub(super) struct RowsRead<'a, B: Backend> {
     pub permuted_to: usize,
 }
 
-impl<B: Backend> SparseReading<B> {
+impl<B: Backend> SparsePrefill<B> {
     pub fn new(backend: &B, shape: &KvShape, chunk: usize) -> OpResult<Self> {
         Ok(Self {
             layers: shape.layers().map(|_| None).collect(),
