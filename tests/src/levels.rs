@@ -4,6 +4,9 @@
 //! of an op take turns: each runs at one level, and every level sees every value of every constant
 //! of every kernel. To know them before anything is compiled, the cases are launched on a device
 //! that lists what it is asked for.
+//!
+//! The devices of the lower levels are made with less than the adapter has: the limits that WebGPU
+//! guarantees, and bindings of a size that is no multiple of anything.
 
 use longview_ops::corpus::{Case, cases_of, turns};
 use longview_ops::parity::{ParityRow, parity_of_cases};
@@ -36,7 +39,7 @@ pub struct LevelRows {
 /// The cases of `sample` at each shader level; the error says why there is no such device.
 pub fn parity_at_levels(sample: Sample, share: Share) -> Result<Vec<LevelRows>, String> {
     let listing = open(WgpuOptions { lists_only: true, ..WgpuOptions::default() })?;
-    let at = |level| WgpuOptions { shader_level: Some(level), ..WgpuOptions::default() };
+    let at = |level| WgpuOptions { shader_level: Some(level), ..limited(level) };
     let opened = ShaderLevel::ALL.map(|level| open(at(level)));
     let opened: Vec<_> = opened.into_iter().collect::<Result<_, _>>()?;
     let backends: Vec<_> = opened.iter().collect();
@@ -53,6 +56,19 @@ pub fn parity_at_levels(sample: Sample, share: Share) -> Result<Vec<LevelRows>, 
         }
     }
     Ok(levels)
+}
+
+/// Bytes of a binding: less than WebGPU guarantees, and a prime.
+const ODD_BINDING: u64 = 100_000_007;
+
+/// The limits of the device of a level.
+fn limited(level: ShaderLevel) -> WgpuOptions {
+    let all = WgpuOptions::default();
+    match level {
+        ShaderLevel::Core => WgpuOptions { webgpu_limits: true, ..all },
+        ShaderLevel::F16 => WgpuOptions { max_binding_bytes: Some(ODD_BINDING), ..all },
+        ShaderLevel::Subgroups => all,
+    }
 }
 
 /// Each case with the places of the levels that take it.

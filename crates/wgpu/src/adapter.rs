@@ -2,6 +2,7 @@
 
 use crate::error::StartError;
 use crate::memory;
+use crate::options::WgpuOptions;
 use crate::shader_level::ShaderLevel;
 
 /// What every kernel needs: WebGPU's guaranteed limits.
@@ -112,15 +113,18 @@ pub(crate) async fn choose(wanted: Option<&str>) -> Result<wgpu::Adapter, StartE
 }
 
 /// Opens a device with every feature that a shader level may use and the adapter's own limits, but
-/// for the bytes that a binding shows where `max_binding_bytes` says less.
+/// where the options ask for less.
 pub(crate) async fn open(
     adapter: &wgpu::Adapter,
-    max_binding_bytes: Option<u64>,
+    options: &WgpuOptions,
 ) -> Result<(wgpu::Device, wgpu::Queue), StartError> {
     let (info, mut limits) = (adapter.get_info(), adapter.limits());
+    if options.webgpu_limits {
+        limits = wgpu::Limits::default().or_worse_values_from(&limits);
+    }
     let allowed = limits.max_storage_buffer_binding_size;
     limits.max_storage_buffer_binding_size =
-        max_binding_bytes.map_or(allowed, |bytes| bytes.min(allowed));
+        options.max_binding_bytes.map_or(allowed, |bytes| bytes.min(allowed));
     let least = |what: &'static str, found: u32, needed: u32| {
         if found >= needed {
             return Ok(());

@@ -29,6 +29,8 @@ pub(crate) struct Gpu {
     /// Whether work is cut into more pieces than it needs, so that the device is full.
     pub fills: bool,
     pub tally: Arc<Tally>,
+    #[cfg(test)]
+    pub broken: Option<crate::options::Broken>,
     kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
     /// Launched where nothing is compiled.
     listed: Mutex<HashSet<Variant>>,
@@ -75,6 +77,8 @@ impl Gpu {
             level,
             fills: true,
             tally: Arc::default(),
+            #[cfg(test)]
+            broken: None,
             kernels: Mutex::default(),
             listed: Mutex::default(),
             layouts: Mutex::default(),
@@ -173,6 +177,13 @@ impl Gpu {
         kernel
     }
 
+    /// The entry points of what was compiled.
+    #[cfg(test)]
+    pub fn entries(&self) -> impl Iterator<Item = &'static str> {
+        let kernels = lock(&self.kernels);
+        kernels.keys().map(|variant| variant.entry).collect::<Vec<_>>().into_iter()
+    }
+
     /// Notes a launch that does not run.
     pub fn list(&self, variant: &Variant) {
         lock(&self.listed).insert(variant.clone());
@@ -199,6 +210,11 @@ impl Gpu {
         defines.push(("HAS_PACKED_DOT", self.has_packed_dot().into()));
         let text = shader::expand(variant.stem, &defines, &enables);
         let text = text.unwrap_or_else(|e| panic!("{e}"));
+        #[cfg(test)]
+        let text = match self.broken.filter(|broken| broken.stem == variant.stem) {
+            Some(broken) => text.replace(broken.from, broken.to),
+            None => text,
+        };
         let module = self.module(variant.stem, text);
         Tally::add(&self.tally.pipelines, 1);
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {

@@ -34,6 +34,10 @@ mod recorder;
 mod scratch;
 pub mod shader;
 mod shader_level;
+#[cfg(test)]
+mod small_bindings;
+#[cfg(test)]
+mod testing;
 mod variants;
 mod weight;
 

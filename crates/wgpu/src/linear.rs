@@ -85,7 +85,7 @@ mod tests {
     use longview_ops::*;
     use pollster::block_on;
 
-    use crate::{WgpuBackend, WgpuBuffer, WgpuOptions};
+    use crate::{WgpuBackend, WgpuBuffer, testing};
 
     const N_IN: usize = 5;
     const N_OUT: usize = 40;
@@ -119,13 +119,8 @@ mod tests {
 
     /// Needs an adapter, as `tests/runtime.rs` does.
     #[test]
-    #[expect(clippy::print_stderr, reason = "a test that did not run says so")]
     fn a_weight_may_lie_in_several_buffers() {
-        if std::env::var_os("LONGVIEW_NO_GPU").is_some() {
-            eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
-            return;
-        }
-        let mut backend = block_on(WgpuBackend::new(&WgpuOptions::default())).unwrap();
+        let Some(mut backend) = testing::device() else { return };
         let x: Vec<f32> = (0..N_ROWS * N_IN).map(|i| i as f32 - 3.0).collect();
         let x_buffer = holding(&backend, &x);
         let ids = [39u32, 0, 15, 16, 31, 32, 17, 40];

@@ -13,10 +13,26 @@ pub struct WgpuOptions {
     /// has few threads: its workgroups with barriers are dear. Tests leave it off, so that they run
     /// what real devices run.
     pub spares_software: bool,
-    /// Most bytes of a buffer that a kernel sees, where that is to be less than the adapter allows:
-    /// for tests. `None` takes what the adapter allows.
+    /// Opens the device with the limits that WebGPU guarantees and not with the adapter's: for
+    /// tests, so that what passes there needs no more.
+    pub webgpu_limits: bool,
+    /// Most bytes of a buffer that a kernel sees, where that is to be less than the limits above
+    /// allow: for tests. `None` takes what they allow.
     pub max_binding_bytes: Option<u64>,
     /// Notes which variants are launched, compiles none and computes nothing: for tests that ask
     /// what would run. Such a device does not test itself.
     pub lists_only: bool,
+    /// A shader that is wrong at one level.
+    #[cfg(test)]
+    pub(crate) broken: Option<Broken>,
+}
+
+/// What is wrong with a shader: one text of its file in place of another.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Broken {
+    pub level: ShaderLevel,
+    pub stem: &'static str,
+    pub from: &'static str,
+    pub to: &'static str,
 }

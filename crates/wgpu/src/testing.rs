@@ -1,0 +1,27 @@
+//! What the tests inside of the crate share.
+
+use std::sync::Once;
+
+use crate::{WgpuBackend, WgpuOptions};
+
+/// Whether there is to be no device (`LONGVIEW_NO_GPU`): a test then says that it was not run. To be
+/// asked before a device is opened.
+#[expect(clippy::print_stderr, reason = "a test that did not run says so")]
+pub(crate) fn none_is_promised() -> bool {
+    static ONCE: Once = Once::new();
+    // Mesa's software device is not to optimise kernels that run for a moment; it reads this once.
+    // SAFETY: nothing in this program reads the environment but the standard library, which locks
+    // it, and the drivers of devices, all of which are opened behind this.
+    ONCE.call_once(|| unsafe { std::env::set_var("GALLIVM_PERF", "nopt") });
+    let promised = std::env::var_os("LONGVIEW_NO_GPU").is_some();
+    if promised {
+        eprintln!("NOT RUN: LONGVIEW_NO_GPU is set");
+    }
+    promised
+}
+
+/// The device; `None` where there is said to be none. It fails where there is none all the same.
+pub(crate) fn device() -> Option<WgpuBackend> {
+    let open = || pollster::block_on(WgpuBackend::new(&WgpuOptions::default()));
+    (!none_is_promised()).then(|| open().expect("an adapter"))
+}
