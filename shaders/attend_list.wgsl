@@ -20,6 +20,9 @@
 // operations.
 // HEAD_DIM <= 256, ROWS <= 8, KEYS <= 2. Shared memory 15.1 KiB at most.
 
+//# if HAS_SUBGROUPS
+//# import shared/subgroups
+//# end
 //# import shared/common
 //# import shared/kv_rows
 //# import shared/attend_shares
@@ -200,13 +203,15 @@ fn attend_list(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
 //# if HAS_SUBGROUPS
+    let slot = subgroup_slot(subgroup, subgroup_lane);
 //# else
-    let subgroup_lane = 0u;
-    let subgroup_size = 0u;
+    let slot = 0u;
+    let n_subgroups = 0u;
 //# end
     let split = workgroup.x;
     let part = workgroup.y % p.n_parts;
@@ -300,7 +305,7 @@ fn attend_list(
             }
         }
         // Its barriers also part tiles: every lane has read what is written below.
-        top = all_max(top, lane, subgroup_lane, subgroup_size);
+        top = all_max(top, lane, slot, n_subgroups);
         // Online softmax: what was summed before shrinks by how much the maximum grew.
         for (var h = 0u; h < QUADS; h++) {
             let next = max(m[h], top[h]);
@@ -339,7 +344,7 @@ fn attend_list(
         }
     }
 
-    l = all_sum(l, lane, subgroup_lane, subgroup_size);
+    l = all_sum(l, lane, slot, n_subgroups);
     // From here on a lane for each head, which alone reads and writes its log-sum-exp.
     if lane == 0u {
         for (var h = 0u; h < QUADS; h++) {

@@ -12,6 +12,9 @@
 // Bytes: W, once. x comes from cache, 4 T n_in for each 4 rows of W. Bound: memory.
 
 //# import shared/common
+//# if HAS_SUBGROUPS
+//# import shared/subgroups
+//# end
 //# import shared/element X=bias
 //# import shared/row4 X=x VECTOR=X_VECTOR
 
@@ -58,7 +61,7 @@ fn high(unit: vec4<u32>) -> vec4<f32> {
 }
 //# end
 
-// For each row of x, the parts of the 4 sums.
+// For each row of x, the parts of the 4 sums. A subgroup has at least 4 invocations.
 //# if HAS_SUBGROUPS
 const N_PARTS: u32 = GROUP / 4u;
 //# else
@@ -73,7 +76,8 @@ fn matvec(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
     // Rows beyond the last are the last again; nobody writes their sums.
@@ -115,14 +119,15 @@ fn matvec(
     }
 
 //# if HAS_SUBGROUPS
+    let slot = subgroup_slot(subgroup, subgroup_lane);
     for (var t = 0u; t < ROWS; t++) {
         let part = subgroupAdd(sums[t]);
-        if subgroup_lane == 0u {
-            parts[t * N_PARTS + lane / subgroup_size] = part;
+        if slot != NO_SLOT {
+            parts[t * N_PARTS + slot] = part;
         }
     }
     workgroupBarrier();
-    let n_parts = (GROUP + subgroup_size - 1u) / subgroup_size;
+    let n_parts = n_subgroups;
 //# else
     for (var t = 0u; t < ROWS; t++) {
         parts[t * N_PARTS + lane] = sums[t];

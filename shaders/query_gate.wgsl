@@ -6,6 +6,9 @@
 // Bytes: 12 Hq Dh. Bound: the launch.
 
 //# import shared/common
+//# if HAS_SUBGROUPS
+//# import shared/subgroups
+//# end
 //# import shared/reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
 
 struct Params {
@@ -31,7 +34,8 @@ fn query_gate(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
     let kv_head = flat_index(workgroup, grid);
@@ -39,7 +43,7 @@ fn query_gate(
         return;
     }
 //# if HAS_SUBGROUPS
-    let place = vec2<u32>(subgroup_lane, subgroup_size);
+    let place = vec2<u32>(subgroup_slot(subgroup, subgroup_lane), n_subgroups);
 //# else
     let place = vec2<u32>(0u, 0u);
 //# end

@@ -6,6 +6,9 @@
 // Bytes: 4 rows width in (8 with accumulate), 4 out. Bound: memory.
 
 //# import shared/common
+//# if HAS_SUBGROUPS
+//# import shared/subgroups
+//# end
 //# import shared/reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
 //# import shared/element X=weight
 
@@ -32,7 +35,8 @@ fn rms_norm(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
     let row = flat_index(workgroup, grid);
@@ -46,7 +50,8 @@ fn rms_norm(
         squares += element * element;
     }
 //# if HAS_SUBGROUPS
-    let total = reduce_sum(squares, lane, subgroup_lane, subgroup_size);
+    let slot = subgroup_slot(subgroup, subgroup_lane);
+    let total = reduce_sum(squares, lane, slot, n_subgroups);
 //# else
     let total = reduce_sum(squares, lane, 0u, 0u);
 //# end

@@ -1,22 +1,23 @@
 // X: what all lanes of `attend_list` have, put together and given to all of them. COMBINE puts two
 // together, SUBGROUP_COMBINE those of a subgroup. Some lanes first gather what a subgroup or eight
-// lanes have; each lane then gathers what those have.
+// lanes have; each lane then gathers what those have. `slot` and `n_slots` are as for
+// `shared/reduce`.
 
 fn X(
     x: array<vec4<f32>, QUADS>,
     lane: u32,
-    subgroup_lane: u32,
-    subgroup_size: u32,
+    slot: u32,
+    n_slots: u32,
 ) -> array<vec4<f32>, QUADS> {
     var all = x;
 //# if HAS_SUBGROUPS
     for (var h = 0u; h < QUADS; h++) {
         let part = SUBGROUP_COMBINE(all[h]);
-        if subgroup_lane == 0u {
-            lane_sums[lane / subgroup_size * QUADS + h] = part;
+        if slot != NO_SLOT {
+            lane_sums[slot * QUADS + h] = part;
         }
     }
-    let n = (GROUP + subgroup_size - 1u) / subgroup_size;
+    let n = n_slots;
 //# else
     for (var h = 0u; h < QUADS; h++) {
         lane_parts[lane * QUADS + h] = all[h];

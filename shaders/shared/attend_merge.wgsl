@@ -8,6 +8,9 @@
 // At most 2048 splits. Shared memory 14 KiB.
 
 //# import shared/common
+//# if HAS_SUBGROUPS
+//# import shared/subgroups
+//# end
 //# import shared/reduce X=reduce_sum COMBINE=plus SUBGROUP_COMBINE=subgroupAdd
 //# import shared/reduce X=reduce_max COMBINE=max SUBGROUP_COMBINE=subgroupMax
 //# import shared/attend_shares
@@ -53,13 +56,15 @@ fn attend_merge(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
 //# if HAS_SUBGROUPS
+    let slot = subgroup_slot(subgroup, subgroup_lane);
 //# else
-    let subgroup_lane = 0u;
-    let subgroup_size = 1u;
+    let slot = 0u;
+    let n_subgroups = 1u;
 //# end
     let row = flat_index(workgroup, grid);
     if row >= p.n_rows {
@@ -71,7 +76,7 @@ fn attend_merge(
     for (var s = lane; s < n; s += GROUP) {
         top = max(top, partials[begin + s * (VECTORS + 1u)].x);
     }
-    let m = reduce_max(top, lane, subgroup_lane, subgroup_size);
+    let m = reduce_max(top, lane, slot, n_subgroups);
     var l_part = 0.0;
     for (var s = lane; s < n; s += GROUP) {
         let state = partials[begin + s * (VECTORS + 1u)];
@@ -79,7 +84,7 @@ fn attend_merge(
         weights[s] = e;
         l_part += e * state.y;
     }
-    let l = reduce_sum(l_part, lane, subgroup_lane, subgroup_size);
+    let l = reduce_sum(l_part, lane, slot, n_subgroups);
 
     let column = begin + 1u + lane % VECTORS;
     let split_group = lane / VECTORS;

@@ -14,6 +14,9 @@
 // Bytes: the weights, once. Bound: memory.
 
 //# import shared/common
+//# if HAS_SUBGROUPS
+//# import shared/subgroups
+//# end
 //# import shared/element X=vectors
 //# if PROJECT
 //# else
@@ -106,7 +109,8 @@ fn bias_of(layer: Layer, row: u32) -> f32 {
     return vectors_element(layer.bias_kind, layer.bias_offset + row);
 }
 
-// For each row of x, the parts of 4 sums and of the sum of squares.
+// For each row of x, the parts of 4 sums and of the sum of squares. A subgroup has at least 4
+// invocations.
 //# if HAS_SUBGROUPS
 const N_PARTS: u32 = GROUP / 4u;
 //# else
@@ -117,7 +121,7 @@ var<workgroup> squares: array<f32, ROWS * N_PARTS>;
 
 //# if ROUND_X
 // The factors 1 / rms of the rows of x, for which `squares` is used.
-fn factors(lane: u32, subgroup_lane: u32, subgroup_size: u32) -> array<f32, ROWS> {
+fn factors(lane: u32, slot: u32, n_slots: u32) -> array<f32, ROWS> {
     var square = array<f32, ROWS>();
     for (var i = lane * 4u; i < p.n_in; i += GROUP * 4u) {
         for (var t = 0u; t < ROWS; t++) {
@@ -128,12 +132,12 @@ fn factors(lane: u32, subgroup_lane: u32, subgroup_size: u32) -> array<f32, ROWS
 //# if HAS_SUBGROUPS
     for (var t = 0u; t < ROWS; t++) {
         let total = subgroupAdd(square[t]);
-        if subgroup_lane == 0u {
-            squares[t * N_PARTS + lane / subgroup_size] = total;
+        if slot != NO_SLOT {
+            squares[t * N_PARTS + slot] = total;
         }
     }
     workgroupBarrier();
-    let n_parts = (GROUP + subgroup_size - 1u) / subgroup_size;
+    let n_parts = n_slots;
 //# else
     for (var t = 0u; t < ROWS; t++) {
         squares[t * N_PARTS + lane] = square[t];
@@ -164,11 +168,11 @@ fn factors(lane: u32, subgroup_lane: u32, subgroup_size: u32) -> array<f32, ROWS
 
 // x times the norm's weights against the weight rows that begin at these units, for all rows of x;
 // the sums lie in `parts` and `squares`, in `n_parts` parts.
-fn walk(start: vec4<u32>, lane: u32, subgroup_lane: u32, subgroup_size: u32) -> u32 {
+fn walk(start: vec4<u32>, lane: u32, slot: u32, n_slots: u32) -> u32 {
     var sums = array<vec4<f32>, ROWS>();
     var square = array<f32, ROWS>();
 //# if ROUND_X
-    let factor = factors(lane, subgroup_lane, subgroup_size);
+    let factor = factors(lane, slot, n_slots);
 //# end
     for (var unit = lane; unit < p.row_units; unit += GROUP) {
         let unit_a = weight[start.x + unit];
@@ -218,13 +222,13 @@ fn walk(start: vec4<u32>, lane: u32, subgroup_lane: u32, subgroup_size: u32) -> 
     for (var t = 0u; t < ROWS; t++) {
         let sum = subgroupAdd(sums[t]);
         let total = subgroupAdd(square[t]);
-        if subgroup_lane == 0u {
-            parts[t * N_PARTS + lane / subgroup_size] = sum;
-            squares[t * N_PARTS + lane / subgroup_size] = total;
+        if slot != NO_SLOT {
+            parts[t * N_PARTS + slot] = sum;
+            squares[t * N_PARTS + slot] = total;
         }
     }
     workgroupBarrier();
-    return (GROUP + subgroup_size - 1u) / subgroup_size;
+    return n_slots;
 //# else
     for (var t = 0u; t < ROWS; t++) {
         parts[t * N_PARTS + lane] = sums[t];
@@ -274,7 +278,8 @@ fn project(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
     var quad = flat_index(workgroup, grid);
@@ -308,7 +313,8 @@ fn project(
     rows = min(rows, vec4<u32>(layer.n_out - 1u));
     let start = layer.weight_offset + rows * p.row_units;
 //# if HAS_SUBGROUPS
-    let n_parts = walk(start, lane, subgroup_lane, subgroup_size);
+    let slot = subgroup_slot(subgroup, subgroup_lane);
+    let n_parts = walk(start, lane, slot, n_subgroups);
 //# else
     let n_parts = walk(start, lane, 0u, 0u);
 //# end
@@ -346,7 +352,8 @@ fn gated(
     @builtin(local_invocation_index) lane: u32,
 //# if HAS_SUBGROUPS
     @builtin(subgroup_invocation_id) subgroup_lane: u32,
-    @builtin(subgroup_size) subgroup_size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) n_subgroups: u32,
 //# end
 ) {
     let first = flat_index(workgroup, grid) * 2u;
@@ -356,7 +363,8 @@ fn gated(
         p.weight_offset_1 + rows * p.row_units,
     );
 //# if HAS_SUBGROUPS
-    let n_parts = walk(start, lane, subgroup_lane, subgroup_size);
+    let slot = subgroup_slot(subgroup, subgroup_lane);
+    let n_parts = walk(start, lane, slot, n_subgroups);
 //# else
     let n_parts = walk(start, lane, 0u, 0u);
 //# end

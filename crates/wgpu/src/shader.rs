@@ -76,6 +76,7 @@ files![
     "shared/round_rows",
     "shared/row4",
     "shared/selected_rows",
+    "shared/subgroups",
     "shared/tile_embed",
     "shared/tile_product",
     "shared/tile_sort",

@@ -7,4 +7,5 @@ mod fused;
 mod policy_ops;
 mod runtime;
 mod shaders;
+mod subgroups;
 mod variants;

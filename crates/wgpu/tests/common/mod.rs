@@ -45,6 +45,19 @@ pub fn device() -> Option<WgpuBackend> {
     Some(open(&WgpuOptions::default()))
 }
 
+/// The device with these options.
+pub fn device_with(options: &WgpuOptions) -> Option<WgpuBackend> {
+    if none_is_promised() {
+        return None;
+    }
+    Some(open(options))
+}
+
+/// Says that a test did not run, and why.
+pub fn not_run(reason: &str) {
+    eprintln!("NOT RUN: {reason}");
+}
+
 /// The device, with bindings of at most so many bytes.
 pub fn device_of_bindings(max_binding_bytes: u64) -> Option<WgpuBackend> {
     if none_is_promised() {
@@ -117,6 +130,12 @@ pub fn check_in_turns(what: &str, cases: Vec<(Case, Plan)>) {
         // Not by a macro of the standard library, which keeps it back where a test passes.
         let _ = writeln!(std::io::stderr(), "{what}, {level}: {n} of {n_cases} cases");
     }
+}
+
+/// Compares a case with the reference on each of `backends`.
+pub fn check_at(backends: &[WgpuBackend], case: &Case) {
+    let all: Vec<_> = (0..backends.len()).collect();
+    check_case(backends, &all, case, &case.plan());
 }
 
 /// Compares a case on those of `backends` whose places are given.
