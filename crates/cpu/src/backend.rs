@@ -109,5 +109,6 @@ fn capabilities(isa: SupportedIsa, threads: usize) -> Capabilities {
         quant_types: QuantType::ALL.to_vec(),
         missing_ops: Vec::new(),
         memory_bytes: machine::available_memory(),
+        max_buffer_bytes: None,
     }
 }

@@ -106,5 +106,6 @@ fn capabilities<D: Driver>(driver: &D) -> Capabilities {
         quant_types: QuantType::ALL.to_vec(),
         missing_ops: Vec::new(),
         memory_bytes,
+        max_buffer_bytes: None,
     }
 }

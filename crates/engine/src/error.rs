@@ -132,6 +132,22 @@ pub enum EngineError {
         /// What would fit.
         advice: Advice,
     },
+    /// A session that takes a larger buffer than the device has, found before loading.
+    #[error(
+        "{what} would take {} in one buffer, and the device allows {}; up to {tokens} tokens fit: use --ctx-size {tokens}, a --policy with a smaller index, or --device cpu",
+        Bytes(*needed),
+        Bytes(*available)
+    )]
+    DeviceBuffer {
+        /// What is in the buffer.
+        what: &'static str,
+        /// Its bytes.
+        needed: u64,
+        /// The most that a buffer of the device has.
+        available: u64,
+        /// The longest context whose buffers the device has.
+        tokens: usize,
+    },
     /// Not enough host memory beside a device that has its own, found before loading.
     #[error(
         "not enough host memory: {} are needed ({} keys and values, {} index and positions) and {} \

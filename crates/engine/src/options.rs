@@ -102,6 +102,7 @@ impl EngineOptions {
             // Where kernels read host memory over a bus, the host need not know what is missing.
             device_cache: self.device_cache && !unified_memory,
             eight_bit_slots: device.kv_dtypes.contains(&DType::Q8),
+            max_buffer_bytes: device.max_buffer_bytes,
         }
     }
 }

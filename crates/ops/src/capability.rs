@@ -72,6 +72,8 @@ pub struct Capabilities {
     pub missing_ops: Vec<(Op, String)>,
     /// Memory that may be planned for, in bytes; `None` where the device does not tell.
     pub memory_bytes: Option<u64>,
+    /// Most bytes of one buffer that kernels see; `None` where memory alone bounds it.
+    pub max_buffer_bytes: Option<u64>,
 }
 
 impl Capabilities {

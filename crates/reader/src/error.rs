@@ -118,6 +118,7 @@ fn code_of(error: &EngineError) -> &'static str {
         EngineError::Scheduler(SchedulerError::Op(op)) => code_of_op(op),
         EngineError::Memory { .. }
         | EngineError::DeviceMemory { .. }
+        | EngineError::DeviceBuffer { .. }
         | EngineError::HostMemory { .. } => "out-of-memory",
         EngineError::Cancelled => "cancelled",
         EngineError::Policy(_)

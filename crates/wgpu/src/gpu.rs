@@ -138,8 +138,11 @@ impl Gpu {
         let size = bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX);
         let no_memory =
             || OpError::OutOfMemory { backend: "wgpu", label: label.to_owned(), bytes: size };
-        if size > self.max_storage_bytes() {
-            return Err(no_memory());
+        let most = self.max_storage_bytes();
+        if size > most {
+            // Not a matter of memory: less of something else would not help.
+            let label = format!("{label}, as one buffer of this device has at most {most} bytes");
+            return Err(OpError::OutOfMemory { backend: "wgpu", label, bytes: size });
         }
         let usage = wgpu::BufferUsages::STORAGE
             | wgpu::BufferUsages::COPY_SRC

@@ -40,6 +40,7 @@ impl ReferenceBackend {
             quant_types: QuantType::ALL.to_vec(),
             missing_ops: Vec::new(),
             memory_bytes: None,
+            max_buffer_bytes: None,
         };
         Self::with_capabilities(capabilities)
     }

@@ -6,6 +6,7 @@ mod kv_shape;
 mod layer_mode;
 mod layer_tensors;
 mod prefill_mode;
+mod segments;
 
 pub use device_layout::DeviceLayout;
 pub use kv_shape::{HostRows, KvShape};
@@ -13,6 +14,8 @@ pub use layer_mode::LayerMode;
 pub use layer_tensors::LayerTensors;
 pub(crate) use layer_tensors::{Query, SelectionId, attend_params};
 pub use prefill_mode::PrefillMode;
+pub use segments::Segments;
+pub(crate) use segments::segment_rows;
 
 /// Queries that a prefill records for policies that come later.
 pub const LAST_QUERIES: usize = 128;

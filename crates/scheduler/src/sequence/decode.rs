@@ -88,11 +88,12 @@ impl Token {
         sequence.layers[layer].push_positions(row, 1);
         let at = sequence.device_row(layer, row);
         let exact = sequence.store.two_forms(layer).map_or(0, |forms| forms.layout.row(row));
-        scratch.set_rows(&*sequence.backend, [at, row, exact].into_iter())?;
+        let (segment, to) = sequence.layers[layer].place_of(at);
+        scratch.set_rows(&*sequence.backend, [to, row, exact].into_iter())?;
         let new = |id: usize| NewRows { start: self.index, len: 1, row_ids: scratch.rows(id, 1) };
         let (on_device, on_host, in_full) = (new(0), new(1), new(2));
         let (shape, backend) = (&sequence.shape, &*sequence.backend);
-        let has_device = match sequence.layers[layer].device_rows_mut() {
+        let has_device = match sequence.layers[layer].segment_mut(segment) {
             Some(device) => scatter(backend, shape, t, &on_device, device).map(|()| true)?,
             None => false,
         };

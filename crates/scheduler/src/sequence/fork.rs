@@ -13,6 +13,7 @@ use super::kv_sequence::Sequence;
 use super::snapshot::Restored;
 use crate::error::SchedulerError;
 use crate::layout::HostRows;
+use crate::store::DeviceRows;
 
 /// Bytes of device rows that pass through the host at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -45,13 +46,15 @@ impl<B: Backend> Sequence<B> {
     async fn copy_device_rows(&self, fork: &mut Self) -> Result<(), SchedulerError> {
         let mut bytes = Vec::new();
         for (from, to) in self.layers.iter().zip(&mut fork.layers) {
-            let (Some(from), Some(to)) = (&from.device, &mut to.device) else { continue };
-            let step = PIECE_BYTES / from.dtype().size();
-            for at in (0..from.len()).step_by(step) {
-                let len = step.min(from.len() - at);
-                bytes.resize(len * from.dtype().size(), 0);
-                self.backend.read(View::part(from, at, len), &mut bytes).await?;
-                self.backend.write(ViewMut::part(to, at, len), &bytes)?;
+            for (i, from) in from.segments().enumerate() {
+                let Some(DeviceRows { buffer: to, .. }) = to.segment_mut(i) else { continue };
+                let step = PIECE_BYTES / from.dtype().size();
+                for at in (0..from.len()).step_by(step) {
+                    let len = step.min(from.len() - at);
+                    bytes.resize(len * from.dtype().size(), 0);
+                    self.backend.read(View::part(from, at, len), &mut bytes).await?;
+                    self.backend.write(ViewMut::part(to, at, len), &bytes)?;
+                }
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use longview_ops::{Backend, DeviceBuffer, KvView, OpResult};
 use super::coded_slots::Slots;
 use crate::eviction::Kept;
 use crate::index::{GROUP_CLUSTERS, LayerIndex, LayerProjection, PromptKeys, Recorded};
-use crate::layout::{HostRows, KvShape, LayerMode, SelectionId};
+use crate::layout::{HostRows, KvShape, LayerMode, Segments, SelectionId};
 use crate::policy::{INDEX_SEGMENT, Index, IndexKind, Policy, Residency, Residual};
 use crate::recall::{ClusterCache, LayerPrefetch, Searched};
 use crate::store::{DeviceRows, WritebackSource};
@@ -24,7 +24,10 @@ pub struct Layer<B: Backend> {
     /// Rows on the device `[Hkv, device_rows, 2, Dh]`: all of them (dense), or sinks, ring and
     /// cache slots. `None` where attention reads the host store in place.
     pub device: Option<B::Buffer>,
-    /// Rows of a head on the device.
+    /// Further buffers like it with the rows behind, where all rows of a layer that attends to
+    /// everything take more than one.
+    pub device_rest: Vec<B::Buffer>,
+    /// Rows of a head in `device`, and in each of `device_rest`.
     pub device_rows: usize,
     /// Cache slots, where those have 8 bits and `device` has none.
     pub(super) slots: Option<Slots<B>>,
@@ -96,6 +99,8 @@ pub(super) struct LayerSetup {
     pub host_caches: bool,
     /// Cache slots of 8 bits of each head, beside the rows of the device.
     pub coded_slots: usize,
+    /// Most bytes of one buffer on the device, if that is a limit.
+    pub max_buffer_bytes: Option<u64>,
 }
 
 impl<B: Backend> LayerState<B> {
@@ -260,6 +265,7 @@ impl<B: Backend> Layer<B> {
             n_submitted: 0,
             permuted_to: 0,
             device: None,
+            device_rest: Vec::new(),
             device_rows: 0,
             slots: None,
             state: LayerState::Dense,
@@ -313,12 +319,17 @@ impl<B: Backend> Layer<B> {
         // What the policy before had is freed first.
         self.state = LayerState::Dense;
         (self.device, self.slots) = (None, None);
+        self.device_rest.clear();
         self.n_indexed = policy.sinks;
         self.n_submitted = policy.sinks;
-        self.device_rows = policy.device_rows(shape, setup.layer) - setup.coded_slots;
+        let rows = policy.device_rows(shape, setup.layer) - setup.coded_slots;
         self.state = LayerState::new(backend, shape, policy, setup)?;
+        let is_dense = self.mode() == LayerMode::Dense && !setup.in_place;
+        let limit = setup.max_buffer_bytes.filter(|_| is_dense);
+        let segments = Segments::new(shape.n_kv_heads * shape.row_bytes(), rows, limit);
+        self.device_rows = segments.rows;
         if !setup.in_place {
-            self.device = Some(self.alloc_device(backend, shape)?);
+            self.alloc_segments(backend, shape, segments.n)?;
         }
         if setup.coded_slots > 0 {
             self.slots = Some(Slots::new(backend, shape, setup.coded_slots)?);
@@ -329,6 +340,35 @@ impl<B: Backend> Layer<B> {
         Ok(())
     }
 
+    /// Fresh device rows in `n` buffers.
+    pub(super) fn alloc_segments(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        n: usize,
+    ) -> OpResult<()> {
+        self.device = Some(self.alloc_device(backend, shape)?);
+        self.device_rest.clear();
+        for _ in 1..n {
+            let buffer = self.alloc_device(backend, shape)?;
+            self.device_rest.push(buffer);
+        }
+        Ok(())
+    }
+
+    /// The buffer of a device row, and the row there.
+    pub(super) fn place_of(&self, row: usize) -> (usize, usize) {
+        if self.device_rest.is_empty() {
+            return (0, row);
+        }
+        (row / self.device_rows, row % self.device_rows)
+    }
+
+    /// All buffers of device rows, in order.
+    pub(super) fn segments(&self) -> impl Iterator<Item = &B::Buffer> {
+        self.device.iter().chain(&self.device_rest)
+    }
+
     pub(super) fn alloc_device(&self, backend: &B, shape: &KvShape) -> OpResult<B::Buffer> {
         let pool = self.kept().map_or(0, Kept::n_pool_rows);
         let rows = shape.n_kv_heads * self.device_rows + pool;
@@ -336,16 +376,24 @@ impl<B: Backend> Layer<B> {
         backend.alloc(shape.kv_dtype, len, "device KV")
     }
 
-    /// The rows on the device, to be written.
+    /// The rows on the device, to be written; of a layer that has several buffers those in the
+    /// first.
     pub(super) fn device_rows_mut(&mut self) -> Option<DeviceRows<'_, B>> {
+        self.segment_mut(0)
+    }
+
+    /// The rows in one of the buffers, to be written.
+    pub(super) fn segment_mut(&mut self, segment: usize) -> Option<DeviceRows<'_, B>> {
         let head_stride = self.device_rows;
-        self.device.as_mut().map(|buffer| DeviceRows { buffer, head_stride })
+        let mut buffers = self.device.iter_mut().chain(&mut self.device_rest);
+        buffers.nth(segment).map(|buffer| DeviceRows { buffer, head_stride })
     }
 
     /// The rows on the device, from which new ones go to the host.
     pub(super) fn writeback_source(&self) -> Option<WritebackSource<'_, B>> {
         let head_stride = self.device_rows;
-        self.device.as_ref().map(|buffer| WritebackSource { buffer, head_stride })
+        let rest = self.device_rest.as_slice();
+        self.device.as_ref().map(|buffer| WritebackSource { buffer, rest, head_stride })
     }
 
     /// Adds the positions of `len` new rows, which are in token order.
@@ -357,7 +405,7 @@ impl<B: Backend> Layer<B> {
 
     /// Bytes of KV rows and index on the device.
     pub fn device_bytes(&self) -> u64 {
-        self.device.as_ref().map_or(0, |b| b.size_bytes())
+        self.segments().map(DeviceBuffer::size_bytes).sum::<u64>()
             + self.slots.as_ref().map_or(0, |slots| slots.buffer.size_bytes())
             + self.recall().map_or(0, Recall::device_bytes)
     }
@@ -398,6 +446,7 @@ mod tests {
         in_place: false,
         host_caches: true,
         coded_slots: 0,
+        max_buffer_bytes: None,
     };
 
     fn adopted(policy: &Policy, setup: &LayerSetup) -> TestLayer {

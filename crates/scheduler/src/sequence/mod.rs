@@ -22,6 +22,8 @@ mod prefill;
 mod random_settings;
 mod recovery;
 mod scratch;
+#[cfg(test)]
+mod segmented_rows;
 mod snapshot;
 mod sparse;
 mod sparse_means;

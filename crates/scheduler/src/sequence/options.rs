@@ -51,6 +51,9 @@ pub struct SequenceOptions {
     /// Rows of 8 bits also in the device cache, where the host store has them and rows lie in
     /// separate buffers; kernels must read them.
     pub eight_bit_slots: bool,
+    /// Most bytes of one buffer on the device: a layer that attends to everything has its rows in
+    /// several where they take more. `None` where memory alone bounds it.
+    pub max_buffer_bytes: Option<u64>,
 }
 
 impl Default for SequenceOptions {
@@ -65,6 +68,7 @@ impl Default for SequenceOptions {
             recall: RecallMode::Exact,
             device_cache: false,
             eight_bit_slots: false,
+            max_buffer_bytes: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::options::{Placement, SequenceOptions};
 use super::sparse_means;
 use crate::eviction::sink_rotation_bytes;
 use crate::index::{GROUP_CLUSTERS, PromptKeys, group_bytes};
-use crate::layout::{HostRows, KvShape, LayerMode};
+use crate::layout::{HostRows, KvShape, LayerMode, Segments};
 use crate::policy::{INDEX_SEGMENT, IndexKind, Policy, Residual};
 use crate::recall::{residual_bytes, sampled_bytes, token_stage_bytes};
 
@@ -55,7 +55,7 @@ impl KvPlan {
             let own_rows = shape.host_rows == HostRows::EightBits && has_device_rows(mode);
             if options.placement == Placement::Device || own_rows {
                 let coded = n_coded_slots(shape, policy, options, layer);
-                plan.add_rows(shape, policy, layer, coded);
+                plan.add_rows(shape, policy, options, (layer, coded));
                 has_coded |= coded > 0;
             }
         }
@@ -80,12 +80,22 @@ impl KvPlan {
     }
 
     /// The rows of a layer on the device; `coded` cache slots of each head have 8 bits.
-    fn add_rows(&mut self, shape: &KvShape, policy: &Policy, layer: LayerId, coded: usize) {
+    fn add_rows(
+        &mut self,
+        shape: &KvShape,
+        policy: &Policy,
+        options: &SequenceOptions,
+        (layer, coded): (LayerId, usize),
+    ) {
         let heads = shape.n_kv_heads as u64;
         let row = heads * shape.row_bytes() as u64;
         let layout = policy.layer_layout(shape, layer);
         match policy.layer_mode(shape, layer) {
-            LayerMode::Dense => self.dense_bytes += policy.device_rows(shape, layer) as u64 * row,
+            LayerMode::Dense => {
+                let rows = policy.device_rows(shape, layer);
+                let segments = Segments::new(row as usize, rows, options.max_buffer_bytes);
+                self.dense_bytes += segments.total() as u64 * row;
+            }
             LayerMode::Window | LayerMode::Local | LayerMode::Recall => {
                 self.window_bytes += (layout.sinks + layout.ring) as u64 * row;
                 self.cache_bytes += (layout.slots - coded) as u64 * row;
@@ -209,6 +219,52 @@ impl KvPlan {
         }
         // Starts, sizes and radii beside the centroids.
         self.host_index_bytes += (shape.n_kv_heads * clusters * (centroid + 3 * word)) as u64;
+    }
+
+    /// The largest single buffer that a sequence takes on the device, and what it holds. Rows of a
+    /// layer that attends to everything are in as many buffers as the device asks for.
+    pub fn largest_buffer(
+        shape: &KvShape,
+        policy: &Policy,
+        options: &SequenceOptions,
+    ) -> (&'static str, u64) {
+        let (heads, row) = (shape.n_kv_heads as u64, shape.row_bytes() as u64);
+        let own_rows = options.placement == Placement::Device;
+        let mut all = vec![("no buffer", 0)];
+        for layer in shape.layers() {
+            let rows = policy.device_rows(shape, layer) as u64;
+            let kept = match policy.layer_mode(shape, layer) {
+                LayerMode::Dense => continue,
+                LayerMode::Kept => policy.kept(shape, layer).min(shape.capacity) as u64,
+                LayerMode::Window | LayerMode::Local | LayerMode::Recall => 0,
+            };
+            if own_rows {
+                all.push(("the device rows of a layer", heads * (rows + kept) * row));
+            }
+        }
+        if let Some(index) = policy.index.filter(|_| n_recall(shape, policy) > 0) {
+            let width = index.landmark_width(shape.head_dim);
+            let pairs = if policy.residual.has_means() { 2 } else { 1 };
+            let unit = (pairs * width * shape.kv_dtype.size()) as u64;
+            let units = policy.max_units(shape.capacity) as u64;
+            all.push(("the index of a layer", heads * units * unit));
+            if let Some(two_stage) = index.two_stage() {
+                let code = (two_stage.tokens.rank.most(shape.head_dim) * DType::I8.size()) as u64;
+                all.push(("the index of a layer's tokens", heads * shape.capacity as u64 * code));
+            }
+            let points = match (index.kind, index.segment) {
+                (IndexKind::Clusters(_), 0) => shape.capacity,
+                (IndexKind::Clusters(_), segment) => segment.min(shape.capacity),
+                _ => INDEX_SEGMENT.min(shape.capacity),
+            };
+            let point = (shape.head_dim * DType::F32.size()) as u64;
+            all.push(("the keys of a prompt that is indexed", heads * points as u64 * point));
+        }
+        if policy.residency.kept().is_some() {
+            let sums = shape.n_q_heads as u64 * shape.capacity as u64 * DType::F32.size() as u64;
+            all.push(("the attention that tokens received", sums));
+        }
+        all.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
     }
 
     /// Everything on the device but the prefill buffers.

@@ -150,7 +150,15 @@ impl<B: Backend> Sequence<B> {
             let own_rows = has_two_forms && has_device_rows(policy.layer_mode(shape, layer));
             let in_place = in_place && !own_rows;
             let coded_slots = n_coded_slots(shape, policy, &self.options, layer);
-            let setup = LayerSetup { layer, selection, in_place, host_caches, coded_slots };
+            let max_buffer_bytes = self.options.max_buffer_bytes;
+            let setup = LayerSetup {
+                layer,
+                selection,
+                in_place,
+                host_caches,
+                coded_slots,
+                max_buffer_bytes,
+            };
             state.adopt(backend, shape, policy, &setup)?;
             selection.0 += usize::from(state.recall().is_some());
         }

@@ -9,7 +9,7 @@ use super::kv_sequence::Sequence;
 use super::scratch::{StepScratch, StreamBuffers};
 use crate::error::SchedulerError;
 use crate::index::RecordedChunk;
-use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params};
+use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params, segment_rows};
 use crate::store::{DeviceRows, LayerRows, NewRows, RowReader, scatter};
 
 /// A prefill chunk in one layer.
@@ -106,23 +106,38 @@ impl Chunk {
     ) -> Result<(), SchedulerError> {
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
         let backend = &*sequence.backend;
-        scratch.set_rows(backend, n..n + self.len)?;
-        let new = self.new_rows(scratch);
         let state = &mut sequence.layers[self.layer];
-        let buffer = state.device.as_mut().expect("device placement has device rows");
-        let head_stride = state.device_rows;
-        scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride })?;
-        let kv = KvView::new(buffer, head_stride);
-        let window = shape.window(self.layer);
-        let run = Run { kv, rows: 0..n + self.len, diagonal: n as i32, window, accumulate: false };
-        if self.attends {
+        let stride = state.device_rows;
+        scratch.set_rows(backend, (n..n + self.len).map(|row| state.place_of(row).1))?;
+        let parts = segment_rows(n..n + self.len, stride);
+        for part in parts.clone() {
+            let (start, len) = (self.start + part.before, part.rows.len());
+            let new = NewRows { start, len, row_ids: scratch.rows(part.before, len) };
+            let device = state.segment_mut(part.segment);
+            scatter(backend, shape, t, &new, device.expect("device placement has device rows"))?;
+        }
+        let all = segment_rows(0..n + self.len, stride).zip(state.segments());
+        for (part, buffer) in all.filter(|_| self.attends) {
+            let run = Run {
+                kv: KvView::new(buffer, stride),
+                diagonal: n as i32 - (part.segment * stride) as i32,
+                rows: part.rows,
+                window: shape.window(self.layer),
+                accumulate: part.segment > 0,
+            };
             self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
         }
-        sequence.mover.clear();
-        for head in shape.heads() {
-            (n..n + self.len).for_each(|row| sequence.mover.push(head, row, row));
+        for part in parts {
+            let Some(buffer) = state.segments().nth(part.segment) else { continue };
+            sequence.mover.clear();
+            for head in shape.heads() {
+                for (i, row) in part.rows.clone().enumerate() {
+                    sequence.mover.push(head, row, n + part.before + i);
+                }
+            }
+            let (kv, store) = (KvView::new(buffer, stride), &mut *sequence.store);
+            sequence.mover.store(backend, shape, store, self.layer, kv).await?;
         }
-        sequence.mover.store(backend, shape, &mut *sequence.store, self.layer, kv).await?;
         Ok(())
     }
 

@@ -145,15 +145,15 @@ fn every_setting_is_a_policy_or_says_what_would_be_one() {
 }
 
 /// A sequence and what its steps use.
-struct Runner {
-    backend: Arc<R>,
-    sequence: Sequence<R>,
+pub(super) struct Runner {
+    pub backend: Arc<R>,
+    pub sequence: Sequence<R>,
     scratch: StepScratch<R>,
     rng: SplitMix64,
 }
 
 impl Runner {
-    fn new(policy: Policy, capacity: usize, layout: SequenceOptions) -> Self {
+    pub fn new(policy: Policy, capacity: usize, layout: SequenceOptions) -> Self {
         let backend = Arc::new(R::new());
         let shape = shape(capacity);
         let SequenceOptions { chunk, tile, placement, .. } = layout;
@@ -172,8 +172,8 @@ impl Runner {
         buffer
     }
 
-    /// One step of `len` random tokens; its attention is of finite numbers.
-    fn step(&mut self, len: usize, mode: SpanMode) {
+    /// One step of `len` random tokens; its attention, layer by layer, is of finite numbers.
+    pub fn step(&mut self, len: usize, mode: SpanMode) -> Vec<f32> {
         let shape = self.sequence.shape().clone();
         let KvShape { n_q_heads: hq, n_kv_heads: hkv, head_dim: d, .. } = shape;
         let inputs: Vec<_> = shape
@@ -183,6 +183,7 @@ impl Runner {
         let spans =
             &mut [StepSpan { sequence: &mut self.sequence, start: 0, len, mode, is_read: true }];
         let mut step = Step { spans, scratch: &mut self.scratch };
+        let mut attended = Vec::new();
         step.check().unwrap();
         for (layer, [q, k, v, out]) in shape.layers().zip(inputs) {
             let next = LayerId(layer.0 + 1);
@@ -197,6 +198,7 @@ impl Runner {
             let bytes = bytemuck::cast_slice_mut(&mut values);
             block_on(self.backend.read(View::all(&out), bytes)).unwrap();
             assert!(values.iter().all(|x| x.is_finite()), "layer {layer}: {values:?}");
+            attended.extend(values);
         }
         step.finish();
         let mut parts = self.sequence.writeback_parts();
@@ -205,17 +207,20 @@ impl Runner {
         }
         drop(parts);
         let _ = self.sequence.finish_writeback();
+        attended
     }
 
-    fn prefill(&mut self, n: usize) {
+    /// Reads a prompt of `n` random tokens; returns what [`Runner::step`] does, chunk by chunk.
+    pub fn prefill(&mut self, n: usize) -> Vec<f32> {
         let chunk = self.sequence.options.chunk;
-        let mut left = n;
+        let (mut left, mut attended) = (n, Vec::new());
         while left > 0 {
             let len = left.min(chunk);
             left -= len;
-            self.step(len, SpanMode::Exact { remaining: left });
+            attended.extend(self.step(len, SpanMode::Exact { remaining: left }));
         }
         block_on(self.sequence.finish_prefill()).unwrap();
+        attended
     }
 
     /// No head attended more than its budget in the last step, apart from what it drew.

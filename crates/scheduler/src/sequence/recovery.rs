@@ -150,15 +150,21 @@ impl<B: Backend> Sequence<B> {
         self.copies.join(&self.backend)?;
         let mut row = rows.start;
         while row < rows.end {
-            let end = rows.end.min(row + self.mover.stride());
+            let (segment, to) = self.layers[layer].place_of(self.device_row(layer, row));
+            let mut end = rows.end.min(row + self.mover.stride());
+            if !self.layers[layer].device_rest.is_empty() {
+                // All rows, in their order: these are in one buffer.
+                end = end.min(row + self.layers[layer].device_rows - to);
+            }
             self.mover.clear();
             for head in self.shape.heads() {
                 for r in row..end {
-                    self.mover.push(head, r, self.device_row(layer, r));
+                    let (_, to) = self.layers[layer].place_of(self.device_row(layer, r));
+                    self.mover.push(head, r, to);
                 }
             }
             let Self { backend, shape, store, mover, layers, .. } = self;
-            let Some(device) = layers[layer].device_rows_mut() else { return Ok(()) };
+            let Some(device) = layers[layer].segment_mut(segment) else { return Ok(()) };
             mover.load(&**backend, shape, &**store, layer, device)?;
             row = end;
         }
@@ -186,7 +192,8 @@ impl<B: Backend> Sequence<B> {
                 kept.restore(&**backend, &self.shape, self.layout.ring)?;
             }
             if layer.device.is_some() {
-                layer.device = Some(layer.alloc_device(&**backend, &self.shape)?);
+                let n = 1 + layer.device_rest.len();
+                layer.alloc_segments(&**backend, &self.shape, n)?;
             }
             if let Some(slots) = &mut layer.slots {
                 *slots = Slots::new(&**backend, &self.shape, slots.n)?;

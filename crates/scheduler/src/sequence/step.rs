@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use longview_core::LayerId;
-use longview_ops::{AttendChunk, AttendList, Backend, ChunkSpan, ListSpan, View, ViewMut};
+use longview_ops::{AttendChunk, AttendList, Backend, ChunkSpan, KvView, ListSpan, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::decode::Token;
@@ -16,7 +16,7 @@ use super::layer_state::LayerState;
 use super::prefill::Chunk;
 use super::scratch::StepScratch;
 use crate::error::SchedulerError;
-use crate::layout::{KvShape, LayerTensors, attend_params};
+use crate::layout::{KvShape, LayerTensors, attend_params, segment_rows};
 
 /// How a span attends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,6 +303,8 @@ impl<B: Backend> Round<'_, B> {
         let begin = backend.now();
         let mut lists: SmallVec<[ListSpan<'_, B>; 4]> = SmallVec::new();
         let mut runs: SmallVec<[ChunkSpan<'_, B>; 4]> = SmallVec::new();
+        // Rows behind the first buffer's, by buffer.
+        let mut later: SmallVec<[SmallVec<[ChunkSpan<'_, B>; 4]>; 1]> = SmallVec::new();
         // What is merged with these, where rows have two forms.
         let mut rounded = RoundedRows::<B>::default();
         for token in &self.tokens {
@@ -319,7 +321,7 @@ impl<B: Backend> Round<'_, B> {
                 {
                     let n_rows = sequence.n_tokens + 1;
                     let first = sequence.first_visible(layer, n_rows);
-                    runs.push(ChunkSpan {
+                    let run = ChunkSpan {
                         q_start: token.index as u32,
                         q_len: 1,
                         kv,
@@ -328,7 +330,25 @@ impl<B: Backend> Round<'_, B> {
                         n_rows: (n_rows - first) as u32,
                         diagonal: i32::MAX,
                         window: ChunkSpan::<B>::ALL,
-                    });
+                    };
+                    let layer = &sequence.layers[layer];
+                    if layer.device_rest.is_empty() {
+                        runs.push(run);
+                        continue;
+                    }
+                    let stride = layer.device_rows;
+                    for (part, buffer) in segment_rows(0..n_rows, stride).zip(layer.segments()) {
+                        let (kv, n_rows) = (KvView::new(buffer, stride), part.rows.len() as u32);
+                        let run = ChunkSpan { kv, n_rows, ..run };
+                        let Some(i) = part.segment.checked_sub(1) else {
+                            runs.push(run);
+                            continue;
+                        };
+                        if later.len() <= i {
+                            later.push(SmallVec::new());
+                        }
+                        later[i].push(run);
+                    }
                 }
                 state => {
                     let mut list = sequence.lists.first(kv, token.index);
@@ -368,9 +388,14 @@ impl<B: Backend> Round<'_, B> {
                 lse: ViewMut::part(&mut self.scratch.lse, 0, lse_len),
             })?;
         }
+        let p = attend_params(&shape, n_tokens, true);
+        for spans in &later {
+            let lse = ViewMut::part(&mut self.scratch.lse, 0, lse_len);
+            backend.attend_chunk(AttendChunk { p, q: t.q, spans, out: t.out_mut(), lse })?;
+        }
         rounded.attend(&**backend, &shape, t, &mut self.scratch.lse)?;
         let spent = backend.now().saturating_sub(begin);
-        drop((lists, runs, rounded));
+        drop((lists, runs, later, rounded));
         if let Some(token) = self.tokens.first_mut() {
             token.sequence.stats.attend += spent;
         }

@@ -30,7 +30,19 @@ pub(crate) struct Writeback {
 /// The device rows of one layer, as a writeback reads them.
 pub(crate) struct WritebackSource<'a, B: Backend> {
     pub buffer: &'a B::Buffer,
+    /// Buffers like it with the rows behind, each with `head_stride` rows of a head.
+    pub rest: &'a [B::Buffer],
     pub head_stride: usize,
+}
+
+impl<'a, B: Backend> WritebackSource<'a, B> {
+    /// The buffer of a row, and the row there.
+    fn place_of(&self, row: usize) -> (&'a B::Buffer, usize) {
+        match (row / self.head_stride.max(1)).checked_sub(1).and_then(|i| self.rest.get(i)) {
+            Some(buffer) => (buffer, row % self.head_stride),
+            None => (self.buffer, row),
+        }
+    }
 }
 
 impl Writeback {
@@ -77,8 +89,9 @@ impl Writeback {
         for (layer, rows) in layers.zip(self.rows.chunks(self.n_tokens)) {
             for (row, head) in rows.iter().flat_map(|row| (0..heads).map(move |head| (row, head))) {
                 let (out, next) = std::mem::take(&mut rest).split_at_mut(row_bytes);
+                let (buffer, row) = layer.place_of(*row);
                 let at = (head * layer.head_stride + row) * 2 * d;
-                parts.push((View::part(layer.buffer, at, 2 * d), out));
+                parts.push((View::part(buffer, at, 2 * d), out));
                 rest = next;
             }
         }
@@ -115,7 +128,8 @@ mod tests {
     }
 
     fn read(backend: &ReferenceBackend, writeback: &mut Writeback, layers: &[Buffer]) -> usize {
-        let sources = layers.iter().map(|buffer| WritebackSource { buffer, head_stride: 3 });
+        let sources =
+            layers.iter().map(|buffer| WritebackSource { buffer, rest: &[], head_stride: 3 });
         let mut parts = writeback.read_parts(&shape(), sources);
         pollster::block_on(backend.read_all(&mut parts)).unwrap();
         parts.len()

@@ -109,6 +109,7 @@ pub fn options(placement: Placement) -> SequenceOptions {
         recall,
         device_cache,
         eight_bit_slots,
+        max_buffer_bytes: None,
     }
 }
 
