@@ -43,6 +43,7 @@ pub mod compare;
 pub mod corpus;
 pub mod desc;
 pub mod error;
+pub mod fused_case;
 mod op;
 pub mod parity;
 pub mod reference;

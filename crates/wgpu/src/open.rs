@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use longview_core::DType;
 use longview_core::quant::QuantType;
+use longview_ops::fused_case::fused_check;
 use longview_ops::{Capabilities, Op, parity};
 
 use crate::adapter;
@@ -17,9 +18,16 @@ use crate::scratch::Scratch;
 use crate::shader_level::ShaderLevel;
 use crate::weight::WeightArena;
 
-/// What the self-test runs at the start: one op of each kind of kernel.
+/// What the self-test runs at the start beside the fused calls: one op of each kind of kernel.
 const TESTED: &[Op] =
-    &[Op::Matvec, Op::Matmul, Op::AttendList, Op::AttendChunk, Op::CentroidScores];
+    &[Op::RmsNorm, Op::Matvec, Op::Matmul, Op::AttendList, Op::AttendChunk, Op::CentroidScores];
+
+/// Whether the device computes right numbers: some cases of each kind of kernel, and the fused calls
+/// of a decoded token.
+async fn self_test(backend: &WgpuBackend) -> Result<(), String> {
+    parity::spot_check(backend, TESTED).await?;
+    fused_check(backend).await
+}
 
 impl WgpuBackend {
     /// Opens a device: at the level asked for, or at the highest that computes right numbers.
@@ -54,15 +62,19 @@ impl WgpuBackend {
         let mut reason = String::new();
         for &level in levels.iter().rev() {
             // A device of its own for each try: a kernel that fails may take the device with it.
-            let (device, queue) = adapter::open(&adapter, options.max_binding_bytes).await?;
+            let (device, queue) = adapter::open(&adapter, options).await?;
             let mut gpu = Gpu::new(device, queue, info.clone(), level);
             gpu.fills = !(options.spares_software && gpu.is_software());
+            #[cfg(test)]
+            {
+                gpu.broken = options.broken.filter(|broken| broken.level == level);
+            }
             let memory = memory::device_bytes(&adapter);
             let backend = Self::with_device(gpu, memory, options.clone());
             if options.lists_only {
                 return Ok(backend);
             }
-            match parity::spot_check(&backend, TESTED).await {
+            match self_test(&backend).await {
                 Ok(()) => return Ok(backend),
                 Err(message) => reason = message,
             }
@@ -98,6 +110,7 @@ impl WgpuBackend {
             quant_types: QuantType::ALL.to_vec(),
             missing_ops: Vec::new(),
             memory_bytes,
+            max_buffer_bytes: Some(gpu.max_storage_bytes()),
         });
         let recorder = Mutex::new(Recorder::new(&gpu));
         Self {
@@ -110,6 +123,82 @@ impl WgpuBackend {
             ring: Mutex::default(),
             scratch: Scratch::default(),
             start: Instant::now(),
+        }
+    }
+}
+
+/// These need an adapter, as `tests/backend.rs` does.
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use pollster::block_on;
+
+    use super::*;
+    use crate::options::Broken;
+    use crate::testing;
+
+    /// What decoding a token runs, of every kind of kernel.
+    #[test]
+    fn the_self_test_runs_the_decode_path() {
+        let Some(backend) = testing::device() else { return };
+        let entries: BTreeSet<&str> = backend.gpu.entries().collect();
+        let wanted = [
+            "attend_chunk",
+            "attend_list",
+            "attend_merge",
+            "gated",
+            "logits",
+            "matmul",
+            "matvec",
+            "pool",
+            "project",
+            "rms_norm",
+            "round_rows",
+            "tile_product",
+        ];
+        assert!(wanted.iter().all(|entry| entries.contains(entry)), "{entries:?}");
+    }
+
+    /// The error says what is wrong.
+    fn refused(broken: Broken) -> String {
+        let (shader_level, broken) = (Some(broken.level), Some(broken));
+        let options = WgpuOptions { shader_level, broken, ..WgpuOptions::default() };
+        match block_on(WgpuBackend::new(&options)) {
+            Ok(_) => panic!("{broken:?} was not found"),
+            Err(e) => e.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_wrong_kernel_of_the_decode_path_lowers_the_level() {
+        if testing::none_is_promised() {
+            return;
+        }
+        let broken = Broken {
+            level: ShaderLevel::Subgroups,
+            stem: "shared/norm_matvec",
+            from: "let sum = subgroupAdd(sums[t])",
+            to: "let sum = subgroupMax(sums[t])",
+        };
+        assert!(refused(broken).contains("project of 1 rows"), "{}", refused(broken));
+        let options = WgpuOptions { broken: Some(broken), ..WgpuOptions::default() };
+        let backend = block_on(WgpuBackend::new(&options)).expect("a lower level");
+        assert_eq!(backend.shader_level(), ShaderLevel::F16);
+    }
+
+    #[test]
+    fn a_wrong_kernel_at_every_level_is_named() {
+        if testing::none_is_promised() {
+            return;
+        }
+        for level in ShaderLevel::ALL {
+            let (stem, from) = ("shared/norm_matvec", "* up;");
+            let gated = refused(Broken { level, stem, from, to: "+ up;" });
+            assert!(gated.contains("norm_gated of 1 rows"), "{gated}");
+            let (stem, from) = ("rms_norm", "* scale");
+            let norm = refused(Broken { level, stem, from, to: "* 1.01 * scale" });
+            assert!(norm.contains("rms_norm"), "{norm}");
         }
     }
 }

@@ -1,0 +1,278 @@
+//! Cases of [`Backend::project`] and [`Backend::norm_gated`], each several ops in one call, which the
+//! corpus of single ops does not have.
+
+use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
+
+use crate::backend::Backend;
+use crate::buffer::{DeviceBuffer, View, ViewMut};
+use crate::desc::{Activation, LinearOut, NormGated, Project, RmsNormParams, RopeParams};
+use crate::error::OpResult;
+use crate::reference::ReferenceBackend;
+use crate::weight::{Activations, WeightSource};
+
+/// Sizes and types of a call. Its numbers follow from them.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedCase {
+    /// Tokens.
+    pub n_rows: u32,
+    /// Columns of x.
+    pub width: u32,
+    /// Query heads and KV heads.
+    pub heads: [u32; 2],
+    /// Columns of a head.
+    pub head_dim: u32,
+    /// Columns of a head that rotate.
+    pub rotary_dim: u32,
+    /// Columns of gate and up.
+    pub inner: u32,
+    /// How matrices and biases are stored.
+    pub weights: DType,
+    /// What products round.
+    pub activations: Activations,
+    /// Whether layers have a bias.
+    pub is_biased: bool,
+    /// Whether the heads of q and k are normed.
+    pub has_head_norms: bool,
+}
+
+impl FusedCase {
+    /// A small layer that decodes one token.
+    pub const DECODE: Self = Self {
+        n_rows: 1,
+        width: 64,
+        heads: [4, 2],
+        head_dim: 16,
+        rotary_dim: 16,
+        inner: 96,
+        weights: DType::BF16,
+        activations: Activations::F32,
+        is_biased: false,
+        has_head_norms: false,
+    };
+
+    /// q, k and v by [`Backend::project`].
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub async fn project<B: Backend>(&self, backend: &B) -> OpResult<Vec<Vec<f32>>> {
+        let s = self;
+        let mut make = self.maker(backend, 7);
+        let widths = [s.heads[0], s.heads[1], s.heads[1]].map(|heads| heads * s.head_dim);
+        let x = make.floats(s.n_rows * s.width)?;
+        let norm = make.weight(DType::F32, 1, s.width)?;
+        let [q, k, v] = widths;
+        let layers = [make.layer(q)?, make.layer(k)?, make.layer(v)?];
+        let table = make.floats(s.n_rows * s.rotary_dim)?;
+        let mut head_norm = || {
+            let norm = s.has_head_norms.then(|| make.weight(s.weights, 1, s.head_dim));
+            norm.transpose()
+        };
+        let norms = [head_norm()?, head_norm()?];
+        let room = |len: u32| backend.alloc(DType::F32, len as usize, "fused case");
+        let [mut q_made, mut k_made, mut v_made] =
+            [room(s.n_rows * q)?, room(s.n_rows * k)?, room(s.n_rows * v)?];
+        let [mut q_out, mut k_out] = [room(s.n_rows * q)?, room(s.n_rows * k)?];
+        let [mut scratch, mut head_scratch] = [room(s.n_rows * s.width)?, room(s.n_rows * q)?];
+        backend.project(Project {
+            p: self.norm_params(),
+            x: View::all(&x),
+            norm: &norm,
+            scratch: ViewMut::all(&mut scratch),
+            layers: [
+                layers[0].to(q, &mut q_made),
+                layers[1].to(k, &mut k_made),
+                layers[2].to(v, &mut v_made),
+            ],
+            rope: RopeParams {
+                n_tokens: s.n_rows,
+                n_heads: 0,
+                head_dim: s.head_dim,
+                rotary_dim: s.rotary_dim,
+            },
+            table: View::all(&table),
+            head_norms: norms.each_ref().map(Option::as_ref),
+            out: [ViewMut::all(&mut q_out), ViewMut::all(&mut k_out)],
+            head_scratch: ViewMut::all(&mut head_scratch),
+        })?;
+        let mut outs = Vec::new();
+        for buffer in [&q_out, &k_out, &v_made] {
+            outs.push(read(backend, buffer).await?);
+        }
+        Ok(outs)
+    }
+
+    /// The gated product by [`Backend::norm_gated`].
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub async fn gated<B: Backend>(
+        &self,
+        backend: &B,
+        activation: Activation,
+    ) -> OpResult<Vec<f32>> {
+        let s = self;
+        let mut make = self.maker(backend, 9);
+        let x = make.floats(s.n_rows * s.width)?;
+        let norm = make.weight(s.weights, 1, s.width)?;
+        let layers = [make.layer(s.inner)?, make.layer(s.inner)?];
+        let room = |len: u32| backend.alloc(DType::F32, len as usize, "fused case");
+        let len = s.n_rows * s.inner;
+        let [mut gate, mut up, mut out] = [room(len)?, room(len)?, room(len)?];
+        let mut scratch = room(s.n_rows * s.width)?;
+        backend.norm_gated(NormGated {
+            p: self.norm_params(),
+            x: View::all(&x),
+            norm: &norm,
+            scratch: ViewMut::all(&mut scratch),
+            activation,
+            gate: layers[0].to(s.inner, &mut gate),
+            up: layers[1].to(s.inner, &mut up),
+            out: ViewMut::all(&mut out),
+        })?;
+        read(backend, &out).await
+    }
+
+    fn maker<'a, B: Backend>(&self, backend: &'a B, seed: u64) -> Maker<'a, B> {
+        Maker { backend, case: *self, rng: SplitMix64::new(seed) }
+    }
+
+    fn norm_params(&self) -> RmsNormParams {
+        RmsNormParams { n_rows: self.n_rows, width: self.width, eps: 1e-5, accumulate: 0 }
+    }
+
+    /// The largest error of either call against the reference: normalised mean square error, as the
+    /// parity run counts it, of each result.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub async fn error_of<B: Backend>(
+        &self,
+        backend: &B,
+        activation: Activation,
+    ) -> OpResult<FusedError> {
+        let reference = ReferenceBackend::new();
+        let (got, want) = (self.project(backend).await?, self.project(&reference).await?);
+        let project = got.iter().zip(&want).map(|(got, want)| nmse(got, want)).fold(0.0, max);
+        let got = self.gated(backend, activation).await?;
+        let gated = nmse(&got, &self.gated(&reference, activation).await?);
+        Ok(FusedError { project, gated })
+    }
+
+    /// The largest error that is right.
+    pub fn most(&self) -> f64 {
+        // A number between two of bf16 may go to the other one where its norm is off by an ulp.
+        // Without rounding the error would be 1.3e-6.
+        if self.activations.rounds_to_bf16(self.weights) { 8e-7 } else { 1e-7 }
+    }
+}
+
+/// Errors of a case.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedError {
+    /// Of [`Backend::project`].
+    pub project: f64,
+    /// Of [`Backend::norm_gated`].
+    pub gated: f64,
+}
+
+/// Runs both calls for a token and for several with two types of weights: what decoding and checking
+/// drafts come to. The error names the call and what is wrong.
+pub async fn fused_check<B: Backend>(backend: &B) -> Result<(), String> {
+    // So wide that every invocation of a workgroup has a part of each sum.
+    let one = FusedCase { width: 1028, ..FusedCase::DECODE };
+    let several = FusedCase { n_rows: 5, weights: DType::F16, is_biased: true, ..one };
+    for case in [one, several] {
+        let error = case.error_of(backend, Activation::Silu).await.map_err(|e| e.to_string())?;
+        for (call, error) in [("project", error.project), ("norm_gated", error.gated)] {
+            // Not-a-number is wrong as well.
+            if !(error <= case.most()) {
+                let (rows, weights) = (case.n_rows, case.weights);
+                let what = format!("{call} of {rows} rows with weights of {weights}");
+                return Err(format!("{what}: NMSE {error:.1e} above {:.1e}", case.most()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The larger one; not-a-number stays.
+fn max(a: f64, b: f64) -> f64 {
+    if a >= b || a.is_nan() { a } else { b }
+}
+
+fn nmse(got: &[f32], want: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let wrong = got.iter().zip(want).map(|(a, b)| square(f64::from(*a) - f64::from(*b)));
+    wrong.sum::<f64>() / want.iter().map(|x| square(f64::from(*x))).sum::<f64>()
+}
+
+async fn read<B: Backend>(backend: &B, buffer: &B::Buffer) -> OpResult<Vec<f32>> {
+    let mut bytes = vec![0; buffer.len() * 4];
+    backend.read(View::all(buffer), &mut bytes).await?;
+    Ok(decode_f32(DType::F32, &bytes))
+}
+
+/// Data that is the same on every backend, in the order in which it is asked for.
+struct Maker<'a, B: Backend> {
+    backend: &'a B,
+    case: FusedCase,
+    rng: SplitMix64,
+}
+
+/// A weight and its bias.
+struct Layer<B: Backend> {
+    weight: B::Weight,
+    bias: Option<B::Weight>,
+}
+
+impl<B: Backend> Layer<B> {
+    fn to<'a>(&'a self, n_out: u32, out: &'a mut B::Buffer) -> LinearOut<'a, B> {
+        let Self { weight, bias } = self;
+        LinearOut { weight, bias: bias.as_ref(), n_out, out: ViewMut::all(out) }
+    }
+}
+
+impl<B: Backend> Maker<'_, B> {
+    fn values(&mut self, len: u32) -> Vec<f32> {
+        (0..len).map(|_| self.rng.next_normal()).collect()
+    }
+
+    fn floats(&mut self, len: u32) -> OpResult<B::Buffer> {
+        let bytes = encode_f32(DType::F32, &self.values(len));
+        let mut buffer = self.backend.alloc(DType::F32, len as usize, "fused case")?;
+        self.backend.write(ViewMut::all(&mut buffer), &bytes)?;
+        Ok(buffer)
+    }
+
+    fn weight(&mut self, dtype: DType, n_rows: u32, n_cols: u32) -> OpResult<B::Weight> {
+        let bytes = HostBytes::from_vec(encode_f32(dtype, &self.values(n_rows * n_cols)));
+        let (n_rows, n_cols) = (n_rows as usize, n_cols as usize);
+        let (name, activations) = ("fused case".to_owned(), self.case.activations);
+        self.backend.load_weight(WeightSource { name, dtype, n_rows, n_cols, bytes, activations })
+    }
+
+    fn layer(&mut self, n_out: u32) -> OpResult<Layer<B>> {
+        let FusedCase { weights, width, is_biased, .. } = self.case;
+        let weight = self.weight(weights, n_out, width)?;
+        let bias = if is_biased { Some(self.weight(weights, 1, n_out)?) } else { None };
+        Ok(Layer { weight, bias })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_agrees_with_itself() {
+        pollster::block_on(fused_check(&ReferenceBackend::new())).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_number_is_wrong() {
+        assert!(max(0.0, f64::NAN).is_nan() && max(f64::NAN, 1.0).is_nan());
+        assert_eq!((max(1.0, 2.0), max(2.0, 1.0)), (2.0, 2.0));
+        assert!(nmse(&[f32::NAN, 1.0], &[1.0, 1.0]).is_nan());
+        assert_eq!(nmse(&[1.0, 1.0], &[1.0, 2.0]), 0.2);
+    }
+}
