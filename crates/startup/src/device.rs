@@ -8,6 +8,8 @@ use longview_ops::Backend;
 use longview_wgpu::{WgpuBackend, WgpuOptions};
 use pollster::block_on;
 
+use crate::embedded::cache_dir;
+
 /// A device that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -68,6 +70,14 @@ macro_rules! with_device {
     };
 }
 
+/// The options of a device for WGSL, which keeps its compiled pipelines where programs of this user
+/// keep what can be made again.
+fn wgpu_options(options: &DeviceOptions) -> WgpuOptions {
+    let in_cache = || Some(cache_dir()?.join("longview").join("pipelines"));
+    let pipeline_folder = options.wgpu.pipeline_folder.clone().or_else(in_cache);
+    WgpuOptions { pipeline_folder, ..options.wgpu.clone() }
+}
+
 /// What came of trying one device for `auto`.
 enum Attempt<D> {
     Open(D),
@@ -92,7 +102,7 @@ impl Device {
             DeviceChoice::Auto => Self::automatic(options, warn),
             DeviceChoice::Cpu => Self::cpu(options),
             DeviceChoice::Wgpu => {
-                Ok(Device::Wgpu(Arc::new(block_on(WgpuBackend::new(&options.wgpu))?)))
+                Ok(Device::Wgpu(Arc::new(block_on(WgpuBackend::new(&wgpu_options(options)))?)))
             }
             DeviceChoice::Cuda => {
                 Ok(Device::Cuda(Arc::new(block_on(CudaBackend::new(&options.cuda))?)))
@@ -124,7 +134,7 @@ impl Device {
 
     /// A software adapter is slower than the CPU backend: it counts as none.
     fn try_wgpu(options: &DeviceOptions) -> Attempt<Self> {
-        match block_on(WgpuBackend::hardware(&options.wgpu)) {
+        match block_on(WgpuBackend::hardware(&wgpu_options(options))) {
             Ok(Some(backend)) => Attempt::Open(Device::Wgpu(Arc::new(backend))),
             Ok(None) => Attempt::Absent,
             Err(error) => Attempt::Unusable(error.to_string()),

@@ -81,7 +81,7 @@ fn open_temporary(name: &str) -> Result<ModelFolder, EmbeddedError> {
 }
 
 /// Where programs of this user keep what can be made again.
-fn cache_dir() -> Option<PathBuf> {
+pub(crate) fn cache_dir() -> Option<PathBuf> {
     let folder = |name: &str| env::var_os(name).filter(|v: &OsString| !v.is_empty());
     if cfg!(windows) {
         return folder("LOCALAPPDATA").map(PathBuf::from);

@@ -147,8 +147,10 @@ pub(crate) async fn open(
         NEEDED_INVOCATIONS,
     )?;
     least("bytes of workgroup memory", limits.max_compute_workgroup_storage_size, NEEDED_SHARED)?;
-    let optional =
-        wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+    let optional = wgpu::Features::SHADER_F16
+        | wgpu::Features::SUBGROUP
+        | wgpu::Features::TIMESTAMP_QUERY
+        | wgpu::Features::PIPELINE_CACHE;
     let device = adapter
         .request_device(&wgpu::DeviceDescriptor {
             label: Some("longview"),

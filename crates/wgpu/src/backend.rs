@@ -6,6 +6,8 @@ use longview_ops::{Capabilities, OpResult};
 
 use crate::counters::{Counters, Tally};
 use crate::gpu::Gpu;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::kernel_list::Compiling;
 use crate::lock::lock;
 use crate::options::WgpuOptions;
 use crate::readback::ReadRing;
@@ -27,6 +29,9 @@ pub struct DeviceInfo {
 
 /// A GPU through wgpu.
 pub struct WgpuBackend {
+    /// The thread that compiles ahead; before the device, which it must not outlive.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) compiling: Option<Arc<Compiling>>,
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) options: WgpuOptions,
     pub(crate) capabilities: Arc<Capabilities>,

@@ -2,13 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(target_arch = "wasm32"))]
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use longview_ops::{OpError, OpResult};
 
 use crate::counters::Tally;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::kernel_list::{self, Listed};
 use crate::lock::lock;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::pipeline_file::PipelineFile;
 use crate::raw_buffer::RawBuffer;
 use crate::shader::{self, Variant};
 use crate::shader_level::ShaderLevel;
@@ -18,6 +24,10 @@ pub(crate) const PARAMS_SIZE: u64 = 256;
 /// Places in a buffer that several weights share begin at multiples of this: whole vectors, and
 /// what a binding may need one day.
 pub(crate) const STORAGE_ALIGNMENT: u64 = 256;
+
+/// Fresh pipelines that are worth a file.
+#[cfg(not(target_arch = "wasm32"))]
+const SAVED_AT_ONCE: u64 = 8;
 
 pub(crate) struct Gpu {
     pub device: wgpu::Device,
@@ -29,6 +39,14 @@ pub(crate) struct Gpu {
     /// Whether work is cut into more pieces than it needs, so that the device is full.
     pub fills: bool,
     pub tally: Arc<Tally>,
+    #[cfg(not(target_arch = "wasm32"))]
+    pub pipelines: Option<PipelineFile>,
+    /// Pipelines that had been compiled when they were last kept.
+    #[cfg(not(target_arch = "wasm32"))]
+    saved_pipelines: AtomicU64,
+    /// Where the kernels are listed that ran, and how many the self-test ran.
+    #[cfg(not(target_arch = "wasm32"))]
+    list: Option<(PathBuf, usize)>,
     #[cfg(test)]
     pub broken: Option<crate::options::Broken>,
     kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
@@ -41,6 +59,8 @@ pub(crate) struct Gpu {
 
 /// A compiled variant.
 pub(crate) struct Kernel {
+    /// Whether somebody launched it.
+    is_used: AtomicBool,
     pub pipeline: wgpu::ComputePipeline,
     pub layout: Arc<Layout>,
 }
@@ -49,6 +69,8 @@ pub(crate) struct Kernel {
 pub(crate) struct Layout {
     pub id: u64,
     pub groups: wgpu::BindGroupLayout,
+    #[cfg(not(target_arch = "wasm32"))]
+    writes: Vec<bool>,
     pipeline: wgpu::PipelineLayout,
 }
 
@@ -77,6 +99,12 @@ impl Gpu {
             level,
             fills: true,
             tally: Arc::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            pipelines: None,
+            #[cfg(not(target_arch = "wasm32"))]
+            saved_pipelines: AtomicU64::new(0),
+            #[cfg(not(target_arch = "wasm32"))]
+            list: None,
             #[cfg(test)]
             broken: None,
             kernels: Mutex::default(),
@@ -173,11 +201,41 @@ impl Gpu {
     /// The pipeline of a variant; `writes` says for each storage binding whether it is written.
     pub fn kernel(&self, variant: &Variant, writes: &[bool]) -> Arc<Kernel> {
         if let Some(kernel) = lock(&self.kernels).get(variant) {
+            kernel.is_used.store(true, Ordering::Relaxed);
             return Arc::clone(kernel);
         }
         let kernel = Arc::new(self.compile(variant, writes));
+        kernel.is_used.store(true, Ordering::Relaxed);
         lock(&self.kernels).insert(variant.clone(), Arc::clone(&kernel));
         kernel
+    }
+
+    /// Compiles a variant that is expected to be launched. One that cannot be is left out.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn prepare(&self, variant: &Variant, writes: &[bool]) {
+        if lock(&self.kernels).contains_key(variant) || self.check().is_err() {
+            return;
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let kernel = Arc::new(self.compile(variant, writes));
+        if pollster::block_on(scope.pop()).is_none() {
+            lock(&self.kernels).entry(variant.clone()).or_insert(kernel);
+        }
+    }
+
+    /// What was launched, with the bindings that each writes.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn used(&self) -> Vec<Listed> {
+        let kernels = lock(&self.kernels);
+        let used = kernels.iter().filter(|(_, kernel)| kernel.is_used.load(Ordering::Relaxed));
+        used.map(|(variant, kernel)| (variant.clone(), kernel.layout.writes.clone())).collect()
+    }
+
+    /// From now on what is launched is noted at the end in the list at `path`.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn begin_list(&mut self, path: PathBuf) {
+        let n_tested = lock(&self.kernels).len();
+        self.list = Some((path, n_tested));
     }
 
     /// The entry points of what was compiled.
@@ -229,9 +287,39 @@ impl Gpu {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
-            cache: None,
+            cache: self.pipeline_cache(),
         });
-        Kernel { pipeline, layout }
+        Kernel { is_used: AtomicBool::new(false), pipeline, layout }
+    }
+
+    /// What was compiled at an earlier start.
+    fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        #[cfg(target_arch = "wasm32")]
+        return None;
+        #[cfg(not(target_arch = "wasm32"))]
+        self.pipelines.as_ref().map(|pipelines| &pipelines.cache)
+    }
+
+    /// Keeps what was compiled for the next start, where that is much: a program may be ended at any
+    /// moment.
+    pub fn save_new_pipelines(&self) {
+        #[cfg(not(target_arch = "wasm32"))]
+        {
+            let compiled = self.tally.pipelines.load(Ordering::Relaxed);
+            if compiled >= self.saved_pipelines.load(Ordering::Relaxed) + SAVED_AT_ONCE {
+                self.saved_pipelines.store(compiled, Ordering::Relaxed);
+                self.save_pipelines();
+            }
+        }
+    }
+
+    /// Keeps what was compiled for the next start.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn save_pipelines(&self) {
+        // A device that is gone gives nothing.
+        if let Some(pipelines) = self.pipelines.as_ref().filter(|_| self.check().is_ok()) {
+            pipelines.save();
+        }
     }
 
     fn module(&self, label: &str, text: String) -> wgpu::ShaderModule {
@@ -276,8 +364,28 @@ impl Gpu {
             immediate_size: 0,
         });
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let layout = Arc::new(Layout { id, groups, pipeline });
+        let layout = Arc::new(Layout {
+            id,
+            groups,
+            #[cfg(not(target_arch = "wasm32"))]
+            writes: writes.to_vec(),
+            pipeline,
+        });
         layouts.insert(writes.to_vec(), Arc::clone(&layout));
         layout
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.save_pipelines();
+        if let Some((path, n_tested)) = &self.list {
+            let used = self.used();
+            // A program that only opened the device says nothing of what will run.
+            if used.len() > *n_tested {
+                kernel_list::save(path, used);
+            }
+        }
     }
 }

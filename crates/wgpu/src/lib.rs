@@ -15,11 +15,15 @@ mod attention;
 mod backend;
 mod bindings;
 mod buffer;
+#[cfg(not(target_arch = "wasm32"))]
+mod cache_file;
 mod contract;
 mod counters;
 mod error;
 mod fused;
 mod gpu;
+#[cfg(not(target_arch = "wasm32"))]
+mod kernel_list;
 mod launch;
 mod linear;
 mod lock;
@@ -27,6 +31,8 @@ mod memory;
 mod open;
 mod ops;
 mod options;
+#[cfg(not(target_arch = "wasm32"))]
+mod pipeline_file;
 mod quantised;
 mod raw_buffer;
 mod readback;

@@ -11,8 +11,12 @@ use crate::adapter;
 use crate::backend::{Instant, WgpuBackend};
 use crate::error::StartError;
 use crate::gpu::Gpu;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::kernel_list::{self, Compiling};
 use crate::memory;
 use crate::options::WgpuOptions;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::pipeline_file::PipelineFile;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::shader_level::ShaderLevel;
@@ -65,6 +69,10 @@ impl WgpuBackend {
             let (device, queue) = adapter::open(&adapter, options).await?;
             let mut gpu = Gpu::new(device, queue, info.clone(), level);
             gpu.fills = !(options.spares_software && gpu.is_software());
+            #[cfg(not(target_arch = "wasm32"))]
+            if let Some(folder) = options.pipeline_folder.as_deref() {
+                gpu.pipelines = PipelineFile::open(&gpu.device, &gpu.info, folder);
+            }
             #[cfg(test)]
             {
                 gpu.broken = options.broken.filter(|broken| broken.level == level);
@@ -75,12 +83,25 @@ impl WgpuBackend {
                 return Ok(backend);
             }
             match self_test(&backend).await {
-                Ok(()) => return Ok(backend),
+                Ok(()) => return Ok(backend.with_listed_kernels()),
                 Err(message) => reason = message,
             }
         }
         let levels: Vec<_> = levels.into_iter().map(ShaderLevel::name).collect();
         Err(StartError::SelfTest { adapter: info.name, levels: levels.join(", "), reason })
+    }
+
+    /// A device that passed its test, with a thread that compiles what ran last time.
+    fn with_listed_kernels(mut self) -> Self {
+        #[cfg(not(target_arch = "wasm32"))]
+        if let (Some(folder), Some(gpu)) =
+            (&self.options.pipeline_folder, Arc::get_mut(&mut self.gpu))
+        {
+            let path = kernel_list::path_of(folder, gpu);
+            gpu.begin_list(path.clone());
+            self.compiling = Compiling::start(&self.gpu, &path).map(Arc::new);
+        }
+        self
     }
 
     /// What the self-test says of each level that the adapter's features allow.
@@ -114,6 +135,8 @@ impl WgpuBackend {
         });
         let recorder = Mutex::new(Recorder::new(&gpu));
         Self {
+            #[cfg(not(target_arch = "wasm32"))]
+            compiling: None,
             gpu: Arc::new(gpu),
             options,
             capabilities,

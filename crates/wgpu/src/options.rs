@@ -19,6 +19,9 @@ pub struct WgpuOptions {
     /// Most bytes of a buffer that a kernel sees, where that is to be less than the limits above
     /// allow: for tests. `None` takes what they allow.
     pub max_binding_bytes: Option<u64>,
+    /// Where compiled pipelines are kept from one start to the next, for drivers that do not keep
+    /// them themselves; `None` keeps none. Made where it is missing, for this user alone.
+    pub pipeline_folder: Option<std::path::PathBuf>,
     /// Notes which variants are launched, compiles none and computes nothing: for tests that ask
     /// what would run. Such a device does not test itself.
     pub lists_only: bool,

@@ -87,6 +87,7 @@ pub(crate) async fn map(gpu: &Gpu, buffer: &wgpu::Buffer, size: u64) -> OpResult
         let _ = gpu.device.poll(wgpu::PollType::wait_indefinitely());
     }
     let result = Mapped(state).await;
+    gpu.save_new_pipelines();
     gpu.check()?;
     result.map_err(|e| OpError::DeviceLost { backend: "wgpu", reason: e.to_string() })
 }
