@@ -78,6 +78,13 @@ const TOOLS: &[Tool] = &[
         ],
         source: Source::Packages("mesa-vulkan-drivers"),
     },
+    // WGSL kernels as Vulkan gets them are looked at by Khronos' validator too.
+    #[cfg(target_os = "linux")]
+    Tool {
+        name: "SPIR-V validator",
+        probe: &["spirv-val", "--version"],
+        source: Source::Packages("spirv-tools"),
+    },
     // The desktop app is started once, on a screen that nobody sees.
     #[cfg(target_os = "linux")]
     Tool {

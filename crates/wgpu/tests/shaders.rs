@@ -1,14 +1,20 @@
-//! Every variant of every shader is parsed and validated, at all levels, without a device; and
-//! stays inside of what WebGPU guarantees.
+//! Every variant of every shader is parsed and validated, at all levels, without a device; stays
+//! inside of what WebGPU guarantees; and is written in the languages of Vulkan, DX12 and Metal.
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use longview_ops::Op;
 use longview_wgpu::shader::{FILES, expand};
 use longview_wgpu::{ShaderLevel, ShaderVariant, variants};
+use naga::back::{hlsl, msl, spv};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module};
+
+use crate::common;
 
 /// WebGPU's guaranteed limits.
 const STORAGE_BUFFERS: usize = 8;
@@ -69,9 +75,94 @@ fn used(module: &Module, info: &ModuleInfo, entry: usize) -> (usize, u32, u32) {
     (buffers, shared, uniform)
 }
 
+/// Indices stay checked, as on a device.
+const CHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
+    index: BoundsCheckPolicy::Restrict,
+    buffer: BoundsCheckPolicy::Restrict,
+    image_load: BoundsCheckPolicy::Restrict,
+    binding_array: BoundsCheckPolicy::Unchecked,
+};
+
+/// The module as Vulkan gets it.
+fn spirv(module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, String> {
+    let options = spv::Options {
+        lang_version: (1, 3),
+        bounds_check_policies: CHECKED,
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        use_storage_input_output_16: false,
+        ..spv::Options::default()
+    };
+    spv::write_vec(module, info, &options, None).map_err(|e| e.to_string())
+}
+
+/// The module as DX12 gets it: for the old compiler without optional features, for DXC with them.
+fn hlsl(module: &Module, info: &ModuleInfo, level: ShaderLevel) -> Result<String, String> {
+    let shader_model = match level {
+        ShaderLevel::Core => hlsl::ShaderModel::V5_1,
+        ShaderLevel::F16 => hlsl::ShaderModel::V6_2,
+        ShaderLevel::Subgroups => hlsl::ShaderModel::V6_6,
+    };
+    let options = hlsl::Options {
+        shader_model,
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        ..hlsl::Options::default()
+    };
+    let mut text = String::new();
+    let pipeline = hlsl::PipelineOptions::default();
+    let mut writer = hlsl::Writer::new(&mut text, &options, &pipeline);
+    let written = writer.write(module, info, None).map_err(|e| e.to_string())?;
+    written
+        .entry_point_names
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| e.to_string())?;
+    Ok(text)
+}
+
+/// The module as Metal gets it.
+fn msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let options = msl::Options {
+        lang_version: (2, 4),
+        bounds_check_policies: CHECKED,
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        ..msl::Options::default()
+    };
+    let pipeline = msl::PipelineOptions::default();
+    let written = msl::write_string(module, info, &options, &pipeline);
+    let (text, written) = written.map_err(|e| e.to_string())?;
+    let names = written.entry_point_names.into_iter().collect::<Result<Vec<_>, _>>();
+    names.map(|_| text).map_err(|e| e.to_string())
+}
+
+/// What Khronos' validator says of a module, if it is installed.
+fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {
+    let mut command = Command::new("spirv-val");
+    command.args(["--target-env", "vulkan1.1", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().ok()?;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(&bytes).expect("it reads all");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Some(if output.status.success() { Ok(()) } else { Err(text) })
+}
+
+/// Of that many modules one is validated outside, where each takes a process; all of them with
+/// `LONGVIEW_ALL_CASES` in the environment.
+const VALIDATED_EVERY: usize = 29;
+
 #[test]
 fn every_variant_is_valid_at_every_level() {
     let mut texts = HashSet::new();
+    let all = std::env::var_os("LONGVIEW_ALL_CASES").is_some();
+    let every = if all { 1 } else { VALIDATED_EVERY };
+    let (mut n_validated, mut has_validator) = (0, true);
     for variant in variants() {
         for level in ShaderLevel::ALL {
             // Many variants do not know of levels.
@@ -82,6 +173,19 @@ fn every_variant_is_valid_at_every_level() {
                 continue;
             }
             let (module, info) = validate(&variant, level);
+            let fails = |e: String| -> ! { panic!("{variant:?}, {level}: {e}") };
+            let words = spirv(&module, &info).unwrap_or_else(|e| fails(e));
+            let text = hlsl(&module, &info, level).unwrap_or_else(|e| fails(e));
+            assert!(text.contains("numthreads"), "{variant:?}, {level}: {text}");
+            let text = msl(&module, &info).unwrap_or_else(|e| fails(e));
+            assert!(text.contains("kernel void"), "{variant:?}, {level}: {text}");
+            if has_validator && texts.len().is_multiple_of(every) {
+                match spirv_val(&words) {
+                    Some(valid) => valid.unwrap_or_else(|e| fails(e)),
+                    None => has_validator = false,
+                }
+                n_validated += 1;
+            }
             let entry = module.entry_points.iter().position(|e| e.name == variant.entry);
             let entry = entry.unwrap_or_else(|| panic!("{variant:?} has no such entry point"));
             let size = module.entry_points[entry].workgroup_size;
@@ -98,6 +202,12 @@ fn every_variant_is_valid_at_every_level() {
             );
         }
     }
+    if !has_validator {
+        return common::not_run("spirv-val is not installed (Debian: spirv-tools)");
+    }
+    // Not by a macro of the standard library, which keeps it back where a test passes.
+    let (n, stderr) = (texts.len(), &mut std::io::stderr());
+    let _ = writeln!(stderr, "{n} modules in three languages, {n_validated} by spirv-val");
 }
 
 #[test]
