@@ -144,11 +144,16 @@ pub fn full_attention_and_dense_layers_attend_to_everything<B: Probe>(backend: &
     let mut dense = clusterkv(96);
     dense.dense_layers = Some(2);
     let full = PolicyOptions::new(Preset::Full);
-    let cases = [full, dense].into_iter().flat_map(|policy| {
-        placements(&**backend).iter().map(move |placement| (policy.clone(), *placement))
-    });
-    for (policy, placement) in cases {
-        let mut sim = Sim::new(backend, small_shape(400), &policy, options(placement)).unwrap();
+    let mut layouts: Vec<_> = placements(&**backend).iter().map(|p| options(*p)).collect();
+    // Five buffers of 80 rows each, of which prompt and tokens reach the third.
+    let shape = small_shape(400);
+    let max_buffer_bytes = Some((90 * shape.n_kv_heads * shape.row_bytes()) as u64);
+    layouts.push(SequenceOptions { max_buffer_bytes, ..options(Placement::Device) });
+    let cases = [full, dense]
+        .into_iter()
+        .flat_map(|policy| layouts.iter().map(move |layout| (policy.clone(), *layout)));
+    for (policy, layout) in cases {
+        let mut sim = Sim::new(backend, small_shape(400), &policy, layout).unwrap();
         sim.prefill(3, 200);
         for _ in 0..30 {
             sim.decode(3);
