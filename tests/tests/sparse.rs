@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use longview_core::DType;
 use longview_cpu::{CpuBackend, CpuOptions};
+use longview_cuda_emulation::EmulatedOptions;
 use longview_engine::{Engine, EngineError, EngineOptions, PrefillMode, Session};
 use longview_model::folder::ModelFolder;
+use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset, SchedulerError, SessionFileError};
+use longview_tests::backends;
 use pollster::block_on;
 
 type Cpu = CpuBackend;
@@ -24,28 +27,37 @@ fn options(prefill: PrefillMode) -> EngineOptions {
     EngineOptions { ctx_size: 4096, chunk_size: 192, prefill, ..EngineOptions::default() }
 }
 
-fn engine(options: EngineOptions) -> Engine<Cpu> {
-    let backend = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/llama3-gqa");
+/// Rows lie on the host, and the past is streamed: a tile has three means and no whole block.
+fn on_device(prefill: PrefillMode) -> EngineOptions {
+    EngineOptions { simulate_device: true, tile_rows: 96, ..options(prefill) }
+}
+
+fn engine_on<B: Backend>(backend: Arc<B>, fixture: &str, options: EngineOptions) -> Engine<B> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture);
     let folder = ModelFolder::open(&path).expect("a sound model");
     Engine::load(backend, folder, options, &policy(Preset::Full)).expect("it loads")
+}
+
+fn engine(options: EngineOptions) -> Engine<Cpu> {
+    let backend = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
+    engine_on(backend, "llama3-gqa", options)
 }
 
 fn policy(preset: Preset) -> PolicyOptions {
     PolicyOptions::new(preset)
 }
 
-fn ids(engine: &Engine<Cpu>) -> Vec<u32> {
+fn ids<B: Backend>(engine: &Engine<B>) -> Vec<u32> {
     let n_vocab = engine.model().config().vocab_size as u32;
     (0..N as u32).map(|i| (i * i * 7 + 31 * i) % n_vocab).collect()
 }
 
-fn prefill(engine: &mut Engine<Cpu>, session: &mut Session<Cpu>, ids: &[u32]) {
+fn prefill<B: Backend>(engine: &mut Engine<B>, session: &mut Session<B>, ids: &[u32]) {
     let mut go_on = |_| ControlFlow::Continue(());
     assert!(block_on(engine.prefill(session, ids, &mut go_on)).expect("prefill"));
 }
 
-fn read(engine: &mut Engine<Cpu>, preset: Preset) -> Session<Cpu> {
+fn read<B: Backend>(engine: &mut Engine<B>, preset: Preset) -> Session<B> {
     let ids = ids(engine);
     let mut session = engine.session(&policy(preset)).expect("a session");
     prefill(engine, &mut session, &ids);
@@ -61,16 +73,84 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn with_every_block_attended_sparse_reading_is_exact_reading() {
     for preset in [Preset::Full, Preset::Clusterkv, Preset::Longview] {
-        let exact = read(&mut engine(options(PrefillMode::Exact)), preset);
-        let sparse = read(&mut engine(options(ALL)), preset);
-        assert_eq!(sparse.sequence().block_counts().density(), 1.0, "{preset}");
-        assert!(sparse.sequence().block_counts().all > 1000, "{preset}");
-        let apart = apart(exact.logits(), sparse.logits());
-        assert!(apart < 1e-3, "{preset}: logits are {apart} apart");
-        assert_eq!(exact.sequence().block_counts().all, 0);
-        assert_eq!(exact.sequence().was_read(), PrefillMode::Exact);
-        assert_eq!(sparse.sequence().was_read(), ALL);
+        for options in [options, on_device] {
+            let exact = read(&mut engine(options(PrefillMode::Exact)), preset);
+            let sparse = read(&mut engine(options(ALL)), preset);
+            assert_eq!(sparse.sequence().block_counts().density(), 1.0, "{preset}");
+            assert!(sparse.sequence().block_counts().all > 1000, "{preset}");
+            let apart = apart(exact.logits(), sparse.logits());
+            assert!(apart < 1e-3, "{preset}: logits are {apart} apart");
+            assert_eq!(exact.sequence().block_counts().all, 0);
+            assert_eq!(exact.sequence().was_read(), PrefillMode::Exact);
+            assert_eq!(sparse.sequence().was_read(), ALL);
+        }
     }
+}
+
+#[test]
+fn with_every_block_attended_rows_of_eight_bits_are_read_as_by_exact_reading() {
+    for options in [options, on_device] {
+        let options = |prefill| EngineOptions { kv_dtype: DType::Q8, ..options(prefill) };
+        let [exact, sparse] = [PrefillMode::Exact, ALL]
+            .map(|prefill| read(&mut engine(options(prefill)), Preset::Full));
+        assert_eq!(sparse.sequence().block_counts().density(), 1.0);
+        assert!(sparse.sequence().block_counts().all > 1000);
+        let apart = apart(exact.logits(), sparse.logits());
+        assert!(apart < 1e-3, "logits are {apart} apart");
+    }
+}
+
+/// What is left out does not depend on where rows lie, nor on what computes.
+#[test]
+fn the_same_blocks_are_attended_wherever_rows_lie() {
+    for preset in [Preset::Full, Preset::Clusterkv, Preset::Longview] {
+        let in_place = read(&mut engine(options(LEAST)), preset);
+        let streamed = read(&mut engine(on_device(LEAST)), preset);
+        let [here, there] = [&in_place, &streamed].map(|session| session.sequence().block_counts());
+        assert_eq!(here, there, "{preset}");
+        let apart = apart(in_place.logits(), streamed.logits());
+        assert!(apart < 1e-3, "{preset}: logits are {apart} apart");
+    }
+    let eight_bits = EngineOptions { kv_dtype: DType::Q8, ..options(LEAST) };
+    let rounded = read(&mut engine(eight_bits), Preset::Full);
+    let exact = read(&mut engine(options(PrefillMode::Exact)), Preset::Full);
+    let sparse = read(&mut engine(options(LEAST)), Preset::Full);
+    let density = rounded.sequence().block_counts().density();
+    assert!((0.3..0.7).contains(&density), "{density}");
+    // As far from sparse reading of 16 bits as a block more or less makes it, and not farther from
+    // exact reading than that is.
+    let [own, other] = [&rounded, &sparse].map(|s| self::apart(exact.logits(), s.logits()));
+    assert!(own < 1.5 * other, "{own} with 8 bits, {other} with 16");
+}
+
+fn is_read_as_on_the_cpu<B: Backend>(backend: Arc<B>) {
+    // Two layers: the last one attends in the last chunk alone, of which 256 tokens read sparsely.
+    let options = EngineOptions { kv_dtype: DType::F32, chunk_size: 640, ..on_device(LEAST) };
+    let cpu = Arc::new(Cpu::new(CpuOptions::default()).expect("a processor"));
+    for preset in [Preset::Full, Preset::Clusterkv] {
+        let expected = read(&mut engine_on(Arc::clone(&cpu), "llama-f32", options.clone()), preset);
+        let found =
+            read(&mut engine_on(Arc::clone(&backend), "llama-f32", options.clone()), preset);
+        let [want, have] = [expected.sequence().block_counts(), found.sequence().block_counts()];
+        assert!(want.all > 100 && want.density() < 0.8, "{want:?}");
+        // A share that lies at the threshold may fall to either side.
+        let apart_by = want.attended.abs_diff(have.attended);
+        assert!(want.all == have.all && apart_by * 100 <= want.all, "{want:?} and {have:?}");
+        let apart = apart(expected.logits(), found.logits());
+        assert!(apart < 1e-2, "{preset}: logits are {apart} apart");
+    }
+}
+
+#[test]
+fn the_emulated_cuda_device_reads_sparsely() {
+    let open = || backends::cuda_emulated(EmulatedOptions::default());
+    is_read_as_on_the_cpu(Arc::new(open().expect("the kernels are compiled as C++")));
+}
+
+#[test]
+fn the_gpu_that_there_is_reads_sparsely() {
+    let Some(gpu) = backends::wgpu() else { return };
+    is_read_as_on_the_cpu(gpu);
 }
 
 #[test]
@@ -163,11 +243,7 @@ fn who_cannot_read_sparsely_says_so_by_name() {
     let by_name = EngineError::Scheduler(SchedulerError::SparsePolicy { policy: Preset::H2o });
     assert_eq!(refused.to_string(), by_name.to_string());
 
-    let eight_bits = EngineOptions { kv_dtype: DType::Q8, ..options(LEAST) };
-    let device = EngineOptions { simulate_device: true, ..options(LEAST) };
-    for (options, why) in [(eight_bits, "8 bits"), (device, "memory of its own")] {
-        let engine = engine(options);
-        let Err(refused) = engine.session(&policy(Preset::Full)) else { panic!("{why}") };
-        assert!(refused.to_string().contains(why), "{refused}");
-    }
+    let small = EngineOptions { tile_rows: 31, ..on_device(LEAST) };
+    let Err(refused) = engine(small).session(&policy(Preset::Full)) else { panic!("31 rows") };
+    assert!(refused.to_string().contains("31 rows"), "{refused}");
 }

@@ -92,11 +92,16 @@ pub enum SchedulerError {
         /// The policy.
         policy: Preset,
     },
-    /// Sparse prefill where it is not possible.
-    #[error("--prefill sparse is not possible {why}: use --prefill exact")]
+    /// Sparse prefill with tiles of the past that hold no mean.
+    #[error(
+        "--prefill sparse: tiles of {tile} rows of the past are too small: make them {least} rows \
+         or more, or use --prefill exact"
+    )]
     NoSparsePrefill {
-        /// Where.
-        why: &'static str,
+        /// Rows of a tile.
+        tile: usize,
+        /// Rows that it must have.
+        least: usize,
     },
     /// The indexing of a prompt was ended by its caller.
     #[error("the index of what was read is not made: it was stopped")]

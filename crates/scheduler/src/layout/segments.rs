@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// Rows that lie in one buffer, where it holds as many: sparse prefill has means of them.
+const TOGETHER: usize = 32;
+
 /// Buffers of one size, each with the next rows of every head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
@@ -29,11 +32,15 @@ impl Segments {
     pub fn new(row_bytes: usize, rows: usize, most: Option<u64>) -> Self {
         let most = most.and_then(|most| most.checked_div(row_bytes as u64));
         let most = most.map_or(rows, |most| usize::try_from(most).unwrap_or(rows)).max(1);
-        let n = rows.div_ceil(most).max(1);
-        Self { n, rows: rows.div_ceil(n) }
+        if rows <= most {
+            return Self { n: 1, rows };
+        }
+        let whole = if most < TOGETHER { 1 } else { TOGETHER };
+        let n = rows.div_ceil(most / whole * whole);
+        Self { n, rows: rows.div_ceil(n).next_multiple_of(whole) }
     }
 
-    /// Rows of a head in all of them: as many as asked for, or fewer than `n` more.
+    /// Rows of a head in all of them: as many as asked for, or a few more.
     pub fn total(&self) -> usize {
         self.n * self.rows
     }
@@ -71,6 +78,8 @@ mod tests {
         assert_eq!(of(3, Some(1)), (3, 1), "a row is never cut");
         assert_eq!(of(0, Some(640)), (1, 0));
         assert_eq!(of(5, Some(u64::MAX)), (1, 5));
+        assert_eq!(of(1000, Some(400 * 64)), (3, 352), "32 rows lie together");
+        assert_eq!(of(1000, Some(40 * 64)), (32, 32));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use longview_ops::Backend;
 
 use super::options::SequenceOptions;
-use crate::layout::{DeviceLayout, KvShape, LayerMode};
+use super::sparse_means::BLOCK;
+use crate::layout::{DeviceLayout, KvShape, LayerMode, PrefillMode};
 use crate::policy::Policy;
 use crate::store::RowLists;
 
@@ -19,8 +20,11 @@ pub(super) struct ExactRows<B: Backend> {
 }
 
 /// Recent rows that are attended as they were written under `policy`: all that are not indexed.
-pub(super) fn recent_rows(shape: &KvShape, policy: &Policy) -> usize {
-    policy.device_layout(shape.capacity).ring.max(RECENT).min(shape.capacity)
+/// Where prompts are read sparsely, whole blocks of them.
+pub(super) fn recent_rows(shape: &KvShape, policy: &Policy, prefill: PrefillMode) -> usize {
+    let rows = policy.device_layout(shape.capacity).ring.max(RECENT);
+    let rows = if prefill.is_exact() { rows } else { rows.next_multiple_of(BLOCK) };
+    rows.min(shape.capacity)
 }
 
 /// The rows that a host store of 8 bits keeps as they are written: those that a chunk's first query
@@ -31,7 +35,8 @@ pub(super) fn exact_layout(
     options: &SequenceOptions,
 ) -> DeviceLayout {
     let sinks = policy.device_layout(shape.capacity).sinks.min(shape.capacity);
-    let ring = (recent_rows(shape, policy) + options.chunk).min(shape.capacity - sinks);
+    let ring =
+        (recent_rows(shape, policy, options.prefill) + options.chunk).min(shape.capacity - sinks);
     DeviceLayout { sinks, ring: ring.max(1), slots: 0 }
 }
 

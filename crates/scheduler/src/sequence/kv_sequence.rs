@@ -219,8 +219,7 @@ impl<B: Backend> Sequence<B> {
             order: Vec::new(),
         };
         sequence.adopt_policy()?;
-        let (in_place, has_two_forms) = (sequence.in_place(), sequence.exact.is_some());
-        sparse_means::check(options.prefill, &sequence.policy, in_place, has_two_forms)?;
+        sparse_means::check(&sequence.policy, &sequence.options)?;
         Ok(sequence)
     }
 

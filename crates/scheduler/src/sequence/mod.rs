@@ -15,6 +15,7 @@ mod kept_layers;
 mod kv_sequence;
 mod layer_state;
 mod options;
+mod past_stream;
 mod plan;
 mod policy_change;
 mod prefill;

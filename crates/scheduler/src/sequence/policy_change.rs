@@ -37,8 +37,7 @@ impl<B: Backend> Sequence<B> {
     /// one before stays in force then.
     pub async fn set_policy(&mut self, policy: Policy) -> Result<(), SchedulerError> {
         self.check_recall(&policy)?;
-        let has_two_forms = self.exact.is_some();
-        sparse_means::check(self.options.prefill, &policy, self.in_place(), has_two_forms)?;
+        sparse_means::check(&policy, &self.options)?;
         self.check_statistics(&policy)?;
         self.bring_rows().await?;
         let before = std::mem::replace(&mut self.policy, policy);

@@ -1,4 +1,4 @@
-//! Prefill: a chunk of a prompt attends exactly to everything before it and to itself.
+//! Prefill: a chunk of a prompt attends to everything before it and to itself.
 
 use std::ops::Range;
 
@@ -6,11 +6,12 @@ use longview_core::LayerId;
 use longview_ops::{AttendChunk, Backend, ChunkSpan, KvView, OpResult, View, ViewMut};
 
 use super::kv_sequence::Sequence;
+use super::past_stream::PastStream;
 use super::scratch::{StepScratch, StreamBuffers};
 use crate::error::SchedulerError;
 use crate::index::RecordedChunk;
 use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params, segment_rows};
-use crate::store::{DeviceRows, LayerRows, NewRows, RowReader, scatter};
+use crate::store::{DeviceRows, NewRows, scatter};
 
 /// A prefill chunk in one layer.
 pub(super) struct Chunk {
@@ -43,7 +44,7 @@ impl Chunk {
         }
         sequence.layers[self.layer].push_positions(n, self.len);
         if sequence.exact.is_some() {
-            self.attend_two_forms(sequence, scratch, t)?;
+            self.attend_two_forms(sequence, scratch, t).await?;
         } else if sequence.in_place() {
             self.attend_in_place(sequence, scratch, t).await?;
         } else if mode == LayerMode::Dense {
@@ -74,27 +75,45 @@ impl Chunk {
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
         let (n, shape, backend) = (sequence.n_tokens, &sequence.shape, &*sequence.backend);
-        let first = sequence.first_visible(self.layer, n + 1);
         scratch.set_rows(backend, n..n + self.len)?;
         let new = self.new_rows(scratch);
         let buffer = sequence.store.buffer_mut(self.layer, n..n + self.len);
         let buffer = buffer.expect("in place: kernels read the store");
         scatter(backend, shape, t, &new, DeviceRows { buffer, head_stride: shape.capacity })?;
+        self.attend_rows(sequence, scratch, t).await
+    }
+
+    /// Attention over rows that kernels read where they lie. The chunk's are stored.
+    async fn attend_rows<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+    ) -> Result<(), SchedulerError> {
         if !self.attends {
             return Ok(());
         }
         let n_sparse = self.n_sparse(sequence);
         if n_sparse > 0 {
-            return self.attend_sparsely(sequence, scratch, t, n_sparse).await;
+            self.attend_sparsely(sequence, scratch, t, (n_sparse, None)).await?;
         }
-        let run = Run {
-            kv: sequence.attended_rows(self.layer),
-            rows: first..n + self.len,
-            diagonal: (n - first) as i32,
-            window: shape.window(self.layer),
-            accumulate: false,
-        };
-        Ok(self.attend_run(backend, shape, &mut scratch.lse, t, run)?)
+        let rest = self.rest(n_sparse);
+        if rest.len == 0 {
+            return Ok(());
+        }
+        let (n, shape) = (sequence.n_tokens, &sequence.shape);
+        let first = sequence.first_visible(self.layer, n + n_sparse + 1);
+        for (i, piece) in sequence.pieces(self.layer, first..n + self.len).enumerate() {
+            let run = Run {
+                kv: piece.kv,
+                diagonal: (n + n_sparse) as i32 - piece.first as i32,
+                rows: piece.rows,
+                window: shape.window(self.layer),
+                accumulate: i > 0,
+            };
+            rest.attend_run(&*sequence.backend, shape, &mut scratch.lse, t, run)?;
+        }
+        Ok(())
     }
 
     /// Dense layers on a device: stored and attended there, and copied to the host.
@@ -116,17 +135,9 @@ impl Chunk {
             let device = state.segment_mut(part.segment);
             scatter(backend, shape, t, &new, device.expect("device placement has device rows"))?;
         }
-        let all = segment_rows(0..n + self.len, stride).zip(state.segments());
-        for (part, buffer) in all.filter(|_| self.attends) {
-            let run = Run {
-                kv: KvView::new(buffer, stride),
-                diagonal: n as i32 - (part.segment * stride) as i32,
-                rows: part.rows,
-                window: shape.window(self.layer),
-                accumulate: part.segment > 0,
-            };
-            self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
-        }
+        self.attend_rows(sequence, scratch, t).await?;
+        let (shape, backend) = (&sequence.shape, &*sequence.backend);
+        let state = &sequence.layers[self.layer];
         for part in parts {
             let Some(buffer) = state.segments().nth(part.segment) else { continue };
             sequence.mover.clear();
@@ -163,73 +174,85 @@ impl Chunk {
         t: &mut LayerTensors<'_, B>,
         stream: &mut StreamBuffers<B>,
     ) -> Result<(), SchedulerError> {
-        let (n, shape) = (sequence.n_tokens, &sequence.shape);
-        let (backend, tile) = (&sequence.backend, sequence.options.tile);
-        let first = if self.attends { sequence.first_visible(self.layer, n + 1) } else { n };
-        let past = first..n;
-        let window = shape.window(self.layer);
-        scratch.set_rows(backend, 0..self.len)?;
-        let StreamBuffers { chunk, tiles } = stream;
-        let chunk_stride = scratch.max_tokens;
+        scratch.set_rows(&*sequence.backend, 0..self.len)?;
+        let head_stride = scratch.max_tokens;
         let new = self.new_rows(scratch);
-        let dst = DeviceRows { buffer: &mut *chunk, head_stride: chunk_stride };
-        scatter(&**backend, shape, t, &new, dst)?;
-
-        // Tile i + 1 is fetched while tile i is attended, and the chunk goes to the host while the
-        // layer is computed to its end.
-        let copies = sequence.copies.queue.as_ref();
-        let side = copies.unwrap_or(backend);
-        let after = |later: &B, earlier: &B| match copies {
-            Some(_) => later.after(earlier),
-            None => Ok(()),
-        };
-        let mut reader = RowReader {
-            backend: side,
-            rows: LayerRows { shape, store: &*sequence.store, layer: self.layer },
-            mover: &mut sequence.mover,
-            tile,
-        };
-        let mut fetch = |i: usize, buffer: &mut B::Buffer| {
-            let start = past.start + i * tile;
-            let rows = start..n.min(start + tile);
-            reader.load(rows, DeviceRows { buffer, head_stride: tile })
-        };
-        let n_tiles = past.len().div_ceil(tile);
-        after(side, backend)?;
-        if n_tiles > 0 {
-            fetch(0, &mut tiles[0])?;
+        let dst = DeviceRows { buffer: &mut stream.chunk, head_stride };
+        scatter(&*sequence.backend, &sequence.shape, t, &new, dst)?;
+        let n_sparse = self.n_sparse(sequence);
+        if n_sparse > 0 {
+            // The means are made of rows that the host has.
+            self.store(sequence, KvView::new(&stream.chunk, head_stride)).await?;
+            self.attend_sparsely(sequence, scratch, t, (n_sparse, Some(&mut *stream))).await?;
         }
-        for i in 0..n_tiles {
-            after(backend, side)?;
-            if i + 1 < n_tiles {
-                // Tile i - 1, whose place it takes, was attended.
-                after(side, backend)?;
-                fetch(i + 1, &mut tiles[(i + 1) % 2])?;
-            }
-            let kv = KvView::new(&tiles[i % 2], tile);
-            let before = past.len() - i * tile;
-            let rows = 0..tile.min(before);
-            let run = Run { kv, rows, diagonal: before as i32, window, accumulate: i > 0 };
-            self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
+        if self.attends && n_sparse < self.len {
+            self.attend_past(sequence, scratch, t, (n_sparse, &mut *stream))?;
         }
-        let kv = KvView::new(&*chunk, chunk_stride);
-        let run = Run { kv, rows: 0..self.len, diagonal: 0, window, accumulate: n_tiles > 0 };
-        if self.attends {
-            self.attend_run(&**backend, shape, &mut scratch.lse, t, run)?;
+        if n_sparse == 0 {
+            // While the layer is computed to its end.
+            self.store(sequence, KvView::new(&stream.chunk, head_stride)).await?;
         }
-        let mover = &mut sequence.mover;
-        mover.clear();
-        for head in shape.heads() {
-            (0..self.len).for_each(|r| mover.push(head, r, n + r));
-        }
-        after(side, backend)?;
-        mover.store(&**side, shape, &mut *sequence.store, self.layer, kv).await?;
         sequence.copies.is_busy = sequence.copies.queue.is_some();
         if self.layer.index() + 1 == sequence.shape.n_layers {
             // Who waits for the step knows that all rows are with the host.
             sequence.copies.join(&sequence.backend)?;
         }
         Ok(())
+    }
+
+    /// The chunk's rows go to the host.
+    async fn store<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        chunk: KvView<'_, B>,
+    ) -> Result<(), SchedulerError> {
+        let (n, shape, backend) = (sequence.n_tokens, &sequence.shape, &sequence.backend);
+        let mover = &mut sequence.mover;
+        mover.clear();
+        for head in shape.heads() {
+            (0..self.len).for_each(|r| mover.push(head, r, n + r));
+        }
+        let side = sequence.copies.queue.as_ref().unwrap_or(backend);
+        if sequence.copies.queue.is_some() {
+            side.after(backend)?;
+        }
+        mover.store(&**side, shape, &mut *sequence.store, self.layer, chunk).await?;
+        Ok(())
+    }
+
+    /// All tokens but the first `n_done` over the past, and over the chunk.
+    fn attend_past<B: Backend>(
+        &self,
+        sequence: &mut Sequence<B>,
+        scratch: &mut StepScratch<B>,
+        t: &mut LayerTensors<'_, B>,
+        (n_done, stream): (usize, &mut StreamBuffers<B>),
+    ) -> OpResult<()> {
+        let rest = self.rest(n_done);
+        let n = sequence.n_tokens;
+        let past = sequence.first_visible(self.layer, n + n_done + 1)..n;
+        let window = sequence.shape.window(self.layer);
+        let mut past_rows = PastStream::new(sequence, self.layer, &mut stream.tiles);
+        let shape = past_rows.rows.shape;
+        let mut accumulate = false;
+        past_rows.each(
+            (past, usize::MAX),
+            |_, _| true,
+            |backend, kv, piece| {
+                let diagonal = (n + n_done - piece.start) as i32;
+                let run = Run { kv, rows: 0..piece.len(), diagonal, window, accumulate };
+                accumulate = true;
+                rest.attend_run(backend, shape, &mut scratch.lse, t, run)
+            },
+        )?;
+        let kv = KvView::new(&stream.chunk, scratch.max_tokens);
+        let run = Run { kv, rows: 0..self.len, diagonal: n_done as i32, window, accumulate };
+        rest.attend_run(&*sequence.backend, &sequence.shape, &mut scratch.lse, t, run)
+    }
+
+    /// The chunk without its first `n` tokens.
+    pub(super) fn rest(&self, n: usize) -> Self {
+        Self { start: self.start + n, len: self.len - n, ..*self }
     }
 
     pub(super) fn attend_run<B: Backend>(
@@ -268,6 +291,38 @@ impl Chunk {
         let chunk = RecordedChunk { start, len, n_before: sequence.n_tokens, remaining };
         let recorded = &mut sequence.layers[layer].recorded;
         Ok(recorded.add_chunk(&*sequence.backend, &sequence.shape, t, chunk).await?)
+    }
+}
+
+/// Rows of a layer that lie in one buffer.
+pub(super) struct Piece<'a, B: Backend> {
+    pub kv: KvView<'a, B>,
+    /// Where in it.
+    pub rows: Range<usize>,
+    /// The row of the sequence that is the first of them.
+    pub first: usize,
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Where rows of a layer lie that kernels read in their places.
+    pub(super) fn pieces(
+        &self,
+        layer: LayerId,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = Piece<'_, B>> {
+        let state = &self.layers[layer];
+        let is_one = state.device_rest.is_empty();
+        let one = is_one.then(|| Piece {
+            kv: self.attended_rows(layer),
+            first: rows.start,
+            rows: rows.clone(),
+        });
+        let cut = segment_rows(if is_one { 0..0 } else { rows.clone() }, state.device_rows);
+        let several = cut.filter_map(move |part| {
+            let kv = KvView::new(state.segments().nth(part.segment)?, state.device_rows);
+            Some(Piece { kv, first: rows.start + part.before, rows: part.rows })
+        });
+        one.into_iter().chain(several)
     }
 }
 

@@ -8,7 +8,7 @@ use super::options::{HostStoreKind, Placement, SequenceOptions};
 use super::plan::KvPlan;
 use super::random_settings::Runner;
 use super::step::SpanMode;
-use crate::layout::LayerMode;
+use crate::layout::{LayerMode, PrefillMode};
 use crate::policy::{Policy, PolicyOptions, Preset};
 
 const CAPACITY: usize = 40;
@@ -122,6 +122,28 @@ fn rows_in_several_buffers_are_attended_as_rows_in_one() {
             }
         }
     }
+}
+
+#[test]
+fn sparse_prefill_attends_the_same_blocks_in_several_buffers() {
+    const N: usize = 1500;
+    let policy = Policy::resolve(&PolicyOptions::new(Preset::Full), N).unwrap();
+    let [several, one] = [Some(400 * ROW_BYTES), None].map(|most| {
+        let prefill = PrefillMode::Sparse { threshold: 1.0 };
+        let layout = SequenceOptions {
+            chunk: 1024,
+            tile: 96,
+            prefill,
+            ..layout(HostStoreKind::Plain, most)
+        };
+        let mut runner = Runner::new(policy.clone(), N, layout);
+        let attended = [runner.prefill(1000), runner.prefill(N - 1000)].concat();
+        (attended, runner.sequence.block_counts(), buffers(&runner))
+    });
+    assert_eq!((several.2, one.2), (vec![(4, 384); 2], vec![(1, N); 2]));
+    assert_eq!(several.1, one.1);
+    assert!(one.1.density() < 0.9, "{:?}", one.1);
+    check_near(&several.0, &one.0, "a prompt in two chunks");
 }
 
 #[test]

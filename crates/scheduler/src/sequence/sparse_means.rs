@@ -5,13 +5,16 @@
 //! of clusters, which puts like keys into one block. All of them lie before the chunk either way.
 //! The means are made of the rows again after these have moved.
 
+use std::ops::Range;
+
 use longview_core::{DType, LayerId};
 use longview_ops::{
     Backend, DeviceBuffer, KvView, OpResult, RowMeans, RowMeansParams, TileParams, View, ViewMut,
 };
 
+use super::options::{Placement, SequenceOptions};
 use crate::error::SchedulerError;
-use crate::layout::{KvShape, PrefillMode};
+use crate::layout::KvShape;
 use crate::policy::Policy;
 
 /// Rows of a block.
@@ -26,23 +29,24 @@ pub(super) const FIRST_BLOCKS: usize = 2;
 pub(super) const RECENT_BLOCKS: usize = 3;
 /// The last tokens of a prompt attend to everything: a question is among them as a rule.
 pub(super) const LAST_TOKENS: usize = 256;
-/// And so do all tokens in the first layers, where attention is spread most evenly.
-pub(super) const FIRST_LAYERS: usize = 1;
 /// Packed rows (token, query head of a group) of a tile.
 pub(super) const TILE_ROWS: usize = 128;
 
 /// What sparse prefill needs beside the rows. It is made of them when it is missing, and let go of
 /// when a prompt has ended.
 pub(super) struct SparsePrefill<B: Backend> {
-    pub layers: Vec<Option<LayerMeans<B>>>,
+    layers: Vec<Option<LayerMeans<B>>>,
     /// F32 `[Hkv, tiles, blocks]`.
     pub shares: B::Buffer,
+    /// `[Hkv, share_stride]`: blocks that any tile of the last chunk attends.
+    kept: Vec<bool>,
+    share_stride: usize,
 }
 
 /// Means of a layer's rows.
-pub(super) struct LayerMeans<B: Backend> {
+struct LayerMeans<B: Backend> {
     /// F32 rows `[Hkv, parts, 2, Dh]`.
-    pub means: B::Buffer,
+    means: B::Buffer,
     /// Means that are there.
     n: usize,
     /// Rows below this may have been out of token order when they were made.
@@ -73,31 +77,24 @@ pub(super) fn tile_tokens(shape: &KvShape) -> usize {
 }
 
 /// Fails for policies that record the attention of all queries, which sparse prefill does not
-/// compute, and where rows are not read in one form where they lie.
-pub(super) fn check(
-    mode: PrefillMode,
-    policy: &Policy,
-    in_place: bool,
-    has_two_forms: bool,
-) -> Result<(), SchedulerError> {
-    if mode.is_exact() {
+/// compute, and where tiles of the past are too small for a mean.
+pub(super) fn check(policy: &Policy, options: &SequenceOptions) -> Result<(), SchedulerError> {
+    if options.prefill.is_exact() {
         return Ok(());
     }
     if policy.residency.records_all_attention() || policy.local_window().is_some() {
         return Err(SchedulerError::SparsePolicy { policy: policy.preset });
     }
-    let refused = |why| Err(SchedulerError::NoSparsePrefill { why });
-    match (in_place, has_two_forms) {
-        (false, _) => refused("on a device with memory of its own"),
-        (true, true) => refused("with keys and values of 8 bits"),
-        (true, false) => Ok(()),
+    if options.placement == Placement::Device && options.tile < PART {
+        return Err(SchedulerError::NoSparsePrefill { tile: options.tile, least: PART });
     }
+    Ok(())
 }
 
 /// Bytes of the means of all rows, and of shares.
 pub(super) fn planned_bytes(shape: &KvShape, chunk: usize) -> u64 {
     let (means, shares) = (means_len(shape), shares_len(shape, chunk));
-    4 * ((shape.n_layers - FIRST_LAYERS.min(shape.n_layers)) * means + shares) as u64
+    4 * (shape.n_layers * means + shares) as u64
 }
 
 fn means_len(shape: &KvShape) -> usize {
@@ -110,8 +107,7 @@ fn shares_len(shape: &KvShape, chunk: usize) -> usize {
 }
 
 /// The rows that a chunk attends in a layer.
-pub(super) struct RowsRead<'a, B: Backend> {
-    pub kv: KvView<'a, B>,
+pub(super) struct RowsRead {
     /// Before the chunk.
     pub n_before: usize,
     /// With those of the chunk, as far as it is read sparsely.
@@ -125,18 +121,20 @@ impl<B: Backend> SparsePrefill<B> {
         Ok(Self {
             layers: shape.layers().map(|_| None).collect(),
             shares: backend.alloc(DType::F32, shares_len(shape, chunk), "shares of blocks")?,
+            kept: Vec::new(),
+            share_stride: 0,
         })
     }
 
-    /// Makes the means of all whole parts among the first `n_rows` rows of a layer that are missing
-    /// or no longer right.
-    pub fn average(
+    /// The means of whole parts among the first `n_rows` rows of a layer that are missing or no
+    /// longer right, to be [added](Self::add).
+    pub fn missing(
         &mut self,
         backend: &B,
         shape: &KvShape,
         layer: LayerId,
-        rows: RowsRead<'_, B>,
-    ) -> OpResult<()> {
+        rows: RowsRead,
+    ) -> OpResult<Range<usize>> {
         let slot = &mut self.layers[layer.index()];
         let state = match slot {
             Some(state) => state,
@@ -145,7 +143,7 @@ impl<B: Backend> SparsePrefill<B> {
                 slot.insert(LayerMeans { means, n: 0, permuted_to: 0 })
             }
         };
-        let RowsRead { kv, n_before, n_rows, permuted_to } = rows;
+        let RowsRead { n_before, n_rows, permuted_to } = rows;
         if permuted_to != state.permuted_to {
             // Rows behind those that were in their places before have moved.
             state.n = state.n.min(permuted_to.min(state.permuted_to) / PART);
@@ -153,28 +151,52 @@ impl<B: Backend> SparsePrefill<B> {
         }
         // Tokens that were taken back may be others by now.
         state.n = state.n.min(n_before / PART);
-        let n_means = (n_rows / PART).saturating_sub(state.n);
+        Ok(state.n..state.n.max(n_rows / PART))
+    }
+
+    /// Makes the means `means`, the next ones of a layer, of rows of `kv` from `row_start` on.
+    pub fn add(
+        &mut self,
+        backend: &B,
+        shape: &KvShape,
+        layer: LayerId,
+        (kv, row_start): (KvView<'_, B>, usize),
+        means: Range<usize>,
+    ) -> OpResult<()> {
+        let state = self.layers[layer.index()].as_mut().expect("it was asked what is missing");
         let len = state.means.len();
         backend.row_means(RowMeans {
             p: RowMeansParams {
                 n_kv_heads: shape.n_kv_heads as u32,
                 head_dim: shape.head_dim as u32,
                 n_averaged: PART as u32,
-                n_means: n_means as u32,
-                row_start: (state.n * PART) as u32,
-                first_mean: state.n as u32,
+                n_means: means.len() as u32,
+                row_start: row_start as u32,
+                first_mean: means.start as u32,
                 out_stride: (shape.capacity / PART) as u32,
             },
             kv,
             out: ViewMut::part(&mut state.means, 0, len),
         })?;
-        state.n += n_means;
+        state.n = means.end;
         Ok(())
     }
 
-    /// Counts what tiles attended.
+    /// The means of a layer's rows.
+    pub fn means(&self, layer: LayerId, shape: &KvShape) -> KvView<'_, B> {
+        let state = self.layers[layer.index()].as_ref().expect("they were made");
+        KvView::new(&state.means, shape.capacity / PART)
+    }
+
+    /// The means of a layer's rows, and the place of shares.
+    pub fn parts(&mut self, layer: LayerId, shape: &KvShape) -> (KvView<'_, B>, &mut B::Buffer) {
+        let state = self.layers[layer.index()].as_ref().expect("they were made");
+        (KvView::new(&state.means, shape.capacity / PART), &mut self.shares)
+    }
+
+    /// Counts what tiles attend, and keeps which blocks any of them does.
     pub async fn count(
-        &self,
+        &mut self,
         backend: &B,
         n_kv_heads: usize,
         tiles: &TileParams,
@@ -184,13 +206,26 @@ impl<B: Backend> SparsePrefill<B> {
         let mut shares = vec![0.0f32; n];
         let view = View::part(&self.shares, 0, n);
         backend.read(view, bytemuck::cast_slice_mut(&mut shares)).await?;
+        let (stride, n_tiles) = (tiles.share_stride as usize, tiles.n_tiles());
+        self.share_stride = stride;
+        self.kept.clear();
+        self.kept.resize(n_kv_heads * stride, false);
         let mut counts = BlockCounts::default();
-        for (i, of_tile) in shares.chunks_exact(tiles.share_stride as usize).enumerate() {
-            let seen = &of_tile[..tiles.own_block(i % tiles.n_tiles()) + 1];
-            let attended = seen.iter().filter(|share| **share >= threshold).count();
+        for (i, of_tile) in shares.chunks_exact(stride).enumerate() {
+            let seen = &of_tile[..tiles.own_block(i % n_tiles) + 1];
+            let kept = &mut self.kept[i / n_tiles * stride..][..stride];
             counts.all += seen.len() as u64;
-            counts.attended += attended as u64;
+            for (share, kept) in seen.iter().zip(kept) {
+                let is_attended = *share >= threshold;
+                counts.attended += u64::from(is_attended);
+                *kept |= is_attended;
+            }
         }
         Ok(counts)
+    }
+
+    /// Whether any tile that was [counted](Self::count) attends a block of a head.
+    pub fn is_kept(&self, head: usize, block: usize) -> bool {
+        self.kept[head * self.share_stride + block]
     }
 }

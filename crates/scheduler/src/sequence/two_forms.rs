@@ -15,6 +15,7 @@ use super::exact_rows::{ExactRows, exact_layout, recent_rows};
 use super::kv_sequence::Sequence;
 use super::prefill::{Chunk, Run};
 use super::scratch::StepScratch;
+use super::sparse::{BlockRun, Blocks};
 use crate::error::SchedulerError;
 use crate::layout::{DeviceLayout, LayerTensors};
 use crate::store::{DeviceRows, NewRows, RowLists, scatter};
@@ -110,7 +111,7 @@ impl<B: Backend> Sequence<B> {
         let layout = exact_layout(&self.shape, &self.policy, &self.options);
         self.store.keep(layout)?;
         if self.in_place() && self.store.two_forms(LayerId(0)).is_some() {
-            let recent = recent_rows(&self.shape, &self.policy);
+            let recent = recent_rows(&self.shape, &self.policy, self.options.prefill);
             let stride = layout.rows().min(self.shape.capacity);
             let lists = RowLists::new(&*self.backend, self.shape.n_kv_heads, stride, false)?;
             self.exact = Some(ExactRows { recent, lists });
@@ -230,28 +231,62 @@ impl<B: Backend> Sequence<B> {
 
 impl Chunk {
     /// The rows are stored in both forms and attended where they are.
-    pub(super) fn attend_two_forms<B: Backend>(
+    pub(super) async fn attend_two_forms<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
     ) -> Result<(), SchedulerError> {
-        let rows = sequence.n_tokens..sequence.n_tokens + self.len;
         self.store_two_forms(sequence, scratch, t)?;
         if !self.attends {
             return Ok(());
         }
+        let n_sparse = self.n_sparse(sequence);
+        if n_sparse > 0 {
+            self.attend_sparsely(sequence, scratch, t, (n_sparse, None)).await?;
+        }
+        Ok(self.rest(n_sparse).attend_forms(sequence, (scratch, t), n_sparse, None)?)
+    }
+
+    /// Attention over both forms, behind `n_before` tokens of the same chunk; over the blocks of
+    /// rounded rows that count, where there are `blocks`.
+    pub(super) fn attend_forms<B: Backend>(
+        &self,
+        sequence: &Sequence<B>,
+        (scratch, t): (&mut StepScratch<B>, &mut LayerTensors<'_, B>),
+        n_before: usize,
+        blocks: Option<&Blocks<'_, B>>,
+    ) -> OpResult<()> {
         let (Some((forms, first_exact)), Some(exact)) =
             (sequence.forms(self.layer), &sequence.exact)
         else {
             return Ok(());
         };
+        if self.len == 0 {
+            return Ok(());
+        }
         let (backend, shape) = (&*sequence.backend, &sequence.shape);
+        let first = sequence.n_tokens + n_before;
+        let rows = first..first + self.len;
         let window = shape.window(self.layer);
-        let parts = parts(&forms.layout, rows.clone(), (exact.recent, first_exact), window);
+        let parts = parts(&forms.layout, rows, (exact.recent, first_exact), window);
         for (i, part) in parts.iter().enumerate() {
-            let run = part.run(forms, rows.start, i == 0);
-            self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
+            match blocks {
+                Some(blocks) if !part.is_exact => {
+                    let run = BlockRun {
+                        kv: forms.rounded,
+                        row_start: part.rows.start,
+                        rows: part.rows.clone(),
+                        behind: part.behind,
+                        accumulate: i > 0,
+                    };
+                    blocks.attend(backend, shape, (&mut scratch.lse, t), run)?;
+                }
+                _ => {
+                    let run = part.run(forms, first, i == 0);
+                    self.attend_run(backend, shape, &mut scratch.lse, t, run)?;
+                }
+            }
         }
         Ok(())
     }

@@ -86,10 +86,23 @@ pub(crate) struct RowReader<'a, B: Backend> {
 impl<B: Backend> RowReader<'_, B> {
     /// Carries rows `rows` of every head to the first rows of `device`.
     pub fn load(&mut self, rows: Range<usize>, device: DeviceRows<'_, B>) -> OpResult<()> {
+        self.load_some(rows, |_, _| true, device)
+    }
+
+    /// Carries those of rows `rows` that are wanted of a head to the first rows of `device`, each to
+    /// its place among `rows`.
+    pub fn load_some(
+        &mut self,
+        rows: Range<usize>,
+        wanted: impl Fn(HeadId, usize) -> bool,
+        device: DeviceRows<'_, B>,
+    ) -> OpResult<()> {
         let LayerRows { shape, store, layer } = self.rows;
         self.mover.clear();
         for head in shape.heads() {
-            rows.clone().enumerate().for_each(|(to, from)| self.mover.push(head, from, to));
+            for row in rows.clone().filter(|row| wanted(head, *row)) {
+                self.mover.push(head, row, row - rows.start);
+            }
         }
         self.mover.load(&**self.backend, shape, store, layer, device)
     }
