@@ -61,6 +61,17 @@ pub fn rate(value: Option<f64>) -> String {
     }
 }
 
+/// `0.52 s`, `12.3 s`, `5 min 20 s`, `3 h 12 min`.
+pub fn seconds(value: f64) -> String {
+    let whole = value.round() as u64;
+    match whole {
+        _ if value < 9.95 => format!("{value:.2} s"),
+        0..120 => format!("{value:.1} s"),
+        120..7200 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", count(whole / 3600), whole % 3600 / 60),
+    }
+}
+
 /// `83.1 %`.
 pub fn share(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |v| format!("{:.1} %", 100.0 * v))
@@ -98,6 +109,12 @@ mod tests {
         assert_eq!(count(1_000_000u64), "1,000,000");
         let tokens = |n: u64| counted(n, "token", "tokens");
         assert_eq!([tokens(0), tokens(1), tokens(2000)], ["0 tokens", "1 token", "2,000 tokens"]);
+    }
+
+    #[test]
+    fn times_have_the_units_that_people_use() {
+        let read = [0.052, 9.96, 119.4, 320.0, 11_520.0].map(seconds);
+        assert_eq!(read, ["0.05 s", "10.0 s", "119.4 s", "5 min 20 s", "3 h 12 min"]);
     }
 
     #[test]

@@ -100,3 +100,27 @@ fn advice_of_a_plan_and_of_an_error_works() {
     }
     assert!(n_followed >= 3, "{n_followed}");
 }
+
+/// Times are those of this machine; that longer contexts take longer holds on any.
+#[test]
+fn plan_measures_what_reading_and_answering_take() {
+    let words = ["-c", "8192", "--time", "--policies", "full,longview,h2o"];
+    let text = plan(&[&words[..], &["--json"]].concat()).ok();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let seconds = json["seconds"].as_array().unwrap();
+    let of = |policy: &str, what: &str| -> Vec<Option<f64>> {
+        let of_policy = seconds.iter().filter(|s| s["policy"] == policy);
+        of_policy.map(|seconds| seconds[what].as_f64()).collect()
+    };
+    for (policy, what) in [("full", "read_s"), ("full", "step_s"), ("longview", "read_s")] {
+        let [Some(short), Some(long)] = of(policy, what)[..] else { panic!("{policy} {what}") };
+        assert!(0.0 < short && short < long, "{policy} {what}: {short} and {long}");
+    }
+    // Up to here the default attends to everything, too.
+    assert_eq!(of("longview", "step_s"), of("full", "step_s"));
+    assert_eq!(of("h2o", "read_s"), [None, None], "it needs a prompt that was read under it");
+    let table = plan(&words).ok();
+    for part in ["time here", "reading", "answering, tokens/s", "  8,192 tokens"] {
+        assert!(table.contains(part), "no '{part}' in\n{table}");
+    }
+}

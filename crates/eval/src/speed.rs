@@ -2,22 +2,18 @@
 //!
 //! Steps are those of generation: text is fed token by token through select, resolve and attend,
 //! each step ending with logits. Contexts longer than what is prefilled are filled up with the
-//! rows of the prefilled text, over and over, each value with noise of one per cent, so that
-//! clusters and scores look like those of text; prefill of a million tokens would take hours.
+//! rows of the prefilled text, over and over; prefill of a million tokens would take hours.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use longview_core::{HeadId, LayerId, SplitMix64, decode_f32};
-use longview_engine::{Engine, EngineError, Session};
+use longview_core::{HeadId, LayerId};
+use longview_engine::{Engine, EngineError, RepeatedRows, Session};
 use longview_ops::Backend;
 use longview_scheduler::{PolicyOptions, Preset, Stats};
 
 use crate::policies::Candidate;
 use crate::record::Speed;
-
-/// Relative size of the noise of injected rows.
-const NOISE: f32 = 0.01;
 
 /// Steps before those that are timed: the device cache begins empty.
 pub const WARM_UP: usize = 4;
@@ -49,51 +45,16 @@ impl SpeedTest<'_> {
     }
 }
 
-/// Rows of a prefilled text, to inject.
-#[derive(Debug)]
-pub struct Rows {
-    /// `[layer][KV head]`: `[tokens, 2, Dh]`.
-    rows: Vec<Vec<Vec<f32>>>,
-    tokens: usize,
-    width: usize,
-}
-
-impl Rows {
-    /// Prefills the text and copies its rows, in the order of positions.
-    ///
-    /// # Errors
-    /// If the prefill fails, as for a context that is smaller than `ids`.
-    pub async fn of<B: Backend>(engine: &mut Engine<B>, ids: &[u32]) -> Result<Self, EngineError> {
-        let mut session = engine.session(&neutral())?;
-        engine.prefill(&mut session, ids, &mut |_| ControlFlow::Continue(())).await?;
-        let sequence = session.sequence();
-        let (shape, tokens) = (sequence.shape(), sequence.n_tokens());
-        let head_rows = |layer: LayerId, head: HeadId| {
-            let mut bytes = vec![0; tokens * shape.row_bytes()];
-            sequence.store().read_rows(layer, head, 0..tokens, &mut bytes);
-            decode_f32(shape.kv_dtype, &bytes)
-        };
-        let rows = shape
-            .layers()
-            .map(|layer| shape.heads().map(|head| head_rows(layer, head)).collect())
-            .collect();
-        Ok(Self { rows, tokens, width: 2 * shape.head_dim })
-    }
-
-    /// Row `first` and those after it of a context that repeats the text; exact the first time.
-    fn fill(&self, layer: LayerId, head: HeadId, first: usize, out: &mut [f32]) {
-        let rows = &self.rows[layer][head];
-        for (row, out) in (first..).zip(out.chunks_exact_mut(self.width)) {
-            let start = row % self.tokens * self.width;
-            out.copy_from_slice(&rows[start..start + self.width]);
-            if row >= self.tokens {
-                let place =
-                    (row * self.rows.len() + layer.index()) * self.rows[layer].len() + head.index();
-                let mut random = SplitMix64::new(place as u64);
-                out.iter_mut().for_each(|x| *x *= 1.0 + NOISE * (2.0 * random.next_f32() - 1.0));
-            }
-        }
-    }
+/// Prefills the text and copies its rows.
+///
+/// # Errors
+/// If the prefill fails, as for a context that is smaller than `ids`.
+pub async fn rows_of<B: Backend>(
+    engine: &mut Engine<B>,
+    ids: &[u32],
+) -> Result<RepeatedRows, EngineError> {
+    let mut session = engine.session(&neutral())?;
+    RepeatedRows::read(engine, &mut session, ids).await
 }
 
 /// Small and quickly made: what rows are laid down under.
@@ -136,13 +97,13 @@ pub async fn after_prefill<B: Backend>(
 pub async fn after_injection<B: Backend>(
     engine: &mut Engine<B>,
     test: &SpeedTest<'_>,
-    rows: &Rows,
+    rows: &RepeatedRows,
     context: usize,
     policies: &[Candidate],
     sink: &mut dyn FnMut(Speed),
 ) -> Result<(), EngineError> {
     let mut session = engine.session(&neutral())?;
-    let text = &test.ids[..rows.tokens];
+    let text = &test.ids[..rows.n_tokens()];
     // What indexes learn from a prefill (sums of queries, the last ones) comes from a real one.
     engine.prefill(&mut session, text, &mut |_| ControlFlow::Continue(())).await?;
     let ids: Vec<u32> = text.iter().copied().cycle().take(context - text.len()).collect();

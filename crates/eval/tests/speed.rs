@@ -8,7 +8,7 @@ use longview_engine::{Engine, EngineOptions};
 use longview_eval::policies::{PolicySpec, candidates};
 use longview_eval::record::{Record, Speed};
 use longview_eval::report::{Chart, Data};
-use longview_eval::speed::{self, Rows, SpeedTest};
+use longview_eval::speed::{self, SpeedTest};
 use longview_model::folder::ModelFolder;
 use longview_scheduler::{PolicyOptions, Preset};
 use pollster::block_on;
@@ -38,7 +38,7 @@ fn measure() -> Vec<Speed> {
         .expect("prefilled contexts");
     let far = 4 * PREFILLED;
     let mut engine = engine(test.room(far));
-    let rows = block_on(Rows::of(&mut engine, &ids[..PREFILLED])).expect("rows of the text");
+    let rows = block_on(speed::rows_of(&mut engine, &ids[..PREFILLED])).expect("rows of the text");
     block_on(speed::after_injection(&mut engine, &test, &rows, far, &policies, &mut keep))
         .expect("injected contexts");
     all

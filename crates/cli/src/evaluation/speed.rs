@@ -11,7 +11,7 @@ use longview_eval::haystack::TextSource;
 use longview_eval::policies::{self, Candidate};
 use longview_eval::record::{Record, Speed};
 use longview_eval::results::ResultsFile;
-use longview_eval::speed::{self, Rows, SpeedTest};
+use longview_eval::speed::{self, SpeedTest};
 use longview_model::config::ModelConfig;
 use longview_model::tokenizer::Specials;
 use longview_ops::Backend;
@@ -142,7 +142,7 @@ fn measure<B: Backend>(args: &SpeedArgs, candidates: &[Candidate], backend: Arc<
         }
         let rows = match &rows {
             Some(rows) => rows,
-            None => rows.insert(block_on(Rows::of(&mut engine, &ids[..args.prefilled]))?),
+            None => rows.insert(block_on(speed::rows_of(&mut engine, &ids[..args.prefilled]))?),
         };
         let measured =
             speed::after_injection(&mut engine, &test, rows, context, candidates, &mut keep);

@@ -4,6 +4,7 @@
 //! the CPU attends in the host store itself and needs none of the device rows. The verdicts say
 //! what fits here, as `longview run` would load it, and on a device of --device-memory.
 
+mod seconds;
 mod verdict;
 
 use std::io::Write;
@@ -17,6 +18,7 @@ use longview_ops::Backend;
 use longview_scheduler::Preset;
 use serde::Serialize;
 
+use self::seconds::{Estimate, Seconds};
 use self::verdict::{Place, Verdict};
 use crate::args::{EngineArgs, RopeArgs, TuningArgs, kv_types, one_of};
 use crate::context::Limit;
@@ -36,6 +38,11 @@ pub struct PlanArgs {
     /// Print one JSON object [default: off].
     #[arg(long)]
     json: bool,
+
+    /// Measure this machine for some seconds, and say how long reading and answering take at this
+    /// context and at shorter ones [default: off].
+    #[arg(long)]
+    time: bool,
 
     /// The policies to compare, separated by commas; `longview policies` lists them.
     #[arg(
@@ -77,6 +84,9 @@ struct Report {
     available_bytes: Option<u64>,
     plans: Vec<Entry>,
     verdicts: Vec<Verdict>,
+    /// With --time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    seconds: Vec<Seconds>,
 }
 
 /// Prints the plan of every policy.
@@ -86,7 +96,15 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         0 => Limit::new(&folder.config, &args.rope).tokens(),
         given => given,
     };
-    with_device!(args.engine.device()?, backend => plan(args, &folder, context, &*backend))
+    with_device!(args.engine.device()?, backend => {
+        let report = plan(args, &folder, context, &*backend)?;
+        let estimate = if args.time {
+            Some(seconds::measure(args, folder, context, backend)?)
+        } else {
+            None
+        };
+        show(args, report, estimate)
+    })
 }
 
 fn plan<B: Backend>(
@@ -94,7 +112,7 @@ fn plan<B: Backend>(
     folder: &ModelFolder,
     context: usize,
     backend: &B,
-) -> Result<()> {
+) -> Result<Report> {
     let mut plans = Vec::new();
     for dtype in kv_types() {
         for preset in &args.policies {
@@ -112,14 +130,27 @@ fn plan<B: Backend>(
             verdicts.push(place.verdict(backend, folder, &options, &policy)?);
         }
     }
-    let report = Report {
+    Ok(Report {
         model: args.model.name(),
         context_tokens: context,
         available_bytes: backend.capabilities().memory_bytes,
         plans,
         verdicts,
-    };
-    if args.json { out::json(&report) } else { print(&report, args.engine.kv_type()) }
+        seconds: Vec::new(),
+    })
+}
+
+fn show(args: &PlanArgs, mut report: Report, estimate: Option<Estimate>) -> Result<()> {
+    if args.json {
+        report.seconds = estimate.map_or_else(Vec::new, |estimate| estimate.seconds);
+        return out::json(&report);
+    }
+    let mut out = out::stdout();
+    print(&report, args.engine.kv_type(), &mut out)?;
+    if let Some(estimate) = estimate {
+        seconds::print(&estimate, &args.policies, &mut out)?;
+    }
+    Ok(out.flush()?)
 }
 
 fn entry<B: Backend>(
@@ -163,7 +194,7 @@ const HOST: &[Figure] = &[
     ("  in all", |e| e.host_bytes),
 ];
 
-fn print(report: &Report, dtype: DType) -> Result<()> {
+fn print(report: &Report, dtype: DType, out: &mut dyn Write) -> Result<()> {
     let shown: Vec<&Entry> = report.plans.iter().filter(|e| e.kv_type == dtype.name()).collect();
     let mut table = Table::new("", shown.iter().map(|e| e.policy));
     let budget = |e: &&Entry| e.budget_tokens.map_or("all".to_owned(), units::count);
@@ -182,14 +213,12 @@ fn print(report: &Report, dtype: DType) -> Result<()> {
         };
         table.row(&format!("  {dtype}"), of_type.map(both));
     }
-    let mut out = out::stdout();
     writeln!(
         out,
         "{}: context {} tokens, keys and values in {dtype}, as a device with its own memory has it",
         report.model,
         units::count(report.context_tokens),
     )?;
-    table.write(&mut out)?;
-    verdict::print(&report.verdicts, &mut out)?;
-    Ok(out.flush()?)
+    table.write(out)?;
+    Ok(verdict::print(&report.verdicts, out)?)
 }

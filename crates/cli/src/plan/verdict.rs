@@ -142,7 +142,7 @@ impl Verdict {
 }
 
 /// Writes the verdicts, the places one after the other.
-pub fn print(verdicts: &[Verdict], out: &mut impl Write) -> Result<()> {
+pub fn print(verdicts: &[Verdict], out: &mut dyn Write) -> Result<()> {
     let width = verdicts.iter().map(|verdict| verdict.policy.len()).max().unwrap_or(0);
     let mut title = "";
     for verdict in verdicts {
