@@ -16,6 +16,7 @@ use longview_scheduler::{BudgetOption, PolicyOptions, Preset};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::policy::resolve_policy;
+use crate::prefill::Progress;
 use crate::repeated_rows::RepeatedRows;
 use crate::session::Session;
 
@@ -72,12 +73,12 @@ impl Timing {
         depth + CHUNKS * chunk + STEPS[0] + STEPS[1]
     }
 
-    /// Measures reading, and steps under each policy, resolved as for a context of `context` tokens.
-    /// The engine's context holds [`Timing::context`]; `ids` are [`Timing::n_text`] tokens.
+    /// Measures reading, and steps under each policy, resolved as for a context of `context`
+    /// tokens. The engine's context holds [`Timing::context`]; `ids` are [`Timing::n_text`] tokens.
     ///
     /// # Errors
-    /// If something cannot be computed. A policy that cannot follow a prompt that was not read under
-    /// it is left out.
+    /// If something cannot be computed. A policy that cannot follow a prompt that was not read
+    /// under it is left out.
     pub async fn measure<B: Backend>(
         engine: &mut Engine<B>,
         ids: &[u32],
@@ -110,8 +111,8 @@ impl Timing {
         Ok(Self { chunk, reading, full, policies: measured })
     }
 
-    /// Seconds to read `tokens` tokens and to index them for the policy of this number; `None` if it
-    /// was left out.
+    /// Seconds to read `tokens` tokens and to index them for the policy of this number; `None` if
+    /// it was left out.
     pub fn read_s(&self, policy: usize, tokens: usize) -> Option<f64> {
         let timing = self.policies[policy]?;
         let chunks = (0..tokens).step_by(self.chunk);
@@ -151,7 +152,7 @@ async fn read_s<B: Backend>(
     let (n, mut best) = (session.n_tokens(), f64::INFINITY);
     for _ in 0..READS {
         let mut first = None;
-        let mut stop = |progress: crate::Progress| {
+        let mut stop = |progress: Progress| {
             let done = progress.done - progress.before;
             if done > 0 && first.is_none() {
                 first = Some(progress.elapsed.as_secs_f64() / done as f64);

@@ -97,14 +97,17 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         given => given,
     };
     with_device!(args.engine.device()?, backend => {
-        let report = plan(args, &folder, context, &*backend)?;
-        let estimate = if args.time {
-            Some(seconds::measure(args, folder, context, backend)?)
-        } else {
-            None
-        };
-        show(args, report, estimate)
+            let report = plan(args, &folder, context, &*backend)?;
+            let estimate = if args.time {
+                Some({
+     let policies = (&args.policies[..], &args.tuning);
+     seconds::measure(folder, &args.engine, policies, context, backend)?
     })
+            } else {
+                None
+            };
+            show(args, report, estimate)
+        })
 }
 
 fn plan<B: Backend>(

@@ -12,7 +12,7 @@ use longview_scheduler::{PolicyOptions, Preset, RecallMode};
 use pollster::block_on;
 use serde::Serialize;
 
-use super::PlanArgs;
+use crate::args::{EngineArgs, TuningArgs};
 use crate::progress::RunProgress;
 use crate::table::Table;
 use crate::units;
@@ -41,24 +41,26 @@ pub struct Estimate {
     took: Duration,
 }
 
-/// Measures the policies on this machine.
+/// Measures the policies, which are resolved as for `context` tokens, on this machine. `engine` has
+/// the options for a context of any size.
 pub fn measure<B: Backend>(
-    args: &PlanArgs,
     folder: ModelFolder,
+    engine: &EngineArgs,
+    (presets, tuning): (&[Preset], &TuningArgs),
     context: usize,
     backend: Arc<B>,
 ) -> Result<Estimate> {
     let progress = RunProgress::new("plan", false);
     progress.say("measuring reading and answering".into());
     let start = std::time::Instant::now();
-    let chunk = args.engine.options(context).chunk_size;
+    let chunk = engine.options(context).chunk_size;
     let measured = Timing::context(DEPTH.min(context), chunk);
     let options = EngineOptions {
         prefill: PrefillMode::Exact,
         recall: RecallMode::Exact,
-        ..args.engine.options(measured)
+        ..engine.options(measured)
     };
-    let policies = args.policies.iter().map(|preset| args.tuning.meant_for(*preset));
+    let policies = presets.iter().map(|preset| tuning.meant_for(*preset));
     let policies: Vec<PolicyOptions> = policies.collect::<Result<_>>()?;
     let neutral = PolicyOptions::new(Preset::StreamingLlm);
     let n_vocab = folder.config.vocab_size as u32;
@@ -70,7 +72,7 @@ pub fn measure<B: Backend>(
     let timing = block_on(Timing::measure(&mut engine, &ids, &policies, context))?;
     let mut seconds = Vec::new();
     for context_tokens in lengths(context) {
-        for (i, preset) in args.policies.iter().enumerate() {
+        for (i, preset) in presets.iter().enumerate() {
             seconds.push(Seconds {
                 policy: preset.name(),
                 context_tokens,

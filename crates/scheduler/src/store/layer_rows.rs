@@ -89,8 +89,8 @@ impl<B: Backend> RowReader<'_, B> {
         self.load_some(rows, |_, _| true, device)
     }
 
-    /// Carries those of rows `rows` that are wanted of a head to the first rows of `device`, each to
-    /// its place among `rows`.
+    /// Carries those of rows `rows` that are wanted of a head to the first rows of `device`, each
+    /// to its place among `rows`.
     pub fn load_some(
         &mut self,
         rows: Range<usize>,
