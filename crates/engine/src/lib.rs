@@ -21,6 +21,7 @@ mod prefill;
 mod sampler;
 mod saved;
 mod session;
+mod share;
 mod step;
 mod stop;
 
@@ -40,5 +41,6 @@ pub use prefill::Progress;
 pub use sampler::{Sampler, SamplingParams};
 pub use saved::{Restored, SessionFiles};
 pub use session::{Session, Timings};
+pub use share::EngineShare;
 pub use step::{SessionStep, StepResults};
 pub use stop::StopFilter;
