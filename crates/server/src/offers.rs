@@ -7,24 +7,27 @@ use longview_engine::Session;
 use longview_library::documents::Id;
 use longview_ops::Backend;
 
-/// Sessions on their way to a server, one of each document. Clones are of the same server.
+/// The last session that is on its way to a server. Clones are of the same server.
 pub struct Offers<B: Backend>(Arc<Mutex<Waiting<B>>>);
 
-type Waiting<B> = Vec<(Id, Session<B>)>;
+type Waiting<B> = Option<(Id, Session<B>)>;
 
 impl<B: Backend> Offers<B> {
-    /// Offers what was read of a document of the library, in place of what was offered of it
-    /// before: a session of an engine that shares the weights of the server's, under the policy of
+    /// Offers what was read of a document of the library, in place of what was offered before: a
+    /// session of an engine that shares the weights of the server's, under the policy of
     /// [`ModelFacts`](crate::ModelFacts), that holds the tokens of the document and no others. The
     /// server takes it before it begins with the next request.
     pub fn put(&self, document: Id, session: Session<B>) {
-        let mut waiting = self.waiting();
-        waiting.retain(|(other, _)| *other != document);
-        waiting.push((document, session));
+        *self.waiting() = Some((document, session));
+    }
+
+    /// Takes back what no server has taken.
+    pub fn clear(&self) {
+        self.take();
     }
 
     pub(crate) fn take(&self) -> Waiting<B> {
-        std::mem::take(&mut *self.waiting())
+        self.waiting().take()
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<B>> {

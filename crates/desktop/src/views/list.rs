@@ -9,7 +9,7 @@ use longview_library::documents::Id;
 
 use super::widgets;
 use crate::document::{Document, Stage};
-use crate::engine::DocumentId;
+use crate::engine::{DocumentId, Served, Serving};
 use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
@@ -275,6 +275,9 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     });
     widgets::group(ui, strings::THEME);
     ui.add_space(GAP);
+    if let Some(Serving::On(served)) = &state.serving {
+        serving(ui, served, state, actions);
+    }
     match &state.engine {
         EngineState::Opening => widgets::caption(ui, strings::ENGINE_OPENING),
         EngineState::Gone => widgets::caption(ui, strings::ENGINE_GONE),
@@ -283,4 +286,19 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             widgets::caption(ui, line)
         }
     };
+}
+
+/// That other programs can ask, and a way to the switch.
+fn serving(ui: &mut Ui, served: &Served, state: &State, actions: &mut Vec<Action>) {
+    let palette = theme::palette(ui.visuals());
+    ui.horizontal(|ui| {
+        widgets::align_quiet(ui);
+        let (dot, _) = ui.allocate_exact_size(Vec2::splat(8.0), Sense::hover());
+        ui.painter().circle_filled(dot.center(), 4.0, palette.accent);
+        let button = widgets::quiet(ui, &strings::serving_short(served));
+        if ui.add(button).on_hover_text(strings::SERVE).clicked() {
+            let settings = Dialog::Settings(Box::new(state.settings.clone()), false);
+            actions.push(Action::ShowDialog(Some(settings)));
+        }
+    });
 }

@@ -409,9 +409,9 @@ impl<B: Backend + 'static> Worker<B> {
         Some(OnDisk::Opening(file))
     }
 
-    /// Takes what others have read. What they do not see any more goes here when its room is needed.
+    /// Takes what another part of the program has read.
     fn take_offers(&mut self) {
-        for (id, session) in self.offers.take() {
+        if let Some((id, session)) = self.offers.take() {
             self.kept.keep(Scope::default(), session, Some(id));
         }
     }
