@@ -179,14 +179,15 @@ pub const NO_LIMIT: &str = "no limit";
 
 // The library for other programs.
 pub const SERVE: &str = "Serve this library to other programs";
-pub const SERVE_HELP: &str = "Programs on this computer can list your documents and ask about \
-    them, by OpenAI's API. Others on the network cannot. The switch works at once, and the engine \
-    starts again for it.";
+pub const SERVE_HELP: &str = "Programs on this computer, and nobody else, can list your documents \
+    and ask about them, as by OpenAI's API. The switch works at once. To switch it on starts the \
+    engine again.";
 pub const SERVE_SHARED: &str = "The model is in memory once: this window and other programs take \
     turns at it. What was read of the open document is shared too, until its budget is changed \
     here. Up to four more documents that others ask about stay in memory.";
 pub const SERVE_PORT: &str = "Port";
-pub const SERVE_KEY: &str = "API key, if one is to be needed";
+pub const SERVE_KEY: &str = "API key (optional)";
+pub const SERVE_NEEDS_KEY: &str = "Every request needs the API key.";
 pub const SERVE_STARTING: &str = "Starting when the engine is there";
 pub const SERVE_ENDING: &str = "Ending: what runs has two seconds";
 pub const SERVE_AGAIN: &str = "Try again";

@@ -135,6 +135,7 @@ fn serving(theme: Theme, is_taken: bool) -> Window {
         Some(Serving::Failed(_)) => is_taken,
         _ => false,
     });
+    window.until("no short message", |window| window.0.state().state().toast.is_none());
     window.click(strings::SETTINGS);
     window.wait_for(strings::SAVE);
     std::fs::remove_dir_all(folder).unwrap();
@@ -144,7 +145,15 @@ fn serving(theme: Theme, is_taken: bool) -> Window {
 #[test]
 fn the_library_for_other_programs() {
     serving(Theme::Light, false).picture("serving");
+}
+
+#[test]
+fn the_library_for_other_programs_in_the_dark() {
     serving(Theme::Dark, false).picture("serving_dark");
+}
+
+#[test]
+fn a_port_that_another_program_has() {
     serving(Theme::Light, true).picture("port_taken");
 }
 

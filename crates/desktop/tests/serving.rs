@@ -103,7 +103,7 @@ fn question(name: &str) -> String {
 fn ask(address: SocketAddr, id: &str, key: &str, name: &str) -> (String, u64, u64) {
     let body = json!({
         "context_id": id, "messages": [{ "role": "user", "content": question(name) }],
-        "max_tokens": 24,
+        "max_tokens": 40,
     });
     let path = "/v1/chat/completions";
     let (status, answer) = http::ask(address, "POST", path, key, &body.to_string());

@@ -10,7 +10,7 @@ use crate::strings;
 use crate::theme::{self, GAP, RADIUS, TIGHT};
 
 /// Width of the field for a key.
-const KEY: f32 = 200.0;
+const KEY: f32 = 130.0;
 
 /// Draws it. Without a library there is nothing to serve.
 pub fn show(ui: &mut Ui, serve: &mut Serve, serving: Option<&Serving>, actions: &mut Vec<Action>) {
@@ -25,11 +25,8 @@ pub fn show(ui: &mut Ui, serve: &mut Serve, serving: Option<&Serving>, actions: 
     };
     widgets::caption(ui, strings::SERVE_HELP);
     ui.add_space(TIGHT);
-    let is_open = matches!(serving, Serving::Off | Serving::Failed(_));
-    ui.add_enabled_ui(is_open, |ui| fields(ui, serve));
-    ui.add_space(TIGHT);
     match serving {
-        Serving::Off => {}
+        Serving::Off => fields(ui, serve),
         Serving::Starting => {
             widgets::caption(ui, strings::SERVE_STARTING);
         }
@@ -41,6 +38,8 @@ pub fn show(ui: &mut Ui, serve: &mut Serve, serving: Option<&Serving>, actions: 
             let color = theme::palette(ui.visuals()).bad;
             ui.colored_label(color, strings::sentence(&failure.message));
             widgets::caption(ui, strings::failure(failure.kind).1);
+            ui.add_space(TIGHT);
+            fields(ui, serve);
             if serve.on && ui.add(widgets::secondary(strings::SERVE_AGAIN)).clicked() {
                 actions.push(Action::Serve(serve.clone()));
             }
@@ -55,19 +54,21 @@ fn fields(ui: &mut Ui, serve: &mut Serve) {
         // A port is a name, not a quantity.
         let value = value.custom_formatter(|value, _| value.to_string());
         ui.add(value).labelled_by(label.id);
+        ui.add_space(GAP);
+        let label = ui.label(strings::SERVE_KEY);
+        let edit = TextEdit::singleline(&mut serve.key).password(true).desired_width(KEY);
+        ui.add(edit).labelled_by(label.id);
     });
-    let label = ui.label(strings::SERVE_KEY);
-    let edit = TextEdit::singleline(&mut serve.key).password(true).desired_width(KEY);
-    ui.add(edit).labelled_by(label.id);
 }
 
 fn on(ui: &mut Ui, served: &Served, key: &str, actions: &mut Vec<Action>) {
     let palette = theme::palette(ui.visuals());
-    ui.label(strings::serving(served));
-    widgets::caption(ui, strings::SERVE_SHARED);
-    ui.add_space(GAP);
-    widgets::caption(ui, strings::SERVE_TRY);
     let key = Some(key.trim()).filter(|key| !key.is_empty());
+    ui.label(strings::serving(served));
+    if key.is_some() {
+        widgets::caption(ui, strings::SERVE_NEEDS_KEY);
+    }
+    widgets::caption(ui, strings::SERVE_TRY);
     // On the screen the key is hidden, in the copy it works.
     let line = |key| curl_line(served.address, served.is_embedded, key);
     let frame = Frame::new().fill(palette.page).stroke(Stroke::new(1.0, palette.line));
@@ -83,4 +84,6 @@ fn on(ui: &mut Ui, served: &Served, key: &str, actions: &mut Vec<Action>) {
             actions.push(Action::Copy(strings::served_at(served)));
         }
     });
+    ui.add_space(TIGHT);
+    widgets::caption(ui, strings::SERVE_SHARED);
 }
