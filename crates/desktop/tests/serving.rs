@@ -70,7 +70,12 @@ fn serving(window: &Window) -> Serving {
 }
 
 fn served(window: &mut Window) -> Served {
-    window.until("a server", |window| matches!(serving(window), Serving::On(_)));
+    let begin = Instant::now();
+    window.until("a server", |window| {
+        let serving = serving(window);
+        assert!(begin.elapsed() < Duration::from_secs(50), "{serving:?}");
+        matches!(serving, Serving::On(_))
+    });
     match serving(window) {
         Serving::On(served) => served,
         other => panic!("{other:?}"),

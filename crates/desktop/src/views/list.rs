@@ -19,6 +19,8 @@ const ROW: f32 = 52.0;
 const LINE: f32 = 18.0;
 /// Height of what stands under the list, and of a list that is worth scrolling by itself.
 const FOOTER: f32 = 216.0;
+/// Height of the row that says that the library is served.
+const SERVED: f32 = 36.0;
 const LEAST_LIST: f32 = 120.0;
 /// Width of the menu of a row.
 const MENU: f32 = 120.0;
@@ -39,13 +41,15 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         }
     });
     find(ui, state);
-    if ui.available_height() < FOOTER + LEAST_LIST {
+    let is_served = matches!(state.serving, Some(Serving::On(_)));
+    let footer_height = if is_served { FOOTER + SERVED } else { FOOTER };
+    if ui.available_height() < footer_height + LEAST_LIST {
         // No room for both: all of it is scrolled.
         ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
             ui.spacing_mut().item_spacing.y = TIGHT;
             documents(ui, state, actions);
             ui.spacing_mut().item_spacing.y = GAP;
-            let size = Vec2::new(ui.available_width(), FOOTER);
+            let size = Vec2::new(ui.available_width(), footer_height);
             ui.allocate_ui_with_layout(size, Layout::bottom_up(Align::Min), |ui| {
                 footer(ui, state, actions);
             });

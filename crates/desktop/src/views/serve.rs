@@ -51,6 +51,8 @@ fn fields(ui: &mut Ui, serve: &mut Serve) {
     ui.horizontal(|ui| {
         let label = ui.label(strings::SERVE_PORT);
         let value = DragValue::new(&mut serve.port).range(1..=u16::MAX);
+        // 0, one that is free, can be in the file of the settings.
+        let value = value.clamp_existing_to_range(false);
         // A port is a name, not a quantity.
         let value = value.custom_formatter(|value, _| value.to_string());
         ui.add(value).labelled_by(label.id);
