@@ -14,12 +14,12 @@ use longview_scheduler::{
 
 use crate::error::EngineError;
 use crate::fit::Fit;
+use crate::home::Home;
 use crate::memory::{Memory, MemoryPlan};
 use crate::options::EngineOptions;
 use crate::output::Choices;
 use crate::plan::{kv_shape, plan, shape_of, step_size};
 use crate::policy::resolve_policy;
-use crate::share::{EngineShare, Home};
 
 /// A context that is worth advising.
 const SHORT_CONTEXT: usize = 256;
@@ -149,12 +149,6 @@ impl<B: Backend> Engine<B> {
         self.model = model;
         self.backend = backend;
         Ok(())
-    }
-
-    /// What makes further engines over these weights.
-    pub fn share(&self) -> EngineShare<B> {
-        let (eos_ids, tokenizer) = (self.eos_ids.clone(), self.tokenizer.clone());
-        EngineShare::new(&self.home, self.options.clone(), eos_ids, tokenizer)
     }
 
     /// An engine over a device and a model that are loaded, with buffers for steps of its own.

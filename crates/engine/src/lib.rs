@@ -12,6 +12,7 @@ mod fingerprint;
 mod fit;
 mod fork;
 mod generate;
+mod home;
 mod memory;
 mod options;
 mod output;

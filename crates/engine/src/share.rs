@@ -1,60 +1,15 @@
 //! Several engines over one device and one copy of the weights: two parts of a program, each with
 //! sessions and buffers of its own, that take turns.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-use longview_model::config::ModelConfig;
 use longview_model::tokenizer::Tokenizer;
-use longview_model::transformer::{LoadOptions, Model};
-use longview_model::weights::TensorSet;
 use longview_ops::Backend;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::home::Home;
 use crate::options::EngineOptions;
-
-/// A device with the weights of a model on it.
-type Loaded<B> = (Arc<B>, Arc<Model<B>>);
-
-/// What engines have together.
-pub(crate) struct Home<B: Backend> {
-    now: Mutex<Loaded<B>>,
-    /// Where the weights come from, for a device that was lost.
-    tensors: TensorSet,
-}
-
-impl<B: Backend> Home<B> {
-    pub(crate) fn new(backend: &Arc<B>, model: &Arc<Model<B>>, tensors: TensorSet) -> Self {
-        Self { now: Mutex::new((Arc::clone(backend), Arc::clone(model))), tensors }
-    }
-
-    pub(crate) fn tensors(&self) -> &TensorSet {
-        &self.tensors
-    }
-
-    /// The device and the model that whoever loaded last has loaded.
-    pub(crate) fn now(&self) -> Loaded<B> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// A device that is not lost, with the model on it: what another engine has opened again, or
-    /// opened again here.
-    pub(crate) async fn revived(
-        &self,
-        config: &ModelConfig,
-        load: LoadOptions,
-    ) -> Result<Loaded<B>, EngineError> {
-        let (lost, model) = self.now();
-        if !lost.is_lost() {
-            return Ok((lost, model));
-        }
-        let backend = Arc::new(lost.reopen().await?);
-        let model = Model::load(&*backend, config, &self.tensors, load, &mut |_, _| {})?;
-        let loaded = (backend, Arc::new(model));
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = loaded.clone();
-        Ok(loaded)
-    }
-}
 
 /// Makes engines over the weights of one that is loaded, on any thread. It does not keep the
 /// weights: they go with the last engine.
@@ -65,16 +20,19 @@ pub struct EngineShare<B: Backend> {
     tokenizer: Option<Tokenizer>,
 }
 
-impl<B: Backend> EngineShare<B> {
-    pub(crate) fn new(
-        home: &Arc<Home<B>>,
-        options: EngineOptions,
-        eos_ids: Vec<u32>,
-        tokenizer: Option<Tokenizer>,
-    ) -> Self {
-        Self { home: Arc::downgrade(home), options, eos_ids, tokenizer }
+impl<B: Backend> Engine<B> {
+    /// What makes further engines over these weights.
+    pub fn share(&self) -> EngineShare<B> {
+        EngineShare {
+            home: Arc::downgrade(&self.home),
+            options: self.options.clone(),
+            eos_ids: self.eos_ids.clone(),
+            tokenizer: self.tokenizer().cloned(),
+        }
     }
+}
 
+impl<B: Backend> EngineShare<B> {
     /// How the engine was set up whose weights these are.
     pub fn options(&self) -> &EngineOptions {
         &self.options

@@ -456,7 +456,9 @@ impl App {
 
 impl Drop for App {
     fn drop(&mut self) {
-        serve::end(self.host.as_ref());
+        if let Some(host) = &self.host {
+            host.end();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use eframe::egui::Context;
 
 use super::App;
-use crate::engine::{Command, Host, Serve, Serving};
+use crate::engine::{Command, Serve, Serving};
 use crate::files::Arrival;
 use crate::strings;
 
@@ -57,12 +57,5 @@ impl App {
             !notice.failure.kind.is_of_server() || matches!(serving, Serving::Failed(_))
         });
         self.state.serving = Some(serving);
-    }
-}
-
-/// Ends the server with the window.
-pub(super) fn end(host: Option<&Host>) {
-    if let Some(host) = host {
-        host.end();
     }
 }
