@@ -15,7 +15,7 @@ use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
 use longview_scheduler::PolicyOptions;
-use longview_server::{ApiKey, Limits, ModelFacts, Server, ServerOptions};
+use longview_server::{ApiKey, Limits, ModelFacts, Server, ServerOptions, Turns, curl_line};
 use longview_startup::embedded;
 
 use crate::args::{DRAFTS, EngineArgs, PolicyArgs, RopeArgs, numbers, one_of};
@@ -233,6 +233,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
             ..Limits::default()
         },
         catches_signals: true,
+        turns: Turns::default(),
         log: Arc::new(|line| note(line)),
     })
 }
@@ -304,14 +305,6 @@ fn introduce(args: &ServeArgs, keys: &[ApiKey], server: &Server, name: &str) {
             "  {n} keys: each name, and each key without one, has contexts of its own"
         ));
     }
-    let key = if keys.is_empty() { "" } else { " -H 'Authorization: Bearer KEY'" };
-    let (path, body) = if args.model.is_absent() {
-        let prompt = "The pass key is 48213. Remember it. 48213 is the pass key. What is the pass \
-                      key? The pass key is";
-        ("completions", format!(r#"{{"prompt": "{prompt}", "max_tokens": 12, "stop": "."}}"#))
-    } else {
-        let message = r#"{"role": "user", "content": "Hello"}"#;
-        ("chat/completions", format!(r#"{{"messages": [{message}]}}"#))
-    };
-    note(format_args!("  curl http://{address}/v1/{path}{key} -d '{body}'"));
+    let key = (!keys.is_empty()).then_some("KEY");
+    note(format_args!("  {}", curl_line(address, args.model.is_absent(), key)));
 }

@@ -11,7 +11,7 @@ use longview_library::documents::{Documents, DocumentsError, Id, NewDocument, So
 use longview_scheduler::SessionFile;
 
 use crate::document::Exchange;
-use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Wake};
+use crate::engine::{DocumentId, Failure, FailureKind, ModelSource, Serving, Wake};
 use crate::fit::{LocalModel, Offer, Pull};
 use crate::{store, strings};
 
@@ -81,6 +81,8 @@ pub enum Arrival {
     Library(Vec<KeptDocument>),
     /// Answers were saved under this name.
     Saved(String),
+    /// Whether the library is served.
+    Serving(Serving),
     /// Something went wrong.
     Failed(Failure),
 }

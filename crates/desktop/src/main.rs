@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use eframe::egui::ViewportBuilder;
 use longview_desktop::app::{App, Start};
-use longview_desktop::engine::ModelSource;
 use longview_desktop::engine::local::{self, LocalOptions};
+use longview_desktop::engine::{Host, ModelSource};
 use longview_desktop::files::SystemDialogs;
 use longview_desktop::instance::{self, Claim, First};
 use longview_desktop::settings::{Settings, device_named};
@@ -93,8 +93,10 @@ fn run(args: Args, first: Option<First>) -> eframe::Result {
     if let Some(aside) = aside {
         eprintln!("warning: the settings could not be read; they are in {}", aside.display());
     }
+    let host = Host::default();
     let local = LocalOptions {
         library: library.clone(),
+        host: Some(host.clone()),
         templates_apart: true,
         keep_every: args.keep_every.unwrap_or(LocalOptions::default().keep_every),
     };
@@ -107,6 +109,7 @@ fn run(args: Args, first: Option<First>) -> eframe::Result {
         library,
         models: models.map(|settings| Arc::new(Library::new(settings))),
         places,
+        host: Some(host),
         first,
         exits: args.exits,
         asks: args.asks,

@@ -5,7 +5,7 @@ use longview_scheduler::Preset;
 use longview_startup::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{EngineSetup, ModelSource};
+use crate::engine::{EngineSetup, ModelSource, Serve};
 
 /// Sizes of the window's text and controls, in percent.
 pub const SCALES: std::ops::RangeInclusive<u32> = 100..=200;
@@ -36,6 +36,8 @@ pub struct Settings {
     pub theme: String,
     /// Percent.
     pub scale: u32,
+    /// Whether and how the library is served to other programs.
+    pub serve: Serve,
 }
 
 impl Default for Settings {
@@ -51,6 +53,7 @@ impl Default for Settings {
             budget: None,
             theme: "system".to_owned(),
             scale: *SCALES.start(),
+            serve: Serve::default(),
         }
     }
 }
@@ -83,6 +86,7 @@ impl Settings {
             device_memory: self.device_memory,
             policy: self.policy.parse().unwrap_or(Preset::DEFAULT),
             bounds: self.bounds,
+            serves: self.serve.on,
         }
     }
 

@@ -4,7 +4,7 @@ use eframe::egui::ThemePreference;
 use longview_library::documents::Id;
 
 use crate::document::{Document, Stage, Target};
-use crate::engine::{DocumentId, Failure, ModelInfo, ModelSource};
+use crate::engine::{DocumentId, Failure, ModelInfo, ModelSource, Serve, Serving};
 use crate::files::{KeptDocument, Piece, Purpose};
 use crate::models::Models;
 use crate::settings::Settings;
@@ -96,6 +96,8 @@ pub enum Action {
     DeleteModel(String),
     /// Takes what was chosen in the settings.
     Choose(Box<Settings>),
+    /// Serves the library to other programs from now on, or no longer.
+    Serve(Serve),
     /// Starts an engine in place of one that ended.
     Restart,
     /// Removes a message.
@@ -179,6 +181,8 @@ pub struct State {
     pub models: Models,
     /// What was chosen.
     pub settings: Settings,
+    /// Whether the library is served to other programs; `None` where there is none.
+    pub serving: Option<Serving>,
     /// Which of the open documents is shown.
     pub current: Option<DocumentId>,
     /// Messages, oldest first.

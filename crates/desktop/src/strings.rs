@@ -3,7 +3,7 @@
 
 #![expect(missing_docs, reason = "a text says itself what it says")]
 
-use crate::engine::{Attention, FailureKind, LeftOut, ReadPlan, ReadProgress, ReadState};
+use crate::engine::{Attention, FailureKind, LeftOut, ReadPlan, ReadProgress, ReadState, Served};
 use crate::figures::{bytes, count, date, percent, rate, seconds, tokens};
 use crate::fit::{Fit, Place, VERDICT_TOKENS, Verdict};
 
@@ -87,7 +87,7 @@ pub const COPY: &str = "Copy";
 pub const ASK_AGAIN: &str = "Ask again";
 pub const COMPARE: &str = "Compare with full attention";
 pub const EXPORT: &str = "Export";
-pub const COPIED: &str = "The answer is on the clipboard.";
+pub const COPIED: &str = "It is on the clipboard.";
 pub const TRY_THESE: &str = "Questions that this document answers";
 pub const EMBEDDED_NOTE: &str = "The built-in model is small. It finds numbers that a document \
     states in these forms, and knows no others. A chat model answers any question.";
@@ -176,6 +176,45 @@ pub const DISK_LIMIT: &str = "Limit of the library, in GiB";
 pub const DISK_LIMIT_HELP: &str = "Above it, what was read longest ago goes; texts and pinned \
     documents stay.";
 pub const NO_LIMIT: &str = "no limit";
+
+// The library for other programs.
+pub const SERVE: &str = "Serve this library to other programs";
+pub const SERVE_HELP: &str = "Programs on this computer, and nobody else, can list your documents \
+    and ask about them, as by OpenAI's API. The switch works at once. To switch it on starts the \
+    engine again.";
+pub const SERVE_SHARED: &str = "The model is in memory once: this window and other programs take \
+    turns at it. What was read of the open document is shared too, until its budget is changed \
+    here. Up to four more documents that others ask about stay in memory.";
+pub const SERVE_PORT: &str = "Port";
+pub const SERVE_KEY: &str = "API key (optional)";
+pub const SERVE_NEEDS_KEY: &str = "Every request needs the API key.";
+pub const SERVE_STARTING: &str = "Starting when the engine is there";
+pub const SERVE_ENDING: &str = "Ending: what runs has two seconds";
+pub const SERVE_AGAIN: &str = "Try again";
+pub const SERVE_TRY: &str = "Try it in a terminal:";
+pub const COPY_ADDRESS: &str = "Copy the address";
+pub const COPY_LINE: &str = "Copy the line";
+pub const NO_LIBRARY_TO_SERVE: &str = "There is no library on this computer to serve.";
+
+/// Where other programs find the library.
+pub fn served_at(served: &Served) -> String {
+    format!("http://{}/v1", served.address)
+}
+
+/// The same as a sentence, with what limits a prompt.
+pub fn serving(served: &Served) -> String {
+    format!(
+        "Serving {} at http://{}, up to {}",
+        served.model,
+        served.address,
+        tokens(served.context)
+    )
+}
+
+/// In the list.
+pub fn serving_short(served: &Served) -> String {
+    format!("Serving at {}", served.address)
+}
 
 // About.
 pub const ABOUT: &str = "About";
@@ -535,6 +574,14 @@ pub fn failure(kind: FailureKind) -> (&'static str, &'static str) {
         FailureKind::NotKept => (
             "The library has a problem",
             "What is open can be asked about. It may have to be read again at the next start.",
+        ),
+        FailureKind::PortTaken => (
+            "The library is not served",
+            "Choose another port in the settings, or end that program, and switch it on again.",
+        ),
+        FailureKind::NotServed => (
+            "The library is not served",
+            "Look at port and key in the settings, and switch it on again.",
         ),
         FailureKind::File => ("The file cannot be used", ""),
         FailureKind::BadInput => ("This does not work", ""),

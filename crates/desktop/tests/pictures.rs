@@ -8,7 +8,9 @@ use std::time::Duration;
 use eframe::egui::accesskit::Role;
 use eframe::egui::{Key, Modifiers, Theme, Vec2};
 use egui_kittest::kittest::Queryable as _;
-use longview_desktop::engine::{Failure, FailureKind, OpenEngine};
+use longview_desktop::engine::{
+    Failure, FailureKind, Host, LibraryServer, OpenEngine, Served, Serving, StartServer,
+};
 use longview_desktop::strings;
 use longview_library::documents::{Documents, Facts, Id, NewDocument, Reading, SessionKey};
 
@@ -89,6 +91,70 @@ fn settings_models_and_the_about_page() {
     window.click(strings::ABOUT);
     window.wait_for(strings::CLOSE_DIALOG);
     window.picture("about");
+}
+
+/// What other programs would ask, if it listened.
+struct Silent;
+
+impl LibraryServer for Silent {
+    fn served(&self) -> Served {
+        let address = "127.0.0.1:8080".parse().unwrap();
+        Served { address, model: "needle".into(), is_embedded: true, context: 32_768 }
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn stop(&self) {}
+
+    fn wait(self: Box<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// The settings of a window that serves its library, or whose port another program has.
+fn serving(theme: Theme, is_taken: bool) -> Window {
+    let (_script, open) = Script::new();
+    let (host, name) = (Host::default(), format!("longview-served-{theme:?}-{is_taken}"));
+    let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    let start: StartServer = Arc::new(move |_| {
+        let message = "another program has port 8080".into();
+        let failure = Failure { kind: FailureKind::PortTaken, message };
+        if is_taken { Err(failure) } else { Ok(Box::new(Silent)) }
+    });
+    host.publish(start);
+    let mut setup = Setup::new(open);
+    setup.library = Some(Documents::open(&folder).unwrap());
+    setup.settings.serve.on = true;
+    (setup.host, setup.theme) = (Some(host), theme);
+    let mut window = setup.window();
+    window.wait_for(strings::READ);
+    window.until("what the host says", |window| match &window.0.state().state().serving {
+        Some(Serving::On(_)) => !is_taken,
+        Some(Serving::Failed(_)) => is_taken,
+        _ => false,
+    });
+    window.until("no short message", |window| window.0.state().state().toast.is_none());
+    window.click(strings::SETTINGS);
+    window.wait_for(strings::SAVE);
+    std::fs::remove_dir_all(folder).unwrap();
+    window
+}
+
+#[test]
+fn the_library_for_other_programs() {
+    serving(Theme::Light, false).picture("serving");
+}
+
+#[test]
+fn the_library_for_other_programs_in_the_dark() {
+    serving(Theme::Dark, false).picture("serving_dark");
+}
+
+#[test]
+fn a_port_that_another_program_has() {
+    serving(Theme::Light, true).picture("port_taken");
 }
 
 #[test]

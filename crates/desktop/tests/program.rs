@@ -8,6 +8,7 @@ mod kept;
 mod models;
 mod pictures;
 mod real;
+mod serving;
 mod several;
 // Elsewhere there is no screen that nobody sees.
 #[cfg(target_os = "linux")]

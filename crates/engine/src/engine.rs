@@ -7,7 +7,6 @@ use longview_model::folder::ModelFolder;
 use longview_model::generation::GenerationDefaults;
 use longview_model::tokenizer::Tokenizer;
 use longview_model::transformer::{Model, Workspace};
-use longview_model::weights::TensorSet;
 use longview_ops::Backend;
 use longview_scheduler::{
     Fingerprint, KvPlan, KvShape, PolicyOptions, SequenceOptions, StepScratch, check_draft,
@@ -15,6 +14,7 @@ use longview_scheduler::{
 
 use crate::error::EngineError;
 use crate::fit::Fit;
+use crate::home::Home;
 use crate::memory::{Memory, MemoryPlan};
 use crate::options::EngineOptions;
 use crate::output::Choices;
@@ -27,15 +27,15 @@ const SHORT_CONTEXT: usize = 256;
 /// A model on a device with the buffers of its steps.
 pub struct Engine<B: Backend> {
     pub(crate) backend: Arc<B>,
-    pub(crate) model: Model<B>,
+    pub(crate) model: Arc<Model<B>>,
     pub(crate) workspace: Workspace<B>,
     pub(crate) scratch: StepScratch<B>,
     pub(crate) options: EngineOptions,
     pub(crate) ids: Vec<u32>,
     pub(crate) choices: Choices<B>,
     pub(crate) eos_ids: Vec<u32>,
-    /// Where the weights come from, for a device that was lost.
-    tensors: TensorSet,
+    /// The device and the weights, with other engines over them.
+    pub(crate) home: Arc<Home<B>>,
     tokenizer: Option<Tokenizer>,
     chat: Option<ChatTemplate>,
     generation: GenerationDefaults,
@@ -105,6 +105,7 @@ impl<B: Backend> Engine<B> {
         Self::check_memory(&backend, &folder, &options, policy, memory)?;
         let config = &folder.config;
         let model = Model::load(&*backend, config, &folder.tensors, options.load(), progress)?;
+        let model = Arc::new(model);
         let (tokens, rows) = step_size(&options);
         let shape = kv_shape(&folder, &options);
         let SequenceOptions { placement, tile, .. } =
@@ -115,7 +116,7 @@ impl<B: Backend> Engine<B> {
             ids: Vec::with_capacity(tokens),
             choices: Choices::new(&*backend, rows)?,
             eos_ids: folder.eos_token_ids(),
-            tensors: folder.tensors,
+            home: Arc::new(Home::new(&backend, &model, folder.tensors)),
             tokenizer: folder.tokenizer,
             chat: folder.chat,
             generation: folder.generation,
@@ -136,10 +137,8 @@ impl<B: Backend> Engine<B> {
         if !self.backend.is_lost() {
             return Ok(());
         }
-        let backend = Arc::new(self.backend.reopen().await?);
         let config = self.model.config().clone();
-        let load = self.options.load();
-        let model = Model::load(&*backend, &config, &self.tensors, load, &mut |_, _| {})?;
+        let (backend, model) = self.home.revived(&config, self.options.load()).await?;
         let (tokens, rows) = step_size(&self.options);
         let shape = shape_of(&config, &self.options);
         let SequenceOptions { placement, tile, .. } =
@@ -150,6 +149,36 @@ impl<B: Backend> Engine<B> {
         self.model = model;
         self.backend = backend;
         Ok(())
+    }
+
+    /// An engine over a device and a model that are loaded, with buffers for steps of its own.
+    pub(crate) fn over(
+        home: Arc<Home<B>>,
+        options: EngineOptions,
+        eos_ids: Vec<u32>,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Self, EngineError> {
+        let (backend, model) = home.now();
+        let config = model.config();
+        let (tokens, rows) = step_size(&options);
+        let shape = shape_of(config, &options);
+        let SequenceOptions { placement, tile, .. } =
+            options.sequence_options(backend.capabilities());
+        Ok(Self {
+            workspace: Workspace::new(&*backend, config, tokens, rows)?,
+            scratch: StepScratch::new(&*backend, &shape, tokens, tile, placement)?,
+            ids: Vec::with_capacity(tokens),
+            choices: Choices::new(&*backend, rows)?,
+            eos_ids,
+            home,
+            tokenizer,
+            chat: None,
+            generation: GenerationDefaults::default(),
+            fingerprint: OnceLock::new(),
+            backend,
+            model,
+            options,
+        })
     }
 
     /// The dimensions of sessions.
@@ -175,7 +204,7 @@ impl<B: Backend> Engine<B> {
         let (config, tokenizer) = (self.model.config(), self.tokenizer());
         let made = crate::fingerprint::fingerprint(
             config,
-            &self.tensors,
+            self.home.tensors(),
             tokenizer,
             self.options.ctx_size,
         )?;

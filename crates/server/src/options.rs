@@ -8,6 +8,7 @@ use std::time::Duration;
 use longview_library::documents::Documents;
 
 use crate::keys::ApiKey;
+use crate::turns::Turns;
 
 /// Receives a line for the log. No line holds a prompt or an answer.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -39,6 +40,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Whether SIGTERM and Ctrl-C end the server.
     pub catches_signals: bool,
+    /// Turns at the device, where other parts of the program compute on it too.
+    pub turns: Turns,
     /// Where lines for the log go.
     pub log: Log,
 }
@@ -100,6 +103,7 @@ impl Default for ServerOptions {
             has_page: true,
             limits: Limits::default(),
             catches_signals: false,
+            turns: Turns::default(),
             log: Arc::new(|_| {}),
         }
     }

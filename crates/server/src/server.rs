@@ -18,6 +18,7 @@ use crate::error::ServeError;
 use crate::job::Message;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::offers::Offers;
 use crate::options::ServerOptions;
 use crate::texts::ModelFacts;
 use crate::worker::Worker;
@@ -48,6 +49,21 @@ impl Server {
         model: ModelFacts,
         load: impl FnOnce() -> Result<Engine<B>, LoadError> + Send + 'static,
     ) -> Result<Self, ServeError> {
+        Self::start_beside(options, model, Offers::default(), load)
+    }
+
+    /// The same beside another part of the program that computes on the same device: both take
+    /// [turns](ServerOptions::turns), and what the other has read comes by `offers`, for clients
+    /// without a key or with the first one.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_beside<B: Backend + 'static>(
+        options: ServerOptions,
+        model: ModelFacts,
+        offers: Offers<B>,
+        load: impl FnOnce() -> Result<Engine<B>, LoadError> + Send + 'static,
+    ) -> Result<Self, ServeError> {
         let address = SocketAddr::new(options.host, options.port);
         if !options.host.is_loopback() && options.api_keys.is_empty() {
             return Err(ServeError::OpenWithoutKey(address));
@@ -76,7 +92,7 @@ impl Server {
             let thread = thread::Builder::new().name("engine".to_owned());
             // It follows the grammars of answers.
             thread.stack_size(DEEP_STACK).spawn(move || {
-                let result = run_engine(&app, load, inbox);
+                let result = run_engine(&app, load, inbox, offers);
                 app.reach(State::Ended);
                 // Without an engine there is nothing to serve.
                 stop.send_replace(true);
@@ -95,6 +111,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether it has ended: by itself, if nobody told it to. [`Server::wait`] says why.
+    pub fn has_ended(&self) -> bool {
+        self.connections.is_finished()
     }
 
     /// Lets it end: nothing new is taken, and what runs may end within the time for that.
@@ -118,12 +139,13 @@ fn run_engine<B: Backend>(
     app: &App,
     load: impl FnOnce() -> Result<Engine<B>, LoadError>,
     inbox: Receiver<Message>,
+    offers: Offers<B>,
 ) -> Result<(), ServeError> {
     let engine = load().map_err(ServeError::Load)?;
     let (model, options) = (Arc::clone(&app.model), app.options.clone());
     let libraries = app.libraries.clone();
     let worker = Worker::new(engine, model, options, Arc::clone(&app.metrics), inbox, libraries);
-    let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)));
+    let worker = worker.map(|worker| worker.with_slots(Arc::clone(&app.slots)).with_offers(offers));
     let worker = worker.map_err(|error| ServeError::Load(error.json().to_string().into()))?;
     app.reach(State::Ready);
     // A fault of the program ends the engine's thread alone: clients and the caller are told.

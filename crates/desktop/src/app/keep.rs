@@ -38,6 +38,9 @@ impl App {
         if self.state.settings.setup() != before.setup() {
             self.restart();
         }
+        if settings.serve != before.serve {
+            self.want(settings.serve);
+        }
     }
 
     /// Keeps what was asked about a document that is in the library.

@@ -6,6 +6,7 @@ mod keep;
 mod line;
 mod models;
 mod open;
+mod serve;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +20,8 @@ use longview_library::documents::Documents;
 
 use crate::document::{Stage, StepFigures};
 use crate::engine::{
-    Attention, Command, DocumentId, Engines, Event, Failure, FailureKind, Step, Task, Wake, Worker,
+    Attention, Command, DocumentId, Engines, Event, Failure, FailureKind, Host, Step, Task, Wake,
+    Worker,
 };
 use crate::files::{Arrival, Dialogs, Outbox, Purpose};
 use crate::instance::First;
@@ -52,6 +54,8 @@ pub struct Start {
     pub models: Option<Arc<Library>>,
     /// Where settings and conversations are kept; likewise.
     pub places: Option<Places>,
+    /// What serves the library to other programs, with the engines.
+    pub host: Option<Host>,
     /// The right to be the first window, to hear of later starts.
     pub first: Option<First>,
     /// Ask this once the first document is read.
@@ -72,6 +76,9 @@ pub struct App {
     library: Option<Documents>,
     models: Option<Arc<Library>>,
     store: Option<Store>,
+    host: Option<Host>,
+    /// Whether the engine was made for prompts of other programs too.
+    has_context_for_others: bool,
     outbox: Outbox,
     inbox: Receiver<Arrival>,
     /// The document of each task that has not ended.
@@ -107,6 +114,7 @@ impl App {
             told.send(Arrival::Failed(Failure { kind: FailureKind::NotKept, message }));
         };
         let open = (start.engines)(&start.settings.setup());
+        let has_context_for_others = start.settings.serve.on;
         let mut app = Self {
             worker: Worker::start(&open, &wake),
             state: first_state(start.settings),
@@ -116,6 +124,8 @@ impl App {
             library: start.library,
             models: start.models,
             store: start.places.map(|places| Store::new(places, tell)),
+            host: start.host,
+            has_context_for_others,
             reads: start.reads,
             asks: start.asks,
             exits: start.exits,
@@ -135,6 +145,7 @@ impl App {
             let outbox = app.outbox.clone();
             first.listen(move |files| outbox.send(Arrival::Handed(files)));
         }
+        app.begin_serving();
         app.with_library(|library| Some(files::list(&library)));
         if start.files.is_empty() {
             app.open_sample();
@@ -165,6 +176,8 @@ impl App {
     /// A new engine in place of one that ended, or of one that was made otherwise. Documents are
     /// counted again; the one that was read is opened from the library, or read again.
     fn restart(&mut self) {
+        self.clear_host();
+        self.has_context_for_others = self.state.settings.serve.on;
         let open = (self.engines)(&self.state.settings.setup());
         self.worker = Worker::start(&open, &self.wake);
         self.tasks.clear();
@@ -257,6 +270,7 @@ impl App {
             Action::UseModel(source) => self.use_model(source),
             Action::DeleteModel(name) => self.delete_model(&name),
             Action::Choose(settings) => self.choose(ctx, *settings),
+            Action::Serve(serve) => self.serve(serve),
             Action::Restart => self.restart(),
             Action::Dismiss(id) => self.state.notices.retain(|notice| notice.id != id),
         }
@@ -291,6 +305,7 @@ impl App {
             }
             Arrival::Library(kept) => self.state.kept = kept,
             Arrival::Saved(path) => self.toast(ctx, strings::exported(&path)),
+            Arrival::Serving(serving) => self.serving(ctx, serving),
             Arrival::Failed(failure) => self.notice(failure),
         }
     }
@@ -302,6 +317,7 @@ impl App {
                 self.state.map_place = (model.n_layers - 1, model.n_kv_heads - 1);
                 self.state.engine = EngineState::Ready(model);
             }
+            Event::Step(_, Step::Shared) => {}
             Event::Step(task, step) => self.stepped(task, step),
             Event::Failed(task, failure) => self.failed(task, failure),
             Event::Ended(failure) => self.ended(failure),
@@ -379,6 +395,7 @@ impl App {
                 self.keep_conversation(id);
                 self.has_answered = true;
             }
+            Step::Shared => {}
         }
         self.serve_line();
     }
@@ -437,6 +454,14 @@ impl App {
     }
 }
 
+impl Drop for App {
+    fn drop(&mut self) {
+        if let Some(host) = &self.host {
+            host.end();
+        }
+    }
+}
+
 fn first_state(settings: Settings) -> State {
     State {
         engine: EngineState::Opening,
@@ -451,6 +476,7 @@ fn first_state(settings: Settings) -> State {
         budget: settings.budget.unwrap_or(FIRST_BUDGETS[0]),
         budget_is_chosen: settings.budget.is_some(),
         settings,
+        serving: None,
         map_place: (0, 0),
         pane: Pane::Document,
         side: Side::Answers,

@@ -196,6 +196,10 @@ pub enum FailureKind {
     NotKept,
     /// A file that is no text, or cannot be read or written.
     File,
+    /// The port at which the library was to be served is another program's.
+    PortTaken,
+    /// The library could not be served.
+    NotServed,
     /// What was asked for makes no sense.
     BadInput,
     /// Anything else.
@@ -206,6 +210,11 @@ impl FailureKind {
     /// Whether there is no engine after it.
     pub fn is_end(self) -> bool {
         matches!(self, Self::EngineStopped | Self::NoDevice)
+    }
+
+    /// Whether it is about the server for other programs.
+    pub fn is_of_server(self) -> bool {
+        matches!(self, Self::PortTaken | Self::NotServed)
     }
 }
 
@@ -257,4 +266,8 @@ pub trait DocumentEngine {
         question: &Question,
         hear: &mut dyn FnMut(AnswerStep) -> ControlFlow<()>,
     ) -> Result<Answer, Failure>;
+
+    /// Gives the server of this library what is open, so that both have it in memory once, or takes
+    /// it back where there is no server.
+    fn share(&mut self) {}
 }

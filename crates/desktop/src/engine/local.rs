@@ -1,17 +1,19 @@
 //! The engine inside this process: a reader on the device that this machine has.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longview_core::{FileSource, HeadId, LayerId};
-use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress};
+use longview_engine::{Engine, EngineOptions, MAX_CONTEXT, Memory, Progress, resolve_policy};
 use longview_library::documents::{Documents, Id, Reading, SessionKey};
 use longview_model::folder::ModelFolder;
 use longview_ops::Backend;
 use longview_reader::{self as reader, Answer, Reader, ReaderError};
 use longview_scheduler::{PolicyOptions, Preset};
+use longview_server::{Offers, Turn, Turns};
 use longview_startup::keeper::{KEEP_EVERY, KeepError, KeepPace, Keeper, Text, session_key};
 use longview_startup::{Device, DeviceOptions, embedded, template, with_device};
 use pollster::block_on;
@@ -20,6 +22,8 @@ use super::contract::{
     AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, Machine, ModelInfo,
     Parts, Question, ReadPlan, ReadProgress, ReadState,
 };
+use super::server;
+use super::serving::{Host, Published, Serve};
 use super::setup::{EngineSetup, Engines, ModelSource};
 
 /// Tokens of a question and its answer for which a context has room.
@@ -28,6 +32,8 @@ const ROOM: usize = 1024;
 const STEP: usize = 1024;
 /// The least context: a model is loaded for it before there is a document.
 const LEAST_CONTEXT: usize = 4096;
+/// Contexts for the prompts of other programs, of which memory holds the first.
+const SERVED_CONTEXTS: [usize; 3] = [32_768, 16_384, 8192];
 /// Tokens of a document that are read at a time: a pause or a stop is heard after each chunk.
 const CHUNK: usize = 256;
 /// Tokens of an answer at most. The embedded model's are one sentence.
@@ -46,11 +52,13 @@ pub struct LocalOptions {
     pub templates_apart: bool,
     /// What is read is kept after so much time.
     pub keep_every: Duration,
+    /// What serves the library to other programs, if that is wanted.
+    pub host: Option<Host>,
 }
 
 impl Default for LocalOptions {
     fn default() -> Self {
-        Self { library: None, templates_apart: false, keep_every: KEEP_EVERY }
+        Self { library: None, templates_apart: false, keep_every: KEEP_EVERY, host: None }
     }
 }
 
@@ -91,9 +99,35 @@ struct Local<B: Backend> {
     options: LocalOptions,
     /// Tokens that the model was made for.
     limit: usize,
+    /// The least context.
+    least: usize,
+    /// Turns at the device, which a server has too.
+    turns: Turns,
+    offers: Offers<B>,
+    published: Option<Published>,
 }
 
-impl<B: Backend> Local<B> {
+/// A turn at the device, which others get whenever the window is told something.
+struct Turned<'a> {
+    turns: &'a Turns,
+    turn: RefCell<Option<Turn>>,
+}
+
+impl<'a> Turned<'a> {
+    fn take(turns: &'a Turns) -> Self {
+        Self { turns, turn: RefCell::new(Some(turns.take())) }
+    }
+
+    /// Does something that may take long, and computes nothing.
+    fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        drop(self.turn.take());
+        let done = work();
+        self.turn.replace(Some(self.turns.take()));
+        done
+    }
+}
+
+impl<B: Backend + 'static> Local<B> {
     fn open(
         backend: Arc<B>,
         setup: EngineSetup,
@@ -107,21 +141,94 @@ impl<B: Backend> Local<B> {
             host_bytes: if is_unified { None } else { longview_cpu::available_memory() },
             is_unified,
         };
-        let (reader, text) = (None, "".into());
-        let mut local = Self { backend, setup, device, machine, reader, text, options, limit: 0 };
-        let trained = local.folder()?.config.max_position_embeddings;
-        local.limit = trained.clamp(1, MAX_CONTEXT);
+        let mut local = Self {
+            backend,
+            setup,
+            device,
+            machine,
+            reader: None,
+            text: "".into(),
+            options,
+            limit: 0,
+            least: LEAST_CONTEXT,
+            turns: Turns::default(),
+            offers: Offers::default(),
+            published: None,
+        };
+        let folder = local.folder()?;
+        local.limit = folder.config.max_position_embeddings.clamp(1, MAX_CONTEXT);
+        if local.setup.serves {
+            local.least = local.served_context(&folder);
+        }
+        drop(folder);
         local.ready()?;
         Ok(local)
     }
 
-    fn folder(&self) -> Result<ModelFolder, Failure> {
-        let opened = match self.setup.model.path() {
-            None => return embedded::open().map_err(|e| failure(FailureKind::Model, &e)),
-            Some(path) if self.options.templates_apart => template::open_folder(path),
-            Some(path) => ModelFolder::open(path),
+    /// The context for prompts of other programs: as long as memory allows, within reason.
+    fn served_context(&self, folder: &ModelFolder) -> usize {
+        let fits = |context: &usize| {
+            let options = self.engine_options(*context);
+            let plan = Engine::plan(&*self.backend, folder, &options, &self.setup.policy());
+            let Machine { device_bytes, host_bytes, .. } = self.machine;
+            let memory = Memory { device: device_bytes, host: host_bytes };
+            plan.is_ok_and(|plan| plan.shortage(memory).is_none())
         };
-        opened.map_err(|error| failure(FailureKind::Model, &error))
+        let mut contexts = SERVED_CONTEXTS.into_iter().map(|context| context.min(self.limit));
+        contexts.find(fits).unwrap_or(LEAST_CONTEXT)
+    }
+
+    fn folder(&self) -> Result<ModelFolder, Failure> {
+        open_folder(&self.setup.model, self.options.templates_apart)
+    }
+
+    /// Tells the host that there is a model to serve with. Without a library there is nothing to
+    /// serve.
+    fn publish(&mut self) {
+        let (Some(host), Some(library)) = (&self.options.host, &self.options.library) else {
+            return;
+        };
+        let Some(reader) = &self.reader else { return };
+        let parts = Arc::new(server::Parts {
+            share: reader.engine().share(),
+            setup: self.setup.clone(),
+            library: library.clone(),
+            turns: self.turns.clone(),
+            offers: self.offers.clone(),
+        });
+        let (model, is_apart) = (self.setup.model.clone(), self.options.templates_apart);
+        let start = move |serve: &Serve| parts.start(serve, open_folder(&model, is_apart)?);
+        self.published = Some(host.publish(Arc::new(start)));
+    }
+
+    /// Waits until no server has the model. Nobody may wait for this thread's turn then.
+    fn withdraw(&mut self) {
+        withdraw(self.options.host.as_ref(), &mut self.published);
+        self.offers.clear();
+    }
+
+    /// Offers what was read of the document to the server: keys and values are in memory once, as
+    /// long as both attend by the same policy.
+    fn offer(&mut self) -> Option<()> {
+        let (host, policy) = (self.options.host.as_ref()?, self.setup.policy());
+        self.offers.clear();
+        if !host.has_server_over(self.published?) {
+            return None;
+        }
+        let reader = self.reader.as_mut().filter(|r| r.state().is_some_and(|s| s.complete))?;
+        let id = Id::of(self.text.as_bytes());
+        let _turn = self.turns.take();
+        let (engine, session) = reader.session().ok()?;
+        let (n_layers, context) = (engine.model().config().n_layers, engine.options().ctx_size);
+        let (_, wanted) = resolve_policy(&policy, n_layers, context).ok()?;
+        // Under another one it would be indexed anew, and copied for that.
+        if *session.policy() != wanted {
+            return None;
+        }
+        // Where there is no memory for it the server opens what is in the library.
+        let fork = block_on(engine.fork(session)).ok()?;
+        self.offers.put(id, fork);
+        Some(())
     }
 
     fn engine_options(&self, ctx_size: usize) -> EngineOptions {
@@ -135,18 +242,22 @@ impl<B: Backend> Local<B> {
         let reader = match self.reader.take() {
             Some(reader) if reader.engine().options().ctx_size >= context => reader,
             before => {
-                // Memory that both would need is free first.
+                // Memory that both would need is free first; a server has the weights too.
+                self.withdraw();
                 drop(before);
                 let (backend, folder) = (Arc::clone(&self.backend), self.folder()?);
                 let options = self.engine_options(context);
-                block_on(Reader::load(backend, folder, options, &mut |_, _| {})).map_err(refused)?
+                let loaded = block_on(Reader::load(backend, folder, options, &mut |_, _| {}));
+                self.reader = Some(loaded.map_err(refused)?);
+                self.publish();
+                return self.reader.as_mut().ok_or_else(no_reader);
             }
         };
         Ok(self.reader.insert(reader))
     }
 
     fn ready(&mut self) -> Result<&mut Reader<B>, Failure> {
-        self.reader_for(LEAST_CONTEXT.min(self.limit))
+        self.reader_for(self.least.min(self.limit))
     }
 
     /// The context for so many tokens, if the model was made for it.
@@ -155,11 +266,11 @@ impl<B: Backend> Local<B> {
         if tokens + ROOM > limit {
             return Err(too_long(&tokens.to_string(), limit));
         }
-        Ok((tokens + ROOM).next_multiple_of(STEP).max(LEAST_CONTEXT).min(limit))
+        Ok((tokens + ROOM).next_multiple_of(STEP).max(self.least).min(limit))
     }
 }
 
-impl<B: Backend> DocumentEngine for Local<B> {
+impl<B: Backend + 'static> DocumentEngine for Local<B> {
     fn model(&self) -> ModelInfo {
         let config = self.reader.as_ref().map(|reader| reader.engine().model().config());
         ModelInfo {
@@ -207,11 +318,14 @@ impl<B: Backend> DocumentEngine for Local<B> {
     }
 
     fn open(&mut self, text: &Arc<str>, file: Option<&Path>) -> Result<Option<ReadState>, Failure> {
-        match (self.open_kept(text)?, file) {
-            (None, Some(file)) => self.open_file(text, file).map(Some),
-            (opened, _) => Ok(opened),
-        }
+        let opened = match (self.open_kept(text)?, file) {
+            (None, Some(file)) => self.open_file(text, file).map(Some)?,
+            (opened, _) => opened,
+        };
+        self.offer();
+        Ok(opened)
     }
+
     fn read(
         &mut self,
         _document: DocumentId,
@@ -250,9 +364,11 @@ impl<B: Backend> DocumentEngine for Local<B> {
             temperature: 0.0,
             map: Some((LayerId::new(question.map.0), HeadId::new(question.map.1))),
         };
+        let turns = self.turns.clone();
         let reader = self.ready()?;
+        let turned = Turned::take(&turns);
         let answer = block_on(reader.ask(&asked, &mut |step| {
-            hear(AnswerStep {
+            let step = AnswerStep {
                 text: step.text.to_owned(),
                 tokens: step.tokens,
                 tokens_per_s: step.tokens_per_s,
@@ -260,13 +376,18 @@ impl<B: Backend> DocumentEngine for Local<B> {
                 misses: step.misses,
                 fetched_bytes: step.fetched_bytes,
                 map: step.map.clone(),
-            })
+            };
+            turned.aside(|| hear(step))
         }));
         answer.map_err(refused)
     }
+
+    fn share(&mut self) {
+        self.offer();
+    }
 }
 
-impl<B: Backend> Local<B> {
+impl<B: Backend + 'static> Local<B> {
     /// What the library has of a document.
     fn open_kept(&mut self, text: &Arc<str>) -> Result<Option<ReadState>, Failure> {
         let Some(library) = self.options.library.clone() else { return Ok(None) };
@@ -364,7 +485,10 @@ impl<B: Backend> Local<B> {
         });
         let mut keeper = None;
         let mut due = KeepPace::new(self.options.keep_every, Instant::now());
-        let mut pace = Pace::new(hear);
+        let turns = self.turns.clone();
+        let turned = Turned::take(&turns);
+        let mut hear = |progress| turned.aside(|| hear(progress));
+        let mut pace = Pace::new(&mut hear);
         let mut state = loop {
             let mut is_stopped = false;
             let mut heard = |progress: Progress| {
@@ -380,7 +504,9 @@ impl<B: Backend> Local<B> {
             }
             let begin = Instant::now();
             // What fails here is told at the end, where it matters.
-            if shelf.as_ref().is_some_and(|shelf| shelf.keep(reader, &mut keeper, true).is_err()) {
+            if turned.aside(|| {
+                shelf.as_ref().is_some_and(|s| s.keep(reader, &mut keeper, true).is_err())
+            }) {
                 due.stop();
             }
             pace.paused += begin.elapsed();
@@ -390,11 +516,41 @@ impl<B: Backend> Local<B> {
         if !state.complete {
             state = block_on(reader.end_part()).map_err(refused)?;
         }
+        drop(turned);
         let kept = shelf.as_ref().map(|shelf| shelf.keep(reader, &mut keeper, false));
         let (tokens, total, seconds) = (state.tokens, state.total, state.seconds);
         let not_kept = kept.and_then(Result::err);
+        drop(keeper);
+        self.offer();
         Ok(ReadState { tokens, total, seconds, was_kept: false, not_kept })
     }
+}
+
+impl<B: Backend> Drop for Local<B> {
+    fn drop(&mut self) {
+        // A server must not keep the memory that the next engine needs.
+        withdraw(self.options.host.as_ref(), &mut self.published);
+    }
+}
+
+fn withdraw(host: Option<&Host>, published: &mut Option<Published>) {
+    if let (Some(host), Some(published)) = (host, published.take()) {
+        host.withdraw(published);
+    }
+}
+
+fn open_folder(model: &ModelSource, templates_apart: bool) -> Result<ModelFolder, Failure> {
+    let opened = match model.path() {
+        None => return embedded::open().map_err(|e| failure(FailureKind::Model, &e)),
+        Some(path) if templates_apart => template::open_folder(path),
+        Some(path) => ModelFolder::open(path),
+    };
+    opened.map_err(|error| failure(FailureKind::Model, &error))
+}
+
+fn no_reader() -> Failure {
+    let message = "the model is not loaded".to_owned();
+    Failure { kind: FailureKind::Other, message }
 }
 
 /// Where in the library the document stands that is being read.

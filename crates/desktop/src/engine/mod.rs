@@ -7,6 +7,8 @@
 
 mod contract;
 pub mod local;
+mod server;
+mod serving;
 mod setup;
 mod worker;
 
@@ -16,5 +18,6 @@ pub use self::contract::{
     AnswerStep, Attention, DocumentEngine, DocumentId, Failure, FailureKind, Machine, ModelInfo,
     Parts, Question, ReadPlan, ReadProgress, ReadState,
 };
+pub use self::serving::{Host, LibraryServer, Published, Serve, Served, Serving, StartServer};
 pub use self::setup::{EngineSetup, Engines, ModelSource};
 pub use self::worker::{Command, Event, OpenEngine, Step, Task, Wake, Worker};

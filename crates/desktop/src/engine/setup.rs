@@ -66,6 +66,8 @@ pub struct EngineSetup {
     pub policy: Preset,
     /// Whether answers say how much was left out at most.
     pub bounds: bool,
+    /// Whether other programs ask too, whose prompts need a context though no document is open.
+    pub serves: bool,
 }
 
 impl Default for EngineSetup {
@@ -76,6 +78,7 @@ impl Default for EngineSetup {
             device_memory: None,
             policy: Preset::DEFAULT,
             bounds: true,
+            serves: false,
         }
     }
 }

@@ -38,6 +38,8 @@ pub enum Command {
     ReadOn(DocumentId),
     /// Answer a question about it.
     Ask(DocumentId, Question),
+    /// Give the server of the library what is open.
+    Share,
 }
 
 /// What the engine says.
@@ -68,6 +70,8 @@ pub enum Step {
     Answering(AnswerStep),
     /// The answer is complete, or was stopped.
     Answered(Answer),
+    /// The server has what is open, if there is one.
+    Shared,
 }
 
 /// Which tasks are to stop, and whether the running one pauses. Each task has its own number, so a
@@ -254,6 +258,10 @@ fn run(
         Command::Read(document, text) => engine.read(*document, text, &mut on_read).map(Step::Read),
         Command::ReadOn(_) => engine.read_on(&mut on_read).map(Step::Read),
         Command::Ask(_, question) => engine.ask(question, &mut on_answer).map(Step::Answered),
+        Command::Share => {
+            engine.share();
+            Ok(Step::Shared)
+        }
     }
 }
 

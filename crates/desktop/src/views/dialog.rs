@@ -32,7 +32,9 @@ pub fn show(ui: &Ui, state: &mut State, actions: &mut Vec<Action>) {
             Dialog::DeleteModel(name, size) => delete_model(ui, name, *size, actions),
             Dialog::Order(purpose, pieces) => super::order::show(ui, *purpose, pieces, actions),
             Dialog::Models => super::models::show(ui, state, actions),
-            Dialog::Settings(settings, all) => super::settings::show(ui, settings, all, actions),
+            Dialog::Settings(settings, all) => {
+                super::settings::show(ui, settings, all, state.serving.as_ref(), actions);
+            }
             Dialog::About => super::about::show(ui, state, actions),
         }
     });

@@ -9,7 +9,7 @@ use longview_library::documents::Id;
 
 use super::widgets;
 use crate::document::{Document, Stage};
-use crate::engine::DocumentId;
+use crate::engine::{DocumentId, Served, Serving};
 use crate::state::{Action, Dialog, EngineState, State};
 use crate::strings;
 use crate::theme::{self, CONTROL, GAP, RADIUS, TIGHT};
@@ -19,6 +19,8 @@ const ROW: f32 = 52.0;
 const LINE: f32 = 18.0;
 /// Height of what stands under the list, and of a list that is worth scrolling by itself.
 const FOOTER: f32 = 216.0;
+/// Height of the row that says that the library is served.
+const SERVED: f32 = 36.0;
 const LEAST_LIST: f32 = 120.0;
 /// Width of the menu of a row.
 const MENU: f32 = 120.0;
@@ -39,13 +41,15 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         }
     });
     find(ui, state);
-    if ui.available_height() < FOOTER + LEAST_LIST {
+    let is_served = matches!(state.serving, Some(Serving::On(_)));
+    let footer_height = if is_served { FOOTER + SERVED } else { FOOTER };
+    if ui.available_height() < footer_height + LEAST_LIST {
         // No room for both: all of it is scrolled.
         ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
             ui.spacing_mut().item_spacing.y = TIGHT;
             documents(ui, state, actions);
             ui.spacing_mut().item_spacing.y = GAP;
-            let size = Vec2::new(ui.available_width(), FOOTER);
+            let size = Vec2::new(ui.available_width(), footer_height);
             ui.allocate_ui_with_layout(size, Layout::bottom_up(Align::Min), |ui| {
                 footer(ui, state, actions);
             });
@@ -275,6 +279,9 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     });
     widgets::group(ui, strings::THEME);
     ui.add_space(GAP);
+    if let Some(Serving::On(served)) = &state.serving {
+        serving(ui, served, state, actions);
+    }
     match &state.engine {
         EngineState::Opening => widgets::caption(ui, strings::ENGINE_OPENING),
         EngineState::Gone => widgets::caption(ui, strings::ENGINE_GONE),
@@ -283,4 +290,19 @@ fn footer(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             widgets::caption(ui, line)
         }
     };
+}
+
+/// That other programs can ask, and a way to the switch.
+fn serving(ui: &mut Ui, served: &Served, state: &State, actions: &mut Vec<Action>) {
+    let palette = theme::palette(ui.visuals());
+    ui.horizontal(|ui| {
+        widgets::align_quiet(ui);
+        let (dot, _) = ui.allocate_exact_size(Vec2::splat(8.0), Sense::hover());
+        ui.painter().circle_filled(dot.center(), 4.0, palette.accent);
+        let button = widgets::quiet(ui, &strings::serving_short(served));
+        if ui.add(button).on_hover_text(strings::SERVE).clicked() {
+            let settings = Dialog::Settings(Box::new(state.settings.clone()), false);
+            actions.push(Action::ShowDialog(Some(settings)));
+        }
+    });
 }

@@ -14,6 +14,7 @@ mod order;
 mod page;
 mod plan;
 mod recall;
+mod serve;
 mod settings;
 pub mod shortcuts;
 mod widgets;

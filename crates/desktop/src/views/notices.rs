@@ -36,7 +36,8 @@ fn one(ui: &mut Ui, notice: &Notice, settings: &Settings, actions: &mut Vec<Acti
         ui.horizontal(|ui| {
             let kind = notice.failure.kind;
             let is_stopped = kind.is_end();
-            if kind == FailureKind::NoDevice && ui.add(widgets::primary(ui, SETTINGS)).clicked() {
+            let is_set = kind == FailureKind::NoDevice || kind.is_of_server();
+            if is_set && ui.add(widgets::primary(ui, SETTINGS)).clicked() {
                 let settings = Box::new(settings.clone());
                 actions.push(Action::ShowDialog(Some(Dialog::Settings(settings, false))));
             }

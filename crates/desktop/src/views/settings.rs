@@ -3,7 +3,8 @@
 use eframe::egui::{CollapsingHeader, ComboBox, Slider, Ui};
 use longview_scheduler::Preset;
 
-use super::widgets;
+use super::{serve, widgets};
+use crate::engine::Serving;
 use crate::settings::{DEVICES, SCALES, Settings};
 use crate::state::{Action, BUDGETS};
 use crate::strings;
@@ -15,7 +16,13 @@ const POLICIES: [Preset; 5] =
     [Preset::Longview, Preset::Clusterkv, Preset::Quest, Preset::StreamingLlm, Preset::Full];
 
 /// Draws the settings that are being changed.
-pub fn show(ui: &mut Ui, settings: &mut Settings, shows_all: &mut bool, actions: &mut Vec<Action>) {
+pub fn show(
+    ui: &mut Ui,
+    settings: &mut Settings,
+    shows_all: &mut bool,
+    serving: Option<&Serving>,
+    actions: &mut Vec<Action>,
+) {
     widgets::heading(ui, strings::SETTINGS);
     let most = (ui.ctx().content_rect().height() - 220.0).max(160.0);
     widgets::scrolled(ui, "settings", most, |ui| {
@@ -24,6 +31,8 @@ pub fn show(ui: &mut Ui, settings: &mut Settings, shows_all: &mut bool, actions:
         ui.add(scale).labelled_by(label.id);
         ui.add_space(GAP);
         device(ui, settings);
+        ui.add_space(GAP);
+        serve::show(ui, &mut settings.serve, serving, actions);
         ui.add_space(GAP);
         let all = CollapsingHeader::new(strings::ADVANCED).id_salt("advanced");
         let all = all.open(Some(*shows_all)).show_unindented(ui, |ui| {

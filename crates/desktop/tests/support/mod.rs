@@ -1,5 +1,6 @@
 //! A window with a scripted engine, and how tests wait for it.
 
+pub mod http;
 pub mod hub;
 #[cfg(target_os = "linux")]
 pub mod screen;
@@ -15,7 +16,7 @@ use egui_kittest::kittest::{By, NodeT as _, Queryable as _};
 use egui_kittest::{Harness, Node};
 use egui_system_font_provider::SystemFontProvider;
 use longview_desktop::app::{App, Start};
-use longview_desktop::engine::{Engines, OpenEngine};
+use longview_desktop::engine::{Engines, Host, OpenEngine};
 use longview_desktop::files::Dialogs;
 use longview_desktop::settings::Settings;
 use longview_desktop::store::Places;
@@ -71,6 +72,7 @@ pub struct Setup {
     pub library: Option<Documents>,
     pub models: Option<Arc<Library>>,
     pub places: Option<Places>,
+    pub host: Option<Host>,
     pub size: Vec2,
     pub theme: Theme,
     pub allows_missing_glyphs: bool,
@@ -94,6 +96,7 @@ impl Setup {
             library: None,
             models: None,
             places: None,
+            host: None,
             size: WIDE,
             theme: Theme::Light,
             allows_missing_glyphs: false,
@@ -114,6 +117,7 @@ impl Setup {
             library: self.library,
             models: self.models,
             places: self.places,
+            host: self.host,
             first: None,
             asks: None,
             exits: None,

@@ -34,6 +34,7 @@ use crate::error::ApiError;
 use crate::job::{Event, Job, Message, OnDisk, Slots, Summary};
 use crate::keys::Scope;
 use crate::metrics::Metrics;
+use crate::offers::Offers;
 use crate::options::ServerOptions;
 use crate::texts::{Facts, common_prefix};
 
@@ -60,6 +61,7 @@ pub(crate) struct Worker<B: Backend> {
     draining: Option<Instant>,
     turn: u64,
     slots: Slots,
+    offers: Offers<B>,
     /// Requests that began, of each scope: their numbers say nothing of others.
     n_started: BTreeMap<Scope, u64>,
 }
@@ -101,6 +103,7 @@ impl<B: Backend + 'static> Worker<B> {
             draining: None,
             turn: 0,
             slots: Slots::default(),
+            offers: Offers::default(),
             n_started: BTreeMap::new(),
         })
     }
@@ -110,18 +113,28 @@ impl<B: Backend + 'static> Worker<B> {
         Self { slots, ..self }
     }
 
+    /// Takes what another part of the program offers.
+    pub(crate) fn with_offers(self, offers: Offers<B>) -> Self {
+        Self { offers, ..self }
+    }
+
     /// Serves until it is told to drain and nothing runs any more.
     pub(crate) fn serve(mut self) {
+        let turns = self.options.turns.clone();
         while self.receive() {
+            let mut turn = turns.take();
             self.drop_left();
+            self.take_offers();
             self.take_from_disk();
             self.admit();
             let has_read = self.read_chunk();
+            turn.pass();
             let has_answered = self.answer_step();
             self.finish();
             self.answer_removals();
             self.count();
             self.revive();
+            drop(turn);
             if !(has_read || has_answered || self.is_idle()) {
                 std::thread::sleep(NAP);
             }
@@ -396,6 +409,13 @@ impl<B: Backend + 'static> Worker<B> {
         Some(OnDisk::Opening(file))
     }
 
+    /// Takes what another part of the program has read.
+    fn take_offers(&mut self) {
+        if let Some((id, session)) = self.offers.take() {
+            self.kept.keep(Scope::default(), session, Some(id));
+        }
+    }
+
     /// Takes what was opened and written since.
     fn take_from_disk(&mut self) {
         while let Some(done) = self.disk.as_mut().and_then(Disk::next_done) {
@@ -467,9 +487,10 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// Whether somebody waits for the next token of an answer.
+    /// Whether somebody waits for the next token of an answer, here or beside the server.
     fn answers_wait(&self) -> bool {
-        self.runs.iter().any(|run| !run.is_reading() && run.has_room())
+        self.options.turns.is_wanted()
+            || self.runs.iter().any(|run| !run.is_reading() && run.has_room())
     }
 
     /// Reads a chunk of the prompt whose turn it is.
