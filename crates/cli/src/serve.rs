@@ -286,6 +286,7 @@ fn facts(
         ctx_size,
         policy,
         draft: args.draft,
+        prefill: args.engine.prefill,
     })
 }
 

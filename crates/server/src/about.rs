@@ -81,6 +81,7 @@ pub(crate) fn props(app: &App) -> Response<Body> {
         "max_waiting": app.options.max_waiting,
         "n_taken": app.n_taken(),
         "policy": model.policy.text(),
+        "prefill": model.prefill.to_string(),
         "n_layers": model.n_layers,
         "n_kv_heads": model.n_kv_heads,
         "default_policy": model.policy.preset.name(),

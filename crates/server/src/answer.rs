@@ -366,7 +366,11 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
         "policy": summary.policy,
         "attended_tokens": summary.attended,
         "of_tokens": summary.n_tokens,
+        "prefill": summary.prefill.to_string(),
     });
+    if summary.blocks.all > 0 {
+        attended["prefill_density"] = summary.blocks.density().into();
+    }
     if let Some(seen) = &summary.seen {
         seen.add_to(&mut attended);
     }

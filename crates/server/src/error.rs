@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use longview_engine::EngineError;
 use longview_library::documents::DocumentsError;
+use longview_scheduler::SchedulerError;
 use serde_json::{Map, Value, json};
 
 use crate::keys::SharedKey;
@@ -166,6 +167,10 @@ impl From<EngineError> for ApiError {
             EngineError::EmptyPrompt => Self::bad("empty_prompt", error.to_string()),
             EngineError::Policy(_) => {
                 Self::bad("invalid_policy", error.to_string()).about("policy")
+            }
+            EngineError::Scheduler(SchedulerError::NoSparsePrefill { why }) => {
+                let message = format!("prefill: sparse is not possible {why}: ask with exact");
+                Self::field("prefill", message)
             }
             EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),

@@ -63,6 +63,7 @@ const ANSWER: &[Field] = &[
     Field("residual", Kind::Text, "an estimate of what is not attended"),
     Field("policy_options", Kind::Object, "further options of the policy, as texts"),
     Field("draft", Kind::Text, "lookup or none: whether tokens are computed on trial"),
+    Field("prefill", Kind::Text, "exact, sparse or sparse:THRESHOLD: how the prompt is read"),
 ];
 /// What is seen of an answer beside its text.
 const LOOK: &[Field] = &[Field("longview", Kind::Object, "with passages, steps and map")];
@@ -134,6 +135,7 @@ const CONTEXT: &[Field] = &[
     Field("model", Kind::Text, "a name that /v1/models lists, or none"),
     Field("name", Kind::Text, "how it is called"),
     Field("pin", Kind::Flag, "keeps it whatever else needs room"),
+    Field("prefill", Kind::Text, "exact, sparse or sparse:THRESHOLD: how it is read"),
     Field("stream", Kind::Flag, "sends how far it was read"),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_engine::{Draft, EngineError};
+use longview_engine::{Draft, EngineError, PrefillMode};
 use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
 pub(crate) use longview_model::document::common_prefix;
@@ -41,6 +41,8 @@ pub struct ModelFacts {
     /// Whether tokens are drafted for a request that does not say. The engine needs room for them:
     /// [`EngineOptions::max_drafted`](longview_engine::EngineOptions::max_drafted).
     pub draft: Draft,
+    /// How the prompt of a request is read that does not say.
+    pub prefill: PrefillMode,
 }
 
 /// A conversation and what the chat template is told beside it.
