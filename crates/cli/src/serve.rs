@@ -276,6 +276,7 @@ fn facts(
     Ok(ModelFacts {
         names,
         words,
+        is_embedded: args.model.is_absent(),
         eos_ids: texts.eos_ids,
         tokenizer: texts.tokenizer,
         chat: texts.chat,

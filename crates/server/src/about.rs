@@ -63,6 +63,8 @@ pub(crate) fn props(app: &App) -> Response<Body> {
         "model": model.names[0],
         "model_alias": model.names[0],
         "model_path": model.words,
+        "is_embedded": model.is_embedded,
+        "needs_key": app.keys.are_needed(),
         "n_ctx": model.ctx_size,
         "default_generation_settings": {
             "n_ctx": model.ctx_size,

@@ -122,6 +122,7 @@ pub fn facts_of_model() -> ModelFacts {
     ModelFacts {
         names: vec!["needle".to_owned()],
         words: "needle".to_owned(),
+        is_embedded: true,
         eos_ids: folder.eos_token_ids(),
         tokenizer: folder.tokenizer.expect("a tokenizer"),
         chat: folder.chat,
