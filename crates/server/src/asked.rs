@@ -5,12 +5,13 @@ use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
 
+use crate::calls::Calls;
 use crate::constraint::{Constraint, Grammars};
 use crate::error::ApiError;
 use crate::fields::{Fields, clip, wrong};
 use crate::look::Look;
 use crate::texts::ModelFacts;
-use crate::tools::{Style, Tools};
+use crate::tools::Tools;
 
 /// Answers to one request.
 const MAX_N: u64 = 8;
@@ -167,7 +168,7 @@ impl How {
         tools: &Tools,
         model: &ModelFacts,
         grammars: &Grammars,
-    ) -> Result<Option<Style>, ApiError> {
+    ) -> Result<Calls, ApiError> {
         if let Some(constraint) = tools.constraint(grammars, model)? {
             if self.constraint.is_some() {
                 let message = "tool_choice: an answer that must call a tool has no other form";
@@ -177,7 +178,7 @@ impl How {
         }
         let style = tools.style(model);
         self.keeps_special = style.is_some();
-        Ok(style)
+        Ok(Calls::new(style).typed(tools.types()))
     }
 
     /// Whether the choice of a token needs all logits.

@@ -100,6 +100,7 @@ const RESPONSES: &[Field] = &[
     Field("max_output_tokens", Kind::Whole, "the other name of max_tokens"),
     Field("text", Kind::Object, "with format, as response_format"),
     Field("truncation", Kind::Text, "disabled"),
+    Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
     Field("tools", Kind::List, "functions that the model may call"),
     Field("tool_choice", Kind::Any, "none, auto, required, or a function"),
     Field("parallel_tool_calls", Kind::Flag, "has no effect"),
@@ -112,7 +113,11 @@ const TURNS: &[Field] = &[
     Field("tool_choice", Kind::Any, "of type auto, any, none or tool"),
     Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
 ];
-const STOPS: &[Field] = &[Field("stop_sequences", Kind::Any, "texts that end the answer")];
+const STOPS: &[Field] = &[
+    Field("stop_sequences", Kind::Any, "texts that end the answer"),
+    Field("thinking", Kind::Object, "of type enabled, adaptive or disabled"),
+    Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
+];
 const COUNTED: &[Field] = &[
     Field("model", Kind::Text, "a name that /v1/models lists, or none"),
     Field("context_id", Kind::Text, "a context whose text comes first"),
