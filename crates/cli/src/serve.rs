@@ -287,7 +287,7 @@ fn facts(
         ctx_size,
         policy,
         draft: args.draft,
-        prefill: args.engine.prefill,
+        prefill: args.engine.prefill.first(),
     })
 }
 

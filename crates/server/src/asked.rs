@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::calls::Calls;
 use crate::constraint::{Constraint, Grammars};
-use crate::error::ApiError;
-use crate::fields::{Fields, clip, wrong};
+use crate::error::{ApiError, clip};
+use crate::fields::{Fields, wrong};
 use crate::look::Look;
 use crate::texts::ModelFacts;
 use crate::tools::Tools;

@@ -10,7 +10,6 @@ use longview_library::documents::DocumentsError;
 use longview_scheduler::SchedulerError;
 use serde_json::{Map, Value, json};
 
-use crate::fields::clip;
 use crate::keys::SharedKey;
 
 /// Seconds after which a client may ask again where the server is full or not ready.
@@ -220,6 +219,11 @@ impl From<DocumentsError> for ApiError {
             _ => Self::internal(error.to_string()),
         }
     }
+}
+
+/// A text of a client in a message: its beginning, without what a terminal acts on.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn no_space(message: String) -> ApiError {

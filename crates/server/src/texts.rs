@@ -18,7 +18,7 @@ use crate::error::ApiError;
 pub struct ModelFacts {
     /// Names under which clients ask for it, the one to show first.
     pub names: Vec<String>,
-    /// Whether it is the model that is part of the program, which reads facts and does not converse.
+    /// Whether it is the program's own model, which reads facts and does not converse.
     pub is_embedded: bool,
     /// The model as it was named to the program, for the library's list.
     pub words: String,
