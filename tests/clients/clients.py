@@ -1,7 +1,8 @@
 """The server, asked by clients that other people wrote: openai, anthropic and mistralai.
 
 `cargo xtask clients` starts the server with the embedded model and runs this with its address:
-`python clients.py http://127.0.0.1:PORT KEY`. Each class is one client.
+`python clients.py http://127.0.0.1:PORT KEY http://127.0.0.1:OTHER`. Each class is one client.
+The model of the other server has a template that knows thoughts.
 """
 
 import json
@@ -12,7 +13,7 @@ import anthropic
 import openai
 from mistralai.client import Mistral
 
-ADDRESS, KEY = sys.argv[1:3]
+ADDRESS, KEY, THINKER = sys.argv[1:4]
 FACT = "The pass key is 48213. Remember it. 48213 is the pass key."
 TEXT = "It was a plain day. The baker walked to the meadow and rested. " * 12 + FACT
 QUESTION = " What is the pass key? The pass key is"
@@ -23,6 +24,11 @@ SCHEMA = {
     "required": ["city", "days"],
     "additionalProperties": False,
 }
+
+# Thoughts and an answer, which the model is held to.
+THOUGHTS = "It is 4 < 5."
+HELD = {"grammar": 'root ::= "<think>\\nIt is 4 < 5.\\n</think>\\n\\n" ("Yes." | "No.")'}
+SHORT = [{"role": "user", "content": "Is 4 less than 5?"}]
 
 
 def sound(arguments):
@@ -116,6 +122,27 @@ class OpenAI(unittest.TestCase):
         after = self.client.responses.create(model="needle", input=turns, max_output_tokens=4)
         self.assertEqual(after.output[0].type, "message")
 
+    def test_thoughts_are_an_item_of_a_response(self):
+        client = openai.OpenAI(base_url=f"{THINKER}/v1", api_key=KEY, max_retries=0)
+        asked = dict(model="", input=SHORT, max_output_tokens=60, extra_body=HELD)
+        whole = client.responses.create(**asked)
+        self.assertEqual([item.type for item in whole.output], ["reasoning", "message"])
+        self.assertEqual(whole.output[0].content[0].text, THOUGHTS)
+        self.assertIn(whole.output_text, ("Yes.", "No."))
+        self.assertGreater(whole.usage.output_tokens_details.reasoning_tokens, 3)
+        with client.responses.stream(**asked) as stream:
+            events = list(stream)
+            last = stream.get_final_response()
+        thought = [e.delta for e in events if e.type == "response.reasoning_text.delta"]
+        self.assertGreater(len(thought), 1)
+        self.assertEqual("".join(thought), THOUGHTS)
+        said = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+        self.assertEqual((said, last.output_text), (whole.output_text,) * 2)
+        self.assertEqual(last.output[0].content[0].text, THOUGHTS)
+        turns = [*SHORT, *(item.model_dump() for item in whole.output), *SHORT]
+        after = client.responses.create(model="", input=turns, max_output_tokens=4)
+        self.assertEqual(after.output[0].type, "message")
+
     def test_errors_are_those_of_their_kind(self):
         chat = self.client.chat.completions.create
         with self.assertRaises(openai.NotFoundError) as missing:
@@ -176,6 +203,24 @@ class Anthropic(unittest.TestCase):
         after = self.client.messages.create(
             model="needle", max_tokens=4, messages=turns, tools=tools
         )
+        self.assertEqual(after.role, "assistant")
+
+    def test_thoughts_are_a_block_of_a_message(self):
+        client = anthropic.Anthropic(base_url=THINKER, api_key=KEY, max_retries=0)
+        asked = dict(model="", max_tokens=60, messages=SHORT, extra_body=HELD)
+        whole = client.messages.create(**asked, thinking={"type": "adaptive"})
+        self.assertEqual([block.type for block in whole.content], ["thinking", "text"])
+        self.assertEqual(whole.content[0].thinking, THOUGHTS)
+        with client.messages.stream(**asked) as stream:
+            events = list(stream)
+            last = stream.get_final_message()
+        thought = [e.thinking for e in events if e.type == "thinking"]
+        self.assertGreater(len(thought), 1)
+        self.assertEqual("".join(thought), THOUGHTS)
+        self.assertEqual(last.content[0].thinking, THOUGHTS)
+        self.assertEqual(last.content[1].text, whole.content[1].text)
+        turns = [*SHORT, {"role": "assistant", "content": last.content}, *SHORT]
+        after = client.messages.create(model="", max_tokens=4, messages=turns)
         self.assertEqual(after.role, "assistant")
 
     def test_errors_are_those_of_their_kind(self):

@@ -170,6 +170,16 @@ fn blocks_that_are_left_out_are_stood_for_by_their_means() {
     assert!(apart < unlike / 4.0, "logits are {apart} apart, without half of the text {unlike}");
 }
 
+/// Six blocks are attended by each of their tokens, whatever the threshold.
+#[test]
+fn what_is_left_of_a_sparse_session_says_how_it_was_read() {
+    let mut sparse = read(&mut engine(options(LEAST)), Preset::Full);
+    for (n, how) in [(N - 1, LEAST), (6 * 128 + 1, LEAST), (6 * 128, PrefillMode::Exact)] {
+        block_on(sparse.truncate(n)).expect("a cut");
+        assert_eq!((sparse.n_tokens(), sparse.sequence().was_read()), (n, how));
+    }
+}
+
 #[test]
 fn tokens_that_were_taken_back_leave_no_trace_in_the_means() {
     let mut engine = engine(options(LEAST));

@@ -518,7 +518,8 @@ class App {
     const storage = await this.client.call("storage", {}).catch(() => null);
     if (storage === null) return;
     const blocked = this.isBusy || this.device === null;
-    if (this.server !== undefined) this.saved.showServer(storage, storage.quota >= 0);
+    if (this.server !== undefined)
+      this.saved.showServer(storage, storage.quota >= 0, this.server.needsKey());
     else this.saved.show(storage, this.model?.fingerprint ?? null, blocked);
   }
 

@@ -23,6 +23,11 @@ const REQUIRED: &str = "REQUIRE_CLIENTS";
 /// What the server wants of its clients.
 const KEY: &str = "a-key-of-tests";
 
+/// Says thoughts of turns before, as Qwen3's template does.
+const THINKS: &str = "{% for message in messages %}{{ message.role }}: \
+                      {% if message.reasoning_content %}<think>{{ message.reasoning_content }}\
+                      </think>{% endif %}{{ message.content }}\n{% endfor %}";
+
 /// The verb.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     Parsed::parse(args, &[], &[])?;
@@ -44,11 +49,29 @@ fn check(is_required: bool) -> Result<()> {
             return Ok(());
         }
     };
-    let (server, address) = Serving::start(&dev_binary("longview")?)?;
-    let result =
-        run_child(Command::new(python).arg(folder.join("clients.py")).args([&address, KEY]));
-    drop(server);
+    let program = dev_binary("longview")?;
+    let (server, address) = Serving::start(&program, None)?;
+    let (thinker, other) = Serving::start(&program, Some(&thinking_model()?))?;
+    let mut clients = Command::new(python);
+    clients.arg(folder.join("clients.py")).args([&address, KEY, &other]);
+    let result = run_child(&mut clients);
+    drop((server, thinker));
     result
+}
+
+/// A folder with the embedded model whose template knows thoughts: it has none, and is held to
+/// some.
+fn thinking_model() -> Result<PathBuf> {
+    let (from, to) = (root().join("models/needle"), target_folder()?.join("clients-thinks"));
+    fs::create_dir_all(&to)?;
+    for entry in fs::read_dir(&from)? {
+        let path = entry?.path();
+        if let Some(name) = path.file_name().filter(|_| path.is_file()) {
+            fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
+        }
+    }
+    fs::write(to.join("chat_template.jinja"), THINKS)?;
+    Ok(to)
 }
 
 /// The Python of an environment that has what `list` names.
@@ -75,9 +98,12 @@ struct Serving(Child);
 
 impl Serving {
     /// Starts it and waits until it says where it listens.
-    fn start(program: &Path) -> Result<(Self, String)> {
+    fn start(program: &Path, model: Option<&Path>) -> Result<(Self, String)> {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--ctx-size", "4096", "--no-library"]);
+        if let Some(model) = model {
+            command.arg("--model").arg(model);
+        }
         command.args(["--api-key", KEY]).stdin(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().context("cannot start the server")?;
         let mut serving = Self(child);

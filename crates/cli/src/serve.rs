@@ -277,6 +277,7 @@ fn facts(
     Ok(ModelFacts {
         names,
         words,
+        is_embedded: args.model.is_absent(),
         eos_ids: texts.eos_ids,
         tokenizer: texts.tokenizer,
         chat: texts.chat,
@@ -287,6 +288,7 @@ fn facts(
         ctx_size,
         policy,
         draft: args.draft,
+        prefill: args.engine.prefill.first(),
     })
 }
 

@@ -52,6 +52,57 @@ fn answers_of_another_model_or_recall_are_not_added() {
 }
 
 #[test]
+fn ways_of_reading_are_compared_in_one_run_by_question() {
+    let folder = TempFolder::new();
+    let file = folder.file("answers.jsonl");
+    let eval = |policies: &str, prefill: &str| -> Done {
+        let fixed =
+            "eval --device cpu --tasks needle-keys --lengths 2048 --samples 2 --budgets 256";
+        let mut command = command(fixed.split_whitespace());
+        command.args(["--policies", policies, "--prefill", prefill, "-o"]).arg(&file);
+        command.output().unwrap().into()
+    };
+    let answers = || -> Vec<serde_json::Value> {
+        let lines = fs::read_to_string(&file).unwrap();
+        let all = lines.lines().map(|line| serde_json::from_str(line).unwrap());
+        all.filter(|line: &serde_json::Value| line["kind"] == "answer").collect()
+    };
+    let table = eval("full,longview", "exact,sparse:0.9").ok();
+    for words in [
+        "longview:prefill=sparse:0.9",
+        "points against --prefill exact, question by question",
+        "longview, B = 256",
+    ] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    // One row for each policy: a difference, questions better and worse, and blocks attended.
+    let row = table.lines().find(|line| line.contains("longview, B = 256")).unwrap();
+    assert!(row.contains(" +- ") && row.contains("), ") && row.ends_with(" %"), "{row}");
+    // Each question is asked in both ways, and the same is right.
+    let all = answers();
+    let of = |how: Option<&str>| -> Vec<_> {
+        let own = all.iter().filter(|answer| answer["options"]["prefill"].as_str() == how);
+        own.map(|a| (a["policy"].clone(), a["sample"].clone(), a["references"].clone())).collect()
+    };
+    assert_eq!((of(None).len(), of(None)), (16, of(Some("sparse:0.9"))), "{all:?}");
+    for answer in &all {
+        let density = answer["prefill_density"].as_f64();
+        let is_sparse = answer["options"]["prefill"].is_string();
+        assert_eq!(density.is_some_and(|share| share < 1.0), is_sparse, "{answer}");
+    }
+    // One way more: what is there stays.
+    eval("full,longview", "exact,sparse:0.9,sparse:0.3").ok();
+    assert_eq!(answers()[..all.len()], all);
+    assert_eq!(answers().len(), all.len() + 16);
+    eval("full,h2o", "exact,sparse").fails_with(&["h2o", "--prefill sparse:0.1"]);
+    eval("full", "exact,exact").refuses_usage(&["'exact' is given twice"]);
+    eval("full", "exact,fast").refuses_usage(&["unknown way to read 'fast'"]);
+    let words = ["run", "--prefill", "exact,sparse", "-p", "x"];
+    let one: Done = command(words).output().unwrap().into();
+    one.refuses_usage(&["unknown way to read 'exact,sparse'"]);
+}
+
+#[test]
 fn probes_of_another_stretch_are_not_added_and_all_policies_are_probed() {
     let folder = TempFolder::new();
     let file = folder.file("probes.jsonl");

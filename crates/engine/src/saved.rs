@@ -6,8 +6,9 @@ use std::sync::Arc;
 use longview_core::RangeSource;
 use longview_ops::Backend;
 use longview_scheduler::{
-    Fingerprint, KvShape, Policy, PolicyOptions, SaveOptions, SequenceOptions, SessionContent,
-    SessionFile, SessionFileError, append_sequence, restore_sequence, save_sequence,
+    Fingerprint, KvShape, Policy, PolicyOptions, PrefillMode, SaveOptions, SequenceOptions,
+    SessionContent, SessionFile, SessionFileError, append_sequence, restore_sequence,
+    save_sequence,
 };
 
 use crate::engine::Engine;
@@ -202,6 +203,14 @@ pub struct SessionFiles<B: Backend> {
 }
 
 impl<B: Backend> SessionFiles<B> {
+    /// The same for sessions whose prompts are read so. A file of a text that was read sparsely is
+    /// opened for sparse prefill alone.
+    #[must_use]
+    pub fn with_prefill(mut self, prefill: PrefillMode) -> Self {
+        self.layout.prefill = prefill;
+        self
+    }
+
     /// As [`Engine::save`], of a session that is settled: a fork of one that goes on is.
     ///
     /// # Errors

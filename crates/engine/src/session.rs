@@ -130,6 +130,12 @@ impl<B: Backend> Session<B> {
         self.sequence.tokens_to_segment()
     }
 
+    /// Where a chunk of a prompt should end, for the same reason: at a multiple of so many of the
+    /// session's tokens; see [`Sequence::chunk_unit`].
+    pub fn chunk_unit(&self) -> usize {
+        self.sequence.chunk_unit()
+    }
+
     /// The sequence, for probes.
     pub fn sequence(&self) -> &Sequence<B> {
         &self.sequence

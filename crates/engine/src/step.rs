@@ -13,8 +13,8 @@ use longview_model::attention::{Attention, AttentionTensors};
 use longview_model::batch::{Batch, BatchError, Span};
 use longview_ops::{Backend, View};
 use longview_scheduler::{
-    LayerTensors, PolicyOptions, ReadParts, Sequence, SpanMode, Step, StepScratch, StepSpan,
-    StepVerdict,
+    LayerTensors, PolicyOptions, PrefillMode, ReadParts, Sequence, SequenceOptions, SpanMode, Step,
+    StepScratch, StepSpan, StepVerdict,
 };
 use smallvec::SmallVec;
 
@@ -193,9 +193,24 @@ impl<B: Backend> Attention<B> for SchedulerAttention<'_, '_, B> {
 impl<B: Backend> Engine<B> {
     /// An empty session on the device as it is: call [`Engine::revive`] first where it may be lost.
     pub fn session(&self, policy: &PolicyOptions) -> Result<Session<B>, EngineError> {
+        self.session_with_prefill(policy, self.options.prefill)
+    }
+
+    /// [`Engine::session`] that reads its prompts in a way of its own, not as the engine's options
+    /// say.
+    ///
+    /// # Errors
+    /// As there; and where sparse prefill is not possible: with this policy, on this device, with
+    /// this type of keys and values.
+    pub fn session_with_prefill(
+        &self,
+        policy: &PolicyOptions,
+        prefill: PrefillMode,
+    ) -> Result<Session<B>, EngineError> {
         let config = self.model.config();
         let (options, policy) = resolve_policy(policy, config.n_layers, self.options.ctx_size)?;
-        let sequence = Sequence::new(&self.backend, self.shape(), policy, self.layout())?;
+        let layout = SequenceOptions { prefill, ..self.layout() };
+        let sequence = Sequence::new(&self.backend, self.shape(), policy, layout)?;
         Ok(Session::new(sequence, options, config.vocab_size))
     }
 

@@ -3,10 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use longview_engine::PrefillMode;
 use longview_scheduler::{Importance, OptionInfo, PolicyOptions, Preset};
 
 use crate::error::EvalError;
 use crate::record::PolicyLabel;
+
+/// What records call the way in which prompts were read, among a policy's options.
+const PREFILL: &str = "prefill";
 
 /// A policy before it has a budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,9 +26,31 @@ pub struct Candidate {
     pub label: PolicyLabel,
     /// What the engine is told.
     pub options: PolicyOptions,
+    /// How its prompts are read; as the engine's options say where it does not.
+    pub prefill: Option<PrefillMode>,
 }
 
 impl Candidate {
+    /// The same with prompts that are read so. Records name the way where it is not exact.
+    ///
+    /// # Errors
+    /// [`EvalError::PolicyText`] where the policy needs of a prompt what sparse prefill does not
+    /// compute.
+    pub fn with_prefill(mut self, mode: PrefillMode) -> Result<Self, EvalError> {
+        if !mode.is_exact() && self.needs_own_prefill() {
+            let reason = format!(
+                "--prefill {mode} does not compute the attention of all queries that it keeps; \
+                 leave one of them out"
+            );
+            return Err(EvalError::PolicyText { text: title(&self.label), reason });
+        }
+        if let Some(how) = mode.inexact() {
+            self.label.options.insert(PREFILL.to_owned(), how);
+        }
+        self.prefill = Some(mode);
+        Ok(self)
+    }
+
     /// Whether no prefill under another policy serves this one: `h2o` needs the attention of all
     /// queries, importance by the queries of a local window (`infllm`'s default) their sums, and
     /// only a prefill under the policy itself records these.
@@ -107,11 +133,12 @@ impl PolicySpec {
             budget,
         };
         if self.preset == Preset::Full {
-            return Ok(vec![Candidate { label: label(0), options: base }]);
+            return Ok(vec![Candidate { label: label(0), options: base, prefill: None }]);
         }
         let at = |budget: usize| Candidate {
             label: label(budget),
             options: base.clone().with_budget(budget),
+            prefill: None,
         };
         Ok(match own {
             Some(budget) => vec![at(budget)],
@@ -160,6 +187,21 @@ mod tests {
     use longview_scheduler::Residual;
 
     use super::*;
+
+    #[test]
+    fn a_way_of_reading_is_named_where_it_is_not_exact() {
+        let one = |text: &str| PolicySpec::parse(text).unwrap().at(&[256]).unwrap().remove(0);
+        let sparse = PrefillMode::sparse(0.3).unwrap();
+        let exact = one("quest").with_prefill(PrefillMode::Exact).unwrap();
+        assert_eq!((&exact.label, exact.prefill), (&one("quest").label, Some(PrefillMode::Exact)));
+        let sparsely = one("quest").with_prefill(sparse).unwrap();
+        assert_eq!(title(&sparsely.label), "quest:prefill=sparse:0.3");
+        for policy in ["h2o", "infllm"] {
+            one(policy).with_prefill(PrefillMode::Exact).unwrap();
+            let refused = one(policy).with_prefill(sparse).unwrap_err().to_string();
+            assert!(refused.contains(policy) && refused.contains("sparse:0.3"), "{refused}");
+        }
+    }
 
     #[test]
     fn a_text_names_preset_and_options() {

@@ -117,6 +117,9 @@ pub struct Answer {
     pub generated_tokens: usize,
     /// Time of the prefill that this answer shares with others.
     pub prefill_s: f64,
+    /// The part of all blocks that was attended, where the prompt was read sparsely.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_density: Option<f64>,
     /// Time of question and answer.
     pub decode_s: f64,
     /// Hits of hits and misses of the device cache.

@@ -1,4 +1,5 @@
-//! Runs tasks under policies: one prefill for each sample, from which all policies branch.
+//! Runs tasks under policies: one prefill for each sample, and for each way of reading it, from
+//! which all policies branch.
 //!
 //! **Aware**: document and question are prefilled, and the last token is taken back; under each
 //! policy it is computed again and the answer decoded. Eviction policies have seen the whole
@@ -9,7 +10,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use longview_engine::{CancelToken, Engine, EngineError, FinishReason, GenerationParams, Session};
+use longview_engine::{
+    CancelToken, Engine, EngineError, FinishReason, GenerationParams, PrefillMode, Session,
+};
 use longview_ops::Backend;
 use longview_scheduler::{LAST_QUERIES, PolicyOptions, Preset};
 
@@ -304,15 +307,20 @@ impl<'e> Runner<'_, 'e> {
         let missing =
             points.filter(|point| !self.results.has(&evaluation.key(place, point))).collect();
         let work = Work { place, sample: &sample, prompt: &prompt, missing };
-        let shared = |point: &Point<'_>| !point.policy.needs_own_prefill();
-        let agnostic = work.of(Question::Agnostic, shared);
-        let aware = work.of(Question::Aware, shared);
-        if !agnostic.is_empty() || !aware.is_empty() {
-            let mut session = self.session(engine, &neutral())?;
-            self.prefill(engine, &mut session, &work, &prompt.document).await?;
-            let read_s = session.timings().prefill.as_secs_f64();
-            self.agnostic(engine, &mut session, &work, &agnostic, read_s).await?;
-            self.aware(engine, &mut session, &work, &aware, read_s).await?;
+        let mut modes = Vec::new();
+        for point in work.missing.iter().filter(|point| !point.policy.needs_own_prefill()) {
+            if !modes.contains(&point.policy.prefill) {
+                modes.push(point.policy.prefill);
+            }
+        }
+        for mode in modes {
+            match self.read(engine, &work, mode).await {
+                // The document may be read in another way all the same.
+                Err(Stop::Failed(error)) => {
+                    self.note_failure(place, None, &error).map_err(Stop::Fatal)?;
+                }
+                result => result?,
+            }
         }
         for point in work.missing.iter().filter(|point| point.policy.needs_own_prefill()) {
             let result = self.alone(engine, &work, point).await;
@@ -321,13 +329,33 @@ impl<'e> Runner<'_, 'e> {
         Ok(())
     }
 
+    /// Reads a document in one way, and asks what is missing of those that share that.
+    async fn read<B: Backend>(
+        &mut self,
+        engine: &mut Engine<B>,
+        work: &Work<'_>,
+        mode: Option<PrefillMode>,
+    ) -> Result<(), Stop> {
+        let shared =
+            |point: &Point<'_>| !point.policy.needs_own_prefill() && point.policy.prefill == mode;
+        let agnostic = work.of(Question::Agnostic, shared);
+        let aware = work.of(Question::Aware, shared);
+        let mut session = self.session(engine, &neutral(), mode)?;
+        self.prefill(engine, &mut session, work, &work.prompt.document).await?;
+        let read_s = session.timings().prefill.as_secs_f64();
+        self.agnostic(engine, &mut session, work, &agnostic, read_s).await?;
+        self.aware(engine, &mut session, work, &aware, read_s).await
+    }
+
     /// A session that the caller can cancel.
     fn session<B: Backend>(
         &self,
         engine: &Engine<B>,
         policy: &PolicyOptions,
+        prefill: Option<PrefillMode>,
     ) -> Result<Session<B>, Stop> {
-        let mut session = engine.session(policy)?;
+        let prefill = prefill.unwrap_or(engine.options().prefill);
+        let mut session = engine.session_with_prefill(policy, prefill)?;
         session.cancel_with(self.cancel.clone());
         Ok(session)
     }
@@ -414,7 +442,7 @@ impl<'e> Runner<'_, 'e> {
             Question::Agnostic => (&[][..], question.as_slice()),
             Question::Aware => (question.as_slice(), &question[question.len() - 1..]),
         };
-        let mut session = self.session(engine, &point.policy.options)?;
+        let mut session = self.session(engine, &point.policy.options, point.policy.prefill)?;
         let ids = [document, read].concat();
         self.prefill(engine, &mut session, work, &ids).await?;
         if !read.is_empty() {
@@ -463,6 +491,7 @@ impl<'e> Runner<'_, 'e> {
             return Err(Stop::Cancelled);
         }
         let prompt_tokens = work.prompt.document.len() + work.prompt.questions[point.index].len();
+        let blocks = session.sequence().block_counts();
         Ok(Answer {
             task: work.place.task.name().to_owned(),
             policy: point.policy.label.clone(),
@@ -478,6 +507,7 @@ impl<'e> Runner<'_, 'e> {
             prompt_tokens,
             generated_tokens: said.ids.len(),
             prefill_s: read_s,
+            prefill_density: (blocks.all > 0).then(|| blocks.density()),
             decode_s: session.timings().decode.as_secs_f64(),
             hit_rate: session.stats().hit_rate(),
             device_bytes: session.sequence().device_kv_bytes(),

@@ -23,6 +23,13 @@ pub struct Cell {
     pub question: Question,
 }
 
+impl Cell {
+    /// Whether an answer is one of the cell.
+    pub fn has(&self, answer: &Answer) -> bool {
+        (&self.task, self.length, self.question) == (&answer.task, answer.length, answer.question)
+    }
+}
+
 /// A mean of scores from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
@@ -65,6 +72,46 @@ impl Mean {
             ((mean - far(|m| m.interval.0)).max(0.0), (mean + far(|m| m.interval.1)).min(1.0));
         let n = means.iter().map(|m| m.n).sum();
         (!means.is_empty()).then_some(Self { n, mean, interval })
+    }
+}
+
+/// Two ways to answer the same questions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paired {
+    /// Questions that both answered.
+    pub n: usize,
+    /// Mean of the second score less the first, from -1 to 1.
+    pub mean: f64,
+    /// Half of its interval of 95 %, by the differences' standard deviation; 0 of fewer than two.
+    pub half: f64,
+    /// Questions that the second way answered better, and worse.
+    pub better: usize,
+    /// As `better`.
+    pub worse: usize,
+}
+
+impl Paired {
+    /// Of the answers under two labels, paired by question; `None` where they share none.
+    pub fn of(answers: &[&Answer], first: &PolicyLabel, second: &PolicyLabel) -> Option<Self> {
+        let scores = |label: &PolicyLabel| -> BTreeMap<_, f64> {
+            let own = answers.iter().filter(|answer| answer.policy == *label);
+            let key =
+                |a: &Answer| (a.task.clone(), a.length, a.question, a.seed, a.sample, a.index);
+            own.map(|answer| (key(answer), answer.score)).collect()
+        };
+        let (first, second) = (scores(first), scores(second));
+        let both = first.iter().filter_map(|(key, score)| Some(second.get(key)? - score));
+        let differences: Vec<f64> = both.collect();
+        let n = differences.len();
+        if n == 0 {
+            return None;
+        }
+        let mean = differences.iter().sum::<f64>() / n as f64;
+        let squares: f64 = differences.iter().map(|d| (d - mean).powi(2)).sum();
+        let half = if n > 1 { Z * (squares / (n - 1) as f64 / n as f64).sqrt() } else { 0.0 };
+        let better = differences.iter().filter(|d| **d > 0.0).count();
+        let worse = differences.iter().filter(|d| **d < 0.0).count();
+        Some(Self { n, mean, half, better, worse })
     }
 }
 
@@ -190,6 +237,32 @@ mod tests {
         assert!((all.interval.1 - (0.75 + half)).abs() < 1e-3, "{all:?}");
         assert_eq!(Mean::over(&[few]).unwrap(), few);
         assert_eq!(Mean::over(&[]), None);
+    }
+
+    #[test]
+    fn differences_are_those_of_the_same_questions() {
+        let of = |policy: &str, sample: usize, score: f64| Answer {
+            sample,
+            ..answer(policy, 10, 0.5, score)
+        };
+        let all = [
+            of("x", 0, 1.0),
+            of("x", 1, 1.0),
+            of("x", 2, 0.0),
+            of("x", 3, 1.0),
+            of("y", 1, 0.0),
+            of("y", 2, 0.5),
+            of("y", 0, 1.0),
+            of("y", 9, 1.0),
+        ];
+        let all: Vec<&Answer> = all.iter().collect();
+        let label = |policy: &str| PolicyLabel { policy: policy.into(), ..PolicyLabel::default() };
+        let paired = Paired::of(&all, &label("x"), &label("y")).unwrap();
+        assert_eq!((paired.n, paired.better, paired.worse), (3, 1, 1));
+        assert!((paired.mean + 0.5 / 3.0).abs() < 1e-12, "{paired:?}");
+        // Differences 0, -1, 0.5: their standard deviation is the root of 7/12.
+        assert!((paired.half - 1.96 * (7.0f64 / 12.0 / 3.0).sqrt()).abs() < 1e-12, "{paired:?}");
+        assert_eq!(Paired::of(&all, &label("x"), &label("z")), None);
     }
 
     #[test]

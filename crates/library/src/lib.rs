@@ -49,5 +49,6 @@ pub use self::pull::Library;
 pub use self::remove::Removed;
 pub use self::select::{Prefer, Wanted};
 pub use self::settings::{Patience, Settings, Token};
+pub use self::size::Size;
 pub use self::variant::Format;
 pub use self::watch::{Event, Watch};

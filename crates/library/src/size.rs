@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Bytes as people read them.
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

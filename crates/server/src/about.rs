@@ -63,6 +63,8 @@ pub(crate) fn props(app: &App) -> Response<Body> {
         "model": model.names[0],
         "model_alias": model.names[0],
         "model_path": model.words,
+        "is_embedded": model.is_embedded,
+        "needs_key": app.keys.are_needed(),
         "n_ctx": model.ctx_size,
         "default_generation_settings": {
             "n_ctx": model.ctx_size,
@@ -81,6 +83,7 @@ pub(crate) fn props(app: &App) -> Response<Body> {
         "max_waiting": app.options.max_waiting,
         "n_taken": app.n_taken(),
         "policy": model.policy.text(),
+        "prefill": model.prefill.to_string(),
         "n_layers": model.n_layers,
         "n_kv_heads": model.n_kv_heads,
         "default_policy": model.policy.preset.name(),

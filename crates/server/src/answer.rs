@@ -10,8 +10,6 @@ use crate::error::ApiError;
 use crate::job::{Event, Summary, TokenProb};
 use crate::stream::{self, Script};
 use crate::texts::Facts;
-use crate::thoughts::Thoughts;
-use crate::tools::Style;
 
 /// How answers of one request look.
 pub(crate) struct Form {
@@ -57,12 +55,12 @@ impl Whole {
     }
 }
 
-/// Waits for one whole answer, for the endpoints that have no more.
+/// Waits for one whole answer that `calls` reads, for the endpoints that have no more.
 pub(crate) async fn whole(
     mut events: Receiver<Event>,
-    style: Option<Style>,
+    mut calls: Calls,
 ) -> Result<(Whole, Summary), ApiError> {
-    let (mut whole, mut calls) = (Whole::default(), Calls::new(style));
+    let mut whole = Whole::default();
     while let Some(event) = events.recv().await {
         match event {
             Event::Progress(_) | Event::Step(_) => {}
@@ -103,9 +101,9 @@ impl Form {
         self
     }
 
-    /// Calls of tools are read as `style` says, behind thoughts.
-    pub(crate) fn with_calls(mut self, style: Option<Style>, thoughts: Thoughts) -> Self {
-        self.calls.fill(Calls::new(style).behind(thoughts));
+    /// Calls of tools, and thoughts, are read so.
+    pub(crate) fn with_calls(mut self, calls: Calls) -> Self {
+        self.calls.fill(calls);
         self
     }
 
@@ -366,7 +364,11 @@ pub(crate) fn summary_json(summary: &Summary) -> [(&'static str, Value); 2] {
         "policy": summary.policy,
         "attended_tokens": summary.attended,
         "of_tokens": summary.n_tokens,
+        "prefill": summary.prefill.to_string(),
     });
+    if summary.blocks.all > 0 {
+        attended["prefill_density"] = summary.blocks.density().into();
+    }
     if let Some(seen) = &summary.seen {
         seen.add_to(&mut attended);
     }

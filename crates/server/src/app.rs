@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::constraint::Grammars;
-use crate::error::ApiError;
-use crate::fields::{Fields, clip};
+use crate::error::{ApiError, clip};
+use crate::fields::Fields;
 use crate::job::{Message, Slots};
 use crate::keys::Keys;
 use crate::metrics::Metrics;

@@ -1,16 +1,17 @@
 //! What a request asks of the engine: fields of `/v1/completions` and `/v1/chat/completions` that
 //! say how an answer is generated.
 
-use longview_engine::{Draft, SamplingParams, resolve_policy};
+use longview_engine::{Draft, PrefillMode, SamplingParams, resolve_policy};
 use longview_scheduler::{PolicyOptions, Preset};
 use serde_json::Value;
 
+use crate::calls::Calls;
 use crate::constraint::{Constraint, Grammars};
-use crate::error::ApiError;
-use crate::fields::{Fields, clip, wrong};
+use crate::error::{ApiError, clip};
+use crate::fields::{Fields, wrong};
 use crate::look::Look;
 use crate::texts::ModelFacts;
-use crate::tools::{Style, Tools};
+use crate::tools::Tools;
 
 /// Answers to one request.
 const MAX_N: u64 = 8;
@@ -59,6 +60,8 @@ pub(crate) struct How {
     pub(crate) policy: PolicyOptions,
     /// Where drafts come from; as the server was told if the request does not say.
     pub(crate) draft: Option<Draft>,
+    /// How the prompt is read.
+    pub(crate) prefill: PrefillMode,
     /// What the answer must be.
     pub(crate) constraint: Option<Constraint>,
     /// Whether special tokens of the answer are written out: marks of calls may be such.
@@ -89,7 +92,7 @@ pub(crate) struct Sending {
 
 impl How {
     /// A document that is read, and nothing more.
-    pub(crate) fn reading(policy: PolicyOptions) -> Self {
+    pub(crate) fn reading(policy: PolicyOptions, prefill: PrefillMode) -> Self {
         Self {
             n: 1,
             max_tokens: Some(0),
@@ -104,6 +107,7 @@ impl How {
             uses_known: true,
             policy,
             draft: Some(Draft::Off),
+            prefill,
             constraint: None,
             keeps_special: false,
             look: None,
@@ -135,6 +139,8 @@ impl How {
             Endpoint::Completions | Endpoint::Chat => Look::read(fields, model, n)?,
             Endpoint::Responses | Endpoint::Messages => None,
         };
+        let policy = policy(fields, model)?;
+        let prefill = prefill(fields, model, &policy)?;
         Ok(Self {
             n,
             max_tokens: max.or(default),
@@ -147,8 +153,9 @@ impl How {
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             return_progress: fields.flag("return_progress")?.unwrap_or(false),
             uses_known: fields.flag("cache_prompt")?.unwrap_or(true),
-            policy: policy(fields, model)?,
+            policy,
             draft: draft(fields)?,
+            prefill,
             constraint: grammars.read(fields, model)?,
             keeps_special: false,
             look,
@@ -161,7 +168,7 @@ impl How {
         tools: &Tools,
         model: &ModelFacts,
         grammars: &Grammars,
-    ) -> Result<Option<Style>, ApiError> {
+    ) -> Result<Calls, ApiError> {
         if let Some(constraint) = tools.constraint(grammars, model)? {
             if self.constraint.is_some() {
                 let message = "tool_choice: an answer that must call a tool has no other form";
@@ -171,7 +178,7 @@ impl How {
         }
         let style = tools.style(model);
         self.keeps_special = style.is_some();
-        Ok(style)
+        Ok(Calls::new(style).typed(tools.types()))
     }
 
     /// Whether the choice of a token needs all logits.
@@ -294,6 +301,31 @@ fn draft(fields: &mut Fields<'_>) -> Result<Option<Draft>, ApiError> {
         Some("none" | "off") => Ok(Some(Draft::Off)),
         Some(_) => Err(wrong("draft", "one of lookup, none")),
     }
+}
+
+/// How the prompt is read. What a policy needs of it is found before the request waits.
+pub(crate) fn prefill(
+    fields: &mut Fields<'_>,
+    model: &ModelFacts,
+    options: &PolicyOptions,
+) -> Result<PrefillMode, ApiError> {
+    let given = fields.text("prefill")?.map(|text| {
+        text.parse().map_err(|_| {
+            wrong("prefill", "exact, sparse, or sparse:THRESHOLD with a number above 0, at most 1")
+        })
+    });
+    let mode = given.transpose()?.unwrap_or(model.prefill);
+    let (_, policy) = resolve_policy(options, model.n_layers, model.ctx_size)
+        .map_err(|error| ApiError::bad("invalid_policy", error.to_string()).about("policy"))?;
+    if !mode.is_exact() && policy.needs_all_queries() {
+        let name = options.preset.name();
+        let message = format!(
+            "prefill: {mode} does not compute the attention of all queries that the policy {name} \
+             keeps: ask with prefill exact, or with another policy"
+        );
+        return Err(ApiError::field("prefill", message));
+    }
+    Ok(mode)
 }
 
 /// What each generated token attends.

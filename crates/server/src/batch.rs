@@ -4,6 +4,7 @@
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
+use longview_engine::{BlockCounts, PrefillMode};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::job::{Event, MAX_EVENTS, Progress, Summary};
@@ -133,6 +134,11 @@ fn sum(all: &[&Summary]) -> Summary {
         policy: all.first().map(|one| one.policy.clone()).unwrap_or_default(),
         attended: (weight > 0.0).then(|| weighted / weight),
         n_tokens: of(|one| one.n_tokens),
+        prefill: all.iter().fold(PrefillMode::Exact, |how, one| how.with(one.prefill)),
+        blocks: BlockCounts {
+            all: all.iter().map(|one| one.blocks.all).sum(),
+            attended: all.iter().map(|one| one.blocks.attended).sum(),
+        },
         seen: None,
     }
 }

@@ -2,10 +2,13 @@
 //! become a call is held until that is sure, and the arguments of a call go out as they come. What
 //! only looked like a call stays text.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
+use crate::cursor::{Cursor, Miss, kept};
+use crate::tagged::{self, FUNCTION, Form, Tagged, ToolTypes};
 use crate::thoughts::{Said, Thoughts};
 use crate::tools::Style;
 
@@ -38,11 +41,15 @@ pub(crate) enum Part {
 pub(crate) struct Calls {
     /// Without one all is text.
     style: Option<Style>,
+    /// What its arguments are, where the form of calls does not say.
+    types: Arc<ToolTypes>,
     /// There are no calls among thoughts.
     thoughts: Thoughts,
     /// What is not given out yet.
     held: String,
     state: State,
+    /// A call whose arguments stand between marks, while they come.
+    tagged: Option<Tagged>,
     /// Whether anything was given out, and whether a call was.
     has_begun: bool,
     has_calls: bool,
@@ -65,6 +72,8 @@ enum State {
         scan: Scan,
         is_wrapped: bool,
     },
+    /// Arguments between marks.
+    Tagged,
     /// What follows arguments.
     After {
         is_wrapped: bool,
@@ -83,12 +92,19 @@ impl Calls {
     pub(crate) fn new(style: Option<Style>) -> Self {
         Self {
             style,
+            types: Arc::default(),
             thoughts: Thoughts::default(),
             held: String::new(),
             state: State::Text,
+            tagged: None,
             has_begun: false,
             has_calls: false,
         }
+    }
+
+    /// The same with the types of the tools' arguments.
+    pub(crate) fn typed(self, types: ToolTypes) -> Self {
+        Self { types: Arc::new(types), ..self }
     }
 
     /// The same for answers that may have thoughts.
@@ -127,11 +143,12 @@ impl Calls {
         loop {
             let step = match self.state {
                 State::Text => self.text(&style, &mut parts),
-                State::Head { is_marked } => self.head(is_marked, &mut parts),
+                State::Head { is_marked } => self.head(&style, is_marked, &mut parts),
                 State::Whole { is_marked } => self.whole(&style, is_marked, &mut parts),
                 State::Arguments { scan, is_wrapped } => {
                     self.arguments(scan, is_wrapped, &mut parts)
                 }
+                State::Tagged => self.tagged(&mut parts),
                 State::After { is_wrapped } => self.after(&style, is_wrapped),
             };
             if matches!(step, Step::Wait) {
@@ -159,6 +176,11 @@ impl Calls {
                 parts.extend((!held.is_empty()).then_some(Part::Arguments(held)));
                 parts.push(Part::End);
             }
+            State::Tagged => {
+                let rest = self.tagged.take().map(|tagged| tagged.finish(&held));
+                parts.extend(rest.filter(|rest| !rest.is_empty()).map(Part::Arguments));
+                parts.push(Part::End);
+            }
             // The rest of the call's own form.
             State::After { .. } => {}
         }
@@ -180,7 +202,14 @@ impl Calls {
 
     /// Looks for the beginning of a call.
     fn text(&mut self, style: &Style, parts: &mut Vec<Part>) -> Step {
-        if let Some(at) = self.held.find(style.open) {
+        let open = self.held.find(style.open);
+        if style.form == Form::Functions
+            && let Some(at) = self.held.find(FUNCTION)
+            && open.is_none_or(|open| at < open)
+        {
+            return self.bare_function(at, parts);
+        }
+        if let Some(at) = open {
             let said = self.take(at + style.open.len());
             // Space before a call is of its form, not of the text.
             self.say(said[..at].trim_end().to_owned(), parts);
@@ -191,7 +220,8 @@ impl Calls {
             self.state = State::Head { is_marked: false };
             return Step::Found;
         }
-        let kept = kept(&self.held, style.open);
+        let bare = if style.form == Form::Functions { FUNCTION } else { "" };
+        let kept = kept(&self.held, style.open).max(kept(&self.held, bare));
         // Space may belong to a call that follows.
         let n_said = self.held[..self.held.len() - kept].trim_end().len();
         let said = self.take(n_said);
@@ -199,8 +229,68 @@ impl Calls {
         Step::Wait
     }
 
-    /// Looks for the name of a call and the beginning of its arguments.
-    fn head(&mut self, is_marked: bool, parts: &mut Vec<Part>) -> Step {
+    /// A call whose first mark was left out, which models do: one of a tool that there is.
+    fn bare_function(&mut self, at: usize, parts: &mut Vec<Part>) -> Step {
+        match tagged::head(Form::Functions, &self.held[at..]) {
+            Ok((name, len)) if self.types.has(&name) => {
+                let said = self.take(at + len);
+                self.say(said[..at].trim_end().to_owned(), parts);
+                self.begin_tagged(Form::Functions, name, parts);
+                Step::Found
+            }
+            Err(Miss::Short) => {
+                let n_said = self.held[..at].trim_end().len();
+                let said = self.take(n_said);
+                self.say(said, parts);
+                Step::Wait
+            }
+            Ok(_) | Err(Miss::Wrong) => {
+                let said = self.take(at + FUNCTION.len());
+                self.say(said, parts);
+                Step::Found
+            }
+        }
+    }
+
+    fn begin_tagged(&mut self, form: Form, name: String, parts: &mut Vec<Part>) {
+        (self.has_begun, self.has_calls) = (true, true);
+        self.tagged = Some(Tagged::new(form, &name, Arc::clone(&self.types)));
+        parts.push(Part::Begin(Call { id: id(), name, arguments: String::new() }));
+        self.state = State::Tagged;
+    }
+
+    /// Gives out arguments between marks as JSON.
+    fn tagged(&mut self, parts: &mut Vec<Part>) -> Step {
+        let Some(tagged) = &mut self.tagged else {
+            self.state = State::Text;
+            return Step::Found;
+        };
+        let mut json = String::new();
+        let is_end = tagged.push(&mut self.held, &mut json);
+        parts.extend((!json.is_empty()).then_some(Part::Arguments(json)));
+        if !is_end {
+            return Step::Wait;
+        }
+        parts.push(Part::End);
+        self.tagged = None;
+        self.state = State::After { is_wrapped: false };
+        Step::Found
+    }
+
+    /// Looks for the name of a call and the beginning of its arguments. Those that are known to
+    /// stand between marks may be JSON all the same.
+    fn head(&mut self, style: &Style, is_marked: bool, parts: &mut Vec<Part>) -> Step {
+        if style.form != Form::Json {
+            match tagged::head(style.form, &self.held) {
+                Ok((name, at)) => {
+                    drop(self.take(at));
+                    self.begin_tagged(style.form, name, parts);
+                    return Step::Found;
+                }
+                Err(Miss::Short) => return Step::Wait,
+                Err(Miss::Wrong) => {}
+            }
+        }
         match Cursor::new(&self.held).head() {
             Ok(Head { name, at, is_wrapped }) => {
                 drop(self.take(at));
@@ -303,58 +393,7 @@ struct Head {
     is_wrapped: bool,
 }
 
-/// Why something is not there.
-enum Miss {
-    /// It may come.
-    Short,
-    /// It will not.
-    Wrong,
-}
-
-/// A place in a text that may not be complete.
-struct Cursor<'a> {
-    text: &'a str,
-    at: usize,
-}
-
 impl<'a> Cursor<'a> {
-    fn new(text: &'a str) -> Self {
-        Self { text, at: 0 }
-    }
-
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..]
-    }
-
-    fn space(&mut self) {
-        self.at = self.text.len() - self.rest().trim_start().len();
-    }
-
-    /// Space, then `word`.
-    fn word(&mut self, word: &str) -> Result<(), Miss> {
-        self.space();
-        if self.rest().starts_with(word) {
-            self.at += word.len();
-            return Ok(());
-        }
-        Err(if word.starts_with(self.rest()) { Miss::Short } else { Miss::Wrong })
-    }
-
-    /// Space, then a name of a tool.
-    fn name(&mut self) -> Result<&'a str, Miss> {
-        self.space();
-        let is_other = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
-        match self.rest().find(is_other) {
-            None => Err(Miss::Short),
-            Some(0) => Err(Miss::Wrong),
-            Some(n) => {
-                let name = &self.rest()[..n];
-                self.at += n;
-                Ok(name)
-            }
-        }
-    }
-
     /// A name between quotes.
     fn quoted(&mut self) -> Result<&'a str, Miss> {
         self.word("\"")?;
@@ -427,13 +466,6 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Bytes at the end of `text` that may be the beginning of `mark`.
-fn kept(text: &str, mark: &str) -> usize {
-    let longest = mark.len().min(text.len() + 1) - 1;
-    let may_begin = |n: &usize| mark.is_char_boundary(*n) && text.ends_with(&mark[..*n]);
-    (1..=longest).rev().find(may_begin).unwrap_or(0)
-}
-
 /// The parts of a call that came as a whole.
 fn of_call(mut call: Call) -> [Part; 3] {
     let arguments = std::mem::take(&mut call.arguments);
@@ -482,116 +514,4 @@ fn id() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tools::{HERMES, STYLES};
-
-    /// What an answer is that comes in pieces of `n` letters: its text, then its calls.
-    fn read_in_pieces(style: Style, answer: &str, n: usize) -> (String, Vec<(String, String)>) {
-        let mut calls = Calls::new(Some(style));
-        let letters: Vec<char> = answer.chars().collect();
-        let pieces = letters.chunks(n).map(|piece| piece.iter().collect::<String>());
-        let mut parts: Vec<Part> = pieces.flat_map(|piece| calls.push(&piece)).collect();
-        parts.extend(calls.finish());
-        let (mut text, mut found, mut n_ended) = (String::new(), Vec::new(), 0);
-        for part in parts {
-            match part {
-                Part::Thought(thought) => panic!("a thought: {thought}"),
-                Part::Text(more) => text += &more,
-                Part::Begin(call) => {
-                    let is_sound = call.id.bytes().all(|b| b.is_ascii_alphanumeric());
-                    assert!(call.id.len() == 9 && is_sound, "{call:?}");
-                    found.push((call.name, String::new()));
-                }
-                Part::Arguments(more) => found.last_mut().expect("a call").1 += &more,
-                Part::End => n_ended += 1,
-            }
-        }
-        assert_eq!(n_ended, found.len(), "{answer}");
-        (text, found)
-    }
-
-    fn check(style: Style, answer: &str, text: &str, calls: &[(&str, &str)]) {
-        let calls: Vec<_> = calls.iter().map(|(n, a)| ((*n).to_owned(), (*a).to_owned())).collect();
-        for n in [1, 2, 5, 1000] {
-            let found = read_in_pieces(style, answer, n);
-            assert_eq!(found, (text.to_owned(), calls.clone()), "{answer} by {n}");
-        }
-    }
-
-    #[test]
-    fn calls_are_found_in_the_form_of_each_family() {
-        let [hermes, mistral, phi, internlm, llama] = STYLES;
-        let one = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é}<\"}}\n</tool_call>";
-        let arguments = r#"{"a": "é}<"}"#;
-        check(hermes, one, "", &[("f", arguments)]);
-        let two = format!("Well.\n{one}\n{one}");
-        check(hermes, &two, "Well.", &[("f", arguments), ("f", arguments)]);
-        let list =
-            r#"[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"b": 1}}]"#;
-        check(mistral, list, "", &[("f", "{}"), ("g", r#"{"b": 1}"#)]);
-        check(mistral, r#"So[TOOL_CALLS]f[ARGS]{"b": 1}"#, "So", &[("f", r#"{"b": 1}"#)]);
-        check(mistral, r#"[TOOL_CALLS]f{"b": 1}"#, "", &[("f", r#"{"b": 1}"#)]);
-        let phi_call = r#"<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>"#;
-        check(phi, phi_call, "", &[("f", "{}")]);
-        let act =
-            r#"I look.<|action_start|><|plugin|>{"name": "f", "parameters": {}}<|action_end|>"#;
-        check(internlm, act, "I look.", &[("f", "{}")]);
-        check(llama, r#"{"name": "f", "parameters": {"b": 1}}"#, "", &[("f", r#"{"b": 1}"#)]);
-        let tagged = r#"<|python_tag|>{"type": "function", "name": "f", "parameters": {}}"#;
-        check(llama, tagged, "", &[("f", "{}")]);
-    }
-
-    #[test]
-    fn calls_in_an_unusual_order_and_cut_off_ones_are_calls_too() {
-        let [hermes, mistral, _, _, llama] = STYLES;
-        let turned = "<tool_call>{\"arguments\": {\"b\": 1}, \"name\": \"f\"}</tool_call>\n";
-        check(hermes, turned, "", &[("f", r#"{"b":1}"#)]);
-        let text = r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#;
-        check(hermes, text, "", &[("f", "{}")]);
-        check(llama, r#"{"parameters": {}, "name": "f"}"#, "", &[("f", "{}")]);
-        let list = r#"[TOOL_CALLS][{"arguments": {}, "name": "f"}]"#;
-        check(mistral, list, "", &[("f", "{}")]);
-        let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": \"}";
-        check(hermes, cut, "", &[("f", "{\"b\": \"}")]);
-    }
-
-    #[test]
-    fn what_is_no_call_stays_text() {
-        let [hermes, mistral, _, _, llama] = STYLES;
-        for text in ["", "2 < 3", "<tool", "a <tool_call", "plain text ", "<tool_call>{\"name\": 3"]
-        {
-            check(hermes, text, text, &[]);
-        }
-        let broken = "<tool_call>{\"name\": \"f\"}</tool_call> and on";
-        check(hermes, broken, broken, &[]);
-        check(mistral, "[TOOL_CALLS] [", "[TOOL_CALLS] [", &[]);
-        check(llama, "{\"a\": 1}", "{\"a\": 1}", &[]);
-        check(
-            llama,
-            "Well {\"name\": \"f\", \"parameters\": {}}",
-            "Well {\"name\": \"f\", \"parameters\": {}}",
-            &[],
-        );
-        // A list of arguments is none.
-        let listed = "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>";
-        check(HERMES, listed, listed, &[]);
-    }
-
-    #[test]
-    fn text_and_arguments_go_out_before_a_call_is_complete() {
-        let mut calls = Calls::new(Some(HERMES));
-        assert_eq!(calls.push("Let me see. <tool"), [Part::Text("Let me see.".to_owned())]);
-        assert_eq!(calls.push("s are"), [Part::Text(" <tools are".to_owned())]);
-        let mut calls = Calls::new(Some(HERMES));
-        let begun = calls.push("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"");
-        assert!(matches!(&begun[0], Part::Begin(call) if call.name == "f"), "{begun:?}");
-        assert_eq!(begun[1..], [Part::Arguments("{\"a\"".to_owned())]);
-        assert_eq!(calls.push(": [{}]"), [Part::Arguments(": [{}]".to_owned())]);
-        assert_eq!(calls.push("}}"), [Part::Arguments("}".to_owned()), Part::End]);
-        assert_eq!(calls.push("</tool_call>"), []);
-        assert_eq!(calls.finish(), []);
-        let mut none = Calls::new(None);
-        assert_eq!(none.push("<tool_call>"), [Part::Text("<tool_call>".to_owned())]);
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ use crate::answer::Form;
 use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
+use crate::calls::Calls;
 use crate::conversation::{self, messages, template_fields};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
@@ -19,7 +20,7 @@ use crate::look::{Look, LookedAt};
 use crate::stream;
 use crate::texts::Conversation;
 use crate::thoughts::Thoughts;
-use crate::tools::{Style, Tools};
+use crate::tools::Tools;
 
 /// Fields that mean nothing here, and that clients send all the same.
 const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "safety_identifier"];
@@ -32,8 +33,7 @@ struct Read {
     prompts: Vec<Vec<u32>>,
     how: How,
     sending: Sending,
-    style: Option<Style>,
-    thoughts: Thoughts,
+    calls: Calls,
 }
 
 /// Goes on from a text.
@@ -50,10 +50,10 @@ async fn answer(app: Caller, body: Bytes, is_chat: bool) -> Result<Response<Body
     app.check_ready()?;
     let reader = app.clone();
     let read = aside(move || read(&reader, &body, is_chat)).await?;
-    let Read { mut prompts, how, sending, style, thoughts } = read;
+    let Read { mut prompts, how, sending, calls } = read;
     let form = Form::new(&app, is_chat, sending, how.n * prompts.len())
         .with_logprobs(how.logprobs.is_some())
-        .with_calls(style, thoughts);
+        .with_calls(calls);
     let events = match prompts.len() {
         1 => app.submit(prompts.remove(0), how, None)?,
         _ => app.submit_all(prompts, how)?,
@@ -88,17 +88,13 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
             Prompt::Text(text) => encode(app, &text, Specials::Add, &mut how, looked_at.as_deref()),
         };
         let prompts = prompts.into_iter().map(encode).collect::<Result<_, _>>()?;
-        return Ok(done(
-            app,
-            &mut fields,
-            Read { prompts, how, sending, style: None, thoughts: Thoughts::default() },
-        ));
+        return Ok(done(app, &mut fields, Read { prompts, how, sending, calls: Calls::new(None) }));
     }
     let tools = Tools::read(&mut fields)?;
     let messages = messages(&mut fields)?;
     let extra = template_fields(&mut fields)?;
-    let has_thoughts = has_thoughts(&mut fields)?;
-    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
+    let has_thoughts = Thoughts::are_wanted(&mut fields)?;
+    let calls = how.call_tools(&tools, &app.model, &app.grammars)?;
     let told = Conversation { messages, extra, ..Conversation::default() };
     let told = conversation::with_all(app, told, document, &tools)?;
     let (text, specials) = app.model.render_chat(told)?;
@@ -108,7 +104,11 @@ fn read(app: &Caller, body: &[u8], is_chat: bool) -> Result<Read, ApiError> {
         how.keeps_special |= Thoughts::need_specials(&app.model);
     }
     let ids = encode(app, &text, specials, &mut how, looked_at.as_deref())?;
-    Ok(done(app, &mut fields, Read { prompts: vec![ids], how, sending, style, thoughts }))
+    Ok(done(
+        app,
+        &mut fields,
+        Read { prompts: vec![ids], how, sending, calls: calls.behind(thoughts) },
+    ))
 }
 
 /// The tokens of a prompt; a document in it is found, where the answer's passages are wanted.
@@ -125,15 +125,6 @@ fn encode(
         look.document = Some(Arc::new(document));
     }
     Ok(ids)
-}
-
-/// Whether thoughts are told from the answer. llama.cpp's other forms are of older clients.
-fn has_thoughts(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
-    match fields.text("reasoning_format")? {
-        None | Some("auto" | "deepseek") => Ok(true),
-        Some("none") => Ok(false),
-        Some(_) => Err(wrong("reasoning_format", "one of auto, deepseek, none")),
-    }
 }
 
 /// All that the fields said.

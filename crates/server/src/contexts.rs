@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
+use longview_engine::PrefillMode;
 use longview_library::documents::{Document, Id, NewDocument, Source};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -11,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::{add_summary, progress_json};
 use crate::app::{App, aside, parse};
-use crate::asked::{How, check_model};
+use crate::asked::{How, check_model, prefill};
 use crate::caller::Caller;
 use crate::conversation::messages;
 use crate::error::{ApiError, json_response};
@@ -36,10 +37,11 @@ pub(crate) async fn create(
         None => (aside(move || parse(&body)).await?, None),
     };
     let reader = app.clone();
-    let (is_stream, document, ids) = aside(move || read(&reader, &fields, upload)).await?;
+    let new = aside(move || read(&reader, &fields, upload)).await?;
+    let NewContext { is_stream, document, ids, prefill } = new;
     let kept = KeptText { id: document.id, text: document.text };
     let (id, name) = (kept.id, document.name);
-    let how = How::reading(app.model.policy.clone());
+    let how = How::reading(app.model.policy.clone(), prefill);
     let events = app.submit(ids, how, Some(kept))?;
     let form = Form { id, name };
     if is_stream {
@@ -48,18 +50,22 @@ pub(crate) async fn create(
     Ok(json_response(StatusCode::OK, &form.whole(events).await?))
 }
 
-/// A document that came in.
+/// A document that came in, and how it is to be read.
 struct NewContext {
+    is_stream: bool,
+    document: Added,
+    ids: Vec<u32>,
+    prefill: PrefillMode,
+}
+
+/// A document of the library that came in.
+struct Added {
     id: Id,
     name: String,
     text: String,
 }
 
-fn read(
-    app: &Caller,
-    body: &Value,
-    upload: Option<Upload>,
-) -> Result<(bool, NewContext, Vec<u32>), ApiError> {
+fn read(app: &Caller, body: &Value, upload: Option<Upload>) -> Result<NewContext, ApiError> {
     let mut fields = Fields::of(body)?;
     check_model(&mut fields, &app.model)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
@@ -67,6 +73,7 @@ fn read(
     let ttl_s = fields.whole("ttl", 1..=MAX_TTL_S)?;
     let name = fields.text("name")?;
     let text = fields.text("text")?;
+    let prefill = prefill(&mut fields, &app.model, &app.model.policy)?;
     let has_messages = fields.any("messages").is_some();
     let (known, sources) = match (text, has_messages, upload) {
         (Some(text), false, None) => (Known::Text(text.to_owned()), Vec::new()),
@@ -114,7 +121,8 @@ fn read(
     if ttl_s.is_some() {
         documents.set_ttl(document.id, ttl_s)?;
     }
-    Ok((is_stream, NewContext { id: document.id, name: document.name, text }, ids))
+    let document = Added { id: document.id, name: document.name, text };
+    Ok(NewContext { is_stream, document, ids, prefill })
 }
 
 /// All contexts.
@@ -245,6 +253,7 @@ fn describe(app: &App, document: &Document) -> Value {
             "about": session.about,
             "is_served": session.model == app.model.words,
             "policy": session.preset,
+            "prefill": session.key.sparse.as_deref().unwrap_or("exact"),
             "n_tokens": session.n_tokens,
             "n_document": session.n_document,
             "bytes": session.bytes,

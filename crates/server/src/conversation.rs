@@ -3,10 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
+use crate::asked::How;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::known::Known;
 use crate::texts::Conversation;
+use crate::thoughts::{CLOSE, Thoughts};
 use crate::tools::Tools;
 
 /// Messages of a conversation.
@@ -106,26 +108,34 @@ pub(crate) fn call_of(id: &str, name: &str, arguments: Value) -> Value {
     })
 }
 
-/// The tokens of a conversation, with a document before what the user says first.
-pub(crate) fn encode(
-    app: &App,
-    messages: Vec<Value>,
-    document: Option<Known>,
-    tools: &Tools,
-    extra: Map<String, Value>,
-) -> Result<Vec<u32>, ApiError> {
-    let told = Conversation { messages, extra, ..Conversation::default() };
-    encode_begun(app, told, document, tools)
+/// What a conversation becomes.
+pub(crate) struct Prompt {
+    pub(crate) ids: Vec<u32>,
+    /// Tells thoughts from the answer.
+    pub(crate) thoughts: Thoughts,
 }
 
-/// The same where the assistant may have begun to speak.
-pub(crate) fn encode_begun(
+/// The tokens of a conversation, with a document before what the user says first. Where thoughts
+/// are wanted `how` has their marks written out.
+pub(crate) fn encode(
     app: &App,
     told: Conversation,
     document: Option<Known>,
     tools: &Tools,
-) -> Result<Vec<u32>, ApiError> {
-    app.model.encode_chat(with_all(app, told, document, tools)?)
+    (wants_thoughts, how): (bool, &mut How),
+) -> Result<Prompt, ApiError> {
+    let told = with_all(app, told, document, tools)?;
+    let begun = told.begun.clone();
+    let (text, specials) = app.model.render_chat(told)?;
+    let mut thoughts = Thoughts::default();
+    if wants_thoughts {
+        // An answer that was begun is behind its thoughts only where it says so.
+        let before = text.strip_suffix(&begun).unwrap_or(&text);
+        let is_held = how.constraint.is_some() || begun.contains(CLOSE);
+        thoughts = Thoughts::of(&app.model, before, is_held);
+        how.keeps_special |= Thoughts::need_specials(&app.model);
+    }
+    Ok(Prompt { ids: app.model.encode(&text, specials)?, thoughts })
 }
 
 /// The conversation with the document before what the user says first, and with tools.

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use longview_engine::EngineError;
+use longview_library::Size;
 use longview_library::documents::DocumentsError;
+use longview_scheduler::SchedulerError;
 use serde_json::{Map, Value, json};
 
 use crate::keys::SharedKey;
@@ -167,6 +169,10 @@ impl From<EngineError> for ApiError {
             EngineError::Policy(_) => {
                 Self::bad("invalid_policy", error.to_string()).about("policy")
             }
+            EngineError::Scheduler(SchedulerError::NoSparsePrefill { why }) => {
+                let message = format!("prefill: sparse is not possible {why}: ask with exact");
+                Self::field("prefill", message)
+            }
             EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),
             EngineError::NonFinite { .. } => {
@@ -180,19 +186,57 @@ impl From<EngineError> for ApiError {
 impl From<DocumentsError> for ApiError {
     fn from(error: DocumentsError) -> Self {
         let bad = |code| Self::bad(code, error.to_string());
+        let not_found = |message| Self::new(StatusCode::NOT_FOUND, "context_not_found", message);
+        // What a client can do is another thing than what a command line can: it has its scope's
+        // contexts, and not the server's folders.
         match &error {
-            DocumentsError::NotFound { .. } | DocumentsError::Removed { .. } => {
-                Self::new(StatusCode::NOT_FOUND, "context_not_found", error.to_string())
+            DocumentsError::NotFound { word, near } => not_found(no_context(word, near)),
+            DocumentsError::Removed { .. } => not_found(error.to_string()),
+            DocumentsError::NameTaken { name } => {
+                let message = format!(
+                    "{name}: another context is called so; give another name, or DELETE \
+                     /v1/contexts/ID of that one first"
+                );
+                Self::field("name", message)
             }
-            DocumentsError::NameTaken { .. } | DocumentsError::BadName { .. } => {
-                bad("invalid_value").about("name")
-            }
+            DocumentsError::BadName { .. } => bad("invalid_value").about("name"),
             DocumentsError::Ambiguous { .. } => bad("ambiguous_context"),
             DocumentsError::EmptyText { .. } => bad("empty_text").about("text"),
-            DocumentsError::NoSpace { .. } | DocumentsError::OverQuota { .. } => {
-                Self::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", error.to_string())
+            DocumentsError::NoSpace { .. } => no_space(
+                "the server's disk has no room for this; what was there before is as it was: \
+                 DELETE contexts that are not needed"
+                    .to_owned(),
+            ),
+            DocumentsError::OverQuota { name, needed_bytes, quota_bytes, pinned_bytes } => {
+                no_space(format!(
+                    "{name}: takes {}, and all contexts together may take {} ({} of it pinned); \
+                     POST pin false to /v1/contexts/ID, or DELETE some",
+                    Size(*needed_bytes),
+                    Size(*quota_bytes),
+                    Size(*pinned_bytes)
+                ))
             }
             _ => Self::internal(error.to_string()),
+        }
+    }
+}
+
+/// A text of a client in a message: its beginning, without what a terminal acts on.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn no_space(message: String) -> ApiError {
+    ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "no_space", message)
+}
+
+/// That there is no such context, and how to find the right one.
+pub(crate) fn no_context(word: &str, near: &[String]) -> String {
+    let word = clip(word);
+    match near {
+        [] => format!("{word}: there is no such context; GET /v1/contexts lists those there are"),
+        near => {
+            format!("{word}: there is no such context; did you mean {}?", near.join(" or "))
         }
     }
 }

@@ -99,8 +99,3 @@ impl<'a> Fields<'a> {
 pub(crate) fn wrong(name: &str, wanted: &str) -> ApiError {
     ApiError::field(name, format!("{name}: must be {wanted}"))
 }
-
-/// A text of a client in a message: its beginning, without what a terminal acts on.
-pub(crate) fn clip(text: &str) -> String {
-    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
-}

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use longview_engine::{BlockCounts, PrefillMode};
 use longview_library::documents::Id;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -126,6 +127,10 @@ pub(crate) struct Summary {
     pub(crate) predicted_ms: f64,
     pub(crate) waited_ms: f64,
     pub(crate) policy: String,
+    /// How the context was read: the least exact way of any part of it.
+    pub(crate) prefill: PrefillMode,
+    /// What was attended where tokens of this request were read sparsely.
+    pub(crate) blocks: BlockCounts,
     /// Mean tokens that a KV head of a layer attended in a step of the answer.
     pub(crate) attended: Option<f64>,
     /// Tokens that there were at the end.

@@ -1,13 +1,11 @@
 //! Contexts of the library as requests go on from them.
 
-use axum::http::StatusCode;
-use longview_library::documents::{Document, Documents};
+use longview_library::documents::{Document, Documents, DocumentsError};
 use serde_json::Value;
 
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
-use crate::fields::clip;
 
 /// What the library calls a source that is a conversation.
 pub(crate) const MESSAGES: &str = "messages";
@@ -57,8 +55,8 @@ impl Known {
 /// A context by its id or its name.
 pub(crate) fn find(documents: &Documents, word: &str) -> Result<Document, ApiError> {
     if word.len() > 256 {
-        let message = format!("there is no context {}", clip(word));
-        return Err(ApiError::new(StatusCode::NOT_FOUND, "context_not_found", message));
+        let near = Vec::new();
+        return Err(DocumentsError::NotFound { word: word.to_owned(), near }.into());
     }
     Ok(documents.find(word)?)
 }

@@ -11,8 +11,8 @@ use longview_engine::EngineError;
 use longview_reader::{Attention, ContextMap, Passage, TextPieces, places_in};
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
-use crate::fields::{Fields, clip, wrong};
+use crate::error::{ApiError, clip};
+use crate::fields::{Fields, wrong};
 use crate::texts::ModelFacts;
 
 /// The field of a request.

@@ -9,14 +9,15 @@ use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
 use crate::calls::{Calls, Part};
-use crate::conversation::{call_of, encode_begun, template_fields, text_of_content};
+use crate::conversation::{Prompt, call_of, encode, template_fields, text_of_content, with_all};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, Summary};
 use crate::known::text_of;
 use crate::stream::{self, Script};
-use crate::texts::{Conversation, Facts};
-use crate::tools::{Choice, Style, Tools, checked_tool, listed};
+use crate::texts::{Conversation, Facts, ModelFacts};
+use crate::thoughts::Thoughts;
+use crate::tools::{Choice, Tools, checked_tool, listed};
 
 /// Messages of a conversation.
 const MAX_MESSAGES: usize = 4096;
@@ -28,22 +29,22 @@ struct Read {
     ids: Vec<u32>,
     how: How,
     sending: Sending,
-    style: Option<Style>,
+    calls: Calls,
 }
 
 /// Answers in a conversation.
 pub(crate) async fn messages(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
     let reader = app.clone();
-    let Read { ids, mut how, sending, style } = aside(move || read(&reader, &body)).await?;
+    let Read { ids, mut how, sending, calls } = aside(move || read(&reader, &body)).await?;
     // The first event says how long the prompt is, which is known when reading begins.
     let wants_progress = std::mem::replace(&mut how.return_progress, sending.stream);
-    let form = Form::new(&app, style, wants_progress);
+    let form = Form::new(&app, calls, wants_progress);
     let events = app.submit(ids, how, None)?;
     if sending.stream {
         return Ok(stream::respond(events, form, app.options.limits.ping));
     }
-    let (whole, summary) = whole(events, style).await?;
+    let (whole, summary) = whole(events, form.calls.clone()).await?;
     Ok(json_response(StatusCode::OK, &form.complete(&whole, &summary)))
 }
 
@@ -57,7 +58,7 @@ pub(crate) async fn count_tokens(app: Caller, body: Bytes) -> Result<Response<Bo
         let tools = tools(&mut fields)?;
         let told = conversation(&mut fields)?;
         app.note_unknown(&fields);
-        let n = encode_begun(&app, told, document, &tools)?.len();
+        let n = app.model.encode_chat(with_all(&app, told, document, &tools)?)?.len();
         Ok(json!({ "input_tokens": n }))
     });
     Ok(json_response(StatusCode::OK, &body.await?))
@@ -72,20 +73,38 @@ fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     if how.max_tokens.is_none() {
         return Err(ApiError::field("max_tokens", "max_tokens: is missing"));
     }
-    if let Some(thinking) = fields.any("thinking")
-        && thinking["type"] != "disabled"
-    {
-        return Err(ApiError::unsupported("thinking"));
-    }
+    let wants_thoughts = Thoughts::are_wanted(&mut fields)?;
+    let thinks = thinking(&mut fields, &app.model)?;
     let document = text_of(app, fields.text("context_id")?)?;
     let tools = tools(&mut fields)?;
-    let told = conversation(&mut fields)?;
-    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
+    let mut told = conversation(&mut fields)?;
+    if let Some(thinks) = thinks {
+        // What templates call it that leave the choice.
+        told.extra.entry("enable_thinking").or_insert(json!(thinks));
+    }
+    let calls = how.call_tools(&tools, &app.model, &app.grammars)?;
     for name in IGNORED {
         fields.any(name);
     }
     app.note_unknown(&fields);
-    Ok(Read { ids: encode_begun(app, told, document, &tools)?, how, sending, style })
+    let thoughts = (wants_thoughts, &mut how);
+    let Prompt { ids, thoughts } = encode(app, told, document, &tools, thoughts)?;
+    Ok(Read { ids, how, sending, calls: calls.behind(thoughts) })
+}
+
+/// Anthropic's field `thinking`: whether the model is asked to think, where the request says so.
+/// How much it thinks is not held to `budget_tokens`, but to `max_tokens` with the answer.
+fn thinking(fields: &mut Fields<'_>, model: &ModelFacts) -> Result<Option<bool>, ApiError> {
+    let Some(thinking) = fields.any("thinking") else { return Ok(None) };
+    match thinking["type"].as_str() {
+        Some("disabled") => Ok(Some(false)),
+        Some("enabled" | "adaptive") if Thoughts::are_known(model) => Ok(Some(true)),
+        Some("enabled" | "adaptive") => {
+            let message = "thinking: the template of this model knows no thoughts";
+            Err(ApiError::bad("unsupported", message).about("thinking"))
+        }
+        _ => Err(wrong("thinking", "an object of type enabled, adaptive or disabled")),
+    }
 }
 
 /// The fields `system` and `messages`.
@@ -126,7 +145,7 @@ fn add(name: &str, message: &Value, messages: &mut Vec<Value>) -> Result<(), Api
         Value::Array(blocks) => blocks,
         _ => return Err(wrong(&field, "a text or a list of blocks")),
     };
-    let (mut text, mut calls) = (String::new(), Vec::new());
+    let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     for (i, block) in blocks.iter().enumerate() {
         let field = format!("{field}[{i}]");
         let word = |key: &str| {
@@ -134,8 +153,10 @@ fn add(name: &str, message: &Value, messages: &mut Vec<Value>) -> Result<(), Api
         };
         match (block["type"].as_str(), role) {
             (Some("text"), _) => text += word("text")?,
-            // What was thought before is not part of the next prompt.
-            (Some("thinking" | "redacted_thinking"), "assistant") => {}
+            // Templates that know thoughts decide which of those before are said again.
+            (Some("thinking"), "assistant") => thoughts += word("thinking")?,
+            // Nobody here can read these.
+            (Some("redacted_thinking"), "assistant") => {}
             (Some("tool_use"), "assistant") => {
                 calls.push(call_of(word("id")?, word("name")?, block["input"].clone()));
             }
@@ -158,6 +179,9 @@ fn add(name: &str, message: &Value, messages: &mut Vec<Value>) -> Result<(), Api
         let mut read = json!({ "role": role, "content": text });
         if has_calls {
             read["tool_calls"] = Value::Array(calls);
+        }
+        if !thoughts.is_empty() {
+            read["reasoning_content"] = json!(thoughts);
         }
         messages.push(read);
     }
@@ -198,21 +222,21 @@ struct Form {
     /// Whether the first event is out.
     is_begun: bool,
     /// The block that is open, if one is, and how many there were.
-    is_open: bool,
+    open: Option<Block>,
     n_blocks: usize,
     has_calls: bool,
     ended: (Option<&'static str>, Option<String>),
 }
 
 impl Form {
-    fn new(app: &App, style: Option<Style>, wants_progress: bool) -> Self {
+    fn new(app: &App, calls: Calls, wants_progress: bool) -> Self {
         Self {
             model: app.model.clone(),
             id: app.new_id("msg"),
-            calls: Calls::new(style),
+            calls,
             wants_progress,
             is_begun: false,
-            is_open: false,
+            open: None,
             n_blocks: 0,
             has_calls: false,
             ended: (None, None),
@@ -234,6 +258,9 @@ impl Form {
 
     fn complete(&self, whole: &Whole, summary: &Summary) -> Value {
         let mut content = Vec::new();
+        if !whole.thoughts.is_empty() {
+            content.push(thinking_block(&whole.thoughts));
+        }
         if !whole.text.is_empty() {
             content.push(json!({ "type": "text", "text": whole.text }));
         }
@@ -266,36 +293,46 @@ impl Form {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) | Part::Thought(text) => {
-                    if !std::mem::replace(&mut self.is_open, true) {
-                        let block = json!({ "type": "text", "text": "" });
-                        events.push(self.block_start(block));
-                    }
+                Part::Text(text) => {
+                    let block = json!({ "type": "text", "text": "" });
+                    self.open(Block::Text, block, &mut events);
                     let delta = json!({ "type": "text_delta", "text": text });
+                    events.push(self.delta(delta));
+                }
+                Part::Thought(thought) => {
+                    self.open(Block::Thoughts, thinking_block(""), &mut events);
+                    let delta = json!({ "type": "thinking_delta", "thinking": thought });
                     events.push(self.delta(delta));
                 }
                 Part::Begin(call) => {
                     self.has_calls = true;
-                    events.extend(self.block_stop());
-                    self.is_open = true;
-                    events.push(self.block_start(json!({
+                    self.block_stop(&mut events);
+                    let block = json!({
                         "type": "tool_use", "id": call.id, "name": call.name, "input": {},
-                    })));
+                    });
+                    self.open(Block::Call, block, &mut events);
                 }
                 Part::Arguments(more) => {
                     let delta = json!({ "type": "input_json_delta", "partial_json": more });
                     events.push(self.delta(delta));
                 }
-                Part::End => events.extend(self.block_stop()),
+                Part::End => self.block_stop(&mut events),
             }
         }
         events
     }
 
-    fn block_start(&mut self, block: Value) -> Value {
+    /// Begins a block, unless one of its kind is open.
+    fn open(&mut self, kind: Block, block: Value, events: &mut Vec<Value>) {
+        if self.open == Some(kind) {
+            return;
+        }
+        self.block_stop(events);
+        self.open = Some(kind);
+        let index = self.n_blocks;
         self.n_blocks += 1;
-        let index = self.n_blocks - 1;
-        json!({ "type": "content_block_start", "index": index, "content_block": block })
+        events
+            .push(json!({ "type": "content_block_start", "index": index, "content_block": block }));
     }
 
     fn delta(&self, delta: Value) -> Value {
@@ -303,10 +340,26 @@ impl Form {
         json!({ "type": "content_block_delta", "index": index, "delta": delta })
     }
 
-    fn block_stop(&mut self) -> Option<Value> {
-        let was_open = std::mem::replace(&mut self.is_open, false);
-        was_open.then(|| json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }))
+    fn block_stop(&mut self, events: &mut Vec<Value>) {
+        let Some(kind) = self.open.take() else { return };
+        if kind == Block::Thoughts {
+            // Clients wait for one; nothing is signed here.
+            events.push(self.delta(json!({ "type": "signature_delta", "signature": "" })));
+        }
+        events.push(json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }));
     }
+}
+
+/// Kinds of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    Thoughts,
+    Text,
+    Call,
+}
+
+fn thinking_block(thoughts: &str) -> Value {
+    json!({ "type": "thinking", "thinking": thoughts, "signature": "" })
 }
 
 impl Script for Form {
@@ -328,7 +381,7 @@ impl Script for Form {
                 self.ended = (Some(reason), stop);
                 let parts = self.calls.finish();
                 let mut events = self.parts(parts);
-                events.extend(self.block_stop());
+                self.block_stop(&mut events);
                 events
             }
             Event::Done(summary) => {

@@ -63,6 +63,7 @@ const ANSWER: &[Field] = &[
     Field("residual", Kind::Text, "an estimate of what is not attended"),
     Field("policy_options", Kind::Object, "further options of the policy, as texts"),
     Field("draft", Kind::Text, "lookup or none: whether tokens are computed on trial"),
+    Field("prefill", Kind::Text, "exact, sparse or sparse:THRESHOLD: how the prompt is read"),
 ];
 /// What is seen of an answer beside its text.
 const LOOK: &[Field] = &[Field("longview", Kind::Object, "with passages, steps and map")];
@@ -99,6 +100,7 @@ const RESPONSES: &[Field] = &[
     Field("max_output_tokens", Kind::Whole, "the other name of max_tokens"),
     Field("text", Kind::Object, "with format, as response_format"),
     Field("truncation", Kind::Text, "disabled"),
+    Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
     Field("tools", Kind::List, "functions that the model may call"),
     Field("tool_choice", Kind::Any, "none, auto, required, or a function"),
     Field("parallel_tool_calls", Kind::Flag, "has no effect"),
@@ -111,7 +113,11 @@ const TURNS: &[Field] = &[
     Field("tool_choice", Kind::Any, "of type auto, any, none or tool"),
     Field("chat_template_kwargs", Kind::Object, "further variables of the template"),
 ];
-const STOPS: &[Field] = &[Field("stop_sequences", Kind::Any, "texts that end the answer")];
+const STOPS: &[Field] = &[
+    Field("stop_sequences", Kind::Any, "texts that end the answer"),
+    Field("thinking", Kind::Object, "of type enabled, adaptive or disabled"),
+    Field("reasoning_format", Kind::Text, "auto, deepseek, or none: thoughts stay in the text"),
+];
 const COUNTED: &[Field] = &[
     Field("model", Kind::Text, "a name that /v1/models lists, or none"),
     Field("context_id", Kind::Text, "a context whose text comes first"),
@@ -134,6 +140,7 @@ const CONTEXT: &[Field] = &[
     Field("model", Kind::Text, "a name that /v1/models lists, or none"),
     Field("name", Kind::Text, "how it is called"),
     Field("pin", Kind::Flag, "keeps it whatever else needs room"),
+    Field("prefill", Kind::Text, "exact, sparse or sparse:THRESHOLD: how it is read"),
     Field("stream", Kind::Flag, "sends how far it was read"),
 ];
 

@@ -3,6 +3,7 @@
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
+use longview_model::tokenizer::Specials;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Whole, progress_json, summary_json, whole};
@@ -10,14 +11,15 @@ use crate::app::{App, aside, parse};
 use crate::asked::{Endpoint, How, Sending, check_model};
 use crate::caller::Caller;
 use crate::calls::{Call, Calls, Part};
-use crate::conversation::{call_of, encode, template_fields, text_of_content};
+use crate::conversation::{Prompt, call_of, encode, template_fields, text_of_content};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong};
 use crate::job::{Event, Summary};
 use crate::known::text_of;
 use crate::stream::{self, Script};
-use crate::texts::Facts;
-use crate::tools::{Style, Tools, checked_tool, choice, listed};
+use crate::texts::{Conversation, Facts};
+use crate::thoughts::Thoughts;
+use crate::tools::{Tools, checked_tool, choice, listed};
 
 /// Items of a conversation.
 const MAX_ITEMS: usize = 4096;
@@ -51,7 +53,7 @@ struct Read {
     ids: Vec<u32>,
     how: How,
     sending: Sending,
-    style: Option<Style>,
+    calls: Calls,
     /// What an answer says of its request.
     said: Map<String, Value>,
 }
@@ -60,15 +62,15 @@ struct Read {
 pub(crate) async fn responses(app: Caller, body: Bytes) -> Result<Response<Body>, ApiError> {
     app.check_ready()?;
     let reader = app.clone();
-    let Read { ids, mut how, sending, style, said } = aside(move || read(&reader, &body)).await?;
+    let Read { ids, mut how, sending, calls, said } = aside(move || read(&reader, &body)).await?;
     // The first event goes out when reading begins.
     let wants_progress = std::mem::replace(&mut how.return_progress, sending.stream);
-    let form = Form::new(&app, style, said, wants_progress);
+    let form = Form::new(&app, calls, said, wants_progress);
     let events = app.submit(ids, how, None)?;
     if sending.stream {
         return Ok(stream::respond(events, form, app.options.limits.ping));
     }
-    let (whole, summary) = whole(events, style).await?;
+    let (whole, summary) = whole(events, form.calls.clone()).await?;
     Ok(json_response(StatusCode::OK, &form.complete(&whole, &summary)))
 }
 
@@ -95,14 +97,18 @@ fn read(app: &Caller, body: &[u8]) -> Result<Read, ApiError> {
     let instructions = fields.text("instructions")?;
     messages.extend(instructions.map(|text| json!({ "role": "system", "content": text })));
     messages.extend(input(&mut fields)?);
-    let style = how.call_tools(&tools, &app.model, &app.grammars)?;
+    let wants_thoughts = Thoughts::are_wanted(&mut fields)?;
+    let calls = how.call_tools(&tools, &app.model, &app.grammars)?;
     let extra = template_fields(&mut fields)?;
     for name in IGNORED {
         fields.any(name);
     }
     app.note_unknown(&fields);
-    let ids = encode(app, messages, document, &tools, extra)?;
-    Ok(Read { ids, said: said(&body, &how), how, sending, style })
+    let told = Conversation { messages, extra, ..Conversation::default() };
+    let thoughts = (wants_thoughts, &mut how);
+    let Prompt { ids, thoughts } = encode(app, told, document, &tools, thoughts)?;
+    let calls = calls.behind(thoughts);
+    Ok(Read { ids, said: said(&body, &how), how, sending, calls })
 }
 
 /// What an answer repeats of its request.
@@ -141,6 +147,10 @@ fn input(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
     for (i, item) in items.iter().enumerate() {
         add(&format!("input[{i}]"), item, &mut messages)?;
     }
+    // Thoughts that nothing followed.
+    if messages.last().is_some_and(is_thought) {
+        messages.pop();
+    }
     Ok(messages)
 }
 
@@ -156,7 +166,10 @@ fn add(name: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiErr
             let wanted = format!("one of {}", roles.join(", "));
             let role = role.ok_or_else(|| wrong(&format!("{name}.role"), &wanted))?;
             let text = text_of_content(&format!("{name}.content"), &item["content"], &TEXTS)?;
-            messages.push(json!({ "role": role, "content": text }));
+            match messages.last_mut().filter(|last| role == "assistant" && is_thought(last)) {
+                Some(last) => last["content"] = json!(text),
+                None => messages.push(json!({ "role": role, "content": text })),
+            }
         }
         "function_call" => {
             let text = word("arguments")?;
@@ -176,14 +189,30 @@ fn add(name: &str, item: &Value, messages: &mut Vec<Value>) -> Result<(), ApiErr
             let id = word("call_id")?;
             messages.push(json!({ "role": "tool", "tool_call_id": id, "content": said }));
         }
-        // What was thought before is not part of the next prompt.
-        "reasoning" => {}
+        // Templates that know thoughts decide which of those before are said again. They are of
+        // the message or the call that follows.
+        "reasoning" => {
+            let parts = item["content"].as_array().into_iter().flatten();
+            let thoughts: String = parts.filter_map(|part| part["text"].as_str()).collect();
+            if !thoughts.is_empty() {
+                messages.push(json!({
+                    "role": "assistant", "content": "", "reasoning_content": thoughts,
+                }));
+            }
+        }
         _ => {
             let wanted = "message, function_call, function_call_output or reasoning";
             return Err(wrong(&format!("{name}.type"), wanted));
         }
     }
     Ok(())
+}
+
+/// Whether a message has thoughts and nothing else yet.
+fn is_thought(message: &Value) -> bool {
+    message["reasoning_content"].is_string()
+        && message["content"] == ""
+        && message["tool_calls"].is_null()
 }
 
 fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
@@ -214,31 +243,29 @@ struct Form {
     n_events: usize,
     /// Items that are complete, and the text of the one that is open.
     output: Vec<Value>,
-    open: Option<String>,
+    open: Option<(Kind, String)>,
+    /// What the model wrote for itself.
+    thoughts: String,
     /// The call that is open.
     call: Option<Call>,
     reason: Option<&'static str>,
 }
 
 impl Form {
-    fn new(
-        app: &App,
-        style: Option<Style>,
-        said: Map<String, Value>,
-        wants_progress: bool,
-    ) -> Self {
+    fn new(app: &App, calls: Calls, said: Map<String, Value>, wants_progress: bool) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             model: app.model.clone(),
             id: app.new_id("resp"),
             created: now.map_or(0, |now| now.as_secs()),
             said,
-            calls: Calls::new(style),
+            calls,
             wants_progress,
             is_begun: false,
             n_events: 0,
             output: Vec::new(),
             open: None,
+            thoughts: String::new(),
             call: None,
             reason: None,
         }
@@ -270,9 +297,12 @@ impl Form {
         body
     }
 
-    fn ended(&self, reason: Option<&str>, output: &[Value], summary: &Summary) -> Value {
+    fn ended(&self, whole: (Option<&str>, &str), output: &[Value], summary: &Summary) -> Value {
+        let (reason, thoughts) = whole;
         let status = if reason == Some("length") { "incomplete" } else { "completed" };
-        let mut body = self.response(status, output, usage(summary));
+        let ids = self.model.tokenizer.encode(thoughts, Specials::AsWritten);
+        let n_thought = ids.map_or(0, |ids| ids.len());
+        let mut body = self.response(status, output, usage(summary, n_thought));
         for (name, value) in summary_json(summary) {
             body[name] = value;
         }
@@ -281,27 +311,42 @@ impl Form {
 
     fn complete(&self, whole: &Whole, summary: &Summary) -> Value {
         let mut output = Vec::new();
-        if !whole.text.is_empty() || whole.calls.is_empty() {
-            output.push(self.message(0, "completed", &[text_part(&whole.text)]));
+        if !whole.thoughts.is_empty() {
+            output.push(self.item(Kind::Thoughts, 0, "completed", &[&whole.thoughts]));
+        }
+        if !whole.text.is_empty() || (whole.calls.is_empty() && output.is_empty()) {
+            output.push(self.item(Kind::Text, output.len(), "completed", &[&whole.text]));
         }
         for call in &whole.calls {
             output.push(self.call_item(output.len(), "completed", call, &call.arguments));
         }
-        self.ended(whole.reason, &output, summary)
+        self.ended((whole.reason, &whole.thoughts), &output, summary)
     }
 
     fn item_id(&self, kind: &str, at: usize) -> String {
         format!("{kind}_{}_{at}", self.id)
     }
 
-    fn message(&self, at: usize, status: &str, content: &[Value]) -> Value {
-        json!({
-            "id": self.item_id("msg", at),
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        })
+    /// An item with these texts.
+    fn item(&self, kind: Kind, at: usize, status: &str, texts: &[&str]) -> Value {
+        let content: Vec<Value> = texts.iter().map(|text| kind.part(text)).collect();
+        let id = self.item_id(kind.id(), at);
+        match kind {
+            Kind::Text => json!({
+                "id": id,
+                "type": "message",
+                "role": "assistant",
+                "status": status,
+                "content": content,
+            }),
+            Kind::Thoughts => json!({
+                "id": id,
+                "type": "reasoning",
+                "status": status,
+                "summary": [],
+                "content": content,
+            }),
+        }
     }
 
     fn call_item(&self, at: usize, status: &str, call: &Call, arguments: &str) -> Value {
@@ -345,7 +390,11 @@ impl Form {
         let mut events = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) | Part::Thought(text) => self.text(&text, &mut events),
+                Part::Text(text) => self.text(Kind::Text, &text, &mut events),
+                Part::Thought(thought) => {
+                    self.thoughts += &thought;
+                    self.text(Kind::Thoughts, &thought, &mut events);
+                }
                 Part::Begin(call) => {
                     self.close(&mut events);
                     self.begin_call(call, &mut events);
@@ -357,32 +406,34 @@ impl Form {
         events
     }
 
-    fn text(&mut self, text: &str, events: &mut Vec<Value>) {
-        let id = self.item_id("msg", self.output.len());
+    fn text(&mut self, kind: Kind, text: &str, events: &mut Vec<Value>) {
+        if self.open.as_ref().is_some_and(|(open, _)| *open != kind) {
+            self.close(events);
+        }
+        let at = self.output.len();
+        let id = self.item_id(kind.id(), at);
         if self.open.is_none() {
-            let at = self.output.len();
-            let item = self.message(at, "in_progress", &[]);
+            let item = self.item(kind, at, "in_progress", &[]);
             let added = json!({ "output_index": at, "item": item });
             events.push(self.numbered("response.output_item.added", added));
-            let part = json!({ "content_index": 0, "part": text_part("") });
+            let part = json!({ "content_index": 0, "part": kind.part("") });
             events.push(self.of_item("response.content_part.added", &id, part));
         }
-        self.open.get_or_insert_default().push_str(text);
-        let delta = json!({ "content_index": 0, "delta": text, "logprobs": [] });
-        events.push(self.of_item("response.output_text.delta", &id, delta));
+        self.open.get_or_insert((kind, String::new())).1.push_str(text);
+        let delta = kind.event(json!({ "content_index": 0, "delta": text }));
+        events.push(self.of_item(&format!("response.{}.delta", kind.name()), &id, delta));
     }
 
     /// Ends the text that is open.
     fn close(&mut self, events: &mut Vec<Value>) {
-        let Some(text) = self.open.take() else { return };
+        let Some((kind, text)) = self.open.take() else { return };
         let at = self.output.len();
-        let id = self.item_id("msg", at);
-        let done = json!({ "content_index": 0, "text": text, "logprobs": [] });
-        events.push(self.of_item("response.output_text.done", &id, done));
-        let part = text_part(&text);
-        let done = json!({ "content_index": 0, "part": part });
+        let id = self.item_id(kind.id(), at);
+        let done = kind.event(json!({ "content_index": 0, "text": text }));
+        events.push(self.of_item(&format!("response.{}.done", kind.name()), &id, done));
+        let done = json!({ "content_index": 0, "part": kind.part(&text) });
         events.push(self.of_item("response.content_part.done", &id, done));
-        let item = self.message(at, "completed", &[part]);
+        let item = self.item(kind, at, "completed", &[&text]);
         self.done(item, events);
     }
 
@@ -443,14 +494,15 @@ impl Script for Form {
                 let mut events = self.parts(parts);
                 // An answer without a word has a text all the same.
                 if self.open.is_none() && self.output.is_empty() {
-                    self.text("", &mut events);
+                    self.text(Kind::Text, "", &mut events);
                 }
                 self.close(&mut events);
                 events
             }
             Event::Done(summary) => {
                 let mut events = self.begin();
-                let body = self.ended(self.reason, &self.output, &summary);
+                let whole = (self.reason, self.thoughts.as_str());
+                let body = self.ended(whole, &self.output, &summary);
                 let kind = format!("response.{}", body["status"].as_str().unwrap_or_default());
                 events.push(self.numbered(&kind, json!({ "response": body })));
                 events
@@ -474,16 +526,53 @@ impl Script for Form {
     }
 }
 
-fn text_part(text: &str) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+/// Kinds of items that are texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thoughts,
 }
 
-fn usage(summary: &Summary) -> Value {
+impl Kind {
+    /// What ids of its items begin with.
+    fn id(self) -> &'static str {
+        match self {
+            Self::Text => "msg",
+            Self::Thoughts => "rs",
+        }
+    }
+
+    /// What its parts, and their events, are called.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "output_text",
+            Self::Thoughts => "reasoning_text",
+        }
+    }
+
+    fn part(self, text: &str) -> Value {
+        let mut part = self.event(json!({ "type": self.name(), "text": text }));
+        if self == Self::Text {
+            part["annotations"] = json!([]);
+        }
+        part
+    }
+
+    /// With what is said of texts alone.
+    fn event(self, mut event: Value) -> Value {
+        if self == Self::Text {
+            event["logprobs"] = json!([]);
+        }
+        event
+    }
+}
+
+fn usage(summary: &Summary, n_thought: usize) -> Value {
     json!({
         "input_tokens": summary.n_prompt,
         "input_tokens_details": { "cached_tokens": summary.n_cached },
         "output_tokens": summary.n_predicted,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": n_thought.min(summary.n_predicted) },
         "total_tokens": summary.n_prompt + summary.n_predicted,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longview_engine::{Draft, EngineError};
+use longview_engine::{Draft, EngineError, PrefillMode};
 use longview_library::documents::Reading;
 use longview_model::chat::{ChatTemplate, RenderOptions};
 pub(crate) use longview_model::document::common_prefix;
@@ -18,6 +18,8 @@ use crate::error::ApiError;
 pub struct ModelFacts {
     /// Names under which clients ask for it, the one to show first.
     pub names: Vec<String>,
+    /// Whether it is the program's own model, which reads facts and does not converse.
+    pub is_embedded: bool,
     /// The model as it was named to the program, for the library's list.
     pub words: String,
     /// Its tokenizer.
@@ -41,6 +43,8 @@ pub struct ModelFacts {
     /// Whether tokens are drafted for a request that does not say. The engine needs room for them:
     /// [`EngineOptions::max_drafted`](longview_engine::EngineOptions::max_drafted).
     pub draft: Draft,
+    /// How the prompt of a request is read that does not say.
+    pub prefill: PrefillMode,
 }
 
 /// A conversation and what the chat template is told beside it.

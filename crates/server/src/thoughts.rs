@@ -1,10 +1,13 @@
 //! What a model writes for itself before it answers, between `<think>` and `</think>`, told from
 //! the answer while it is written. Space around both is of the form and goes.
 
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
 use crate::texts::ModelFacts;
 
 const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+/// Behind it there are none.
+pub(crate) const CLOSE: &str = "</think>";
 
 /// A part of what a model wrote.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +38,16 @@ enum State {
 }
 
 impl Thoughts {
+    /// Whether a request wants thoughts told from the answer. llama.cpp's other forms are of older
+    /// clients.
+    pub(crate) fn are_wanted(fields: &mut Fields<'_>) -> Result<bool, ApiError> {
+        match fields.text("reasoning_format")? {
+            None | Some("auto" | "deepseek") => Ok(true),
+            Some("none") => Ok(false),
+            Some(_) => Err(wrong("reasoning_format", "one of auto, deepseek, none")),
+        }
+    }
+
     /// For answers to `prompt` of a model whose template knows thoughts. Such a template may have
     /// begun them in the prompt; `is_held` says that the answer is held to a form from its first
     /// token on, and so does not go on with them.

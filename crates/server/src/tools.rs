@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::constraint::{Constraint, Grammars, check_schema, spaced};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
+use crate::tagged::{Form, ToolTypes};
 use crate::texts::ModelFacts;
 
 /// Tools of one request.
@@ -26,6 +27,8 @@ pub(crate) struct Style {
     pub(crate) close: &'static str,
     /// What the arguments are called.
     arguments: &'static str,
+    /// How arguments are written.
+    pub(crate) form: Form,
     /// Whether calls stand in a list.
     pub(crate) is_list: bool,
     /// Whether an answer that begins as JSON is a call, without anything before it.
@@ -38,9 +41,19 @@ pub(crate) const HERMES: Style = Style {
     open: "<tool_call>",
     close: "</tool_call>",
     arguments: "arguments",
+    form: Form::Json,
     is_list: false,
     may_be_bare: false,
 };
+
+/// Forms with marks around each argument. Where an answer is held to a call, that is in the form of
+/// Hermes, which is read in these as well.
+pub(crate) const TAGGED: [Style; 2] = [
+    // Qwen3-Coder.
+    Style { marks: "<parameter=", form: Form::Functions, ..HERMES },
+    // GLM-4.5.
+    Style { marks: "<arg_key>", form: Form::Pairs, ..HERMES },
+];
 
 /// The forms, the most telling first.
 pub(crate) const STYLES: [Style; 5] = [
@@ -69,6 +82,7 @@ pub(crate) const STYLES: [Style; 5] = [
         open: "<|python_tag|>",
         close: "",
         arguments: "parameters",
+        form: Form::Json,
         is_list: false,
         may_be_bare: true,
     },
@@ -152,6 +166,11 @@ impl Tools {
         !self.list.is_empty() && self.choice != Choice::None
     }
 
+    /// Types of the arguments of each.
+    pub(crate) fn types(&self) -> ToolTypes {
+        ToolTypes::of(&self.list)
+    }
+
     /// How this model's calls are read; none where it is told of no tools.
     pub(crate) fn style(&self, model: &ModelFacts) -> Option<Style> {
         self.are_told().then(|| style_of(model))
@@ -190,7 +209,7 @@ impl Tools {
 fn style_of(model: &ModelFacts) -> Style {
     let Some(chat) = &model.chat else { return HERMES };
     let is_there = |style: &&Style| chat.mentions(style.marks);
-    STYLES.iter().find(is_there).copied().unwrap_or(HERMES)
+    TAGGED.iter().chain(&STYLES).find(is_there).copied().unwrap_or(HERMES)
 }
 
 fn name_of(tool: &Value) -> &str {

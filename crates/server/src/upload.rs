@@ -5,8 +5,7 @@ use longview_library::documents::Source;
 use longview_library::text::extract;
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
-use crate::fields::clip;
+use crate::error::{ApiError, clip};
 
 /// Parts of a form.
 const MAX_PARTS: usize = 16;

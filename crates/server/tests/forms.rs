@@ -376,8 +376,80 @@ fn tools_that_are_none_are_refused_by_name() {
     }
 }
 
+const CODER: &str = "{% for t in tools %}{{ t | tojson }}{% endfor %}\
+    {% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>\n\
+    <function={{ c.function.name }}>\n{% for k, v in c.function.arguments | items %}\
+    <parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}</function>\n</tool_call>\
+    {% endfor %}{% endfor %}";
+const GLM: &str = "{% for t in tools %}{{ t | tojson }}{% endfor %}\
+    {% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}\n<tool_call>\
+    {{ c.function.name }}\n{% for k, v in c.function.arguments | items %}\
+    <arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n{% endfor %}</tool_call>\
+    {% endfor %}{% endfor %}";
+
+/// The embedded model calls no tools: it is held to calls as these families write them.
+#[test]
+fn calls_between_marks_are_those_of_each_endpoint() {
+    let coder = r#"root ::= "I look.\n\n<tool_call>\n<function=weather>\n<parameter=city>\nBern\n\
+                   </parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>""#;
+    let glm = r#"root ::= "I look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern\
+                 </arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>""#;
+    let wanted = json!({ "city": "Bern", "days": 3 });
+    for (family, template, grammar) in [("coder", CODER, coder), ("glm", GLM, glm)] {
+        let served = serve_template(template);
+        let grammar = grammar.replace("\\\n", "").replace("                   ", "");
+        let grammar = grammar.replace("                 ", "");
+        let function = json!({ "name": "weather", "parameters": weather() });
+        let mut chat = json!({
+            "messages": [{ "role": "user", "content": "How is it?" }], "grammar": grammar,
+            "tools": [{ "type": "function", "function": function }], "max_tokens": 300,
+        });
+        let answer = served.post("/v1/chat/completions", &chat).json();
+        let (choice, message) = (&answer["choices"][0], &answer["choices"][0]["message"]);
+        assert_eq!(choice["finish_reason"], "tool_calls", "{family} {answer}");
+        let call = &message["tool_calls"][0]["function"];
+        assert_eq!((&message["content"], &call["name"]), (&json!("I look."), &json!("weather")));
+        assert_eq!(call["arguments"], r#"{"city": "Bern", "days": 3}"#);
+        assert_eq!(message["tool_calls"].as_array().map(Vec::len), Some(1));
+        chat["stream"] = json!(true);
+        let events = served.post("/v1/chat/completions", &chat).events();
+        let deltas = events.iter().map(|event| &event["choices"][0]["delta"]["tool_calls"][0]);
+        let parts: Vec<_> =
+            deltas.filter_map(|delta| delta["function"]["arguments"].as_str()).collect();
+        assert_eq!(parts.concat(), r#"{"city": "Bern", "days": 3}"#);
+        assert!(parts.len() > 3, "{parts:?}");
+        // The call goes back as the model wrote it.
+        let turns = json!({ "messages": [
+            { "role": "user", "content": "How is it?" }, message, { "role": "tool", "content": "x" },
+        ] });
+        let prompt = served.post("/apply-template", &turns).json()["prompt"].to_string();
+        let marks = if family == "glm" { "<arg_value>3</arg_value>" } else { "<parameter=days>" };
+        assert!(prompt.contains(marks), "{prompt}");
+        let tool = json!({ "name": "weather", "input_schema": weather() });
+        let mut turns = json!({
+            "messages": chat["messages"], "grammar": grammar, "tools": [tool], "max_tokens": 300,
+        });
+        let answer = served.post("/v1/messages", &turns).json();
+        let content = &answer["content"];
+        assert_eq!((&content[0]["text"], &content[1]["input"]), (&json!("I look."), &wanted));
+        turns["stream"] = json!(true);
+        let events = named(&served.post("/v1/messages", &turns));
+        let parts = events.iter().filter_map(|event| event["delta"]["partial_json"].as_str());
+        let arguments: Value = serde_json::from_str(&parts.collect::<String>()).expect("JSON");
+        assert_eq!(arguments, wanted);
+        let tool = json!({ "type": "function", "name": "weather", "parameters": weather() });
+        let items = json!({ "input": "How is it?", "grammar": grammar, "tools": [tool] });
+        let answer = served.post("/v1/responses", &items).json();
+        let call = &answer["output"][1];
+        assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("weather")));
+        assert_eq!(call["arguments"], r#"{"city": "Bern", "days": 3}"#);
+    }
+}
+
 /// How published templates of these families tell of tools and of calls, in short.
-const TEMPLATES: [(&str, &str); 5] = [
+const TEMPLATES: [(&str, &str); 7] = [
+    ("Qwen3-Coder", CODER),
+    ("GLM-4.5", GLM),
     (
         "Qwen",
         "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}\

@@ -12,6 +12,7 @@ mod look;
 mod page;
 mod pages;
 mod ported;
+mod prefill;
 mod refusals;
 mod repeat;
 mod scopes;

@@ -170,7 +170,16 @@ fn a_context_gives_its_text_back_and_is_pinned() {
         assert_eq!(served.get("/v1/contexts/days").json()["pinned"], is_pinned);
     }
     assert_eq!(pin("days", &json!({})).json()["error"]["param"], "pin");
-    assert_eq!(pin("nothing", &json!({ "pin": true })).code(), "context_not_found");
+    let none = pin("nothing", &json!({ "pin": true }));
+    assert_eq!(none.code(), "context_not_found");
+    // Whoever gets it has no command line there.
+    let advice = none.json()["error"]["message"].to_string();
+    assert!(advice.contains("GET /v1/contexts lists") && !advice.contains("kv"), "{advice}");
+    let near = served.get("/v1/contexts/day").json()["error"]["message"].to_string();
+    assert!(near.contains("did you mean days?"), "{near}");
+    let again = served.post("/v1/contexts", &json!({ "text": "Another.", "name": "days" }));
+    let advice = again.json()["error"]["message"].to_string();
+    assert!(advice.contains("DELETE /v1/contexts/ID") && !advice.contains("kv"), "{advice}");
     assert_eq!(served.get("/v1/contexts/nothing/text").code(), "context_not_found");
     let list = served.get("/v1/contexts").json();
     assert!(list["bytes"].as_u64() > Some(text.len() as u64), "{list}");

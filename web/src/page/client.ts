@@ -45,6 +45,8 @@ export interface ServerCalls {
   unlock(key: string): void;
   /** Whether they have one. */
   hasKey(): boolean;
+  /** Whether others with other keys see other documents. */
+  needsKey(): boolean;
   /** Reads a file of any kind of which the server can make text. */
   readFile(file: File, event: (event: Event) => void): Promise<ReadFile>;
   /** Keeps a document whatever else needs room, or no longer. */

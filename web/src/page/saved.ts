@@ -46,11 +46,14 @@ export class SavedPanel {
   }
 
   /** What a server keeps: documents alone. */
-  showServer(storage: Storage, hasLibrary: boolean): void {
+  showServer(storage: Storage, hasLibrary: boolean, needsKey: boolean): void {
     const { usage, quota, documents } = storage;
     const of = quota > 0 ? ` of ${bytes(quota)}` : "";
+    const who = needsKey
+      ? "Whoever asks with your key, or one of the same name, sees these."
+      : "Whoever may ask this server sees these.";
     this.line.textContent = hasLibrary
-      ? `Whoever may ask this server sees these. ${bytes(usage)}${of} are used.`
+      ? `${who} ${bytes(usage)}${of} are used.`
       : "This server was started with --no-library: it reads and keeps no documents.";
     const rows = documents.map((document) => this.document(document, document.fingerprint));
     const none = "No document is kept yet. What is read is kept here.";

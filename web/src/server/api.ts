@@ -32,6 +32,7 @@ const CODES: Record<string, { code: Code; advice?: string }> = {
     code: "context-too-long",
     advice: "Shorten it, or start the server with a longer context (--ctx-size).",
   },
+  context_not_found: { code: "bad-input", advice: "Reload the page: it lists what there is." },
   queue_full: { code: "busy" },
   loading: { code: "busy", advice: "The model is being loaded. Try again in a moment." },
   device_lost: { code: "busy", advice: "The device is being opened again. Ask again in a moment." },

@@ -61,6 +61,7 @@ class ServerClient implements Client {
         this.api.unlock(key);
       },
       hasKey: () => this.api.hasKey(),
+      needsKey: () => this.props["needs_key"] === true,
       readFile: (file, event) => this.readFile(file, event),
       pin: async (id, pin) => {
         await this.api.json("POST", `v1/contexts/${encodeURIComponent(id)}`, { pin });
@@ -112,7 +113,6 @@ class ServerClient implements Client {
   private model(): LoadedModel {
     const { props } = this;
     const name = text(props["model"]);
-    const path = text(props["model_path"]);
     const chosen = text(props["default_policy"]);
     const policies = list(props["policies"]).map((policy) => ({
       name: text(policy["name"]),
@@ -128,7 +128,7 @@ class ServerClient implements Client {
     return {
       name,
       label: name,
-      source: path === "embedded" ? "embedded" : "server",
+      source: props["is_embedded"] === true ? "embedded" : "server",
       checked: "",
       layers: number(props["n_layers"]),
       kvHeads: number(props["n_kv_heads"]),

@@ -72,6 +72,9 @@ test("it comes with a strict policy of content, and says which model it has", as
   assert.match(policy, /require-trusted-types-for 'script'/);
   assert.match(await page.locator("#model-line").innerText(), /^needle: 5 layers, .* 8,192 tokens/);
   assert.match(await page.locator("#device").innerText(), /^longview \d/);
+  // It is the embedded one, which does not converse.
+  assert.equal(await page.getByLabel("Go on from the questions").isChecked(), false);
+  await page.getByText("Whoever may ask this server sees these.").waitFor();
 });
 
 test("a document is read with progress, and listed", async () => {
@@ -379,6 +382,7 @@ test("a server with a key asks for it, and keeps it for the tab", async () => {
     await page.reload();
     await page.getByText("5 layers, 2 KV heads").waitFor();
     assert.equal(await key.isVisible(), false);
+    await page.getByText("Whoever asks with your key, or one of the same name").waitFor();
     // Questions are as private as the key.
     await readText(page, "The pass key is 48213. Remember it. 48213 is the pass key.");
     await ask(page, "What is the pass key?");

@@ -32,6 +32,44 @@ const SHADER_LEVELS: &[(ShaderLevel, &str)] = &[
     (ShaderLevel::Subgroups, "subgroups"),
 ];
 
+/// Ways to read prompts: one, but where several are compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrefillModes {
+    first: PrefillMode,
+    others: Vec<PrefillMode>,
+}
+
+impl PrefillModes {
+    /// Reads one way.
+    pub fn one(text: &str) -> Result<Self, String> {
+        Ok(Self { first: text.parse()?, others: Vec::new() })
+    }
+
+    /// Reads a list of ways between commas, each once.
+    pub fn several(text: &str) -> Result<Self, String> {
+        let mut words = text.split(',');
+        let mut modes = Self::one(words.next().unwrap_or_default())?;
+        for word in words {
+            let mode = word.parse()?;
+            if modes.all().any(|known| known == mode) {
+                return Err(format!("'{word}' is given twice"));
+            }
+            modes.others.push(mode);
+        }
+        Ok(modes)
+    }
+
+    /// The first one, or the only one.
+    pub fn first(&self) -> PrefillMode {
+        self.first
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = PrefillMode> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+}
+
 /// Which query chooses what a step recalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
@@ -77,8 +115,13 @@ pub struct EngineArgs {
     /// their attention, and to the means of all others, which is faster the longer the prompt is;
     /// sparse:THRESHOLD, above 0 and at most 1, says what part of the largest share a block must
     /// have, and less attends more. The last 256 tokens are always read exactly.
-    #[arg(long, value_name = "MODE", default_value_t = PrefillMode::Exact)]
-    pub prefill: PrefillMode,
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "exact",
+        value_parser = PrefillModes::one
+    )]
+    pub prefill: PrefillModes,
 
     /// Prompt tokens computed at a time: more is faster and takes more memory.
     #[arg(
@@ -241,7 +284,7 @@ impl EngineArgs {
         EngineOptions {
             ctx_size,
             chunk_size: self.chunk_size,
-            prefill: self.prefill,
+            prefill: self.prefill.first(),
             kv_dtype: self.kv_type(),
             recall: self.recall_mode(),
             device_memory: self.device_memory,

@@ -45,7 +45,7 @@ pub fn run_record<B: Backend>(
     // RoPE as the files have it: what the command line makes of it is a setting.
     let fingerprint = longview_engine::fingerprint(config, tensors, tokenizer.as_ref(), 0)?;
     let settings = [
-        ("--prefill", engine.prefill.to_string()),
+        ("--prefill", engine.prefill.first().to_string()),
         ("--recall", engine.recall_text()),
         ("--rope-scaling", rope.to_string()),
     ];

@@ -62,7 +62,7 @@ impl AskArgs {
 
     /// How prompts are to be read.
     pub fn prefill(&self) -> PrefillMode {
-        self.engine.prefill
+        self.engine.prefill.first()
     }
 }
 

@@ -122,6 +122,11 @@ impl Policy {
         self.index.and_then(|index| index.local_window(self.recent))
     }
 
+    /// Whether prefill must compute the attention of all queries, which sparse prefill does not.
+    pub fn needs_all_queries(&self) -> bool {
+        self.residency.records_all_attention() || self.local_window().is_some()
+    }
+
     /// Whether first tokens are attended at other positions than those of the text, in a sequence
     /// whose keys turn with their position.
     pub fn rotates_sinks(&self, shape: &KvShape) -> bool {

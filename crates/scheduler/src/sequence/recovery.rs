@@ -10,6 +10,7 @@ use longview_ops::Backend;
 use super::coded_slots::Slots;
 use super::kv_sequence::{CopyQueue, Readiness, Sequence};
 use super::layer_state::LayerState;
+use super::sparse_means::EXACT_TOKENS;
 use crate::error::SchedulerError;
 use crate::index::ClusterWorker;
 use crate::layout::{LayerMode, PrefillMode};
@@ -20,7 +21,7 @@ impl<B: Backend> Sequence<B> {
     pub async fn truncate(&mut self, n_tokens: usize) -> Result<(), SchedulerError> {
         let n = n_tokens.min(self.n_tokens);
         self.n_drafted = 0;
-        if n == 0 {
+        if n <= EXACT_TOKENS {
             self.was_read = PrefillMode::Exact;
         }
         if n < self.n_tokens {

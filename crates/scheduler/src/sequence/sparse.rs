@@ -43,6 +43,13 @@ impl<B: Backend> Sequence<B> {
         [FIRST_BLOCKS.max(sinks), RECENT_BLOCKS.max(exact.recent.div_ceil(BLOCK))]
     }
 
+    /// A chunk of a prompt should end at a multiple of so many tokens of the sequence: queries of a
+    /// tile choose blocks together, so where chunks cut tiles their length would change bits. 1
+    /// where prompts are read exactly.
+    pub fn chunk_unit(&self) -> usize {
+        if self.options.prefill.is_exact() { 1 } else { tile_tokens(&self.shape) }
+    }
+
     /// Lets go of the means of rows: they are made again when they are needed.
     pub(super) fn forget_means(&mut self) {
         self.sparse = None;

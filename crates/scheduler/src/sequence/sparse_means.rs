@@ -27,6 +27,8 @@ pub(super) const PART: usize = BLOCK / PARTS;
 pub(super) const FIRST_BLOCKS: usize = 2;
 /// And before a tile's own one.
 pub(super) const RECENT_BLOCKS: usize = 3;
+/// So of the first tokens of a sequence each attends to all before it, whatever the threshold.
+pub(super) const EXACT_TOKENS: usize = (FIRST_BLOCKS + RECENT_BLOCKS + 1) * BLOCK;
 /// The last tokens of a prompt attend to everything: a question is among them as a rule.
 pub(super) const LAST_TOKENS: usize = 256;
 /// Packed rows (token, query head of a group) of a tile.
@@ -82,7 +84,7 @@ pub(super) fn check(policy: &Policy, options: &SequenceOptions) -> Result<(), Sc
     if options.prefill.is_exact() {
         return Ok(());
     }
-    if policy.residency.records_all_attention() || policy.local_window().is_some() {
+    if policy.needs_all_queries() {
         return Err(SchedulerError::SparsePolicy { policy: policy.preset });
     }
     if options.placement == Placement::Device && options.tile < PART {

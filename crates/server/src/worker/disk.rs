@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use longview_core::FileSource;
-use longview_engine::{Engine, Session, SessionFiles, fingerprint_digest};
+use longview_engine::{Engine, PrefillMode, Session, SessionFiles, fingerprint_digest};
 use longview_library::documents::Facts as SessionFacts;
 use longview_library::documents::{Documents, DocumentsError, Id, Nearest, SessionKey};
 use longview_ops::Backend;
@@ -74,7 +74,8 @@ impl<B: Backend + 'static> Disk<B> {
             kv_type: engine.options().kv_dtype.to_string(),
             reading: model.reading(),
             policy: model.policy.text(),
-            sparse: engine.options().prefill.inexact(),
+            // That of each request takes its place.
+            sparse: None,
         };
         let about = fingerprint.config.about.clone();
         let (words, ctx_size) = (model.words.clone(), engine.options().ctx_size);
@@ -87,10 +88,12 @@ impl<B: Backend + 'static> Disk<B> {
         Ok(Self { libraries, sender, done, opening: Vec::new(), n_saving: 0 })
     }
 
-    /// A session of the scope's library with more tokens in common with `ids` than `n_known`.
-    pub(super) fn nearest(&self, scope: Scope, ids: &[u32], n_known: usize) -> Option<Nearest> {
-        let Library { documents, key, ctx_size, .. } = &**self.library(scope)?;
-        let nearest = documents.nearest(key, ids, *ctx_size).ok()??;
+    /// A session of the scope's library that was read as the request asks, with more tokens in
+    /// common with its prompt than `n_known`.
+    pub(super) fn nearest(&self, job: &Job, n_known: usize) -> Option<Nearest> {
+        let library = self.library(job.scope)?;
+        let key = library.key(job.how.prefill);
+        let nearest = library.documents.nearest(&key, &job.ids, library.ctx_size).ok()??;
         (nearest.n_common > n_known).then_some(nearest)
     }
 
@@ -187,6 +190,11 @@ fn no_library() -> ApiError {
 }
 
 impl Library {
+    /// What sessions are called whose text was read so.
+    fn key(&self, prefill: PrefillMode) -> SessionKey {
+        SessionKey { sparse: prefill.inexact(), ..self.key.clone() }
+    }
+
     fn open<B: Backend>(
         &self,
         files: &SessionFiles<B>,
@@ -205,7 +213,8 @@ impl Library {
         document: &KeptText,
         n_document: usize,
     ) -> Result<(), ApiError> {
-        let building = match self.documents.begin(document.id, &self.key) {
+        let key = self.key(session.sequence().prefill_mode());
+        let building = match self.documents.begin(document.id, &key) {
             // Another program writes the same: it will be there.
             Err(DocumentsError::InUse { .. }) => return Ok(()),
             begun => begun?,

@@ -3,12 +3,16 @@
 //! A session that is cut in the middle of what its index covers is indexed anew. So where two
 //! prompts part, a session that ends there is kept as well (a trunk): the next prompt that begins
 //! so goes on from it and indexes nothing again.
+//!
+//! What was read sparsely serves nobody who asks for exact, nor the other way round: an answer does
+//! not depend on what others asked for.
 
-use longview_engine::{Engine, Session};
+use longview_engine::{Engine, PrefillMode, Session};
 use longview_library::documents::Id;
 use longview_ops::Backend;
 
 use crate::error::ApiError;
+use crate::job::Job;
 use crate::keys::Scope;
 use crate::texts::common_prefix;
 
@@ -36,6 +40,13 @@ struct Entry<B: Backend> {
     used: u64,
 }
 
+impl<B: Backend> Entry<B> {
+    /// Whether requests of `scope` may go on from it whose prompts are read so.
+    fn is_of(&self, scope: Scope, prefill: PrefillMode) -> bool {
+        self.scope == scope && self.session.sequence().prefill_mode() == prefill
+    }
+}
+
 impl<B: Backend> Kept<B> {
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Vec::new(), most, turn: 0 }
@@ -49,15 +60,18 @@ impl<B: Backend> Kept<B> {
         self.entries.iter().map(|entry| entry.session.tokens().len()).sum()
     }
 
-    /// The session of `scope` with most tokens in common with `ids`, and how many.
-    pub(super) fn nearest(&self, scope: Scope, ids: &[u32]) -> (Option<usize>, usize) {
+    /// The session of the job's scope, read as it asks, with most tokens in common with its
+    /// prompt, and how many.
+    pub(super) fn nearest(&self, job: &Job) -> (Option<usize>, usize) {
+        let (ids, scope, prefill) = (&job.ids, job.scope, job.how.prefill);
         let common = |(i, entry): (usize, &Entry<B>)| {
             let n_common = common_prefix(entry.session.tokens(), ids);
             // Of equals the one of which least has to be cut off.
             let rest = entry.session.tokens().len() - n_common;
             (n_common, std::cmp::Reverse(rest), i)
         };
-        let own = self.entries.iter().enumerate().filter(|(_, entry)| entry.scope == scope);
+        let own = |(_, entry): &(usize, &Entry<B>)| entry.is_of(scope, prefill);
+        let own = self.entries.iter().enumerate().filter(own);
         match own.map(common).max() {
             Some((n_common, _, i)) if n_common > 0 => (Some(i), n_common),
             _ => (None, 0),
@@ -103,7 +117,8 @@ impl<B: Backend> Kept<B> {
         }
         self.turn += 1;
         let tokens = session.tokens();
-        let own = |entry: &&Entry<B>| entry.scope == scope;
+        let prefill = session.sequence().prefill_mode();
+        let own = |entry: &&Entry<B>| entry.is_of(scope, prefill);
         let mut entries = self.entries.iter().filter(own);
         let is_known = entries.any(|entry| entry.session.tokens().starts_with(tokens));
         if is_known && name.is_none() {
@@ -112,7 +127,7 @@ impl<B: Backend> Kept<B> {
         self.entries.retain(|entry| {
             let is_old = entry.name.is_some() && entry.name == name;
             let is_passed = !entry.is_trunk && tokens.starts_with(entry.session.tokens());
-            entry.scope != scope || !(is_old || is_passed)
+            !entry.is_of(scope, prefill) || !(is_old || is_passed)
         });
         self.add(Entry { scope, session, name, is_trunk: name.is_some(), used: self.turn });
         self.make_room();

@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 use longview_engine::{Draft, Engine, EngineError, Session, SessionStep, resolve_policy};
 use longview_library::documents::{Documents, Id};
 use longview_ops::Backend;
-use longview_scheduler::SpanMode;
+use longview_scheduler::{SchedulerError, SpanMode};
 use pollster::block_on;
 use tokio::sync::oneshot;
 
 use self::choice::Choice;
 use self::disk::{Disk, Done, Waiter};
 use self::kept::{Kept, MIN_SHARED};
-use self::pace::Pace;
+use self::pace::{Pace, whole};
 use self::run::{Phase, Run};
 use crate::error::ApiError;
 use crate::job::{Event, Job, Message, OnDisk, Slots, Summary};
@@ -287,9 +287,11 @@ impl<B: Backend + 'static> Worker<B> {
     fn joins_build(&mut self, at: usize) -> bool {
         let job = &self.waiting[at];
         let Some(id) = job.document.as_ref().map(|document| document.id) else { return false };
-        let scope = job.scope;
+        let (scope, prefill) = (job.scope, job.how.prefill);
         let builds = |run: &&mut Run<B>| {
-            run.job.scope == scope && run.job.document.as_ref().is_some_and(|d| d.id == id)
+            run.job.scope == scope
+                && run.job.how.prefill == prefill
+                && run.job.document.as_ref().is_some_and(|d| d.id == id)
         };
         let Some(run) = self.runs.iter_mut().find(builds) else { return false };
         run.also.extend(self.waiting.remove(at).map(|job| job.events));
@@ -300,10 +302,11 @@ impl<B: Backend + 'static> Worker<B> {
         if !job.how.uses_known {
             return false;
         }
-        let known = self.kept.nearest(job.scope, &job.ids).1;
+        let known = self.kept.nearest(job).1;
         let reads_more = |run: &&Run<B>| {
             let common = common_prefix(&run.job.ids, &job.ids);
-            run.is_reading() && run.job.scope == job.scope && common >= known + MIN_SHARED
+            let is_own = run.job.scope == job.scope && run.job.how.prefill == job.how.prefill;
+            run.is_reading() && is_own && common >= known + MIN_SHARED
         };
         self.runs.iter().any(|run| reads_more(&run))
     }
@@ -336,12 +339,14 @@ impl<B: Backend + 'static> Worker<B> {
         {
             return Ok(session);
         }
-        if let Ok(session) = self.engine.session(options) {
-            return Ok(session);
+        let prefill = job.how.prefill;
+        match self.engine.session_with_prefill(options, prefill) {
+            Ok(session) => return Ok(session),
+            Err(error) if refuses_prefill(&error) => return Err(error.into()),
+            // What is kept may take the memory that it needs.
+            Err(_) => self.kept.clear(),
         }
-        // What is kept may take the memory that it needs.
-        self.kept.clear();
-        Ok(self.engine.session(options)?)
+        Ok(self.engine.session_with_prefill(options, prefill)?)
     }
 
     /// Refuses a request that asks for drafts where there can be none. One that does not say goes
@@ -392,13 +397,14 @@ impl<B: Backend + 'static> Worker<B> {
         if !disk.can_open() {
             return None;
         }
-        let n_known = self.kept.nearest(job.scope, &job.ids).1;
-        let scope = job.scope;
-        let nearest = disk.nearest(scope, &job.ids, n_known);
+        let n_known = self.kept.nearest(job).1;
+        let (scope, prefill) = (job.scope, job.how.prefill);
+        let nearest = disk.nearest(job, n_known);
         let Some(nearest) = nearest else { return Some(OnDisk::Done) };
         let file = nearest.session.file;
         if !disk.is_opening(scope, file) {
             let files = self.engine.session_files().map_err(ApiError::from);
+            let files = files.map(|files| files.with_prefill(prefill));
             let policy = &self.model.policy;
             let begun = files.and_then(|files| disk.open(scope, files, policy, nearest));
             if let Err(error) = begun {
@@ -447,8 +453,8 @@ impl<B: Backend + 'static> Worker<B> {
 
     async fn known(&mut self, job: &Job) -> Option<Session<B>> {
         let log = Arc::clone(&self.options.log);
-        self.keep_of_running(job.scope, &job.ids).await;
-        let (found, n_common) = self.kept.nearest(job.scope, &job.ids);
+        self.keep_of_running(job).await;
+        let (found, n_common) = self.kept.nearest(job);
         // The last token is computed anew: what the model says behind it is wanted.
         let n_known = n_common.min(job.ids.len() - 1);
         let i = found.filter(|_| n_known > 0)?;
@@ -467,10 +473,14 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Keeps what a request that is being answered has read, where another begins so: it need not
     /// wait for the answer.
-    async fn keep_of_running(&mut self, scope: Scope, ids: &[u32]) {
-        let n_known = self.kept.nearest(scope, ids).1;
+    async fn keep_of_running(&mut self, job: &Job) {
+        let n_known = self.kept.nearest(job).1;
+        let (scope, prefill, ids) = (job.scope, job.how.prefill, &job.ids);
         let own = self.model.policy.text();
-        let is_own = |run: &&mut Run<B>| run.job.scope == scope && run.job.how.policy.text() == own;
+        let is_own = |run: &&mut Run<B>| {
+            let how = &run.job.how;
+            run.job.scope == scope && how.prefill == prefill && how.policy.text() == own
+        };
         let answering = self.runs.iter_mut().filter(is_own);
         let sessions = answering.filter_map(|run| match &mut run.phase {
             Phase::Answering(choices) => choices.first_mut().map(|choice| &mut choice.session),
@@ -509,15 +519,17 @@ impl<B: Backend + 'static> Worker<B> {
 
     async fn read_chunk_of(&mut self, i: usize) -> Result<(), ApiError> {
         let began = Instant::now();
-        let chunk_size = self.engine.options().chunk_size;
-        let chunk_size = self.pace.chunk(chunk_size, self.answers_wait());
+        let most = self.engine.options().chunk_size;
+        let chunk_size = self.pace.chunk(most, self.answers_wait());
         let run = &mut self.runs[i];
         let Phase::Reading(session) = &mut run.phase else { return Ok(()) };
         let rest = &run.job.ids[session.tokens().len()..];
         // Where a segment of the index ends, a chunk does: which rows are in order when the next
         // ones attend to them then does not depend on how long chunks are.
         let to_segment = session.tokens_to_segment().unwrap_or(usize::MAX);
-        let chunk = &rest[..rest.len().min(chunk_size).min(to_segment)];
+        let n_before = session.tokens().len();
+        let n = whole(n_before..n_before + chunk_size, session.chunk_unit(), most);
+        let chunk = &rest[..rest.len().min(n).min(to_segment)];
         let mode = SpanMode::Exact { remaining: rest.len() - chunk.len() };
         let n_read = chunk.len();
         let step = SessionStep::new(session, chunk, mode);
@@ -729,6 +741,11 @@ impl<B: Backend + 'static> Worker<B> {
         self.metrics.kept.set(self.kept.len());
         self.metrics.kept_tokens.set(self.kept.n_tokens());
     }
+}
+
+/// Whether it is not for lack of memory that there is no session.
+fn refuses_prefill(error: &EngineError) -> bool {
+    matches!(error, EngineError::Scheduler(SchedulerError::NoSparsePrefill { .. }))
 }
 
 fn stopping() -> ApiError {

@@ -1,5 +1,6 @@
 //! How many tokens of a prompt are read at a time while answers wait for their next token.
 
+use std::ops::Range;
 use std::time::Duration;
 
 /// Fewest tokens of a chunk: with fewer, weights are read for too little.
@@ -54,9 +55,26 @@ impl Pace {
     }
 }
 
+/// Tokens of a chunk over these places of a sequence, at most `most`: it ends at a multiple of
+/// `unit`, at the next one where there is none in it.
+pub(super) fn whole(places: Range<usize>, unit: usize, most: usize) -> usize {
+    let end = places.end / unit * unit;
+    let end = if end > places.start { end } else { places.end.next_multiple_of(unit) };
+    (end - places.start).min(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chunk_ends_where_a_tile_does() {
+        assert_eq!(whole(10..110, 1, 512), 100);
+        assert_eq!(whole(0..100, 32, 512), 96);
+        assert_eq!(whole(90..110, 32, 512), 6, "the first end is the next chunk's");
+        assert_eq!(whole(100..116, 64, 512), 28, "to the end of a tile at least");
+        assert_eq!(whole(0..16, 128, 64), 64, "and never more than there is room for");
+    }
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -153,6 +153,8 @@ impl<B: Backend> Run<B> {
                 summary.n_accepted += timings.accepted_tokens as usize;
             }
             if let Some(first) = choices.first() {
+                let sequence = first.session.sequence();
+                (summary.prefill, summary.blocks) = (sequence.was_read(), sequence.block_counts());
                 summary.attended = first.session.stats().mean_attended();
                 summary.n_tokens = first.session.tokens().len();
                 summary.seen = first.seen(&self.job.how);

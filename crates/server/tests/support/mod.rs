@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use longview_core::SplitMix64;
 use longview_cpu::{CpuBackend, CpuOptions};
-use longview_engine::{Draft, Engine, EngineOptions};
+use longview_engine::{Draft, Engine, EngineOptions, PrefillMode};
 use longview_library::documents::Documents;
 use longview_model::chat::ChatTemplate;
 use longview_model::folder::ModelFolder;
@@ -122,6 +122,7 @@ pub fn facts_of_model() -> ModelFacts {
     ModelFacts {
         names: vec!["needle".to_owned()],
         words: "needle".to_owned(),
+        is_embedded: true,
         eos_ids: folder.eos_token_ids(),
         tokenizer: folder.tokenizer.expect("a tokenizer"),
         chat: folder.chat,
@@ -132,6 +133,7 @@ pub fn facts_of_model() -> ModelFacts {
         ctx_size: CTX_SIZE,
         policy: PolicyOptions::new(Preset::DEFAULT),
         draft: Draft::Lookup,
+        prefill: PrefillMode::Exact,
     }
 }
 

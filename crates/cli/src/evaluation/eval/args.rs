@@ -6,7 +6,7 @@ use clap::Args;
 use longview_eval::record::Question;
 use longview_eval::tasks::TaskFiles;
 
-use crate::args::{EngineArgs, RopeArgs, numbers, one_of};
+use crate::args::{EngineArgs, PrefillModes, RopeArgs, numbers, one_of};
 use crate::evaluation::compared::ComparedArgs;
 
 /// Which of [`Question`] to ask.
@@ -24,14 +24,18 @@ const QUESTIONS: &[(QuestionChoice, &str)] = &[
 
 /// Options of `longview eval`.
 #[derive(Args)]
-#[command(after_help = "\
-Each document is read once, and all policies at all budgets branch from that state (h2o, and infllm
-by its own scores, need more of all queries and read it again). Answers are appended to the file as they come; the
-same command goes on where it was stopped, and failed samples are tried again.
+#[command(
+    mut_arg("prefill", |arg| arg.value_name("MODE,..").value_parser(PrefillModes::several)),
+    after_help = "\
+Each document is read once in each way of --prefill, and all policies at all budgets branch from
+that state (h2o, and infllm by its own scores, need more of all queries and read it again). Answers
+are appended to the file as they come; the same command goes on where it was stopped, and failed
+samples are tried again.
 A policy may have options by the names of `longview policies`: clusterkv:cluster-tokens=4:pooling=max,
 or a budget of its own: quest:budget=300. A name that ends in .toml is a policy file.
 The embedded model reads its own forms: needle-*, many-asked-*, niah-native, and with
---no-chat-template tasks that are like them. Where `full` fails, a task is marked.")]
+--no-chat-template tasks that are like them. Where `full` fails, a task is marked."
+)]
 pub struct EvalArgs {
     /// List the tasks and groups of tasks, and do nothing else [default: off].
     #[arg(long)]

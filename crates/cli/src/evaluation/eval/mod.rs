@@ -122,7 +122,10 @@ fn options(
     config: &longview_model::config::ModelConfig,
     length: usize,
 ) -> EngineOptions {
+    // Memory is planned for what takes most of it: sparse reading needs means beside the rows.
+    let inexact = args.engine.prefill.all().find(|mode| !mode.is_exact());
     EngineOptions {
+        prefill: inexact.unwrap_or_default(),
         simulate_device: args.simulate_device,
         rope: args.rope.scaling(config),
         ..args.engine.options(length)
@@ -141,6 +144,8 @@ fn check_memory<B: Backend>(
     for length in &plan.lengths {
         let options = options(args, &folder.config, *length);
         for policy in &plan.policies {
+            let options =
+                EngineOptions { prefill: policy.prefill.unwrap_or_default(), ..options.clone() };
             let what = || {
                 let title = longview_eval::policies::title(&policy.label);
                 format!("--lengths {length}, --policies {title}")

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use longview_engine::PrefillMode;
 use longview_eval::haystack::TextSource;
 use longview_eval::policies::Candidate;
 use longview_eval::record::Question;
@@ -16,6 +17,8 @@ pub struct Plan {
     pub tasks: Vec<Box<dyn Task>>,
     /// Policies at their budgets.
     pub policies: Vec<Candidate>,
+    /// Ways to read documents, in the order of the command line.
+    pub modes: Vec<PrefillMode>,
     /// Lengths, each once, rising.
     pub lengths: Vec<usize>,
     /// When policies learn of questions.
@@ -30,7 +33,8 @@ impl Plan {
         lengths.dedup();
         Ok(Self {
             tasks: tasks::select(&args.tasks, &args.files())?,
-            policies: args.compared.candidates()?,
+            policies: policies(args)?,
+            modes: args.engine.prefill.all().collect(),
             lengths,
             questions: match args.question {
                 QuestionChoice::One(question) => vec![question],
@@ -45,6 +49,8 @@ impl Plan {
             path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
         };
         let all = [
+            // Other ways are among the options of a policy: one file holds answers of several.
+            ("--prefill", PrefillMode::Exact.to_string()),
             ("--text", text.name()),
             ("--depths", args.depths.to_string()),
             ("--squad", path(&args.squad)),
@@ -54,4 +60,15 @@ impl Plan {
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// Every policy at every budget, read in every way.
+fn policies(args: &EvalArgs) -> Result<Vec<Candidate>> {
+    let mut all = Vec::new();
+    for candidate in args.compared.candidates()? {
+        for mode in args.engine.prefill.all() {
+            all.push(candidate.clone().with_prefill(mode)?);
+        }
+    }
+    Ok(all)
 }

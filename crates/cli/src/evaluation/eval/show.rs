@@ -1,14 +1,14 @@
 //! What a run says: progress on stderr, tables on stdout.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use anyhow::Result;
-use longview_eval::policies::title;
+use longview_eval::policies::{Candidate, title};
 use longview_eval::record::{Answer, PolicyLabel, Question};
 use longview_eval::results::ResultsFile;
 use longview_eval::runner::Progress;
-use longview_eval::summary::{Cell, HeatMap, LEAST_FULL, Mean, Summary};
+use longview_eval::summary::{Cell, HeatMap, LEAST_FULL, Mean, Paired, Summary};
 use longview_eval::tasks::{self, GROUPS, Task, TaskFiles};
 
 use super::plan::Plan;
@@ -70,6 +70,10 @@ pub fn summary(results: &ResultsFile, plan: &Plan, seed: u64) -> Result<()> {
     let mut out = out::stdout();
     for cell in summary.cells() {
         table(&summary, cell, plan, &mut out)?;
+        if plan.modes.len() > 1 {
+            let of_cell = answers.iter().copied().filter(|answer| cell.has(answer));
+            by_mode(&of_cell.collect::<Vec<_>>(), plan, &mut out)?;
+        }
     }
     for task in plan.tasks.iter().filter(|task| task.name().starts_with("niah-")) {
         for question in &plan.questions {
@@ -133,6 +137,62 @@ fn table(summary: &Summary, cell: &Cell, plan: &Plan, out: &mut dyn Write) -> Re
         writeln!(out, "  * full scores under {least:.0} %: what policies lose does not show here")?;
     }
     Ok(writeln!(out)?)
+}
+
+/// What the other ways of reading change against the first, question by question.
+fn by_mode(answers: &[&Answer], plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    let (Some(first), n_modes) = (plan.modes.first(), plan.modes.len()) else { return Ok(()) };
+    writeln!(
+        out,
+        "  points against --prefill {first}, question by question (better, worse), and blocks \
+         attended"
+    )?;
+    let others = &plan.modes[1..];
+    let mut table = Table::new("", others.iter().map(|mode| format!("{mode}")));
+    // All ways of a policy at a budget stand together.
+    for ways in plan.policies.chunks(n_modes) {
+        let cells = ways[1..].iter().map(|way| {
+            let paired = Paired::of(answers, &ways[0].label, &way.label);
+            let density = mean_density(answers, &way.label);
+            paired.map_or_else(String::new, |paired| difference(paired, density))
+        });
+        let budget = match ways[0].label.budget {
+            0 => String::new(),
+            budget => format!(", B = {}", units::count(budget)),
+        };
+        let base = PolicyLabel { options: shared_options(ways), ..ways[0].label.clone() };
+        table.row(&format!("  {}{budget}", title(&base)), cells);
+    }
+    table.write(out)?;
+    Ok(writeln!(out)?)
+}
+
+/// Options of a policy that all its ways of reading have: those of the policy itself.
+fn shared_options(ways: &[Candidate]) -> BTreeMap<String, String> {
+    let is_shared = |(name, value): &(&String, &String)| {
+        ways.iter().all(|way| way.label.options.get(*name) == Some(*value))
+    };
+    let all = ways[0].label.options.iter().filter(is_shared);
+    all.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// `-0.3 +- 0.6 (1, 2), 41 %`.
+fn difference(paired: Paired, density: Option<f64>) -> String {
+    let Paired { mean, half, better, worse, .. } = paired;
+    let blocks = density.map(|share| format!(", {:.0} %", 100.0 * share));
+    format!(
+        "{:+.1} +- {:.1} ({better}, {worse}){}",
+        100.0 * mean,
+        100.0 * half,
+        blocks.unwrap_or_default()
+    )
+}
+
+/// The mean part of the blocks that prompts under this label attended.
+fn mean_density(answers: &[&Answer], label: &PolicyLabel) -> Option<f64> {
+    let own = answers.iter().filter(|answer| answer.policy == *label);
+    let shares: Vec<f64> = own.filter_map(|answer| answer.prefill_density).collect();
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
 /// `91.7 [80.1, 96.7]`, with the number of answers where it is not the table's.
