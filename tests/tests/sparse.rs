@@ -170,6 +170,18 @@ fn blocks_that_are_left_out_are_stood_for_by_their_means() {
     assert!(apart < unlike / 4.0, "logits are {apart} apart, without half of the text {unlike}");
 }
 
+/// Chunks end where tiles do.
+#[test]
+fn how_a_prompt_is_cut_into_chunks_changes_no_bit() {
+    for kv_dtype in [DType::F16, DType::Q8] {
+        let [short, long] = [192, 960].map(|chunk_size| {
+            let options = EngineOptions { kv_dtype, chunk_size, ..options(LEAST) };
+            read(&mut engine(options), Preset::Full)
+        });
+        assert!(short.logits() == long.logits(), "{kv_dtype}");
+    }
+}
+
 /// Six blocks are attended by each of their tokens, whatever the threshold.
 #[test]
 fn what_is_left_of_a_sparse_session_says_how_it_was_read() {

@@ -13,11 +13,13 @@ use crate::index::RecordedChunk;
 use crate::layout::{KvShape, LayerMode, LayerTensors, attend_params, segment_rows};
 use crate::store::{DeviceRows, NewRows, scatter};
 
-/// A prefill chunk in one layer.
+/// A prefill chunk in one layer, or a part of one.
 pub(super) struct Chunk {
     pub layer: LayerId,
     /// Its first token among the step's tokens.
     pub start: usize,
+    /// Tokens of the chunk before a part.
+    pub before: usize,
     pub len: usize,
     /// Tokens of the same prompt that follow.
     pub remaining: usize,
@@ -95,18 +97,18 @@ impl Chunk {
         }
         let n_sparse = self.n_sparse(sequence);
         if n_sparse > 0 {
-            self.attend_sparsely(sequence, scratch, t, (n_sparse, None)).await?;
+            self.part(0..n_sparse).attend_sparsely(sequence, scratch, t, None).await?;
         }
-        let rest = self.rest(n_sparse);
+        let rest = self.part(n_sparse..self.len);
         if rest.len == 0 {
             return Ok(());
         }
         let (n, shape) = (sequence.n_tokens, &sequence.shape);
-        let first = sequence.first_visible(self.layer, n + n_sparse + 1);
+        let first = sequence.first_visible(self.layer, rest.position(sequence) + 1);
         for (i, piece) in sequence.pieces(self.layer, first..n + self.len).enumerate() {
             let run = Run {
                 kv: piece.kv,
-                diagonal: (n + n_sparse) as i32 - piece.first as i32,
+                diagonal: rest.position(sequence) as i32 - piece.first as i32,
                 rows: piece.rows,
                 window: shape.window(self.layer),
                 accumulate: i > 0,
@@ -183,10 +185,11 @@ impl Chunk {
         if n_sparse > 0 {
             // The means are made of rows that the host has.
             self.store(sequence, KvView::new(&stream.chunk, head_stride)).await?;
-            self.attend_sparsely(sequence, scratch, t, (n_sparse, Some(&mut *stream))).await?;
+            let part = self.part(0..n_sparse);
+            part.attend_sparsely(sequence, scratch, t, Some(&mut *stream)).await?;
         }
         if self.attends && n_sparse < self.len {
-            self.attend_past(sequence, scratch, t, (n_sparse, &mut *stream))?;
+            self.part(n_sparse..self.len).attend_past(sequence, scratch, t, stream)?;
         }
         if n_sparse == 0 {
             // While the layer is computed to its end.
@@ -220,17 +223,16 @@ impl Chunk {
         Ok(())
     }
 
-    /// All tokens but the first `n_done` over the past, and over the chunk.
+    /// Over the past, and over the chunk up to the part's last token.
     fn attend_past<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
-        (n_done, stream): (usize, &mut StreamBuffers<B>),
+        stream: &mut StreamBuffers<B>,
     ) -> OpResult<()> {
-        let rest = self.rest(n_done);
-        let n = sequence.n_tokens;
-        let past = sequence.first_visible(self.layer, n + n_done + 1)..n;
+        let (n, position) = (sequence.n_tokens, self.position(sequence));
+        let past = sequence.first_visible(self.layer, position + 1)..n;
         let window = sequence.shape.window(self.layer);
         let mut past_rows = PastStream::new(sequence, self.layer, &mut stream.tiles);
         let shape = past_rows.rows.shape;
@@ -239,20 +241,31 @@ impl Chunk {
             (past, usize::MAX),
             |_, _| true,
             |backend, kv, piece| {
-                let diagonal = (n + n_done - piece.start) as i32;
+                let diagonal = (position - piece.start) as i32;
                 let run = Run { kv, rows: 0..piece.len(), diagonal, window, accumulate };
                 accumulate = true;
-                rest.attend_run(backend, shape, &mut scratch.lse, t, run)
+                self.attend_run(backend, shape, &mut scratch.lse, t, run)
             },
         )?;
         let kv = KvView::new(&stream.chunk, scratch.max_tokens);
-        let run = Run { kv, rows: 0..self.len, diagonal: n_done as i32, window, accumulate };
-        rest.attend_run(&*sequence.backend, &sequence.shape, &mut scratch.lse, t, run)
+        let (rows, diagonal) = (0..self.before + self.len, self.before as i32);
+        let run = Run { kv, rows, diagonal, window, accumulate };
+        self.attend_run(&*sequence.backend, &sequence.shape, &mut scratch.lse, t, run)
     }
 
-    /// The chunk without its first `n` tokens.
-    pub(super) fn rest(&self, n: usize) -> Self {
-        Self { start: self.start + n, len: self.len - n, ..*self }
+    /// Some tokens of the chunk.
+    pub(super) fn part(&self, tokens: Range<usize>) -> Self {
+        Self {
+            start: self.start + tokens.start,
+            before: self.before + tokens.start,
+            len: tokens.len(),
+            ..*self
+        }
+    }
+
+    /// Where the first token is in the sequence.
+    pub(super) fn position<B: Backend>(&self, sequence: &Sequence<B>) -> usize {
+        sequence.n_tokens + self.before
     }
 
     pub(super) fn attend_run<B: Backend>(

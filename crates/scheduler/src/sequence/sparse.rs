@@ -148,13 +148,11 @@ impl Chunk {
         let is_exact = sequence.options.prefill.is_exact()
             || !self.attends
             || sequence.shape.window(self.layer).is_some();
-        // All that a token of these sees of the rounded rows is behind it.
         let n_recent = sequence.exact.as_ref().map_or(0, |exact| exact.recent);
         let state = &sequence.layers[self.layer];
         // A mean has rows of one buffer.
         let cuts_means = !state.device_rest.is_empty() && !state.device_rows.is_multiple_of(PART);
-        let has_blocks = sequence.n_tokens >= n_recent && n_recent.is_multiple_of(BLOCK);
-        if is_exact || cuts_means || !has_blocks {
+        if is_exact || cuts_means || !n_recent.is_multiple_of(BLOCK) {
             return 0;
         }
         let len = (self.len + self.remaining).saturating_sub(LAST_TOKENS).min(self.len);
@@ -163,15 +161,14 @@ impl Chunk {
         if last_block > first + recent { len } else { 0 }
     }
 
-    /// The first `n_sparse` tokens over the blocks that count and the means of the others. The rows
-    /// are stored; they are streamed from the host where there is a `stream`, of which the chunk's
-    /// own are there.
+    /// The tokens over the blocks that count and the means of the others. The rows are stored; they
+    /// are streamed from the host where there is a `stream`, which has the chunk's own.
     pub(super) async fn attend_sparsely<B: Backend>(
         &self,
         sequence: &mut Sequence<B>,
         scratch: &mut StepScratch<B>,
         t: &mut LayerTensors<'_, B>,
-        (n_sparse, stream): (usize, Option<&mut StreamBuffers<B>>),
+        stream: Option<&mut StreamBuffers<B>>,
     ) -> Result<(), SchedulerError> {
         let PrefillMode::Sparse { threshold } = sequence.options.prefill else { return Ok(()) };
         let mut sparse = match sequence.sparse.take() {
@@ -180,8 +177,7 @@ impl Chunk {
                 SparsePrefill::new(&*sequence.backend, &sequence.shape, sequence.options.chunk)?
             }
         };
-        let part = Self { len: n_sparse, ..*self };
-        let result = part.sparse_part(sequence, (scratch, t), (&mut sparse, stream), threshold);
+        let result = self.sparse_part(sequence, (scratch, t), (&mut sparse, stream), threshold);
         let result = result.await;
         sequence.sparse = Some(sparse);
         let counted = result?;
@@ -209,9 +205,9 @@ impl Chunk {
             let kept = |head: usize, row: usize| sparse.is_kept(head, row / BLOCK);
             self.stream_blocks(sequence, (scratch, t), stream, (&blocks, &kept))?;
         } else if sequence.exact.is_some() {
-            self.attend_forms(sequence, (scratch, t), 0, Some(&blocks))?;
+            self.attend_forms(sequence, (scratch, t), Some(&blocks))?;
         } else {
-            let rows = 0..sequence.n_tokens + self.len;
+            let rows = 0..self.position(sequence) + self.len;
             for (i, piece) in sequence.pieces(self.layer, rows).enumerate() {
                 let run = BlockRun {
                     kv: piece.kv,
@@ -236,9 +232,9 @@ impl Chunk {
         sparse: &mut SparsePrefill<B>,
         stream: Option<&mut StreamBuffers<B>>,
     ) -> OpResult<()> {
-        let n = sequence.n_tokens;
+        let (n, end) = (sequence.n_tokens, self.position(sequence) + self.len);
         let permuted_to = sequence.layers[self.layer].permuted_to;
-        let rows = RowsRead { n_before: n, n_rows: n + self.len, permuted_to };
+        let rows = RowsRead { n_before: n, n_rows: end, permuted_to };
         let missing = sparse.missing(&*sequence.backend, &sequence.shape, self.layer, rows)?;
         let rows = missing.start * PART..missing.end * PART;
         let Some(stream) = stream else {
@@ -274,15 +270,16 @@ impl Chunk {
         t: &LayerTensors<'_, B>,
         sparse: &mut SparsePrefill<B>,
     ) -> OpResult<TileParams> {
-        let (backend, shape, n) = (&*sequence.backend, &sequence.shape, sequence.n_tokens);
+        let (backend, shape) = (&*sequence.backend, &sequence.shape);
+        let position = self.position(sequence);
         let n_tokens = t.n_tokens(shape);
         let tiles = TileParams {
             q_start: self.start as u32,
             q_len: self.len as u32,
-            position: n as u32,
+            position: position as u32,
             tile: tile_tokens(shape) as u32,
             block: BLOCK as u32,
-            share_stride: (n + self.len).div_ceil(BLOCK) as u32,
+            share_stride: (position + self.len).div_ceil(BLOCK) as u32,
         };
         let [n_first, n_recent] = sequence.kept_blocks();
         let (means, shares) = sparse.parts(self.layer, shape);
@@ -313,7 +310,7 @@ impl Chunk {
         stream: &mut StreamBuffers<B>,
         (blocks, kept): (&Blocks<'_, B>, &dyn Fn(usize, usize) -> bool),
     ) -> OpResult<()> {
-        let n = sequence.n_tokens;
+        let (n, end) = (sequence.n_tokens, self.position(sequence) + self.len);
         let mut past = PastStream::new(sequence, self.layer, &mut stream.tiles);
         let shape = past.rows.shape;
         let mut accumulate = false;
@@ -327,7 +324,7 @@ impl Chunk {
             },
         )?;
         let kv = KvView::new(&stream.chunk, scratch.max_tokens);
-        let run = BlockRun { kv, row_start: 0, rows: n..n + self.len, behind: 0, accumulate };
+        let run = BlockRun { kv, row_start: 0, rows: n..end, behind: 0, accumulate };
         blocks.attend(&*sequence.backend, &sequence.shape, (&mut scratch.lse, t), run)
     }
 }

@@ -89,7 +89,14 @@ impl<B: Backend> Step<'_, '_, B> {
             if let SpanMode::Exact { remaining } = span.mode {
                 let is_last = layer.index() + 1 == span.sequence.shape.n_layers;
                 let attends = span.is_read || !is_last || span.sequence.records_mass(layer);
-                let chunk = Chunk { layer, start: span.start, len: span.len, remaining, attends };
+                let chunk = Chunk {
+                    layer,
+                    start: span.start,
+                    before: 0,
+                    len: span.len,
+                    remaining,
+                    attends,
+                };
                 chunk.attend(span.sequence, self.scratch, &mut t).await?;
             }
         }

@@ -241,20 +241,23 @@ impl Chunk {
         if !self.attends {
             return Ok(());
         }
+        // The first tokens see no rounded row, so there is no block for them.
+        let recent = sequence.exact.as_ref().map_or(0, |exact| exact.recent);
         let n_sparse = self.n_sparse(sequence);
-        if n_sparse > 0 {
-            self.attend_sparsely(sequence, scratch, t, (n_sparse, None)).await?;
+        let first = recent.saturating_sub(sequence.n_tokens).min(n_sparse);
+        self.part(0..first).attend_forms(sequence, (scratch, t), None)?;
+        if first < n_sparse {
+            self.part(first..n_sparse).attend_sparsely(sequence, scratch, t, None).await?;
         }
-        Ok(self.rest(n_sparse).attend_forms(sequence, (scratch, t), n_sparse, None)?)
+        Ok(self.part(n_sparse..self.len).attend_forms(sequence, (scratch, t), None)?)
     }
 
-    /// Attention over both forms, behind `n_before` tokens of the same chunk; over the blocks of
-    /// rounded rows that count, where there are `blocks`.
+    /// Attention over both forms; over the blocks of rounded rows that count, where there are
+    /// `blocks`.
     pub(super) fn attend_forms<B: Backend>(
         &self,
         sequence: &Sequence<B>,
         (scratch, t): (&mut StepScratch<B>, &mut LayerTensors<'_, B>),
-        n_before: usize,
         blocks: Option<&Blocks<'_, B>>,
     ) -> OpResult<()> {
         let (Some((forms, first_exact)), Some(exact)) =
@@ -266,7 +269,7 @@ impl Chunk {
             return Ok(());
         }
         let (backend, shape) = (&*sequence.backend, &sequence.shape);
-        let first = sequence.n_tokens + n_before;
+        let first = self.position(sequence);
         let rows = first..first + self.len;
         let window = shape.window(self.layer);
         let parts = parts(&forms.layout, rows, (exact.recent, first_exact), window);
