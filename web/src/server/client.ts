@@ -270,7 +270,11 @@ class ServerClient implements Client {
   }
 
   private document(entry: Json): SavedDocument {
-    const sessions = list(entry["sessions"]).filter((session) => session["is_served"] === true);
+    // The page asks as the server reads where a request does not say: what was read in another way
+    // is of no use to it.
+    const isOwn = (session: Json): boolean =>
+      session["is_served"] === true && session["prefill"] === this.props["prefill"];
+    const sessions = list(entry["sessions"]).filter(isOwn);
     const most = (a: Json, b: Json): Json =>
       number(b["n_tokens"]) > number(a["n_tokens"]) ? b : a;
     const session = sessions.reduce(most, {});

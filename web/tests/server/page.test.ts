@@ -404,6 +404,29 @@ test("a server with a key asks for it, and keeps it for the tab", async () => {
   }
 });
 
+test("what was read in another way is not called read", async () => {
+  const served = await serveLongview();
+  try {
+    const build = async (prefill: string): Promise<void> => {
+      const body = JSON.stringify({ text: TEXT, prefill });
+      const built = await fetch(`${served.url}v1/contexts`, { method: "POST", body });
+      assert.equal(built.status, 200, await built.text());
+    };
+    await build("sparse");
+    const { context, page } = await open(browser, served.url);
+    const opener = page.locator("#saved").getByRole("button", { name: /^Open / });
+    await opener.waitFor();
+    assert.match(await page.locator("#saved").innerText(), /not read yet/);
+    await build("exact");
+    await page.reload();
+    await opener.click();
+    await page.getByText("opened without reading").waitFor();
+    await context.close();
+  } finally {
+    await served.close();
+  }
+});
+
 test("without a library it says so, and the model answers all the same", async () => {
   const bare = await serveLongview(["--no-library"], false);
   try {

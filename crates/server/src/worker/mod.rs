@@ -534,12 +534,13 @@ impl<B: Backend + 'static> Worker<B> {
         let n_read = chunk.len();
         let step = SessionStep::new(session, chunk, mode);
         self.engine.step_each(&mut [step]).await?.into_iter().collect::<Result<(), _>>()?;
+        // Before the index is made at the end, which says nothing about the next chunk.
+        self.pace.read(n_read, began.elapsed());
         let n_done = session.tokens().len();
         let is_all = n_done == run.job.ids.len();
         if is_all {
             self.engine.finish_prefill(session).await?;
         }
-        self.pace.read(n_read, began.elapsed());
         self.metrics.prompt_tokens.add(n_read);
         self.metrics.prompt_ms.add(began.elapsed().as_millis() as usize);
         run.send_progress(n_done);
