@@ -4,6 +4,7 @@
 //! when it is first opened. So each size has a process of its own; other devices do not look and
 //! run the same thing several times.
 
+use std::io::Write;
 use std::process::Command;
 
 use longview_ops::corpus::cases_of;
@@ -39,7 +40,7 @@ fn one_size_gives_what_the_reference_gives() {
     }
     let adapter = block_on(adapters()).into_iter().find(|a| a.name == backend.info().adapter);
     let sizes = adapter.and_then(|adapter| adapter.subgroup_sizes).expect("it has subgroups");
-    println!("subgroups of {} to {}", sizes.0, sizes.1);
+    writeln!(std::io::stdout(), "subgroups of {} to {}", sizes.0, sizes.1).expect("a pipe");
 }
 
 #[test]
