@@ -1,5 +1,5 @@
-//! Cases of [`Backend::project`] and [`Backend::norm_gated`], each several ops in one call, which the
-//! corpus of single ops does not have.
+//! Cases of [`Backend::project`] and [`Backend::norm_gated`], each several ops in one call, which
+//! the corpus of single ops does not have.
 
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 
@@ -175,8 +175,8 @@ pub struct FusedError {
     pub gated: f64,
 }
 
-/// Runs both calls for a token and for several with two types of weights: what decoding and checking
-/// drafts come to. The error names the call and what is wrong.
+/// Runs both calls for a token and for several with two types of weights: what decoding and
+/// checking drafts come to. The error names the call and what is wrong.
 pub async fn fused_check<B: Backend>(backend: &B) -> Result<(), String> {
     // So wide that every invocation of a workgroup has a part of each sum.
     let one = FusedCase { width: 1028, ..FusedCase::DECODE };
