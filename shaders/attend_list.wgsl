@@ -22,6 +22,9 @@
 
 //# if HAS_SUBGROUPS
 //# import shared/subgroups
+//# else
+const slot: u32 = 0u;
+const n_subgroups: u32 = 0u;
 //# end
 //# import shared/common
 //# import shared/kv_rows
@@ -209,9 +212,6 @@ fn attend_list(
 ) {
 //# if HAS_SUBGROUPS
     let slot = subgroup_slot(subgroup, subgroup_lane);
-//# else
-    let slot = 0u;
-    let n_subgroups = 0u;
 //# end
     let split = workgroup.x;
     let part = workgroup.y % p.n_parts;

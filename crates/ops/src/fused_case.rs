@@ -1,5 +1,5 @@
-//! Cases of [`Backend::project`] and [`Backend::norm_gated`], each several ops in one call, which the
-//! corpus of single ops does not have.
+//! Cases of [`Backend::project`] and [`Backend::norm_gated`], each several ops in one call, which
+//! the corpus of single ops does not have.
 
 use longview_core::{DType, HostBytes, SplitMix64, decode_f32, encode_f32};
 
@@ -175,8 +175,8 @@ pub struct FusedError {
     pub gated: f64,
 }
 
-/// Runs both calls for a token and for several with two types of weights: what decoding and checking
-/// drafts come to. The error names the call and what is wrong.
+/// Runs both calls for a token and for several with two types of weights: what decoding and
+/// checking drafts come to. The error names the call and what is wrong.
 pub async fn fused_check<B: Backend>(backend: &B) -> Result<(), String> {
     // So wide that every invocation of a workgroup has a part of each sum.
     let one = FusedCase { width: 1028, ..FusedCase::DECODE };
@@ -185,7 +185,7 @@ pub async fn fused_check<B: Backend>(backend: &B) -> Result<(), String> {
         let error = case.error_of(backend, Activation::Silu).await.map_err(|e| e.to_string())?;
         for (call, error) in [("project", error.project), ("norm_gated", error.gated)] {
             // Not-a-number is wrong as well.
-            if !(error <= case.most()) {
+            if error.is_nan() || error > case.most() {
                 let (rows, weights) = (case.n_rows, case.weights);
                 let what = format!("{call} of {rows} rows with weights of {weights}");
                 return Err(format!("{what}: NMSE {error:.1e} above {:.1e}", case.most()));

@@ -7,7 +7,7 @@ use longview_ops::{Capabilities, OpResult};
 use crate::counters::{Counters, Tally};
 use crate::gpu::Gpu;
 #[cfg(not(target_arch = "wasm32"))]
-use crate::kernel_list::Compiling;
+use crate::kernel_list::KernelList;
 use crate::lock::lock;
 use crate::options::WgpuOptions;
 use crate::readback::ReadRing;
@@ -31,7 +31,7 @@ pub struct DeviceInfo {
 pub struct WgpuBackend {
     /// The thread that compiles ahead; before the device, which it must not outlive.
     #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) compiling: Option<Arc<Compiling>>,
+    pub(crate) kernel_list: Option<Arc<KernelList>>,
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) options: WgpuOptions,
     pub(crate) capabilities: Arc<Capabilities>,

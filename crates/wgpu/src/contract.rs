@@ -102,7 +102,7 @@ impl Backend for WgpuBackend {
     fn background(&self) -> Self {
         Self {
             #[cfg(not(target_arch = "wasm32"))]
-            compiling: self.compiling.clone(),
+            kernel_list: self.kernel_list.clone(),
             gpu: Arc::clone(&self.gpu),
             options: self.options.clone(),
             capabilities: Arc::clone(&self.capabilities),

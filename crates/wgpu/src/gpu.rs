@@ -2,16 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
-#[cfg(not(target_arch = "wasm32"))]
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use longview_ops::{OpError, OpResult};
 
 use crate::counters::Tally;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::kernel_list::{self, Listed};
 use crate::lock::lock;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::pipeline_file::PipelineFile;
@@ -44,9 +40,6 @@ pub(crate) struct Gpu {
     /// Pipelines that had been compiled when they were last kept.
     #[cfg(not(target_arch = "wasm32"))]
     saved_pipelines: AtomicU64,
-    /// Where the kernels are listed that ran, and how many the self-test ran.
-    #[cfg(not(target_arch = "wasm32"))]
-    list: Option<(PathBuf, usize)>,
     #[cfg(test)]
     pub broken: Option<crate::options::Broken>,
     kernels: Mutex<HashMap<Variant, Arc<Kernel>>>,
@@ -103,8 +96,6 @@ impl Gpu {
             pipelines: None,
             #[cfg(not(target_arch = "wasm32"))]
             saved_pipelines: AtomicU64::new(0),
-            #[cfg(not(target_arch = "wasm32"))]
-            list: None,
             #[cfg(test)]
             broken: None,
             kernels: Mutex::default(),
@@ -225,17 +216,10 @@ impl Gpu {
 
     /// What was launched, with the bindings that each writes.
     #[cfg(not(target_arch = "wasm32"))]
-    fn used(&self) -> Vec<Listed> {
+    pub fn used(&self) -> Vec<shader::Listed> {
         let kernels = lock(&self.kernels);
         let used = kernels.iter().filter(|(_, kernel)| kernel.is_used.load(Ordering::Relaxed));
         used.map(|(variant, kernel)| (variant.clone(), kernel.layout.writes.clone())).collect()
-    }
-
-    /// From now on what is launched is noted at the end in the list at `path`.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn begin_list(&mut self, path: PathBuf) {
-        let n_tested = lock(&self.kernels).len();
-        self.list = Some((path, n_tested));
     }
 
     /// The entry points of what was compiled.
@@ -300,7 +284,7 @@ impl Gpu {
         self.pipelines.as_ref().map(|pipelines| &pipelines.cache)
     }
 
-    /// Keeps what was compiled for the next start, where that is much: a program may be ended at any
+    /// Keeps what was compiled for the next start, where that is much: a program may end at any
     /// moment.
     pub fn save_new_pipelines(&self) {
         #[cfg(not(target_arch = "wasm32"))]
@@ -380,12 +364,5 @@ impl Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.save_pipelines();
-        if let Some((path, n_tested)) = &self.list {
-            let used = self.used();
-            // A program that only opened the device says nothing of what will run.
-            if used.len() > *n_tested {
-                kernel_list::save(path, used);
-            }
-        }
     }
 }

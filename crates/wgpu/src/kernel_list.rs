@@ -12,17 +12,13 @@ use std::thread::JoinHandle;
 
 use crate::cache_file::{checksum, read, write};
 use crate::gpu::Gpu;
-use crate::shader::{Define, FILES, Variant};
-use crate::variants::variants;
+use crate::shader::{Define, FILES, Listed, Variant};
 
 /// More kernels than any model runs.
 const MOST: usize = 2000;
 
-/// A variant, and which of its bindings are written.
-pub(crate) type Listed = (Variant, Vec<bool>);
-
 /// Where the list of a device lies.
-pub(crate) fn path_of(folder: &Path, gpu: &Gpu) -> PathBuf {
+fn path_of(folder: &Path, gpu: &Gpu) -> PathBuf {
     let (info, level) = (&gpu.info, gpu.level);
     folder.join(format!("kernels_{}_{}_{}_{level}", info.backend, info.vendor, info.device))
 }
@@ -47,14 +43,11 @@ fn to_text(list: &[Listed]) -> String {
 }
 
 /// `None` where it is of other shader files, or has a name that none of them has.
-fn from_text(text: &str) -> Option<Vec<Listed>> {
+fn from_text(text: &str, names: &BTreeSet<&'static str>) -> Option<Vec<Listed>> {
     let mut lines = text.lines();
     if lines.next()? != shaders() {
         return None;
     }
-    let known = variants();
-    let names = known.iter().flat_map(|v| v.defines.iter().map(|(name, _)| *name));
-    let names: BTreeSet<&'static str> = names.chain(known.iter().map(|v| v.entry)).collect();
     let name = |word: &str| names.get(word).copied();
     let line = |line: &str| -> Option<Listed> {
         let mut words = line.split(' ');
@@ -72,38 +65,51 @@ fn from_text(text: &str) -> Option<Vec<Listed>> {
 
 /// A thread that compiles what ran last time, beside whatever else is done. It ends with this: a
 /// driver that is unloaded with the program must not be compiling.
-pub(crate) struct Compiling {
+pub(crate) struct KernelList {
+    gpu: Arc<Gpu>,
+    path: PathBuf,
+    /// Kernels that the self-test ran.
+    n_tested: usize,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Compiling {
-    /// Of the kernels in the list at `path`; `None` where there are none.
-    pub fn start(gpu: &Arc<Gpu>, path: &Path) -> Option<Self> {
-        let list = from_text(&String::from_utf8(read(path)?).ok()?)?;
+impl KernelList {
+    /// For a device that has run its self-test, with its list in `folder`; `names` are those of
+    /// entry points and constants.
+    pub fn start(gpu: &Arc<Gpu>, folder: &Path, names: &BTreeSet<&'static str>) -> Self {
+        let path = path_of(folder, gpu);
+        let text = read(&path).and_then(|bytes| String::from_utf8(bytes).ok());
+        let list = text.and_then(|text| from_text(&text, names)).unwrap_or_default();
         let is_over = Arc::new(AtomicBool::new(false));
-        let (gpu, ends) = (Arc::clone(gpu), Arc::clone(&is_over));
+        let (device, ends) = (Arc::clone(gpu), Arc::clone(&is_over));
         let compile = move || {
             let left = list.iter().take_while(|_| !ends.load(Ordering::Relaxed));
-            left.for_each(|(variant, writes)| gpu.prepare(variant, writes));
+            left.for_each(|(variant, writes)| device.prepare(variant, writes));
         };
+        let n_tested = gpu.used().len();
         // Without a thread each is compiled when it is first used.
         let thread = std::thread::Builder::new().name("kernels".into()).spawn(compile).ok();
-        Some(Self { is_over, thread })
+        Self { gpu: Arc::clone(gpu), path, n_tested, is_over, thread }
     }
 }
 
-impl Drop for Compiling {
+impl Drop for KernelList {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        let used = self.gpu.used();
+        // A program that only opened the device says nothing of what will run.
+        if used.len() > self.n_tested {
+            save(&self.path, used);
+        }
     }
 }
 
 /// Notes what ran, for the next start.
-pub(crate) fn save(path: &Path, mut list: Vec<Listed>) {
+fn save(path: &Path, mut list: Vec<Listed>) {
     list.truncate(MOST);
     list.sort_by_key(|(variant, _)| (variant.stem, variant.entry, variant.defines.clone()));
     let text = to_text(&list);
@@ -125,6 +131,10 @@ mod tests {
     use super::*;
     use crate::testing::{self, Folder};
     use crate::{WgpuBackend, WgpuOptions};
+
+    fn from_text(text: &str) -> Option<Vec<Listed>> {
+        super::from_text(text, &crate::variants::names())
+    }
 
     #[test]
     fn a_list_is_read_as_it_was_written_and_other_shaders_have_none() {

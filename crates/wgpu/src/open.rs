@@ -12,7 +12,7 @@ use crate::backend::{Instant, WgpuBackend};
 use crate::error::StartError;
 use crate::gpu::Gpu;
 #[cfg(not(target_arch = "wasm32"))]
-use crate::kernel_list::{self, Compiling};
+use crate::kernel_list::KernelList;
 use crate::memory;
 use crate::options::WgpuOptions;
 #[cfg(not(target_arch = "wasm32"))]
@@ -20,14 +20,16 @@ use crate::pipeline_file::PipelineFile;
 use crate::recorder::Recorder;
 use crate::scratch::Scratch;
 use crate::shader_level::ShaderLevel;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::variants;
 use crate::weight::WeightArena;
 
 /// What the self-test runs at the start beside the fused calls: one op of each kind of kernel.
 const TESTED: &[Op] =
     &[Op::RmsNorm, Op::Matvec, Op::Matmul, Op::AttendList, Op::AttendChunk, Op::CentroidScores];
 
-/// Whether the device computes right numbers: some cases of each kind of kernel, and the fused calls
-/// of a decoded token.
+/// Whether the device computes right numbers: some cases of each kind of kernel, and the fused
+/// calls of a decoded token.
 async fn self_test(backend: &WgpuBackend) -> Result<(), String> {
     parity::spot_check(backend, TESTED).await?;
     fused_check(backend).await
@@ -94,12 +96,9 @@ impl WgpuBackend {
     /// A device that passed its test, with a thread that compiles what ran last time.
     fn with_listed_kernels(mut self) -> Self {
         #[cfg(not(target_arch = "wasm32"))]
-        if let (Some(folder), Some(gpu)) =
-            (&self.options.pipeline_folder, Arc::get_mut(&mut self.gpu))
-        {
-            let path = kernel_list::path_of(folder, gpu);
-            gpu.begin_list(path.clone());
-            self.compiling = Compiling::start(&self.gpu, &path).map(Arc::new);
+        if let Some(folder) = &self.options.pipeline_folder {
+            let list = KernelList::start(&self.gpu, folder, &variants::names());
+            self.kernel_list = Some(Arc::new(list));
         }
         self
     }
@@ -136,7 +135,7 @@ impl WgpuBackend {
         let recorder = Mutex::new(Recorder::new(&gpu));
         Self {
             #[cfg(not(target_arch = "wasm32"))]
-            compiling: None,
+            kernel_list: None,
             gpu: Arc::new(gpu),
             options,
             capabilities,

@@ -1,9 +1,9 @@
 //! Compiled pipelines on disk, so that the next start of a program does not compile them again.
 //!
 //! Only Vulkan gives them to the program; other drivers keep such files themselves. A file holds
-//! what the driver made, for one kind of adapter. Drivers trust it, so it has a checksum and lies in
-//! a folder of this user alone (`cache_file`). Nothing depends on it: one that is missing, damaged or of another driver is as none, and one that cannot be written
-//! is not written.
+//! what the driver made, for one kind of adapter. Drivers trust it, so it has a checksum and lies
+//! in a folder of this user alone (`cache_file`). Nothing depends on it: one that is missing,
+//! damaged or of another driver is as none, and one that cannot be written is not written.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

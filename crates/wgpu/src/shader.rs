@@ -96,6 +96,9 @@ pub(crate) struct Variant {
     pub defines: SmallVec<[Define; 8]>,
 }
 
+/// A variant, and which of its bindings are written.
+pub(crate) type Listed = (Variant, Vec<bool>);
+
 /// A variant that cannot be made; a mistake in a shader file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shader {file}, line {line}: {what}")]

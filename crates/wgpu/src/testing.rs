@@ -5,8 +5,8 @@ use std::sync::Once;
 
 use crate::{WgpuBackend, WgpuOptions};
 
-/// Whether there is to be no device (`LONGVIEW_NO_GPU`): a test then says that it was not run. To be
-/// asked before a device is opened.
+/// Whether there is to be no device (`LONGVIEW_NO_GPU`): a test then says that it was not run. To
+/// be asked before a device is opened.
 #[expect(clippy::print_stderr, reason = "a test that did not run says so")]
 pub(crate) fn none_is_promised() -> bool {
     static ONCE: Once = Once::new();

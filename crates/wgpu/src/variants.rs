@@ -98,6 +98,14 @@ pub fn variants() -> Vec<ShaderVariant> {
     list.0
 }
 
+/// The names of all entry points and constants.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn names() -> BTreeSet<&'static str> {
+    let all = variants();
+    let defines = all.iter().flat_map(|variant| variant.defines.iter().map(|(name, _)| *name));
+    defines.chain(all.iter().map(|variant| variant.entry)).collect()
+}
+
 const BOTH: &[u32] = &[0, 1];
 /// F32, F16, BF16.
 const KINDS: &[u32] = &[0, 1, 2];

@@ -4,6 +4,7 @@
 //! when it is first opened. So each size has a process of its own; other devices do not look and
 //! run the same thing several times.
 
+use std::io::Write;
 use std::process::Command;
 
 use longview_ops::corpus::cases_of;
@@ -18,9 +19,10 @@ use crate::common;
 const OPS: [(Op, usize); 4] =
     [(Op::RmsNorm, 4), (Op::Matvec, 5), (Op::AttendList, 5), (Op::QueryGate, 2)];
 
-/// For the processes that the test below starts.
-#[test]
-#[ignore = "the test below runs it, once for each size"]
+/// In the environment of the processes that the test starts.
+const IS_CHILD: &str = "LONGVIEW_TEST_OF_SUBGROUPS";
+
+/// What such a process does.
 fn one_size_gives_what_the_reference_gives() {
     let level = ShaderLevel::Subgroups;
     let options = WgpuOptions { shader_level: Some(level), ..WgpuOptions::default() };
@@ -39,11 +41,14 @@ fn one_size_gives_what_the_reference_gives() {
     }
     let adapter = block_on(adapters()).into_iter().find(|a| a.name == backend.info().adapter);
     let sizes = adapter.and_then(|adapter| adapter.subgroup_sizes).expect("it has subgroups");
-    println!("subgroups of {} to {}", sizes.0, sizes.1);
+    writeln!(std::io::stdout(), "subgroups of {} to {}", sizes.0, sizes.1).expect("a pipe");
 }
 
 #[test]
 fn the_size_of_subgroups_changes_no_result() {
+    if std::env::var_os(IS_CHILD).is_some() {
+        return one_size_gives_what_the_reference_gives();
+    }
     let Some(backend) = common::device() else { return };
     if backend.shader_level() < ShaderLevel::Subgroups {
         return common::not_run("the device has no subgroup operations");
@@ -51,8 +56,8 @@ fn the_size_of_subgroups_changes_no_result() {
     let is_mesa = backend.info().adapter.contains("llvmpipe");
     for size in [4, 8, 16] {
         let mut child = Command::new(std::env::current_exe().expect("this program"));
-        child.args(["--ignored", "--exact", "--nocapture"]);
-        child.arg("subgroups::one_size_gives_what_the_reference_gives");
+        child.args(["--exact", "--nocapture"]).env(IS_CHILD, "1");
+        child.arg("subgroups::the_size_of_subgroups_changes_no_result");
         let output = child.env("LP_NATIVE_VECTOR_WIDTH", (32 * size).to_string()).output();
         let output = output.expect("it starts");
         let text = String::from_utf8_lossy(&output.stdout);

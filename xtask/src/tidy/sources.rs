@@ -48,6 +48,8 @@ const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/model/src/weights/shard.rs", "memory-mapped weights"),
     ("crates/wgpu/src/memory.rs", "a question to the Vulkan driver"),
     ("crates/wgpu/src/gpu.rs", "shader modules without bounding of loops"),
+    ("crates/wgpu/src/pipeline_file.rs", "what a driver compiled, given back to it"),
+    ("crates/wgpu/src/testing.rs", "an environment variable, set before a driver is loaded"),
     ("crates/wgpu/tests/common/mod.rs", "an environment variable, set before a driver is loaded"),
     ("tests/fuzz/src/memory.rs", "an allocator that refuses"),
     ("tests/src/backends.rs", "a launch that is meant to fault"),
