@@ -169,9 +169,8 @@ impl From<EngineError> for ApiError {
             EngineError::Policy(_) => {
                 Self::bad("invalid_policy", error.to_string()).about("policy")
             }
-            EngineError::Scheduler(SchedulerError::NoSparsePrefill { why }) => {
-                let message = format!("prefill: sparse is not possible {why}: ask with exact");
-                Self::field("prefill", message)
+            EngineError::Scheduler(SchedulerError::NoSparsePrefill { .. }) => {
+                Self::field("prefill", error.to_string())
             }
             EngineError::Sampling { .. } => Self::bad("invalid_value", error.to_string()),
             EngineError::Chat(_) => Self::bad("chat_template", error.to_string()),

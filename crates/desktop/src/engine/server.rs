@@ -94,6 +94,7 @@ impl<B: Backend + 'static> Parts<B> {
         Ok(ModelFacts {
             names,
             words,
+            is_embedded: self.setup.model == ModelSource::Embedded,
             tokenizer: tokenizer.clone(),
             eos_ids: folder.eos_token_ids(),
             generation: folder.generation,
@@ -104,6 +105,7 @@ impl<B: Backend + 'static> Parts<B> {
             ctx_size: self.share.options().ctx_size,
             policy: self.setup.policy(),
             draft: Draft::Off,
+            prefill: self.share.options().prefill,
         })
     }
 }
