@@ -15,7 +15,13 @@ typedef unsigned long long u64;
 
 namespace {
 
-enum Result { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
+enum Result {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400
+};
 
 struct Context {};
 

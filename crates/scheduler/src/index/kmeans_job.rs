@@ -206,8 +206,8 @@ impl<B: Backend> ClusterJob<B> {
         self.keys = result.map(Keys::Device);
     }
 
-    /// A queue that stands for all that `queue` was given so far, so that the worker's, which may be
-    /// another one, can wait for it. `None` where queues are in order anyway.
+    /// A queue that stands for all that `queue` was given so far, so that the worker's, which may
+    /// be another one, can wait for it. `None` where queues are in order anyway.
     fn mark(&mut self, queue: &B) -> OpResult<Option<Arc<B>>> {
         if !queue.capabilities().overlaps {
             return Ok(None);
